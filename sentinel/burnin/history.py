@@ -29,6 +29,7 @@ class Former:
     temperature_c: float | None
     #: The enforced limit in watts.
     power_limit_w: float | None = None
+    vbios: str | None = None
 
 
 def former_runs(
@@ -77,6 +78,7 @@ def _of_same_plan(
                 rate=rate / 1e12,
                 temperature_c=temperature,
                 power_limit_w=(gpu["counters"]["before"] or {}).get("power_limit_w"),
+                vbios=gpu["vbios"],
             )
             yield (gpu["uuid"], gpu["serial"]), former
 

@@ -160,7 +160,8 @@ def _history(evidence: LoadEvidence, limits: Limits) -> Judgement:
             or one.temperature_c is None
             or abs(one.temperature_c - temperature) <= SIMILAR_C
         )
-        and one.power_limit_w == (record.before.power_limit_w if record.before else None)
+        and record.before is not None
+        and (one.power_limit_w, one.vbios) == (record.before.power_limit_w, record.before.vbios)
     ]
     if len(comparable) < MIN_RUNS:
         return not_applicable(

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sentinel.burnin.recorder import END, TELEMETRY, WORK, XID
+from sentinel.burnin.recorder import END, LAST, TELEMETRY, WORK, XID
 from sentinel.burnin.xid import Kill, XidEvent, is_of
 from sentinel.config.plan import Phase, Plan
 from sentinel.protocol.counters import Counters
@@ -131,6 +131,8 @@ class GpuRecord:
     ends: list[Kill] = field(default_factory=list)
     #: The XIDs of all GPUs of the node, as the kernel logged them.
     xids: list[XidEvent] = field(default_factory=list)
+    #: The samples end as those of a run that came to its end.
+    closed: bool = False
     #: Events and samples of the run that could not be recorded.
     dropped: int = 0
     #: Why it does no more phases; None if it has done all, empty if it was never said.
@@ -175,7 +177,9 @@ def load(
         if event.get("gpu") is not None:
             _take_event(records[event["gpu"]], event)
     xids: list[XidEvent] = []
+    closed = False
     for sample in samples:
+        closed = sample["event"] == LAST
         dropped += sample["events"] if sample["event"] == LOST else 0
         if sample["event"] == XID:
             fields = ("number", "pci_bus_id", "at", "pid", "text")
@@ -183,7 +187,7 @@ def load(
         elif sample.get("gpu") in records:
             _take_sample(records[sample["gpu"]], sample)
     for record in records.values():
-        record.xids, record.dropped = xids, dropped
+        record.xids, record.dropped, record.closed = xids, dropped, closed
     return records
 
 

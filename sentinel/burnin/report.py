@@ -200,6 +200,8 @@ def _by_uuid(values: Iterable[Any]) -> dict[str, Counters]:
 def _judge_xids(record: GpuRecord, thresholds: Thresholds, unread: str | None) -> CheckResult:
     """Judge the XIDs of a GPU; if some may be missing, those that are known still count."""
     pids = [one.pid for one in record.ends]
+    if unread is None and not record.closed:
+        unread = "the samples of the run are not complete"
     found = judge_xids(record.own_xids(), record.ends, own_pids=pids, overrides=thresholds.xids)
     if unread is None or found.status in {Status.FAIL, Status.WARN}:
         return found

@@ -7,6 +7,7 @@ from importlib import resources
 from pathlib import Path
 
 from sentinel.config.plan import Plan, parse_plan
+from sentinel.config.workload_spec import check_workload
 from sentinel.errors import ConfigError
 from sentinel.host.regular_file import read_regular
 
@@ -26,7 +27,7 @@ def load_plan(level: str, file: Path | None) -> Plan:
     """Load a plan: that of a file, or of a level.
 
     Raises:
-        ConfigError: The file cannot be read, or is not a plan.
+        ConfigError: The file cannot be read, is not a plan, or names an unknown workload.
     """
     if file is None:
         return parse_plan(tomllib.loads(level_text(level)), f"level {level}")
@@ -35,4 +36,11 @@ def load_plan(level: str, file: Path | None) -> Plan:
         table = tomllib.loads(read_regular(file, _MAX_BYTES).decode())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"{source} cannot be read: {error}") from None
-    return parse_plan(table, source)
+    plan = parse_plan(table, source)
+    for phase in plan.phases:
+        try:
+            check_workload(phase.workload)
+        except ConfigError as error:
+            where = f"{source}: phase {phase.name!r}"
+            raise ConfigError(f"{where}: {error.what}", error.remedy) from None
+    return plan

@@ -33,6 +33,7 @@ def report(**changes: Any) -> dict[str, Any]:
                 "uuid": "GPU-0",
                 "serial": "S1",
                 "verdict": "PASS",
+                "vbios": "96.00",
                 "counters": {"before": {"power_limit_w": 700.0}},
                 "measurements": [
                     {"name": "flops_per_s", "steady": True, "median": 600e12},

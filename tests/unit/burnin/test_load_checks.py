@@ -219,6 +219,8 @@ def test_a_gpu_that_cannot_be_read_any_more_has_failed() -> None:
 def test_a_card_is_not_compared_with_few_runs_or_with_hotter_ones() -> None:
     slow = Load(tflops=300)
     assert result("rate.history", slow, former=FORMER[:2]).status is Status.NOT_APPLICABLE
+    flashed = [replace(one, vbios="97") for one in FORMER]
+    assert result("rate.history", slow, former=flashed).status is Status.NOT_APPLICABLE
     hot = [replace(one, temperature_c=70.0) for one in FORMER]
     assert result("rate.history", slow, former=hot).status is Status.NOT_APPLICABLE
     assert result("rate.history", slow).status is Status.FAIL

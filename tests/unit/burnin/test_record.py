@@ -86,6 +86,12 @@ def test_a_newcomer_before_any_work_disturbs_the_run() -> None:
     assert record(*BEGUN).is_contiguous
 
 
+@pytest.mark.parametrize("last", ["last", "work"])
+def test_samples_that_were_cut_off_are_not_complete(last: str) -> None:
+    samples = ({"event": last, "at": 1.0, "gpu": None},)
+    assert record(samples=samples).closed == (last == "last")
+
+
 def test_lost_events_and_samples_are_counted() -> None:
     lost = {"event": "log.dropped", "at": 1.0, "events": 2}
     assert record(lost, samples=(lost,)).dropped == 4

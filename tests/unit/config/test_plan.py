@@ -88,6 +88,13 @@ def test_a_file_that_is_no_plan_is_refused(content: bytes, tmp_path: Path) -> No
         load_plan("screen", file)
 
 
+def test_an_unknown_workload_is_found_before_the_run(tmp_path: Path) -> None:
+    file = tmp_path / "plan.toml"
+    file.write_text(f'spec = "{SPEC}"\nname = "mine"\n' + ONE.replace("gemm", "gem"))
+    with pytest.raises(ConfigError, match=r"phase 'a': .*known are .*gemm"):
+        load_plan("screen", file)
+
+
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         load_plan("screen", tmp_path / "none")
