@@ -44,6 +44,10 @@ LIMITS = known_limits(
 )
 
 
+#: Checks of a moment that say nothing of an idle GPU; load.pcie judges the same under load.
+_JUDGED_UNDER_LOAD = frozenset({"pcie.generation", "pcie.width"})
+
+
 @dataclass(frozen=True, kw_only=True)
 class Recorded:
     """A run as it was recorded."""
@@ -236,7 +240,8 @@ def _results(
             seconds=_loaded_s(record),
             node=run.node,
         )
-        results += [check.run(evidence, thresholds) for check in MOMENT_CHECKS]
+        moment = [check for check in MOMENT_CHECKS if check.id not in _JUDGED_UNDER_LOAD]
+        results += [check.run(evidence, thresholds) for check in moment]
         results += [check.run(evidence, thresholds) for check in GROWTH_CHECKS]
     model = record.before.name if record.before is not None else ""
     load_evidence = LoadEvidence(

@@ -25,7 +25,8 @@ def text_lines(report: Mapping[str, Any]) -> Iterator[str]:
             yield f"            {power}"
         if gpu["interruptions"]:
             causes = ", ".join(sorted({one["cause"] for one in gpu["interruptions"]}))
-            yield f"            {len(gpu['interruptions'])} interruptions: {causes}"
+            count = len(gpu["interruptions"])
+            yield f"            {count} interruption{'s' if count > 1 else ''}: {causes}"
         if gpu["not_tested"]:
             names = ", ".join(one.partition(":")[0] for one in gpu["not_tested"])
             yield f"            not tested: {names}"
