@@ -9,14 +9,14 @@ from importlib import resources
 
 @dataclass(frozen=True, kw_only=True)
 class Reference:
-    """A rate that was measured on GPUs of one model."""
+    """A rate that was measured on one model."""
 
     #: The name of the phase, without the number of its cycle.
     phase: str
     #: ``TFLOP/s`` or ``TB/s``.
     unit: str
     median: float
-    #: How many GPUs were measured.
+    #: How many runs were measured, each on one GPU.
     n: int
     #: How they were measured.
     state: str
