@@ -39,25 +39,19 @@ SAME_LIMIT = 0.99
 _NORMAL = 1.4826
 
 
-def rate_of(record: GpuRecord, phase: str, unit: str = "flops") -> float | None:
-    """Compute the median rate of the stretches of a phase that count, per second.
+def rate_of(record: GpuRecord, workload: str, unit: str) -> float | None:
+    """Compute the median rate of the stretches that count, per second.
 
     Args:
         record: The GPU.
-        phase: The name of the phase, without the number of its cycle; the last one counts.
+        workload: That of the phase, with its options; the last phase with it counts.
         unit: ``flops`` or ``bytes``.
     """
     found = None
     for one in record.phases:
-        if kind_of(one.phase.name) == phase and (rates := one.rates(unit)):
+        if one.phase.workload == workload and (rates := one.rates(unit)):
             found = statistics.median(rates)
     return found
-
-
-def kind_of(phase: str) -> str:
-    """Return the name of a phase without the number of its cycle."""
-    name, dash, number = phase.rpartition("-")
-    return name if dash and number.isdigit() else phase
 
 
 def _steady_rate(record: GpuRecord) -> float | None:
@@ -133,11 +127,11 @@ def _reference(evidence: LoadEvidence, limits: Limits) -> Judgement:
     shares, texts = [], []
     for one in evidence.references:
         unit = "flops" if one.unit == "TFLOP/s" else "bytes"
-        rate = rate_of(evidence.record, one.phase, unit)
+        rate = rate_of(evidence.record, one.workload, unit)
         if rate is not None:
             shares.append(rate / 1e12 / one.median)
             texts.append(
-                f"{one.phase}: {rate / 1e12:.1f} of {one.median:g} {one.unit} ({one.source})"
+                f"{one.workload}: {rate / 1e12:.1f} of {one.median:g} {one.unit} ({one.source})"
             )
     value = min(shares, default=None)
     if value is None:

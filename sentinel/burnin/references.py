@@ -11,8 +11,8 @@ from importlib import resources
 class Reference:
     """A rate that was measured on one model."""
 
-    #: The name of the phase, without the number of its cycle.
-    phase: str
+    #: The workload, with its options.
+    workload: str
     #: ``TFLOP/s`` or ``TB/s``.
     unit: str
     median: float

@@ -46,11 +46,6 @@ class RunFolder:
         """The counters of each GPU before and after."""
         return self.path / "counters.json"
 
-    @property
-    def report(self) -> Path:
-        """The report for programs."""
-        return self.path / "report.json"
-
     def create(self) -> None:
         """Create the folder.
 
