@@ -22,9 +22,11 @@ from sentinel.api.state.reservation_writer import ReservationWriter
 from sentinel.api.state.settings_reload import LiveSettings
 from sentinel.api.state.snapshots import Views
 from sentinel.api.state.supervisor_link import SupervisorLink, SupervisorMessage
+from sentinel.api.state.verified_total import VerifiedTotal
 from sentinel.config.model import SETTINGS
 from sentinel.config.workload_spec import parse_workload
 from sentinel.errors import SentinelError, WireError
+from sentinel.host import verified_store
 from sentinel.host.reservation_store import NAME as RESERVATIONS_FILE
 from sentinel.protocol.api_types import Code
 from sentinel.protocol.caller import Caller, Level
@@ -88,6 +90,10 @@ class ApiContext:
         self.history = History(
             state / HISTORY_FILE, spec.history, partial(self.report_warning, "history")
         )
+        self.verified = VerifiedTotal(
+            state / verified_store.NAME, spec.began, partial(self.report_warning, "verified")
+        )
+        self.views.verified = self.verified.gpus
         self._reservation_watch = ProcessWatch(self._unreserve)
         self._allocation_watch = ProcessWatch(self._deallocate)
         self._on_end = on_end
@@ -166,6 +172,7 @@ class ApiContext:
                 self._reservation_watch.watch(bound)
                 self._watch_allocations(allocations)
             case GpuView():
+                self.verified.update(message)
                 self.views.update(message)
                 self.counters.count_view(message)
                 self.history.add(message)

@@ -115,6 +115,7 @@ async def _serve(
             context.reservation_writer.run(),
             context.change_feed.run(),
             context.history.run(),
+            context.verified.run(),
             _send_heartbeats(context, server),
         )
     ]
@@ -125,6 +126,7 @@ async def _serve(
             task.cancel()
         await asyncio.gather(*background, return_exceptions=True)
         await context.history.close()
+        await asyncio.to_thread(context.verified.write)
     if errors:
         raise errors[0]
 

@@ -1,10 +1,10 @@
-"""Earlier runs of the same plan on the same cards: what a card did before."""
+"""Earlier runs on the same cards: what a card did before, and its last verdict."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from os import getuid
 from pathlib import Path
@@ -32,6 +32,36 @@ class Former:
     vbios: str | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class LastVerdict:
+    """The verdict of a card's last run."""
+
+    verdict: str
+    plan: str
+    run: str
+    #: When the run ended, with its zone.
+    ended: str
+    index: int
+    model: str
+
+
+def last_verdicts(runs: Path) -> dict[str, LastVerdict]:
+    """Collect the last verdict of each card from the runs in a folder, by its UUID."""
+    found: dict[str, LastVerdict] = {}
+    for report in _reports(runs.glob("*/report.json")):
+        with contextlib.suppress(KeyError, TypeError):
+            for gpu in report["gpus"]:
+                found[gpu["uuid"]] = LastVerdict(
+                    verdict=gpu["verdict"],
+                    plan=report["run"]["plan"]["name"],
+                    run=report["run"]["id"],
+                    ended=report["run"]["ended"],
+                    index=gpu["index"],
+                    model=gpu["model"],
+                )
+    return found
+
+
 def former_runs(
     folder: RunFolder, header: Mapping[str, Any]
 ) -> dict[tuple[str, str], list[Former]]:
@@ -46,14 +76,20 @@ def former_runs(
     found: dict[tuple[str, str], list[Former]] = {}
     own = folder.path.resolve()
     beside = [path for path in own.parent.glob("*/report.json") if path.parent != own]
-    for path in sorted(beside, key=_modified)[-MAX_RUNS:]:
-        # Another user's file could make a card look slow; one that is invalid is no run.
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-            if path.stat().st_uid == getuid():
-                report = json.loads(read_regular(path, _MAX_BYTES))
-                for card, former in list(_of_same_plan(report, header)):
-                    found.setdefault(card, []).append(former)
+    for report in _reports(beside):
+        with contextlib.suppress(KeyError, TypeError, AttributeError):
+            for card, former in list(_of_same_plan(report, header)):
+                found.setdefault(card, []).append(former)
     return found
+
+
+def _reports(paths: Iterable[Path]) -> Iterator[Mapping[str, Any]]:
+    """Read the newest reports of this user, oldest first; one that is invalid is no report."""
+    for path in sorted(paths, key=_modified)[-MAX_RUNS:]:
+        # Another user's file could make a card look slow, or good.
+        with contextlib.suppress(OSError, ValueError):
+            if path.stat().st_uid == getuid():
+                yield json.loads(read_regular(path, _MAX_BYTES))
 
 
 def _of_same_plan(

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from sentinel.client import GpuStatus, Process, ReservationInfo, Status
+from sentinel.protocol.api_types import BurninProgress
 from sentinel.units import format_brief, format_duration, format_size
 
 HEADER = (
@@ -96,6 +97,8 @@ def notes(status: Status) -> Iterator[str]:
             yield f"GPU {gpu.index}: {gpu.findings} findings, it cannot be trusted{last}"
         if word in {"failed", "backoff", "unknown"}:
             yield f"GPU {gpu.index}: {gpu.reason}"
+        if gpu.burnin is not None:
+            yield f"GPU {gpu.index}: burn-in {_burnin(gpu.burnin)}"
         if word == "paused" and gpu.until_s is not None:
             yield f"GPU {gpu.index}: paused for another {format_duration(gpu.until_s)}"
         if gpu.health in {"throttled", "critical"}:
@@ -111,6 +114,15 @@ def notes(status: Status) -> Iterator[str]:
         user = f" for {holder.name or 'pid'} {holder.pid}" if holder.pid is not None else ""
         where = allocation.gpu if allocation.index is None else allocation.index
         yield f"GPU {where}: {format_size(allocation.size)} allocated as {allocation.id}{user}"
+
+
+def _burnin(progress: BurninProgress) -> str:
+    """Format how far a GPU is in a burn-in."""
+    if progress.over:
+        return f"{progress.plan}: {progress.ended or 'all phases are done'}"
+    left = format_duration(round(progress.left_s))
+    text = f"{progress.plan}, {progress.number} of {progress.phases}: {progress.phase}"
+    return f"{text}, {left} of work left{f', {progress.waiting}' if progress.waiting else ''}"
 
 
 def rate(gpu: GpuStatus) -> str:

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 SECTIONS = {
     "Burn-in": {
         "burnin": ("sentinel.cli.daemon.burnin", "Burn GPUs in, with a verdict for each."),
+        "health": (
+            "sentinel.cli.daemon.health",
+            "Show when each GPU was last proved good, and by what.",
+        ),
         "report": ("sentinel.cli.tools.report", "Print the report of a burn-in, or compare two."),
     },
     "The daemon": {

@@ -12,7 +12,7 @@ from sentinel.protocol.caller import Caller
 from sentinel.protocol.gpu import Gpu, GpuProcess
 from sentinel.protocol.stressor import Finding, MemoryTarget
 from sentinel.protocol.telemetry import Telemetry
-from sentinel.protocol.views import Allocation, GpuHealth
+from sentinel.protocol.views import Allocation, GpuHealth, VerifiedWork
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,6 +181,8 @@ class GpuState:
     yields: int = 0
     #: None without a plan.
     burnin: Burnin | None = None
+    #: What stressors have verified since the start; findings are counted in ``findings``.
+    verified: VerifiedWork = field(default_factory=VerifiedWork)
 
     @property
     def child(self) -> OwnChild | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -83,6 +84,28 @@ def sync_folder(path: Path) -> None:
             raise
     finally:
         os.close(folder)
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Replace the content of a file atomically, and return once it is on disk.
+
+    Raises:
+        OSError: It cannot be written. The file is unchanged or, if only the rename could not be
+            written to the disk, has the new content.
+    """
+    new = path.with_name(f"{path.name}.new")
+    try:
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+        sync_folder(path.parent)
+    except OSError:
+        with contextlib.suppress(OSError):
+            new.unlink()
+        raise
 
 
 def _irregular(path: Path) -> OSError:

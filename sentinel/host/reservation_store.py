@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sentinel.host.regular_file import read_regular, set_aside, sync_folder
+from sentinel.host.regular_file import read_regular, replace_file, set_aside
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.codec import from_json
 from sentinel.protocol.views import Reservation
@@ -204,17 +203,4 @@ def save(path: Path, reservations: Iterable[StoredReservation]) -> None:
             written to the disk, has the new content.
     """
     body = {"schema_version": SCHEMA_VERSION, "reservations": [vars(one) for one in reservations]}
-    new = path.with_name(f"{path.name}.new")
-    try:
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            json.dump(body, file, indent=1)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
-        sync_folder(path.parent)
-    except OSError:
-        with contextlib.suppress(OSError):
-            new.unlink()
-        raise
+    replace_file(path, json.dumps(body, indent=1) + "\n")

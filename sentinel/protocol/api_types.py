@@ -14,7 +14,13 @@ from http import HTTPStatus
 from typing import Any, ClassVar, Final, Literal
 
 from sentinel.protocol.telemetry import TelemetryFields
-from sentinel.protocol.views import BurninFields, GpuFields, HandoverTimes, described
+from sentinel.protocol.views import (
+    BurninFields,
+    GpuFields,
+    HandoverTimes,
+    VerifiedCounts,
+    described,
+)
 
 #: The version of the responses' format. Within one version, fields are added and never removed.
 SCHEMA_VERSION: Final = 1
@@ -72,6 +78,17 @@ class BurninProgress(BurninFields, ResponseType):
 
 
 @dataclass(frozen=True, kw_only=True)
+class GpuProof(VerifiedCounts, ResponseType):
+    """Work of which results were checked, under all daemons with this state directory."""
+
+    #: Since when it is counted.
+    since: datetime
+    #: The end of the last of it, and its workload; None if there was none.
+    last: datetime | None = None
+    workload: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class GpuStatus(GpuFields, ResponseType):
     """One GPU. Times ending in `_s` are seconds, memory is bytes, null is not known."""
 
@@ -91,6 +108,7 @@ class GpuStatus(GpuFields, ResponseType):
     )
     telemetry: GpuTelemetry | None = None
     burnin: BurninProgress | None = None
+    verified: GpuProof | None = None
 
     @property
     def occupied(self) -> bool:

@@ -119,6 +119,29 @@ class BurninFields:
 
 
 @dataclass(frozen=True, kw_only=True)
+class VerifiedCounts:
+    """Work of which results were checked, and what was found."""
+
+    #: Seconds of work, without starts and interruptions.
+    seconds: float = 0.0
+    #: Checked results, and the wrong ones among them.
+    checks: int = 0
+    errors: int = 0
+    #: Wrong results and memory that were traced to a place.
+    findings: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifiedWork:
+    """The verified work on a GPU since the start of the daemon."""
+
+    counts: VerifiedCounts = field(default_factory=VerifiedCounts)
+    #: When the last of it was reported, and of which workload; None if there was none.
+    at: float | None = None
+    workload: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class HostView:
     """The view of the daemon as a whole."""
 
@@ -236,6 +259,7 @@ class GpuView(GpuFields):
     #: What is allocated and not used yet.
     outstanding: int = 0
     burnin: BurninFields | None = None
+    verified: VerifiedWork = field(default_factory=VerifiedWork)
     #: Processes that hold an allocation.
     allocated_processes: tuple[GpuProcess, ...] = ()
     telemetry: Telemetry | None = None

@@ -18,6 +18,7 @@ from sentinel.api.metrics.counters import Counters, GpuCounters
 from sentinel.api.metrics.definitions import METRICS, Family
 from sentinel.api.state.snapshots import MAX_AGE_S, Views
 from sentinel.host.procfs import read_usage
+from sentinel.host.verified_store import StoredWork
 from sentinel.protocol.commands import ApiSpec
 from sentinel.protocol.stressor import FailureKind
 from sentinel.protocol.telemetry import EVENT_REASONS, Telemetry
@@ -109,6 +110,7 @@ class DaemonCollector(Collector):
             gpu = _GpuMetrics(families, view, self._hostname, now)
             gpu.add_ages()
             gpu.add_counters(self._counters.of(view.uuid))
+            gpu.add_proof(self._views.verified.get(view.uuid))
             if self._views.fresh:
                 gpu.add_states()
                 gpu.add_values()
@@ -216,6 +218,18 @@ class _GpuMetrics:
         ):
             name = f"gpu_handover_{step}_seconds"
             self._families.add_histogram(name, self._labels, durations.buckets(), durations.sum)
+
+    def add_proof(self, work: StoredWork | None) -> None:
+        """Add what the GPU has proved, and how far it is in a burn-in."""
+        if work is not None:
+            self.add("verified_seconds_total", work.total.seconds)
+            self.add("verified_results_total", work.total.checks)
+            self.add("verified_timestamp_seconds", work.last)
+        burnin = self._view.burnin
+        if burnin is not None:
+            self.add("burnin_phase", burnin.number)
+            self.add("burnin_phases", burnin.phases)
+            self.add("burnin_left_seconds", burnin.left_s)
 
     def add_states(self) -> None:
         """Add all states: 1 for the current one, and 0 for the others."""

@@ -142,6 +142,10 @@ _GPU_STATE = _of_gpu(
     ("stressor_flops_per_second", "Floating-point operations of the stressor."),
     ("stressor_bytes_per_second", "GPU memory that the stressor reads and writes."),
     ("stressor_resident_memory_bytes", "Host memory of the stressor's process."),
+    ("verified_timestamp_seconds", "The end of the last verified work, since the epoch."),
+    ("burnin_phase", "The number of the current phase of a burn-in, from 1."),
+    ("burnin_phases", "The number of phases of its plan."),
+    ("burnin_left_seconds", "Work left of a burn-in, without warming up and passes."),
 )
 
 _MEASURED = _of_gpu(
@@ -191,6 +195,8 @@ _COUNTED = (
         ("findings_total", "Findings of stressors since the daemon's start."),
         ("verification_errors_total", "Wrong results of stressors."),
         ("stress_seconds_total", "Time with a running stressor on the GPU."),
+        ("verified_seconds_total", "Work of which results were checked, under all daemons."),
+        ("verified_results_total", "Checked results, under all daemons."),
         (
             "stressor_restarts_total",
             "Starts of stressors after an earlier one, by why that one ended.",

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 from sentinel.api.state.snapshots import Views
 from sentinel.host.procfs import read_stat
+from sentinel.host.verified_store import proof_of
 from sentinel.protocol import api_types, views
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import ApiSpec
@@ -61,6 +62,7 @@ def daemon(spec: ApiSpec, shown: Views, now: float) -> api_types.DaemonInfo:
 
 def gpu_status(view: views.GpuView, shown: Views, now: float) -> api_types.GpuStatus:
     """Describe one GPU."""
+    proved = shown.verified.get(view.uuid)
     return api_types.GpuStatus(
         **{name: getattr(view, name) for name in _COPIED},
         gpu=_short(view.uuid, [other.uuid for other in shown.gpus]),
@@ -73,6 +75,7 @@ def gpu_status(view: views.GpuView, shown: Views, now: float) -> api_types.GpuSt
         health_since_s=_age(view.health_since, now),
         telemetry=_telemetry(view.telemetry, now),
         burnin=None if view.burnin is None else api_types.BurninProgress(**vars(view.burnin)),
+        verified=None if proved is None else proof_of(proved),
     )
 
 

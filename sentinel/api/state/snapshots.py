@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from sentinel.api.http.errors import ProblemError
 from sentinel.api.state.event_buffer import Broadcast
 from sentinel.config.gpu_selection import select_gpus
+from sentinel.host.verified_store import StoredWork
 from sentinel.protocol.api_types import Code
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.views import Allocation, GpuView, HostView, Reservation
@@ -22,6 +23,8 @@ class Views:
     def __init__(self) -> None:
         self._host: HostView | None = None
         self._gpus: dict[str, GpuView] = {}
+        #: What each GPU has proved under all daemons, by UUID.
+        self.verified: Mapping[str, StoredWork] = {}
         self._updated = 0.0
         self._broadcast = Broadcast()
 

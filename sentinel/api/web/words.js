@@ -68,6 +68,13 @@ export function rate(gpu) {
   return gpu.iterations_per_s ? amount(digits(gpu.iterations_per_s, 3), "iterations/s") : "";
 }
 
+/** Describe how far a GPU is in a burn-in. */
+export function burnin({ plan, number, phases, phase, left_s, waiting, over, ended }) {
+  if (over) return `burn-in ${plan}: ${ended ?? "all phases are done"}`;
+  const text = `burn-in ${plan}, ${number} of ${phases}: ${phase}, ${duration(left_s)} of work left`;
+  return waiting ? `${text}, ${waiting}` : text;
+}
+
 /** Name a process with its PID and user. */
 function processName({ name, pid, user }) {
   return `${name || "a process"} (pid ${pid}${user ? `, ${user}` : ""})`;

@@ -8,6 +8,7 @@ from dataclasses import replace
 from sentinel.config.model import Config
 from sentinel.core.actions import Event, Kill, RequestStop
 from sentinel.core.events import gpu_event, process_fields
+from sentinel.core.gpu import verified_work
 from sentinel.core.gpu.memory_accounting import SLACK_BYTES
 from sentinel.core.gpu.newcomer import LIST_WAIT_S, plausible
 from sentinel.core.gpu.teardown import SETTLE_TIMEOUT_S, Step, settle
@@ -119,15 +120,16 @@ def _apply(gpu_state: GpuState, message: ChildMessage, now: float) -> tuple[GpuS
                 ready=message,
                 last_progress=now,
             )
-            gpu_state = replace(gpu_state, stressor=running)
             fields = {**vars(message), "start_s": now - starting.since}
-            return gpu_state, gpu_event("stressor.ready", gpu_state, now, **fields)
+            event = gpu_event("stressor.ready", gpu_state, now, **fields)
+            return replace(gpu_state, stressor=running), event
         case Note(text=text), Running() as running:
             running = replace(running, note=text[:MAX_NOTE_LENGTH])
             return replace(gpu_state, stressor=running), None
         case Progress(), Running() | Stopping() as stressor:
             if isinstance(stressor, Running):
                 stressor = replace(stressor, progress=message, last_progress=now)
+            gpu_state = verified_work.count(gpu_state, message, now)
             return replace(gpu_state, stressor=stressor), _mismatch(gpu_state, message, now)
         case Failed(), Starting() | Running():
             later = now + 1.0
@@ -177,10 +179,8 @@ def _yielded(gpu_state: GpuState, seen: MemoryContention, now: float) -> tuple[G
 
 def _mismatch(gpu_state: GpuState, progress: Progress, now: float) -> Event | None:
     """Report wrong results, if there are any; also from a child that is stopping."""
-    if not progress.errors:
-        return None
     fields = {"errors": progress.errors, "checks": progress.checks}
-    return gpu_event("stressor.mismatch", gpu_state, now, **fields)
+    return gpu_event("stressor.mismatch", gpu_state, now, **fields) if progress.errors else None
 
 
 # --- one step --------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from dataclasses import replace
 from sentinel.config.model import Config
 from sentinel.core.burnin_state import BurninRun
 from sentinel.core.events import progress_fields, usage_fields
-from sentinel.core.gpu import allocations, health
+from sentinel.core.gpu import allocations, health, verified_work
 from sentinel.core.gpu.memory_accounting import foreign_memory
 from sentinel.core.gpu.occupancy import Verdict
 from sentinel.core.gpu_state import Busy, GpuState, Unknown
@@ -129,6 +129,7 @@ def _view(
         "telemetry": gpu_state.telemetry,
         "multiplier": health.multiplier(gpu_state),
         "burnin": _burnin_view(state, gpu_state, config),
+        "verified": verified_work.work_of(gpu_state),
     }
     if gpu_state.health is not None and not isinstance(gpu_state.occupancy, Unknown):
         view |= {"health": gpu_state.health.level, "health_since": gpu_state.health.since}

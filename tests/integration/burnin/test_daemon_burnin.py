@@ -91,6 +91,31 @@ def test_the_daemon_runs_a_plan_and_occupies_its_gpus_again(daemon: Daemon) -> N
     daemon.wait_until_occupied(0, 1)
     assert daemon.gpu(1).workload == "hold"
     assert daemon.client.status().daemon.burnin is None
+    (proved,) = [one for one in health(daemon) if one["index"] == 1]
+    assert proved["burnin"] is None, "its report is in a folder of its own"
+    assert proved["verified"]["checks"] >= sum(one["checks"] for one in gpu["coverage"])
+    assert proved["verified"]["seconds"] >= 5
+    daemon.run("shutdown")
+    assert [one for one in health(daemon) if one["index"] == 1] == [proved]
+
+
+def health(daemon: Daemon) -> list[dict[str, Any]]:
+    """Read what each GPU has proved."""
+    found: list[dict[str, Any]] = json.loads(daemon.run("health", "--simulated", "--json"))["gpus"]
+    return found
+
+
+def test_a_failed_card_is_shown_with_its_verdict(daemon: Daemon) -> None:
+    daemon.start(2)
+    burnin = Burnin(daemon, PLAN.replace(f'"{CHECKED}"', '"bad_workloads:faulty"', 1))
+    words = [one for one in burnin.words if one not in {"--report", str(burnin.folder)}]
+    output = daemon.run_unchecked(*words, "--gpus", "0", "--fail-fast")
+    assert output.code == ExitCode.FAIL, output
+    shown = daemon.run_unchecked("health", "--simulated")
+    assert shown.code == ExitCode.FAIL
+    first, second = shown.out.splitlines()[1:]
+    assert "FAIL short" in first
+    assert "FAIL" not in second
 
 
 def test_a_run_survives_its_terminal_and_is_attached_and_cancelled(daemon: Daemon) -> None:
@@ -100,8 +125,7 @@ def test_a_run_survives_its_terminal_and_is_attached_and_cancelled(daemon: Daemo
         eventually(lambda: burnin.count("burnin.phase_ended") == 2)
         process.send_signal(signal.SIGHUP)
         assert process.wait(TIMEOUT_S) == -signal.SIGHUP
-    status = daemon.run("burnin", "status")
-    assert "2 of 2 second" in status
+    eventually(lambda: "2 of 2 second" in daemon.run("burnin", "status"))
     again = daemon.run_unchecked(*burnin.words[:-1], str(daemon.host.folder / "other"))
     assert again.code == ExitCode.FAIL
     assert "the burn-in short runs" in again.err

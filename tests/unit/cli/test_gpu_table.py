@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -20,6 +21,7 @@ from sentinel.client import (
     ReservationInfo,
     Status,
 )
+from sentinel.protocol.api_types import BurninProgress
 from sentinel.units import format_brief
 
 NOW = datetime(2026, 11, 21, 20, 0, tzinfo=UTC)
@@ -254,3 +256,33 @@ def test_a_graph_has_a_bar_for_each_value_and_a_dot_for_what_is_unknown() -> Non
     assert gpu_table.graph([0.0, 0.5, 1.0, None, 2.0, -1.0], 1.0) == " ▄█·█ "
     assert gpu_table.graph([350.0, 700.0], 700.0) == "▄█"
     assert gpu_table.graph([0.0], 0.0) == " "
+
+
+def test_a_burn_in_is_a_note_until_all_gpus_are_done() -> None:
+    one = BurninProgress(
+        plan="standard",
+        phase="fp16",
+        number=3,
+        phases=12,
+        done_s=4.0,
+        quota_s=9.0,
+        passes=0,
+        quota_passes=0,
+        left_s=200.0,
+        seconds=250.0,
+        iterations=1,
+        flops=1.0,
+        bytes=1.0,
+        checks=10,
+        errors=0,
+    )
+    waits = replace(one, waiting="the GPU is busy")
+    over = replace(one, over=True)
+    ended = replace(over, ended="cancelled by user 0")
+    for progress, text in (
+        (one, "standard, 3 of 12: fp16, 3 min 20 s of work left"),
+        (waits, "standard, 3 of 12: fp16, 3 min 20 s of work left, the GPU is busy"),
+        (over, "standard: all phases are done"),
+        (ended, "standard: cancelled by user 0"),
+    ):
+        assert f"GPU 0: burn-in {text}" in list(gpu_table.notes(status(gpu(burnin=progress))))

@@ -13,7 +13,7 @@ from sentinel.cli.main import run_command_line
     ("arguments", "message"),
     [
         (["rum"], "there is no command 'rum'; did you mean run?"),
-        (["frobnicate"], "there is no command 'frobnicate'; known are burnin, report, run,"),
+        (["frobnicate"], "there is no command 'frobnicate'; known are burnin, health, report,"),
         (["--stndby", "on"], "No such option '--stndby'. Did you mean '--standby'?"),
         (["run", "--simulate", "99"], "--simulate: 99 is out of range\nallowed is from 1 to 64"),
         (["--memory", "150%"], "--memory: '150%' is not a share; write one"),

@@ -1,0 +1,156 @@
+"""``sentinel health``: when each GPU was last proved good, by what, and what was found."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sentinel.burnin.history import LastVerdict, last_verdicts
+from sentinel.burnin.run_folder import RUNS
+from sentinel.burnin.verdict import Verdict
+from sentinel.cli.client_options import json_option, simulated_folder
+from sentinel.cli.json_output import print_json
+from sentinel.client import Client, connect
+from sentinel.errors import ConfigError, ExitCode, SentinelError
+from sentinel.host import verified_store
+from sentinel.host.paths import places
+from sentinel.protocol.api_types import GpuProof
+from sentinel.units import format_duration
+
+_HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Card:
+    """What is known of one GPU."""
+
+    uuid: str
+    index: int | None = None
+    name: str | None = None
+    verified: GpuProof | None = None
+    burnin: LastVerdict | None = None
+
+
+@click.command("health")
+@click.option("--simulated", is_flag=True, help="Show the simulated GPUs ($SENTINEL_SIM_DIR).")
+@json_option
+def command(simulated: bool, as_json: bool) -> int:  # noqa: FBT001 - click's
+    """Show for each GPU when it was last proved good, by what, and what was found.
+
+    VERIFIED is work of which results were checked, under every daemon of this user; BURN-IN the
+    last verdict in its state directory. Works without a daemon, too. Exit code 1 if a GPU has wrong
+    results or findings, or has failed its last burn-in.
+    """
+    folder = simulated_folder(chosen=simulated)
+    state = places(os.environ, os.getuid(), folder).state
+    proofs = _from_daemon(connect(simulated=folder)) or _from_file(state / verified_store.NAME)
+    verdicts = last_verdicts(state / RUNS)
+    cards = [
+        _Card(
+            uuid=uuid,
+            index=index,
+            name=name,
+            verified=proof,
+            burnin=verdicts.pop(uuid, None),
+        )
+        for uuid, (index, name, proof) in proofs.items()
+    ]
+    cards += [
+        _Card(uuid=uuid, name=one.model, index=one.index, burnin=one)
+        for uuid, one in verdicts.items()
+    ]
+    cards.sort(key=lambda card: (card.index is None, card.index, card.uuid))
+    if as_json:
+        print_json({"gpus": [_plain(card) for card in cards]})
+    elif cards:
+        _print(cards)
+    else:
+        print("nothing is known yet: run `sentinel burnin`, or a daemon")
+    return int(ExitCode.FAIL if any(map(_is_suspect, cards)) else ExitCode.OK)
+
+
+def _from_daemon(client: Client) -> dict[str, tuple[int, str, GpuProof | None]]:
+    """Read what a running daemon knows; nothing without one."""
+    try:
+        gpus = client.status().gpus
+    except SentinelError:
+        return {}
+    return {gpu.uuid: (gpu.index, gpu.name, gpu.verified) for gpu in gpus}
+
+
+def _from_file(path: Path) -> dict[str, tuple[int, str, GpuProof | None]]:
+    """Read what the last daemon has stored.
+
+    Raises:
+        ConfigError: The file is invalid.
+    """
+    try:
+        stored = verified_store.read(path)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise ConfigError(f"{path} is no file of verified work: {error}") from None
+    return {
+        uuid: (one.index, one.name, verified_store.proof_of(one)) for uuid, one in stored.items()
+    }
+
+
+def _is_suspect(card: _Card) -> bool:
+    """Check whether a card has shown a fault."""
+    failed = card.burnin is not None and card.burnin.verdict == Verdict.FAIL
+    proof = card.verified
+    return failed or (proof is not None and proof.errors + proof.findings > 0)
+
+
+def _plain(card: _Card) -> dict[str, Any]:
+    """Return a card as JSON values."""
+    return {
+        "uuid": card.uuid,
+        "index": card.index,
+        "name": card.name,
+        "verified": None if card.verified is None else asdict(card.verified),
+        "burnin": None if card.burnin is None else asdict(card.burnin),
+    }
+
+
+def _print(cards: Sequence[_Card]) -> None:
+    from sentinel.cli.output import print_table
+
+    header = (
+        *("GPU", "NAME", "VERIFIED", "RESULTS", "WRONG", "FINDINGS", "LAST", "BY", "BURN-IN"),
+    )
+    rows = [_row(card) for card in cards]
+    print_table(header, rows, flexible=1, right=(0, 2, 3, 4, 5), styles={"FAIL": "bold red"})
+
+
+def _hours(seconds: float) -> str:
+    """Format a duration in hours, or a short one exactly."""
+    hours = seconds / _HOUR_S
+    return f"{hours:,.1f} h" if hours >= 1 else format_duration(round(seconds))
+
+
+def _row(card: _Card) -> tuple[str, ...]:
+    proof, burnin = card.verified, card.burnin
+    verdict = "none"
+    if burnin is not None:
+        ended = datetime.fromisoformat(burnin.ended)
+        verdict = f"{burnin.verdict} {burnin.plan} {ended:%Y-%m-%d}"
+    first = ("" if card.index is None else str(card.index), card.name or card.uuid)
+    if proof is None or proof.last is None:
+        return (*first, "none", "", "", "", "", "", verdict)
+    return (
+        *first,
+        _hours(proof.seconds),
+        f"{proof.checks:,}",
+        f"{proof.errors:,}",
+        f"{proof.findings:,}",
+        f"{proof.last:%Y-%m-%d %H:%M}",
+        proof.workload or "",
+        verdict,
+    )

@@ -1,0 +1,102 @@
+"""What each GPU has proved is added up over daemons and API processes, and never twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sentinel.api.state.verified_total import VerifiedTotal
+from sentinel.host import verified_store
+from sentinel.host.verified_store import StoredWork
+from sentinel.protocol.views import GpuView, VerifiedCounts, VerifiedWork
+
+UUID = "GPU-0"
+
+
+def view(seconds: float, checks: int, errors: int = 0) -> GpuView:
+    """Build the view of a GPU that has verified so much since the start of its daemon."""
+    counts = VerifiedCounts(seconds=seconds, checks=checks, errors=errors)
+    return GpuView(
+        uuid=UUID,
+        index=0,
+        name="NVIDIA H200",
+        pci_bus_id="0000:00:06.0",
+        memory_total=2**37,
+        occupancy="IDLE",
+        stressor="RUNNING",
+        admin="ENABLED",
+        rule="running",
+        reason="running",
+        at=100.0,
+        verified=VerifiedWork(counts=counts, at=99.0 if checks else None, workload="gemm"),
+    )
+
+
+def total(path: Path, began: float, warnings: list[str] | None = None) -> VerifiedTotal:
+    return VerifiedTotal(path, began, (warnings if warnings is not None else []).append)
+
+
+def test_a_new_daemon_adds_and_a_new_api_process_does_not_count_twice(tmp_path: Path) -> None:
+    path = tmp_path / "verified.json"
+    first = total(path, began=1.0)
+    first.update(view(10.0, 100))
+    first.update(view(20.0, 200, errors=1))
+    assert first.gpus[UUID].total == VerifiedCounts(seconds=20.0, checks=200, errors=1)
+    first.write()
+    replaced = total(path, began=1.0)
+    replaced.update(view(25.0, 250, errors=1))
+    assert replaced.gpus[UUID].total == VerifiedCounts(seconds=25.0, checks=250, errors=1)
+    replaced.write()
+    another = total(path, began=2.0)
+    another.update(view(0.0, 0))
+    another.update(view(5.0, 50))
+    work = another.gpus[UUID]
+    assert work.total == VerifiedCounts(seconds=30.0, checks=300, errors=1)
+    assert work.since == first.gpus[UUID].since
+    assert work.workload == "gemm"
+
+
+def test_a_gpu_that_has_proved_nothing_has_no_last_time(tmp_path: Path) -> None:
+    one = total(tmp_path / "verified.json", began=1.0)
+    one.update(view(0.0, 0))
+    proof = verified_store.proof_of(one.gpus[UUID])
+    assert (proof.last, proof.workload, proof.checks) == (None, None, 0)
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"schema_version": 2, "gpus": {}}', "[" * 10**5])
+def test_an_invalid_file_is_set_aside_and_reported_once(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "verified.json"
+    path.write_text(text)
+    warnings: list[str] = []
+    one = total(path, 1.0, warnings)
+    one.update(view(1.0, 10))
+    one.update(view(2.0, 20))
+    one.write()
+    (warning,) = warnings
+    assert "was renamed to" in warning
+    assert verified_store.read(path)[UUID].total.checks == 20
+    assert path.with_name("verified.json.bad").read_text() == text
+
+
+def test_a_disk_without_room_is_reported_once_until_it_has_room(tmp_path: Path) -> None:
+    path = tmp_path / "missing" / "verified.json"
+    warnings: list[str] = []
+    one = total(path, 1.0, warnings)
+    one.update(view(1.0, 10))
+    one.write()
+    one.write()
+    assert len(warnings) == 1
+    path.parent.mkdir()
+    one.write()
+    assert isinstance(verified_store.read(path)[UUID], StoredWork)
+
+
+def test_nothing_is_written_without_a_change(tmp_path: Path) -> None:
+    path = tmp_path / "verified.json"
+    one = total(path, 1.0)
+    one.update(view(1.0, 10))
+    one.write()
+    path.unlink()
+    one.write()
+    assert not path.exists()
