@@ -34,6 +34,11 @@ from sentinel.supervisor.event_log import EventLog, Sink, json_lines
 
 #: How long the last samples may take to be written, in seconds.
 _FLUSH_TIMEOUT_S = 10.0
+#: How often the status of each GPU is recorded; a terminal may show it more often.
+STATUS_EVERY_S = 30.0
+_PERIODIC = {"gpu.status", "burnin.progress"}
+#: A status may come earlier by as much.
+_TOLERANCE_S = 0.5
 #: How long a terminal without a reader may delay the end.
 _SCREEN_TIMEOUT_S = 2.0
 
@@ -91,7 +96,7 @@ def run_plan(
         screens: list[EventLog] = []
 
         def sink(gpus: Mapping[str, Gpu]) -> Sink:
-            keep, screen = json_lines(events, gpus), EventLog([sink_for(gpus)])
+            keep, screen = thinned(json_lines(events, gpus)), EventLog([sink_for(gpus)])
             screens.append(screen)
 
             def write(event: Event) -> None:
@@ -118,6 +123,21 @@ def run_plan(
     after = read_counters(simulated)
     complete(folder, after, unread)
     return code, clean and not (before.stuck or after.stuck)
+
+
+def thinned(write: Sink) -> Sink:
+    """Write of the events that repeat the status of a GPU one in STATUS_EVERY_S seconds."""
+    written: dict[tuple[str, str | None], float] = {}
+
+    def write_some(event: Event) -> None:
+        if event.name in _PERIODIC:
+            last = written.get((event.name, event.gpu), float("-inf"))
+            if event.at - last < STATUS_EVERY_S - _TOLERANCE_S:
+                return
+            written[event.name, event.gpu] = event.at
+        write(event)
+
+    return write_some
 
 
 def prepare(folder: RunFolder, plan: Plan, before: CountersResult, *, simulated: bool) -> None:

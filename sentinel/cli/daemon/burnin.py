@@ -5,19 +5,18 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TextIO
 
 import click
 
 from sentinel.burnin.formats import write_reports
 from sentinel.burnin.levels import LEVELS, load_plan, plan_text
 from sentinel.burnin.report import LIMITS, judge_run, report_object
-from sentinel.burnin.run import new_folder, run_plan
+from sentinel.burnin.run import STATUS_EVERY_S, new_folder, run_plan
 from sentinel.burnin.run_folder import RunFolder, find_run
 from sentinel.burnin.verdict import EXIT_CODES
+from sentinel.cli.burnin_screen import Screen
 from sentinel.cli.daemon.burnin_by_daemon import (
     Order,
     attach,
@@ -27,7 +26,6 @@ from sentinel.cli.daemon.burnin_by_daemon import (
     record,
     status,
 )
-from sentinel.cli.event_format import text_lines, wants_colour
 from sentinel.cli.setting_options import settings, simulate_option
 from sentinel.cli.thresholds_file import load_thresholds
 from sentinel.cli.verdict_command import VerdictGroup
@@ -36,13 +34,11 @@ from sentinel.config.sources import Sources, checked
 from sentinel.errors import AccessDeniedError, ConfigError, ExitCode, NotRunningError
 from sentinel.host import simulation
 from sentinel.host.paths import places
-from sentinel.protocol.gpu import Gpu
 from sentinel.supervisor.bootstrap import leave
 from sentinel.supervisor.discovery import Options
-from sentinel.supervisor.event_log import Sink
 
-#: How often the progress of each GPU is printed by default, in seconds.
-_PROGRESS_EVERY_S = 30.0
+#: How often a terminal shows the progress of each GPU, in seconds.
+_SHOW_EVERY_S = 1.0
 
 
 @click.group("burnin", cls=VerdictGroup, invoke_without_command=True)
@@ -114,8 +110,6 @@ def command(
     slowed = [name for name in ("util", "power", "duty") if getattr(config, name) is not None]
     if slowed:
         raise click.UsageError(f"{slowed[0]} is set: a burn-in runs at full speed")
-    if "status_every" not in sources.given:
-        config = replace(config, status_every=_PROGRESS_EVERY_S)
     daemon = _daemon(simulated)
     if daemon is not None:
         _check_for_daemon(sources, resume)
@@ -128,20 +122,24 @@ def command(
             simulated=simulated is not None,
         )
         return follow_new_run(daemon, order, as_json=flags["as_json"])
+    screen = Screen(sys.stderr if flags["as_json"] else sys.stdout)
+    if "status_every" not in sources.given:
+        every = _SHOW_EVERY_S if screen.is_live else STATUS_EVERY_S
+        config = replace(config, status_every=every)
     options = Options(
         config=config,
         overrides=sources.overrides,
         simulate=simulate,
     )
-    stream = sys.stderr if flags["as_json"] else sys.stdout
-    code, clean = run_plan(
-        options,
-        plan,
-        folder,
-        _sink_for(stream),
-        fail_fast=flags["fail_fast"],
-        resume=resume is not None,
-    )
+    with screen.shown():
+        code, clean = run_plan(
+            options,
+            plan,
+            folder,
+            screen.sink_for,
+            fail_fast=flags["fail_fast"],
+            resume=resume is not None,
+        )
     run = judge_run(folder, thresholds)
     report = report_object(run)
     try:
@@ -187,8 +185,3 @@ def _selected(sources: Sources) -> tuple[str, ...]:
     given = sources.given.get("gpus")
     flagged = given is not None and given.source == "--gpus"
     return tuple(given.text.split(",")) if given is not None and flagged else ()
-
-
-def _sink_for(stream: TextIO) -> Callable[[Mapping[str, Gpu]], Sink]:
-    """Return a factory of the sink for people."""
-    return lambda gpus: text_lines(stream, gpus, colour=wants_colour(stream))

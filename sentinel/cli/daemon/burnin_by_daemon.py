@@ -16,7 +16,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import click
 
@@ -26,8 +26,9 @@ from sentinel.burnin.report import LIMITS, judge_run
 from sentinel.burnin.run_folder import RunFolder, find_run
 from sentinel.burnin.text import text_lines as report_lines
 from sentinel.burnin.verdict import EXIT_CODES, Verdict
+from sentinel.cli.burnin_screen import FLEXIBLE, HEADER, RIGHT, Screen, progress_row
 from sentinel.cli.client_options import json_option, show, simulated_folder, with_client
-from sentinel.cli.event_format import log_line, wants_colour
+from sentinel.cli.event_format import log_line
 from sentinel.cli.json_output import print_json
 from sentinel.cli.log_follow import follow
 from sentinel.cli.thresholds_file import load_thresholds
@@ -36,10 +37,11 @@ from sentinel.config.plan import parse_plan
 from sentinel.errors import ConfigError, ExitCode, SentinelError
 from sentinel.host.paths import places
 from sentinel.protocol.api_types import GpuStatus
-from sentinel.units import format_duration
 
 #: All lines of a file of events, which has fewer.
 _ALL_LINES = 10_000_000
+#: How often a terminal shows the progress, in seconds.
+_SHOW_EVERY_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,9 +78,12 @@ def follow_new_run(client: Client, order: Order, *, as_json: bool) -> int:
         f"the daemon runs it, and this terminal may be closed; recorded in {folder.path}",
         file=stream,
     )
-    return _follow_to_report(
-        folder, lambda: process.poll() is not None, client.cancel_burnin, as_json=as_json
-    )
+    return _Following(
+        folder,
+        client,
+        is_over=lambda: process.poll() is not None,
+        cancel_run=client.cancel_burnin,
+    ).to_report(as_json=as_json)
 
 
 def print_report(report: Mapping[str, Any], folder: RunFolder, *, as_json: bool) -> None:
@@ -110,9 +115,8 @@ def status(client: Client, as_json: bool) -> int:  # noqa: FBT001 - click's
     from sentinel.cli.output import print_table
 
     print(f"{run.plan}, since {run.since:%Y-%m-%d %H:%M}")
-    header = ("GPU", "PHASE", "DONE", "TO DO", "RESULTS", "WRONG", "TEMP", "POWER", "STATE")
     rows = [_row(gpu) for gpu in shown.gpus if gpu.uuid in run.gpus]
-    print_table(header, rows, flexible=8, right=(2, 3, 4, 5, 6, 7))
+    print_table(HEADER, rows, flexible=FLEXIBLE, right=RIGHT)
     return int(ExitCode.OK)
 
 
@@ -125,9 +129,11 @@ def attach(run: str | None, as_json: bool, simulated: bool) -> int:  # noqa: FBT
 
     RUN is its folder, or its name in the state directory. Ctrl+C ends this command alone.
     """
-    state = places(os.environ, os.getuid(), simulated_folder(chosen=simulated)).state
-    folder = RunFolder(path=find_run(state, run))
-    return _follow_to_report(folder, lambda: not folder.is_recorded, None, as_json=as_json)
+    simulation = simulated_folder(chosen=simulated)
+    folder = RunFolder(path=find_run(places(os.environ, os.getuid(), simulation).state, run))
+    client = connect(simulated=simulation)
+    following = _Following(folder, client, is_over=lambda: not folder.is_recorded)
+    return following.to_report(as_json=as_json)
 
 
 @click.command("cancel")
@@ -215,75 +221,95 @@ class _EndedError(Exception):
     """The run is over, and all of its events are read."""
 
 
-def _follow_to_report(
-    folder: RunFolder,
-    is_over: Callable[[], bool],
-    cancel_run: Callable[[], object] | None,
-    *,
-    as_json: bool,
-) -> int:
-    """Print the events of a run until it is over, then its report; return the verdict's code."""
-    while True:
+class _Following:
+    """Prints what a run records, until it is over.
+
+    Args:
+        folder: The run.
+        client: The client of the daemon, for the table on a terminal.
+        is_over: Whether the run is over.
+        cancel_run: Cancels it at Ctrl+C; without it, Ctrl+C only ends this.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        client: Client,
+        *,
+        is_over: Callable[[], bool],
+        cancel_run: Callable[[], object] | None = None,
+    ) -> None:
+        self._folder = folder
+        self._client = client
+        self._is_over = is_over
+        self._cancel_run = cancel_run
+        self._ended = False
+        self._shown_at = 0.0
+
+    def to_report(self, *, as_json: bool) -> int:
+        """Follow the run, and print its report; return the exit code of its verdict.
+
+        Raises:
+            ConfigError: There is no report, since the process that recorded the run has failed.
+        """
+        screen = Screen(sys.stderr if as_json else sys.stdout)
+        while True:
+            try:
+                with screen.shown():
+                    self._print_events(screen)
+                break
+            except KeyboardInterrupt:
+                if self._cancel_run is None:
+                    click.echo("\nthe burn-in goes on; to end it: sentinel burnin cancel", err=True)
+                    return int(ExitCode.INTERRUPTED)
+                click.echo("\ncancelling; Ctrl+C again leaves this", err=True)
+                with contextlib.suppress(SentinelError):  # it may have ended at this moment
+                    self._cancel_run()
+                self._cancel_run = None
+        file = self._folder.path / "report.json"
         try:
-            _print_events(folder, is_over, sys.stderr if as_json else sys.stdout)
-            break
-        except KeyboardInterrupt:
-            if cancel_run is None:
-                click.echo("\nthe burn-in goes on; to end it: sentinel burnin cancel", err=True)
-                return int(ExitCode.INTERRUPTED)
-            click.echo("\ncancelling; Ctrl+C again leaves this", err=True)
-            with contextlib.suppress(SentinelError):  # it may have ended at this moment
-                cancel_run()
-            cancel_run = None
-    file = folder.path / "report.json"
-    try:
-        report = json.loads(file.read_text())
-    except (OSError, ValueError):
-        raise ConfigError(
-            f"{file} was not written: the process that recorded the run has failed",
-            f"To judge what it recorded: sentinel report {folder.path}",
-        ) from None
-    with contextlib.suppress(BrokenPipeError):
-        print_report(report, folder, as_json=as_json)
-    return int(EXIT_CODES[Verdict(report["verdict"])])
+            report = json.loads(file.read_text())
+        except (OSError, ValueError):
+            raise ConfigError(
+                f"{file} was not written: the process that recorded the run has failed",
+                f"To judge what it recorded: sentinel report {self._folder.path}",
+            ) from None
+        with contextlib.suppress(BrokenPipeError):
+            print_report(report, self._folder, as_json=as_json)
+        return int(EXIT_CODES[Verdict(report["verdict"])])
 
+    def _print_events(self, screen: Screen) -> None:
+        """Print the events of the run, from the first one on, until it is over."""
 
-def _print_events(folder: RunFolder, is_over: Callable[[], bool], stream: TextIO) -> None:
-    """Print the events of a run, from the first one on, until it is over."""
-    over = False
+        def wait(seconds: float) -> None:
+            if self._ended:
+                raise _EndedError
+            self._ended = self._is_over()  # its last events may have come since the last look
+            if not self._ended:
+                if screen.is_live:
+                    self._show_progress(screen)
+                time.sleep(seconds)
 
-    def wait(seconds: float) -> None:
-        nonlocal over
-        if over:
-            raise _EndedError
-        over = is_over()  # its last events may have come since the last look
-        if not over:
-            time.sleep(seconds)
+        with contextlib.suppress(_EndedError):
+            for line in follow(self._folder.events, _ALL_LINES, wait):
+                text = log_line(line, colour=screen.is_live)
+                if text is not None:
+                    screen.line(text)
 
-    with contextlib.suppress(_EndedError):
-        for line in follow(folder.events, _ALL_LINES, wait):
-            text = log_line(line, colour=wants_colour(stream))
-            if text is not None:
-                print(text, file=stream, flush=True)
+    def _show_progress(self, screen: Screen) -> None:
+        """Show how far each GPU is, once a second."""
+        if time.monotonic() - self._shown_at < _SHOW_EVERY_S:
+            return
+        self._shown_at = time.monotonic()
+        with contextlib.suppress(SentinelError):
+            status = self._client.status()
+            run = status.daemon.burnin
+            gpus = run.gpus if run is not None else ()
+            screen.show({gpu.index: _row(gpu) for gpu in status.gpus if gpu.uuid in gpus})
 
 
 def _row(gpu: GpuStatus) -> tuple[str, ...]:
     """Build the row of a GPU in a burn-in."""
-    one = gpu.burnin
-    if one is None:
-        return (str(gpu.index), *("" for _ in range(7)), "not started")
-    done = f"{one.passes} of {one.quota_passes}" if one.quota_passes else ""
-    if one.quota_s:
-        done = f"{format_duration(one.done_s)} of {format_duration(one.quota_s)}"
-    state = one.ended or ("done" if one.over else one.waiting or "counts")
-    return (
-        str(gpu.index),
-        f"{one.number} of {one.phases} {one.phase}",
-        done,
-        format_duration(one.left_s),
-        f"{one.checks:,}",
-        f"{one.errors:,}",
-        "" if gpu.temperature_c is None else f"{gpu.temperature_c} C",
-        "" if gpu.power_w is None else f"{gpu.power_w:.0f} W",
-        state,
-    )
+    if gpu.burnin is None:
+        return (str(gpu.index), *("" for _ in HEADER[2:]), "not started")
+    return progress_row(gpu.index, vars(gpu.burnin), vars(gpu))

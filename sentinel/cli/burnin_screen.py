@@ -1,0 +1,156 @@
+"""Show a burn-in on a terminal: its events, and below them a table of how far each GPU is."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TextIO, cast
+
+from sentinel.cli.event_format import text_lines, wants_colour
+from sentinel.core.actions import Event
+from sentinel.protocol.gpu import Gpu
+from sentinel.units import format_duration
+
+if TYPE_CHECKING:  # slow to import, and not needed without a terminal
+    from rich.live import Live
+    from rich.table import Table
+
+    from sentinel.supervisor.event_log import Sink
+
+HEADER = ("GPU", "PHASE", "DONE", "TO DO", "RESULTS", "WRONG", "TEMP", "POWER", "STATE")
+#: The column that is truncated first, and the right-aligned columns.
+FLEXIBLE = 8
+RIGHT = (2, 3, 4, 5, 6, 7)
+_STATE = 8
+
+#: The events that only the table shows, once a second.
+_PERIODIC = {"gpu.status", "burnin.progress"}
+
+
+class Screen:
+    """Lines of events on a stream; on a terminal also the table.
+
+    Args:
+        stream: Where to print.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.is_live = wants_colour(stream)
+        self._rows: dict[int, tuple[str, ...]] = {}
+        self._live: Live | None = None
+
+    @contextlib.contextmanager
+    def shown(self) -> Iterator[None]:
+        """Keep the table below the lines for the duration."""
+        if not self.is_live:
+            yield
+            return
+        from rich.console import Console
+        from rich.live import Live
+
+        out = Console(file=self._stream, markup=False, emoji=False, highlight=False)
+        # Another thread prints, so the console's own redirection of the streams is not wanted.
+        with Live(
+            console=out,
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        ) as live:
+            self._live = live
+            try:
+                yield
+            finally:
+                self._live = None
+
+    def line(self, text: str) -> None:
+        """Print a line above the table."""
+        if self._live is None:
+            print(text, file=self._stream, flush=True)
+            return
+        from rich.text import Text
+
+        self._live.console.print(Text.from_ansi(text), soft_wrap=True)
+
+    def show(self, rows: Mapping[int, tuple[str, ...]]) -> None:
+        """Replace the rows of these GPUs, by their index."""
+        self._rows.update(rows)
+        if self._live is not None:
+            self._live.update(self._table(self._live.console.width), refresh=True)
+
+    def sink_for(self, gpus: Mapping[str, Gpu]) -> Sink:
+        """Return a sink that shows events, given the GPUs by UUID."""
+        if not self.is_live:
+            return text_lines(self._stream, gpus, colour=False)
+        write_line = text_lines(cast("TextIO", _Lines(self)), gpus, colour=True)
+
+        def write(event: Event) -> None:
+            if event.name not in _PERIODIC:
+                write_line(event)
+            gpu = gpus.get(event.gpu or "")
+            if gpu is None:
+                return
+            index = gpu.index
+            if event.name == "burnin.progress":
+                self.show({index: progress_row(index, event.fields, event.fields)})
+            elif event.name == "burnin.ended" and index in self._rows:
+                state = str(event.fields["reason"] or "done")
+                self.show({index: (*self._rows[index][:_STATE], state)})
+
+        return write
+
+    def _table(self, width: int) -> Table:
+        from sentinel.cli.output import table
+
+        rows = [self._rows[index] for index in sorted(self._rows)]
+        return table(HEADER, rows, flexible=FLEXIBLE, width=width, right=RIGHT)
+
+
+class _Lines:
+    """A stream of lines above a table, for a logger.
+
+    Args:
+        screen: What shows them.
+    """
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+
+    def write(self, text: str) -> None:
+        """Print a line, which the logger ends."""
+        self._screen.line(text.rstrip("\n"))
+
+    def flush(self) -> None:
+        """Do nothing: every line is shown at once."""
+
+
+def progress_row(
+    index: int, progress: Mapping[str, Any], sensors: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """Build the row of a GPU.
+
+    Args:
+        index: The index of the GPU.
+        progress: The fields of a :class:`~sentinel.protocol.views.BurninFields`, or of an event.
+        sensors: ``temperature_c`` and ``power_w``, None if unknown.
+    """
+    done = ""
+    if progress["quota_passes"]:
+        done = f"{progress['passes']} of {progress['quota_passes']}"
+    if progress["quota_s"]:
+        spent, quota = round(progress["done_s"]), round(progress["quota_s"])
+        done = f"{format_duration(spent)} of {format_duration(quota)}"
+    over = "done" if progress.get("over") else progress["waiting"] or "counts"
+    heat, power = sensors["temperature_c"], sensors["power_w"]
+    return (
+        str(index),
+        f"{progress['number']} of {progress['phases']} {progress['phase']}",
+        done,
+        format_duration(round(progress["left_s"])),
+        f"{progress['checks']:,}",
+        f"{progress['errors']:,}",
+        "" if heat is None else f"{heat} C",
+        "" if power is None else f"{power:.0f} W",
+        progress.get("ended") or over,
+    )

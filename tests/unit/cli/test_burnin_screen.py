@@ -1,0 +1,104 @@
+"""The view of a burn-in: a table below the events on a terminal, lines alone elsewhere."""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import Any
+
+import pytest
+
+from sentinel.burnin.run import STATUS_EVERY_S, thinned
+from sentinel.cli.burnin_screen import Screen, progress_row
+from sentinel.core.actions import Event
+from sentinel.protocol.gpu import Gpu
+
+GPU = Gpu(uuid="GPU-0", index=3, name="NVIDIA H200", pci_bus_id="0000:00:06.0", memory_total=2**37)
+PROGRESS: dict[str, Any] = {
+    "phase": "fp16",
+    "number": 3,
+    "phases": 12,
+    "done_s": 4.2,
+    "quota_s": 9.0,
+    "passes": 0,
+    "quota_passes": 0,
+    "left_s": 200.4,
+    "checks": 12345,
+    "errors": 1,
+    "waiting": None,
+    "temperature_c": 61,
+    "power_w": 690.4,
+    "sm_clock_mhz": 1700,
+}
+
+
+class Terminal(io.StringIO):
+    """A stream that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def events() -> list[Event]:
+    started = {"phase": "fp16", "number": 3, "phases": 12}
+    return [
+        Event(name="burnin.phase_started", at=1.0, gpu="GPU-0", fields=started),
+        Event(name="burnin.progress", at=2.0, gpu="GPU-0", fields=PROGRESS),
+        Event(name="burnin.ended", at=3.0, gpu="GPU-0", fields={"plan": "one", "reason": None}),
+    ]
+
+
+def shown(stream: io.StringIO) -> str:
+    """Show the events on a stream; return what it got, without escape sequences."""
+    screen = Screen(stream)
+    with screen.shown():
+        write = screen.sink_for({"GPU-0": GPU})
+        for event in events():
+            write(event)
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())
+
+
+def test_a_terminal_has_a_table_that_replaces_the_lines_of_progress(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    text = shown(Terminal())
+    assert "3 of 12: fp16" in text, "the line of the event"
+    assert "3 of 12 fp16 4 s of 9 s 3 min 20 s  12,345     1 61 C 690 W counts" in text
+    assert "690 W done" in text
+    assert "progress " not in text
+
+
+def test_a_file_has_every_event_as_a_line_and_no_table() -> None:
+    text = shown(io.StringIO())
+    assert len(text.splitlines()) == 3
+    assert "progress" in text
+    assert "PHASE" not in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "done", "state"),
+    [
+        ({"waiting": "the GPU is busy"}, "4 s of 9 s", "the GPU is busy"),
+        ({"quota_s": 0.0, "quota_passes": 3, "passes": 1}, "1 of 3", "counts"),
+        ({"over": True, "ended": None}, "4 s of 9 s", "done"),
+        ({"over": True, "ended": "cancelled by user 0"}, "4 s of 9 s", "cancelled by user 0"),
+    ],
+)
+def test_a_row_says_how_far_a_gpu_is(changes: dict[str, Any], done: str, state: str) -> None:
+    row = progress_row(0, PROGRESS | changes, {"temperature_c": None, "power_w": None})
+    assert (row[2], row[6], row[7], row[8]) == (done, "", "", state)
+
+
+def test_a_status_is_recorded_once_in_thirty_seconds_for_each_gpu() -> None:
+    written: list[Event] = []
+    write = thinned(written.append)
+    for second in range(61):
+        for gpu in ("GPU-0", "GPU-1"):
+            for name in ("gpu.status", "burnin.warm"):
+                write(Event(name=name, at=float(second), gpu=gpu, fields={}))
+    assert sum(one.name == "burnin.warm" for one in written) == 2 * 61
+    times = [one.at for one in written if (one.name, one.gpu) == ("gpu.status", "GPU-1")]
+    assert times == [0.0, STATUS_EVERY_S, 2 * STATUS_EVERY_S]
