@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from sentinel.burnin import load_checks, rate_checks
+from sentinel.burnin import golden_checks, load_checks, rate_checks
 from sentinel.burnin.check import CheckResult, Evidence, NodeEvidence, Status
 from sentinel.burnin.counter_checks import MOMENT_CHECKS, NODE_CHECKS, known_limits
 from sentinel.burnin.growth_checks import GROWTH_CHECKS
@@ -37,11 +37,11 @@ from sentinel.protocol.counters import Counters
 #: The version of the report: additions raise the second number, other changes the first.
 SCHEMA_VERSION = "1.0"
 
+#: The checks of what a GPU did under load.
+LOAD_CHECKS = (*load_checks.CHECKS, *golden_checks.CHECKS, *rate_checks.CHECKS)
 
 #: The default limits of all checks of a run, for a file of thresholds.
-LIMITS = known_limits(
-    MOMENT_CHECKS, NODE_CHECKS, GROWTH_CHECKS, load_checks.CHECKS, rate_checks.CHECKS
-)
+LIMITS = known_limits(MOMENT_CHECKS, NODE_CHECKS, GROWTH_CHECKS, LOAD_CHECKS)
 
 
 #: Checks of a moment that say nothing of an idle GPU; load.pcie judges the same under load.
@@ -255,9 +255,7 @@ def _results(
         former=former.get((record.uuid, (record.before and record.before.serial) or ""), ()),
         model=model or "this GPU",
     )
-    for check in (*load_checks.CHECKS, *rate_checks.CHECKS):
-        results.append(check.run(load_evidence, thresholds))
-    return results
+    return [*results, *(check.run(load_evidence, thresholds) for check in LOAD_CHECKS)]
 
 
 def _result(result: CheckResult) -> dict[str, Any]:
@@ -270,7 +268,7 @@ def _gpu(gpu: GpuVerdict, time: Span) -> dict[str, Any]:
     record = gpu.record
     before = record.before
     checks = sum(int(phase.work.get("checks", 0)) for phase in record.phases)
-    errors = sum(int(one["errors"]) for one in record.named("stressor.mismatch"))
+    errors = load_checks.wrong_results(record)
     return {
         "uuid": record.uuid,
         "index": record.index,
