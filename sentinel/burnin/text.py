@@ -13,6 +13,9 @@ def text_lines(report: Mapping[str, Any]) -> Iterator[str]:
     run, node = report["run"], report["node"]
     yield f"{report['verdict']}  {node['hostname']}  {run['plan']['name']}: {report['meaning']}"
     yield f"run {run['id']}, {run['mode']}, {run['tool']} {run['version']}, driver {node['driver']}"
+    for check in report["checks"]:
+        if check["status"] in {"fail", "warn", "not tested"}:
+            yield f"node: {check['status']}: {check['id']}: {check['evidence'] or check['value']}"
     for gpu in report["gpus"]:
         yield ""
         serial = f", serial {gpu['serial']}" if gpu["serial"] else ""

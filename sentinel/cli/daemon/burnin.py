@@ -14,7 +14,8 @@ import click
 
 from sentinel.burnin.formats import write_reports
 from sentinel.burnin.levels import LEVELS, level_text, load_plan
-from sentinel.burnin.report import LIMITS, judge_run, report_object
+from sentinel.burnin.own_checks import registered_checks
+from sentinel.burnin.report import IDS, LIMITS, judge_run, report_object
 from sentinel.burnin.run import new_folder, run_plan
 from sentinel.burnin.run_folder import RunFolder, find_run
 from sentinel.burnin.text import text_lines as report_lines
@@ -92,7 +93,8 @@ def command(
         click.echo(file.read_text() if file is not None else level_text(level), nl=False)
         return int(ExitCode.OK)
     plan = load_plan(level, file)
-    thresholds = load_thresholds(limits, LIMITS)
+    registered_checks(IDS)  # a conflict is to be known before the run
+    thresholds = load_thresholds(limits, LIMITS, IDS)
     simulated = simulation.default_folder() if simulate is not None else None
     state = places(os.environ, os.getuid(), simulated).state
     if resume is not None:
@@ -127,6 +129,7 @@ def command(
         with contextlib.suppress(BrokenPipeError):  # the verdict is in the exit code and the files
             _print(report, folder, as_json=flags["as_json"])
     verdict = EXIT_CODES[run.verdict]
+    clean = clean and not run.stuck
     return int(leave(code if code is ExitCode.UNKILLABLE else verdict, clean=clean))
 
 
