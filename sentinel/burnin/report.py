@@ -31,7 +31,7 @@ from sentinel.burnin.xid import XID_CHECK, judge_xids
 from sentinel.config.plan import Plan
 
 #: The version of the report: additions raise the second number, other changes the first.
-SCHEMA_VERSION = "1.0"
+SCHEMA_VERSION = "1.1"
 
 #: The checks of what a GPU did under load.
 LOAD_CHECKS = (*load_checks.CHECKS, *golden_checks.CHECKS, *rate_checks.CHECKS)
@@ -117,6 +117,8 @@ def report_object(run: Judged) -> dict[str, Any]:
     return {
         "schema_version": SCHEMA_VERSION,
         "run": {
+            "settings": [],  # a run of an earlier version
+            "resumed": [],
             **{key: value for key, value in header.items() if key not in {"node", "gpus"}},
             "ended": time.iso(time.last),
             "duration_s": time.seconds,

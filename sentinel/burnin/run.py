@@ -8,7 +8,7 @@ import platform
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from datetime import datetime
@@ -47,6 +47,7 @@ def run_plan(
     *,
     fail_fast: bool = False,
     resume: bool = False,
+    settings: Sequence[Mapping[str, Any]] = (),
 ) -> tuple[ExitCode, bool]:
     """Run a plan on every selected GPU until each has done it, a signal comes or ``--for`` is over.
 
@@ -57,6 +58,7 @@ def run_plan(
         sink_for: Builds the sink of the events for people, given the GPUs by UUID.
         fail_fast: Whether a GPU does no more after its first error.
         resume: Whether the folder has a run to go on with.
+        settings: What to record of the settings; see :func:`recorded_settings`.
 
     Returns:
         The supervisor's exit code, and whether nothing is stuck; see
@@ -77,9 +79,11 @@ def run_plan(
         plan, burnins = earlier_work(folder, datetime.now().astimezone(), before.counters)
         options = replace(options, config=replace(options.config, gpus=tuple(burnins)))
         _mend(folder)
+        _record_resumption(folder, settings)
     else:
         folder.create()
-        _write_header(folder, plan, before, simulated=options.simulate is not None)
+        simulates = options.simulate is not None
+        _write_header(folder, plan, before, settings, simulated=simulates)
         folder.write(folder.counters, _counters(before))
     config = replace(
         options.config, plan=plan, fail_fast=fail_fast, workload=plan.phases[0].workload
@@ -169,8 +173,21 @@ def new_folder(state: Path, plan: Plan) -> RunFolder:
     return RunFolder(path=state / "runs" / f"{now:%Y%m%d-%H%M%S}-{plan.name}")
 
 
+def _record_resumption(folder: RunFolder, settings: Sequence[Mapping[str, Any]]) -> None:
+    """Add the time and the settings of a resumption to the record."""
+    header = json.loads(folder.header.read_text())
+    started = datetime.now().astimezone().isoformat(timespec="seconds")
+    resumed = [*header.get("resumed", ()), {"started": started, "settings": list(settings)}]
+    folder.write(folder.header, {**header, "resumed": resumed})
+
+
 def _write_header(
-    folder: RunFolder, plan: Plan, before: CountersResult, *, simulated: bool
+    folder: RunFolder,
+    plan: Plan,
+    before: CountersResult,
+    settings: Sequence[Mapping[str, Any]],
+    *,
+    simulated: bool,
 ) -> None:
     """Record what is run, where and with what."""
     drivers = sorted({one.driver for one in before.counters if one.driver})
@@ -184,6 +201,8 @@ def _write_header(
             "boot": boot_id(),
             "started": datetime.now().astimezone().isoformat(timespec="seconds"),
             "simulated": simulated,
+            "settings": list(settings),
+            "resumed": [],
             "node": {
                 "hostname": socket.gethostname(),
                 "machine_id": _machine_id(),

@@ -18,6 +18,7 @@ from sentinel.burnin.own_checks import registered_checks
 from sentinel.burnin.report import IDS, LIMITS, judge_run, report_object
 from sentinel.burnin.run import new_folder, run_plan
 from sentinel.burnin.run_folder import RunFolder, find_run
+from sentinel.burnin.run_settings import recorded_settings
 from sentinel.burnin.text import text_lines as report_lines
 from sentinel.burnin.verdict import EXIT_CODES, Verdict
 from sentinel.cli.event_format import text_lines, wants_colour
@@ -120,6 +121,7 @@ def command(
         _sink_for(stream),
         fail_fast=flags["fail_fast"],
         resume=resume is not None,
+        settings=recorded_settings(sources, fail_fast=flags["fail_fast"]),
     )
     run = judge_run(folder, thresholds)
     report = report_object(run)
