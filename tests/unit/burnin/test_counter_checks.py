@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import fields, replace
 from typing import Any
 
@@ -228,6 +229,16 @@ def test_a_counter_that_went_backwards_is_not_tested_and_says_so(field: str, che
     found = run(check, AFTER, replace(BEFORE, **higher))
     assert found.status is Status.NOT_TESTED
     assert f"{field} went backwards" in found.evidence
+
+
+def test_a_rule_says_what_its_limit_counts() -> None:
+    fewer = CHECKS["pcie.width"].run(Evidence(before=replace(HEALTHY, pcie_width=8)), Thresholds())
+    assert fewer.threshold == (
+        "lanes below the maximum of GPU and slot: fail > 0; never on an idle GPU"
+    )
+    for check in CHECKS.values():
+        assert not re.search(r"[a-z]; (fail|warn) > 0$", check.default_threshold), check.id
+        assert "{" not in check.default_threshold
 
 
 def test_links_whose_counters_went_backwards_are_not_tested() -> None:
