@@ -206,7 +206,9 @@ def load(
 
 def _add_gpus(records: dict[str, GpuRecord], event: Mapping[str, Any], plan: Plan) -> None:
     """Add the GPUs that an event names; the first event of a run names all of them."""
-    for one in [event] if event.get("gpu") is not None else event.get("gpus") or ():
+    listed = event.get("gpus")  # other events have a number there
+    named = listed if isinstance(listed, list) else []
+    for one in [event] if event.get("gpu") is not None else named:
         uuid, index = one.get("gpu") or one["uuid"], one.get("index") or 0
         if uuid not in records:
             phases = [PhaseRecord(phase=phase) for phase in plan.phases]
