@@ -10,6 +10,7 @@ from sentinel.api.context import ApiContext
 from sentinel.api.http import errors
 from sentinel.api.routes import (
     allocations,
+    burnin,
     control,
     history,
     metrics,
@@ -25,6 +26,7 @@ _ROUTES = (
     control,
     reservations,
     allocations,
+    burnin,
     settings,
     streams,
     compat,

@@ -48,6 +48,13 @@ _THIS_PROCESS = Caller(via="sentinel", level=Level.OWN)
 _SIGNAL = Caller(via="signal", level=Level.OWN)
 
 
+#: Why a client may not set something.
+_TRUSTED = (
+    "{what} names code or a file, so only the daemon's own user and root may set it, over the Unix"
+    " socket."
+)
+
+
 class ApiContext:
     """Everything that the routes share.
 
@@ -124,21 +131,29 @@ class ApiContext:
         Raises:
             ProblemError: A new value names code or a file.
         """
-        allowed = self.spec.access.workloads
         for setting in SETTINGS:
             text = flags.get(setting.key)
             if not setting.form.trusted or text in {None, self.settings.flags.get(setting.key)}:
                 continue
-            why = (
-                f"{setting.key} names code or a file, so only the daemon's own user and root may"
-                " set it, over the Unix socket."
-            )
             if setting.field == "workload":
-                if parse_workload(str(text))[0] in allowed:
-                    continue
-                why += (
-                    f" Other clients may set {', '.join(allowed) or 'none'} (--access-workloads)."
-                )
+                self.check_workload(str(text), setting.key)
+            else:
+                raise ProblemError(Code.FORBIDDEN, _TRUSTED.format(what=setting.key))
+
+    def check_workload(self, text: str, what: str) -> None:
+        """Check that a client who might not run code as this user may set a workload.
+
+        Args:
+            text: The workload, as ``--workload`` takes it.
+            what: What names it.
+
+        Raises:
+            ProblemError: The administrator has not listed it.
+        """
+        allowed = self.spec.access.workloads
+        if parse_workload(text)[0] not in allowed:
+            why = _TRUSTED.format(what=what)
+            why += f" Other clients may set {', '.join(allowed) or 'none'} (--access-workloads)."
             raise ProblemError(Code.FORBIDDEN, why)
 
     def _receive(self, message: SupervisorMessage | None) -> None:

@@ -92,6 +92,18 @@ class SettingsChange(RequestModel):
     )
 
 
+class BurninRequest(RequestModel):
+    """Take GPUs, by default all, through the plan of a burn-in."""
+
+    plan: str = Field(
+        min_length=1, max_length=60_000, description="The plan as TOML, as --plan reads it."
+    )
+    gpus: Selectors | None = None
+    fail_fast: bool = Field(
+        default=False, description="A GPU on which an error was found does no more of the plan."
+    )
+
+
 class ReservationRequest(RequestModel):
     """Keep GPUs free for a user: the selected ones, or any `count`."""
 

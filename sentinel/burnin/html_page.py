@@ -228,7 +228,11 @@ def _settings(run: Mapping[str, Any]) -> Iterator[Markup]:
     for one in times:
         if one["started"] is not None:
             yield element("p", f"Resumed at {format_time(one['started'])}.")
-        if one["settings"]:
+        if one["settings"] is None:
+            yield element(
+                "p", "Not recorded: they are those of a daemon, or of an earlier version."
+            )
+        elif one["settings"]:
             rows = (
                 (
                     element("code", setting["key"]),

@@ -25,7 +25,7 @@ CHECKSUM = "checksum"
 LAST = "last"
 
 #: The fields of a Telemetry that a report uses.
-_TELEMETRY_FIELDS = (
+TELEMETRY_FIELDS = (
     "memory_temperature_c",
     "temperature_margin_c",
     "memory_clock_mhz",
@@ -41,6 +41,11 @@ _TELEMETRY_FIELDS = (
 _SECONDS_FOR_EVERY_SAMPLE = 7200.0
 
 
+def interval(seconds: float) -> float:
+    """Compute the seconds between two samples of a plan with so many seconds of work."""
+    return max(0.5, seconds / _SECONDS_FOR_EVERY_SAMPLE)
+
+
 class Recorder:
     """Records samples in the loop's thread; the log's thread writes them.
 
@@ -51,7 +56,7 @@ class Recorder:
 
     def __init__(self, log: EventLog, seconds: float) -> None:
         self._log = log
-        self._every = max(0.5, seconds / _SECONDS_FOR_EVERY_SAMPLE)
+        self._every = interval(seconds)
         self._read_at: dict[str, float] = {}
         self._work: dict[str, Progress] = {}
         self._pids: dict[str, int] = {}
@@ -79,7 +84,7 @@ class Recorder:
                     "temperature_c": reading.temperature,
                     "power_w": reading.power,
                     "sm_clock_mhz": reading.sm_clock,
-                    **{name: getattr(telemetry, name) for name in _TELEMETRY_FIELDS},
+                    **{name: getattr(telemetry, name) for name in TELEMETRY_FIELDS},
                 }
                 self._record(TELEMETRY, reading.at, uuid, fields)
         return found
@@ -111,7 +116,7 @@ class Recorder:
         """Record the reports of an interval."""
         report = self._work.pop(uuid, None)
         if report is not None:
-            fields = {key: getattr(report, key) for key in _WORK_FIELDS}
+            fields = {key: getattr(report, key) for key in WORK_FIELDS}
             self._record(WORK, time.monotonic(), uuid, fields)
 
     def _record(self, name: str, at: float, uuid: str, fields: Mapping[str, Any]) -> None:
@@ -125,10 +130,10 @@ def sample(
     return Event(name=name, at=at, gpu=gpu, fields=fields or {})
 
 
-_WORK_FIELDS = ("seconds", "iterations", "flops", "bytes", "checks", "errors")
+WORK_FIELDS = ("seconds", "iterations", "flops", "bytes", "checks", "errors")
 
 
 def _sum(first: Progress, second: Progress) -> Progress:
     """Add two reports of the same stressor."""
-    fields = {key: getattr(first, key) + getattr(second, key) for key in _WORK_FIELDS}
+    fields = {key: getattr(first, key) + getattr(second, key) for key in WORK_FIELDS}
     return Progress(**fields)

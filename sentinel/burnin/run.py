@@ -81,16 +81,14 @@ def run_plan(
         _mend(folder)
         _record_resumption(folder, settings)
     else:
-        folder.create()
-        simulates = options.simulate is not None
-        _write_header(folder, plan, before, settings, simulated=simulates)
-        folder.write(folder.counters, _counters(before))
+        prepare(folder, plan, before, settings, simulated=options.simulate is not None)
     config = replace(
         options.config, plan=plan, fail_fast=fail_fast, workload=plan.phases[0].workload
     )
     with ExitStack() as stack:
         if not resume:
             stack.callback(folder.remove_if_empty)
+        stack.enter_context(folder.locked())
         events = stack.enter_context(folder.events.open("a"))
         samples = stack.enter_context(folder.samples.open("a"))
 
@@ -107,7 +105,7 @@ def run_plan(
             return write
 
         kernel = stack.enter_context(KernelLog())
-        log = EventLog([_with_xids(json_lines(samples, {}), kernel)])
+        log = EventLog([with_xids(json_lines(samples, {}), kernel)])
         for number in (signal.SIGINT, signal.SIGTERM):
             # The supervisor has handlers of its own; after it, the report is still to be written.
             signal.signal(number, signal.SIG_IGN)
@@ -122,6 +120,38 @@ def run_plan(
             clean = one.close(_SCREEN_TIMEOUT_S) and clean
         unread = kernel.error if simulated is None else "simulated GPUs have none"
     after = read_counters(simulated)
+    complete(folder, after, unread)
+    return code, clean and not (before.stuck or after.stuck)
+
+
+def prepare(
+    folder: RunFolder,
+    plan: Plan,
+    before: CountersResult,
+    settings: Sequence[Mapping[str, Any]] | None = None,
+    *,
+    simulated: bool,
+) -> None:
+    """Create the folder of a new run, with its header and the counters before it.
+
+    Args:
+        folder: The folder of the run.
+        plan: What is run.
+        before: The counters of all GPUs.
+        settings: What to record of the settings, or None if they are those of a daemon.
+        simulated: Whether the GPUs are simulated.
+
+    Raises:
+        ConfigError: It cannot be written, or has a run already.
+    """
+    folder.create()
+    _write_header(folder, plan, before, settings, simulated=simulated)
+    counters = [asdict(one) for one in before.counters]
+    folder.write(folder.counters, {"before": counters, "pci_devices": before.pci_devices})
+
+
+def complete(folder: RunFolder, after: CountersResult, unread: str | None) -> None:
+    """Add the counters after a run, and why the kernel's log was not read, or None."""
     first = json.loads(folder.counters.read_text())
     folder.write(
         folder.counters,
@@ -132,13 +162,6 @@ def run_plan(
             "kernel_log_error": first.get("kernel_log_error") or unread,
         },
     )
-    return code, clean and not (before.stuck or after.stuck)
-
-
-def _counters(before: CountersResult) -> dict[str, Any]:
-    """Return the counters before a run as JSON values."""
-    counters = [asdict(one) for one in before.counters]
-    return {"before": counters, "pci_devices": before.pci_devices}
 
 
 def _mend(folder: RunFolder) -> None:
@@ -150,7 +173,7 @@ def _mend(folder: RunFolder) -> None:
     folder.write(folder.counters, {**cut, **counters})
 
 
-def _with_xids(write: Sink, kernel: KernelLog) -> Sink:
+def with_xids(write: Sink, kernel: KernelLog) -> Sink:
     """Write each sample, and before it the XIDs that the kernel has logged since the last one."""
 
     def write_both(event: Event) -> None:
@@ -185,7 +208,7 @@ def _write_header(
     folder: RunFolder,
     plan: Plan,
     before: CountersResult,
-    settings: Sequence[Mapping[str, Any]],
+    settings: Sequence[Mapping[str, Any]] | None,
     *,
     simulated: bool,
 ) -> None:
@@ -201,7 +224,7 @@ def _write_header(
             "boot": boot_id(),
             "started": datetime.now().astimezone().isoformat(timespec="seconds"),
             "simulated": simulated,
-            "settings": list(settings),
+            "settings": None if settings is None else list(settings),
             "resumed": [],
             "node": {
                 "hostname": socket.gethostname(),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -58,6 +60,23 @@ class RunFolder:
             raise ConfigError(f"--report {self.path}: {error.strerror}") from None
         if self.header.exists() or self.events.exists():
             raise ConfigError(f"--report {self.path}: it has a run already", "Name another folder.")
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether a process still records the run."""
+        try:
+            with self.header.open() as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return self.header.exists()
+        return False
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Show other processes that this one records the run."""
+        with self.header.open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
 
     def write(self, path: Path, content: Mapping[str, Any] | str) -> None:
         """Write one file completely or not at all.

@@ -41,7 +41,7 @@ def _head(report: Mapping[str, Any]) -> Iterator[str]:
     run, node = report["run"], report["node"]
     yield f"{report['verdict']}  {node['hostname']}  {run['plan']['name']}: {report['meaning']}"
     yield f"run {run['id']}, {run['mode']}, {run['tool']} {run['version']}, driver {node['driver']}"
-    for setting in run["settings"]:
+    for setting in run["settings"] or ():
         yield f"setting {format_setting(setting)}"
     for resumed in run["resumed"]:
         given = ", ".join(format_setting(one) for one in resumed["settings"])

@@ -20,3 +20,7 @@ class VerdictCommand(click.Command):
         if "--nagios" in arguments:
             return 3
         return 2 if "--npd" in arguments else int(ExitCode.VERDICT_USAGE)
+
+
+class VerdictGroup(VerdictCommand, click.Group):
+    """Such a command that has further commands, and runs by itself without one."""

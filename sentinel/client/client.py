@@ -17,6 +17,8 @@ from sentinel.client.types import Status
 from sentinel.errors import ConfigError, ServiceError, TimedOutError
 from sentinel.host.paths import find_socket
 from sentinel.protocol.api_types import (
+    BurninInfo,
+    BurninStarted,
     GpuStatus,
     Outcome,
     ReservationInfo,
@@ -195,6 +197,34 @@ class Client(AllocationVerbs, HistoryVerbs):
                 )
             time.sleep(0.02)
         return outcome
+
+    # --- the burn-in -------------------------------------------------------------------------
+
+    def start_burnin(self, plan: str, gpus: Gpus = (), *, fail_fast: bool = False) -> BurninInfo:
+        """Take GPUs through the plan of a burn-in; the status and the events have its progress.
+
+        Args:
+            plan: The plan as TOML.
+            gpus: The GPUs; the default is all.
+            fail_fast: A GPU on which an error was found does no more of the plan.
+
+        Raises:
+            ConfigError: The plan is invalid.
+            ConflictError: Another burn-in runs.
+            NoSuchGpuError: A GPU does not exist.
+        """
+        body: dict[str, Any] = {"plan": plan, "fail_fast": fail_fast}
+        if gpus:
+            body["gpus"] = _selectors(gpus)
+        return self.fetch(BurninStarted, "POST", "/v1/burnin", body).burnin
+
+    def cancel_burnin(self) -> Outcome:
+        """End the burn-in.
+
+        Raises:
+            ServiceError: None runs.
+        """
+        return self.fetch(Outcome, "DELETE", "/v1/burnin")
 
     # --- GPUs --------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
@@ -127,8 +128,8 @@ def _check(plan: Plan, source: str) -> None:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name):
             raise ConfigError(f"{source}: {name!r} is no name", "Use letters, digits, . _ and -.")
     names = [phase.name for phase in plan.phases]
-    for name in names:
-        if names.count(name) > 1:
+    for name, count in Counter(names).items():
+        if count > 1:
             raise ConfigError(f"{source}: two phases are called {name!r}")
     if not any(phase.mandatory for phase in plan.phases):
         raise ConfigError(f"{source}: no phase is mandatory", "Without one, nothing is proved.")

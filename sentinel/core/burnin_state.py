@@ -1,11 +1,13 @@
-"""The progress of one GPU through the plan of a burn-in."""
+"""The progress of one GPU through the plan of a burn-in, and the burn-in of a daemon."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from sentinel.config.model import Config
 from sentinel.config.plan import Plan
+from sentinel.protocol.caller import Caller
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,3 +85,17 @@ class Burnin:
     def finished(self, plan: Plan) -> bool:
         """Check whether nothing more is to be done."""
         return self.ended is not None or self.phase >= len(plan.phases)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BurninRun:
+    """A burn-in that a client has asked a daemon for."""
+
+    id: str
+    plan: Plan
+    #: By UUID.
+    gpus: tuple[str, ...]
+    by: Caller
+    since: float
+    #: The settings of single GPUs without it, which they have again afterwards.
+    each: Mapping[str, Config] = field(default_factory=dict)

@@ -43,6 +43,7 @@ from sentinel.core.node import (
     allocation_commands,
     api_supervision,
     burnin,
+    burnin_commands,
     commands,
     limits,
     probe_supervision,
@@ -178,15 +179,16 @@ def conclude(before: State, reaction: Reaction, seen: Observation, config: Confi
     """
     batch = commands.apply_commands(reaction.state, seen, config)
     planned = burnin.advance(batch.state, seen, batch.config)
-    judged_by, config = config, planned.config
     state, expired = commands.expire(planned.state, seen.now)
     if batch.stop is not None:
         seen = replace(seen, stop=seen.stop or batch.stop)
-    state, stopping = shutdown.begin(state, seen, config)
-    last = burnin.cut_short(state, seen.now, config)
-    state = last.state
+    state, stopping = shutdown.begin(state, seen, planned.config)
+    last = burnin.cut_short(state, seen.now, planned.config)
+    settled = burnin_commands.settle(last.state, seen.now, planned.config)
+    judged_by, state, config = config, settled.state, settled.config
     actions = [*reaction.actions, *batch.actions]
-    events = [*reaction.events, *batch.events, *planned.events, *expired, *stopping, *last.events]
+    events = [*reaction.events, *batch.events, *planned.events, *expired, *stopping]
+    events += [*last.events, *settled.events]
     # After new settings, the next tick decides the occupancy before anything is started.
     start = starts.start_one if config is judged_by else _start_nothing
     for part in (

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from sentinel.core.burnin_state import BurninRun
 from sentinel.core.gpu_state import GpuState, Pause
 from sentinel.protocol.views import Reservation
 
@@ -141,6 +142,8 @@ class State:
     #: Set while no process of Sentinel may use the driver.
     released: Pause | None = None
     reservations: Mapping[str, Reservation] = field(default_factory=dict)
+    #: The burn-in that a client has asked for, or None.
+    burnin_run: BurninRun | None = None
     shutdown: Shutdown | None = None
     finished: bool = False
 

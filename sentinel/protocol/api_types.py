@@ -14,7 +14,7 @@ from http import HTTPStatus
 from typing import Any, ClassVar, Final, Literal
 
 from sentinel.protocol.telemetry import TelemetryFields
-from sentinel.protocol.views import GpuFields, HandoverTimes, described
+from sentinel.protocol.views import BurninFields, GpuFields, HandoverTimes, described
 
 #: The version of the responses' format. Within one version, fields are added and never removed.
 SCHEMA_VERSION: Final = 1
@@ -67,6 +67,11 @@ class Handover(HandoverTimes, ResponseType):
 
 
 @dataclass(frozen=True, kw_only=True)
+class BurninProgress(BurninFields, ResponseType):
+    """How far a GPU is in a burn-in."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class GpuStatus(GpuFields, ResponseType):
     """One GPU. Times ending in `_s` are seconds, memory is bytes, null is not known."""
 
@@ -85,6 +90,7 @@ class GpuStatus(GpuFields, ResponseType):
         default=(), metadata=described("Processes with an allocation.")
     )
     telemetry: GpuTelemetry | None = None
+    burnin: BurninProgress | None = None
 
     @property
     def occupied(self) -> bool:
@@ -187,6 +193,26 @@ class Allocations(ResponseModel):
 
 
 @dataclass(frozen=True, kw_only=True)
+class BurninInfo(ResponseType):
+    """The burn-in that a client has asked the daemon for."""
+
+    id: str
+    #: The name of the plan.
+    plan: str
+    #: UUIDs.
+    gpus: tuple[str, ...]
+    since: datetime
+    holder: Holder = field(default_factory=Holder)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BurninStarted(ResponseModel):
+    """A new burn-in."""
+
+    burnin: BurninInfo
+
+
+@dataclass(frozen=True, kw_only=True)
 class DaemonInfo(ResponseType):
     """The daemon as a whole."""
 
@@ -206,6 +232,8 @@ class DaemonInfo(ResponseType):
     log: str | None = None
     #: The age of the state that the daemon published last.
     age_s: float | None = None
+    #: The burn-in that runs, or None.
+    burnin: BurninInfo | None = None
     #: Why the daemon is shutting down, or None if it is not.
     ending: str | None = None
 

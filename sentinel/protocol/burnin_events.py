@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sentinel.protocol.event_type import (
+    BY,
     COUNT,
     OR_NULL,
     SECONDS,
@@ -15,6 +16,28 @@ from sentinel.protocol.event_type import (
 )
 
 BURNIN_EVENTS = (
+    EventType(
+        "burnin.run_started",
+        "burn-in",
+        Kind.USE,
+        "{plan} on {gpus:gpus}",
+        "A client has asked the daemon for a burn-in.",
+        (
+            Field("id", TEXT, "its id"),
+            Field("plan", TEXT, "the plan"),
+            Field("gpus", "list", "its GPUs, each with `uuid`, `index` and `name`"),
+            BY,
+        ),
+    ),
+    EventType(
+        "burnin.run_ended",
+        "burn-in over",
+        Kind.USE,
+        "{plan}",
+        "No GPU has anything more to do of the daemon's burn-in; each has the settings that it had"
+        " before.",
+        (Field("id", TEXT, "its id"), Field("plan", TEXT, "the plan")),
+    ),
     EventType(
         "burnin.phase_started",
         "phase",

@@ -7,8 +7,10 @@ Times are seconds of the monotonic clock, sizes are bytes.
 from __future__ import annotations
 
 import typing
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from sentinel.protocol.caller import Caller, Level
 
@@ -174,6 +176,23 @@ class Configure(_Command):
 
 
 @dataclass(frozen=True, kw_only=True)
+class StartBurnin(_Command):
+    """Take these GPUs, or all if none is named, through a plan instead of their settings."""
+
+    id: str
+    #: The plan, as parsed from TOML.
+    plan: Mapping[str, Any]
+    gpus: tuple[str, ...] = ()
+    #: A GPU on which an error was found does no more of the plan.
+    fail_fast: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class CancelBurnin(_Command):
+    """End the burn-in; what was done of it stays recorded."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ShutDown(_Command):
     """Release every GPU and exit."""
 
@@ -189,6 +208,8 @@ Command = (
     | Allocate
     | Deallocate
     | Configure
+    | StartBurnin
+    | CancelBurnin
     | ShutDown
 )
 

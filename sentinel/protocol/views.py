@@ -73,6 +73,52 @@ class GpuHealth(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
+class BurninRunView:
+    """A burn-in that a client has asked for."""
+
+    id: str
+    #: The name of the plan.
+    plan: str
+    #: UUIDs.
+    gpus: tuple[str, ...]
+    by: Caller
+    since: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class BurninFields:
+    """How far a GPU is in the plan of a burn-in."""
+
+    #: The name of the plan, and of the current or last phase.
+    plan: str
+    phase: str
+    #: The number of the phase from 1, and how many there are.
+    number: int
+    phases: int
+    #: Seconds of work of this phase that count, and that it asks for.
+    done_s: float
+    quota_s: float
+    #: Passes over the memory.
+    passes: int
+    quota_passes: int
+    #: Seconds of work left in all phases, without warming up and passes.
+    left_s: float
+    #: Work of all phases, also what does not count.
+    seconds: float
+    iterations: int
+    flops: float
+    bytes: float
+    checks: int
+    errors: int
+    #: Why nothing counts at the moment, or None.
+    waiting: str | None = None
+    #: The GPU does no more of the plan.
+    over: bool = False
+    #: Why phases are missing, or None.
+    ended: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class HostView:
     """The view of the daemon as a whole."""
 
@@ -85,6 +131,7 @@ class HostView:
     gpus: tuple[str, ...]
     reservations: tuple[Reservation, ...] = ()
     allocations: tuple[Allocation, ...] = ()
+    burnin: BurninRunView | None = None
     ending: str | None = None
 
 
@@ -188,6 +235,7 @@ class GpuView(GpuFields):
     memory_free: int | None = None
     #: What is allocated and not used yet.
     outstanding: int = 0
+    burnin: BurninFields | None = None
     #: Processes that hold an allocation.
     allocated_processes: tuple[GpuProcess, ...] = ()
     telemetry: Telemetry | None = None

@@ -19,6 +19,8 @@ _ADMINISTRATION = frozenset(
         ("POST", "/v1/restart"),
         ("POST", "/v1/reload"),
         ("PATCH", "/v1/settings"),
+        ("POST", "/v1/burnin"),
+        ("DELETE", "/v1/burnin"),
         ("PUT", "/api/gpu/config"),
     }
 )

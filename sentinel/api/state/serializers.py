@@ -54,6 +54,7 @@ def daemon(spec: ApiSpec, shown: Views, now: float) -> api_types.DaemonInfo:
         token=spec.token,
         log=spec.log,
         age_s=_age(host.at, now) or 0.0,
+        burnin=None if host.burnin is None else burnin(host.burnin, now),
         ending=host.ending,
     )
 
@@ -71,6 +72,14 @@ def gpu_status(view: views.GpuView, shown: Views, now: float) -> api_types.GpuSt
         handover=_handover(view.handover, now),
         health_since_s=_age(view.health_since, now),
         telemetry=_telemetry(view.telemetry, now),
+        burnin=None if view.burnin is None else api_types.BurninProgress(**vars(view.burnin)),
+    )
+
+
+def burnin(one: views.BurninRunView, now: float) -> api_types.BurninInfo:
+    """Describe the burn-in."""
+    return api_types.BurninInfo(
+        id=one.id, plan=one.plan, gpus=one.gpus, since=_date(one.since, now), holder=_holder(one.by)
     )
 
 

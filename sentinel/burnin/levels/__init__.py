@@ -23,18 +23,31 @@ def level_text(name: str) -> str:
     return resources.files(__package__).joinpath(f"{name}.toml").read_text()
 
 
+def plan_text(level: str, file: Path | None) -> str:
+    """Read a plan as text: that of a file, or of a level.
+
+    Raises:
+        ConfigError: The file cannot be read.
+    """
+    if file is None:
+        return level_text(level)
+    try:
+        return read_regular(file, _MAX_BYTES).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--plan {file} cannot be read: {error}") from None
+
+
 def load_plan(level: str, file: Path | None) -> Plan:
     """Load a plan: that of a file, or of a level.
 
     Raises:
         ConfigError: The file cannot be read, is not a plan, or names an unknown workload.
     """
-    if file is None:
-        return parse_plan(tomllib.loads(level_text(level)), f"level {level}")
-    source = f"--plan {file}"
+    text = plan_text(level, file)
+    source = f"level {level}" if file is None else f"--plan {file}"
     try:
-        table = tomllib.loads(read_regular(file, _MAX_BYTES).decode())
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        table = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"{source} cannot be read: {error}") from None
     plan = parse_plan(table, source)
     for phase in plan.phases:

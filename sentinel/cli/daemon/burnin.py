@@ -1,4 +1,4 @@
-"""``sentinel burnin``: burn GPUs in by a plan, and give a verdict for each."""
+"""``sentinel burnin``: burn GPUs in by a plan, here or by the daemon, with a verdict for each."""
 
 from __future__ import annotations
 
@@ -8,26 +8,34 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 import click
 
 from sentinel.burnin.formats import write_reports
-from sentinel.burnin.levels import LEVELS, level_text, load_plan
+from sentinel.burnin.levels import LEVELS, load_plan, plan_text
 from sentinel.burnin.own_checks import registered_checks
 from sentinel.burnin.report import IDS, LIMITS, judge_run, report_object
 from sentinel.burnin.run import new_folder, run_plan
 from sentinel.burnin.run_folder import RunFolder, find_run
 from sentinel.burnin.run_settings import recorded_settings
-from sentinel.burnin.text import text_lines as report_lines
-from sentinel.burnin.verdict import EXIT_CODES, Verdict
+from sentinel.burnin.verdict import EXIT_CODES
+from sentinel.cli.daemon.burnin_by_daemon import (
+    Order,
+    attach,
+    cancel,
+    follow_new_run,
+    print_report,
+    record,
+    status,
+)
 from sentinel.cli.event_format import text_lines, wants_colour
-from sentinel.cli.json_output import print_json
 from sentinel.cli.setting_options import settings, simulate_option
 from sentinel.cli.thresholds_file import load_thresholds
-from sentinel.cli.verdict_command import VerdictCommand
+from sentinel.cli.verdict_command import VerdictGroup
+from sentinel.client import Client, connect
 from sentinel.config.sources import Sources, checked
-from sentinel.errors import ExitCode
+from sentinel.errors import AccessDeniedError, ConfigError, ExitCode, NotRunningError
 from sentinel.host import simulation
 from sentinel.host.paths import places
 from sentinel.protocol.gpu import Gpu
@@ -39,7 +47,7 @@ from sentinel.supervisor.event_log import Sink
 _PROGRESS_EVERY_S = 30.0
 
 
-@click.command("burnin", cls=VerdictCommand)
+@click.group("burnin", cls=VerdictGroup, invoke_without_command=True)
 @click.option(
     "--level",
     type=click.Choice(LEVELS),
@@ -79,9 +87,12 @@ def command(
 ) -> int:
     """Burn GPUs in, and give a verdict for each: PASS, WARN, FAIL or INCOMPLETE.
 
-    A foreign process gets its GPU at once; the burn-in of that GPU goes on when it has left. Exit
-    code 0 for PASS and WARN, 1 for FAIL, 3 for INCOMPLETE, 2 if nothing could be run.
+    A foreign process gets its GPU at once; the burn-in of that GPU goes on when it has left. Where
+    a daemon runs, it does the work, and the run survives this terminal. Exit code 0 for PASS and
+    WARN, 1 for FAIL, 3 for INCOMPLETE, 2 if nothing could be run.
     """
+    if click.get_current_context().invoked_subcommand is not None:
+        return int(ExitCode.OK)
     if sum(one is not None for one in (level, file, resume)) > 1:
         raise click.UsageError("--level, --plan and --resume exclude each other")
     if resume is not None and target is not None:
@@ -91,9 +102,9 @@ def command(
     level = level or "standard"
     if flags["show_plan"]:
         load_plan(level, file)
-        click.echo(file.read_text() if file is not None else level_text(level), nl=False)
+        click.echo(plan_text(level, file), nl=False)
         return int(ExitCode.OK)
-    plan = load_plan(level, file)
+    plan, text = load_plan(level, file), plan_text(level, file)
     registered_checks(IDS)  # a conflict is to be known before the run
     thresholds = load_thresholds(limits, LIMITS, IDS)
     simulated = simulation.default_folder() if simulate is not None else None
@@ -108,6 +119,18 @@ def command(
         raise click.UsageError(f"{slowed[0]} is set: a burn-in runs at full speed")
     if "status_every" not in sources.given:
         config = replace(config, status_every=_PROGRESS_EVERY_S)
+    daemon = _daemon(simulated)
+    if daemon is not None:
+        _check_for_daemon(sources, resume)
+        order = Order(
+            folder=folder,
+            text=text,
+            gpus=_selected(sources),
+            fail_fast=flags["fail_fast"],
+            thresholds=limits,
+            simulated=simulated is not None,
+        )
+        return follow_new_run(daemon, order, as_json=flags["as_json"])
     options = Options(
         config=config,
         overrides=sources.overrides,
@@ -129,22 +152,46 @@ def command(
         write_reports(folder, run)
     finally:
         with contextlib.suppress(BrokenPipeError):  # the verdict is in the exit code and the files
-            _print(report, folder, as_json=flags["as_json"])
+            print_report(report, folder, as_json=flags["as_json"])
     verdict = EXIT_CODES[run.verdict]
     clean = clean and not run.stuck
     return int(leave(code if code is ExitCode.UNKILLABLE else verdict, clean=clean))
 
 
-def _print(report: Mapping[str, Any], folder: RunFolder, *, as_json: bool) -> None:
-    """Print the report, and how to go on with a run that is not complete."""
-    if as_json:
-        print_json(report)
-        return
-    text = "\n".join(report_lines(report))
-    click.echo(f"\n{text}\n\nreports: {folder.path}")
-    if report["verdict"] == Verdict.INCOMPLETE:
-        click.echo(f"go on with: sentinel burnin --resume {folder.path}")
-    sys.stdout.flush()
+for _one in (status, attach, cancel, record):
+    command.add_command(_one)
+
+
+def _daemon(simulated: Path | None) -> Client | None:
+    """Return the client of the daemon, or None if none runs for this user."""
+    client = connect(simulated=simulated)
+    try:
+        client.status()
+    except (NotRunningError, AccessDeniedError):
+        return None
+    return client
+
+
+def _check_for_daemon(sources: Sources, resume: Path | None) -> None:
+    """Refuse what a daemon cannot be asked for.
+
+    Raises:
+        ConfigError: A setting is given, or a run is to be resumed.
+    """
+    if resume is not None:
+        what = "--resume: a daemon runs, and holds the GPUs"
+        raise ConfigError(what, "End it first: sentinel shutdown")
+    for given in sources.given.values():
+        if given.source.startswith("--") and given.source != "--gpus":
+            what = f"{given.source}: a daemon runs, and its own settings apply"
+            raise ConfigError(what, "Omit it, or end the daemon first: sentinel shutdown")
+
+
+def _selected(sources: Sources) -> tuple[str, ...]:
+    """Return the GPUs that --gpus names; without it, the daemon chooses all of its own."""
+    given = sources.given.get("gpus")
+    flagged = given is not None and given.source == "--gpus"
+    return tuple(given.text.split(",")) if given is not None and flagged else ()
 
 
 def _sink_for(stream: TextIO) -> Callable[[Mapping[str, Gpu]], Sink]:

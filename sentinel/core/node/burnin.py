@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from sentinel.config.model import Config
 from sentinel.config.plan import Phase, Plan
@@ -21,6 +22,7 @@ from sentinel.core.observation import Observation
 from sentinel.core.state import State
 from sentinel.core.stressor_state import Backoff, Fatal, Running, Starting, Stopped
 from sentinel.protocol.stressor import MemoryCovered, Progress
+from sentinel.protocol.views import BurninFields
 
 #: A GPU that cannot be read for so long does no more phases, in seconds: a driver call that hangs
 #: for 3 s has made its GPU unreadable, and a driver that was restarted is back by then.
@@ -42,19 +44,21 @@ class Advance:
 
 def advance(state: State, seen: Observation, config: Config) -> Advance:
     """Count the work of this tick, and set the workload of each GPU's phase."""
-    plan = config.plan
-    if plan is None:
+    if not is_planned(state, config):
         return Advance(state=state, config=config)
     events: list[Event] = []
     gpu_states = dict(state.gpu_states)
     each: dict[str, Config] = dict(config.each)
     for uuid, before in state.gpu_states.items():
-        gpu_state, told = _advance_gpu(before, state, seen, config)
+        own = config.of(uuid)
+        plan = own.plan
+        if plan is None:
+            continue
+        gpu_state, told = _advance_gpu(before, state, seen, own, plan)
         gpu_states[uuid] = gpu_state
         events += told
         burnin = gpu_state.burnin or Burnin()
         workload = plan.phases[min(burnin.phase, len(plan.phases) - 1)].workload
-        own = config.of(uuid)
         if own.workload != workload:
             each[uuid] = replace(own, workload=workload)
     if each != config.each:
@@ -64,22 +68,35 @@ def advance(state: State, seen: Observation, config: Config) -> Advance:
 
 def cut_short(state: State, now: float, config: Config) -> Advance:
     """End the plan of every GPU when a shutdown has begun, and report what was done of it."""
-    plan = config.plan
-    if plan is None or state.shutdown is None:
+    if state.shutdown is None or not is_planned(state, config):
         return Advance(state=state, config=config)
+    state, events = end_plans(state, now, config, state.shutdown.reason)
+    return Advance(state=state, config=config, events=tuple(events))
+
+
+def end_plans(state: State, now: float, config: Config, reason: str) -> tuple[State, list[Event]]:
+    """End the plan of every GPU that has not done it, for a reason."""
     events: list[Event] = []
     gpu_states = dict(state.gpu_states)
     for uuid, gpu_state in state.gpu_states.items():
+        plan = config.of(uuid).plan
+        if plan is None:
+            continue
         before = gpu_state.burnin or Burnin()
-        burnin = progress.end(before, plan, state.shutdown.reason)
+        burnin = progress.end(before, plan, reason)
         if burnin is not before:
             gpu_states[uuid] = replace(gpu_state, burnin=burnin)
             events += _events(gpu_states[uuid], before, burnin, plan, now)
-    return Advance(state=state.with_gpu_states(gpu_states), config=config, events=tuple(events))
+    return state.with_gpu_states(gpu_states), events
+
+
+def is_planned(state: State, config: Config) -> bool:
+    """Check whether a GPU may have a plan."""
+    return config.plan is not None or state.burnin_run is not None
 
 
 def is_complete(state: State, config: Config) -> bool:
-    """Check whether no GPU has anything more to do."""
+    """Check whether there was nothing but a burn-in to do, and no GPU has more of it to do."""
     plan = config.plan
     return plan is not None and all(
         gpu_state.burnin is not None and gpu_state.burnin.finished(plan)
@@ -88,7 +105,7 @@ def is_complete(state: State, config: Config) -> bool:
 
 
 def why_finished(gpu_state: GpuState, config: Config) -> str | None:
-    """Explain why a GPU needs no stressor any more, or return None."""
+    """Explain why a GPU needs no stressor any more by its own settings, or return None."""
     plan, burnin = config.plan, gpu_state.burnin
     if plan is None or burnin is None or not burnin.finished(plan):
         return None
@@ -97,41 +114,62 @@ def why_finished(gpu_state: GpuState, config: Config) -> str | None:
 
 def progress_events(state: State, seen: Observation, config: Config) -> Iterator[Event]:
     """Report how far each GPU is, unless it is done."""
-    plan = config.plan
     for uuid, gpu_state in state.gpu_states.items():
-        burnin = gpu_state.burnin
-        if plan is None or burnin is None or burnin.finished(plan):
+        plan = config.of(uuid).plan
+        if plan is None or gpu_state.burnin is None or gpu_state.burnin.finished(plan):
             continue
-        phase, work = plan.phases[burnin.phase], burnin.current
-        waiting = None
-        if not isinstance(gpu_state.stressor, Starting | Running):
-            waiting = f"the GPU is {type(gpu_state.occupancy).__name__.lower()}"
-        elif phase.steady and not burnin.warm:
-            waiting = "warming up"
-        yield gpu_event(
-            "burnin.progress",
-            gpu_state,
-            seen.now,
-            **phase_fields(plan, burnin.phase),
-            done_s=work.stretch if phase.steady else work.seconds,
-            quota_s=phase.seconds,
-            passes=work.passes(),
-            quota_passes=phase.passes,
-            left_s=progress.seconds_left(burnin, plan),
-            checks=sum(one.checks for one in burnin.work),
-            errors=sum(one.errors for one in burnin.work),
-            waiting=waiting,
-            **sensor_fields(seen.readings.get(uuid)),
-        )
+        view = view_of(gpu_state, plan)
+        fields = {name: getattr(view, name) for name in _PROGRESS}
+        sensors = sensor_fields(seen.readings.get(uuid))
+        yield gpu_event("burnin.progress", gpu_state, seen.now, **fields, **sensors)
+
+
+#: What an event reports of a GPU's progress.
+_PROGRESS = (
+    *("phase", "number", "phases", "done_s", "quota_s", "passes", "quota_passes", "left_s"),
+    *("checks", "errors", "waiting"),
+)
+
+
+def view_of(gpu_state: GpuState, plan: Plan) -> BurninFields:
+    """Build the view of a GPU's progress through a plan."""
+    burnin = gpu_state.burnin or Burnin()
+    number = min(burnin.phase, len(plan.phases) - 1)
+    phase, work = plan.phases[number], burnin.current
+    return BurninFields(
+        plan=plan.name,
+        over=burnin.finished(plan),
+        ended=burnin.ended,
+        **phase_fields(plan, number),
+        done_s=work.stretch if phase.steady else work.seconds,
+        quota_s=phase.seconds,
+        passes=work.passes(),
+        quota_passes=phase.passes,
+        left_s=progress.seconds_left(burnin, plan),
+        waiting=_why_waiting(gpu_state, burnin, plan, phase),
+        seconds=sum(one.seconds + one.uncounted for one in burnin.work),
+        iterations=sum(one.iterations for one in burnin.work),
+        flops=sum(one.flops for one in burnin.work),
+        bytes=sum(one.bytes for one in burnin.work),
+        checks=sum(one.checks for one in burnin.work),
+        errors=sum(one.errors for one in burnin.work),
+    )
+
+
+def _why_waiting(gpu_state: GpuState, burnin: Burnin, plan: Plan, phase: Phase) -> str | None:
+    """Explain why nothing counts at the moment, or return None."""
+    if burnin.finished(plan):
+        return None
+    if not isinstance(gpu_state.stressor, Starting | Running):
+        return f"the GPU is {type(gpu_state.occupancy).__name__.lower()}"
+    return "warming up" if phase.steady and not burnin.warm else None
 
 
 def _advance_gpu(
-    gpu_state: GpuState, state: State, seen: Observation, config: Config
+    gpu_state: GpuState, state: State, seen: Observation, config: Config, plan: Plan
 ) -> tuple[GpuState, list[Event]]:
     """Count the work of one GPU, and end its phase if that is done or cannot be."""
-    plan, now = config.plan, seen.now
-    if plan is None:
-        return gpu_state, []
+    now = seen.now
     if gpu_state.burnin is None:
         gpu_state = replace(gpu_state, burnin=Burnin())
     before = burnin = gpu_state.burnin or Burnin()
@@ -180,7 +218,7 @@ def _events(
     return events
 
 
-def phase_fields(plan: Plan, number: int) -> dict[str, object]:
+def phase_fields(plan: Plan, number: int) -> dict[str, Any]:
     """Return a phase as fields of an event."""
     phase = plan.phases[number]
     return {"phase": phase.name, "number": number + 1, "phases": len(plan.phases)}
@@ -242,7 +280,7 @@ def _why_given_up(
 def _follow_health(gpu_state: GpuState, before: Burnin, burnin: Burnin, config: Config) -> Burnin:
     """Count the stretches that the GPU's own temperature limit has ended."""
     interrupted = burnin.current.interruptions > before.current.interruptions
-    if interrupted and health.forbids_work(gpu_state, config.of(gpu_state.gpu.uuid)):
+    if interrupted and health.forbids_work(gpu_state, config):
         return replace(burnin, overheats=burnin.overheats + 1)
     return burnin
 

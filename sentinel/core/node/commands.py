@@ -11,7 +11,7 @@ from sentinel.config.setting import Scope
 from sentinel.core.actions import Action, Event, Reply
 from sentinel.core.events import gpu_event
 from sentinel.core.gpu_state import GpuState, Pause
-from sentinel.core.node import allocation_commands, reservation_commands
+from sentinel.core.node import allocation_commands, burnin_commands, reservation_commands
 from sentinel.core.node.command_result import (
     CommandResult,
     caller_fields,
@@ -27,6 +27,7 @@ from sentinel.errors import ConfigError
 from sentinel.protocol.caller import Caller, Level
 from sentinel.protocol.commands import (
     Allocate,
+    CancelBurnin,
     Command,
     CommandReply,
     Configure,
@@ -39,6 +40,7 @@ from sentinel.protocol.commands import (
     Resume,
     ResumeGpus,
     ShutDown,
+    StartBurnin,
     Unreserve,
 )
 
@@ -131,6 +133,8 @@ def _apply(state: State, command: Command, seen: Observation, config: Config) ->
             return reservation_commands.apply_command(state, command, seen.now)
         case Configure():
             return _configure(state, command, seen, config)
+        case StartBurnin() | CancelBurnin():
+            return burnin_commands.apply_command(state, command, seen.now, config)
         case Resume() | Drain() | ShutDown():
             return _change_daemon(state, command, seen.now, config)
 
@@ -257,6 +261,9 @@ def _configure(
     state: State, command: Configure, seen: Observation, config: Config
 ) -> CommandResult:
     """Apply new settings completely, or none of them."""
+    if state.burnin_run is not None:
+        text = "a burn-in runs with the present settings: cancel it first (sentinel burnin cancel)"
+        return CommandResult(state, text, refused=Refusal.CONFLICT)
     try:
         overrides = given_overrides(command.overrides)
         new = build_config(given_values(command.given), overrides)

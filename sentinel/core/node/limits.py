@@ -43,7 +43,7 @@ def _own_verdict(state: State, gpu_state: GpuState, seen: Observation, config: C
     verdict = occupancy.may_start(gpu_state, reading, seen.now, own)
     if not verdict.allowed:
         return verdict
-    finished = burnin.why_finished(gpu_state, config)
+    finished = burnin.why_finished(gpu_state, own)
     if finished is not None:
         return Verdict.deny("burnin", finished)
     critical = _critical(gpu_state, own)
@@ -231,7 +231,8 @@ def _node_verdict(state: State, seen: Observation, config: Config) -> Verdict | 
         )
     if config.idle_gate == "all":
         for gpu_state in gpu_states:
-            needed = burnin.why_finished(gpu_state, config) is None
+            own = config.of(gpu_state.gpu.uuid)
+            needed = burnin.why_finished(gpu_state, own) is None
             if needed and not _is_ready(gpu_state, seen, config):
                 return Verdict.deny(
                     "idle.gate", f"not before GPU {gpu_state.gpu.index} is idle, too (idle.gate)"

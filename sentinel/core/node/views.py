@@ -7,18 +7,26 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from sentinel.config.model import Config
+from sentinel.core.burnin_state import BurninRun
 from sentinel.core.events import progress_fields, usage_fields
 from sentinel.core.gpu import allocations, health
 from sentinel.core.gpu.memory_accounting import foreign_memory
 from sentinel.core.gpu.occupancy import Verdict
 from sentinel.core.gpu_state import Busy, GpuState, Unknown
-from sentinel.core.node import limits
+from sentinel.core.node import burnin, limits
 from sentinel.core.node.admin import admin_hold
 from sentinel.core.observation import Observation
 from sentinel.core.state import ProbeDown, State
 from sentinel.core.stressor_state import Handover, Running, Starting, Stopping
 from sentinel.protocol.gpu import GpuProcess, Reading
-from sentinel.protocol.views import GpuView, HandoverView, HostView, Phase
+from sentinel.protocol.views import (
+    BurninFields,
+    BurninRunView,
+    GpuView,
+    HandoverView,
+    HostView,
+    Phase,
+)
 
 
 class Host:
@@ -52,6 +60,7 @@ def host_view(state: State, now: float, config: Config, host: Host) -> HostView:
             for gpu_state in state.gpu_states.values()
             for allocation in gpu_state.allocations.values()
         ),
+        burnin=_run_view(state.burnin_run),
         ending=state.shutdown.reason if state.shutdown is not None else None,
     )
 
@@ -119,6 +128,7 @@ def _view(
         "starts": gpu_state.generation,
         "telemetry": gpu_state.telemetry,
         "multiplier": health.multiplier(gpu_state),
+        "burnin": _burnin_view(state, gpu_state, config),
     }
     if gpu_state.health is not None and not isinstance(gpu_state.occupancy, Unknown):
         view |= {"health": gpu_state.health.level, "health_since": gpu_state.health.since}
@@ -144,6 +154,20 @@ def _stressor_fields(gpu_state: GpuState) -> dict[str, object]:
     fields |= {"rule": "running", "reason": "running"}
     fields |= {"held": stressor.ready.held, "note": stressor.note, "share": stressor.pacing.sent}
     return fields | progress_fields(stressor.progress)
+
+
+def _run_view(run: BurninRun | None) -> BurninRunView | None:
+    if run is None:
+        return None
+    return BurninRunView(id=run.id, plan=run.plan.name, gpus=run.gpus, by=run.by, since=run.since)
+
+
+def _burnin_view(state: State, gpu_state: GpuState, config: Config) -> BurninFields | None:
+    """Build the view of a GPU's plan; it is kept until the plans of all GPUs are over."""
+    run, plan = state.burnin_run, config.of(gpu_state.gpu.uuid).plan
+    if run is not None and gpu_state.gpu.uuid in run.gpus:
+        plan = run.plan
+    return None if plan is None else burnin.view_of(gpu_state, plan)
 
 
 def _plain(processes: Iterable[GpuProcess]) -> tuple[GpuProcess, ...]:

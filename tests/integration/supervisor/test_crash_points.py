@@ -45,16 +45,22 @@ FLAGS = (*QUICK, "--rearm-longest", "300ms", "--grace", "1s")
 #: From linux/prctl.h: orphaned descendants become children of the calling process.
 PR_SET_CHILD_SUBREAPER = 36
 
+#: A plan with one phase of a few seconds.
+PLAN = """
+spec = "sentinel-plan-v1"
+name = "short"
+[[phase]]
+name = "steady"
+workload = "bad_workloads:checks_results"
+seconds = 2
+steady = true
+warm_up = 1
+"""
+
 #: Events that no scenario produces, each with the reason.
 UNREACHABLE = {
     "gpu.held_elsewhere": "it needs a sentinel of another user, and comes with the start",
     "driver.unavailable": "the driver of simulated GPUs is a folder with the daemon's state",
-    "burnin.phase_started": "a daemon runs no plan",
-    "burnin.progress": "a daemon runs no plan",
-    "burnin.warm": "a daemon runs no plan",
-    "burnin.interrupted": "a daemon runs no plan",
-    "burnin.phase_ended": "a daemon runs no plan",
-    "burnin.ended": "a daemon runs no plan",
     "stressor.unkillable": "no process survives SIGKILL that is not stuck in a real driver",
 }
 
@@ -281,6 +287,17 @@ def obey_commands(run: Run) -> None:
     run.command("start")
 
 
+def burn_in(run: Run) -> None:
+    """Run a plan on the held GPU, which a pause interrupts."""
+    run.occupied()
+    run.ask(lambda: run.daemon.client.start_burnin(PLAN, [HELD]))
+    run.wait_for("burnin.warm")
+    run.until(lambda: (one := run.ask(lambda: run.daemon.gpu(HELD)).burnin) and one.done_s > 0)
+    run.command("pause", str(HELD))
+    run.command("resume", str(HELD))
+    run.wait_for("burnin.run_ended")
+
+
 def release_the_driver(run: Run) -> None:
     run.occupied()
     run.command("pause", "--release")
@@ -417,6 +434,16 @@ SCENARIOS: Mapping[str, tuple[Scenario, ...]] = {
                 "sentinel.occupying",
             ),
             obey_commands,
+        ),
+    ),
+    "burn-in": (
+        Scenario(
+            (
+                *("burnin.run_started", "burnin.phase_started", "burnin.progress", "burnin.warm"),
+                *("burnin.interrupted", "burnin.phase_ended", "burnin.ended", "burnin.run_ended"),
+            ),
+            burn_in,
+            flags=("--status-every", "1s"),
         ),
     ),
     "driver": (

@@ -1,0 +1,73 @@
+"""The burn-in of the daemon: start and cancel it; the status has its progress."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+import tomllib
+from typing import Any
+
+from fastapi import APIRouter
+
+from sentinel.api.http.errors import ProblemError
+from sentinel.api.requests import BurninRequest
+from sentinel.api.routes.dependencies import By, ContextDep, problems
+from sentinel.api.state.serializers import burnin
+from sentinel.config.plan import Plan, parse_plan
+from sentinel.protocol.api_types import BurninStarted, Code, Outcome
+from sentinel.protocol.caller import Level
+from sentinel.protocol.commands import CancelBurnin, StartBurnin
+from sentinel.protocol.views import BurninRunView
+
+#: The largest plan, so that a command with it fits into a datagram.
+_MAX_BYTES = 60_000
+
+router = APIRouter(prefix="/v1/burnin", tags=["burn-in"])
+
+
+@router.post("", status_code=201, responses=problems(Code.INVALID, Code.CONFLICT, Code.NO_SUCH_GPU))
+async def start_burnin(context: ContextDep, by: By, body: BurninRequest) -> BurninStarted:
+    """Take GPUs through a plan instead of their settings, which they have again afterwards.
+
+    One burn-in runs at a time. It yields to newcomers as everything else does, and its events and
+    the status have its progress. What was done is not recorded here: `sentinel burnin` does that.
+    """
+    gpus = context.views.select(body.gpus)
+    table, plan = _parse(body.plan)
+    if by.level < Level.OWN:
+        for phase in plan.phases:
+            context.check_workload(phase.workload, f"phase {phase.name!r}")
+    id_ = secrets.token_hex(4)
+    reply = await context.supervisor.execute(
+        StartBurnin, by=by, id=id_, plan=table, gpus=gpus, fail_fast=body.fail_fast
+    )
+    now = time.monotonic()
+    run = BurninRunView(id=id_, plan=plan.name, gpus=reply.gpus, by=by, since=now)
+    return BurninStarted(burnin=burnin(run, now))
+
+
+@router.delete("", responses=problems(Code.NOT_FOUND))
+async def cancel_burnin(context: ContextDep, by: By) -> Outcome:
+    """End the burn-in. What was done of it stays in the events."""
+    reply = await context.supervisor.execute(CancelBurnin, by=by)
+    return Outcome(text=reply.text, gpus=reply.gpus)
+
+
+def _parse(text: str) -> tuple[dict[str, Any], Plan]:
+    """Parse a plan here, and not in the supervisor, which a large one would delay.
+
+    Raises:
+        ConfigError: The plan is invalid.
+        ProblemError: It is no TOML, or too large for a message to the supervisor.
+    """
+    try:
+        table = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ProblemError(Code.INVALID, f"The plan is no TOML: {error}.") from None
+    plan = parse_plan(table, "the plan")
+    size = len(json.dumps(table))
+    if size > _MAX_BYTES:
+        what = f"The plan has {size} bytes as JSON; a daemon takes {_MAX_BYTES} at most."
+        raise ProblemError(Code.TOO_LARGE, what)
+    return table, plan

@@ -1,0 +1,189 @@
+"""Record a burn-in that a daemon runs: ask it for the run, and keep what it reports in a folder."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import IO
+
+from sentinel.burnin.recorder import (
+    END,
+    LAST,
+    TELEMETRY,
+    TELEMETRY_FIELDS,
+    WORK,
+    WORK_FIELDS,
+    interval,
+    sample,
+)
+from sentinel.burnin.run import complete, prepare, with_xids
+from sentinel.burnin.run_folder import RunFolder
+from sentinel.client.client import Client
+from sentinel.client.types import EventInfo
+from sentinel.config.plan import Plan
+from sentinel.core.actions import Event
+from sentinel.diagnostics.counters import read_counters
+from sentinel.diagnostics.kernel_log import KernelLog
+from sentinel.errors import DriverUnavailableError, SentinelError
+from sentinel.host import simulation
+from sentinel.protocol.api_types import BurninProgress, GpuStatus
+from sentinel.supervisor.event_log import json_lines
+
+#: The events of the daemon itself that belong to a run.
+_OF_THE_RUN = ("burnin.run_started", "burnin.run_ended")
+#: How long a thread may take to end, in seconds.
+_END_TIMEOUT_S = 5.0
+
+
+def record_run(
+    client: Client,
+    folder: RunFolder,
+    plan: Plan,
+    text: str,
+    *,
+    gpus: Sequence[str] = (),
+    fail_fast: bool = False,
+    on_start: Callable[[], None] = lambda: None,
+) -> None:
+    """Have a daemon run a plan, and record it until its end or until the daemon ends.
+
+    Args:
+        client: The client of the daemon.
+        folder: Where everything is recorded; created here.
+        plan: The plan, and ``text`` its TOML.
+        text: The plan as the daemon gets it.
+        gpus: The selected GPUs; the default is all of the daemon's.
+        fail_fast: A GPU on which an error was found does no more of the plan.
+        on_start: Called once the daemon has begun.
+
+    Raises:
+        SentinelError: The daemon has refused, and nothing is recorded; or it cannot be reached.
+    """
+    simulated = simulation.default_folder() if client.status().daemon.simulated else None
+    before = read_counters(simulated)
+    if before.driver_error is not None:
+        raise DriverUnavailableError(f"no GPU can be read: {before.driver_error}")
+    prepare(folder, plan, before, simulated=simulated is not None)
+    with ExitStack() as stack:
+        stack.callback(folder.remove_if_empty)
+        stack.enter_context(folder.locked())
+        events = stack.enter_context(folder.events.open("a"))
+        samples = stack.enter_context(folder.samples.open("a"))
+        kernel = stack.enter_context(KernelLog())
+        stream = stack.enter_context(client.events())
+        stream.open()  # before the start, so that no event is missed
+        run = client.start_burnin(text, gpus, fail_fast=fail_fast)
+        on_start()
+        write = with_xids(json_lines(samples, {}), kernel)
+        sampler = Sampler(client, run.gpus, interval(plan.seconds), write)
+        sampler.start()
+        try:
+            for event in _until_end(stream, run.id):
+                _keep(event, run.gpus, events)
+        finally:
+            sampler.stop()
+        write(sample(LAST, time.monotonic()))  # reads the kernel's log once more
+        unread = kernel.error if simulated is None else "simulated GPUs have none"
+    complete(folder, read_counters(simulated), unread)
+
+
+def _until_end(stream: Iterator[EventInfo], run: str) -> Iterator[EventInfo]:
+    """Yield the events of a daemon until a run or the daemon ends."""
+    try:
+        for event in stream:
+            yield event
+            if event.name == "burnin.run_ended" and event.fields.get("id") == run:
+                return
+    except SentinelError:
+        return  # the daemon is gone: what it has done of the plan is recorded
+
+
+def _keep(event: EventInfo, gpus: Sequence[str], file: IO[str]) -> None:
+    """Write an event if it is of the run."""
+    fields = dict(event.fields)
+    if event.name == "lost":  # this client was too slow
+        fields = {"event": "log.dropped", "at": time.monotonic(), "events": fields["count"]}
+    elif fields.get("gpu") not in gpus and event.name not in _OF_THE_RUN:
+        return
+    file.write(json.dumps(fields) + "\n")
+    file.flush()
+
+
+class Sampler:
+    """A thread that records the readings and the work of GPUs from the daemon's status.
+
+    Args:
+        client: The client of the daemon.
+        gpus: The UUIDs of the GPUs.
+        every: The seconds between two samples.
+        write: Takes the samples.
+    """
+
+    def __init__(
+        self, client: Client, gpus: Sequence[str], every: float, write: Callable[[Event], None]
+    ) -> None:
+        self._client = client
+        self._gpus = gpus
+        self._every = every
+        self._write = write
+        self._last: dict[str, GpuStatus] = {}
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._record, name="samples", daemon=True)
+
+    def start(self) -> None:
+        """Start to record."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Record no more."""
+        self._stopping.set()
+        self._thread.join(_END_TIMEOUT_S)
+
+    def _record(self) -> None:
+        while not self._stopping.wait(self._every):
+            try:
+                gpus = self._client.status().gpus
+            except SentinelError:
+                continue  # the stream of events tells whether the daemon is gone
+            now = time.monotonic()
+            for gpu in gpus:
+                if gpu.uuid in self._gpus:
+                    for one in samples_of(self._last.get(gpu.uuid), gpu, now):
+                        self._write(one)
+                    self._last[gpu.uuid] = gpu
+
+
+def samples_of(before: GpuStatus | None, gpu: GpuStatus, now: float) -> Iterator[Event]:
+    """Yield what a status adds to the one before: readings, work, and the end of a stressor.
+
+    Args:
+        before: The last status of the same GPU, or None.
+        gpu: The status.
+        now: The time of it.
+    """
+    if gpu.pid is not None and gpu.telemetry is not None and gpu.read_s is not None:
+        fields = {
+            "temperature_c": gpu.temperature_c,
+            "power_w": gpu.power_w,
+            "sm_clock_mhz": gpu.sm_clock_mhz,
+            **{name: getattr(gpu.telemetry, name) for name in TELEMETRY_FIELDS},
+        }
+        yield sample(TELEMETRY, now - gpu.read_s, gpu.uuid, fields)
+    if before is None:
+        return
+    work = _work(before.burnin, gpu.burnin)
+    if work is not None:
+        yield sample(WORK, now, gpu.uuid, work)
+    if before.pid is not None and before.pid != gpu.pid:
+        yield sample(END, now, gpu.uuid, {"pid": before.pid})
+
+
+def _work(before: BurninProgress | None, after: BurninProgress | None) -> dict[str, float] | None:
+    """Compute the work between two states of one phase; of two phases, it belongs to neither."""
+    if before is None or after is None or before.number != after.number:
+        return None
+    work = {name: getattr(after, name) - getattr(before, name) for name in WORK_FIELDS}
+    return work if work["seconds"] > 0 else None

@@ -1,0 +1,289 @@
+"""``sentinel burnin`` where a daemon runs: start, record, follow, show and cancel a run.
+
+A process of its own records the run, so that it survives the terminal. The command only follows
+what that process writes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+import click
+
+from sentinel.burnin.daemon_run import record_run
+from sentinel.burnin.formats import write_reports
+from sentinel.burnin.report import IDS, LIMITS, judge_run
+from sentinel.burnin.run_folder import RunFolder, find_run
+from sentinel.burnin.text import text_lines as report_lines
+from sentinel.burnin.verdict import EXIT_CODES, Verdict
+from sentinel.cli.client_options import json_option, show, simulated_folder, with_client
+from sentinel.cli.event_format import log_line, wants_colour
+from sentinel.cli.json_output import print_json
+from sentinel.cli.log_follow import follow
+from sentinel.cli.thresholds_file import load_thresholds
+from sentinel.client import Client, connect
+from sentinel.config.plan import parse_plan
+from sentinel.errors import ConfigError, ExitCode, SentinelError
+from sentinel.host.paths import places
+from sentinel.protocol.api_types import GpuStatus
+from sentinel.units import format_duration
+
+#: All lines of a file of events, which has fewer.
+_ALL_LINES = 10_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """A burn-in to ask a daemon for."""
+
+    folder: RunFolder
+    #: The plan as TOML.
+    text: str
+    gpus: tuple[str, ...] = ()
+    fail_fast: bool = False
+    #: The file of thresholds, or None.
+    thresholds: str | None = None
+    #: Whether the daemon has simulated GPUs.
+    simulated: bool = False
+
+
+class _RefusedError(SentinelError):
+    """The process that records a run has not begun; it has an exit code of its own."""
+
+
+def follow_new_run(client: Client, order: Order, *, as_json: bool) -> int:
+    """Have a run started and recorded, follow it to its end, and print the report.
+
+    Ctrl+C cancels the run and shows what was done; a second one leaves it to end by itself.
+
+    Raises:
+        SentinelError: Nothing was started.
+    """
+    process = _start_recorder(order)
+    folder = order.folder
+    stream = sys.stderr if as_json else sys.stdout
+    print(
+        f"the daemon runs it, and this terminal may be closed; recorded in {folder.path}",
+        file=stream,
+    )
+    return _follow_to_report(
+        folder, lambda: process.poll() is not None, client.cancel_burnin, as_json=as_json
+    )
+
+
+def print_report(report: Mapping[str, Any], folder: RunFolder, *, as_json: bool) -> None:
+    """Print a report, and how to go on with a run that is not complete."""
+    if as_json:
+        print_json(report)
+        return
+    text = "\n".join(report_lines(report))
+    click.echo(f"\n{text}\n\nreports: {folder.path}")
+    if report["verdict"] == Verdict.INCOMPLETE:
+        click.echo(f"go on with: sentinel burnin --resume {folder.path}")
+    sys.stdout.flush()
+
+
+@click.command("status")
+@json_option
+@with_client
+def status(client: Client, as_json: bool) -> int:  # noqa: FBT001 - click's
+    """Show how far the daemon's burn-in is on each GPU."""
+    shown = client.status()
+    if as_json:
+        gpus = {one["uuid"]: one.get("burnin") for one in shown.json["gpus"]}
+        print_json({"burnin": shown.json["daemon"].get("burnin"), "gpus": gpus})
+        return int(ExitCode.OK)
+    run = shown.daemon.burnin
+    if run is None:
+        print("no burn-in runs")
+        return int(ExitCode.OK)
+    from sentinel.cli.output import print_table
+
+    print(f"{run.plan}, since {run.since:%Y-%m-%d %H:%M}")
+    header = ("GPU", "PHASE", "DONE", "TO DO", "RESULTS", "WRONG", "TEMP", "POWER", "STATE")
+    rows = [_row(gpu) for gpu in shown.gpus if gpu.uuid in run.gpus]
+    print_table(header, rows, flexible=8, right=(2, 3, 4, 5, 6, 7))
+    return int(ExitCode.OK)
+
+
+@click.command("attach")
+@click.argument("run", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
+@click.option("--simulated", is_flag=True, help="Look in the state directory of simulated GPUs.")
+def attach(run: str | None, as_json: bool, simulated: bool) -> int:  # noqa: FBT001 - click's
+    """Follow a run, by default the last one, and print its report at its end.
+
+    RUN is its folder, or its name in the state directory. Ctrl+C ends this command alone.
+    """
+    state = places(os.environ, os.getuid(), simulated_folder(chosen=simulated)).state
+    folder = RunFolder(path=find_run(state, run))
+    return _follow_to_report(folder, lambda: not folder.is_recorded, None, as_json=as_json)
+
+
+@click.command("cancel")
+@json_option
+@with_client
+def cancel(client: Client, as_json: bool) -> int:  # noqa: FBT001 - click's
+    """End the daemon's burn-in; its report shows what was done."""
+    return show(client.cancel_burnin(), as_json=as_json)
+
+
+# --- the process that records ----------------------------------------------------------------
+
+
+@click.command("record", hidden=True)
+def record() -> int:
+    """Record a run; the order comes over standard input, and the result of the start goes out."""
+    given = json.loads(sys.stdin.read())
+    folder = RunFolder(path=Path(given.pop("folder")))
+    order = Order(folder=folder, **{**given, "gpus": tuple(given["gpus"])})
+    try:
+        thresholds = load_thresholds(order.thresholds, LIMITS, IDS)
+        plan = parse_plan(tomllib.loads(order.text), "the plan")
+        client = connect(simulated=simulated_folder(chosen=order.simulated))
+        record_run(
+            client,
+            folder,
+            plan,
+            order.text,
+            gpus=order.gpus,
+            fail_fast=order.fail_fast,
+            on_start=_report_start,
+        )
+    except SentinelError as error:
+        print(json.dumps({"what": error.what, "remedy": error.remedy, "code": error.exit_code}))
+        return int(error.exit_code)
+    run = judge_run(folder, thresholds)
+    write_reports(folder, run)
+    return int(EXIT_CODES[run.verdict])
+
+
+def _report_start() -> None:
+    """Tell the command that the daemon has begun, and need its terminal no more."""
+    print(json.dumps({}), flush=True)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(nowhere, stream)
+
+
+def _start_recorder(order: Order) -> subprocess.Popen[bytes]:
+    """Start the process that records, and wait until the daemon has begun.
+
+    Raises:
+        SentinelError: It has not.
+    """
+    given = {**vars(order), "folder": str(order.folder.path.absolute())}
+    if order.thresholds is not None:
+        given["thresholds"] = str(Path(order.thresholds).absolute())
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sentinel", "burnin", "record"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,  # it survives this terminal
+    )
+    assert process.stdin is not None  # noqa: S101 - as asked for
+    assert process.stdout is not None  # noqa: S101
+    with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
+        pipe.write(json.dumps(given).encode())
+    with process.stdout as pipe:
+        answer = pipe.readline()
+    told: dict[str, Any] = (
+        json.loads(answer) if answer else {"what": "the recording process has failed"}
+    )
+    if told:
+        process.wait()
+        error = _RefusedError(told["what"], told.get("remedy", ""))
+        error.exit_code = ExitCode(told.get("code", ExitCode.USAGE))
+        raise error
+    return process
+
+
+# --- following -------------------------------------------------------------------------------
+
+
+class _EndedError(Exception):
+    """The run is over, and all of its events are read."""
+
+
+def _follow_to_report(
+    folder: RunFolder,
+    is_over: Callable[[], bool],
+    cancel_run: Callable[[], object] | None,
+    *,
+    as_json: bool,
+) -> int:
+    """Print the events of a run until it is over, then its report; return the verdict's code."""
+    while True:
+        try:
+            _print_events(folder, is_over, sys.stderr if as_json else sys.stdout)
+            break
+        except KeyboardInterrupt:
+            if cancel_run is None:
+                click.echo("\nthe burn-in goes on; to end it: sentinel burnin cancel", err=True)
+                return int(ExitCode.INTERRUPTED)
+            click.echo("\ncancelling; Ctrl+C again leaves this", err=True)
+            with contextlib.suppress(SentinelError):  # it may have ended at this moment
+                cancel_run()
+            cancel_run = None
+    file = folder.path / "report.json"
+    try:
+        report = json.loads(file.read_text())
+    except (OSError, ValueError):
+        raise ConfigError(
+            f"{file} was not written: the process that recorded the run has failed",
+            f"To judge what it recorded: sentinel report {folder.path}",
+        ) from None
+    with contextlib.suppress(BrokenPipeError):
+        print_report(report, folder, as_json=as_json)
+    return int(EXIT_CODES[Verdict(report["verdict"])])
+
+
+def _print_events(folder: RunFolder, is_over: Callable[[], bool], stream: TextIO) -> None:
+    """Print the events of a run, from the first one on, until it is over."""
+    over = False
+
+    def wait(seconds: float) -> None:
+        nonlocal over
+        if over:
+            raise _EndedError
+        over = is_over()  # its last events may have come since the last look
+        if not over:
+            time.sleep(seconds)
+
+    with contextlib.suppress(_EndedError):
+        for line in follow(folder.events, _ALL_LINES, wait):
+            text = log_line(line, colour=wants_colour(stream))
+            if text is not None:
+                print(text, file=stream, flush=True)
+
+
+def _row(gpu: GpuStatus) -> tuple[str, ...]:
+    """Build the row of a GPU in a burn-in."""
+    one = gpu.burnin
+    if one is None:
+        return (str(gpu.index), *("" for _ in range(7)), "not started")
+    done = f"{one.passes} of {one.quota_passes}" if one.quota_passes else ""
+    if one.quota_s:
+        done = f"{format_duration(one.done_s)} of {format_duration(one.quota_s)}"
+    state = one.ended or ("done" if one.over else one.waiting or "counts")
+    return (
+        str(gpu.index),
+        f"{one.number} of {one.phases} {one.phase}",
+        done,
+        format_duration(one.left_s),
+        f"{one.checks:,}",
+        f"{one.errors:,}",
+        "" if gpu.temperature_c is None else f"{gpu.temperature_c} C",
+        "" if gpu.power_w is None else f"{gpu.power_w:.0f} W",
+        state,
+    )

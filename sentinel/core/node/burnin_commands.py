@@ -1,0 +1,125 @@
+"""Start and cancel the burn-in of a daemon, and end it when every GPU is done. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sentinel.config.model import Config
+from sentinel.config.plan import parse_plan
+from sentinel.core.actions import Event
+from sentinel.core.burnin_state import Burnin, BurninRun
+from sentinel.core.node import burnin
+from sentinel.core.node.burnin import Advance
+from sentinel.core.node.command_result import (
+    CommandResult,
+    caller_fields,
+    names_of,
+    not_owner,
+    wrong_gpus,
+)
+from sentinel.core.state import State
+from sentinel.errors import ConfigError
+from sentinel.protocol.commands import CancelBurnin, Refusal, StartBurnin
+from sentinel.protocol.gpu import Gpu
+
+
+def apply_command(
+    state: State, command: StartBurnin | CancelBurnin, now: float, config: Config
+) -> CommandResult:
+    """Apply one command about a burn-in."""
+    if isinstance(command, StartBurnin):
+        return _start(state, command, now, config)
+    run = state.burnin_run
+    if run is None:
+        return CommandResult(state, "no burn-in runs", refused=Refusal.NOT_FOUND)
+    refused = not_owner(state, command.by, run.by, "the burn-in")
+    if refused is not None:
+        return refused
+    by = f"user {command.by.uid}" if command.by.uid is not None else "a client"
+    state, events = burnin.end_plans(state, now, config, f"cancelled by {by}")
+    return CommandResult(state, f"ends the burn-in {run.plan.name}", run.gpus, events=events)
+
+
+def _start(state: State, command: StartBurnin, now: float, config: Config) -> CommandResult:
+    wrong = wrong_gpus(state, command.gpus) or _why_not(state, config)
+    if wrong is not None:
+        return wrong
+    try:
+        plan = parse_plan(command.plan, "the plan")
+    except ConfigError as error:
+        return CommandResult(state, str(error), refused=Refusal.INVALID)
+    gpus = command.gpus or tuple(state.gpu_states)
+    run = BurninRun(id=command.id, plan=plan, gpus=gpus, by=command.by, since=now, each=config.each)
+    first = plan.phases[0].workload
+    each = dict(config.each)
+    for uuid in gpus:
+        # At full speed: what slows a stressor down would be judged as a slow GPU.
+        each[uuid] = replace(
+            config.of(uuid),
+            plan=plan,
+            fail_fast=command.fail_fast,
+            workload=first,
+            util=None,
+            power=None,
+            duty=None,
+        )
+    gpu_states = {
+        uuid: replace(gpu_state, burnin=None) if uuid in gpus else gpu_state
+        for uuid, gpu_state in state.gpu_states.items()
+    }
+    fields = {
+        "id": run.id,
+        "plan": plan.name,
+        "gpus": [_gpu_fields(state.gpu_states[uuid].gpu) for uuid in gpus],
+        "by": caller_fields(command.by),
+    }
+    event = Event(name="burnin.run_started", at=now, fields=fields)
+    return CommandResult(
+        replace(state, gpu_states=gpu_states, burnin_run=run),
+        f"burns {names_of(state, gpus)} in by the plan {plan.name}",
+        gpus,
+        events=[event],
+        config=replace(config, each=each),
+    )
+
+
+def _gpu_fields(gpu: Gpu) -> dict[str, object]:
+    return {"uuid": gpu.uuid, "index": gpu.index, "name": gpu.name}
+
+
+def _why_not(state: State, config: Config) -> CommandResult | None:
+    """Refuse a burn-in that could not run now."""
+    text = None
+    if state.burnin_run is not None:
+        text = f"the burn-in {state.burnin_run.plan.name} runs: wait for its end, or cancel it"
+        text += " (sentinel burnin attach, sentinel burnin cancel)"
+    elif config.dry_run:
+        text = "this sentinel only watches (--monitor) and occupies nothing"
+    return None if text is None else CommandResult(state, text, refused=Refusal.CONFLICT)
+
+
+def settle(state: State, now: float, config: Config) -> Advance:
+    """Give each GPU that is done its settings back, and end the burn-in once all are done."""
+    run = state.burnin_run
+    if run is None:
+        return Advance(state=state, config=config)
+    progress = {uuid: state.gpu_states[uuid].burnin or Burnin() for uuid in run.gpus}
+    done = [uuid for uuid, one in progress.items() if one.finished(run.plan)]
+    each = dict(config.each)
+    for uuid in done:
+        if uuid in run.each:
+            each[uuid] = run.each[uuid]
+        else:
+            each.pop(uuid, None)
+    if each != config.each:
+        config = replace(config, each=each)
+    if len(done) < len(run.gpus):
+        return Advance(state=state, config=config)
+    gpu_states = {
+        uuid: replace(gpu_state, burnin=None) if uuid in run.gpus else gpu_state
+        for uuid, gpu_state in state.gpu_states.items()
+    }
+    fields = {"id": run.id, "plan": run.plan.name}
+    event = Event(name="burnin.run_ended", at=now, fields=fields)
+    state = replace(state, gpu_states=gpu_states, burnin_run=None)
+    return Advance(state=state, config=config, events=(event,))

@@ -1,0 +1,173 @@
+"""``sentinel burnin`` where a daemon runs: it does the work, and the run survives the terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sentinel.errors import ExitCode
+from tests.harness.daemon_harness import Daemon, isolated_daemon
+from tests.harness.gpu_environment import SimulatedHost
+from tests.harness.sentinel_process import eventually
+from tests.harness.timing import TIMEOUT_S
+from tests.integration.burnin.test_burnin_command import CHECKED, check_passed
+
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("fake_torch")]
+
+PLAN = f"""
+spec = "sentinel-plan-v1"
+name = "short"
+[[phase]]
+name = "first"
+workload = "{CHECKED}"
+seconds = 2
+[[phase]]
+name = "second"
+workload = "{CHECKED}:rest=0.01"
+seconds = 3
+"""
+
+
+@pytest.fixture
+def daemon(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
+    with isolated_daemon(simulated, monkeypatch) as daemon:
+        yield daemon
+
+
+class Burnin:
+    """A burn-in by a running daemon.
+
+    Args:
+        daemon: The daemon.
+        plan: The text of the plan.
+    """
+
+    def __init__(self, daemon: Daemon, plan: str = PLAN) -> None:
+        self.daemon = daemon
+        self.folder = daemon.host.folder / "report"
+        self.plan = daemon.host.folder / "plan.toml"
+        self.plan.write_text(plan)
+        #: The words of the command.
+        plan_words = ("--plan", str(self.plan), "--report", str(self.folder))
+        self.words: tuple[str, ...] = ("burnin", "--simulate", "2", *plan_words)
+
+    def count(self, name: str) -> int:
+        """Count the recorded events of a name."""
+        path = self.folder / "events.jsonl"
+        return path.read_text().count(f'"event": "{name}"') if path.exists() else 0
+
+    def report(self) -> dict[str, Any]:
+        """Wait for the report, and read it."""
+        path = self.folder / "report.json"
+        eventually(path.exists)
+        found: dict[str, Any] = json.loads(path.read_text())
+        return found
+
+
+def long(plan: str) -> str:
+    """Make the last phase of a plan so long that it does not end."""
+    return plan.replace("seconds = 3", "seconds = 3000")
+
+
+def test_the_daemon_runs_a_plan_and_occupies_its_gpus_again(daemon: Daemon) -> None:
+    daemon.start(2)
+    daemon.wait_until_occupied(0, 1)
+    burnin = Burnin(daemon)
+    output = daemon.run(*burnin.words, "--gpus", "1")
+    assert "the daemon runs it" in output
+    assert "2 of 2: second" in output
+    report = burnin.report()
+    check_passed(report)
+    (gpu,) = report["gpus"]
+    assert gpu["index"] == 1
+    assert [one["complete"] for one in gpu["coverage"]] == [True, True]
+    assert gpu["measurements"], "the samples have readings and work of every phase"
+    daemon.wait_until_occupied(0, 1)
+    assert daemon.gpu(1).workload == "hold"
+    assert daemon.client.status().daemon.burnin is None
+
+
+def test_a_run_survives_its_terminal_and_is_attached_and_cancelled(daemon: Daemon) -> None:
+    daemon.start(2)
+    burnin = Burnin(daemon, long(PLAN))
+    with daemon.start_command(*burnin.words) as process:
+        eventually(lambda: burnin.count("burnin.phase_ended") == 2)
+        process.send_signal(signal.SIGHUP)
+        assert process.wait(TIMEOUT_S) == -signal.SIGHUP
+    status = daemon.run("burnin", "status")
+    assert "2 of 2 second" in status
+    again = daemon.run_unchecked(*burnin.words[:-1], str(daemon.host.folder / "other"))
+    assert again.code == ExitCode.FAIL
+    assert "the burn-in short runs" in again.err
+    assert not Path(daemon.host.folder, "other").exists()
+    with daemon.start_command("burnin", "attach", str(burnin.folder)) as attached:
+        assert "ends the burn-in short" in daemon.run("burnin", "cancel")
+        output, _ = attached.communicate(timeout=TIMEOUT_S)
+        assert attached.returncode == ExitCode.INCOMPLETE
+    assert "cancelled by user" in output
+    assert burnin.report()["verdict"] == "INCOMPLETE"
+    assert "no burn-in runs" in daemon.run("burnin", "status")
+    assert daemon.run_unchecked("burnin", "cancel").code == ExitCode.USAGE
+
+
+def test_a_newcomer_interrupts_it(daemon: Daemon) -> None:
+    daemon.start(2)
+    burnin = Burnin(daemon, PLAN.replace("seconds = 2", "seconds = 10"))
+    with daemon.start_command(*burnin.words) as process:
+        eventually(lambda: (one := daemon.gpu(0).burnin) is not None and one.done_s > 0)
+        with daemon.host.job(0, stay=0.2) as job:
+            assert job.got_memory()
+            job.wait_for_exit()
+        _, errors = process.communicate(timeout=3 * TIMEOUT_S)
+        assert process.returncode == ExitCode.OK, errors
+    report = burnin.report()
+    check_passed(report)
+    assert report["run"]["mode"] == "accumulated"
+    interrupted = {one["index"]: bool(one["interruptions"]) for one in report["gpus"]}
+    assert interrupted == {0: True, 1: False}
+
+
+@pytest.mark.parametrize("how", ["ctrl-c", "shutdown", "kill"])
+def test_an_end_before_time_has_a_report_of_what_was_done(daemon: Daemon, how: str) -> None:
+    pid = daemon.start(2)
+    burnin = Burnin(daemon, long(PLAN))
+    with daemon.start_command(*burnin.words) as process:
+        eventually(lambda: burnin.count("burnin.phase_ended") == 2)
+        match how:
+            case "ctrl-c":
+                process.send_signal(signal.SIGINT)
+            case "shutdown":
+                daemon.run("shutdown")
+            case "kill":
+                os.kill(pid, signal.SIGKILL)
+        output, errors = process.communicate(timeout=2 * TIMEOUT_S)
+        assert process.returncode == ExitCode.INCOMPLETE, output + errors
+    report = burnin.report()
+    assert report["verdict"] == "INCOMPLETE"
+    for gpu in report["gpus"]:
+        assert gpu["coverage"][0]["complete"]
+        assert not gpu["coverage"][1]["complete"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "why"),
+    [
+        (("--memory", "50%"), ExitCode.USAGE, "--memory: a daemon runs"),
+        (("--gpus", "7"), ExitCode.NO_SUCH_GPU, "no GPU matches '7'"),
+    ],
+)
+def test_what_a_daemon_cannot_do_is_refused_and_leaves_nothing(
+    daemon: Daemon, words: tuple[str, ...], code: ExitCode, why: str
+) -> None:
+    daemon.start(2)
+    burnin = Burnin(daemon)
+    output = daemon.run_unchecked(*burnin.words, *words)
+    assert output.code == code, output
+    assert why in output.err
+    assert not burnin.folder.exists()

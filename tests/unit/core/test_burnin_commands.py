@@ -1,0 +1,179 @@
+"""The burn-in of a daemon: asked for by a client, beside GPUs that go on as before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sentinel.config.model import Config
+from sentinel.core.stressor_state import Running
+from sentinel.protocol.caller import Caller, Level
+from sentinel.protocol.commands import CancelBurnin, Configure, Refusal, ShutDown, StartBurnin
+from sentinel.supervisor.loop import Supervisor
+from sentinel.testing import World
+
+PLAN: dict[str, Any] = {
+    "spec": "sentinel-plan-v1",
+    "name": "short",
+    "phase": [
+        {"name": "first", "workload": "mixed", "seconds": 5},
+        {"name": "second", "workload": "gemm:dtype=fp64", "seconds": 5},
+    ],
+}
+UUID = "GPU-0"
+ALICE = Caller(via="unix", uid=1001, level=Level.OPERATE)
+BOB = Caller(via="unix", uid=1002, level=Level.OPERATE)
+
+
+def served(config: Config | None = None) -> tuple[World, Supervisor]:
+    """Build a daemon with a stressor on each of two GPUs, which check results."""
+    world = World(gpus=2)
+    for fake in world.gpus.values():
+        fake.checks = 10
+    own = config or Config(rearm=1.0, rearm_longest=1.0, workload="hold", util=0.5)
+    supervisor = world.supervisor(own, with_api=True)
+    world.run(supervisor, lambda: len(world.events("stressor.ready")) == 2)
+    return world, supervisor
+
+
+def send(
+    world: World, supervisor: Supervisor, command: type, **arguments: object
+) -> Refusal | None:
+    """Post a command, and return why the next tick refused it, or None."""
+    number = world.api.post(command, **arguments)
+    supervisor.turn()
+    (answer,) = [answer for answer in world.api.replies if answer.number == number]
+    assert answer.text
+    return answer.refused
+
+
+def start(world: World, supervisor: Supervisor, **arguments: object) -> Refusal | None:
+    given = {"id": "one", "plan": PLAN, "by": ALICE, **arguments}
+    return send(world, supervisor, StartBurnin, **given)
+
+
+def plan_of(world: World) -> str | None:
+    """Return the plan of the burn-in that clients see, or None."""
+    host = world.api.host
+    return host.burnin.plan if host is not None and host.burnin is not None else None
+
+
+def workloads(world: World) -> list[tuple[str | None, object]]:
+    """List the GPU and the workload of every start."""
+    return [(one.gpu, one.fields["workload"]) for one in world.events("stressor.starting")]
+
+
+def test_selected_gpus_do_the_plan_and_have_their_settings_again() -> None:
+    world, supervisor = served()
+    assert start(world, supervisor, gpus=("GPU-1",)) is None
+    world.run(supervisor, lambda: bool(world.events("burnin.run_ended")))
+    (begun,) = world.events("burnin.run_started")
+    assert [one["uuid"] for one in begun.fields["gpus"]] == ["GPU-1"]  # type: ignore[attr-defined]
+    assert supervisor.state.burnin_run is None
+    assert supervisor.config.each == {}
+    world.run(supervisor, lambda: len(workloads(world)) == 5)
+    assert workloads(world)[2:] == [
+        ("GPU-1", "mixed"),
+        ("GPU-1", "gemm:dtype=fp64"),
+        ("GPU-1", "hold"),
+    ]
+    untouched = supervisor.state.gpu_states["GPU-0"]
+    assert isinstance(untouched.stressor, Running)
+    assert untouched.generation == 1
+    assert not supervisor.state.finished, "the daemon goes on"
+
+
+def test_a_plan_runs_at_full_speed_and_is_shown() -> None:
+    world, supervisor = served()
+    assert start(world, supervisor) is None
+    world.run(supervisor, lambda: bool(world.events("burnin.phase_started")))
+    assert all(supervisor.config.of(uuid).util is None for uuid in ("GPU-0", "GPU-1"))
+    world.run(supervisor, lambda: len(world.events("stressor.ready")) > 2)
+    world.run_for(supervisor, 3)
+    assert plan_of(world) == "short"
+    view = world.api.views[UUID].burnin
+    assert view is not None
+    assert (view.phase, view.number, view.phases, view.quota_s) == ("first", 1, 2, 5.0)
+    assert 0 < view.done_s < 5
+    assert view.left_s == pytest.approx(10 - view.done_s)
+    assert view.checks > 0
+    world.run(supervisor, lambda: bool(world.events("burnin.run_ended")))
+    world.run_for(supervisor, 2)
+    assert plan_of(world) is None
+    assert world.api.views[UUID].burnin is None
+
+
+def test_a_gpu_that_is_done_does_not_wait_for_the_others() -> None:
+    world, supervisor = served()
+    assert start(world, supervisor) is None
+    world.run(supervisor, lambda: len(world.events("stressor.ready")) > 2)
+    world.gpus["GPU-1"].checks = 0  # nothing of its work counts
+    world.run(supervisor, lambda: bool(world.events("burnin.ended")))
+    world.run_for(supervisor, 10)
+    assert workloads(world)[-1] == ("GPU-0", "hold")
+    assert supervisor.state.burnin_run is not None
+    view = world.api.views[UUID].burnin
+    assert view is not None
+    assert view.over
+
+
+def test_one_burn_in_runs_at_a_time_and_the_settings_stay() -> None:
+    world, supervisor = served()
+    assert start(world, supervisor) is None
+    assert start(world, supervisor) is Refusal.CONFLICT
+    assert send(world, supervisor, Configure, given=()) is Refusal.CONFLICT
+    assert len(world.events("burnin.run_started")) == 1
+
+
+@pytest.mark.parametrize(
+    ("by", "refused"),
+    [
+        (ALICE, None),
+        (BOB, Refusal.FORBIDDEN),
+        (Caller(via="unix", uid=0, level=Level.OWN), None),
+    ],
+)
+def test_its_owner_and_administrators_cancel_it(by: Caller, refused: Refusal | None) -> None:
+    world, supervisor = served()
+    assert send(world, supervisor, CancelBurnin, by=by) is Refusal.NOT_FOUND
+    assert start(world, supervisor) is None
+    world.run(supervisor, lambda: len(world.events("stressor.ready")) > 2)
+    assert send(world, supervisor, CancelBurnin, by=by) is refused
+    assert bool(world.events("burnin.run_ended")) == (refused is None)
+    reasons = [one.fields["reason"] for one in world.events("burnin.ended")]
+    assert reasons == ([] if refused else [f"cancelled by user {by.uid}"] * 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "refused"),
+    [
+        ({"gpus": ("GPU-7",)}, Refusal.NO_SUCH_GPU),
+        ({"plan": {**PLAN, "phase": []}}, Refusal.INVALID),
+        ({"plan": {**PLAN, "colour": "red"}}, Refusal.INVALID),
+    ],
+)
+def test_a_wrong_order_changes_nothing(arguments: dict[str, object], refused: Refusal) -> None:
+    world, supervisor = served()
+    assert start(world, supervisor, **arguments) is refused
+    assert supervisor.state.burnin_run is None
+    assert supervisor.config.each == {}
+
+
+def test_a_monitor_refuses() -> None:
+    world = World()
+    supervisor = world.supervisor(Config(dry_run=True), with_api=True)
+    world.run_for(supervisor, 2)
+    assert start(world, supervisor) is Refusal.CONFLICT
+
+
+def test_a_shutdown_ends_it_with_the_reason() -> None:
+    world, supervisor = served()
+    assert start(world, supervisor) is None
+    world.run(supervisor, lambda: len(world.events("stressor.ready")) > 2)
+    assert send(world, supervisor, ShutDown, by=ALICE) is None
+    world.run(supervisor, lambda: supervisor.state.finished)
+    assert [one.fields["reason"] for one in world.events("burnin.ended")] == [
+        "requested by uid 1001"
+    ] * 2
+    assert len(world.events("burnin.run_ended")) == 1
