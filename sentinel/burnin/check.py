@@ -119,12 +119,14 @@ class Check(Generic[E]):
     #: Judges the evidence by the limits of this check that are in force.
     judge: Callable[[E, Limits], Judgement]
     limits: Limits = field(default_factory=dict)
-    #: The rule in words, for a check whose limits do not say it all.
+    #: The rule in words, for a check whose limits do not say it all; ``{limits}`` stands for them.
     rule: str = ""
     unit: str = ""
 
     def threshold(self, limits: Limits) -> str:
         """Describe the rule with these limits."""
+        if "{limits}" in self.rule:
+            return self.rule.replace("{limits}", describe(limits))
         return "; ".join(text for text in (self.rule, describe(limits)) if text)
 
     @cached_property

@@ -206,6 +206,8 @@ def _basis(report: Mapping[str, Any]) -> Markup:
         replaced,
         element("h3", "Thresholds in force"),
         table(("Check", "Threshold", "Source"), rows, class_="limits"),
+        element("h3", "Settings"),
+        *_settings(report["run"]),
         element("h3", "Plan"),
         element("p", report["run"]["plan"]["title"]) if report["run"]["plan"]["title"] else None,
         table(("Phase", "Workload", "Time", "Passes", "Rules"), phases),
@@ -218,6 +220,31 @@ def _basis(report: Mapping[str, Any]) -> Markup:
         ),
         class_="basis",
     )
+
+
+def _settings(run: Mapping[str, Any]) -> Iterator[Markup]:
+    """Yield the settings that differ from the defaults, of the run and of each resumption."""
+    times = [{"started": None, "settings": run["settings"]}, *run["resumed"]]
+    for one in times:
+        if one["started"] is not None:
+            yield element("p", f"Resumed at {format_time(one['started'])}.")
+        if one["settings"] is None:
+            yield element(
+                "p", "Not recorded: they are those of a daemon, or of an earlier version."
+            )
+        elif one["settings"]:
+            rows = (
+                (
+                    element("code", setting["key"]),
+                    element("code", setting["value"]),
+                    "" if setting["gpu"] is None else f"GPU {setting['gpu']}",
+                    setting["source"],
+                )
+                for setting in one["settings"]
+            )
+            yield table(("Setting", "Value", "Only", "Source"), rows)
+        else:
+            yield element("p", "All settings are the default.")
 
 
 def _all_checks(report: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

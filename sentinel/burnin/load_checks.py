@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sentinel.burnin.check import Check, Judgement, Severity, by_limits, not_applicable, untested
 from sentinel.burnin.history import Former
@@ -12,6 +13,7 @@ from sentinel.burnin.record import GpuRecord, PhaseRecord
 from sentinel.burnin.references import Reference
 from sentinel.burnin.thresholds import Limits, above, at_most, below
 from sentinel.core.node.burnin import FAULTY
+from sentinel.protocol.stressor import FindingPlace
 
 #: GPUs of one model are compared from this number on: fewer have no median to trust.
 MIN_PEERS = 4
@@ -46,11 +48,21 @@ def _judge(value: float | None, limits: Limits, missing: str, evidence: str = ""
 # --- results ---------------------------------------------------------------------------------
 
 
-def _wrong_results(evidence: LoadEvidence, limits: Limits) -> Judgement:
-    record = evidence.record
+def wrong_results(record: GpuRecord) -> int:
+    """Count the wrong results of a GPU, without differences from golden checksums."""
     # A lost event must not hide an error, and a phase does not count those of its stressor's end.
     reported = sum(int(one["errors"]) for one in record.named("stressor.mismatch"))
     wrong = max(reported, sum(int(phase.work.get("errors", 0)) for phase in record.phases))
+    found = record.named("stressor.finding")
+    if found and all(_is_golden(one) for one in found):
+        # Each counts as one error, although the GPU that was first may be the faulty one.
+        wrong = max(0, wrong - len(found))
+    return wrong
+
+
+def _wrong_results(evidence: LoadEvidence, limits: Limits) -> Judgement:
+    record = evidence.record
+    wrong = wrong_results(record)
     checks = sum(int(phase.work.get("checks", 0)) for phase in record.phases)
     power = f"less than {3 / checks:.1e} wrong results per check at 95 %" if checks else ""
     text = f"{checks:,} results checked" + (f"; {power}" if checks and not wrong else "")
@@ -59,12 +71,17 @@ def _wrong_results(evidence: LoadEvidence, limits: Limits) -> Judgement:
 
 
 def _findings(evidence: LoadEvidence, limits: Limits) -> Judgement:
-    found = evidence.record.named("stressor.finding")
+    found = [one for one in evidence.record.named("stressor.finding") if not _is_golden(one)]
     places = ", ".join(sorted({str(one["place"]) for one in found}))
     text = f"wrong: {places}; first: {found[0]['detail'] or found[0]['workload']}" if found else ""
     checks = sum(int(phase.work.get("checks", 0)) for phase in evidence.record.phases)
     value = len(found) if checks or found else None
     return _judge(value, limits, "no result was checked", text)
+
+
+def _is_golden(finding: Mapping[str, Any]) -> bool:
+    """Check whether a finding is a difference between GPUs, which ``golden_checks`` judge."""
+    return bool(finding["place"] == FindingPlace.GOLDEN)
 
 
 def _hang(evidence: LoadEvidence, limits: Limits) -> Judgement:
@@ -283,7 +300,7 @@ CHECKS: tuple[Check[LoadEvidence], ...] = (
     Check(
         id="results.finding",
         limits={"fail": above(0)},
-        title="No evidence of wrong results, inputs, memory or golden checksums",
+        title="No evidence of wrong results, inputs, references or memory",
         reads="the stressors' findings",
         source="own; cuda_memtest",
         severity=Severity.ISOLATE,

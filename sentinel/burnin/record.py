@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sentinel.burnin.recorder import END, LAST, TELEMETRY, WORK, XID
+from sentinel.burnin.recorder import CHECKSUM, END, LAST, TELEMETRY, WORK, XID
 from sentinel.burnin.xid import Kill, XidEvent, is_of
 from sentinel.config.plan import Phase, Plan
 from sentinel.protocol.counters import Counters
@@ -42,6 +42,17 @@ class Sample:
 
     at: float
     values: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checksum:
+    """The checksum of a reference that a GPU has computed."""
+
+    #: Everything that determines the bits: the model, the versions, the shape and the seed.
+    key: str
+    checksum: str
+    #: The checksum on record at that time; None if there was none.
+    stored: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +140,8 @@ class GpuRecord:
     interruptions: list[Interruption] = field(default_factory=list)
     #: The stressors that have ended.
     ends: list[Kill] = field(default_factory=list)
+    #: The checksums of its references; the same one again after each start.
+    checksums: list[Checksum] = field(default_factory=list)
     #: The XIDs of all GPUs of the node, as the kernel logged them.
     xids: list[XidEvent] = field(default_factory=list)
     #: The samples end as those of a run that came to its end.
@@ -193,7 +206,9 @@ def load(
 
 def _add_gpus(records: dict[str, GpuRecord], event: Mapping[str, Any], plan: Plan) -> None:
     """Add the GPUs that an event names; the first event of a run names all of them."""
-    for one in [event] if event.get("gpu") is not None else event.get("gpus") or ():
+    listed = event.get("gpus")  # other events have a number there
+    named = listed if isinstance(listed, list) else []
+    for one in [event] if event.get("gpu") is not None else named:
         uuid, index = one.get("gpu") or one["uuid"], one.get("index") or 0
         if uuid not in records:
             phases = [PhaseRecord(phase=phase) for phase in plan.phases]
@@ -286,6 +301,10 @@ def _take_sample(record: GpuRecord, sample: Mapping[str, Any]) -> None:
     if sample["event"] == END:
         # The driver logs the XIDs of a kill while the process ends, before its exit is seen.
         record.ends.append(Kill(pid=sample["pid"], at=at - _BEFORE_EXIT_S))
+        return
+    if sample["event"] == CHECKSUM:
+        names = ("key", "checksum", "stored")
+        record.checksums.append(Checksum(**{name: sample[name] for name in names}))
         return
     for phase in record.phases:
         if phase.has(at):

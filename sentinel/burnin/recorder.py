@@ -11,7 +11,7 @@ from sentinel.core.actions import Event
 from sentinel.core.observation import ChildFacts, ProbeFacts
 from sentinel.diagnostics.trial.recorder import Recorded
 from sentinel.protocol.gpu import Reading
-from sentinel.protocol.stressor import Progress
+from sentinel.protocol.stressor import Progress, ReferenceChecksum
 from sentinel.supervisor.event_log import EventLog
 from sentinel.supervisor.ports import Parts, Probe, Spawner
 
@@ -19,6 +19,8 @@ from sentinel.supervisor.ports import Parts, Probe, Spawner
 TELEMETRY, WORK = "telemetry", "work"
 #: A stressor has ended, and what XIDs the kernel has logged.
 END, XID = "end", "xid"
+#: A stressor has computed a reference.
+CHECKSUM = "checksum"
 #: The last sample of a run.
 LAST = "last"
 
@@ -95,6 +97,8 @@ class Recorder:
             for message in facts.messages:
                 if isinstance(message, Progress):
                     self._take_work(uuid, message)
+                elif isinstance(message, ReferenceChecksum):
+                    self._record(CHECKSUM, time.monotonic(), uuid, vars(message))
             if facts.exit is not None:
                 self._running.discard(uuid)
                 self._flush(uuid)

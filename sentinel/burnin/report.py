@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from sentinel.burnin import load_checks, rate_checks
+from sentinel.burnin import golden_checks, load_checks, rate_checks
 from sentinel.burnin.check import CheckResult, Evidence, NodeEvidence, Status
 from sentinel.burnin.counter_checks import MOMENT_CHECKS, NODE_CHECKS, known_limits
 from sentinel.burnin.growth_checks import GROWTH_CHECKS
 from sentinel.burnin.history import Former, former_runs
-from sentinel.burnin.load_checks import LoadEvidence
-from sentinel.burnin.record import GpuRecord, PhaseRecord, load
-from sentinel.burnin.references import load_references
-from sentinel.burnin.run_folder import RunFolder, lines
+from sentinel.burnin.own_checks import judge_by_own_checks, registered_checks
+from sentinel.burnin.record import GpuRecord, PhaseRecord
+from sentinel.burnin.recorded_run import Recorded, evidence_of_load, read_run
+from sentinel.burnin.run_folder import RunFolder
 from sentinel.burnin.thresholds import Thresholds
 from sentinel.burnin.timeline import Span, absences, span
 from sentinel.burnin.verdict import (
@@ -28,40 +27,27 @@ from sentinel.burnin.verdict import (
     judge_gpu,
     judge_node,
 )
-from sentinel.burnin.xid import judge_xids
+from sentinel.burnin.xid import XID_CHECK, judge_xids
 from sentinel.config.plan import Plan
-from sentinel.errors import ConfigError
-from sentinel.protocol.codec import DecodeError, from_json
-from sentinel.protocol.counters import Counters
 
 #: The version of the report: additions raise the second number, other changes the first.
-SCHEMA_VERSION = "1.0"
+SCHEMA_VERSION = "1.1"
 
+#: The checks of what a GPU did under load.
+LOAD_CHECKS = (*load_checks.CHECKS, *golden_checks.CHECKS, *rate_checks.CHECKS)
 
 #: The default limits of all checks of a run, for a file of thresholds.
-LIMITS = known_limits(
-    MOMENT_CHECKS, NODE_CHECKS, GROWTH_CHECKS, load_checks.CHECKS, rate_checks.CHECKS
-)
+LIMITS = known_limits(MOMENT_CHECKS, NODE_CHECKS, GROWTH_CHECKS, LOAD_CHECKS)
 
+#: The ids of all checks of a run.
+IDS = frozenset(
+    check.id
+    for checks in (MOMENT_CHECKS, NODE_CHECKS, GROWTH_CHECKS, LOAD_CHECKS)
+    for check in checks
+) | {XID_CHECK}
 
 #: Checks of a moment that say nothing of an idle GPU; load.pcie judges the same under load.
 _JUDGED_UNDER_LOAD = frozenset({"pcie.generation", "pcie.width"})
-
-
-@dataclass(frozen=True, kw_only=True)
-class Recorded:
-    """A run as it was recorded."""
-
-    header: Mapping[str, Any]
-    plan: Plan
-    #: By UUID.
-    records: Mapping[str, GpuRecord]
-    #: The counters of all GPUs before.
-    node: tuple[Counters, ...]
-    #: The GPUs on the PCI bus, or None if unknown.
-    pci_devices: Sequence[str] | None
-    #: Why XIDs are unknown, or None.
-    kernel_log_error: str | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +63,8 @@ class Judged:
     thresholds: Thresholds
     #: The SHA-256 of each file that the verdicts are made of, by its name.
     files: Mapping[str, str]
+    #: Whether the process of a check survives SIGKILL; the interpreter's own exit would wait.
+    stuck: bool = False
 
     @property
     def span(self) -> Span:
@@ -84,55 +72,22 @@ class Judged:
         return span(gpu.record for gpu in self.gpus)
 
 
-def read_run(folder: RunFolder) -> Recorded:
-    """Read everything that the folder of a run has.
-
-    Raises:
-        ConfigError: The folder has no run, or a file of it is invalid.
-    """
-    header = _object(folder.header)
-    try:
-        plan = from_json(Plan, {k: v for k, v in header["plan"].items() if k != "hash"}, "plan")
-        counters = _object(folder.counters) if folder.counters.exists() else {}
-        before = _by_uuid(counters.get("before", ()))
-        after = _by_uuid(counters.get("after", ()))
-    except (DecodeError, KeyError, AttributeError, TypeError) as error:
-        raise ConfigError(f"{folder.path}: it is not a run of this version: {error}") from None
-    try:
-        records = load(plan, lines(folder.events), lines(folder.samples))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        what = f"{type(error).__name__}: {error}"
-        raise ConfigError(f"{folder.path}: an event or a sample is invalid: {what}") from None
-    for uuid, record in records.items():
-        record.before, record.after = before.get(uuid), after.get(uuid)
-        known = "after" in counters and counters.get("driver_error") is None
-        if record.before is not None and record.after is None and known:
-            gone = "it is not listed any more after the run"
-            record.after = replace(record.before, lost=gone)
-    return Recorded(
-        header=header,
-        plan=plan,
-        records=records,
-        node=tuple(before.values()),
-        pci_devices=counters.get("pci_devices"),
-        kernel_log_error=counters.get("kernel_log_error", "the run was cut off"),
-    )
-
-
 def judge_run(folder: RunFolder, thresholds: Thresholds) -> Judged:
     """Judge everything that the folder of a run has.
 
     Raises:
-        ConfigError: As for :func:`read_run`.
+        ConfigError: As for :func:`read_run` and :func:`registered_checks`.
     """
     run = read_run(folder)
     former = former_runs(folder, run.header)
+    own = judge_by_own_checks(registered_checks(IDS), folder.path, run.records.keys(), thresholds)
     gpus = tuple(
         judge_gpu(
             record,
             [
                 *_results(record, run, former, thresholds),
                 _judge_xids(record, thresholds, run.kernel_log_error),
+                *own.gpus[record.uuid],
             ],
             run.plan,
         )
@@ -141,7 +96,7 @@ def judge_run(folder: RunFolder, thresholds: Thresholds) -> Judged:
     devices = None if run.pci_devices is None else tuple(run.pci_devices)
     evidence = NodeEvidence(gpus=run.node, pci_devices=devices)
     whole = {one.uuid for one in run.node} == set(run.records)
-    node = tuple(check.run(evidence, thresholds) for check in NODE_CHECKS if whole)
+    node = (*(check.run(evidence, thresholds) for check in NODE_CHECKS if whole), *own.node)
     return Judged(
         header=run.header,
         plan=run.plan,
@@ -150,6 +105,7 @@ def judge_run(folder: RunFolder, thresholds: Thresholds) -> Judged:
         verdict=judge_node(gpus, node),
         thresholds=thresholds,
         files=_digests(folder),
+        stuck=own.stuck,
     )
 
 
@@ -161,6 +117,8 @@ def report_object(run: Judged) -> dict[str, Any]:
     return {
         "schema_version": SCHEMA_VERSION,
         "run": {
+            "settings": None,  # a run of an earlier version
+            "resumed": [],
             **{key: value for key, value in header.items() if key not in {"node", "gpus"}},
             "ended": time.iso(time.last),
             "duration_s": time.seconds,
@@ -177,15 +135,6 @@ def report_object(run: Judged) -> dict[str, Any]:
     }
 
 
-def _object(path: Any) -> Any:
-    try:
-        return json.loads(path.read_text())
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from None
-    except ValueError:
-        raise ConfigError(f"{path}: not JSON") from None
-
-
 def _digests(folder: RunFolder) -> dict[str, str]:
     """Compute the SHA-256 of the recorded files, so that a copy can be compared."""
     found = {}
@@ -194,11 +143,6 @@ def _digests(folder: RunFolder) -> dict[str, str]:
             with path.open("rb") as file:
                 found[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
     return found
-
-
-def _by_uuid(values: Iterable[Any]) -> dict[str, Counters]:
-    found = [from_json(Counters, one, "counters") for one in values]
-    return {one.uuid: one for one in found}
 
 
 def _judge_xids(record: GpuRecord, thresholds: Thresholds, unread: str | None) -> CheckResult:
@@ -243,21 +187,8 @@ def _results(
         moment = [check for check in MOMENT_CHECKS if check.id not in _JUDGED_UNDER_LOAD]
         results += [check.run(evidence, thresholds) for check in moment]
         results += [check.run(evidence, thresholds) for check in GROWTH_CHECKS]
-    model = record.before.name if record.before is not None else ""
-    load_evidence = LoadEvidence(
-        record=record,
-        peers=[
-            one
-            for one in run.records.values()
-            if one.before is not None and one.before.name == model
-        ],
-        references=load_references().get(model, ()),
-        former=former.get((record.uuid, (record.before and record.before.serial) or ""), ()),
-        model=model or "this GPU",
-    )
-    for check in (*load_checks.CHECKS, *rate_checks.CHECKS):
-        results.append(check.run(load_evidence, thresholds))
-    return results
+    load_evidence = evidence_of_load(record, run, former)
+    return [*results, *(check.run(load_evidence, thresholds) for check in LOAD_CHECKS)]
 
 
 def _result(result: CheckResult) -> dict[str, Any]:
@@ -270,7 +201,7 @@ def _gpu(gpu: GpuVerdict, time: Span) -> dict[str, Any]:
     record = gpu.record
     before = record.before
     checks = sum(int(phase.work.get("checks", 0)) for phase in record.phases)
-    errors = sum(int(one["errors"]) for one in record.named("stressor.mismatch"))
+    errors = load_checks.wrong_results(record)
     return {
         "uuid": record.uuid,
         "index": record.index,

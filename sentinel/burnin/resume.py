@@ -11,7 +11,8 @@ from datetime import datetime
 from typing import NoReturn
 
 from sentinel.burnin.record import PhaseRecord
-from sentinel.burnin.report import judge_run, read_run
+from sentinel.burnin.recorded_run import read_run
+from sentinel.burnin.report import judge_run
 from sentinel.burnin.run_folder import RunFolder
 from sentinel.burnin.thresholds import Thresholds
 from sentinel.burnin.verdict import Verdict

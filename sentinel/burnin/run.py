@@ -8,11 +8,12 @@ import platform
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from sentinel.burnin.recorder import LAST, XID, Recorder, sample
 from sentinel.burnin.resume import earlier_work
@@ -51,6 +52,7 @@ def run_plan(
     *,
     fail_fast: bool = False,
     resume: bool = False,
+    settings: Sequence[Mapping[str, Any]] = (),
 ) -> tuple[ExitCode, bool]:
     """Run a plan on every selected GPU until each has done it, a signal comes or ``--for`` is over.
 
@@ -61,6 +63,7 @@ def run_plan(
         sink_for: Builds the sink of the events for people, given the GPUs by UUID.
         fail_fast: Whether a GPU does no more after its first error.
         resume: Whether the folder has a run to go on with.
+        settings: What to record of the settings; see :func:`recorded_settings`.
 
     Returns:
         The supervisor's exit code, and whether nothing is stuck; see
@@ -81,8 +84,9 @@ def run_plan(
         plan, burnins = earlier_work(folder, datetime.now().astimezone(), before.counters)
         options = replace(options, config=replace(options.config, gpus=tuple(burnins)))
         _mend(folder)
+        _record_resumption(folder, settings)
     else:
-        prepare(folder, plan, before, simulated=options.simulate is not None)
+        prepare(folder, plan, before, settings, simulated=options.simulate is not None)
     config = replace(
         options.config, plan=plan, fail_fast=fail_fast, workload=plan.phases[0].workload
     )
@@ -140,14 +144,28 @@ def thinned(write: Sink) -> Sink:
     return write_some
 
 
-def prepare(folder: RunFolder, plan: Plan, before: CountersResult, *, simulated: bool) -> None:
+def prepare(
+    folder: RunFolder,
+    plan: Plan,
+    before: CountersResult,
+    settings: Sequence[Mapping[str, Any]] | None = None,
+    *,
+    simulated: bool,
+) -> None:
     """Create the folder of a new run, with its header and the counters before it.
+
+    Args:
+        folder: The folder of the run.
+        plan: What is run.
+        before: The counters of all GPUs.
+        settings: What to record of the settings, or None if they are those of a daemon.
+        simulated: Whether the GPUs are simulated.
 
     Raises:
         ConfigError: It cannot be written, or has a run already.
     """
     folder.create()
-    _write_header(folder, plan, before, simulated=simulated)
+    _write_header(folder, plan, before, settings, simulated=simulated)
     counters = [asdict(one) for one in before.counters]
     folder.write(folder.counters, {"before": counters, "pci_devices": before.pci_devices})
 
@@ -198,8 +216,21 @@ def new_folder(state: Path, plan: Plan) -> RunFolder:
     return RunFolder(path=state / "runs" / f"{now:%Y%m%d-%H%M%S}-{plan.name}")
 
 
+def _record_resumption(folder: RunFolder, settings: Sequence[Mapping[str, Any]]) -> None:
+    """Add the time and the settings of a resumption to the record."""
+    header = json.loads(folder.header.read_text())
+    started = datetime.now().astimezone().isoformat(timespec="seconds")
+    resumed = [*header.get("resumed", ()), {"started": started, "settings": list(settings)}]
+    folder.write(folder.header, {**header, "resumed": resumed})
+
+
 def _write_header(
-    folder: RunFolder, plan: Plan, before: CountersResult, *, simulated: bool
+    folder: RunFolder,
+    plan: Plan,
+    before: CountersResult,
+    settings: Sequence[Mapping[str, Any]] | None,
+    *,
+    simulated: bool,
 ) -> None:
     """Record what is run, where and with what."""
     drivers = sorted({one.driver for one in before.counters if one.driver})
@@ -213,6 +244,8 @@ def _write_header(
             "boot": boot_id(),
             "started": datetime.now().astimezone().isoformat(timespec="seconds"),
             "simulated": simulated,
+            "settings": None if settings is None else list(settings),
+            "resumed": [],
             "node": {
                 "hostname": socket.gethostname(),
                 "machine_id": _machine_id(),

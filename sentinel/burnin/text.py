@@ -10,9 +10,7 @@ from sentinel.units import format_duration
 
 def text_lines(report: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines: the verdict first, then each GPU with its reasons and what it did."""
-    run, node = report["run"], report["node"]
-    yield f"{report['verdict']}  {node['hostname']}  {run['plan']['name']}: {report['meaning']}"
-    yield f"run {run['id']}, {run['mode']}, {run['tool']} {run['version']}, driver {node['driver']}"
+    yield from _head(report)
     for gpu in report["gpus"]:
         yield ""
         serial = f", serial {gpu['serial']}" if gpu["serial"] else ""
@@ -30,6 +28,27 @@ def text_lines(report: Mapping[str, Any]) -> Iterator[str]:
         if gpu["not_tested"]:
             names = ", ".join(one.partition(":")[0] for one in gpu["not_tested"])
             yield f"            not tested: {names}"
+
+
+def format_setting(setting: Mapping[str, Any]) -> str:
+    """Format a setting that differs from the default, with where it came from."""
+    gpu = f" of GPU {setting['gpu']}" if setting["gpu"] is not None else ""
+    return f"{setting['key']}{gpu} = {setting['value']} ({setting['source']})"
+
+
+def _head(report: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what was run with which settings, and what is wrong with the node."""
+    run, node = report["run"], report["node"]
+    yield f"{report['verdict']}  {node['hostname']}  {run['plan']['name']}: {report['meaning']}"
+    yield f"run {run['id']}, {run['mode']}, {run['tool']} {run['version']}, driver {node['driver']}"
+    for setting in run["settings"] or ():
+        yield f"setting {format_setting(setting)}"
+    for resumed in run["resumed"]:
+        given = ", ".join(format_setting(one) for one in resumed["settings"])
+        yield f"resumed {resumed['started']}" + (f" with {given}" if given else "")
+    for check in report["checks"]:
+        if check["status"] in {"fail", "warn", "not tested"}:
+            yield f"node: {check['status']}: {check['id']}: {check['evidence'] or check['value']}"
 
 
 def _phase(phase: Mapping[str, Any]) -> str:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from sentinel.burnin.xid_table import XIDS
 from sentinel.errors import ConfigError
 
 SPEC = "dcgm-error-thresholds-v1"
@@ -177,6 +178,9 @@ def _xids(table: Mapping[str, Any], origin: str) -> Iterable[tuple[int, str]]:
     for key, verdict in table.items():
         if not key.isascii() or not key.isdecimal():
             raise ConfigError(f"{origin}: xids.{key} is not the number of an XID")
+        if int(key) not in XIDS:
+            known = ", ".join(str(number) for number in XIDS)
+            raise ConfigError(f"{origin}: XID {key} is not known", f"Allowed are {known}.")
         if verdict not in XID_VERDICTS:
             allowed = f"Allowed are {', '.join(XID_VERDICTS)}."
             raise ConfigError(f"{origin}: xids.{key} is {verdict!r}", allowed)

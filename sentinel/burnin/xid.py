@@ -19,6 +19,9 @@ _NVLINK5 = range(144, 151)
 #: An application error in a process of Sentinel's own is a fault once it repeats.
 _REPEATED = 2
 
+#: The id of the check.
+XID_CHECK = "xid"
+
 #: ``NVRM: Xid (PCI:0000:3b:00): 13, pid=1234, name=python, Graphics Exception ...``; the address
 #: may be followed by the instance of MIG.
 _LINE = re.compile(
@@ -203,7 +206,7 @@ def _result(
     status: Status, value: str | None, evidence: str, worst: _Judged | None = None
 ) -> CheckResult:
     return CheckResult(
-        id="xid",
+        id=XID_CHECK,
         status=status,
         value=value,
         unit="",

@@ -9,8 +9,8 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from sentinel.config.workload_spec import parse_workload
@@ -90,6 +90,7 @@ def parse_plan(table: Mapping[str, Any], source: str) -> Plan:
     spec = given.pop("spec", None)
     if spec != SPEC:
         raise ConfigError(f"{source}: spec is {spec!r}", f'Allowed is spec = "{SPEC}".')
+    cycles = _cycles(given.pop("cycles", 1), f"{source}: cycles")
     phases = given.pop("phase", None)
     if not isinstance(phases, list) or not 0 < len(phases) <= MAX_PHASES:
         raise ConfigError(f"{source}: no phases", f"Give 1 to {MAX_PHASES} tables [[phase]].")
@@ -97,9 +98,28 @@ def parse_plan(table: Mapping[str, Any], source: str) -> Plan:
         Phase(**_values(Phase, one, f"{source}: phase {number}"))
         for number, one in enumerate(phases, start=1)
     )
-    plan = Plan(phases=parsed, **_values(Plan, given, source, without={"phases"}))
+    values = _values(Plan, given, source, without={"phases"}, also=("cycles",))
+    if cycles * len(parsed) > MAX_PHASES:
+        what = f"{source}: cycles = {cycles} of {len(parsed)} phases"
+        raise ConfigError(what, f"Allowed are {MAX_PHASES} phases in all.")
+    plan = Plan(phases=tuple(_repeated(parsed, cycles)), **values)
     _check(plan, source)
     return plan
+
+
+def _cycles(value: Any, where: str) -> int:
+    """Check how often the phases are to be done."""
+    count: int = _value("int", value, where)
+    if not 1 <= count <= MAX_PHASES:
+        raise ConfigError(f"{where} = {count} is out of range", f"Allowed is 1 to {MAX_PHASES}.")
+    return count
+
+
+def _repeated(phases: tuple[Phase, ...], cycles: int) -> Iterator[Phase]:
+    """Repeat the phases; the names of more than one cycle end with its number."""
+    for cycle in range(1, cycles + 1):
+        for phase in phases:
+            yield phase if cycles == 1 else replace(phase, name=f"{phase.name}-{cycle}")
 
 
 def _check(plan: Plan, source: str) -> None:
@@ -139,16 +159,30 @@ _DURATION = "seconds, or a time such as 10m"
 
 
 def _values(
-    kind: type, table: Any, where: str, without: frozenset[str] | set[str] = frozenset()
+    kind: type,
+    table: Any,
+    where: str,
+    without: frozenset[str] | set[str] = frozenset(),
+    also: tuple[str, ...] = (),
 ) -> dict[str, Any]:
-    """Check the keys and values of a table against the fields of a dataclass."""
+    """Check the keys and values of a table against the fields of a dataclass.
+
+    Args:
+        kind: The dataclass.
+        table: The table.
+        where: Its place, for errors.
+        without: Fields that are no keys.
+        also: Keys that are no fields, and have been removed; for errors.
+    """
     if not isinstance(table, Mapping):
         raise ConfigError(f"{where} is not a table")
     known = {one.name: str(one.type) for one in fields(kind) if one.name not in without}
     values = {}
     for key, value in table.items():
         if key not in known:
-            raise ConfigError(f"{where}: {key!r} is unknown", f"Allowed are {', '.join(known)}.")
+            raise ConfigError(
+                f"{where}: {key!r} is unknown", f"Allowed are {', '.join((*known, *also))}."
+            )
         values[key] = _value(known[key], value, f"{where}: {key}")
     required = {"name", *({"workload"} if kind is Phase else ())}
     for key in sorted(required - set(values)):

@@ -49,6 +49,12 @@ class GoldenKey:
     #: The seed of the operands.
     seed: int
 
+    def __str__(self) -> str:
+        return (
+            f"{self.gpu}, {self.sms} SMs, torch {self.torch}, BLAS {self.blas}, "
+            f"{self.dtype} {self.shape}, seed {self.seed}"
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Format:

@@ -75,6 +75,18 @@ class MemoryCovered:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReferenceChecksum:
+    """A workload has computed a reference that every good GPU of its model computes bit for bit."""
+
+    #: Everything that determines the bits, as text: equal texts must mean equal checksums.
+    key: str
+    #: In hexadecimal: many JSON readers round large numbers.
+    checksum: str
+    #: The checksum that was on record before; None if there was none, or no records are kept.
+    stored: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Note:
     """The current step of the workload, for people; valid until the next one."""
 
@@ -194,6 +206,7 @@ ChildMessage = (
     | Ready
     | Progress
     | MemoryCovered
+    | ReferenceChecksum
     | Note
     | Finding
     | SelftestResult

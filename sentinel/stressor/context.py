@@ -27,6 +27,7 @@ from sentinel.protocol.stressor import (
     Note,
     Progress,
     Ready,
+    ReferenceChecksum,
     SelftestDone,
     SelftestResult,
 )
@@ -242,7 +243,9 @@ class WorkloadContext:
         self._device.begin()  # the wait for the supervisor is not part of the quantum
         self._began = time.monotonic()
 
-    def send(self, message: SelftestResult | SelftestDone | MemoryCovered) -> None:
+    def send(
+        self, message: SelftestResult | SelftestDone | MemoryCovered | ReferenceChecksum
+    ) -> None:
         """Send what a built-in workload has completed."""
         self._lease_keeper.send(message)
 

@@ -47,6 +47,10 @@ class ExampleRun:
     #: The factor of each GPU's rate.
     rates: Mapping[int, float] = field(default_factory=dict)
     screen: bool = False
+    #: By key: the value of a setting, as a flag gives it.
+    settings: Mapping[str, str] = field(default_factory=dict)
+    #: The settings of a resumption, or None if there was none.
+    resumed: Mapping[str, str] | None = None
 
     @property
     def plan(self) -> Plan:
@@ -92,6 +96,10 @@ class ExampleRun:
             "version": "1.2.3",
             "started": STARTED.isoformat(),
             "simulated": False,
+            "settings": _settings(self.settings),
+            "resumed": []
+            if self.resumed is None
+            else [{"started": STARTED.isoformat(), "settings": _settings(self.resumed)}],
             "boot": "01234567-89ab-cdef-0123-456789abcdef",
             "node": {
                 "hostname": "node-7",
@@ -244,3 +252,16 @@ class ExampleRun:
             "checks": 10,
             "errors": 0,
         }
+
+
+def _settings(values: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return settings as a run records them; that of a key with a slash is of GPU 1."""
+    return [
+        {
+            "key": key.removesuffix("/1"),
+            "value": value,
+            "source": f"--{key.removesuffix('/1')}",
+            "gpu": "1" if key.endswith("/1") else None,
+        }
+        for key, value in values.items()
+    ]

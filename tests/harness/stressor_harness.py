@@ -19,6 +19,7 @@ from sentinel.host.simulation import Registry
 from sentinel.protocol import codec
 from sentinel.protocol.shared_memory import Stamps
 from sentinel.protocol.stressor import (
+    STRESSOR_MESSAGES,
     ChildMessage,
     CreatingContext,
     Failed,
@@ -38,15 +39,6 @@ from tests.harness.timing import MACHINE_SLOWNESS, TIMEOUT_S
 
 M = TypeVar("M", CreatingContext, Failed, Finding, MemoryContention, Note, Progress, Ready)
 
-_MESSAGES: tuple[type[ChildMessage], ...] = (
-    CreatingContext,
-    Ready,
-    Progress,
-    Note,
-    Finding,
-    Failed,
-    MemoryContention,
-)
 _RENEWAL_S = 0.2
 DEFAULT = MemoryTarget(share=0.88)
 #: Modules that take most of a child's start.
@@ -132,7 +124,7 @@ class Child:
             return None
         if not data:
             return None
-        message = codec.decode(data, _MESSAGES)
+        message = codec.decode(data, STRESSOR_MESSAGES)
         self.received.append(message)
         if isinstance(message, Finding):
             self.send(FindingAck(number=message.number))

@@ -13,6 +13,7 @@ from types import ModuleType
 
 import pytest
 
+from sentinel.burnin.report import IDS
 from sentinel.cli.daemon.run import command
 from sentinel.cli.event_format import describe
 from sentinel.config.model import SETTINGS
@@ -24,6 +25,7 @@ EVENTS = ROOT / "docs" / "events.md"
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
 RELIABILITY = ROOT / "docs" / "reliability.md"
 SECURITY = ROOT / "docs" / "security.md"
+DETECTION = ROOT / "docs" / "detection.md"
 
 #: Written from measurements; the documents link to it before it exists.
 WRITTEN_LATER = ROOT / "docs" / "benchmarks.md"
@@ -198,7 +200,7 @@ def test_every_file_that_the_architecture_names_exists() -> None:
 # --- tests -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("path", "least"), [(RELIABILITY, 33), (SECURITY, 18)])
+@pytest.mark.parametrize(("path", "least"), [(RELIABILITY, 33), (SECURITY, 18), (DETECTION, 100)])
 def test_every_test_that_a_document_names_exists(path: Path, least: int) -> None:
     named = re.findall(r"`([\w/]+\.py)(?:::(\w+))?`", path.read_text())
     assert len(named) > least
@@ -216,6 +218,23 @@ def test_every_fault_has_a_number_and_a_test() -> None:
     _, _, text = RELIABILITY.read_text().partition("\n## Faults\n")
     rows = re.findall(r"^\| (\d+) \|.*::test_.*\|$", text, re.MULTILINE)
     assert [int(number) for number in rows] == [*range(1, 34)]
+
+
+def test_every_check_has_a_row_with_a_test_that_it_fails_and_one_that_it_passes() -> None:
+    _, _, text = DETECTION.read_text().partition("\n## Checks\n")
+    rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in text.splitlines()[3:]]
+    assert sorted(row[0].strip("`") for row in rows) == sorted(IDS)
+    without_a_fault = {row[0].strip("`") for row in rows if row[1] == "none: information"}
+    assert without_a_fault == {"persistence.mode", "power.limit", "throttle.power_cap"}
+    for check, bad, good, where in rows:
+        assert ".py" in bad or bad == "none: information", check
+        assert "::test_" in good, check
+        for word in where.split(", "):
+            assert word.partition(" (")[0] in KINDS_OF_PROOF, check
+
+
+#: The words of docs/detection.md for what a check is proved on.
+KINDS_OF_PROOF = {"function", "library", "simulated GPU", "CPU", "files", "kernel log", "card"}
 
 
 # --- links -----------------------------------------------------------------------------------

@@ -12,9 +12,11 @@ import click
 
 from sentinel.burnin.formats import write_reports
 from sentinel.burnin.levels import LEVELS, load_plan, plan_text
-from sentinel.burnin.report import LIMITS, judge_run, report_object
+from sentinel.burnin.own_checks import registered_checks
+from sentinel.burnin.report import IDS, LIMITS, judge_run, report_object
 from sentinel.burnin.run import STATUS_EVERY_S, new_folder, run_plan
 from sentinel.burnin.run_folder import RunFolder, find_run
+from sentinel.burnin.run_settings import recorded_settings
 from sentinel.burnin.verdict import EXIT_CODES
 from sentinel.cli.burnin_screen import Screen
 from sentinel.cli.daemon.burnin_by_daemon import (
@@ -99,7 +101,8 @@ def command(
         click.echo(plan_text(level, file), nl=False)
         return int(ExitCode.OK)
     plan, text = load_plan(level, file), plan_text(level, file)
-    thresholds = load_thresholds(limits, LIMITS)
+    registered_checks(IDS)  # a conflict is to be known before the run
+    thresholds = load_thresholds(limits, LIMITS, IDS)
     simulated = simulation.default_folder() if simulate is not None else None
     state = places(os.environ, os.getuid(), simulated).state
     if resume is not None:
@@ -139,6 +142,7 @@ def command(
             screen.sink_for,
             fail_fast=flags["fail_fast"],
             resume=resume is not None,
+            settings=recorded_settings(sources, fail_fast=flags["fail_fast"]),
         )
     run = judge_run(folder, thresholds)
     report = report_object(run)
@@ -148,6 +152,7 @@ def command(
         with contextlib.suppress(BrokenPipeError):  # the verdict is in the exit code and the files
             print_report(report, folder, as_json=flags["as_json"])
     verdict = EXIT_CODES[run.verdict]
+    clean = clean and not run.stuck
     return int(leave(code if code is ExitCode.UNKILLABLE else verdict, clean=clean))
 
 

@@ -22,7 +22,7 @@ import click
 
 from sentinel.burnin.daemon_run import record_run
 from sentinel.burnin.formats import write_reports
-from sentinel.burnin.report import LIMITS, judge_run
+from sentinel.burnin.report import IDS, LIMITS, judge_run
 from sentinel.burnin.run_folder import RunFolder, find_run
 from sentinel.burnin.text import text_lines as report_lines
 from sentinel.burnin.verdict import EXIT_CODES, Verdict
@@ -154,7 +154,7 @@ def record() -> int:
     folder = RunFolder(path=Path(given.pop("folder")))
     order = Order(folder=folder, **{**given, "gpus": tuple(given["gpus"])})
     try:
-        thresholds = load_thresholds(order.thresholds, LIMITS)
+        thresholds = load_thresholds(order.thresholds, LIMITS, IDS)
         plan = parse_plan(tomllib.loads(order.text), "the plan")
         client = connect(simulated=simulated_folder(chosen=order.simulated))
         record_run(

@@ -141,11 +141,7 @@ def _code(goldens: Goldens) -> int:
 
 
 def _line(golden: Golden) -> str:
-    key = golden.key
-    return (
-        f"{key.gpu}, {key.sms} SMs, torch {key.torch}, BLAS {key.blas}, "
-        f"{key.dtype} {key.shape}, seed {key.seed}: {golden.checksum:#x}"
-    )
+    return f"{golden.key}: {golden.checksum:#x}"
 
 
 def _rows(goldens: Iterable[Golden]) -> list[dict[str, object]]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import click
 
 from sentinel.burnin.compare import compare, compare_lines
 from sentinel.burnin.formats import FORMATS
-from sentinel.burnin.report import LIMITS, Judged, judge_run, report_object
+from sentinel.burnin.report import IDS, LIMITS, Judged, judge_run, report_object
 from sentinel.burnin.run_folder import RunFolder, find_run
 from sentinel.burnin.thresholds import Thresholds
 from sentinel.burnin.verdict import EXIT_CODES
@@ -18,6 +19,7 @@ from sentinel.cli.thresholds_file import load_thresholds
 from sentinel.cli.verdict_command import VerdictCommand
 from sentinel.errors import ConfigError, ExitCode
 from sentinel.host.paths import SIMULATED, places
+from sentinel.supervisor.bootstrap import leave
 
 
 @click.command("report", cls=VerdictCommand)
@@ -54,14 +56,16 @@ def command(
         raise click.UsageError(f"--compare cannot be combined with --{form}")
     if len(runs) > wanted or (both and len(runs) < wanted):
         raise click.UsageError("--compare needs two runs" if both else "give one run")
-    thresholds = load_thresholds(limits, LIMITS)
+    thresholds = load_thresholds(limits, LIMITS, IDS)
     found = [_judge(run, thresholds) for run in runs or (None,)]
     text = _comparison(found, form) if both else FORMATS[form](found[0], report_object(found[0]))
     if output is None:
         click.echo(text)
     else:
         _write(output, text)
-    return int(ExitCode.OK if both else EXIT_CODES[found[0].verdict])
+    code = ExitCode.OK if both else EXIT_CODES[found[0].verdict]
+    sys.stdout.flush()
+    return int(leave(code, clean=not any(one.stuck for one in found)))
 
 
 def _judge(run: str | None, thresholds: Thresholds) -> Judged:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from sentinel.host.golden_store import GoldenKey, Goldens
+from sentinel.protocol.stressor import ReferenceChecksum
 from sentinel.stressor.context import WorkloadContext
 from sentinel.stressor.verification.comparison import flip
 from sentinel.stressor.verification.diagnosis import Examiner, FindingReporter
@@ -188,14 +189,23 @@ class ResultPipeline:
         self.examiner.sums = [self.inspector.checksum(matrix) for matrix in matrices]
 
     def _check_golden(self) -> None:
-        """Compare the reference with the recorded golden checksum, if records are kept."""
-        if self._ctx.goldens is not None:
-            self._compare_golden(self._ctx.goldens)
+        """Report the checksum of the reference; compare it with the record if records are kept."""
+        key, checksum = key_of(self.product, self.seed), self.examiner.sums[-1].total
+        goldens = self._ctx.goldens
+        stored = goldens.known(key) if goldens is not None else None
+        self._ctx.send(
+            ReferenceChecksum(
+                key=str(key),
+                checksum=f"{checksum:#x}",
+                stored=None if stored is None else f"{stored:#x}",
+            )
+        )
+        if goldens is not None:
+            self._compare_golden(goldens, key, checksum)
         self.inspector.wait()  # a slow file must not count as a long quantum
 
-    def _compare_golden(self, goldens: Goldens) -> None:
-        """Compare the reference with the record of its key, or create that record."""
-        key, checksum = key_of(self.product, self.seed), self.examiner.sums[-1].total
+    def _compare_golden(self, goldens: Goldens, key: GoldenKey, checksum: int) -> None:
+        """Compare a checksum with the record of its key, or create that record."""
         goldens.record(key, checksum)
         known = goldens.known(key)
         if known is None or known == checksum or key in self._deviating:

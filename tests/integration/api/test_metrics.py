@@ -407,3 +407,18 @@ def test_without_views_the_exposition_is_unavailable(tmp_path: Path) -> None:
         status, _, body = get_metrics(api)
         assert status == 503
         assert json.loads(body)["code"] == "unavailable"
+
+
+def test_a_gpu_has_what_it_has_proved_and_its_progress_in_a_burn_in(api: ApiServer) -> None:
+    samples = scrape(api)
+    for name, value in (
+        ("verified_seconds_total", 60.0),
+        ("verified_results_total", 700.0),
+        ("burnin_phase", 3.0),
+        ("burnin_phases", 12.0),
+        ("burnin_left_seconds", 200.0),
+    ):
+        ((_, found),) = matching_samples(samples, f"sentinel_gpu_{name}", gpu="1")
+        assert found == value, name
+    ((_, last),) = matching_samples(samples, "sentinel_gpu_verified_timestamp_seconds", gpu="1")
+    assert last == pytest.approx(time.time(), abs=3600)

@@ -10,7 +10,7 @@ import pytest
 
 from sentinel.errors import ConfigError
 from sentinel.host.golden_store import Goldens
-from sentinel.protocol.stressor import FindingPlace
+from sentinel.protocol.stressor import FindingPlace, ReferenceChecksum
 from sentinel.stressor.verification.comparison import flip
 from sentinel.stressor.verification.golden import key_of
 from sentinel.stressor.verification.pipeline import ResultPipeline
@@ -73,6 +73,11 @@ def test_a_wrong_bit_in_the_last_round_of_a_seed_is_found(bench: Workbench) -> N
 # --- golden checksums ------------------------------------------------------------------------
 
 
+def checksums(bench: Workbench) -> list[ReferenceChecksum]:
+    """Select the checksums that were reported."""
+    return [one for one in bench.lease_keeper.sent if isinstance(one, ReferenceChecksum)]
+
+
 def run_count(bench: Workbench, pipeline: ResultPipeline, seeds: int, count: int) -> None:
     """Run ``count`` seeds."""
     seen: list[int] = []
@@ -102,6 +107,10 @@ def test_the_first_run_records_checksums_and_the_second_agrees(
     keys = {golden.key for golden in bench.ctx.goldens.records()}
     assert {key.dtype for key in keys} == {"bf16", "fp32"}
     assert {key.shape for key in keys} == {"16x16x16 v1"}
+    sent = checksums(bench)
+    assert {one.key for one in sent} == {str(key) for key in keys}
+    assert [one.stored is None for one in sent[:5]] == [True, True, True, False, False]
+    assert all(one.stored in {None, one.checksum} for one in sent)
     assert (bench.findings(), bench.done().errors) == ([], 0)
 
 
@@ -116,6 +125,13 @@ def test_a_deviation_from_a_golden_is_reported_once_per_seed(
     assert (finding.place, finding.seed) == (FindingPlace.GOLDEN, 2)
     assert "0x0000000000000123 is on record" in finding.detail
     assert (finding.repeated, bench.done().errors) == (1, 1)
+    assert {one.stored for one in checksums(bench) if "seed 2" in one.key} == {"0x123"}
+
+
+def test_a_checksum_is_reported_where_no_records_are_kept(bench: Workbench) -> None:
+    pipeline_of(bench)
+    (sent,) = checksums(bench)
+    assert (sent.stored, sent.checksum[:2]) == (None, "0x")
 
 
 def test_no_checksum_is_recorded_before_the_checks_are_proved(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import fields, replace
 from typing import Any
 
@@ -230,6 +231,16 @@ def test_a_counter_that_went_backwards_is_not_tested_and_says_so(field: str, che
     assert f"{field} went backwards" in found.evidence
 
 
+def test_a_rule_says_what_its_limit_counts() -> None:
+    fewer = CHECKS["pcie.width"].run(Evidence(before=replace(HEALTHY, pcie_width=8)), Thresholds())
+    assert fewer.threshold == (
+        "lanes below the maximum of GPU and slot: fail > 0; never on an idle GPU"
+    )
+    for check in CHECKS.values():
+        assert not re.search(r"[a-z]; (fail|warn) > 0$", check.default_threshold), check.id
+        assert "{" not in check.default_threshold
+
+
 def test_links_whose_counters_went_backwards_are_not_tested() -> None:
     found = run("nvlink.replays", AFTER, replace(BEFORE, nvlinks=links(replays_total=5)))
     assert found.status is Status.NOT_TESTED
@@ -364,11 +375,11 @@ def test_no_combination_of_missing_values_is_a_fault(
             assert found.status not in {Status.FAIL, Status.WARN}, found
 
 
-@pytest.mark.long
-def test_ten_thousand_healthy_gpus_raise_no_alarm() -> None:
+def no_alarm_in(nodes: int) -> None:
+    """Judge two healthy GPUs of each node twice: at one moment, and after a time."""
     dice = random.Random(20261123)
     thresholds = Thresholds()
-    for _ in range(2500):
+    for _ in range(nodes):
         node = tuple(random_healthy(dice, index) for index in range(2))
         for gpu in node:
             seconds = dice.choice((1.0, 61.0, 600.0))
@@ -383,6 +394,21 @@ def test_ten_thousand_healthy_gpus_raise_no_alarm() -> None:
                 for check in checks:
                     found = check.run(evidence, thresholds)
                     assert found.status not in {Status.FAIL, Status.WARN}, (found, gpu)
+
+
+def test_some_hundred_healthy_gpus_raise_no_alarm() -> None:
+    no_alarm_in(100)
+
+
+@pytest.mark.long
+def test_ten_thousand_healthy_gpus_raise_no_alarm() -> None:
+    no_alarm_in(2500)
+
+
+def test_a_healthy_gpu_of_an_old_driver_passes_its_check_of_all_heat() -> None:
+    old: dict[str, Any] = {"software_thermal_throttled_s": None}
+    found = run("throttle.thermal", replace(AFTER, **old), replace(BEFORE, **old))
+    assert (found.status, found.value) == (Status.PASS, 0.0)
 
 
 def test_every_value_that_a_check_names_is_one_of_the_counters() -> None:

@@ -8,20 +8,18 @@ from typing import Any
 
 import pytest
 
-from sentinel.burnin import load_checks, rate_checks
 from sentinel.burnin.check import Check, CheckResult, Status
 from sentinel.burnin.history import Former
 from sentinel.burnin.load_checks import LoadEvidence
-from sentinel.burnin.record import GpuRecord, PhaseRecord, Sample
+from sentinel.burnin.record import Checksum, GpuRecord, PhaseRecord, Sample
 from sentinel.burnin.references import Reference, load_references
+from sentinel.burnin.report import LOAD_CHECKS
 from sentinel.burnin.thresholds import Thresholds
 from sentinel.burnin.verdict import Verdict, judge_gpu, judge_node
 from sentinel.config.plan import Phase, Plan
 from sentinel.protocol.counters import Counters
 
-CHECKS: dict[str, Check[LoadEvidence]] = {
-    check.id: check for check in (*load_checks.CHECKS, *rate_checks.CHECKS)
-}
+CHECKS: dict[str, Check[LoadEvidence]] = {check.id: check for check in LOAD_CHECKS}
 STEADY = Phase(name="steady", workload="gemm", seconds=60, steady=True)
 MEMORY = Phase(name="memory", workload="memtest", passes=1)
 COPY = Phase(name="copy", workload="elementwise", seconds=5, checked=False)
@@ -49,6 +47,8 @@ class Load:
     #: Whether a stretch of the steady phase counts.
     steady: bool = True
     ended: str | None = None
+    #: The checksum that it computes, and the one on record before.
+    checksum: tuple[str, str | None] | None = ("0xa", "0xa")
     before: Counters = field(
         default_factory=lambda: Counters(
             uuid="GPU-0",
@@ -97,6 +97,9 @@ class Load:
             after=self.before,
             events=[{"at": 1.0, **event} for event in self.events],
             ended=self.ended,
+            checksums=[Checksum(key="bf16", checksum=self.checksum[0], stored=self.checksum[1])]
+            if self.checksum
+            else [],
         )
 
 
@@ -112,9 +115,12 @@ def result(
     peers: list[Load] | None = None,
     former: list[Former] | None = None,
 ) -> CheckResult:
+    records = [one.record() for one in (load, *(peers or []))]
+    for index, one in enumerate(records):
+        one.uuid, one.index = f"GPU-{index}", index
     evidence = LoadEvidence(
-        record=load.record(),
-        peers=[one.record() for one in [load, *(peers or [])]],
+        record=records[0],
+        peers=records,
         references=(REFERENCE,),
         former=FORMER if former is None else former,
         model="NVIDIA H200",
@@ -132,6 +138,8 @@ FAILED = {
     "load.margin": Load(temperature_margin_c=-1),
     "results.wrong": Load(events=[MISMATCH]),
     "results.finding": Load(events=[FINDING]),
+    "golden.stored": Load(checksum=("0xb", "0xa")),
+    "golden.peers": Load(checksum=("0xb", None)),
     "gpu.hang": Load(events=[HANG, HANG]),
     "load.temperature": Load(temperature_c=88),
     "load.memory_temperature": Load(memory_temperature_c=96),
@@ -157,6 +165,8 @@ UNTESTED = {
     "memory.covered": Load(share=None),
     "results.wrong": Load(checks=0),
     "results.finding": Load(checks=0),
+    "golden.stored": Load(checksum=("0xa", None)),
+    "golden.peers": Load(checksum=None),
     "load.temperature": Load(temperature_c=None),
     "load.power": Load(steady=False),
     "load.memory_clock": Load(memory_clock_mhz=None),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sentinel.burnin.record import GpuRecord, load
-from sentinel.burnin.report import read_run
+from sentinel.burnin.recorded_run import read_run
 from sentinel.burnin.run_folder import RunFolder, plan_object
 from sentinel.config.plan import Phase, Plan
 from sentinel.errors import ConfigError
@@ -105,3 +105,10 @@ def test_an_invalid_event_is_an_error_that_names_the_run(line: bytes, tmp_path: 
     folder.events.write_bytes(json.dumps(STARTED).encode() + b"\n" + line + b"\n")
     with pytest.raises(ConfigError, match=str(tmp_path)):
         read_run(folder)
+
+
+def test_a_probe_that_was_replaced_names_no_gpu() -> None:
+    plan = Plan(name="test", phases=(Phase(name="one", workload="gemm", seconds=1),))
+    start = {"event": "sentinel.started", "at": 0.0, "gpus": [{"uuid": "GPU-0", "index": 0}]}
+    replaced = {"event": "probe.ready", "at": 1.0, "driver": "580", "gpus": 1}
+    assert list(load(plan, [start, replaced], [])) == ["GPU-0"]

@@ -108,6 +108,10 @@ def test_a_file_replaces_limits_and_the_result_names_it() -> None:
         ),
         (f"spec = '{SPEC}'\n[xids]\n63 = 'maybe'", ("xids.63", "'maybe'", "fail, warn, pass")),
         (f"spec = '{SPEC}'\n[xids]\nten = 'fail'", ("xids.ten",)),
+        (
+            f"spec = '{SPEC}'\n[xids]\n999 = 'fail'",
+            ("XID 999 is not", "Allowed are 8, "),
+        ),
     ],
 )
 def test_a_mistake_names_the_file_the_key_and_what_is_allowed(

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sentinel.burnin.levels import LEVELS, level_text, load_plan
-from sentinel.config.plan import SPEC, Phase, parse_plan
+from sentinel.config.plan import SPEC, Phase, Plan, parse_plan
 from sentinel.errors import ConfigError
 
 ONE = '[[phase]]\nname = "a"\nworkload = "gemm"\nseconds = 1\n'
 
 
-def parse(text: str) -> object:
+def parse(text: str) -> Plan:
     return parse_plan(tomllib.loads(f'spec = "{SPEC}"\nname = "mine"\n{text}'), "plan.toml")
 
 
@@ -40,6 +40,27 @@ def test_a_hash_changes_with_anything_that_is_asked_for() -> None:
     hashes = {load_plan(name, None).hash for name in LEVELS}
     assert len(hashes) == len(LEVELS)
     assert load_plan("screen", None).hash == load_plan("screen", None).hash
+
+
+def test_cycles_repeat_the_phases_and_number_them() -> None:
+    other = '[[phase]]\nname = "b"\nworkload = "memtest"\npasses = 1\n'
+    plan = parse("cycles = 3\n" + ONE + other)
+    assert [phase.name for phase in plan.phases] == ["a-1", "b-1", "a-2", "b-2", "a-3", "b-3"]
+    assert plan.seconds == 3
+    by_hand = "".join(
+        one.replace('"a"', f'"a-{cycle}"').replace('"b"', f'"b-{cycle}"')
+        for cycle in (1, 2, 3)
+        for one in (ONE, other)
+    )
+    assert plan == parse(by_hand)
+
+
+def test_one_cycle_is_the_plan_without_the_key_and_its_hash_stays() -> None:
+    assert parse("cycles = 1\n" + ONE).hash == parse(ONE).hash == "f2286c6968d3a426"
+    soak = load_plan("soak", None)
+    assert len(soak.phases) == 96
+    assert (soak.phases[0].name, soak.phases[-1].name) == ("memory-1", "cool-down-8")
+    assert soak.hash == "88eb7c650c6f3667", "as with eight cycles by hand"
 
 
 def test_a_plan_may_come_from_a_file(tmp_path: Path) -> None:
@@ -66,6 +87,15 @@ def test_a_plan_may_come_from_a_file(tmp_path: Path) -> None:
         ('[[phase]]\nname = "a"\nworkload = "gemm"\npasses = 1\nsteady = true', "no seconds"),
         (ONE.replace("= 1", "= 1e9"), "out of range"),
         (ONE.replace('"gemm"', '""'), "workload = '' is not allowed"),
+        ("cycles = 0\n" + ONE, "cycles = 0 is out of range"),
+        ("cycles = 1001\n" + ONE, "cycles = 1001 is out of range"),
+        ("cycles = -1\n" + ONE, "cycles = -1 is not allowed"),
+        ('cycles = "2"\n' + ONE, "cycles = '2' is not a whole number"),
+        ("cycles = true\n" + ONE, "cycles = True is not a whole number"),
+        ("cycles = 600\n" + ONE + ONE.replace('"a"', '"b"'), "cycles = 600 of 2 phases"),
+        ("cycles = 2\n" + ONE.replace("= 1", '= "300d"'), "it takes more than"),
+        ("cycles = 2\n" + ONE + ONE.replace('"a"', '"a-1"') + ONE, "two phases are called 'a-1'"),
+        ("cycels = 2\n" + ONE, "max_failures, cycles"),
     ],
 )
 def test_a_wrong_plan_names_the_key_and_the_file(text: str, error: str) -> None:

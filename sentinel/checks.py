@@ -1,0 +1,46 @@
+"""Everything that the author of a check imports; ``docs/checks.md`` describes it.
+
+A check runs in a process of its own after a run, on what the run has recorded.
+"""
+
+from sentinel.burnin.check import (
+    Judgement,
+    Severity,
+    Status,
+    by_limits,
+    not_applicable,
+    untested,
+)
+from sentinel.burnin.load_checks import LoadEvidence
+from sentinel.burnin.own_check import GpuCheck, NodeCheck, RunEvidence
+from sentinel.burnin.record import Checksum, GpuRecord, Interruption, PhaseRecord, Sample
+from sentinel.burnin.thresholds import Limit, Limits, above, at_least, at_most, below
+from sentinel.config.plan import Phase, Plan
+from sentinel.protocol.counters import Counters
+
+__all__ = [
+    "Checksum",
+    "Counters",
+    "GpuCheck",
+    "GpuRecord",
+    "Interruption",
+    "Judgement",
+    "Limit",
+    "Limits",
+    "LoadEvidence",
+    "NodeCheck",
+    "Phase",
+    "PhaseRecord",
+    "Plan",
+    "RunEvidence",
+    "Sample",
+    "Severity",
+    "Status",
+    "above",
+    "at_least",
+    "at_most",
+    "below",
+    "by_limits",
+    "not_applicable",
+    "untested",
+]

@@ -1,0 +1,232 @@
+"""Checks of other packages: the example, and some that fail in every way that one may."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tomllib
+from dataclasses import replace
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sentinel.burnin.check import CheckResult, Status
+from sentinel.burnin.own_checks import judge_by_own_checks, own_limits, registered_checks
+from sentinel.burnin.report import IDS, LIMITS, judge_run
+from sentinel.burnin.thresholds import Thresholds, below, parse
+from sentinel.burnin.verdict import Verdict
+from sentinel.diagnostics.one_shot import Timeouts
+from sentinel.errors import ConfigError
+from tests.harness.example_run import ExampleRun, uuid
+from tests.harness.judged_run import report_of
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "sentinel-check-site"
+SHORT = Timeouts(opening=60.0, call=1.0)
+DEFAULT = Thresholds()
+
+
+def register(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, **checks: str) -> None:
+    """Install the metadata of a package; a spawned child inherits the import path."""
+    info = folder / name / f"{name}-0.1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1.0\n")
+    rows = "\n".join(f"{key} = {place}" for key, place in checks.items())
+    (info / "entry_points.txt").write_text(f"[sentinel.checks]\n{rows}\n")
+    monkeypatch.syspath_prepend(str(info.parent))
+
+
+@pytest.fixture
+def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Register the checks of the example."""
+    project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["project"]
+    register(tmp_path, monkeypatch, "site_checks", **project["entry-points"]["sentinel.checks"])
+    monkeypatch.syspath_prepend(str(EXAMPLE / "src"))
+
+
+def results_of(report: dict[str, Any], check: str) -> list[dict[str, Any]]:
+    """Select the results of a check, of all GPUs and of the node."""
+    rows = [*report["checks"], *(one for gpu in report["gpus"] for one in gpu["checks"])]
+    return [one for one in rows if one["id"] == check]
+
+
+# --- the example -----------------------------------------------------------------------------
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("example")
+def test_the_checks_of_the_example_are_part_of_the_verdict(tmp_path: Path) -> None:
+    report = report_of(ExampleRun(), tmp_path / "good")
+    assert report["verdict"] == "PASS"
+    assert [one["status"] for one in results_of(report, "site.clock_drop")] == ["pass", "pass"]
+    (firmware,) = results_of(report, "site.same_firmware")
+    assert (firmware["status"], firmware["value"]) == ("pass", 1)
+    assert firmware["source"] == "our acceptance test, 2026 (site_checks 0.1.0)"
+    assert firmware["threshold"] == "warn > 1"
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("example")
+def test_the_checks_of_the_example_find_their_faults(tmp_path: Path) -> None:
+    folder = ExampleRun(seconds=300.0).write(tmp_path / "run")
+    # The clock of GPU 1 drops by a fifth in the second half of the run's steady phase.
+    lines = []
+    for line in folder.samples.read_text().splitlines():
+        late = '"at": 11' in line and line.split('"at": ')[1] > "1145"
+        lines.append(line.replace('"sm_clock_mhz": 17', '"sm_clock_mhz": 12') if late else line)
+    folder.samples.write_text("\n".join(lines) + "\n")
+    counters = folder.counters.read_text()
+    folder.counters.write_text(counters.replace("96.00.00.00.01", "96.00.00.00.02", 1))
+    judged = judge_run(folder, Thresholds())
+    assert judged.verdict is Verdict.FAIL
+    for gpu in judged.gpus:
+        (drop,) = [one for one in gpu.results if one.id == "site.clock_drop"]
+        assert drop.status is Status.FAIL, drop
+        assert drop.action.startswith("CHECK_MECHANICALS")
+    (firmware,) = [one for one in judged.node if one.id == "site.same_firmware"]
+    assert (firmware.status, firmware.value) == (Status.WARN, 2)
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("example")
+def test_a_file_of_thresholds_changes_the_limits_of_a_package(tmp_path: Path) -> None:
+    known = {**LIMITS, **own_limits(registered_checks(IDS))}
+    assert known["site.clock_drop"]["fail"] == below(0.85)
+    text = """
+spec = "dcgm-error-thresholds-v1"
+[common_thresholds."site.clock_drop.warn".LT]
+value = 2.0
+"""
+    thresholds = parse(text, "mine.toml", known)
+    judged = judge_run(ExampleRun().write(tmp_path / "run"), thresholds)
+    for gpu in judged.gpus:
+        (drop,) = [one for one in gpu.results if one.id == "site.clock_drop"]
+        assert (drop.status, drop.source) == (Status.WARN, "mine.toml (site_checks 0.1.0)")
+        assert drop.threshold == "fail < 0.85, warn < 2"
+
+
+@pytest.mark.long
+def test_the_installed_example_is_found_by_the_command(tmp_path: Path) -> None:
+    source = shutil.copytree(EXAMPLE, tmp_path / "source")  # the build writes into its folder
+    installed = tmp_path / "installed"
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    offline = ["--no-deps", "--no-build-isolation", "--target", str(installed)]
+    subprocess.run([*pip, *offline, str(source)], check=True)
+    folder = ExampleRun().write(tmp_path / "run")
+    root = str(Path(__file__).parents[3])
+    done = subprocess.run(
+        [sys.executable, "-m", "sentinel", "report", "--json", str(folder.path)],
+        env={"PYTHONPATH": f"{root}:{installed}", "PATH": "/usr/bin", "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count('"id": "site.clock_drop"') == 2
+
+
+# --- checks that fail ------------------------------------------------------------------------
+
+
+def judge_bad(
+    tmp_path: Path, name: str, place: str = "", thresholds: Thresholds = DEFAULT
+) -> tuple[list[CheckResult], tuple[CheckResult, ...]]:
+    """Judge a run by one bad check; return the results of both GPUs, and those of the node."""
+    entry = EntryPoint(f"bad.{name}", place or f"bad_checks:{name}", "sentinel.checks")
+    folder = ExampleRun(seconds=9.0).write(tmp_path / "run")
+    found = judge_by_own_checks([entry], folder.path, [uuid(0), uuid(1)], thresholds, SHORT)
+    return [one for gpu in found.gpus.values() for one in gpu], found.node
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("raises", "its judgement raised ValueError: GPU 0 is not mine"),
+        ("crashes", "its judgement crashed the process (SIGSEGV)"),
+        ("not_a_number", "its value is nan"),
+        ("not_a_judgement", "AttributeError"),
+    ],
+)
+def test_a_check_that_fails_has_not_tested_anything(tmp_path: Path, name: str, why: str) -> None:
+    gpus, node = judge_bad(tmp_path, name)
+    assert [one.status for one in gpus] == [Status.NOT_TESTED] * 2
+    assert why in gpus[0].evidence
+    assert node == ()
+
+
+@pytest.mark.long
+def test_a_check_that_hangs_on_one_gpu_keeps_its_results_of_others(tmp_path: Path) -> None:
+    gpus, _ = judge_bad(tmp_path, "hangs")
+    assert [one.status for one in gpus] == [Status.FAIL, Status.NOT_TESTED]
+    assert gpus[1].evidence == "its judgement did not return within 1 s"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("place", "why"),
+    [
+        ("bad_checks:not_a_check", "is a int, not a GpuCheck or NodeCheck"),
+        ("bad_checks:raises", "its id is 'bad.raises'; its entry point is called 'bad.other'"),
+        ("bad_checks:missing", "AttributeError"),
+        ("no_such_module:check", "ModuleNotFoundError"),
+        ("bad_workloads.failing_import:x", "Error"),
+        ("bad_workloads.crashing_import:x", "its import crashed the process"),
+    ],
+)
+def test_a_check_that_cannot_be_imported_is_not_tested_and_says_why(
+    tmp_path: Path, place: str, why: str
+) -> None:
+    gpus, (node,) = judge_bad(tmp_path, "other", place)
+    assert gpus == []
+    assert (node.id, node.status) == ("bad.other", Status.NOT_TESTED)
+    assert why in node.evidence
+
+
+@pytest.mark.long
+def test_what_a_check_prints_is_not_in_the_report(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    gpus, _ = judge_bad(tmp_path, "prints")
+    assert [(one.status, one.value) for one in gpus] == [(Status.PASS, 7)] * 2
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert "not a report" in err
+    higher = replace(below(6), origin="mine.toml")
+    file = Thresholds(replaced={"bad.prints": {"fail": higher}}, origin="mine.toml")
+    shutil.rmtree(tmp_path / "run")
+    gpus, _ = judge_bad(tmp_path, "prints", thresholds=file)
+    assert [one.status for one in gpus] == [Status.WARN] * 2
+
+
+# --- ids -------------------------------------------------------------------------------------
+
+
+def test_a_check_that_is_registered_twice_is_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(tmp_path, monkeypatch, "one_package", **{"site.fans": "bad_checks:raises"})
+    assert [entry.name for entry in registered_checks(IDS)] == ["site.fans"]
+    register(tmp_path, monkeypatch, "another", **{"site.fans": "bad_checks:hangs"})
+    with pytest.raises(ConfigError) as error:
+        registered_checks(IDS)
+    assert "'site.fans' of one_package 0.1.0 is also one of another 0.1.0" in error.value.what
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("results.wrong", "Sentinel has a check of that id"),
+        ("node.inventory", "Sentinel has a check of that id"),
+        ("fans", "its entry point has no valid id"),
+        ("Site.Fans", "its entry point has no valid id"),
+    ],
+)
+def test_an_id_that_is_taken_or_malformed_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, why: str
+) -> None:
+    register(tmp_path, monkeypatch, "one_package", **{name: "bad_checks:raises"})
+    with pytest.raises(ConfigError, match=why):
+        registered_checks(IDS)

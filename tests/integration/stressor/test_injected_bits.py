@@ -1,0 +1,58 @@
+"""100 of 100 bits that flip in a result, an input or the reference are found, where they are.
+
+Those in memory are in test_memtest.py.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from sentinel.protocol.stressor import FindingPlace
+from sentinel.stressor.verification.comparison import flip
+from tests.harness.pipeline_harness import newest, pipeline_bench, pipeline_of
+from tests.harness.workload_harness import Workbench
+
+#: A stressor describes 64 findings and counts the rest, so two of them share the 100.
+BATCHES, TRIALS = 2, 50
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("dtype", ["bf16", "fp32", "int8"])
+@pytest.mark.parametrize("place", ["result", "left", "right", "reference"])
+def test_every_injected_bit_is_found_with_its_place(tmp_path: Path, place: str, dtype: str) -> None:
+    draw = random.Random(f"{place} {dtype}")
+    for batch in range(BATCHES):
+        with pipeline_bench(tmp_path / str(batch)) as bench:
+            inject(bench, place, dtype, draw)
+
+
+def inject(bench: Workbench, place: str, dtype: str, draw: random.Random) -> None:
+    """Flip a bit at a time, and require one finding for each."""
+    pipeline = pipeline_of(bench, dtype)
+    product = pipeline.product
+    injected = []
+    for trial in range(TRIALS):
+        pipeline.begin_seed(seed=trial % 4 + 1)
+        for _ in range(draw.randrange(1, 4)):
+            assert pipeline.step()
+        matrix = {
+            "result": newest(pipeline),
+            "left": product.inputs[0],
+            "right": product.inputs[1],
+            "reference": product.reference,
+        }[place]
+        element = draw.randrange(matrix.numel())
+        bit = draw.randrange(8 * matrix.element_size())
+        flip(matrix, element, bit)
+        injected.append((product.coordinates(matrix, element), bit))
+        assert pipeline.finish_seed()
+    found = bench.findings()
+    wanted = {"result": FindingPlace.RESULT, "reference": FindingPlace.REFERENCE}
+    assert [one.place for one in found] == [wanted.get(place, FindingPlace.INPUT)] * TRIALS
+    for finding, (first, bit) in zip(found, injected, strict=True):
+        assert (finding.count, finding.first) == (1, first)
+        assert [number for number, times in enumerate(finding.bits) if times] == [bit]
+    assert bench.done().errors == TRIALS

@@ -1,0 +1,243 @@
+"""100 of 100 injected faults of each kind are found, and healthy GPUs raise no alarm.
+
+The records are invented, with noise from a fixed seed; bits are flipped in test_injected_bits.py.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+
+from sentinel.burnin.check import CheckResult, Evidence, Status
+from sentinel.burnin.counter_checks import MOMENT_CHECKS
+from sentinel.burnin.growth_checks import GROWTH_CHECKS
+from sentinel.burnin.history import Former
+from sentinel.burnin.load_checks import LoadEvidence
+from sentinel.burnin.record import GpuRecord, PhaseRecord, Sample, load
+from sentinel.burnin.references import Reference
+from sentinel.burnin.report import LOAD_CHECKS
+from sentinel.burnin.thresholds import Thresholds
+from sentinel.config.model import Config
+from sentinel.config.plan import Phase, Plan
+from sentinel.protocol.counters import Counters
+from sentinel.supervisor.event_log import event_object
+from sentinel.testing import World
+from tests.harness.healthy_counters import HEALTHY, later, random_healthy
+
+TRIALS = 100
+BAD = {Status.FAIL, Status.WARN}
+STEADY = Phase(name="steady", workload="gemm", seconds=30, steady=True)
+DEFAULT = Thresholds()
+#: One instance each of a normal noise: of rates and power as a share, of temperatures in degrees.
+RATE_NOISE, HEAT_NOISE = 0.005, 2.0
+RATE = 600e12
+
+
+def gpu(
+    draw: random.Random, index: int, speed: float = 1.0, changed: Mapping[str, Any] | None = None
+) -> GpuRecord:
+    """Record half a minute of a GPU under load, with noise; ``changed`` are constant readings."""
+    heat = draw.gauss(62.0, HEAT_NOISE)
+    own = speed * draw.gauss(1.0, RATE_NOISE)
+    telemetry, reports = [], []
+    for at in range(30):
+        values = {
+            "power_w": min(700.0, draw.gauss(690.0, 690.0 * RATE_NOISE)),
+            "power_limit_w": 700.0,
+            "temperature_c": round(draw.gauss(heat, 0.7)),
+            "memory_temperature_c": round(draw.gauss(heat + 8, 0.7)),
+            "temperature_margin_c": round(draw.gauss(87 - heat, 0.7)),
+            "memory_clock_mhz": 3201,
+            "sm_clock_mhz": round(draw.gauss(1700, 20)),
+            "pcie_generation": 5,
+            "pcie_width": 16,
+        }
+        telemetry.append(Sample(at=float(at), values={**values, **(changed or {})}))
+        flops = RATE * own * draw.gauss(1.0, RATE_NOISE)
+        reports.append(Sample(at=float(at), values={"seconds": 1.0, "flops": flops, "bytes": 0.0}))
+    before = replace(HEALTHY, index=index, uuid=f"GPU-{index}")
+    work = {"seconds": 30.0, "longest": 30.0, "checks": 1000, "errors": 0}
+    phase = PhaseRecord(
+        phase=STEADY,
+        spans=[(0.0, 30.0)],
+        work=work,
+        stretches=[(0.0, 30.0)],
+        telemetry=telemetry,
+        reports=reports,
+    )
+    return GpuRecord(uuid=f"GPU-{index}", index=index, phases=[phase], before=before, after=before)
+
+
+def judged(draw: random.Random, record: GpuRecord, peers: list[GpuRecord]) -> list[CheckResult]:
+    """Judge the load of a GPU against its peers, its own past and a reference."""
+    former = [
+        Former(
+            run=str(day),
+            rate=RATE / 1e12 * draw.gauss(1.0, RATE_NOISE),
+            temperature_c=62.0,
+            power_limit_w=700.0,
+            vbios=HEALTHY.vbios,
+        )
+        for day in range(5)
+    ]
+    reference = Reference(
+        workload="gemm", unit="TFLOP/s", median=RATE / 1e12, n=2, state="warm", source="a test"
+    )
+    evidence = LoadEvidence(
+        record=record, peers=[record, *peers], references=(reference,), former=former
+    )
+    return [check.run(evidence, DEFAULT) for check in LOAD_CHECKS]
+
+
+def alarms(results: list[CheckResult]) -> set[str]:
+    """Select the checks that warn or fail."""
+    return {one.id for one in results if one.status in BAD}
+
+
+# --- no false alarm --------------------------------------------------------------------------
+
+
+def no_alarm_in(nodes: int) -> None:
+    """Judge the load of eight healthy GPUs of each node."""
+    draw = random.Random(20261124)
+    for node in range(nodes):
+        records = [gpu(draw, index) for index in range(8)]
+        for one in records:
+            found = judged(draw, one, [other for other in records if other is not one])
+            assert alarms(found) == set(), (node, [r for r in found if r.status in BAD])
+
+
+def test_some_hundred_healthy_loads_raise_no_alarm() -> None:
+    no_alarm_in(25)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_ten_thousand_healthy_loads_raise_no_alarm() -> None:
+    no_alarm_in(1250)
+
+
+# --- every fault -----------------------------------------------------------------------------
+
+
+@pytest.mark.long
+def test_every_slowed_gpu_is_found_and_no_other_is_accused() -> None:
+    draw = random.Random(1)
+    for _ in range(TRIALS):
+        speed = draw.uniform(0.4, 0.88)
+        slow, peers = gpu(draw, 0, speed), [gpu(draw, index) for index in range(1, 8)]
+        results = {one.id: one.status for one in judged(draw, slow, peers)}
+        assert results["rate.peers"] is Status.FAIL, speed
+        assert results["rate.history"] is Status.FAIL, speed
+        other = judged(draw, peers[0], [slow, *peers[1:]])
+        assert alarms(other) == set()
+
+
+@pytest.mark.long
+def test_every_narrower_or_slower_link_is_found() -> None:
+    draw = random.Random(2)
+    for _ in range(TRIALS):
+        changed = draw.choice(
+            [
+                {"pcie_width": draw.choice((1, 2, 4, 8))},
+                {"pcie_generation": draw.randrange(1, 5)},
+                {"pcie_width": 8, "pcie_generation": 3},
+            ]
+        )
+        results = judged(draw, gpu(draw, 0, changed=changed), [])
+        assert alarms(results) == {"load.pcie"}, changed
+
+
+def after_a_run(draw: random.Random) -> tuple[Counters, Counters]:
+    """Draw the counters of a healthy GPU before and after ten minutes."""
+    before = replace(random_healthy(draw), reasons=("sw_power_cap",))
+    return before, later(draw, before, 600.0)
+
+
+def counter_alarms(before: Counters, after: Counters) -> set[str]:
+    """Run every check of the counters; select those that fail or warn."""
+    evidence = Evidence(before=before, after=after, seconds=600.0, node=(before,))
+    checks = (*MOMENT_CHECKS, *GROWTH_CHECKS)
+    return alarms([check.run(evidence, DEFAULT) for check in checks])
+
+
+@pytest.mark.long
+def test_every_lost_gpu_is_found() -> None:
+    draw = random.Random(3)
+    for _ in range(TRIALS):
+        before, after = after_a_run(draw)
+        gone = Counters(uuid=before.uuid, index=0, name=before.name, at=after.at, lost="gone")
+        assert counter_alarms(before, gone) == {"gpu.lost"}
+        assert "gpu.lost" in counter_alarms(gone, after)
+
+
+#: By field: the smallest and the largest growth, and the check that finds it.
+RISES: dict[str, tuple[float, float, str]] = {
+    "ecc_uncorrected_total": (1, 1000, "ecc.uncorrected_new"),
+    "ecc_uncorrected_lifetime_total": (1, 1000, "ecc.uncorrected_lifetime_new"),
+    "ecc_corrected_total": (11, 10**6, "ecc.corrected_new"),
+    "sram_uncorrected_lifetime_total": (1, 100, "memory.sram_uncorrected_new"),
+    "remapped_uncorrected_total": (1, 8, "memory.remapped_uncorrected_new"),
+    "remapped_corrected_total": (1, 8, "memory.remapped_corrected_new"),
+    "hardware_thermal_throttled_s": (0.001, 600.0, "throttle.hardware_thermal"),
+    "power_brake_throttled_s": (0.001, 600.0, "throttle.power_brake"),
+    "software_thermal_throttled_s": (3.01, 600.0, "throttle.software_thermal"),
+    "pcie_replays_total": (81, 10**6, "pcie.replays"),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", RISES)
+def test_every_counter_that_rises_is_found(name: str) -> None:
+    assert name in {one.name for one in fields(Counters)}
+    least, most, check = RISES[name]
+    draw = random.Random(name)
+    for _ in range(TRIALS):
+        before, after = after_a_run(draw)
+        first: Any = getattr(before, name) or 0
+        whole = isinstance(least, int)
+        rise = draw.randint(int(least), int(most)) if whole else draw.uniform(least, most)
+        known: dict[str, Any] = {name: first}
+        changed: dict[str, Any] = {name: first + rise}
+        before = replace(before, **known)
+        assert check in counter_alarms(before, replace(after, **changed)), (first, rise)
+
+
+def hung(draw: random.Random) -> GpuRecord:
+    """Run a plan in a world in which a stressor hangs twice; build the record of its GPU."""
+    plan = Plan(name="test", phases=(Phase(name="gemm", workload="gemm", seconds=100),))
+    world = World(gpus=1)
+    world.at(0).checks = 10
+    supervisor = world.supervisor(Config(rearm=1.0, rearm_longest=1.0, plan=plan))
+
+    def works() -> bool:
+        child = world.at(0).child
+        return child is not None and child.stage == 3 and not child.unresponsive
+
+    for _ in range(2):
+        world.run(supervisor, works)
+        until = world.now + draw.uniform(0.0, 30.0)
+        world.run(supervisor, lambda until=until: world.now >= until)  # type: ignore[misc]
+        child = world.at(0).child
+        assert child is not None
+        child.unresponsive = True
+        count = len(world.events("stressor.failed"))
+        failed: Callable[[], bool] = lambda n=count: len(world.events("stressor.failed")) > n  # type: ignore[misc]  # noqa: E731
+        world.run(supervisor, failed)
+    events = [event_object(one, {"GPU-0": world.at(0).gpu}) for one in world.published]
+    return load(plan, events, [])["GPU-0"]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_every_hang_is_found() -> None:
+    (check,) = [one for one in LOAD_CHECKS if one.id == "gpu.hang"]
+    draw = random.Random(5)
+    for _ in range(TRIALS):
+        record = hung(draw)
+        found = check.run(LoadEvidence(record=record), DEFAULT)
+        assert (found.status, found.value) == (Status.FAIL, 2), found
