@@ -46,6 +46,13 @@ def check_range(flag: str, value: int, least: int, most: int) -> None:
         raise ConfigError(f"{flag}: {value} is out of range", f"allowed is from {least} to {most}")
 
 
+#: Adds the argument ``plan``: a level or a file, whose plan each GPU goes through again and again.
+plan_option = click.option(
+    "--plan",
+    metavar="LEVEL|FILE",
+    help="Go through this burn-in plan again and again, instead of one workload.",
+)
+
 #: Adds the argument ``text``: whether to print text instead of JSON.
 log_format = click.option(
     "--log-format",

@@ -383,8 +383,9 @@ class Config:
     drained: bool = False
     #: Publish an event whenever another rule decides about a GPU.
     explain: bool = False
-    #: What each GPU does, instead of one workload for ever.
+    #: What each GPU does instead of one workload for ever, and whether it begins that again.
     plan: Plan | None = None
+    repeat: bool = False
     #: A GPU on which an error was found does no more of the plan.
     fail_fast: bool = False
     #: The configuration of single GPUs, by UUID; read it through :meth:`of`.

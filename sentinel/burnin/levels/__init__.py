@@ -37,6 +37,15 @@ def plan_text(level: str, file: Path | None) -> str:
         raise ConfigError(f"--plan {file} cannot be read: {error}") from None
 
 
+def find_plan(name: str) -> Plan:
+    """Load a plan by the name of a level, or by the path of a file.
+
+    Raises:
+        ConfigError: As for :func:`load_plan`.
+    """
+    return load_plan(name, None) if name in LEVELS else load_plan("", Path(name))
+
+
 def load_plan(level: str, file: Path | None) -> Plan:
     """Load a plan: that of a file, or of a level.
 

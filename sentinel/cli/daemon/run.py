@@ -11,9 +11,10 @@ from typing import TextIO, cast
 import click
 
 from sentinel.cli.event_format import text_lines, wants_colour
-from sentinel.cli.setting_options import log_format, settings, simulate_option
+from sentinel.cli.setting_options import log_format, plan_option, settings, simulate_option
+from sentinel.config.model import Config
 from sentinel.config.sources import Sources, as_values, checked
-from sentinel.errors import ExitCode
+from sentinel.errors import ConfigError, ExitCode
 from sentinel.host import simulation
 from sentinel.host.import_stubs import without_rich
 from sentinel.host.log_file import RotatingLog
@@ -40,16 +41,20 @@ with without_rich():  # only here: a program that embeds a supervisor may need r
 @click.option("--explain", is_flag=True, help="Report for each GPU which rule decides.")
 @click.option("--no-api", is_flag=True, help="Open no socket; only signals control this process.")
 @click.option("--daemon", is_flag=True, hidden=True)  # how `sentinel start` starts it
+@plan_option
 @log_format
 def command(
     sources: Sources,
     simulate: int | None,
+    plan: str | None,
     text: bool,  # noqa: FBT001 - click passes options by name
     **flags: bool,
 ) -> int:
     """Occupy every idle GPU until Ctrl+C, and yield it as soon as a foreign process appears."""
     dry_run, explain, monitor = flags["dry_run"], flags["explain"], flags["monitor"]
     config = replace(checked(sources), dry_run=dry_run or monitor, drained=monitor, explain=explain)
+    if plan is not None:
+        config = with_plan(config, plan, sources)
     options = Options(config=config, overrides=sources.overrides, simulate=simulate)
     if flags["list_"]:
         survey_format.print_gpus(survey.inventory(options), text=text)
@@ -67,6 +72,26 @@ def command(
     prepare(serve.places)
     with RotatingLog(serve.places.log, stderr_file=sys.stderr.fileno()) as log:
         return int(bootstrap.supervise(options, _sink_for(cast("TextIO", log), text=False)))
+
+
+def with_plan(config: Config, plan: str, sources: Sources) -> Config:
+    """Return settings with which each GPU goes through a plan again and again.
+
+    Args:
+        config: The settings.
+        plan: A level or a file.
+        sources: Where the settings come from.
+
+    Raises:
+        ConfigError: There is no such plan, or a workload is given, too.
+    """
+    from sentinel.burnin.levels import find_plan  # slow to import
+
+    given = sources.given.get("workload")
+    if given is not None and given.source == "--workload":
+        raise ConfigError("--workload cannot be combined with --plan, which names the workloads")
+    chosen = find_plan(plan)
+    return replace(config, plan=chosen, repeat=True, workload=chosen.phases[0].workload)
 
 
 def _serve(sources: Sources, simulate: int | None, *, detached: bool) -> Serve:

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import click
 
+from sentinel.burnin.levels import LEVELS
+from sentinel.cli.daemon.run import with_plan
 from sentinel.cli.json_output import print_json
-from sentinel.cli.setting_options import settings, simulate_option
+from sentinel.cli.setting_options import plan_option, settings, simulate_option
 from sentinel.client import connect
 from sentinel.config.model import SETTINGS
 from sentinel.config.sources import Sources, checked
@@ -30,19 +32,24 @@ START_TIMEOUT_S = 60.0
 @click.command("start")
 @simulate_option("Use N simulated GPUs, for a host without GPUs.")
 @settings
+@plan_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     sources: Sources,
     simulate: int | None,
+    plan: str | None,
     as_json: bool,  # noqa: FBT001 - click passes options by name
 ) -> int:
     """Start the daemon, or enable the occupying of GPUs if it is already running.
 
     The daemon survives the terminal.
     """
-    checked(sources)
+    config, of_plan = checked(sources), []
+    if plan is not None:
+        with_plan(config, plan, sources)
+        of_plan = [f"--plan={plan if plan in LEVELS else Path(plan).absolute()}"]
     where, pid = _find(simulated=simulate is not None)
-    flags = _flags(sources)
+    flags = [*_flags(sources), *of_plan]
     if pid is None:
         more = ["--simulate", str(simulate)] if simulate is not None else []
         pid = start_detached([*_config(sources), *flags, *more], where, START_TIMEOUT_S).pid

@@ -97,7 +97,7 @@ def is_planned(state: State, config: Config) -> bool:
 
 def is_complete(state: State, config: Config) -> bool:
     """Check whether there was nothing but a burn-in to do, and no GPU has more of it to do."""
-    plan = config.plan
+    plan = None if config.repeat else config.plan
     return plan is not None and all(
         gpu_state.burnin is not None and gpu_state.burnin.finished(plan)
         for gpu_state in state.gpu_states.values()
@@ -178,7 +178,8 @@ def _advance_gpu(
         fields = phase_fields(plan, burnin.phase)
         return gpu_state, [gpu_event("burnin.phase_started", gpu_state, now, **fields)]
     if burnin.finished(plan):
-        return gpu_state, []
+        again = config.repeat and not isinstance(gpu_state.occupancy, Unknown)
+        return replace(gpu_state, burnin=Burnin()) if again else gpu_state, []
     phase = plan.phases[burnin.phase]
     burnin = _count(gpu_state, burnin, phase, seen)
     given_up, gpu_state, burnin = _why_given_up(gpu_state, burnin, plan)

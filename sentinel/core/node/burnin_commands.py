@@ -57,6 +57,7 @@ def _start(state: State, command: StartBurnin, now: float, config: Config) -> Co
         each[uuid] = replace(
             config.of(uuid),
             plan=plan,
+            repeat=False,
             fail_fast=command.fail_fast,
             workload=first,
             util=None,

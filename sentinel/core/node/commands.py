@@ -267,6 +267,7 @@ def _configure(
     try:
         overrides = given_overrides(command.overrides)
         new = build_config(given_values(command.given), overrides)
+        new = replace(new, plan=config.plan, repeat=config.repeat)
         gpus = tuple(gpu_state.gpu for gpu_state in state.gpu_states.values())
         new, unused = resolve(new, overrides, gpus)
     except ConfigError as error:

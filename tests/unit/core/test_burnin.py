@@ -374,3 +374,24 @@ def test_passes_count_only_if_every_pattern_covered_the_memory() -> None:
     assert PhaseWork(covered={"one": 3}, patterns=2).passes() == 0
     assert PhaseWork(covered={"one": 3, "two": 2}, patterns=2).passes() == 2
     assert PhaseWork().passes() == 0
+
+
+def test_a_daemon_goes_through_its_plan_again_and_again() -> None:
+    world, supervisor = running(plan_of(FP64, COPY))
+    supervisor.config = replace(supervisor.config, repeat=True)
+    world.run(supervisor, lambda: len(world.events("burnin.ended")) == 3, within=200)
+    started = [str(one.fields["workload"]) for one in world.events("stressor.starting")]
+    assert started[:6] == ["gemm:dtype=fp64", "elementwise"] * 3
+    assert not supervisor.state.finished
+    assert [one.fields["reason"] for one in world.events("burnin.ended")] == [None] * 3
+
+
+def test_a_repeated_plan_waits_for_a_gpu_that_cannot_be_read() -> None:
+    world, supervisor = running(plan_of(FP64))
+    supervisor.config = replace(supervisor.config, repeat=True)
+    world.run(supervisor, works_on(supervisor, FP64.workload))
+    world.gpus["GPU-0"].fault = "the GPU is lost"
+    world.run_for(supervisor, 300)
+    assert len(world.events("burnin.ended")) == 1
+    world.gpus["GPU-0"].fault = None
+    world.run(supervisor, works_on(supervisor, FP64.workload))
