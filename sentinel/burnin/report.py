@@ -28,7 +28,7 @@ from sentinel.burnin.verdict import (
     judge_gpu,
     judge_node,
 )
-from sentinel.burnin.xid import judge_xids
+from sentinel.burnin.xid_check import judge_xids_of
 from sentinel.config.plan import Plan
 from sentinel.errors import ConfigError
 from sentinel.protocol.codec import DecodeError, from_json
@@ -132,7 +132,7 @@ def judge_run(folder: RunFolder, thresholds: Thresholds) -> Judged:
             record,
             [
                 *_results(record, run, former, thresholds),
-                _judge_xids(record, thresholds, run.kernel_log_error),
+                judge_xids_of(record, thresholds, run.kernel_log_error),
             ],
             run.plan,
         )
@@ -199,17 +199,6 @@ def _digests(folder: RunFolder) -> dict[str, str]:
 def _by_uuid(values: Iterable[Any]) -> dict[str, Counters]:
     found = [from_json(Counters, one, "counters") for one in values]
     return {one.uuid: one for one in found}
-
-
-def _judge_xids(record: GpuRecord, thresholds: Thresholds, unread: str | None) -> CheckResult:
-    """Judge the XIDs of a GPU; if some may be missing, those that are known still count."""
-    pids = [one.pid for one in record.ends]
-    if unread is None and not record.closed:
-        unread = "the samples of the run are not complete"
-    found = judge_xids(record.own_xids(), record.ends, own_pids=pids, overrides=thresholds.xids)
-    if unread is None or found.status in {Status.FAIL, Status.WARN}:
-        return found
-    return judge_xids(None, unread=unread)
 
 
 def _loaded_s(record: GpuRecord) -> float | None:
