@@ -108,10 +108,10 @@ class Recorder:
             self._record(XID, one.at, one.uuid, fields)
         if facts.xids_watched is None:
             return
-        for uuid, since in facts.xids_watched.since.items():
-            if self._watched.get(uuid, (since,))[0] != since:
-                self._record_watched(uuid)
-            self._watched[uuid] = since, facts.xids_watched.at
+        for gpu in facts.xids_watched.gpus:
+            if self._watched.get(gpu.uuid, (gpu.since,))[0] != gpu.since:
+                self._record_watched(gpu.uuid)
+            self._watched[gpu.uuid] = gpu.since, facts.xids_watched.at
 
     def _record_watched(self, uuid: str) -> None:
         first, last = self._watched[uuid]

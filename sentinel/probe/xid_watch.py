@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from sentinel.probe.driver import Driver, DriverError, XidSource
 from sentinel.probe.publisher import Publisher
-from sentinel.protocol.probe import XidReport, XidsWatched
+from sentinel.protocol.probe import WatchedGpu, XidReport, XidsWatched
 
 #: The longest wait, in seconds; also the interval of the messages that XIDs are watched.
 WAIT_S = 2.0
@@ -168,5 +168,6 @@ class XidWatch:
                 return
             del self._unsent[0]
         if self._since != self._sent_since or now - self._sent_at >= WAIT_S / 2:
-            self._publisher.send(XidsWatched(at=now, since=self._since))
+            gpus = tuple(WatchedGpu(uuid=uuid, since=at) for uuid, at in self._since.items())
+            self._publisher.send(XidsWatched(at=now, gpus=gpus))
             self._sent_since, self._sent_at = dict(self._since), now

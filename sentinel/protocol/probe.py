@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sentinel.protocol.gpu import Gpu, Reading
@@ -53,12 +52,21 @@ class XidReport:
 
 
 @dataclass(frozen=True, kw_only=True)
+class WatchedGpu:
+    """A GPU whose XIDs are watched."""
+
+    uuid: str
+    #: Since when, in seconds of the monotonic clock.
+    since: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class XidsWatched:
     """A wait for XIDs has just returned: the probe has missed none so far."""
 
     at: float
-    #: By UUID: since when, in seconds of the monotonic clock. GPUs that report none are not listed.
-    since: Mapping[str, float]
+    #: GPUs that report no XIDs are not among them.
+    gpus: tuple[WatchedGpu, ...]
 
 
 ProbeMessage = Inventory | Unavailable | ProbeFailed | Standby | Reading | XidReport | XidsWatched

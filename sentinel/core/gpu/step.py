@@ -10,7 +10,7 @@ from dataclasses import replace
 from sentinel.config.model import Config
 from sentinel.core.actions import Event
 from sentinel.core.events import gpu_event, process_fields
-from sentinel.core.gpu import findings, leaks, lifecycle, pid_mapping, xids
+from sentinel.core.gpu import findings, leaks, lifecycle, pid_mapping
 from sentinel.core.gpu.attribution import attribute
 from sentinel.core.gpu.ignored_processes import resident_processes
 from sentinel.core.gpu.newcomer import expect, newcomer
@@ -45,9 +45,7 @@ def step_gpu(
     before, now = gpu_state.occupancy, seen.now
     reading = seen.readings.get(gpu_state.gpu.uuid)
     found, folded = _fold(gpu_state, reading, seen)
-    reported = xids.fold(folded.gpu_state, seen)
-    gpu_state = reported.gpu_state
-    events = [*found.events, *folded.events, *reported.events]
+    gpu_state, events = folded.gpu_state, [*found.events, *folded.events]
     was_stopping = isinstance(gpu_state.stressor, Stopping)
     gpu_state, learned = pid_mapping.learn(gpu_state, reading, now)
     gpu_state = _attributed(gpu_state, reading, config)

@@ -48,7 +48,7 @@ def watched(probe: ProbeHarness) -> set[str]:
     """Wait for the next message of the watched GPUs."""
     while not isinstance(message := probe.xid_message(), XidsWatched):
         pass
-    return set(message.since)
+    return {gpu.uuid for gpu in message.gpus}
 
 
 def report(probe: ProbeHarness) -> XidReport:
