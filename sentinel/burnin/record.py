@@ -137,6 +137,8 @@ class GpuRecord:
     xids_watched: list[tuple[float, float]] = field(default_factory=list)
     #: The samples end as those of a run that came to its end.
     closed: bool = False
+    #: A part of the run was killed, and its last samples are missing.
+    cut: bool = False
     #: Events and samples of the run that could not be recorded.
     dropped: int = 0
     #: Why it does no more phases; None if it has done all, empty if it was never said.
@@ -162,6 +164,8 @@ class GpuRecord:
         """Explain why NVML may have missed XIDs of this GPU, or return None."""
         if self.dropped:
             return "events were lost"
+        if self.cut:
+            return "a part of the run was cut off"
         last_event = max((float(event["at"]) for event in self.events), default=0.0)
         starts = [float(event["at"]) for event in self.named("stressor.starting")]
         needed = []
@@ -190,9 +194,10 @@ def load(
         samples: The recorded samples, in their order.
     """
     records: dict[str, GpuRecord] = {}
-    dropped = 0
+    dropped = parts = 0
     for event in events:
         dropped += event["events"] if event["event"] == LOST else 0
+        parts += event["event"] == "sentinel.started"
         _add_gpus(records, event, plan)
         if event.get("gpu") is not None:
             _take_event(records[event["gpu"]], event)
@@ -200,6 +205,7 @@ def load(
     closed = False
     for sample in samples:
         closed = sample["event"] == LAST
+        parts -= closed
         dropped += sample["events"] if sample["event"] == LOST else 0
         if sample["event"] == XID and sample.get("gpu") is None:
             fields = ("number", "pci_bus_id", "at", "pid", "text")
@@ -208,6 +214,7 @@ def load(
             _take_sample(records[sample["gpu"]], sample)
     for record in records.values():
         record.xids, record.dropped, record.closed = xids, dropped, closed
+        record.cut = parts > 0
     return records
 
 

@@ -39,9 +39,10 @@ def nvml(number: int, at: float, count: int = 1) -> dict[str, Any]:
 WATCHED = row("xids_watched", 109.5, first=100.0, last=109.5)
 
 
-def record(*samples: dict[str, Any], closed: bool = True) -> GpuRecord:
+def record(*samples: dict[str, Any], closed: bool = True, parts: int = 1) -> GpuRecord:
     """Build the record of a GPU with a stressor from 101 to 109."""
     events = [
+        *([{"event": "sentinel.started", "at": 89.0, "gpus": [{"uuid": "G", "index": 0}]}] * parts),
         row("burnin.phase_started", 90.0, phase="one"),
         row("stressor.starting", 101.0),
         row("burnin.phase_ended", 109.0, phase="one", seconds=2.0),
@@ -118,6 +119,13 @@ def test_a_run_that_was_cut_off_is_not_tested_by_nvml_either() -> None:
     found = judged(record(WATCHED, closed=False), None)
     assert found.status is Status.NOT_TESTED
     assert "not complete" in found.evidence
+
+
+def test_a_part_that_was_killed_is_not_covered_by_the_watch_of_the_next() -> None:
+    """They may follow each other within a second."""
+    found = judged(record(WATCHED, parts=2))
+    assert found.status is Status.NOT_TESTED
+    assert "a part of the run was cut off" in found.evidence
 
 
 def test_an_xid_of_nvml_fails_also_where_others_may_be_missing() -> None:
