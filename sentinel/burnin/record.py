@@ -10,16 +10,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sentinel.burnin.recorder import CHECKSUM, END, LAST, TELEMETRY, WORK, XID
-from sentinel.burnin.xid import Kill, XidEvent, is_of
+from sentinel.burnin import xid_sources
+from sentinel.burnin.recorder import CHECKSUM, END, LAST, TELEMETRY, WATCHED, WORK, XID
+from sentinel.burnin.xid import XidEvent, is_of
 from sentinel.config.plan import Phase, Plan
+from sentinel.core.gpu.xids import BEFORE_EXIT_S
+from sentinel.core.gpu_state import OwnEnd
 from sentinel.protocol.counters import Counters
 
 #: Events that disturb a plan also where they end no stretch that counts.
 _DISTURBANCES = ("gpu.yielding", "gpu.unknown", "gpu.unwatched")
-
-#: How long before its exit a process may have been killed, in seconds.
-_BEFORE_EXIT_S = 5.0
 
 #: The event that counts lost ones.
 LOST = "log.dropped"
@@ -139,13 +139,19 @@ class GpuRecord:
     events: list[Mapping[str, Any]] = field(default_factory=list)
     interruptions: list[Interruption] = field(default_factory=list)
     #: The stressors that have ended.
-    ends: list[Kill] = field(default_factory=list)
+    ends: list[OwnEnd] = field(default_factory=list)
     #: The checksums of its references; the same one again after each start.
     checksums: list[Checksum] = field(default_factory=list)
     #: The XIDs of all GPUs of the node, as the kernel logged them.
     xids: list[XidEvent] = field(default_factory=list)
+    #: The XIDs of this GPU, as NVML delivered them.
+    nvml_xids: list[XidEvent] = field(default_factory=list)
+    #: The times in which NVML's XIDs were watched without a break.
+    xids_watched: list[tuple[float, float]] = field(default_factory=list)
     #: The samples end as those of a run that came to its end.
     closed: bool = False
+    #: A part of the run was killed, and its last samples are missing.
+    cut: bool = False
     #: Events and samples of the run that could not be recorded.
     dropped: int = 0
     #: Why it does no more phases; None if it has done all, empty if it was never said.
@@ -162,9 +168,27 @@ class GpuRecord:
         return not (cut or self.interruptions or self.named(*_DISTURBANCES))
 
     def own_xids(self) -> list[XidEvent]:
-        """Select the XIDs of this GPU."""
+        """Join the XIDs of this GPU, of both sources."""
         address = self.before.pci_bus_id if self.before is not None else None
-        return [one for one in self.xids if address is not None and is_of(one, address)]
+        kernel = [one for one in self.xids if address is not None and is_of(one, address)]
+        return xid_sources.joined(kernel, self.nvml_xids)
+
+    def missed_by_nvml(self) -> str | None:
+        """Explain why NVML may have missed XIDs of this GPU, or return None."""
+        if self.dropped:
+            return "events were lost"
+        if self.cut:
+            return "a part of the run was cut off"
+        last_event = max((float(event["at"]) for event in self.events), default=0.0)
+        starts = [float(event["at"]) for event in self.named("stressor.starting")]
+        needed = []
+        for phase in self.phases:
+            for first, end in phase.spans:
+                last = last_event if end is None else end
+                # Without a start, the stressor of the phase before goes on.
+                started = min((at for at in starts if first <= at <= last), default=first)
+                needed.append((started, last))
+        return xid_sources.missed(needed, self.xids_watched)
 
     @property
     def telemetry(self) -> list[Sample]:
@@ -183,9 +207,10 @@ def load(
         samples: The recorded samples, in their order.
     """
     records: dict[str, GpuRecord] = {}
-    dropped = 0
+    dropped = parts = 0
     for event in events:
         dropped += event["events"] if event["event"] == LOST else 0
+        parts += event["event"] == "sentinel.started"
         _add_gpus(records, event, plan)
         if event.get("gpu") is not None:
             _take_event(records[event["gpu"]], event)
@@ -193,14 +218,16 @@ def load(
     closed = False
     for sample in samples:
         closed = sample["event"] == LAST
+        parts -= closed
         dropped += sample["events"] if sample["event"] == LOST else 0
-        if sample["event"] == XID:
+        if sample["event"] == XID and sample.get("gpu") is None:
             fields = ("number", "pci_bus_id", "at", "pid", "text")
             xids.append(XidEvent(**{name: sample[name] for name in fields}))
         elif sample.get("gpu") in records:
             _take_sample(records[sample["gpu"]], sample)
     for record in records.values():
         record.xids, record.dropped, record.closed = xids, dropped, closed
+        record.cut = parts > 0
     return records
 
 
@@ -296,11 +323,18 @@ def _names(event: Mapping[str, Any]) -> str:
 
 
 def _take_sample(record: GpuRecord, sample: Mapping[str, Any]) -> None:
-    """Add a sample to the phase of its time, or the end of a stressor."""
+    """Add a sample to the phase of its time, or what is of the whole GPU to its record."""
     at = float(sample["at"])
+    if sample["event"] == XID:
+        fields = {name: sample[name] for name in ("number", "count", "last_at")}
+        text = xid_sources.NO_DETAILS
+        record.nvml_xids.append(XidEvent(pci_bus_id="", at=at, pid=None, text=text, **fields))
+        return
+    if sample["event"] == WATCHED:
+        record.xids_watched.append((sample["first"], sample["last"]))
+        return
     if sample["event"] == END:
-        # The driver logs the XIDs of a kill while the process ends, before its exit is seen.
-        record.ends.append(Kill(pid=sample["pid"], at=at - _BEFORE_EXIT_S))
+        record.ends.append(OwnEnd(pid=sample["pid"], at=at - BEFORE_EXIT_S))
         return
     if sample["event"] == CHECKSUM:
         names = ("key", "checksum", "stored")

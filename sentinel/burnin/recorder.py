@@ -17,8 +17,11 @@ from sentinel.supervisor.ports import Parts, Probe, Spawner
 
 #: The names of the samples in the file.
 TELEMETRY, WORK = "telemetry", "work"
-#: A stressor has ended, and what XIDs the kernel has logged.
-END, XID = "end", "xid"
+#: A stressor has ended.
+END = "end"
+#: An XID, with its GPU if it is NVML's and without if it is the kernel's; and from when until when
+#: those of NVML were watched without a break.
+XID, WATCHED = "xid", "xids_watched"
 #: A stressor has computed a reference.
 CHECKSUM = "checksum"
 #: The last sample of a run.
@@ -39,6 +42,10 @@ TELEMETRY_FIELDS = (
 #: A plan up to this many seconds is sampled as often as it is read, once a second; a longer one so
 #: much more rarely.
 _SECONDS_FOR_EVERY_SAMPLE = 7200.0
+
+#: The watch of XIDs goes on for so long after it was confirmed, in seconds: twice the interval and
+#: a busy host.
+_CONFIRMED_S = 6.0
 
 
 def interval(seconds: float) -> float:
@@ -61,6 +68,8 @@ class Recorder:
         self._work: dict[str, Progress] = {}
         self._pids: dict[str, int] = {}
         self._running: set[str] = set()
+        #: By UUID: since when and until when NVML's XIDs are known to be complete.
+        self._watched: dict[str, tuple[float, float]] = {}
 
     def around(self, parts: Parts) -> Parts:
         """Wrap the parts of a supervisor so that what they bring is recorded."""
@@ -70,9 +79,19 @@ class Recorder:
             spawner=cast("Spawner", Recorded(parts.spawner, self._take_children)),
         )
 
+    def finish(self) -> None:
+        """Record what is known at the end only."""
+        now = time.monotonic()
+        for uuid, (since, at) in self._watched.items():
+            if now - at <= _CONFIRMED_S:
+                self._watched[uuid] = since, now
+            self._record_watched(uuid)
+
     def _take_probe(
         self, found: tuple[ProbeFacts | None, dict[str, Reading]]
     ) -> tuple[ProbeFacts | None, dict[str, Reading]]:
+        if found[0] is not None:
+            self._take_xids(found[0])
         for uuid, reading in found[1].items():
             if uuid not in self._running:  # a wait may be long, and says nothing of the GPU
                 continue
@@ -88,6 +107,22 @@ class Recorder:
                 }
                 self._record(TELEMETRY, reading.at, uuid, fields)
         return found
+
+    def _take_xids(self, facts: ProbeFacts) -> None:
+        """Record the XIDs of NVML; a new beginning of the watch ends the one before."""
+        for one in facts.xids:
+            fields = {"number": one.number, "count": one.repeats or 1, "last_at": one.last_at}
+            self._record(XID, one.at, one.uuid, fields)
+        if facts.xids_watched is None:
+            return
+        for gpu in facts.xids_watched.gpus:
+            if self._watched.get(gpu.uuid, (gpu.since,))[0] != gpu.since:
+                self._record_watched(gpu.uuid)
+            self._watched[gpu.uuid] = gpu.since, facts.xids_watched.at
+
+    def _record_watched(self, uuid: str) -> None:
+        first, last = self._watched[uuid]
+        self._record(WATCHED, last, uuid, {"first": first, "last": last})
 
     def _take_children(self, found: dict[str, ChildFacts]) -> dict[str, ChildFacts]:
         for uuid, facts in found.items():

@@ -27,7 +27,8 @@ from sentinel.burnin.verdict import (
     judge_gpu,
     judge_node,
 )
-from sentinel.burnin.xid import XID_CHECK, judge_xids
+from sentinel.burnin.xid import XID_CHECK
+from sentinel.burnin.xid_check import judge_xids_of
 from sentinel.config.plan import Plan
 
 #: The version of the report: additions raise the second number, other changes the first.
@@ -86,7 +87,7 @@ def judge_run(folder: RunFolder, thresholds: Thresholds) -> Judged:
             record,
             [
                 *_results(record, run, former, thresholds),
-                _judge_xids(record, thresholds, run.kernel_log_error),
+                judge_xids_of(record, thresholds, run.kernel_log_error),
                 *own.gpus[record.uuid],
             ],
             run.plan,
@@ -143,17 +144,6 @@ def _digests(folder: RunFolder) -> dict[str, str]:
             with path.open("rb") as file:
                 found[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
     return found
-
-
-def _judge_xids(record: GpuRecord, thresholds: Thresholds, unread: str | None) -> CheckResult:
-    """Judge the XIDs of a GPU; if some may be missing, those that are known still count."""
-    pids = [one.pid for one in record.ends]
-    if unread is None and not record.closed:
-        unread = "the samples of the run are not complete"
-    found = judge_xids(record.own_xids(), record.ends, own_pids=pids, overrides=thresholds.xids)
-    if unread is None or found.status in {Status.FAIL, Status.WARN}:
-        return found
-    return judge_xids(None, unread=unread)
 
 
 def _loaded_s(record: GpuRecord) -> float | None:

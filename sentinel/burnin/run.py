@@ -114,16 +114,16 @@ def run_plan(
         for number in (signal.SIGINT, signal.SIGTERM):
             # The supervisor has handlers of its own; after it, the report is still to be written.
             signal.signal(number, signal.SIG_IGN)
+        recorder = Recorder(log, plan.seconds)
         code, clean = run_parts(
-            replace(options, config=config, burnins=burnins),
-            sink,
-            Recorder(log, plan.seconds).around,
+            replace(options, config=config, burnins=burnins), sink, recorder.around
         )
+        recorder.finish()
         log.publish([sample(LAST, time.monotonic())])  # reads the kernel's log once more
         clean = log.close(_FLUSH_TIMEOUT_S) and clean
         for one in screens:
             clean = one.close(_SCREEN_TIMEOUT_S) and clean
-        unread = kernel.error if simulated is None else "simulated GPUs have none"
+        unread = kernel.error if simulated is None else "the kernel logs none of simulated GPUs"
     after = read_counters(simulated)
     complete(folder, after, unread)
     return code, clean and not (before.stuck or after.stuck)

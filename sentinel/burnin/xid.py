@@ -1,4 +1,4 @@
-"""Judge the XIDs of one GPU that the kernel's log has between two moments."""
+"""Parse the XIDs of the kernel's log, and judge those of one GPU between two moments."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from dataclasses import dataclass
 
 from sentinel.burnin.check import CheckResult, Severity, Status
 from sentinel.burnin.xid_table import CATALOG, XIDS, Verdict, Xid
+from sentinel.core.gpu.xids import is_of_own_end
+from sentinel.core.gpu_state import OwnEnd
 
-#: How long after Sentinel killed a process its XIDs are Sentinel's doing, in seconds.
-KILL_WINDOW_S = 10.0
-
-_OF_A_KILL = (43, 45)
 _RECOVERY_ACTION = 154
 _NVLINK5 = range(144, 151)
 #: An application error in a process of Sentinel's own is a fault once it repeats.
@@ -45,14 +43,15 @@ class XidEvent:
     #: The process that caused it, or None if the driver does not name one.
     pid: int | None
     text: str
+    #: How many it stands for.
+    count: int = 1
+    #: When the last of them was, or None for one.
+    last_at: float | None = None
 
-
-@dataclass(frozen=True, kw_only=True)
-class Kill:
-    """A process that Sentinel started and killed or ended."""
-
-    pid: int
-    at: float
+    @property
+    def last(self) -> float:
+        """When the last of them was."""
+        return self.at if self.last_at is None else self.last_at
 
 
 def parse(line: str, at: float) -> XidEvent | None:
@@ -85,7 +84,7 @@ def _parts(address: str) -> list[int]:
 
 def judge_xids(
     events: Sequence[XidEvent] | None,
-    kills: Sequence[Kill] = (),
+    kills: Sequence[OwnEnd] = (),
     *,
     own_pids: Sequence[int] = (),
     overrides: Mapping[int, str] | None = None,
@@ -109,7 +108,9 @@ def judge_xids(
         found.insert(0, _judge_action(action))
     order = (Status.FAIL, Status.WARN, Status.PASS)
     found.sort(key=lambda one: order.index(one.status))  # the action stays before its equals
-    counts = Counter(event.number for event in events)
+    counts: Counter[int] = Counter()
+    for event in events:
+        counts[event.number] += event.count
     value = ", ".join(
         f"{number}" if count == 1 else f"{number} ({count} times)"
         for number, count in sorted(counts.items())
@@ -132,7 +133,7 @@ class _Judged:
 
 def _judged(
     events: Sequence[XidEvent],
-    kills: Sequence[Kill],
+    kills: Sequence[OwnEnd],
     own_pids: Sequence[int],
     overrides: Mapping[int, str],
 ) -> Iterator[_Judged]:
@@ -157,15 +158,14 @@ def _judged(
 
 
 def _status(
-    event: XidEvent, xid: Xid | None, repeated: Counter[int], kills: Sequence[Kill]
+    event: XidEvent, xid: Xid | None, repeated: Counter[int], kills: Sequence[OwnEnd]
 ) -> tuple[Status, str]:
     """Judge one event by the table, the process and the words of the driver."""
     if xid is None:
         return Status.WARN, f"unknown number, {event.text}"
-    if event.number in _OF_A_KILL and any(
-        kill.pid == event.pid and 0 <= event.at - kill.at <= KILL_WINDOW_S for kill in kills
-    ):
-        return Status.PASS, f"{xid.name}, after Sentinel ended process {event.pid}"
+    if is_of_own_end(event.number, event.at, event.pid, kills):
+        which = "its stressor" if event.pid is None else f"process {event.pid}"
+        return Status.PASS, f"{xid.name}, after Sentinel ended {which}"
     if event.number in _NVLINK5 and _FATAL.search(event.text):
         return Status.FAIL, f"{xid.name}, fatal"
     match xid.verdict:

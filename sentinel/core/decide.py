@@ -33,7 +33,7 @@ from sentinel.core.actions import (
     StartStandby,
 )
 from sentinel.core.events import gpu_event
-from sentinel.core.gpu import health, leaks, lifecycle, pace_controller
+from sentinel.core.gpu import health, leaks, lifecycle, pace_controller, xids
 from sentinel.core.gpu.newcomer import memory_limit
 from sentinel.core.gpu.step import reattribute, step_gpu
 from sentinel.core.gpu.teardown import Step
@@ -192,6 +192,7 @@ def conclude(before: State, reaction: Reaction, seen: Observation, config: Confi
     # After new settings, the next tick decides the occupancy before anything is started.
     start = starts.start_one if config is judged_by else _start_nothing
     for part in (
+        _report_xids,
         _step_api,
         partial(_reattribute, reaction.state),
         _limit_memory,
@@ -277,6 +278,11 @@ def _step_api(state: State, seen: Observation, _: Config) -> NodeStep:
     state, deallocated = allocation_commands.forget_unconfirmed(state, seen.now)
     events = (*step.events, *unreserved, *deallocated)
     return NodeStep(state=state, actions=step.actions, events=events)
+
+
+def _report_xids(state: State, seen: Observation, _: Config) -> NodeStep:
+    """Report the XIDs of every GPU."""
+    return _step_each(state, lambda gpu_state: xids.fold(gpu_state, seen))
 
 
 def _step_paces(state: State, seen: Observation, config: Config) -> NodeStep:

@@ -133,6 +133,15 @@ class LaunchSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
+class OwnEnd:
+    """The end that Sentinel gave one of its processes: by a kill, or by asking it to end."""
+
+    pid: int
+    #: When it was killed or asked, or shortly before its exit.
+    at: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class GpuState:
     """Everything known of one GPU, as separate facts."""
 
@@ -183,6 +192,8 @@ class GpuState:
     burnin: Burnin | None = None
     #: What stressors have verified since the start; findings are counted in ``findings``.
     verified: VerifiedWork = field(default_factory=VerifiedWork)
+    #: Of the last stressor that Sentinel ended.
+    own_end: OwnEnd | None = None
 
     @property
     def child(self) -> OwnChild | None:

@@ -12,7 +12,7 @@ from datetime import datetime
 from sentinel.core.identity import OwnChild
 from sentinel.protocol.commands import Command, ServiceWarning
 from sentinel.protocol.gpu import Reading
-from sentinel.protocol.probe import Inventory, Unavailable
+from sentinel.protocol.probe import Inventory, Unavailable, XidReport, XidsWatched
 from sentinel.protocol.stressor import ChildMessage
 
 
@@ -75,6 +75,8 @@ class ProbeFacts:
     failed: str | None = None
     exit: ChildExit | None = None
     calls: tuple[Call, ...] = ()
+    xids: tuple[XidReport, ...] = ()
+    xids_watched: XidsWatched | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -161,6 +161,22 @@ class Registry:
         """Plant this temperature on ``gpu`` for a test, or remove it."""
         _write_fact(self.folder / gpu / "heat", None if degrees is None else str(degrees))
 
+    def throw_xids(self, gpu: str, *numbers: int) -> None:
+        """Plant XIDs of ``gpu`` for a test; one driver delivers each of them once."""
+        _write(self.folder / gpu / "xids", numbers)
+
+    def take_xids(self, gpu: str) -> list[int]:
+        """Remove the XIDs that a test planted, and return them."""
+        path = str(self.folder / gpu / "xids")
+        taken = f"{path}.{os.getpid()}"
+        try:
+            os.rename(path, taken)  # noqa: PTH104 - see _shares; one of several drivers wins
+        except FileNotFoundError:
+            return []
+        numbers = [int(number) for number in json.loads(_read(taken))]
+        _remove(taken)
+        return numbers
+
     def figures(self, gpu: str) -> dict[str, Any]:
         """Read the counters of ``gpu`` that a test replaced, by their names.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Protocol
 
 from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, ProcessKind
@@ -49,6 +50,30 @@ class TooManyProcessesError(DriverError):
     def __init__(self, count: int) -> None:
         super().__init__("too_many_processes", f"{count} processes are on the GPU")
         self.count = count
+
+
+@dataclass(frozen=True, kw_only=True)
+class Xid:
+    """An XID as the driver delivers it."""
+
+    uuid: str
+    number: int
+
+
+class XidSource(Protocol):
+    """Delivers the XIDs of the GPUs that were added to it, to one thread.
+
+    Calls may block without limit and raise one of the errors of :class:`Driver`.
+    """
+
+    def add(self, uuid: str) -> bool:
+        """Deliver the XIDs of this GPU from now on; return False if it does not report any."""
+
+    def wait(self, timeout_s: float) -> Xid | None:
+        """Wait for the next XID; return None if there was none, or another event."""
+
+    def close(self) -> None:
+        """Release what the driver keeps for it."""
 
 
 class Driver(Protocol):
@@ -113,6 +138,9 @@ class Driver(Protocol):
 
     def node(self, uuid: str) -> str | None:
         """Return the path of one GPU's device node, or None if it is unknown."""
+
+    def xids(self) -> XidSource:
+        """Create a source of XIDs without any GPU."""
 
 
 def merge_lists(lists: dict[ProcessKind, list[tuple[int, int | None]]]) -> tuple[GpuProcess, ...]:

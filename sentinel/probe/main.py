@@ -24,6 +24,7 @@ from sentinel.probe.process_info import ProcessIdentifier
 from sentinel.probe.publisher import Publisher
 from sentinel.probe.reader import Reader, SharedServices
 from sentinel.probe.scheduler import ReadScheduler
+from sentinel.probe.xid_watch import XidWatch
 from sentinel.protocol.codec import MAX_DATAGRAM_BYTES, decode
 from sentinel.protocol.inflight_calls import MAX_GPUS, InflightCalls, places
 from sentinel.protocol.probe import (
@@ -54,8 +55,8 @@ def run(
     that, since loading the driver takes most of a start. Without a driver it sends Unavailable and
     ends: with exit code 0 at the start, 1 later. It receives Watch messages; before the first one
     it reads all GPUs at every poll, except for those to be skipped, which it does not call until a
-    Watch names them. A known GPU that is missing is read like the others: its readings report it as
-    lost until it is back.
+    Watch names them. It posts the XIDs of GPUs that a Watch has named. A known GPU that is missing
+    is read like the others: its readings report it as lost until it is back.
 
     Args:
         spec: What to read, and how often.
@@ -118,7 +119,9 @@ def _read(
     # In a thread: the driver call that returns a device node may hang like any other.
     watching = (driver, [r for r in readers if r.uuid not in spec.skip], scheduler)
     threading.Thread(target=_watch_nodes, args=watching, name="nodes", daemon=True).start()
-    _follow_watches(channel, readers, scheduler)
+    xids = XidWatch(driver, publisher)
+    xids.start()
+    _follow_watches(channel, readers, scheduler, xids)
 
 
 def _driver(spec: ProbeSpec) -> Driver:
@@ -181,7 +184,7 @@ def _end(publisher: Publisher, error: BaseException) -> None:
 
 
 def _follow_watches(
-    channel: socket.socket, readers: list[Reader], scheduler: ReadScheduler
+    channel: socket.socket, readers: list[Reader], scheduler: ReadScheduler, xids: XidWatch
 ) -> None:
     """Apply the supervisor's Watch messages until it is gone."""
     while True:
@@ -202,3 +205,4 @@ def _follow_watches(
                 telemetry=watch.telemetry,
             )
         scheduler.wake()
+        xids.want(watch.gpus)

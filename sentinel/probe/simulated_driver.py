@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from sentinel.host.simulation import Registry
-from sentinel.probe.driver import DriverGoneError, GpuLostError, ReadError
+from sentinel.probe.driver import DriverGoneError, GpuLostError, ReadError, Xid
 from sentinel.protocol.gpu import Gpu, GpuProcess, Memory
 from sentinel.protocol.telemetry import Telemetry
 
@@ -22,6 +22,9 @@ _LEAKED_BYTES = 2**28
 
 #: The minimum period of a utilization; an earlier call returns the previous value.
 _SAMPLING_PERIOD_S = 0.05
+
+#: How often planted XIDs are looked for.
+_XID_INTERVAL_S = 0.1
 
 #: The power in watts and the temperature in degrees: when idle, and the addition at work.
 _IDLE_POWER, _WORK_POWER = 80.0, 540.0
@@ -190,6 +193,10 @@ class SimulatedDriver:
         """Return the simulated device node."""
         return str(self._registry.node(uuid))
 
+    def xids(self) -> SimulatedXids:
+        """Create a source of the XIDs that tests plant."""
+        return SimulatedXids(self._registry)
+
     def _apply_fault(self, uuid: str) -> None:
         """Fail as the injected fault demands."""
         match self._registry.fault(uuid):
@@ -201,6 +208,42 @@ class SimulatedDriver:
                 threading.Event().wait()
             case "crash":
                 os.abort()
+
+
+class SimulatedXids:
+    """Delivers the XIDs that tests plant.
+
+    Args:
+        registry: The simulated GPUs.
+    """
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._uuids: list[str] = []
+        self._taken: list[Xid] = []
+
+    def add(self, uuid: str) -> bool:
+        """Deliver the XIDs of this GPU, too, unless it is lost."""
+        if self._registry.fault(uuid) == "lost":
+            raise GpuLostError("gpu_is_lost", "the simulated GPU fell off the bus")
+        self._uuids.append(uuid)
+        return True
+
+    def wait(self, timeout_s: float) -> Xid | None:
+        """Wait for the next XID."""
+        end = time.monotonic() + timeout_s
+        while not self._taken and (left := end - time.monotonic()) > 0:
+            with _translated():
+                for uuid in self._uuids:
+                    self._taken += [
+                        Xid(uuid=uuid, number=number) for number in self._registry.take_xids(uuid)
+                    ]
+            if not self._taken:
+                time.sleep(min(left, _XID_INTERVAL_S))
+        return self._taken.pop(0) if self._taken else None
+
+    def close(self) -> None:
+        """Do nothing: a source holds nothing."""
 
 
 def _share(before: float | None, worked: float | None, seconds: float) -> float:

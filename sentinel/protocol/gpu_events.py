@@ -296,6 +296,24 @@ GPU_EVENTS = (
         ),
     ),
     EventType(
+        "gpu.xid",
+        "XID",
+        Kind.FINDING,
+        "{xid}[ {repeats} more times][: {own?}the cleanup after a stressor that was ended]",
+        "The driver reported an error of this GPU, an [XID](checks.md#xids), through NVML. The"
+        " first of a number is published at once, its repeats together after five seconds.",
+        (
+            Field("xid", COUNT, "NVIDIA's number"),
+            Field("repeats", COUNT, "how often it was repeated since; 0 for the first"),
+            Field(
+                "own",
+                BOOL,
+                "whether it is 43 or 45, within 10 s after Sentinel ended its stressor on this GPU",
+            ),
+            Field("reported_at", MONOTONIC, "when NVML delivered it, or the first of the repeats"),
+        ),
+    ),
+    EventType(
         "memory.allocated",
         "allocated",
         Kind.COMMAND,

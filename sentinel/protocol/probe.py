@@ -38,7 +38,38 @@ class Standby:
     """A spare probe has opened the driver and waits to be activated."""
 
 
-ProbeMessage = Inventory | Unavailable | ProbeFailed | Standby | Reading
+@dataclass(frozen=True, kw_only=True)
+class XidReport:
+    """An XID that the driver reported through NVML, or its repeats within a few seconds."""
+
+    uuid: str
+    number: int
+    #: When NVML delivered the first and the last of them, in seconds of the monotonic clock.
+    at: float
+    last_at: float
+    #: How many repeats they are; 0 for one that is new.
+    repeats: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchedGpu:
+    """A GPU whose XIDs are watched."""
+
+    uuid: str
+    #: Since when, in seconds of the monotonic clock.
+    since: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class XidsWatched:
+    """A wait for XIDs has just returned: the probe has missed none so far."""
+
+    at: float
+    #: GPUs that report no XIDs are not among them.
+    gpus: tuple[WatchedGpu, ...]
+
+
+ProbeMessage = Inventory | Unavailable | ProbeFailed | Standby | Reading | XidReport | XidsWatched
 PROBE_MESSAGES: tuple[type[ProbeMessage], ...] = typing.get_args(ProbeMessage)
 
 

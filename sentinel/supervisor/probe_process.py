@@ -19,6 +19,8 @@ from sentinel.protocol.probe import (
     Standby,
     Unavailable,
     Watch,
+    XidReport,
+    XidsWatched,
 )
 from sentinel.protocol.shared_memory import Stamps
 from sentinel.supervisor.child_process import ChildHandle, ReplaceableProcess
@@ -158,6 +160,10 @@ class ProbeProcess(ReplaceableProcess[ProbeMessage]):
                     facts = replace(facts, unavailable=unavailable)
                 case ProbeFailed(reason=reason):
                     facts = replace(facts, failed=reason)
+                case XidReport() as report:
+                    facts = replace(facts, xids=(*facts.xids, report))
+                case XidsWatched() as watched:
+                    facts = replace(facts, xids_watched=watched)
                 case Standby():
                     pass  # of a spare probe that was activated before its message was read
         return facts, readings

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sentinel.core.observation import Call, ChildExit, ProbeFacts, SpareFacts
 from sentinel.protocol.gpu import GpuProcess, Memory, Reading
-from sentinel.protocol.probe import Inventory, Watch
+from sentinel.protocol.probe import Inventory, Watch, XidReport
 from sentinel.testing.gpus import FakeGpu
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ class FakeProbe:
         #: A spare probe waits, and has opened the driver.
         self.spare = False
         self.spare_ready = True
+        #: What it reports at the next tick.
+        self.xids: list[XidReport] = []
 
     def start(self, generation: int, skip: tuple[str, ...]) -> None:
         """Start a new probe; a hang ends with the old one."""
@@ -90,7 +92,8 @@ class FakeProbe:
         """Return the facts and a new reading of every watched GPU."""
         if not self.alive:
             return None, {}
-        facts = ProbeFacts(generation=self.generation)
+        facts = ProbeFacts(generation=self.generation, xids=tuple(self.xids))
+        self.xids.clear()
         if self.exits_with is not None:
             self.alive = False
             calls = () if self.hung is None else (self.hung,)

@@ -15,6 +15,9 @@ call, so that a test can change the driver under a running sentinel. Each line i
   a value ``error CODE`` is ``NUMBER:eCODE``.
 - ``NAME=@UUID VALUE``: the value of a counter or a limit.
 - ``sample@UUID PID:TIME:SHARE``: a sample of process utilization.
+- ``xid@UUID NUMBER``: the n-th such line is the n-th event of the GPU, which a set delivers once.
+- ``types@UUID BITS``: the supported types of events; 8 is that of XIDs.
+- ``lost@UUID CODE``: the error of each wait of a set with that GPU.
 - ``grow N``: how often the compute list grows while it is copied.
 - ``overflow 1``: the compute list reports more entries than there is room for.
 """
@@ -289,6 +292,40 @@ int nvmlDeviceGetMPSComputeRunningProcesses_v3(void *d, unsigned *n, process *p)
     return mps(d, n, p); }
 int nvmlDeviceGetMigMode(void *device, unsigned *now, unsigned *pending) {
     CHECK_GPU("mig"); *now = at(device) && !getenv("FAKE_NVML_WORLD"); *pending = 0; return 0; }
+#endif
+
+/* --- events ----------------------------------------------------------------------------------- */
+
+#ifndef OLD
+/* Like NVML, a set delivers the events after the registration of a GPU; here, all lines of it. */
+typedef struct { void *devices[MAX_ITEMS]; int delivered[MAX_ITEMS]; int count; } event_set;
+typedef struct { void *device; u64 type, data; unsigned gi, ci; } event;
+int nvmlEventSetCreate(event_set **set) { CHECK("set"); *set = calloc(1, sizeof **set); return 0; }
+int nvmlEventSetFree(event_set *set) { CHECK("free"); free(set); return 0; }
+int nvmlDeviceGetSupportedEventTypes(void *device, u64 *types) {
+    char word[TEXT_SIZE];
+    CHECK_GPU("types_of");
+    *types = for_gpu("types", name_of(device), 0, word) ? strtoull(word, NULL, 0) : 0xff9f;
+    return 0; }
+int nvmlDeviceRegisterEvents(void *device, u64 types, event_set *set) {
+    CHECK_GPU("register"); if (types != 8) return 2;
+    set->devices[set->count++] = device; return 0; }
+int nvmlEventSetWait_v2(event_set *set, event *found, unsigned timeout) {
+    char word[TEXT_SIZE];
+    struct timespec pause = {0, 5000000};
+    for (unsigned passed = 0; ; passed += 5) {
+        CHECK("wait");
+        for (int i = 0; i < set->count; i++) {
+            if (for_gpu("lost", name_of(set->devices[i]), 0, word)) return obey(word);
+            if (!for_gpu("xid", name_of(set->devices[i]), set->delivered[i], word)) continue;
+            set->delivered[i]++;
+            event one = {set->devices[i], 8, strtoull(word, NULL, 10), ~0u, ~0u};
+            *found = one;
+            return 0;
+        }
+        if (passed >= timeout) return 10;
+        nanosleep(&pause, NULL);
+    } }
 #endif
 
 /* --- the rest --------------------------------------------------------------------------------- */

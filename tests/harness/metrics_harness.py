@@ -98,6 +98,10 @@ EVENTS: tuple[dict[str, Any], ...] = (
     {"name": "stressor.stopped", "cause": "policy"},
     {"name": "stressor.mismatch", "errors": 7, "checks": 9},
     {"name": "gpu.unknown", "reason": "why"},
+    {"name": "gpu.xid", "xid": 79, "repeats": 0, "own": False},
+    {"name": "gpu.xid", "xid": 79, "repeats": 4, "own": False},
+    {"name": "gpu.xid", "xid": 43, "repeats": 0, "own": True},
+    {"name": "gpu.xid", "xid": 2**40, "repeats": 0, "own": False},
 )
 
 

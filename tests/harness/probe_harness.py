@@ -14,7 +14,15 @@ from sentinel.probe.main import run
 from sentinel.protocol.codec import MAX_DATAGRAM_BYTES, decode, encode
 from sentinel.protocol.gpu import Gpu, Reading
 from sentinel.protocol.inflight_calls import MAX_GPUS, InflightCalls
-from sentinel.protocol.probe import Inventory, ProbeMessage, ProbeSpec, Standby, Unavailable, Watch
+from sentinel.protocol.probe import (
+    PROBE_MESSAGES,
+    Inventory,
+    ProbeMessage,
+    ProbeSpec,
+    Watch,
+    XidReport,
+    XidsWatched,
+)
 from sentinel.protocol.shared_memory import Stamps
 from tests.harness.timing import TIMEOUT_S
 
@@ -27,6 +35,8 @@ class ProbeHarness:
 
     def __init__(self, spec: ProbeSpec, send_buffer: int | None = None) -> None:
         self.inflight_calls = InflightCalls.create()
+        #: Messages about XIDs that were received and not asked for.
+        self.of_xids: list[XidReport | XidsWatched] = []
         self.channel, probe_channel = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         if send_buffer is not None:
             probe_channel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
@@ -39,12 +49,24 @@ class ProbeHarness:
         probe_channel.close()
 
     def next_message(self) -> ProbeMessage:
-        """Receive the next message."""
+        """Receive the next message that is not about XIDs."""
+        while isinstance(message := self._receive(), XidReport | XidsWatched):
+            self.of_xids.append(message)
+        return message
+
+    def xid_message(self) -> XidReport | XidsWatched:
+        """Receive the next message about XIDs."""
+        while not self.of_xids:
+            message = self._receive()
+            if isinstance(message, XidReport | XidsWatched):
+                return message
+        return self.of_xids.pop(0)
+
+    def _receive(self) -> ProbeMessage:
         self.channel.settimeout(TIMEOUT_S)
         data = self.channel.recv(MAX_DATAGRAM_BYTES)
         assert data, "the probe closed its end"
-        kinds: tuple[type[ProbeMessage], ...] = (Inventory, Unavailable, Standby, Reading)
-        return decode(data, kinds)
+        return decode(data, PROBE_MESSAGES)
 
     def inventory(self) -> Inventory:
         """Receive the inventory, which is the first message."""

@@ -211,6 +211,8 @@ class _GpuMetrics:
             self.add("stressor_restarts_total", counters.restarts[reason], reason)
         for kind in dict.fromkeys((*FailureKind, *counters.failures)):
             self.add("stressor_failures_total", counters.failures[kind], kind)
+        for xid, number in counters.xids.items():
+            self.add("xids_total", number, xid)
         for step, durations in (
             ("kill", counters.kill),
             ("exit", counters.exit),

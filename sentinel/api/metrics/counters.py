@@ -22,6 +22,8 @@ from sentinel.protocol.views import GpuView
 BUCKETS = (0.005, 0.01, 0.02, 0.03, 0.045, 0.06, 0.08, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0)
 #: Views come at least once a second. Time between views further apart than this is not counted.
 _MAX_GAP_S = 5.0
+#: NVIDIA's numbers are below 200; any other number of a broken driver is no label of its own.
+_MAX_XIDS = 1000
 
 
 class Durations:
@@ -52,6 +54,8 @@ class GpuCounters:
     memory_back: Durations = field(default_factory=Durations)
     restarts: Counter[str] = field(default_factory=Counter)
     failures: Counter[str] = field(default_factory=Counter)
+    #: By number, without those that Sentinel caused by ending a stressor.
+    xids: Counter[str] = field(default_factory=Counter)
     errors: int = 0
     foreign: int = 0
     unknown: int = 0
@@ -132,8 +136,17 @@ def _count(counters: GpuCounters, event: Mapping[str, Any]) -> None:
         case {"event": "stressor.failed" | "stressor.fatal", "kind": str(kind)}:
             counters.failures[kind] += 1
             counters.end_reason = kind
+        case _:
+            _count_fault(counters, event)
+
+
+def _count_fault(counters: GpuCounters, event: Mapping[str, Any]) -> None:
+    """Count an event that tells of a fault of the GPU."""
+    match event:
         case {"event": "stressor.mismatch", "errors": int(errors)}:
             counters.errors += errors
+        case {"event": "gpu.xid", "own": False, "xid": int(xid), "repeats": int(repeats)}:
+            counters.xids[str(xid) if xid < _MAX_XIDS else "other"] += repeats or 1
 
 
 def _count_foreign(counters: GpuCounters, event: Mapping[str, Any]) -> None:

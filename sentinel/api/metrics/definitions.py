@@ -205,6 +205,7 @@ _COUNTED = (
         ("stressor_failures_total", "Failures of stressors, by kind.", "kind"),
         ("foreign_seen_total", "Foreign processes that appeared on the GPU."),
         ("unknown_total", "Changes of the occupancy to unknown."),
+        ("xids_total", "XIDs that NVML delivered, by number, but for those of own kills.", "xid"),
     ),
     *_of_gpu(
         Kind.HISTOGRAM,

@@ -23,11 +23,11 @@ from sentinel.probe.nvml.counter_calls import (
     as_number,
     as_seconds,
 )
-from sentinel.probe.nvml.driver import as_text
 from sentinel.probe.nvml.errors import ABSENT
 from sentinel.probe.nvml.inspection import InspectedDriver
 from sentinel.probe.nvml.nvlinks import read_nvlinks
 from sentinel.probe.nvml.telemetry import field_number
+from sentinel.probe.nvml.text import as_text
 from sentinel.protocol.counters import (
     FABRIC_HEALTH,
     FABRIC_STATES,

@@ -21,6 +21,8 @@ from sentinel.probe.driver import (
 from sentinel.probe.nvml.errors import ABSENT, GPU_IS_GONE, NO_SUCH_GPU, translated
 from sentinel.probe.nvml.power import PowerMeter
 from sentinel.probe.nvml.telemetry import TelemetryReader
+from sentinel.probe.nvml.text import as_text
+from sentinel.probe.nvml.xids import NvmlXids
 from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, ProcessKind
 from sentinel.protocol.telemetry import Telemetry
 
@@ -209,6 +211,11 @@ class NvmlDriver:
             return None
         return f"/dev/nvidia{minor}"
 
+    def xids(self) -> NvmlXids:
+        """Create a set of events."""
+        with self._translated():
+            return NvmlXids(self._nvml, self._handle)
+
     def _responding_gpus(self, count: int, skip: Collection[str]) -> tuple[Gpu, ...]:
         """Identify the GPUs in a thread, and continue in another thread after one that hangs."""
         found: list[Gpu] = []
@@ -385,11 +392,6 @@ class NvmlDriver:
             if isinstance(error, DriverError):
                 raise
             raise translated(error, self._nvml) from error
-
-
-def as_text(value: str | bytes) -> str:
-    """Decode ``value``; older bindings return bytes, and broken boards arbitrary ones."""
-    return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
 def _size(value: int | None) -> int | None:

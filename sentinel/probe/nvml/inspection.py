@@ -14,8 +14,9 @@ from typing import Any
 
 from sentinel.host.child_setup import InheritedFd, setup_child_process
 from sentinel.probe.driver import DriverError, ReadError
-from sentinel.probe.nvml.driver import NvmlDriver, as_text
+from sentinel.probe.nvml.driver import NvmlDriver
 from sentinel.probe.nvml.errors import ABSENT
+from sentinel.probe.nvml.text import as_text
 from sentinel.protocol.codec import encode
 from sentinel.protocol.gpu import ProcessKind
 from sentinel.protocol.inflight_calls import MAX_GPUS, InflightCalls, slots_of

@@ -156,6 +156,9 @@ def test_events_are_counted(api: ApiServer) -> None:
     assert of_gpu("foreign_seen_total") == 4
     assert of_gpu("verification_errors_total") == 7
     assert of_gpu("unknown_total") == 1
+    assert of_gpu("xids_total", xid="79") == 5
+    assert of_gpu("xids_total", xid="43") is None  # Sentinel's own doing
+    assert of_gpu("xids_total", xid="other") == 1
     assert of_gpu("stressor_failures_total", kind="hang") == 1
     assert of_gpu("stressor_failures_total", kind="crash") == 0
     assert of_gpu("stressor_restarts_total", reason="yield") == 1

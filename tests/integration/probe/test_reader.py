@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 import pytest
 
 from sentinel.probe import reader as reader_module
-from sentinel.probe.driver import DriverError, GpuLostError, ReadError
+from sentinel.probe.driver import DriverError, GpuLostError, ReadError, XidSource
 from sentinel.probe.process_info import ProcessIdentifier
 from sentinel.probe.publisher import Publisher
 from sentinel.probe.reader import MAX_PROCESSES, MAX_TRIES, Reader, SharedServices
@@ -97,6 +97,10 @@ class FakeDriver:
         """Return None."""
         del uuid
         return None
+
+    def xids(self) -> XidSource:
+        """Fail: a reader reads no XIDs."""
+        raise AssertionError
 
     def telemetry(self, uuid: str) -> Telemetry:
         """Fail: this is read only on request."""

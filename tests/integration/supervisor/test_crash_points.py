@@ -312,6 +312,12 @@ def judge_health(run: Run) -> None:
     run.wait_for("gpu.overheat")
 
 
+def throw_an_xid(run: Run) -> None:
+    run.occupied()
+    run.host.registry.throw_xids(run.host.uuid(HELD), 48)
+    run.wait_for("gpu.xid")
+
+
 def lose_sight(run: Run) -> None:
     """Stop all that reads the memory of the held GPU."""
     run.occupied()
@@ -459,6 +465,7 @@ SCENARIOS: Mapping[str, tuple[Scenario, ...]] = {
     ),
     "health": (
         Scenario(("gpu.health_changed", "gpu.overheat"), judge_health),
+        Scenario(("gpu.xid",), throw_an_xid),
         # A reservation releases a stressor, too: by now, the one of the first run exists.
         Scenario(("gpu.unknown", "gpu.released", "stressor.stopped"), change_a_rule_and_lose_a_gpu),
     ),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from sentinel.burnin.check import Severity, Status
-from sentinel.burnin.xid import Kill, XidEvent, is_of, judge_xids, parse
+from sentinel.burnin.xid import XidEvent, is_of, judge_xids, parse
 from sentinel.burnin.xid_table import XIDS, Verdict
+from sentinel.core.gpu_state import OwnEnd
 
 BUS = "00000000:3B:00.0"
 
@@ -109,7 +110,7 @@ def test_an_unknown_number_is_a_warning() -> None:
 
 @pytest.mark.parametrize("number", [43, 45])
 def test_the_cleanup_after_an_own_kill_is_no_evidence(number: int) -> None:
-    kills = [Kill(pid=7, at=95.0)]
+    kills = [OwnEnd(pid=7, at=95.0)]
     ours = [event(number, pid=7), event(number, pid=7)]
     assert judge_xids(ours, kills).status is Status.PASS
     late = [event(number, pid=7, at=105.1), event(number, pid=7, at=106.0)]
