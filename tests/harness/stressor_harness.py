@@ -154,13 +154,15 @@ def _forking() -> tuple[Any, int]:
 
 
 @contextmanager
-def stressors(folder: Path, *, spawned: bool = False) -> Iterator[Callable[..., Child]]:
-    """Provide a function that starts children on the first GPU of a new registry in ``folder``.
+def stressors(
+    folder: Path, *, spawned: bool = False, gpus: int = 1
+) -> Iterator[Callable[..., Child]]:
+    """Provide a function that starts children on the GPUs of a new registry in ``folder``.
 
     Children are forked from a process that has imported torch, which saves most of their start,
     unless they are ``spawned`` as in the supervisor.
     """
-    registry = Registry.create(folder, 1)
+    registry = Registry.create(folder, gpus)
     children: list[Child] = []
 
     def start(
@@ -170,10 +172,11 @@ def stressors(folder: Path, *, spawned: bool = False) -> Iterator[Callable[..., 
         lease: float = 3.0 * MACHINE_SLOWNESS,
         locks: tuple[object, ...] = (),
         simulated: bool = True,
+        gpu: int = 0,
     ) -> Child:
         name, options = parse_workload(workload)
         spec = StressorSpec(
-            gpu=registry.gpus()[0],
+            gpu=registry.gpus()[gpu],
             memory=memory,
             chunk=512 * 2**20,
             workload=name,

@@ -389,6 +389,20 @@ def flips_a_bit(ctx: WorkloadContext, *, size: int = 128) -> None:
     run_seeds(pipeline, seeds=1)
 
 
+def pulses_and_notes_when(ctx: WorkloadContext, *, sync: str) -> None:
+    """Pulse once a second, and note when each phase of load began."""
+    from sentinel.stressor.workloads import pulse
+
+    run_load_phase = pulse.run_load_phase
+
+    def note_and_run(pipeline: Any, end: float) -> bool:
+        ctx.note(f"{time.monotonic():.6f}")
+        return run_load_phase(pipeline, end)
+
+    vars(pulse)["run_load_phase"] = note_and_run
+    vars(pulse)["pulse"](ctx, hz=1.0, sync=sync)
+
+
 def tests_memory_that_loses_a_bit(ctx: WorkloadContext) -> None:
     """Test the memory, and flip one of its bits once, some time after Ready."""
     from sentinel.stressor.verification.memory_cells import MemoryCells
