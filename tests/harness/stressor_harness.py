@@ -26,6 +26,7 @@ from sentinel.protocol.stressor import (
     FindingAck,
     Lease,
     MemoryContention,
+    MemoryCovered,
     MemoryTarget,
     Note,
     Progress,
@@ -36,7 +37,17 @@ from sentinel.protocol.stressor import (
 from sentinel.stressor import main
 from tests.harness.timing import MACHINE_SLOWNESS, TIMEOUT_S
 
-M = TypeVar("M", CreatingContext, Failed, Finding, MemoryContention, Note, Progress, Ready)
+M = TypeVar(
+    "M",
+    CreatingContext,
+    Failed,
+    Finding,
+    MemoryContention,
+    MemoryCovered,
+    Note,
+    Progress,
+    Ready,
+)
 
 _MESSAGES: tuple[type[ChildMessage], ...] = (
     CreatingContext,
@@ -46,6 +57,7 @@ _MESSAGES: tuple[type[ChildMessage], ...] = (
     Finding,
     Failed,
     MemoryContention,
+    MemoryCovered,
 )
 _RENEWAL_S = 0.2
 DEFAULT = MemoryTarget(share=0.88)
