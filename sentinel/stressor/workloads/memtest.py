@@ -10,6 +10,7 @@ The model is the bit-fade test of cuda_memtest, which waits for 90 minutes (its 
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -60,6 +61,7 @@ def memtest(
         what = f"memtest: retention={retention:g} is out of range; allowed is 0, or from 1 to 7200"
         raise ConfigError(what)
     test = MemoryTest(ctx, _cells_for(ctx, holds=retention > 0), chosen, seed, retention)
+    test.next_hold = random.randrange(len(_KEPT) * len(test.cells.stripes))  # noqa: S311
     test.prove()
     try:
         for number in count(1):
@@ -127,8 +129,9 @@ class MemoryTest:
         self._written = tuple(dict.fromkeys((*patterns, *(_KEPT if retention else ()))))
         self._costs = {pattern.name: self._measure(pattern) for pattern in self._written}
         self._covered: set[int] = set()
-        #: The number of holds so far, the last one's task and beginning, and the blocks of all.
-        self._holds = 0
+        #: Gives the next stripe and its pattern. Short tests begin anywhere, to cover all in time.
+        self.next_hold = 0
+        #: What is held and since when, and the blocks of all stripes that were held to the end.
         self._kept: Task | None = None
         self._held_since = 0.0
         self._retained: set[int] = set()
@@ -224,11 +227,7 @@ class MemoryTest:
     # --- a stripe ----------------------------------------------------------------------------
 
     def _turn_stripe(self, number: int) -> None:
-        """Between two sweeps: check the stripe once its time is over, and hold the next one.
-
-        Raises:
-            _StoppedError: The workload is to return.
-        """
+        """Between two sweeps: check the stripe once its time is over, and hold the next one."""
         if not self._retention:
             return
         if self._kept is not None:
@@ -241,8 +240,8 @@ class MemoryTest:
     def _hold_stripe(self, number: int) -> None:
         """Write a pattern to the next stripe and leave it alone from then on."""
         cells = self.cells
-        turn, stripe = divmod(self._holds, len(cells.stripes))
-        self._holds += 1
+        turn, stripe = divmod(self.next_hold, len(cells.stripes))
+        self.next_hold += 1
         self._kept = Task(pattern=_KEPT[turn % len(_KEPT)], seed=self._seed + turn // len(_KEPT))
         cells.held = cells.stripes[stripe]
         self._choose_scratch(number)

@@ -484,7 +484,7 @@ def test_each_stripe_is_held_untouched_while_the_rest_is_tested(
             assert {"write", "check"} <= set(between), "nothing else was tested"
             # Out of the cache after the write, and none of it in the cache at the read.
             assert between[0] == between[-1] == "flush"
-        # Every block was in a stripe that was held, and all but some have been tested besides.
+        # Every block was in a stripe that was held, and was tested besides.
         assert len(holds) >= len(cells.stripes)
         shares = [one.share for one in held_stripes(bench)]
         assert shares == sorted(shares)
@@ -511,12 +511,36 @@ def test_a_stripe_keeps_the_other_value_of_each_bit_in_its_second_hold(
     contents: list[Tensor] = []
     for number in range(1, 500):
         test.run_pass(number)
-        if test._holds % CHUNKS == 1 and (not contents or test._holds > CHUNKS > len(contents)):
+        if test.next_hold % CHUNKS == 1 and (
+            not contents or test.next_hold > CHUNKS > len(contents)
+        ):
             contents.append(cells.blocks[cells.stripes[0][0]].clone())
-        if test._holds > CHUNKS:
+        if test.next_hold > CHUNKS:
             break
     first, second = contents[0], contents[-1]
     assert torch.equal(first, second.bitwise_not())
+
+
+def test_the_first_stripe_is_drawn(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short tests, each in a stressor of its own, are to cover all stripes in time."""
+    begun: set[tuple[str, int]] = set()
+
+    def begin(test: MemoryTest, _: int) -> None:
+        test._hold_stripe(1)
+        assert test._kept is not None
+        begun.add((test._kept.pattern.name, test.cells.held[0]))
+        bench.stop()
+        test._pace()
+
+    monkeypatch.setattr(MemoryTest, "run_pass", begin)
+    for _ in range(200):
+        bench.lease_keeper.stopped.clear()
+        memtest(bench.ctx, patterns="zeros", retention=HOLD_S)
+        if len(begun) == 2 * CHUNKS:
+            break
+    assert begun == {
+        (name, block) for name in ("random", "random-complement") for block in range(CHUNKS)
+    }
 
 
 @pytest.mark.parametrize("bits", [[17], [0, 63], []])
@@ -525,14 +549,14 @@ def test_bits_that_fade_while_the_stripe_is_held_are_found(
 ) -> None:
     test, cells = held_test(bench, clock)
     number = 1
-    while test._holds < 3:
+    while test.next_hold < 3:
         test.run_pass(number)
         number += 1
     assert bench.findings() == []
     (block,) = cells.held
     for bit in bits:
         flip(cells.blocks[block], 321, bit)
-    while test._holds < 5:
+    while test.next_hold < 5:
         test.run_pass(number)
         number += 1
     assert bench.done().errors == (1 if bits else 0)
