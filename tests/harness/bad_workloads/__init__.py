@@ -421,6 +421,24 @@ def tests_memory_that_loses_a_bit(ctx: WorkloadContext) -> None:
     memtest.memtest(ctx, patterns="ones+random")
 
 
+def tests_memory_that_loses_a_held_bit(ctx: WorkloadContext) -> None:
+    """Test the memory, and flip a bit of the first stripe while it is held."""
+    from sentinel.stressor.workloads.memtest import MemoryTest, memtest
+
+    hold_stripe = vars(MemoryTest)["_hold_stripe"]
+    lost: list[int] = []
+
+    def hold_and_lose(test: MemoryTest, number: int) -> None:
+        hold_stripe(test, number)
+        if not lost:
+            lost.append(test.cells.held[0])
+            test.cells.flip(test.cells.cut(lost[0])[0], 3, 17)
+
+    vars_of_test: Any = MemoryTest
+    vars_of_test._hold_stripe = hold_and_lose
+    memtest(ctx, patterns="zeros", retention=1.0)
+
+
 def discards_its_checks(ctx: WorkloadContext, *, flips: int, rounds: int, dtypes: str = "") -> None:
     """Run a selftest whose checks are discarded once they are proved."""
     from sentinel.stressor.verification.pipeline import ResultPipeline
