@@ -144,6 +144,8 @@ def _remarks(phase: Mapping[str, Any]) -> Iterator[str]:
     """Yield what else is to be said of a phase."""
     if phase["memory_share"]:
         yield f"{phase['memory_share']:.1%} of the memory"
+    if phase.get("retained_share"):
+        yield f"{phase['retained_share']:.1%} held untouched"
     if phase["interruptions"]:
         yield f"interruptions: {phase['interruptions']}"
     if not phase["mandatory"]:

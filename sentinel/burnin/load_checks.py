@@ -243,11 +243,10 @@ def _margin(evidence: LoadEvidence, limits: Limits) -> Judgement:
 
 
 def _memory_covered(evidence: LoadEvidence, limits: Limits) -> Judgement:
-    shares = [
-        float(share)
-        for phase in evidence.record.phases
-        if phase.phase.passes and (share := phase.work.get("share")) is not None
-    ]
+    tests = [phase.work for phase in evidence.record.phases if phase.phase.passes]
+    # While a stripe is held, the other patterns cover the rest only, by design.
+    whole = [work for work in tests if work.get("retained") is None] or tests
+    shares = [float(work["share"]) for work in whole if work.get("share") is not None]
     if not any(phase.phase.passes for phase in evidence.record.phases):
         return not_applicable("the plan has no memory test")
     value = min(shares, default=None)

@@ -256,6 +256,7 @@ def _phase(phase: PhaseRecord) -> dict[str, Any]:
         "bytes": work.get("bytes", 0.0),
         "flops": work.get("flops", 0.0),
         "memory_share": work.get("share"),
+        "retained_share": work.get("retained"),
         "interruptions": work.get("interruptions", 0),
         "began": phase.began,
         "ended": phase.ended,

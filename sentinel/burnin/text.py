@@ -60,6 +60,8 @@ def _phase(phase: Mapping[str, Any]) -> str:
         parts.append(f"{phase['passes']} of {phase['quota_passes']} passes")
     if phase["memory_share"]:
         parts.append(f"{phase['memory_share']:.1%} of the memory")
+    if phase.get("retained_share"):
+        parts.append(f"{phase['retained_share']:.1%} held untouched")
     if phase["checks"]:
         parts.append(f"{phase['checks']:,} results checked, {phase['errors']} wrong")
     if phase["not_tested"]:

@@ -32,6 +32,9 @@ class PhaseWork:
     patterns: int = 0
     #: The smallest share of the device's memory that a pattern has covered.
     share: float | None = None
+    #: The share of the device's memory that kept a pattern untouched, stripe after stripe, in the
+    #: stressor that came furthest.
+    retained: float | None = None
     #: The seconds that count of the current stretch, and of the longest one.
     stretch: float = 0.0
     longest: float = 0.0

@@ -118,6 +118,11 @@ BURNIN_EVENTS = (
             Field("patterns", COUNT, "how many patterns a pass has"),
             Field("passes", COUNT, "how often all of them have covered the memory"),
             Field("share", SHARE + OR_NULL, "the share of the memory that was covered"),
+            Field(
+                "retained",
+                SHARE + OR_NULL,
+                "the share of the memory that kept a pattern untouched for a while",
+            ),
             Field("given_up", TEXT + OR_NULL, "why the rest of the phase cannot be done, or null"),
         ),
     ),

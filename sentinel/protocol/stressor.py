@@ -64,7 +64,7 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryCovered:
-    """A memory test has written a pattern to all of its memory and read it back."""
+    """A memory test has written a pattern to its memory and read it back."""
 
     #: The pattern and the direction.
     pattern: str
@@ -72,6 +72,9 @@ class MemoryCovered:
     patterns: int
     #: The share of the device's memory.
     share: float
+    #: The pattern was written to a stripe only, to stay there untouched for a while; then
+    #: ``share`` is that of all stripes so far.
+    stripe: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

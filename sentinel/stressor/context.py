@@ -77,6 +77,7 @@ class WorkloadContext:
         chunks: The memory to work on: tensors of bytes, all of one size, with undefined content.
         quantum: Seconds of work to queue between two calls of :meth:`pace`.
         share: The share of the device's memory that the chunks are, from 0 to 1.
+        index: The GPU's index on its host, as nvidia-smi counts.
         goldens: Recorded checksums of good GPUs, or None if no records are kept.
     """
 
@@ -88,12 +89,14 @@ class WorkloadContext:
         lease_keeper: LeaseKeeper,
         monitor: ContentionMonitor | None = None,
         goldens: Goldens | None = None,
+        index: int = 0,
     ) -> None:
         self.device: torch.device = device.torch_device
         self.chunks: list[Tensor] = list(filling.chunks)
         self.quantum: float = device.quantum
         self.share: float = filling.held / device.total_bytes()
         self.goldens = goldens
+        self.index = index
         self._device = device
         self._filling = filling
         self._lease_keeper = lease_keeper

@@ -178,7 +178,12 @@ def _attach(spec: StressorSpec, lease_keeper: LeaseKeeper) -> WorkloadContext:
     filling = fill(device, spec.memory, spec.chunk, spec.reserve, monitor)
     goldens = Goldens(Path(spec.goldens)) if spec.goldens is not None else None
     return WorkloadContext(
-        device=device, filling=filling, lease_keeper=lease_keeper, monitor=monitor, goldens=goldens
+        device=device,
+        filling=filling,
+        lease_keeper=lease_keeper,
+        monitor=monitor,
+        goldens=goldens,
+        index=spec.gpu.index,
     )
 
 

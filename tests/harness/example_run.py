@@ -206,6 +206,7 @@ class ExampleRun:
             "covered": {},
             "patterns": 4,
             "share": 0.88 if phase == MEMORY else None,
+            "retained": None,
             "stretch": done,
             "longest": done,
             "interruptions": int(phase == STEADY and index in self.interrupted),

@@ -27,6 +27,7 @@ from sentinel.protocol.stressor import (
     FindingAck,
     Lease,
     MemoryContention,
+    MemoryCovered,
     MemoryTarget,
     Note,
     Progress,
@@ -37,7 +38,17 @@ from sentinel.protocol.stressor import (
 from sentinel.stressor import main
 from tests.harness.timing import MACHINE_SLOWNESS, TIMEOUT_S
 
-M = TypeVar("M", CreatingContext, Failed, Finding, MemoryContention, Note, Progress, Ready)
+M = TypeVar(
+    "M",
+    CreatingContext,
+    Failed,
+    Finding,
+    MemoryContention,
+    MemoryCovered,
+    Note,
+    Progress,
+    Ready,
+)
 
 _RENEWAL_S = 0.2
 DEFAULT = MemoryTarget(share=0.88)
@@ -146,13 +157,15 @@ def _forking() -> tuple[Any, int]:
 
 
 @contextmanager
-def stressors(folder: Path, *, spawned: bool = False) -> Iterator[Callable[..., Child]]:
-    """Provide a function that starts children on the first GPU of a new registry in ``folder``.
+def stressors(
+    folder: Path, *, spawned: bool = False, gpus: int = 1
+) -> Iterator[Callable[..., Child]]:
+    """Provide a function that starts children on the GPUs of a new registry in ``folder``.
 
     Children are forked from a process that has imported torch, which saves most of their start,
     unless they are ``spawned`` as in the supervisor.
     """
-    registry = Registry.create(folder, 1)
+    registry = Registry.create(folder, gpus)
     children: list[Child] = []
 
     def start(
@@ -162,10 +175,11 @@ def stressors(folder: Path, *, spawned: bool = False) -> Iterator[Callable[..., 
         lease: float = 3.0 * MACHINE_SLOWNESS,
         locks: tuple[object, ...] = (),
         simulated: bool = True,
+        gpu: int = 0,
     ) -> Child:
         name, options = parse_workload(workload)
         spec = StressorSpec(
-            gpu=registry.gpus()[0],
+            gpu=registry.gpus()[gpu],
             memory=memory,
             chunk=512 * 2**20,
             workload=name,

@@ -61,8 +61,11 @@ def cover(burnin: Burnin, message: MemoryCovered) -> Burnin:
     """Count one pattern that has covered the memory."""
     work = burnin.current
     covered = {**work.covered, message.pattern: work.covered.get(message.pattern, 0) + 1}
-    share = message.share if work.share is None else min(work.share, message.share)
-    work = replace(work, covered=covered, patterns=message.patterns, share=share)
+    work = replace(work, covered=covered, patterns=message.patterns)
+    if message.stripe:
+        work = replace(work, retained=max(message.share, work.retained or 0.0))
+    else:
+        work = replace(work, share=min(message.share, 1.0 if work.share is None else work.share))
     return replace(burnin, work=(*burnin.work[:-1], work), in_vain=0.0)
 
 

@@ -1,7 +1,8 @@
 """Write patterns to memory, compare them later, and examine differences.
 
 All work is done on the device, in pieces small enough for a quantum. Its scratch memory is one
-block of the tested memory, another one in each pass, so that every block is tested.
+block of the tested memory, another one in each pass, so that every block is tested. A stripe of
+blocks can be held: then nothing touches it but its own writes and comparisons.
 """
 
 from __future__ import annotations
@@ -36,6 +37,9 @@ _GRAIN = 64
 
 #: Bits that are counted between two waits.
 _BITS_AT_ONCE = 16
+
+#: One block in so many is in a stripe; of fewer blocks, a stripe has one.
+_STRIPES = 8
 
 #: How many times its size must pass through the L2 cache to replace all of its content.
 _FLUSH = 4
@@ -81,11 +85,15 @@ class MemoryCells:
         chunks: Tensors of bytes of equal size, which are overwritten.
         cache: The size of the device's L2 cache in bytes.
         longest: The maximum number of words of a piece.
+        holds: Whether stripes are to be held, so that less memory is left to flush the cache.
 
     Attributes:
         blocks: The tested memory, as flat tensors of 64-bit words.
         size: The words of a block.
         pieces: The number of pieces of a block.
+        stripes: The blocks of each stripe. All blocks are in one, and no stripe has more than a
+            quarter of them.
+        held: The stripe that is held, or nothing.
         flush_buffer: Extra memory to flush the cache, if the chunks are too few for that.
         wrong: Whether a comparison failed, by read, block and piece: bools on the device.
 
@@ -94,7 +102,12 @@ class MemoryCells:
     """
 
     def __init__(
-        self, chunks: Sequence[Tensor], cache: int, longest: int = _MAX_PIECE_WORDS
+        self,
+        chunks: Sequence[Tensor],
+        cache: int,
+        longest: int = _MAX_PIECE_WORDS,
+        *,
+        holds: bool = False,
     ) -> None:
         self._parts = math.ceil(_MIN_BLOCKS / len(chunks))
         self.size = chunks[0].numel() // 8 // self._parts // _GRAIN * _GRAIN
@@ -106,12 +119,16 @@ class MemoryCells:
             for chunk in chunks
             for part in range(self._parts)
         ]
+        count = min(_STRIPES, len(self.blocks))
+        self.stripes = [range(len(self.blocks))[first::count] for first in range(count)]
+        self.held: Sequence[int] = ()
         most = min(longest, (self.size - 1) * 8 // _SCRATCH_BYTES // 2 * 2)
         self.pieces = math.ceil(self.size / most)
         self._longest = math.ceil(self.size / self.pieces / 2) * 2
         device = chunks[0].device
         self._flush_words = math.ceil(_FLUSH * cache / 8)
-        alone = (len(self.blocks) - 2) * self.size < self._flush_words
+        out_of_use = 2 + (len(self.stripes[0]) if holds else 0)
+        alone = (len(self.blocks) - out_of_use) * self.size < self._flush_words
         self.flush_buffer = (
             torch.empty(self._flush_words, dtype=torch.int64, device=device) if alone else None
         )
@@ -133,8 +150,9 @@ class MemoryCells:
         self._differs = words[2 * size :].view(torch.uint8)[:size].view(torch.bool)
 
     def tested(self) -> list[int]:
-        """Return the indices of all blocks but the scratch block."""
-        return [block for block in range(len(self.blocks)) if block != self.scratch]
+        """Return the indices of all blocks but the scratch block and those that are held."""
+        unused = {self.scratch, *self.held}
+        return [block for block in range(len(self.blocks)) if block not in unused]
 
     def cut(self, block: int) -> list[Piece]:
         """Return the pieces of a block."""

@@ -2,17 +2,24 @@
 
 A pattern is written to every block before the first block is read, so that no read is served by the
 L2 cache. No block is rewritten before its comparison is evaluated.
+
+With ``retention``, a stripe of the memory keeps a pattern untouched while the rest is tested. A
+sweep rewrites every word within seconds; here only the refresh, every 32 to 64 ms, keeps a cell.
+The model is the bit-fade test of cuda_memtest, which waits for 90 minutes (its README.md).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
 
 import torch
 
+from sentinel.errors import ConfigError
 from sentinel.protocol.stressor import Finding, FindingPlace, MemoryCovered
 from sentinel.stressor.context import WorkloadContext
 from sentinel.stressor.verification.memory_cells import READS, REPEATS, MemoryCells, Piece, Task
@@ -30,17 +37,31 @@ _MIN_PIECE_S = 1e-6
 #: The maximum number of wrong pieces examined after one pattern; further ones are counted.
 _MAX_EXAMINED = 8
 
+#: The name under which a stripe is reported, and the patterns that it keeps: in the second hold of
+#: a stripe each bit has its other value, since a cell may fade from a 1 or from a 0.
+RETENTION = "retention"
+_KEPT = (PATTERNS["random"], PATTERNS["random-complement"])
+_MIN_RETENTION_S, _MAX_RETENTION_S = 1.0, 7200.0
 
-def memtest(ctx: WorkloadContext, *, patterns: str = "all", seed: int = 1) -> None:
+
+def memtest(
+    ctx: WorkloadContext, *, patterns: str = "all", seed: int = 1, retention: float = 0.0
+) -> None:
     """Test the memory, pattern by pattern, in ascending and in descending order of addresses.
 
     Args:
         ctx: The workload's context.
         patterns: ``all``, or names with plus signs between them.
         seed: The seed of the first pass; each further pass uses the next one.
+        retention: How many seconds, from 1 to 7200, a stripe of the memory is left untouched
+            before it is read back, one stripe after the other; 0 leaves out this test.
     """
     chosen = parse_patterns(patterns)
-    test = MemoryTest(ctx, _cells_for(ctx), chosen, seed)
+    if retention and not _MIN_RETENTION_S <= retention <= _MAX_RETENTION_S:
+        what = f"memtest: retention={retention:g} is out of range; allowed is 0, or from 1 to 7200"
+        raise ConfigError(what)
+    test = MemoryTest(ctx, _cells_for(ctx, holds=retention > 0), chosen, seed, retention)
+    test.next_hold = random.randrange(len(_KEPT) * len(test.cells.stripes))  # noqa: S311
     test.prove()
     try:
         for number in count(1):
@@ -69,9 +90,13 @@ class _Sweep:
 
     number: int
     task: Task
-    descending: bool
+    descending: bool = False
+    #: How long its stripe was left untouched, in seconds; None if it covers all of the memory.
+    held_s: float | None = None
 
     def __str__(self) -> str:
+        if self.held_s is not None:
+            return f"pattern {RETENTION} ({self.task.pattern.name}), held for {self.held_s:.0f} s"
         direction = "descending" if self.descending else "ascending"
         return f"pattern {self.task.pattern.name}, {direction}"
 
@@ -84,17 +109,32 @@ class MemoryTest:
         cells: The memory.
         patterns: The patterns of each pass.
         seed: The seed of the first pass.
+        retention: How many seconds a stripe is left untouched; 0 holds none.
     """
 
     def __init__(
-        self, ctx: WorkloadContext, cells: MemoryCells, patterns: tuple[Pattern, ...], seed: int
+        self,
+        ctx: WorkloadContext,
+        cells: MemoryCells,
+        patterns: tuple[Pattern, ...],
+        seed: int,
+        retention: float = 0.0,
     ) -> None:
         self.ctx = ctx
         self.cells = cells
         self._patterns = patterns
         self._seed = seed
-        self._costs = {pattern.name: self._measure(pattern) for pattern in patterns}
+        self._retention = retention
+        #: All patterns that are ever written.
+        self._written = tuple(dict.fromkeys((*patterns, *(_KEPT if retention else ()))))
+        self._costs = {pattern.name: self._measure(pattern) for pattern in self._written}
         self._covered: set[int] = set()
+        #: Gives the next stripe and its pattern. Short tests begin anywhere, to cover all in time.
+        self.next_hold = 0
+        #: What is held and since when, and the blocks of all stripes that were held to the end.
+        self._kept: Task | None = None
+        self._held_since = 0.0
+        self._retained: set[int] = set()
         self._queued = 0.0
         self._sweep = self._sweep_for(1, patterns[0], descending=False)
 
@@ -108,7 +148,7 @@ class MemoryTest:
         """
         pieces = self.cells.cut(self.cells.tested()[0])
         places = (pieces[0], pieces[len(pieces) // 2], pieces[-1])
-        for pattern in self._patterns:
+        for pattern in self._written:
             task = Task(pattern=pattern, seed=self._seed)
             for piece in pieces:
                 self.cells.write(task, piece)
@@ -136,9 +176,10 @@ class MemoryTest:
         Raises:
             _StoppedError: The workload is to return.
         """
-        self.cells.use_scratch((number - 1) % len(self.cells.blocks))
+        self._choose_scratch(number)
         for pattern in self._patterns:
             for descending in (False, True):
+                self._turn_stripe(number)
                 self._sweep = self._sweep_for(number, pattern, descending=descending)
                 self._note_progress()
                 order = self.order()
@@ -150,10 +191,19 @@ class MemoryTest:
                 self._report_coverage()
                 self._pace()
 
+    def _choose_scratch(self, number: int) -> None:
+        """Use another block as scratch memory in each pass, and none that is held."""
+        count = len(self.cells.blocks)
+        order = ((number - 1 + skipped) % count for skipped in range(count))
+        self.cells.use_scratch(next(block for block in order if block not in self.cells.held))
+
     def order(self) -> list[Piece]:
         """Return the pieces in the order of this sweep."""
-        pieces = [piece for block in self.cells.tested() for piece in self.cells.cut(block)]
+        pieces = self._pieces(self.cells.tested())
         return pieces[::-1] if self._sweep.descending else pieces
+
+    def _pieces(self, blocks: Sequence[int]) -> list[Piece]:
+        return [piece for block in blocks for piece in self.cells.cut(block)]
 
     def write(self, order: list[Piece]) -> None:
         """Write the pattern to all pieces."""
@@ -167,11 +217,60 @@ class MemoryTest:
         """Compare all pieces; none of them is in the cache."""
         task = self._sweep.task
         cost = self._costs[task.pattern.name]
-        if self.cells.flush_buffer is not None:
+        # A sweep over all of the memory passes through the cache by itself, unless that is small.
+        if self.cells.flush_buffer is not None or self._sweep.held_s is not None:
             self.cells.flush()
         for piece in order:
             self.cells.check(task, piece, read)
             self._spend(cost.check_seconds, cost.check_bytes, checks=1)
+
+    # --- a stripe ----------------------------------------------------------------------------
+
+    def _turn_stripe(self, number: int) -> None:
+        """Between two sweeps: check the stripe once its time is over, and hold the next one."""
+        if not self._retention:
+            return
+        if self._kept is not None:
+            held_s = time.monotonic() - self._held_since
+            if held_s < self._retention:
+                return
+            self._check_stripe(_Sweep(number=number, task=self._kept, held_s=held_s))
+        self._hold_stripe(number)
+
+    def _hold_stripe(self, number: int) -> None:
+        """Write a pattern to the next stripe and leave it alone from then on."""
+        cells = self.cells
+        turn, stripe = divmod(self.next_hold, len(cells.stripes))
+        self.next_hold += 1
+        self._kept = Task(pattern=_KEPT[turn % len(_KEPT)], seed=self._seed + turn // len(_KEPT))
+        cells.held = cells.stripes[stripe]
+        self._choose_scratch(number)
+        self._sweep = _Sweep(number=number, task=self._kept, held_s=0.0)
+        self.write(self._pieces(cells.held))
+        cells.flush()  # the last of it leaves the cache for the memory now
+        self._pace()
+        self._wait()
+        self._held_since = time.monotonic()
+
+    def _check_stripe(self, sweep: _Sweep) -> None:
+        """Compare the stripe with its pattern, report that, and test it like the rest again."""
+        self._sweep = sweep
+        for read in range(READS):
+            self.read(self._pieces(self.cells.held), read)
+        self._retained.update(self.cells.held)
+        self.report_faults()
+        self.ctx.send(
+            MemoryCovered(
+                pattern=RETENTION,
+                patterns=self._patterns_of_pass,
+                share=self._share(len(self._retained)),
+                stripe=True,
+            )
+        )
+        self._pace()
+        self._kept, self.cells.held = None, ()
+
+    # --- results -----------------------------------------------------------------------------
 
     def report_faults(self, wait: Callable[[], bool] | None = None) -> None:
         """Fetch the outcome of this sweep, and report wrong pieces before they are overwritten.
@@ -252,16 +351,25 @@ class MemoryTest:
         self.ctx.send(
             MemoryCovered(
                 pattern=f"{sweep.task.pattern.name}{' descending' if sweep.descending else ''}",
-                patterns=2 * len(self._patterns),
+                patterns=self._patterns_of_pass,
                 share=self._share(len(self.cells.tested())),
             )
         )
 
+    @property
+    def _patterns_of_pass(self) -> int:
+        """The number of patterns that are reported, each direction as one."""
+        return 2 * len(self._patterns) + (1 if self._retention else 0)
+
     def _note_progress(self) -> None:
-        self.ctx.note(
+        text = (
             f"pass {self._sweep.number}, {self._sweep}, "
             f"covered {100 * self._share(len(self._covered)):.1f} % of the device's memory"
         )
+        if self._retention:
+            held = 100 * self._share(len(self.cells.held))
+            text += f"; {held:.1f} % held for {time.monotonic() - self._held_since:.0f} s"
+        self.ctx.note(text)
 
     def _share(self, blocks: int) -> float:
         """Compute which share of the device's memory so many blocks are."""
@@ -274,7 +382,7 @@ def _no_wait() -> bool:
     return False
 
 
-def _cells_for(ctx: WorkloadContext) -> MemoryCells:
+def _cells_for(ctx: WorkloadContext, *, holds: bool) -> MemoryCells:
     """Divide the memory into pieces of which several fit into a quantum."""
     cache = 0
     if ctx.device.type == "cuda":
@@ -285,4 +393,4 @@ def _cells_for(ctx: WorkloadContext) -> MemoryCells:
         write = partial(cells.write, task, cells.cut(cells.tested()[0])[0])
         if ctx.measure(write) <= _SHARE * ctx.quantum:
             break
-    return MemoryCells(ctx.chunks, cache, length)
+    return MemoryCells(ctx.chunks, cache, length, holds=holds)

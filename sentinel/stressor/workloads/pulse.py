@@ -2,11 +2,16 @@
 
 The load is that of gemm, and every product is checked. At both edges the load of the whole device
 changes at once: a phase starts on an idle device, and ends when its last product is done.
+
+All processes of a host share the monotonic clock. Periods that begin at its whole multiples, for
+example, are the same in every stressor, whenever each was started, and without any message.
 """
 
 from __future__ import annotations
 
+import math
 import time
+from typing import Literal
 
 from sentinel.errors import ConfigError
 from sentinel.stressor.context import WorkloadContext
@@ -17,8 +22,22 @@ from sentinel.stressor.verification.sizing import build
 _MIN_HZ, _MAX_HZ = 0.5, 10.0
 _MIN_DUTY, _MAX_DUTY = 0.1, 0.9
 
+#: The share of a period by which a time may be wrong: rounding is far below, jitter far above.
+_ROUNDING = 1e-3
 
-def pulse(ctx: WorkloadContext, *, hz: float = 1.0, duty: float = 0.5, size: int = 0) -> None:
+#: Whether the GPUs of a host pulse on their own, all at once, or every other one half a period
+#: later.
+Sync = Literal["off", "in-phase", "out-of-phase"]
+
+
+def pulse(
+    ctx: WorkloadContext,
+    *,
+    hz: float = 1.0,
+    duty: float = 0.5,
+    size: int = 0,
+    sync: Sync = "off",
+) -> None:
     """Multiply matrices for a part of each period, and rest for the other.
 
     Args:
@@ -26,6 +45,8 @@ def pulse(ctx: WorkloadContext, *, hz: float = 1.0, duty: float = 0.5, size: int
         hz: Periods per second, from 0.5 to 10.
         duty: The share of a period under load, from 0.1 to 0.9.
         size: Rows of the square matrices, as for gemm.
+        sync: ``in-phase`` has all GPUs of the host pulse at once, ``out-of-phase`` those of an odd
+            index half a period later than the others.
     """
     if not _MIN_HZ <= hz <= _MAX_HZ:
         raise ConfigError(f"pulse: hz={hz:g} is out of range; allowed is from 0.5 to 10")
@@ -37,13 +58,42 @@ def pulse(ctx: WorkloadContext, *, hz: float = 1.0, duty: float = 0.5, size: int
     while not ctx.ready:  # until then pace waits for all queued work
         if not pipeline.step(at_most=1):
             return
-    begin = time.monotonic()
+    if sync == "off":
+        begin = origin = time.monotonic()
+    else:
+        origin = shift_s(sync, ctx.index, hz)
+        begin = next_begin(origin, hz, time.monotonic())
+        ctx.pace(rest=max(0.0, begin - time.monotonic()))
     while run_load_phase(pipeline, begin + duty / hz):
         # Skip whole periods if a phase took longer than one.
-        begin += (1 + max(0, int((time.monotonic() - begin) * hz))) / hz
+        begin = next_begin(origin, hz, max(time.monotonic(), begin))
         if not ctx.pace(rest=max(0.0, begin - time.monotonic())):
             break
     pipeline.settle()
+
+
+def shift_s(sync: Sync, index: int, hz: float) -> float:
+    """Compute how much later than a multiple of the period the periods of a GPU begin, in seconds.
+
+    Args:
+        sync: ``in-phase`` or ``out-of-phase``.
+        index: The GPU's index on its host.
+        hz: Periods per second.
+    """
+    return index % 2 / (2 * hz) if sync == "out-of-phase" else 0.0
+
+
+def next_begin(origin: float, hz: float, now: float) -> float:
+    """Compute when the first period begins that is more than a thousandth of one after ``now``.
+
+    Rounded times may be too early, and no period is to be done twice.
+
+    Args:
+        origin: When some period begins, in seconds of the monotonic clock, as is ``now``.
+        hz: Periods per second.
+        now: The present time.
+    """
+    return origin + (math.floor((now - origin) * hz + _ROUNDING) + 1) / hz
 
 
 def run_load_phase(pipeline: ResultPipeline, end: float) -> bool:

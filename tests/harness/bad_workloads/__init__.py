@@ -389,6 +389,20 @@ def flips_a_bit(ctx: WorkloadContext, *, size: int = 128) -> None:
     run_seeds(pipeline, seeds=1)
 
 
+def pulses_and_notes_when(ctx: WorkloadContext, *, sync: str) -> None:
+    """Pulse once a second, and note when each phase of load began."""
+    from sentinel.stressor.workloads import pulse
+
+    run_load_phase = pulse.run_load_phase
+
+    def note_and_run(pipeline: Any, end: float) -> bool:
+        ctx.note(f"{time.monotonic():.6f}")
+        return run_load_phase(pipeline, end)
+
+    vars(pulse)["run_load_phase"] = note_and_run
+    vars(pulse)["pulse"](ctx, hz=1.0, sync=sync)
+
+
 def tests_memory_that_loses_a_bit(ctx: WorkloadContext) -> None:
     """Test the memory, and flip one of its bits once, some time after Ready."""
     from sentinel.stressor.verification.memory_cells import MemoryCells
@@ -405,6 +419,24 @@ def tests_memory_that_loses_a_bit(ctx: WorkloadContext) -> None:
 
     vars(memtest)["MemoryCells"] = Forgetful
     memtest.memtest(ctx, patterns="ones+random")
+
+
+def tests_memory_that_loses_a_held_bit(ctx: WorkloadContext) -> None:
+    """Test the memory, and flip a bit of the first stripe while it is held."""
+    from sentinel.stressor.workloads.memtest import MemoryTest, memtest
+
+    hold_stripe = vars(MemoryTest)["_hold_stripe"]
+    lost: list[int] = []
+
+    def hold_and_lose(test: MemoryTest, number: int) -> None:
+        hold_stripe(test, number)
+        if not lost:
+            lost.append(test.cells.held[0])
+            test.cells.flip(test.cells.cut(lost[0])[0], 3, 17)
+
+    vars_of_test: Any = MemoryTest
+    vars_of_test._hold_stripe = hold_and_lose
+    memtest(ctx, patterns="zeros", retention=1.0)
 
 
 def discards_its_checks(ctx: WorkloadContext, *, flips: int, rounds: int, dtypes: str = "") -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,12 +15,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from sentinel.errors import ConfigError
-from sentinel.protocol.stressor import Finding, FindingPlace
+from sentinel.protocol.stressor import Finding, FindingPlace, MemoryCovered, Progress, Ready
 from sentinel.stressor.verification.memory_cells import READS, MemoryCells, Piece, Task
 from sentinel.stressor.verification.patterns import PATTERNS, parse_patterns
 from sentinel.stressor.workloads.memtest import MemoryTest, _Cost, memtest
 from tests.harness.gpu_environment import GpuHost
 from tests.harness.sentinel_process import eventually
+from tests.harness.stressor_harness import stressors
 from tests.harness.workload_harness import Workbench, workbench
 
 WORD = 2**64
@@ -354,7 +356,7 @@ def test_a_fault_is_reported_even_if_a_stop_precedes_its_detection(
             super().check(task, piece, read)
 
     cells = Interrupted(bench.ctx.chunks)
-    monkeypatch.setattr("sentinel.stressor.workloads.memtest._cells_for", lambda _: cells)
+    monkeypatch.setattr("sentinel.stressor.workloads.memtest._cells_for", lambda _, **__: cells)
     memtest(bench.ctx, patterns="aa")
     (finding,) = bench.findings()
     assert (finding.first, finding.bits[50]) == ((3, 11), 1)
@@ -381,6 +383,240 @@ def test_memory_that_loses_its_content_is_refused(bench: Workbench) -> None:
     cells.stuck = (1, 0)
     with pytest.raises(RuntimeError, match="just written is wrong"):
         memory_test(bench, "zeros", cells).prove()
+
+
+# --- a stripe that is held -------------------------------------------------------------------
+
+HOLD_S = 30.0
+
+
+class Clock:
+    """A clock that advances by a fixed time at each access to the memory."""
+
+    def __init__(self, per_access: float = 0.05) -> None:
+        self.now = 1000.0
+        self.per_access = per_access
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class StripedMemory(FaultyMemory):
+    """Memory that records its accesses with the time, and those of the flush."""
+
+    def __init__(self, chunks: list[Tensor], clock: Clock) -> None:
+        super().__init__(chunks)
+        self._clock = clock
+        #: The time, the kind of access, the block, and what was held.
+        self.log: list[tuple[float, str, int, tuple[int, ...]]] = []
+
+    def write(self, task: Task, piece: Piece) -> None:
+        self._note("write", piece.block)
+        super().write(task, piece)
+
+    def check(self, task: Task, piece: Piece, read: int) -> None:
+        self._note("check", piece.block)
+        super().check(task, piece, read)
+
+    def flush(self, but: int | None = None) -> None:
+        self._note("flush", -1)
+        super().flush(but)
+
+    def use_scratch(self, block: int) -> None:
+        assert block not in self.held
+        super().use_scratch(block)
+
+    def _note(self, kind: str, block: int) -> None:
+        self._clock.now += self._clock.per_access
+        self.log.append((self._clock.now, kind, block, tuple(self.held)))
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("sentinel.stressor.workloads.memtest.time", clock)
+    return clock
+
+
+def held_test(
+    bench: Workbench, clock: Clock, patterns: str = "zeros+ones"
+) -> tuple[MemoryTest, StripedMemory]:
+    cells = StripedMemory(bench.ctx.chunks, clock)
+    test = MemoryTest(bench.ctx, cells, parse_patterns(patterns), seed=1, retention=HOLD_S)
+    test.prove()
+    cells.log = []
+    return test, cells
+
+
+def held_stripes(bench: Workbench) -> list[MemoryCovered]:
+    sent = [one for one in bench.lease_keeper.sent if isinstance(one, MemoryCovered)]
+    return [one for one in sent if one.stripe]
+
+
+def run_until(test: MemoryTest, bench: Workbench, holds: int) -> int:
+    """Run passes until so many stripes were checked; return the number of passes."""
+    for number in range(1, 500):
+        test.run_pass(number)
+        if len(held_stripes(bench)) >= holds:
+            return number
+    raise AssertionError(f"only {held_stripes(bench)}")
+
+
+@pytest.mark.parametrize("chunks", [1, 4, 9, 19])
+def test_each_stripe_is_held_untouched_while_the_rest_is_tested(
+    tmp_path: Path, clock: Clock, chunks: int
+) -> None:
+    with workbench(tmp_path, chunks=chunks) as bench:
+        test, cells = held_test(bench, clock)
+        blocks = len(cells.blocks)
+        run_until(test, bench, holds=len(cells.stripes))
+        assert bench.findings() == []
+        assert bench.done().errors == 0
+        holds = [(held, list(log)) for held, log in groupby(cells.log, lambda one: one[3]) if held]
+        for stripe, (held, log) in zip(cells.stripes, holds, strict=False):
+            assert held == tuple(stripe)
+            assert len(stripe) <= max(1, blocks // 4)
+            ours = [(at, kind, block in stripe) for at, kind, block, _ in log]
+            written = max(at for at, kind, own in ours if own and kind == "write")
+            read = min(at for at, kind, own in ours if own and kind == "check")
+            assert HOLD_S <= read - written < 2 * HOLD_S
+            between = [kind for at, kind, _ in ours if written < at < read]
+            assert {"write", "check"} <= set(between), "nothing else was tested"
+            # Out of the cache after the write, and none of it in the cache at the read.
+            assert between[0] == between[-1] == "flush"
+        # Every block was in a stripe that was held, and was tested besides.
+        assert len(holds) >= len(cells.stripes)
+        shares = [one.share for one in held_stripes(bench)]
+        assert shares == sorted(shares)
+        whole = blocks * cells.size * 8 / sum(chunk.numel() for chunk in bench.ctx.chunks)
+        assert shares[-1] == pytest.approx(bench.ctx.share * whole)
+        assert test._covered == set(range(blocks))
+
+
+def test_a_held_stripe_is_a_pattern_of_its_own(bench: Workbench, clock: Clock) -> None:
+    test, _ = held_test(bench, clock, "zeros")
+    run_until(test, bench, holds=2)
+    sent = [one for one in bench.lease_keeper.sent if isinstance(one, MemoryCovered)]
+    assert {one.pattern for one in sent} == {"zeros", "zeros descending", "retention"}
+    assert {one.patterns for one in sent} == {3}
+    assert [one.pattern for one in sent if one.stripe] == ["retention"] * 2
+    note = bench.ctx._note or ""
+    assert "0.1 % held for " in note, note
+
+
+def test_a_stripe_keeps_the_other_value_of_each_bit_in_its_second_hold(
+    bench: Workbench, clock: Clock
+) -> None:
+    test, cells = held_test(bench, clock)
+    contents: list[Tensor] = []
+    for number in range(1, 500):
+        test.run_pass(number)
+        if test.next_hold % CHUNKS == 1 and (
+            not contents or test.next_hold > CHUNKS > len(contents)
+        ):
+            contents.append(cells.blocks[cells.stripes[0][0]].clone())
+        if test.next_hold > CHUNKS:
+            break
+    first, second = contents[0], contents[-1]
+    assert torch.equal(first, second.bitwise_not())
+
+
+def test_the_first_stripe_is_drawn(bench: Workbench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short tests, each in a stressor of its own, are to cover all stripes in time."""
+    begun: set[tuple[str, int]] = set()
+
+    def begin(test: MemoryTest, _: int) -> None:
+        test._hold_stripe(1)
+        assert test._kept is not None
+        begun.add((test._kept.pattern.name, test.cells.held[0]))
+        bench.stop()
+        test._pace()
+
+    monkeypatch.setattr(MemoryTest, "run_pass", begin)
+    for _ in range(200):
+        bench.lease_keeper.stopped.clear()
+        memtest(bench.ctx, patterns="zeros", retention=HOLD_S)
+        if len(begun) == 2 * CHUNKS:
+            break
+    assert begun == {
+        (name, block) for name in ("random", "random-complement") for block in range(CHUNKS)
+    }
+
+
+@pytest.mark.parametrize("bits", [[17], [0, 63], []])
+def test_bits_that_fade_while_the_stripe_is_held_are_found(
+    bench: Workbench, clock: Clock, bits: list[int]
+) -> None:
+    test, cells = held_test(bench, clock)
+    number = 1
+    while test.next_hold < 3:
+        test.run_pass(number)
+        number += 1
+    assert bench.findings() == []
+    (block,) = cells.held
+    for bit in bits:
+        flip(cells.blocks[block], 321, bit)
+    while test.next_hold < 5:
+        test.run_pass(number)
+        number += 1
+    assert bench.done().errors == (1 if bits else 0)
+    found = bench.findings()
+    assert len(found) == bool(bits)
+    for finding in found:
+        assert finding.place is FindingPlace.MEMORY
+        assert (finding.count, finding.first) == (1, (block, 321))
+        assert [bit for bit, times in enumerate(finding.bits) if times] == bits
+        assert (finding.reread, finding.repeated) == (True, 0)
+        assert finding.detail.startswith("pattern retention (random), held for 3")
+
+
+def test_a_stop_discards_a_stripe_that_was_not_held_for_long_enough(
+    bench: Workbench, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock.per_access = 0.0
+    cells = StripedMemory(bench.ctx.chunks, clock)
+    monkeypatch.setattr("sentinel.stressor.workloads.memtest._cells_for", lambda _, **__: cells)
+
+    def stop_late() -> None:
+        if bench.ctx.ready and len(cells.log) > 300:
+            bench.stop()
+
+    bench.device.on_wait = stop_late
+    memtest(bench.ctx, patterns="zeros", retention=HOLD_S)
+    assert cells.held
+    assert held_stripes(bench) == []
+    assert bench.findings() == []
+
+
+@pytest.mark.parametrize("seconds", [0.5, -1.0, 7201.0, float("nan")])
+def test_a_time_to_hold_out_of_range_is_refused(bench: Workbench, seconds: float) -> None:
+    with pytest.raises(ConfigError, match="allowed is 0, or from 1 to 7200"):
+        memtest(bench.ctx, retention=seconds)
+
+
+def test_a_held_stripe_leaves_less_memory_to_flush_the_cache(bench: Workbench) -> None:
+    enough = (CHUNKS - 2) * bench.ctx.chunks[0].nbytes // 4
+    assert MemoryCells(bench.ctx.chunks, enough).flush_buffer is None
+    assert MemoryCells(bench.ctx.chunks, enough, holds=True).flush_buffer is not None
+
+
+@pytest.mark.long
+def test_a_stressor_reports_progress_while_it_holds_a_stripe(tmp_path: Path) -> None:
+    with stressors(tmp_path) as start:
+        child = start("memtest:patterns=zeros+ones,retention=3")
+        child.wait_for(Ready)
+        used = child.used()
+        # The first stripe is held from about now on.
+        progress = [child.wait_for(Progress) for _ in range(3)]
+        assert all(one.checks > 0 and one.errors == 0 for one in progress)
+        assert all(one.seconds < 3.0 for one in progress)
+        stripe = child.wait_for(MemoryCovered)
+        while not stripe.stripe:
+            stripe = child.wait_for(MemoryCovered)
+        assert (stripe.pattern, stripe.patterns) == ("retention", 5)
+        assert 0.05 < stripe.share <= 0.25
+        assert child.used() == used
+        assert child.stop() == 0
 
 
 # --- a sentinel ------------------------------------------------------------------------------

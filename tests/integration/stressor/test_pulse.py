@@ -1,20 +1,23 @@
-"""The pulse workload: on a device with simulated time, and once in a real stressor."""
+"""The pulse workload: on a device with simulated time, and in real stressors."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sentinel.errors import ConfigError
-from sentinel.protocol.stressor import MemoryTarget, Progress, Ready
+from sentinel.protocol.stressor import MemoryTarget, Note, Progress, Ready
 from sentinel.stressor.device import Fence
 from sentinel.stressor.verification.pipeline import ResultPipeline
 from sentinel.stressor.workloads import pulse as module
-from sentinel.stressor.workloads.pulse import pulse
-from tests.harness.stressor_harness import stressors
+from sentinel.stressor.workloads.pulse import Sync, next_begin, pulse, shift_s
+from tests.harness.stressor_harness import Child, stressors
 from tests.harness.workload_harness import InstantDevice, Workbench, workbench
 
 #: The duration of a product on the simulated device: that of an H200 with 16384 rows.
@@ -167,6 +170,87 @@ def test_an_option_out_of_range_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message_part):
         pulse(bench.ctx, **options)  # type: ignore[arg-type]
+
+
+# --- in phase and out of phase ---------------------------------------------------------------
+
+
+@given(
+    hz=st.floats(0.5, 10.0),
+    index=st.integers(0, 63),
+    sync=st.sampled_from(["in-phase", "out-of-phase"]),
+    nows=st.tuples(*[st.floats(0.0, 1e8)] * 2),  # three years of uptime
+)
+def test_when_a_period_begins_depends_on_the_clock_alone(
+    hz: float, index: int, sync: Sync, nows: tuple[float, float]
+) -> None:
+    origin = shift_s(sync, index, hz)
+    late = 0.5 if sync == "out-of-phase" and index % 2 else 0.0
+    for now in nows:
+        begin = next_begin(origin, hz, now)
+        assert 0.0 < begin - now < 1.01 / hz
+        periods = begin * hz - late
+        assert periods == pytest.approx(round(periods), abs=1e-5)
+        assert next_begin(origin, hz, begin) == pytest.approx(begin + 1 / hz, abs=1e-6)
+        for early in (math.nextafter(begin, 0.0), begin - 1e-5):
+            assert next_begin(origin, hz, early) > begin + 0.9 / hz, "a period was done twice"
+
+
+@pytest.mark.parametrize("sync", ["in-phase", "out-of-phase"])
+@pytest.mark.parametrize("index", [0, 1, 2, 7])
+@pytest.mark.parametrize("waited", [0.0, 0.123, 0.97])
+@pytest.mark.parametrize("hz", [1.0, 3.0, 10.0])
+def test_periods_begin_at_the_same_times_whenever_a_stressor_was_started(
+    bench: Workbench,
+    clock: Clock,
+    queue: Queue,
+    hz: float,
+    waited: float,
+    index: int,
+    sync: Sync,
+) -> None:
+    late = 0.5 if sync == "out-of-phase" and index % 2 else 0.0
+    clock.now += waited
+    clock.end = clock.now + PERIODS / hz
+    bench.ctx.index = index
+    pulse(bench.ctx, hz=hz, size=64, sync=sync)
+    assert len(queue.busy) >= PERIODS
+    for begin, _ in queue.busy[1:]:  # the first is the work before Ready
+        periods = begin * hz - late
+        assert periods == pytest.approx(round(periods), abs=1e-6)
+
+
+def test_a_stop_before_the_first_period_ends_the_workload(
+    bench: Workbench, clock: Clock, queue: Queue
+) -> None:
+    clock.end = BEGIN + BEFORE * PRODUCT_S + 0.01
+    pulse(bench.ctx, hz=0.5, size=64, sync="in-phase")
+    assert clock.now < BEGIN + 1.0
+    assert bench.done().errors == 0
+
+
+def begins_at(child: Child) -> float:
+    """Return the position in its period of the most punctual of some phases of load."""
+    times = [float(child.wait_for(Note).text) for _ in range(3)]
+    return min((time % 1.0 for time in times), key=lambda one: one % 0.5)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("sync", "late"), [("in-phase", 0.0), ("out-of-phase", 0.5)])
+def test_two_stressors_pulse_together_or_in_opposition(
+    tmp_path: Path, sync: str, late: float
+) -> None:
+    with stressors(tmp_path, gpus=2) as start:
+        children = []
+        for gpu in (0, 1):
+            workload = f"bad_workloads:pulses_and_notes_when:sync={sync}"
+            children.append(start(workload, memory=MemoryTarget(share=0.2), gpu=gpu))
+            children[-1].wait_for(Ready)  # so the second one starts seconds later
+        first, second = map(begins_at, children)
+        # A phase begins late if the host is busy, and never early.
+        assert 0.0 <= first < 0.03
+        assert 0.0 <= second - late < 0.03
+        assert [child.stop() for child in children] == [0, 0]
 
 
 @pytest.mark.long

@@ -257,6 +257,17 @@ def test_another_number_format_is_not_compared_with_the_reference() -> None:
     assert CHECKS["rate.reference"].run(evidence, Thresholds()).status is Status.NOT_TESTED
 
 
+def test_the_coverage_is_judged_where_no_stripe_is_held() -> None:
+    record = Load(share=0.8).record()
+    work = {"passes": 1, "share": 0.5, "retained": 0.11}
+    held = PhaseRecord(phase=replace(MEMORY, name="retention"), work=work)
+    record.phases.append(held)
+    evidence = LoadEvidence(record=record)
+    assert CHECKS["memory.covered"].run(evidence, Thresholds()).status is Status.PASS
+    record.phases = [held]
+    assert CHECKS["memory.covered"].run(evidence, Thresholds()).status is Status.WARN
+
+
 def test_an_unknown_model_has_no_reference() -> None:
     evidence = LoadEvidence(record=Load().record(), model="a card")
     found = CHECKS["rate.reference"].run(evidence, Thresholds())

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from sentinel.burnin.levels import LEVELS, level_text, load_plan
 from sentinel.config.plan import SPEC, Phase, Plan, parse_plan
+from sentinel.config.workload_spec import parse_workload
 from sentinel.errors import ConfigError
 
 ONE = '[[phase]]\nname = "a"\nworkload = "gemm"\nseconds = 1\n'
@@ -33,6 +34,10 @@ def test_all_but_the_screen_have_the_mandatory_phases() -> None:
     for name in LEVELS[1:]:
         phases = [phase for phase in load_plan(name, None).phases if phase.mandatory]
         assert any(phase.workload == "memtest" and phase.passes for phase in phases)
+        assert any("retention=" in phase.workload and phase.passes for phase in phases)
+        assert {"in-phase", "out-of-phase"} <= {
+            parse_workload(phase.workload)[1].get("sync") for phase in phases
+        }
         assert any(phase.steady and phase.warm_up for phase in phases)
 
 

@@ -15,7 +15,14 @@ from sentinel.config.plan import Phase, Plan
 from sentinel.core.burnin_state import Burnin, PhaseWork
 from sentinel.core.gpu import burnin
 from sentinel.core.stressor_state import Running
-from sentinel.protocol.stressor import Failed, FailureKind, Finding, FindingPlace, Progress
+from sentinel.protocol.stressor import (
+    Failed,
+    FailureKind,
+    Finding,
+    FindingPlace,
+    MemoryCovered,
+    Progress,
+)
 from sentinel.protocol.telemetry import Telemetry
 from sentinel.supervisor.loop import Supervisor
 from sentinel.testing import World
@@ -395,3 +402,16 @@ def test_a_repeated_plan_waits_for_a_gpu_that_cannot_be_read() -> None:
     assert len(world.events("burnin.ended")) == 1
     world.gpus["GPU-0"].fault = None
     world.run(supervisor, works_on(supervisor, FP64.workload))
+
+
+def test_a_stripe_counts_as_a_pattern_and_not_as_coverage() -> None:
+    state = Burnin()
+    for share in (0.77, 0.75, 0.76):
+        state = burnin.cover(state, MemoryCovered(pattern="zeros", patterns=2, share=share))
+    assert (state.current.share, state.current.retained) == (0.75, None)
+    assert state.current.passes() == 0
+    for share in (0.11, 0.22, 0.11):  # the last of another stressor, which begins again
+        message = MemoryCovered(pattern="retention", patterns=2, share=share, stripe=True)
+        state = burnin.cover(state, message)
+    assert (state.current.share, state.current.retained) == (0.75, 0.22)
+    assert state.current.passes() == 3
