@@ -86,7 +86,7 @@ class PhaseRecord:
     @property
     def done(self) -> float:
         """The seconds that count towards the quota."""
-        return float(self.work.get("longest" if self.phase.steady else "seconds", 0.0))
+        return float(self.work.get("longest" if self.phase.in_one_stretch else "seconds", 0.0))
 
     @property
     def passes(self) -> int:

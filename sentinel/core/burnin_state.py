@@ -9,6 +9,16 @@ from sentinel.config.plan import Plan
 
 
 @dataclass(frozen=True, kw_only=True)
+class Group:
+    """GPUs that begin a phase together."""
+
+    #: Distinguishes the groups of a run.
+    number: int
+    #: The UUIDs of the GPUs; the position is the rank.
+    members: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class PhaseWork:
     """What a GPU has done of one phase.
 
@@ -72,6 +82,14 @@ class Burnin:
     in_vain: float = 0.0
     #: Since when the GPU cannot be read, or None.
     unreadable: float | None = None
+    #: With which GPUs it does the current phase, or None; a phase together needs a group.
+    group: Group | None = None
+    #: The number of the last group that it was in.
+    last_group: int = 0
+    #: Since when it could begin, and waits for other GPUs, or None.
+    waiting_since: float | None = None
+    #: Why each group of the current phase was broken up that had more members than this GPU.
+    broken_groups: tuple[str, ...] = ()
     #: Why the GPU does no more phases, or None.
     ended: str | None = None
 
