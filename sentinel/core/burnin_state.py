@@ -16,6 +16,8 @@ class Group:
     number: int
     #: The UUIDs of the GPUs; the position is the rank.
     members: tuple[str, ...]
+    #: Their indices.
+    indices: tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -91,19 +91,19 @@ class LinkPart(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class LinkMeasured:
-    """The workload ``links`` has measured a link once, and compared what has arrived."""
+    """What the workload ``links`` has measured of a link, and compared, since it last said so."""
 
     part: LinkPart
-    #: The index in its group of the GPU that has sent; None for the host and for all.
+    #: The index of the GPU that has sent; None for the host and for all GPUs.
     peer: int | None
     #: How many GPUs the group has.
     size: int
-    #: Bytes a second; of an all-reduce, the size of its data. None on simulated GPUs, which have
-    #: no links.
+    #: Bytes a second; of an all-reduce, the bytes of one GPU's data over its time. None on
+    #: simulated GPUs, which have no links.
     rate: float | None
     #: How many bytes were compared after they had arrived.
     checked: int
-    #: How many of the 8-byte words, or of the numbers of an all-reduce, were wrong.
+    #: How many of them were in wrong words, or in wrong numbers of an all-reduce.
     wrong: int
 
 
@@ -323,9 +323,15 @@ class StressorGroup:
 
     #: Distinguishes the groups of a supervisor.
     number: int
-    #: From 0 to ``size - 1``.
+    #: The position of its own GPU in ``gpus``.
     rank: int
-    size: int
+    #: The indices of their GPUs.
+    gpus: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+        return len(self.gpus)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -23,12 +24,14 @@ from sentinel.host.golden_store import Goldens
 from sentinel.host.own_memory import trim_heap
 from sentinel.protocol.stressor import (
     Finding,
+    LinkMeasured,
     MemoryCovered,
     Note,
     Progress,
     Ready,
     SelftestDone,
     SelftestResult,
+    StressorGroup,
 )
 from sentinel.stressor.contention import PREPARATION_SLACK_BYTES, ContentionMonitor
 from sentinel.stressor.device import Device, Fence
@@ -77,6 +80,8 @@ class WorkloadContext:
         quantum: Seconds of work to queue between two calls of :meth:`pace`.
         share: The share of the device's memory that the chunks are, from 0 to 1.
         goldens: Recorded checksums of good GPUs, or None if no records are kept.
+        group: The place of this stressor among those that work together, or None.
+        rendezvous: The private folder in which the members of a group find each other, or None.
     """
 
     def __init__(
@@ -87,12 +92,16 @@ class WorkloadContext:
         lease_keeper: LeaseKeeper,
         monitor: ContentionMonitor | None = None,
         goldens: Goldens | None = None,
+        group: StressorGroup | None = None,
+        rendezvous: Path | None = None,
     ) -> None:
         self.device: torch.device = device.torch_device
         self.chunks: list[Tensor] = list(filling.chunks)
         self.quantum: float = device.quantum
         self.share: float = filling.held / device.total_bytes()
         self.goldens = goldens
+        self.group = group
+        self.rendezvous = rendezvous
         self._device = device
         self._filling = filling
         self._lease_keeper = lease_keeper
@@ -242,7 +251,7 @@ class WorkloadContext:
         self._device.begin()  # the wait for the supervisor is not part of the quantum
         self._began = time.monotonic()
 
-    def send(self, message: SelftestResult | SelftestDone | MemoryCovered) -> None:
+    def send(self, message: SelftestResult | SelftestDone | MemoryCovered | LinkMeasured) -> None:
         """Send what a built-in workload has completed."""
         self._lease_keeper.send(message)
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sentinel.errors import ChildExitCode, ConfigError, SentinelError, WorkloadError
+from sentinel.errors import ChildExitCode, ConfigError, PeersError, SentinelError, WorkloadError
 from sentinel.host.child_setup import InheritedFd, setup_child_process
 from sentinel.host.golden_store import Goldens
 from sentinel.host.unprivileged import become, check_devices
@@ -178,7 +178,13 @@ def _attach(spec: StressorSpec, lease_keeper: LeaseKeeper) -> WorkloadContext:
     filling = fill(device, spec.memory, spec.chunk, spec.reserve, monitor)
     goldens = Goldens(Path(spec.goldens)) if spec.goldens is not None else None
     return WorkloadContext(
-        device=device, filling=filling, lease_keeper=lease_keeper, monitor=monitor, goldens=goldens
+        device=device,
+        filling=filling,
+        lease_keeper=lease_keeper,
+        monitor=monitor,
+        goldens=goldens,
+        group=spec.group,
+        rendezvous=Path(spec.rendezvous) if spec.rendezvous is not None else None,
     )
 
 
@@ -191,6 +197,7 @@ def _failure_message(error: BaseException, stage: str, *, ready: bool) -> Failed
         reason = f"{error.what}. {error.remedy}" if error.remedy else error.what
         malformed = isinstance(error, WorkloadError)
         kind = FailureKind.MALFORMED if malformed else FailureKind.UNUSABLE
+        kind = FailureKind.PEERS if isinstance(error, PeersError) else kind
         return Failed(kind=kind, reason=" ".join(reason.split())[:_MAX_REASON_LENGTH])
     reason = f"{stage} raised {describe(error)}"
     if _is_out_of_memory(error):

@@ -56,7 +56,7 @@ def rank_of(gpu_state: GpuState) -> StressorGroup | None:
     if group is None:
         return None
     rank = group.members.index(gpu_state.gpu.uuid)
-    return StressorGroup(number=group.number, rank=rank, size=len(group.members))
+    return StressorGroup(number=group.number, rank=rank, gpus=group.indices)
 
 
 def are_done(state: State, group: Group | None, plan: Plan) -> bool:
@@ -123,8 +123,8 @@ def _group(
 ) -> list[Event]:
     """Make a group of GPUs; return an event for each."""
     number = 1 + max(_burnin(one).last_group for one in gpu_states.values())
-    group = Group(number=number, members=members)
-    indices = [gpu_states[uuid].gpu.index for uuid in members]
+    indices = tuple(gpu_states[uuid].gpu.index for uuid in members)
+    group = Group(number=number, members=members, indices=indices)
     events = []
     for rank, uuid in enumerate(members):
         burnin = _burnin(gpu_states[uuid])

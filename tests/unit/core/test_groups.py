@@ -63,8 +63,8 @@ def test_gpus_begin_a_phase_together_and_end_it_together() -> None:
     world.at(1).checks = 10
     finish(world, supervisor)
     assert ranks(world) == [
-        ("GPU-0", StressorGroup(number=1, rank=0, size=2)),
-        ("GPU-1", StressorGroup(number=1, rank=1, size=2)),
+        ("GPU-0", StressorGroup(number=1, rank=0, gpus=(0, 1))),
+        ("GPU-1", StressorGroup(number=1, rank=1, gpus=(0, 1))),
     ]
     ended = [one for one in world.events("burnin.phase_ended") if one.fields["phase"] == "links"]
     assert len({one.at for one in ended}) == 1
@@ -76,7 +76,7 @@ def test_gpus_begin_a_phase_together_and_end_it_together() -> None:
 def test_a_gpu_alone_begins_at_once() -> None:
     world, supervisor = running(LINKS, LAST, gpus=1)
     finish(world, supervisor)
-    assert ranks(world) == [("GPU-0", StressorGroup(number=1, rank=0, size=1))]
+    assert ranks(world) == [("GPU-0", StressorGroup(number=1, rank=0, gpus=(0,)))]
     assert not world.events("burnin.waiting")
 
 
@@ -115,7 +115,7 @@ def test_a_newcomer_interrupts_the_group_and_all_begin_again() -> None:
     world.at(1).foreign.remove(job)
     finish(world, supervisor)
     assert [group for _, group in ranks(world)[3:]] == [
-        StressorGroup(number=2, rank=rank, size=3) for rank in range(3)
+        StressorGroup(number=2, rank=rank, gpus=(0, 1, 2)) for rank in range(3)
     ]
     for gpu in range(3):
         work = progress_of(supervisor, gpu).work[0]
@@ -176,7 +176,7 @@ def test_a_gpu_that_waits_for_too_long_goes_on_without_the_busy_ones() -> None:
     world.run_for(supervisor, 5)
     assert works(supervisor, 0, 1), "a latecomer disturbs no group"
     finish(world, supervisor)
-    assert ranks(world)[2] == ("GPU-2", StressorGroup(number=2, rank=0, size=1))
+    assert ranks(world)[2] == ("GPU-2", StressorGroup(number=2, rank=0, gpus=(2,)))
 
 
 def test_a_gpu_that_cannot_be_read_does_not_keep_the_others_waiting() -> None:
@@ -196,7 +196,7 @@ def test_a_group_forms_only_of_gpus_that_could_start(ready: list[str]) -> None:
     step = groups.form(state, world.now, supervisor.config, ready)
     formed = {groups.group_of(one) for one in step.state.gpu_states.values()}
     complete = len(ready) == 2
-    expected = {Group(number=1, members=("GPU-0", "GPU-1"))} if complete else {None}
+    expected = {Group(number=1, members=("GPU-0", "GPU-1"), indices=(0, 1))} if complete else {None}
     assert formed == expected
     waiting = [one.gpu for one in step.events if one.name == "burnin.waiting"]
     assert waiting == ([] if complete else ready)
