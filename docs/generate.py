@@ -135,9 +135,9 @@ def checks_of_a_difference() -> str:
 
 def checks_of_a_load() -> str:
     """Return the table of the checks of a burn-in's load."""
-    from sentinel.burnin import load_checks, rate_checks
+    from sentinel.burnin import link_checks, load_checks, rate_checks
 
-    return _checks((*load_checks.CHECKS, *rate_checks.CHECKS))
+    return _checks((*load_checks.CHECKS, *rate_checks.CHECKS, *link_checks.CHECKS))
 
 
 def _checks(checks: Iterable[Check[Any]]) -> str:

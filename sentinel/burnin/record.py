@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sentinel.burnin.recorder import END, LAST, TELEMETRY, WORK, XID
+from sentinel.burnin.recorder import END, LAST, LINK, TELEMETRY, WORK, XID
 from sentinel.burnin.xid import Kill, XidEvent, is_of
 from sentinel.config.plan import Phase, Plan
 from sentinel.protocol.counters import Counters
@@ -31,6 +31,7 @@ INTERRUPTIONS = {
     "gpu.unwatched": "its memory was not watched",
     "gpu.paused": "a pause",
     "gpu.reserved": "a reservation",
+    "burnin.ungrouped": "another GPU left its group",
     "stressor.failed": "the stressor failed",
     "stressor.fatal": "the stressor failed",
 }
@@ -68,6 +69,8 @@ class PhaseRecord:
     stretches: list[tuple[float, float]] = field(default_factory=list)
     telemetry: list[Sample] = field(default_factory=list)
     reports: list[Sample] = field(default_factory=list)
+    #: What was measured of links.
+    links: list[Sample] = field(default_factory=list)
 
     @property
     def began(self) -> float | None:
@@ -106,6 +109,16 @@ class PhaseRecord:
         """Compute the median of a reading over the stretches that count."""
         values = [s.values[name] for s in self.judged(self.telemetry) if s.values.get(name)]
         return statistics.median(values) if values else None
+
+    def link_rates(self) -> dict[str, list[float]]:
+        """Select the rates of each link, in bytes a second, by the name of the measurement."""
+        found: dict[str, list[float]] = {}
+        for sample in self.links:
+            part, peer, rate = (sample.values[name] for name in ("part", "peer", "rate"))
+            if rate is not None:
+                which = part if peer is None else f"{part}_{peer}"
+                found.setdefault(f"{which}_bytes_per_s", []).append(float(rate))
+        return found
 
     def rates(self, unit: str) -> list[float]:
         """Compute the rate of each report in the stretches that count: ``flops`` or ``bytes``."""
@@ -157,6 +170,11 @@ class GpuRecord:
     def telemetry(self) -> list[Sample]:
         """All readings of the GPU, in all phases."""
         return [sample for phase in self.phases for sample in phase.telemetry]
+
+    @property
+    def links(self) -> list[Sample]:
+        """Everything that was measured of the GPU's links."""
+        return [sample for phase in self.phases for sample in phase.links]
 
 
 def load(
@@ -211,7 +229,7 @@ def _take_event(record: GpuRecord, event: Mapping[str, Any]) -> None:
             _close_spans(record)  # of a run that was killed
             before = record.phases[max(0, record.phases.index(phase) - 1)]
             goes_on = before.ended == at and before.phase.workload == phase.phase.workload
-            if goes_on and not phase.phase.steady:  # the same stressor
+            if goes_on and not phase.phase.in_one_stretch:  # the same stressor
                 phase.stretches.append((at, at))
             phase.spans.append((at, None))
         case "burnin.warm" if phase is not None:
@@ -294,4 +312,6 @@ def _take_sample(record: GpuRecord, sample: Mapping[str, Any]) -> None:
                 phase.telemetry.append(one)
             elif sample["event"] == WORK:
                 phase.reports.append(one)
+            elif sample["event"] == LINK:
+                phase.links.append(one)
             return

@@ -11,12 +11,14 @@ from sentinel.core.actions import Event
 from sentinel.core.observation import ChildFacts, ProbeFacts
 from sentinel.diagnostics.trial.recorder import Recorded
 from sentinel.protocol.gpu import Reading
-from sentinel.protocol.stressor import Progress
+from sentinel.protocol.stressor import LinkMeasured, Progress
 from sentinel.supervisor.event_log import EventLog
 from sentinel.supervisor.ports import Parts, Probe, Spawner
 
 #: The names of the samples in the file.
 TELEMETRY, WORK = "telemetry", "work"
+#: What was measured of a link.
+LINK = "link"
 #: A stressor has ended, and what XIDs the kernel has logged.
 END, XID = "end", "xid"
 #: The last sample of a run.
@@ -90,6 +92,8 @@ class Recorder:
             for message in facts.messages:
                 if isinstance(message, Progress):
                     self._take_work(uuid, message)
+                elif isinstance(message, LinkMeasured):
+                    self._record(LINK, time.monotonic(), uuid, vars(message))
             if facts.exit is not None:
                 self._running.discard(uuid)
                 self._flush(uuid)

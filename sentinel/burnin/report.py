@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from sentinel.burnin import load_checks, rate_checks
+from sentinel.burnin import link_checks, load_checks, rate_checks
 from sentinel.burnin.check import CheckResult, Evidence, NodeEvidence, Status
 from sentinel.burnin.counter_checks import MOMENT_CHECKS, NODE_CHECKS, known_limits
 from sentinel.burnin.growth_checks import GROWTH_CHECKS
@@ -38,11 +38,10 @@ from sentinel.protocol.counters import Counters
 SCHEMA_VERSION = "1.0"
 
 
+#: The checks of what a GPU did under load.
+_LOAD_CHECKS = (*load_checks.CHECKS, *rate_checks.CHECKS, *link_checks.CHECKS)
 #: The default limits of all checks of a run, for a file of thresholds.
-LIMITS = known_limits(
-    MOMENT_CHECKS, NODE_CHECKS, GROWTH_CHECKS, load_checks.CHECKS, rate_checks.CHECKS
-)
-
+LIMITS = known_limits(MOMENT_CHECKS, NODE_CHECKS, GROWTH_CHECKS, _LOAD_CHECKS)
 
 #: Checks of a moment that say nothing of an idle GPU; load.pcie judges the same under load.
 _JUDGED_UNDER_LOAD = frozenset({"pcie.generation", "pcie.width"})
@@ -254,8 +253,9 @@ def _results(
         references=load_references().get(model, ()),
         former=former.get((record.uuid, (record.before and record.before.serial) or ""), ()),
         model=model or "this GPU",
+        node_gpus=len(run.node),
     )
-    for check in (*load_checks.CHECKS, *rate_checks.CHECKS):
+    for check in _LOAD_CHECKS:
         results.append(check.run(load_evidence, thresholds))
     return results
 
@@ -350,6 +350,8 @@ def _measurements(record: GpuRecord) -> list[dict[str, Any]]:
             rates = phase.rates(unit)
             if rates:
                 found.append({**_named(phase, f"{unit}_per_s"), **_spread(rates)})
+        for name, rates in phase.link_rates().items():
+            found.append({**_named(phase, name), **_spread(rates)})
         for name in ("temperature_c", "memory_temperature_c", "power_w", "sm_clock_mhz"):
             values = [
                 float(sample.values[name])
