@@ -135,9 +135,16 @@ def checks_of_a_difference() -> str:
 
 def checks_of_a_load() -> str:
     """Return the table of the checks of a burn-in's load."""
-    from sentinel.burnin import link_checks, load_checks, rate_checks
+    from sentinel.burnin import load_checks, rate_checks
 
-    return _checks((*load_checks.CHECKS, *rate_checks.CHECKS, *link_checks.CHECKS))
+    return _checks((*load_checks.CHECKS, *rate_checks.CHECKS))
+
+
+def checks_of_links() -> str:
+    """Return the table of the checks of a burn-in's links."""
+    from sentinel.burnin import link_checks
+
+    return _checks(link_checks.CHECKS)
 
 
 def _checks(checks: Iterable[Check[Any]]) -> str:
@@ -194,6 +201,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "checks of a moment": checks_of_a_moment,
     "checks of a difference": checks_of_a_difference,
     "checks of a load": checks_of_a_load,
+    "checks of links": checks_of_links,
     "xids": xids,
 }
 _PART = re.compile(r"(<!-- generated: ([\w ]+) -->\n).*?(\n<!-- end -->)", re.DOTALL)
