@@ -15,6 +15,7 @@ from torch import Tensor
 from sentinel.errors import ConfigError, PeersError
 from sentinel.protocol.stressor import FindingPlace, LinkMeasured, LinkPart, StressorGroup
 from sentinel.stressor import peers as peers_module
+from sentinel.stressor import transfers as transfers_module
 from sentinel.stressor.peers import ENVIRONMENT, Peers
 from sentinel.stressor.transfers import StoppedError, Transfers, TransferTimeoutError
 from sentinel.stressor.verification.link_patterns import (
@@ -248,6 +249,41 @@ def test_the_error_of_a_lost_rank_waits_for_the_stop(
     bench.stop()
     with pytest.raises(StoppedError), lost._errors():
         raise RuntimeError("connection closed by peer")
+
+
+def transfers(bench: Workbench, patience: float) -> Transfers:
+    """Build transfers as on a GPU, where a transfer is polled."""
+    found = Transfers(bench.ctx, patience)
+    found.real = True
+    return found
+
+
+def test_a_transfer_is_polled_until_it_is_done(bench: Workbench) -> None:
+    left = iter(range(5))
+    transfers(bench, 0.0)._wait(lambda: next(left, None) is None)
+    assert next(left, None) is None
+
+
+def test_a_transfer_without_end_is_given_up(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfers_module, "TIMEOUT_S", 0.1)
+    with pytest.raises(TransferTimeoutError, match=r"within 0\.1 s"):
+        transfers(bench, 1.0)._wait(lambda: False)
+
+
+def test_a_stop_ends_a_transfer_without_end(bench: Workbench) -> None:
+    bench.stop()
+    for patience in (0.0, 0.05):
+        with pytest.raises(StoppedError):
+            transfers(bench, patience)._wait(lambda: False)
+
+
+def test_a_stopped_rank_ends_a_transfer_that_others_wait_for(bench: Workbench) -> None:
+    bench.stop()
+    left = iter(range(100))
+    transfers(bench, 20.0)._wait(lambda: next(left, None) is None)
+    assert next(left, None) is None
 
 
 def test_nvlink_multicast_is_off_and_sockets_are_local() -> None:
