@@ -10,6 +10,9 @@ from pathlib import Path
 
 from sentinel.protocol.stressor import Account
 
+#: Where root puts it for another user, whose stressors may have a /tmp of their own.
+_RUN = Path("/run")
+
 
 @contextlib.contextmanager
 def rendezvous_folder(account: Account | None) -> Iterator[Path]:
@@ -23,7 +26,10 @@ def rendezvous_folder(account: Account | None) -> Iterator[Path]:
     Raises:
         OSError: It cannot be created.
     """
-    with tempfile.TemporaryDirectory(prefix="sentinel-group-", ignore_cleanup_errors=True) as name:
+    where = _RUN if account is not None and os.access(_RUN, os.W_OK) else None
+    with tempfile.TemporaryDirectory(
+        prefix="sentinel-group-", dir=where, ignore_cleanup_errors=True
+    ) as name:
         if account is not None:
             os.chown(name, account.uid, account.gid)
         yield Path(name)

@@ -150,14 +150,17 @@ def _wait(
     *,
     ready: bool,
 ) -> list[Event]:
-    """Note since when a GPU could begin; return an event if that is since now."""
+    """Note since when a GPU could begin; return an event if that is since now.
+
+    A reading that is late for a moment ends no wait; a foreign process does.
+    """
     gpu_state = gpu_states[uuid]
     burnin = _burnin(gpu_state)
     begins = ready and burnin.waiting_since is None
-    if not begins and (ready or burnin.waiting_since is None):
-        return []
-    since = now if ready else None
-    gpu_states[uuid] = replace(gpu_state, burnin=replace(burnin, waiting_since=since))
+    ends = burnin.waiting_since is not None and isinstance(gpu_state.occupancy, Busy)
+    if begins or ends:
+        burnin = replace(burnin, waiting_since=now if begins else None)
+        gpu_states[uuid] = replace(gpu_state, burnin=burnin)
     if not begins:
         return []
     fields = {"phase": plan.phases[burnin.phase].name, "missing": missing}

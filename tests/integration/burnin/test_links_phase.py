@@ -125,6 +125,7 @@ def test_a_gpu_alone_tests_the_links_to_the_host(simulated: SimulatedHost) -> No
     code, output = run.run()
     assert code == ExitCode.OK, output
     check_passed(run.report())
+    assert "skipped, the run has one GPU: links.peer, links.all_reduce" in output
     assert samples(run, 1) == [HOST]
     (gpu,) = run.report()["gpus"]
     found = checks_of(gpu)

@@ -105,3 +105,13 @@ def test_an_invalid_event_is_an_error_that_names_the_run(line: bytes, tmp_path: 
     folder.events.write_bytes(json.dumps(STARTED).encode() + b"\n" + line + b"\n")
     with pytest.raises(ConfigError, match=str(tmp_path)):
         read_run(folder)
+
+
+def test_another_gpu_of_the_group_is_named_as_the_cause_of_an_interruption() -> None:
+    found = record(
+        event("burnin.phase_started", 1.0, phase="one"),
+        event("stressor.ready", 2.0),
+        event("burnin.ungrouped", 4.0, phase="one", reason="GPU 0 left its group"),
+        event("burnin.interrupted", 4.1, phase="one", stretch_s=2.0),
+    )
+    assert [one.cause for one in found.interruptions] == ["another GPU left its group"]

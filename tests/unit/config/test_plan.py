@@ -63,6 +63,8 @@ def test_a_plan_may_come_from_a_file(tmp_path: Path) -> None:
         (ONE + 'warm_up = "soon"', "warm_up = 'soon' is not seconds, or a time such as 10m"),
         (ONE + "warm_up = 5", "has a warm_up, and is not steady"),
         (ONE + "warm_up = nan", "out of range"),
+        (ONE + "together = true\nsteady = true", "is together, and steady"),
+        (ONE + "together = true\npasses = 1", "is together, and steady, has passes"),
         ('[[phase]]\nname = "a"\nworkload = "gemm"\npasses = 1\nsteady = true', "no seconds"),
         (ONE.replace("= 1", "= 1e9"), "out of range"),
         (ONE.replace('"gemm"', '""'), "workload = '' is not allowed"),

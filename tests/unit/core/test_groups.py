@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from sentinel.config.model import Config
 from sentinel.config.plan import Phase, Plan
 from sentinel.core.burnin_state import Burnin, Group
+from sentinel.core.gpu_state import Busy, Idle, Occupancy, Unknown
 from sentinel.core.node import groups
 from sentinel.core.state import State
 from sentinel.core.stressor_state import Running, Starting
@@ -200,6 +201,28 @@ def test_a_group_forms_only_of_gpus_that_could_start(ready: list[str]) -> None:
     assert formed == expected
     waiting = [one.gpu for one in step.events if one.name == "burnin.waiting"]
     assert waiting == ([] if complete else ready)
+
+
+@pytest.mark.parametrize(
+    ("occupancy", "since"),
+    [
+        (Idle(since=0.0), 5.0),
+        (Unknown(reason="not read for 6 s"), 5.0),
+        (Busy(rule="process", reason="in use by others"), None),
+    ],
+)
+def test_a_late_reading_ends_no_wait(occupancy: Occupancy, since: float | None) -> None:
+    world, supervisor = running(LINKS, LAST)
+    state = supervisor.state.with_gpu_states(
+        {
+            uuid: replace(one, occupancy=occupancy, burnin=Burnin(begun=True, waiting_since=5.0))
+            for uuid, one in supervisor.state.gpu_states.items()
+        }
+    )
+    step = groups.form(state, world.now, supervisor.config, [])
+    found = [one.burnin for one in step.state.gpu_states.values()]
+    assert [one and one.waiting_since for one in found] == [since, since]
+    assert not step.events
 
 
 def _ungrouped(state: State) -> State:
