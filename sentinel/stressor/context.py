@@ -118,6 +118,7 @@ class WorkloadContext:
         self._iterations = 0
         self._findings = 0
         self._note: str | None = None
+        self._slack = PREPARATION_SLACK_BYTES
 
     @property
     def ready(self) -> bool:
@@ -255,6 +256,13 @@ class WorkloadContext:
         """Send what a built-in workload has completed."""
         self._lease_keeper.send(message)
 
+    def allow_growth(self, size: int) -> None:
+        """Let libraries take so many more bytes of device memory before Ready.
+
+        Where processes may be hidden, more than some growth looks like another process.
+        """
+        self._slack += size
+
     def note(self, text: str) -> None:
         """Describe the workload's present activity; sent with the next progress.
 
@@ -291,7 +299,7 @@ class WorkloadContext:
 
     def _become_ready(self) -> None:
         if self._monitor is not None:
-            self._monitor.check(PREPARATION_SLACK_BYTES)
+            self._monitor.check(self._slack)
         self._device.forbid_growth()
         trim_heap()
         filling = self._filling

@@ -50,6 +50,10 @@ ENVIRONMENT = {
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
 }
 
+#: What NCCL may take for its buffers and kernels, in bytes, for each other rank: its buffers are
+#: 4 MiB each, several for each of up to 32 channels.
+_BUFFER_BYTES = 512 * 2**20
+
 #: torch declares no types for these.
 _dist: Any = dist
 
@@ -78,6 +82,7 @@ class Peers:
         if ctx.rendezvous is None:
             raise ConfigError("a group of stressors needs a folder to find each other in")
         os.environ.update(ENVIRONMENT)
+        ctx.allow_growth(_BUFFER_BYTES * (self.size - 1))
         with self._errors():
             store = self._rendezvous(ctx.rendezvous, group.number)
             _dist.init_process_group(

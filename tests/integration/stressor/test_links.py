@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from sentinel.errors import ConfigError, PeersError
 from sentinel.protocol.stressor import FindingPlace, LinkMeasured, LinkPart, StressorGroup
 from sentinel.stressor import peers as peers_module
 from sentinel.stressor import transfers as transfers_module
+from sentinel.stressor.contention import PREPARATION_SLACK_BYTES
 from sentinel.stressor.peers import ENVIRONMENT, Peers
 from sentinel.stressor.transfers import StoppedError, Transfers, TransferTimeoutError
 from sentinel.stressor.verification.link_patterns import (
@@ -264,6 +266,51 @@ def test_a_transfer_is_polled_until_it_is_done(bench: Workbench) -> None:
     assert next(left, None) is None
 
 
+def test_the_time_of_transfers_is_that_between_two_events_on_their_stream(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log: list[str] = []
+
+    class FakeStream:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def wait_stream(self, other: FakeStream) -> None:
+            log.append(f"{self.name} waits for {other.name}")
+
+    class FakeEvent:
+        def __init__(self, *, enable_timing: bool) -> None:
+            assert enable_timing
+
+        def record(self) -> None:
+            log.append("event")
+
+        def query(self) -> bool:
+            return True
+
+        def elapsed_time(self, other: FakeEvent) -> float:
+            return 250.0
+
+    @contextmanager
+    def stream(one: FakeStream) -> Iterator[None]:
+        log.append(f"on {one.name}")
+        yield
+
+    monkeypatch.setattr(transfers_module, "_Event", FakeEvent)
+    monkeypatch.setattr(torch.cuda, "stream", stream)
+    real = transfers(bench, 0.0)
+    real._streams = [FakeStream("main"), FakeStream("other")]
+    seconds = real.run(
+        lambda: log.append("queue"), lambda: log.append("beside"), lambda: log.append("before")
+    )
+    assert seconds == 0.25
+    assert log == [
+        *("on main", "before", "event", "other waits for main", "on other", "beside"),
+        *("queue", "main waits for other", "event"),
+    ]
+    assert real.compute(lambda: 7) == 7
+
+
 def test_a_transfer_without_end_is_given_up(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,6 +331,21 @@ def test_a_stopped_rank_ends_a_transfer_that_others_wait_for(bench: Workbench) -
     left = iter(range(100))
     transfers(bench, 20.0)._wait(lambda: next(left, None) is None)
     assert next(left, None) is None
+
+
+def test_the_buffers_of_nccl_are_no_other_process(bench: Workbench) -> None:
+    allowed: list[int] = []
+
+    class FakeMonitor:
+        def check(self, allowance: int) -> None:
+            allowed.append(allowance)
+
+    monitor: Any = FakeMonitor()
+    bench.ctx._monitor = monitor
+    bench.ctx.allow_growth(2**30)
+    assert bench.ctx.pace()
+    assert bench.ctx.pace()
+    assert allowed == [PREPARATION_SLACK_BYTES + 2**30]
 
 
 def test_nvlink_multicast_is_off_and_sockets_are_local() -> None:
