@@ -140,6 +140,13 @@ def checks_of_a_load() -> str:
     return _checks(LOAD_CHECKS)
 
 
+def checks_of_links() -> str:
+    """Return the table of the checks of a burn-in's links."""
+    from sentinel.burnin import link_checks
+
+    return _checks(link_checks.CHECKS)
+
+
 def _checks(checks: Iterable[Check[Any]]) -> str:
     header = ("Check", "Passes if", "Reads", "Rule", "Unit", "Severity", "Source", "What to do")
     rows = [
@@ -194,6 +201,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "checks of a moment": checks_of_a_moment,
     "checks of a difference": checks_of_a_difference,
     "checks of a load": checks_of_a_load,
+    "checks of links": checks_of_links,
     "xids": xids,
 }
 _PART = re.compile(r"(<!-- generated: ([\w ]+) -->\n).*?(\n<!-- end -->)", re.DOTALL)

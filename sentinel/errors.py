@@ -16,6 +16,7 @@ __all__ = [
     "IncompleteError",
     "NoSuchGpuError",
     "NotRunningError",
+    "PeersError",
     "SelftestError",
     "SentinelError",
     "ServiceError",
@@ -78,6 +79,10 @@ class ConfigError(SentinelError):
 
 class WorkloadError(ConfigError):
     """The named object is not a workload: it cannot be imported or called as one."""
+
+
+class PeersError(SentinelError):
+    """The other stressors of a group did not come, or went; proves nothing about this GPU."""
 
 
 class NoSuchGpuError(SentinelError):

@@ -36,6 +36,8 @@ class LoadEvidence:
     former: Sequence[Former] = ()
     #: The model's name, for messages.
     model: str = ""
+    #: How many GPUs the node has.
+    node_gpus: int = 0
 
 
 def _judge(value: float | None, limits: Limits, missing: str, evidence: str = "") -> Judgement:

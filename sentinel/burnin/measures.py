@@ -17,6 +17,9 @@ MEASURES = {
     "sm_clock_mhz": ("Clock", "MHz"),
 }
 
+#: How the names of the rates of links end, and their unit; the part and the sender come first.
+_LINK, _LINK_UNIT = "_bytes_per_s", "B/s"
+
 #: What stands for a value that is missing.
 MISSING = "\u2013"
 
@@ -25,12 +28,19 @@ _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 def title(name: str) -> str:
     """Name a measurement for people."""
+    if name not in MEASURES and name.endswith(_LINK):
+        return name.removesuffix(_LINK).replace("_", " ").capitalize()
     return MEASURES.get(name, (name, ""))[0]
+
+
+def unit_of(name: str) -> str:
+    """Return the unit of a measurement; empty if it has none."""
+    return MEASURES.get(name, ("", _LINK_UNIT if name.endswith(_LINK) else ""))[1]
 
 
 def format_measure(name: str, value: float) -> str:
     """Format a value of a measurement with its unit."""
-    unit = MEASURES.get(name, ("", ""))[1]
+    unit = unit_of(name)
     if name.endswith("_per_s"):
         for factor, prefix in _PREFIXES:
             if abs(value) >= factor:

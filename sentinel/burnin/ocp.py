@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sentinel.burnin.measures import MEASURES
+from sentinel.burnin.measures import unit_of
 from sentinel.burnin.outcome import Outcome, describe_phase, of_phase, of_run
 from sentinel.burnin.text import detection_power
 
@@ -169,7 +169,7 @@ def _phase(
     messages: list[Message] = []
     for one in gpu["measurements"]:
         if one["phase"] == phase["phase"]:
-            unit = MEASURES[one["name"]][1] if one["name"] in MEASURES else ""
+            unit = unit_of(one["name"])
             messages.append(_measurement(gpu, f"{one['name']}_median", one["median"], unit))
     messages.append(_measurement(gpu, "results_checked", phase["checks"], ""))
     messages.append(_measurement(gpu, "results_wrong", phase["errors"], "", most=0))

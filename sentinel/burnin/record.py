@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sentinel.burnin import xid_sources
-from sentinel.burnin.recorder import CHECKSUM, END, LAST, TELEMETRY, WATCHED, WORK, XID
+from sentinel.burnin.recorder import CHECKSUM, END, LAST, LINK, TELEMETRY, WATCHED, WORK, XID
 from sentinel.burnin.xid import XidEvent, is_of
 from sentinel.config.plan import Phase, Plan
 from sentinel.core.gpu.xids import BEFORE_EXIT_S
@@ -31,6 +31,7 @@ INTERRUPTIONS = {
     "gpu.unwatched": "its memory was not watched",
     "gpu.paused": "a pause",
     "gpu.reserved": "a reservation",
+    "burnin.ungrouped": "another GPU left its group",
     "stressor.failed": "the stressor failed",
     "stressor.fatal": "the stressor failed",
 }
@@ -79,6 +80,8 @@ class PhaseRecord:
     stretches: list[tuple[float, float]] = field(default_factory=list)
     telemetry: list[Sample] = field(default_factory=list)
     reports: list[Sample] = field(default_factory=list)
+    #: What was measured of links.
+    links: list[Sample] = field(default_factory=list)
 
     @property
     def began(self) -> float | None:
@@ -97,7 +100,7 @@ class PhaseRecord:
     @property
     def done(self) -> float:
         """The seconds that count towards the quota."""
-        return float(self.work.get("longest" if self.phase.steady else "seconds", 0.0))
+        return float(self.work.get("longest" if self.phase.in_one_stretch else "seconds", 0.0))
 
     @property
     def passes(self) -> int:
@@ -117,6 +120,16 @@ class PhaseRecord:
         """Compute the median of a reading over the stretches that count."""
         values = [s.values[name] for s in self.judged(self.telemetry) if s.values.get(name)]
         return statistics.median(values) if values else None
+
+    def link_rates(self) -> dict[str, list[float]]:
+        """Select the rates of each link, in bytes a second, by the name of the measurement."""
+        found: dict[str, list[float]] = {}
+        for sample in self.links:
+            part, peer, rate = (sample.values[name] for name in ("part", "peer", "rate"))
+            if rate is not None:
+                which = part if peer is None else f"{part}_{peer}"
+                found.setdefault(f"{which}_bytes_per_s", []).append(float(rate))
+        return found
 
     def rates(self, unit: str) -> list[float]:
         """Compute the rate of each report in the stretches that count: ``flops`` or ``bytes``."""
@@ -195,6 +208,11 @@ class GpuRecord:
         """All readings of the GPU, in all phases."""
         return [sample for phase in self.phases for sample in phase.telemetry]
 
+    @property
+    def links(self) -> list[Sample]:
+        """Everything that was measured of the GPU's links."""
+        return [sample for phase in self.phases for sample in phase.links]
+
 
 def load(
     plan: Plan, events: Iterable[Mapping[str, Any]], samples: Iterable[Mapping[str, Any]]
@@ -253,7 +271,7 @@ def _take_event(record: GpuRecord, event: Mapping[str, Any]) -> None:
             _close_spans(record)  # of a run that was killed
             before = record.phases[max(0, record.phases.index(phase) - 1)]
             goes_on = before.ended == at and before.phase.workload == phase.phase.workload
-            if goes_on and not phase.phase.steady:  # the same stressor
+            if goes_on and not phase.phase.in_one_stretch:  # the same stressor
                 phase.stretches.append((at, at))
             phase.spans.append((at, None))
         case "burnin.warm" if phase is not None:
@@ -347,4 +365,6 @@ def _take_sample(record: GpuRecord, sample: Mapping[str, Any]) -> None:
                 phase.telemetry.append(one)
             elif sample["event"] == WORK:
                 phase.reports.append(one)
+            elif sample["event"] == LINK:
+                phase.links.append(one)
             return

@@ -11,7 +11,7 @@ from sentinel.core.actions import Event
 from sentinel.core.observation import ChildFacts, ProbeFacts
 from sentinel.diagnostics.trial.recorder import Recorded
 from sentinel.protocol.gpu import Reading
-from sentinel.protocol.stressor import Progress, ReferenceChecksum
+from sentinel.protocol.stressor import LinkMeasured, Progress, ReferenceChecksum
 from sentinel.supervisor.event_log import EventLog
 from sentinel.supervisor.ports import Parts, Probe, Spawner
 
@@ -24,6 +24,8 @@ END = "end"
 XID, WATCHED = "xid", "xids_watched"
 #: A stressor has computed a reference.
 CHECKSUM = "checksum"
+#: What was measured of a link.
+LINK = "link"
 #: The last sample of a run.
 LAST = "last"
 
@@ -134,6 +136,8 @@ class Recorder:
                     self._take_work(uuid, message)
                 elif isinstance(message, ReferenceChecksum):
                     self._record(CHECKSUM, time.monotonic(), uuid, vars(message))
+                elif isinstance(message, LinkMeasured):
+                    self._record(LINK, time.monotonic(), uuid, vars(message))
             if facts.exit is not None:
                 self._running.discard(uuid)
                 self._flush(uuid)

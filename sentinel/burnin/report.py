@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sentinel.burnin import golden_checks, load_checks, rate_checks
+from sentinel.burnin import golden_checks, link_checks, load_checks, rate_checks
 from sentinel.burnin.check import CheckResult, Evidence, NodeEvidence, Status
 from sentinel.burnin.counter_checks import MOMENT_CHECKS, NODE_CHECKS, known_limits
 from sentinel.burnin.growth_checks import GROWTH_CHECKS
@@ -35,7 +35,12 @@ from sentinel.config.plan import Plan
 SCHEMA_VERSION = "1.1"
 
 #: The checks of what a GPU did under load.
-LOAD_CHECKS = (*load_checks.CHECKS, *golden_checks.CHECKS, *rate_checks.CHECKS)
+LOAD_CHECKS = (
+    *load_checks.CHECKS,
+    *golden_checks.CHECKS,
+    *rate_checks.CHECKS,
+    *link_checks.CHECKS,
+)
 
 #: The default limits of all checks of a run, for a file of thresholds.
 LIMITS = known_limits(MOMENT_CHECKS, NODE_CHECKS, GROWTH_CHECKS, LOAD_CHECKS)
@@ -272,6 +277,8 @@ def _measurements(record: GpuRecord) -> list[dict[str, Any]]:
             rates = phase.rates(unit)
             if rates:
                 found.append({**_named(phase, f"{unit}_per_s"), **_spread(rates)})
+        for name, rates in phase.link_rates().items():
+            found.append({**_named(phase, name), **_spread(rates)})
         for name in ("temperature_c", "memory_temperature_c", "power_w", "sm_clock_mhz"):
             values = [
                 float(sample.values[name])

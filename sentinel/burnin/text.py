@@ -28,6 +28,19 @@ def text_lines(report: Mapping[str, Any]) -> Iterator[str]:
         if gpu["not_tested"]:
             names = ", ".join(one.partition(":")[0] for one in gpu["not_tested"])
             yield f"            not tested: {names}"
+        for line in _skipped(gpu):
+            yield f"            {line}"
+
+
+def _skipped(gpu: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the checks that have nothing to judge in this run, by the reason."""
+    reasons: dict[str, list[str]] = {}
+    for one in gpu["checks"]:
+        mark, _, reason = one["evidence"].partition(": ")
+        if one["status"] == "n/a" and mark == "skipped":
+            reasons.setdefault(reason, []).append(one["id"])
+    for reason, names in reasons.items():
+        yield f"skipped, {reason}: {', '.join(names)}"
 
 
 def format_setting(setting: Mapping[str, Any]) -> str:

@@ -116,7 +116,7 @@ def _missing(phase: PhaseRecord, record: GpuRecord) -> str | None:
     why = phase.work.get("given_up") or record.ended or "it was not reached"
     parts = []
     if asked.seconds:
-        stretch = " in one stretch" if asked.steady else ""
+        stretch = " in one stretch" if asked.in_one_stretch else ""
         done, wanted = format_duration(phase.done), format_duration(asked.seconds)
         parts.append(f"{done if phase.done else '0 s'} of {wanted}{stretch}")
     if asked.passes:

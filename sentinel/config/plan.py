@@ -47,6 +47,13 @@ class Phase:
     checked: bool = True
     #: Without it there is no PASS; other phases may be impossible on a GPU.
     mandatory: bool = True
+    #: The GPUs of a run begin it at the same time, and end it together; it counts in one stretch.
+    together: bool = False
+
+    @property
+    def in_one_stretch(self) -> bool:
+        """Whether an interruption begins its work again."""
+        return self.steady or self.together
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,6 +157,9 @@ def _check_phase(phase: Phase, where: str) -> None:
         raise ConfigError(f"{where} asks for no work", "Give seconds or passes above 0.")
     if phase.steady and phase.seconds <= 0:
         raise ConfigError(f"{where} is steady, and has no seconds")
+    if phase.together and (phase.steady or phase.passes or phase.seconds <= 0):
+        what = f"{where} is together, and steady, has passes, or has no seconds"
+        raise ConfigError(what, "GPUs that work together count seconds, without warming up.")
     if phase.warm_up and not phase.steady:
         raise ConfigError(f"{where} has a warm_up, and is not steady")
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sentinel.protocol.commands import CommandReply
-from sentinel.protocol.stressor import MemoryLimit
+from sentinel.protocol.stressor import MemoryLimit, StressorGroup
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +58,8 @@ class Start(_ChildAction):
     committed: int = 0
     #: Whether the standby stressor becomes this child.
     standby: bool = False
+    #: Its place in a group of stressors, or None if it works alone.
+    group: StressorGroup | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,18 @@ from sentinel.protocol.caller import Caller
 
 
 @dataclass(frozen=True, kw_only=True)
+class Group:
+    """GPUs that begin a phase together."""
+
+    #: Distinguishes the groups of a run.
+    number: int
+    #: The UUIDs of the GPUs; the position is the rank.
+    members: tuple[str, ...]
+    #: Their indices.
+    indices: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class PhaseWork:
     """What a GPU has done of one phase.
 
@@ -77,6 +89,12 @@ class Burnin:
     in_vain: float = 0.0
     #: Since when the GPU cannot be read, or None.
     unreadable: float | None = None
+    #: With which GPUs it does the current phase, or None; a phase together needs a group.
+    group: Group | None = None
+    #: Since when it could begin, and waits for other GPUs, or None.
+    waiting_since: float | None = None
+    #: Why each group of the current phase was broken up that had more members than this GPU.
+    broken_groups: tuple[str, ...] = ()
     #: Why the GPU does no more phases, or None.
     ended: str | None = None
 

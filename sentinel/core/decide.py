@@ -202,6 +202,7 @@ def conclude(before: State, reaction: Reaction, seen: Observation, config: Confi
         _stop_all,
         shutdown.give_up,
         _release,
+        starts.form_groups,
         start,
         spare_processes.step_standby,
         status_events.explain,

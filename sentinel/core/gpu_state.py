@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sentinel.core.burnin_state import Burnin
+from sentinel.core.burnin_state import Burnin, Group
 from sentinel.core.identity import Identity, IdentityMode, OwnChild, ResidentProcess
 from sentinel.core.stressor_state import Handover, Running, Starting, Stopped, Stopping, Stressor
 from sentinel.protocol.caller import Caller
@@ -130,6 +130,8 @@ class LaunchSpec:
     chunk: int
     reserve: int
     goldens: str | None
+    #: The group that it works in; None unless its phase is done together.
+    group: Group | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -144,6 +144,8 @@ class State:
     reservations: Mapping[str, Reservation] = field(default_factory=dict)
     #: The burn-in that a client has asked for, or None.
     burnin_run: BurninRun | None = None
+    #: The number of the last group of GPUs that did a phase together.
+    last_group: int = 0
     shutdown: Shutdown | None = None
     finished: bool = False
 

@@ -178,8 +178,9 @@ PROCESS_EVENTS = (
                 TEXT,
                 "`workload` raised an error, `returned` without a stop, `malformed` workload,"
                 " `unusable` options or torch, `out_of_memory`, `not_ready` within"
-                " `--start-timeout`, `hang` without progress, `stuck` in native code, `garbage`"
-                " instead of messages, `crash` by a signal or without a message, failed `spawn`",
+                " `--start-timeout`, `peers` of its group did not come or went, `hang` without"
+                " progress, `stuck` in native code, `garbage` instead of messages, `crash` by a"
+                " signal or without a message, failed `spawn`",
             ),
             Field("pause_s", SECONDS, "how long the GPU is left alone"),
             Field("failures", COUNT, "failures on this GPU within the last hour"),
@@ -217,7 +218,7 @@ PROCESS_EVENTS = (
             Field("number", COUNT, "counts the findings of one stressor"),
             Field(
                 "place",
-                "`result`, `input`, `reference`, `memory`, `golden`",
+                "`result`, `input`, `reference`, `memory`, `link`, `golden`",
                 "what was wrong: a result with correct inputs and reference; an input; the"
                 " reference; memory that was not written since it was last correct; a result that"
                 " is always the same, and other than on other GPUs of this model",

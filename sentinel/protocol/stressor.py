@@ -89,6 +89,39 @@ class ReferenceChecksum:
     stored: str | None
 
 
+class LinkPart(StrEnum):
+    """A transfer over a link, and what else moves at that time."""
+
+    TO_DEVICE = "host_to_device"
+    TO_HOST = "device_to_host"
+    BOTH = "both_directions"
+    """Both directions at once; the bytes of both are counted."""
+    ALL_TO_DEVICE = "host_to_device_all"
+    """The same on all GPUs of the group at once."""
+    ALL_TO_HOST = "device_to_host_all"
+    PEER = "peer"
+    """From another GPU, while this one sends as much to a third or the same."""
+    ALL_REDUCE = "all_reduce"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkMeasured:
+    """What the workload ``links`` has measured of a link, and compared, since it last said so."""
+
+    part: LinkPart
+    #: The index of the GPU that has sent; None for the host and for all GPUs.
+    peer: int | None
+    #: How many GPUs the group has.
+    size: int
+    #: Bytes a second; of an all-reduce, the bytes of one GPU's data over its time. None on
+    #: simulated GPUs, which have no links.
+    rate: float | None
+    #: How many bytes were compared after they had arrived.
+    checked: int
+    #: How many of them were in wrong words, or in wrong numbers of an all-reduce.
+    wrong: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Note:
     """The current step of the workload, for people; valid until the next one."""
@@ -110,6 +143,8 @@ class FailureKind(StrEnum):
     """Permanent: the named object is not a workload."""
     NOT_READY = "not_ready"
     HANG = "hang"
+    PEERS = "peers"
+    """The other stressors of its group did not come, or went; no fault of this GPU."""
     STUCK = "stuck"
     GARBAGE = "garbage"
     CRASH = "crash"
@@ -134,6 +169,8 @@ class FindingPlace(StrEnum):
     """The reference that results are compared with."""
     MEMORY = "memory"
     """Memory that changed without a write."""
+    LINK = "link"
+    """Data that arrived from the host or from another GPU."""
     GOLDEN = "golden"
     """A reproducible result that differs from other GPUs of this model."""
 
@@ -210,6 +247,7 @@ ChildMessage = (
     | Progress
     | MemoryCovered
     | ReferenceChecksum
+    | LinkMeasured
     | Note
     | Finding
     | SelftestResult
@@ -296,6 +334,23 @@ class StandbySpec:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StressorGroup:
+    """The place of a stressor among those that work together, one on each of their GPUs."""
+
+    #: Distinguishes the groups of a supervisor.
+    number: int
+    #: The position of its own GPU in ``gpus``.
+    rank: int
+    #: The indices of their GPUs.
+    gpus: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+        return len(self.gpus)
+
+
+@dataclass(frozen=True, kw_only=True)
 class StressorSpec:
     """The specification of a stressor."""
 
@@ -322,11 +377,16 @@ class StressorSpec:
     simulation: str | None = None
     #: The user to become, or None to stay the supervisor's.
     account: Account | None = None
+    #: Its place in a group, or None if it works alone.
+    group: StressorGroup | None = None
+    #: The private folder in which the members of a group find each other, or None.
+    rendezvous: str | None = None
 
     @property
     def files(self) -> tuple[str, ...]:
         """The files and folders that it may use."""
-        return tuple(path for path in (self.goldens, self.simulation) if path is not None)
+        all_ = (self.goldens, self.simulation, self.rendezvous)
+        return tuple(path for path in all_ if path is not None)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -23,6 +24,7 @@ from sentinel.host.golden_store import Goldens
 from sentinel.host.own_memory import trim_heap
 from sentinel.protocol.stressor import (
     Finding,
+    LinkMeasured,
     MemoryCovered,
     Note,
     Progress,
@@ -30,6 +32,7 @@ from sentinel.protocol.stressor import (
     ReferenceChecksum,
     SelftestDone,
     SelftestResult,
+    StressorGroup,
 )
 from sentinel.stressor.contention import PREPARATION_SLACK_BYTES, ContentionMonitor
 from sentinel.stressor.device import Device, Fence
@@ -65,6 +68,18 @@ class _Tally:
         self.errors += other.errors
 
 
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a stressor works: its GPU among those of the host, and among those of its group."""
+
+    #: The GPU's index on its host, as nvidia-smi counts.
+    index: int = 0
+    #: The place of this stressor among those that work together, or None.
+    group: StressorGroup | None = None
+    #: The private folder in which the members of a group find each other, or None.
+    rendezvous: Path | None = None
+
+
 class WorkloadContext:
     """The GPU of one workload.
 
@@ -79,6 +94,8 @@ class WorkloadContext:
         share: The share of the device's memory that the chunks are, from 0 to 1.
         index: The GPU's index on its host, as nvidia-smi counts.
         goldens: Recorded checksums of good GPUs, or None if no records are kept.
+        group: The place of this stressor among those that work together, or None.
+        rendezvous: The private folder in which the members of a group find each other, or None.
     """
 
     def __init__(
@@ -89,14 +106,15 @@ class WorkloadContext:
         lease_keeper: LeaseKeeper,
         monitor: ContentionMonitor | None = None,
         goldens: Goldens | None = None,
-        index: int = 0,
+        place: Place | None = None,
     ) -> None:
         self.device: torch.device = device.torch_device
         self.chunks: list[Tensor] = list(filling.chunks)
         self.quantum: float = device.quantum
         self.share: float = filling.held / device.total_bytes()
         self.goldens = goldens
-        self.index = index
+        place = place or Place()
+        self.index, self.group, self.rendezvous = place.index, place.group, place.rendezvous
         self._device = device
         self._filling = filling
         self._lease_keeper = lease_keeper
@@ -113,6 +131,7 @@ class WorkloadContext:
         self._iterations = 0
         self._findings = 0
         self._note: str | None = None
+        self._slack = PREPARATION_SLACK_BYTES
 
     @property
     def ready(self) -> bool:
@@ -247,10 +266,18 @@ class WorkloadContext:
         self._began = time.monotonic()
 
     def send(
-        self, message: SelftestResult | SelftestDone | MemoryCovered | ReferenceChecksum
+        self,
+        message: SelftestResult | SelftestDone | MemoryCovered | ReferenceChecksum | LinkMeasured,
     ) -> None:
         """Send what a built-in workload has completed."""
         self._lease_keeper.send(message)
+
+    def allow_growth(self, size: int) -> None:
+        """Let libraries take so many more bytes of device memory before Ready.
+
+        Where processes may be hidden, more than some growth looks like another process.
+        """
+        self._slack += size
 
     def note(self, text: str) -> None:
         """Describe the workload's present activity; sent with the next progress.
@@ -288,7 +315,7 @@ class WorkloadContext:
 
     def _become_ready(self) -> None:
         if self._monitor is not None:
-            self._monitor.check(PREPARATION_SLACK_BYTES)
+            self._monitor.check(self._slack)
         self._device.forbid_growth()
         trim_heap()
         filling = self._filling

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sentinel.errors import ChildExitCode, ConfigError, SentinelError, WorkloadError
+from sentinel.errors import ChildExitCode, ConfigError, PeersError, SentinelError, WorkloadError
 from sentinel.host.child_setup import InheritedFd, setup_child_process
 from sentinel.host.golden_store import Goldens
 from sentinel.host.unprivileged import become, check_devices
@@ -166,7 +166,7 @@ def _attach(spec: StressorSpec, lease_keeper: LeaseKeeper) -> WorkloadContext:
     """Create the context, arm the kernel timer and take the memory."""
     # All of these import torch, so they are not imported at module level.
     from sentinel.stressor.contention import ContentionMonitor
-    from sentinel.stressor.context import WorkloadContext
+    from sentinel.stressor.context import Place, WorkloadContext
     from sentinel.stressor.device import open_device
     from sentinel.stressor.memory import fill
 
@@ -183,7 +183,11 @@ def _attach(spec: StressorSpec, lease_keeper: LeaseKeeper) -> WorkloadContext:
         lease_keeper=lease_keeper,
         monitor=monitor,
         goldens=goldens,
-        index=spec.gpu.index,
+        place=Place(
+            index=spec.gpu.index,
+            group=spec.group,
+            rendezvous=Path(spec.rendezvous) if spec.rendezvous is not None else None,
+        ),
     )
 
 
@@ -196,6 +200,7 @@ def _failure_message(error: BaseException, stage: str, *, ready: bool) -> Failed
         reason = f"{error.what}. {error.remedy}" if error.remedy else error.what
         malformed = isinstance(error, WorkloadError)
         kind = FailureKind.MALFORMED if malformed else FailureKind.UNUSABLE
+        kind = FailureKind.PEERS if isinstance(error, PeersError) else kind
         return Failed(kind=kind, reason=" ".join(reason.split())[:_MAX_REASON_LENGTH])
     reason = f"{stage} raised {describe(error)}"
     if _is_out_of_memory(error):

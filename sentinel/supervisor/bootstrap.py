@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from multiprocessing.connection import wait as wait_for_files
 
 from setproctitle import setproctitle
@@ -27,6 +28,7 @@ from sentinel.host.golden_store import locate
 from sentinel.host.gpu_locks import SHARED_FOLDERS, GpuLocks
 from sentinel.host.paths import lock_folders
 from sentinel.host.process_limits import allow_open_files, check_file_size
+from sentinel.host.rendezvous import Rendezvous
 from sentinel.host.systemd import Notifier
 from sentinel.host.unprivileged import find_account
 from sentinel.protocol.caller import Level
@@ -132,7 +134,9 @@ def run_parts(
         gpus = {gpu.uuid: gpu for gpu in selected.gpus}
         api = _api(options, claim)
         event_log = EventLog([sink_for(gpus), *_api_sinks(api, gpus)])
-        code, clean = _run(signals, found, locks, account, event_log, api, around)
+        with Rendezvous(account) as rendezvous:
+            spec_for = partial(_spec_for, found, account, rendezvous)
+            code, clean = _run(signals, found, locks, spec_for, event_log, api, around)
         locks.release()
     return code, clean
 
@@ -206,7 +210,7 @@ def _run(
     signals: Signals,
     found: Found,
     locks: GpuLocks,
-    account: Account | None,
+    spec_for: Callable[[Callable[[], Config]], Callable[[Gpu], StressorSpec]],
     event_log: EventLog,
     api: ApiProcess | None,
     around: Callable[[Parts], Parts],
@@ -217,9 +221,9 @@ def _run(
     if config.until is not None:
         config = replace(config, until=first_after(config.until, clock.local()))
     # The settings in force when a stressor is started: a reload may have changed them.
-    spec = _spec_for(found, account, lambda: supervisor.config)
-    at_start = _spec_for(found, account, lambda: config)(found.gpus[0])
-    standby = StandbySpec(account=account, files=at_start.files)
+    spec = spec_for(lambda: supervisor.config)
+    at_start = spec_for(lambda: config)(found.gpus[0])
+    standby = StandbySpec(account=at_start.account, files=at_start.files)
     stressors = StressorPool(spec, locks.files, standby)
     parts = around(
         Parts(
@@ -323,7 +327,10 @@ def _held_elsewhere(locks: GpuLocks, now: float) -> list[Event]:
 
 
 def _spec_for(
-    found: Found, account: Account | None, settings: Callable[[], Config]
+    found: Found,
+    account: Account | None,
+    rendezvous: Rendezvous,
+    settings: Callable[[], Config],
 ) -> Callable[[Gpu], StressorSpec]:
     """Build the function that specifies a stressor by the settings of that moment."""
 
@@ -331,6 +338,8 @@ def _spec_for(
         config = settings().of(gpu.uuid)
         name, options = parse_workload(config.workload)
         goldens = locate(config.goldens, os.environ, found.folder)
+        grouped = config.plan is not None and any(one.together for one in config.plan.phases)
+        folder = rendezvous.folder() if grouped else None
         return StressorSpec(
             gpu=gpu,
             memory=config.memory,
@@ -344,6 +353,7 @@ def _spec_for(
             goldens=str(goldens) if goldens else None,
             simulation=str(found.folder) if found.folder else None,
             account=account,
+            rendezvous=str(folder) if folder else None,
         )
 
     return spec

@@ -229,6 +229,7 @@ class Supervisor:
                     clearing=start.clearing,
                     committed=start.committed,
                     standby=start.standby,
+                    group=start.group,
                 )
             case KillProbe() | StartProbe():
                 self._act_on_probe(action)

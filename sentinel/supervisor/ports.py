@@ -11,7 +11,7 @@ from sentinel.core.observation import ApiFacts, ChildFacts, ProbeFacts, SpareFac
 from sentinel.protocol.commands import CommandReply, ReloadConfig
 from sentinel.protocol.gpu import Gpu, Reading
 from sentinel.protocol.probe import Watch
-from sentinel.protocol.stressor import MemoryLimit
+from sentinel.protocol.stressor import MemoryLimit, StressorGroup
 from sentinel.protocol.views import GpuView, HostView
 
 
@@ -80,6 +80,7 @@ class Spawner(Protocol):
         clearing: bool = False,
         committed: int = 0,
         standby: bool = False,
+        group: StressorGroup | None = None,
     ) -> None:
         """Start a stressor.
 
@@ -89,6 +90,7 @@ class Spawner(Protocol):
             clearing: The child ends once it has created a context.
             committed: Memory to leave free besides the reserve, in bytes.
             standby: Whether the standby stressor becomes this child, if it is ready.
+            group: Its place in a group of stressors, or None if it works alone.
         """
 
     def kill(self, uuid: str, generation: int) -> None:

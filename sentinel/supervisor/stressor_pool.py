@@ -24,6 +24,7 @@ from sentinel.protocol.stressor import (
     Pace,
     StandbySpec,
     Stop,
+    StressorGroup,
     StressorSpec,
 )
 from sentinel.stressor import main as stressor_process
@@ -97,13 +98,14 @@ class StressorPool:
         clearing: bool = False,
         committed: int = 0,
         standby: bool = False,
+        group: StressorGroup | None = None,
     ) -> None:
         """Start a stressor on ``gpu``, from the standby one if it is ready.
 
         :meth:`collect` reports a failed spawn as an exit.
         """
         spec = self._spec(gpu)
-        spec = replace(spec, clearing=clearing, reserve=spec.reserve + committed)
+        spec = replace(spec, clearing=clearing, reserve=spec.reserve + committed, group=group)
         handle = ChildHandle(
             stressor_process.run,
             STRESSOR_MESSAGES,

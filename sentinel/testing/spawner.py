@@ -9,7 +9,7 @@ from sentinel.core.identity import OwnChild
 from sentinel.core.observation import ChildExit, ChildFacts
 from sentinel.errors import ChildExitCode
 from sentinel.protocol.gpu import Gpu
-from sentinel.protocol.stressor import MemoryLimit
+from sentinel.protocol.stressor import MemoryLimit, StressorGroup
 from sentinel.testing.gpus import IMPORT_TIME, TEARDOWN_TIME, FakeChild
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ class FakeSpawner:
     def __init__(self, world: World) -> None:
         self._world = world
         self.started: list[tuple[str, float]] = []
+        #: The place in a group of each child that was started, or None.
+        self.groups: list[tuple[str, StressorGroup | None]] = []
         self.killed: list[tuple[str, float]] = []
         self.stop_requests: list[tuple[str, float]] = []
         self.acknowledged: list[tuple[str, int, int]] = []
@@ -47,6 +49,7 @@ class FakeSpawner:
         clearing: bool = False,
         committed: int = 0,
         standby: bool = False,
+        group: StressorGroup | None = None,
     ) -> None:
         """Start a child; one for clearing takes leaked memory and load with it."""
         if standby:
@@ -66,6 +69,7 @@ class FakeSpawner:
         identity = OwnChild(pid=pid, started=pid)
         self._new[gpu.uuid] = ChildFacts(generation=generation, child=identity)
         self.started.append((gpu.uuid, self._world.now))
+        self.groups.append((gpu.uuid, group))
 
     def kill(self, uuid: str, generation: int) -> None:
         """Kill the child, which takes its teardown time."""

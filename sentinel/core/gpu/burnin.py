@@ -96,7 +96,7 @@ def seconds_left(burnin: Burnin, plan: Plan) -> float:
     if burnin.finished(plan):
         return 0.0
     phase, work = plan.phases[burnin.phase], burnin.current
-    done = work.stretch if phase.steady else work.seconds
+    done = work.stretch if phase.in_one_stretch else work.seconds
     later = sum(one.seconds for one in plan.phases[burnin.phase + 1 :])
     return max(0.0, phase.seconds - done) + later
 
@@ -107,7 +107,14 @@ def next_phase(burnin: Burnin, plan: Plan, given_up: str | None = None) -> Burni
     number = burnin.phase + 1
     more = (PhaseWork(),) if number < len(plan.phases) else ()
     done = replace(
-        burnin, phase=number, work=(*burnin.work[:-1], work, *more), failures=0, overheats=0
+        burnin,
+        phase=number,
+        work=(*burnin.work[:-1], work, *more),
+        failures=0,
+        overheats=0,
+        broken_groups=(),
+        group=None,
+        waiting_since=None,
     )
     return _cold(done)
 
@@ -143,7 +150,7 @@ def _cold(burnin: Burnin) -> Burnin:
 
 
 def _has_seconds(work: PhaseWork, phase: Phase) -> bool:
-    return (work.longest if phase.steady else work.seconds) >= phase.seconds
+    return (work.longest if phase.in_one_stretch else work.seconds) >= phase.seconds
 
 
 def _slope(values: tuple[tuple[float, int], ...]) -> float:

@@ -18,6 +18,7 @@ from sentinel.core.events import gpu_event, sensor_fields
 from sentinel.core.gpu import burnin as progress
 from sentinel.core.gpu import health
 from sentinel.core.gpu_state import GpuState, Unknown
+from sentinel.core.node import groups
 from sentinel.core.observation import Observation
 from sentinel.core.state import State
 from sentinel.core.stressor_state import Backoff, Fatal, Running, Starting, Stopped
@@ -46,7 +47,8 @@ def advance(state: State, seen: Observation, config: Config) -> Advance:
     """Count the work of this tick, and set the workload of each GPU's phase."""
     if not is_planned(state, config):
         return Advance(state=state, config=config)
-    events: list[Event] = []
+    broken = groups.break_up(state, seen.now, config)
+    state, events = broken.state, [*broken.events]
     gpu_states = dict(state.gpu_states)
     each: dict[str, Config] = dict(config.each)
     for uuid, before in state.gpu_states.items():
@@ -141,7 +143,7 @@ def view_of(gpu_state: GpuState, plan: Plan) -> BurninFields:
         over=burnin.finished(plan),
         ended=burnin.ended,
         **phase_fields(plan, number),
-        done_s=work.stretch if phase.steady else work.seconds,
+        done_s=work.stretch if phase.in_one_stretch else work.seconds,
         quota_s=phase.seconds,
         passes=work.passes(),
         quota_passes=phase.passes,
@@ -161,6 +163,8 @@ def _why_waiting(gpu_state: GpuState, burnin: Burnin, plan: Plan, phase: Phase) 
     if burnin.finished(plan):
         return None
     if not isinstance(gpu_state.stressor, Starting | Running):
+        if burnin.waiting_since is not None:
+            return "waiting for the other GPUs"
         return f"the GPU is {type(gpu_state.occupancy).__name__.lower()}"
     return "warming up" if phase.steady and not burnin.warm else None
 
@@ -185,10 +189,15 @@ def _advance_gpu(
     given_up, gpu_state, burnin = _why_given_up(gpu_state, burnin, plan)
     burnin = _follow_health(gpu_state, before, burnin, config)
     given_up = given_up or progress.why_in_vain(burnin) or _why_too_hot(burnin)
+    given_up = given_up or groups.why_given_up(burnin, plan)
     burnin = _follow_reads(gpu_state, burnin, plan, now, faulty=_is_faulty(gpu_state, state, seen))
     if config.fail_fast and (burnin.errors or gpu_state.findings.total):
         burnin = progress.end(burnin, plan, "an error was found (--fail-fast)")
-    if burnin.ended is None and (given_up is not None or progress.is_done(burnin.current, phase)):
+    # A group ends as a whole, by the work of all members until the last tick.
+    done = progress.is_done(burnin.current, phase)
+    if phase.together:
+        done = groups.are_done(state, burnin.group, plan)
+    if burnin.ended is None and (given_up is not None or done):
         burnin = progress.next_phase(burnin, plan, given_up)
     events = _events(replace(gpu_state, burnin=burnin), before, burnin, plan, now)
     return replace(gpu_state, burnin=burnin), events

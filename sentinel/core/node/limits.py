@@ -9,7 +9,7 @@ from sentinel.config.model import Config
 from sentinel.core.gpu import allocations, health, newcomer, occupancy
 from sentinel.core.gpu.occupancy import Verdict
 from sentinel.core.gpu_state import GpuState, Idle, LaunchSpec
-from sentinel.core.node import burnin
+from sentinel.core.node import burnin, groups
 from sentinel.core.node.admin import admin_hold
 from sentinel.core.node.api_supervision import why_uncontrolled
 from sentinel.core.observation import Observation
@@ -54,7 +54,10 @@ def _own_verdict(state: State, gpu_state: GpuState, seen: Observation, config: C
         or _settling(gpu_state, seen.now)
         or _too_little_memory(gpu_state, reading, own)
     )
-    return verdict if reason is None else Verdict.deny("allocations", reason)
+    if reason is not None:
+        return Verdict.deny("allocations", reason)
+    waits = groups.why_waiting(gpu_state, own)
+    return verdict if waits is None else Verdict.deny(groups.RULE, waits)
 
 
 def _critical(gpu_state: GpuState, config: Config) -> str | None:
@@ -105,14 +108,15 @@ def _ids(gpu_state: GpuState) -> str:
     return ", ".join(gpu_state.allocations)
 
 
-def launch_spec(config: Config) -> LaunchSpec:
-    """Return the settings with which a stressor is started."""
+def launch_spec(config: Config, gpu_state: GpuState) -> LaunchSpec:
+    """Return the settings with which the stressor of a GPU is started."""
     return LaunchSpec(
         workload=config.workload,
         memory=config.memory,
         chunk=config.chunk,
         reserve=config.reserve,
         goldens=config.goldens,
+        group=groups.group_of(gpu_state),
     )
 
 
@@ -145,7 +149,12 @@ def _own_release(
     finished = burnin.why_finished(gpu_state, config)
     if finished is not None:
         return finished
-    if gpu_state.launch_spec is not None and gpu_state.launch_spec != launch_spec(config):
+    waits = groups.why_waiting(gpu_state, config)
+    if waits is not None:
+        return waits
+    if gpu_state.launch_spec is not None and gpu_state.launch_spec != launch_spec(
+        config, gpu_state
+    ):
         return "its settings have changed" if config.plan is None else "its next phase is due"
     reason = (
         _critical(gpu_state, config) or _indistinguishable(gpu_state) or _may_regrow(gpu_state, now)

@@ -9,7 +9,7 @@ from sentinel.config.model import Config
 from sentinel.core.actions import Start
 from sentinel.core.events import gpu_event
 from sentinel.core.gpu import allocations, leaks, lifecycle, occupancy
-from sentinel.core.node import limits, spare_processes
+from sentinel.core.node import burnin, groups, limits, spare_processes
 from sentinel.core.node.admin import admin_hold
 from sentinel.core.node.api_supervision import why_uncontrolled
 from sentinel.core.node.node_step import NodeStep
@@ -27,7 +27,7 @@ def start_one(state: State, seen: Observation, config: Config) -> NodeStep:
     gpu_state, own = state.gpu_states[uuid], config.of(uuid)
     gpu_state = replace(
         lifecycle.start(gpu_state, seen.readings[uuid], seen.now),
-        launch_spec=limits.launch_spec(own),
+        launch_spec=limits.launch_spec(own, gpu_state),
         committed_at_start=allocations.committed(gpu_state),
     )
     standby = state.standby.running and seen.standby is not None and seen.standby.ready
@@ -39,11 +39,23 @@ def start_one(state: State, seen: Observation, config: Config) -> NodeStep:
         generation=gpu_state.generation,
         committed=allocations.outstanding(gpu_state),
         standby=standby,
+        group=groups.rank_of(gpu_state),
     )
     state = replace(state, gpu_states={**state.gpu_states, uuid: gpu_state}, last_start=seen.now)
     if standby:
         state = replace(state, standby=spare_processes.used(seen.now))
     return NodeStep(state=state, actions=(start,), events=(event,))
+
+
+def form_groups(state: State, seen: Observation, config: Config) -> NodeStep:
+    """Form the groups of GPUs that wait for each other, of those that could start now."""
+    if not burnin.is_planned(state, config) or all(
+        groups.why_waiting(one, config.of(uuid)) is None for uuid, one in state.gpu_states.items()
+    ):
+        return NodeStep(state=state)
+    verdicts = limits.verdicts(state, seen, config)
+    ready = [uuid for uuid, verdict in verdicts.items() if verdict.rule == groups.RULE]
+    return groups.form(state, seen.now, config, ready)
 
 
 def startable(state: State, seen: Observation, config: Config) -> Iterator[str]:
@@ -69,7 +81,7 @@ def _clear_one(state: State, seen: Observation, config: Config) -> NodeStep:
             continue  # an operator's hold excludes even a short context
         leak = replace(gpu_state.leak, clearings=gpu_state.leak.clearings + 1)
         begun = lifecycle.start(replace(gpu_state, leak=leak), reading, seen.now, clearing=True)
-        begun = replace(begun, launch_spec=limits.launch_spec(own))
+        begun = replace(begun, launch_spec=limits.launch_spec(own, gpu_state))
         state = replace(state, gpu_states={**state.gpu_states, uuid: begun}, last_start=seen.now)
         event = gpu_event("gpu.cleanup_started", begun, seen.now, attempt=leak.clearings)
         start = Start(uuid=uuid, generation=begun.generation, clearing=True)

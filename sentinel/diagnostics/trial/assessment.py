@@ -24,6 +24,7 @@ _REMEDIES = {
     "second call of ctx.pace(); or leave more free with --memory.",
     FailureKind.NOT_READY: "Call ctx.pace() twice, and soon: preparation ends at the second call.",
     FailureKind.HANG: "Queue at most ctx.quantum seconds of work between two calls of ctx.pace().",
+    FailureKind.PEERS: "Run it in a burn-in, in a phase together: alone, it has no group.",
     FailureKind.STUCK: "Release the GIL in native code, or split the work.",
     FailureKind.GARBAGE: "Do not use the stressor's socket, and report once a round.",
     FailureKind.CRASH: "Check its standard error; a library that it calls may have a bug.",

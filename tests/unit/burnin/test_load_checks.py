@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from sentinel.burnin import link_checks
 from sentinel.burnin.check import Check, CheckResult, Status
 from sentinel.burnin.history import Former
 from sentinel.burnin.load_checks import LoadEvidence
@@ -19,7 +20,10 @@ from sentinel.burnin.verdict import Verdict, judge_gpu, judge_node
 from sentinel.config.plan import Phase, Plan
 from sentinel.protocol.counters import Counters
 
-CHECKS: dict[str, Check[LoadEvidence]] = {check.id: check for check in LOAD_CHECKS}
+#: Those of links have tests of their own.
+CHECKS: dict[str, Check[LoadEvidence]] = {
+    check.id: check for check in LOAD_CHECKS if check not in link_checks.CHECKS
+}
 STEADY = Phase(name="steady", workload="gemm", seconds=60, steady=True)
 MEMORY = Phase(name="memory", workload="memtest", passes=1)
 COPY = Phase(name="copy", workload="elementwise", seconds=5, checked=False)

@@ -112,3 +112,13 @@ def test_a_probe_that_was_replaced_names_no_gpu() -> None:
     start = {"event": "sentinel.started", "at": 0.0, "gpus": [{"uuid": "GPU-0", "index": 0}]}
     replaced = {"event": "probe.ready", "at": 1.0, "driver": "580", "gpus": 1}
     assert list(load(plan, [start, replaced], [])) == ["GPU-0"]
+
+
+def test_another_gpu_of_the_group_is_named_as_the_cause_of_an_interruption() -> None:
+    found = record(
+        event("burnin.phase_started", 1.0, phase="one"),
+        event("stressor.ready", 2.0),
+        event("burnin.ungrouped", 4.0, phase="one", reason="GPU 0 left its group"),
+        event("burnin.interrupted", 4.1, phase="one", stretch_s=2.0),
+    )
+    assert [one.cause for one in found.interruptions] == ["another GPU left its group"]

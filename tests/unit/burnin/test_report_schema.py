@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from jsonschema import Draft202012Validator
 
-from sentinel.burnin.report import SCHEMA_VERSION
+from sentinel.burnin.formats import FORMATS
+from sentinel.burnin.measures import format_measure, title
+from sentinel.burnin.report import SCHEMA_VERSION, judge_run, report_object
+from sentinel.burnin.thresholds import Thresholds
+from sentinel.protocol.stressor import LinkPart
 from tests.harness.example_run import ExampleRun
 from tests.harness.judged_run import RUNS, report_of
 from tests.harness.report_formats import SCHEMA, closed, schema_problems
@@ -43,3 +48,23 @@ def test_an_empty_run_follows_the_schema(tmp_path: Path) -> None:
     report = report_of(ExampleRun(gpus=0), tmp_path / "run")
     assert report["verdict"] == "INCOMPLETE"
     assert schema_problems(SCHEMA, report) == []
+
+
+def test_the_rates_of_links_are_measurements(tmp_path: Path) -> None:
+    folder = ExampleRun().write(tmp_path / "run")
+    rows = [json.loads(line) for line in folder.samples.read_text().splitlines()]
+    (first, *_) = [one for one in rows if one["event"] == "work"]
+    for part in LinkPart:
+        peer = 11 if part is LinkPart.PEER else None
+        fields = {"part": part, "peer": peer, "size": 2, "rate": 5e10, "checked": 8, "wrong": 0}
+        rows.insert(rows.index(first), {**first, "event": "link", **fields})
+    folder.samples.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    judged = judge_run(folder, Thresholds())
+    report = report_object(judged)
+    assert schema_problems(closed(SCHEMA), json.loads(json.dumps(report))) == []
+    names = {one["name"] for gpu in report["gpus"] for one in gpu["measurements"]}
+    texts = {title(name): format_measure(name, 5e10) for name in names}
+    assert texts["Peer 11"] == texts["All reduce"] == texts["Host to device all"] == "50 GB/s"
+    assert len(names) >= len(LinkPart)
+    assert "Peer 11" in FORMATS["html"](judged, report)
+    assert '"name": "peer_11_bytes_per_s_median"' in FORMATS["ocp"](judged, report)

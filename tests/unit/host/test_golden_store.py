@@ -19,6 +19,7 @@ from sentinel.cli.main import run_command_line
 from sentinel.config.model import Config
 from sentinel.host.golden_store import NAME, GoldenKey, Goldens, _format, _parse, locate
 from sentinel.host.paths import state_folder
+from sentinel.host.rendezvous import Rendezvous
 from sentinel.protocol.gpu import Gpu
 from sentinel.supervisor.bootstrap import _spec_for
 from sentinel.supervisor.discovery import Found
@@ -281,7 +282,8 @@ def test_a_stressor_receives_the_path_of_the_golden_file(
     )
     gpu = Gpu(uuid="GPU-0", index=0, name="x", pci_bus_id="0", memory_total=1)
     expected = str(tmp_path / name) if name else None
-    assert _spec_for(found, None, lambda: config)(gpu).goldens == expected
+    spec = _spec_for(found, None, Rendezvous(None), lambda: config)(gpu)
+    assert spec.goldens == expected
 
 
 # --- the commands ----------------------------------------------------------------------------

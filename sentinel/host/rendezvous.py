@@ -1,0 +1,53 @@
+"""The private folder in which the stressors of a group find each other."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from pathlib import Path
+from typing import Self
+
+from sentinel.protocol.stressor import Account
+
+#: Where root puts it for another user, whose stressors may have a /tmp of their own.
+_RUN = Path("/run")
+
+
+class Rendezvous:
+    """A folder that only the user of the stressors can enter, with mode 0700; made when needed.
+
+    A file there, unlike a port, is out of reach for other users. The folder ends with the block.
+
+    Args:
+        account: The user of the stressors, or None for this process's.
+    """
+
+    def __init__(self, account: Account | None) -> None:
+        self._account = account
+        self._folder: Path | None = None
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def folder(self) -> Path | None:
+        """Return the folder, or None if it cannot be made: then no group finds itself."""
+        if self._folder is None:
+            with contextlib.suppress(OSError):
+                self._folder = self._make()
+        return self._folder
+
+    def _make(self) -> Path:
+        account = self._account
+        where = _RUN if account is not None and os.access(_RUN, os.W_OK) else None
+        made = tempfile.TemporaryDirectory(
+            prefix="sentinel-group-", dir=where, ignore_cleanup_errors=True
+        )
+        path = Path(self._stack.enter_context(made))
+        if account is not None:
+            os.chown(path, account.uid, account.gid)
+        return path

@@ -1,0 +1,31 @@
+"""The folder of a group: private, and gone afterwards."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from sentinel.host.rendezvous import Rendezvous
+from sentinel.protocol.stressor import Account
+
+
+def test_only_its_user_can_enter_the_folder_and_it_does_not_stay() -> None:
+    with Rendezvous(None) as rendezvous:
+        folder = rendezvous.folder()
+        assert folder is not None
+        assert rendezvous.folder() == folder
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        assert not list(folder.iterdir())
+        (folder / "group-1").touch()
+    assert not folder.exists()
+
+
+def test_the_user_of_the_stressors_gets_the_folder() -> None:
+    own = os.getuid(), os.getgid()
+    account = Account(uid=own[0], gid=own[1], groups=(), name="me", home="/")
+    with Rendezvous(account) as rendezvous:
+        folder = rendezvous.folder()
+        assert folder is not None
+        found = folder.stat()
+        assert (found.st_uid, found.st_gid) == own
+        assert stat.S_IMODE(found.st_mode) == 0o700
