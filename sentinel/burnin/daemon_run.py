@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from typing import IO
+from typing import IO, Any
 
 from sentinel.burnin.recorder import (
+    CHECKSUM,
     END,
     LAST,
+    LINK,
     TELEMETRY,
     TELEMETRY_FIELDS,
     WORK,
@@ -34,6 +36,8 @@ from sentinel.supervisor.event_log import json_lines
 
 #: The events of the daemon itself that belong to a run.
 _OF_THE_RUN = ("burnin.run_started", "burnin.run_ended")
+#: The samples of what stressors measure, by the kind of the event.
+MEASURED = {"LinkMeasured": LINK, "ReferenceChecksum": CHECKSUM}
 #: How long a thread may take to end, in seconds.
 _END_TIMEOUT_S = 5.0
 
@@ -82,7 +86,10 @@ def record_run(
         sampler.start()
         try:
             for event in _until_end(stream, run.id):
-                _keep(event, run.gpus, events)
+                if event.name != "burnin.measured":
+                    _keep(event, run.gpus, events)
+                elif event.fields["gpu"] in run.gpus:
+                    write(_measured(event.fields))
         finally:
             sampler.stop()
         write(sample(LAST, time.monotonic()))  # reads the kernel's log once more
@@ -99,6 +106,11 @@ def _until_end(stream: Iterator[EventInfo], run: str) -> Iterator[EventInfo]:
                 return
     except SentinelError:
         return  # the daemon is gone: what it has done of the plan is recorded
+
+
+def _measured(fields: Mapping[str, Any]) -> Event:
+    """Convert an event about what a stressor has measured into a sample."""
+    return sample(MEASURED[fields["kind"]], fields["at"], fields["gpu"], fields["values"])
 
 
 def _keep(event: EventInfo, gpus: Sequence[str], file: IO[str]) -> None:

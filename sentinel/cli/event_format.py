@@ -104,8 +104,10 @@ def printable(text: str) -> str:
 
 
 def _is_hidden(name: str, fields: _Fields) -> bool:
-    """Check for the identity of a stressor on a host that lists all processes."""
-    return name == "gpu.identity" and bool(fields.get("complete"))
+    """Check for an event that only programs need."""
+    if name == "burnin.measured":
+        return True
+    return name == "gpu.identity" and bool(fields.get("complete"))  # of all processes
 
 
 def _line(clock: str, place: str, name: str, fields: _Fields, *, colour: bool) -> str:

@@ -188,6 +188,7 @@ def conclude(before: State, reaction: Reaction, seen: Observation, config: Confi
     judged_by, state, config = config, settled.state, settled.config
     actions = [*reaction.actions, *batch.actions]
     events = [*reaction.events, *batch.events, *planned.events, *expired, *stopping]
+    events += burnin_commands.measured_events(planned.state, seen)
     events += [*last.events, *settled.events]
     # After new settings, the next tick decides the occupancy before anything is started.
     start = starts.start_one if config is judged_by else _start_nothing

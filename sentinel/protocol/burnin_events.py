@@ -120,6 +120,18 @@ BURNIN_EVENTS = (
         (Field("phase", TEXT, "the phase"),),
     ),
     EventType(
+        "burnin.measured",
+        "measured",
+        Kind.DETAIL,
+        "{kind}",
+        "What a stressor has measured in a burn-in that a client has asked the daemon for, and"
+        " records.",
+        (
+            Field("kind", "`LinkMeasured`, `ReferenceChecksum`", "what it is about"),
+            Field("values", "object", "the values, as `sentinel/protocol/stressor.py` describes"),
+        ),
+    ),
+    EventType(
         "burnin.interrupted",
         "interrupted",
         Kind.USE,

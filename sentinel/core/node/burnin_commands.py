@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from sentinel.config.model import Config
 from sentinel.config.plan import parse_plan
 from sentinel.core.actions import Event
 from sentinel.core.burnin_state import Burnin, BurninRun
+from sentinel.core.events import gpu_event
 from sentinel.core.node import burnin
 from sentinel.core.node.burnin import Advance
 from sentinel.core.node.command_result import (
@@ -17,10 +19,15 @@ from sentinel.core.node.command_result import (
     not_owner,
     wrong_gpus,
 )
+from sentinel.core.observation import Observation
 from sentinel.core.state import State
 from sentinel.errors import ConfigError
 from sentinel.protocol.commands import CancelBurnin, Refusal, StartBurnin
 from sentinel.protocol.gpu import Gpu
+from sentinel.protocol.stressor import LinkMeasured, ReferenceChecksum
+
+#: The messages of stressors that a record of a burn-in keeps as they are.
+MEASURED = (LinkMeasured, ReferenceChecksum)
 
 
 def apply_command(
@@ -97,6 +104,16 @@ def _why_not(state: State, config: Config) -> CommandResult | None:
     elif config.dry_run:
         text = "this sentinel only watches (--monitor) and occupies nothing"
     return None if text is None else CommandResult(state, text, refused=Refusal.CONFLICT)
+
+
+def measured_events(state: State, seen: Observation) -> Iterator[Event]:
+    """Yield what stressors of the burn-in have measured, which only its client records."""
+    for uuid in state.burnin_run.gpus if state.burnin_run is not None else ():
+        facts = seen.children.get(uuid)
+        for message in facts.messages if facts is not None else ():
+            if isinstance(message, MEASURED):
+                fields = {"kind": type(message).__name__, "values": vars(message)}
+                yield gpu_event("burnin.measured", state.gpu_states[uuid], seen.now, **fields)
 
 
 def settle(state: State, now: float, config: Config) -> Advance:

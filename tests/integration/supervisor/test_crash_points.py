@@ -61,6 +61,7 @@ warm_up = 1
 UNREACHABLE = {
     "gpu.held_elsewhere": "it needs a sentinel of another user, and comes with the start",
     "driver.unavailable": "the driver of simulated GPUs is a folder with the daemon's state",
+    "burnin.measured": "the workload of the scenario measures nothing",
     "burnin.waiting": "it needs two GPUs in a phase together, and one is reserved",
     "burnin.grouped": "it needs two GPUs in a phase together, and one is reserved",
     "burnin.ungrouped": "it needs two GPUs in a phase together, and one is reserved",
