@@ -51,6 +51,7 @@ from sentinel.protocol.views import (
     Reservation,
 )
 from sentinel.supervisor.child_process import Child
+from tests.harness.forked_api import ForkedApi
 from tests.harness.timing import TIMEOUT_S
 
 KINDS: tuple[type[ApiMessage], ...] = (
@@ -260,6 +261,8 @@ class ApiServer:
         folder: The folder of the socket and of stored state.
         tcp: Whether to listen at a TCP address as well.
         metrics: Whether to listen at a separate address for scrapes.
+        spawned: Whether the process is started as by the supervisor. That takes far longer than to
+            fork it from one that has imported the API; LD_PRELOAD and exit codes need it.
         environment: Variables of the API process.
         spec: Further fields of its ApiSpec.
     """
@@ -270,6 +273,7 @@ class ApiServer:
         *,
         tcp: bool = False,
         metrics: bool = False,
+        spawned: bool = False,
         environment: Mapping[str, str] | None = None,
         **spec: Any,
     ) -> None:
@@ -291,6 +295,7 @@ class ApiServer:
             token=str(folder / "token") if tcp else None,
             **spec,
         )
+        self.spawned = spawned
         self.environment = {"MALLOC_ARENA_MAX": "1", **(environment or {})}
         self.supervisor = FakeSupervisor()
         self.commands: list[Command] = []
@@ -321,8 +326,11 @@ class ApiServer:
         self.heartbeats = 0
         self._end.clear()
         listening = (self.listening, self.tcp, self.metrics)
-        sockets = [Inherited(listener.fileno()) if listener else None for listener in listening]
-        self.child = Child(main.run, self.spec, sockets, self.environment)
+        if self.spawned:
+            sockets = [Inherited(one.fileno()) if one else None for one in listening]
+            self.child = Child(main.run, self.spec, sockets, self.environment)
+        else:
+            self.child = ForkedApi(self.spec, listening, self.environment)
         self._thread = threading.Thread(target=self._run_supervisor)
         self._thread.start()
 
