@@ -20,6 +20,7 @@ from sentinel.client.transport import Address, Connection
 from sentinel.host.child_setup import Inherited
 from sentinel.protocol.codec import decode
 from sentinel.protocol.commands import (
+    API_MESSAGES,
     Allocate,
     ApiHeartbeat,
     ApiMessage,
@@ -34,10 +35,8 @@ from sentinel.protocol.commands import (
     Refusal,
     Reserve,
     Resume,
-    ResumeGpus,
     ServiceFailed,
     ServiceWarning,
-    ShutDown,
     Unreserve,
 )
 from sentinel.protocol.gpu import GpuProcess
@@ -54,22 +53,6 @@ from sentinel.supervisor.child_process import Child
 from tests.harness.forked_api import ForkedApi
 from tests.harness.timing import TIMEOUT_S
 
-KINDS: tuple[type[ApiMessage], ...] = (
-    Resume,
-    Drain,
-    PauseGpus,
-    ResumeGpus,
-    Reserve,
-    Confirm,
-    Unreserve,
-    Allocate,
-    Deallocate,
-    Configure,
-    ShutDown,
-    ApiHeartbeat,
-    ServiceFailed,
-    ServiceWarning,
-)
 UUIDS = ("GPU-aaaa1111-0000-0000-0000-000000000000", "GPU-aabb2222-0000-0000-0000-000000000000")
 
 
@@ -403,7 +386,7 @@ class ApiServer:
             select.select([self.child.channel], [], [], 0.05)
             for data in self.child.receive(64):
                 with self.changed:
-                    self._handle(decode(data, KINDS))
+                    self._handle(decode(data, API_MESSAGES))
                     self.changed.notify_all()
 
     def _handle(self, message: ApiMessage) -> None:
