@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import multiprocessing
 import os
@@ -79,6 +80,7 @@ class ForkedApi(Child):
 def _server() -> socket.socket:
     """Start the process that forks, once in each worker; it ends when this one does."""
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    atexit.register(here.close)
     context = multiprocessing.get_context("spawn")
     with there:
         context.Process(target=_fork_on_request, args=(there,), daemon=True).start()
