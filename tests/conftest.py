@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,9 @@ settings.register_profile("long", _UNHURRIED, max_examples=100, stateful_step_co
 settings.register_profile("fuzz", _UNHURRIED, max_examples=1_000)
 settings.load_profile("common")
 
+# Each worker rewrites the assertions of all test files, for some seconds: keep the results for the
+# next run, even where the environment forbids bytecode.
+sys.dont_write_bytecode = False
 # pytest rewrites the assertions of test files only, unless asked to.
 pytest.register_assert_rewrite("tests.harness.state_machine")
 

@@ -17,6 +17,9 @@ Version = tuple[int, ...]
 #: NVIDIA's own distribution of the module ``pynvml``.
 _BINDING = "nvidia-ml-py"
 
+#: Where a distribution lists its files, each in its own way.
+_LISTS = ("RECORD", "installed-files.txt", "SOURCES.txt")
+
 #: From the first to the last of these drivers, the struct of a process differed under the same
 #: version number, so that a binding made for any other driver reads wrong PIDs
 #: (https://github.com/XuehaiPan/nvitop/pull/79).
@@ -98,7 +101,7 @@ def bindings() -> Bindings:
     version, own, rivals = None, None, []
     for one in metadata.distributions():
         name = re.sub(r"[-_.]+", "-", one.metadata["Name"] or "").lower()
-        files = [file for file in one.files or () if _is_the_module(str(file))]
+        files = _module_files(one)
         if name == _BINDING and version is None:  # the first on the path counts
             version = one.version
             own = Path(str(one.locate_file(files[0]))) if files else None
@@ -112,6 +115,16 @@ def bindings() -> Bindings:
     return Bindings(
         version=version, rivals=tuple(sorted(set(rivals))), shadow=str(loaded) if other else None
     )
+
+
+def _module_files(one: metadata.Distribution) -> list[metadata.PackagePath]:
+    """List the files of a distribution that are the module ``pynvml``.
+
+    A distribution may have ten thousand files: only a list with that name is parsed.
+    """
+    if not any("pynvml" in (one.read_text(name) or "") for name in _LISTS):
+        return []
+    return [file for file in one.files or () if _is_the_module(str(file))]
 
 
 def _is_the_module(file: str) -> bool:

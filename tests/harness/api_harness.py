@@ -20,6 +20,7 @@ from sentinel.client.transport import Address, Connection
 from sentinel.host.child_setup import Inherited
 from sentinel.protocol.codec import decode
 from sentinel.protocol.commands import (
+    API_MESSAGES,
     Allocate,
     ApiHeartbeat,
     ApiMessage,
@@ -34,10 +35,8 @@ from sentinel.protocol.commands import (
     Refusal,
     Reserve,
     Resume,
-    ResumeGpus,
     ServiceFailed,
     ServiceWarning,
-    ShutDown,
     Unreserve,
 )
 from sentinel.protocol.gpu import GpuProcess
@@ -51,24 +50,9 @@ from sentinel.protocol.views import (
     Reservation,
 )
 from sentinel.supervisor.child_process import Child
+from tests.harness.forked_api import ForkedApi
 from tests.harness.timing import TIMEOUT_S
 
-KINDS: tuple[type[ApiMessage], ...] = (
-    Resume,
-    Drain,
-    PauseGpus,
-    ResumeGpus,
-    Reserve,
-    Confirm,
-    Unreserve,
-    Allocate,
-    Deallocate,
-    Configure,
-    ShutDown,
-    ApiHeartbeat,
-    ServiceFailed,
-    ServiceWarning,
-)
 UUIDS = ("GPU-aaaa1111-0000-0000-0000-000000000000", "GPU-aabb2222-0000-0000-0000-000000000000")
 
 
@@ -260,6 +244,8 @@ class ApiServer:
         folder: The folder of the socket and of stored state.
         tcp: Whether to listen at a TCP address as well.
         metrics: Whether to listen at a separate address for scrapes.
+        spawned: Whether the process is started as by the supervisor. That takes far longer than to
+            fork it from one that has imported the API; LD_PRELOAD and exit codes need it.
         environment: Variables of the API process.
         spec: Further fields of its ApiSpec.
     """
@@ -270,6 +256,7 @@ class ApiServer:
         *,
         tcp: bool = False,
         metrics: bool = False,
+        spawned: bool = False,
         environment: Mapping[str, str] | None = None,
         **spec: Any,
     ) -> None:
@@ -291,6 +278,7 @@ class ApiServer:
             token=str(folder / "token") if tcp else None,
             **spec,
         )
+        self.spawned = spawned
         self.environment = {"MALLOC_ARENA_MAX": "1", **(environment or {})}
         self.supervisor = FakeSupervisor()
         self.commands: list[Command] = []
@@ -321,8 +309,11 @@ class ApiServer:
         self.heartbeats = 0
         self._end.clear()
         listening = (self.listening, self.tcp, self.metrics)
-        sockets = [Inherited(listener.fileno()) if listener else None for listener in listening]
-        self.child = Child(main.run, self.spec, sockets, self.environment)
+        if self.spawned:
+            sockets = [Inherited(one.fileno()) if one else None for one in listening]
+            self.child = Child(main.run, self.spec, sockets, self.environment)
+        else:
+            self.child = ForkedApi(self.spec, listening, self.environment)
         self._thread = threading.Thread(target=self._run_supervisor)
         self._thread.start()
 
@@ -395,7 +386,7 @@ class ApiServer:
             select.select([self.child.channel], [], [], 0.05)
             for data in self.child.receive(64):
                 with self.changed:
-                    self._handle(decode(data, KINDS))
+                    self._handle(decode(data, API_MESSAGES))
                     self.changed.notify_all()
 
     def _handle(self, message: ApiMessage) -> None:

@@ -23,9 +23,11 @@ MIB = 2**20
 GPUS = st.integers(0, 1)
 PLAIN = Config(rearm=2.0, start_timeout=10.0, hang_after=5.0, grace=1.0)
 
-#: Shrinking a history takes minutes; a failed history is printed step by step without it. The
-#: number of histories and steps is that of the profile (tests/conftest.py).
-HISTORY_SETTINGS = settings(phases=[Phase.explicit, Phase.generate])
+#: The common profile checks half of its number of histories: each ends with a whole shutdown.
+_PARTS = 2 if settings.get_current_profile_name() == "common" else 1
+_HISTORIES = settings().max_examples // _PARTS
+#: Shrinking a history takes minutes; a failed history is printed step by step without it.
+HISTORY_SETTINGS = settings(max_examples=_HISTORIES, phases=[Phase.explicit, Phase.generate])
 
 
 class Histories(RuleBasedStateMachine):

@@ -37,6 +37,7 @@ MADE = {"build", "dist", "node_modules"}
 # --- events ----------------------------------------------------------------------------------
 
 
+@cache
 def event_names() -> set[str]:
     """Collect the names of all events that the code publishes."""
     found: set[str] = set()
@@ -79,6 +80,7 @@ def _names(call: ast.Call, path: Path) -> Iterator[str]:
             pytest.fail(f"{where}: the name of an event is not written out")
 
 
+@cache
 def generator() -> ModuleType:
     """Load docs/generate.py, which is not part of a package."""
     spec = importlib.util.spec_from_file_location("generate", ROOT / "docs/generate.py")
@@ -103,6 +105,7 @@ def test_every_generated_part_is_in_one_document() -> None:
     )
 
 
+@cache
 def chapters() -> dict[str, str]:
     """Read the text about each event in docs/events.md."""
     _, _, text = EVENTS.read_text().partition("\n## The events\n")

@@ -59,7 +59,11 @@ def load_plan(level: str, file: Path | None) -> Plan:
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"{source} cannot be read: {error}") from None
     plan = parse_plan(table, source)
+    checked: set[str] = set()  # cycles repeat workloads, and each check reads all packages
     for phase in plan.phases:
+        if phase.workload in checked:
+            continue
+        checked.add(phase.workload)
         try:
             check_workload(phase.workload)
         except ConfigError as error:

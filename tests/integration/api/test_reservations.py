@@ -318,7 +318,7 @@ def test_what_is_acknowledged_is_on_disk(
     """A daemon that is killed restores exactly what its clients were told."""
     disk = FailingDisk(tmp_path, shared_folder(tmp_path_factory))
     (tmp_path / "state").mkdir()
-    with ApiServer(tmp_path / "state", environment=disk.environment) as api:
+    with ApiServer(tmp_path / "state", environment=disk.environment, spawned=True) as api:
         kept = reserve(api, gpus=["0"]).body["reservation"]["id"]
         disk.set(fault)
         refused = reserve(api, gpus=["1"])

@@ -41,7 +41,7 @@ STATUS = b"GET /v1/status HTTP/1.1\r\nHost: localhost\r\n"
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    with ApiServer(tmp_path_factory.mktemp("service"), tcp=True) as api:
+    with ApiServer(tmp_path_factory.mktemp("service"), tcp=True, spawned=True) as api:
         yield api
 
 
@@ -479,7 +479,7 @@ def test_a_client_over_tcp_cannot_bind_a_reservation_to_its_process(api: ApiServ
 
 @pytest.mark.long
 def test_a_replaced_api_process_serves_waiting_clients(tmp_path: Path) -> None:
-    with ApiServer(tmp_path) as api:
+    with ApiServer(tmp_path, spawned=True) as api:
         api.kill()
         with connect(api) as connection:
             connection.sendall(STATUS + b"Connection: close\r\n\r\n")
@@ -494,7 +494,7 @@ def test_the_peer_credentials_of_the_socket_are_the_supervisors(api: ApiServer) 
 
 @pytest.mark.long
 def test_the_api_process_exits_when_its_channel_is_closed(tmp_path: Path) -> None:
-    with ApiServer(tmp_path) as api:
+    with ApiServer(tmp_path, spawned=True) as api:
         with api.change_supervisor() as supervisor:
             supervisor.keeps_memory = True
         events = UnixConnection(api.path)
@@ -514,7 +514,7 @@ def test_the_api_process_exits_when_its_channel_is_closed(tmp_path: Path) -> Non
 
 @pytest.mark.long
 def test_a_malformed_message_ends_the_api_process(tmp_path: Path) -> None:
-    with ApiServer(tmp_path) as api:
+    with ApiServer(tmp_path, spawned=True) as api:
         api.child.channel.send(b"nonsense")
         api.child.process.join(TIMEOUT_S)
         assert api.child.process.exitcode == 1

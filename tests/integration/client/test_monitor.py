@@ -175,11 +175,11 @@ def test_callbacks_receive_the_gpu_and_the_event_although_others_fail(
 @contextlib.contextmanager
 def silent(api: ApiServer) -> Iterator[None]:
     """Stop the API process, so that its streams send no comments."""
-    os.kill(api.child.process.pid or 0, signal.SIGSTOP)
+    os.kill(api.child.pid, signal.SIGSTOP)
     try:
         yield
     finally:
-        os.kill(api.child.process.pid or 0, signal.SIGCONT)
+        os.kill(api.child.pid, signal.SIGCONT)
 
 
 @pytest.fixture

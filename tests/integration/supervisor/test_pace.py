@@ -135,7 +135,7 @@ def test_the_hook_for_results_is_called_only_before_a_rest(bench: Bench) -> None
     assert looks == [(0.0, 0)]
 
 
-@pytest.mark.parametrize("workload", [gemm, memtest])
+@pytest.mark.parametrize("workload", [pytest.param(gemm, marks=pytest.mark.long), memtest])
 def test_a_fault_is_reported_before_a_rest(
     bench: Bench, workload: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

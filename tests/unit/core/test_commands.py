@@ -203,9 +203,8 @@ def test_a_resume_ends_a_pause_early_and_another_pause_replaces_one() -> None:
     world, supervisor = served()
     assert send(world, supervisor, PauseGpus) is None
     world.run(supervisor, lambda: running(supervisor) == [])
-    world.tick = 30.0
-    world.run_for(supervisor, 2 * HOUR)
-    world.tick = 0.025
+    world.pass_time(2 * HOUR)
+    world.run_for(supervisor, 30)
     assert running(supervisor) == [], "without a duration a pause lasts"
     assert send(world, supervisor, PauseGpus, gpus=("GPU-0",), seconds=5.0) is None
     assert send(world, supervisor, ResumeGpus, gpus=("GPU-1",)) is None
@@ -219,9 +218,8 @@ def test_a_released_driver_is_unused_until_it_is_resumed() -> None:
     world.run(supervisor, lambda: not world.probe.alive)
     assert [place.child for place in world.gpus.values()] == [None, None]
     assert world.api.host is not None
-    world.tick = 5.0
-    world.run_for(supervisor, HOUR)
-    world.tick = 0.025
+    world.pass_time(HOUR)
+    world.run_for(supervisor, 30)
     assert not world.probe.alive
     assert phase(world) == Phase.RELEASED
     assert send(world, supervisor, ResumeGpus, gpus=("GPU-0",)) is Refusal.INVALID

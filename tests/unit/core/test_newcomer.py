@@ -201,9 +201,8 @@ def test_the_rearm_time_grows_with_frequent_newcomers() -> None:
         alone.append(supervisor.state.gpu_states["GPU-0"].rearm)
         world.run(supervisor, lambda: isinstance(stressor(supervisor), Running), within=40)
     assert alone == [2, 2, 2, 4, 8, 16, 20, 20]
-    world.tick = 4.0
-    world.run_for(supervisor, 3600)
-    world.tick = 0.025
+    world.pass_time(3600)
+    world.run(supervisor, lambda: isinstance(stressor(supervisor), Running), within=40)
     world.newcomer(0)
     world.run(supervisor, times(world, "gpu.handed_over", 9))
     assert supervisor.state.gpu_states["GPU-0"].rearm == 2, "newcomers count for an hour"
