@@ -6,6 +6,8 @@ imported with this one, as a standby stressor does, but not run.
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
 from typing import Any
 
 __version__ = "0+stand-in"
@@ -22,6 +24,12 @@ class Placeholder:
         if name.startswith("__"):
             raise AttributeError(name)
         return Placeholder()
+
+
+#: A package without files, so that torch.distributed can be imported.
+__path__: list[str] = []
+distributed = ModuleType("torch.distributed")
+sys.modules[distributed.__name__] = distributed
 
 
 class device:  # noqa: N801 - as torch calls it
