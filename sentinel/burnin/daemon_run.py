@@ -38,6 +38,8 @@ from sentinel.supervisor.event_log import json_lines
 _OF_THE_RUN = ("burnin.run_started", "burnin.run_ended")
 #: The samples of what stressors measure, by the kind of the event.
 MEASURED = {"LinkMeasured": LINK, "ReferenceChecksum": CHECKSUM}
+#: How often a daemon reads telemetry, in seconds.
+_TELEMETRY_S = 1.0
 #: How long a thread may take to end, in seconds.
 _END_TIMEOUT_S = 5.0
 
@@ -82,7 +84,7 @@ def record_run(
         run = client.start_burnin(text, gpus, fail_fast=fail_fast)
         on_start()
         write = with_xids(json_lines(samples, {}), kernel)
-        sampler = Sampler(client, run.gpus, interval(plan.seconds), write)
+        sampler = Sampler(client, run.gpus, max(_TELEMETRY_S, interval(plan.seconds)), write)
         sampler.start()
         try:
             for event in _until_end(stream, run.id):

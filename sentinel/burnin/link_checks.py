@@ -28,10 +28,11 @@ from sentinel.protocol.stressor import FindingPlace, LinkPart
 #: with 8 of 10 bits, 8 to 32 GT/s with 128 of 130, 64 GT/s with 242 of 256 bytes (PCI-SIG).
 LANE_BYTES = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
 
-#: Bytes a second between GPUs, by the name of the model: of a copy from one GPU to the other, and
-#: of an all-reduce as below. Measured on two H200 with 18 NVLinks each, torch 2.11; 1 GiB.
+#: Bytes a second between GPUs, by the name of the model: of NCCL's send and receive in both
+#: directions at once, and of an all-reduce as below. Measured by the workload on two H200 with 18
+#: NVLinks each, torch 2.11 (docs/benchmarks.md): 298.8 and 302.1, 313.9 and 314.6.
 REFERENCES: Mapping[str, Mapping[LinkPart, float]] = {
-    "NVIDIA H200": {LinkPart.PEER: 394e9, LinkPart.ALL_REDUCE: 324e9}
+    "NVIDIA H200": {LinkPart.PEER: 300e9, LinkPart.ALL_REDUCE: 314e9}
 }
 
 _GB = 1e9
