@@ -115,7 +115,7 @@ def command(
         raise click.UsageError(f"{slowed[0]} is set: a burn-in runs at full speed")
     daemon = _daemon(simulated)
     if daemon is not None:
-        _check_for_daemon(sources, resume)
+        _check_for_daemon(daemon, sources, simulate, resume)
         order = Order(
             folder=folder,
             text=text,
@@ -170,12 +170,19 @@ def _daemon(simulated: Path | None) -> Client | None:
     return client
 
 
-def _check_for_daemon(sources: Sources, resume: Path | None) -> None:
+def _check_for_daemon(
+    daemon: Client, sources: Sources, simulate: int | None, resume: Path | None
+) -> None:
     """Refuse what a daemon cannot be asked for.
 
     Raises:
-        ConfigError: A setting is given, or a run is to be resumed.
+        ConfigError: A setting is given, a run is to be resumed, or the daemon has another number of
+            simulated GPUs.
     """
+    gpus = len(daemon.status().gpus)
+    if simulate not in {None, gpus}:
+        what = f"--simulate {simulate}: a daemon runs, and has {gpus} simulated GPUs"
+        raise ConfigError(what, f"Give --simulate {gpus} --gpus, or end it: sentinel shutdown")
     if resume is not None:
         what = "--resume: a daemon runs, and holds the GPUs"
         raise ConfigError(what, "End it first: sentinel shutdown")

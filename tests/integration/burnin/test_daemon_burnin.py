@@ -184,6 +184,7 @@ def test_an_end_before_time_has_a_report_of_what_was_done(daemon: Daemon, how: s
     [
         (("--memory", "50%"), ExitCode.USAGE, "--memory: a daemon runs"),
         (("--gpus", "7"), ExitCode.NO_SUCH_GPU, "no GPU matches '7'"),
+        (("--simulate", "3"), ExitCode.USAGE, "--simulate 3: a daemon runs, and has 2 simulated"),
     ],
 )
 def test_what_a_daemon_cannot_do_is_refused_and_leaves_nothing(
