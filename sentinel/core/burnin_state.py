@@ -120,3 +120,6 @@ class BurninRun:
     since: float
     #: The settings of single GPUs without it, which they have again afterwards.
     each: Mapping[str, Config] = field(default_factory=dict)
+    #: What each GPU has done that is done, and goes by its own settings again, which may have
+    #: another plan; by UUID.
+    done: Mapping[str, Burnin] = field(default_factory=dict)

@@ -6,7 +6,7 @@ and the stressor is released and started again as after any change of settings.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -72,16 +72,18 @@ def cut_short(state: State, now: float, config: Config) -> Advance:
     """End the plan of every GPU when a shutdown has begun, and report what was done of it."""
     if state.shutdown is None or not is_planned(state, config):
         return Advance(state=state, config=config)
-    state, events = end_plans(state, now, config, state.shutdown.reason)
+    state, events = end_plans(state, now, config, state.shutdown.reason, state.gpu_states)
     return Advance(state=state, config=config, events=tuple(events))
 
 
-def end_plans(state: State, now: float, config: Config, reason: str) -> tuple[State, list[Event]]:
-    """End the plan of every GPU that has not done it, for a reason."""
+def end_plans(
+    state: State, now: float, config: Config, reason: str, uuids: Iterable[str]
+) -> tuple[State, list[Event]]:
+    """End the plan of each of these GPUs that has not done it, for a reason."""
     events: list[Event] = []
     gpu_states = dict(state.gpu_states)
-    for uuid, gpu_state in state.gpu_states.items():
-        plan = config.of(uuid).plan
+    for uuid in uuids:
+        gpu_state, plan = state.gpu_states[uuid], config.of(uuid).plan
         if plan is None:
             continue
         before = gpu_state.burnin or Burnin()
@@ -182,7 +184,11 @@ def _advance_gpu(
         fields = phase_fields(plan, burnin.phase)
         return gpu_state, [gpu_event("burnin.phase_started", gpu_state, now, **fields)]
     if burnin.finished(plan):
-        again = config.repeat and not isinstance(gpu_state.occupancy, Unknown)
+        again = (
+            config.repeat
+            and state.shutdown is None
+            and not isinstance(gpu_state.occupancy, Unknown)
+        )
         return replace(gpu_state, burnin=Burnin()) if again else gpu_state, []
     phase = plan.phases[burnin.phase]
     burnin = _count(gpu_state, burnin, phase, seen)

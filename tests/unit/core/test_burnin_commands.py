@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from sentinel.config.model import Config
+from sentinel.config.plan import parse_plan
 from sentinel.core.stressor_state import Running
 from sentinel.protocol.caller import Caller, Level
 from sentinel.protocol.commands import CancelBurnin, Configure, Refusal, ShutDown, StartBurnin
@@ -177,3 +178,64 @@ def test_a_shutdown_ends_it_with_the_reason() -> None:
         "requested by uid 1001"
     ] * 2
     assert len(world.events("burnin.run_ended")) == 1
+
+
+def planned(phases: int, **phase: object) -> Config:
+    """Build the settings of a daemon that goes through a plan of its own again and again."""
+    table = {
+        **PLAN,
+        "name": "own",
+        "phase": [
+            {"name": f"own-{number}", "workload": "mixed", "seconds": 5, **phase}
+            for number in range(phases)
+        ],
+    }
+    plan = parse_plan(table, "the plan")
+    return Config(rearm=1.0, rearm_longest=1.0, workload="mixed", plan=plan, repeat=True)
+
+
+@pytest.mark.parametrize("phases", [1, 5])
+def test_a_gpu_that_is_done_goes_on_with_the_plan_of_the_daemon(phases: int) -> None:
+    world, supervisor = served(planned(phases))
+    assert start(world, supervisor) is None
+    world.gpus["GPU-1"].checks = 0  # nothing of its work counts
+    world.run(supervisor, lambda: bool(world.events("burnin.ended")))
+    world.run_for(supervisor, 20)
+    begun = [one.fields["phase"] for one in world.events("burnin.phase_started")]
+    assert begun.count("own-0") > 2, "the plan of the daemon goes on, on the GPU that is done"
+    view = world.api.views[UUID].burnin
+    assert view is not None
+    assert (view.plan, view.over) == ("short", True)
+    world.gpus["GPU-1"].checks = 10
+    world.run(supervisor, lambda: bool(world.events("burnin.run_ended")))
+    assert supervisor.state.burnin_run is None
+    assert all(supervisor.config.of(uuid).plan == supervisor.config.plan for uuid in world.gpus)
+
+
+def test_a_cancellation_leaves_the_plans_of_other_gpus() -> None:
+    world, supervisor = served(planned(3))
+    assert start(world, supervisor, gpus=("GPU-1",)) is None
+    world.run_for(supervisor, 1)
+    assert send(world, supervisor, CancelBurnin, by=ALICE) is None
+    assert [one.gpu for one in world.events("burnin.ended")] == ["GPU-1"]
+
+
+def test_a_shutdown_ends_a_repeated_plan_once() -> None:
+    world, supervisor = served(planned(3))
+    assert send(world, supervisor, ShutDown, by=ALICE) is None
+    world.run(supervisor, lambda: supervisor.state.finished)
+    assert sorted(str(one.gpu) for one in world.events("burnin.ended")) == ["GPU-0", "GPU-1"]
+
+
+def test_a_burn_in_forms_no_group_with_the_plan_of_the_daemon() -> None:
+    config = planned(1, together=True)
+    world, supervisor = served(config)
+    table = {
+        **PLAN,
+        "name": "own",
+        "phase": [{"name": "own-0", "workload": "mixed", "seconds": 5, "together": True}],
+    }
+    assert start(world, supervisor, plan=table, gpus=("GPU-1",)) is None
+    world.run(supervisor, lambda: bool(world.events("burnin.run_ended")))
+    last = [one for one in world.events("burnin.grouped") if one.gpu == "GPU-1"][-1]
+    assert last.fields["members"] == (1,)
