@@ -79,6 +79,8 @@ class Burnin:
     failed_generation: int = 0
     #: Wrong results that were reported, in any phase.
     errors: int = 0
+    #: How many findings the GPU had before.
+    findings_before: int = 0
     #: When the current stressor began to warm the GPU up, or None.
     warming_since: float | None = None
     #: The time and the temperature in degrees Celsius of each report of the current stressor.

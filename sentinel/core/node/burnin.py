@@ -196,8 +196,8 @@ def _advance_gpu(
     burnin = _follow_health(gpu_state, before, burnin, config)
     given_up = given_up or progress.why_in_vain(burnin) or _why_too_hot(burnin)
     given_up = given_up or groups.why_given_up(burnin, plan)
-    burnin = _follow_reads(gpu_state, burnin, plan, now, faulty=_is_faulty(gpu_state, state, seen))
-    if config.fail_fast and (burnin.errors or gpu_state.findings.total):
+    burnin = _follow_reads(gpu_state, burnin, plan, state, seen)
+    if config.fail_fast and (burnin.errors or gpu_state.findings.total > burnin.findings_before):
         burnin = progress.end(burnin, plan, "an error was found (--fail-fast)")
     # A group ends as a whole, by the work of all members until the last tick.
     done = progress.is_done(burnin.current, phase)
@@ -315,14 +315,18 @@ def _is_faulty(gpu_state: GpuState, state: State, seen: Observation) -> bool:
 
 
 def _follow_reads(
-    gpu_state: GpuState, burnin: Burnin, plan: Plan, now: float, *, faulty: bool
+    gpu_state: GpuState, burnin: Burnin, plan: Plan, state: State, seen: Observation
 ) -> Burnin:
-    """End the plan of a GPU that cannot be read for a long time."""
-    if not isinstance(gpu_state.occupancy, Unknown):
+    """End the plan of a GPU that cannot be read for a long time.
+
+    It waits for a driver that an operator has released, like for the end of any other pause.
+    """
+    now = seen.now
+    if not isinstance(gpu_state.occupancy, Unknown) or state.released is not None:
         return burnin if burnin.unreadable is None else replace(burnin, unreadable=None)
     since = now if burnin.unreadable is None else burnin.unreadable
     burnin = replace(burnin, unreadable=since)
     if now - since < UNREADABLE_S:
         return burnin
-    what = FAULTY if faulty else "it cannot be read"
+    what = FAULTY if _is_faulty(gpu_state, state, seen) else "it cannot be read"
     return progress.end(burnin, plan, f"{what}: {gpu_state.occupancy.reason}")

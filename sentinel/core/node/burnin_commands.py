@@ -10,7 +10,9 @@ from sentinel.config.plan import parse_plan
 from sentinel.core.actions import Event
 from sentinel.core.burnin_state import Burnin, BurninRun
 from sentinel.core.events import gpu_event
+from sentinel.core.gpu_state import GpuState
 from sentinel.core.node import burnin
+from sentinel.core.node.backoff import reset_failures
 from sentinel.core.node.burnin import Advance
 from sentinel.core.node.command_result import (
     CommandResult,
@@ -73,7 +75,7 @@ def _start(state: State, command: StartBurnin, now: float, config: Config) -> Co
             duty=None,
         )
     gpu_states = {
-        uuid: replace(gpu_state, burnin=None) if uuid in gpus else gpu_state
+        uuid: _begun(gpu_state) if uuid in gpus else gpu_state
         for uuid, gpu_state in state.gpu_states.items()
     }
     fields = {
@@ -90,6 +92,12 @@ def _start(state: State, command: StartBurnin, now: float, config: Config) -> Co
         events=[event],
         config=replace(config, each=each),
     )
+
+
+def _begun(gpu_state: GpuState) -> GpuState:
+    """Begin the plan on a GPU; what its former workload has done does not count."""
+    burnin = Burnin(findings_before=gpu_state.findings.total)
+    return replace(reset_failures(gpu_state), burnin=burnin)
 
 
 def _gpu_fields(gpu: Gpu) -> dict[str, object]:

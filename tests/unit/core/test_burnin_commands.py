@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from sentinel.config.model import Config
 from sentinel.config.plan import parse_plan
-from sentinel.core.stressor_state import Running
+from sentinel.core.stressor_state import Fatal, Running
 from sentinel.protocol.caller import Caller, Level
-from sentinel.protocol.commands import CancelBurnin, Configure, Refusal, ShutDown, StartBurnin
+from sentinel.protocol.commands import (
+    CancelBurnin,
+    Configure,
+    PauseGpus,
+    Refusal,
+    ShutDown,
+    StartBurnin,
+)
 from sentinel.supervisor.loop import Supervisor
 from sentinel.testing import World
 
@@ -239,3 +247,48 @@ def test_a_burn_in_forms_no_group_with_the_plan_of_the_daemon() -> None:
     world.run(supervisor, lambda: bool(world.events("burnin.run_ended")))
     last = [one for one in world.events("burnin.grouped") if one.gpu == "GPU-1"][-1]
     assert last.fields["members"] == (1,)
+
+
+def put(supervisor: Supervisor, **changes: Any) -> None:
+    """Change the state of GPU 0."""
+    gpu_states = dict(supervisor.state.gpu_states)
+    gpu_states[UUID] = replace(gpu_states[UUID], **changes)
+    supervisor.state = supervisor.state.with_gpu_states(gpu_states)
+
+
+def test_a_failure_of_the_former_workload_gives_no_phase_up() -> None:
+    world, supervisor = served()
+    world.gpus[UUID].child = None
+    failed = supervisor.state.gpu_states[UUID].started + 1
+    put(supervisor, stressor=Fatal(reason="the former workload is broken"), failures=(failed,))
+    assert start(world, supervisor) is None
+    world.run(supervisor, lambda: bool(world.events("burnin.run_ended")))
+    ended = [(one.gpu, one.fields["given_up"]) for one in world.events("burnin.phase_ended")]
+    assert sorted(ended) == [("GPU-0", None)] * 2 + [("GPU-1", None)] * 2
+
+
+@pytest.mark.parametrize("during", [False, True])
+def test_only_an_error_of_the_burn_in_ends_it_at_once(during: bool) -> None:  # noqa: FBT001
+    world, supervisor = served()
+    findings = replace(supervisor.state.gpu_states[UUID].findings, total=1)
+    put(supervisor, findings=findings)
+    assert start(world, supervisor, fail_fast=True) is None
+    if during:
+        world.run(supervisor, lambda: bool(world.events("burnin.phase_started")))
+        put(supervisor, findings=replace(findings, total=2))
+    world.run(supervisor, lambda: bool(world.events("burnin.run_ended")))
+    reasons = {one.gpu: one.fields["reason"] for one in world.events("burnin.ended")}
+    assert reasons == {
+        "GPU-0": "an error was found (--fail-fast)" if during else None,
+        "GPU-1": None,
+    }
+
+
+def test_it_waits_for_a_driver_that_was_released() -> None:
+    world, supervisor = served()
+    assert start(world, supervisor) is None
+    world.run(supervisor, lambda: len(world.events("stressor.ready")) > 2)
+    root = Caller(via="unix", uid=0, level=Level.OWN)
+    assert send(world, supervisor, PauseGpus, by=root, release=True, seconds=90.0) is None
+    world.run(supervisor, lambda: bool(world.events("burnin.run_ended")), within=200)
+    assert [one.fields["reason"] for one in world.events("burnin.ended")] == [None, None]
