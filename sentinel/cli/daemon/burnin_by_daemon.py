@@ -12,7 +12,6 @@ import os
 import subprocess
 import sys
 import time
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +32,6 @@ from sentinel.cli.json_output import print_json
 from sentinel.cli.log_follow import follow
 from sentinel.cli.thresholds_file import load_thresholds
 from sentinel.client import Client, connect
-from sentinel.config.plan import parse_plan
 from sentinel.errors import ConfigError, ExitCode, SentinelError
 from sentinel.host.paths import places
 from sentinel.protocol.api_types import GpuStatus
@@ -153,25 +151,29 @@ def record() -> int:
     given = json.loads(sys.stdin.read())
     folder = RunFolder(path=Path(given.pop("folder")))
     order = Order(folder=folder, **{**given, "gpus": tuple(given["gpus"])})
+    verdicts: list[Verdict] = []
     try:
         thresholds = load_thresholds(order.thresholds, LIMITS, IDS)
-        plan = parse_plan(tomllib.loads(order.text), "the plan")
+
+        def judge() -> None:
+            run = judge_run(folder, thresholds)
+            write_reports(folder, run)
+            verdicts.append(run.verdict)
+
         client = connect(simulated=simulated_folder(chosen=order.simulated))
         record_run(
             client,
             folder,
-            plan,
             order.text,
             gpus=order.gpus,
             fail_fast=order.fail_fast,
             on_start=_report_start,
+            judge=judge,
         )
     except SentinelError as error:
         print(json.dumps({"what": error.what, "remedy": error.remedy, "code": error.exit_code}))
         return int(error.exit_code)
-    run = judge_run(folder, thresholds)
-    write_reports(folder, run)
-    return int(EXIT_CODES[run.verdict])
+    return int(EXIT_CODES[verdicts[0]])
 
 
 def _report_start() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from sentinel.errors import ExitCode
@@ -195,3 +196,40 @@ def test_what_a_daemon_cannot_do_is_refused_and_leaves_nothing(
     assert output.code == code, output
     assert why in output.err
     assert not burnin.folder.exists()
+
+
+def test_a_run_goes_on_when_the_api_process_is_replaced(daemon: Daemon) -> None:
+    daemon.start(2)
+    burnin = Burnin(daemon, PLAN.replace("seconds = 3", "seconds = 8"))
+    with daemon.start_command(*burnin.words) as process:
+        eventually(lambda: burnin.count("burnin.phase_ended") == 2)
+        daemon.child("api").kill()
+        _, errors = process.communicate(timeout=3 * TIMEOUT_S)
+        assert process.returncode in {ExitCode.OK, ExitCode.INCOMPLETE}, errors
+    report = burnin.report()
+    for gpu in report["gpus"]:
+        assert [one["complete"] for one in gpu["coverage"]] == [True, True]
+    assert daemon.client.status().daemon.burnin is None
+
+
+def test_a_run_whose_record_fails_is_cancelled(daemon: Daemon) -> None:
+    daemon.start(2)
+    burnin = Burnin(daemon, long(PLAN))
+    with daemon.start_command(*burnin.words) as process:
+        eventually(lambda: burnin.count("burnin.phase_started") == 2)
+        (recorder,) = psutil.Process(process.pid).children()
+        recorder.rlimit(psutil.RLIMIT_FSIZE, (1, 1))  # as on a disk that is full
+        _, errors = process.communicate(timeout=3 * TIMEOUT_S)
+    assert process.returncode == ExitCode.USAGE, errors
+    eventually(lambda: daemon.client.status().daemon.burnin is None)
+
+
+def test_a_run_is_recorded_until_its_report_is_there(daemon: Daemon) -> None:
+    daemon.start(2)
+    burnin = Burnin(daemon)
+    with daemon.start_command(*burnin.words) as process:
+        eventually(lambda: burnin.count("burnin.run_started") == 1)
+        with daemon.start_command("burnin", "attach", str(burnin.folder)) as attached:
+            output, errors = attached.communicate(timeout=3 * TIMEOUT_S)
+            assert attached.returncode == ExitCode.OK, output + errors
+        process.communicate(timeout=TIMEOUT_S)
