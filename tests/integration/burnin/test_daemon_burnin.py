@@ -12,7 +12,11 @@ from typing import Any
 import psutil
 import pytest
 
+from sentinel.burnin.run_folder import RUNS
 from sentinel.errors import ExitCode
+from sentinel.host import verified_store
+from sentinel.host.verified_store import StoredWork
+from sentinel.protocol.views import VerifiedCounts
 from tests.harness.daemon_harness import Daemon, isolated_daemon
 from tests.harness.gpu_environment import SimulatedHost
 from tests.harness.sentinel_process import eventually
@@ -233,3 +237,24 @@ def test_a_run_is_recorded_until_its_report_is_there(daemon: Daemon) -> None:
             output, errors = attached.communicate(timeout=3 * TIMEOUT_S)
             assert attached.returncode == ExitCode.OK, output + errors
         process.communicate(timeout=TIMEOUT_S)
+
+
+def test_a_wrong_card_is_shown_while_a_daemon_has_others(daemon: Daemon) -> None:
+    counts = VerifiedCounts(seconds=10.0, checks=5, errors=2)
+    work = StoredWork(index=7, name="removed", since=1e9, last=1.7e9, total=counts)
+    daemon.places.state.mkdir(parents=True, exist_ok=True)
+    verified_store.save(daemon.places.state / verified_store.NAME, {"GPU-removed": work})
+    daemon.start(1)
+    shown = daemon.run_unchecked("health", "--simulated", "--json")
+    found = {one["index"]: one["verified"]["errors"] for one in json.loads(shown.out)["gpus"]}
+    assert found == {0: 0, 7: 2}
+    assert shown.code == ExitCode.FAIL
+
+
+def test_a_run_without_an_event_has_a_verdict_without_a_date(daemon: Daemon) -> None:
+    run = {"id": "cut", "ended": None, "plan": {"name": "short"}}
+    gpu = {"uuid": "GPU-0", "verdict": "INCOMPLETE", "index": 0, "model": "H200"}
+    folder = daemon.places.state / RUNS / "cut"
+    folder.mkdir(parents=True)
+    (folder / "report.json").write_text(json.dumps({"gpus": [gpu], "run": run}))
+    assert daemon.run("health", "--simulated").splitlines()[1].endswith("INCOMPLETE short")
