@@ -38,6 +38,8 @@ from sentinel.protocol.api_types import GpuStatus
 
 #: All lines of a file of events, which has fewer.
 _ALL_LINES = 10_000_000
+#: The start of a run is among its first events, in so many characters.
+_HEAD_CHARACTERS = 2**16
 #: How often a terminal shows the progress, in seconds.
 _SHOW_EVERY_S = 1.0
 
@@ -272,6 +274,7 @@ class _Following:
         try:
             report = json.loads(file.read_text())
         except (OSError, ValueError):
+            self._cancel_unrecorded()
             raise ConfigError(
                 f"{file} was not written: the process that recorded the run has failed",
                 f"To judge what it recorded: sentinel report {self._folder.path}",
@@ -279,6 +282,13 @@ class _Following:
         with contextlib.suppress(BrokenPipeError):
             print_report(report, self._folder, as_json=as_json)
         return int(EXIT_CODES[Verdict(report["verdict"])])
+
+    def _cancel_unrecorded(self) -> None:
+        """Cancel the run if it goes on without a record: its work would prove nothing."""
+        with contextlib.suppress(SentinelError, OSError), self._folder.events.open() as events:
+            run = self._client.status().daemon.burnin
+            if run is not None and f'"{run.id}"' in events.read(_HEAD_CHARACTERS):
+                self._client.cancel_burnin()
 
     def _print_events(self, screen: Screen) -> None:
         """Print the events of the run, from the first one on, until it is over."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -216,13 +218,17 @@ def test_a_run_goes_on_when_the_api_process_is_replaced(daemon: Daemon) -> None:
     assert daemon.client.status().daemon.burnin is None
 
 
-def test_a_run_whose_record_fails_is_cancelled(daemon: Daemon) -> None:
+@pytest.mark.parametrize("how", ["full disk", "kill"])
+def test_a_run_whose_record_fails_is_cancelled(daemon: Daemon, how: str) -> None:
     daemon.start(2)
     burnin = Burnin(daemon, long(PLAN))
     with daemon.start_command(*burnin.words) as process:
         eventually(lambda: burnin.count("burnin.phase_started") == 2)
         (recorder,) = psutil.Process(process.pid).children()
-        recorder.rlimit(psutil.RLIMIT_FSIZE, (1, 1))  # as on a disk that is full
+        if how == "kill":
+            recorder.kill()
+        else:
+            recorder.rlimit(psutil.RLIMIT_FSIZE, (1, 1))
         _, errors = process.communicate(timeout=3 * TIMEOUT_S)
     assert process.returncode == ExitCode.USAGE, errors
     eventually(lambda: daemon.client.status().daemon.burnin is None)
@@ -258,3 +264,23 @@ def test_a_run_without_an_event_has_a_verdict_without_a_date(daemon: Daemon) -> 
     folder.mkdir(parents=True)
     (folder / "report.json").write_text(json.dumps({"gpus": [gpu], "run": run}))
     assert daemon.run("health", "--simulated").splitlines()[1].endswith("INCOMPLETE short")
+
+
+def test_a_command_that_ends_while_the_run_starts_leaves_no_run(daemon: Daemon) -> None:
+    daemon.start(2)
+    burnin = Burnin(daemon, long(PLAN))
+    order = {"folder": str(burnin.folder), "text": burnin.plan.read_text(), "gpus": []}
+    reader, writer = os.pipe()
+    os.close(reader)  # as after Ctrl+C
+    with subprocess.Popen(
+        [sys.executable, "-m", "sentinel", "burnin", "record"],
+        stdin=subprocess.PIPE,
+        stdout=writer,
+        stderr=subprocess.DEVNULL,
+    ) as recorder:
+        os.close(writer)
+        recorder.communicate(json.dumps({**order, "simulated": True}).encode(), TIMEOUT_S)
+    assert recorder.returncode != ExitCode.OK
+    log = (daemon.host.folder / "sentinel.log").read_text()
+    assert "burnin.run_started" in log
+    eventually(lambda: daemon.client.status().daemon.burnin is None)
