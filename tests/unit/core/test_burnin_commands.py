@@ -292,3 +292,22 @@ def test_it_waits_for_a_driver_that_was_released() -> None:
     assert send(world, supervisor, PauseGpus, by=root, release=True, seconds=90.0) is None
     world.run(supervisor, lambda: bool(world.events("burnin.run_ended")), within=200)
     assert [one.fields["reason"] for one in world.events("burnin.ended")] == [None, None]
+
+
+def test_no_group_is_formed_and_broken_up_while_nothing_may_start() -> None:
+    world = World(gpus=2)
+    supervisor = world.supervisor(Config(rearm=1.0, rearm_longest=1.0, leave_idle=2), with_api=True)
+    world.run_for(supervisor, 5)
+    table = {
+        **PLAN,
+        "phase": [{"name": "all", "workload": "mixed", "seconds": 5, "together": True}],
+    }
+    assert start(world, supervisor, plan=table) is None
+    for _ in range(4):
+        world.run_for(supervisor, 5)
+        world.newcomer(1)
+        world.run_for(supervisor, 5)
+        world.at(1).foreign.clear()
+    world.run_for(supervisor, 5)
+    assert world.events("stressor.starting") == []
+    assert world.events("burnin.phase_ended") == []
