@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import threading
 import time
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from functools import partial
+from pathlib import Path
 from typing import IO, Any
 
+from sentinel.burnin.record import LOST
 from sentinel.burnin.recorder import (
     CHECKSUM,
     END,
@@ -24,15 +28,16 @@ from sentinel.burnin.recorder import (
 from sentinel.burnin.run import complete, prepare, with_xids
 from sentinel.burnin.run_folder import RunFolder
 from sentinel.client.client import Client
+from sentinel.client.event_stream import EventStream
 from sentinel.client.types import EventInfo
-from sentinel.config.plan import Plan
+from sentinel.config.plan import parse_plan
 from sentinel.core.actions import Event
 from sentinel.diagnostics.counters import read_counters
 from sentinel.diagnostics.kernel_log import KernelLog
 from sentinel.errors import DriverUnavailableError, SentinelError
 from sentinel.host import simulation
 from sentinel.protocol.api_types import BurninProgress, GpuStatus
-from sentinel.supervisor.event_log import json_lines
+from sentinel.supervisor.event_log import Sink, json_lines
 
 #: The events of the daemon itself that belong to a run.
 _OF_THE_RUN = ("burnin.run_started", "burnin.run_ended")
@@ -42,72 +47,160 @@ MEASURED = {"LinkMeasured": LINK, "ReferenceChecksum": CHECKSUM}
 _TELEMETRY_S = 1.0
 #: How long a thread may take to end, in seconds.
 _END_TIMEOUT_S = 5.0
+#: How long a daemon may take to replace its API process, and the pause between two attempts.
+_RECONNECT_TIMEOUT_S = 60.0
+_RECONNECT_EVERY_S = 0.2
 
 
 def record_run(
     client: Client,
     folder: RunFolder,
-    plan: Plan,
     text: str,
     *,
     gpus: Sequence[str] = (),
     fail_fast: bool = False,
     on_start: Callable[[], None] = lambda: None,
+    judge: Callable[[], None] = lambda: None,
 ) -> None:
     """Have a daemon run a plan, and record it until its end or until the daemon ends.
 
     Args:
         client: The client of the daemon.
         folder: Where everything is recorded; created here.
-        plan: The plan, and ``text`` its TOML.
-        text: The plan as the daemon gets it.
+        text: The plan as TOML.
         gpus: The selected GPUs; the default is all of the daemon's.
         fail_fast: A GPU on which an error was found does no more of the plan.
         on_start: Called once the daemon has begun.
+        judge: Called once everything is recorded; until its end, the folder counts as recorded.
 
     Raises:
         SentinelError: The daemon has refused, and nothing is recorded; or it cannot be reached.
     """
+    plan = parse_plan(tomllib.loads(text), "the plan")
     simulated = simulation.default_folder() if client.status().daemon.simulated else None
     before = read_counters(simulated)
     if before.driver_error is not None:
         raise DriverUnavailableError(f"no GPU can be read: {before.driver_error}")
     prepare(folder, plan, before, simulated=simulated is not None)
-    with ExitStack() as stack:
-        stack.callback(folder.remove_if_empty)
-        stack.enter_context(folder.locked())
-        events = stack.enter_context(folder.events.open("a"))
-        samples = stack.enter_context(folder.samples.open("a"))
-        kernel = stack.enter_context(KernelLog())
-        stream = stack.enter_context(client.events())
-        stream.open()  # before the start, so that no event is missed
-        run = client.start_burnin(text, gpus, fail_fast=fail_fast)
-        on_start()
-        write = with_xids(json_lines(samples, {}), kernel)
-        sampler = Sampler(client, run.gpus, max(_TELEMETRY_S, interval(plan.seconds)), write)
-        sampler.start()
-        try:
-            for event in _until_end(stream, run.id):
-                if event.name != "burnin.measured":
-                    _keep(event, run.gpus, events)
-                elif event.fields["gpu"] in run.gpus:
-                    write(_measured(event.fields))
-        finally:
-            sampler.stop()
-        write(sample(LAST, time.monotonic()))  # reads the kernel's log once more
-        unread = kernel.error if simulated is None else "simulated GPUs have none"
-    complete(folder, read_counters(simulated), unread)
+    with ExitStack() as outer:
+        outer.callback(folder.remove_if_empty)
+        outer.enter_context(folder.locked())
+        with ExitStack() as stack:
+            events = stack.enter_context(folder.events.open("a"))
+            samples = stack.enter_context(folder.samples.open("a"))
+            kernel = stack.enter_context(KernelLog())
+            stream = stack.enter_context(client.events())
+            stream.open()  # before the start, so that no event is missed
+            run = client.start_burnin(text, gpus, fail_fast=fail_fast)
+            stack.push(partial(_cancel_on_failure, client, run.id))
+            on_start()
+            write = Samples(with_xids(json_lines(samples, {}), kernel)).write
+            every = max(_TELEMETRY_S, interval(plan.seconds))
+            sampler = Sampler(client, run.gpus, every, write)
+            sampler.start()
+            try:
+                for event in until_end(client, stream, run.id):
+                    if event.name != "burnin.measured":
+                        _keep(event, run.gpus, events)
+                    elif event.fields["gpu"] in run.gpus:
+                        write(_measured(event.fields))
+            finally:
+                sampler.stop()
+            write(sample(LAST, time.monotonic()))  # reads the kernel's log once more
+            unread = kernel.error if simulated is None else "simulated GPUs have none"
+        complete(folder, read_counters(simulated), unread)
+        judge()
 
 
-def _until_end(stream: Iterator[EventInfo], run: str) -> Iterator[EventInfo]:
-    """Yield the events of a daemon until a run or the daemon ends."""
-    try:
-        for event in stream:
-            yield event
-            if event.name == "burnin.run_ended" and event.fields.get("id") == run:
+def _cancel_on_failure(
+    client: Client, run: str, kind: type[BaseException] | None, *_: object
+) -> None:
+    """Cancel a run whose record has failed: its work would prove nothing."""
+    if kind is not None:
+        with suppress(SentinelError):
+            if _goes_on(client, run):
+                client.cancel_burnin()
+
+
+def until_end(client: Client, stream: EventStream, run: str) -> Iterator[EventInfo]:
+    """Yield the events of a daemon until a run or the daemon ends.
+
+    A daemon replaces its API process if that fails. Then its events go on in a new stream, and an
+    event ``lost`` counts those between.
+
+    Args:
+        client: The client of the daemon.
+        stream: Its events, open.
+        run: The id of the run.
+    """
+    pid, daemon, last = client.status().daemon.pid, stream.daemon, stream.newest
+    while True:
+        with suppress(SentinelError), stream:
+            for event in stream:
+                yield event
+                last = last if event.id is None else event.id
+                if event.name == "burnin.run_ended" and event.fields.get("id") == run:
+                    return
+                if event.name == "lost" and not _goes_on(client, run):
+                    return  # its end may be among them
+        again = _reconnected(client, last, daemon, pid)
+        if again is None:
+            return  # the daemon is gone: what it has done of the plan is recorded
+        stream = again
+        with suppress(SentinelError):
+            if not _goes_on(client, run):
+                yield EventInfo(id=None, name="lost", fields={"count": 1})
                 return
-    except SentinelError:
-        return  # the daemon is gone: what it has done of the plan is recorded
+
+
+def _reconnected(
+    client: Client, last: int | None, daemon: str | None, pid: int
+) -> EventStream | None:
+    """Follow the same daemon again, or return None if it is gone."""
+    deadline = time.monotonic() + _RECONNECT_TIMEOUT_S
+    while time.monotonic() < deadline and Path(f"/proc/{pid}").exists():
+        with suppress(SentinelError):
+            stream = client.events(last, daemon).open()
+            if stream.daemon == daemon:
+                return stream
+            stream.close()
+            return None
+        time.sleep(_RECONNECT_EVERY_S)
+    return None
+
+
+def _goes_on(client: Client, run: str) -> bool:
+    """Check whether the daemon still does a run.
+
+    Raises:
+        SentinelError: The daemon does not answer.
+    """
+    current = client.status().daemon.burnin
+    return current is not None and current.id == run
+
+
+class Samples:
+    """Writes samples from several threads, and records how many could not be written.
+
+    Args:
+        write: Takes the samples.
+    """
+
+    def __init__(self, write: Sink) -> None:
+        self._write = write
+        self._lock = threading.Lock()
+        self._dropped = 0
+
+    def write(self, event: Event) -> None:
+        """Write a sample; one that cannot be written is counted in the next one that can."""
+        with self._lock:
+            try:
+                if self._dropped:
+                    self._write(sample(LOST, event.at, fields={"events": self._dropped}))
+                    self._dropped = 0
+                self._write(event)
+            except (OSError, ValueError):
+                self._dropped += 1
 
 
 def _measured(fields: Mapping[str, Any]) -> Event:

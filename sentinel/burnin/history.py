@@ -39,8 +39,8 @@ class LastVerdict:
     verdict: str
     plan: str
     run: str
-    #: When the run ended, with its zone.
-    ended: str
+    #: When the run ended, with its zone; None if it was cut off before its first event.
+    ended: str | None
     index: int
     model: str
 

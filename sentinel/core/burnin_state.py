@@ -79,6 +79,8 @@ class Burnin:
     failed_generation: int = 0
     #: Wrong results that were reported, in any phase.
     errors: int = 0
+    #: How many findings the GPU had before.
+    findings_before: int = 0
     #: When the current stressor began to warm the GPU up, or None.
     warming_since: float | None = None
     #: The time and the temperature in degrees Celsius of each report of the current stressor.
@@ -120,3 +122,6 @@ class BurninRun:
     since: float
     #: The settings of single GPUs without it, which they have again afterwards.
     each: Mapping[str, Config] = field(default_factory=dict)
+    #: What each GPU has done that is done, and goes by its own settings again, which may have
+    #: another plan; by UUID.
+    done: Mapping[str, Burnin] = field(default_factory=dict)

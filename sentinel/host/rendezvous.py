@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import tempfile
 from pathlib import Path
 from typing import Self
@@ -35,11 +36,24 @@ class Rendezvous:
         self._stack.close()
 
     def folder(self) -> Path | None:
-        """Return the folder, or None if it cannot be made: then no group finds itself."""
-        if self._folder is None:
+        """Return the folder, or None if it cannot be made: then no group finds itself.
+
+        A clean-up of /tmp removes it from a daemon that has run for days; then it is made again.
+        """
+        if self._folder is None or not self._is_own(self._folder):
+            self._folder = None
             with contextlib.suppress(OSError):
                 self._folder = self._make()
         return self._folder
+
+    def _is_own(self, folder: Path) -> bool:
+        """Check that a folder is there, and not one that another user has put in its place."""
+        try:
+            found = folder.lstat()
+        except OSError:
+            return False
+        uid = os.geteuid() if self._account is None else self._account.uid
+        return stat.S_ISDIR(found.st_mode) and found.st_uid == uid
 
     def _make(self) -> Path:
         account = self._account

@@ -83,6 +83,11 @@ def read(path: Path) -> dict[str, StoredWork]:
         raise ValueError("not JSON") from error
     if file.schema_version != SCHEMA_VERSION:
         raise ValueError(f"schema_version: {file.schema_version} is not {SCHEMA_VERSION}")
+    for work in file.gpus.values():
+        try:
+            proof_of(work)
+        except (OverflowError, OSError) as error:
+            raise ValueError(f"a time is out of range: {error}") from error
     return dict(file.gpus)
 
 

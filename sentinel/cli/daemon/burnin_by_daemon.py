@@ -12,7 +12,6 @@ import os
 import subprocess
 import sys
 import time
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,13 +32,14 @@ from sentinel.cli.json_output import print_json
 from sentinel.cli.log_follow import follow
 from sentinel.cli.thresholds_file import load_thresholds
 from sentinel.client import Client, connect
-from sentinel.config.plan import parse_plan
 from sentinel.errors import ConfigError, ExitCode, SentinelError
 from sentinel.host.paths import places
 from sentinel.protocol.api_types import GpuStatus
 
 #: All lines of a file of events, which has fewer.
 _ALL_LINES = 10_000_000
+#: The start of a run is among its first events, in so many characters.
+_HEAD_CHARACTERS = 2**16
 #: How often a terminal shows the progress, in seconds.
 _SHOW_EVERY_S = 1.0
 
@@ -153,25 +153,29 @@ def record() -> int:
     given = json.loads(sys.stdin.read())
     folder = RunFolder(path=Path(given.pop("folder")))
     order = Order(folder=folder, **{**given, "gpus": tuple(given["gpus"])})
+    verdicts: list[Verdict] = []
     try:
         thresholds = load_thresholds(order.thresholds, LIMITS, IDS)
-        plan = parse_plan(tomllib.loads(order.text), "the plan")
+
+        def judge() -> None:
+            run = judge_run(folder, thresholds)
+            write_reports(folder, run)
+            verdicts.append(run.verdict)
+
         client = connect(simulated=simulated_folder(chosen=order.simulated))
         record_run(
             client,
             folder,
-            plan,
             order.text,
             gpus=order.gpus,
             fail_fast=order.fail_fast,
             on_start=_report_start,
+            judge=judge,
         )
     except SentinelError as error:
         print(json.dumps({"what": error.what, "remedy": error.remedy, "code": error.exit_code}))
         return int(error.exit_code)
-    run = judge_run(folder, thresholds)
-    write_reports(folder, run)
-    return int(EXIT_CODES[run.verdict])
+    return int(EXIT_CODES[verdicts[0]])
 
 
 def _report_start() -> None:
@@ -270,6 +274,7 @@ class _Following:
         try:
             report = json.loads(file.read_text())
         except (OSError, ValueError):
+            self._cancel_unrecorded()
             raise ConfigError(
                 f"{file} was not written: the process that recorded the run has failed",
                 f"To judge what it recorded: sentinel report {self._folder.path}",
@@ -277,6 +282,13 @@ class _Following:
         with contextlib.suppress(BrokenPipeError):
             print_report(report, self._folder, as_json=as_json)
         return int(EXIT_CODES[Verdict(report["verdict"])])
+
+    def _cancel_unrecorded(self) -> None:
+        """Cancel the run if it goes on without a record: its work would prove nothing."""
+        with contextlib.suppress(SentinelError, OSError), self._folder.events.open() as events:
+            run = self._client.status().daemon.burnin
+            if run is not None and f'"{run.id}"' in events.read(_HEAD_CHARACTERS):
+                self._client.cancel_burnin()
 
     def _print_events(self, screen: Screen) -> None:
         """Print the events of the run, from the first one on, until it is over."""

@@ -49,7 +49,7 @@ def command(simulated: bool, as_json: bool) -> int:  # noqa: FBT001 - click's
     """
     folder = simulated_folder(chosen=simulated)
     state = places(os.environ, os.getuid(), folder).state
-    proofs = _from_daemon(connect(simulated=folder)) or _from_file(state / verified_store.NAME)
+    proofs = _proofs(connect(simulated=folder), state / verified_store.NAME)
     verdicts = last_verdicts(state / RUNS)
     cards = [
         _Card(
@@ -73,6 +73,23 @@ def command(simulated: bool, as_json: bool) -> int:  # noqa: FBT001 - click's
     else:
         print("nothing is known yet: run `sentinel burnin`, or a daemon")
     return int(ExitCode.FAIL if any(map(_is_suspect, cards)) else ExitCode.OK)
+
+
+def _proofs(client: Client, path: Path) -> dict[str, tuple[int, str, GpuProof | None]]:
+    """Join what a running daemon knows of its GPUs with what is stored of others.
+
+    Raises:
+        ConfigError: There is no daemon, and the file is invalid.
+    """
+    current = _from_daemon(client)
+    try:
+        stored = _from_file(path)
+    except ConfigError:
+        if not current:
+            raise
+        stored = {}  # the daemon reports it
+    known = {uuid: one for uuid, one in current.items() if one[2] is not None or uuid not in stored}
+    return {**stored, **known}
 
 
 def _from_daemon(client: Client) -> dict[str, tuple[int, str, GpuProof | None]]:
@@ -139,8 +156,9 @@ def _row(card: _Card) -> tuple[str, ...]:
     proof, burnin = card.verified, card.burnin
     verdict = "none"
     if burnin is not None:
-        ended = datetime.fromisoformat(burnin.ended)
-        verdict = f"{burnin.verdict} {burnin.plan} {ended:%Y-%m-%d}"
+        verdict = f"{burnin.verdict} {burnin.plan}"
+        if burnin.ended is not None:
+            verdict += f" {datetime.fromisoformat(burnin.ended):%Y-%m-%d}"
     first = ("" if card.index is None else str(card.index), card.name or card.uuid)
     if proof is None or proof.last is None:
         return (*first, "none", "", "", "", "", "", verdict)

@@ -6,7 +6,7 @@ and the stressor is released and started again as after any change of settings.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -72,16 +72,18 @@ def cut_short(state: State, now: float, config: Config) -> Advance:
     """End the plan of every GPU when a shutdown has begun, and report what was done of it."""
     if state.shutdown is None or not is_planned(state, config):
         return Advance(state=state, config=config)
-    state, events = end_plans(state, now, config, state.shutdown.reason)
+    state, events = end_plans(state, now, config, state.shutdown.reason, state.gpu_states)
     return Advance(state=state, config=config, events=tuple(events))
 
 
-def end_plans(state: State, now: float, config: Config, reason: str) -> tuple[State, list[Event]]:
-    """End the plan of every GPU that has not done it, for a reason."""
+def end_plans(
+    state: State, now: float, config: Config, reason: str, uuids: Iterable[str]
+) -> tuple[State, list[Event]]:
+    """End the plan of each of these GPUs that has not done it, for a reason."""
     events: list[Event] = []
     gpu_states = dict(state.gpu_states)
-    for uuid, gpu_state in state.gpu_states.items():
-        plan = config.of(uuid).plan
+    for uuid in uuids:
+        gpu_state, plan = state.gpu_states[uuid], config.of(uuid).plan
         if plan is None:
             continue
         before = gpu_state.burnin or Burnin()
@@ -182,7 +184,11 @@ def _advance_gpu(
         fields = phase_fields(plan, burnin.phase)
         return gpu_state, [gpu_event("burnin.phase_started", gpu_state, now, **fields)]
     if burnin.finished(plan):
-        again = config.repeat and not isinstance(gpu_state.occupancy, Unknown)
+        again = (
+            config.repeat
+            and state.shutdown is None
+            and not isinstance(gpu_state.occupancy, Unknown)
+        )
         return replace(gpu_state, burnin=Burnin()) if again else gpu_state, []
     phase = plan.phases[burnin.phase]
     burnin = _count(gpu_state, burnin, phase, seen)
@@ -190,8 +196,8 @@ def _advance_gpu(
     burnin = _follow_health(gpu_state, before, burnin, config)
     given_up = given_up or progress.why_in_vain(burnin) or _why_too_hot(burnin)
     given_up = given_up or groups.why_given_up(burnin, plan)
-    burnin = _follow_reads(gpu_state, burnin, plan, now, faulty=_is_faulty(gpu_state, state, seen))
-    if config.fail_fast and (burnin.errors or gpu_state.findings.total):
+    burnin = _follow_reads(gpu_state, burnin, plan, state, seen)
+    if config.fail_fast and (burnin.errors or gpu_state.findings.total > burnin.findings_before):
         burnin = progress.end(burnin, plan, "an error was found (--fail-fast)")
     # A group ends as a whole, by the work of all members until the last tick.
     done = progress.is_done(burnin.current, phase)
@@ -309,14 +315,18 @@ def _is_faulty(gpu_state: GpuState, state: State, seen: Observation) -> bool:
 
 
 def _follow_reads(
-    gpu_state: GpuState, burnin: Burnin, plan: Plan, now: float, *, faulty: bool
+    gpu_state: GpuState, burnin: Burnin, plan: Plan, state: State, seen: Observation
 ) -> Burnin:
-    """End the plan of a GPU that cannot be read for a long time."""
-    if not isinstance(gpu_state.occupancy, Unknown):
+    """End the plan of a GPU that cannot be read for a long time.
+
+    It waits for a driver that an operator has released, like for the end of any other pause.
+    """
+    now = seen.now
+    if not isinstance(gpu_state.occupancy, Unknown) or state.released is not None:
         return burnin if burnin.unreadable is None else replace(burnin, unreadable=None)
     since = now if burnin.unreadable is None else burnin.unreadable
     burnin = replace(burnin, unreadable=since)
     if now - since < UNREADABLE_S:
         return burnin
-    what = FAULTY if faulty else "it cannot be read"
+    what = FAULTY if _is_faulty(gpu_state, state, seen) else "it cannot be read"
     return progress.end(burnin, plan, f"{what}: {gpu_state.occupancy.reason}")

@@ -10,7 +10,9 @@ from sentinel.config.plan import parse_plan
 from sentinel.core.actions import Event
 from sentinel.core.burnin_state import Burnin, BurninRun
 from sentinel.core.events import gpu_event
+from sentinel.core.gpu_state import GpuState
 from sentinel.core.node import burnin
+from sentinel.core.node.backoff import reset_failures
 from sentinel.core.node.burnin import Advance
 from sentinel.core.node.command_result import (
     CommandResult,
@@ -43,7 +45,8 @@ def apply_command(
     if refused is not None:
         return refused
     by = f"user {command.by.uid}" if command.by.uid is not None else "a client"
-    state, events = burnin.end_plans(state, now, config, f"cancelled by {by}")
+    left = [uuid for uuid in run.gpus if uuid not in run.done]
+    state, events = burnin.end_plans(state, now, config, f"cancelled by {by}", left)
     return CommandResult(state, f"ends the burn-in {run.plan.name}", run.gpus, events=events)
 
 
@@ -72,7 +75,7 @@ def _start(state: State, command: StartBurnin, now: float, config: Config) -> Co
             duty=None,
         )
     gpu_states = {
-        uuid: replace(gpu_state, burnin=None) if uuid in gpus else gpu_state
+        uuid: _begun(gpu_state) if uuid in gpus else gpu_state
         for uuid, gpu_state in state.gpu_states.items()
     }
     fields = {
@@ -89,6 +92,12 @@ def _start(state: State, command: StartBurnin, now: float, config: Config) -> Co
         events=[event],
         config=replace(config, each=each),
     )
+
+
+def _begun(gpu_state: GpuState) -> GpuState:
+    """Begin the plan on a GPU; what its former workload has done does not count."""
+    burnin = Burnin(findings_before=gpu_state.findings.total)
+    return replace(reset_failures(gpu_state), burnin=burnin)
 
 
 def _gpu_fields(gpu: Gpu) -> dict[str, object]:
@@ -121,23 +130,27 @@ def settle(state: State, now: float, config: Config) -> Advance:
     run = state.burnin_run
     if run is None:
         return Advance(state=state, config=config)
-    progress = {uuid: state.gpu_states[uuid].burnin or Burnin() for uuid in run.gpus}
-    done = [uuid for uuid, one in progress.items() if one.finished(run.plan)]
-    each = dict(config.each)
-    for uuid in done:
-        if uuid in run.each:
-            each[uuid] = run.each[uuid]
-        else:
-            each.pop(uuid, None)
-    if each != config.each:
-        config = replace(config, each=each)
-    if len(done) < len(run.gpus):
-        return Advance(state=state, config=config)
-    gpu_states = {
-        uuid: replace(gpu_state, burnin=None) if uuid in run.gpus else gpu_state
-        for uuid, gpu_state in state.gpu_states.items()
+    newly = {
+        uuid: progress
+        for uuid in run.gpus
+        if uuid not in run.done
+        and (progress := state.gpu_states[uuid].burnin or Burnin()).finished(run.plan)
     }
+    if newly:
+        each = dict(config.each)
+        gpu_states = dict(state.gpu_states)
+        for uuid in newly:
+            if uuid in run.each:
+                each[uuid] = run.each[uuid]
+            else:
+                each.pop(uuid, None)
+            # A plan of its own settings begins with its first phase.
+            gpu_states[uuid] = replace(gpu_states[uuid], burnin=None)
+        config = replace(config, each=each)
+        run = replace(run, done={**run.done, **newly})
+        state = replace(state, gpu_states=gpu_states, burnin_run=run)
+    if len(run.done) < len(run.gpus):
+        return Advance(state=state, config=config)
     fields = {"id": run.id, "plan": run.plan.name}
     event = Event(name="burnin.run_ended", at=now, fields=fields)
-    state = replace(state, gpu_states=gpu_states, burnin_run=None)
-    return Advance(state=state, config=config, events=(event,))
+    return Advance(state=replace(state, burnin_run=None), config=config, events=(event,))

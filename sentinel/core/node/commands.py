@@ -10,8 +10,9 @@ from sentinel.config.schedule import first_after
 from sentinel.config.setting import Scope
 from sentinel.core.actions import Action, Event, Reply
 from sentinel.core.events import gpu_event
-from sentinel.core.gpu_state import GpuState, Pause
+from sentinel.core.gpu_state import Pause
 from sentinel.core.node import allocation_commands, burnin_commands, reservation_commands
+from sentinel.core.node.backoff import reset_failures
 from sentinel.core.node.command_result import (
     CommandResult,
     caller_fields,
@@ -22,7 +23,6 @@ from sentinel.core.node.command_result import (
 )
 from sentinel.core.observation import Observation
 from sentinel.core.state import State
-from sentinel.core.stressor_state import Backoff, Fatal, Stopped
 from sentinel.errors import ConfigError
 from sentinel.protocol.caller import Caller, Level
 from sentinel.protocol.commands import (
@@ -152,7 +152,7 @@ def _change_daemon(
             return CommandResult(state, text, refused=Refusal.CONFLICT)
         case Resume():
             gpu_states = {
-                uuid: _reset_failures(gpu_state) for uuid, gpu_state in state.gpu_states.items()
+                uuid: reset_failures(gpu_state) for uuid, gpu_state in state.gpu_states.items()
             }
             event = Event(name="sentinel.occupying", at=now, fields={"by": caller_fields(by)})
             state = replace(state, gpu_states=gpu_states, occupying=True)
@@ -167,13 +167,6 @@ def _change_daemon(
             if by.via == "sentinel":
                 reason = "no client can reach it any more"
             return CommandResult(state, "releases every GPU and shuts down", gpus, stop=reason)
-
-
-def _reset_failures(gpu_state: GpuState) -> GpuState:
-    """End the back-off and the FATAL state of a GPU, as the operator asks for a stressor."""
-    if isinstance(gpu_state.stressor, Fatal | Backoff):
-        return replace(gpu_state, stressor=Stopped(), failures=(), streak=0)
-    return gpu_state
 
 
 # --- pauses ----------------------------------------------------------------------------------
@@ -232,7 +225,7 @@ def _resume(state: State, command: ResumeGpus, now: float) -> CommandResult:
     for uuid in gpus:
         if gpu_states[uuid].pause is not None:
             events.append(gpu_event("gpu.resumed", gpu_states[uuid], now, by=by))
-        gpu_states[uuid] = replace(_reset_failures(gpu_states[uuid]), pause=None)
+        gpu_states[uuid] = replace(reset_failures(gpu_states[uuid]), pause=None)
     state = replace(state, gpu_states=gpu_states, released=None)
     return CommandResult(state, f"resumes {names_of(state, gpus)}", gpus, None, events)
 
@@ -287,7 +280,7 @@ def _configure(
         Event(name="config.unused", at=seen.now, fields={"source": override.source})
         for override in unused
     ]
-    gpu_states = {uuid: _reset_failures(gpu_state) for uuid, gpu_state in state.gpu_states.items()}
+    gpu_states = {uuid: reset_failures(gpu_state) for uuid, gpu_state in state.gpu_states.items()}
     begun = seen.now if new.run_for != config.run_for else state.counted_from
     state = replace(state, gpu_states=gpu_states, reconfigured=True, counted_from=begun)
     return CommandResult(state, "the settings were applied", (), None, events, config=new)

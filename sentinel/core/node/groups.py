@@ -82,19 +82,21 @@ def form(state: State, now: float, config: Config, ready: Iterable[str]) -> Node
         ready: The GPUs that only the wait for their group keeps from starting.
     """
     gpu_states, events, last_group = dict(state.gpu_states), list[Event](), state.last_group
-    waiting: dict[tuple[Plan, int], list[str]] = {}
+    # A burn-in and the daemon's own plan may be equal, and only the latter is repeated.
+    waiting: dict[tuple[Plan, bool, int], list[str]] = {}
     for uuid, gpu_state in state.gpu_states.items():
         own = config.of(uuid)
         if own.plan is not None and why_waiting(gpu_state, own) is not None:
-            waiting.setdefault((own.plan, _burnin(gpu_state).phase), []).append(uuid)
+            key = own.plan, own.repeat, _burnin(gpu_state).phase
+            waiting.setdefault(key, []).append(uuid)
     there = set(ready)
-    for (plan, number), uuids in waiting.items():
+    for (plan, repeat, number), uuids in waiting.items():
         members = tuple(uuid for uuid in uuids if uuid in there)
         missing = [
             one.gpu.index
             for uuid, one in state.gpu_states.items()
             if uuid not in members
-            and config.of(uuid).plan == plan
+            and (config.of(uuid).plan, config.of(uuid).repeat) == (plan, repeat)
             and _can_reach(_burnin(one), number, plan)
         ]
         since = [_burnin(gpu_states[uuid]).waiting_since for uuid in members]

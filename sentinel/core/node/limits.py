@@ -27,7 +27,7 @@ def verdicts(state: State, seen: Observation, config: Config) -> dict[str, Verdi
         uuid: _own_verdict(state, gpu_state, seen, config)
         for uuid, gpu_state in state.gpu_states.items()
     }
-    denied = _node_verdict(state, seen, config)
+    denied = node_verdict(state, seen, config)
     if denied is None:
         return own
     return {uuid: denied if verdict.allowed else verdict for uuid, verdict in own.items()}
@@ -220,7 +220,7 @@ def quiet_hours(seen: Observation, config: Config) -> str | None:
     return None
 
 
-def _node_verdict(state: State, seen: Observation, config: Config) -> Verdict | None:
+def node_verdict(state: State, seen: Observation, config: Config) -> Verdict | None:
     """Return the rule that forbids a start on every GPU, or None."""
     uncontrolled = why_uncontrolled(state, seen.now)
     if uncontrolled is not None:

@@ -53,6 +53,8 @@ def form_groups(state: State, seen: Observation, config: Config) -> NodeStep:
         groups.why_waiting(one, config.of(uuid)) is None for uuid, one in state.gpu_states.items()
     ):
         return NodeStep(state=state)
+    if limits.node_verdict(state, seen, config) is not None:
+        return NodeStep(state=state)  # a group that cannot start would only be broken up
     verdicts = limits.verdicts(state, seen, config)
     ready = [uuid for uuid, verdict in verdicts.items() if verdict.rule == groups.RULE]
     return groups.form(state, seen.now, config, ready)

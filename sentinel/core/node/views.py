@@ -167,7 +167,8 @@ def _burnin_view(state: State, gpu_state: GpuState, config: Config) -> BurninFie
     """Build the view of a GPU's plan; it is kept until the plans of all GPUs are over."""
     run, plan = state.burnin_run, config.of(gpu_state.gpu.uuid).plan
     if run is not None and gpu_state.gpu.uuid in run.gpus:
-        plan = run.plan
+        plan, done = run.plan, run.done.get(gpu_state.gpu.uuid)
+        gpu_state = gpu_state if done is None else replace(gpu_state, burnin=done)
     return None if plan is None else burnin.view_of(gpu_state, plan)
 
 

@@ -5,13 +5,20 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
+from sentinel.burnin.run_folder import RUNS
 from sentinel.errors import ExitCode
+from sentinel.host import verified_store
+from sentinel.host.verified_store import StoredWork
+from sentinel.protocol.views import VerifiedCounts
 from tests.harness.daemon_harness import Daemon, isolated_daemon
 from tests.harness.gpu_environment import SimulatedHost
 from tests.harness.sentinel_process import eventually
@@ -196,3 +203,85 @@ def test_what_a_daemon_cannot_do_is_refused_and_leaves_nothing(
     assert output.code == code, output
     assert why in output.err
     assert not burnin.folder.exists()
+
+
+def test_a_run_goes_on_when_the_api_process_is_replaced(daemon: Daemon) -> None:
+    daemon.start(2)
+    burnin = Burnin(daemon, PLAN.replace("seconds = 3", "seconds = 8"))
+    with daemon.start_command(*burnin.words) as process:
+        eventually(lambda: burnin.count("burnin.phase_ended") == 2)
+        daemon.child("api").kill()
+        _, errors = process.communicate(timeout=3 * TIMEOUT_S)
+        assert process.returncode in {ExitCode.OK, ExitCode.INCOMPLETE}, errors
+    report = burnin.report()
+    for gpu in report["gpus"]:
+        assert [one["complete"] for one in gpu["coverage"]] == [True, True]
+    assert daemon.client.status().daemon.burnin is None
+
+
+@pytest.mark.parametrize("how", ["full disk", "kill"])
+def test_a_run_whose_record_fails_is_cancelled(daemon: Daemon, how: str) -> None:
+    daemon.start(2)
+    burnin = Burnin(daemon, long(PLAN))
+    with daemon.start_command(*burnin.words) as process:
+        eventually(lambda: burnin.count("burnin.phase_started") == 2)
+        (recorder,) = psutil.Process(process.pid).children()
+        if how == "kill":
+            recorder.kill()
+        else:
+            recorder.rlimit(psutil.RLIMIT_FSIZE, (1, 1))
+        _, errors = process.communicate(timeout=3 * TIMEOUT_S)
+    assert process.returncode == ExitCode.USAGE, errors
+    eventually(lambda: daemon.client.status().daemon.burnin is None)
+
+
+def test_a_run_is_recorded_until_its_report_is_there(daemon: Daemon) -> None:
+    daemon.start(2)
+    burnin = Burnin(daemon)
+    with daemon.start_command(*burnin.words) as process:
+        eventually(lambda: burnin.count("burnin.run_started") == 1)
+        with daemon.start_command("burnin", "attach", str(burnin.folder)) as attached:
+            output, errors = attached.communicate(timeout=3 * TIMEOUT_S)
+            assert attached.returncode == ExitCode.OK, output + errors
+        process.communicate(timeout=TIMEOUT_S)
+
+
+def test_a_wrong_card_is_shown_while_a_daemon_has_others(daemon: Daemon) -> None:
+    counts = VerifiedCounts(seconds=10.0, checks=5, errors=2)
+    work = StoredWork(index=7, name="removed", since=1e9, last=1.7e9, total=counts)
+    daemon.places.state.mkdir(parents=True, exist_ok=True)
+    verified_store.save(daemon.places.state / verified_store.NAME, {"GPU-removed": work})
+    daemon.start(1)
+    shown = daemon.run_unchecked("health", "--simulated", "--json")
+    found = {one["index"]: one["verified"]["errors"] for one in json.loads(shown.out)["gpus"]}
+    assert found == {0: 0, 7: 2}
+    assert shown.code == ExitCode.FAIL
+
+
+def test_a_run_without_an_event_has_a_verdict_without_a_date(daemon: Daemon) -> None:
+    run = {"id": "cut", "ended": None, "plan": {"name": "short"}}
+    gpu = {"uuid": "GPU-0", "verdict": "INCOMPLETE", "index": 0, "model": "H200"}
+    folder = daemon.places.state / RUNS / "cut"
+    folder.mkdir(parents=True)
+    (folder / "report.json").write_text(json.dumps({"gpus": [gpu], "run": run}))
+    assert daemon.run("health", "--simulated").splitlines()[1].endswith("INCOMPLETE short")
+
+
+def test_a_command_that_ends_while_the_run_starts_leaves_no_run(daemon: Daemon) -> None:
+    daemon.start(2)
+    burnin = Burnin(daemon, long(PLAN))
+    order = {"folder": str(burnin.folder), "text": burnin.plan.read_text(), "gpus": []}
+    reader, writer = os.pipe()
+    os.close(reader)  # as after Ctrl+C
+    with subprocess.Popen(
+        [sys.executable, "-m", "sentinel", "burnin", "record"],
+        stdin=subprocess.PIPE,
+        stdout=writer,
+        stderr=subprocess.DEVNULL,
+    ) as recorder:
+        os.close(writer)
+        recorder.communicate(json.dumps({**order, "simulated": True}).encode(), TIMEOUT_S)
+    assert recorder.returncode != ExitCode.OK
+    log = (daemon.host.folder / "sentinel.log").read_text()
+    assert "burnin.run_started" in log
+    eventually(lambda: daemon.client.status().daemon.burnin is None)

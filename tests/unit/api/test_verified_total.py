@@ -64,7 +64,11 @@ def test_a_gpu_that_has_proved_nothing_has_no_last_time(tmp_path: Path) -> None:
     assert (proof.last, proof.workload, proof.checks) == (None, None, 0)
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"schema_version": 2, "gpus": {}}', "[" * 10**5])
+#: A time that no calendar has.
+FAR = '{"schema_version": 1, "gpus": {"GPU-0": {"index": 0, "name": "H200", "since": 1e300}}}'
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"schema_version": 2, "gpus": {}}', "[" * 10**5, FAR])
 def test_an_invalid_file_is_set_aside_and_reported_once(tmp_path: Path, text: str) -> None:
     path = tmp_path / "verified.json"
     path.write_text(text)

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
+from typing import Self, cast
 
 import pytest
 
-from sentinel.burnin.daemon_run import samples_of
+from sentinel.burnin.daemon_run import Samples, samples_of, until_end
+from sentinel.burnin.recorder import TELEMETRY, sample
+from sentinel.client.client import Client
+from sentinel.client.event_stream import EventStream
+from sentinel.client.types import EventInfo
+from sentinel.core.actions import Event
 from sentinel.protocol.api_types import BurninProgress, GpuStatus, GpuTelemetry
 
 PROGRESS = BurninProgress(
@@ -89,3 +96,53 @@ def test_the_end_of_a_stressor_is_recorded_with_its_pid(pid: int | None) -> None
 def test_a_gpu_without_a_stressor_says_nothing() -> None:
     idle = replace(GPU, pid=None)
     assert names(idle, idle) == []
+
+
+def test_samples_that_cannot_be_written_are_counted() -> None:
+    written: list[Event] = []
+    full = [True, True, False, False]
+
+    def write(event: Event) -> None:
+        if full.pop(0):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written.append(event)
+
+    samples = Samples(write)
+    for at in (1.0, 2.0, 3.0):
+        samples.write(sample(TELEMETRY, at))
+    assert [(one.name, one.at) for one in written] == [("log.dropped", 3.0), (TELEMETRY, 3.0)]
+    assert written[0].fields["events"] == 2
+
+
+class IdleDaemon:
+    """The client of a daemon in which no burn-in runs any more."""
+
+    def __init__(self) -> None:
+        self.daemon = self
+        self.pid = 1
+        self.burnin = None
+
+    def status(self) -> IdleDaemon:
+        return self
+
+
+class Stream(list[EventInfo]):
+    """The stream of a daemon."""
+
+    daemon, newest = "one", 1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
+
+
+def test_a_record_ends_if_the_end_of_the_run_is_lost() -> None:
+    lost = EventInfo(id=None, name="lost", fields={"count": 5})
+    events = [EventInfo(id=2, name="gpu.idle", fields={}), lost]
+    stream = Stream([*events, EventInfo(id=9, name="gpu.idle", fields={})])
+    found = until_end(cast("Client", IdleDaemon()), cast("EventStream", stream), "run")
+    assert [next(found), next(found)] == events
+    with pytest.raises(StopIteration):
+        next(found)

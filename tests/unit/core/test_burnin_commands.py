@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from sentinel.config.model import Config
-from sentinel.core.stressor_state import Running
+from sentinel.config.plan import parse_plan
+from sentinel.core.stressor_state import Fatal, Running
 from sentinel.protocol.caller import Caller, Level
-from sentinel.protocol.commands import CancelBurnin, Configure, Refusal, ShutDown, StartBurnin
+from sentinel.protocol.commands import (
+    CancelBurnin,
+    Configure,
+    PauseGpus,
+    Refusal,
+    ShutDown,
+    StartBurnin,
+)
 from sentinel.supervisor.loop import Supervisor
 from sentinel.testing import World
 
@@ -177,3 +186,128 @@ def test_a_shutdown_ends_it_with_the_reason() -> None:
         "requested by uid 1001"
     ] * 2
     assert len(world.events("burnin.run_ended")) == 1
+
+
+def planned(phases: int, **phase: object) -> Config:
+    """Build the settings of a daemon that goes through a plan of its own again and again."""
+    table = {
+        **PLAN,
+        "name": "own",
+        "phase": [
+            {"name": f"own-{number}", "workload": "mixed", "seconds": 5, **phase}
+            for number in range(phases)
+        ],
+    }
+    plan = parse_plan(table, "the plan")
+    return Config(rearm=1.0, rearm_longest=1.0, workload="mixed", plan=plan, repeat=True)
+
+
+@pytest.mark.parametrize("phases", [1, 5])
+def test_a_gpu_that_is_done_goes_on_with_the_plan_of_the_daemon(phases: int) -> None:
+    world, supervisor = served(planned(phases))
+    assert start(world, supervisor) is None
+    world.gpus["GPU-1"].checks = 0  # nothing of its work counts
+    world.run(supervisor, lambda: bool(world.events("burnin.ended")))
+    world.run_for(supervisor, 20)
+    begun = [one.fields["phase"] for one in world.events("burnin.phase_started")]
+    assert begun.count("own-0") > 2, "the plan of the daemon goes on, on the GPU that is done"
+    view = world.api.views[UUID].burnin
+    assert view is not None
+    assert (view.plan, view.over) == ("short", True)
+    world.gpus["GPU-1"].checks = 10
+    world.run(supervisor, lambda: bool(world.events("burnin.run_ended")))
+    assert supervisor.state.burnin_run is None
+    assert all(supervisor.config.of(uuid).plan == supervisor.config.plan for uuid in world.gpus)
+
+
+def test_a_cancellation_leaves_the_plans_of_other_gpus() -> None:
+    world, supervisor = served(planned(3))
+    assert start(world, supervisor, gpus=("GPU-1",)) is None
+    world.run_for(supervisor, 1)
+    assert send(world, supervisor, CancelBurnin, by=ALICE) is None
+    assert [one.gpu for one in world.events("burnin.ended")] == ["GPU-1"]
+
+
+def test_a_shutdown_ends_a_repeated_plan_once() -> None:
+    world, supervisor = served(planned(3))
+    assert send(world, supervisor, ShutDown, by=ALICE) is None
+    world.run(supervisor, lambda: supervisor.state.finished)
+    assert sorted(str(one.gpu) for one in world.events("burnin.ended")) == ["GPU-0", "GPU-1"]
+
+
+def test_a_burn_in_forms_no_group_with_the_plan_of_the_daemon() -> None:
+    config = planned(1, together=True)
+    world, supervisor = served(config)
+    table = {
+        **PLAN,
+        "name": "own",
+        "phase": [{"name": "own-0", "workload": "mixed", "seconds": 5, "together": True}],
+    }
+    assert start(world, supervisor, plan=table, gpus=("GPU-1",)) is None
+    world.run(supervisor, lambda: bool(world.events("burnin.run_ended")))
+    last = [one for one in world.events("burnin.grouped") if one.gpu == "GPU-1"][-1]
+    assert last.fields["members"] == (1,)
+
+
+def put(supervisor: Supervisor, **changes: Any) -> None:
+    """Change the state of GPU 0."""
+    gpu_states = dict(supervisor.state.gpu_states)
+    gpu_states[UUID] = replace(gpu_states[UUID], **changes)
+    supervisor.state = supervisor.state.with_gpu_states(gpu_states)
+
+
+def test_a_failure_of_the_former_workload_gives_no_phase_up() -> None:
+    world, supervisor = served()
+    world.gpus[UUID].child = None
+    failed = supervisor.state.gpu_states[UUID].started + 1
+    put(supervisor, stressor=Fatal(reason="the former workload is broken"), failures=(failed,))
+    assert start(world, supervisor) is None
+    world.run(supervisor, lambda: bool(world.events("burnin.run_ended")))
+    ended = [(one.gpu, one.fields["given_up"]) for one in world.events("burnin.phase_ended")]
+    assert sorted(ended) == [("GPU-0", None)] * 2 + [("GPU-1", None)] * 2
+
+
+@pytest.mark.parametrize("during", [False, True])
+def test_only_an_error_of_the_burn_in_ends_it_at_once(during: bool) -> None:  # noqa: FBT001
+    world, supervisor = served()
+    findings = replace(supervisor.state.gpu_states[UUID].findings, total=1)
+    put(supervisor, findings=findings)
+    assert start(world, supervisor, fail_fast=True) is None
+    if during:
+        world.run(supervisor, lambda: bool(world.events("burnin.phase_started")))
+        put(supervisor, findings=replace(findings, total=2))
+    world.run(supervisor, lambda: bool(world.events("burnin.run_ended")))
+    reasons = {one.gpu: one.fields["reason"] for one in world.events("burnin.ended")}
+    assert reasons == {
+        "GPU-0": "an error was found (--fail-fast)" if during else None,
+        "GPU-1": None,
+    }
+
+
+def test_it_waits_for_a_driver_that_was_released() -> None:
+    world, supervisor = served()
+    assert start(world, supervisor) is None
+    world.run(supervisor, lambda: len(world.events("stressor.ready")) > 2)
+    root = Caller(via="unix", uid=0, level=Level.OWN)
+    assert send(world, supervisor, PauseGpus, by=root, release=True, seconds=90.0) is None
+    world.run(supervisor, lambda: bool(world.events("burnin.run_ended")), within=200)
+    assert [one.fields["reason"] for one in world.events("burnin.ended")] == [None, None]
+
+
+def test_no_group_is_formed_and_broken_up_while_nothing_may_start() -> None:
+    world = World(gpus=2)
+    supervisor = world.supervisor(Config(rearm=1.0, rearm_longest=1.0, leave_idle=2), with_api=True)
+    world.run_for(supervisor, 5)
+    table = {
+        **PLAN,
+        "phase": [{"name": "all", "workload": "mixed", "seconds": 5, "together": True}],
+    }
+    assert start(world, supervisor, plan=table) is None
+    for _ in range(4):
+        world.run_for(supervisor, 5)
+        world.newcomer(1)
+        world.run_for(supervisor, 5)
+        world.at(1).foreign.clear()
+    world.run_for(supervisor, 5)
+    assert world.events("stressor.starting") == []
+    assert world.events("burnin.phase_ended") == []

@@ -29,3 +29,14 @@ def test_the_user_of_the_stressors_gets_the_folder() -> None:
         found = folder.stat()
         assert (found.st_uid, found.st_gid) == own
         assert stat.S_IMODE(found.st_mode) == 0o700
+
+
+def test_a_folder_that_was_removed_is_made_again() -> None:
+    with Rendezvous(None) as rendezvous:
+        first = rendezvous.folder()
+        assert first is not None
+        first.rmdir()
+        second = rendezvous.folder()
+        assert second is not None
+        assert stat.S_IMODE(second.stat().st_mode) == 0o700
+    assert not second.exists()
