@@ -32,6 +32,7 @@ from sentinel.protocol.api_types import Code
 from sentinel.protocol.caller import Caller, Level
 from sentinel.protocol.commands import (
     ApiSpec,
+    CancelBurnin,
     CommandReply,
     Configure,
     Deallocate,
@@ -96,6 +97,7 @@ class ApiContext:
         self.views.verified = self.verified.gpus
         self._reservation_watch = ProcessWatch(self._unreserve)
         self._allocation_watch = ProcessWatch(self._deallocate)
+        self._burnin_watch = ProcessWatch(self._cancel_burnin)
         self._on_end = on_end
         self._tasks: set[asyncio.Task[None]] = set()
         self.supervisor = SupervisorLink(channel, self._receive, self._end)
@@ -171,6 +173,8 @@ class ApiContext:
                 bound = {one.id: one.by for one in reservations if one.bound}
                 self._reservation_watch.watch(bound)
                 self._watch_allocations(allocations)
+                run = message.burnin
+                self._burnin_watch.watch({run.id: run.by} if run is not None and run.bound else {})
             case GpuView():
                 self.verified.update(message)
                 self.views.update(message)
@@ -198,6 +202,9 @@ class ApiContext:
 
     def _unreserve(self, id_: str) -> None:
         self.supervisor.post(Unreserve, by=_THIS_PROCESS, id=id_)
+
+    def _cancel_burnin(self, _: str) -> None:
+        self.supervisor.post(CancelBurnin, by=_THIS_PROCESS)
 
     def _deallocate(self, id_: str) -> None:
         self.supervisor.post(Deallocate, by=_THIS_PROCESS, id=id_)

@@ -102,6 +102,9 @@ class BurninRequest(RequestModel):
     fail_fast: bool = Field(
         default=False, description="A GPU on which an error was found does no more of the plan."
     )
+    bound: bool = Field(
+        default=False, description="End it with the calling process; Unix socket only."
+    )
 
 
 class ReservationRequest(RequestModel):

@@ -91,7 +91,7 @@ def record_run(
             kernel = stack.enter_context(KernelLog())
             stream = stack.enter_context(client.events())
             stream.open()  # before the start, so that no event is missed
-            run = client.start_burnin(text, gpus, fail_fast=fail_fast)
+            run = client.start_burnin(text, gpus, fail_fast=fail_fast, bound=True)
             stack.push(partial(_cancel_on_failure, client, run.id))
             on_start()
             write = Samples(with_xids(json_lines(samples, {}), kernel)).write

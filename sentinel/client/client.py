@@ -200,20 +200,23 @@ class Client(AllocationVerbs, HistoryVerbs):
 
     # --- the burn-in -------------------------------------------------------------------------
 
-    def start_burnin(self, plan: str, gpus: Gpus = (), *, fail_fast: bool = False) -> BurninInfo:
+    def start_burnin(
+        self, plan: str, gpus: Gpus = (), *, fail_fast: bool = False, bound: bool = False
+    ) -> BurninInfo:
         """Take GPUs through the plan of a burn-in; the status and the events have its progress.
 
         Args:
             plan: The plan as TOML.
             gpus: The GPUs; the default is all.
             fail_fast: A GPU on which an error was found does no more of the plan.
+            bound: End it with this process; not over TCP.
 
         Raises:
             ConfigError: The plan is invalid.
             ConflictError: Another burn-in runs.
             NoSuchGpuError: A GPU does not exist.
         """
-        body: dict[str, Any] = {"plan": plan, "fail_fast": fail_fast}
+        body: dict[str, Any] = {"plan": plan, "fail_fast": fail_fast, "bound": bound}
         if gpus:
             body["gpus"] = _selectors(gpus)
         return self.fetch(BurninStarted, "POST", "/v1/burnin", body).burnin

@@ -120,6 +120,8 @@ class BurninRun:
     gpus: tuple[str, ...]
     by: Caller
     since: float
+    #: Whether it ends with the process ``by``.
+    bound: bool = False
     #: The settings of single GPUs without it, which they have again afterwards.
     each: Mapping[str, Config] = field(default_factory=dict)
     #: What each GPU has done that is done, and goes by its own settings again, which may have

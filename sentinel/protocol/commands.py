@@ -185,6 +185,8 @@ class StartBurnin(_Command):
     gpus: tuple[str, ...] = ()
     #: A GPU on which an error was found does no more of the plan.
     fail_fast: bool = False
+    #: Whether it ends with the process that asks.
+    bound: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -83,6 +83,8 @@ class BurninRunView:
     gpus: tuple[str, ...]
     by: Caller
     since: float
+    #: Whether it ends with the process ``by``.
+    bound: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,6 +33,9 @@ async def start_burnin(context: ContextDep, by: By, body: BurninRequest) -> Burn
     One burn-in runs at a time. It yields to newcomers as everything else does, and its events and
     the status have its progress. What was done is not recorded here: `sentinel burnin` does that.
     """
+    if body.bound and by.pid is None:
+        detail = "Only the Unix socket identifies the process that the burn-in is bound to."
+        raise ProblemError(Code.INVALID, detail)
     gpus = context.views.select(body.gpus)
     table, plan = _parse(body.plan)
     if by.level < Level.OWN:
@@ -40,7 +43,13 @@ async def start_burnin(context: ContextDep, by: By, body: BurninRequest) -> Burn
             context.check_workload(phase.workload, f"phase {phase.name!r}")
     id_ = secrets.token_hex(4)
     reply = await context.supervisor.execute(
-        StartBurnin, by=by, id=id_, plan=table, gpus=gpus, fail_fast=body.fail_fast
+        StartBurnin,
+        by=by,
+        id=id_,
+        plan=table,
+        gpus=gpus,
+        fail_fast=body.fail_fast,
+        bound=body.bound,
     )
     now = time.monotonic()
     run = BurninRunView(id=id_, plan=plan.name, gpus=reply.gpus, by=by, since=now)

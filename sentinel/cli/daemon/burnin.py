@@ -144,13 +144,15 @@ def command(
             resume=resume is not None,
             settings=recorded_settings(sources, fail_fast=flags["fail_fast"]),
         )
-    run = judge_run(folder, thresholds)
-    report = report_object(run)
-    try:
-        write_reports(folder, run)
-    finally:
-        with contextlib.suppress(BrokenPipeError):  # the verdict is in the exit code and the files
-            print_report(report, folder, as_json=flags["as_json"])
+    with folder.locked():  # for those who are attached, the run ends with its reports
+        run = judge_run(folder, thresholds)
+        report = report_object(run)
+        try:
+            write_reports(folder, run)
+        finally:
+            # The verdict is in the exit code and the files, too.
+            with contextlib.suppress(BrokenPipeError):
+                print_report(report, folder, as_json=flags["as_json"])
     verdict = EXIT_CODES[run.verdict]
     clean = clean and not run.stuck
     return int(leave(code if code is ExitCode.UNKILLABLE else verdict, clean=clean))

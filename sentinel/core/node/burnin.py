@@ -19,6 +19,7 @@ from sentinel.core.gpu import burnin as progress
 from sentinel.core.gpu import health
 from sentinel.core.gpu_state import GpuState, Unknown
 from sentinel.core.node import groups
+from sentinel.core.node.admin import admin_hold
 from sentinel.core.observation import Observation
 from sentinel.core.state import State
 from sentinel.core.stressor_state import Backoff, Fatal, Running, Starting, Stopped
@@ -122,7 +123,8 @@ def progress_events(state: State, seen: Observation, config: Config) -> Iterator
         plan = config.of(uuid).plan
         if plan is None or gpu_state.burnin is None or gpu_state.burnin.finished(plan):
             continue
-        view = view_of(gpu_state, plan)
+        hold = admin_hold(state, gpu_state, seen.now)
+        view = view_of(gpu_state, plan, hold.reason if hold is not None else None)
         fields = {name: getattr(view, name) for name in _PROGRESS}
         sensors = sensor_fields(seen.readings.get(uuid))
         yield gpu_event("burnin.progress", gpu_state, seen.now, **fields, **sensors)
@@ -135,8 +137,8 @@ _PROGRESS = (
 )
 
 
-def view_of(gpu_state: GpuState, plan: Plan) -> BurninFields:
-    """Build the view of a GPU's progress through a plan."""
+def view_of(gpu_state: GpuState, plan: Plan, hold: str | None) -> BurninFields:
+    """Build the view of a GPU's progress through a plan; ``hold`` is why it is kept free."""
     burnin = gpu_state.burnin or Burnin()
     number = min(burnin.phase, len(plan.phases) - 1)
     phase, work = plan.phases[number], burnin.current
@@ -150,7 +152,7 @@ def view_of(gpu_state: GpuState, plan: Plan) -> BurninFields:
         passes=work.passes(),
         quota_passes=phase.passes,
         left_s=progress.seconds_left(burnin, plan),
-        waiting=_why_waiting(gpu_state, burnin, plan, phase),
+        waiting=_why_waiting(gpu_state, burnin, plan, hold),
         seconds=sum(one.seconds + one.uncounted for one in burnin.work),
         iterations=sum(one.iterations for one in burnin.work),
         flops=sum(one.flops for one in burnin.work),
@@ -160,15 +162,15 @@ def view_of(gpu_state: GpuState, plan: Plan) -> BurninFields:
     )
 
 
-def _why_waiting(gpu_state: GpuState, burnin: Burnin, plan: Plan, phase: Phase) -> str | None:
+def _why_waiting(gpu_state: GpuState, burnin: Burnin, plan: Plan, hold: str | None) -> str | None:
     """Explain why nothing counts at the moment, or return None."""
     if burnin.finished(plan):
         return None
     if not isinstance(gpu_state.stressor, Starting | Running):
         if burnin.waiting_since is not None:
             return "waiting for the other GPUs"
-        return f"the GPU is {type(gpu_state.occupancy).__name__.lower()}"
-    return "warming up" if phase.steady and not burnin.warm else None
+        return hold or f"the GPU is {type(gpu_state.occupancy).__name__.lower()}"
+    return "warming up" if plan.phases[burnin.phase].steady and not burnin.warm else None
 
 
 def _advance_gpu(

@@ -59,7 +59,15 @@ def _start(state: State, command: StartBurnin, now: float, config: Config) -> Co
     except ConfigError as error:
         return CommandResult(state, str(error), refused=Refusal.INVALID)
     gpus = command.gpus or tuple(state.gpu_states)
-    run = BurninRun(id=command.id, plan=plan, gpus=gpus, by=command.by, since=now, each=config.each)
+    run = BurninRun(
+        id=command.id,
+        plan=plan,
+        gpus=gpus,
+        by=command.by,
+        since=now,
+        bound=command.bound,
+        each=config.each,
+    )
     first = plan.phases[0].workload
     each = dict(config.each)
     for uuid in gpus:

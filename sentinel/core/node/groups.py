@@ -99,6 +99,8 @@ def form(state: State, now: float, config: Config, ready: Iterable[str]) -> Node
             and (config.of(uuid).plan, config.of(uuid).repeat) == (plan, repeat)
             and _can_reach(_burnin(one), number, plan)
         ]
+        if config.max_gpus is not None and len(members) > config.max_gpus:
+            members, missing = members[: config.max_gpus], []  # never more of them at once
         since = [_burnin(gpu_states[uuid]).waiting_since for uuid in members]
         waited = now - min((one for one in since if one is not None), default=now)
         if members and (not missing or waited >= MAX_WAIT_S):

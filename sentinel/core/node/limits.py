@@ -39,6 +39,9 @@ def _own_verdict(state: State, gpu_state: GpuState, seen: Observation, config: C
     if hold is not None:
         return Verdict.deny(hold.rule, hold.reason)
     uuid = gpu_state.gpu.uuid
+    behind = _behind_burnin(state, uuid, config)
+    if behind is not None:
+        return Verdict.deny("limits.gpus", behind)
     reading, own = seen.readings.get(uuid), config.of(uuid)
     verdict = occupancy.may_start(gpu_state, reading, seen.now, own)
     if not verdict.allowed:
@@ -58,6 +61,14 @@ def _own_verdict(state: State, gpu_state: GpuState, seen: Observation, config: C
         return Verdict.deny("allocations", reason)
     waits = groups.why_waiting(gpu_state, own)
     return verdict if waits is None else Verdict.deny(groups.RULE, waits)
+
+
+def _behind_burnin(state: State, uuid: str, config: Config) -> str | None:
+    """Explain why a GPU leaves its place under ``limits.gpus`` to the burn-in, or return None."""
+    run = state.burnin_run
+    if run is None or config.max_gpus is None or (uuid in run.gpus and uuid not in run.done):
+        return None
+    return "the GPUs of the burn-in come first (limits.gpus)"
 
 
 def _critical(gpu_state: GpuState, config: Config) -> str | None:
@@ -134,8 +145,9 @@ def _own_releases(state: State, seen: Observation, config: Config) -> Iterator[t
         if not isinstance(gpu_state.stressor, Starting | Running):
             continue
         hold = admin_hold(state, gpu_state, seen.now)
-        if hold is not None:
-            yield uuid, hold.reason
+        behind = _behind_burnin(state, uuid, config)
+        if hold is not None or behind is not None:
+            yield uuid, hold.reason if hold is not None else str(behind)
             continue
         reason = _own_release(gpu_state, seen.readings.get(uuid), seen.now, config.of(uuid))
         if reason is not None:

@@ -128,7 +128,7 @@ def _view(
         "starts": gpu_state.generation,
         "telemetry": gpu_state.telemetry,
         "multiplier": health.multiplier(gpu_state),
-        "burnin": _burnin_view(state, gpu_state, config),
+        "burnin": _burnin_view(state, gpu_state, config, hold.reason if hold else None),
         "verified": verified_work.work_of(gpu_state),
     }
     if gpu_state.health is not None and not isinstance(gpu_state.occupancy, Unknown):
@@ -160,16 +160,20 @@ def _stressor_fields(gpu_state: GpuState) -> dict[str, object]:
 def _run_view(run: BurninRun | None) -> BurninRunView | None:
     if run is None:
         return None
-    return BurninRunView(id=run.id, plan=run.plan.name, gpus=run.gpus, by=run.by, since=run.since)
+    return BurninRunView(
+        id=run.id, plan=run.plan.name, gpus=run.gpus, by=run.by, since=run.since, bound=run.bound
+    )
 
 
-def _burnin_view(state: State, gpu_state: GpuState, config: Config) -> BurninFields | None:
+def _burnin_view(
+    state: State, gpu_state: GpuState, config: Config, hold: str | None
+) -> BurninFields | None:
     """Build the view of a GPU's plan; it is kept until the plans of all GPUs are over."""
     run, plan = state.burnin_run, config.of(gpu_state.gpu.uuid).plan
     if run is not None and gpu_state.gpu.uuid in run.gpus:
         plan, done = run.plan, run.done.get(gpu_state.gpu.uuid)
         gpu_state = gpu_state if done is None else replace(gpu_state, burnin=done)
-    return None if plan is None else burnin.view_of(gpu_state, plan)
+    return None if plan is None else burnin.view_of(gpu_state, plan, hold)
 
 
 def _plain(processes: Iterable[GpuProcess]) -> tuple[GpuProcess, ...]:

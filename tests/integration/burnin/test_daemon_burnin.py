@@ -235,6 +235,19 @@ def test_a_run_whose_record_fails_is_cancelled(daemon: Daemon, how: str) -> None
     eventually(lambda: daemon.client.status().daemon.burnin is None)
 
 
+def test_a_run_ends_with_the_process_that_records_it(daemon: Daemon) -> None:
+    daemon.start(2)
+    burnin = Burnin(daemon, long(PLAN))
+    with daemon.start_command(*burnin.words) as process:
+        eventually(lambda: burnin.count("burnin.phase_started") == 2)
+        (recorder,) = psutil.Process(process.pid).children()
+        process.kill()
+        process.wait(TIMEOUT_S)
+        assert daemon.client.status().daemon.burnin is not None
+        recorder.kill()
+    eventually(lambda: daemon.client.status().daemon.burnin is None)
+
+
 def test_a_run_is_recorded_until_its_report_is_there(daemon: Daemon) -> None:
     daemon.start(2)
     burnin = Burnin(daemon)

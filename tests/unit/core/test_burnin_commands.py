@@ -14,6 +14,7 @@ from sentinel.protocol.caller import Caller, Level
 from sentinel.protocol.commands import (
     CancelBurnin,
     Configure,
+    Drain,
     PauseGpus,
     Refusal,
     ShutDown,
@@ -311,3 +312,41 @@ def test_no_group_is_formed_and_broken_up_while_nothing_may_start() -> None:
     world.run_for(supervisor, 5)
     assert world.events("stressor.starting") == []
     assert world.events("burnin.phase_ended") == []
+
+
+def test_its_gpus_come_first_where_few_may_be_held() -> None:
+    config = Config(rearm=1.0, rearm_longest=1.0, workload="hold", max_gpus=1)
+    world = World(gpus=2)
+    for fake in world.gpus.values():
+        fake.checks = 10
+    supervisor = world.supervisor(config, with_api=True)
+    world.run(supervisor, lambda: bool(world.events("stressor.ready")))
+    assert start(world, supervisor, gpus=("GPU-1",)) is None
+    world.run(supervisor, lambda: bool(world.events("burnin.run_ended")), within=120)
+    assert [one.fields["reason"] for one in world.events("burnin.ended")] == [None]
+    world.run(supervisor, lambda: workloads(world)[-1][1] == "hold")
+
+
+def test_a_phase_together_has_groups_of_as_many_gpus_as_may_be_held() -> None:
+    config = Config(rearm=1.0, rearm_longest=1.0, workload="hold", max_gpus=1)
+    world = World(gpus=2)
+    for fake in world.gpus.values():
+        fake.checks = 10
+    supervisor = world.supervisor(config, with_api=True)
+    world.run(supervisor, lambda: bool(world.events("stressor.ready")))
+    phase = {"name": "links", "workload": "links", "seconds": 5, "together": True}
+    assert start(world, supervisor, plan={**PLAN, "phase": [phase]}) is None
+    world.run(supervisor, lambda: bool(world.events("burnin.run_ended")), within=120)
+    assert [one.fields["reason"] for one in world.events("burnin.ended")] == [None, None]
+    assert [one.fields["members"] for one in world.events("burnin.grouped")] == [(0,), (1,)]
+
+
+def test_a_drained_daemon_says_why_nothing_happens() -> None:
+    world, supervisor = served()
+    assert send(world, supervisor, Drain) is None
+    world.run_for(supervisor, 5)
+    assert start(world, supervisor) is None
+    world.run_for(supervisor, 5)
+    view = world.api.views[UUID].burnin
+    assert view is not None
+    assert view.waiting == "drained (sentinel stop)"
