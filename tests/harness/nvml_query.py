@@ -70,8 +70,14 @@ def server(library: Path) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         text=True,
     )
-    atexit.register(process.kill)
+    atexit.register(_end, process)
     return process
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Kill a process, wait for it and close its pipes."""
+    with process:
+        process.kill()
 
 
 def answers(library: Path, faults: Path, *steps: Step, script: str = SCRIPT) -> list[Any]:
