@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
+from sentinel.burnin.counters_at_end import CountersAtEnd
 from sentinel.burnin.record import LOST
 from sentinel.burnin.recorder import (
     CHECKSUM,
@@ -98,8 +99,11 @@ def record_run(
             every = max(_TELEMETRY_S, interval(plan.seconds))
             sampler = Sampler(client, run.gpus, every, write)
             sampler.start()
+            at_end = CountersAtEnd(lambda uuid: read_counters(simulated, [uuid]))
             try:
                 for event in until_end(client, stream, run.id):
+                    if event.fields.get("gpu") in run.gpus:
+                        at_end.take(event.name, event.fields["gpu"])
                     if event.name != "burnin.measured":
                         _keep(event, run.gpus, events)
                     elif event.fields["gpu"] in run.gpus:
@@ -108,7 +112,7 @@ def record_run(
                 sampler.stop()
             write(sample(LAST, time.monotonic()))  # reads the kernel's log once more
             unread = kernel.error if simulated is None else "simulated GPUs have none"
-        complete(folder, read_counters(simulated), unread)
+        complete(folder, at_end.close(lambda: read_counters(simulated)), unread)
         judge()
 
 

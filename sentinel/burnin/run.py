@@ -15,6 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from sentinel.burnin.counters_at_end import CountersAtEnd
 from sentinel.burnin.recorder import LAST, XID, Recorder, sample
 from sentinel.burnin.resume import earlier_work
 from sentinel.burnin.run_folder import RunFolder, drop_torn_line, plan_object
@@ -98,6 +99,7 @@ def run_plan(
         samples = stack.enter_context(folder.samples.open("a"))
 
         screens: list[EventLog] = []
+        at_end = CountersAtEnd(lambda uuid: read_counters(simulated, [uuid]))
 
         def sink(gpus: Mapping[str, Gpu]) -> Sink:
             keep, screen = thinned(json_lines(events, gpus)), EventLog([sink_for(gpus)])
@@ -105,6 +107,7 @@ def run_plan(
 
             def write(event: Event) -> None:
                 keep(event)
+                at_end.take(event.name, event.gpu)
                 screen.publish([event])  # a terminal may block, or be gone
 
             return write
@@ -124,7 +127,7 @@ def run_plan(
         for one in screens:
             clean = one.close(_SCREEN_TIMEOUT_S) and clean
         unread = kernel.error if simulated is None else "the kernel logs none of simulated GPUs"
-    after = read_counters(simulated)
+    after = at_end.close(lambda: read_counters(simulated))
     complete(folder, after, unread)
     return code, clean and not (before.stuck or after.stuck)
 
