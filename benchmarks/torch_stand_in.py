@@ -47,6 +47,7 @@ class cuda:  # noqa: N801 - as torch calls it
     """The parts of torch.cuda that are used without CUDA."""
 
     Event = Placeholder
+    Stream = Placeholder
     init = Placeholder()
     OutOfMemoryError = OutOfMemoryError
 
