@@ -35,7 +35,7 @@ from benchmarks.handover import host_of
 from benchmarks.host_gpus import Card
 from benchmarks.processes import Program, Rig, TooLateError
 from benchmarks.results import Record, Results
-from benchmarks.watched_daemon import FAILURES, Event, WatchedDaemon, cpu_shares
+from benchmarks.watched_daemon import Event, WatchedDaemon, cpu_shares, is_failure
 from sentinel.host.simulation import Registry
 
 #: How long the first start and the last one of a stressor on every GPU may take, in seconds.
@@ -297,7 +297,7 @@ class Run:
         for event in self.daemon.events(0.02):
             self.histories.add(event)
             self.events[event["event"]] += 1
-            if event["event"] in FAILURES:
+            if is_failure(event):
                 self.failed.append(event)
         if time.monotonic() - self._looked < _LOOK_S:
             return

@@ -30,13 +30,13 @@ from benchmarks.host_gpus import Card
 from benchmarks.processes import Program, Rig, TooLateError
 from benchmarks.results import Results
 from benchmarks.watched_daemon import (
-    FAILURES,
     HISTORY_BYTES,
     LASTING,
     MAX_LOG_BYTES,
     Event,
     WatchedDaemon,
     cpu_shares,
+    is_failure,
 )
 from sentinel.host.log_file import MAX_OLD_FILES
 
@@ -214,7 +214,7 @@ class Soak:
         while self.cycles < cycles and time.monotonic() < until and not self.stopped:
             for event in self.daemon.events(0.05):
                 self.events[event["event"]] += 1
-                if event["event"] in FAILURES:
+                if is_failure(event):
                     self.failed.append(event)
                 if event["event"] == "stressor.ready":
                     self.newcomers.arrive(by_uuid[event["gpu"]])

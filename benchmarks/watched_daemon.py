@@ -20,6 +20,7 @@ from benchmarks.host_gpus import Card
 from benchmarks.processes import Program, Rig, TooLateError
 from sentinel.cli.log_follow import follow
 from sentinel.host.log_file import MAX_BYTES, MAX_OLD_FILES
+from sentinel.protocol.stressor import FailureKind
 
 #: How often the log is looked at, in seconds.
 _LOOK_S = 0.02
@@ -32,7 +33,7 @@ MAX_LOG_BYTES = MAX_BYTES * (MAX_OLD_FILES + 1)
 HISTORY_BYTES = 16 * 2**20
 
 #: Events that have no cause in a long run.
-FAILURES = {
+_FAILURES = {
     *("stressor.failed", "stressor.fatal", "stressor.unkillable", "standby.failed"),
     *("service.failed", "probe.exited", "gpu.memory_leaked", "log.dropped"),
 }
@@ -41,6 +42,16 @@ FAILURES = {
 _STAND_IN = Path(__file__).with_name("torch_stand_in.py")
 
 Event = dict[str, Any]
+
+
+def is_failure(event: Event) -> bool:
+    """Check for an event without a cause in a long run.
+
+    A newcomer that takes the whole GPU while a stressor starts is a cause: no memory is left then.
+    """
+    if event["event"] == "stressor.failed" and event["kind"] == FailureKind.OUT_OF_MEMORY:
+        return False
+    return event["event"] in _FAILURES
 
 
 class WatchedDaemon:
