@@ -241,6 +241,11 @@ def find_log(simulated: Path | None = None) -> str:
     return str(_places(simulated).log)
 
 
+def find_state(simulated: Path | None = None) -> Path:
+    """Find the state directory of this user's daemon, or of the simulated GPUs."""
+    return _places(simulated).state
+
+
 def _places(simulated: Path | None) -> Places:
     folder = os.environ.get(SIMULATED)
     return places(os.environ, os.getuid(), simulated or (Path(folder) if folder else None))

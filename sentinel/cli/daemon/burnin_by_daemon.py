@@ -33,7 +33,7 @@ from sentinel.cli.log_follow import follow
 from sentinel.cli.thresholds_file import load_thresholds
 from sentinel.client import Client, connect
 from sentinel.errors import ConfigError, ExitCode, SentinelError
-from sentinel.host.paths import places
+from sentinel.host.paths import find_state
 from sentinel.protocol.api_types import GpuStatus
 
 #: All lines of a file of events, which has fewer.
@@ -130,7 +130,7 @@ def attach(run: str | None, as_json: bool, simulated: bool) -> int:  # noqa: FBT
     RUN is its folder, or its name in the state directory. Ctrl+C ends this command alone.
     """
     simulation = simulated_folder(chosen=simulated)
-    folder = RunFolder(path=find_run(places(os.environ, os.getuid(), simulation).state, run))
+    folder = RunFolder(path=find_run(find_state(simulation), run))
     client = connect(simulated=simulation)
     following = _Following(folder, client, is_over=lambda: not folder.is_recorded)
     return following.to_report(as_json=as_json)
@@ -213,7 +213,9 @@ def _start_recorder(order: Order) -> subprocess.Popen[bytes]:
     if told:
         process.wait()
         error = _RefusedError(told["what"], told.get("remedy", ""))
-        error.exit_code = ExitCode(told.get("code", ExitCode.USAGE))
+        code = ExitCode(told.get("code", ExitCode.USAGE))
+        # Of a burn-in, the code of a conflict is a verdict: another one has the GPUs.
+        error.exit_code = ExitCode.HELD if code is ExitCode.FAIL else code
         raise error
     return process
 

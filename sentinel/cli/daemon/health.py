@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -19,7 +18,7 @@ from sentinel.cli.json_output import print_json
 from sentinel.client import Client, connect
 from sentinel.errors import ConfigError, ExitCode, SentinelError
 from sentinel.host import verified_store
-from sentinel.host.paths import places
+from sentinel.host.paths import find_state
 from sentinel.protocol.api_types import GpuProof
 from sentinel.units import format_duration
 
@@ -48,7 +47,7 @@ def command(simulated: bool, as_json: bool) -> int:  # noqa: FBT001 - click's
     results or findings, or has failed its last burn-in.
     """
     folder = simulated_folder(chosen=simulated)
-    state = places(os.environ, os.getuid(), folder).state
+    state = find_state(folder)
     proofs = _proofs(connect(simulated=folder), state / verified_store.NAME)
     verdicts = last_verdicts(state / RUNS)
     cards = [

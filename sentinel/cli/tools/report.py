@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from sentinel.burnin.verdict import EXIT_CODES
 from sentinel.cli.thresholds_file import load_thresholds
 from sentinel.cli.verdict_command import VerdictCommand
 from sentinel.errors import ConfigError, ExitCode
-from sentinel.host.paths import SIMULATED, places
+from sentinel.host.paths import find_state
 from sentinel.supervisor.bootstrap import leave
 
 
@@ -70,8 +69,7 @@ def command(
 
 def _judge(run: str | None, thresholds: Thresholds) -> Judged:
     """Find a run, and judge it."""
-    simulated = os.environ.get(SIMULATED)
-    state = places(os.environ, os.getuid(), Path(simulated) if simulated else None).state
+    state = find_state()
     return judge_run(RunFolder(path=find_run(state, run)), thresholds)
 
 

@@ -134,7 +134,7 @@ def test_a_run_survives_its_terminal_and_is_attached_and_cancelled(daemon: Daemo
         assert process.wait(TIMEOUT_S) == -signal.SIGHUP
     eventually(lambda: "2 of 2 second" in daemon.run("burnin", "status"))
     again = daemon.run_unchecked(*burnin.words[:-1], str(daemon.host.folder / "other"))
-    assert again.code == ExitCode.FAIL
+    assert again.code == ExitCode.HELD
     assert "the burn-in short runs" in again.err
     assert not Path(daemon.host.folder, "other").exists()
     with daemon.start_command("burnin", "attach", str(burnin.folder)) as attached:
