@@ -19,6 +19,9 @@ from sentinel.units import format_duration, parse_duration
 
 #: The format that a plan names in its key ``spec``.
 SPEC = "sentinel-plan-v1"
+#: The built-in workloads that check no results, and those that make no passes over the memory.
+_UNCHECKED = frozenset({"elementwise", "hold"})
+_WITHOUT_PASSES = _UNCHECKED | {"gemm", "links", "mixed", "pulse"}
 #: The longest plan: 168 hours are the longest acceptance test that is asked for.
 MAX_PLAN_S = 366 * 24 * 3600.0
 MAX_PHASES = 1000
@@ -150,9 +153,13 @@ def _check(plan: Plan, source: str) -> None:
 def _check_phase(phase: Phase, where: str) -> None:
     """Refuse a phase that is contradictory."""
     try:
-        parse_workload(phase.workload)
+        name, _ = parse_workload(phase.workload)
     except ConfigError as error:
         raise ConfigError(f"{where}: {error.what}", error.remedy) from None
+    if phase.checked and name in _UNCHECKED:
+        raise ConfigError(f"{where}: {name} checks no results", "Set checked = false there.")
+    if phase.passes and name in _WITHOUT_PASSES:
+        raise ConfigError(f"{where}: {name} makes no passes", "Give seconds, or use memtest.")
     if phase.seconds <= 0 and phase.passes <= 0:
         raise ConfigError(f"{where} asks for no work", "Give seconds or passes above 0.")
     if phase.steady and phase.seconds <= 0:
