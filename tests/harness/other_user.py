@@ -20,14 +20,14 @@ from tests.harness.gpu_environment import ROOT, SimulatedHost
 STRANGER = 65534
 
 
-def _is_private(file: str) -> bool:
+def is_private(file: str) -> bool:
     """Check whether a folder above a file keeps other users out, as /root often does."""
     return any(not folder.stat().st_mode & stat.S_IXOTH for folder in Path(file).resolve().parents)
 
 
 #: Skips a test that needs a second user, who can run this Python.
 needs_root = pytest.mark.skipif(
-    os.getuid() != 0 or _is_private(sys.executable),
+    os.getuid() != 0 or is_private(sys.executable),
     reason="needs root, to become another user, and a Python that other users can run",
 )
 

@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from tests.harness.gpu_environment import ROOT, SimulatedHost, replace_torch
+from tests.harness.other_user import is_private
 from tests.harness.sentinel_process import SentinelProcess, eventually, gone
 
 QUICK = ("--rearm", "300ms", "--poll", "100ms", "--workload", "hold")
@@ -43,6 +44,8 @@ def of_user(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedHost]:
     """Provide simulated GPUs of a user without privileges, in a folder that it can enter."""
     if shutil.which("setpriv") is None:
         pytest.skip("needs setpriv")
+    if is_private(sys.executable):
+        pytest.skip("other users cannot run this Python")
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
         replace_torch(folder, monkeypatch)
