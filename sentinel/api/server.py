@@ -126,7 +126,7 @@ async def _serve(
             task.cancel()
         await asyncio.gather(*background, return_exceptions=True)
         await context.history.close()
-        await asyncio.to_thread(context.verified.write)
+        await context.verified.store()
     if errors:
         raise errors[0]
 

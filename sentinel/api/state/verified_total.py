@@ -63,20 +63,19 @@ class VerifiedTotal:
         """Write the file from time to time, forever."""
         while True:
             await asyncio.sleep(_WRITE_EVERY_S)
-            await asyncio.to_thread(self.write)
+            await self.store()
 
-    def write(self) -> None:
-        """Write the file if something has changed."""
+    async def store(self) -> None:
+        """Write the file if something has changed; report the first failure."""
         gpus = dict(self.gpus)
         if gpus == self._written:
             return
-        try:
-            verified_store.save(self._path, gpus)
-        except OSError as error:
+        try:  # in a thread: a disk can be slow
+            await asyncio.to_thread(verified_store.save, self._path, gpus)
+        except (OSError, RuntimeError) as error:  # the latter if the host refuses the thread
             if not self._has_failed:
-                why = (
-                    f"{self._path}: cannot be written: {error.strerror}; verified work is not kept"
-                )
+                reason = error.strerror if isinstance(error, OSError) else error
+                why = f"{self._path}: cannot be written: {reason}; verified work is not kept"
                 self._report_warning(why)
             self._has_failed = True
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -43,11 +44,11 @@ def test_a_new_daemon_adds_and_a_new_api_process_does_not_count_twice(tmp_path: 
     first.update(view(10.0, 100))
     first.update(view(20.0, 200, errors=1))
     assert first.gpus[UUID].total == VerifiedCounts(seconds=20.0, checks=200, errors=1)
-    first.write()
+    asyncio.run(first.store())
     replaced = total(path, began=1.0)
     replaced.update(view(25.0, 250, errors=1))
     assert replaced.gpus[UUID].total == VerifiedCounts(seconds=25.0, checks=250, errors=1)
-    replaced.write()
+    asyncio.run(replaced.store())
     another = total(path, began=2.0)
     another.update(view(0.0, 0))
     another.update(view(5.0, 50))
@@ -76,7 +77,7 @@ def test_an_invalid_file_is_set_aside_and_reported_once(tmp_path: Path, text: st
     one = total(path, 1.0, warnings)
     one.update(view(1.0, 10))
     one.update(view(2.0, 20))
-    one.write()
+    asyncio.run(one.store())
     (warning,) = warnings
     assert "was renamed to" in warning
     assert verified_store.read(path)[UUID].total.checks == 20
@@ -88,11 +89,11 @@ def test_a_disk_without_room_is_reported_once_until_it_has_room(tmp_path: Path) 
     warnings: list[str] = []
     one = total(path, 1.0, warnings)
     one.update(view(1.0, 10))
-    one.write()
-    one.write()
+    asyncio.run(one.store())
+    asyncio.run(one.store())
     assert len(warnings) == 1
     path.parent.mkdir()
-    one.write()
+    asyncio.run(one.store())
     assert isinstance(verified_store.read(path)[UUID], StoredWork)
 
 
@@ -100,7 +101,7 @@ def test_nothing_is_written_without_a_change(tmp_path: Path) -> None:
     path = tmp_path / "verified.json"
     one = total(path, 1.0)
     one.update(view(1.0, 10))
-    one.write()
+    asyncio.run(one.store())
     path.unlink()
-    one.write()
+    asyncio.run(one.store())
     assert not path.exists()
