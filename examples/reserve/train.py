@@ -1,6 +1,6 @@
 """Train on GPUs that the sentinel daemon of this host reserves.
 
-python train.py --gpus 2
+python train.py --count 2
 
 Without a daemon it uses the GPUs in CUDA_VISIBLE_DEVICES, as usual.
 """
@@ -28,9 +28,9 @@ def reserved(count: int, reason: str) -> AbstractContextManager[Reservation | No
 def main() -> None:
     """Print the GPUs to train on."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--gpus", type=int, default=1, help="how many")
+    parser.add_argument("--count", type=int, default=1, help="how many")
     given = parser.parse_args()
-    with reserved(given.gpus, "a training run") as mine:
+    with reserved(given.count, "a training run") as mine:
         if mine is not None:
             os.environ["CUDA_VISIBLE_DEVICES"] = mine.cuda_visible_devices
         # CUDA reads the variable when it starts, so import torch here, not above.

@@ -23,6 +23,7 @@ from sentinel.protocol.api_types import (
     GpuStatus,
     Outcome,
 )
+from sentinel.protocol.phase_work import EarlierWork
 from sentinel.units import format_duration
 
 
@@ -196,7 +197,13 @@ class Client(AllocationVerbs, HistoryVerbs, ReservationVerbs):
     # --- the burn-in -------------------------------------------------------------------------
 
     def start_burnin(
-        self, plan: str, gpus: Gpus = (), *, fail_fast: bool = False, bound: bool = False
+        self,
+        plan: str,
+        gpus: Gpus = (),
+        *,
+        fail_fast: bool = False,
+        bound: bool = False,
+        done: Mapping[str, EarlierWork] | None = None,
     ) -> BurninInfo:
         """Take GPUs through the plan of a burn-in; the status and the events have its progress.
 
@@ -205,6 +212,7 @@ class Client(AllocationVerbs, HistoryVerbs, ReservationVerbs):
             gpus: The GPUs; the default is all.
             fail_fast: A GPU on which an error was found does no more of the plan.
             bound: End it with this process; not over TCP.
+            done: What GPUs have done of the plan before, by UUID; the others begin it.
 
         Raises:
             ConfigError: The plan is invalid.
@@ -214,6 +222,10 @@ class Client(AllocationVerbs, HistoryVerbs, ReservationVerbs):
         body: dict[str, Any] = {"plan": plan, "fail_fast": fail_fast, "bound": bound}
         if (selected := selectors(gpus)) is not None:
             body["gpus"] = selected
+        if done:
+            body["done"] = {
+                uuid: {"phase": one.phase, "work": vars(one.work)} for uuid, one in done.items()
+            }
         return self.fetch(BurninStarted, "POST", "/v1/burnin", body).burnin
 
     def cancel_burnin(self) -> Outcome:

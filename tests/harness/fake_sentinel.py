@@ -24,7 +24,7 @@ if mode.startswith("exit "):
     sys.stderr.writelines(f"sentinel: {line}\n" for line in text)
     sys.exit(int(code))
 stressor = "RUNNING" if mode == "held" else "STOPPED"
-status = {**STATUS, "gpus": [{**GPU, "stressor": stressor, "reason": "in use by others"}]}
+status = {**STATUS, "gpus": [{**GPU, "stressor": stressor, "reason": "used by foreign processes"}]}
 with stub_daemon(Path(os.environ["SENTINEL_SOCKET"]), status):
     ended.wait()
 Path(os.environ["FAKE_SENTINEL_FOLDER"], "ended").touch()
