@@ -1,6 +1,7 @@
 """The Python client of a running sentinel daemon; standard library only."""
 
 from sentinel.client.client import Client, connect
+from sentinel.client.reservations import Reservation
 from sentinel.client.types import EventInfo, Status
 from sentinel.protocol.api_types import (
     AllocationInfo,
@@ -29,6 +30,7 @@ __all__ = [
     "PastReading",
     "PastUse",
     "Process",
+    "Reservation",
     "ReservationInfo",
     "Status",
     "TemperatureTrend",
