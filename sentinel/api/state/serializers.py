@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 from sentinel.api.state.snapshots import Views
 from sentinel.host.procfs import read_stat
+from sentinel.host.run_reports import LastVerdict
 from sentinel.host.verified_store import proof_of
 from sentinel.protocol import api_types, views
 from sentinel.protocol.caller import Caller
@@ -76,6 +77,7 @@ def gpu_status(view: views.GpuView, shown: Views, now: float) -> api_types.GpuSt
         telemetry=_telemetry(view.telemetry, now),
         burnin=None if view.burnin is None else api_types.BurninProgress(**vars(view.burnin)),
         verified=None if proved is None else proof_of(proved),
+        verdict=_verdict(shown.verdicts.get(view.uuid)),
     )
 
 
@@ -144,6 +146,14 @@ def _handover(view: views.HandoverView | None, now: float) -> api_types.Handover
         return None
     fields = {name: value for name, value in vars(view).items() if name != "at"}
     return api_types.Handover(**fields, ago_s=_age(view.at, now) or 0.0)
+
+
+def _verdict(last: LastVerdict | None) -> api_types.GpuVerdict | None:
+    if last is None:
+        return None
+    return api_types.GpuVerdict(
+        verdict=last.verdict, plan=last.plan, run=last.run, ended=last.ended
+    )
 
 
 def _age(at: float | None, now: float) -> float | None:
