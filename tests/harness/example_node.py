@@ -33,7 +33,7 @@ _STATES: tuple[dict[str, Any], ...] = (
         "stressor": "STOPPED",
         "occupancy": "BUSY",
         "rule": "busy",
-        "reason": "in use by others",
+        "reason": "used by foreign processes",
         "processes": (
             GpuProcess(pid=48213, name="torchrun", user="anna", memory=96 * GIB),
             GpuProcess(pid=1904, name="Xorg", user="root", memory=2**20 * 42, kind=_GRAPHICS),
