@@ -55,6 +55,8 @@ class Process(ResponseType):
     memory: int | None = None
     name: str | None = None
     user: str | None = None
+    #: The beginning of its command line.
+    command: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

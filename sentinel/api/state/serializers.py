@@ -6,9 +6,10 @@ import dataclasses
 import os
 import time
 from datetime import UTC, datetime
+from functools import lru_cache
 
 from sentinel.api.state.snapshots import Views
-from sentinel.host.procfs import read_stat
+from sentinel.host.procfs import read_command, read_stat
 from sentinel.host.run_reports import LastVerdict
 from sentinel.host.verified_store import proof_of
 from sentinel.protocol import api_types, views
@@ -131,7 +132,14 @@ def _process(process: GpuProcess) -> api_types.Process:
         memory=process.memory,
         name=process.name,
         user=process.user,
+        command=_command(process.pid, process.started, process.name),
     )
+
+
+@lru_cache(maxsize=1024)
+def _command(pid: int, started: int | None, _: str | None) -> str | None:
+    """Read the command line of a process once, and again when another program has its PID."""
+    return None if started is None else read_command(pid, started)
 
 
 def _telemetry(telemetry: Telemetry | None, now: float) -> api_types.GpuTelemetry | None:

@@ -15,12 +15,12 @@ export function showProcesses(table, gpus) {
   show(table.nextElementSibling, found.length === 0);
 }
 
-function row(gpu, { pid, user, kind, name, memory }, what) {
+function row(gpu, { pid, user, kind, name, command, memory }, what) {
   return [
     { text: `GPU ${gpu.index}`, name: "gpu" },
     { text: pid, name: "number" },
     user ?? (what === "sentinel" ? "" : "?"),
-    { text: name ?? "?", name: "command widest" },
+    { text: command ?? name ?? "?", name: "command widest" },
     kind,
     { text: memory === null ? "?" : size(memory), name: "number" },
     { text: what, name: `what ${what}` },

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from sentinel.host.procfs import own_stat, read_command
 from sentinel.protocol.gpu import GpuProcess, ProcessKind
 from sentinel.protocol.views import VerifiedCounts, VerifiedWork
 from tests.harness.api_harness import UUIDS, ApiServer, ask
@@ -185,6 +186,9 @@ def test_the_processes_on_all_gpus_are_listed(api: ApiServer, chrome: Browser) -
     newcomer = GpuProcess(pid=4711, name="python", user="anna", memory=3 * 2**30)
     display = GpuProcess(pid=99, name=HOSTILE, kind=ProcessKind.GRAPHICS)
     holder = GpuProcess(pid=4712, name="vllm", user="ben", memory=2**20)
+    mine = own_stat()
+    command = read_command(mine.pid, mine.started)
+    visible = GpuProcess(pid=mine.pid, started=mine.started, name=mine.name, user="me", memory=0)
     with api.change_supervisor() as supervisor:
         first, second = (supervisor.gpus[uuid] for uuid in UUIDS)
         supervisor.gpus[UUIDS[0]] = replace(
@@ -195,22 +199,23 @@ def test_the_processes_on_all_gpus_are_listed(api: ApiServer, chrome: Browser) -
             processes=(),
             allocated_processes=(holder,),
         )
-        supervisor.gpus[UUIDS[1]] = replace(second, processes=(newcomer, display))
+        supervisor.gpus[UUIDS[1]] = replace(second, processes=(newcomer, display, visible))
     expected = [
         ["GPU 0", "1234", "", "sentinel gemm", "compute", "1 GiB", "sentinel"],
         ["GPU 0", "4712", "ben", "vllm", "compute", "1 MiB", "allocated"],
         ["GPU 1", "4711", "anna", "python", "compute", "3 GiB", "foreign"],
         ["GPU 1", "99", "?", HOSTILE, "graphics", "?", "foreign"],
+        ["GPU 1", str(mine.pid), "me", command, "compute", "0 MiB", "foreign"],
     ]
     with opened(chrome, address(api)) as page:
-        page.wait_until("document.getElementById('process-table').tBodies[0].rows.length === 4")
+        page.wait_until("document.getElementById('process-table').tBodies[0].rows.length === 5")
         found = [
             [text.replace("\N{NO-BREAK SPACE}", " ") for text in row]
             for row in cells(page, "process-table")
         ]
         assert found == expected
         page.evaluate("document.querySelector('[aria-label=\"Details GPU 1\"]').click()")
-        assert [row[1] for row in cells(page, "detail-processes")] == ["4711", "99"]
+        assert [row[1] for row in cells(page, "detail-processes")] == ["4711", "99", str(mine.pid)]
         with api.change_supervisor() as supervisor:
             for uuid, view in supervisor.gpus.items():
                 supervisor.gpus[uuid] = replace(
