@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -96,6 +97,15 @@ class _ReaderGoneError(Exception):
     """The reader of the output has ended, such as `head -1`."""
 
 
+@contextlib.contextmanager
+def _quiet_end() -> Iterator[None]:
+    """Translate a closed pipe, for which click would exit with 1."""
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise _ReaderGoneError from error
+
+
 class _Commands(click.Group):
     """A group that imports a command on dispatch; ``run`` is the default."""
 
@@ -124,11 +134,13 @@ class _Commands(click.Group):
             args = ["run", *args]
         return super().parse_args(ctx, args)
 
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:  # prints --help
+        with _quiet_end():
+            return super().make_context(*args, **extra)
+
     def invoke(self, ctx: click.Context) -> Any:
-        try:
+        with _quiet_end():
             return super().invoke(ctx)
-        except BrokenPipeError as error:  # click would exit with 1
-            raise _ReaderGoneError from error
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem

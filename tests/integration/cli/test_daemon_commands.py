@@ -425,7 +425,7 @@ ALLOCATION = {
     "gpu": UUID,
     "index": 0,
     "size": 4 * 2**30,
-    "since": "2026-11-21T20:00:00+00:00",
+    "since": "2026-11-21T20:00:00Z",
     "holder": {"uid": 1000, "pid": 77, "name": "bash"},
 }
 
