@@ -68,12 +68,12 @@ def report_usage(error: click.ClickException, arguments: Sequence[str]) -> int:
         if "--nagios" in arguments:  # Nagios shows the standard output
             from sentinel.burnin.check_formats import nagios_unknown  # slow to import
 
-            print(nagios_unknown(error.format_message()))
+            print(nagios_unknown(_usage_text(error)))
         code = context.command.usage_exit_code(arguments)
     if wants_json(arguments):
         _print_json(
             {
-                "error": error.format_message(),
+                "error": _usage_text(error),
                 "code": "usage",
                 "remedy": f"{path} --help",
                 "allowed": _allowed(error) or None,
@@ -81,7 +81,7 @@ def report_usage(error: click.ClickException, arguments: Sequence[str]) -> int:
             }
         )
         return code
-    print(f"sentinel: {error.format_message()}", file=sys.stderr)
+    print(f"sentinel: {_usage_text(error)}", file=sys.stderr)
     print(f"Try: {path} --help", file=sys.stderr)
     return code
 
@@ -133,6 +133,18 @@ def discard_output() -> None:
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, sys.stdout.fileno())
         os.close(null)
+
+
+def _usage_text(error: click.ClickException) -> str:
+    """Return the message of a usage error; for an option with a new name, this name."""
+    if isinstance(error, click.NoSuchOption) and error.ctx is not None:
+        from sentinel.config.renamed import new_name
+
+        known = {text for one in error.ctx.command.get_params(error.ctx) for text in one.opts}
+        new = new_name(error.option_name, known)
+        if new is not None:
+            return f"{error.option_name} was renamed to {new}"
+    return error.format_message()
 
 
 def _allowed(error: click.ClickException) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -18,6 +18,7 @@ import click
 from sentinel.cli import gpu_table
 from sentinel.cli.client_options import duration, json_option, with_requester
 from sentinel.cli.failures import error_fields
+from sentinel.cli.gpu_options import gpu_selection, only_json
 from sentinel.cli.json_output import print_json
 from sentinel.cli.output import table, terminal_width
 from sentinel.cli.terminal import color_option, cut, printable, wants_colour
@@ -35,15 +36,17 @@ LOG_LINES = 5
 @click.option("--list", "as_list", is_flag=True, help="Print one line for each GPU, and no more.")
 @duration("--watch", "every", "Repeat this often, until Ctrl+C.")
 @color_option
+@gpu_selection
 @json_option
 @with_requester
 def command(
     client: Requester,
+    gpus: tuple[str, ...],
     every: float | None,
     as_list: bool,  # noqa: FBT001 - click's
     as_json: bool,  # noqa: FBT001 - click's
 ) -> int:
-    """Show every GPU, its processes and the daemon; exit code 3 if no daemon runs.
+    """Show the GPUs, by default all, their processes and the daemon; exit code 3 if none runs.
 
     An empty cell is unknown. HELD BY is sentinel with its workload, the foreign processes, or the
     holder of a reservation. HAND-OVER is the time until the memory was free at the last hand-over,
@@ -52,18 +55,18 @@ def command(
     if as_json:
         if every is not None or as_list:
             raise ConfigError(f"--{'list' if as_list else 'watch'} cannot be combined with --json")
-        return _print_json(client)
+        return _print_json(client, gpus)
     if every is None:
-        print("\n".join(_lines(client, as_list=as_list)))
+        print("\n".join(_lines(client, gpus, as_list=as_list)))
         return int(ExitCode.OK)
     from sentinel.cli.redraw import repeat
 
-    return repeat(lambda: _lines(client, as_list=as_list), every)
+    return repeat(lambda: _lines(client, gpus, as_list=as_list), every)
 
 
-def _print_json(client: Requester) -> int:
+def _print_json(client: Requester, gpus: Sequence[str]) -> int:
     try:
-        status = client.request("GET", "/v1/status")
+        status = only_json(client.request("GET", "/v1/status"), gpus)
     except NotRunningError as error:
         print_json({"running": False, **error_fields(error)})
         return int(error.exit_code)
@@ -71,13 +74,13 @@ def _print_json(client: Requester) -> int:
     return int(ExitCode.OK)
 
 
-def _lines(client: Requester, *, as_list: bool) -> list[str]:
+def _lines(client: Requester, gpus: Sequence[str], *, as_list: bool) -> list[str]:
     """Request the status and format it.
 
     Raises:
         SentinelError: As for every verb of a client.
     """
-    status = cast("Status", JsonView(client.request("GET", "/v1/status")))
+    status = cast("Status", JsonView(only_json(client.request("GET", "/v1/status"), gpus)))
     try:
         if as_list:
             return [printable(gpu_table.list_line(gpu)) for gpu in status.gpus]

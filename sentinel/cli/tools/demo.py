@@ -35,7 +35,7 @@ def command() -> int:
         often = ["--status-every", "8s"]
         with subprocess.Popen([*base, "run", *flags, *often], env=environment) as sentinel:
             _show_occupied(Path(folder), sentinel)
-            job = ["simulate-job", "--gpu", "0", "--memory", "97%", "--for", f"{SHOW_S:g}s"]
+            job = ["simulate-job", "--gpus", "0", "--memory", "97%", "--for", f"{SHOW_S:g}s"]
             job += ["--context", CONTEXT]
             _print(f"$ python -m sentinel {' '.join(job)}")
             refused = subprocess.run([*base, *job], env=environment, check=False).returncode

@@ -119,6 +119,15 @@ def test_a_failure_under_json_is_one_object(name: str, capsys: pytest.CaptureFix
     assert error["code"] in {"usage", "invalid", "not_running", "workload"}
 
 
+def test_an_unknown_gpu_under_json_has_the_gpus_that_there_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with stub_daemon(tmp_path / "s"):
+        assert run_command_line(["status", "7", "--json"]) == 4
+    error = only_object(capsys)
+    assert (error["code"], error["allowed"]) == ("no_such_gpu", ["all", GPU["uuid"]])
+
+
 @pytest.mark.parametrize("typed", sorted(REPLIES))
 def test_a_success_under_json_is_one_object(
     typed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -133,7 +142,7 @@ def test_a_success_under_json_is_one_object(
 
 
 #: How `reserve` selects GPU 0.
-RESERVE_ZERO = ("--gpu", "0")
+RESERVE_ZERO = ("--gpus", "0")
 
 
 def only_object(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
