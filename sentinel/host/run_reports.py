@@ -76,6 +76,7 @@ def _verdicts(report: Mapping[str, Any]) -> dict[str, LastVerdict]:
             ended=ended,
             index=int(gpu["index"]),
             model=str(gpu["model"]),
+            serial=gpu["serial"],
         )
         for gpu in report["gpus"]
     }
