@@ -1,5 +1,6 @@
 """The Python client of a running sentinel daemon; standard library only."""
 
+from sentinel.client.allocations import Allocation
 from sentinel.client.client import Client, connect
 from sentinel.client.reservations import Reservation
 from sentinel.client.types import EventInfo, Status
@@ -17,6 +18,7 @@ from sentinel.protocol.api_types import (
 from sentinel.protocol.history_types import PastEvent, PastReading, PastUse, TemperatureTrend
 
 __all__ = [
+    "Allocation",
     "AllocationInfo",
     "Client",
     "DaemonInfo",
