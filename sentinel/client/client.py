@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from sentinel.client.addressing import find_address
 from sentinel.client.allocations import AllocationVerbs
 from sentinel.client.event_stream import EventStream
 from sentinel.client.history import HistoryVerbs
 from sentinel.client.requester import WAIT_S, Gpus, decode, selectors
 from sentinel.client.reservations import ReservationVerbs
-from sentinel.client.transport import Address, exit_check
+from sentinel.client.transport import exit_check
 from sentinel.client.types import Status
-from sentinel.errors import ConfigError, ServiceError, TimedOutError
-from sentinel.host.paths import find_socket
+from sentinel.errors import ServiceError, TimedOutError
 from sentinel.protocol.api_types import (
     BurninInfo,
     BurninStarted,
@@ -48,26 +48,7 @@ def connect(
     Raises:
         ConfigError: ``tcp`` is not an address, or the token cannot be read.
     """
-    if tcp is None:
-        path = find_socket(None if socket is None else str(socket), simulated)
-        return Client(Address(socket=path), timeout=timeout)
-    host, _, port = tcp.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
-        raise ConfigError(f"{tcp!r} is not an address; write one such as 127.0.0.1:8765")
-    host = host.removeprefix("[").removesuffix("]")
-    return Client(Address(host=host, port=int(port), token=_read_token(token)), timeout=timeout)
-
-
-def _read_token(file: str | Path | None) -> str | None:
-    if file is None:
-        return None
-    try:
-        token = Path(file).read_text().strip()
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"the token cannot be read from {file}: {error}") from error
-    if not token or not token.isascii() or not token.isprintable():
-        raise ConfigError(f"there is no token in {file}")
-    return token
+    return Client(find_address(socket, tcp=tcp, token=token, simulated=simulated), timeout=timeout)
 
 
 class Client(AllocationVerbs, HistoryVerbs, ReservationVerbs):

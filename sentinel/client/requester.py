@@ -7,8 +7,7 @@ from typing import Any, TypeVar
 
 from sentinel.client.transport import Address, send
 from sentinel.errors import ServiceError
-from sentinel.protocol.api_types import SCHEMA_VERSION
-from sentinel.protocol.codec import DecodeError, from_json
+from sentinel.protocol.version import SCHEMA_VERSION
 
 T = TypeVar("T")
 
@@ -75,6 +74,8 @@ def decode(kind: type[T], response: Mapping[str, Any]) -> T:
     Raises:
         ServiceError: A field is missing or of a wrong type.
     """
+    from sentinel.protocol.codec import DecodeError, from_json  # not needed by `sentinel status`
+
     try:
         return from_json(kind, response)
     except DecodeError as error:

@@ -32,16 +32,15 @@ def command() -> int:
         environment.pop("CUDA_VISIBLE_DEVICES", None)
         base = [sys.executable, "-m", "sentinel"]
         flags = ["--simulate", "2", "--rearm", "2s"]
-        text = ["--log-format", "text"]
         _print(f"$ python -m sentinel {' '.join(flags)}")
         often = ["--status-every", "8s"]
-        with subprocess.Popen([*base, "run", *flags, *often, *text], env=environment) as sentinel:
+        with subprocess.Popen([*base, "run", *flags, *often], env=environment) as sentinel:
             if not _show_occupied(Path(folder), sentinel):
                 return sentinel.wait() or int(ExitCode.FAIL)
             job = ["simulate-job", "--gpus", "0", "--memory", "97%", "--for", f"{SHOW_S:g}s"]
             job += ["--context", CONTEXT]
             _print(f"$ python -m sentinel {' '.join(job)}")
-            refused = subprocess.run([*base, *job, *text], env=environment, check=False).returncode
+            refused = subprocess.run([*base, *job], env=environment, check=False).returncode
             _show_occupied(Path(folder), sentinel)
             _print("Ctrl+C")
             sentinel.send_signal(signal.SIGINT)
