@@ -123,6 +123,20 @@ def test_a_failed_card_is_shown_with_its_verdict(daemon: Daemon) -> None:
     first, second = shown.out.splitlines()[1:]
     assert "FAIL short" in first
     assert "FAIL" not in second
+    eventually(lambda: wrong(daemon)[0] > 0)
+    assert wrong(daemon)[1] == 0
+    checked = daemon.run_unchecked("check", "--simulate", "2", "--nagios")
+    assert checked.code == 2, checked
+    assert "daemon.findings" in checked.out
+    daemon.run("shutdown")
+    alone = daemon.run_unchecked("check", "--simulate", "2")
+    assert alone.code == ExitCode.OK, "without a daemon, its findings are not known"
+
+
+def wrong(daemon: Daemon) -> list[int]:
+    """Read how much each GPU has got wrong."""
+    proofs = [gpu.verified for gpu in daemon.client.status().gpus]
+    return [0 if one is None else one.errors + one.findings for one in proofs]
 
 
 def test_a_run_survives_its_terminal_and_is_attached_and_cancelled(daemon: Daemon) -> None:
