@@ -209,7 +209,7 @@ def _shrink(path: Path) -> None:
     from PIL import Image
 
     with Image.open(path) as image:
-        reduced = image.convert("RGB").quantize(colors=64, dither=Image.Dither.NONE)
+        reduced = image.convert("RGB").quantize(colors=128, dither=Image.Dither.NONE)
     reduced.save(path, optimize=True)
 
 
