@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from http import HTTPStatus
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, ClassVar, Literal
 
 from sentinel.protocol.telemetry import TelemetryFields
+from sentinel.protocol.version import SCHEMA_VERSION
 from sentinel.protocol.views import (
     BurninFields,
     GpuFields,
@@ -21,9 +22,6 @@ from sentinel.protocol.views import (
     VerifiedCounts,
     described,
 )
-
-#: The version of the responses' format. Within one version, fields are added and never removed.
-SCHEMA_VERSION: Final = 1
 
 
 class ResponseType:

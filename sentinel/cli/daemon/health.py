@@ -153,7 +153,8 @@ def _print(cards: Sequence[_Card]) -> None:
         *("GPU", "NAME", "VERIFIED", "RESULTS", "WRONG", "FINDINGS", "LAST", "BY", "BURN-IN"),
     )
     rows = [_row(card) for card in cards]
-    print_table(header, rows, flexible=1, right=(0, 2, 3, 4, 5), styles={"FAIL": "bold red"})
+    failed = {row[-1]: "bold red" for row in rows if row[-1].startswith(Verdict.FAIL)}
+    print_table(header, rows, flexible=1, right=(0, 2, 3, 4, 5), styles=failed)
 
 
 def _hours(seconds: float) -> str:
