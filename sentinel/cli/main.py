@@ -45,6 +45,10 @@ SECTIONS = {
             "sentinel.cli.daemon.control:shutdown",
             "Release every GPU and end the daemon.",
         ),
+        "install-unit": (
+            "sentinel.cli.tools.install_unit",
+            "Install the systemd unit of the daemon, or print it.",
+        ),
     },
     "Status": {
         "status": ("sentinel.cli.daemon.status", "Show every GPU, its processes and the daemon."),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sentinel.client.client import Client as Client
     from sentinel.client.client import connect as connect
+    from sentinel.client.reservations import Reservation as Reservation
     from sentinel.client.types import EventInfo as EventInfo
     from sentinel.client.types import Status as Status
     from sentinel.protocol.api_types import AllocationInfo as AllocationInfo
@@ -38,6 +39,7 @@ __all__ = [
     "PastReading",
     "PastUse",
     "Process",
+    "Reservation",
     "ReservationInfo",
     "Status",
     "TemperatureTrend",
@@ -59,6 +61,7 @@ _LAZY = {
     "PastReading": "sentinel.protocol.history_types",
     "PastUse": "sentinel.protocol.history_types",
     "Process": "sentinel.protocol.api_types",
+    "Reservation": "sentinel.client.reservations",
     "ReservationInfo": "sentinel.protocol.api_types",
     "Status": "sentinel.client.types",
     "TemperatureTrend": "sentinel.protocol.history_types",

@@ -53,6 +53,8 @@ class Process(ResponseType):
     memory: int | None = None
     name: str | None = None
     user: str | None = None
+    #: The beginning of its command line.
+    command: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +89,20 @@ class GpuProof(VerifiedCounts, ResponseType):
 
 
 @dataclass(frozen=True, kw_only=True)
+class GpuVerdict(ResponseType):
+    """The verdict of the last burn-in whose report is in the state directory."""
+
+    #: PASS, WARN, INCOMPLETE, FAIL or N/A.
+    verdict: str
+    #: The name of the plan.
+    plan: str
+    #: The id of the run.
+    run: str
+    #: When it ended; None if it was cut off before its first event.
+    ended: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class GpuStatus(GpuFields, ResponseType):
     """One GPU. Times ending in `_s` are seconds, memory is bytes, null is not known."""
 
@@ -107,6 +123,7 @@ class GpuStatus(GpuFields, ResponseType):
     telemetry: GpuTelemetry | None = None
     burnin: BurninProgress | None = None
     verified: GpuProof | None = None
+    verdict: GpuVerdict | None = None
 
     @property
     def occupied(self) -> bool:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from sentinel.api import main
+from sentinel.api.history.timestamps import iso
 from sentinel.host.child_setup import Inherited
 from sentinel.protocol.codec import decode
 from sentinel.protocol.commands import (
@@ -363,7 +364,7 @@ class ApiServer:
         """Publish an event; return its number."""
         with self.lock:
             self._published += 1
-            event = {"event": name, "time": "now", **fields}
+            event = {"event": name, "time": iso(time.time()), **fields}
             select.select(
                 [], [self.child.channel], [], TIMEOUT_S
             )  # wait until the event can be sent

@@ -107,10 +107,10 @@ class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
 
 
 @contextmanager
-def stub_daemon(socket: Path) -> Iterator[StubDaemon]:
-    """Serve canned replies on a socket until the block ends."""
+def stub_daemon(socket: Path, status: Mapping[str, Any] = STATUS) -> Iterator[StubDaemon]:
+    """Serve canned replies on a socket until the block ends; the first is this status."""
     daemon = StubDaemon(socket)
-    daemon.replies["GET /v1/status"] = Reply(STATUS)
+    daemon.replies["GET /v1/status"] = Reply(status)
     stopped = threading.Event()
 
     class Handler(BaseHTTPRequestHandler):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import click
 
+from sentinel.errors import ExitCode
 from sentinel.host.paths import SIMULATED
 from sentinel.host.simulation import Registry
 
@@ -34,7 +35,8 @@ def command() -> int:
         _print(f"$ python -m sentinel {' '.join(flags)}")
         often = ["--status-every", "8s"]
         with subprocess.Popen([*base, "run", *flags, *often], env=environment) as sentinel:
-            _show_occupied(Path(folder), sentinel)
+            if not _show_occupied(Path(folder), sentinel):
+                return sentinel.wait() or int(ExitCode.FAIL)
             job = ["simulate-job", "--gpus", "0", "--memory", "97%", "--for", f"{SHOW_S:g}s"]
             job += ["--context", CONTEXT]
             _print(f"$ python -m sentinel {' '.join(job)}")
@@ -49,16 +51,17 @@ def command() -> int:
         return code or refused
 
 
-def _show_occupied(folder: Path, sentinel: subprocess.Popen[bytes]) -> None:
-    """Wait until both GPUs are occupied, and show that state for a while."""
+def _show_occupied(folder: Path, sentinel: subprocess.Popen[bytes]) -> bool:
+    """Wait until both GPUs are occupied, and show that state for a while; False if it ended."""
     registry = Registry(folder)
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline and sentinel.poll() is None:
         gpus = registry.gpus()
         if gpus and all(registry.memory(g.uuid).used > g.memory_total / 2 for g in gpus):
             time.sleep(SHOW_S)
-            return
+            return True
         time.sleep(0.1)
+    return sentinel.poll() is None
 
 
 def _print(text: str) -> None:

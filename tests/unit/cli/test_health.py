@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from sentinel.burnin.history import LastVerdict
 from sentinel.cli.daemon import health
+from sentinel.host.run_reports import LastVerdict
 from sentinel.protocol.api_types import GpuProof
 
 PROOF = GpuProof(
@@ -31,7 +31,7 @@ def test_no_number_is_cut(
         model="NVIDIA H200 NVL",
         verdict="FAIL",
         plan="standard",
-        ended="2026-11-20T10:00:00+00:00",
+        ended=datetime(2026, 11, 20, 10, tzinfo=UTC),
         run="/runs/1",
     )
     card = health._Card(
