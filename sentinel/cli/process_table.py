@@ -79,7 +79,9 @@ def _jobs_of(gpu: GpuStatus, *, local: bool) -> Iterator[GpuJob]:
             kind=process.kind or "compute",
             user=process.user,
             memory_bytes=process.memory,
-            command=(_command_line(process.pid) if there else None) or process.name,
+            command=process.command
+            or (_command_line(process.pid) if there else None)
+            or process.name,
             is_local=there,
         )
 

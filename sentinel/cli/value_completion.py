@@ -71,8 +71,8 @@ def runs(_: click.Context, __: click.Parameter, incomplete: str) -> list[Complet
     """Complete the name of a recorded burn-in, newest first, or a folder."""
     from click.shell_completion import CompletionItem
 
-    from sentinel.burnin.run_folder import RUNS
     from sentinel.host.paths import find_state
+    from sentinel.host.run_reports import RUNS
 
     try:
         names = sorted((one.name for one in (find_state() / RUNS).iterdir()), reverse=True)

@@ -8,6 +8,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 
 from textual.app import App
+from textual.message import Message
 
 from sentinel.cli.tui.dialogs import Ask
 from sentinel.client import Client, GpuStatus
@@ -21,6 +22,17 @@ class GpuActions(App[None]):
     Args:
         client: The client of the daemon.
     """
+
+    class Call(Message):
+        """Another thread asks for a call in the main thread.
+
+        Args:
+            act: What to call.
+        """
+
+        def __init__(self, act: Callable[[], None]) -> None:
+            super().__init__()
+            self.act = act
 
     def __init__(self, client: Client) -> None:
         super().__init__()
@@ -106,9 +118,13 @@ class GpuActions(App[None]):
         self.notify(text, severity=severity, markup=False)  # type: ignore[arg-type]
 
     def post(self, show: Callable[..., None], *values: object) -> None:
-        """Call ``show`` in the main thread, unless it has ended."""
-        with contextlib.suppress(RuntimeError):
-            self.call_from_thread(show, *values)
+        """Call ``show`` in the main thread, unless it has ended; any thread may call this."""
+        with contextlib.suppress(RuntimeError):  # the event loop is closed
+            self.post_message(self.Call(lambda: show(*values)))
+
+    def on_gpu_actions_call(self, message: GpuActions.Call) -> None:
+        """Do what another thread asked for."""
+        message.act()
 
 
 def _check_duration_or_empty(text: str) -> None:

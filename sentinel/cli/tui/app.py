@@ -59,11 +59,13 @@ class Live(GpuActions):
     ENABLE_COMMAND_PALETTE = False
     CSS = """
     #facts { height: auto; color: $text-muted; }
-    #gpus { height: auto; max-height: 50%; }
+    #gpus { height: auto; max-height: 50%; scrollbar-size-vertical: 1; }
     #below { height: 1fr; }
     #details, #right { width: 1fr; }
     #right { height: 1fr; }
-    .panel { border-top: solid $primary; height: 1fr; border-title-color: $text-accent; }
+    .panel { border-top: solid $primary; height: 1fr; border-title-color: $text-accent;
+             scrollbar-size-vertical: 1; scrollbar-gutter: stable; }
+    #processes-text { text-wrap: nowrap; }
     .wide #details { border-right: solid $primary; }
     .stale { opacity: 45%; }
     """
@@ -189,17 +191,18 @@ class Live(GpuActions):
         facts = list(gpu_table.facts(self._status, datetime.now().astimezone()))
         width = self.size.width
         first = gpu_table.title(self._status)
-        second = [facts[0].replace("  ", " ", 1), facts[1]]
-        if self._sort != SORTS[0]:
-            second.append(f"sort: {self._sort}")
+        second = []
         if self._words:
             second.append(f"filter: {self._words} ({len(self._gpus())} GPUs)")
+        if self._sort != SORTS[0]:
+            second.append(f"sort: {self._sort}")
+        second += [facts[0].replace("  ", " ", 1), facts[1]]
         text = Text(f"{cut(printable(first), width)}\n")
         wrong = self._error or next((one for one in facts if one.startswith("STALE")), None)
         if wrong is None:
             text.append(cut(printable(" | ".join(second)), width))
         else:
-            text.append(cut(printable(wrong), width), style="bold red")
+            text.append(printable(wrong), style="bold red")
         self.query_one("#facts", Static).update(text)
 
     def _show_gpus(self) -> None:
@@ -218,7 +221,7 @@ class Live(GpuActions):
             )
             for gpu in gpus
         ]
-        rows = fit(rows, columns, width - 1)
+        rows = fit(rows, columns, width - 2)
         uuids = [gpu.uuid for gpu in gpus]
         if columns != self._columns or [str(row.value) for row in table.rows] != uuids:
             self._rebuild(columns, uuids)
@@ -245,8 +248,7 @@ class Live(GpuActions):
     def _show_details(self) -> None:
         gpu = self.selected()
         lines: list[str] = []
-        panel = self.query_one("#details")
-        width = max(20, (panel.size.width or self.size.width) - 1)
+        width = self._panel_width("details")
         if gpu is not None:
             lines = detail_lines(gpu, self._samples[gpu.uuid], width)
         text = Text("\n".join(lines))
@@ -261,7 +263,7 @@ class Live(GpuActions):
 
     def _show_processes(self) -> None:
         panel = self.query_one("#processes")
-        width = max(20, (panel.size.width or self.size.width) - 1)
+        width = self._panel_width("processes")
         shown = {gpu.uuid: gpu.index for gpu in self._gpus()}
         selected = self.selected()
         wanted = set(shown.values())
@@ -293,6 +295,10 @@ class Live(GpuActions):
         if self._only_selected:
             self._show_processes()
             self._show_events()
+
+    def _panel_width(self, name: str) -> int:
+        """Return the columns of a panel's text; before the first layout, those of the screen."""
+        return max(20, self.query_one(f"#{name}-text").size.width or self.size.width - 2)
 
     @property
     def _status(self) -> Status:
@@ -350,7 +356,9 @@ class Live(GpuActions):
         self._show_all()
 
     def action_panel(self) -> None:
-        """Show the next panel."""
+        """Show the next panel; in a dialog, do nothing."""
+        if len(self.screen_stack) > 1:
+            return
         self._panel = _PANELS[(_PANELS.index(self._panel) + 1) % len(_PANELS)]
         self._show_all()
 

@@ -10,7 +10,7 @@ from sentinel.cli.tui.columns import power_limit_w, temperature_limit_c
 from sentinel.cli.tui.samples import Samples, highest
 from sentinel.client import GpuStatus
 from sentinel.protocol.api_types import GpuTelemetry, Handover
-from sentinel.units import format_brief, format_duration, format_size
+from sentinel.units import format_brief, format_duration
 
 #: The width of the names of the graphs, and of the values after them.
 _LABEL, _VALUE = 7, 22
@@ -43,11 +43,7 @@ def _graphs(gpu: GpuStatus, samples: Samples, width: int) -> Iterator[str]:
     hottest = float(temperature_limit_c(gpu) or highest(samples.temperature_c))
     strongest = power_limit_w(gpu) or highest(samples.power_w)
     used = gpu.memory_used
-    memory = (
-        ""
-        if used is None
-        else f"{format_size(used)} of {format_size(gpu.memory_total).removesuffix(' GiB')}"
-    )
+    memory = "" if used is None else f"{used / 2**30:.1f} of {gpu.memory_total / 2**30:.1f} GiB"
     rows = (
         ("load", samples.load, 1.0, _percent(gpu.utilization)),
         ("memory", samples.memory, 1.0, memory),

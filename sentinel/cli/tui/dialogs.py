@@ -7,29 +7,30 @@ from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import VerticalScroll
+from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Input, Label, Static
 
 #: The keys and what they do.
 KEYS = (
     ("arrows, PgUp, PgDn", "select a GPU"),
-    ("p", "pause the selected GPU; asks for how long"),
+    ("p", "pause it; asks for how long"),
     ("r", "resume it"),
     ("v", "reserve it; asks for how long"),
     ("u", "end its reservation"),
-    ("/", "filter: words of state, model, UUID, user, process or command; Escape ends it"),
-    ("s", "sort by the next of index, state, load, memory, temperature, power"),
-    ("Tab", "next panel: processes, details, events (a wide screen shows all)"),
-    ("f", "show the processes and events of all GPUs, or of the selected one"),
+    ("/", "filter by words: state, model, user, command"),
+    ("Escape", "end the filter"),
+    ("s", "sort by index, state, load, memory, heat, power"),
+    ("Tab", "next panel; a wide screen shows all three"),
+    ("f", "processes and events of this GPU, or of all"),
     ("?", "these keys"),
     ("q", "quit; nothing on the GPUs changes"),
 )
 NOTES = (
-    "TEMP and POWER are against the temperature of slowdown and the power limit on a wide screen.",
-    "CPU is a share of one core, RAM is resident memory, for processes of this host.",
-    "Grey is stale: the GPU was not read, or the daemon did not answer, for five seconds.",
-    "Empty is unknown. A ! marks a GPU that computed or stored something wrong.",
+    "On a wide screen TEMP and POWER are against slowdown and power limit.",
+    "CPU is of one core, RAM is resident, for processes of this host.",
+    "Grey is stale: not read for five seconds, or no answer of the daemon.",
+    "Empty is unknown. ! marks a GPU with wrong results.",
 )
 
 
@@ -57,7 +58,7 @@ class Ask(ModalScreen[str | None]):
 
     def compose(self) -> ComposeResult:
         """Create the widgets."""
-        with VerticalScroll(id="ask"):
+        with Vertical(id="ask"):
             yield Label(self._question, markup=False)
             yield Input(self._proposed, id="answer")
 
@@ -94,7 +95,7 @@ class Help(ModalScreen[None]):
             yield Static("\n".join(self._lines()), markup=False)
 
     def _lines(self) -> list[str]:
-        keys = [f"{key:<20}{text}" for key, text in KEYS]
+        keys = [f"{key:<18}{text}" for key, text in KEYS]
         return ["sentinel top", "", *keys, "", *NOTES, "", "Escape closes this."]
 
     def action_close(self) -> None:

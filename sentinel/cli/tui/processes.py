@@ -29,7 +29,7 @@ def process_lines(jobs: Iterable[GpuJob], usage: Mapping[int, Usage], width: int
     rows = [_row(job, usage.get(job.pid)) for job in jobs]
     if not rows:
         return ["no process uses these GPUs"]
-    header = HEADER
+    header: tuple[str, ...] = HEADER
     if width < _NARROW:
         header = _without_type(HEADER)
         rows = [_without_type((*row[:2], cut(row[2], _SHORT_USER), *row[3:])) for row in rows]
