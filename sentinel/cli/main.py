@@ -94,6 +94,8 @@ SECTIONS = {
         "demo": ("sentinel.cli.tools.demo", "Show a hand-over on two simulated GPUs."),
     },
 }
+#: The options of the program itself; all others are those of `run`.
+_OWN_OPTIONS = ("--help", "-h", "--version")
 COMMANDS = {name: row for section in SECTIONS.values() for name, row in section.items()}
 
 
@@ -125,7 +127,8 @@ class _Commands(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if ctx.resilient_parsing:  # for the completion
-            return super().parse_args(ctx, args)
+            options_of_run = args[:1] and args[0].startswith("-") and args[0] not in _OWN_OPTIONS
+            return super().parse_args(ctx, ["run", *args] if options_of_run else args)
         if args and not args[0].startswith("-") and args[0] not in COMMANDS:
             import difflib  # slow to import
 
@@ -134,7 +137,7 @@ class _Commands(click.Group):
             raise failures.UnknownCommandError(
                 f"there is no command {args[0]!r}{hint}", tuple(COMMANDS)
             )
-        if not args or (args[0] not in COMMANDS and args[0] not in {"--help", "-h", "--version"}):
+        if not args or (args[0] not in COMMANDS and args[0] not in _OWN_OPTIONS):
             args = ["run", *args]
         return super().parse_args(ctx, args)
 
