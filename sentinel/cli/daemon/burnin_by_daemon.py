@@ -181,6 +181,8 @@ def record() -> int:
             on_start=_report_start,
             judge=judge,
         )
+    except BrokenPipeError:  # the command has ended, and the run with it
+        return int(ExitCode.INTERRUPTED)
     except SentinelError as error:
         print(json.dumps({"what": error.what, "remedy": error.remedy, "code": error.exit_code}))
         return int(error.exit_code)

@@ -120,7 +120,7 @@ def test_a_failed_card_is_shown_with_its_verdict(daemon: Daemon) -> None:
     assert output.code == ExitCode.FAIL, output
     shown = daemon.run_unchecked("health", "--simulated")
     assert shown.code == ExitCode.FAIL
-    first, second = shown.out.splitlines()[1:]
+    first, second = shown.out.split("\n  1 ")
     assert "FAIL short" in first
     assert "FAIL" not in second
     eventually(lambda: wrong(daemon)[0] > 0)
