@@ -128,9 +128,10 @@ def run_parts(
         allow_open_files(len(selected.gpus))
         if options.simulate is None and not options.config.dry_run:
             check_torch()
-        locks = _lock(selected)
         # A dry run starts nothing, so it locks nothing.
-        found = selected if selected.config.dry_run else replace(selected, gpus=locks.gpus)
+        unlocked = selected.config.dry_run or options.lent
+        locks = _lock(selected, () if unlocked else selected.gpus)
+        found = selected if unlocked else replace(selected, gpus=locks.gpus)
         gpus = {gpu.uuid: gpu for gpu in selected.gpus}
         api = _api(options, claim)
         event_log = EventLog([sink_for(gpus), *_api_sinks(api, gpus)])
@@ -141,11 +142,11 @@ def run_parts(
     return code, clean
 
 
-def _lock(found: Found) -> GpuLocks:
-    """Lock the selected GPUs, unless nothing is started on them."""
+def _lock(found: Found, gpus: tuple[Gpu, ...]) -> GpuLocks:
+    """Lock these of the GPUs that were found."""
     private = lock_folders(os.environ, os.getuid(), found.folder)
     shared = SHARED_FOLDERS if found.folder is None else (found.folder / "locks",)
-    return GpuLocks(() if found.config.dry_run else found.gpus, private, shared)
+    return GpuLocks(gpus, private, shared)
 
 
 @contextlib.contextmanager
