@@ -41,7 +41,7 @@ from sentinel.protocol.commands import (
     ShutDown,
     Unreserve,
 )
-from sentinel.protocol.views import Allocation, GpuView, HostView, LogRecord
+from sentinel.protocol.views import Allocation, GpuView, HostView, LogRecord, QueueView
 
 #: The longest warning, in characters; it must fit into a datagram.
 _MAX_WARNING_LENGTH = 4000
@@ -88,6 +88,8 @@ class ApiContext:
         self.reservation_writer = ReservationWriter(state / RESERVATIONS_FILE, self._warn_unstored)
         #: The ids of allocations with a client that waits for the memory.
         self.pending_allocations: Counter[str] = Counter()
+        #: The ids of reservations with a client that waits for them.
+        self.pending_reservations: set[str] = set()
         self.history = History(
             state / HISTORY_FILE, spec.history, partial(self.report_warning, "history")
         )
@@ -180,6 +182,8 @@ class ApiContext:
                 self.views.update(message)
                 self.counters.count_view(message)
                 self.history.add(message)
+            case QueueView():
+                self.views.update(message)
             case LogRecord():
                 event = LoggedEvent.of(message)
                 self.event_buffer.add(event)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
-from sentinel.client import GpuStatus, Process, ReservationInfo, Status
+from sentinel.client import GpuStatus, Process, QueueEntry, ReservationInfo, Status
 from sentinel.protocol.api_types import BurninProgress
 from sentinel.units import format_brief, format_duration, format_size
 
@@ -105,15 +105,32 @@ def notes(status: Status) -> Iterator[str]:
             yield f"GPU {gpu.index}: {gpu.health}, {gpu.multiplier:.0%} of its speed permitted"
         if gpu.read_s is not None and gpu.read_s > 5:  # noqa: PLR2004 - stale_after
             yield f"GPU {gpu.index}: last read {format_duration(gpu.read_s)} ago"
+    yield from _grants(status)
+
+
+def _grants(status: Status) -> Iterator[str]:
+    """Yield the reservations, the queue and the allocations."""
     for one in status.reservations:
         why = f" for {one.reason}" if one.reason else ""
         end = f" until {one.until.astimezone():%H:%M:%S}" if one.until else ""
         yield f"GPU {', '.join(map(str, one.indices))}: reserved as {one.id}{why}{end}"
+    for waiting in status.queue:
+        yield f"queue {waiting.place}: {describe_queued(waiting)}"
     for allocation in status.allocations:
         holder = allocation.holder
         user = f" for {holder.name or 'pid'} {holder.pid}" if holder.pid is not None else ""
         where = allocation.gpu if allocation.index is None else allocation.index
         yield f"GPU {where}: {format_size(allocation.size)} allocated as {allocation.id}{user}"
+
+
+def describe_queued(one: QueueEntry) -> str:
+    """Describe a request in the queue: what it waits for, since when, for whom."""
+    named = ", ".join(map(str, one.indices))
+    what = f"GPU {named}" if named else f"{one.count} GPU{'' if one.count == 1 else 's'}"
+    why = f" for {one.reason}" if one.reason else ""
+    holder = one.holder
+    who = f" ({holder.name or 'pid'} {holder.pid})" if holder.pid is not None else ""
+    return f"{one.id} waits for {what}{why} since {one.since.astimezone():%H:%M:%S}{who}"
 
 
 def _burnin(progress: BurninProgress) -> str:

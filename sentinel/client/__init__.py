@@ -11,6 +11,7 @@ from sentinel.protocol.api_types import (
     MemoryBudget,
     Outcome,
     Process,
+    QueueEntry,
     ReservationInfo,
 )
 from sentinel.protocol.history_types import PastEvent, PastReading, PastUse, TemperatureTrend
@@ -29,6 +30,7 @@ __all__ = [
     "PastReading",
     "PastUse",
     "Process",
+    "QueueEntry",
     "ReservationInfo",
     "Status",
     "TemperatureTrend",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from sentinel.client.history import HistoryVerbs
 from sentinel.client.requester import decode
 from sentinel.client.transport import Address, exit_check
 from sentinel.client.types import Status
+from sentinel.client.waiting import OnWait, send_again, watch_queue
 from sentinel.errors import ConfigError, ServiceError, TimedOutError
 from sentinel.host.paths import find_socket
 from sentinel.protocol.api_types import (
@@ -21,6 +23,7 @@ from sentinel.protocol.api_types import (
     BurninStarted,
     GpuStatus,
     Outcome,
+    QueueEntry,
     ReservationInfo,
     Reservations,
     Reserved,
@@ -109,7 +112,14 @@ class Client(AllocationVerbs, HistoryVerbs):
 
     def reservations(self) -> tuple[ReservationInfo, ...]:
         """List all reservations."""
-        return self.fetch(Reservations, "GET", "/v1/reservations").reservations
+        return self._queue().reservations
+
+    def queue(self) -> tuple[QueueEntry, ...]:
+        """List the requests that wait for a reservation, in the order of the queue."""
+        return self._queue().queue
+
+    def _queue(self) -> Reservations:
+        return self.fetch(Reservations, "GET", "/v1/reservations")
 
     def health(self) -> bool:
         """Check whether the daemon's state is recent."""
@@ -272,15 +282,20 @@ class Client(AllocationVerbs, HistoryVerbs):
         seconds: float | None = None,
         wait: float = WAIT_S,
         bound: bool = False,
+        on_wait: OnWait | None = None,
     ) -> ReservationInfo:
         """Keep GPUs free for you; returns when their memory is free.
+
+        While too few GPUs are available, the request waits in a queue: first come, first served.
 
         Args:
             gpus: The GPUs, or their number.
             reason: Shown to other users.
             seconds: The maximum duration; the default is until :meth:`unreserve`.
-            wait: Seconds until enough GPUs must be available and free.
+            wait: Seconds until enough GPUs must be available and free; 0 does not wait.
             bound: End the reservation with this process; not over TCP.
+            on_wait: Called in another thread with the place in the queue after a second, and when
+                it has changed.
 
         Raises:
             NoSuchGpuError: A GPU does not exist.
@@ -288,9 +303,16 @@ class Client(AllocationVerbs, HistoryVerbs):
             TimedOutError: The GPUs were not free in time; nothing is reserved.
         """
         selection = {"count": gpus} if isinstance(gpus, int) else {"gpus": _selectors(gpus)}
-        body = {**selection, "reason": reason, "seconds": seconds, "wait_s": wait, "bound": bound}
+        id_ = secrets.token_hex(4)
+        body = {**selection, "id": id_, "reason": reason, "seconds": seconds, "bound": bound}
         body = {key: value for key, value in body.items() if value is not None}
-        return self.fetch(Reserved, "POST", "/v1/reservations", body, wait=wait).reservation
+
+        def send(left: float) -> Reserved:
+            sent = {**body, "wait_s": left}
+            return self.fetch(Reserved, "POST", "/v1/reservations", sent, wait=left)
+
+        with watch_queue(self._queue, id_, on_wait if wait else None):
+            return send_again(send, wait).reservation
 
     def unreserve(self, id: str) -> Outcome:  # noqa: A002 - the usual name
         """End a reservation.

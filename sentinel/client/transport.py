@@ -20,6 +20,7 @@ from sentinel.errors import (
     AccessDeniedError,
     ConfigError,
     ConflictError,
+    ConnectionLostError,
     NoSuchGpuError,
     NotRunningError,
     SentinelError,
@@ -306,7 +307,8 @@ def _translated_errors(address: Address, timeout: float) -> Iterator[None]:
     except (http.client.HTTPException, ConnectionError) as error:
         broken = isinstance(error, ConnectionError | http.client.IncompleteRead)
         how = "closed the connection within its response" if broken else "does not use HTTP"
-        raise ServiceError(f"the daemon at {address} {how}", "See: sentinel status") from error
+        kind = ConnectionLostError if broken else ServiceError
+        raise kind(f"the daemon at {address} {how}", "See: sentinel status") from error
     except OSError as error:
         if error.errno is None or error.errno == errno.ENAMETOOLONG:
             raise ConfigError(f"{address} cannot be the path of a socket: {error}") from error

@@ -48,6 +48,7 @@ from sentinel.core.node import (
     limits,
     probe_supervision,
     reservation_commands,
+    reservation_queue,
     shutdown,
     spare_processes,
     starts,
@@ -195,6 +196,7 @@ def conclude(before: State, reaction: Reaction, seen: Observation, config: Confi
     for part in (
         _report_xids,
         _step_api,
+        _serve_queue,
         partial(_reattribute, reaction.state),
         _limit_memory,
         probe_supervision.step,
@@ -280,6 +282,13 @@ def _step_api(state: State, seen: Observation, _: Config) -> NodeStep:
     state, deallocated = allocation_commands.forget_unconfirmed(state, seen.now)
     events = (*step.events, *unreserved, *deallocated)
     return NodeStep(state=state, actions=step.actions, events=events)
+
+
+def _serve_queue(state: State, seen: Observation, _: Config) -> NodeStep:
+    """Grant the reservations that clients wait for."""
+    if state.shutdown is not None:
+        return NodeStep(state=state)
+    return reservation_queue.step(state, seen.now)
 
 
 def _report_xids(state: State, seen: Observation, _: Config) -> NodeStep:

@@ -102,6 +102,7 @@ class ResumeGpus(_Command):
 class Reserve(_Command):
     """Keep GPUs free for a user: those named, or the ``count`` that are freed most easily."""
 
+    #: The client's or a new one. A request that waits keeps its place if it is sent again.
     id: str
     reason: str
     gpus: tuple[str, ...] = ()
@@ -110,6 +111,8 @@ class Reserve(_Command):
     seconds: float | None = None
     #: Whether it ends with the process that asks.
     bound: bool = False
+    #: Whether it waits in the queue if too few GPUs are available; the reply then has no GPUs.
+    wait: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +126,7 @@ class Confirm(_Command):
 
 @dataclass(frozen=True, kw_only=True)
 class Unreserve(_Command):
-    """End a reservation."""
+    """End a reservation, or take a request out of the queue."""
 
     id: str
 

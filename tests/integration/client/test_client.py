@@ -123,7 +123,10 @@ def test_a_reservation_is_for_a_number_of_gpus_or_for_selected_ones(
     got = client.reserve(gpus, reason="demo", seconds=7200, wait=3, bound=True)
     assert (got.id, got.gpus) == ("1a2b3c4d", (GPU["uuid"],))
     rest = {"reason": "demo", "seconds": 7200, "wait_s": 3, "bound": True}
-    assert daemon.requests[-1] == ("POST /v1/reservations", asked | rest)
+    what, body = daemon.requests[-1]
+    assert body is not None
+    assert re.fullmatch(r"[0-9a-f]{8}", str(body.pop("id")))
+    assert (what, body) == ("POST /v1/reservations", asked | rest)
     daemon.replies["GET /v1/reservations"] = Reply({"reservations": [RESERVATION]})
     assert client.reservations() == (got,)
 
