@@ -16,6 +16,7 @@ from sentinel.burnin.node_report import NodeReport, judge_node
 from sentinel.burnin.report import IDS, LIMITS
 from sentinel.burnin.thresholds import Thresholds
 from sentinel.cli.event_format import printable, wants_colour
+from sentinel.cli.gpu_options import gpus_flag
 from sentinel.cli.json_output import print_json
 from sentinel.cli.setting_options import simulate_option
 from sentinel.cli.thresholds_file import load_thresholds
@@ -42,7 +43,7 @@ _WIDTH = 120
 
 
 @click.command("check", cls=VerdictCommand)
-@click.option("--gpus", multiple=True, metavar="LIST", help="Check only these GPUs.")
+@gpus_flag()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--nagios", is_flag=True, help="Be a Nagios plugin: one line, exit code 0 to 3.")
 @click.option("--npd", is_flag=True, help="Be a custom plugin of node-problem-detector.")
