@@ -23,7 +23,6 @@ from sentinel.client.waiting import OnWait
 from sentinel.errors import ConfigError, ExitCode
 from sentinel.units import format_size
 
-
 quiet_option = click.option(
     "--quiet", "-q", is_flag=True, help="Do not report the place in the queue."
 )
