@@ -15,6 +15,8 @@ from sentinel.api.history.writer import History
 from sentinel.api.http.errors import ProblemError
 from sentinel.api.metrics.counters import Counters
 from sentinel.api.metrics.exposition import MetricsPage
+from sentinel.api.notify.notifier import ABOUT as NOTIFY_ABOUT
+from sentinel.api.notify.notifier import Notifier
 from sentinel.api.state.change_feed import ChangeFeed
 from sentinel.api.state.event_buffer import EventBuffer, LoggedEvent
 from sentinel.api.state.process_watch import ProcessWatch
@@ -97,6 +99,10 @@ class ApiContext:
             state / verified_store.NAME, spec.began, partial(self.report_warning, "verified")
         )
         self.views.verified = self.verified.gpus
+        self.notifier = Notifier(
+            spec.notify, self.views.select, partial(self.report_warning, NOTIFY_ABOUT)
+        )
+        self.counters.notifications = {one.name: one.results for one in self.notifier.recipients}
         self._reservation_watch = ProcessWatch(self._unreserve)
         self._allocation_watch = ProcessWatch(self._deallocate)
         self._burnin_watch = ProcessWatch(self._cancel_burnin)
@@ -189,6 +195,7 @@ class ApiContext:
                 self.event_buffer.add(event)
                 self.counters.count_event(event)
                 self.history.add(event)
+                self.notifier.add(event)
             case ReloadConfig():
                 task = asyncio.create_task(self._reload())
                 self._tasks.add(task)

@@ -32,7 +32,7 @@ from sentinel.host.rendezvous import Rendezvous
 from sentinel.host.systemd import Notifier
 from sentinel.host.unprivileged import find_account
 from sentinel.protocol.caller import Level
-from sentinel.protocol.commands import AccessPolicy, ApiSpec
+from sentinel.protocol.commands import AccessPolicy, ApiSpec, NotifySpec
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.stressor import Account, StandbySpec, StressorSpec
 from sentinel.protocol.version import __version__
@@ -196,9 +196,25 @@ def _api(options: Options, claim: Claim | None) -> ApiProcess | None:
         overrides=as_overrides(options.overrides),
         config=serve.file,
         history=config.history_size,
+        notify=_notify_spec(config),
     )
     tcp, metrics = (None if one is None else one.fileno() for one in (claim.tcp, claim.metrics))
     return ApiProcess(spec, claim.socket.fileno(), tcp, metrics)
+
+
+def _notify_spec(config: Config) -> NotifySpec | None:
+    """Build the specification of notifications, or None without a recipient."""
+    if config.notify_webhook is None and config.notify_command is None:
+        return None
+    return NotifySpec(
+        webhook=config.notify_webhook,
+        token=config.notify_token,
+        secret=config.notify_secret,
+        command=config.notify_command,
+        events=config.notify_events,
+        gpus=config.notify_gpus,
+        every=config.notify_every,
+    )
 
 
 def _api_sinks(api: ApiProcess | None, gpus: Mapping[str, Gpu]) -> Iterator[Sink]:

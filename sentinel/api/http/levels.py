@@ -51,8 +51,8 @@ def why_forbidden(peer: Peer, level: Level, needed: Level) -> str:
     if peer.via == "tcp":
         # Nothing grants more to the token of readers.
         return (
-            f"{wants}, and this token has `{level.name.lower()}`; --access-tcp sets the level of the"
-            " token in the file `token`, and of no other."
+            f"{wants}, and this token has `{level.name.lower()}`; --access-tcp sets the"
+            " level of the token in the file `token`, and of no other."
         )
     settings = "--socket-group and --access-group set it"
     if needed <= Level.OPERATE:  # the highest that --access-users takes

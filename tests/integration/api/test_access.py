@@ -212,8 +212,9 @@ def test_the_levels_of_the_tokens(folder: Path) -> None:
             assert over_tcp(api, "POST", "/v1/pause", {}, name=name).status == pause
             refused = over_tcp(api, "POST", "/v1/shutdown", {}, name=name)
             assert refused.status == 403
-            assert "--access-tcp sets the level of the token in the file `token`, and of no" in (
-                refused.body["detail"]
+            assert (
+                "--access-tcp sets the level of the token in the file `token`, and of no"
+                in (refused.body["detail"])
             )
 
 

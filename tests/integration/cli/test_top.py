@@ -110,7 +110,9 @@ def test_top_shows_every_gpu_and_its_keys_pause_resume_and_reserve(
     chosen = {"gpus": [SECOND["uuid"]]}
     rest = {"reason": "sentinel top", "seconds": 1800, "wait_s": 30, "bound": False}
     given = orders(daemon)
-    id_ = (given[-1][1] or {}).get("id")
+    sent = given[-1][1]
+    assert isinstance(sent, dict)
+    id_ = sent["id"]
     assert given == [
         ("POST /v1/pause", {**chosen, "wait_s": 0}),
         ("POST /v1/resume", chosen),
