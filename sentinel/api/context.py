@@ -17,6 +17,7 @@ from sentinel.api.metrics.counters import Counters
 from sentinel.api.metrics.exposition import MetricsPage
 from sentinel.api.notify.notifier import ABOUT as NOTIFY_ABOUT
 from sentinel.api.notify.notifier import Notifier
+from sentinel.api.state.burnin_verdicts import BurninVerdicts
 from sentinel.api.state.change_feed import ChangeFeed
 from sentinel.api.state.event_buffer import EventBuffer, LoggedEvent
 from sentinel.api.state.process_watch import ProcessWatch
@@ -103,6 +104,8 @@ class ApiContext:
             spec.notify, self.views.select, partial(self.report_warning, NOTIFY_ABOUT)
         )
         self.counters.notifications = {one.name: one.results for one in self.notifier.recipients}
+        self.verdicts = BurninVerdicts(state)
+        self.views.verdicts = self.verdicts.gpus
         self._reservation_watch = ProcessWatch(self._unreserve)
         self._allocation_watch = ProcessWatch(self._deallocate)
         self._burnin_watch = ProcessWatch(self._cancel_burnin)

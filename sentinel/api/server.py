@@ -117,6 +117,7 @@ async def _serve(
             context.history.run(),
             context.verified.run(),
             context.notifier.run(),
+            context.verdicts.run(),
             _send_heartbeats(context, server),
         )
     ]

@@ -126,8 +126,8 @@ def run_parts(
         find_gpus(options, signals) as selected,
     ):
         allow_open_files(len(selected.gpus))
-        if options.simulate is None and not options.config.dry_run:
-            check_torch()
+        if not options.config.dry_run:
+            check_torch(selected.driver if options.simulate is None else None)
         # A dry run starts nothing, so it locks nothing.
         unlocked = selected.config.dry_run or options.lent
         locks = _lock(selected, () if unlocked else selected.gpus)

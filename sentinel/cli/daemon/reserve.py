@@ -14,10 +14,11 @@ from sentinel.cli.client_options import (
     wait_option,
     with_client,
 )
-from sentinel.cli.event_format import format_clock, printable
+from sentinel.cli.event_format import format_clock
 from sentinel.cli.gpu_options import chosen, count_option, gpu_selection, one_gpu
 from sentinel.cli.gpu_table import describe_queued
 from sentinel.cli.json_output import print_json
+from sentinel.cli.terminal import printable
 from sentinel.client import Client, Holder, QueueEntry, ReservationInfo
 from sentinel.client.waiting import OnWait
 from sentinel.errors import ConfigError, ExitCode
@@ -98,9 +99,10 @@ def unreserve(
     if as_json:
         gpus = list(dict.fromkeys(gpu for outcome in ended for gpu in outcome.gpus))
         print_json({"ids": list(ending), "gpus": gpus})
+        return int(ExitCode.OK)
     for outcome in ended:
         if outcome.text:
-            click.echo(outcome.text, err=as_json)
+            click.echo(outcome.text)
     if not ended:
         click.echo("this user has no reservations", err=True)
     return int(ExitCode.OK)

@@ -14,9 +14,9 @@ from typing import Any
 import psutil
 import pytest
 
-from sentinel.burnin.run_folder import RUNS
 from sentinel.errors import ExitCode
 from sentinel.host import verified_store
+from sentinel.host.run_reports import RUNS
 from sentinel.host.verified_store import StoredWork
 from sentinel.protocol.views import VerifiedCounts
 from tests.harness.daemon_harness import Daemon, isolated_daemon
@@ -123,6 +123,20 @@ def test_a_failed_card_is_shown_with_its_verdict(daemon: Daemon) -> None:
     first, second = shown.out.splitlines()[1:]
     assert "FAIL short" in first
     assert "FAIL" not in second
+    eventually(lambda: wrong(daemon)[0] > 0)
+    assert wrong(daemon)[1] == 0
+    checked = daemon.run_unchecked("check", "--simulate", "2", "--nagios")
+    assert checked.code == 2, checked
+    assert "daemon.findings" in checked.out
+    daemon.run("shutdown")
+    alone = daemon.run_unchecked("check", "--simulate", "2")
+    assert alone.code == ExitCode.OK, "without a daemon, its findings are not known"
+
+
+def wrong(daemon: Daemon) -> list[int]:
+    """Read how much each GPU has got wrong."""
+    proofs = [gpu.verified for gpu in daemon.client.status().gpus]
+    return [0 if one is None else one.errors + one.findings for one in proofs]
 
 
 def test_a_run_survives_its_terminal_and_is_attached_and_cancelled(daemon: Daemon) -> None:
