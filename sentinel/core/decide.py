@@ -196,7 +196,7 @@ def conclude(before: State, reaction: Reaction, seen: Observation, config: Confi
     for part in (
         _report_xids,
         _step_api,
-        _serve_queue,
+        reservation_queue.serve,
         partial(_reattribute, reaction.state),
         _limit_memory,
         probe_supervision.step,
@@ -282,13 +282,6 @@ def _step_api(state: State, seen: Observation, _: Config) -> NodeStep:
     state, deallocated = allocation_commands.forget_unconfirmed(state, seen.now)
     events = (*step.events, *unreserved, *deallocated)
     return NodeStep(state=state, actions=step.actions, events=events)
-
-
-def _serve_queue(state: State, seen: Observation, _: Config) -> NodeStep:
-    """Grant the reservations that clients wait for."""
-    if state.shutdown is not None:
-        return NodeStep(state=state)
-    return reservation_queue.step(state, seen.now)
 
 
 def _report_xids(state: State, seen: Observation, _: Config) -> NodeStep:

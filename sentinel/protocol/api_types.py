@@ -175,9 +175,8 @@ class Reserved(ResponseModel):
 
 @dataclass(frozen=True, kw_only=True)
 class QueueEntry(ResponseType):
-    """A reservation that a client waits for."""
+    """A reservation that a client waits for; `id` is then the id of the reservation."""
 
-    #: Also the id of the reservation that follows.
     id: str
     place: int = field(metadata=described("The place in the queue, from 1."))
     #: nvidia-smi's indices of the named GPUs; empty for any.

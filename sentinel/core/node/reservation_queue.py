@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from sentinel.config.model import Config
 from sentinel.core.actions import Event
 from sentinel.core.node.command_result import CommandResult, caller_fields
 from sentinel.core.node.node_step import NodeStep
 from sentinel.core.node.reservation_grants import choose, grant
+from sentinel.core.observation import Observation
 from sentinel.core.state import QueuedRequest, State
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import Refusal, Reserve
@@ -102,6 +104,11 @@ def orphan(state: State, now: float) -> State:
     """Keep the places of all requests, whose clients have lost their connections."""
     queue = tuple(replace(one, granted=False, orphaned=one.orphaned or now) for one in state.queue)
     return replace(state, queue=queue) if queue else state
+
+
+def serve(state: State, seen: Observation, _: Config) -> NodeStep:
+    """Step the queue, unless the daemon is shutting down."""
+    return NodeStep(state=state) if state.shutdown is not None else step(state, seen.now)
 
 
 def step(state: State, now: float) -> NodeStep:
