@@ -9,6 +9,7 @@ __all__ = [
     "AlreadyRunningError",
     "ConfigError",
     "ConflictError",
+    "ConnectionLostError",
     "DriverUnavailableError",
     "EndedEarlyError",
     "ExitCode",
@@ -169,6 +170,10 @@ class ServiceError(SentinelError):
     """The daemon refused, closed the connection, or sent an invalid response."""
 
     code = "service"
+
+
+class ConnectionLostError(ServiceError):
+    """The daemon closed the connection within its response; its API process may have ended."""
 
 
 class WireError(SentinelError):

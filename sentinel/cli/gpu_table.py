@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from sentinel.units import format_brief, format_duration, format_size
 
 if TYPE_CHECKING:  # `sentinel status` shows JSON without these types, which are slow to import
-    from sentinel.client import GpuStatus, Process, ReservationInfo, Status
+    from sentinel.client import GpuStatus, Process, QueueEntry, ReservationInfo, Status
     from sentinel.protocol.api_types import BurninProgress
 
 HEADER = (
@@ -138,15 +138,32 @@ def notes(status: Status) -> Iterator[str]:
             yield f"GPU {gpu.index}: {gpu.health}, {gpu.multiplier:.0%} of its speed permitted"
         if gpu.read_s is not None and gpu.read_s > 5:  # noqa: PLR2004 - stale_after
             yield f"GPU {gpu.index}: last read {format_duration(gpu.read_s)} ago"
+    yield from _grants(status)
+
+
+def _grants(status: Status) -> Iterator[str]:
+    """Yield the reservations, the queue and the allocations."""
     for one in status.reservations or ():
         why = f" for {one.reason}" if one.reason else ""
         end = f" until {one.until.astimezone():%H:%M:%S}" if one.until else ""
         yield f"GPU {', '.join(map(str, one.indices))}: reserved as {one.id}{why}{end}"
+    for waiting in status.queue or ():
+        yield f"queue {waiting.place}: {describe_queued(waiting)}"
     for allocation in status.allocations or ():
         holder = allocation.holder
         user = f" for {holder.name or 'pid'} {holder.pid}" if holder.pid is not None else ""
         where = allocation.gpu if allocation.index is None else allocation.index
         yield f"GPU {where}: {format_size(allocation.size)} allocated as {allocation.id}{user}"
+
+
+def describe_queued(one: QueueEntry) -> str:
+    """Describe a request in the queue: what it waits for, since when, for whom."""
+    named = ", ".join(map(str, one.indices))
+    what = f"GPU {named}" if named else f"{one.count} GPU{'' if one.count == 1 else 's'}"
+    why = f" for {one.reason}" if one.reason else ""
+    holder = one.holder
+    who = f" ({holder.name or 'pid'} {holder.pid})" if holder.pid is not None else ""
+    return f"{one.id} waits for {what}{why} since {one.since.astimezone():%H:%M:%S}{who}"
 
 
 def _burnin(progress: BurninProgress) -> str:

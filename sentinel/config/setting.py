@@ -128,9 +128,10 @@ def start_setting(text: str, form: Form[T], default: str = "", **options: Any) -
 
 
 def declared_settings(config: type) -> tuple[Setting, ...]:
-    """Return the settings of a dataclass, in the order of its fields."""
+    """Return the settings of a dataclass, in the order of its fields; those of its bases last."""
     found = []
-    for one in fields(config):
+    own = vars(config)["__annotations__"]
+    for one in sorted(fields(config), key=lambda one: one.name not in own):
         declared: Setting | None = one.metadata.get(Setting)
         if declared is not None:
             flag = declared.flag or "--" + one.name.replace("_", "-")

@@ -174,10 +174,28 @@ class Reserved(ResponseModel):
 
 
 @dataclass(frozen=True, kw_only=True)
+class QueueEntry(ResponseType):
+    """A reservation that a client waits for; `id` is then the id of the reservation."""
+
+    id: str
+    place: int = field(metadata=described("The place in the queue, from 1."))
+    #: nvidia-smi's indices of the named GPUs; empty for any.
+    indices: tuple[int, ...] = ()
+    #: How many GPUs.
+    count: int
+    #: The beginning of the purpose.
+    reason: str
+    #: When it entered the queue.
+    since: datetime
+    holder: Holder = field(default_factory=Holder)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Reservations(ResponseModel):
-    """All reservations."""
+    """All reservations, and those that clients wait for, in the order of the queue."""
 
     reservations: tuple[ReservationInfo, ...]
+    queue: tuple[QueueEntry, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,6 +296,9 @@ class Status(ResponseModel):
     daemon: DaemonInfo
     gpus: tuple[GpuStatus, ...]
     reservations: tuple[ReservationInfo, ...] = ()
+    queue: tuple[QueueEntry, ...] = field(
+        default=(), metadata=described("Reservations that clients wait for, in order.")
+    )
     allocations: tuple[AllocationInfo, ...] = ()
 
 
@@ -290,6 +311,7 @@ class Changes(ResponseModel):
     daemon: DaemonInfo | None
     gpus: tuple[GpuStatus, ...]
     reservations: tuple[ReservationInfo, ...] | None
+    queue: tuple[QueueEntry, ...] | None = None
     allocations: tuple[AllocationInfo, ...] | None
 
 

@@ -254,6 +254,7 @@ GPU_EVENTS = (
             Field("reason", TEXT, "the purpose, as the user gave it"),
             FOR,
             Field("bound", BOOL, "whether it ends with the process that requested it"),
+            Field("waited_s", SECONDS, "how long the request waited in the queue"),
             BY,
         ),
     ),

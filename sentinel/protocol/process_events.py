@@ -89,7 +89,8 @@ PROCESS_EVENTS = (
         (
             Field(
                 "about",
-                "`settings`, `reservations`, `history`, `watch`, `token`, `socket`, `log`",
+                "`settings`, `reservations`, `history`, `watch`, `token`, `notify`, `socket`,"
+                " `log`",
                 "the subject",
             ),
             Field("text", TEXT, "what is wrong, and where"),

@@ -49,6 +49,33 @@ class Reservation:
 
 
 @dataclass(frozen=True, kw_only=True)
+class QueuedReservation:
+    """A reservation that a client waits for."""
+
+    id: str
+    #: nvidia-smi's indices of the named GPUs; empty for any.
+    indices: tuple[int, ...] = ()
+    #: How many GPUs.
+    count: int
+    #: The beginning of the purpose.
+    reason: str
+    by: Caller
+    #: When it entered the queue.
+    since: float
+    #: It has its GPUs, and its client does not know yet.
+    granted: bool = False
+    #: The API process of its client has ended; it keeps its place for a while.
+    orphaned: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueView:
+    """All reservations that clients wait for, in the order of the queue."""
+
+    requests: tuple[QueuedReservation, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Allocation:
     """GPU memory granted to a process and its children."""
 
@@ -267,6 +294,9 @@ class GpuView(GpuFields):
     #: Processes that hold an allocation.
     allocated_processes: tuple[GpuProcess, ...] = ()
     telemetry: Telemetry | None = None
+
+
+View = HostView | GpuView | QueueView
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,7 +32,7 @@ from sentinel.host.rendezvous import Rendezvous
 from sentinel.host.systemd import Notifier
 from sentinel.host.unprivileged import find_account
 from sentinel.protocol.caller import Level
-from sentinel.protocol.commands import AccessPolicy, ApiSpec
+from sentinel.protocol.commands import AccessPolicy, ApiSpec, NotifySpec
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.stressor import Account, StandbySpec, StressorSpec
 from sentinel.protocol.version import __version__
@@ -128,9 +128,10 @@ def run_parts(
         allow_open_files(len(selected.gpus))
         if not options.config.dry_run:
             check_torch(selected.driver if options.simulate is None else None)
-        locks = _lock(selected)
         # A dry run starts nothing, so it locks nothing.
-        found = selected if selected.config.dry_run else replace(selected, gpus=locks.gpus)
+        unlocked = selected.config.dry_run or options.lent
+        locks = _lock(selected, () if unlocked else selected.gpus)
+        found = selected if unlocked else replace(selected, gpus=locks.gpus)
         gpus = {gpu.uuid: gpu for gpu in selected.gpus}
         api = _api(options, claim)
         event_log = EventLog([sink_for(gpus), *_api_sinks(api, gpus)])
@@ -141,11 +142,11 @@ def run_parts(
     return code, clean
 
 
-def _lock(found: Found) -> GpuLocks:
-    """Lock the selected GPUs, unless nothing is started on them."""
+def _lock(found: Found, gpus: tuple[Gpu, ...]) -> GpuLocks:
+    """Lock these of the GPUs that were found."""
     private = lock_folders(os.environ, os.getuid(), found.folder)
     shared = SHARED_FOLDERS if found.folder is None else (found.folder / "locks",)
-    return GpuLocks(() if found.config.dry_run else found.gpus, private, shared)
+    return GpuLocks(gpus, private, shared)
 
 
 @contextlib.contextmanager
@@ -195,9 +196,25 @@ def _api(options: Options, claim: Claim | None) -> ApiProcess | None:
         overrides=as_overrides(options.overrides),
         config=serve.file,
         history=config.history_size,
+        notify=_notify_spec(config),
     )
     tcp, metrics = (None if one is None else one.fileno() for one in (claim.tcp, claim.metrics))
     return ApiProcess(spec, claim.socket.fileno(), tcp, metrics)
+
+
+def _notify_spec(config: Config) -> NotifySpec | None:
+    """Build the specification of notifications, or None without a recipient."""
+    if config.notify_webhook is None and config.notify_command is None:
+        return None
+    return NotifySpec(
+        webhook=config.notify_webhook,
+        token=config.notify_token,
+        secret=config.notify_secret,
+        command=config.notify_command,
+        events=config.notify_events,
+        gpus=config.notify_gpus,
+        every=config.notify_every,
+    )
 
 
 def _api_sinks(api: ApiProcess | None, gpus: Mapping[str, Gpu]) -> Iterator[Sink]:

@@ -62,6 +62,9 @@ class Options:
     simulate: int | None = None
     #: Whether to use only the first of the selected GPUs.
     only_first: bool = False
+    #: Whether the daemon that holds the GPUs has reserved them for this process. They are not
+    #: locked then: the locks are the daemon's.
+    lent: bool = False
     #: How to serve clients, or None for no API.
     serve: Serve | None = None
     #: What GPUs have done of the plan before, by UUID.

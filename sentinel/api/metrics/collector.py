@@ -139,6 +139,9 @@ class DaemonCollector(Collector):
         families.add("view_age_seconds", max(0.0, now - host.at))
         families.add("gpus", len(host.gpus))
         families.add("events_lost_total", counters.lost)
+        for recipient, results in counters.notifications.items():
+            for result in ("sent", "failed", "dropped"):
+                families.add("notifications_total", results[result], recipient, result)
         for reason in ("exited", "hung"):
             families.add("probe_restarts_total", counters.probe[reason], reason)
         for code, times in counters.driver.items():

@@ -112,6 +112,11 @@ _HOST = (
         ),
         ("probe_restarts_total", "Replacements of the probe process, by reason.", ("reason",)),
         ("driver_failures_total", "Failures of the driver as a whole, by its error.", ("code",)),
+        (
+            "notifications_total",
+            "Notifications by recipient and result: sent, failed after all attempts, or dropped.",
+            ("recipient", "result"),
+        ),
         ("events_lost_total", "Events that the API process missed, and so did not count.", ()),
     ),
 )

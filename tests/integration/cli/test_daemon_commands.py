@@ -263,7 +263,10 @@ def test_reserve_prints_uuids_on_standard_output_and_nothing_else(
     assert output.out == f"{UUID}\nGPU-2\n"
     assert "GPU 0, 1 reserved as 1a2b3c4d, until" in output.err
     asked = {"count": 2, "reason": "demo", "seconds": 7200, "wait_s": 5, "bound": False}
-    assert daemon.commands == [("POST /v1/reservations", asked)]
+    ((what, body),) = daemon.commands
+    assert body is not None
+    assert len(body.pop("id")) == 8
+    assert (what, body) == ("POST /v1/reservations", asked)
     assert run_command_line([*typed, "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["reservation"] == two

@@ -219,6 +219,12 @@ class Run:
         self._told.uncertain.remove(reason)
         self._told.reserved.add(reason)
 
+    def wait_in_queue(self, gpu: int) -> None:
+        """Wait for a reserved GPU for a moment."""
+        with suppress(SentinelError):
+            self.daemon.client.reserve([gpu], wait=0.1)
+        self.wait_for("reservation.left")
+
     def unreserve(self, reason: str) -> None:
         """End a reservation."""
         found = self.ask(self.daemon.client.reservations)
@@ -282,6 +288,7 @@ def obey_commands(run: Run) -> None:
     run.command("resume", "0")
     run.daemon.run_unchecked("unreserve", "unknown")
     run.wait_for("command.rejected")
+    run.wait_in_queue(RESERVED)
     run.reserve(HELD, "ends")
     run.unreserve("ends")
     run.ask(lambda: run.daemon.client.allocate("some", GIB))
@@ -430,7 +437,10 @@ SCENARIOS: Mapping[str, tuple[Scenario, ...]] = {
     ),
     "commands": (
         Scenario(
-            ("gpu.paused", "gpu.resumed", "command.rejected", "gpu.reserved", "gpu.unreserved"),
+            (
+                *("gpu.paused", "gpu.resumed", "command.rejected"),
+                *("gpu.reserved", "gpu.unreserved", "reservation.queued", "reservation.left"),
+            ),
             obey_commands,
         ),
     ),

@@ -62,6 +62,10 @@ def test_every_setting_can_be_set_by_its_variable_and_in_a_file(tmp_path: Path) 
         "ignore": "name=Xorg,user=monitor",
         "quiet": "Mon-Fri 08:00-18:00",
         "until": "18:30",
+        "notify_webhook": "https://hooks.example/sentinel",
+        "notify_token": "/etc/sentinel/token",
+        "notify_secret": "/etc/sentinel/secret",
+        "notify_command": "/usr/local/bin/page --team gpu",
         "tcp": "8765",
         "metrics": "8766",
     }
