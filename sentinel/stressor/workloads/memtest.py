@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
+from typing import Annotated
 
 import torch
 
@@ -44,8 +45,32 @@ _KEPT = (PATTERNS["random"], PATTERNS["random-complement"])
 _MIN_RETENTION_S, _MAX_RETENTION_S = 1.0, 7200.0
 
 
+def check_patterns(patterns: str) -> None:
+    """Check the names of patterns.
+
+    Raises:
+        ConfigError: A name is unknown.
+    """
+    parse_patterns(patterns)
+
+
+def check_retention(retention: float) -> None:
+    """Check how long a stripe is left untouched, in seconds.
+
+    Raises:
+        ConfigError: It is out of range.
+    """
+    if retention and not _MIN_RETENTION_S <= retention <= _MAX_RETENTION_S:
+        what = f"memtest: retention={retention:g} is out of range; allowed is 0, or from 1 to 7200"
+        raise ConfigError(what)
+
+
 def memtest(
-    ctx: WorkloadContext, *, patterns: str = "all", seed: int = 1, retention: float = 0.0
+    ctx: WorkloadContext,
+    *,
+    patterns: Annotated[str, check_patterns] = "all",
+    seed: int = 1,
+    retention: Annotated[float, check_retention] = 0.0,
 ) -> None:
     """Test the memory, pattern by pattern, in ascending and in descending order of addresses.
 
@@ -57,9 +82,7 @@ def memtest(
             before it is read back, one stripe after the other; 0 leaves out this test.
     """
     chosen = parse_patterns(patterns)
-    if retention and not _MIN_RETENTION_S <= retention <= _MAX_RETENTION_S:
-        what = f"memtest: retention={retention:g} is out of range; allowed is 0, or from 1 to 7200"
-        raise ConfigError(what)
+    check_retention(retention)
     test = MemoryTest(ctx, _cells_for(ctx, holds=retention > 0), chosen, seed, retention)
     test.next_hold = random.randrange(len(_KEPT) * len(test.cells.stripes))  # noqa: S311
     test.prove()
