@@ -69,7 +69,7 @@ SECTIONS = {
         "mcp": ("sentinel.cli.tools.mcp", "Serve tools for agents (Model Context Protocol)."),
     },
     "Configuration and tests": {
-        "config": ("sentinel.cli.tools.config", "Show the settings, or check a file."),
+        "config": ("sentinel.cli.tools.config", "Show the settings, check a file, or write one."),
         "doctor": ("sentinel.cli.tools.doctor", "Check whether sentinel can run on this host."),
         "check": (
             "sentinel.cli.tools.check",

@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
 from sentinel.config.model import SETTINGS
-from sentinel.config.sources import find_file, gather
+from sentinel.config.sources import Sources, find_file, gather
 from sentinel.errors import ConfigError
 
 
@@ -64,21 +64,40 @@ log_format = click.option(
 )
 
 
+#: Adds the option ``--config``.
+config_option = click.option(
+    "--config",
+    metavar="FILE",
+    help="Read settings from this TOML file; flags and SENTINEL_* variables override it.",
+)
+
+
 def settings(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add one option per setting and ``--config``; pass all given values as ``sources``."""
 
     @functools.wraps(function)
     def gathered(*, config: str | None, **values: Any) -> Any:
         given = _taken(values)
-        home = Path(os.environ.get("HOME") or "/")
-        file = find_file(config, os.environ, home)
-        return function(sources=gather(given, os.environ, file), **values)
+        return function(sources=read_sources(given, config), **values)
 
-    return click.option(
-        "--config",
-        metavar="FILE",
-        help="Read settings from this TOML file; flags and SENTINEL_* variables override it.",
-    )(_with_flags(gathered))
+    return config_option(_with_flags(gathered))
+
+
+def read_sources(given: Mapping[str, str], config: str | None) -> Sources:
+    """Combine flags, variables and the file; print a warning for each unknown variable.
+
+    Args:
+        given: The texts of the given flags, by key.
+        config: The named file, or None.
+
+    Raises:
+        ConfigError: The file cannot be read, a key is unknown, or a variable was renamed.
+    """
+    file = find_file(config, os.environ, Path(os.environ.get("HOME") or "/"))
+    sources = gather(given, os.environ, file)
+    for warning in sources.warnings:
+        click.echo(f"sentinel: warning: {warning}", err=True)
+    return sources
 
 
 def flags(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -24,6 +24,7 @@ from sentinel.protocol.api_types import (
     ReservationInfo,
     Reservations,
     Reserved,
+    Settings,
 )
 from sentinel.units import format_duration
 
@@ -161,6 +162,10 @@ class Client(AllocationVerbs, HistoryVerbs):
         """
         body = {"settings": None if settings is None else dict(settings)}
         return self._command("/v1/restart", body)
+
+    def settings(self) -> Settings:
+        """Read all settings of the daemon, and the source of each."""
+        return self.fetch(Settings, "GET", "/v1/settings")
 
     def configure(self, settings: Mapping[str, str | None]) -> Outcome:
         """Change single settings and keep all others; unaffected stressors continue.
