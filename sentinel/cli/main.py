@@ -39,7 +39,7 @@ SECTIONS = {
         ),
         "restart": (
             "sentinel.cli.daemon.control:restart",
-            "Replace the settings and start all stressors again.",
+            "Change settings, and enable occupying.",
         ),
         "reload": ("sentinel.cli.daemon.control:reload_", "Read the settings again."),
         "shutdown": (
@@ -94,6 +94,10 @@ SECTIONS = {
 COMMANDS = {name: row for section in SECTIONS.values() for name, row in section.items()}
 
 
+#: The least similarity of two names, from 0 to 1, and what the next ones may lack to the best.
+_SIMILAR, _AS_SIMILAR = 0.6, 0.1
+
+
 class _Commands(click.Group):
     """A group that imports a command on dispatch; ``run`` is the default."""
 
@@ -112,7 +116,7 @@ class _Commands(click.Group):
             return super().parse_args(ctx, args)
         if args and not args[0].startswith("-") and args[0] not in COMMANDS:
             near = difflib.get_close_matches(args[0], COMMANDS, n=1)
-            hint = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(COMMANDS)}"
+            hint = f"; did you mean {near[0]}?" if near else "; `sentinel --help` lists all"
             raise click.UsageError(f"there is no command {args[0]!r}{hint}")
         if not args or (args[0] not in COMMANDS and args[0] not in {"--help", "-h", "--version"}):
             args = ["run", *args]
@@ -162,15 +166,36 @@ def sentinel_command() -> None:
 
 
 def _usage_text(error: click.ClickException) -> str:
-    """Return the message of a usage error; for an option with a new name, this name."""
-    if isinstance(error, click.NoSuchOption) and error.ctx is not None:
-        from sentinel.config.renamed import new_name
+    """Return the message of a usage error, for an unknown option with the nearest names."""
+    if not isinstance(error, click.NoSuchOption) or error.ctx is None:
+        return error.format_message()
+    from sentinel.config.renamed import new_name
 
-        known = {text for one in error.ctx.command.get_params(error.ctx) for text in one.opts}
-        new = new_name(error.option_name, known)
-        if new is not None:
-            return f"{error.option_name} was renamed to {new}"
-    return error.format_message()
+    params = error.ctx.command.get_params(error.ctx)
+    known = [text for one in params for text in (*one.opts, *one.secondary_opts)]
+    new = new_name(error.option_name, known)
+    if new is not None:
+        return f"{error.option_name} was renamed to {new}"
+    shown = [
+        text
+        for one in params
+        if isinstance(one, click.Option) and not one.hidden
+        for text in (*one.opts, *one.secondary_opts)
+    ]
+    what = f"`{error.ctx.command_path}` has no option {error.option_name}"
+    near = nearest(error.option_name, shown)
+    return f"{what}; did you mean {' or '.join(near)}?" if near else what
+
+
+def nearest(name: str, known: Sequence[str]) -> list[str]:
+    """Return at most three known options that are about as similar as the most similar one."""
+
+    def similarity(one: str) -> float:
+        return difflib.SequenceMatcher(None, name.lstrip("-"), one.lstrip("-")).ratio()
+
+    ranked = sorted(known, key=similarity, reverse=True)[:3]
+    least = max(_SIMILAR, similarity(ranked[0]) - _AS_SIMILAR) if ranked else 0.0
+    return [one for one in ranked if similarity(one) >= least]
 
 
 def run_command_line(arguments: Sequence[str]) -> int:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
 from sentinel.config.model import SETTINGS
+from sentinel.config.setting import Scope
 from sentinel.config.sources import Sources, find_file, gather
 from sentinel.errors import ConfigError
 
@@ -74,13 +75,25 @@ config_option = click.option(
 
 def settings(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add one option per setting and ``--config``; pass all given values as ``sources``."""
+    return settings_without()(function)
 
+
+def settings_without(*refused: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return the decorator :func:`settings` of a command that refuses some of the settings.
+
+    Args:
+        refused: The fields of Config that the help does not list.
+    """
+    return functools.partial(_add_settings, hidden=refused)
+
+
+def _add_settings(function: Callable[..., Any], hidden: Collection[str]) -> Callable[..., Any]:
     @functools.wraps(function)
     def gathered(*, config: str | None, **values: Any) -> Any:
         given = _taken(values)
         return function(sources=read_sources(given, config), **values)
 
-    return config_option(_with_flags(gathered))
+    return config_option(_with_flags(gathered, hidden=hidden))
 
 
 def read_sources(given: Mapping[str, str], config: str | None) -> Sources:
@@ -102,12 +115,29 @@ def read_sources(given: Mapping[str, str], config: str | None) -> Sources:
 
 def flags(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add one option per setting; pass the texts of the given ones by key as ``given``."""
+    return _with_flags(_passing_given(function), defaults=False)
 
+
+def changeable_flags(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add options as :func:`flags` does; the help lists those that a running daemon can change.
+
+    The others are options, too: the daemon says why it does not change them.
+    """
+    fixed = {setting.field for setting in SETTINGS if setting.scope is Scope.START}
+    return _with_flags(_passing_given(function), defaults=False, hidden=fixed)
+
+
+def flag_of(key: str) -> str:
+    """Return the flag of a setting."""
+    return next(setting.flag for setting in SETTINGS if setting.key == key)
+
+
+def _passing_given(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def taken(**values: Any) -> Any:
         return function(given=_taken(values), **values)
 
-    return _with_flags(taken, defaults=False)
+    return taken
 
 
 def _taken(values: dict[str, Any]) -> dict[str, str]:
@@ -121,7 +151,9 @@ def _taken(values: dict[str, Any]) -> dict[str, str]:
     return given
 
 
-def _with_flags(command: Callable[..., Any], *, defaults: bool = True) -> Callable[..., Any]:
+def _with_flags(
+    command: Callable[..., Any], *, defaults: bool = True, hidden: Collection[str] = ()
+) -> Callable[..., Any]:
     for setting in reversed(SETTINGS):
         default = f"  [default: {setting.default}]" if setting.default and defaults else ""
         command = click.option(
@@ -130,5 +162,6 @@ def _with_flags(command: Callable[..., Any], *, defaults: bool = True) -> Callab
             metavar=setting.form.metavar,
             multiple=setting.form.many,
             help=setting.help + default,
+            hidden=setting.field in hidden,
         )(command)
     return command

@@ -150,12 +150,11 @@ class Client(AllocationVerbs, HistoryVerbs):
         """
         return self._command("/v1/stop", {"wait_s": wait}, wait=wait)
 
-    def restart(self, settings: Mapping[str, str] | None = None) -> Outcome:
-        """Apply new settings, and occupy GPUs with them.
+    def restart(self, settings: Mapping[str, str | None] | None = None) -> Outcome:
+        """Change single settings, keep all others, and occupy GPUs; the file is reread.
 
         Args:
-            settings: Replacements for the daemon's flags, by key; ``None`` keeps the flags and
-                rereads the file.
+            settings: New values by key; ``None`` removes a flag.
 
         Raises:
             ConfigError: A setting is invalid; nothing has changed.

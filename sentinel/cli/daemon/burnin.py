@@ -29,7 +29,7 @@ from sentinel.cli.daemon.burnin_by_daemon import (
     status,
 )
 from sentinel.cli.daemon.run import account_of
-from sentinel.cli.setting_options import settings, simulate_option
+from sentinel.cli.setting_options import settings_without, simulate_option
 from sentinel.cli.thresholds_file import load_thresholds
 from sentinel.cli.verdict_command import VerdictGroup
 from sentinel.client import Client, connect
@@ -78,7 +78,9 @@ _SHOW_EVERY_S = 1.0
     "--thresholds", "limits", metavar="FILE", help="Replace limits by those of this TOML file."
 )
 @simulate_option("Use N simulated GPUs, for a host without GPUs.")
-@settings
+@settings_without(
+    "workload", "util", "util_tolerance", "util_every", "util_samples", "power", "duty"
+)
 def command(
     sources: Sources,
     simulate: int | None,
@@ -206,7 +208,7 @@ def _check_for_daemon(
     """
     gpus = len(daemon.status().gpus)
     if simulate not in {None, gpus}:
-        what = f"--simulate {simulate}: a daemon runs, and has {gpus} simulated GPUs"
+        what = f"--simulate: a daemon runs, and has {gpus} simulated GPUs, not {simulate}"
         raise ConfigError(what, f"Give --simulate {gpus} --gpus, or end it: sentinel shutdown")
     if resume is not None:
         what = "--resume: a daemon runs, and holds the GPUs"

@@ -11,6 +11,7 @@ from typing import TextIO, cast
 import click
 
 from sentinel.cli.event_format import text_lines, wants_colour
+from sentinel.cli.option_groups import GroupedOptions
 from sentinel.cli.setting_options import log_format, plan_option, settings, simulate_option
 from sentinel.config.model import Config
 from sentinel.config.sources import Sources, as_values, checked
@@ -36,7 +37,7 @@ with without_rich():  # only here: a program that embeds a supervisor may need r
     from sentinel.supervisor.event_log import Sink, json_lines
 
 
-@click.command("run")
+@click.command("run", cls=GroupedOptions)
 @simulate_option("Use N simulated GPUs, for a host without GPUs.")
 @settings
 @click.option("--list", "list_", is_flag=True, help="List the GPUs and exit.")

@@ -14,6 +14,7 @@ from sentinel.cli.client_options import wait_option
 from sentinel.cli.daemon.first_stressor import FirstStressor, NotProvedError, wait_for_stressor
 from sentinel.cli.daemon.run import check_before_start, with_plan
 from sentinel.cli.json_output import print_json
+from sentinel.cli.option_groups import GroupedOptions
 from sentinel.cli.setting_options import plan_option, settings, simulate_option
 from sentinel.client import connect
 from sentinel.config.model import SETTINGS
@@ -32,7 +33,7 @@ from sentinel.supervisor.single_instance import running
 START_TIMEOUT_S = 60.0
 
 
-@click.command("start")
+@click.command("start", cls=GroupedOptions)
 @simulate_option("Use N simulated GPUs, for a host without GPUs.")
 @settings
 @plan_option

@@ -12,7 +12,8 @@ import click
 
 from sentinel.cli.client_options import with_client
 from sentinel.cli.json_output import print_json
-from sentinel.cli.setting_options import config_option, flags, read_sources
+from sentinel.cli.option_groups import GroupedOptions
+from sentinel.cli.setting_options import config_option, flag_of, flags, read_sources
 from sentinel.client import Client
 from sentinel.config.build import Given, Override, build_config
 from sentinel.config.file_text import new_file_text
@@ -30,7 +31,7 @@ def command() -> None:
     """Show the settings with their sources, check a file, or write a new one."""
 
 
-@command.command("show")
+@command.command("show", cls=GroupedOptions)
 @click.option("--offline", is_flag=True, help="Show what a new daemon would take, with no request.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @config_option
@@ -53,7 +54,7 @@ def show(
         checked(sources)
         values, overrides, file = sources.given, sources.overrides, sources.file
     elif given or config is not None:
-        name = _flag(next(iter(given))) if given else "--config"
+        name = flag_of(next(iter(given))) if given else "--config"
         raise ConfigError(f"{name} is for --offline: a running daemon has its settings already")
     else:
         values, overrides = _running(client)
@@ -176,10 +177,6 @@ def joined_errors(errors: list[ConfigError]) -> ConfigError:
 
 def _home() -> Path:
     return Path(os.environ.get("HOME") or "/")
-
-
-def _flag(key: str) -> str:
-    return next(setting.flag for setting in SETTINGS if setting.key == key)
 
 
 # --- output ----------------------------------------------------------------------------------

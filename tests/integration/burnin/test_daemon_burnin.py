@@ -189,9 +189,13 @@ def test_an_end_before_time_has_a_report_of_what_was_done(daemon: Daemon, how: s
 @pytest.mark.parametrize(
     ("words", "code", "why"),
     [
-        (("--memory", "50%"), ExitCode.USAGE, "--memory: a daemon runs"),
+        (("--memory", "50%"), ExitCode.VERDICT_USAGE, "--memory: a daemon runs"),
         (("--gpus", "7"), ExitCode.NO_SUCH_GPU, "no GPU matches '7'"),
-        (("--simulate", "3"), ExitCode.USAGE, "--simulate 3: a daemon runs, and has 2 simulated"),
+        (
+            ("--simulate", "3"),
+            ExitCode.VERDICT_USAGE,
+            "--simulate: a daemon runs, and has 2 simulated",
+        ),
     ],
 )
 def test_what_a_daemon_cannot_do_is_refused_and_leaves_nothing(

@@ -146,7 +146,7 @@ def test_a_file_of_thresholds_is_applied_and_reported(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--what"], "No such option"),
+        (["--what"], "has no option --what"),
         (["extra"], "unexpected extra argument"),
         (["--json", "--nagios"], "exclude each other"),
         (["--gpus", "7"], "no GPU matches '7'"),
