@@ -122,9 +122,9 @@ def levels() -> str:
 
 def checks_of_a_moment() -> str:
     """Return the table of the checks of one moment."""
-    from sentinel.burnin.counter_checks import MOMENT_CHECKS, NODE_CHECKS
+    from sentinel.burnin.counter_checks import DAEMON_CHECKS, MOMENT_CHECKS, NODE_CHECKS
 
-    return _checks((*NODE_CHECKS, *MOMENT_CHECKS))
+    return _checks((*NODE_CHECKS, *MOMENT_CHECKS, *DAEMON_CHECKS))
 
 
 def checks_of_a_difference() -> str:
@@ -238,12 +238,30 @@ def config_schema() -> str:
     return json.dumps(json_schema(), indent=2) + "\n"
 
 
+def completion(shell: str) -> str:
+    """Return the completion for a shell."""
+    from sentinel.cli.manpage import completion_script
+
+    return completion_script(shell)
+
+
 #: The files that are generated as a whole.
 FILES: Mapping[str, Callable[[], str]] = {
     "sentinel.1": manual_page,
     "openapi.json": openapi,
     "config.schema.json": config_schema,
+    # Named as each shell looks for them.
+    "completion/sentinel": lambda: completion("bash"),
+    "completion/_sentinel": lambda: completion("zsh"),
+    "completion/sentinel.fish": lambda: completion("fish"),
 }
+
+
+def write(name: str) -> None:
+    """Write one of the generated files."""
+    path = DOCS / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(FILES[name]())
 
 
 def main() -> None:
@@ -252,7 +270,7 @@ def main() -> None:
     parser.add_argument("files", nargs="*", help=f"one of {', '.join(FILES)}")
     names = parser.parse_args().files
     for name in names or FILES:
-        (DOCS / name).write_text(FILES[name]())
+        write(name)
     if not names:
         for path in sorted(DOCS.glob("*.md")):
             text = path.read_text()

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from datetime import datetime
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from sentinel.burnin.history import LastVerdict, last_verdicts
-from sentinel.burnin.run_folder import RUNS
 from sentinel.burnin.verdict import Verdict
 from sentinel.cli.client_options import json_option, simulated_folder
 from sentinel.cli.json_output import print_json
@@ -19,6 +16,7 @@ from sentinel.client import Client, connect
 from sentinel.errors import ConfigError, ExitCode, SentinelError
 from sentinel.host import verified_store
 from sentinel.host.paths import find_state
+from sentinel.host.run_reports import LastVerdict, last_verdicts, report_paths
 from sentinel.protocol.api_types import GpuProof
 from sentinel.units import format_duration
 
@@ -32,6 +30,7 @@ class _Card:
     uuid: str
     index: int | None = None
     name: str | None = None
+    serial: str | None = None
     verified: GpuProof | None = None
     burnin: LastVerdict | None = None
 
@@ -48,20 +47,13 @@ def command(simulated: bool, as_json: bool) -> int:  # noqa: FBT001 - click's
     """
     folder = simulated_folder(chosen=simulated)
     state = find_state(folder)
-    proofs = _proofs(connect(simulated=folder), state / verified_store.NAME)
-    verdicts = last_verdicts(state / RUNS)
+    verdicts = last_verdicts(report_paths(state))
     cards = [
-        _Card(
-            uuid=uuid,
-            index=index,
-            name=name,
-            verified=proof,
-            burnin=verdicts.pop(uuid, None),
-        )
-        for uuid, (index, name, proof) in proofs.items()
+        replace(card, burnin=verdicts.pop(card.uuid, None))
+        for card in _proofs(connect(simulated=folder), state / verified_store.NAME)
     ]
     cards += [
-        _Card(uuid=uuid, name=one.model, index=one.index, burnin=one)
+        _Card(uuid=uuid, name=one.model, index=one.index, serial=one.serial, burnin=one)
         for uuid, one in verdicts.items()
     ]
     cards.sort(key=lambda card: (card.index is None, card.index, card.uuid))
@@ -74,7 +66,7 @@ def command(simulated: bool, as_json: bool) -> int:  # noqa: FBT001 - click's
     return int(ExitCode.FAIL if any(map(_is_suspect, cards)) else ExitCode.OK)
 
 
-def _proofs(client: Client, path: Path) -> dict[str, tuple[int, str, GpuProof | None]]:
+def _proofs(client: Client, path: Path) -> list[_Card]:
     """Join what a running daemon knows of its GPUs with what is stored of others.
 
     Raises:
@@ -87,20 +79,31 @@ def _proofs(client: Client, path: Path) -> dict[str, tuple[int, str, GpuProof | 
         if not current:
             raise
         stored = {}  # the daemon reports it
-    known = {uuid: one for uuid, one in current.items() if one[2] is not None or uuid not in stored}
-    return {**stored, **known}
+    known = {
+        uuid: one for uuid, one in current.items() if one.verified is not None or uuid not in stored
+    }
+    return list({**stored, **known}.values())
 
 
-def _from_daemon(client: Client) -> dict[str, tuple[int, str, GpuProof | None]]:
+def _from_daemon(client: Client) -> dict[str, _Card]:
     """Read what a running daemon knows; nothing without one."""
     try:
         gpus = client.status().gpus
     except SentinelError:
         return {}
-    return {gpu.uuid: (gpu.index, gpu.name, gpu.verified) for gpu in gpus}
+    return {
+        gpu.uuid: _Card(
+            uuid=gpu.uuid,
+            index=gpu.index,
+            name=gpu.name,
+            serial=gpu.serial,
+            verified=gpu.verified,
+        )
+        for gpu in gpus
+    }
 
 
-def _from_file(path: Path) -> dict[str, tuple[int, str, GpuProof | None]]:
+def _from_file(path: Path) -> dict[str, _Card]:
     """Read what the last daemon has stored.
 
     Raises:
@@ -113,7 +116,14 @@ def _from_file(path: Path) -> dict[str, tuple[int, str, GpuProof | None]]:
     except ValueError as error:
         raise ConfigError(f"{path} is no file of verified work: {error}") from None
     return {
-        uuid: (one.index, one.name, verified_store.proof_of(one)) for uuid, one in stored.items()
+        uuid: _Card(
+            uuid=uuid,
+            index=one.index,
+            name=one.name,
+            serial=one.serial,
+            verified=verified_store.proof_of(one),
+        )
+        for uuid, one in stored.items()
     }
 
 
@@ -130,6 +140,7 @@ def _plain(card: _Card) -> dict[str, Any]:
         "uuid": card.uuid,
         "index": card.index,
         "name": card.name,
+        "serial": card.serial,
         "verified": None if card.verified is None else asdict(card.verified),
         "burnin": None if card.burnin is None else asdict(card.burnin),
     }
@@ -142,7 +153,8 @@ def _print(cards: Sequence[_Card]) -> None:
         *("GPU", "NAME", "VERIFIED", "RESULTS", "WRONG", "FINDINGS", "LAST", "BY", "BURN-IN"),
     )
     rows = [_row(card) for card in cards]
-    print_table(header, rows, flexible=1, right=(0, 2, 3, 4, 5), styles={"FAIL": "bold red"})
+    failed = {row[-1]: "bold red" for row in rows if row[-1].startswith(Verdict.FAIL)}
+    print_table(header, rows, flexible=1, right=(0, 2, 3, 4, 5), styles=failed)
 
 
 def _hours(seconds: float) -> str:
@@ -157,7 +169,7 @@ def _row(card: _Card) -> tuple[str, ...]:
     if burnin is not None:
         verdict = f"{burnin.verdict} {burnin.plan}"
         if burnin.ended is not None:
-            verdict += f" {datetime.fromisoformat(burnin.ended):%Y-%m-%d}"
+            verdict += f" {burnin.ended:%Y-%m-%d}"
     first = ("" if card.index is None else str(card.index), card.name or card.uuid)
     if proof is None or proof.last is None:
         return (*first, "none", "", "", "", "", "", verdict)

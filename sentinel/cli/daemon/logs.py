@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 import click
 
 from sentinel.cli.client_options import address_options, simulated_folder
-from sentinel.cli.event_format import log_line, wants_colour
+from sentinel.cli.event_format import readable
 from sentinel.cli.log_follow import follow, last_lines
 from sentinel.client import connect
 from sentinel.errors import ConfigError, ExitCode, SentinelError
@@ -45,15 +44,6 @@ def command(
     for line in lines:
         click.echo(line)
     return int(ExitCode.OK)
-
-
-def readable(lines: Iterable[str]) -> Iterable[str]:
-    """Format the lines of a log for people."""
-    colour = wants_colour(sys.stdout)
-    for line in lines:
-        text = log_line(line, colour=colour)
-        if text is not None:
-            yield text
 
 
 def _log(socket: str | None, simulated: Path | None) -> Path:

@@ -10,9 +10,10 @@ from typing import TextIO, cast
 
 import click
 
-from sentinel.cli.event_format import text_lines, wants_colour
+from sentinel.cli.event_format import text_lines
 from sentinel.cli.option_groups import GroupedOptions
 from sentinel.cli.setting_options import log_format, plan_option, settings, simulate_option
+from sentinel.cli.terminal import wants_colour
 from sentinel.config.model import Config
 from sentinel.config.sources import Sources, as_values, checked
 from sentinel.errors import ConfigError, ExitCode

@@ -68,8 +68,9 @@ def show(
 
 @command.command("check")
 @click.argument("file", metavar="[FILE]", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @config_option
-def check(file: str | None, config: str | None) -> int:
+def check(file: str | None, config: str | None, as_json: bool) -> int:  # noqa: FBT001 - click's
     """Check a file, by default the one that `run` would read; report everything that is wrong.
 
     Workloads with options are imported by another process, as before a start. Exit code 2 if `run`
@@ -87,6 +88,9 @@ def check(file: str | None, config: str | None) -> int:
     if errors:
         raise joined_errors(errors)
     count = len(sources.given) + sum(len(override.given) for override in sources.overrides)
+    if as_json:
+        print_json({"file": path, "settings": count})
+        return int(ExitCode.OK)
     click.echo(f"{path}: {count} setting{'' if count == 1 else 's'}, all valid")
     return int(ExitCode.OK)
 
