@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from sentinel.cli import value_completion
 from sentinel.config.model import SETTINGS
 from sentinel.config.setting import Scope
 from sentinel.config.sources import Sources, find_file, gather
@@ -45,6 +46,7 @@ def check_range(flag: str, value: int, least: int, most: int) -> None:
 plan_option = click.option(
     "--plan",
     metavar="LEVEL|FILE",
+    shell_complete=value_completion.plans,
     help="Go through this burn-in plan again and again, instead of one workload.",
 )
 
@@ -165,6 +167,7 @@ def _with_flags(
             setting.field,
             metavar=setting.form.metavar,
             multiple=setting.form.many,
+            shell_complete=value_completion.of_setting(setting.key, setting.form.metavar),
             help=setting.help + default,
             hidden=setting.field in hidden,
         )(command)

@@ -10,6 +10,7 @@ import click
 from sentinel.cli.client_options import address_options, simulated_folder
 from sentinel.cli.event_format import readable
 from sentinel.cli.log_follow import follow, last_lines
+from sentinel.cli.terminal import color_option
 from sentinel.client import connect
 from sentinel.errors import ConfigError, ExitCode, SentinelError
 from sentinel.host.paths import find_log
@@ -28,6 +29,7 @@ from sentinel.host.paths import find_log
     help="Number of lines to show first.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the JSON lines of the file.")
+@color_option
 @address_options
 def command(
     following: bool,  # noqa: FBT001 - click's
@@ -42,7 +44,7 @@ def command(
     if not as_json:
         lines = readable(lines)
     for line in lines:
-        click.echo(line)
+        print(line, flush=True)
     return int(ExitCode.OK)
 
 
