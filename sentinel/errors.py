@@ -84,6 +84,11 @@ class ConfigError(SentinelError):
     code = "invalid"
 
 
+def raise_error(error: ConfigError) -> None:
+    """Raise an error: how an error is reported where the first one ends the work."""
+    raise error
+
+
 class WorkloadError(ConfigError):
     """The named object is not a workload: it cannot be imported or called as one."""
 

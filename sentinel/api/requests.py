@@ -75,10 +75,10 @@ class ResumeRequest(RequestModel):
 class RestartRequest(RequestModel):
     """Apply new settings, and occupy GPUs with them."""
 
-    settings: dict[str, SettingText] | None = Field(
+    settings: dict[str, SettingText | None] | None = Field(
         default=None,
         max_length=256,
-        description="Flags by the key of their setting; they replace all flags.",
+        description="Flags by the key of their setting; null removes a flag, and others stay.",
     )
 
 

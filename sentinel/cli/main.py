@@ -38,7 +38,7 @@ SECTIONS = {
         ),
         "restart": (
             "sentinel.cli.daemon.control:restart",
-            "Replace the settings and start all stressors again.",
+            "Change settings, and enable occupying.",
         ),
         "reload": ("sentinel.cli.daemon.control:reload_", "Read the settings again."),
         "shutdown": (
@@ -72,7 +72,7 @@ SECTIONS = {
         "mcp": ("sentinel.cli.tools.mcp", "Serve tools for agents (Model Context Protocol)."),
     },
     "Configuration and tests": {
-        "config": ("sentinel.cli.tools.config", "Show the settings, or check a file."),
+        "config": ("sentinel.cli.tools.config", "Show the settings, check a file, or write one."),
         "doctor": ("sentinel.cli.tools.doctor", "Check whether sentinel can run on this host."),
         "check": (
             "sentinel.cli.tools.check",
@@ -133,7 +133,7 @@ class _Commands(click.Group):
             import difflib  # slow to import
 
             near = difflib.get_close_matches(args[0], COMMANDS, n=1)
-            hint = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(COMMANDS)}"
+            hint = f"; did you mean {near[0]}?" if near else "; `sentinel --help` lists all"
             raise failures.UnknownCommandError(
                 f"there is no command {args[0]!r}{hint}", tuple(COMMANDS)
             )

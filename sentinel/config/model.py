@@ -258,10 +258,7 @@ class Config(NotifySettings, AccessSettings):
         flag="--budget",
     )
     keep_unallocated: int = gpu_setting(
-        "Memory of each GPU that is never allocated.",
-        _SIZE,
-        "512MiB",
-        key="budget.keep_unallocated",
+        "GPU memory that is never allocated.", _SIZE, "512MiB", key="budget.keep_unallocated"
     )
 
     # --- how many GPUs, and when -------------------------------------------------------------

@@ -36,6 +36,8 @@ class Form(Generic[T]):
     #: Whether a value names code or a file, which only the daemon's own user and root may set over
     #: the API.
     trusted: bool = False
+    #: The allowed words, if they are few.
+    words: tuple[str, ...] = ()
 
     def within(self, least: str, most: str) -> Form[T]:
         """Return this form with limits."""

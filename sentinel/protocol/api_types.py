@@ -7,6 +7,7 @@ field's metadata goes into the OpenAPI document.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -338,8 +339,8 @@ class SettingValue(ResponseType):
 class Settings(ResponseModel):
     """All settings by key, and the overrides for single GPUs by selector."""
 
-    settings: dict[str, SettingValue]
-    gpus: dict[str, dict[str, SettingValue]]
+    settings: Mapping[str, SettingValue]
+    gpus: Mapping[str, Mapping[str, SettingValue]]
 
 
 # --- results of commands ---------------------------------------------------------------------

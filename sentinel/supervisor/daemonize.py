@@ -215,6 +215,11 @@ def _memory_file() -> IO[bytes]:
     return open(os.memfd_create(_OUTPUT_NAME), "w+b")  # noqa: PTH123 - it has no path
 
 
+def last_reason(places: Places) -> str:
+    """Find why the last daemon stopped in the end of its log, or return an empty text."""
+    return _reason(_last_of(places.log, 0))
+
+
 def _size(path: Path) -> int:
     """Read the size of a file in bytes, or 0 if it is missing."""
     with contextlib.suppress(OSError):

@@ -30,13 +30,20 @@ from sentinel.cli.daemon.burnin_by_daemon import (
     record,
     status,
 )
-from sentinel.cli.setting_options import settings, simulate_option
+from sentinel.cli.daemon.run import account_of
+from sentinel.cli.setting_options import settings_without, simulate_option
 from sentinel.cli.terminal import color_option
 from sentinel.cli.thresholds_file import load_thresholds
 from sentinel.cli.verdict_command import VerdictGroup
 from sentinel.client import Client, connect
+from sentinel.config.model import Config
 from sentinel.config.plan import Plan
 from sentinel.config.sources import Sources, checked
+from sentinel.diagnostics.workload_check import (
+    check_workloads,
+    is_registered,
+    workloads_of_plan,
+)
 from sentinel.errors import AccessDeniedError, ConfigError, ExitCode, NotRunningError
 from sentinel.host import simulation
 from sentinel.host.paths import places
@@ -76,7 +83,9 @@ _SHOW_EVERY_S = 1.0
     "--thresholds", "limits", metavar="FILE", help="Replace limits by those of this TOML file."
 )
 @simulate_option("Use N simulated GPUs, for a host without GPUs.")
-@settings
+@settings_without(
+    "workload", "util", "util_tolerance", "util_every", "util_samples", "power", "duty"
+)
 def command(
     sources: Sources,
     simulate: int | None,
@@ -115,6 +124,7 @@ def command(
     if slowed:
         raise click.UsageError(f"{slowed[0]} is set: a burn-in runs at full speed")
     daemon = _daemon(simulated)
+    _check_workloads(plan, file, config, sources, by_daemon=daemon is not None)
     if daemon is not None:
         _check_for_daemon(daemon, sources, simulate)
         order = Order(
@@ -139,6 +149,20 @@ def command(
 
 for _one in (status, attach, cancel, record):
     command.add_command(_one)
+
+
+def _check_workloads(
+    plan: Plan | None, file: Path | None, config: Config, sources: Sources, *, by_daemon: bool
+) -> None:
+    """Check the workloads of a plan of the user's own; those of the levels are tested.
+
+    A daemon may find modules in other places, but what is registered in the same.
+    """
+    if plan is None or file is None:
+        return
+    named = workloads_of_plan(plan, f"--plan {file}")
+    here = [one for one in named if not by_daemon or is_registered(one.text)]
+    check_workloads(here, account_of(config, sources))
 
 
 def _check_usage(
@@ -224,7 +248,7 @@ def _check_for_daemon(daemon: Client, sources: Sources, simulate: int | None) ->
     """
     gpus = len(daemon.status().gpus)
     if simulate not in {None, gpus}:
-        what = f"--simulate {simulate}: a daemon runs, and has {gpus} simulated GPUs"
+        what = f"--simulate: a daemon runs, and has {gpus} simulated GPUs, not {simulate}"
         raise ConfigError(what, f"Give --simulate {gpus} --gpus, or end it: sentinel shutdown")
     for given in sources.given.values():
         if given.source.startswith("--") and given.source != "--gpus":

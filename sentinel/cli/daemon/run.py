@@ -11,6 +11,7 @@ from typing import TextIO, cast
 import click
 
 from sentinel.cli.event_format import text_lines
+from sentinel.cli.option_groups import GroupedOptions
 from sentinel.cli.setting_options import log_format, plan_option, settings, simulate_option
 from sentinel.cli.terminal import color_option, wants_colour
 from sentinel.config.model import Config
@@ -20,17 +21,24 @@ from sentinel.host import simulation
 from sentinel.host.import_stubs import without_rich
 from sentinel.host.log_file import RotatingLog
 from sentinel.host.paths import places, prepare
+from sentinel.host.unprivileged import look_up
 from sentinel.protocol.gpu import Gpu
+from sentinel.protocol.stressor import Account
 
 with without_rich():  # only here: a program that embeds a supervisor may need rich
     from sentinel.cli import survey_format
     from sentinel.diagnostics import survey
+    from sentinel.diagnostics.workload_check import (
+        check_workloads,
+        workloads_of,
+        workloads_of_plan,
+    )
     from sentinel.supervisor import bootstrap
     from sentinel.supervisor.discovery import Options, Serve
     from sentinel.supervisor.event_log import Sink, json_lines
 
 
-@click.command("run")
+@click.command("run", cls=GroupedOptions)
 @simulate_option("Use N simulated GPUs, for a host without GPUs.")
 @settings
 @click.option("--list", "list_", is_flag=True, help="List the GPUs and exit.")
@@ -64,6 +72,8 @@ def command(
     if flags["once"]:
         survey_format.print_survey(survey.survey(options), text=text, explain=explain)
         return int(ExitCode.OK)
+    if not flags["daemon"]:  # `sentinel start` has done it
+        check_before_start(config, sources, plan)
     # A dry run occupies nothing: it needs no control, and must leave the socket to a daemon.
     if flags["no_api"] or (dry_run and not monitor):
         return int(bootstrap.supervise(options, _sink_for(sys.stdout, text=text)))
@@ -94,6 +104,38 @@ def with_plan(config: Config, plan: str, sources: Sources) -> Config:
         raise ConfigError("--workload cannot be combined with --plan, which names the workloads")
     chosen = find_plan(plan)
     return replace(config, plan=chosen, repeat=True, workload=chosen.phases[0].workload)
+
+
+def check_before_start(config: Config, sources: Sources, plan: str | None) -> None:
+    """Check the workloads of the settings, or those of a plan, with their options.
+
+    Args:
+        config: The settings.
+        sources: Where they come from.
+        plan: A level or a file, instead of the workloads of the settings.
+
+    Raises:
+        ConfigError: At least one cannot be used.
+    """
+    named = [*workloads_of(sources.given, sources.overrides)]
+    if plan is not None:
+        from sentinel.burnin.levels import LEVELS, find_plan
+
+        # The plans of the levels are tested with the workloads.
+        chosen = find_plan(plan)
+        named = [] if plan in LEVELS else [*workloads_of_plan(chosen, f"--plan {plan}")]
+    check_workloads(named, account_of(config, sources))
+
+
+def account_of(config: Config, sources: Sources) -> Account | None:
+    """Return the user of the stressors if it is another one, and this process can become it.
+
+    Raises:
+        ConfigError: There is no such user, or it is root.
+    """
+    if config.stressor_user is None or os.getuid() != 0:
+        return None
+    return look_up(config.stressor_user, sources.given["stressor.user"].source)
 
 
 def _serve(sources: Sources, simulate: int | None, *, detached: bool) -> Serve:

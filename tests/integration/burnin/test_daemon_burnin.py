@@ -241,9 +241,13 @@ def test_the_daemon_goes_on_with_a_run_that_was_cut(daemon: Daemon) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "why"),
     [
-        (("--memory", "50%"), ExitCode.USAGE, "--memory: a daemon runs"),
+        (("--memory", "50%"), ExitCode.VERDICT_USAGE, "--memory: a daemon runs"),
         (("--gpus", "7"), ExitCode.NO_SUCH_GPU, "no GPU matches '7'"),
-        (("--simulate", "3"), ExitCode.USAGE, "--simulate 3: a daemon runs, and has 2 simulated"),
+        (
+            ("--simulate", "3"),
+            ExitCode.VERDICT_USAGE,
+            "--simulate: a daemon runs, and has 2 simulated",
+        ),
     ],
 )
 def test_what_a_daemon_cannot_do_is_refused_and_leaves_nothing(

@@ -156,6 +156,18 @@ def test_the_events_of_several_gpus_are_one_list_in_the_order_of_time(
             "POST /v1/restart",
             {"settings": {"gpus": "0,1", "util.target": "50%"}},
         ),
+        (
+            ["restart", "--unset", "util,--memory", "--unset", "power", "--chunk", "1GiB"],
+            "POST /v1/restart",
+            {
+                "settings": {
+                    "util.target": None,
+                    "memory.target": None,
+                    "power": None,
+                    "memory.chunk": "1GiB",
+                }
+            },
+        ),
         (["shutdown", "--wait", "0"], "POST /v1/shutdown", {}),
         (["pause"], "POST /v1/pause", {"wait_s": 30}),
         (
@@ -236,6 +248,9 @@ def test_a_rejection_is_printed_to_standard_error(
             ["restart", "--temp-critical", "90"],
             "--temp-critical was renamed to --temp-overheating-f",
         ),
+        (["restart", "--unset", "utl"], "--unset: there is no changeable setting 'utl'"),
+        (["restart", "--unset", "tcp"], "--unset: there is no changeable setting 'tcp'"),
+        (["restart", "--unset", "util", "--util", "9%"], "--util is given and removed by --unset"),
         (["reserve", "--count", "0"], "Invalid value for '--count'"),
     ],
 )

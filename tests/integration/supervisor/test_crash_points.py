@@ -489,7 +489,9 @@ SCENARIOS: Mapping[str, tuple[Scenario, ...]] = {
     ),
     "failures": (
         Scenario(
-            ("stressor.fatal",), fail_for_ever, flags=("--workload", "bad_workloads:not_callable")
+            ("stressor.fatal",),
+            fail_for_ever,
+            flags=("--workload", "bad_workloads:refuses_its_gpu"),
         ),
         Scenario(
             ("stressor.finding", "stressor.failed"),
