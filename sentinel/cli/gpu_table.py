@@ -102,7 +102,7 @@ def notes(status: Status) -> Iterator[str]:
         if word == "paused" and gpu.until_s is not None:
             yield f"GPU {gpu.index}: paused for another {format_duration(gpu.until_s)}"
         if gpu.health in {"throttled", "critical"}:
-            yield f"GPU {gpu.index}: {gpu.health}, {gpu.multiplier:.0%} of its speed permitted"
+            yield f"GPU {gpu.index}: {health(gpu)}"
         if gpu.read_s is not None and gpu.read_s > 5:  # noqa: PLR2004 - stale_after
             yield f"GPU {gpu.index}: last read {format_duration(gpu.read_s)} ago"
     for one in status.reservations:
@@ -123,6 +123,13 @@ def _burnin(progress: BurninProgress) -> str:
     left = format_duration(round(progress.left_s))
     text = f"{progress.plan}, {progress.number} of {progress.phases}: {progress.phase}"
     return f"{text}, {left} of work left{f', {progress.waiting}' if progress.waiting else ''}"
+
+
+def health(gpu: GpuStatus) -> str:
+    """Format the health of a GPU with its cause, and what it permits if that is not all."""
+    cause = "" if gpu.health_cause is None else f" because of its {gpu.health_cause}"
+    limit = f", {gpu.multiplier:.0%} of its speed permitted" if gpu.multiplier < 1 else ""
+    return f"{gpu.health or 'unknown'}{cause}{limit}"
 
 
 def rate(gpu: GpuStatus) -> str:

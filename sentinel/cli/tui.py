@@ -191,6 +191,7 @@ class Live(App[None]):
             lines = [
                 f"GPU {gpu.index}  {gpu.name}  {gpu.uuid}",
                 f"{gpu.reason}{f'; {gpu.note}' if gpu.note else ''}",
+                f"health {gpu_table.health(gpu)}",
                 f"load   {gpu_table.graph(samples.load, 1.0)}",
                 f"memory {gpu_table.graph(samples.memory, 1.0)}",
                 f"power  {gpu_table.graph(samples.power, most)} of {most:.0f}W",

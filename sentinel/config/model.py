@@ -219,19 +219,22 @@ class Config:
         key="throttle.temp_critical",
     )
     memory_optimal: float = gpu_setting(
-        "From this share of memory used by foreign processes on, health is NORMAL at best.",
+        "From this share of memory used by foreign processes on, health is NORMAL at best;"
+        " only with `--throttle full`.",
         _SHARE,
         "70%",
         key="throttle.memory_optimal",
     )
     memory_normal: float = gpu_setting(
-        "From this share of memory used by foreign processes on, health is THROTTLED.",
+        "From this share of memory used by foreign processes on, health is THROTTLED;"
+        " only with `--throttle full`.",
         _SHARE,
         "85%",
         key="throttle.memory_normal",
     )
     memory_critical: float = gpu_setting(
-        "Above this share of memory used by foreign processes, health is CRITICAL.",
+        "Above this share of memory used by foreign processes, health is CRITICAL;"
+        " only with `--throttle full`.",
         _SHARE,
         "95%",
         key="throttle.memory_critical",

@@ -181,19 +181,25 @@ def status(*gpus: GpuStatus, **daemon: Any) -> Status:
 
 
 @pytest.mark.parametrize(
-    ("health", "multiplier", "lines"),
+    ("health", "cause", "multiplier", "lines"),
     [
-        ("normal", 0.8, []),
-        ("throttled", 0.5, ["GPU 0: throttled, 50% of its speed permitted"]),
-        ("critical", 0.0, ["GPU 0: critical, 0% of its speed permitted"]),
-        (None, 0.0, []),
+        ("normal", "temperature", 0.8, []),
+        (
+            "throttled",
+            "temperature",
+            0.5,
+            ["GPU 0: throttled because of its temperature, 50% of its speed permitted"],
+        ),
+        ("critical", "memory", 1.0, ["GPU 0: critical because of its memory"]),
+        ("critical", "hardware", 1.0, ["GPU 0: critical because of its hardware"]),
+        (None, None, 0.0, []),
     ],
 )
 def test_a_gpu_in_bad_health_has_its_own_line(
-    health: str | None, multiplier: float, lines: list[str]
+    health: str | None, cause: str | None, multiplier: float, lines: list[str]
 ) -> None:
-    hot = gpu(health=health, multiplier=multiplier)
-    assert [line for line in gpu_table.notes(status(hot)) if "speed" in line] == lines
+    hot = gpu(health=health, health_cause=cause, multiplier=multiplier)
+    assert [line for line in gpu_table.notes(status(hot)) if "because" in line] == lines
 
 
 def test_details_that_do_not_fit_into_a_row_are_below_the_table() -> None:
