@@ -83,7 +83,8 @@ def facts(status: Status, now: datetime) -> Iterator[str]:
     yield f"{daemon.phase}{ending}  {daemon.workload}{driver}"
     yield f"pid {daemon.pid} for {running}, version {daemon.version}"
     yield f"socket {daemon.socket}"
-    yield f"log {daemon.log or 'on the standard output of the daemon'}"
+    kept = "on the standard output of the daemon" if daemon.journal is None else "in the journal"
+    yield f"log {daemon.log or kept}"
     if daemon.age_s is not None and daemon.age_s > 5:  # noqa: PLR2004 - as /v1/health has it
         yield f"STALE: the last update by the supervisor is {format_duration(daemon.age_s)} old"
 

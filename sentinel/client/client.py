@@ -15,7 +15,7 @@ from sentinel.client.requester import decode
 from sentinel.client.transport import Address, exit_check
 from sentinel.client.types import Status
 from sentinel.errors import ConfigError, ServiceError, TimedOutError
-from sentinel.host.paths import find_socket
+from sentinel.host.daemon_lookup import find_socket
 from sentinel.protocol.api_types import (
     BurninInfo,
     BurninStarted,

@@ -35,7 +35,7 @@ from sentinel.client import Client, connect
 from sentinel.config.sources import Sources, checked
 from sentinel.errors import AccessDeniedError, ConfigError, ExitCode, NotRunningError
 from sentinel.host import simulation
-from sentinel.host.paths import places
+from sentinel.host.paths import SIMULATED, places
 from sentinel.supervisor.bootstrap import leave
 from sentinel.supervisor.discovery import Options
 
@@ -122,7 +122,7 @@ def command(
             gpus=_selected(sources),
             fail_fast=flags["fail_fast"],
             thresholds=limits,
-            simulated=simulated is not None,
+            socket=daemon.address.socket,
         )
         return follow_new_run(daemon, order, as_json=flags["as_json"])
     screen = Screen(sys.stderr if flags["as_json"] else sys.stdout)
@@ -163,8 +163,14 @@ for _one in (status, attach, cancel, record):
 
 
 def _daemon(simulated: Path | None) -> Client | None:
-    """Return the client of the daemon, or None if none runs for this user."""
-    client = connect(simulated=simulated)
+    """Return the client of the daemon with these GPUs, or None if none runs for this user.
+
+    Without simulated GPUs, it is the daemon of the default paths: one with simulated GPUs cannot
+    burn real ones in.
+    """
+    chosen = os.environ.get(SIMULATED)
+    folder = simulated or (Path(chosen) if chosen else None)
+    client = connect(places(os.environ, os.getuid(), folder).socket)
     try:
         client.status()
     except (NotRunningError, AccessDeniedError):

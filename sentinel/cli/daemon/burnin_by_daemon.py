@@ -33,7 +33,7 @@ from sentinel.cli.log_follow import follow
 from sentinel.cli.thresholds_file import load_thresholds
 from sentinel.client import Client, connect
 from sentinel.errors import ConfigError, ExitCode, SentinelError
-from sentinel.host.paths import find_state
+from sentinel.host.daemon_lookup import find_state
 from sentinel.protocol.api_types import GpuStatus
 
 #: All lines of a file of events, which has fewer.
@@ -51,12 +51,12 @@ class Order:
     folder: RunFolder
     #: The plan as TOML.
     text: str
+    #: The socket of the daemon.
+    socket: str
     gpus: tuple[str, ...] = ()
     fail_fast: bool = False
     #: The file of thresholds, or None.
     thresholds: str | None = None
-    #: Whether the daemon has simulated GPUs.
-    simulated: bool = False
 
 
 class _RefusedError(SentinelError):
@@ -162,7 +162,7 @@ def record() -> int:
             write_reports(folder, run)
             verdicts.append(run.verdict)
 
-        client = connect(simulated=simulated_folder(chosen=order.simulated))
+        client = connect(order.socket)
         record_run(
             client,
             folder,

@@ -18,7 +18,7 @@ from sentinel.cli.json_output import print_json
 from sentinel.client import Client, connect
 from sentinel.errors import ConfigError, ExitCode, SentinelError
 from sentinel.host import verified_store
-from sentinel.host.paths import find_state
+from sentinel.host.daemon_lookup import find_state
 from sentinel.protocol.api_types import GpuProof
 from sentinel.units import format_duration
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import TextIO, cast
 
 import click
+from click.core import ParameterSource
 
 from sentinel.cli.event_format import text_lines, wants_colour
 from sentinel.cli.setting_options import log_format, plan_option, settings, simulate_option
@@ -17,12 +20,14 @@ from sentinel.config.sources import Sources, as_values, checked
 from sentinel.errors import ConfigError, ExitCode
 from sentinel.host import simulation
 from sentinel.host.import_stubs import without_rich
+from sentinel.host.journal import Journal, gets_stream, match_of_this_run
 from sentinel.host.log_file import RotatingLog
 from sentinel.host.paths import places, prepare
 from sentinel.protocol.gpu import Gpu
 
 with without_rich():  # only here: a program that embeds a supervisor may need rich
     from sentinel.cli import survey_format
+    from sentinel.cli.journal_sink import journal_sink
     from sentinel.diagnostics import survey
     from sentinel.supervisor import bootstrap
     from sentinel.supervisor.discovery import Options, Serve
@@ -66,6 +71,11 @@ def command(
     if flags["no_api"] or (dry_run and not monitor):
         return int(bootstrap.supervise(options, _sink_for(sys.stdout, text=text)))
     serve = _serve(sources, simulate, detached=flags["daemon"])
+    if _goes_to_journal(detached=serve.detached):
+        serve = replace(serve, journal=match_of_this_run(os.environ))
+        with closing(Journal()) as journal:
+            options = replace(options, serve=serve)
+            return int(bootstrap.supervise(options, partial(journal_sink, journal)))
     options = replace(options, serve=serve)
     if not serve.detached:
         return int(bootstrap.supervise(options, _sink_for(sys.stdout, text=text)))
@@ -92,6 +102,15 @@ def with_plan(config: Config, plan: str, sources: Sources) -> Config:
         raise ConfigError("--workload cannot be combined with --plan, which names the workloads")
     chosen = find_plan(plan)
     return replace(config, plan=chosen, repeat=True, workload=chosen.phases[0].workload)
+
+
+def _goes_to_journal(*, detached: bool) -> bool:
+    """Check whether events go to the journal: in a unit of systemd, unless a format is given."""
+    if not detached:
+        given = click.get_current_context().get_parameter_source("text")
+        if given is not ParameterSource.DEFAULT:
+            return False
+    return gets_stream(2 if detached else 1, os.environ)
 
 
 def _serve(sources: Sources, simulate: int | None, *, detached: bool) -> Serve:

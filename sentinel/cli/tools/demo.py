@@ -33,7 +33,8 @@ def command() -> int:
         flags = ["--simulate", "2", "--rearm", "2s"]
         text = ["--log-format", "text"]
         _print(f"$ python -m sentinel {' '.join(flags)}")
-        often = ["--status-every", "8s"]
+        # Without a socket: no command of this user should take it for a daemon.
+        often = ["--status-every", "8s", "--no-api"]
         with subprocess.Popen([*base, "run", *flags, *often, *text], env=environment) as sentinel:
             _show_occupied(Path(folder), sentinel)
             job = ["simulate-job", "--gpu", "0", "--memory", "97%", "--for", f"{SHOW_S:g}s"]

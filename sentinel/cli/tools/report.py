@@ -17,7 +17,7 @@ from sentinel.burnin.verdict import EXIT_CODES
 from sentinel.cli.thresholds_file import load_thresholds
 from sentinel.cli.verdict_command import VerdictCommand
 from sentinel.errors import ConfigError, ExitCode
-from sentinel.host.paths import find_state
+from sentinel.host.daemon_lookup import find_state
 from sentinel.supervisor.bootstrap import leave
 
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import psutil
 import pytest
 
-from sentinel.host.procfs import ancestors_of, own_stat, read_stat
+from sentinel.host.procfs import ancestors_of, boot_id, own_stat, read_stat
 
 #: Sets the process name to its argument, prints "named", and waits for the end of its input.
 NAMED = """
@@ -105,3 +105,7 @@ def test_the_ancestors_of_a_process_are_known_up_to_init() -> None:
     assert found[0] == os.getppid()
     assert 1 not in found
     assert len(set(found)) == len(found)
+
+
+def test_each_boot_has_an_id() -> None:
+    assert boot_id() == boot_id() != ""
