@@ -17,7 +17,7 @@ from sentinel.errors import SentinelError
 #: shows every state.
 FLAGS = (
     *("--throttle", "full"),
-    *("--temp-optimal", "50", "--temp-normal", "56", "--temp-throttle", "60"),
+    *("--temp-normal-from", "50", "--temp-throttled-from", "56", "--temp-critical-from", "60"),
     *("--cooldown", "8s", "--critical-pause", "12s", "--rearm", "300ms"),
 )
 #: The sampling interval.

@@ -121,9 +121,9 @@ def levels() -> str:
 
 def checks_of_a_moment() -> str:
     """Return the table of the checks of one moment."""
-    from sentinel.burnin.counter_checks import MOMENT_CHECKS, NODE_CHECKS
+    from sentinel.burnin.counter_checks import DAEMON_CHECKS, MOMENT_CHECKS, NODE_CHECKS
 
-    return _checks((*NODE_CHECKS, *MOMENT_CHECKS))
+    return _checks((*NODE_CHECKS, *MOMENT_CHECKS, *DAEMON_CHECKS))
 
 
 def checks_of_a_difference() -> str:

@@ -28,7 +28,7 @@ names=$kept/$SLURM_JOB_ID
 
 # Reserves GPU,... and writes down the reservation's name for the epilog.
 take() {
-    said=$("$sentinel" reserve --gpu "$1" --for "$longest" --wait "$wait" \
+    said=$("$sentinel" reserve --gpus "$1" --for "$longest" --wait "$wait" \
         --reason "Slurm job $SLURM_JOB_ID" --json)
     result=$?
     [ "$result" -ne 0 ] ||

@@ -1,6 +1,6 @@
 """Keep a GPU warm between two steps of a script, and yield it to any other process.
 
-python hold.py --gpu 0                 # on a real GPU
+python hold.py --gpus 0                # on a real GPU
 python hold.py --simulate 1            # without one
 """
 
@@ -15,12 +15,12 @@ import sentinel
 def main() -> None:
     """Hold a GPU for some seconds and print the outcome."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--gpu", default="0", help="index, UUID or PCI address")
+    parser.add_argument("--gpus", default="0", metavar="GPU", help="index, UUID or PCI address")
     parser.add_argument("--simulate", type=int, help="pretend so many GPUs")
     parser.add_argument("--seconds", type=float, default=2.0, help="how long to hold it")
     given = parser.parse_args()
     with sentinel.hold(
-        gpus=[given.gpu], memory="50%", workload="hold", simulate=given.simulate
+        gpus=[given.gpus], memory="50%", workload="hold", simulate=given.simulate
     ) as held:
         (gpu,) = held.wait_held().gpus
         print(f"GPU {gpu.index} ({gpu.name}) is held: {(gpu.held or 0) / 2**30:.1f} GiB")

@@ -22,7 +22,7 @@ def work(job: int, size: int) -> None:
 def main() -> None:
     """Run a few jobs: slower on a warm GPU, and none while it is too hot."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--gpu", default="0", help="index, UUID or PCI address")
+    parser.add_argument("--gpus", default="0", metavar="GPU", help="index, UUID or PCI address")
     parser.add_argument("--simulate", type=int, help="simulate so many GPUs, if no daemon runs")
     parser.add_argument("--jobs", type=int, default=4, help="how many")
     parser.add_argument("--batch", type=int, default=32, help="the size of a batch at full speed")
@@ -38,10 +38,10 @@ def main() -> None:
             print(f"GPU {gpu.index}: {before} -> {now} at {gpu.temperature_c} C")
 
         monitor.start()
-        with monitor.allocation("monitor-example", "1GiB", given.gpu) as memory:
+        with monitor.allocation("monitor-example", "1GiB", given.gpus) as memory:
             print(f"{memory.size / 2**30:.0f} GiB of GPU {memory.index} are allocated")
             for job in range(given.jobs):
-                while (speed := monitor.speed_multiplier(given.gpu)) == 0:
+                while (speed := monitor.speed_multiplier(given.gpus)) == 0:
                     time.sleep(1)  # too hot, or unknown: it recovers by itself
                 work(job, max(1, int(given.batch * speed)))
         print(f"done, {monitor.errors} errors in callbacks")

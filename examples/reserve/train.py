@@ -1,6 +1,6 @@
 """Train on GPUs that the sentinel daemon of this host reserves.
 
-python train.py --gpus 2
+python train.py --count 2
 
 Without a daemon it uses the GPUs in CUDA_VISIBLE_DEVICES, as usual.
 """
@@ -36,9 +36,9 @@ def reserved(count: int, reason: str) -> Iterator[None]:
 def main() -> None:
     """Print the GPUs to train on."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--gpus", type=int, default=1, help="how many")
+    parser.add_argument("--count", type=int, default=1, help="how many")
     given = parser.parse_args()
-    with reserved(given.gpus, "a training run"):
+    with reserved(given.count, "a training run"):
         # CUDA reads the variable when it starts, so import torch here, not above.
         print("training on", os.environ.get("CUDA_VISIBLE_DEVICES", "all there is"), flush=True)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -104,6 +104,13 @@ class BurninRequest(RequestModel):
     )
     bound: bool = Field(
         default=False, description="End it with the calling process; Unix socket only."
+    )
+    done: dict[str, dict[str, Any]] = Field(
+        default_factory=dict,
+        max_length=128,
+        description="What GPUs have done of the plan before, by UUID; the others begin it. Each has"
+        " `phase`, the number of the first phase that is not over, from 0, and `work`, the fields"
+        " of the event `burnin.phase_ended` about that phase.",
     )
 
 

@@ -50,6 +50,9 @@ class Evidence:
     seconds: float | None = None
     #: All GPUs of the node, at the time of ``before``.
     node: tuple[Counters, ...] = ()
+    #: The wrong results and the findings of a running daemon and of those before it; None if none
+    #: runs.
+    findings: int | None = None
 
     @property
     def now(self) -> Counters:

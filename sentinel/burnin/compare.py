@@ -107,24 +107,31 @@ def compare_lines(found: Mapping[str, Any]) -> Iterator[str]:
     if not found["same_plan"]:
         yield "The plans differ: phases of the same name may ask for other work."
     for gpu in found["gpus"]:
-        yield ""
-        first, second = gpu["verdicts"]
-        word = first if first == second else f"{first}, then {second}"
-        yield f"GPU {gpu['index']}  {gpu['model'] or ''}  {gpu['uuid']}  {word}"
-        for one in gpu["phases"]:
-            yield f"    {one['phase']:<12} {title(one['name']):<12} {_difference(one)}"
-        for one in gpu["counters"]:
-            values = f"{format_value(one['first'])}, then {format_value(one['second'])}"
-            yield f"    {one['name']}: {values}"
+        yield from _gpu_lines(gpu)
     for key, letter in (("only_in_first", "A"), ("only_in_second", "B")):
         if found[key]:
             yield f"only in {letter}: {', '.join(found[key])}"
     if not found["gpus"]:
         yield "The runs have no GPU in common."
-    elif not found["notable"]:
+    elif not found["notable"] and all(gpu["phases"] for gpu in found["gpus"]):
         yield ""
         percent = f"{found['notable_percent']:g} %"
         yield f"No median differs by more than {percent}; no counter moved, and no verdict changed."
+
+
+def _gpu_lines(gpu: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the comparison of one GPU."""
+    yield ""
+    first, second = gpu["verdicts"]
+    word = first if first == second else f"{first}, then {second}"
+    yield f"GPU {gpu['index']}  {gpu['model'] or ''}  {gpu['uuid']}  {word}"
+    if not gpu["phases"]:
+        yield "    no phase was measured in both runs"
+    for one in gpu["phases"]:
+        yield f"    {one['phase']:<12} {title(one['name']):<12} {_difference(one)}"
+    for one in gpu["counters"]:
+        values = f"{format_value(one['first'])}, then {format_value(one['second'])}"
+        yield f"    {one['name']}: {values}"
 
 
 def _difference(one: Mapping[str, Any]) -> str:

@@ -16,6 +16,7 @@ from sentinel.burnin.link_judges import (
     under_load,
 )
 from sentinel.burnin.state_judges import (
+    daemon_findings,
     ecc_mode,
     hardware_slowdown,
     inforom,
@@ -299,6 +300,23 @@ MOMENT_CHECKS: tuple[Check[Evidence], ...] = (
         action="",
         unit="W",
         judge=information("power_limit_w", power_limit),
+    ),
+)
+
+
+#: The checks of one GPU by what a running daemon knows of it.
+DAEMON_CHECKS: tuple[Check[Evidence], ...] = (
+    _check(
+        "daemon.findings",
+        "The stressors of a running daemon, and of those before it, have found nothing wrong",
+        "the daemon's status: what it has verified",
+        limits=_FLAG,
+        source=OWN,
+        severity=Severity.ISOLATE,
+        action="TRIAGE: `sentinel history --events` has the findings. Burn the GPU in; if it fails"
+        " again, return it.",
+        unit="wrong",
+        judge=daemon_findings,
     ),
 )
 

@@ -8,6 +8,7 @@ import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -26,12 +27,13 @@ from sentinel.burnin.recorder import (
     interval,
     sample,
 )
-from sentinel.burnin.run import complete, prepare, with_xids
+from sentinel.burnin.resume import earlier_work
+from sentinel.burnin.run import complete, new_run, prepare, reopen, with_xids
 from sentinel.burnin.run_folder import RunFolder
 from sentinel.client.client import Client
 from sentinel.client.event_stream import EventStream
 from sentinel.client.types import EventInfo
-from sentinel.config.plan import parse_plan
+from sentinel.config.plan import parse_plan, plan_toml
 from sentinel.core.actions import Event
 from sentinel.diagnostics.counters import read_counters
 from sentinel.diagnostics.kernel_log import KernelLog
@@ -39,6 +41,7 @@ from sentinel.errors import DriverUnavailableError, SentinelError
 from sentinel.host import simulation
 from sentinel.host.daemon_lookup import locate
 from sentinel.protocol.api_types import BurninProgress, GpuStatus
+from sentinel.protocol.phase_work import EarlierWork
 from sentinel.supervisor.event_log import Sink, json_lines
 
 #: The events of the daemon itself that belong to a run.
@@ -57,7 +60,7 @@ _RECONNECT_EVERY_S = 0.2
 def record_run(
     client: Client,
     folder: RunFolder,
-    text: str,
+    text: str | None,
     *,
     gpus: Sequence[str] = (),
     fail_fast: bool = False,
@@ -68,9 +71,9 @@ def record_run(
 
     Args:
         client: The client of the daemon.
-        folder: Where everything is recorded; created here.
-        text: The plan as TOML.
-        gpus: The selected GPUs; the default is all of the daemon's.
+        folder: Where everything is recorded; that of a new run is created here.
+        text: The plan as TOML, or None to go on with the run of the folder.
+        gpus: The selected GPUs; the default is all of the daemon's, or those of a resumed run.
         fail_fast: A GPU on which an error was found does no more of the plan.
         on_start: Called once the daemon has begun.
         judge: Called once everything is recorded; until its end, the folder counts as recorded.
@@ -78,22 +81,32 @@ def record_run(
     Raises:
         SentinelError: The daemon has refused, and nothing is recorded; or it cannot be reached.
     """
-    plan = parse_plan(tomllib.loads(text), "the plan")
+    done: Mapping[str, EarlierWork] = {}
     simulated = _simulation(client)
     before = read_counters(simulated)
     if before.driver_error is not None:
         raise DriverUnavailableError(f"no GPU can be read: {before.driver_error}")
-    prepare(folder, plan, before, simulated=simulated is not None)
+    if goes_on := text is None:
+        plan, burnins = earlier_work(folder, datetime.now().astimezone(), before.counters)
+        done = {
+            uuid: EarlierWork(phase=one.phase, work=one.current) for uuid, one in burnins.items()
+        }
+        text, gpus = plan_toml(plan), tuple(done)
+    else:
+        plan = parse_plan(tomllib.loads(text), "the plan")
     with ExitStack() as outer:
-        outer.callback(folder.remove_if_empty)
-        outer.enter_context(folder.locked())
+        outer.enter_context(folder.locked() if goes_on else new_run(folder))
+        if not goes_on:
+            prepare(folder, plan, before, simulated=simulated is not None)
         with ExitStack() as stack:
             events = stack.enter_context(folder.events.open("a"))
             samples = stack.enter_context(folder.samples.open("a"))
             kernel = stack.enter_context(KernelLog())
             stream = stack.enter_context(client.events())
             stream.open()  # before the start, so that no event is missed
-            run = client.start_burnin(text, gpus, fail_fast=fail_fast, bound=True)
+            run = client.start_burnin(text, gpus, fail_fast=fail_fast, bound=True, done=done)
+            if goes_on:  # only now, since a refused run leaves its folder as it was
+                reopen(folder)
             stack.push(partial(_cancel_on_failure, client, run.id))
             on_start()
             write = Samples(with_xids(json_lines(samples, {}), kernel)).write

@@ -43,6 +43,7 @@ class LastVerdict:
     ended: str | None
     index: int
     model: str
+    serial: str | None = None
 
 
 def last_verdicts(runs: Path) -> dict[str, LastVerdict]:
@@ -58,6 +59,7 @@ def last_verdicts(runs: Path) -> dict[str, LastVerdict]:
                     ended=report["run"]["ended"],
                     index=gpu["index"],
                     model=gpu["model"],
+                    serial=gpu["serial"],
                 )
     return found
 

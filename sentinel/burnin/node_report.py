@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from sentinel.burnin.check import CheckResult, Evidence, NodeEvidence, Status, worst
-from sentinel.burnin.counter_checks import MOMENT_CHECKS, NODE_CHECKS
+from sentinel.burnin.counter_checks import DAEMON_CHECKS, MOMENT_CHECKS, NODE_CHECKS
 from sentinel.burnin.thresholds import Thresholds
 from sentinel.protocol.counters import Counters
 
@@ -56,6 +57,7 @@ def judge_node(
     pci_devices: tuple[str, ...] | None = None,
     selected: Collection[int] | None = None,
     driver_error: str | None = None,
+    findings: Mapping[str, int] = MappingProxyType({}),
 ) -> NodeReport:
     """Judge the GPUs of a node.
 
@@ -66,14 +68,19 @@ def judge_node(
         selected: The indices of the GPUs to judge, or None for all; a node with a selection is not
             judged itself.
         driver_error: Why the driver is unusable, or None.
+        findings: The number of wrong results and findings that a running daemon knows of, by UUID;
+            empty without one.
     """
     everything = tuple(counters)
     gpus = tuple(
         GpuReport(
             counters=one,
             checks=tuple(
-                check.run(Evidence(before=one, node=everything), thresholds)
-                for check in MOMENT_CHECKS
+                check.run(
+                    Evidence(before=one, node=everything, findings=findings.get(one.uuid or "")),
+                    thresholds,
+                )
+                for check in (*MOMENT_CHECKS, *DAEMON_CHECKS)
             ),
         )
         for one in everything

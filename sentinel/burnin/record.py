@@ -21,6 +21,9 @@ from sentinel.protocol.counters import Counters
 #: Events that disturb a plan also where they end no stretch that counts.
 _DISTURBANCES = ("gpu.yielding", "gpu.unknown", "gpu.unwatched")
 
+#: What ends a stretch is reported at most so long before its end, in seconds.
+_CAUSED_WITHIN_S = 10.0
+
 #: The event that counts lost ones.
 LOST = "log.dropped"
 
@@ -278,14 +281,8 @@ def _take_event(record: GpuRecord, event: Mapping[str, Any]) -> None:
             phase.stretches.append((at, at))
         case "stressor.ready" if phase is not None and not phase.phase.steady:
             phase.stretches.append((at, at))
-        case "burnin.interrupted" if phase is not None:
-            _end_stretch(phase, at)
-            cause = _cause(record, at)
-            record.interruptions.append(
-                Interruption(
-                    at=at, phase=phase.phase.name, cause=cause, stretch_s=event["stretch_s"]
-                )
-            )
+        case _ if name in ("burnin.interrupted", *_DISTURBANCES) and phase is not None:
+            _interrupt(record, phase, at, event.get("stretch_s", 0.0))
         case "burnin.phase_ended" if phase is not None:
             _end_stretch(phase, at)
             phase.work = event
@@ -317,10 +314,26 @@ def _end_stretch(phase: PhaseRecord, at: float) -> None:
         phase.stretches[-1] = (phase.stretches[-1][0], at)
 
 
+def _interrupt(record: GpuRecord, phase: PhaseRecord, at: float, stretch_s: float) -> None:
+    """Add an interruption; the end of a stretch completes that of the event that has caused it."""
+    _end_stretch(phase, at)
+    last = record.interruptions[-1] if record.interruptions else None
+    one = Interruption(at=at, phase=phase.phase.name, cause=_cause(record, at), stretch_s=stretch_s)
+    if (
+        last is not None
+        and (last.phase, last.stretch_s) == (one.phase, 0.0)
+        and at - last.at <= _CAUSED_WITHIN_S
+        and last.cause.startswith(one.cause)
+    ):
+        record.interruptions[-1] = replace(last, stretch_s=stretch_s)
+    else:
+        record.interruptions.append(one)
+
+
 def _cause(record: GpuRecord, at: float) -> str:
-    """Name what ended a stretch: the last event that says so, within ten seconds before."""
+    """Name what ended a stretch: the last event that says so."""
     for event in reversed(record.events):
-        if at - float(event["at"]) > 10.0:  # noqa: PLR2004 - as said
+        if at - float(event["at"]) > _CAUSED_WITHIN_S:
             break
         cause = INTERRUPTIONS.get(event["event"])
         if cause is not None:

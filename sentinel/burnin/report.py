@@ -10,7 +10,7 @@ from typing import Any
 
 from sentinel.burnin import golden_checks, link_checks, load_checks, rate_checks
 from sentinel.burnin.check import CheckResult, Evidence, NodeEvidence, Status
-from sentinel.burnin.counter_checks import MOMENT_CHECKS, NODE_CHECKS, known_limits
+from sentinel.burnin.counter_checks import DAEMON_CHECKS, MOMENT_CHECKS, NODE_CHECKS, known_limits
 from sentinel.burnin.growth_checks import GROWTH_CHECKS
 from sentinel.burnin.history import Former, former_runs
 from sentinel.burnin.own_checks import judge_by_own_checks, registered_checks
@@ -43,12 +43,12 @@ LOAD_CHECKS = (
 )
 
 #: The default limits of all checks of a run, for a file of thresholds.
-LIMITS = known_limits(MOMENT_CHECKS, NODE_CHECKS, GROWTH_CHECKS, LOAD_CHECKS)
+LIMITS = known_limits(MOMENT_CHECKS, DAEMON_CHECKS, NODE_CHECKS, GROWTH_CHECKS, LOAD_CHECKS)
 
-#: The ids of all checks of a run.
+#: The ids of all checks of a run and of ``sentinel check``.
 IDS = frozenset(
     check.id
-    for checks in (MOMENT_CHECKS, NODE_CHECKS, GROWTH_CHECKS, LOAD_CHECKS)
+    for checks in (MOMENT_CHECKS, DAEMON_CHECKS, NODE_CHECKS, GROWTH_CHECKS, LOAD_CHECKS)
     for check in checks
 ) | {XID_CHECK}
 

@@ -6,9 +6,9 @@ the plan allows. A reboot ends it, too: it may have been the GPU's doing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from sentinel.burnin.record import PhaseRecord
 from sentinel.burnin.recorded_run import read_run
@@ -17,10 +17,11 @@ from sentinel.burnin.run_folder import RunFolder
 from sentinel.burnin.thresholds import Thresholds
 from sentinel.burnin.verdict import Verdict
 from sentinel.config.plan import Plan
-from sentinel.core.burnin_state import Burnin, PhaseWork
+from sentinel.core.burnin_state import Burnin
 from sentinel.errors import ConfigError
 from sentinel.host.procfs import boot_id
 from sentinel.protocol.counters import Counters
+from sentinel.protocol.phase_work import PhaseWork
 from sentinel.protocol.version import __version__
 
 #: What must be the same: the card, its firmware and its driver.
@@ -73,7 +74,22 @@ def earlier_work(
         if changed:
             _refuse(where, f"GPU {record.index} has another {', '.join(changed)}")
         found[uuid] = _burnin(record.phases)
+    if all(one.phase >= len(plan.phases) for one in found.values()):
+        _refuse(where, "each GPU has done its phases, but for those that it could not do")
     return plan, found
+
+
+def can_go_on(report: Mapping[str, Any]) -> bool:
+    """Check whether a run has a phase left that is neither complete nor given up.
+
+    Args:
+        report: The report of the run.
+    """
+    return report["verdict"] == Verdict.INCOMPLETE and any(
+        not phase["complete"] and phase["not_tested"] is None
+        for gpu in report["gpus"]
+        for phase in gpu["coverage"]
+    )
 
 
 def _burnin(phases: Sequence[PhaseRecord]) -> Burnin:

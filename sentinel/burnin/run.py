@@ -8,8 +8,8 @@ import platform
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
@@ -47,24 +47,24 @@ _SCREEN_TIMEOUT_S = 2.0
 
 def run_plan(
     options: Options,
-    plan: Plan,
+    plan: Plan | None,
     folder: RunFolder,
     sink_for: Callable[[Mapping[str, Gpu]], Sink],
     *,
     fail_fast: bool = False,
-    resume: bool = False,
     settings: Sequence[Mapping[str, Any]] = (),
+    judge: Callable[[], None] = lambda: None,
 ) -> tuple[ExitCode, bool]:
     """Run a plan on every selected GPU until each has done it, a signal comes or ``--for`` is over.
 
     Args:
         options: The selection of GPUs and the settings; the plan names the workloads.
-        plan: What to do; that of the folder if a run is resumed.
-        folder: Where everything is recorded; created here unless a run is resumed.
+        plan: What to do, or None to go on with the run of the folder.
+        folder: Where everything is recorded; that of a new run is created here.
         sink_for: Builds the sink of the events for people, given the GPUs by UUID.
         fail_fast: Whether a GPU does no more after its first error.
-        resume: Whether the folder has a run to go on with.
         settings: What to record of the settings; see :func:`recorded_settings`.
+        judge: Called once everything is recorded; until its end, the folder counts as recorded.
 
     Returns:
         The supervisor's exit code, and whether nothing is stuck; see
@@ -81,20 +81,19 @@ def run_plan(
     if before.driver_error is not None:
         raise DriverUnavailableError(f"no GPU can be read: {before.driver_error}")
     burnins: Mapping[str, Burnin] = {}
-    if resume:
+    if goes_on := plan is None:
         plan, burnins = earlier_work(folder, datetime.now().astimezone(), before.counters)
         options = replace(options, config=replace(options.config, gpus=tuple(burnins)))
-        _mend(folder)
-        _record_resumption(folder, settings)
-    else:
-        prepare(folder, plan, before, settings, simulated=options.simulate is not None)
     config = replace(
         options.config, plan=plan, fail_fast=fail_fast, workload=plan.phases[0].workload
     )
     with ExitStack() as stack:
-        if not resume:
-            stack.callback(folder.remove_if_empty)
-        stack.enter_context(folder.locked())
+        if goes_on:
+            stack.enter_context(folder.locked())
+            reopen(folder, settings)
+        else:
+            stack.enter_context(new_run(folder))
+            prepare(folder, plan, before, settings, simulated=options.simulate is not None)
         events = stack.enter_context(folder.events.open("a"))
         samples = stack.enter_context(folder.samples.open("a"))
 
@@ -127,8 +126,9 @@ def run_plan(
         for one in screens:
             clean = one.close(_SCREEN_TIMEOUT_S) and clean
         unread = kernel.error if simulated is None else "the kernel logs none of simulated GPUs"
-    after = at_end.close(lambda: read_counters(simulated))
-    complete(folder, after, unread)
+        after = at_end.close(lambda: read_counters(simulated))
+        complete(folder, after, unread)
+        judge()
     return code, clean and not (before.stuck or after.stuck)
 
 
@@ -147,6 +147,20 @@ def thinned(write: Sink) -> Sink:
     return write_some
 
 
+@contextmanager
+def new_run(folder: RunFolder) -> Iterator[None]:
+    """Create and lock the folder of a new run, and remove it if nothing was started.
+
+    Raises:
+        ConfigError: It cannot be created, or has a run already.
+    """
+    folder.create()
+    with ExitStack() as stack:
+        stack.callback(folder.remove_if_empty)
+        stack.enter_context(folder.locked())
+        yield
+
+
 def prepare(
     folder: RunFolder,
     plan: Plan,
@@ -155,7 +169,7 @@ def prepare(
     *,
     simulated: bool,
 ) -> None:
-    """Create the folder of a new run, with its header and the counters before it.
+    """Write the header of a new run, and the counters before it.
 
     Args:
         folder: The folder of the run.
@@ -165,9 +179,8 @@ def prepare(
         simulated: Whether the GPUs are simulated.
 
     Raises:
-        ConfigError: It cannot be written, or has a run already.
+        ConfigError: They cannot be written.
     """
-    folder.create()
     _write_header(folder, plan, before, settings, simulated=simulated)
     counters = [asdict(one) for one in before.counters]
     folder.write(folder.counters, {"before": counters, "pci_devices": before.pci_devices})
@@ -187,8 +200,23 @@ def complete(folder: RunFolder, after: CountersResult, unread: str | None) -> No
     )
 
 
+def reopen(folder: RunFolder, settings: Sequence[Mapping[str, Any]] | None = None) -> None:
+    """Prepare the folder of a run for its resumption; it may be of a run that was killed.
+
+    Args:
+        folder: The folder of the run.
+        settings: What to record of the settings, or None if they are those of a daemon.
+    """
+    _mend(folder)
+    header = json.loads(folder.header.read_text())
+    started = datetime.now().astimezone().isoformat(timespec="seconds")
+    given = None if settings is None else list(settings)
+    resumed = [*header.get("resumed", ()), {"started": started, "settings": given}]
+    folder.write(folder.header, {**header, "resumed": resumed})
+
+
 def _mend(folder: RunFolder) -> None:
-    """Prepare a folder that may be of a killed run for more lines."""
+    """Drop what was not written completely, and note that a part may be missing."""
     for path in (folder.events, folder.samples):
         drop_torn_line(path)
     counters = json.loads(folder.counters.read_text())
@@ -217,14 +245,6 @@ def new_folder(state: Path, plan: Plan) -> RunFolder:
     """Name the folder of a new run: its time and its plan."""
     now = datetime.now().astimezone()
     return RunFolder(path=state / "runs" / f"{now:%Y%m%d-%H%M%S}-{plan.name}")
-
-
-def _record_resumption(folder: RunFolder, settings: Sequence[Mapping[str, Any]]) -> None:
-    """Add the time and the settings of a resumption to the record."""
-    header = json.loads(folder.header.read_text())
-    started = datetime.now().astimezone().isoformat(timespec="seconds")
-    resumed = [*header.get("resumed", ()), {"started": started, "settings": list(settings)}]
-    folder.write(folder.header, {**header, "resumed": resumed})
 
 
 def _write_header(

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -20,6 +21,10 @@ RUNS = "runs"
 
 #: A longer line is none of ours.
 _MAX_LINE = 2**20
+
+#: A process that only looks whether a run is recorded holds its lock for a moment, in seconds.
+_LOCK_TIMEOUT_S = 5.0
+_LOCK_RETRY_S = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,18 +70,48 @@ class RunFolder:
     def is_recorded(self) -> bool:
         """Whether a process still records the run."""
         try:
-            with self.header.open() as file:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            with self._opened() as folder:
+                fcntl.flock(folder, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
-            return self.header.exists()
+            return self.path.exists()
         return False
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Show other processes that this one records the run."""
-        with self.header.open() as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        """Show other processes that this one records the run, also before it has a file.
+
+        Raises:
+            ConfigError: Another process records it.
+        """
+        with self._opened() as folder:
+            deadline = time.monotonic() + _LOCK_TIMEOUT_S
+            while True:
+                try:
+                    fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > deadline:
+                        what = f"{self.path}: another process records this run"
+                        raise ConfigError(what) from None
+                    time.sleep(_LOCK_RETRY_S)
             yield
+
+    @contextmanager
+    def _opened(self) -> Iterator[int]:
+        """Open the folder itself: its files are replaced, and a lock is of one file."""
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def event_count(self) -> int:
+        """Count the events, without a last one that was not written completely."""
+        try:
+            with self.events.open("rb") as file:
+                return sum(line.endswith(b"\n") for line in file)
+        except OSError:
+            return 0
 
     def write(self, path: Path, content: Mapping[str, Any] | str) -> None:
         """Write one file completely or not at all.
@@ -97,9 +132,11 @@ class RunFolder:
 
     def remove_if_empty(self) -> None:
         """Remove the run if nothing was started."""
+        own = {self.events, self.samples, self.counters, self.header}
         with contextlib.suppress(OSError):
-            if not self.events.stat().st_size:
-                for path in (self.events, self.samples, self.counters, self.header):
+            started = self.events.exists() and self.events.stat().st_size
+            if not started and set(self.path.iterdir()) <= own:
+                for path in own:
                     path.unlink(missing_ok=True)
                 self.path.rmdir()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from sentinel.burnin.check import Evidence, Judgement, Status, untested
+from sentinel.burnin.check import Evidence, Judgement, Status, by_limits, not_applicable, untested
 from sentinel.burnin.counter_judges import read
 from sentinel.burnin.thresholds import Limits
 from sentinel.protocol.counters import READ_FIELDS, Counters
@@ -38,6 +38,13 @@ def lost(evidence: Evidence, limits: Limits) -> Judgement:
     if evidence.now.failed.keys() >= set(READ_FIELDS):
         return untested(next(iter(evidence.now.failed.values())))
     return Judgement(status=Status.PASS, value="readable")
+
+
+def daemon_findings(evidence: Evidence, limits: Limits) -> Judgement:
+    """Judge whether a running daemon has found wrong results or memory on the GPU."""
+    if evidence.findings is None:
+        return not_applicable("no daemon of this user answers")
+    return by_limits(evidence.findings, limits, "as `sentinel health` shows them")
 
 
 def recovery(evidence: Evidence, limits: Limits) -> Judgement:

@@ -57,7 +57,7 @@ def _head(report: Mapping[str, Any]) -> Iterator[str]:
     for setting in run["settings"] or ():
         yield f"setting {format_setting(setting)}"
     for resumed in run["resumed"]:
-        given = ", ".join(format_setting(one) for one in resumed["settings"])
+        given = ", ".join(format_setting(one) for one in resumed["settings"] or ())
         yield f"resumed {resumed['started']}" + (f" with {given}" if given else "")
     for check in report["checks"]:
         if check["status"] in {"fail", "warn", "not tested"}:

@@ -113,7 +113,9 @@ def _missing(phase: PhaseRecord, record: GpuRecord) -> str | None:
     if phase.complete or not phase.phase.mandatory:
         return None
     name, asked = phase.phase.name, phase.phase
-    why = phase.work.get("given_up") or record.ended or "it was not reached"
+    cut = phase.began is not None and phase.ended is None
+    why = phase.work.get("given_up") or record.ended
+    why = why or ("the record ends in it" if cut else "it was not reached")
     parts = []
     if asked.seconds:
         stretch = " in one stretch" if asked.in_one_stretch else ""

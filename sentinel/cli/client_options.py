@@ -1,10 +1,10 @@
-"""Options shared by the client commands: the daemon's address, GPUs, times and JSON output."""
+"""Options shared by the client commands: the daemon's address, times and JSON output."""
 
 from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -113,22 +113,6 @@ def wait_option(text: str, default: str = "30s") -> Callable[[_Function], _Funct
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-
-
-def selectors(_: click.Context, __: click.Parameter, given: Sequence[str]) -> tuple[str, ...]:
-    """Split comma lists and repeated values into unique selectors.
-
-    Raises:
-        ConfigError: A selector is empty.
-    """
-    names = [part.strip() for text in given for part in text.split(",")]
-    if not all(names):
-        raise ConfigError(f"{','.join(given)!r} has an empty name in it; write a list such as 0,1")
-    return tuple(dict.fromkeys(names))
-
-
-#: Adds the argument ``gpus``; empty for all GPUs.
-gpus = click.argument("gpus", metavar="[GPU]...", nargs=-1, callback=selectors)
 
 
 # --- output ----------------------------------------------------------------------------------

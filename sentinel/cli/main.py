@@ -161,6 +161,18 @@ def sentinel_command() -> None:
     """
 
 
+def _usage_text(error: click.ClickException) -> str:
+    """Return the message of a usage error; for an option with a new name, this name."""
+    if isinstance(error, click.NoSuchOption) and error.ctx is not None:
+        from sentinel.config.renamed import new_name
+
+        known = {text for one in error.ctx.command.get_params(error.ctx) for text in one.opts}
+        new = new_name(error.option_name, known)
+        if new is not None:
+            return f"{error.option_name} was renamed to {new}"
+    return error.format_message()
+
+
 def run_command_line(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code; print an error to standard error."""
     open_missing_streams()
@@ -170,14 +182,14 @@ def run_command_line(arguments: Sequence[str]) -> int:
         print(f"sentinel: {error}", file=sys.stderr)
         return int(error.exit_code)
     except click.ClickException as error:
-        print(f"sentinel: {error.format_message()}", file=sys.stderr)
+        print(f"sentinel: {_usage_text(error)}", file=sys.stderr)
         context = getattr(error, "ctx", None)  # a usage error has its command
         print(f"Try: {context.command_path if context else 'sentinel'} --help", file=sys.stderr)
         if context is not None and isinstance(context.command, VerdictCommand):
             if "--nagios" in arguments:  # Nagios shows the standard output
                 from sentinel.burnin.check_formats import nagios_unknown  # slow to import
 
-                print(nagios_unknown(error.format_message()))
+                print(nagios_unknown(_usage_text(error)))
             return context.command.usage_exit_code(arguments)
         return int(ExitCode.USAGE)
     except click.exceptions.Abort:

@@ -18,6 +18,7 @@ from textual.widgets import DataTable, Footer, Input, Label, Static
 
 from sentinel.cli import gpu_table
 from sentinel.cli.event_format import printable
+from sentinel.cli.gpu_options import only
 from sentinel.client import Client, GpuStatus, Status
 from sentinel.errors import SentinelError
 from sentinel.units import format_brief, format_duration, parse_duration
@@ -93,6 +94,7 @@ class Live(App[None]):
         client: The client of the daemon.
         first: The first status.
         every: The seconds between two requests.
+        gpus: The selectors of the GPUs to show; the default is all.
     """
 
     TITLE = "sentinel"
@@ -110,11 +112,14 @@ class Live(App[None]):
         Binding("q", "quit", "Quit"),
     ]
 
-    def __init__(self, client: Client, first: Status, *, every: float) -> None:
+    def __init__(
+        self, client: Client, first: Status, *, every: float, gpus: tuple[str, ...] = ()
+    ) -> None:
         super().__init__()
         self._client = client
         self._status = first
         self._every = every
+        self._gpus = gpus
         self._samples: dict[str, _Samples] = {}
         self._stopped = threading.Event()
         self._refresh = threading.Event()
@@ -265,7 +270,7 @@ class Live(App[None]):
         """Request the status periodically, and at once after a command."""
         while not self._stopped.is_set():
             try:
-                status = self._client.status()
+                status = only(self._client.status(), self._gpus)
             except SentinelError as error:
                 self._post(self.fail, error)
             else:

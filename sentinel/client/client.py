@@ -25,6 +25,7 @@ from sentinel.protocol.api_types import (
     Reservations,
     Reserved,
 )
+from sentinel.protocol.phase_work import EarlierWork
 from sentinel.units import format_duration
 
 #: The default time for the daemon to release or find GPUs, in seconds.
@@ -201,7 +202,13 @@ class Client(AllocationVerbs, HistoryVerbs):
     # --- the burn-in -------------------------------------------------------------------------
 
     def start_burnin(
-        self, plan: str, gpus: Gpus = (), *, fail_fast: bool = False, bound: bool = False
+        self,
+        plan: str,
+        gpus: Gpus = (),
+        *,
+        fail_fast: bool = False,
+        bound: bool = False,
+        done: Mapping[str, EarlierWork] | None = None,
     ) -> BurninInfo:
         """Take GPUs through the plan of a burn-in; the status and the events have its progress.
 
@@ -210,6 +217,7 @@ class Client(AllocationVerbs, HistoryVerbs):
             gpus: The GPUs; the default is all.
             fail_fast: A GPU on which an error was found does no more of the plan.
             bound: End it with this process; not over TCP.
+            done: What GPUs have done of the plan before, by UUID; the others begin it.
 
         Raises:
             ConfigError: The plan is invalid.
@@ -219,6 +227,10 @@ class Client(AllocationVerbs, HistoryVerbs):
         body: dict[str, Any] = {"plan": plan, "fail_fast": fail_fast, "bound": bound}
         if gpus:
             body["gpus"] = _selectors(gpus)
+        if done:
+            body["done"] = {
+                uuid: {"phase": one.phase, "work": vars(one.work)} for uuid, one in done.items()
+            }
         return self.fetch(BurninStarted, "POST", "/v1/burnin", body).burnin
 
     def cancel_burnin(self) -> Outcome:

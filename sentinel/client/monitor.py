@@ -214,7 +214,7 @@ class Monitor:
         """Change single settings, all of them or none, and keep the others.
 
         Args:
-            settings: New values by key, such as ``{"throttle.temp_throttle": 80}``; ``None``
+            settings: New values by key, such as ``{"throttle.temp_critical_from": 80}``; ``None``
                 removes the value of a flag or of an earlier call.
 
         Raises:

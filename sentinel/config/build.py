@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from sentinel.config.gpu_selection import matching
 from sentinel.config.model import SETTINGS, Config
+from sentinel.config.renamed import new_name
 from sentinel.config.setting import Setting
 from sentinel.errors import ConfigError
 from sentinel.protocol.commands import GivenOverride, GivenSetting
@@ -21,12 +22,16 @@ _BY_KEY = {setting.key: setting for setting in SETTINGS}
 #: The keys of settings that must increase in this order.
 _ASCENDING = (
     (
-        "throttle.temp_optimal",
-        "throttle.temp_normal",
-        "throttle.temp_throttle",
-        "throttle.temp_critical",
+        "throttle.temp_normal_from",
+        "throttle.temp_throttled_from",
+        "throttle.temp_critical_from",
+        "throttle.temp_overheating_from",
     ),
-    ("throttle.memory_optimal", "throttle.memory_normal", "throttle.memory_critical"),
+    (
+        "throttle.memory_normal_from",
+        "throttle.memory_throttled_from",
+        "throttle.memory_critical_from",
+    ),
 )
 
 
@@ -136,7 +141,9 @@ def _values(given: Mapping[str, Given]) -> dict[str, Any]:
     """Parse values by key; return them by the field of Config."""
     for key, value in given.items():
         if key not in _BY_KEY:
-            raise ConfigError(f"{value.source}: there is no setting {key!r}")
+            new = new_name(key, _BY_KEY)
+            renamed = f"{key} was renamed to {new}." if new is not None else ""
+            raise ConfigError(f"{value.source}: there is no setting {key!r}", renamed)
     return {_BY_KEY[key].field: _parse(_BY_KEY[key], value) for key, value in given.items()}
 
 

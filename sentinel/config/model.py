@@ -81,8 +81,8 @@ class Config:
         "512MiB",
         key="memory.chunk",
     )
-    reserve: int = gpu_setting(
-        "Keep at least this much memory of each GPU free.", _SIZE, key="memory.reserve", unset=0
+    keep_free: int = gpu_setting(
+        "Keep at least this much memory of each GPU free.", _SIZE, key="memory.keep_free", unset=0
     )
     workload: str = gpu_setting(
         "What to run: gemm, elementwise, mixed, memtest, pulse, hold, an installed workload,"
@@ -194,50 +194,47 @@ class Config:
         "critical",
         key="throttle.pace",
     )
-    temp_optimal: float = gpu_setting(
+    temp_normal_from: float = gpu_setting(
         "From this temperature on, health is NORMAL at best.",
         _TEMPERATURE,
         "65",
-        key="throttle.temp_optimal",
+        key="throttle.temp_normal_from",
     )
-    temp_normal: float = gpu_setting(
+    temp_throttled_from: float = gpu_setting(
         "From this temperature on, health is THROTTLED.",
         _TEMPERATURE,
         "75",
-        key="throttle.temp_normal",
+        key="throttle.temp_throttled_from",
     )
-    temp_throttle: float = gpu_setting(
+    temp_critical_from: float = gpu_setting(
         "Above this temperature, or the maximum that the device declares, health is CRITICAL.",
         _TEMPERATURE,
         "85",
-        key="throttle.temp_throttle",
+        key="throttle.temp_critical_from",
     )
-    temp_critical: float = gpu_setting(
+    temp_overheating_from: float = gpu_setting(
         "Above this temperature, or the slowdown temperature of the device, report overheating.",
         _TEMPERATURE,
         "90",
-        key="throttle.temp_critical",
+        key="throttle.temp_overheating_from",
     )
-    memory_optimal: float = gpu_setting(
-        "From this share of memory used by foreign processes on, health is NORMAL at best;"
-        " only with `--throttle full`.",
+    memory_normal_from: float = gpu_setting(
+        "From this share of foreign memory on, health is NORMAL at best (`--throttle full`).",
         _SHARE,
         "70%",
-        key="throttle.memory_optimal",
+        key="throttle.memory_normal_from",
     )
-    memory_normal: float = gpu_setting(
-        "From this share of memory used by foreign processes on, health is THROTTLED;"
-        " only with `--throttle full`.",
+    memory_throttled_from: float = gpu_setting(
+        "From this share of foreign memory on, health is THROTTLED (`--throttle full`).",
         _SHARE,
         "85%",
-        key="throttle.memory_normal",
+        key="throttle.memory_throttled_from",
     )
-    memory_critical: float = gpu_setting(
-        "Above this share of memory used by foreign processes, health is CRITICAL;"
-        " only with `--throttle full`.",
+    memory_critical_from: float = gpu_setting(
+        "Above this share of foreign memory, health is CRITICAL (`--throttle full`).",
         _SHARE,
         "95%",
-        key="throttle.memory_critical",
+        key="throttle.memory_critical_from",
     )
     hysteresis: float = gpu_setting(
         "Health improves only this far below a threshold: degrees, or percent of the memory.",
@@ -258,13 +255,16 @@ class Config:
         key="throttle.critical_pause",
     )
     budget_limit: int | None = gpu_setting(
-        "Memory of each GPU available to allocations; the default is all but the reserve.",
+        "Memory of each GPU available to allocations; the default is all but --keep-unallocated.",
         _SIZE,
         key="budget.limit",
         flag="--budget",
     )
-    budget_reserve: int = gpu_setting(
-        "Memory of each GPU that is never allocated.", _SIZE, "512MiB", key="budget.reserve"
+    keep_unallocated: int = gpu_setting(
+        "Memory of each GPU that is never allocated.",
+        _SIZE,
+        "512MiB",
+        key="budget.keep_unallocated",
     )
 
     # --- how many GPUs, and when -------------------------------------------------------------
@@ -330,7 +330,7 @@ class Config:
     )
     stale_after: float = 5.0
     unwatched_after: float = setting(
-        "Give a GPU up that its stressor cannot watch if the probe has not read its memory for this"
+        "Release a GPU that its stressor cannot watch if the probe has not read its memory for this"
         " long.",
         _DURATION.within("50ms", "5s"),
         "75ms",

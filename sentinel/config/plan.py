@@ -117,6 +117,27 @@ def parse_plan(table: Mapping[str, Any], source: str) -> Plan:
     return plan
 
 
+def plan_toml(plan: Plan) -> str:
+    """Write a plan as TOML, which :func:`parse_plan` reads as the same plan."""
+    lines = [f"spec = {_toml(SPEC)}", *_pairs(plan, without=("phases",))]
+    for phase in plan.phases:
+        lines += ["", "[[phase]]", *_pairs(phase)]
+    return "\n".join(lines) + "\n"
+
+
+def _pairs(table: Plan | Phase, without: tuple[str, ...] = ()) -> Iterator[str]:
+    """Write the values of a table that differ from the defaults."""
+    for one in fields(table):
+        value = getattr(table, one.name)
+        if one.name not in without and value != one.default:
+            yield f"{one.name} = {_toml(value)}"
+
+
+def _toml(value: str | float) -> str:
+    """Write a value as TOML: as JSON, but for a character that only TOML escapes."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007F")
+
+
 def _cycles(value: Any, where: str) -> int:
     """Check how often the phases are to be done."""
     count: int = _value("int", value, where)

@@ -75,12 +75,17 @@ class Setting:
     @property
     def variable(self) -> str:
         """The environment variable."""
-        return "SENTINEL_" + self.flag.removeprefix("--").replace("-", "_").upper()
+        return variable_of(self.flag)
 
     @property
     def limits(self) -> str:
         """The allowed range as text, or an empty string."""
         return f"{self.form.least} to {self.form.most}" if self.form.least else ""
+
+
+def variable_of(flag: str) -> str:
+    """Return the environment variable that belongs to a flag."""
+    return "SENTINEL_" + flag.removeprefix("--").replace("-", "_").upper()
 
 
 def setting(

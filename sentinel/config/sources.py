@@ -15,6 +15,7 @@ from typing import Any
 
 from sentinel.config.build import Given, Override, build_config
 from sentinel.config.model import SETTINGS, Config
+from sentinel.config.renamed import new_name
 from sentinel.config.setting import Scope, Setting
 from sentinel.config.workload_spec import check_workload
 from sentinel.errors import ConfigError
@@ -197,8 +198,17 @@ def _text(setting: Setting, value: object, source: str) -> str:
 
 
 def unknown_name(what: str, name: str, known: Iterable[str]) -> ConfigError:
-    """Return an unknown-name error with the closest match."""
+    """Return an unknown-name error with the new name of a renamed setting, or the closest match.
+
+    Args:
+        what: What is wrong, for the message.
+        name: The unknown name.
+        known: The names that are allowed there.
+    """
     names = sorted(known)
+    new = new_name(name, names)
+    if new is not None:
+        return ConfigError(what, f"{name} was renamed to {new}.")
     near = difflib.get_close_matches(name, names, n=1)
     remedy = f"Did you mean {near[0]}?" if near else f"There are: {', '.join(names)}"
     return ConfigError(what, remedy)

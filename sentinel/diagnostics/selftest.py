@@ -139,7 +139,7 @@ class _Listener(Listener):
             (gpu,) = self.gpus.values()
             return IncompleteError(
                 f"GPU {gpu.index} is not idle: {trial.waiting or 'it was not read in time'}",
-                "Choose another GPU with --gpu, or wait. Nothing was started.",
+                "Choose another GPU with --gpus, or wait. Nothing was started.",
             )
         if trial.failure is not None and trial.interrupted is None:
             if trial.failure.kind == FailureKind.UNUSABLE:

@@ -89,6 +89,7 @@ class Registry:
                 name="Simulated GPU",
                 pci_bus_id=f"00000000:{index + 1:02X}:00.0",
                 memory_total=total,
+                serial=f"SIM{index:010}",
             )
             place = folder / gpu.uuid
             place.mkdir(parents=True, exist_ok=True)

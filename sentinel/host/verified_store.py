@@ -32,6 +32,8 @@ class StoredWork:
 
     index: int
     name: str
+    #: The serial number of the board; None if it has none, or is not known yet.
+    serial: str | None = None
     #: Since when it is counted.
     since: float
     #: The end of the last verified work, and its workload; None if there was none.

@@ -94,8 +94,8 @@ class SimulatedCounters:
         telemetry = vars(self._driver.telemetry(uuid))
         known = {name: value for name, value in telemetry.items() if name in _FIELDS}
         values = vars(identity) | known | _HEALTHY
-        values["pci_bus_id"] = self._driver.gpus(())[identity.index].pci_bus_id
-        values["serial"] = f"SIM{identity.index:010}"
+        gpu = self._driver.gpus(())[identity.index]
+        values |= {"pci_bus_id": gpu.pci_bus_id, "serial": gpu.serial}
         values["power_limit_default_w"] = values["power_limit_w"]
         values["energy_j"] = _MEAN_POWER * values["at"]
         return self._with_figures(uuid, values)

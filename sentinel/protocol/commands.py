@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from sentinel.protocol.caller import Caller, Level
+from sentinel.protocol.phase_work import EarlierWork
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,6 +190,8 @@ class StartBurnin(_Command):
     fail_fast: bool = False
     #: Whether it ends with the process that asks.
     bound: bool = False
+    #: What GPUs have done of the plan before, by UUID; the others begin it.
+    done: Mapping[str, EarlierWork] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

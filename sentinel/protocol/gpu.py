@@ -19,6 +19,8 @@ class Gpu:
     name: str
     pci_bus_id: str
     memory_total: int
+    #: The serial number of the board; None if it has none.
+    serial: str | None = None
 
 
 class ProcessKind(StrEnum):

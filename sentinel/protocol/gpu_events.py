@@ -114,7 +114,7 @@ GPU_EVENTS = (
         "gpu.unwatched",
         "unwatched",
         Kind.FINDING,
-        "given up: its memory has not been read for {unwatched_s:duration}",
+        "released: its memory has not been read for {unwatched_s:duration}",
         "Neither the stressor nor the probe has read the memory of a held GPU for longer than"
         " `--unwatched-after`, so that a newcomer would not be noticed. The stressor is killed.",
         (Field("unwatched_s", SECONDS, "since the last read"),),
@@ -295,7 +295,7 @@ GPU_EVENTS = (
             Field(
                 "limit_c",
                 DEGREES,
-                "`throttle.temp_critical` or the slowdown temperature, whichever is lower",
+                "`throttle.temp_overheating_from` or the slowdown temperature, whichever is lower",
             ),
         ),
     ),

@@ -211,6 +211,8 @@ class GpuFields:
     #: The rule that keeps the GPU from being occupied, or "running"; and the reason as a sentence.
     rule: str
     reason: str
+    #: The serial number of the board; None if it has none.
+    serial: str | None = None
     findings: int = 0
     #: The id of the reservation.
     reservation: str | None = None

@@ -366,7 +366,7 @@ def _spec_for(
             gpu=gpu,
             memory=config.memory,
             chunk=config.chunk,
-            reserve=config.reserve,
+            reserve=config.keep_free,
             workload=name,
             options=options,
             lease=LONG_LEASE_S,

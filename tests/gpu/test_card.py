@@ -132,7 +132,7 @@ def test_a_target_above_the_free_memory_takes_all_of_it(real: RealHost) -> None:
 
 @pytest.mark.parametrize("workload", ["gemm", "elementwise"])
 def test_a_reserve_stays_free_after_kernels_have_loaded(real: RealHost, workload: str) -> None:
-    reserve = ("--memory", "100%", "--reserve", "20GiB")
+    reserve = ("--memory", "100%", "--keep-free", "20GiB")
     with occupied(real, *reserve, "--workload", workload):
         assert 20 * GIB <= real.total() - real.held() < 22 * GIB
 
@@ -162,7 +162,7 @@ def test_one_flipped_bit_is_found_and_changes_no_memory(real: RealHost) -> None:
 
 
 def test_exactly_the_flipped_bits_are_found_on_the_gpu(real: RealHost) -> None:
-    chosen = ("--gpu", str(real.index(0)), "--flips", "5", "--rounds", "1000", "--json")
+    chosen = ("--gpus", str(real.index(0)), "--flips", "5", "--rounds", "1000", "--json")
     done = subprocess.run(
         [sys.executable, "-m", "sentinel", "selftest", *chosen],
         env=real.environment(),
@@ -222,7 +222,7 @@ def test_the_example_runs_on_a_gpu(real: RealHost) -> None:
 
 def trial(real: RealHost, workload: str, seconds: str) -> tuple[int, dict[str, Any]]:
     """Run a trial; return its exit code and figures."""
-    arguments = ("workloads", "try", workload, "--for", seconds, "--gpu", str(real.index(0)))
+    arguments = ("workloads", "try", workload, "--for", seconds, "--gpus", str(real.index(0)))
     done = subprocess.run(
         [sys.executable, "-m", "sentinel", *arguments, "--json"],
         env=real.environment(),

@@ -23,7 +23,7 @@ _STATES: tuple[dict[str, Any], ...] = (
         "stressor": "STOPPED",
         "occupancy": "BUSY",
         "rule": "busy",
-        "reason": "in use by others",
+        "reason": "used by foreign processes",
         "processes": (GpuProcess(pid=48213, name="torchrun", user="anna", memory=96 * GIB),),
         "held": None,
         "memory_used": 97 * GIB,

@@ -404,6 +404,9 @@ int nvmlDeviceGetCurrPcieLinkWidth(void *device, unsigned *width) {
 int nvmlDeviceGetMinorNumber(void *device, unsigned *minor) {
     CHECK_GPU("minor"); *minor = 7 - at(device); return 0; }
 
+int nvmlDeviceGetSerial(void *device, char *text, unsigned size) {
+    CHECK_GPU("serial"); snprintf(text, size, "165000000000%d", at(device)); return 0; }
+
 /* --- counters --------------------------------------------------------------------------------- */
 
 #ifdef COUNTERS
@@ -418,7 +421,6 @@ static u64 value_of(const char *name, void *device, u64 normal) {
 #define TEXT(function, name, format) \
     int function(void *device, char *text, unsigned size) { \
     CHECK_GPU(name); snprintf(text, size, format, at(device)); return 0; }
-TEXT(nvmlDeviceGetSerial, "serial", "165000000000%d")
 TEXT(nvmlDeviceGetVbiosVersion, "vbios", "96.00.9F.00.0%d")
 TEXT(nvmlDeviceGetInforomImageVersion, "inforom", "G520.0280.00.0%d")
 NUMBER(nvmlDeviceGetPersistenceMode, "persistence", 1)

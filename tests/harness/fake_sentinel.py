@@ -25,7 +25,7 @@ if mode.startswith("exit "):
     sys.exit(int(code))
 with stub_daemon(Path(os.environ["SENTINEL_SOCKET"])) as daemon:
     stressor = "RUNNING" if mode == "held" else "STOPPED"
-    gpus = [{**GPU, "stressor": stressor, "reason": "in use by others"}]
+    gpus = [{**GPU, "stressor": stressor, "reason": "used by foreign processes"}]
     daemon.replies["GET /v1/status"] = Reply({**STATUS, "gpus": gpus})
     ended.wait()
 Path(os.environ["FAKE_SENTINEL_FOLDER"], "ended").touch()

@@ -201,7 +201,7 @@ class SimulatedHost(GpuHost):
         return DEFAULT_TOTAL
 
     def command(self, gpu: int, share: float, stay: float) -> list[str]:
-        job = ["simulate-job", "--gpu", str(gpu), "--memory", f"{share:.2%}", "--for", f"{stay}s"]
+        job = ["simulate-job", "--gpus", str(gpu), "--memory", f"{share:.2%}", "--for", f"{stay}s"]
         # The benchmarks measure the speed of a hand-over; here the host is busy with other tests.
         context = f"{0.7 * MACHINE_SLOWNESS:.1f}s"
         return [sys.executable, "-m", "sentinel", *job, "--context", context]

@@ -42,6 +42,7 @@ def full_view(index: int) -> GpuView:
     now = time.monotonic()
     return replace(
         gpu_view(index),
+        serial=f"165{index}",
         occupancy="BUSY",
         pid=os.getpid(),
         memory_used=3 * 2**30,

@@ -58,11 +58,11 @@ def held(here: Daemon) -> tuple[bool, bool]:
 
 @pytest.mark.long
 def test_a_reserved_gpu_is_free_when_its_uuid_is_printed(here: Daemon) -> None:
-    uuid = here.run("reserve", "--gpu", "1", "--for", "1h", "--reason", "demo").strip()
+    uuid = here.run("reserve", "--gpus", "1", "--for", "1h", "--reason", "demo").strip()
     assert uuid == here.host.uuid(1)
     assert held(here) == (True, False)
     assert "demo" in here.run("reservations")
-    assert here.run_unchecked("reserve", "--gpu", "1", "--for", "1m", "--wait", "0").code == 1
+    assert here.run_unchecked("reserve", "--gpus", "1", "--for", "1m", "--wait", "0").code == 1
     here.run("unreserve", "--all-mine")
     here.wait_until_occupied(0, 1)
 
@@ -86,12 +86,12 @@ def test_the_library_has_the_same_commands(here: Daemon) -> None:
 @pytest.mark.long
 def test_a_reservation_ends_with_its_command_for_every_exit(here: Daemon) -> None:
     shell = "echo $CUDA_VISIBLE_DEVICES; exit 5"
-    with here.start_command("exec", "--gpu", "0", "--", "sh", "-c", shell) as job:
+    with here.start_command("exec", "--gpus", "0", "--", "sh", "-c", shell) as job:
         assert read_line(job) == here.host.uuid(0)
         assert job.wait(TIMEOUT_S) == 5
     eventually(lambda: not here.client.reservations())
     shell = "echo on; exec sleep 600"
-    with here.start_command("exec", "--gpus", "2", "--", "sh", "-c", shell) as job:
+    with here.start_command("exec", "--count", "2", "--", "sh", "-c", shell) as job:
         assert read_line(job) == "on"
         (one,) = here.client.reservations()
         assert (one.bound, one.holder.pid) == (True, job.pid)

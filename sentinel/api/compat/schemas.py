@@ -79,15 +79,15 @@ class ConfigChange(RequestModel):
 
 #: Sentinel's setting for each key, and the format of its number.
 _SETTINGS = {
-    "temp_optimal": ("throttle.temp_optimal", "{}"),
-    "temp_normal": ("throttle.temp_normal", "{}"),
-    "temp_throttle": ("throttle.temp_throttle", "{}"),
-    "temp_critical": ("throttle.temp_critical", "{}"),
-    "memory_optimal": ("throttle.memory_optimal", "{}%"),
-    "memory_normal": ("throttle.memory_normal", "{}%"),
-    "memory_critical": ("throttle.memory_critical", "{}%"),
+    "temp_optimal": ("throttle.temp_normal_from", "{}"),
+    "temp_normal": ("throttle.temp_throttled_from", "{}"),
+    "temp_throttle": ("throttle.temp_critical_from", "{}"),
+    "temp_critical": ("throttle.temp_overheating_from", "{}"),
+    "memory_optimal": ("throttle.memory_normal_from", "{}%"),
+    "memory_normal": ("throttle.memory_throttled_from", "{}%"),
+    "memory_critical": ("throttle.memory_critical_from", "{}%"),
     "memory_limit_mb": ("budget.limit", "{}MiB"),
-    "memory_reserve_mb": ("budget.reserve", "{}MiB"),
+    "memory_reserve_mb": ("budget.keep_unallocated", "{}MiB"),
     "monitor_interval": ("poll", "{}s"),
     "throttle_cooldown_seconds": ("throttle.cooldown", "{}s"),
     "critical_pause_seconds": ("throttle.critical_pause", "{}s"),
@@ -211,7 +211,6 @@ def status(view: GpuView, settings: Config, allocations: Iterable[Allocation]) -
     """Describe one GPU, with the thresholds of the settings."""
     here = [one for one in allocations if one.gpu == view.uuid]
     memory = budget(view, here)
-    thresholds = ("temp_optimal", "temp_normal", "temp_throttle", "temp_critical")
     return ManagedGpu(
         available=view.occupancy != "UNKNOWN",
         gpu_id=view.index,
@@ -232,7 +231,12 @@ def status(view: GpuView, settings: Config, allocations: Iterable[Allocation]) -
                 "allocations": {one.id: one.size / MB for one in here},
             },
         ),
-        thresholds={name: getattr(settings, name) for name in thresholds},
+        thresholds={
+            "temp_optimal": settings.temp_normal_from,
+            "temp_normal": settings.temp_throttled_from,
+            "temp_throttle": settings.temp_critical_from,
+            "temp_critical": settings.temp_overheating_from,
+        },
         throttling=throttling(view),
         timestamp=_moment(view.read),
     )
@@ -300,15 +304,15 @@ def config(settings: Config, history_size: int) -> Configuration:
     """Convert settings into a configuration."""
     limit = settings.budget_limit
     return Configuration(
-        temp_optimal=settings.temp_optimal,
-        temp_normal=settings.temp_normal,
-        temp_throttle=settings.temp_throttle,
-        temp_critical=settings.temp_critical,
-        memory_optimal=100 * settings.memory_optimal,
-        memory_normal=100 * settings.memory_normal,
-        memory_critical=100 * settings.memory_critical,
+        temp_optimal=settings.temp_normal_from,
+        temp_normal=settings.temp_throttled_from,
+        temp_throttle=settings.temp_critical_from,
+        temp_critical=settings.temp_overheating_from,
+        memory_optimal=100 * settings.memory_normal_from,
+        memory_normal=100 * settings.memory_throttled_from,
+        memory_critical=100 * settings.memory_critical_from,
         memory_limit_mb=None if limit is None else limit / MB,
-        memory_reserve_mb=settings.budget_reserve / MB,
+        memory_reserve_mb=settings.keep_unallocated / MB,
         monitor_interval=settings.poll,
         history_size=history_size,
         throttle_cooldown_seconds=settings.cooldown,

@@ -234,8 +234,9 @@ class _GpuMetrics:
             self.add("burnin_left_seconds", burnin.left_s)
 
     def add_states(self) -> None:
-        """Add all states: 1 for the current one, and 0 for the others."""
+        """Add all states: 1 for the current one, and 0 for the others; and the serial number."""
         view = self._view
+        self.add("info", None if view.serial is None else 1, view.serial or "")
         self._add_state("state", OCCUPANCY, view.occupancy.lower())
         self._add_state("stressor_state", STRESSOR, view.stressor.lower())
         self._add_state("admin_state", ADMIN, view.admin.lower())

@@ -127,6 +127,7 @@ _STATES = _of_gpu(
 
 _GPU_STATE = _of_gpu(
     Kind.GAUGE,
+    ("info", "1, with the serial number of the board.", "serial"),
     ("reading_age_seconds", "Age of the last reading of the GPU."),
     ("telemetry_age_seconds", "Age of the GPU's last telemetry."),
     ("memory_size_bytes", "Memory of the GPU."),

@@ -6,6 +6,7 @@ import json
 import secrets
 import time
 import tomllib
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import APIRouter
@@ -17,10 +18,12 @@ from sentinel.api.state.serializers import burnin
 from sentinel.config.plan import Plan, parse_plan
 from sentinel.protocol.api_types import BurninStarted, Code, Outcome
 from sentinel.protocol.caller import Level
+from sentinel.protocol.codec import DecodeError, from_json
 from sentinel.protocol.commands import CancelBurnin, StartBurnin
+from sentinel.protocol.phase_work import EarlierWork
 from sentinel.protocol.views import BurninRunView
 
-#: The largest plan, so that a command with it fits into a datagram.
+#: The largest plan with the earlier work, so that a command with it fits into a datagram.
 _MAX_BYTES = 60_000
 
 router = APIRouter(prefix="/v1/burnin", tags=["burn-in"])
@@ -37,7 +40,8 @@ async def start_burnin(context: ContextDep, by: By, body: BurninRequest) -> Burn
         detail = "Only the Unix socket identifies the process that the burn-in is bound to."
         raise ProblemError(Code.INVALID, detail)
     gpus = context.views.select(body.gpus)
-    table, plan = _parse(body.plan)
+    done = _earlier(body.done)
+    table, plan = _parse(body.plan, done)
     if by.level < Level.OWN:
         for phase in plan.phases:
             context.check_workload(phase.workload, f"phase {phase.name!r}")
@@ -50,6 +54,7 @@ async def start_burnin(context: ContextDep, by: By, body: BurninRequest) -> Burn
         gpus=gpus,
         fail_fast=body.fail_fast,
         bound=body.bound,
+        done=done,
     )
     now = time.monotonic()
     run = BurninRunView(id=id_, plan=plan.name, gpus=reply.gpus, by=by, since=now)
@@ -63,20 +68,34 @@ async def cancel_burnin(context: ContextDep, by: By) -> Outcome:
     return Outcome(text=reply.text, gpus=reply.gpus)
 
 
-def _parse(text: str) -> tuple[dict[str, Any], Plan]:
+def _earlier(given: Mapping[str, Any]) -> dict[str, EarlierWork]:
+    """Build what GPUs have done before.
+
+    Raises:
+        ProblemError: A field is missing, or of a wrong type.
+    """
+    try:
+        return {uuid: from_json(EarlierWork, one, f"done.{uuid}") for uuid, one in given.items()}
+    except DecodeError as error:
+        raise ProblemError(Code.INVALID, f"{error}.") from None
+
+
+def _parse(text: str, done: Mapping[str, EarlierWork]) -> tuple[dict[str, Any], Plan]:
     """Parse a plan here, and not in the supervisor, which a large one would delay.
 
     Raises:
         ConfigError: The plan is invalid.
-        ProblemError: It is no TOML, or too large for a message to the supervisor.
+        ProblemError: It is no TOML, or with the earlier work too large for a message to the
+            supervisor.
     """
     try:
         table = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ProblemError(Code.INVALID, f"The plan is no TOML: {error}.") from None
     plan = parse_plan(table, "the plan")
-    size = len(json.dumps(table))
+    size = len(json.dumps([table, done], default=vars))
     if size > _MAX_BYTES:
-        what = f"The plan has {size} bytes as JSON; a daemon takes {_MAX_BYTES} at most."
+        what = f"The plan and the earlier work have {size} bytes as JSON; a daemon takes"
+        what += f" {_MAX_BYTES} at most."
         raise ProblemError(Code.TOO_LARGE, what)
     return table, plan

@@ -51,6 +51,7 @@ class VerifiedTotal:
             work = replace(
                 work,
                 index=view.index,
+                serial=view.serial,
                 total=_sum(work.total, counts, work.counted),
                 counted=counts,
             )

@@ -9,7 +9,7 @@ export const STATES = {
   occupied: "a stressor is running",
   starting: "a stressor is starting",
   stopping: "the stressor is ending",
-  busy: "in use by a foreign process",
+  busy: "used by a foreign process",
   idle: "not in use",
   reserved: "kept free for a user",
   paused: "paused by an operator",

@@ -13,10 +13,11 @@ import click
 from sentinel.burnin.formats import write_reports
 from sentinel.burnin.levels import LEVELS, load_plan, plan_text
 from sentinel.burnin.own_checks import registered_checks
-from sentinel.burnin.report import IDS, LIMITS, judge_run, report_object
+from sentinel.burnin.report import IDS, LIMITS, Judged, judge_run, report_object
 from sentinel.burnin.run import STATUS_EVERY_S, new_folder, run_plan
 from sentinel.burnin.run_folder import RunFolder, find_run
 from sentinel.burnin.run_settings import recorded_settings
+from sentinel.burnin.thresholds import Thresholds
 from sentinel.burnin.verdict import EXIT_CODES
 from sentinel.cli.burnin_screen import Screen
 from sentinel.cli.daemon.burnin_by_daemon import (
@@ -32,6 +33,7 @@ from sentinel.cli.setting_options import settings, simulate_option
 from sentinel.cli.thresholds_file import load_thresholds
 from sentinel.cli.verdict_command import VerdictGroup
 from sentinel.client import Client, connect
+from sentinel.config.plan import Plan
 from sentinel.config.sources import Sources, checked
 from sentinel.errors import AccessDeniedError, ConfigError, ExitCode, NotRunningError
 from sentinel.host import simulation
@@ -89,12 +91,7 @@ def command(
     """
     if click.get_current_context().invoked_subcommand is not None:
         return int(ExitCode.OK)
-    if sum(one is not None for one in (level, file, resume)) > 1:
-        raise click.UsageError("--level, --plan and --resume exclude each other")
-    if resume is not None and target is not None:
-        raise click.UsageError("--resume goes on in the folder of the run: omit --report")
-    if "workload" in sources.given and sources.given["workload"].source == "--workload":
-        raise click.UsageError("--workload cannot be given: the plan names the workloads")
+    _check_usage(sources, level, file, target, resume)
     level = level or "standard"
     if flags["show_plan"]:
         load_plan(level, file)
@@ -115,51 +112,94 @@ def command(
         raise click.UsageError(f"{slowed[0]} is set: a burn-in runs at full speed")
     daemon = _daemon(simulated)
     if daemon is not None:
-        _check_for_daemon(daemon, sources, simulate, resume)
+        _check_for_daemon(daemon, sources, simulate)
         order = Order(
             folder=folder,
-            text=text,
+            text=None if resume is not None else text,
             gpus=_selected(sources),
             fail_fast=flags["fail_fast"],
             thresholds=limits,
             socket=daemon.address.socket,
         )
         return follow_new_run(daemon, order, as_json=flags["as_json"])
-    screen = Screen(sys.stderr if flags["as_json"] else sys.stdout)
-    if "status_every" not in sources.given:
-        every = _SHOW_EVERY_S if screen.is_live else STATUS_EVERY_S
-        config = replace(config, status_every=every)
-    options = Options(
-        config=config,
-        overrides=sources.overrides,
-        simulate=simulate,
+    return _run_here(
+        Options(config=config, overrides=sources.overrides, simulate=simulate),
+        None if resume is not None else plan,
+        folder,
+        thresholds,
+        sources,
+        as_json=flags["as_json"],
+        fail_fast=flags["fail_fast"],
     )
-    with screen.shown():
-        code, clean = run_plan(
-            options,
-            plan,
-            folder,
-            screen.sink_for,
-            fail_fast=flags["fail_fast"],
-            resume=resume is not None,
-            settings=recorded_settings(sources, fail_fast=flags["fail_fast"]),
-        )
-    with folder.locked():  # for those who are attached, the run ends with its reports
-        run = judge_run(folder, thresholds)
-        report = report_object(run)
-        try:
-            write_reports(folder, run)
-        finally:
-            # The verdict is in the exit code and the files, too.
-            with contextlib.suppress(BrokenPipeError):
-                print_report(report, folder, as_json=flags["as_json"])
-    verdict = EXIT_CODES[run.verdict]
-    clean = clean and not run.stuck
-    return int(leave(code if code is ExitCode.UNKILLABLE else verdict, clean=clean))
 
 
 for _one in (status, attach, cancel, record):
     command.add_command(_one)
+
+
+def _check_usage(
+    sources: Sources, level: str | None, file: Path | None, target: Path | None, resume: Path | None
+) -> None:
+    """Refuse options that exclude each other.
+
+    Raises:
+        UsageError: There are such.
+    """
+    if sum(one is not None for one in (level, file, resume)) > 1:
+        raise click.UsageError("--level, --plan and --resume exclude each other")
+    if resume is not None and target is not None:
+        raise click.UsageError("--resume goes on in the folder of the run: omit --report")
+    if resume is not None and _selected(sources):
+        raise click.UsageError("--resume goes on with the GPUs of the run: omit --gpus")
+    if "workload" in sources.given and sources.given["workload"].source == "--workload":
+        raise click.UsageError("--workload cannot be given: the plan names the workloads")
+
+
+def _run_here(
+    options: Options,
+    plan: Plan | None,
+    folder: RunFolder,
+    thresholds: Thresholds,
+    sources: Sources,
+    *,
+    as_json: bool,
+    fail_fast: bool,
+) -> int:
+    """Run a plan, or go on with the run of the folder, and print the report; return the exit code.
+
+    Raises:
+        SentinelError: Nothing was started, or a report could not be written.
+    """
+    screen = Screen(sys.stderr if as_json else sys.stdout)
+    if "status_every" not in sources.given:
+        every = _SHOW_EVERY_S if screen.is_live else STATUS_EVERY_S
+        options = replace(options, config=replace(options.config, status_every=every))
+    judged: list[Judged] = []
+
+    def judge() -> None:
+        judged.append(judge_run(folder, thresholds))
+        write_reports(folder, judged[0])
+
+    try:
+        with screen.shown():
+            code, clean = run_plan(
+                options,
+                plan,
+                folder,
+                screen.sink_for,
+                fail_fast=fail_fast,
+                settings=recorded_settings(sources, fail_fast=fail_fast),
+                judge=judge,
+            )
+    finally:
+        # The verdict is in the exit code and the files, too.
+        with contextlib.suppress(BrokenPipeError):
+            for run in judged:  # there is one, unless nothing was started
+                print_report(report_object(run), folder, as_json=as_json)
+    (run,) = judged
+    verdict = EXIT_CODES[run.verdict]
+    clean = clean and not run.stuck
+    return int(leave(code if code is ExitCode.UNKILLABLE else verdict, clean=clean))
 
 
 def _daemon(simulated: Path | None) -> Client | None:
@@ -178,22 +218,16 @@ def _daemon(simulated: Path | None) -> Client | None:
     return client
 
 
-def _check_for_daemon(
-    daemon: Client, sources: Sources, simulate: int | None, resume: Path | None
-) -> None:
+def _check_for_daemon(daemon: Client, sources: Sources, simulate: int | None) -> None:
     """Refuse what a daemon cannot be asked for.
 
     Raises:
-        ConfigError: A setting is given, a run is to be resumed, or the daemon has another number of
-            simulated GPUs.
+        ConfigError: A setting is given, or the daemon has another number of simulated GPUs.
     """
     gpus = len(daemon.status().gpus)
     if simulate not in {None, gpus}:
         what = f"--simulate {simulate}: a daemon runs, and has {gpus} simulated GPUs"
         raise ConfigError(what, f"Give --simulate {gpus} --gpus, or end it: sentinel shutdown")
-    if resume is not None:
-        what = "--resume: a daemon runs, and holds the GPUs"
-        raise ConfigError(what, "End it first: sentinel shutdown")
     for given in sources.given.values():
         if given.source.startswith("--") and given.source != "--gpus":
             what = f"{given.source}: a daemon runs, and its own settings apply"

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ import click
 from sentinel.burnin.daemon_run import record_run
 from sentinel.burnin.formats import write_reports
 from sentinel.burnin.report import IDS, LIMITS, judge_run
+from sentinel.burnin.resume import can_go_on
 from sentinel.burnin.run_folder import RunFolder, find_run
 from sentinel.burnin.text import text_lines as report_lines
 from sentinel.burnin.verdict import EXIT_CODES, Verdict
@@ -38,8 +40,8 @@ from sentinel.protocol.api_types import GpuStatus
 
 #: All lines of a file of events, which has fewer.
 _ALL_LINES = 10_000_000
-#: The start of a run is among its first events, in so many characters.
-_HEAD_CHARACTERS = 2**16
+#: The event that names a run.
+_STARTED = '"burnin.run_started"'
 #: How often a terminal shows the progress, in seconds.
 _SHOW_EVERY_S = 1.0
 
@@ -49,8 +51,8 @@ class Order:
     """A burn-in to ask a daemon for."""
 
     folder: RunFolder
-    #: The plan as TOML.
-    text: str
+    #: The plan as TOML, or None to go on with the run of the folder.
+    text: str | None
     #: The socket of the daemon.
     socket: str
     gpus: tuple[str, ...] = ()
@@ -71,8 +73,9 @@ def follow_new_run(client: Client, order: Order, *, as_json: bool) -> int:
     Raises:
         SentinelError: Nothing was started.
     """
-    process = _start_recorder(order)
     folder = order.folder
+    known = folder.event_count() if order.text is None else 0
+    process = _start_recorder(order)
     stream = sys.stderr if as_json else sys.stdout
     print(
         f"the daemon runs it, and this terminal may be closed; recorded in {folder.path}",
@@ -83,6 +86,7 @@ def follow_new_run(client: Client, order: Order, *, as_json: bool) -> int:
         client,
         is_over=lambda: process.poll() is not None,
         cancel_run=client.cancel_burnin,
+        known=known,
     ).to_report(as_json=as_json)
 
 
@@ -93,7 +97,7 @@ def print_report(report: Mapping[str, Any], folder: RunFolder, *, as_json: bool)
         return
     text = "\n".join(report_lines(report))
     click.echo(f"\n{text}\n\nreports: {folder.path}")
-    if report["verdict"] == Verdict.INCOMPLETE:
+    if can_go_on(report):
         click.echo(f"go on with: sentinel burnin --resume {folder.path}")
     sys.stdout.flush()
 
@@ -235,6 +239,7 @@ class _Following:
         client: The client of the daemon, for the table on a terminal.
         is_over: Whether the run is over.
         cancel_run: Cancels it at Ctrl+C; without it, Ctrl+C only ends this.
+        known: The number of recorded events not to print.
     """
 
     def __init__(
@@ -244,11 +249,13 @@ class _Following:
         *,
         is_over: Callable[[], bool],
         cancel_run: Callable[[], object] | None = None,
+        known: int = 0,
     ) -> None:
         self._folder = folder
         self._client = client
         self._is_over = is_over
         self._cancel_run = cancel_run
+        self._known = known
         self._ended = False
         self._shown_at = 0.0
 
@@ -289,11 +296,13 @@ class _Following:
         """Cancel the run if it goes on without a record: its work would prove nothing."""
         with contextlib.suppress(SentinelError, OSError), self._folder.events.open() as events:
             run = self._client.status().daemon.burnin
-            if run is not None and f'"{run.id}"' in events.read(_HEAD_CHARACTERS):
+            if run is not None and any(
+                _STARTED in line and f'"{run.id}"' in line for line in events
+            ):
                 self._client.cancel_burnin()
 
     def _print_events(self, screen: Screen) -> None:
-        """Print the events of the run, from the first one on, until it is over."""
+        """Print the events of the run that are not known, until it is over."""
 
         def wait(seconds: float) -> None:
             if self._ended:
@@ -305,7 +314,8 @@ class _Following:
                 time.sleep(seconds)
 
         with contextlib.suppress(_EndedError):
-            for line in follow(self._folder.events, _ALL_LINES, wait):
+            recorded = follow(self._folder.events, _ALL_LINES, wait)
+            for line in islice(recorded, self._known, None):
                 text = log_line(line, colour=screen.is_live)
                 if text is not None:
                     screen.line(text)

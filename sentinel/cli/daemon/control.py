@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 import click
 
-from sentinel.cli.client_options import duration, gpus, json_option, show, wait_option, with_client
+from sentinel.cli.client_options import duration, json_option, show, wait_option, with_client
+from sentinel.cli.gpu_options import gpu_selection
 from sentinel.cli.setting_options import flags
 from sentinel.client import Client
 
@@ -44,7 +45,7 @@ def shutdown(client: Client, wait: float, as_json: bool) -> int:  # noqa: FBT001
 
 
 @click.command("pause")
-@gpus
+@gpu_selection
 @duration("--for", "seconds", "Resume after this time; the default is never.")
 @click.option(
     "--release",
@@ -72,7 +73,7 @@ def pause(
 
 
 @click.command("resume")
-@gpus
+@gpu_selection
 @json_option
 @with_client
 def resume(client: Client, gpus: tuple[str, ...], as_json: bool) -> int:  # noqa: FBT001 - click's

@@ -15,7 +15,7 @@ from typing import NoReturn
 import click
 
 from sentinel.cli.client_options import address_options, simulated_folder, wait_option
-from sentinel.cli.daemon.reserve import choice, wanted
+from sentinel.cli.gpu_options import chosen, count_option, gpus_flag
 from sentinel.client import Client, connect
 from sentinel.errors import SentinelError
 
@@ -27,7 +27,8 @@ _RESTORED = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
 @click.command("exec", context_settings={"allow_interspersed_args": False})
-@choice
+@gpus_flag()
+@count_option
 @click.option(
     "--reason", metavar="TEXT", help="The purpose, shown to other users.  [default: the command]"
 )
@@ -36,7 +37,7 @@ _RESTORED = (signal.SIGPIPE, signal.SIGXFSZ)
 @click.argument("command", metavar="-- COMMAND [ARGUMENT]...", nargs=-1, required=True)
 def command(
     count: int | None,
-    named: tuple[str, ...],
+    gpus: tuple[str, ...],
     reason: str | None,
     wait: float,
     socket: str | None,
@@ -49,13 +50,13 @@ def command(
     is the command's, or 127 if there is no such command, 126 if it cannot be executed, and 1 if the
     GPUs are not available within --wait.
     """
-    gpus = wanted(count, named)
+    wanted = chosen(count, gpus)
     path = shutil.which(command[0])
     if path is None:  # before a stressor yields
         return _missing(command[0])
     client = connect(socket, simulated=simulated_folder(chosen=simulated))
     purpose = _summary(command) if reason is None else reason
-    reservation = client.reserve(gpus, reason=purpose, wait=wait, bound=True)
+    reservation = client.reserve(wanted, reason=purpose, wait=wait, bound=True)
     try:
         _replace_process(path, command, reservation.gpus)
     except OSError as error:

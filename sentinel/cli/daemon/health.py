@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ class _Card:
     uuid: str
     index: int | None = None
     name: str | None = None
+    serial: str | None = None
     verified: GpuProof | None = None
     burnin: LastVerdict | None = None
 
@@ -48,20 +49,13 @@ def command(simulated: bool, as_json: bool) -> int:  # noqa: FBT001 - click's
     """
     folder = simulated_folder(chosen=simulated)
     state = find_state(folder)
-    proofs = _proofs(connect(simulated=folder), state / verified_store.NAME)
     verdicts = last_verdicts(state / RUNS)
     cards = [
-        _Card(
-            uuid=uuid,
-            index=index,
-            name=name,
-            verified=proof,
-            burnin=verdicts.pop(uuid, None),
-        )
-        for uuid, (index, name, proof) in proofs.items()
+        replace(card, burnin=verdicts.pop(card.uuid, None))
+        for card in _proofs(connect(simulated=folder), state / verified_store.NAME)
     ]
     cards += [
-        _Card(uuid=uuid, name=one.model, index=one.index, burnin=one)
+        _Card(uuid=uuid, name=one.model, index=one.index, serial=one.serial, burnin=one)
         for uuid, one in verdicts.items()
     ]
     cards.sort(key=lambda card: (card.index is None, card.index, card.uuid))
@@ -74,7 +68,7 @@ def command(simulated: bool, as_json: bool) -> int:  # noqa: FBT001 - click's
     return int(ExitCode.FAIL if any(map(_is_suspect, cards)) else ExitCode.OK)
 
 
-def _proofs(client: Client, path: Path) -> dict[str, tuple[int, str, GpuProof | None]]:
+def _proofs(client: Client, path: Path) -> list[_Card]:
     """Join what a running daemon knows of its GPUs with what is stored of others.
 
     Raises:
@@ -87,20 +81,31 @@ def _proofs(client: Client, path: Path) -> dict[str, tuple[int, str, GpuProof | 
         if not current:
             raise
         stored = {}  # the daemon reports it
-    known = {uuid: one for uuid, one in current.items() if one[2] is not None or uuid not in stored}
-    return {**stored, **known}
+    known = {
+        uuid: one for uuid, one in current.items() if one.verified is not None or uuid not in stored
+    }
+    return list({**stored, **known}.values())
 
 
-def _from_daemon(client: Client) -> dict[str, tuple[int, str, GpuProof | None]]:
+def _from_daemon(client: Client) -> dict[str, _Card]:
     """Read what a running daemon knows; nothing without one."""
     try:
         gpus = client.status().gpus
     except SentinelError:
         return {}
-    return {gpu.uuid: (gpu.index, gpu.name, gpu.verified) for gpu in gpus}
+    return {
+        gpu.uuid: _Card(
+            uuid=gpu.uuid,
+            index=gpu.index,
+            name=gpu.name,
+            serial=gpu.serial,
+            verified=gpu.verified,
+        )
+        for gpu in gpus
+    }
 
 
-def _from_file(path: Path) -> dict[str, tuple[int, str, GpuProof | None]]:
+def _from_file(path: Path) -> dict[str, _Card]:
     """Read what the last daemon has stored.
 
     Raises:
@@ -113,7 +118,14 @@ def _from_file(path: Path) -> dict[str, tuple[int, str, GpuProof | None]]:
     except ValueError as error:
         raise ConfigError(f"{path} is no file of verified work: {error}") from None
     return {
-        uuid: (one.index, one.name, verified_store.proof_of(one)) for uuid, one in stored.items()
+        uuid: _Card(
+            uuid=uuid,
+            index=one.index,
+            name=one.name,
+            serial=one.serial,
+            verified=verified_store.proof_of(one),
+        )
+        for uuid, one in stored.items()
     }
 
 
@@ -130,6 +142,7 @@ def _plain(card: _Card) -> dict[str, Any]:
         "uuid": card.uuid,
         "index": card.index,
         "name": card.name,
+        "serial": card.serial,
         "verified": None if card.verified is None else asdict(card.verified),
         "burnin": None if card.burnin is None else asdict(card.burnin),
     }

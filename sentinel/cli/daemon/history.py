@@ -10,10 +10,14 @@ import click
 
 from sentinel.cli.client_options import json_option, with_client
 from sentinel.cli.event_format import format_clock
+from sentinel.cli.gpu_options import gpu_selection
 from sentinel.cli.json_output import print_json, to_json
 from sentinel.client import Client, PastEvent, PastReading, PastUse
 from sentinel.errors import ConfigError, ExitCode, NoSuchGpuError
 from sentinel.units import format_brief, parse_duration
+
+#: The number of events that are listed.
+_MAX_EVENTS = 1000
 
 _USES = ("GPU", "FROM", "UNTIL", "FOR", "USER")
 _READINGS = (
@@ -50,7 +54,7 @@ def _since(context: click.Context, _: click.Parameter, text: str) -> str:
 
 
 @click.command("history")
-@click.option("--gpu", metavar="GPU", help="Only this GPU; a removed one by its UUID.")
+@gpu_selection
 @click.option(
     "--since",
     metavar="TIME",
@@ -64,22 +68,23 @@ def _since(context: click.Context, _: click.Parameter, text: str) -> str:
 @with_client
 def command(
     client: Client,
-    gpu: str | None,
+    gpus: tuple[str, ...],
     since: str,
     events: bool,  # noqa: FBT001 - click's
     as_json: bool,  # noqa: FBT001 - click's
 ) -> int:
-    """Show past uses of the GPUs, and their readings.
+    """Show past uses of the GPUs, by default all, and their readings.
 
     The readings of each GPU are its minimum, mean and maximum temperature and power, the shares of
     the time in which foreign processes and stressors used it, and the time with readings. An empty
-    cell is unknown. USER is sentinel for its stressors.
+    cell is unknown. USER is sentinel for its stressors. A removed GPU is named by its UUID.
     """
+    wanted: tuple[str | None, ...] = (None,) if not gpus or "all" in gpus else gpus
     if events:
-        _show_events(client.recorded_events(gpu, since, limit=1000), as_json=as_json)
+        _show_events(_events(client, wanted, since), as_json=as_json)
         return int(ExitCode.OK)
-    uses = client.usage(gpu, since)
-    readings = list(_readings(client, gpu, since))
+    uses = _uses(client, wanted, since)
+    readings = [one for gpu in wanted for one in _readings(client, gpu, since)]
     if as_json:
         print_json(
             {
@@ -93,6 +98,19 @@ def command(
         return int(ExitCode.OK)
     _show(uses, readings)
     return int(ExitCode.OK)
+
+
+def _events(client: Client, gpus: Sequence[str | None], since: str) -> Sequence[PastEvent]:
+    """Return the last events of these GPUs, oldest first; of all and of the daemon for None."""
+    found = [client.recorded_events(gpu, since, limit=_MAX_EVENTS) for gpu in gpus]
+    merged = sorted((one for events in found for one in events), key=lambda one: one.at)
+    return merged[-_MAX_EVENTS:]
+
+
+def _uses(client: Client, gpus: Sequence[str | None], since: str) -> Sequence[PastUse]:
+    """Return the uses of these GPUs, oldest first; of all for None."""
+    found = [client.usage(gpu, since) for gpu in gpus]
+    return sorted((one for uses in found for one in uses), key=lambda one: one.began)
 
 
 def _readings(

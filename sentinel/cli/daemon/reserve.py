@@ -4,60 +4,27 @@ from __future__ import annotations
 
 import os
 import pwd
-from collections.abc import Callable
-from typing import Any
 
 import click
 
 from sentinel.cli.client_options import (
     duration,
     json_option,
-    selectors,
     show,
     wait_option,
     with_client,
 )
 from sentinel.cli.event_format import format_clock
+from sentinel.cli.gpu_options import chosen, count_option, gpu_selection, one_gpu
 from sentinel.cli.json_output import print_json
 from sentinel.client import Client, Holder, ReservationInfo
 from sentinel.errors import ConfigError, ExitCode
 from sentinel.units import format_size
 
 
-def choice(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add ``--gpus`` as ``count`` and ``--gpu`` as ``named``."""
-    for option in (
-        click.option(
-            "--gpu",
-            "named",
-            metavar="GPU,...",
-            multiple=True,
-            callback=selectors,
-            help="These GPUs: index, UUID or unique prefix, PCI address; may be repeated.",
-        ),
-        click.option(
-            "--gpus", "count", metavar="N", type=click.IntRange(1, 128), help="This many GPUs."
-        ),
-    ):
-        function = option(function)
-    return function
-
-
-def wanted(count: int | None, named: tuple[str, ...]) -> int | tuple[str, ...]:
-    """Return the count or the selectors.
-
-    Raises:
-        ConfigError: Neither or both were given.
-    """
-    if (count is None) == (not named):
-        raise ConfigError(
-            "give the number of GPUs, or their names", "Either --gpus 2, or --gpu 0,GPU-952937bc."
-        )
-    return named if count is None else count
-
-
 @click.command("reserve")
-@choice
+@gpu_selection
+@count_option
 @duration("--for", "seconds", "Duration; `sentinel unreserve` ends it earlier.", required=True)
 @click.option("--reason", metavar="TEXT", default="", help="The purpose, shown to other users.")
 @wait_option("Maximum wait for the GPUs and their memory")
@@ -66,7 +33,7 @@ def wanted(count: int | None, named: tuple[str, ...]) -> int | tuple[str, ...]:
 def reserve(
     client: Client,
     count: int | None,
-    named: tuple[str, ...],
+    gpus: tuple[str, ...],
     seconds: float,
     reason: str,
     wait: float,
@@ -76,7 +43,7 @@ def reserve(
 
     Exit code 1 if they are not available within --wait; then nothing is reserved.
     """
-    got = client.reserve(wanted(count, named), reason=reason, seconds=seconds, wait=wait)
+    got = client.reserve(chosen(count, gpus), reason=reason, seconds=seconds, wait=wait)
     if as_json:
         print_json({"reservation": got})
         return int(ExitCode.OK)
@@ -105,11 +72,11 @@ def unreserve(
             "give the reservations to end",
             "Either their IDs, which `sentinel reservations` lists, or --all-mine.",
         )
-    chosen = dict.fromkeys(ids) if ids else [one.id for one in client.reservations() if _ours(one)]
-    ended = [client.unreserve(id_) for id_ in chosen]
+    ending = dict.fromkeys(ids) if ids else [one.id for one in client.reservations() if _ours(one)]
+    ended = [client.unreserve(id_) for id_ in ending]
     if as_json:
         gpus = list(dict.fromkeys(gpu for outcome in ended for gpu in outcome.gpus))
-        print_json({"ids": list(chosen), "gpus": gpus})
+        print_json({"ids": list(ending), "gpus": gpus})
     for outcome in ended:
         if outcome.text:
             click.echo(outcome.text, err=as_json)
@@ -163,7 +130,7 @@ def _user(holder: Holder) -> str:
 @click.command("allocate")
 @click.argument("id_", metavar="ID")
 @click.argument("size")
-@click.option("--gpu", metavar="GPU", default="0", show_default=True, help="The GPU.")
+@one_gpu("0", "0")
 @click.option(
     "--pid",
     metavar="PID",

@@ -13,6 +13,7 @@ import click
 
 from sentinel.cli import gpu_table
 from sentinel.cli.client_options import duration, json_option, with_client
+from sentinel.cli.gpu_options import gpu_selection, only
 from sentinel.cli.json_output import print_json
 from sentinel.client import Client, Status
 from sentinel.errors import ConfigError, ExitCode, NotRunningError, SentinelError
@@ -27,10 +28,16 @@ LOG_LINES = 5
 
 @click.command("status")
 @duration("--watch", "every", "Repeat this often, until Ctrl+C.")
+@gpu_selection
 @json_option
 @with_client
-def command(client: Client, every: float | None, as_json: bool) -> int:  # noqa: FBT001 - click's
-    """Show every GPU and the daemon; exit code 3 if no daemon runs.
+def command(
+    client: Client,
+    gpus: tuple[str, ...],
+    every: float | None,
+    as_json: bool,  # noqa: FBT001 - click's
+) -> int:
+    """Show the GPUs, by default all, and the daemon; exit code 3 if no daemon runs.
 
     An empty cell is unknown. HELD BY is sentinel with its workload, the foreign processes, or the
     holder of a reservation. HAND-OVER is the time until the memory was free at the last hand-over,
@@ -39,12 +46,12 @@ def command(client: Client, every: float | None, as_json: bool) -> int:  # noqa:
     if every is not None:
         if as_json:
             raise ConfigError("--watch cannot be combined with --json")
-        _watch(client, every)
+        _watch(client, gpus, every)
     if not as_json:
-        _print(client.status())
+        _print(only(client.status(), gpus))
         return int(ExitCode.OK)
     try:
-        status = client.status()
+        status = only(client.status(), gpus)
     except NotRunningError:
         print_json({"running": False})
         raise
@@ -100,7 +107,7 @@ def _logged(log: str | None) -> Iterator[str]:
 # --- repetition ------------------------------------------------------------------------------
 
 
-def _watch(client: Client, every: float) -> None:
+def _watch(client: Client, gpus: tuple[str, ...], every: float) -> None:
     """Repeat without end, in place on a terminal; errors do not end it."""
     from sentinel.cli.output import console
 
@@ -108,15 +115,15 @@ def _watch(client: Client, every: float) -> None:
     if not out.is_terminal or out.is_dumb_terminal:
         while True:
             try:
-                _print(client.status())
+                _print(only(client.status(), gpus))
             except SentinelError as error:
                 click.echo(f"sentinel: {error}", err=True)
             click.echo()
             time.sleep(every)
-    _watch_in_place(client, every, out)
+    _watch_in_place(client, gpus, every, out)
 
 
-def _watch_in_place(client: Client, every: float, out: Console) -> None:
+def _watch_in_place(client: Client, gpus: tuple[str, ...], every: float, out: Console) -> None:
     from rich.console import Group
     from rich.live import Live
     from rich.text import Text
@@ -124,7 +131,7 @@ def _watch_in_place(client: Client, every: float, out: Console) -> None:
     with Live(console=out, auto_refresh=False, screen=True) as live:
         while True:
             try:
-                status = client.status()
+                status = only(client.status(), gpus)
             except SentinelError as error:
                 live.update(Text(str(error)), refresh=True)
             else:

@@ -16,16 +16,21 @@ from sentinel.burnin.node_report import NodeReport, judge_node
 from sentinel.burnin.report import IDS, LIMITS
 from sentinel.burnin.thresholds import Thresholds
 from sentinel.cli.event_format import printable, wants_colour
+from sentinel.cli.gpu_options import gpus_flag
 from sentinel.cli.json_output import print_json
 from sentinel.cli.setting_options import simulate_option
 from sentinel.cli.thresholds_file import load_thresholds
 from sentinel.cli.verdict_command import VerdictCommand
+from sentinel.client import connect
 from sentinel.config.gpu_selection import select_gpus
 from sentinel.diagnostics.counters import CountersResult, read_counters
 from sentinel.errors import ExitCode, NoSuchGpuError, SentinelError
 from sentinel.host import simulation
 from sentinel.protocol.counters import Counters
 from sentinel.protocol.gpu import Gpu
+
+#: A plugin may take five seconds in all.
+_DAEMON_TIMEOUT_S = 1.0
 
 _COLOURS = {
     Status.FAIL: "red",
@@ -42,7 +47,7 @@ _WIDTH = 120
 
 
 @click.command("check", cls=VerdictCommand)
-@click.option("--gpus", multiple=True, metavar="LIST", help="Check only these GPUs.")
+@gpus_flag()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--nagios", is_flag=True, help="Be a Nagios plugin: one line, exit code 0 to 3.")
 @click.option("--npd", is_flag=True, help="Be a custom plugin of node-problem-detector.")
@@ -59,6 +64,8 @@ def command(
     simulate: int | None,
 ) -> int:
     """Check the health of the GPUs by their counters, without a load and beside running jobs.
+
+    Where a daemon runs, what its stressors have found counts, too.
 
     The exit code is 0 if all passed, maybe with warnings, 1 if one failed, 2 if sentinel failed, 3
     if a GPU could not be tested, and 64 for wrong usage.
@@ -97,6 +104,7 @@ def _check(
         pci_devices=result.pci_devices,
         selected=_selected(gpus, result),
         driver_error=error or result.driver_error,
+        findings=_findings(simulate),
     )
     code = _print(report, as_json=as_json, nagios=nagios, npd=npd)
     if result.stuck:  # the interpreter's exit would wait for the process
@@ -117,6 +125,20 @@ def _read(simulate: int | None) -> tuple[CountersResult, str | None]:
         return read_counters(folder, uuids), None
     except (SentinelError, OSError) as error:
         return nothing, str(error)
+
+
+def _findings(simulate: int | None) -> dict[str, int]:
+    """Ask a running daemon how much it has found wrong, by UUID; empty without an answer."""
+    folder = simulation.default_folder() if simulate is not None else None
+    try:
+        gpus = connect(simulated=folder, timeout=_DAEMON_TIMEOUT_S).status().gpus
+    except SentinelError:
+        return {}
+    proofs = {gpu.uuid: gpu.verified for gpu in gpus}
+    return {
+        uuid: 0 if proof is None else proof.errors + proof.findings
+        for uuid, proof in proofs.items()
+    }
 
 
 def _selected(selectors: Sequence[str], result: CountersResult) -> frozenset[int] | None:

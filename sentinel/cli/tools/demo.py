@@ -37,7 +37,7 @@ def command() -> int:
         often = ["--status-every", "8s", "--no-api"]
         with subprocess.Popen([*base, "run", *flags, *often, *text], env=environment) as sentinel:
             _show_occupied(Path(folder), sentinel)
-            job = ["simulate-job", "--gpu", "0", "--memory", "97%", "--for", f"{SHOW_S:g}s"]
+            job = ["simulate-job", "--gpus", "0", "--memory", "97%", "--for", f"{SHOW_S:g}s"]
             job += ["--context", CONTEXT]
             _print(f"$ python -m sentinel {' '.join(job)}")
             refused = subprocess.run([*base, *job, *text], env=environment, check=False).returncode

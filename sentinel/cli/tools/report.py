@@ -23,15 +23,11 @@ from sentinel.supervisor.bootstrap import leave
 
 @click.command("report", cls=VerdictCommand)
 @click.argument("runs", metavar="[RUN]", nargs=-1)
-@click.option(
-    "--text", "form", flag_value="text", default=True, help="For a terminal (the default)."
-)
-@click.option("--html", "form", flag_value="html", help="One page that needs no network.")
-@click.option("--junit", "form", flag_value="junit", help="JUnit XML, a suite for each GPU.")
-@click.option(
-    "--ocp", "form", flag_value="ocp", help="OCP Test & Validation 2.0, a message a line."
-)
-@click.option("--json", "form", flag_value="json", help="One JSON object.")
+@click.option("--text", is_flag=True, help="For a terminal (the default).")
+@click.option("--html", is_flag=True, help="One page that needs no network.")
+@click.option("--junit", is_flag=True, help="JUnit XML, a suite for each GPU.")
+@click.option("--ocp", is_flag=True, help="OCP Test & Validation 2.0, a message a line.")
+@click.option("--json", is_flag=True, help="One JSON object.")
 @click.option("--compare", "both", is_flag=True, help="Compare two runs.")
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write a file.")
 @click.option(
@@ -39,10 +35,10 @@ from sentinel.supervisor.bootstrap import leave
 )
 def command(
     runs: tuple[str, ...],
-    form: str,
     both: bool,  # noqa: FBT001 - click's
     output: Path | None,
     limits: str | None,
+    **formats: bool,
 ) -> int:
     """Print the report of a burn-in, judged again from what it recorded.
 
@@ -50,6 +46,9 @@ def command(
     With `--compare`, give two. The exit code is that of the verdict, as of `burnin`; 0 of a
     comparison.
     """
+    form, *others = [name for name, given in formats.items() if given] or ["text"]
+    if others:
+        raise click.UsageError(f"--{form} and --{others[0]} exclude each other")
     wanted = 2 if both else 1
     if both and form not in {"text", "json"}:
         raise click.UsageError(f"--compare cannot be combined with --{form}")

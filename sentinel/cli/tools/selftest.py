@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import click
 
+from sentinel.cli.gpu_options import one_gpu
 from sentinel.cli.json_output import print_json
 from sentinel.cli.setting_options import check_range, simulate_option
 from sentinel.config.build import Given, build_config
@@ -20,7 +21,7 @@ _MAX_ROUNDS = 100_000_000
 
 
 @click.command("selftest")
-@click.option("--gpu", help="Index, UUID or PCI address.  [default: the first GPU]")
+@one_gpu(None, "the first GPU")
 @simulate_option("Use N simulated GPUs, and test one.")
 @click.option(
     "--flips",
@@ -58,7 +59,7 @@ def command(
     for name in dtypes:
         if not name.isalnum():  # it becomes part of an option, where commas are separators
             raise ConfigError(f"--dtype: {name!r} is not a number format", "Use one such as bf16.")
-    given = {"gpus": Given(text=gpu, source="--gpu")} if gpu is not None else {}
+    given = {"gpus": Given(text=gpu, source="--gpus")} if gpu is not None else {}
     config = replace(build_config(given), throttle="off")  # test a warm GPU like a cool one
     options = Options(config=config, simulate=simulate)
     trials = Trials(flips=flips, rounds=rounds, dtypes=dtypes)

@@ -11,6 +11,7 @@ import time
 
 import click
 
+from sentinel.cli.gpu_options import one_gpu
 from sentinel.cli.setting_options import log_format
 from sentinel.config.build import Given, parse_given
 from sentinel.config.gpu_selection import select_gpus
@@ -28,7 +29,7 @@ CONTEXT_STEPS = ((13 * 2**20, 0.86), (27 * 2**20, 0.09), (486 * 2**20, 0.05))
 
 
 @click.command("simulate-job")
-@click.option("--gpu", default="0", show_default=True, help="Index, UUID or PCI address.")
+@one_gpu("0", "0")
 @click.option(
     "--memory", default="90%", show_default=True, help="Share of the whole GPU, or a size."
 )

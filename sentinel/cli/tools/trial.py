@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from sentinel.cli.event_format import text_lines, wants_colour
+from sentinel.cli.gpu_options import one_gpu
 from sentinel.cli.json_output import print_json
 from sentinel.cli.setting_options import simulate_option
 from sentinel.config.build import Given, build_config, parse_given
@@ -48,7 +49,7 @@ _EXIT_CODES = {
 @click.command("try")
 @click.argument("workload", metavar="NAME[:key=value,...]")
 @click.option("--for", "seconds", default="20s", show_default=True, help="Duration of the run.")
-@click.option("--gpu", help="Index, UUID or PCI address.  [default: an idle GPU]")
+@one_gpu(None, "an idle GPU")
 @simulate_option("Use N simulated GPUs, and try it on one.")
 @click.option("--memory", default="88%", show_default=True, help="Share of free memory, or a size.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -94,7 +95,7 @@ def _config(workload: str, memory: str, gpu: str | None) -> Config:
         "memory.target": Given(text=memory, source="--memory"),
     }
     if gpu is not None:
-        given["gpus"] = Given(text=gpu, source="--gpu")
+        given["gpus"] = Given(text=gpu, source="--gpus")
     # A warm GPU must not slow down the workload under test.
     return replace(build_config(given), max_gpus=1, throttle="off", **TIMEOUTS)
 

@@ -46,7 +46,7 @@ def budget(gpu_state: GpuState, reading: Reading | None, config: Config) -> int:
     if reading is None or reading.memory is None:
         return 0
     usable = reading.memory.used + reading.memory.free
-    limit = max(0, usable - config.budget_reserve)
+    limit = max(0, usable - config.keep_unallocated)
     if config.budget_limit is not None:
         limit = min(limit, config.budget_limit)
     return max(0, min(limit, usable - CONTEXT_BYTES * (_process_count(gpu_state) + 1)))

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sentinel.config.plan import Phase, Plan
-from sentinel.core.burnin_state import Burnin, PhaseWork
+from sentinel.core.burnin_state import Burnin
+from sentinel.protocol.phase_work import PhaseWork
 from sentinel.protocol.stressor import MemoryCovered, Progress
 
 #: The temperature of a GPU is stable if it changes by less than this in a minute, in degrees

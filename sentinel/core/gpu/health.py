@@ -59,23 +59,27 @@ def thresholds(gpu_state: GpuState, config: Config) -> Thresholds:
 
     A GPU is CRITICAL above its maximum operating temperature, and overheats above its slowdown
     temperature. The lower of the two is its own limit; one that declares neither has the configured
-    ``temp_critical``.
+    ``temp_overheating_from``.
     """
     telemetry = gpu_state.telemetry
     maximum = telemetry.maximum_c if telemetry is not None else None
     slowdown = telemetry.slowdown_c if telemetry is not None else None
     device = _lower(maximum, slowdown)
-    throttle = config.temp_throttle if device is None else min(config.temp_throttle, device)
-    normal = min(config.temp_normal, throttle)
+    throttle = (
+        config.temp_critical_from if device is None else min(config.temp_critical_from, device)
+    )
+    normal = min(config.temp_throttled_from, throttle)
     return Thresholds(
-        optimal=min(config.temp_optimal, normal),
+        optimal=min(config.temp_normal_from, normal),
         normal=normal,
         throttle=throttle,
-        critical=config.temp_critical if slowdown is None else min(config.temp_critical, slowdown),
-        device=config.temp_critical if device is None else device,
-        memory_optimal=config.memory_optimal,
-        memory_normal=config.memory_normal,
-        memory_critical=config.memory_critical,
+        critical=config.temp_overheating_from
+        if slowdown is None
+        else min(config.temp_overheating_from, slowdown),
+        device=config.temp_overheating_from if device is None else device,
+        memory_optimal=config.memory_normal_from,
+        memory_normal=config.memory_throttled_from,
+        memory_critical=config.memory_critical_from,
     )
 
 

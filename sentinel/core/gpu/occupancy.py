@@ -59,7 +59,9 @@ def occupancy(
     foreign = gpu_state.attribution.foreign
     if foreign or reading.omitted_processes:
         more = reading.omitted_processes
-        reason = f"in use by others, {more} of them not listed" if more else "in use by others"
+        reason = "used by foreign processes"
+        if more:
+            reason += f", {more} of them not listed"
         return Busy(rule="process", reason=reason, processes=foreign)
     stressor = gpu_state.stressor
     clearing = isinstance(stressor, Starting | Stopping) and stressor.clearing

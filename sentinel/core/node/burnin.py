@@ -13,7 +13,7 @@ from typing import Any
 from sentinel.config.model import Config
 from sentinel.config.plan import Phase, Plan
 from sentinel.core.actions import Event
-from sentinel.core.burnin_state import Burnin, PhaseWork
+from sentinel.core.burnin_state import Burnin
 from sentinel.core.events import gpu_event, sensor_fields
 from sentinel.core.gpu import burnin as progress
 from sentinel.core.gpu import health
@@ -23,6 +23,7 @@ from sentinel.core.node.admin import admin_hold
 from sentinel.core.observation import Observation
 from sentinel.core.state import State
 from sentinel.core.stressor_state import Backoff, Fatal, Running, Starting, Stopped
+from sentinel.protocol.phase_work import PhaseWork
 from sentinel.protocol.stressor import MemoryCovered, Progress
 from sentinel.protocol.views import BurninFields
 

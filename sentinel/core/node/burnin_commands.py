@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from sentinel.config.model import Config
-from sentinel.config.plan import parse_plan
+from sentinel.config.plan import Plan, parse_plan
 from sentinel.core.actions import Event
 from sentinel.core.burnin_state import Burnin, BurninRun
 from sentinel.core.events import gpu_event
@@ -26,6 +26,7 @@ from sentinel.core.state import State
 from sentinel.errors import ConfigError
 from sentinel.protocol.commands import CancelBurnin, Refusal, StartBurnin
 from sentinel.protocol.gpu import Gpu
+from sentinel.protocol.phase_work import EarlierWork, PhaseWork
 from sentinel.protocol.stressor import LinkMeasured, ReferenceChecksum
 
 #: The messages of stressors that a record of a burn-in keeps as they are.
@@ -59,6 +60,9 @@ def _start(state: State, command: StartBurnin, now: float, config: Config) -> Co
     except ConfigError as error:
         return CommandResult(state, str(error), refused=Refusal.INVALID)
     gpus = command.gpus or tuple(state.gpu_states)
+    unusable = _why_not_done(command.done, gpus, plan)
+    if unusable is not None:
+        return CommandResult(state, unusable, refused=Refusal.INVALID)
     run = BurninRun(
         id=command.id,
         plan=plan,
@@ -83,7 +87,7 @@ def _start(state: State, command: StartBurnin, now: float, config: Config) -> Co
             duty=None,
         )
     gpu_states = {
-        uuid: _begun(gpu_state) if uuid in gpus else gpu_state
+        uuid: _begun(gpu_state, plan, command.done.get(uuid)) if uuid in gpus else gpu_state
         for uuid, gpu_state in state.gpu_states.items()
     }
     fields = {
@@ -102,10 +106,27 @@ def _start(state: State, command: StartBurnin, now: float, config: Config) -> Co
     )
 
 
-def _begun(gpu_state: GpuState) -> GpuState:
-    """Begin the plan on a GPU; what its former workload has done does not count."""
+def _begun(gpu_state: GpuState, plan: Plan, earlier: EarlierWork | None) -> GpuState:
+    """Begin the plan on a GPU, or go on with it; what its former workload has done is no part."""
     burnin = Burnin(findings_before=gpu_state.findings.total)
+    if earlier is not None:
+        work = replace(earlier.work, stretch=0.0)
+        # What was done of the phases that are over is in the record of the run, and not here.
+        over = (PhaseWork(),) * earlier.phase
+        works = (*over, work)[: len(plan.phases)]
+        burnin = replace(burnin, phase=earlier.phase, work=works)
     return replace(reset_failures(gpu_state), burnin=burnin)
+
+
+def _why_not_done(done: Mapping[str, EarlierWork], gpus: Sequence[str], plan: Plan) -> str | None:
+    """Explain why earlier work cannot be gone on with, or return None."""
+    phases = len(plan.phases)
+    for uuid, earlier in done.items():
+        if uuid not in gpus:
+            return f"earlier work of {uuid}, which is not selected"
+        if not 0 <= earlier.phase <= phases:
+            return f"earlier work up to phase {earlier.phase}; {plan.name} has {phases}"
+    return None
 
 
 def _gpu_fields(gpu: Gpu) -> dict[str, object]:

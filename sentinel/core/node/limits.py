@@ -109,7 +109,7 @@ def _too_little_memory(gpu_state: GpuState, reading: Reading | None, config: Con
     """
     if not gpu_state.allocations or reading is None or reading.memory is None:
         return None
-    left = reading.memory.free - allocations.outstanding(gpu_state) - config.reserve
+    left = reading.memory.free - allocations.outstanding(gpu_state) - config.keep_free
     if left >= config.chunk + allocations.CONTEXT_BYTES:
         return None
     return f"its allocations leave too little memory ({_ids(gpu_state)})"
@@ -125,7 +125,7 @@ def launch_spec(config: Config, gpu_state: GpuState) -> LaunchSpec:
         workload=config.workload,
         memory=config.memory,
         chunk=config.chunk,
-        reserve=config.reserve,
+        reserve=config.keep_free,
         goldens=config.goldens,
         group=groups.group_of(gpu_state),
     )

@@ -105,6 +105,7 @@ def _view(
         "name": gpu_state.gpu.name,
         "pci_bus_id": gpu_state.gpu.pci_bus_id,
         "memory_total": gpu_state.gpu.memory_total,
+        "serial": gpu_state.gpu.serial,
         "occupancy": type(gpu_state.occupancy).__name__.upper(),
         "stressor": type(gpu_state.stressor).__name__.upper(),
         "admin": hold.admin if hold else "ENABLED",

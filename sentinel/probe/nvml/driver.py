@@ -261,24 +261,24 @@ class NvmlDriver:
         self._handles[uuid] = handle
         if uuid in skip:
             return Gpu(uuid=uuid, index=index, name="", pci_bus_id="", memory_total=0)
-        name = self._display_text("name", lambda: nvml.nvmlDeviceGetName(handle))
-        pci_bus_id = self._display_text("bus", lambda: nvml.nvmlDeviceGetPciInfo(handle).busId)
+        name = self._text(lambda: nvml.nvmlDeviceGetName(handle)) or "unreadable name"
+        bus = self._text(lambda: nvml.nvmlDeviceGetPciInfo(handle).busId) or "unreadable bus"
+        serial = self._text(lambda: nvml.nvmlDeviceGetSerial(handle)) or None
         try:
             total = self.memory(uuid).total
         except (GpuLostError, ReadError):
             total = 0
-        return Gpu(uuid=uuid, index=index, name=name, pci_bus_id=pci_bus_id, memory_total=total)
+        return Gpu(
+            uuid=uuid, index=index, name=name, pci_bus_id=bus, memory_total=total, serial=serial
+        )
 
-    def _display_text(self, what: str, read: Callable[[], str | bytes]) -> str:
-        """Return a text for display only, whose failure does not exclude the GPU.
-
-        The binding cannot decode the name of some broken boards.
-        """
+    def _text(self, read: Callable[[], str | bytes]) -> str:
+        """Read a text, or return "": the binding cannot decode the name of some broken boards."""
         try:
             with self._translated():
                 return as_text(read())
         except (GpuLostError, ReadError):
-            return f"unreadable {what}"
+            return ""
 
     def _handle(self, uuid: str) -> Any:
         """Return NVML's handle; it is looked up again after an error, as a reset changes it."""

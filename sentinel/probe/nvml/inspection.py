@@ -85,7 +85,7 @@ class InspectedDriver(NvmlDriver):
     def model(self, index: int) -> str:
         """Read the name of a GPU's model."""
         handle = self._handles[str(index)]
-        return self._display_text("name", lambda: self._nvml.nvmlDeviceGetName(handle))
+        return self._text(lambda: self._nvml.nvmlDeviceGetName(handle)) or "unreadable name"
 
     def numbers(self, index: int, function: str, more: Iterable[int]) -> Sequence[int] | None:
         """Call a function that returns numbers; None if it is not supported."""

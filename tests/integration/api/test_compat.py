@@ -205,8 +205,8 @@ def test_the_configuration_maps_sentinels_settings_to_its_names(api: ApiServer) 
     assert status == 200, changed
     assert given(api) == {
         "memory.target": "50%",
-        "throttle.temp_throttle": "80",
-        "throttle.memory_normal": "80%",
+        "throttle.temp_critical_from": "80",
+        "throttle.memory_throttled_from": "80%",
         "budget.limit": "7168MiB",
     }
     config = data(api, "/config")
@@ -232,7 +232,7 @@ def test_the_configuration_maps_sentinels_settings_to_its_names(api: ApiServer) 
 )
 def test_numbers_are_formatted_as_in_the_configuration_file(number: float, text: str) -> None:
     change = ConfigChange(temp_optimal=number)
-    assert as_settings(change) == {"throttle.temp_optimal": text}
+    assert as_settings(change) == {"throttle.temp_normal_from": text}
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,10 @@ def test_numbers_are_formatted_as_in_the_configuration_file(number: float, text:
         ),
         ({"temp_optimal": 64.123456789}, "three decimals"),
         ({"throttle_cooldown_seconds": 1e-05}, "'0.00001s' is out of range"),
-        ({"temp_throttle": 70}, "throttle.temp_normal must be below throttle.temp_throttle"),
+        (
+            {"temp_throttle": 70},
+            "throttle.temp_throttled_from must be below throttle.temp_critical_from",
+        ),
         ({"monitor_interval": 3}, "--poll"),
         ({"history_size": 0}, "body.history_size"),
     ],
@@ -296,9 +299,9 @@ def test_a_changed_setting_keeps_all_others(api: ApiServer) -> None:
 @pytest.mark.long
 def test_the_settings_in_use_are_shown_and_not_those_of_the_file(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
-    file.write_text("[throttle]\ntemp_throttle = 81\n")
-    source = f"{file}: throttle.temp_throttle"
-    hot = GivenSetting(key="throttle.temp_throttle", text="83", source=source)
+    file.write_text("[throttle]\ntemp_critical_from = 81\n")
+    source = f"{file}: throttle.temp_critical_from"
+    hot = GivenSetting(key="throttle.temp_critical_from", text="83", source=source)
     single = GivenOverride(selector="1", source=f"{file}: gpu.1", given=(hot,))
     flag = GivenSetting(key="util.target", text="50%", source="--util")
     expected: dict[str, Any] = {"config": str(file), "given": (hot, flag), "overrides": (single,)}
@@ -308,7 +311,7 @@ def test_the_settings_in_use_are_shown_and_not_those_of_the_file(tmp_path: Path)
         assert shown["gpus"]["1"] == {hot.key: {"text": "83", "source": source}}
         assert data(api, "/config")["temp_throttle"] == 83
         assert data(api, "/status")["thresholds"]["temp_throttle"] == 83
-        file.write_text("[throttle]\ntemp_throttle = 82\n")
+        file.write_text("[throttle]\ntemp_critical_from = 82\n")
         assert plain(api, "POST", "/v1/reload").status == 200
         assert given(api) == {hot.key: "82", "util.target": "50%"}
         assert data(api, "/config")["temp_throttle"] == 82

@@ -247,14 +247,14 @@ def test_the_history_names_a_finished_job(daemon: Daemon) -> None:
     assert below[0] == "0"
     assert "%" in below[-2]
 
-    body = json.loads(daemon.run("history", "--gpu", "0", "--since", "10m", "--json"))
+    body = json.loads(daemon.run("history", "--gpus", "0", "--since", "10m", "--json"))
     assert body["schema_version"] == 1
     assert [use["ours"] for use in body["usage"]] == [True, False, True]
     (reading,) = body["gpus"]
     assert 0 < reading["ours"] < 1
     assert 0 < reading["busy"] < 1
 
-    events = daemon.run("history", "--events", "--gpu", "0")
+    events = daemon.run("history", "--events", "--gpus", "0")
     assert "handed over" in events
     assert "busy" in events
     wrong = daemon.run_unchecked("history", "--since", "yesterday")

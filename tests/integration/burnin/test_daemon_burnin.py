@@ -123,6 +123,20 @@ def test_a_failed_card_is_shown_with_its_verdict(daemon: Daemon) -> None:
     first, second = shown.out.splitlines()[1:]
     assert "FAIL short" in first
     assert "FAIL" not in second
+    eventually(lambda: wrong(daemon)[0] > 0)
+    assert wrong(daemon)[1] == 0
+    checked = daemon.run_unchecked("check", "--simulate", "2", "--nagios")
+    assert checked.code == 2, checked
+    assert "daemon.findings" in checked.out
+    daemon.run("shutdown")
+    alone = daemon.run_unchecked("check", "--simulate", "2")
+    assert alone.code == ExitCode.OK, "without a daemon, its findings are not known"
+
+
+def wrong(daemon: Daemon) -> list[int]:
+    """Read how much each GPU has got wrong."""
+    proofs = [gpu.verified for gpu in daemon.client.status().gpus]
+    return [0 if one is None else one.errors + one.findings for one in proofs]
 
 
 def test_a_run_survives_its_terminal_and_is_attached_and_cancelled(daemon: Daemon) -> None:
@@ -184,6 +198,44 @@ def test_an_end_before_time_has_a_report_of_what_was_done(daemon: Daemon, how: s
     for gpu in report["gpus"]:
         assert gpu["coverage"][0]["complete"]
         assert not gpu["coverage"][1]["complete"]
+
+
+def done_s(daemon: Daemon, index: int) -> float:
+    """Read the seconds of the current phase that a GPU has done."""
+    burnin = daemon.gpu(index).burnin
+    return burnin.done_s if burnin is not None else 0.0
+
+
+def test_the_daemon_goes_on_with_a_run_that_was_cut(daemon: Daemon) -> None:
+    daemon.start(2)
+    burnin = Burnin(daemon, PLAN.replace("seconds = 3", "seconds = 15"))
+    with daemon.start_command(*burnin.words) as process:
+        eventually(lambda: burnin.count("burnin.phase_ended") == 2)
+        eventually(lambda: all(done_s(daemon, index) > 2 for index in (0, 1)))
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=2 * TIMEOUT_S)
+        assert process.returncode == ExitCode.INCOMPLETE
+    cut = burnin.report()
+    resume = ("burnin", "--simulate", "2", "--resume", str(burnin.folder))
+    again = daemon.run_unchecked(*resume)
+    assert again.code == ExitCode.OK, again
+    assert "phase_started" not in again.out.split("second")[0], "only new events are printed"
+    report = burnin.report()
+    check_passed(report)
+    assert len(report["run"]["resumed"]) == 1
+    for before, after in zip(cut["gpus"], report["gpus"], strict=True):
+        first, second = zip(before["coverage"], after["coverage"], strict=True)
+        assert first[0]["done_s"] == first[1]["done_s"], "the first phase was not repeated"
+        assert second[0]["done_s"] > 2
+        assert second[1]["done_s"] < 17, "the earlier seconds count"
+    for words, why in (
+        (resume, "each GPU has done its phases"),
+        ((*resume, "--gpus", "0"), "omit --gpus"),
+    ):
+        refused = daemon.run_unchecked(*words)
+        assert refused.code in {ExitCode.USAGE, ExitCode.VERDICT_USAGE}
+        assert why in refused.err
+    assert len(burnin.report()["run"]["resumed"]) == 1
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ BUSY = {
     "event": "gpu.busy",
     "gpu": UUID,
     "index": 0,
-    "reason": "in use by others",
+    "reason": "used by foreign processes",
     "processes": [{"pid": 7, "name": "py\x1b[2Jthon", "user": None}],
 }
 
@@ -94,6 +94,51 @@ def test_status_as_json_is_the_response_of_the_daemon(
     assert printed == {"schema_version": 1, "running": True, **STATUS, "new": 1}
 
 
+OTHER = {**GPU, "uuid": "GPU-b", "index": 1, "pci_bus_id": "00000000:02:00.0"}
+
+
+@pytest.mark.parametrize("typed", [["1"], ["--gpus", "GPU-b"], ["02:00.0", "--gpus", "1"]])
+def test_status_of_selected_gpus_has_them_alone(
+    daemon: StubDaemon, capsys: pytest.CaptureFixture[str], typed: list[str]
+) -> None:
+    both = {**STATUS, "gpus": [GPU, OTHER], "reservations": [RESERVATION]}
+    daemon.replies["GET /v1/status"] = Reply(both)
+    assert run_command_line(["status", "--json", *typed]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert [gpu["index"] for gpu in printed["gpus"]] == [1]
+    assert printed["reservations"] == []
+    assert run_command_line(["status", *typed]) == 0
+    table = capsys.readouterr().out
+    assert [line.split()[0] for line in table.splitlines()[:2]] == ["GPU", "1"]
+    assert "demo" not in table
+
+
+def test_status_of_a_gpu_that_is_missing_lists_the_choices(
+    daemon: StubDaemon, capsys: pytest.CaptureFixture[str]
+) -> None:
+    daemon.replies["GET /v1/status"] = Reply(STATUS)
+    assert run_command_line(["status", "7"]) == 4
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert "no GPU matches '7'" in output.err
+    assert UUID in output.err
+
+
+def test_the_events_of_several_gpus_are_one_list_in_the_order_of_time(
+    daemon: StubDaemon, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def event(gpu: str, minute: int) -> dict[str, object]:
+        at = f"2026-11-21T20:{minute:02}:00+00:00"
+        return {"at": at, "name": "gpu.idle", "gpu": gpu, "index": 0, "fields": {}}
+
+    path = "GET /v1/history/events?gpu={}&since=1d&limit=1000"
+    daemon.replies[path.format("0")] = Reply({"events": [event("GPU-a", 1), event("GPU-a", 5)]})
+    daemon.replies[path.format("GPU-b")] = Reply({"events": [event("GPU-b", 3)]})
+    assert run_command_line(["history", "0", "--gpus", "GPU-b", "--events", "--json"]) == 0
+    events = json.loads(capsys.readouterr().out)["events"]
+    assert [one["gpu"] for one in events] == ["GPU-a", "GPU-b", "GPU-a"]
+
+
 # --- orders ----------------------------------------------------------------------------------
 
 
@@ -117,6 +162,12 @@ def test_status_as_json_is_the_response_of_the_daemon(
         ),
         (["pause", "--release"], "POST /v1/pause", {"release": True, "wait_s": 30}),
         (["resume", "1"], "POST /v1/resume", {"gpus": ["1"]}),
+        (
+            ["resume", "1", "--gpus", "2,1", "--gpus", "3"],
+            "POST /v1/resume",
+            {"gpus": ["1", "2", "3"]},
+        ),
+        (["pause", "--gpus", "1", "--wait", "0"], "POST /v1/pause", {"gpus": ["1"], "wait_s": 0}),
         (["unreserve", "1a2b3c4d"], "DELETE /v1/reservations/1a2b3c4d", None),
     ],
 )
@@ -153,10 +204,10 @@ def test_a_rejection_is_printed_to_standard_error(
         (["pause", "--for", "soon"], "--for: 'soon' is not a duration; write one such as"),
         (["pause", "0,,1"], "'0,,1' has an empty name in it"),
         (["stop", "--wait", "x"], "--wait: 'x' is not a duration"),
-        (["reserve", "--gpus", "1"], "Missing option '--for'"),
-        (["reserve", "--for", "1h"], "give the number of GPUs, or their names\nEither --gpus 2,"),
+        (["reserve", "--count", "1"], "Missing option '--for'"),
+        (["reserve", "--for", "1h"], "give the number of GPUs, or their names\nEither --count 2,"),
         (
-            ["reserve", "--gpus", "1", "--gpu", "0", "--for", "1h"],
+            ["reserve", "--count", "1", "--gpus", "0", "--for", "1h"],
             "give the number of GPUs, or their names",
         ),
         (["exec", "--", "true"], "give the number of GPUs, or their names"),
@@ -169,7 +220,21 @@ def test_a_rejection_is_printed_to_standard_error(
         ),
         (["status", "--token", "x"], "--token is only for --connect"),
         (["status", "--watch", "1s", "--json"], "--watch cannot be combined with --json"),
-        (["reserve", "--gpus", "0"], "Invalid value for '--gpus'"),
+        (["reserve", "--gpu", "0", "--for", "1h"], "--gpu was renamed to --gpus"),
+        (["exec", "--gpu", "0", "--", "true"], "--gpu was renamed to --gpus"),
+        (["history", "--gpu", "0"], "--gpu was renamed to --gpus"),
+        (["allocate", "a", "1GiB", "--gpu", "0"], "--gpu was renamed to --gpus"),
+        (["allocate", "a", "1GiB", "--gpus", "0,1"], "--gpus: `sentinel allocate` takes one GPU"),
+        (["selftest", "--gpus", "0", "--gpus", "1"], "--gpus: `sentinel selftest` takes one GPU"),
+        (["workloads", "try", "gemm", "--gpus", "all"], "--gpus: `sentinel workloads try` takes"),
+        (["selftest", "--gpu", "0"], "--gpu was renamed to --gpus"),
+        (["simulate-job", "--gpu", "0"], "--gpu was renamed to --gpus"),
+        (["restart", "--reserve", "1GiB"], "--reserve was renamed to --keep-free"),
+        (
+            ["restart", "--temp-critical", "90"],
+            "--temp-critical was renamed to --temp-overheating-f",
+        ),
+        (["reserve", "--count", "0"], "Invalid value for '--count'"),
     ],
 )
 def test_a_usage_error_sends_no_request(
@@ -190,7 +255,7 @@ def test_reserve_prints_uuids_on_standard_output_and_nothing_else(
 ) -> None:
     two = {**RESERVATION, "gpus": [UUID, "GPU-2"], "indices": [0, 1]}
     daemon.replies["POST /v1/reservations"] = Reply({"reservation": two}, 201)
-    typed = ["reserve", "--gpus", "2", "--for", "2h", "--reason", "demo", "--wait", "5s"]
+    typed = ["reserve", "--count", "2", "--for", "2h", "--reason", "demo", "--wait", "5s"]
     assert run_command_line(typed) == 0
     output = capsys.readouterr()
     assert output.out == f"{UUID}\nGPU-2\n"
@@ -247,7 +312,7 @@ def run_exec(daemon: StubDaemon, *typed: str) -> subprocess.Popen[str]:
 
 def test_exec_becomes_the_command_and_sets_its_visible_gpus(daemon: StubDaemon) -> None:
     program = '\necho $$ "$CUDA_VISIBLE_DEVICES" "$1"; grep SigIgn /proc/self/status; exit 7'
-    with run_exec(daemon, "--gpus", "1", "--", "sh", "-c", program, "sh", "--help") as process:
+    with run_exec(daemon, "--count", "1", "--", "sh", "-c", program, "sh", "--help") as process:
         out, err = process.communicate(timeout=TIMEOUT_S)
     line, ignored = out.splitlines()
     assert line == f"{process.pid} {UUID} --help"
@@ -259,7 +324,7 @@ def test_exec_becomes_the_command_and_sets_its_visible_gpus(daemon: StubDaemon) 
 
 
 def test_a_signal_to_exec_is_a_signal_to_the_command(daemon: StubDaemon) -> None:
-    with run_exec(daemon, "--gpu", "0", "--", "sh", "-c", "echo on; exec sleep 60") as process:
+    with run_exec(daemon, "--gpus", "0", "--", "sh", "-c", "echo on; exec sleep 60") as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "on\n"
         process.terminate()
@@ -267,7 +332,7 @@ def test_a_signal_to_exec_is_a_signal_to_the_command(daemon: StubDaemon) -> None
 
 
 def test_a_missing_command_reserves_nothing(daemon: StubDaemon) -> None:
-    with run_exec(daemon, "--gpus", "1", "--", "no-such-command") as process:
+    with run_exec(daemon, "--count", "1", "--", "no-such-command") as process:
         _, err = process.communicate(timeout=TIMEOUT_S)
     assert (process.returncode, err) == (127, "sentinel: there is no command no-such-command\n")
     assert daemon.requests == []
@@ -283,7 +348,7 @@ def test_a_command_that_cannot_be_executed_ends_the_reservation(
     file = tmp_path / "command"
     file.write_text(content)
     file.chmod(mode)
-    with run_exec(daemon, "--gpus", "1", "--", str(file)) as process:
+    with run_exec(daemon, "--count", "1", "--", str(file)) as process:
         _, err = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == code
     assert f"{file} cannot be executed" in err
@@ -292,7 +357,7 @@ def test_a_command_that_cannot_be_executed_ends_the_reservation(
 
 
 def test_exec_without_available_gpus_runs_nothing(daemon: StubDaemon, tmp_path: Path) -> None:
-    with run_exec(daemon, "--gpus", "1", "--", "touch", str(tmp_path / "ran")) as process:
+    with run_exec(daemon, "--count", "1", "--", "touch", str(tmp_path / "ran")) as process:
         daemon.replies["POST /v1/reservations"] = problem("conflict", "ana holds all", 409)
         _, err = process.communicate(timeout=TIMEOUT_S)
     assert (process.returncode, err) == (1, "sentinel: ana holds all\n")
@@ -311,7 +376,7 @@ def test_logs_shows_the_end_of_the_log_that_the_daemon_names(
     daemon.replies["GET /v1/status"] = Reply({**STATUS, "daemon": {**DAEMON, "log": str(log)}})
     assert run_command_line(["logs"]) == 0
     busy, other, _ = capsys.readouterr().out.splitlines()
-    assert busy.endswith("GPU 0     busy        in use by others: py?[2Jthon (pid 7)")
+    assert busy.endswith("GPU 0     busy        used by foreign processes: py?[2Jthon (pid 7)")
     assert other == "no JSON ?[31m"
     assert run_command_line(["logs", "--json", "-n", "1"]) == 0
     assert capsys.readouterr().out == f"{json.dumps(BUSY)}\n"
@@ -438,7 +503,9 @@ def test_memory_is_allocated_for_the_process_that_runs_the_command_or_for_anothe
     assert "GPU 0: 4.0 GiB allocated as llm, until process 77 ends" in output.err
     asked = {"id": "llm", "gpu": "0", "size": 4 * 2**30, "wait_s": 5, "pid": os.getppid()}
     assert daemon.requests == [("POST /v1/allocations", asked)]
-    assert run_command_line(["allocate", "llm", "4GiB", "--gpu", "1", "--pid", "77", "--json"]) == 0
+    assert (
+        run_command_line(["allocate", "llm", "4GiB", "--gpus", "1", "--pid", "77", "--json"]) == 0
+    )
     assert json.loads(capsys.readouterr().out)["allocation"] == ALLOCATION
     assert daemon.requests[-1][1] == {**asked, "gpu": "1", "pid": 77, "wait_s": 30}
     daemon.replies["DELETE /v1/allocations/llm"] = Reply({"text": "over", "gpus": [UUID]})

@@ -94,7 +94,10 @@ def test_a_failed_start_is_the_error_of_its_exit_code(
 
 def test_a_timeout_names_the_reason_of_each_gpu(set_mode: Callable[[str], None]) -> None:
     set_mode("busy")
-    with sentinel.hold() as held, pytest.raises(TimedOutError, match="GPU 0: in use by others"):
+    with (
+        sentinel.hold() as held,
+        pytest.raises(TimedOutError, match="GPU 0: used by foreign processes"),
+    ):
         held.wait_held(1.5)
 
 

@@ -253,14 +253,14 @@ def test_the_state_is_that_of_the_selected_gpu(api: ApiServer, monitor: sentinel
 def test_an_update_changes_single_settings_and_keeps_the_others(
     api: ApiServer, monitor: sentinel.Monitor
 ) -> None:
-    assert monitor.update_config({"throttle.temp_throttle": 80}).text
+    assert monitor.update_config({"throttle.temp_critical_from": 80}).text
     order = api.commands[-1]
     assert isinstance(order, Configure)
     given = {value.key: value.text for value in order.given}
-    assert given == {"memory.target": "50%", "throttle.temp_throttle": "80"}
+    assert given == {"memory.target": "50%", "throttle.temp_critical_from": "80"}
     with pytest.raises(ConfigError, match="there is no setting 'temp_throttle'"):
         monitor.update_config({"temp_throttle": 80})
-    monitor.update_config({"throttle.temp_throttle": None})
+    monitor.update_config({"throttle.temp_critical_from": None})
 
 
 def test_memory_is_allocated_for_the_duration_of_a_block(
@@ -377,7 +377,7 @@ def test_a_private_sentinel_occupies_nothing_and_ends_with_the_monitor(
             eventually(lambda: [one.pid for one in monitor.status(1).processes] == [job.pid])
         with pytest.raises(ConflictError, match="only watches"):
             monitor.client.start()
-        assert monitor.update_config({"throttle.temp_throttle": "80"}).text
+        assert monitor.update_config({"throttle.temp_critical_from": "80"}).text
         assert host.empty(0)
     stat = read_stat(daemon.pid)
     assert stat is None or not stat.alive

@@ -191,7 +191,7 @@ def test_a_real_slurm_starts_jobs_on_free_gpus(daemon: Daemon, tmp_path: Path) -
             return done.stdout
 
         program = f"{sys.executable} -m sentinel"
-        simulated_job = "simulate-job --gpu $CUDA_VISIBLE_DEVICES --memory 97% --for 10ms"
+        simulated_job = "simulate-job --gpus $CUDA_VISIBLE_DEVICES --memory 97% --for 10ms"
         output = job("sh", "-c", f"{program} reservations --json && {program} {simulated_job}")
         (held,) = json.loads(output.splitlines()[0])["reservations"]
         assert (held["reason"], held["indices"]) == ("Slurm job 1", [0])

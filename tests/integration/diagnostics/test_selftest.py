@@ -55,7 +55,7 @@ def run(capsys: pytest.CaptureFixture[str], *flags: str) -> tuple[int, str, str]
 def begun(host: GpuHost, *flags: str) -> Iterator[subprocess.Popen[str]]:
     """Run a selftest of the first GPU in its own process; check that all its processes end."""
     simulated = isinstance(host, SimulatedHost)
-    where = ("--simulate", "1") if simulated else ("--gpu", str(host.index(0)))
+    where = ("--simulate", "1") if simulated else ("--gpus", str(host.index(0)))
     process = subprocess.Popen(
         [sys.executable, "-m", "sentinel", "selftest", *where, *flags],
         env=host.environment(),
@@ -133,7 +133,7 @@ def test_a_gpu_in_use_is_not_occupied(
     assert (report["well"], report["trials"]) == (False, [])
     assert report["incomplete"] in err
     assert code == 3
-    assert "GPU 0 is not idle: in use by others: " in err
+    assert "GPU 0 is not idle: used by foreign processes: " in err
     assert f"(pid {os.getpid()})" in err
     assert "Nothing was started" in err
 
@@ -281,7 +281,7 @@ def test_a_failed_stressor_ends_the_selftest(
             "there is no dtype 'fp9'. There are bf16, fp16,",
             marks=pytest.mark.long,
         ),
-        (("--gpu", "7"), "7"),
+        (("--gpus", "7"), "7"),
     ],
 )
 def test_an_impossible_request_is_reported(

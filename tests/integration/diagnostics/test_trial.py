@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("fake_torch")
 def try_on(host: GpuHost, *arguments: str) -> tuple[int, dict[str, Any]]:
     """Run a trial on the first GPU; return its exit code and figures."""
     simulated = isinstance(host, SimulatedHost)
-    where = ("--simulate", "1") if simulated else ("--gpu", str(host.index(0)))
+    where = ("--simulate", "1") if simulated else ("--gpus", str(host.index(0)))
     command = [sys.executable, "-m", "sentinel", "workloads", "try", *where, "--json", *arguments]
     done = subprocess.run(
         command,

@@ -35,6 +35,7 @@ def test_gpus_have_the_names_of_nvml(nvml_library: Path, tmp_path: Path) -> None
             "name": "NVIDIA H200",
             "pci_bus_id": "00000000:0A:00.0",
             "memory_total": 16 * 2**30,
+            "serial": "1650000000000",
         },
         {
             "uuid": SECOND,
@@ -42,6 +43,7 @@ def test_gpus_have_the_names_of_nvml(nvml_library: Path, tmp_path: Path) -> None
             "name": "unreadable name",
             "pci_bus_id": "00000000:0B:00.0",
             "memory_total": 16 * 2**30,
+            "serial": "1650000000001",
         },
     ]
 

@@ -76,7 +76,7 @@ def test_memory_is_allocated_beside_the_stressor_and_allocated_processes_are_no_
     # The allocation ends with its process, however that exits.
     eventually(lambda: daemon.client.allocations() == ())
 
-    daemon.run("allocate", "shell", "2GiB", "--gpu", "0")
+    daemon.run("allocate", "shell", "2GiB", "--gpus", "0")
     assert json.loads(daemon.run("status", "--json"))["allocations"][0]["id"] == "shell"
     assert "is over" in daemon.run("deallocate", "shell")
     too_much = daemon.run_unchecked("allocate", "shell", "16GiB")

@@ -36,7 +36,7 @@ SPEC = ApiSpec(socket="/nowhere", state="/nowhere", log=None, began=0.0, version
 HOST = HostView(
     at=1.0, pid=1, phase=Phase.WAITING, driver="1", simulated=True, workload="hold", gpus=()
 )
-HOT = (GivenSetting(key="throttle.temp_throttle", text="80C", source="site.toml"),)
+HOT = (GivenSetting(key="throttle.temp_critical_from", text="80C", source="site.toml"),)
 WISH = Configure(
     number=3,
     by=Caller(via="unix"),

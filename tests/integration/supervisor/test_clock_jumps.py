@@ -54,7 +54,7 @@ def daemon(
 def test_durations_do_not_follow_the_wall_clock(daemon: Daemon, clock: JumpingClock) -> None:
     daemon.start(3)
     daemon.wait_until_occupied(0, 1, 2)
-    daemon.run("reserve", "--gpu", "1", "--for", "20m", "--reason", "kept")
+    daemon.run("reserve", "--gpus", "1", "--for", "20m", "--reason", "kept")
     daemon.client.pause([2], seconds=1200)
     for number, to in enumerate(JUMPS):
         clock.jump(to)

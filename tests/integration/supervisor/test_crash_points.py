@@ -216,7 +216,7 @@ class Run:
     def reserve(self, gpu: int, reason: str) -> None:
         """Reserve a GPU for an hour, under a reason of its own."""
         self._told.uncertain.add(reason)
-        self.command("reserve", "--gpu", str(gpu), "--for", "1h", "--reason", reason)
+        self.command("reserve", "--gpus", str(gpu), "--for", "1h", "--reason", reason)
         self._told.uncertain.remove(reason)
         self._told.reserved.add(reason)
 

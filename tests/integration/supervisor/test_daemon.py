@@ -87,7 +87,7 @@ def test_gpus_are_handed_over_on_request_and_reservations_outlive_the_daemon(
     daemon.run("resume", "0")
     daemon.wait_for_stressor(0)
 
-    uuid = daemon.run("reserve", "--gpu", "0", "--for", "1h", "--reason", "a demo").strip()
+    uuid = daemon.run("reserve", "--gpus", "0", "--for", "1h", "--reason", "a demo").strip()
     assert (uuid, host.empty(0)) == (host.uuid(0), True)
     with host.job(0, stay=0.1) as job:
         assert job.got_memory()
@@ -123,7 +123,7 @@ def test_a_job_keeps_its_gpus_across_the_death_of_the_daemon(
     host = daemon.host
     daemon.start(1)
     daemon.wait_until_occupied(0)
-    command = ("exec", "--gpus", "1", "--", sys.executable, "-c", JOB)
+    command = ("exec", "--count", "1", "--", sys.executable, "-c", JOB)
     with daemon.start_command("logs", "-f", "-n", "1", "--json") as logs:
         read_line(logs)  # the log is followed from here on
         with daemon.start_command(*command) as job:
@@ -141,7 +141,7 @@ def test_a_job_keeps_its_gpus_across_the_death_of_the_daemon(
         assert read_line(job) == f"{job.pid} {host.uuid()}"
         daemon.kill()
         assert daemon.places.socket.exists()
-        for words in ("status", "stop", "shutdown", "reserve --gpus 1 --for 1h"):
+        for words in ("status", "stop", "shutdown", "reserve --count 1 --for 1h"):
             assert daemon.run_unchecked(*words.split()).code == 3
         daemon.start(1)
         # The reservation persists, as the process that it is bound to is alive.

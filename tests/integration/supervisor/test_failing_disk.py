@@ -74,7 +74,7 @@ def test_gpus_are_yielded_and_held_while_a_disk_fails(
     daemon.wait_until_occupied(0)
     if about:
         eventually(lambda: warnings_about(daemon, about))
-    daemon.run("reserve", "--gpu", "0", "--for", "1h")
+    daemon.run("reserve", "--gpus", "0", "--for", "1h")
     disk.set()
     daemon.run("unreserve", "--all-mine")
     daemon.wait_until_occupied(0)

@@ -218,7 +218,7 @@ def test_a_process_with_the_pid_of_a_dead_holder_inherits_nothing(daemon: Daemon
             newcomer.kill()
             newcomer.communicate()
 
-    with daemon.start_command("exec", "--gpus", "1", "--", "sleep", "600") as bound:
+    with daemon.start_command("exec", "--count", "1", "--", "sleep", "600") as bound:
         eventually(lambda: reserved_on_disk(daemon))
         assert [one.holder.pid for one in daemon.client.reservations()] == [bound.pid]
         daemon.kill()

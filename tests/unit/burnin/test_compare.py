@@ -56,6 +56,15 @@ def test_a_change_of_the_verdict_is_named(tmp_path: Path) -> None:
     assert found["notable"]
 
 
+def test_runs_without_a_common_phase_are_not_said_to_be_equal(tmp_path: Path) -> None:
+    first, second = (report_of(ExampleRun(), tmp_path / name) for name in "ab")
+    for gpu in second["gpus"]:
+        gpu["measurements"] = []
+    text = "\n".join(compare_lines(compare(first, second)))
+    assert text.count("no phase was measured in both runs") == len(first["gpus"])
+    assert QUIET not in text
+
+
 def test_gpus_of_one_run_only_are_listed(tmp_path: Path) -> None:
     found, text = compared(ExampleRun(gpus=2), ExampleRun(gpus=3), tmp_path)
     assert (found["only_in_first"], found["only_in_second"]) == ([], [uuid(2)])

@@ -20,7 +20,7 @@ from sentinel.burnin.check import (
     Status,
     worst,
 )
-from sentinel.burnin.counter_checks import MOMENT_CHECKS, NODE_CHECKS
+from sentinel.burnin.counter_checks import DAEMON_CHECKS, MOMENT_CHECKS, NODE_CHECKS
 from sentinel.burnin.growth_checks import GROWTH_CHECKS
 from sentinel.burnin.node_report import judge_node
 from sentinel.burnin.thresholds import Thresholds
@@ -202,8 +202,19 @@ def test_every_check_has_a_case_that_is_bad_and_a_healthy_gpu_passes_it() -> Non
         assert run(check.id, AFTER, BEFORE).status is expected, check.id
 
 
+@pytest.mark.parametrize(
+    ("findings", "status"),
+    [(None, Status.NOT_APPLICABLE), (0, Status.PASS), (1, Status.FAIL), (7, Status.FAIL)],
+)
+def test_the_findings_of_a_daemon_fail_the_gpu(findings: int | None, status: Status) -> None:
+    (check,) = DAEMON_CHECKS
+    found = check.run(Evidence(before=HEALTHY, findings=findings), Thresholds())
+    assert (found.status, found.value) == (status, findings)
+
+
 def test_the_ids_are_unique_and_the_rows_are_complete() -> None:
-    rows: tuple[Check[Any], ...] = (*MOMENT_CHECKS, *GROWTH_CHECKS, *NODE_CHECKS)
+    of_gpus = (*MOMENT_CHECKS, *DAEMON_CHECKS, *GROWTH_CHECKS)
+    rows: tuple[Check[Any], ...] = (*of_gpus, *NODE_CHECKS)
     assert len({row.id for row in rows}) == len(rows)
     for row in rows:
         assert row.title, row.id

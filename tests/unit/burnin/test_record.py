@@ -81,9 +81,26 @@ def test_a_newcomer_is_named_although_its_memory_was_seen_first() -> None:
     assert [one.cause for one in found.interruptions] == ["a foreign process (train.py)"]
 
 
-def test_a_newcomer_before_any_work_disturbs_the_run() -> None:
-    assert not record(BEGUN[0], event("gpu.yielding", 1.5, processes=[])).is_contiguous
+def test_a_newcomer_before_any_work_disturbs_the_run_and_is_listed() -> None:
+    found = record(BEGUN[0], event("gpu.yielding", 1.5, processes=[{"pid": 7, "name": "train"}]))
+    assert not found.is_contiguous
+    (one,) = found.interruptions
+    assert (one.phase, one.cause, one.stretch_s) == ("one", "a foreign process (train)", 0.0)
     assert record(*BEGUN).is_contiguous
+    assert not record(*BEGUN).interruptions
+
+
+def test_two_newcomers_in_a_row_are_two_interruptions() -> None:
+    found = record(
+        *BEGUN[:2],
+        event("gpu.yielding", 3.0, processes=[]),
+        event("burnin.interrupted", 3.1, phase="one", stretch_s=1.0),
+        event("stressor.ready", 5.0),
+        event("gpu.yielding", 6.0, processes=[]),
+        event("burnin.interrupted", 6.1, phase="one", stretch_s=0.9),
+    )
+    assert [(one.at, one.stretch_s) for one in found.interruptions] == [(3.0, 1.0), (6.0, 0.9)]
+    assert found.phases[0].stretches == [(2.0, 3.0), (5.0, 6.0)]
 
 
 @pytest.mark.parametrize("last", ["last", "work"])

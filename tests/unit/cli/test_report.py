@@ -99,6 +99,10 @@ def test_a_wrong_number_of_runs_and_a_wrong_format_are_refused(arguments: tuple[
     assert "compare" in str(found.exception) or "one run" in str(found.exception)
 
 
+def test_two_formats_are_refused() -> None:
+    assert "--junit and --html exclude each other" in str(report("--junit", "--html").exception)
+
+
 def test_an_output_that_cannot_be_written_is_an_error(state: Path, tmp_path: Path) -> None:
     error = report("--output", str(tmp_path / "no" / "file")).exception
     assert isinstance(error, ConfigError)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sentinel.burnin.levels import LEVELS, level_text, load_plan
-from sentinel.config.plan import SPEC, Phase, Plan, parse_plan
+from sentinel.config.plan import SPEC, Phase, Plan, parse_plan, plan_toml
 from sentinel.config.workload_spec import parse_workload
 from sentinel.errors import ConfigError
 
@@ -140,6 +140,30 @@ def test_an_unknown_workload_is_found_before_the_run(tmp_path: Path) -> None:
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         load_plan("screen", tmp_path / "none")
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_level_is_written_as_toml_and_read_as_the_same_plan(level: str) -> None:
+    plan = load_plan(level, None)
+    again = parse_plan(tomllib.loads(plan_toml(plan)), "again")
+    assert (again, again.hash) == (plan, plan.hash)
+
+
+@given(
+    title=st.text(st.characters(exclude_categories=["Cs"]), min_size=1),
+    seconds=st.floats(0.001, 1e6),
+    flags=st.tuples(*[st.booleans()] * 3),
+)
+def test_any_plan_is_written_as_toml_and_read_as_the_same_plan(
+    title: str, seconds: float, flags: tuple[bool, bool, bool]
+) -> None:
+    screen, mandatory, steady = flags
+    phases = (
+        Phase(name="a", workload="gemm", seconds=1.0),
+        Phase(name="b", workload="mixed", seconds=seconds, mandatory=mandatory, steady=steady),
+    )
+    plan = Plan(name="any", title=title, screen=screen, phases=phases)
+    assert parse_plan(tomllib.loads(plan_toml(plan)), "again") == plan
 
 
 _VALUES = st.recursive(

@@ -237,7 +237,7 @@ def test_allocations_are_limited_by_the_budget() -> None:
 def test_the_default_budget_is_the_memory_less_the_reserve_and_a_context(
     reserve: int, kept: int
 ) -> None:
-    world, supervisor = held(replace(CALM, budget_reserve=reserve))
+    world, supervisor = held(replace(CALM, keep_unallocated=reserve))
     most = 140 * GIB - kept
     wish = {"gpu": "GPU-0", "id": "llm"}
     assert send(world, supervisor, Allocate, **wish, size=most + 1) is Refusal.CONFLICT

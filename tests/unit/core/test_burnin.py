@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from sentinel.burnin.levels import load_plan
 from sentinel.config.model import Config
 from sentinel.config.plan import Phase, Plan
-from sentinel.core.burnin_state import Burnin, PhaseWork
+from sentinel.core.burnin_state import Burnin
 from sentinel.core.gpu import burnin
 from sentinel.core.stressor_state import Running
+from sentinel.protocol.phase_work import PhaseWork
 from sentinel.protocol.stressor import (
     Failed,
     FailureKind,

@@ -20,6 +20,7 @@ from sentinel.protocol.commands import (
     ShutDown,
     StartBurnin,
 )
+from sentinel.protocol.phase_work import EarlierWork, PhaseWork
 from sentinel.supervisor.loop import Supervisor
 from sentinel.testing import World
 
@@ -161,6 +162,9 @@ def test_its_owner_and_administrators_cancel_it(by: Caller, refused: Refusal | N
         ({"gpus": ("GPU-7",)}, Refusal.NO_SUCH_GPU),
         ({"plan": {**PLAN, "phase": []}}, Refusal.INVALID),
         ({"plan": {**PLAN, "colour": "red"}}, Refusal.INVALID),
+        ({"done": {UUID: EarlierWork(phase=3)}}, Refusal.INVALID),
+        ({"done": {UUID: EarlierWork(phase=-1)}}, Refusal.INVALID),
+        ({"gpus": ("GPU-1",), "done": {UUID: EarlierWork(phase=1)}}, Refusal.INVALID),
     ],
 )
 def test_a_wrong_order_changes_nothing(arguments: dict[str, object], refused: Refusal) -> None:
@@ -168,6 +172,21 @@ def test_a_wrong_order_changes_nothing(arguments: dict[str, object], refused: Re
     assert start(world, supervisor, **arguments) is refused
     assert supervisor.state.burnin_run is None
     assert supervisor.config.each == {}
+
+
+def test_each_gpu_goes_on_where_it_was() -> None:
+    world, supervisor = served()
+    half = PhaseWork(seconds=4.0, longest=4.0, checks=7, stretch=4.0)
+    done = {UUID: EarlierWork(phase=1, work=half), "GPU-1": EarlierWork(phase=2)}
+    assert start(world, supervisor, done=done) is None
+    world.run(supervisor, lambda: supervisor.state.burnin_run is None)
+    phases = [(one.gpu, one.fields["phase"]) for one in world.events("burnin.phase_started")]
+    assert phases == [(UUID, "second")], "the other GPU has done everything"
+    (ended,) = world.events("burnin.phase_ended")
+    fields: dict[str, Any] = dict(ended.fields)
+    assert 5.0 <= fields["seconds"] < 7.0, "the earlier seconds count"
+    assert fields["checks"] > 7
+    assert fields["longest"] == 4.0, "an earlier stretch is over"
 
 
 def test_a_monitor_refuses() -> None:

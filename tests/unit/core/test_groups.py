@@ -208,7 +208,7 @@ def test_a_group_forms_only_of_gpus_that_could_start(ready: list[str]) -> None:
     [
         (Idle(since=0.0), 5.0),
         (Unknown(reason="not read for 6 s"), 5.0),
-        (Busy(rule="process", reason="in use by others"), None),
+        (Busy(rule="process", reason="used by foreign processes"), None),
     ],
 )
 def test_a_late_reading_ends_no_wait(occupancy: Occupancy, since: float | None) -> None:

@@ -337,9 +337,17 @@ def test_without_throttling_health_is_reported_and_the_pace_is_full() -> None:
 @pytest.mark.parametrize(
     ("key", "text", "named"),
     [
-        ("throttle.temp_normal", "65", "throttle.temp_optimal must be below throttle.temp_normal"),
-        ("throttle.temp_critical", "80", "temp_throttle must be below throttle.temp_critical"),
-        ("throttle.memory_normal", "95%", "must be below throttle.memory_critical"),
+        (
+            "throttle.temp_throttled_from",
+            "65",
+            "throttle.temp_normal_from must be below throttle.temp_throttled_from",
+        ),
+        (
+            "throttle.temp_overheating_from",
+            "80",
+            "temp_critical_from must be below throttle.temp_overheating_from",
+        ),
+        ("throttle.memory_throttled_from", "95%", "must be below throttle.memory_critical_from"),
     ],
 )
 def test_thresholds_in_a_wrong_order_are_refused(key: str, text: str, named: str) -> None:

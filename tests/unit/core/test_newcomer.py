@@ -40,7 +40,7 @@ def test_a_list_too_long_to_read_is_a_newcomer() -> None:
     world.at(0).omitted_processes = 1_000_000
     assert supervisor.tick().actions == (Kill(uuid="GPU-0", generation=1),)
     (busy,) = world.events("gpu.busy")
-    assert busy.fields["reason"] == "in use by others, 1000000 of them not listed"
+    assert busy.fields["reason"] == "used by foreign processes, 1000000 of them not listed"
 
 
 def test_growth_within_the_slack_is_no_newcomer() -> None:
