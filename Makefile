@@ -71,7 +71,7 @@ docs: $(INSTALLED) ## Generate the tables in docs/, the manual page and the Open
 	$(BIN)/python docs/generate.py
 
 clean: ## Remove everything that can be made again
-	rm -rf $(VENV) $(VENV)-audit build docs/sentinel.1 docs/openapi.json .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-audit build docs/sentinel.1 docs/openapi.json docs/completion docs/index_page.md .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find sentinel tests -name __pycache__ -prune -exec rm -rf {} +
 
 # Another input gives the stamp another name, and the environment is made from scratch: packages

@@ -317,7 +317,7 @@ class Rig:
             self.no_sentinel()
         if empty:
             self.wait_empty(cards)
-        command = [*self._place.sentinel, sys.executable, "-m", "sentinel", "run"]
+        command = [*self._place.sentinel, sys.executable, "-m", "sentinel", "run", "--json"]
         command += ["--workload", workload]
         # The backoff must not grow, though it yields repeatedly here.
         command += ["--rearm", self._rearm, "--rearm-longest", self._rearm, "--status-every", "1s"]

@@ -231,7 +231,28 @@ def openapi() -> str:
 
 
 #: The files that are generated as a whole.
-FILES: Mapping[str, Callable[[], str]] = {"sentinel.1": manual_page, "openapi.json": openapi}
+def completion(shell: str) -> str:
+    """Return the completion for a shell."""
+    from sentinel.cli.manpage import completion_script
+
+    return completion_script(shell)
+
+
+FILES: Mapping[str, Callable[[], str]] = {
+    "sentinel.1": manual_page,
+    "openapi.json": openapi,
+    # Named as each shell looks for them.
+    "completion/sentinel": lambda: completion("bash"),
+    "completion/_sentinel": lambda: completion("zsh"),
+    "completion/sentinel.fish": lambda: completion("fish"),
+}
+
+
+def write(name: str) -> None:
+    """Write one of the generated files."""
+    path = DOCS / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(FILES[name]())
 
 
 def main() -> None:
@@ -240,7 +261,7 @@ def main() -> None:
     parser.add_argument("files", nargs="*", help=f"one of {', '.join(FILES)}")
     names = parser.parse_args().files
     for name in names or FILES:
-        (DOCS / name).write_text(FILES[name]())
+        write(name)
     if not names:
         for path in sorted(DOCS.glob("*.md")):
             text = path.read_text()

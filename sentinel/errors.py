@@ -63,6 +63,10 @@ class SentinelError(Exception):
     """
 
     exit_code: ExitCode = ExitCode.USAGE
+    #: Why, for programs; the API's code where the API has one.
+    code: str = "error"
+    #: The values that could have been given instead, if they can be listed.
+    allowed: tuple[str, ...] = ()
 
     def __init__(self, what: str, remedy: str = "") -> None:
         super().__init__(what)
@@ -76,85 +80,107 @@ class SentinelError(Exception):
 class ConfigError(SentinelError):
     """A value is not allowed; the message has its key, its source and what is allowed."""
 
+    code = "invalid"
+
 
 class WorkloadError(ConfigError):
     """The named object is not a workload: it cannot be imported or called as one."""
+
+    code = "workload"
 
 
 class PeersError(SentinelError):
     """The other stressors of a group did not come, or went; proves nothing about this GPU."""
 
+    code = "peers"
+
 
 class NoSuchGpuError(SentinelError):
     """No GPU is visible, or a selector matches no visible GPU."""
 
+    code = "no_such_gpu"
     exit_code = ExitCode.NO_SUCH_GPU
 
 
 class AccessDeniedError(SentinelError):
     """The caller may not do this, or a path is not accessible."""
 
+    code = "forbidden"
     exit_code = ExitCode.NO_SUCH_GPU
 
 
 class DriverUnavailableError(SentinelError):
     """The NVIDIA driver is missing, or NVML cannot use it."""
 
+    code = "no_driver"
     exit_code = ExitCode.NO_DRIVER
 
 
 class GpuHeldError(SentinelError):
     """Another sentinel on this host holds a requested GPU."""
 
+    code = "held"
     exit_code = ExitCode.HELD
 
 
 class AlreadyRunningError(SentinelError):
     """A daemon already runs at this socket."""
 
+    code = "already_running"
     exit_code = ExitCode.HELD
 
 
 class IncompleteError(SentinelError):
     """The task was not completed: a process needed the GPU, or a signal came."""
 
+    code = "incomplete"
     exit_code = ExitCode.NOT_RUNNING
 
 
 class SelftestError(SentinelError):
     """A selftest proved nothing: its stressor failed, or the GPU had a fault of its own."""
 
+    code = "selftest"
     exit_code = ExitCode.FAIL
 
 
 class NotRunningError(SentinelError):
     """No daemon answers at the socket."""
 
+    code = "not_running"
     exit_code = ExitCode.NOT_RUNNING
 
 
 class ConflictError(SentinelError):
     """The daemon refused because another client has the resource."""
 
+    code = "conflict"
     exit_code = ExitCode.FAIL
 
 
 class TimedOutError(SentinelError):
     """The request was not completed or answered within its timeout."""
 
+    code = "timeout"
     exit_code = ExitCode.FAIL
 
 
 class ServiceError(SentinelError):
     """The daemon refused, closed the connection, or sent an invalid response."""
 
+    code = "service"
+
 
 class WireError(SentinelError):
     """A datagram is not one of the expected messages."""
 
+    code = "wire"
+
 
 class EndedEarlyError(SentinelError):
     """A signal came before startup was complete."""
+
+    code = "ended_early"
 
     def __init__(self, name: str) -> None:
         super().__init__(f"ended by {name} before it was ready; nothing was started")

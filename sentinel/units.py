@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from decimal import Decimal
 
 _SIZES = {
     "B": 1,
@@ -29,6 +28,8 @@ def parse_quantity(text: str, units: Mapping[str, str | int]) -> float | None:
         text: A decimal number without a sign, and a unit in upper or lower case.
         units: The factor of each unit; the unit ``""`` allows a bare number.
     """
+    from decimal import Decimal  # slow to import, and not needed to format
+
     match = _QUANTITY.fullmatch(text)
     factors = {unit.upper(): factor for unit, factor in units.items()}
     if match is None or match[2].upper() not in factors:

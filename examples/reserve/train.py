@@ -9,28 +9,20 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 
 import sentinel
+from sentinel.client import Reservation
 from sentinel.errors import NotRunningError
 
 
-@contextmanager
-def reserved(count: int, reason: str) -> Iterator[None]:
-    """Reserve GPUs for the duration of the block, and make only these visible to CUDA."""
-    daemon = sentinel.connect()
+def reserved(count: int, reason: str) -> AbstractContextManager[Reservation | None]:
+    """Reserve GPUs for a ``with`` block; without a daemon there is nothing to reserve."""
     try:
         # Bound: the reservation ends with this process, even if that is killed.
-        mine = daemon.reserve(count, reason=reason, bound=True, wait=60)
+        return sentinel.connect().reserve(count, reason=reason, bound=True, wait=60)
     except NotRunningError:
-        yield  # no daemon holds a GPU
-        return
-    try:
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(mine.gpus)
-        yield
-    finally:
-        daemon.unreserve(mine.id)
+        return nullcontext()  # no daemon holds a GPU
 
 
 def main() -> None:
@@ -38,7 +30,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=1, help="how many")
     given = parser.parse_args()
-    with reserved(given.count, "a training run"):
+    with reserved(given.count, "a training run") as mine:
+        if mine is not None:
+            os.environ["CUDA_VISIBLE_DEVICES"] = mine.cuda_visible_devices
         # CUDA reads the variable when it starts, so import torch here, not above.
         print("training on", os.environ.get("CUDA_VISIBLE_DEVICES", "all there is"), flush=True)
 

@@ -15,6 +15,7 @@ from sentinel.api.history.writer import History
 from sentinel.api.http.errors import ProblemError
 from sentinel.api.metrics.counters import Counters
 from sentinel.api.metrics.exposition import MetricsPage
+from sentinel.api.state.burnin_verdicts import BurninVerdicts
 from sentinel.api.state.change_feed import ChangeFeed
 from sentinel.api.state.event_buffer import EventBuffer, LoggedEvent
 from sentinel.api.state.process_watch import ProcessWatch
@@ -95,6 +96,8 @@ class ApiContext:
             state / verified_store.NAME, spec.began, partial(self.report_warning, "verified")
         )
         self.views.verified = self.verified.gpus
+        self.verdicts = BurninVerdicts(state)
+        self.views.verdicts = self.verdicts.gpus
         self._reservation_watch = ProcessWatch(self._unreserve)
         self._allocation_watch = ProcessWatch(self._deallocate)
         self._burnin_watch = ProcessWatch(self._cancel_burnin)

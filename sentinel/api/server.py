@@ -116,6 +116,7 @@ async def _serve(
             context.change_feed.run(),
             context.history.run(),
             context.verified.run(),
+            context.verdicts.run(),
             _send_heartbeats(context, server),
         )
     ]

@@ -6,20 +6,20 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
-from sentinel.cli.event_format import text_lines, wants_colour
+from sentinel.cli.event_format import text_lines
+from sentinel.cli.terminal import is_interactive, wants_colour
 from sentinel.core.actions import Event
 from sentinel.protocol.gpu import Gpu
 from sentinel.units import format_duration
 
 if TYPE_CHECKING:  # slow to import, and not needed without a terminal
     from rich.live import Live
-    from rich.table import Table
+    from rich.text import Text
 
     from sentinel.supervisor.event_log import Sink
 
 HEADER = ("GPU", "PHASE", "DONE", "TO DO", "RESULTS", "WRONG", "TEMP", "POWER", "STATE")
-#: The column that is truncated first, and the right-aligned columns.
-FLEXIBLE = 8
+#: The right-aligned columns.
 RIGHT = (2, 3, 4, 5, 6, 7)
 _STATE = 8
 
@@ -36,7 +36,8 @@ class Screen:
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self.is_live = wants_colour(stream)
+        self.is_live = is_interactive(stream)
+        self._colour = wants_colour(stream)
         self._rows: dict[int, tuple[str, ...]] = {}
         self._live: Live | None = None
 
@@ -82,8 +83,8 @@ class Screen:
     def sink_for(self, gpus: Mapping[str, Gpu]) -> Sink:
         """Return a sink that shows events, given the GPUs by UUID."""
         if not self.is_live:
-            return text_lines(self._stream, gpus, colour=False)
-        write_line = text_lines(cast("TextIO", _Lines(self)), gpus, colour=True)
+            return text_lines(self._stream, gpus, colour=self._colour)
+        write_line = text_lines(cast("TextIO", _Lines(self)), gpus, colour=self._colour)
 
         def write(event: Event) -> None:
             if event.name not in _PERIODIC:
@@ -100,11 +101,14 @@ class Screen:
 
         return write
 
-    def _table(self, width: int) -> Table:
+    def _table(self, width: int) -> Text:
+        from rich.text import Text
+
         from sentinel.cli.output import table
 
         rows = [self._rows[index] for index in sorted(self._rows)]
-        return table(HEADER, rows, flexible=FLEXIBLE, width=width, right=RIGHT)
+        lines = table(HEADER, rows, flexible=None, width=width, right=RIGHT, colour=self._colour)
+        return Text.from_ansi("\n".join(lines), no_wrap=True)
 
 
 class _Lines:

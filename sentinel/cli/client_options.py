@@ -6,14 +6,18 @@ import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from sentinel.cli.json_output import print_json
-from sentinel.client import Client, Outcome, connect
 from sentinel.errors import ConfigError, ExitCode
 from sentinel.units import parse_duration
+
+if TYPE_CHECKING:  # slow to import
+    from sentinel.client import Client, Outcome
+    from sentinel.client.requester import Requester
+    from sentinel.client.transport import Address
 
 _Function = Callable[..., Any]
 
@@ -35,17 +39,40 @@ def address_options(function: _Function) -> _Function:
 def with_client(function: _Function) -> _Function:
     """Add the options of a connection; pass the ``client``."""
 
+    def connect(address: Address) -> Client:
+        from sentinel.client.client import Client
+
+        return Client(address)
+
+    return _with_connection(function, connect)
+
+
+def with_requester(function: _Function) -> _Function:
+    """Add the options of a connection; pass a ``client`` that is quickly imported: no verbs."""
+
+    def connect(address: Address) -> Requester:
+        from sentinel.client.requester import Requester
+
+        return Requester(address)
+
+    return _with_connection(function, connect)
+
+
+def _with_connection(function: _Function, connect: Callable[[Address], Any]) -> _Function:
+    @functools.wraps(function)
     @functools.wraps(function)
     def connected(
-        *, socket: str | None, simulated: bool, connect: str | None, token: str | None, **rest: Any
+        *, socket: str | None, simulated: bool, over_tcp: str | None, token: str | None, **rest: Any
     ) -> Any:
-        return function(client=_connect(socket, connect, token, simulated=simulated), **rest)
+        address = _address(socket, over_tcp, token, simulated=simulated)
+        return function(client=connect(address), **rest)
 
     # Not --tcp: that is a setting of the daemon, and `restart` has both.
     for option in (
         click.option("--token", metavar="FILE", help="File with the token for --connect."),
         click.option(
             "--connect",
+            "over_tcp",
             metavar="HOST:PORT",
             help="Connect to the daemon over TCP instead of its socket.",
         ),
@@ -54,14 +81,16 @@ def with_client(function: _Function) -> _Function:
     return address_options(connected)
 
 
-def _connect(socket: str | None, tcp: str | None, token: str | None, *, simulated: bool) -> Client:
+def _address(socket: str | None, tcp: str | None, token: str | None, *, simulated: bool) -> Address:
+    from sentinel.client.addressing import find_address
+
     if tcp is not None and (socket is not None or simulated):
         raise ConfigError("--connect cannot be combined with --socket or --simulated")
     if token is not None and tcp is None:
         raise ConfigError("--token is only for --connect")
     if tcp is not None:
-        return connect(tcp=tcp, token=token or os.environ.get("SENTINEL_TOKEN_FILE"))
-    return connect(socket, simulated=simulated_folder(chosen=simulated))
+        return find_address(tcp=tcp, token=token or os.environ.get("SENTINEL_TOKEN_FILE"))
+    return find_address(socket, simulated=simulated_folder(chosen=simulated))
 
 
 def simulated_folder(*, chosen: bool) -> Path | None:

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
-import click
-
-from sentinel.core.actions import Event
+from sentinel.cli.terminal import printable, styled, wants_colour
 from sentinel.protocol.event_type import Kind
 from sentinel.protocol.events import EVENTS
-from sentinel.protocol.gpu import Gpu
-from sentinel.protocol.stressor import MAX_QUANTUM_S
+from sentinel.protocol.quantum import MAX_QUANTUM_S
 from sentinel.units import format_duration, format_size
 
 if TYPE_CHECKING:  # slow to import, and not needed to read a log
     from structlog.typing import EventDict, WrappedLogger
 
+    from sentinel.core.actions import Event
+    from sentinel.protocol.gpu import Gpu
     from sentinel.supervisor.event_log import Sink
 
 _Fields = Mapping[str, Any]
@@ -74,6 +73,15 @@ def log_line(line: str, *, colour: bool) -> str | None:
     return _line(format_clock(moment), place, name, fields, colour=colour)
 
 
+def readable(lines: Iterable[str]) -> Iterator[str]:
+    """Format the lines of a log for people, in colour if standard output has colours."""
+    colour = wants_colour(sys.stdout)
+    for line in lines:
+        text = log_line(line, colour=colour)
+        if text is not None:
+            yield text
+
+
 def describe(name: str, fields: _Fields) -> tuple[str, str]:
     """Return the word and the sentence of an event; without a sentence, its name and fields."""
     event = EVENTS.get(name)
@@ -85,22 +93,11 @@ def describe(name: str, fields: _Fields) -> tuple[str, str]:
     return name, " ".join(f"{key}={value}" for key, value in fields.items())
 
 
-def wants_colour(stream: TextIO) -> bool:
-    """Check whether a stream is a terminal with colours, and colours are not disabled."""
-    dumb = os.environ.get("TERM") == "dumb"
-    return stream.isatty() and not dumb and not os.environ.get("NO_COLOR")
-
-
 def format_clock(moment: datetime) -> str:
     """Format a time in local time, with its date if it is not today."""
     local = moment.astimezone()
     today = local.date() == datetime.now().astimezone().date()
     return f"{local:%H:%M:%S}" if today else f"{local:%m-%d %H:%M:%S}"
-
-
-def printable(text: str) -> str:
-    """Replace control characters: the names of processes must not move the cursor."""
-    return "".join(one if one.isprintable() else "?" for one in text)
 
 
 def is_hidden(name: str, fields: _Fields) -> bool:
@@ -114,7 +111,7 @@ def _line(clock: str, place: str, name: str, fields: _Fields, *, colour: bool) -
     word, text = describe(name, fields)
     padded = f"{printable(word):<11} "
     if colour and name in EVENTS and EVENTS[name].kind in _COLOURS:
-        padded = click.style(padded, fg=_COLOURS[EVENTS[name].kind])
+        padded = styled(padded, _COLOURS[EVENTS[name].kind])
     return f"{clock}  {place:<8}  {padded}{printable(text)}".rstrip()
 
 

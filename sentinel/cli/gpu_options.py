@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from sentinel.client import Status
-from sentinel.config.gpu_selection import select_gpus
 from sentinel.errors import ConfigError
-from sentinel.protocol.gpu import Gpu
+
+if TYPE_CHECKING:  # slow to import
+    from sentinel.client import Status
 
 _Function = Callable[..., Any]
 
@@ -111,23 +111,8 @@ def only(status: Status, gpus: Sequence[str]) -> Status:
     """
     if not gpus:
         return status
-    known = tuple(
-        Gpu(
-            uuid=one.uuid,
-            index=one.index,
-            name=one.name,
-            pci_bus_id=one.pci_bus_id,
-            memory_total=one.memory_total,
-        )
-        for one in status.gpus
-    )
-    uuids = {gpu.uuid for gpu in select_gpus(gpus, known)}
-    raw = dict(status.json)
-    raw["gpus"] = [one for one in raw.get("gpus", ()) if one.get("uuid") in uuids]
-    raw["reservations"] = [
-        one for one in raw.get("reservations", ()) if uuids.intersection(one.get("gpus", ()))
-    ]
-    raw["allocations"] = [one for one in raw.get("allocations", ()) if one.get("gpu") in uuids]
+    raw = only_json(status.json, gpus)
+    uuids = {one["uuid"] for one in raw["gpus"]}
     return replace(
         status,
         gpus=tuple(one for one in status.gpus if one.uuid in uuids),
@@ -135,3 +120,26 @@ def only(status: Status, gpus: Sequence[str]) -> Status:
         allocations=tuple(one for one in status.allocations if one.gpu in uuids),
         json=raw,
     )
+
+
+def only_json(status: Mapping[str, Any], gpus: Sequence[str]) -> dict[str, Any]:
+    """Return the JSON of a status without other GPUs; see :func:`only`.
+
+    Raises:
+        NoSuchGpuError: A selector matches no GPU, or several.
+    """
+    found = dict(status)
+    if not gpus:
+        return found
+    from sentinel.config.gpu_selection import select_gpus  # slow to import
+    from sentinel.protocol.gpu import Gpu
+
+    names = [field.name for field in fields(Gpu)]
+    known = tuple(Gpu(**{name: one.get(name) for name in names}) for one in status["gpus"])
+    uuids = {gpu.uuid for gpu in select_gpus(gpus, known)}
+    found["gpus"] = [one for one in status["gpus"] if one.get("uuid") in uuids]
+    found["reservations"] = [
+        one for one in status.get("reservations", ()) if uuids.intersection(one.get("gpus", ()))
+    ]
+    found["allocations"] = [one for one in status.get("allocations", ()) if one.get("gpu") in uuids]
+    return found

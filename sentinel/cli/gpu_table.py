@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from typing import TYPE_CHECKING
 
-from sentinel.client import GpuStatus, Process, ReservationInfo, Status
-from sentinel.protocol.api_types import BurninProgress
 from sentinel.units import format_brief, format_duration, format_size
+
+if TYPE_CHECKING:  # `sentinel status` shows JSON without these types, which are slow to import
+    from sentinel.client import GpuStatus, Process, ReservationInfo, Status
+    from sentinel.protocol.api_types import BurninProgress
 
 HEADER = (
     "GPU",
@@ -74,6 +77,36 @@ def row(gpu: GpuStatus, reservations: Sequence[ReservationInfo] = ()) -> tuple[s
     )
 
 
+def title(status: Status) -> str:
+    """Return the host with the models of its GPUs."""
+    models: dict[str, list[int]] = {}
+    for gpu in status.gpus:
+        size = f"{gpu.memory_total / 2**30:.0f} GiB"
+        models.setdefault(f"{gpu.name}, {size}", []).append(gpu.index)
+    if len(models) == 1:
+        ((model, indices),) = models.items()
+        text = f"{len(indices)} x {model}"
+    else:
+        text = "; ".join(f"GPU {ranges(indices)}: {model}" for model, indices in models.items())
+    return f"{status.daemon.host or 'sentinel'}  {text or 'no GPU'}"
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Format ascending numbers, with runs of them as ranges: 0-3,5."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def list_line(gpu: GpuStatus) -> str:
+    """Return one GPU as `nvidia-smi -L` lists it, and its state."""
+    return f"GPU {gpu.index}: {gpu.name} (UUID: {gpu.uuid}) {state(gpu)}"
+
+
 def facts(status: Status, now: datetime) -> Iterator[str]:
     """Yield the lines about the daemon."""
     daemon = status.daemon
@@ -106,11 +139,11 @@ def notes(status: Status) -> Iterator[str]:
             yield f"GPU {gpu.index}: {health(gpu)}"
         if gpu.read_s is not None and gpu.read_s > 5:  # noqa: PLR2004 - stale_after
             yield f"GPU {gpu.index}: last read {format_duration(gpu.read_s)} ago"
-    for one in status.reservations:
+    for one in status.reservations or ():
         why = f" for {one.reason}" if one.reason else ""
         end = f" until {one.until.astimezone():%H:%M:%S}" if one.until else ""
         yield f"GPU {', '.join(map(str, one.indices))}: reserved as {one.id}{why}{end}"
-    for allocation in status.allocations:
+    for allocation in status.allocations or ():
         holder = allocation.holder
         user = f" for {holder.name or 'pid'} {holder.pid}" if holder.pid is not None else ""
         where = allocation.gpu if allocation.index is None else allocation.index

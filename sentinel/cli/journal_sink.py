@@ -6,7 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from sentinel.cli.event_format import describe, is_hidden, printable
+from sentinel.cli.event_format import describe, is_hidden
+from sentinel.cli.terminal import printable
 from sentinel.core.actions import Event
 from sentinel.host.journal import Journal, field_name
 from sentinel.protocol.event_type import Kind

@@ -11,8 +11,7 @@ from typing import Any
 
 import click
 
-#: The version of the printed objects.
-SCHEMA_VERSION = 1
+from sentinel.protocol.version import SCHEMA_VERSION
 
 
 def print_json(values: Mapping[str, Any]) -> None:
@@ -26,7 +25,7 @@ def to_json(value: Any) -> Any:
         return {one.name: to_json(getattr(value, one.name)) for one in fields(value)}
     match value:
         case datetime():
-            return value.isoformat()
+            return value.isoformat().replace("+00:00", "Z")  # as the API writes it
         case Path():
             return str(value)
         case Mapping():

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
+import contextlib
 import importlib
-import sys
-import traceback
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from sentinel.cli.verdict_command import VerdictCommand
+from sentinel.cli import failures
+from sentinel.cli.terminal import degrade_streams
 from sentinel.errors import ExitCode, SentinelError
-from sentinel.host.process_limits import explain_exhaustion, open_missing_streams
+from sentinel.host.process_limits import open_missing_streams
 from sentinel.protocol.version import __version__
 
 if TYPE_CHECKING:
@@ -46,9 +45,13 @@ SECTIONS = {
             "sentinel.cli.daemon.control:shutdown",
             "Release every GPU and end the daemon.",
         ),
+        "install-unit": (
+            "sentinel.cli.tools.install_unit",
+            "Install the systemd unit of the daemon, or print it.",
+        ),
     },
     "Status": {
-        "status": ("sentinel.cli.daemon.status", "Show every GPU, the daemon and its last events."),
+        "status": ("sentinel.cli.daemon.status", "Show every GPU, its processes and the daemon."),
         "top": ("sentinel.cli.daemon.top", "Show every GPU live; pause, resume and reserve."),
         "page": ("sentinel.cli.tools.web", "Print the address of the web page."),
         "history": ("sentinel.cli.daemon.history", "Show past use and readings of the GPUs."),
@@ -94,6 +97,19 @@ SECTIONS = {
 COMMANDS = {name: row for section in SECTIONS.values() for name, row in section.items()}
 
 
+class _ReaderGoneError(Exception):
+    """The reader of the output has ended, such as `head -1`."""
+
+
+@contextlib.contextmanager
+def _quiet_end() -> Iterator[None]:
+    """Translate a closed pipe, for which click would exit with 1."""
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise _ReaderGoneError from error
+
+
 class _Commands(click.Group):
     """A group that imports a command on dispatch; ``run`` is the default."""
 
@@ -111,12 +127,24 @@ class _Commands(click.Group):
         if ctx.resilient_parsing:  # for the completion
             return super().parse_args(ctx, args)
         if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            import difflib  # slow to import
+
             near = difflib.get_close_matches(args[0], COMMANDS, n=1)
             hint = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(COMMANDS)}"
-            raise click.UsageError(f"there is no command {args[0]!r}{hint}")
+            raise failures.UnknownCommandError(
+                f"there is no command {args[0]!r}{hint}", tuple(COMMANDS)
+            )
         if not args or (args[0] not in COMMANDS and args[0] not in {"--help", "-h", "--version"}):
             args = ["run", *args]
         return super().parse_args(ctx, args)
+
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:  # prints --help
+        with _quiet_end():
+            return super().make_context(*args, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _quiet_end():
+            return super().invoke(ctx)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem
@@ -161,47 +189,32 @@ def sentinel_command() -> None:
     """
 
 
-def _usage_text(error: click.ClickException) -> str:
-    """Return the message of a usage error; for an option with a new name, this name."""
-    if isinstance(error, click.NoSuchOption) and error.ctx is not None:
-        from sentinel.config.renamed import new_name
-
-        known = {text for one in error.ctx.command.get_params(error.ctx) for text in one.opts}
-        new = new_name(error.option_name, known)
-        if new is not None:
-            return f"{error.option_name} was renamed to {new}"
-    return error.format_message()
-
-
 def run_command_line(arguments: Sequence[str]) -> int:
-    """Run one command and return its exit code; print an error to standard error."""
+    """Run one command and return its exit code; report an error."""
     open_missing_streams()
+    degrade_streams()
     try:
-        result = sentinel_command.main(list(arguments), prog_name="sentinel", standalone_mode=False)
-    except SentinelError as error:
-        print(f"sentinel: {error}", file=sys.stderr)
-        return int(error.exit_code)
-    except click.ClickException as error:
-        print(f"sentinel: {_usage_text(error)}", file=sys.stderr)
-        context = getattr(error, "ctx", None)  # a usage error has its command
-        print(f"Try: {context.command_path if context else 'sentinel'} --help", file=sys.stderr)
-        if context is not None and isinstance(context.command, VerdictCommand):
-            if "--nagios" in arguments:  # Nagios shows the standard output
-                from sentinel.burnin.check_formats import nagios_unknown  # slow to import
-
-                print(nagios_unknown(_usage_text(error)))
-            return context.command.usage_exit_code(arguments)
+        code = _run(list(arguments))
+        failures.flush_or_discard()
+    except _ReaderGoneError:
+        failures.discard_output()
+        return int(ExitCode.OK)
+    except OSError:
         return int(ExitCode.USAGE)
+    return code
+
+
+def _run(arguments: list[str]) -> int:
+    try:
+        result = sentinel_command.main(arguments, prog_name="sentinel", standalone_mode=False)
+    except SentinelError as error:
+        return failures.report_error(error, arguments)
+    except click.ClickException as error:
+        return failures.report_usage(error, arguments)
     except click.exceptions.Abort:
         return int(ExitCode.INTERRUPTED)
-    except BrokenPipeError:
-        return int(ExitCode.OK)
+    except _ReaderGoneError:
+        raise
     except Exception as error:  # noqa: BLE001 - a bug of sentinel is exit code 2
-        why = explain_exhaustion(error)
-        if why is not None:
-            print(f"sentinel: {why}; all its stressors have ended", file=sys.stderr)
-            return int(ExitCode.USAGE)
-        traceback.print_exc()
-        print("sentinel: this is a bug in sentinel; all its stressors have ended", file=sys.stderr)
-        return int(ExitCode.USAGE)
+        return failures.report_bug(error, arguments)
     return int(result or 0)

@@ -91,10 +91,21 @@ def _escaped(text: str) -> str:
     return f"\\&{plain}" if plain.startswith(".") else plain
 
 
+def completion_script(shell: str) -> str:
+    """Return the completion for a shell.
+
+    Raises:
+        UsageError: There is none for it.
+    """
+    kind = get_completion_class(shell)
+    if kind is None:
+        raise click.UsageError(f"this version of click has no completion for {shell}")
+    return kind(sentinel_command, {}, "sentinel", "_SENTINEL_COMPLETE").source()
+
+
 @click.command("completion")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-@click.pass_context
-def completion(ctx: click.Context, shell: str) -> int:
+def completion(shell: str) -> int:
     """Print the completion for a shell.
 
     For bash, put `eval "$(sentinel completion bash)"` into ~/.bashrc; for zsh, the same with zsh
@@ -102,8 +113,5 @@ def completion(ctx: click.Context, shell: str) -> int:
 
     For fish, once: sentinel completion fish > ~/.config/fish/completions/sentinel.fish
     """
-    kind = get_completion_class(shell)
-    if kind is None:
-        raise click.UsageError(f"this version of click has no completion for {shell}")
-    click.echo(kind(ctx.find_root().command, {}, "sentinel", "_SENTINEL_COMPLETE").source())
+    click.echo(completion_script(shell))
     return int(ExitCode.OK)

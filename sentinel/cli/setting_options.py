@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,6 @@ import click
 from sentinel.config.model import SETTINGS
 from sentinel.config.sources import find_file, gather
 from sentinel.errors import ConfigError
-
-
-def _as_text(_: click.Context, __: click.Parameter, chosen: str) -> bool:
-    return chosen == "text" or (chosen == "auto" and sys.stdout.isatty())
-
 
 #: The largest number of simulated GPUs.
 _MAX_SIMULATED = 64
@@ -53,15 +47,25 @@ plan_option = click.option(
     help="Go through this burn-in plan again and again, instead of one workload.",
 )
 
-#: Adds the argument ``text``: whether to print text instead of JSON.
-log_format = click.option(
-    "--log-format",
-    "text",
-    type=click.Choice(["auto", "text", "json"]),
-    default="auto",
-    callback=_as_text,
-    help="Text or JSON lines.  [default: text on a terminal, else json]",
-)
+
+def log_format(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--log-format`` and ``--json``; pass whether to print ``text`` instead of JSON."""
+
+    @functools.wraps(function)
+    def chosen(*, log_format: str, as_json: bool, **rest: Any) -> Any:
+        return function(text=log_format == "text" and not as_json, **rest)
+
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="The same as --log-format json."),
+        click.option(
+            "--log-format",
+            type=click.Choice(["text", "json"]),
+            default="text",
+            help="Text or JSON lines, also for a pipe or a file.  [default: text]",
+        ),
+    ):
+        chosen = option(chosen)
+    return chosen
 
 
 def settings(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -17,8 +17,8 @@ from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Input, Label, Static
 
 from sentinel.cli import gpu_table
-from sentinel.cli.event_format import printable
 from sentinel.cli.gpu_options import only
+from sentinel.cli.terminal import printable
 from sentinel.client import Client, GpuStatus, Status
 from sentinel.errors import SentinelError
 from sentinel.units import format_brief, format_duration, parse_duration

@@ -3,35 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from sentinel.client.addressing import find_address
 from sentinel.client.allocations import AllocationVerbs
 from sentinel.client.event_stream import EventStream
 from sentinel.client.history import HistoryVerbs
-from sentinel.client.requester import decode
-from sentinel.client.transport import Address, exit_check
+from sentinel.client.requester import WAIT_S, Gpus, decode, selectors
+from sentinel.client.reservations import ReservationVerbs
+from sentinel.client.transport import exit_check
 from sentinel.client.types import Status
-from sentinel.errors import ConfigError, ServiceError, TimedOutError
-from sentinel.host.daemon_lookup import find_socket
+from sentinel.errors import ServiceError, TimedOutError
 from sentinel.protocol.api_types import (
     BurninInfo,
     BurninStarted,
     GpuStatus,
     Outcome,
-    ReservationInfo,
-    Reservations,
-    Reserved,
 )
 from sentinel.protocol.phase_work import EarlierWork
 from sentinel.units import format_duration
-
-#: The default time for the daemon to release or find GPUs, in seconds.
-WAIT_S = 30.0
-
-Gpus = Sequence[str | int]
 
 
 def connect(
@@ -55,29 +48,10 @@ def connect(
     Raises:
         ConfigError: ``tcp`` is not an address, or the token cannot be read.
     """
-    if tcp is None:
-        path = find_socket(None if socket is None else str(socket), simulated)
-        return Client(Address(socket=path), timeout=timeout)
-    host, _, port = tcp.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
-        raise ConfigError(f"{tcp!r} is not an address; write one such as 127.0.0.1:8765")
-    host = host.removeprefix("[").removesuffix("]")
-    return Client(Address(host=host, port=int(port), token=_read_token(token)), timeout=timeout)
+    return Client(find_address(socket, tcp=tcp, token=token, simulated=simulated), timeout=timeout)
 
 
-def _read_token(file: str | Path | None) -> str | None:
-    if file is None:
-        return None
-    try:
-        token = Path(file).read_text().strip()
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"the token cannot be read from {file}: {error}") from error
-    if not token or not token.isascii() or not token.isprintable():
-        raise ConfigError(f"there is no token in {file}")
-    return token
-
-
-class Client(AllocationVerbs, HistoryVerbs):
+class Client(AllocationVerbs, HistoryVerbs, ReservationVerbs):
     """The verbs of a daemon, one request each; safe to use from many threads.
 
     GPUs are selected by nvidia-smi's index, by a UUID or its unique beginning, or by a PCI address;
@@ -108,10 +82,6 @@ class Client(AllocationVerbs, HistoryVerbs):
         """
         return self.fetch(GpuStatus, "GET", f"/v1/gpus/{quote(str(selector), safe='')}")
 
-    def reservations(self) -> tuple[ReservationInfo, ...]:
-        """List all reservations."""
-        return self.fetch(Reservations, "GET", "/v1/reservations").reservations
-
     def health(self) -> bool:
         """Check whether the daemon's state is recent."""
         try:
@@ -134,7 +104,13 @@ class Client(AllocationVerbs, HistoryVerbs):
         Raises:
             SentinelError: As for every verb; also if the connection breaks.
         """
-        return EventStream(self.address, since, daemon, timeout=self._timeout)
+        return EventStream(
+            self.address,
+            since,
+            daemon,
+            timeout=self._timeout,
+            list_gpus=lambda: self.status().gpus,
+        )
 
     # --- the daemon --------------------------------------------------------------------------
 
@@ -225,8 +201,8 @@ class Client(AllocationVerbs, HistoryVerbs):
             NoSuchGpuError: A GPU does not exist.
         """
         body: dict[str, Any] = {"plan": plan, "fail_fast": fail_fast, "bound": bound}
-        if gpus:
-            body["gpus"] = _selectors(gpus)
+        if (selected := selectors(gpus)) is not None:
+            body["gpus"] = selected
         if done:
             body["done"] = {
                 uuid: {"phase": one.phase, "work": vars(one.work)} for uuid, one in done.items()
@@ -263,7 +239,7 @@ class Client(AllocationVerbs, HistoryVerbs):
             NoSuchGpuError: A GPU does not exist.
             TimedOutError: Memory is still held.
         """
-        body: dict[str, Any] = {"gpus": _selectors(gpus), "seconds": seconds, "wait_s": wait}
+        body: dict[str, Any] = {"gpus": selectors(gpus), "seconds": seconds, "wait_s": wait}
         if release:
             body["release"] = True
         return self._command("/v1/pause", body, wait=wait)
@@ -274,50 +250,9 @@ class Client(AllocationVerbs, HistoryVerbs):
         Raises:
             NoSuchGpuError: A GPU does not exist.
         """
-        return self._command("/v1/resume", {"gpus": _selectors(gpus)})
-
-    def reserve(
-        self,
-        gpus: Gpus | int,
-        *,
-        reason: str = "",
-        seconds: float | None = None,
-        wait: float = WAIT_S,
-        bound: bool = False,
-    ) -> ReservationInfo:
-        """Keep GPUs free for you; returns when their memory is free.
-
-        Args:
-            gpus: The GPUs, or their number.
-            reason: Shown to other users.
-            seconds: The maximum duration; the default is until :meth:`unreserve`.
-            wait: Seconds until enough GPUs must be available and free.
-            bound: End the reservation with this process; not over TCP.
-
-        Raises:
-            NoSuchGpuError: A GPU does not exist.
-            ConflictError: The GPUs are not available; names their holders.
-            TimedOutError: The GPUs were not free in time; nothing is reserved.
-        """
-        selection = {"count": gpus} if isinstance(gpus, int) else {"gpus": _selectors(gpus)}
-        body = {**selection, "reason": reason, "seconds": seconds, "wait_s": wait, "bound": bound}
-        body = {key: value for key, value in body.items() if value is not None}
-        return self.fetch(Reserved, "POST", "/v1/reservations", body, wait=wait).reservation
-
-    def unreserve(self, id: str) -> Outcome:  # noqa: A002 - the usual name
-        """End a reservation.
-
-        Raises:
-            ServiceError: There is no reservation with this id.
-        """
-        return self.fetch(Outcome, "DELETE", f"/v1/reservations/{quote(id, safe='')}")
+        return self._command("/v1/resume", {"gpus": selectors(gpus)})
 
     def _command(self, path: str, body: Mapping[str, Any], *, wait: float = 0.0) -> Outcome:
         """Send a command, without the fields that are ``None``."""
         given = {key: value for key, value in body.items() if value is not None}
         return self.fetch(Outcome, "POST", path, given, wait=wait)
-
-
-def _selectors(gpus: Gpus) -> list[str] | None:
-    """Convert GPUs into the API's selectors; commas separate several in one text."""
-    return [part.strip() for gpu in gpus for part in str(gpu).split(",")] or None

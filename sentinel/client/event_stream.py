@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Self, cast
 from urllib.parse import urlencode
 
 from sentinel.client.transport import Address, stream_lines
 from sentinel.client.types import EventInfo
 from sentinel.errors import SentinelError, ServiceError
+from sentinel.protocol.api_types import GpuStatus
 
 #: The maximum silence of a live stream; the daemon sends a comment every 15 s.
 MAX_SILENCE_S = 45.0
@@ -25,6 +27,8 @@ class EventStream(Iterator[EventInfo]):
         since: Start with the kept events after this number; the default is from now on.
         daemon: The daemon that assigned that number; for another daemon, all kept events follow.
         timeout: Seconds until the stream must have started.
+        list_gpus: Lists the daemon's GPUs, to complete an event that names its GPU by the UUID or
+            by the index only.
     """
 
     #: Identifies the daemon that numbers the events, once the stream has started.
@@ -39,6 +43,7 @@ class EventStream(Iterator[EventInfo]):
         daemon: str | None = None,
         *,
         timeout: float,
+        list_gpus: Callable[[], Sequence[GpuStatus]] = tuple,
     ) -> None:
         parameters = {"since": since, "daemon": daemon}
         query = urlencode({name: value for name, value in parameters.items() if value is not None})
@@ -49,6 +54,10 @@ class EventStream(Iterator[EventInfo]):
         self._socket: socket.socket | None = None
         self._started = False
         self._closed = False
+        self._list_gpus = list_gpus
+        #: UUIDs and indices of GPUs; a UUID or an index without the other is unknown.
+        self._indices: dict[str, int | None] = {}
+        self._uuids: dict[int, str | None] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -93,7 +102,7 @@ class EventStream(Iterator[EventInfo]):
                     value = value.removeprefix(" ")
                     fields[name] = f"{fields[name]}\n{value}" if name in fields else value
                 elif "data" in fields:
-                    return _parse_event(fields)
+                    return self._complete(_parse_event(fields))
                 else:
                     fields = {}
         except SentinelError:
@@ -108,6 +117,21 @@ class EventStream(Iterator[EventInfo]):
                 self.daemon = value
             elif name == "newest":
                 self.newest = int(value) if value.isdecimal() else None
+
+    def _complete(self, event: EventInfo) -> EventInfo:
+        """Add the UUID or the index of an event's GPU if the other one is missing."""
+        uuid, index = event.gpu, event.index
+        if (uuid is None) == (index is None):
+            return event
+        if uuid not in self._indices and index not in self._uuids:
+            with contextlib.suppress(SentinelError):
+                for gpu in self._list_gpus():
+                    self._indices[gpu.uuid], self._uuids[gpu.index] = gpu.index, gpu.uuid
+        if uuid is None and index is not None:
+            uuid = self._uuids.setdefault(index, None)
+        elif index is None and uuid is not None:
+            index = self._indices.setdefault(uuid, None)
+        return replace(event, fields={**event.fields, "gpu": uuid, "index": index})
 
     def _on_connect(self, sock: socket.socket) -> None:
         self._socket = sock

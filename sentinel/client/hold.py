@@ -9,8 +9,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from sentinel.client.client import Client, connect
 from sentinel.client.types import Status
@@ -59,28 +61,49 @@ _ERRORS: dict[int, type[SentinelError]] = {
 
 
 class Hold:
-    """Occupied GPUs; see :func:`hold`.
+    """Occupied GPUs during a ``with`` block; see :func:`hold`.
+
+    Every method and property raises :class:`~sentinel.errors.NotRunningError` before and after the
+    block.
 
     Args:
-        process: The private sentinel.
-        client: Its client.
-        errors: The file with its standard error.
+        flags: The flags of ``sentinel run`` for the private sentinel.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], client: Client, errors: Path) -> None:
-        self._process = process
-        self._client = client
-        self._errors = errors
+    def __init__(self, flags: Sequence[str]) -> None:
+        self._flags = flags
+        self._resources = contextlib.ExitStack()
+        self._running: _Running | None = None
+        self._ended = False
+
+    def __enter__(self) -> Self:
+        """Start the private sentinel.
+
+        Raises:
+            ConfigError: A flag is not text, or the block runs already.
+            ServiceError: The private sentinel cannot be started.
+        """
+        if self._running is not None:
+            raise ConfigError("this hold is in use already", "Call sentinel.hold() for each block.")
+        with contextlib.ExitStack() as resources:
+            self._running = _start(self._flags, resources)
+            self._resources = resources.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the private sentinel, and wait until it has ended."""
+        self._running, self._ended = None, True
+        self._resources.close()
 
     @property
     def pid(self) -> int:
         """The PID of the private sentinel."""
-        return self._process.pid
+        return self._require_running().process.pid
 
     @property
     def client(self) -> Client:
         """The client of the private sentinel."""
-        return self._client
+        return self._require_running().client
 
     def status(self) -> Status:
         """Read the state of the private sentinel.
@@ -88,9 +111,10 @@ class Hold:
         Raises:
             SentinelError: It ended, with its last output; or it does not answer.
         """
+        client = self.client
         self.check()
         try:
-            return self._client.status()
+            return client.status()
         except SentinelError:
             self.check()  # raises the reason if it has ended
             raise
@@ -122,24 +146,33 @@ class Hold:
         Raises:
             SentinelError: It has ended; has its last output.
         """
-        code = self._process.poll()
+        running = self._require_running()
+        code = running.process.poll()
         if code is None:
             return
-        output = self._errors.read_text(errors="replace").strip()
+        output = running.errors.read_text(errors="replace").strip()
         output = "\n".join(output.splitlines()[-10:]).removeprefix("sentinel: ")
         kind = _ERRORS.get(code, ServiceError)
         raise kind(output or f"the private sentinel ended with exit code {code}")
 
+    def _require_running(self) -> _Running:
+        if self._running is not None:
+            return self._running
+        if self._ended:
+            raise NotRunningError("the GPUs are not held any more: the `with` block has ended")
+        raise NotRunningError(
+            "the GPUs are not held yet", "Write: with sentinel.hold(...) as held: ..."
+        )
 
-@contextlib.contextmanager
+
 def hold(
-    gpus: Sequence[str | int] = (),
+    gpus: Sequence[str | int] | str | int = (),
     *,
     memory: str = "88%",
     workload: str = "hold",
     simulate: int | None = None,
     flags: Sequence[str] = (),
-) -> Iterator[Hold]:
+) -> Hold:
     """Occupy GPUs during the ``with`` block, and yield each to a foreign process.
 
     A private sentinel occupies them, without a daemon. It ends with the block, and with this
@@ -156,21 +189,43 @@ def hold(
     Raises:
         SentinelError: From :meth:`Hold.wait_held` and :meth:`Hold.status`, if the sentinel did not
             start: another one holds a GPU, or there is no such GPU or no driver.
+
+    Returns:
+        The context manager, whose block gets the same object.
     """
     command = ["--memory", memory, "--workload", workload]
-    if gpus:
-        command += ["--gpus", ",".join(map(str, gpus))]
+    selected = [gpus] if isinstance(gpus, str | int) else gpus
+    if selected:
+        command += ["--gpus", ",".join(map(str, selected))]
     if simulate is not None:
         command += ["--simulate", str(simulate)]
-    with private_sentinel([*command, *flags]) as held:
-        yield held
+    return private_sentinel([*command, *flags])
 
 
-@contextlib.contextmanager
-def private_sentinel(flags: Sequence[str]) -> Iterator[Hold]:
-    """Run a sentinel for this process only, with these flags of ``sentinel run``.
+def private_sentinel(flags: Sequence[str]) -> Hold:
+    """Build a sentinel for this process only, with these flags of ``sentinel run``.
 
-    It ends with the ``with`` block, and with this process, however that ends.
+    It ends with its ``with`` block, and with this process, however that ends.
+    """
+    return Hold(flags)
+
+
+@dataclass(frozen=True)
+class _Running:
+    """A started private sentinel."""
+
+    process: subprocess.Popen[bytes]
+    client: Client
+    #: The file with its standard error.
+    errors: Path
+
+
+def _start(flags: Sequence[str], resources: contextlib.ExitStack) -> _Running:
+    """Start a private sentinel, which ends when the resources are closed.
+
+    Raises:
+        ConfigError: A flag cannot be an argument of a command.
+        ServiceError: It cannot be started.
     """
     # Not the interfaces of the host's daemon.
     isolation = [
@@ -183,21 +238,20 @@ def private_sentinel(flags: Sequence[str]) -> Iterator[Hold]:
         "--history-size",
         "off",
     ]
-    command = [*SENTINEL, "run", *isolation, *flags]
-    with tempfile.TemporaryDirectory(prefix="sentinel-hold-") as name:
-        folder = Path(name)
-        environment = {
-            **os.environ,
-            "SENTINEL_SOCKET": str(folder / "sentinel.sock"),
-            # Not the folders of the host's daemon.
-            "STATE_DIRECTORY": name,
-            "LOGS_DIRECTORY": name,
-        }
-        child = _Child(command, environment, folder / "stderr")
-        try:
-            yield Hold(child.process, connect(folder / "sentinel.sock"), folder / "stderr")
-        finally:
-            child.end()
+    command = [*SENTINEL, "run", *isolation, *map(str, flags)]
+    name = resources.enter_context(tempfile.TemporaryDirectory(prefix="sentinel-hold-"))
+    folder = Path(name)
+    environment = {
+        **os.environ,
+        "SENTINEL_SOCKET": str(folder / "sentinel.sock"),
+        # Not the folders of the host's daemon.
+        "STATE_DIRECTORY": name,
+        "LOGS_DIRECTORY": name,
+    }
+    errors = folder / "stderr"
+    child = _Child(command, environment, errors)
+    resources.callback(child.end)
+    return _Running(child.process, connect(folder / "sentinel.sock"), errors)
 
 
 class _Child:
@@ -214,10 +268,14 @@ class _Child:
         self._environment = environment
         self._errors = errors
         self._started = threading.Event()
-        self._failure: OSError | None = None
+        self._failure: OSError | ValueError | None = None
         self._thread = threading.Thread(target=self._run, name="sentinel-hold", daemon=True)
         self._thread.start()
         self._started.wait()
+        if isinstance(self._failure, ValueError):
+            raise ConfigError(
+                f"a flag of the private sentinel cannot be an argument: {self._failure}"
+            ) from self._failure
         if self._failure is not None:
             raise ServiceError(
                 f"the private sentinel cannot be started: {self._failure}"
@@ -245,7 +303,7 @@ class _Child:
                     stderr=errors,
                     start_new_session=True,  # Ctrl+C is for the script to handle
                 )
-        except OSError as error:
+        except (OSError, ValueError) as error:
             self._failure = error
             return
         finally:

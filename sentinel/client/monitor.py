@@ -297,8 +297,8 @@ class Monitor:
 
     def _dispatch(self, client: Client, event: EventInfo) -> None:
         """Call the callbacks for an event of a GPU, with the GPU's current state."""
-        uuid = event.fields.get("gpu")
-        if not isinstance(uuid, str) or not self._callbacks.has_any(event):
+        uuid = event.gpu
+        if uuid is None or not self._callbacks.has_any(event):
             return
         with contextlib.suppress(SentinelError):  # the GPU may be gone: then its last state is used
             self._last_states[uuid] = client.gpu(uuid)

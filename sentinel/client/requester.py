@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from sentinel.client.transport import Address, send
 from sentinel.errors import ServiceError
-from sentinel.protocol.api_types import SCHEMA_VERSION
-from sentinel.protocol.codec import DecodeError, from_json
+from sentinel.protocol.version import SCHEMA_VERSION
 
 T = TypeVar("T")
+
+#: The default time for the daemon to release or find GPUs, in seconds.
+WAIT_S = 30.0
+
+#: A selection of GPUs, each by index, UUID or its unique beginning, or PCI address; or one of them.
+Gpus = Sequence[str | int] | str | int
 
 
 class Requester:
@@ -69,6 +74,8 @@ def decode(kind: type[T], response: Mapping[str, Any]) -> T:
     Raises:
         ServiceError: A field is missing or of a wrong type.
     """
+    from sentinel.protocol.codec import DecodeError, from_json  # not needed by `sentinel status`
+
     try:
         return from_json(kind, response)
     except DecodeError as error:
@@ -76,3 +83,9 @@ def decode(kind: type[T], response: Mapping[str, Any]) -> T:
             f"invalid response from the daemon: {error}",
             "Client and daemon may be of different versions: sentinel --version; sentinel status",
         ) from error
+
+
+def selectors(gpus: Gpus) -> list[str] | None:
+    """Convert GPUs into the API's selectors; commas separate several in one text."""
+    listed = [gpus] if isinstance(gpus, str | int) else gpus
+    return [part.strip() for gpu in listed for part in str(gpu).split(",")] or None

@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import http.client
 import json
 import socket
 import struct
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol, cast
 
+from sentinel.client.http_response import (
+    CutShortError,
+    InvalidResponseError,
+    Response,
+    request_bytes,
+)
 from sentinel.errors import (
     AccessDeniedError,
     ConfigError,
@@ -27,11 +32,13 @@ from sentinel.errors import (
     TimedOutError,
 )
 from sentinel.host.procfs import read_stat
-from sentinel.protocol.api_types import Code
 from sentinel.units import format_duration
 
 #: The largest accepted response; thousands of GPUs fit.
 MAX_RESPONSE_BYTES = 16 * 2**20
+
+#: HTTP's range of success.
+_OK, _MULTIPLE_CHOICES = 200, 300
 
 #: pid_t, uid_t, gid_t, as in struct ucred.
 _UCRED = struct.Struct("iII")
@@ -40,16 +47,6 @@ _UCRED = struct.Struct("iII")
 _CONNECT_RETRY_S = 0.02
 #: The time for the daemon's backlog to have room.
 _CONNECT_TIMEOUT_S = 2.0
-
-#: The errors for the codes of problems; all other codes are a ServiceError.
-_ERRORS: dict[str, type[SentinelError]] = {
-    Code.NO_SUCH_GPU: NoSuchGpuError,
-    Code.UNAUTHORIZED: AccessDeniedError,
-    Code.FORBIDDEN: AccessDeniedError,
-    Code.INVALID: ConfigError,
-    Code.CONFLICT: ConflictError,
-    Code.TIMEOUT: TimedOutError,
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +88,8 @@ class _DeadlineSocket(socket.socket):
         super().sendall(data, flags)
 
 
-class Connection(http.client.HTTPConnection):
-    """An HTTP connection to a daemon, with a deadline.
+class Connection:
+    """A connection to a daemon for one request, with a deadline.
 
     Args:
         address: The daemon's address.
@@ -100,37 +97,61 @@ class Connection(http.client.HTTPConnection):
         on_connect: Called with the socket once it is connected.
     """
 
-    sock: _DeadlineSocket | None
-
     def __init__(
         self,
         address: Address,
         timeout: float,
         on_connect: Callable[[socket.socket], None] = lambda _: None,
     ) -> None:
-        super().__init__(address.host or "localhost", address.port or 80)
         self.address = address
         self._deadline = time.monotonic() + timeout
         self._on_connect = on_connect
-        #: Kept because ``sock`` is None from the head of the last response on.
         self._socket: _DeadlineSocket | None = None
+        self._file: BinaryIO | None = None
 
-    def connect(self) -> None:
-        """Connect to the address."""
+    def exchange(
+        self, method: str, path: str, body: Mapping[str, Any] | None, headers: Mapping[str, str]
+    ) -> Response:
+        """Connect, send a request, and read the head of the response."""
+        sent = {"Accept": "application/json", "Connection": "close", **headers}
+        if body is not None:
+            sent["Content-Type"] = "application/json"
+        if self.address.token is not None:
+            sent["Authorization"] = f"Bearer {self.address.token}"
+        data = None if body is None else json.dumps(body).encode()
+        host = self.address.host or "localhost"
+        host = f"[{host}]" if ":" in host else host
+        host = f"{host}:{self.address.port}" if self.address.host else host
+        sock = self._connect()
+        # A daemon that rejects a request before reading all of it closes; its response is readable.
+        with contextlib.suppress(BrokenPipeError):
+            sock.sendall(request_bytes(method, path, host, sent, data))
+        self._file = cast("BinaryIO", sock.makefile("rb"))
+        return Response(self._file)
+
+    def _connect(self) -> _DeadlineSocket:
         if self.address.host:
             remaining = max(self._deadline - time.monotonic(), 0.001)
-            with socket.create_connection((self.host, self.port), remaining) as plain:
-                self.sock = _DeadlineSocket(fileno=plain.detach())
-            self.sock.deadline = self._deadline
+            where = (self.address.host, self.address.port)
+            with socket.create_connection(where, remaining) as plain:
+                sock = _DeadlineSocket(fileno=plain.detach())
+            sock.deadline = self._deadline
         else:
-            self.sock = _connect_unix(self.address.socket, self._deadline)
-        self._socket = self.sock
-        self._on_connect(self.sock)
+            sock = _connect_unix(self.address.socket, self._deadline)
+        self._socket = sock
+        self._on_connect(sock)
+        return sock
 
     def postpone(self, timeout: float) -> None:
         """Move the deadline to ``timeout`` seconds from now."""
         if self._socket is not None:
             self._socket.deadline = time.monotonic() + timeout
+
+    def close(self) -> None:
+        """Close the socket."""
+        for one in (self._file, self._socket):
+            if one is not None:
+                one.close()
 
 
 def _connect_unix(path: str, deadline: float) -> _DeadlineSocket:
@@ -182,15 +203,13 @@ def send(
         contextlib.closing(Connection(address, timeout)) as connection,
         _translated_errors(address, timeout),
     ):
-        response = _exchange(connection, method, path, body, {})
+        response = connection.exchange(method, path, body, {})
         text = response.read(MAX_RESPONSE_BYTES + 1)
-        if response.length and len(text) <= MAX_RESPONSE_BYTES:
-            raise http.client.IncompleteRead(text, response.length)
     if len(text) > MAX_RESPONSE_BYTES:
         what = f"the response of the daemon at {address} exceeds {MAX_RESPONSE_BYTES} bytes"
         raise ServiceError(what)
     parsed = _parse(text)
-    if not 200 <= response.status < 300:  # noqa: PLR2004 - HTTP's range of success
+    if not _OK <= response.status < _MULTIPLE_CHOICES:
         raise _error_of(address, response.status, parsed)
     if not isinstance(parsed, dict):
         raise ServiceError(f"{address} is not a sentinel daemon: it sent {text[:60]!r}")
@@ -220,17 +239,17 @@ def stream_lines(
     """
     with contextlib.closing(Connection(address, timeout, on_connect)) as connection:
         with _translated_errors(address, timeout):
-            response = _exchange(connection, "GET", path, None, headers)
-            if response.status != http.client.OK:
+            response = connection.exchange("GET", path, None, headers)
+            if response.status != _OK:
                 body = _parse(response.read(MAX_RESPONSE_BYTES))
                 raise _error_of(address, response.status, body)
+        lines = response.lines(MAX_RESPONSE_BYTES, lambda: connection.postpone(silence))
         while True:
             with _translated_errors(address, silence):
-                connection.postpone(silence)
-                line = response.readline(MAX_RESPONSE_BYTES)
-            if not line:
+                line = next(lines, None)
+            if line is None:
                 return
-            yield line.decode(errors="replace").rstrip("\r\n")
+            yield line.decode(errors="replace").rstrip("\r")
 
 
 def listener_pid(address: Address, timeout: float) -> int | None:
@@ -249,27 +268,6 @@ def listener_pid(address: Address, timeout: float) -> int | None:
     except OSError:
         return None
     return pid or None
-
-
-def _exchange(
-    connection: Connection,
-    method: str,
-    path: str,
-    body: Mapping[str, Any] | None,
-    headers: Mapping[str, str],
-) -> http.client.HTTPResponse:
-    """Send a request, and read the head of the response."""
-    sent = {"Accept": "application/json", "Connection": "close", **headers}
-    if body is not None:
-        sent["Content-Type"] = "application/json"
-    if connection.address.token is not None:
-        sent["Authorization"] = f"Bearer {connection.address.token}"
-    data = None if body is None else json.dumps(body).encode()
-    connection.connect()
-    # A daemon that rejects a request before reading all of it closes; its response is readable.
-    with contextlib.suppress(BrokenPipeError):
-        connection.request(method, path, data, sent)
-    return connection.getresponse()
 
 
 def _parse(text: bytes) -> Any:
@@ -303,9 +301,9 @@ def _translated_errors(address: Address, timeout: float) -> Iterator[None]:
             f"the daemon at {address} did not answer within {format_duration(timeout)}",
             _help_for_silence(address),
         ) from error
-    except (http.client.HTTPException, ConnectionError) as error:
-        broken = isinstance(error, ConnectionError | http.client.IncompleteRead)
-        how = "closed the connection within its response" if broken else "does not use HTTP"
+    except (InvalidResponseError, CutShortError, ConnectionError) as error:
+        invalid = isinstance(error, InvalidResponseError)
+        how = "does not use HTTP" if invalid else "closed the connection within its response"
         raise ServiceError(f"the daemon at {address} {how}", "See: sentinel status") from error
     except OSError as error:
         if error.errno is None or error.errno == errno.ENAMETOOLONG:
@@ -326,7 +324,25 @@ def _error_of(address: Address, status: int, body: Any) -> SentinelError:
     if not isinstance(body, dict) or not isinstance(body.get("title"), str):
         return ServiceError(f"the daemon at {address} answers with HTTP status {status}")
     what = body.get("detail") or body["title"]
-    return _ERRORS.get(str(body.get("code")), ServiceError)(str(what))
+    code = str(body.get("code"))
+    error = _error_type(code)(str(what))
+    error.code = code
+    return error
+
+
+def _error_type(code: str) -> type[SentinelError]:
+    """Return the error for the code of a problem; all others are a ServiceError."""
+    from sentinel.protocol.api_types import Code  # slow to import
+
+    errors: dict[str, type[SentinelError]] = {
+        Code.NO_SUCH_GPU: NoSuchGpuError,
+        Code.UNAUTHORIZED: AccessDeniedError,
+        Code.FORBIDDEN: AccessDeniedError,
+        Code.INVALID: ConfigError,
+        Code.CONFLICT: ConflictError,
+        Code.TIMEOUT: TimedOutError,
+    }
+    return errors.get(code, ServiceError)
 
 
 # --- the end of a daemon ---------------------------------------------------------------------

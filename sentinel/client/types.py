@@ -26,3 +26,15 @@ class EventInfo:
     name: str
     #: The event's JSON object.
     fields: Mapping[str, Any]
+
+    @property
+    def gpu(self) -> str | None:
+        """The UUID of the GPU that the event is about, or None if it is about the host."""
+        uuid = self.fields.get("gpu")
+        return uuid if isinstance(uuid, str) else None
+
+    @property
+    def index(self) -> int | None:
+        """nvidia-smi's index of that GPU, or None if it is unknown or there is no such GPU."""
+        index = self.fields.get("index")
+        return index if isinstance(index, int) else None

@@ -148,11 +148,17 @@ def select_gpus(selectors: Sequence[str], gpus: tuple[Gpu, ...]) -> tuple[Gpu, .
     for selector in (part.strip() for text in selectors for part in text.split(",")):
         matches = gpus if selector.lower() == "all" else matching(selector, gpus)
         if not matches:
-            raise NoSuchGpuError(f"no GPU matches {selector!r}", _choices(gpus))
+            raise _no_such_gpu(f"no GPU matches {selector!r}", gpus)
         if len(matches) > 1 and matches is not gpus:
-            raise NoSuchGpuError(f"{selector!r} matches several GPUs", _choices(gpus))
+            raise _no_such_gpu(f"{selector!r} matches several GPUs", gpus)
         chosen.update(gpu.uuid for gpu in matches)
     return tuple(gpu for gpu in gpus if gpu.uuid in chosen)
+
+
+def _no_such_gpu(what: str, gpus: Sequence[Gpu]) -> NoSuchGpuError:
+    error = NoSuchGpuError(what, _choices(gpus))
+    error.allowed = ("all", *(gpu.uuid for gpu in gpus))
+    return error
 
 
 def matching(selector: str, gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:

@@ -78,9 +78,11 @@ def binding_version() -> str | None:
 def torch_build() -> TorchBuild | None:
     """Read what the installed torch was built for, or None if it is not installed."""
     spec = importlib.util.find_spec("torch")
-    places = spec.submodule_search_locations if spec is not None else None
-    if not places:
+    if spec is None or spec.loader is None:  # a folder of that name is no package
         return None
+    places = spec.submodule_search_locations
+    if not places:
+        return TorchBuild(version=None, cuda=None, without=False)
     try:
         text = (Path(places[0]) / "version.py").read_text()
     except OSError:

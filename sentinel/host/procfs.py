@@ -15,6 +15,8 @@ from sentinel.errors import ConfigError
 
 #: The longest chain of ancestors that is followed; no job starts through more processes.
 _MAX_ANCESTORS = 64
+#: The longest command line; those of some frameworks have thousands of characters.
+MAX_COMMAND_LENGTH = 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +110,27 @@ def read_status(pid: int, field: str) -> list[str]:
     except OSError:
         return []
     return next((line.split()[1:] for line in lines if line.startswith(f"{field}:")), [])
+
+
+def read_command(pid: int, started: int) -> str | None:
+    """Read the command line of a process, as ``ps`` prints it, up to MAX_COMMAND_LENGTH characters.
+
+    Returns:
+        None if there is no such process, it has none, or the PID is that of a later process.
+    """
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            data = file.read(4 * MAX_COMMAND_LENGTH)
+    except OSError:
+        return None
+    stat = read_stat(pid)  # afterwards: what was read is of this process
+    if stat is None or stat.started != started:
+        return None
+    words = data.rstrip(b"\0").decode(errors="replace").split("\0")
+    text = "".join(one if one.isprintable() else "?" for one in " ".join(words))
+    if len(text) > MAX_COMMAND_LENGTH:
+        text = f"{text[: MAX_COMMAND_LENGTH - 1]}\N{HORIZONTAL ELLIPSIS}"
+    return text or None
 
 
 def own_stat() -> ProcessStat:

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from http import HTTPStatus
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, ClassVar, Literal
 
 from sentinel.protocol.telemetry import TelemetryFields
+from sentinel.protocol.version import SCHEMA_VERSION
 from sentinel.protocol.views import (
     BurninFields,
     GpuFields,
@@ -21,9 +22,6 @@ from sentinel.protocol.views import (
     VerifiedCounts,
     described,
 )
-
-#: The version of the responses' format. Within one version, fields are added and never removed.
-SCHEMA_VERSION: Final = 1
 
 
 class ResponseType:
@@ -55,6 +53,8 @@ class Process(ResponseType):
     memory: int | None = None
     name: str | None = None
     user: str | None = None
+    #: The beginning of its command line.
+    command: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +89,20 @@ class GpuProof(VerifiedCounts, ResponseType):
 
 
 @dataclass(frozen=True, kw_only=True)
+class GpuVerdict(ResponseType):
+    """The verdict of the last burn-in whose report is in the state directory."""
+
+    #: PASS, WARN, INCOMPLETE, FAIL or N/A.
+    verdict: str
+    #: The name of the plan.
+    plan: str
+    #: The id of the run.
+    run: str
+    #: When it ended; None if it was cut off before its first event.
+    ended: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class GpuStatus(GpuFields, ResponseType):
     """One GPU. Times ending in `_s` are seconds, memory is bytes, null is not known."""
 
@@ -109,6 +123,7 @@ class GpuStatus(GpuFields, ResponseType):
     telemetry: GpuTelemetry | None = None
     burnin: BurninProgress | None = None
     verified: GpuProof | None = None
+    verdict: GpuVerdict | None = None
 
     @property
     def occupied(self) -> bool:

@@ -42,10 +42,6 @@ class Ready:
     refused: bool
 
 
-#: The longest time of work between two calls of ``pace``, in seconds: a stop waits for it.
-MAX_QUANTUM_S = 0.05
-
-
 @dataclass(frozen=True, kw_only=True)
 class Progress:
     """The work done since the last such message."""

@@ -1,3 +1,8 @@
-"""The version of sentinel."""
+"""The versions of sentinel and of its API."""
+
+from typing import Final
 
 __version__ = "0.2.0"
+
+#: The version of the API's responses. Within one version, fields are added and never removed.
+SCHEMA_VERSION: Final = 1

@@ -214,7 +214,7 @@ def _check_cuda(gpu: Gpu) -> None:
     """Check that torch can use CUDA and sees exactly ``gpu``."""
     if torch.version.cuda is None:
         what = f"this torch ({torch.__version__}) was built without CUDA"
-        remedy = "Install a CUDA build: https://pytorch.org/get-started/locally"
+        remedy = "sentinel doctor has the command that installs a CUDA build."
         raise DriverUnavailableError(what, remedy)
     try:
         _initialise()

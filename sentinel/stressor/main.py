@@ -152,7 +152,7 @@ def load_torch() -> str:
         return str(torch.__version__)
     except Exception as error:
         what = f"torch cannot be imported: {describe(error)}"
-        raise ConfigError(what, "Install torch, 2.6 or later, for this Python.") from error
+        raise ConfigError(what, "See: sentinel doctor") from error
 
 
 def _open_context(spec: StressorSpec) -> None:

@@ -127,8 +127,8 @@ def run_parts(
         find_gpus(options, signals) as selected,
     ):
         allow_open_files(len(selected.gpus))
-        if options.simulate is None and not options.config.dry_run:
-            check_torch()
+        if not options.config.dry_run:
+            check_torch(selected.driver if options.simulate is None else None)
         locks = _lock(selected)
         # A dry run starts nothing, so it locks nothing.
         found = selected if selected.config.dry_run else replace(selected, gpus=locks.gpus)

@@ -22,6 +22,7 @@ from sentinel.host.cuda_order import cuda_order_of_this_host
 from sentinel.host.packages import binding_version, misreads, torch_build, version_of
 from sentinel.host.paths import Places
 from sentinel.host.pid_namespace import why_processes_are_hidden
+from sentinel.host.torch_install import how_to_install, installer
 from sentinel.protocol.commands import GivenSetting
 from sentinel.protocol.gpu import Gpu, Reading
 from sentinel.protocol.probe import Inventory, ProbeSpec
@@ -29,6 +30,9 @@ from sentinel.supervisor.probe_process import ProbeProcess
 from sentinel.supervisor.signals import Signals
 
 T = TypeVar("T")
+
+#: What works without torch.
+_WITHOUT_TORCH = "Without torch, monitor the GPUs and serve clients: sentinel run --monitor"
 
 #: How long the first probe may take to find the GPUs: 1 to 3 s each without persistence mode.
 DISCOVERY_TIMEOUT_S = 60.0
@@ -88,18 +92,27 @@ class Found:
 # --- checks of this host ---------------------------------------------------------------------
 
 
-def check_torch() -> None:
+def check_torch(driver: str | None) -> None:
     """Refuse a torch that cannot use a GPU, without importing it.
 
     Its version file shows what it was built for; importing it takes seconds and 200 MB.
+
+    Args:
+        driver: The version of the driver, or None for simulated GPUs, which need no CUDA.
+
+    Raises:
+        ConfigError: It is missing, or was built without CUDA; has the command to install it.
     """
     build = torch_build()
     if build is None:
-        raise ConfigError("torch is not installed", "Install a CUDA build of torch.")
-    if build.without:
+        raise ConfigError(
+            "torch is not installed: stressors cannot start",
+            f"{how_to_install(driver, installer())}\n{_WITHOUT_TORCH}",
+        )
+    if build.without and driver is not None:
         raise ConfigError(
             "torch was built without CUDA: stressors cannot use a GPU",
-            "Install a CUDA build of torch, or simulate GPUs with --simulate 2.",
+            f"{how_to_install(driver, installer(), replace=True)}\n{_WITHOUT_TORCH}",
         )
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from sentinel.api import main
-from sentinel.client.transport import Address, Connection
+from sentinel.api.history.timestamps import iso
 from sentinel.host.child_setup import Inherited
 from sentinel.protocol.codec import decode
 from sentinel.protocol.commands import (
@@ -364,7 +364,7 @@ class ApiServer:
         """Publish an event; return its number."""
         with self.lock:
             self._published += 1
-            event = {"event": name, "time": "now", **fields}
+            event = {"event": name, "time": iso(time.time()), **fields}
             select.select(
                 [], [self.child.channel], [], TIMEOUT_S
             )  # wait until the event can be sent
@@ -414,11 +414,18 @@ class ApiServer:
 # --- clients ---------------------------------------------------------------------------------
 
 
-class UnixConnection(Connection):
-    """HTTP to a Unix socket."""
+class UnixConnection(http.client.HTTPConnection):
+    """HTTP to a Unix socket, by another implementation than the client's."""
 
     def __init__(self, path: str, timeout: float = TIMEOUT_S) -> None:
-        super().__init__(Address(socket=path), timeout)
+        super().__init__("localhost", timeout=timeout)
+        self._path = path
+
+    def connect(self) -> None:
+        """Connect to the socket."""
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
 
 
 @dataclass(frozen=True)

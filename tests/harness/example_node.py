@@ -7,13 +7,23 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sentinel.protocol.caller import Caller
-from sentinel.protocol.gpu import GpuProcess
+from sentinel.protocol.gpu import GpuProcess, ProcessKind
 from sentinel.protocol.telemetry import Telemetry
-from sentinel.protocol.views import GpuHealth, GpuView, HandoverView, HostView, Reservation
+from sentinel.protocol.views import (
+    GpuHealth,
+    GpuView,
+    HandoverView,
+    HostView,
+    Reservation,
+    VerifiedCounts,
+    VerifiedWork,
+)
 from tests.harness.api_harness import FakeSupervisor, gpu_view
 
 GIB = 2**30
 TOTAL = 141 * GIB
+
+_GRAPHICS = ProcessKind.GRAPHICS
 
 #: The states of the GPUs, in rotation; missing fields are those of an occupied GPU.
 _STATES: tuple[dict[str, Any], ...] = (
@@ -24,7 +34,10 @@ _STATES: tuple[dict[str, Any], ...] = (
         "occupancy": "BUSY",
         "rule": "busy",
         "reason": "used by foreign processes",
-        "processes": (GpuProcess(pid=48213, name="torchrun", user="anna", memory=96 * GIB),),
+        "processes": (
+            GpuProcess(pid=48213, name="torchrun", user="anna", memory=96 * GIB),
+            GpuProcess(pid=1904, name="Xorg", user="root", memory=2**20 * 42, kind=_GRAPHICS),
+        ),
         "held": None,
         "memory_used": 97 * GIB,
         "memory_foreign": 97 * GIB,
@@ -102,6 +115,11 @@ class ExampleNode(FakeSupervisor):
         return replace(super().host(), gpus=tuple(self.gpus))
 
 
+def uuid(number: int) -> str:
+    """Return the UUID of a GPU."""
+    return f"GPU-{number:08x}-0000-4000-8000-{number:012x}"
+
+
 def gpu(number: int) -> GpuView:
     """Build the view of one GPU; states rotate by number."""
     now = time.monotonic()
@@ -121,7 +139,7 @@ def gpu(number: int) -> GpuView:
         slowdown_c=87,
     )
     fields = {
-        "uuid": f"GPU-{number:08x}-0000-4000-8000-{number:012x}",
+        "uuid": uuid(number),
         "index": number,
         "pci_bus_id": f"00000000:{number + 1:02X}:00.0",
         "memory_total": TOTAL,
@@ -135,6 +153,17 @@ def gpu(number: int) -> GpuView:
         "workload": "gemm",
         "share": 1.0 if is_occupied else None,
         "flops_per_s": 6.91e14 if is_occupied else None,
+        "pid": 47000 + 13 * number if is_occupied else None,
+        "verified": VerifiedWork(
+            counts=VerifiedCounts(
+                seconds=3600 * (212.4 + 31 * number),
+                checks=1_834_112 + 31_337 * number,
+                errors=3 if chosen.get("findings") else 0,
+                findings=chosen.get("findings", 0),
+            ),
+            at=now - 60 * number,
+            workload="gemm",
+        ),
         "health": GpuHealth.OPTIMAL,
         "telemetry": telemetry if known else None,
         "temperature_c": heat if known else None,

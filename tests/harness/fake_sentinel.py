@@ -14,7 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # the program is started by its path
 
-from tests.harness.stub_daemon import GPU, STATUS, Reply, stub_daemon
+from tests.harness.stub_daemon import GPU, STATUS, stub_daemon
 
 ended = threading.Event()
 signal.signal(signal.SIGTERM, lambda *_: ended.set())
@@ -23,9 +23,8 @@ if mode.startswith("exit "):
     _, code, *text = mode.split(" ", 2)
     sys.stderr.writelines(f"sentinel: {line}\n" for line in text)
     sys.exit(int(code))
-with stub_daemon(Path(os.environ["SENTINEL_SOCKET"])) as daemon:
-    stressor = "RUNNING" if mode == "held" else "STOPPED"
-    gpus = [{**GPU, "stressor": stressor, "reason": "used by foreign processes"}]
-    daemon.replies["GET /v1/status"] = Reply({**STATUS, "gpus": gpus})
+stressor = "RUNNING" if mode == "held" else "STOPPED"
+status = {**STATUS, "gpus": [{**GPU, "stressor": stressor, "reason": "used by foreign processes"}]}
+with stub_daemon(Path(os.environ["SENTINEL_SOCKET"]), status):
     ended.wait()
 Path(os.environ["FAKE_SENTINEL_FOLDER"], "ended").touch()

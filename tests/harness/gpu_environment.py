@@ -141,7 +141,16 @@ class GpuHost(ABC):
         chosen = range(gpus) if isinstance(gpus, int) else gpus
         if max(chosen) >= self.count:
             pytest.skip(f"needs {max(chosen) + 1} GPUs")
-        run = [sys.executable, "-m", self.module, "run", *self.flags(chosen), *flags]
+        run = [
+            sys.executable,
+            "-m",
+            self.module,
+            "run",
+            "--log-format",
+            "json",
+            *self.flags(chosen),
+            *flags,
+        ]
         command = [*within, *run]
         indices = [self.index(gpu) for gpu in range(self.count)]
         return run_sentinel(
@@ -201,7 +210,8 @@ class SimulatedHost(GpuHost):
         return DEFAULT_TOTAL
 
     def command(self, gpu: int, share: float, stay: float) -> list[str]:
-        job = ["simulate-job", "--gpus", str(gpu), "--memory", f"{share:.2%}", "--for", f"{stay}s"]
+        job = ["simulate-job", "--json", "--gpus", str(gpu), "--memory", f"{share:.2%}"]
+        job += ["--for", f"{stay}s"]
         # The benchmarks measure the speed of a hand-over; here the host is busy with other tests.
         context = f"{0.7 * MACHINE_SLOWNESS:.1f}s"
         return [sys.executable, "-m", "sentinel", *job, "--context", context]

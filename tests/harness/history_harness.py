@@ -122,7 +122,7 @@ class HistoryHarness:
 
     def events(self, **filters: Any) -> list[str]:
         """Query the names of the last events."""
-        arguments = {"uuid": None, "since": 0.0, "name": None, "limit": 1000, **filters}
+        arguments = {"uuid": None, "since": 0.0, "names": None, "limit": 1000, **filters}
         found = self.database.query(
             lambda database: queries.events(database, **arguments), self.now
         )

@@ -5,6 +5,7 @@ The GPUs are invented; the pages, the API process and the browser are real.
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -16,11 +17,15 @@ from sentinel.burnin.report import report_object
 from sentinel.protocol.version import __version__
 from tests.harness.api_harness import ApiServer
 from tests.harness.browser import Browser, Page, browser
-from tests.harness.example_node import SINCE_S, ExampleNode
+from tests.harness.burnin_report import write_report
+from tests.harness.example_node import SINCE_S, ExampleNode, uuid
 from tests.harness.example_run import ExampleRun
 from tests.harness.judged_run import judged
 
+#: The folder of the pictures; another one is the argument.
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "pictures"
+if len(sys.argv) > 1:
+    FOLDER = Path(sys.argv[1]).resolve()
 
 
 class Picture(NamedTuple):
@@ -31,15 +36,21 @@ class Picture(NamedTuple):
     width: int
     height: int
     theme: str
-    #: The picture ends with the card of this GPU; -1 is the whole page.
-    last_gpu: int
+    #: The picture ends with this element; an empty selector is the whole page.
+    last: str
+    #: The range of the curves in seconds.
+    span: int = 600
+    #: Whether the supervisor has stopped.
+    stale: bool = False
 
 
 PICTURES = (
-    Picture("page-light", 8, 1280, 800, "light", -1),
-    Picture("page-dark", 8, 1280, 800, "dark", -1),
-    Picture("page-phone", 8, 390, 844, "light", 1),
-    Picture("page-sixteen", 16, 1280, 800, "light", 15),
+    Picture("page-light", 8, 1280, 800, "light", ""),
+    Picture("page-dark", 8, 1280, 800, "dark", "#gpu-7"),
+    Picture("page-phone", 8, 390, 844, "light", "#gpu-1"),
+    Picture("page-two", 2, 1920, 1080, "dark", "", span=86_400),
+    Picture("page-sixteen", 16, 1280, 800, "light", "#gpu-15"),
+    Picture("page-stale", 4, 1280, 800, "light", "#gpu-3", stale=True),
 )
 #: The burn-in whose report is taken: a job interrupted it, and three results were wrong.
 REPORT = ExampleRun(
@@ -87,12 +98,13 @@ EVENTS: tuple[tuple[int, str, dict[str, Any]], ...] = (
 CURVES = """
 const real = fetch;
 globalThis.fetch = (path, ...rest) => {
-  if (!String(path).startsWith("/v1/history/")) return real(path, ...rest);
+  if (!String(path).startsWith("/v1/history/readings")) return real(path, ...rest);
+  const query = new URLSearchParams(path.split("?")[1]);
+  const step_s = parseInt(query.get("since")) / 600;
   const reading = (second, begun, figures) =>
-    ({ at: new Date(begun + second * 1000).toISOString(), ...figures });
-  const gpu = new URLSearchParams(path.split("?")[1]).get("gpu");
-  const number = parseInt(gpu.slice(4, 12), 16);
-  const begun = Date.now() - 600e3;
+    ({ at: new Date(begun + second * step_s * 1000).toISOString(), ...figures });
+  const number = parseInt(query.get("gpu").slice(4, 12), 16);
+  const begun = Date.now() - 600e3 * step_s;
   const load = [0.98, 0.97, 0.99, 0.96, 0, 0, 0.98, null][number % 8];
   const readings = Array.from({ length: 600 }, (_, second) => {
     const away = number % 8 === 2 && second > 455 && second < 463;
@@ -101,13 +113,21 @@ globalThis.fetch = (path, ...rest) => {
     const busy = away ? 0.02 : load ?? 0.97;
     const works = busy > 0.1;
     const rise = number % 8 === 3 ? second / 30 : 0;
+    const heat = (works ? 62 + number % 5 : 33) + wave * 1.6 + rise;
+    const power = works ? 640 + wave * 22 : 84 + wave * 2;
     return reading(second, begun, {
       utilization: Math.min(1, Math.max(0, busy + wave * 0.012)),
-      temperature_c: (works ? 62 + number % 5 : 33) + wave * 1.6 + rise,
-      power_w: works ? 640 + wave * 22 : 84 + wave * 2,
+      temperature_c: heat,
+      power_w: power,
+      ...(step_s > 1 ? {
+        temperature_min_c: heat - 4,
+        temperature_max_c: heat + 3,
+        power_min_w: power - 60,
+        power_max_w: Math.min(700, power + 40),
+      } : {}),
     });
-  });
-  return Promise.resolve(new Response(JSON.stringify({ readings })));
+  }).filter((_, second) => step_s === 1 || second < 240 || second > 300);
+  return Promise.resolve(new Response(JSON.stringify({ readings, step_s })));
 };
 """
 
@@ -119,7 +139,7 @@ def main() -> None:
         _api(Path(name)) as api,
         browser(Path(name) / "profile") as chrome,
     ):
-        for gpu, event, fields in EVENTS:
+        for gpu, event, fields in sorted(EVENTS, key=lambda one: -SINCE_S[one[0]]):
             ago = SINCE_S[gpu]
             moment = datetime.now(UTC) - timedelta(seconds=ago)
             api.publish(event, time=moment.isoformat(), at=-float(ago), index=gpu, **fields)
@@ -147,6 +167,7 @@ def _take_report(folder: Path, chrome: Browser) -> None:
 
 def _api(folder: Path) -> ApiServer:
     """Create an API process of the present version."""
+    write_report(folder, {uuid(number): "FAIL" if number == 6 else "PASS" for number in range(8)})
     api = ApiServer(folder, tcp=True)
     api.spec = replace(api.spec, version=__version__)
     return api
@@ -164,18 +185,23 @@ def _take(picture: Picture, api: ApiServer, chrome: Browser) -> None:
         page.navigate(f"http://127.0.0.1:{api.port}/#token={token}")
         page.wait_until("document.body?.dataset.connection === 'live'")
         page.wait_until(f"document.querySelectorAll('.card').length === {picture.gpus}")
-        page.resize(width, _height(page, picture.last_gpu), mobile=mobile)
+        if picture.span != PICTURES[0].span:
+            page.evaluate(f"document.querySelector('#ranges [value=\"{picture.span}\"]').click()")
+        if picture.stale:
+            with api.change_supervisor() as supervisor:
+                supervisor.sends_no_views = True
+            page.wait_until("document.body.dataset.connection === 'lost'")
+        page.resize(width, _height(page, picture.last), mobile=mobile)
         page.evaluate("new Promise((done) => setTimeout(done, 2500))")  # until all curves are drawn
         path = FOLDER / f"{picture.name}.png"
         page.screenshot(path)
     _shrink(path)
 
 
-def _height(page: Page, last_gpu: int) -> int:
-    """Measure the page to the end of the card of a GPU, or the whole page for -1."""
-    end = f"document.getElementById('gpu-{last_gpu}').getBoundingClientRect().bottom + 14"
-    whole = "document.documentElement.scrollHeight"
-    return int(page.evaluate(whole if last_gpu < 0 else end))
+def _height(page: Page, last: str) -> int:
+    """Measure the page to the end of an element, or the whole page."""
+    end = f"document.querySelector('{last}').getBoundingClientRect().bottom + 14"
+    return int(page.evaluate(end if last else "document.documentElement.scrollHeight"))
 
 
 def _shrink(path: Path) -> None:
@@ -183,7 +209,7 @@ def _shrink(path: Path) -> None:
     from PIL import Image
 
     with Image.open(path) as image:
-        reduced = image.convert("RGB").quantize(colors=128, dither=Image.Dither.NONE)
+        reduced = image.convert("RGB").quantize(colors=64, dither=Image.Dither.NONE)
     reduced.save(path, optimize=True)
 
 

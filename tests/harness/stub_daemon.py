@@ -44,7 +44,7 @@ DAEMON = {
     "pid": 4242,
     "version": "0.1.0",
     "phase": "occupying",
-    "since": "2026-11-21T20:00:00+00:00",
+    "since": "2026-11-21T20:00:00Z",
     "driver": "580.65.06",
     "simulated": False,
     "workload": "gemm",
@@ -58,8 +58,8 @@ RESERVATION = {
     "gpus": [GPU["uuid"]],
     "indices": [0],
     "reason": "demo",
-    "since": "2026-11-21T20:00:00+00:00",
-    "until": "2026-11-21T22:00:00+00:00",
+    "since": "2026-11-21T20:00:00Z",
+    "until": "2026-11-21T22:00:00Z",
     "bound": False,
     "holder": {"uid": 1000, "pid": 77, "name": "ana"},
 }
@@ -107,10 +107,10 @@ class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
 
 
 @contextmanager
-def stub_daemon(socket: Path) -> Iterator[StubDaemon]:
-    """Serve canned replies on a socket until the block ends."""
+def stub_daemon(socket: Path, status: Mapping[str, Any] = STATUS) -> Iterator[StubDaemon]:
+    """Serve canned replies on a socket until the block ends; the first is this status."""
     daemon = StubDaemon(socket)
-    daemon.replies["GET /v1/status"] = Reply(STATUS)
+    daemon.replies["GET /v1/status"] = Reply(status)
     stopped = threading.Event()
 
     class Handler(BaseHTTPRequestHandler):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,10 +124,13 @@ def temperatures(
 
 
 def events(
-    source: Source, uuid: str | None, since: float, name: str | None, limit: int
+    source: Source, uuid: str | None, since: float, names: Collection[str] | None, limit: int
 ) -> list[tuple[float, str]]:
-    """Read the time and line of the last events, oldest first."""
-    where = "".join([" AND gpu = :gpu" if uuid else "", " AND name = :name" if name else ""])
+    """Read the time and line of the last events, oldest first; ``names`` None is all."""
+    wanted = {f"name{place}": name for place, name in enumerate(names or ())}
+    where = " AND gpu = :gpu" if uuid else ""
+    if names is not None:
+        where += f" AND name IN ({', '.join(f':{key}' for key in wanted)})"
     found: list[tuple[float, str]] = []
     length = 0
     for schema in reversed(source.schemas):
@@ -137,7 +140,7 @@ def events(
             {
                 "since": since,
                 "gpu": gpu_key(uuid) if uuid else None,
-                "name": name,
+                **wanted,
                 "limit": limit - len(found),
             },
         ):

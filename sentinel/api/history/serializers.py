@@ -9,7 +9,7 @@ from typing import Any
 from sentinel.api.history.queries import RecordedUse
 from sentinel.api.history.recorder import HEALTH_ORDER
 from sentinel.api.history.timestamps import iso
-from sentinel.protocol.api_types import SCHEMA_VERSION
+from sentinel.protocol.version import SCHEMA_VERSION
 
 #: Fields of an event that are not repeated in ``fields``.
 _SEPARATE_FIELDS = {"event", "time", "at", "gpu", "index"}

@@ -18,6 +18,7 @@ from sentinel.api.metrics.counters import Counters, GpuCounters
 from sentinel.api.metrics.definitions import METRICS, Family
 from sentinel.api.state.snapshots import MAX_AGE_S, Views
 from sentinel.host.procfs import read_usage
+from sentinel.host.run_reports import LastVerdict
 from sentinel.host.verified_store import StoredWork
 from sentinel.protocol.commands import ApiSpec
 from sentinel.protocol.stressor import FailureKind
@@ -28,6 +29,14 @@ from sentinel.protocol.views import GpuHealth, GpuView, HealthCause, Phase
 OCCUPANCY = ("unknown", "busy", "idle")
 STRESSOR = ("stopped", "starting", "running", "stopping", "backoff", "fatal")
 ADMIN = ("enabled", "paused", "reserved", "drained", "released")
+#: The label of each verdict of a burn-in.
+VERDICTS = {
+    "PASS": "pass",
+    "WARN": "warn",
+    "INCOMPLETE": "incomplete",
+    "FAIL": "fail",
+    "N/A": "not_applicable",
+}
 
 #: Metrics of a GPU's state, by the field of GpuView.
 _STATE = {
@@ -111,6 +120,7 @@ class DaemonCollector(Collector):
             gpu.add_ages()
             gpu.add_counters(self._counters.of(view.uuid))
             gpu.add_proof(self._views.verified.get(view.uuid))
+            gpu.add_verdict(self._views.verdicts.get(view.uuid))
             if self._views.fresh:
                 gpu.add_states()
                 gpu.add_values()
@@ -232,6 +242,15 @@ class _GpuMetrics:
             self.add("burnin_phase", burnin.number)
             self.add("burnin_phases", burnin.phases)
             self.add("burnin_left_seconds", burnin.left_s)
+
+    def add_verdict(self, last: LastVerdict | None) -> None:
+        """Add the verdict of the last burn-in."""
+        if last is None:
+            return
+        for verdict, label in VERDICTS.items():
+            self.add("burnin_verdict", verdict == last.verdict, label)
+        if last.ended is not None:
+            self.add("burnin_timestamp_seconds", last.ended.timestamp())
 
     def add_states(self) -> None:
         """Add all states: 1 for the current one, and 0 for the others; and the serial number."""

@@ -17,6 +17,8 @@ from sentinel.api.http.errors import ProblemError
 from sentinel.api.routes.dependencies import ContextDep, problems
 from sentinel.errors import NoSuchGpuError
 from sentinel.protocol.api_types import Code
+from sentinel.protocol.event_type import Kind
+from sentinel.protocol.events import EVENTS
 from sentinel.protocol.history_types import PastReadings, RecordedEvents, TemperatureTrend, Usage
 
 router = APIRouter(tags=["history"])
@@ -71,13 +73,18 @@ async def read_events(
     name: Annotated[
         str | None, Query(max_length=64, description="Only events with this name.")
     ] = None,
+    kind: Annotated[
+        list[Kind] | None,
+        Query(max_length=len(Kind), description="Only events of these kinds; repeat it for more."),
+    ] = None,
     limit: Limit = 100,
 ) -> Response:
     """List the last events, oldest first; all but `gpu.status` are kept."""
     uuid = None if gpu is None else await _resolve(context, gpu)
     start = parse_since(since, time.time())
+    names = _names(name, kind)
     body = await context.history.query(
-        lambda source, _: encode_events(queries.events(source, uuid, start, name, limit))
+        lambda source, _: encode_events(queries.events(source, uuid, start, names, limit))
     )
     return _json(body)
 
@@ -147,6 +154,14 @@ async def _resolve(context: ApiContext, selector: str) -> str:
         detail = f"{selector!r} means {len(selected)} GPUs; name one."
         raise ProblemError(Code.INVALID, detail)
     return selected[0]
+
+
+def _names(name: str | None, kinds: list[Kind] | None) -> set[str] | None:
+    """Collect the names of events that have a name and one of these kinds; None is all."""
+    if kinds is None:
+        return None if name is None else {name}
+    of_kind = {one.name for one in EVENTS.values() if one.kind in kinds}
+    return of_kind if name is None else of_kind & {name}
 
 
 def _rounded(value: float | None) -> float | None:

@@ -6,9 +6,11 @@ import dataclasses
 import os
 import time
 from datetime import UTC, datetime
+from functools import lru_cache
 
 from sentinel.api.state.snapshots import Views
-from sentinel.host.procfs import read_stat
+from sentinel.host.procfs import read_command, read_stat
+from sentinel.host.run_reports import LastVerdict
 from sentinel.host.verified_store import proof_of
 from sentinel.protocol import api_types, views
 from sentinel.protocol.caller import Caller
@@ -77,6 +79,7 @@ def gpu_status(view: views.GpuView, shown: Views, now: float) -> api_types.GpuSt
         telemetry=_telemetry(view.telemetry, now),
         burnin=None if view.burnin is None else api_types.BurninProgress(**vars(view.burnin)),
         verified=None if proved is None else proof_of(proved),
+        verdict=_verdict(shown.verdicts.get(view.uuid)),
     )
 
 
@@ -130,7 +133,14 @@ def _process(process: GpuProcess) -> api_types.Process:
         memory=process.memory,
         name=process.name,
         user=process.user,
+        command=_command(process.pid, process.started, process.name),
     )
+
+
+@lru_cache(maxsize=1024)
+def _command(pid: int, started: int | None, _: str | None) -> str | None:
+    """Read the command line of a process once, and again when another program has its PID."""
+    return None if started is None else read_command(pid, started)
 
 
 def _telemetry(telemetry: Telemetry | None, now: float) -> api_types.GpuTelemetry | None:
@@ -145,6 +155,14 @@ def _handover(view: views.HandoverView | None, now: float) -> api_types.Handover
         return None
     fields = {name: value for name, value in vars(view).items() if name != "at"}
     return api_types.Handover(**fields, ago_s=_age(view.at, now) or 0.0)
+
+
+def _verdict(last: LastVerdict | None) -> api_types.GpuVerdict | None:
+    if last is None:
+        return None
+    return api_types.GpuVerdict(
+        verdict=last.verdict, plan=last.plan, run=last.run, ended=last.ended
+    )
 
 
 def _age(at: float | None, now: float) -> float | None:

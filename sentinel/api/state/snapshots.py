@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from sentinel.api.http.errors import ProblemError
 from sentinel.api.state.event_buffer import Broadcast
 from sentinel.config.gpu_selection import select_gpus
+from sentinel.host.run_reports import LastVerdict
 from sentinel.host.verified_store import StoredWork
 from sentinel.protocol.api_types import Code
 from sentinel.protocol.gpu import Gpu
@@ -25,6 +26,8 @@ class Views:
         self._gpus: dict[str, GpuView] = {}
         #: What each GPU has proved under all daemons, by UUID.
         self.verified: Mapping[str, StoredWork] = {}
+        #: The verdict of each GPU's last burn-in, by UUID.
+        self.verdicts: Mapping[str, LastVerdict] = {}
         self._updated = 0.0
         self._broadcast = Broadcast()
 

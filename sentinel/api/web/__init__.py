@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from importlib.metadata import PackageNotFoundError, metadata
 from importlib.resources import files
 from pathlib import PurePosixPath
 from typing import Annotated
@@ -43,6 +44,9 @@ _MEDIA_TYPES = {
     ".txt": "text/plain; charset=utf-8",
 }
 
+#: The distribution that declares the addresses of the project.
+_PACKAGE = "gpu-sentry"
+
 
 class _File:
     """One file of the page, in memory."""
@@ -63,6 +67,7 @@ def _load() -> dict[str, _File]:
                 name = f"{prefix}{entry.name}"
                 loaded[f"/page/{name}"] = _File(name, entry.read_bytes())
     loaded["/page/events.js"] = _File("events.js", _event_types())
+    loaded["/page/links.js"] = _File("links.js", _links())
     return {"/": loaded["/page/index.html"], **loaded}
 
 
@@ -73,6 +78,17 @@ def _event_types() -> bytes:
         for event in EVENTS.values()
     }
     return f"export const EVENTS = {json.dumps(types)};\n".encode()
+
+
+def _links() -> bytes:
+    """Encode the project's addresses, as its package declares them, as a script of the page."""
+    try:
+        declared = metadata(_PACKAGE).get_all("Project-URL") or []
+    except PackageNotFoundError:  # a copy of the source that is not installed
+        declared = []
+    named = [[part.strip() for part in one.split(",", 1)] for one in declared]
+    links = [one for one in named if one[-1].startswith("https://")]
+    return f"export const LINKS = {json.dumps(links)};\n".encode()
 
 
 _FILES = _load()

@@ -26,9 +26,3 @@ export async function request(method, path, { body, signal } = {}) {
 export async function fetchJson(method, path, options) {
   return (await request(method, path, options)).json();
 }
-
-/** Read the history of a GPU over the last seconds. */
-export async function readings(uuid, seconds) {
-  const query = new URLSearchParams({ gpu: uuid, since: `${seconds}s`, points: String(seconds) });
-  return (await fetchJson("GET", `/v1/history/readings?${query}`)).readings;
-}

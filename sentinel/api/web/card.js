@@ -2,7 +2,7 @@
 
 import { Curve, KINDS } from "./curves.js";
 import { button, make, reshape, setText, shape } from "./dom.js";
-import { STATES, burnin, degrees, holder, memory, percent, processNames, rate, size, duration, healthText, state, watts } from "./words.js";
+import { STATES, burnin, clock, degrees, holder, memory, percent, processNames, rate, size, duration, healthText, state, watts } from "./words.js";
 
 const PARTS = [["ours", "sentinel"], ["foreign", "foreign"], ["allocated", "allocated"], ["free", "free"]];
 /** The maximum age of a reading without a note, as in the daemon's health check. */
@@ -59,13 +59,23 @@ export class Card {
     return { tile: make("div", `tile ${kind.key}`, head, plot), value, word, plot };
   }
 
-  /** Show a GPU's state; `live`: it is current, `alike`: all GPUs have the same name. */
-  update(gpu, reservations, live, alike) {
+  /** Check whether the GPU itself has not been read for too long. */
+  #isOld(gpu) {
+    if (gpu.read_s === null) return false;
+    // The daemon sends changes only, so the age of an unchanged GPU is not known, unless it cannot be read.
+    const passed = gpu.occupancy === "UNKNOWN" ? Date.now() / 1000 - gpu.at : 0;
+    return gpu.read_s + passed > MAX_AGE_S;
+  }
+
+  /** Show a GPU's state; `lost`: when it was current, or null if it is, `alike`: all have the same name. */
+  update(gpu, reservations, { lost, alike }) {
     this.gpu = gpu;
+    const live = lost === null;
     const word = state(gpu);
     const shown = live ? word : "unknown";
     this.element.id = `gpu-${gpu.index}`;
     this.element.dataset.state = shown;
+    this.element.classList.toggle("stale", !live || this.#isOld(gpu));
     this.element.setAttribute("aria-label", `GPU ${gpu.index}: ${shown}`);
     setText(this.title, `GPU ${gpu.index}`);
     setText(this.model, alike ? "" : gpu.name);
@@ -74,13 +84,13 @@ export class Card {
     setText(this.word, shown);
     this.badge.title = STATES[shown];
     setText(this.who, live ? holder(gpu, reservations) : `unknown; last: ${word}`);
-    this.#notes(gpu, word, live);
+    this.#notes(gpu, word, lost);
     this.#memory(gpu);
     this.#figures(gpu);
     this.#actions(gpu, live);
   }
 
-  #notes(gpu, word, live) {
+  #notes(gpu, word, lost) {
     const notes = [];
     if (gpu.findings) notes.push(`${gpu.findings} findings${gpu.last_finding ? `, last: ${gpu.last_finding}` : ""}; do not trust its results`);
     if (gpu.health_cause === "hardware") notes.push(healthText(gpu));
@@ -91,8 +101,9 @@ export class Card {
     if (word in { busy: 1, backoff: 1, failed: 1, unknown: 1, idle: 1 }) notes.push(gpu.reason);
     else if (word === "occupied" && gpu.note) notes.push(gpu.note);
     if (word in { occupied: 1, starting: 1, stopping: 1 } && gpu.allocated_processes?.length) notes.push(`beside ${processNames(gpu.allocated_processes)}`);
-    if (gpu.read_s !== null && gpu.read_s > MAX_AGE_S) notes.push(`last read ${duration(gpu.read_s + passed)} ago`);
-    const text = live ? [...new Set(notes)].filter((one) => one !== this.who.textContent).join(" · ") : "";
+    if (this.#isOld(gpu)) notes.push(`last read at ${clock((gpu.at - gpu.read_s) * 1000)}`);
+    const shown = lost === null ? notes : [`values of ${clock(lost * 1000)}`];
+    const text = [...new Set(shown)].filter((one) => one !== this.who.textContent).join(" · ");
     setText(this.note, text);
     this.note.title = text; // the text may be cut off
     this.who.title = this.who.textContent;
@@ -155,18 +166,17 @@ export class Card {
   /** Draw the curves if the card is visible. */
   draw() {
     if (!this.visible) return;
-    if (!this.curves.length && this.figures.load.plot.clientWidth > 0) {
-      const height = Math.max(this.figures.load.plot.clientHeight, 18);
-      this.curves = KINDS.map((kind) => new Curve(this.figures[kind.key].plot, this.readings, kind, { height }));
+    if (!this.curves.length) {
+      if (!this.figures.load.plot.clientWidth) return;
+      this.curves = KINDS.map((kind) => new Curve(this.figures[kind.key].plot, this.readings, kind, { axes: true }));
       return;
     }
     for (const curve of this.curves) curve.draw();
   }
 
-  /** Recreate the curves for the current width. */
-  redraw() {
+  /** Remove the card with its curves. */
+  remove() {
     for (const curve of this.curves) curve.end();
-    this.curves = [];
-    this.draw();
+    this.element.remove();
   }
 }

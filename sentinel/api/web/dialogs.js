@@ -3,7 +3,8 @@
 import { fetchJson } from "./api.js";
 import { Curve, KINDS } from "./curves.js";
 import { byId, make, setText, show, terms } from "./dom.js";
-import { degrees, holder, processNames, percent, rate, size, duration, healthText, state, watts } from "./words.js";
+import { showProcesses } from "./processes.js";
+import { degrees, holder, percent, rate, size, duration, healthText, state, watts } from "./words.js";
 
 const DURATIONS_S = [900, 1800, 3600, 2 * 3600, 4 * 3600, 8 * 3600, 24 * 3600, 7 * 24 * 3600];
 
@@ -54,13 +55,17 @@ export function prepare() {
 
 const seconds = (form) => (form.get("seconds") ? { seconds: Number(form.get("seconds")) } : {});
 
-/** Ask for the token, and pass it to `onToken`. */
+/** Ask for the token; `onToken(token)` is done when the daemon has accepted it, which closes the dialog. */
 export function askToken(problem, onToken) {
   const dialog = byId("token-dialog");
-  if (dialog.open) return;
-  open(dialog, async (form) => onToken(form.get("token").trim()));
+  if (!dialog.open) open(dialog, (form) => onToken(form.get("token").trim()));
   setText(dialog.querySelector(".problem"), problem);
   dialog.querySelector("input").value = "";
+}
+
+/** Close the request for the token: the page is live. */
+export function closeToken() {
+  byId("token-dialog").close();
 }
 
 /** Pause a GPU, or all. */
@@ -130,24 +135,16 @@ export function details(card, reservations) {
   dialog.showModal();
   const curves = KINDS.map((kind) => {
     const place = room.appendChild(make("div", "curve"));
-    return new Curve(place, card.readings, kind, { height: 120, large: true });
+    return new Curve(place, card.readings, kind, { height: 120, axes: true, legend: true });
   });
-  const update = () => {
+  dialog.update = () => {
     setText(byId("detail-title"), `GPU ${card.gpu.index}: ${card.element.dataset.state}`);
     terms(list, facts(card.gpu, reservations()));
+    showProcesses(byId("detail-processes"), [card.gpu]);
     for (const curve of curves) curve.draw();
   };
-  const fit = () => curves.forEach((curve) => curve.fit());
-  addEventListener("resize", fit);
-  update();
-  return new Promise((closed) => {
-    dialog.onclose = () => {
-      removeEventListener("resize", fit);
-      for (const curve of curves) curve.end();
-      closed();
-    };
-    dialog.update = update;
-  });
+  dialog.onclose = () => curves.forEach((curve) => curve.end());
+  dialog.update();
 }
 
 /** Describe a GPU as terms and texts. */
@@ -159,8 +156,6 @@ function facts(gpu, reservations) {
     ["UUID", gpu.uuid],
     ["Holder", holder(gpu, reservations)],
     ["Reason", gpu.reason],
-    ["Foreign processes", gpu.processes.length ? processNames(gpu.processes, 8) : ""],
-    ["Allocated to", gpu.allocated_processes?.length ? processNames(gpu.allocated_processes, 8) : ""],
     ["Memory", `${size(gpu.memory_used)} of ${size(gpu.memory_total)} in use, ${size(gpu.held ?? 0)} held`],
     ["Allocation limit", gpu.budget ? size(gpu.budget) : ""],
     ["Health", optional(gpu.health, () => healthText(gpu))],

@@ -64,3 +64,21 @@ export function terms(list, pairs) {
     setText(row.lastElementChild, value);
   });
 }
+
+/** Fill the body of a table with rows of cells; a cell is a text, or has a text and a class. */
+export function rows(table, wanted) {
+  const body = table.tBodies[0];
+  const labels = [...table.tHead.rows[0].cells].map((cell) => cell.textContent);
+  while (body.rows.length > wanted.length) body.deleteRow(-1);
+  wanted.forEach((cells, place) => {
+    const row = body.rows[place] ?? body.insertRow();
+    while (row.cells.length > cells.length) row.deleteCell(-1);
+    cells.forEach((cell, column) => {
+      const { text, name = "" } = typeof cell === "object" && cell !== null ? cell : { text: cell };
+      const element = row.cells[column] ?? row.insertCell();
+      element.dataset.label = labels[column]; // shown where the table has no room for its head
+      if (element.className !== name) element.className = name;
+      setText(element, text);
+    });
+  });
+}

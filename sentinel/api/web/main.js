@@ -1,27 +1,38 @@
 // The page: the daemon's state with one card for each GPU, live, and the loss of the connection.
 
-import { Problem, readings } from "./api.js";
+import * as banner from "./banner.js";
 import { Card } from "./card.js";
-import { Readings, SPAN_S } from "./curves.js";
 import * as dialogs from "./dialogs.js";
-import { byId, make, setText, shape, show, terms } from "./dom.js";
+import { byId, setText, show } from "./dom.js";
+import { showFindings } from "./findings.js";
+import { showLinks } from "./foot.js";
+import { HistoryLoader } from "./history.js";
+import { showProcesses } from "./processes.js";
+import { RANGES, Readings } from "./readings.js";
+import { SettingsPanel } from "./settings.js";
 import { Stream } from "./stream.js";
+import { summarize } from "./summary.js";
 import { Timeline } from "./timeline.js";
 import { keep, take, token } from "./token.js";
-import { STATES, size, duration, state, watts } from "./words.js";
 
 /** The maximum age of a healthy daemon's state, as in its health check. */
 const MAX_AGE_S = 5;
-/** With more cards, each is smaller. */
+/** With more cards, each is smaller; with few, each has larger curves. */
 const MAX_LARGE_CARDS = 8;
+const FEW_CARDS = 4;
 
 const cards = new Map();
 const timeline = new Timeline();
+const settings = new SettingsPanel();
+const past = new HistoryLoader(() => [...cards.values()], (text) => setText(byId("history-problem"), text && `The history cannot be read: ${text}`));
 const now = () => Date.now() / 1000;
 let daemon = null;
 let reservations = [];
 let live = false;
-let nextTry = 0;
+/** When the state was current for the last time, in seconds since the epoch. */
+let current = 0;
+/** The request for the token that waits for the connection. */
+let asked = null;
 
 const act = {
   pause: dialogs.pause,
@@ -30,8 +41,8 @@ const act = {
   unreserve: (gpu) => dialogs.unreserve(gpu, reservations),
   details: (gpu) => dialogs.details(cards.get(gpu.uuid), () => reservations),
 };
-const gpus = () => [...cards.values()].map((card) => card.gpu);
-const kinds = () => [...new Set(gpus().map((gpu) => gpu.name))];
+const gpus = () => [...cards.values()].map((card) => card.gpu).sort((one, other) => one.index - other.index);
+const areAlike = () => new Set(gpus().map((gpu) => gpu.name)).size < 2;
 
 // --- the stream ------------------------------------------------------------------------------
 
@@ -46,11 +57,13 @@ function event(name, data) {
       return;
     }
     if (!live) connected(); // the daemon publishes again
+    current = now();
     daemon = data.daemon ?? daemon;
     reservations = data.reservations ?? reservations;
     update(data.gpus);
   } else {
     timeline.add(name, data);
+    if (name === "sentinel.configured") settings.load();
   }
 }
 
@@ -67,7 +80,7 @@ function replaceState(status) {
   const present = new Set(status.gpus.map((gpu) => gpu.uuid));
   for (const [uuid, card] of cards) {
     if (!present.has(uuid)) {
-      card.element.remove();
+      card.remove();
       cards.delete(uuid);
     }
   }
@@ -77,60 +90,64 @@ function replaceState(status) {
   if (!fresh) stale(status.daemon.age_s);
 }
 
-function update(gpus) {
+function update(changed) {
   const at = now();
-  for (const gpu of gpus) {
+  for (const gpu of changed) {
     if (!cards.has(gpu.uuid)) addCard(gpu);
     cards.get(gpu.uuid).gpu = { ...gpu, at };
   }
-  const alike = kinds().length < 2;
+  const alike = areAlike();
   for (const card of cards.values()) {
     card.readings.add(at, card.gpu);
-    card.update(card.gpu, reservations, live, alike);
+    card.update(card.gpu, reservations, { lost: live ? null : current, alike });
     card.draw();
   }
-  updateSummary();
+  updateTables();
   const detail = byId("detail-dialog");
   if (detail.open) detail.update();
 }
 
+function updateTables() {
+  if (!daemon) return;
+  const all = gpus();
+  summarize(daemon, all, live);
+  showProcesses(byId("process-table"), all);
+  showFindings(byId("finding-table"), all);
+  timeline.setGpus(all.map((gpu) => gpu.index));
+  show(byId("resume-all"), daemon.phase === "released" || all.some((gpu) => gpu.admin === "PAUSED"));
+  for (const id of ["pause-all", "resume-all", "reserve-any"]) byId(id).disabled = !live;
+}
+
 function addCard(gpu) {
   const card = new Card(new Readings(), act);
+  card.readings.choose(past.span);
   cards.set(gpu.uuid, card);
   const grid = byId("gpus");
   const after = [...cards.values()].find((other) => other.gpu && other.gpu.index > gpu.index);
   grid.insertBefore(card.element, after?.element ?? null);
   document.body.classList.toggle("many", cards.size > MAX_LARGE_CARDS);
+  document.body.classList.toggle("few", cards.size <= FEW_CARDS);
   show(byId("empty"), false);
   visibility.observe(card.element);
-  loadHistory(gpu.uuid, card);
-}
-
-// --- history -----------------------------------------------------------------------------------
-
-let loading = Promise.resolve();
-let hasHistory = true;
-
-/** Fill the curves of a GPU from the history; one GPU at a time. */
-function loadHistory(uuid, card) {
-  loading = loading.then(async () => {
-    if (!hasHistory) return;
-    try {
-      card.readings.prepend(await readings(uuid, SPAN_S));
-      card.draw();
-    } catch (error) {
-      hasHistory = !(error instanceof Problem && error.status === 404);
-    }
-  });
 }
 
 // --- the connection ----------------------------------------------------------------------------
 
 function connected() {
+  const wasLost = !live;
   live = true;
+  current = now();
   document.body.dataset.connection = "live";
   setText(byId("connection-text"), "live");
-  show(byId("lost"), false);
+  banner.clear();
+  asked?.resolve();
+  asked = null;
+  dialogs.closeToken();
+  if (wasLost) {
+    past.reload();
+    timeline.reload();
+    settings.load();
+  }
 }
 
 /** Mark everything as unknown, so that no card shows an old state as a current one. */
@@ -139,97 +156,48 @@ function markUnknown(connection, text) {
   document.body.dataset.connection = connection;
   setText(byId("connection-text"), text);
   const at = now();
+  const alike = areAlike();
   for (const card of cards.values()) {
     card.readings.add(at, null);
-    card.update(card.gpu, reservations, false, kinds().length < 2);
+    card.update(card.gpu, reservations, { lost: current, alike });
+    card.draw();
   }
-  updateSummary();
+  updateTables();
 }
 
 function lost(reason, seconds) {
+  asked?.reject(new Error("The daemon cannot be reached; the page tries again."));
+  asked = null;
   markUnknown("lost", "lost");
-  nextTry = now() + seconds;
-  setText(byId("lost-what"), "Connection lost, reconnecting.");
-  setText(byId("lost-when"), reason);
-  show(byId("lost"), true);
+  banner.warn(current ? "Connection lost, no state" : "No connection to the daemon", current, reason, now() + seconds);
 }
 
 function stale(age) {
+  current = now() - age;
   markUnknown("lost", "stale");
-  setText(byId("lost-what"), "The daemon answers, but its state is not updated.");
-  setText(byId("lost-when"), `The last update was ${duration(age)} ago.`);
-  show(byId("lost"), true);
+  banner.warn("The daemon answers, but its state is not updated", current);
 }
 
 function unauthorized() {
-  const hadToken = token() !== "";
+  const problem = token() === "" ? "" : "The token is wrong.";
   stream.stop();
   keep("");
   markUnknown("token", "token needed");
-  show(byId("lost"), false);
-  dialogs.askToken(hadToken ? "The token is wrong." : "", (given) => {
+  banner.needToken();
+  asked?.reject(new Error(problem));
+  asked = null;
+  askToken(problem);
+}
+
+/** Ask for the token; the dialog stays open until the daemon has accepted it. */
+function askToken(problem) {
+  dialogs.askToken(problem, (given) => {
     keep(given);
     stream.start();
+    return new Promise((resolve, reject) => {
+      asked = { resolve, reject };
+    });
   });
-}
-
-// --- the summary ------------------------------------------------------------------------------
-
-const chips = new Map();
-
-function updateSummary() {
-  if (!daemon) return;
-  const count = {};
-  const memory = { used: 0, total: 0, of: 0 };
-  const power = { drawn: 0, of: 0 };
-  for (const card of cards.values()) {
-    const word = live ? state(card.gpu) : "unknown";
-    count[word] = (count[word] ?? 0) + 1;
-    if (card.gpu.memory_used !== null) {
-      memory.used += card.gpu.memory_used;
-      memory.total += card.gpu.memory_total;
-      memory.of += 1;
-    }
-    const drawn = card.gpu.power_w ?? card.gpu.telemetry?.power_w ?? null;
-    if (drawn !== null) {
-      power.drawn += drawn;
-      power.of += 1;
-    }
-  }
-  for (const [word, meaning] of Object.entries(STATES)) chip(word, meaning, count[word] ?? 0);
-  setText(byId("host"), daemon.host || location.hostname);
-  document.title = `${live ? Object.entries(count).map(([word, total]) => `${total} ${word}`).join(", ") : "lost"} · ${daemon.host || "sentinel"}`;
-  terms(byId("facts"), [
-    ["Phase", live ? daemon.phase + (daemon.ending ? `: ${daemon.ending}` : "") : "unknown"],
-    ["Workload", daemon.workload],
-    ["GPUs", `${cards.size} × ${kinds().join(", ")}`],
-    ["Memory", live && memory.of ? `${size(memory.used)} of ${size(memory.total)}${partial(memory.of)}` : ""],
-    ["Power", live && power.of ? `${watts(power.drawn)}${partial(power.of)}` : ""],
-    ["Driver", daemon.simulated ? "simulated GPUs" : daemon.driver],
-    ["sentinel", live ? `${daemon.version}, up ${duration(Math.max(0, now() - Date.parse(daemon.since) / 1000))}` : daemon.version],
-  ]);
-  const paused = gpus().some((gpu) => gpu.admin === "PAUSED") || daemon.phase === "released";
-  show(byId("resume-all"), paused);
-  for (const id of ["pause-all", "resume-all", "reserve-any"]) byId(id).disabled = !live;
-}
-
-/** Describe how many GPUs a sum includes, if not all. */
-const partial = (count) => (count < cards.size ? ` on ${count} GPUs` : "");
-
-/** Show the number of GPUs in a state; the common states are always visible. */
-function chip(word, meaning, total) {
-  if (!chips.has(word)) {
-    const number = make("span", "many", "");
-    const item = make("li", "chip", shape(word), number, " ", make("span", "", word));
-    item.dataset.state = word;
-    item.title = meaning;
-    chips.set(word, { item, number });
-    byId("counts").append(item);
-  }
-  const { item, number } = chips.get(word);
-  setText(number, total);
-  item.classList.toggle("zero", total === 0);
-  show(item, total > 0 || ["occupied", "busy", "idle", "paused", "unknown"].includes(word));
 }
 
 // --- the page ----------------------------------------------------------------------------------
@@ -241,13 +209,8 @@ const visibility = new IntersectionObserver((entries) => {
     card.visible = isIntersecting;
     if (isIntersecting) card.draw();
   }
+  past.tick();
 }, { rootMargin: "200px" });
-
-let resizing = 0;
-new ResizeObserver(() => {
-  clearTimeout(resizing);
-  resizing = setTimeout(() => cards.forEach((card) => card.redraw()), 150);
-}).observe(byId("gpus"));
 
 addEventListener("themed", themed);
 function themed() {
@@ -255,13 +218,28 @@ function themed() {
   cards.forEach((card) => card.draw());
 }
 
+function prepareRanges() {
+  for (const [seconds, text] of RANGES) {
+    const choice = Object.assign(document.createElement("input"), { type: "radio", name: "range", value: String(seconds), checked: seconds === past.span });
+    choice.addEventListener("change", () => past.choose(seconds));
+    const label = document.createElement("label");
+    label.append(choice, text);
+    byId("ranges").append(label);
+  }
+}
+
 setInterval(() => {
-  if (live) cards.forEach((card) => card.tick());
-  else setText(byId("lost-next"), nextTry > now() ? `Next try in ${Math.ceil(nextTry - now())} s.` : "");
+  if (live) {
+    cards.forEach((card) => card.tick());
+    past.tick();
+  } else {
+    banner.tick();
+  }
 }, 1000);
 
 byId("theme").addEventListener("click", () => sentinelTheme.next());
 byId("lost-now").addEventListener("click", () => stream.start());
+byId("lost-token").addEventListener("click", () => askToken(""));
 byId("pause-all").addEventListener("click", () => dialogs.pause(null));
 byId("resume-all").addEventListener("click", () => dialogs.resume(null));
 byId("reserve-any").addEventListener("click", () => dialogs.reserve(null, gpus()));
@@ -269,6 +247,8 @@ addEventListener("hashchange", () => take() && stream.start());
 
 take();
 themed();
+prepareRanges();
+showLinks();
 dialogs.prepare();
 if (token()) stream.start();
 else unauthorized();

@@ -128,6 +128,15 @@ export function indices(all) {
   return `GPU ${runs.map(([from, to]) => (from === to ? from : `${from}–${to}`)).join(", ")}`;
 }
 
+/** Format a date to the minute: the local time of day, or the day if it is not today. */
+export function day(text) {
+  const date = new Date(text);
+  if (Number.isNaN(date.getTime())) return "";
+  if (new Date().toDateString() === date.toDateString()) return date.toLocaleTimeString([], { hour12: false, hour: "2-digit", minute: "2-digit" });
+  const year = date.getFullYear() === new Date().getFullYear() ? {} : { year: "numeric" };
+  return date.toLocaleDateString([], { month: "short", day: "numeric", ...year });
+}
+
 /** Format a date as the local time of day, with the day if it is not today. */
 export function clock(text) {
   const date = new Date(text);

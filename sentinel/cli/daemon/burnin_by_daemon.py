@@ -27,7 +27,7 @@ from sentinel.burnin.resume import can_go_on
 from sentinel.burnin.run_folder import RunFolder, find_run
 from sentinel.burnin.text import text_lines as report_lines
 from sentinel.burnin.verdict import EXIT_CODES, Verdict
-from sentinel.cli.burnin_screen import FLEXIBLE, HEADER, RIGHT, Screen, progress_row
+from sentinel.cli.burnin_screen import HEADER, RIGHT, Screen, progress_row
 from sentinel.cli.client_options import json_option, show, simulated_folder, with_client
 from sentinel.cli.event_format import log_line
 from sentinel.cli.json_output import print_json
@@ -120,7 +120,7 @@ def status(client: Client, as_json: bool) -> int:  # noqa: FBT001 - click's
 
     print(f"{run.plan}, since {run.since:%Y-%m-%d %H:%M}")
     rows = [_row(gpu) for gpu in shown.gpus if gpu.uuid in run.gpus]
-    print_table(HEADER, rows, flexible=FLEXIBLE, right=RIGHT)
+    print_table(HEADER, rows, flexible=None, right=RIGHT)
     return int(ExitCode.OK)
 
 

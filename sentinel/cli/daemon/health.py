@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import click
 
-from sentinel.burnin.history import LastVerdict, last_verdicts
-from sentinel.burnin.run_folder import RUNS
 from sentinel.burnin.verdict import Verdict
 from sentinel.cli.client_options import json_option, simulated_folder
 from sentinel.cli.json_output import print_json
@@ -19,6 +16,7 @@ from sentinel.client import Client, connect
 from sentinel.errors import ConfigError, ExitCode, SentinelError
 from sentinel.host import verified_store
 from sentinel.host.daemon_lookup import find_state
+from sentinel.host.run_reports import LastVerdict, last_verdicts, report_paths
 from sentinel.protocol.api_types import GpuProof
 from sentinel.units import format_duration
 
@@ -49,7 +47,7 @@ def command(simulated: bool, as_json: bool) -> int:  # noqa: FBT001 - click's
     """
     folder = simulated_folder(chosen=simulated)
     state = find_state(folder)
-    verdicts = last_verdicts(state / RUNS)
+    verdicts = last_verdicts(report_paths(state))
     cards = [
         replace(card, burnin=verdicts.pop(card.uuid, None))
         for card in _proofs(connect(simulated=folder), state / verified_store.NAME)
@@ -155,7 +153,8 @@ def _print(cards: Sequence[_Card]) -> None:
         *("GPU", "NAME", "VERIFIED", "RESULTS", "WRONG", "FINDINGS", "LAST", "BY", "BURN-IN"),
     )
     rows = [_row(card) for card in cards]
-    print_table(header, rows, flexible=1, right=(0, 2, 3, 4, 5), styles={"FAIL": "bold red"})
+    failed = {row[-1]: "bold red" for row in rows if row[-1].startswith(Verdict.FAIL)}
+    print_table(header, rows, flexible=1, right=(0, 2, 3, 4, 5), styles=failed)
 
 
 def _hours(seconds: float) -> str:
@@ -170,7 +169,7 @@ def _row(card: _Card) -> tuple[str, ...]:
     if burnin is not None:
         verdict = f"{burnin.verdict} {burnin.plan}"
         if burnin.ended is not None:
-            verdict += f" {datetime.fromisoformat(burnin.ended):%Y-%m-%d}"
+            verdict += f" {burnin.ended:%Y-%m-%d}"
     first = ("" if card.index is None else str(card.index), card.name or card.uuid)
     if proof is None or proof.last is None:
         return (*first, "none", "", "", "", "", "", verdict)

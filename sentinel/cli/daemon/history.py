@@ -182,7 +182,7 @@ def _show_events(events: Sequence[PastEvent], *, as_json: bool) -> None:
     if as_json:
         print_json({"events": events})
         return
-    from sentinel.cli.daemon.logs import readable
+    from sentinel.cli.event_format import readable
 
     for line in readable(map(_line, events)):
         click.echo(line)

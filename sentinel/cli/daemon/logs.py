@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import click
 
 from sentinel.cli.client_options import address_options, simulated_folder
-from sentinel.cli.event_format import log_line, printable, wants_colour
+from sentinel.cli.event_format import readable
 from sentinel.cli.log_follow import follow, last_lines
+from sentinel.cli.terminal import printable
 from sentinel.client import connect
 from sentinel.errors import ConfigError, ExitCode, NotRunningError, SentinelError
 from sentinel.host.daemon_lookup import Location, last_location, locate
@@ -66,15 +66,6 @@ def command(
         for line in _after_the_end(where, path if match is None else None):
             click.echo(line, err=True)
     return int(ExitCode.OK)
-
-
-def readable(lines: Iterable[str]) -> Iterable[str]:
-    """Format the lines of a log for people."""
-    colour = wants_colour(sys.stdout)
-    for line in lines:
-        text = log_line(line, colour=colour)
-        if text is not None:
-            yield text
 
 
 def _log(where: Location) -> tuple[Path, str | None, bool]:

@@ -77,9 +77,10 @@ def unreserve(
     if as_json:
         gpus = list(dict.fromkeys(gpu for outcome in ended for gpu in outcome.gpus))
         print_json({"ids": list(ending), "gpus": gpus})
+        return int(ExitCode.OK)
     for outcome in ended:
         if outcome.text:
-            click.echo(outcome.text, err=as_json)
+            click.echo(outcome.text)
     if not ended:
         click.echo("this user has no reservations", err=True)
     return int(ExitCode.OK)

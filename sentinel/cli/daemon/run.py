@@ -13,8 +13,9 @@ from typing import TextIO, cast
 import click
 from click.core import ParameterSource
 
-from sentinel.cli.event_format import text_lines, wants_colour
+from sentinel.cli.event_format import text_lines
 from sentinel.cli.setting_options import log_format, plan_option, settings, simulate_option
+from sentinel.cli.terminal import wants_colour
 from sentinel.config.model import Config
 from sentinel.config.sources import Sources, as_values, checked
 from sentinel.errors import ConfigError, ExitCode
@@ -107,8 +108,8 @@ def with_plan(config: Config, plan: str, sources: Sources) -> Config:
 def _goes_to_journal(*, detached: bool) -> bool:
     """Check whether events go to the journal: in a unit of systemd, unless a format is given."""
     if not detached:
-        given = click.get_current_context().get_parameter_source("text")
-        if given is not ParameterSource.DEFAULT:
+        source_of = click.get_current_context().get_parameter_source
+        if any(source_of(one) is not ParameterSource.DEFAULT for one in ("log_format", "as_json")):
             return False
     return gets_stream(2 if detached else 1, os.environ)
 

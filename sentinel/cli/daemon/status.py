@@ -1,90 +1,116 @@
-"""``sentinel status``: show every GPU in a table, the daemon, and the end of its log."""
+"""``sentinel status``: show every GPU, its processes, the daemon, and the end of its log.
+
+It runs in scripts and prompts, so it decodes no response and imports no library but click: see
+tests/integration/cli/test_status.py for the modules that it may import.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import click
 
 from sentinel.cli import gpu_table
-from sentinel.cli.client_options import duration, json_option, with_client
-from sentinel.cli.gpu_options import gpu_selection, only
+from sentinel.cli.client_options import duration, json_option, with_requester
+from sentinel.cli.failures import error_fields
+from sentinel.cli.gpu_options import gpu_selection, only_json
 from sentinel.cli.json_output import print_json
-from sentinel.client import Client, Status
-from sentinel.errors import ConfigError, ExitCode, NotRunningError, SentinelError
+from sentinel.cli.output import table, terminal_width
+from sentinel.cli.terminal import color_option, cut, printable, wants_colour
+from sentinel.client.json_view import JsonView
+from sentinel.errors import ConfigError, ExitCode, NotRunningError, ServiceError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
+    from sentinel.client import Status
+    from sentinel.client.requester import Requester
 
 LOG_LINES = 5
 
 
 @click.command("status")
+@click.option("--list", "as_list", is_flag=True, help="Print one line for each GPU, and no more.")
 @duration("--watch", "every", "Repeat this often, until Ctrl+C.")
+@color_option
 @gpu_selection
 @json_option
-@with_client
+@with_requester
 def command(
-    client: Client,
+    client: Requester,
     gpus: tuple[str, ...],
     every: float | None,
+    as_list: bool,  # noqa: FBT001 - click's
     as_json: bool,  # noqa: FBT001 - click's
 ) -> int:
-    """Show the GPUs, by default all, and the daemon; exit code 3 if no daemon runs.
+    """Show the GPUs, by default all, their processes and the daemon; exit code 3 if none runs.
 
     An empty cell is unknown. HELD BY is sentinel with its workload, the foreign processes, or the
     holder of a reservation. HAND-OVER is the time until the memory was free at the last hand-over,
     and the time since. A `!` marks a GPU with findings: it computed or stored something wrong.
     """
-    if every is not None:
-        if as_json:
-            raise ConfigError("--watch cannot be combined with --json")
-        _watch(client, gpus, every)
-    if not as_json:
-        _print(only(client.status(), gpus))
+    if as_json:
+        if every is not None or as_list:
+            raise ConfigError(f"--{'list' if as_list else 'watch'} cannot be combined with --json")
+        return _print_json(client, gpus)
+    if every is None:
+        print("\n".join(_lines(client, gpus, as_list=as_list)))
         return int(ExitCode.OK)
+    from sentinel.cli.redraw import repeat
+
+    return repeat(lambda: _lines(client, gpus, as_list=as_list), every)
+
+
+def _print_json(client: Requester, gpus: Sequence[str]) -> int:
     try:
-        status = only(client.status(), gpus)
-    except NotRunningError:
-        print_json({"running": False})
-        raise
-    print_json({"running": True, **status.json})
+        status = only_json(client.request("GET", "/v1/status"), gpus)
+    except NotRunningError as error:
+        print_json({"running": False, **error_fields(error)})
+        return int(error.exit_code)
+    print_json({"running": True, **status})
     return int(ExitCode.OK)
 
 
-def _print(status: Status) -> None:
-    from sentinel.cli.output import console
+def _lines(client: Requester, gpus: Sequence[str], *, as_list: bool) -> list[str]:
+    """Request the status and format it.
 
-    out = console()
-    out.print(_table(status, out.width))
-    for line in _below(status):
-        click.echo(line)
+    Raises:
+        SentinelError: As for every verb of a client.
+    """
+    status = cast("Status", JsonView(only_json(client.request("GET", "/v1/status"), gpus)))
+    try:
+        if as_list:
+            return [printable(gpu_table.list_line(gpu)) for gpu in status.gpus]
+        return list(_report(status, local=not client.address.host))
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ServiceError(
+            f"invalid response from the daemon: {error}",
+            "Client and daemon may be of different versions: sentinel --version",
+        ) from error
 
 
-def _table(status: Status, width: int) -> Table:
-    from sentinel.cli.output import table
+def _report(status: Status, *, local: bool) -> Iterator[str]:
+    """Yield all lines.
 
-    return table(
+    Args:
+        status: The state of the daemon.
+        local: Whether the daemon runs on this host.
+    """
+    width, colour = terminal_width(), wants_colour(sys.stdout)
+    yield cut(printable(gpu_table.title(status)), width)
+    yield from table(
         gpu_table.HEADER,
-        [gpu_table.row(gpu, status.reservations) for gpu in status.gpus],
+        [gpu_table.row(gpu, status.reservations or ()) for gpu in status.gpus],
         flexible=gpu_table.FLEXIBLE,
         width=width,
         right=gpu_table.RIGHT,
         styles=gpu_table.STYLES,
+        colour=colour,
     )
-
-
-def _below(status: Status) -> Iterator[str]:
-    """Yield the lines below the table."""
-    from sentinel.cli.event_format import printable
-
+    yield from _processes(status, width, local=local, colour=colour)
     notes = [printable(line) for line in gpu_table.notes(status)]
     if notes:
         yield ""
@@ -94,47 +120,29 @@ def _below(status: Status) -> Iterator[str]:
     yield from _logged(status.daemon.log)
 
 
+def _processes(status: Status, width: int, *, local: bool, colour: bool) -> Iterator[str]:
+    """Yield the table of processes, if there are any."""
+    from sentinel.cli import process_table
+
+    rows = [process_table.row(job) for job in process_table.jobs(status.gpus, local=local)]
+    if rows:
+        yield ""
+        yield from table(
+            process_table.HEADER,
+            rows,
+            flexible=process_table.FLEXIBLE,
+            width=width,
+            right=process_table.RIGHT,
+            colour=colour,
+        )
+
+
 def _logged(log: str | None) -> Iterator[str]:
     """Yield the last lines of the log if it can be read; the daemon may be on another host."""
-    from sentinel.cli.daemon.logs import readable
+    if log is None:
+        return
+    from sentinel.cli.event_format import readable
     from sentinel.cli.log_follow import last_lines
 
-    if log is not None:
-        with contextlib.suppress(ConfigError):
-            yield from readable(last_lines(Path(log), LOG_LINES))
-
-
-# --- repetition ------------------------------------------------------------------------------
-
-
-def _watch(client: Client, gpus: tuple[str, ...], every: float) -> None:
-    """Repeat without end, in place on a terminal; errors do not end it."""
-    from sentinel.cli.output import console
-
-    out = console()
-    if not out.is_terminal or out.is_dumb_terminal:
-        while True:
-            try:
-                _print(only(client.status(), gpus))
-            except SentinelError as error:
-                click.echo(f"sentinel: {error}", err=True)
-            click.echo()
-            time.sleep(every)
-    _watch_in_place(client, gpus, every, out)
-
-
-def _watch_in_place(client: Client, gpus: tuple[str, ...], every: float, out: Console) -> None:
-    from rich.console import Group
-    from rich.live import Live
-    from rich.text import Text
-
-    with Live(console=out, auto_refresh=False, screen=True) as live:
-        while True:
-            try:
-                status = only(client.status(), gpus)
-            except SentinelError as error:
-                live.update(Text(str(error)), refresh=True)
-            else:
-                below = Text.from_ansi("\n".join(_below(status)))
-                live.update(Group(_table(status, out.width), below), refresh=True)
-            time.sleep(every)
+    with contextlib.suppress(ConfigError):
+        yield from readable(last_lines(Path(log), LOG_LINES))

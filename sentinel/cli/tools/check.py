@@ -15,10 +15,10 @@ from sentinel.burnin.check import CheckResult, Status
 from sentinel.burnin.node_report import NodeReport, judge_node
 from sentinel.burnin.report import IDS, LIMITS
 from sentinel.burnin.thresholds import Thresholds
-from sentinel.cli.event_format import printable, wants_colour
 from sentinel.cli.gpu_options import gpus_flag
 from sentinel.cli.json_output import print_json
 from sentinel.cli.setting_options import simulate_option
+from sentinel.cli.terminal import printable, wants_colour
 from sentinel.cli.thresholds_file import load_thresholds
 from sentinel.cli.verdict_command import VerdictCommand
 from sentinel.client import connect

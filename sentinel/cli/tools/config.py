@@ -40,13 +40,17 @@ def show(sources: Sources, origin: bool, as_json: bool) -> int:  # noqa: FBT001 
 
 @command.command("check")
 @click.argument("file", metavar="FILE")
-def check(file: str) -> int:
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def check(file: str, as_json: bool) -> int:  # noqa: FBT001 - click's
     """Check FILE; exit code 2 if `run` would reject it."""
     sources = read_file(Path(file))
     user = checked(sources).stressor_user
     if user is not None:
         look_up(user, sources.given["stressor.user"].source)
     count = len(sources.given) + sum(len(override.given) for override in sources.overrides)
+    if as_json:
+        print_json({"file": file, "settings": count})
+        return int(ExitCode.OK)
     click.echo(f"{file}: {count} setting{'' if count == 1 else 's'}, all valid")
     return int(ExitCode.OK)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import click
 
+from sentinel.errors import ExitCode
 from sentinel.host.paths import SIMULATED
 from sentinel.host.simulation import Registry
 
@@ -31,16 +32,16 @@ def command() -> int:
         environment.pop("CUDA_VISIBLE_DEVICES", None)
         base = [sys.executable, "-m", "sentinel"]
         flags = ["--simulate", "2", "--rearm", "2s"]
-        text = ["--log-format", "text"]
         _print(f"$ python -m sentinel {' '.join(flags)}")
         # Without a socket: no command of this user should take it for a daemon.
         often = ["--status-every", "8s", "--no-api"]
-        with subprocess.Popen([*base, "run", *flags, *often, *text], env=environment) as sentinel:
-            _show_occupied(Path(folder), sentinel)
+        with subprocess.Popen([*base, "run", *flags, *often], env=environment) as sentinel:
+            if not _show_occupied(Path(folder), sentinel):
+                return sentinel.wait() or int(ExitCode.FAIL)
             job = ["simulate-job", "--gpus", "0", "--memory", "97%", "--for", f"{SHOW_S:g}s"]
             job += ["--context", CONTEXT]
             _print(f"$ python -m sentinel {' '.join(job)}")
-            refused = subprocess.run([*base, *job, *text], env=environment, check=False).returncode
+            refused = subprocess.run([*base, *job], env=environment, check=False).returncode
             _show_occupied(Path(folder), sentinel)
             _print("Ctrl+C")
             sentinel.send_signal(signal.SIGINT)
@@ -51,16 +52,17 @@ def command() -> int:
         return code or refused
 
 
-def _show_occupied(folder: Path, sentinel: subprocess.Popen[bytes]) -> None:
-    """Wait until both GPUs are occupied, and show that state for a while."""
+def _show_occupied(folder: Path, sentinel: subprocess.Popen[bytes]) -> bool:
+    """Wait until both GPUs are occupied, and show that state for a while; False if it ended."""
     registry = Registry(folder)
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline and sentinel.poll() is None:
         gpus = registry.gpus()
         if gpus and all(registry.memory(g.uuid).used > g.memory_total / 2 for g in gpus):
             time.sleep(SHOW_S)
-            return
+            return True
         time.sleep(0.1)
+    return sentinel.poll() is None
 
 
 def _print(text: str) -> None:

@@ -13,9 +13,9 @@ from itertools import groupby
 
 import click
 
-from sentinel.cli.event_format import wants_colour
 from sentinel.cli.json_output import print_json
 from sentinel.cli.setting_options import simulate_option
+from sentinel.cli.terminal import wants_colour
 from sentinel.diagnostics.doctor.finding import Finding, Level, verdict
 from sentinel.diagnostics.doctor.host_inspection import examine
 from sentinel.diagnostics.doctor.report import diagnose

@@ -11,10 +11,11 @@ from typing import Any
 
 import click
 
-from sentinel.cli.event_format import text_lines, wants_colour
+from sentinel.cli.event_format import text_lines
 from sentinel.cli.gpu_options import one_gpu
 from sentinel.cli.json_output import print_json
 from sentinel.cli.setting_options import simulate_option
+from sentinel.cli.terminal import wants_colour
 from sentinel.config.build import Given, build_config, parse_given
 from sentinel.config.model import Config
 from sentinel.config.workload_spec import check_workload
@@ -24,7 +25,7 @@ from sentinel.diagnostics.trial.measurement import Trial
 from sentinel.diagnostics.trial.runner import try_workload
 from sentinel.errors import ConfigError, ExitCode
 from sentinel.protocol.gpu import Gpu
-from sentinel.protocol.stressor import MAX_QUANTUM_S
+from sentinel.protocol.quantum import MAX_QUANTUM_S
 from sentinel.supervisor.bootstrap import leave
 from sentinel.supervisor.discovery import Options
 from sentinel.supervisor.event_log import Sink

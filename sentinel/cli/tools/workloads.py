@@ -14,6 +14,8 @@ from sentinel.cli.json_output import print_json
 from sentinel.cli.tools import trial
 from sentinel.diagnostics.workload_catalog import Listed, list_workloads
 from sentinel.errors import ExitCode
+from sentinel.host.packages import torch_build
+from sentinel.host.torch_install import how_to_install, installer
 from sentinel.protocol.inspection import WorkloadOption
 
 #: The maximum width, and the indent of the lines below a name.
@@ -34,6 +36,8 @@ def command(ctx: click.Context, as_json: bool) -> int:  # noqa: FBT001 - click's
     else:
         width = min(_MAX_WIDTH, shutil.get_terminal_size((_MAX_WIDTH, 24)).columns)
         click.echo("\n".join(_page(listed, width)))
+        if torch_build() is None:
+            click.echo(f"torch is not installed. {how_to_install(None, installer())}", err=True)
     code = int(ExitCode.FAIL if any(one.error for one in listed) else ExitCode.OK)
     if stuck:  # the interpreter's exit would wait for the process
         sys.stdout.flush()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sentinel.host.packages import Bindings, TorchBuild
+from sentinel.host.torch_install import Installer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,6 +133,8 @@ class HostFacts:
     usable_gpus: int = 0
     bindings: Bindings
     torch: TorchBuild | None
+    #: What would install another torch.
+    installer: Installer = field(default_factory=Installer)
     #: Why foreign processes may be hidden, or None.
     hidden: str | None = None
     #: Why no device node can be watched, or None.

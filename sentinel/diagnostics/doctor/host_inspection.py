@@ -20,6 +20,7 @@ from sentinel.errors import SentinelError
 from sentinel.host import gpu_locks, simulation
 from sentinel.host.packages import bindings, torch_build
 from sentinel.host.pid_namespace import why_processes_are_hidden
+from sentinel.host.torch_install import installer
 from sentinel.host.trusted_folder import why_untrusted
 from sentinel.protocol.gpu import Gpu
 
@@ -46,6 +47,7 @@ def examine(simulate: int | None, timeouts: Timeouts = TIMEOUTS) -> tuple[HostFa
         usable_gpus=_count_usable(gpus, os.environ.get("CUDA_VISIBLE_DEVICES")),
         bindings=bindings(),
         torch=torch_build(),
+        installer=installer(),
         hidden=None if simulate is not None else why_processes_are_hidden(),
         no_inotify=no_inotify,
         mps=tuple(_mps_processes()) if simulate is None else (),

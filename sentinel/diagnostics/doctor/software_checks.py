@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from sentinel.diagnostics.doctor.facts import DriverFacts, HostFacts, Unread
 from sentinel.diagnostics.doctor.finding import Finding, problem, warning, well
 from sentinel.host.packages import ODD_BINDING, Bindings, Version, misreads, version_of
+from sentinel.host.torch_install import how_to_install
 
 #: The first binding after that; older ones are not tried with sentinel.
 _LEAST_BINDING = (12, 535, 108)
@@ -111,7 +112,7 @@ def _pair(name: str, binding: Version, driver: DriverFacts) -> Finding:
 
 def _torch(facts: HostFacts) -> Finding:
     torch, driver = facts.torch, facts.driver
-    install = "Install a CUDA build of torch: https://pytorch.org/get-started/locally/"
+    install = how_to_install(driver.version, facts.installer, replace=torch is not None)
     if torch is None:
         return problem("torch", "not installed", "stressors cannot start", install)
     found = f"torch {torch.version or 'of unknown version'}"
@@ -130,7 +131,7 @@ def _torch(facts: HostFacts) -> Finding:
     newest = f"{supported[0]}.{supported[1]}"
     if built[0] > supported[0]:
         means = f"the driver supports CUDA up to {newest}: stressors cannot use a GPU"
-        do = f"Install a newer driver, or a torch for CUDA {supported[0]}."
+        do = f"Install a newer driver, or a torch for CUDA {supported[0]}. {install}"
         return problem("torch", found, means, do)
     if built[0] == supported[0] and built > supported:
         return well(

@@ -196,7 +196,7 @@ def test_events_are_found_by_gpu_name_and_time(past: HistoryHarness) -> None:
     past.write_event("sentinel.stopping")
     assert len(past.events()) == 11
     assert past.events(uuid=OTHER) == ["gpu.idle"] * 5
-    assert past.events(name="gpu.busy", limit=2) == ["gpu.busy"] * 2
+    assert past.events(names=["gpu.busy"], limit=2) == ["gpu.busy"] * 2
     assert past.events(since=past.wall - 90) == ["gpu.busy", "gpu.idle", "sentinel.stopping"]
     assert past.events(limit=1) == ["sentinel.stopping"], "the last ones"
 

@@ -88,6 +88,24 @@ def test_events_are_stored_with_their_fields(service: ApiServer, client: Client)
     assert client.recorded_events(0, "1h", name="gpu.handed_over") == ()
 
 
+def test_events_are_selected_by_kind(service: ApiServer, client: Client) -> None:
+    for name in ("gpu.overheat", "gpu.resumed", "gpu.yielding"):
+        service.publish(name, gpu=UUIDS[0], index=0)
+    wanted = {
+        "?kind=finding&gpu=0": {"gpu.overheat"},
+        "?kind=command&kind=yield": {"gpu.resumed", "gpu.yielding"},
+        "?kind=command&name=gpu.yielding": set(),
+        "?kind=yield&gpu=1": set(),
+    }
+
+    def found(query: str) -> set[str]:
+        events = ask(service, "GET", f"/v1/history/events{query}").body["events"]
+        return {event["name"] for event in events}
+
+    eventually(lambda: client.recorded_events(limit=1)[-1].name == "gpu.yielding")
+    assert {query: found(query) for query in wanted} == wanted
+
+
 def test_processes_on_a_gpu_are_named(client: Client) -> None:
     eventually(lambda: client.usage(0))
     use = client.usage(0, datetime.now().astimezone())[-1]
@@ -111,6 +129,7 @@ def test_processes_on_a_gpu_are_named(client: Client) -> None:
         ("history/readings?gpu=0&since=2026-11-20T10:00:00", 422, "since"),
         ("history/readings?gpu=0&points=3601", 422, "points"),
         ("history/events?limit=0", 422, "limit"),
+        ("history/events?kind=all", 422, "kind"),
         ("history/usage?gpu=GPU-missing", 404, "GPU-missing"),
         ("gpus/0/trend?minutes=61", 422, "minutes"),
     ],

@@ -26,6 +26,7 @@ from sentinel.protocol.caller import Caller
 from sentinel.protocol.telemetry import Telemetry
 from sentinel.protocol.views import Allocation, GpuHealth, Phase
 from tests.harness.api_harness import UUIDS, ApiServer, UnixConnection, gpu_view
+from tests.harness.burnin_report import ENDED
 from tests.harness.gpu_environment import ROOT
 from tests.harness.metrics_harness import (
     api_with_events,
@@ -428,3 +429,13 @@ def test_a_gpu_has_what_it_has_proved_and_its_progress_in_a_burn_in(api: ApiServ
         assert found == value, name
     ((_, last),) = matching_samples(samples, "sentinel_gpu_verified_timestamp_seconds", gpu="1")
     assert last == pytest.approx(time.time(), abs=3600)
+
+
+def test_a_gpu_has_the_verdict_of_its_last_burn_in(api: ApiServer) -> None:
+    samples = scrape(api)
+    for gpu, verdict in (("0", "pass"), ("1", "fail")):
+        found = matching_samples(samples, "sentinel_gpu_burnin_verdict", gpu=gpu)
+        assert {labels["verdict"] for labels, value in found if value} == {verdict}
+        assert len(found) == 5
+        ((_, ended),) = matching_samples(samples, "sentinel_gpu_burnin_timestamp_seconds", gpu=gpu)
+        assert ended == ENDED.timestamp()

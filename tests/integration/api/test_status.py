@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from sentinel.client import connect
 from sentinel.host.procfs import own_stat
+from sentinel.protocol.api_types import GpuVerdict
 from sentinel.protocol.commands import (
     CommandReply,
     Configure,
@@ -26,6 +28,8 @@ from sentinel.protocol.commands import (
 )
 from sentinel.protocol.views import Phase
 from tests.harness.api_harness import UUIDS, ApiServer, Reply, ask
+from tests.harness.burnin_report import ENDED, write_report
+from tests.harness.sentinel_process import eventually
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +77,15 @@ def test_the_status_has_daemon_gpus_ages_and_reservations(api: ApiServer) -> Non
         "pid": os.getpid(),
         "name": own_stat().name,
     }
+
+
+def test_a_gpu_has_the_verdict_of_its_last_burn_in(tmp_path: Path) -> None:
+    write_report(tmp_path, {UUIDS[1]: "PASS"})
+    with ApiServer(tmp_path) as api:
+        eventually(lambda: connect(api.path).gpu(1).verdict is not None)
+        first, second = connect(api.path).status().gpus
+    assert first.verdict is None
+    assert second.verdict == GpuVerdict(verdict="PASS", plan="standard", run="run-1", ended=ENDED)
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def following(
 
 def test_a_client_receives_each_event_when_it_is_published(api: ApiServer) -> None:
     with following(api) as stream:
-        number = api.publish("gpu.idle", gpu="GPU-1")
+        number = api.publish("gpu.idle", time="now", gpu="GPU-1")
         assert next(stream) == Event(
             str(number), "gpu.idle", {"event": "gpu.idle", "time": "now", "gpu": "GPU-1"}
         )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from tests.harness.browser import Browser, Page, browser, chromium
 from tests.harness.daemon_harness import Daemon, isolated_daemon
 from tests.harness.example_node import ExampleNode
 from tests.harness.gpu_environment import ROOT, SimulatedHost
+from tests.harness.page_harness import LIVE, address, choose, opened, state, token, words
 from tests.harness.sentinel_process import eventually
 
 pytestmark = [
@@ -33,7 +35,6 @@ PAGE = ROOT / "sentinel" / "api" / "web"
 #: One event of each type, with all of its fields.
 EXAMPLES = ROOT / "docs" / "events.jsonl"
 HOSTILE = "<img src=x onerror=\"document.title='taken'\"><b>bold</b>"
-LIVE = "document.body?.dataset.connection === 'live'"
 
 
 @pytest.fixture(scope="module")
@@ -62,35 +63,6 @@ def daemon(tmp_path_factory: pytest.TempPathFactory, port: int) -> Iterator[Daem
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     with ApiServer(tmp_path_factory.mktemp("service"), tcp=True) as api:
         yield api
-
-
-@contextmanager
-def opened(
-    chrome: Browser, url: str, width: int = 1280, height: int = 800, *, mobile: bool = False
-) -> Iterator[Page]:
-    """Open the page; in the end it may have complained of nothing."""
-    with chrome.page(width, height, mobile=mobile) as page:
-        page.navigate(url)
-        page.wait_until(LIVE)
-        page.wait_until("document.querySelectorAll('.card').length > 0")
-        yield page
-        assert page.errors == []
-
-
-def address(api: ApiServer) -> str:
-    return f"http://127.0.0.1:{api.port}/#token={token(api)}"
-
-
-def token(api: ApiServer) -> str:
-    return Path(api.spec.token or "").read_text().strip()
-
-
-def state(index: int) -> str:
-    return f"document.getElementById('gpu-{index}').dataset.state"
-
-
-def words(index: int) -> str:
-    return f"document.getElementById('gpu-{index}').innerText"
 
 
 # --- with a real daemon ------------------------------------------------------------------------
@@ -243,13 +215,8 @@ def test_equal_events_of_several_gpus_are_one_item(tmp_path: Path, chrome: Brows
 
 
 def test_the_timeline_is_filtered_by_the_selected_kind(tmp_path: Path, chrome: Browser) -> None:
-    visible = "[...document.querySelectorAll('#timeline li:not([hidden]) strong')]"
+    visible = "[...document.querySelectorAll('#timeline li strong')]"
     words = f"{visible}.map((word) => word.textContent).join()"
-    select = (
-        "{{ const kind = document.getElementById('timeline-kind');"
-        " kind.value = [...kind].find((option) => option.text === '{}').value;"
-        " kind.dispatchEvent(new Event('change')); }}"
-    )
     everything = ("gpu.idle", "gpu.yielding", "gpu.overheat", "gpu.resumed")
     with ApiServer(tmp_path, tcp=True) as api, opened(chrome, address(api)) as page:
         for name in everything:
@@ -261,8 +228,8 @@ def test_the_timeline_is_filtered_by_the_selected_kind(tmp_path: Path, chrome: B
             ("commands", "resumed"),
             ("everything", "resumed,overheat,yielding,idle"),
         ):
-            page.evaluate(select.format(text))
-            assert page.evaluate(words) == wanted
+            choose(page, "timeline-kind", text)
+            page.wait_until(f"{words} === '{wanted}'")
 
 
 @pytest.mark.parametrize(
@@ -300,7 +267,8 @@ def test_stale_views_show_no_gpu_as_idle(api: ApiServer, chrome: Browser) -> Non
         with api.change_supervisor() as supervisor:
             supervisor.sends_no_views = True
         page.wait_until(f"{state(0)} === 'unknown'")
-        assert "state is not updated" in page.evaluate("document.getElementById('lost').innerText")
+        banner = page.evaluate("document.getElementById('lost').innerText")
+        assert re.search(r"state is not updated since \d\d:\d\d:\d\d\.", banner), banner
         with api.change_supervisor() as supervisor:
             supervisor.sends_no_views = False
         page.wait_until(f"{state(0)} === 'occupied'")
@@ -350,6 +318,55 @@ def test_a_wrong_token_is_requested_again_and_the_right_one_is_accepted(
         page.wait_until(LIVE)
         assert page.evaluate("document.querySelectorAll('.card').length") == 2
         assert page.errors == []
+
+
+def test_the_token_dialog_closes_when_the_page_is_live(api: ApiServer, chrome: Browser) -> None:
+    api.reset()
+    is_open = "document.querySelector('#token-dialog')?.open"
+    banner = "document.getElementById('lost').innerText"
+    with chrome.page() as page:
+        page.navigate(f"http://127.0.0.1:{api.port}/")
+        page.wait_until(is_open)
+        # Without the dialog, the page says what is missing, and asks for it again.
+        page.press("Escape")
+        page.wait_until(f"!{is_open} && {banner}.includes('requires its token')")
+        page.evaluate("document.getElementById('lost-token').click()")
+        page.wait_until(is_open)
+        # The token may also come by the address, as from a second click on the printed one.
+        page.evaluate(f"location.hash = 'token={token(api)}'")
+        page.wait_until(LIVE)
+        page.wait_until(f"!{is_open} && document.getElementById('lost').hidden")
+        assert page.evaluate("document.querySelectorAll('.card').length") == 2
+        assert page.errors == []
+
+
+def test_a_frozen_daemon_is_shown_as_lost_with_grey_values_and_since_when(
+    api: ApiServer, chrome: Browser
+) -> None:
+    api.reset()
+    with opened(chrome, address(api)) as page:
+        page.wait_until(f"{state(0)} === 'occupied'")
+        colour = "getComputedStyle(document.querySelector('#gpu-0 .value')).color"
+        live_colour = page.evaluate(colour)
+        os.kill(api.child.pid, signal.SIGSTOP)
+        try:
+            page.wait_until(f"{state(0)} === 'unknown'")
+            banner = page.evaluate("document.getElementById('lost').innerText")
+            found = re.search(r"no state since (\d\d:\d\d:\d\d)", banner)
+            assert found, banner
+            assert f"values of {found[1]}" in page.evaluate(words(0))
+            assert page.evaluate("document.title").split(": ")[1].startswith("lost")
+            assert page.evaluate(colour) != live_colour
+            # Grey, and readable: no text is transparent.
+            pale = "(one) => getComputedStyle(one).opacity !== '1' && one.innerText"
+            every = "[...document.querySelectorAll('#gpu-0, #gpu-0 *')]"
+            assert page.evaluate(f"{every}.filter({pale}).map((one) => one.tagName)") == 2 * [
+                "BUTTON"  # disabled
+            ]
+        finally:
+            os.kill(api.child.pid, signal.SIGCONT)
+        page.evaluate("document.getElementById('lost-now').click()")
+        page.wait_until(f"{state(0)} === 'occupied' && {colour} === '{live_colour}'")
 
 
 def test_the_theme_is_the_systems_until_another_is_chosen(api: ApiServer, chrome: Browser) -> None:

@@ -14,9 +14,9 @@ from typing import Any
 import psutil
 import pytest
 
-from sentinel.burnin.run_folder import RUNS
 from sentinel.errors import ExitCode
 from sentinel.host import verified_store
+from sentinel.host.run_reports import RUNS
 from sentinel.host.verified_store import StoredWork
 from sentinel.protocol.views import VerifiedCounts
 from tests.harness.daemon_harness import Daemon, isolated_daemon

@@ -13,7 +13,18 @@ import pytest
 from tests.harness.gpu_environment import SimulatedHost
 from tests.harness.timing import TIMEOUT_S
 
-RUN = ("run", "--simulate", "1", "--for", "100ms", "--workload", "hold", "--no-api")
+RUN = (
+    "run",
+    "--log-format",
+    "json",
+    "--simulate",
+    "1",
+    "--for",
+    "100ms",
+    "--workload",
+    "hold",
+    "--no-api",
+)
 
 pytestmark = pytest.mark.usefixtures("fake_torch")
 

@@ -128,6 +128,52 @@ def test_a_reservation_is_for_a_number_of_gpus_or_for_selected_ones(
     assert client.reservations() == (got,)
 
 
+ASKED = ("POST /v1/reservations", {"count": 1, "reason": "", "wait_s": 30.0, "bound": False})
+ENDED = ("DELETE /v1/reservations/1a2b3c4d", None)
+
+
+def test_a_reservation_ends_with_its_block(daemon: StubDaemon, client: Client) -> None:
+    daemon.replies["POST /v1/reservations"] = Reply({"reservation": RESERVATION}, 201)
+    daemon.replies[ENDED[0]] = Reply({"text": "ended"})
+    with client.reserve(1) as mine:
+        assert mine.cuda_visible_devices == GPU["uuid"]
+        assert daemon.commands == [ASKED]
+    assert daemon.commands == [ASKED, ENDED]
+
+    def fail() -> None:
+        with client.reserve(1):
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert daemon.commands == [ASKED, ENDED] * 2
+
+
+def test_a_block_accepts_that_its_reservation_has_ended(daemon: StubDaemon, client: Client) -> None:
+    daemon.replies["POST /v1/reservations"] = Reply({"reservation": RESERVATION}, 201)
+    daemon.replies["GET /v1/reservations"] = Reply({"reservations": []})
+    with client.reserve(1):
+        pass  # its time limit was in the block
+    daemon.replies["GET /v1/reservations"] = Reply({"reservations": [RESERVATION]})
+    with pytest.raises(ServiceError, match="no resource"), client.reserve(1):
+        pass  # it is still there, and was not ended
+    with client.reserve(1):
+        daemon.socket.unlink()  # the daemon has ended, and with it what it reserved for a block
+
+
+def test_one_gpu_may_be_given_instead_of_a_list(daemon: StubDaemon, client: Client) -> None:
+    daemon.replies["POST /v1/pause"] = daemon.replies["POST /v1/burnin"] = Reply({"text": ""})
+    for gpu in (0, "0", ["0"]):
+        client.pause(gpu, wait=0)
+        assert daemon.requests[-1] == ("POST /v1/pause", {"gpus": ["0"], "wait_s": 0})
+    daemon.replies["POST /v1/reservations"] = Reply({"reservation": RESERVATION}, 201)
+    client.reserve("GPU-ab", wait=0)
+    assert daemon.requests[-1][1]["gpus"] == ["GPU-ab"]
+    with pytest.raises(ServiceError):
+        client.start_burnin("", 0)
+    assert daemon.requests[-1][1]["gpus"] == ["0"], "GPU 0 is not all GPUs"
+
+
 @pytest.mark.parametrize("size", [2e9, True, None, b"4GiB", "4 gigs"])
 def test_an_invalid_size_is_never_sent(daemon: StubDaemon, client: Client, size: Any) -> None:
     with pytest.raises(ConfigError, match=r"^size: "):
@@ -222,6 +268,32 @@ def test_events_have_numbers_names_and_fields(daemon: StubDaemon, client: Client
     busy, lost = client.events(since=6)
     assert (busy.id, busy.name, busy.fields["gpu"]) == (7, "gpu.busy", "GPU-1")
     assert (lost.id, lost.name, lost.fields) == (None, "lost", {"count": 3})
+
+
+@pytest.mark.parametrize(
+    ("payload", "gpu", "index"),
+    [
+        ({"gpu": GPU["uuid"], "index": 3}, GPU["uuid"], 3),
+        ({"gpu": GPU["uuid"]}, GPU["uuid"], 0),
+        ({"gpu": GPU["uuid"], "index": None}, GPU["uuid"], 0),
+        ({"index": 0}, GPU["uuid"], 0),
+        ({"index": 7}, None, 7),
+        ({"gpu": "GPU-gone"}, "GPU-gone", None),
+        ({}, None, None),
+    ],
+)
+def test_every_event_has_its_gpu(
+    daemon: StubDaemon,
+    client: Client,
+    payload: dict[str, object],
+    gpu: str | None,
+    index: int | None,
+) -> None:
+    event = f"event: gpu.busy\ndata: {json.dumps(payload)}\n\n".encode()
+    daemon.replies["GET /v1/events"] = Reply(STREAM.partition(b"id: 7")[0] + 2 * event)
+    assert [(one.gpu, one.index) for one in client.events()] == [(gpu, index)] * 2
+    looks = [one for one in daemon.requests if one[0] == "GET /v1/status"]
+    assert len(looks) <= 1, "the GPUs are listed once"
 
 
 def test_a_started_stream_has_a_deadline_of_its_own(daemon: StubDaemon) -> None:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ from sentinel.errors import (
     DriverUnavailableError,
     GpuHeldError,
     NoSuchGpuError,
+    NotRunningError,
     SentinelError,
     ServiceError,
     TimedOutError,
@@ -99,6 +101,43 @@ def test_a_timeout_names_the_reason_of_each_gpu(set_mode: Callable[[str], None])
         pytest.raises(TimedOutError, match="GPU 0: used by foreign processes"),
     ):
         held.wait_held(1.5)
+
+
+USES: dict[str, Callable[[sentinel.Hold], object]] = {
+    "pid": lambda held: held.pid,
+    "client": lambda held: held.client,
+    "status": lambda held: held.status(),
+    "wait_held": lambda held: held.wait_held(0),
+    "check": lambda held: held.check(),
+}
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+def test_outside_its_block_a_hold_explains_itself(
+    set_mode: Callable[[str], None], use: Callable[[sentinel.Hold], object]
+) -> None:
+    set_mode("held")
+    holding = sentinel.hold()
+    with pytest.raises(NotRunningError, match=r"not held yet\nWrite: with sentinel.hold"):
+        use(holding)
+    with holding, pytest.raises(ConfigError, match="in use already"):
+        holding.__enter__()
+    with pytest.raises(NotRunningError, match="not held any more: the `with` block has ended"):
+        use(holding)
+
+
+def test_a_flag_that_cannot_be_an_argument_is_refused(set_mode: Callable[[str], None]) -> None:
+    set_mode("held")
+    with pytest.raises(ConfigError, match="null byte"), sentinel.hold(flags=["--util", "5\0"]):
+        pass
+
+
+def test_numbers_may_be_given_as_flags(set_mode: Callable[[str], None]) -> None:
+    set_mode("held")
+    flags: Any = ["--poll", 2]
+    with sentinel.hold(gpus=0, flags=flags) as held:
+        words = Path(f"/proc/{held.pid}/cmdline").read_bytes().decode().split("\0")
+        assert " ".join(words).strip().endswith("--gpus 0 --poll 2")
 
 
 PROGRAM = f"""

@@ -1,44 +1,36 @@
-"""A wheel has the manual page and the OpenAPI document; an editable install needs neither."""
+"""A wheel has the generated and the shipped files; an editable install needs none of them."""
 
 from __future__ import annotations
 
 import json
-import shutil
+import re
 import subprocess
 import sys
 import zipfile
+from email import message_from_string
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from sentinel.cli.manpage import page
+from sentinel.cli.manpage import completion_script, page
+from sentinel.protocol.version import __version__
 from tests.harness.gpu_environment import ROOT
 from tests.harness.openapi_document import openapi_document
+from tests.harness.wheels import call_hook, copy_of_the_sources
 
-
-def copy_of_the_sources(folder: Path) -> Path:
-    """Copy what a build reads, without files that were generated earlier."""
-    copy = folder / "source"
-    copy.mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, copy)
-    ignored = shutil.ignore_patterns("__pycache__", "pictures", "sentinel.1", "openapi.json")
-    for name in ("sentinel", "docs"):
-        shutil.copytree(ROOT / name, copy / name, ignore=ignored)
-    return copy
-
-
-def call_hook(source: Path, hook: str, *args: str) -> Any:
-    """Call a hook of the build backend as a frontend does; return what the hook returned."""
-    script = (
-        "import json, sys; sys.path.insert(0, 'docs'); import build_backend\n"
-        "value = getattr(build_backend, sys.argv[1])(*sys.argv[2:])\n"
-        "print(); print(json.dumps(value))"
-    )
-    command = [sys.executable, "-c", script, hook, *args]
-    done = subprocess.run(command, cwd=source, capture_output=True, text=True, check=True)
-    return json.loads(done.stdout.splitlines()[-1])
+#: Where each shell looks for the completion of a command.
+COMPLETIONS = {
+    "bash": "bash-completion/completions/sentinel",
+    "zsh": "zsh/site-functions/_sentinel",
+    "fish": "fish/vendor_completions.d/sentinel.fish",
+}
+#: The files of deploy/ in a wheel.
+SHIPPED = (
+    "sentinel.service",
+    "grafana/sentinel.json",
+    "prometheus/prometheus.yml",
+    "prometheus/sentinel.rules.yml",
+)
 
 
 @pytest.mark.long
@@ -62,3 +54,25 @@ def test_a_wheel_from_the_source_distribution_has_the_generated_files(tmp_path: 
         names = {name.partition("/share/")[2]: name for name in files.namelist()}
         assert files.read(names["man/man1/sentinel.1"]).decode() == page()
         assert json.loads(files.read(names["doc/sentinel/openapi.json"])) == openapi_document()
+        for shell, place in COMPLETIONS.items():
+            assert files.read(names[place]).decode() == completion_script(shell)
+        for file in SHIPPED:
+            assert files.read(names[f"sentinel/{file}"]) == (ROOT / "deploy" / file).read_bytes()
+        (metadata,) = (name for name in files.namelist() if name.endswith("/METADATA"))
+        described = message_from_string(files.read(metadata).decode())
+    urls = dict(str(url).split(", ") for url in described.get_all("Project-URL", []))
+    assert set(urls) == {"Repository", "Documentation", "Changelog", "Issues"}
+    check_links(str(described.get_payload()), urls["Repository"])
+
+
+def check_links(text: str, repository: str) -> None:
+    """Check that all links of a page are absolute, and those to the project name its files."""
+    links = re.findall(r"\]\(([^)]+)\)", text)
+    assert len(links) > 20
+    for link in links:
+        assert link.startswith("https://"), link
+        if link.startswith(repository):
+            view, version, path = link.removeprefix(f"{repository}/").split("/", 2)
+            assert version == f"v{__version__}"
+            assert (ROOT / path.partition("#")[0]).is_file(), link
+            assert view == ("raw" if "/pictures/" in path else "blob"), link

@@ -125,7 +125,7 @@ def test_a_torch_without_cuda_is_unusable(start: Start) -> None:
     child = start("hold", simulated=False)
     failed = child.wait_for(Failed)
     assert failed.kind is FailureKind.UNUSABLE
-    assert "was built without CUDA. Install a CUDA build" in failed.reason
+    assert "was built without CUDA. sentinel doctor has the command" in failed.reason
 
 
 @pytest.mark.long

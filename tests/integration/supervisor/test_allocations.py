@@ -26,7 +26,7 @@ client = sentinel.connect()
 with client.allocation("llm", "2GiB", gpu=0) as got:
     print(got.id, client.available(0), flush=True)
     job = [sys.executable, "-m", "sentinel", "simulate-job", "--memory", "2GiB", "--for", "500ms"]
-    done = subprocess.run([*job, "--log-format", "json"], capture_output=True, text=True)
+    done = subprocess.run([*job, "--json"], capture_output=True, text=True)
     print(done.returncode, flush=True)
     input()
     client.allocate("more", "10GiB")

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from sentinel.burnin.run import STATUS_EVERY_S, thinned
-from sentinel.cli.burnin_screen import Screen, progress_row
+from sentinel.cli.burnin_screen import HEADER, RIGHT, Screen, progress_row
+from sentinel.cli.output import table
 from sentinel.core.actions import Event
 from sentinel.protocol.gpu import Gpu
 
@@ -102,3 +103,12 @@ def test_a_status_is_recorded_once_in_thirty_seconds_for_each_gpu() -> None:
     assert sum(one.name == "burnin.warm" for one in written) == 2 * 61
     times = [one.at for one in written if (one.name, one.gpu) == ("gpu.status", "GPU-1")]
     assert times == [0.0, STATUS_EVERY_S, 2 * STATUS_EVERY_S]
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_a_narrow_table_cuts_neither_a_number_nor_the_state(width: int) -> None:
+    waiting = "the GPU is used by python (pid 4711, ana)"
+    row = progress_row(3, {**PROGRESS, "checks": 123_456_789, "waiting": waiting}, PROGRESS)
+    lines = table(HEADER, [row], flexible=None, width=width, right=RIGHT)
+    assert all(len(line) <= width for line in lines)
+    assert all(cell in " ".join(lines) for cell in row)

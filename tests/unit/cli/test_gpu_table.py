@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from sentinel.cli import gpu_table
 from sentinel.cli.output import table
@@ -137,8 +135,7 @@ FULL = gpu(
 
 @pytest.mark.parametrize("gpus", [[gpu()], [FULL], [FULL, gpu(processes=(ANA, ANA)), gpu()]])
 def test_the_table_fits_80_columns(gpus: list[GpuStatus]) -> None:
-    stream = io.StringIO()
-    made = table(
+    lines = table(
         gpu_table.HEADER,
         [gpu_table.row(each) for each in gpus],
         flexible=gpu_table.FLEXIBLE,
@@ -146,23 +143,35 @@ def test_the_table_fits_80_columns(gpus: list[GpuStatus]) -> None:
         right=gpu_table.RIGHT,
         styles=gpu_table.STYLES,
     )
-    Console(file=stream, width=200).print(made)
-    lines = stream.getvalue().splitlines()
     assert len(lines) == len(gpus) + 1
-    assert all(len(line.rstrip()) <= 80 for line in lines)
+    assert all(len(line) <= 80 for line in lines)
     for each, line in zip(gpus, lines[1:], strict=True):
         for number, cell in enumerate(gpu_table.row(each)):
             assert number == gpu_table.FLEXIBLE or cell in line
 
 
-def test_a_name_that_moves_the_cursor_is_shown_as_question_marks() -> None:
-    stream = io.StringIO()
-    made = table(("WHO",), [("\x1b[2Jpy\nthon\x07 [red]日本",)], flexible=0, width=40)
-    Console(file=stream, width=80, markup=False).print(made)
-    assert stream.getvalue().splitlines()[1].rstrip() == "?[2Jpy?thon? [red]日本"
+# --- around the table ------------------------------------------------------------------------
 
 
-# --- below the table -------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("models", "text"),
+    [
+        ((), "no GPU"),
+        (("H200", "H200"), "2 x H200, 140 GiB"),
+        (
+            ("H200", "H200", "A2", "H200", "A2"),
+            "GPU 0-1,3: H200, 140 GiB; GPU 2,4: A2, 140 GiB",
+        ),
+    ],
+)
+def test_the_title_has_the_host_and_the_models(models: tuple[str, ...], text: str) -> None:
+    gpus = [gpu(index=number, name=name) for number, name in enumerate(models)]
+    assert gpu_table.title(status(*gpus, host="node7")) == f"node7  {text}"
+
+
+def test_the_short_list_is_that_of_nvidia_smi_with_the_state() -> None:
+    line = gpu_table.list_line(gpu(index=3, occupancy="BUSY"))
+    assert line == "GPU 3: Fake (UUID: GPU-1) busy"
 
 
 def status(*gpus: GpuStatus, **daemon: Any) -> Status:

@@ -22,6 +22,7 @@ from sentinel.diagnostics.doctor.finding import Finding, Level, verdict
 from sentinel.diagnostics.doctor.host_checks import RESIDENT
 from sentinel.diagnostics.doctor.report import diagnose
 from sentinel.host.packages import Bindings, TorchBuild
+from sentinel.host.torch_install import Installer
 from tests.harness.doctor_facts import FAILED, GPU, HOST, NO_DRIVER, with_gpu
 
 
@@ -286,6 +287,29 @@ def test_torch_requires_a_driver_of_its_major_cuda_version(
     finding = line(facts, "torch")
     assert finding.level == level
     assert word in f"{finding.means} / {finding.do}"
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        None,
+        TorchBuild(version="2.13.0+cpu", cuda=None, without=True),
+        TorchBuild(version="2.13.0+cu130", cuda="13.0", without=False),
+    ],
+)
+def test_an_unusable_torch_has_the_command_for_the_driver(build: TorchBuild | None) -> None:
+    facts = replace(
+        HOST,
+        driver=DriverFacts(version="535.104.05", cuda=(12020,)),
+        torch=build,
+        installer=Installer(python="/opt/it's/bin/python"),
+    )
+    finding = line(facts, "torch")
+    python = """'/opt/it'"'"'s/bin/python' -m pip"""
+    remove = "" if build is None else f"{python} uninstall --yes torch && "
+    index = "https://download.pytorch.org/whl/cu126"
+    assert finding.level is Level.PROBLEM
+    assert finding.do.endswith(f"Run: {remove}{python} install torch --index-url {index}")
 
 
 @pytest.mark.parametrize(

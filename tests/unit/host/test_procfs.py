@@ -11,7 +11,14 @@ from contextlib import contextmanager
 import psutil
 import pytest
 
-from sentinel.host.procfs import ancestors_of, boot_id, own_stat, read_stat
+from sentinel.host.procfs import (
+    MAX_COMMAND_LENGTH,
+    ancestors_of,
+    boot_id,
+    own_stat,
+    read_command,
+    read_stat,
+)
 
 #: Sets the process name to its argument, prints "named", and waits for the end of its input.
 NAMED = """
@@ -109,3 +116,25 @@ def test_the_ancestors_of_a_process_are_known_up_to_init() -> None:
 
 def test_each_boot_has_an_id() -> None:
     assert boot_id() == boot_id() != ""
+
+
+def test_a_command_line_is_that_of_the_process_and_of_no_later_one() -> None:
+    with named("worker\nnext") as process:
+        stat = read_stat(process.pid)
+        assert stat is not None
+        command = read_command(stat.pid, stat.started)
+        assert command is not None
+        assert command.startswith(f"{sys.executable} -c ?import ctypes")
+        assert command.isprintable()
+        assert read_command(stat.pid, stat.started + 1) is None
+    assert read_command(stat.pid, stat.started) is None
+
+
+def test_a_long_command_line_is_cut() -> None:
+    with named("x" * 1000) as process:
+        stat = read_stat(process.pid)
+        assert stat is not None
+        command = read_command(stat.pid, stat.started)
+    assert command is not None
+    assert len(command) == MAX_COMMAND_LENGTH
+    assert command.endswith("\N{HORIZONTAL ELLIPSIS}")

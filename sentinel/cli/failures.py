@@ -1,0 +1,165 @@
+"""Report how a command failed: on standard error, or as the JSON object that --json promised."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from sentinel.cli.verdict_command import VerdictCommand
+from sentinel.errors import ExitCode, SentinelError
+from sentinel.host.process_limits import explain_exhaustion
+
+
+class UnknownCommandError(click.UsageError):
+    """There is no such command.
+
+    Args:
+        message: The error.
+        known: The commands that there are.
+    """
+
+    def __init__(self, message: str, known: Sequence[str]) -> None:
+        super().__init__(message)
+        self.known = tuple(known)
+
+
+#: A module that is loaded exactly where stressors are children of this process.
+_SUPERVISOR = "sentinel.supervisor.loop"
+
+
+def wants_json(arguments: Sequence[str]) -> bool:
+    """Check whether a command line asks for JSON; what follows ``--`` is of another program."""
+    words = list(arguments)
+    own = words[: words.index("--")] if "--" in words else words
+    return "--json" in own and own[0] != "exec"
+
+
+def error_fields(error: SentinelError) -> dict[str, Any]:
+    """Return the fields by which every command with --json reports an error."""
+    return {
+        "error": error.what,
+        "code": error.code,
+        "remedy": error.remedy or None,
+        "allowed": list(error.allowed) or None,
+        "exit_code": int(error.exit_code),
+    }
+
+
+def report_error(error: SentinelError, arguments: Sequence[str]) -> int:
+    """Report an error of sentinel and return the exit code."""
+    if wants_json(arguments):
+        _print_json(error_fields(error))
+    else:
+        print(f"sentinel: {error}", file=sys.stderr)
+    return int(error.exit_code)
+
+
+def report_usage(error: click.ClickException, arguments: Sequence[str]) -> int:
+    """Report wrong usage and return the exit code."""
+    context = getattr(error, "ctx", None)  # a usage error has its command
+    path = context.command_path if context else "sentinel"
+    code = int(ExitCode.USAGE)
+    if context is not None and isinstance(context.command, VerdictCommand):
+        if "--nagios" in arguments:  # Nagios shows the standard output
+            from sentinel.burnin.check_formats import nagios_unknown  # slow to import
+
+            print(nagios_unknown(_usage_text(error)))
+        code = context.command.usage_exit_code(arguments)
+    if wants_json(arguments):
+        _print_json(
+            {
+                "error": _usage_text(error),
+                "code": "usage",
+                "remedy": f"{path} --help",
+                "allowed": _allowed(error) or None,
+                "exit_code": code,
+            }
+        )
+        return code
+    print(f"sentinel: {_usage_text(error)}", file=sys.stderr)
+    print(f"Try: {path} --help", file=sys.stderr)
+    return code
+
+
+def report_bug(error: Exception, arguments: Sequence[str]) -> int:
+    """Report an unexpected exception, or a resource that ran out; return the exit code.
+
+    Only a process that ran a supervisor had stressors: a client that fails changes nothing.
+    """
+    ended = "; all its stressors have ended" if _SUPERVISOR in sys.modules else ""
+    why = explain_exhaustion(error)
+    if why is None:
+        import traceback  # slow to import
+
+        traceback.print_exception(error)
+        why = "this is a bug in sentinel" if ended else "this command failed by a bug in sentinel"
+    if wants_json(arguments):
+        text = why if explain_exhaustion(error) else f"{why}: {type(error).__name__}: {error}"
+        _print_json(
+            {
+                "error": text,
+                "code": "internal",
+                "remedy": None,
+                "allowed": None,
+                "exit_code": int(ExitCode.USAGE),
+            }
+        )
+    else:
+        print(f"sentinel: {why}{ended}", file=sys.stderr)
+    return int(ExitCode.USAGE)
+
+
+def flush_or_discard() -> None:
+    """Flush standard output; discard the rest if its reader is gone."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        discard_output()
+    except (OSError, ValueError) as error:  # a full disk, or a stream that was closed
+        with contextlib.suppress(OSError, ValueError):
+            print(f"sentinel: the output cannot be written: {error}", file=sys.stderr)
+        discard_output()
+        raise
+
+
+def discard_output() -> None:
+    """Lead standard output to /dev/null, because its reader is gone."""
+    with contextlib.suppress(OSError, ValueError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())
+        os.close(null)
+
+
+def _usage_text(error: click.ClickException) -> str:
+    """Return the message of a usage error; for an option with a new name, this name."""
+    if isinstance(error, click.NoSuchOption) and error.ctx is not None:
+        from sentinel.config.renamed import new_name
+
+        known = {text for one in error.ctx.command.get_params(error.ctx) for text in one.opts}
+        new = new_name(error.option_name, known)
+        if new is not None:
+            return f"{error.option_name} was renamed to {new}"
+    return error.format_message()
+
+
+def _allowed(error: click.ClickException) -> list[str]:
+    """Return what could have been given instead."""
+    if isinstance(error, UnknownCommandError):
+        return list(error.known)
+    if isinstance(error, click.NoSuchOption) and error.ctx is not None:
+        params = error.ctx.command.get_params(error.ctx)
+        return [name for param in params for name in param.opts if name.startswith("--")]
+    if isinstance(error, click.BadParameter) and error.param is not None:
+        return list(map(str, getattr(error.param.type, "choices", ())))
+    return []
+
+
+def _print_json(fields: dict[str, Any]) -> None:
+    from sentinel.cli.json_output import print_json
+
+    print_json(fields)

@@ -1,0 +1,104 @@
+"""Verbs for reservations: GPUs that are kept free for a user, also for a ``with`` block."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import fields
+from typing import Self
+from urllib.parse import quote
+
+from sentinel.client.requester import WAIT_S, Gpus, Requester, selectors
+from sentinel.errors import NotRunningError, ServiceError
+from sentinel.protocol.api_types import Outcome, ReservationInfo, Reservations, Reserved
+
+
+class ReservationVerbs(Requester):
+    """The verbs for reservations."""
+
+    def reservations(self) -> tuple[Reservation, ...]:
+        """List all reservations."""
+        found = self.fetch(Reservations, "GET", "/v1/reservations").reservations
+        return tuple(Reservation.of(one, self) for one in found)
+
+    def reserve(
+        self,
+        gpus: Gpus,
+        *,
+        reason: str = "",
+        seconds: float | None = None,
+        wait: float = WAIT_S,
+        bound: bool = False,
+    ) -> Reservation:
+        """Keep GPUs free for you; returns when their memory is free.
+
+        The result is a context manager: the reservation ends with its ``with`` block. Without a
+        block it lasts until :meth:`unreserve`.
+
+        Args:
+            gpus: The GPUs, or their number.
+            reason: Shown to other users.
+            seconds: The maximum duration; the default is no limit.
+            wait: Seconds until enough GPUs must be available and free.
+            bound: End the reservation with this process at the latest, even if that is killed; not
+                over TCP.
+
+        Raises:
+            NoSuchGpuError: A GPU does not exist.
+            ConflictError: The GPUs are not available; names their holders.
+            TimedOutError: The GPUs were not free in time; nothing is reserved.
+        """
+        selection = {"count": gpus} if isinstance(gpus, int) else {"gpus": selectors(gpus)}
+        body = {**selection, "reason": reason, "seconds": seconds, "wait_s": wait, "bound": bound}
+        body = {key: value for key, value in body.items() if value is not None}
+        got = self.fetch(Reserved, "POST", "/v1/reservations", body, wait=wait).reservation
+        return Reservation.of(got, self)
+
+    def unreserve(self, id: str) -> Outcome:  # noqa: A002 - the usual name
+        """End a reservation.
+
+        Raises:
+            ServiceError: There is no reservation with this id.
+        """
+        return self.fetch(Outcome, "DELETE", f"/v1/reservations/{quote(id, safe='')}")
+
+
+class Reservation(ReservationInfo):
+    """A reservation that can be ended, also by the end of a ``with`` block."""
+
+    _verbs: ReservationVerbs
+
+    @classmethod
+    def of(cls, info: ReservationInfo, verbs: ReservationVerbs) -> Self:
+        """Build it from a response and the client that ends it."""
+        one = cls(**{field.name: getattr(info, field.name) for field in fields(info)})
+        object.__setattr__(one, "_verbs", verbs)  # no field: it is not printed nor compared
+        return one
+
+    @property
+    def cuda_visible_devices(self) -> str:
+        """The value of the variable of this name by which CUDA uses these GPUs only."""
+        return ",".join(self.gpus)
+
+    def end(self) -> Outcome:
+        """End the reservation.
+
+        Raises:
+            ServiceError: It has ended already.
+        """
+        return self._verbs.unreserve(self.id)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the reservation, unless it or its daemon has ended already.
+
+        Raises:
+            SentinelError: The daemon refuses or does not answer; the GPUs are still reserved.
+        """
+        with contextlib.suppress(NotRunningError):
+            try:
+                self.end()
+            except ServiceError:
+                if any(one.id == self.id for one in self._verbs.reservations()):
+                    raise

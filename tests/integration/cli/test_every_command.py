@@ -1,0 +1,258 @@
+"""What holds for every command: --json, errors under it, closed pipes, encodings, crashes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from sentinel.cli.main import run_command_line, sentinel_command
+from tests.harness.stub_daemon import GPU, RESERVATION, STATUS, Reply, StubDaemon, stub_daemon
+from tests.harness.timing import TIMEOUT_S
+
+#: Commands that print no data of their own.
+NO_DATA = {
+    "completion",  # a script
+    "demo",  # shows other commands
+    "exec",  # becomes another command
+    "mcp",  # speaks JSON-RPC alone
+    "top",  # draws a screen
+}
+#: Words by which each command fails without an effect, where nothing else is wrong.
+WRONG: dict[str, Sequence[str]] = {
+    "allocate": ("x", "much"),
+    "deallocate": ("x",),
+    "reserve": ("--for", "soon"),
+    "goldens merge": ("/nowhere/x",),
+    "goldens check": ("/nowhere/x",),
+    "config check": ("/nowhere/x",),
+    "workloads try": ("nope",),
+    "report": ("/nowhere/x",),
+    "burnin attach": ("/nowhere/x",),
+    "logs": ("--lines", "-1"),
+    "simulate-job": ("--for", "soon"),
+    "unreserve": ("1", "--all-mine"),
+}
+OUTCOME = {"text": "so be it", "gpus": [GPU["uuid"]]}
+#: Commands that print what a daemon replies, with the words that they need.
+REPLIES: dict[str, Reply] = {
+    "status": Reply(STATUS),
+    "burnin status": Reply(STATUS),
+    "reservations": Reply({"reservations": [RESERVATION]}),
+    "pause --wait 0": Reply(OUTCOME),
+    "resume": Reply(OUTCOME),
+    "stop --wait 0": Reply(OUTCOME),
+    "reload": Reply(OUTCOME),
+    "restart": Reply(OUTCOME),
+    "reserve 0 --for 1h --wait 0": Reply({"reservation": RESERVATION}, 201),
+    "unreserve 1a2b3c4d": Reply(OUTCOME),
+}
+ROUTES = {
+    "status": "GET /v1/status",
+    "burnin": "GET /v1/status",
+    "reservations": "GET /v1/reservations",
+    "reserve": "POST /v1/reservations",
+    "unreserve": "DELETE /v1/reservations/1a2b3c4d",
+}
+
+
+def leaves(command: click.Command, name: str = "") -> Iterator[tuple[str, click.Command]]:
+    """Yield the commands that do something, with their names."""
+    context = click.Context(command, info_name=name)
+    if isinstance(command, click.Group):
+        if name and command.invoke_without_command:
+            yield name, command
+        for one in command.list_commands(context):
+            found = command.get_command(context, one)
+            assert found is not None
+            if not found.hidden:
+                yield from leaves(found, f"{name} {one}".strip())
+    else:
+        yield name, command
+
+
+COMMANDS = dict(leaves(sentinel_command))
+WITH_JSON = sorted(set(COMMANDS) - NO_DATA)
+
+
+@pytest.fixture(autouse=True)
+def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No daemon, and no folder of this user."""
+    monkeypatch.setenv("SENTINEL_SOCKET", str(tmp_path / "s"))
+    for name in ("STATE_DIRECTORY", "LOGS_DIRECTORY", "RUNTIME_DIRECTORY", "HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.delenv("SENTINEL_SIM_DIR", raising=False)
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_command_that_prints_data_has_json(name: str) -> None:
+    options = {option for param in COMMANDS[name].params for option in param.opts}
+    assert ("--json" in options) is (name not in NO_DATA)
+
+
+@pytest.mark.parametrize("name", WITH_JSON)
+def test_wrong_usage_under_json_is_one_object(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = run_command_line([*name.split(), "--json", "--no-such-option"])
+    error = only_object(capsys)
+    assert error["code"] == "usage"
+    assert (error["exit_code"], error["error"]) == (code, "No such option '--no-such-option'.")
+    assert code in {2, 64}
+    assert "--json" in error["allowed"]
+
+
+@pytest.mark.parametrize("name", sorted({*WRONG, "status", "history", "page", "reload", "pause"}))
+def test_a_failure_under_json_is_one_object(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code = run_command_line([*name.split(), *WRONG.get(name, ()), "--json"])
+    error = only_object(capsys)
+    assert error["exit_code"] == code
+    assert code != 0
+    assert error["error"]
+    assert error["code"] in {"usage", "invalid", "not_running", "workload"}
+
+
+def test_an_unknown_gpu_under_json_has_the_gpus_that_there_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with stub_daemon(tmp_path / "s"):
+        assert run_command_line(["status", "7", "--json"]) == 4
+    error = only_object(capsys)
+    assert (error["code"], error["allowed"]) == ("no_such_gpu", ["all", GPU["uuid"]])
+
+
+@pytest.mark.parametrize("typed", sorted(REPLIES))
+def test_a_success_under_json_is_one_object(
+    typed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = typed.split()
+    if words[0] == "reserve":
+        words = ["reserve", *RESERVE_ZERO, *words[2:]]
+    with stub_daemon(tmp_path / "s") as daemon:
+        daemon.replies[ROUTES.get(words[0], f"POST /v1/{words[0]}")] = REPLIES[typed]
+        assert run_command_line([*words, "--json"]) == 0
+    assert only_object(capsys)["schema_version"] == 1
+
+
+#: How `reserve` selects GPU 0.
+RESERVE_ZERO = ("--gpus", "0")
+
+
+def only_object(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """Return the only line of standard output, and see that standard error is empty."""
+    output = capsys.readouterr()
+    assert output.err == ""
+    (line,) = output.out.splitlines()
+    found: dict[str, Any] = json.loads(line)
+    return found
+
+
+# --- pipes and encodings ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[StubDaemon]:
+    foreign = {"pid": 7, "name": "tr\u00e4in\u2026", "user": "j\u00fcrgen"}
+    gpu = {**GPU, "name": "G\u00fcltig \u65e5", "stressor": "STOPPED", "processes": [foreign]}
+    with stub_daemon(tmp_path / "s") as daemon:
+        daemon.replies["GET /v1/status"] = Reply({**STATUS, "gpus": [gpu]})
+        yield daemon
+
+
+PRINTING = ["status", "status --json", "config show", "completion bash", "--help"]
+
+
+@pytest.mark.parametrize("typed", PRINTING)
+def test_a_closed_pipe_ends_a_command_quietly(daemon: StubDaemon, typed: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "sentinel", *typed.split()],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_pipe_that_closes_within_the_output_ends_a_command_quietly(daemon: StubDaemon) -> None:
+    program = (
+        "import sys; sys.stdout.reconfigure(line_buffering=True);"
+        "from sentinel.cli.main import run_command_line;"
+        "sys.exit(run_command_line(['config', 'show']))"
+    )
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}],
+)
+@pytest.mark.parametrize("typed", ["status", "status --list"])
+def test_what_the_encoding_does_not_have_is_replaced(
+    daemon: StubDaemon, typed: str, environment: dict[str, str]
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "sentinel", *typed.split()],
+        env={**os.environ, **environment},
+        capture_output=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"G?ltig ?" in done.stdout
+
+
+# --- crashes ---------------------------------------------------------------------------------
+
+
+def test_a_crash_of_a_client_does_not_say_that_stressors_have_ended(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delitem(sys.modules, "sentinel.supervisor.loop", raising=False)
+    monkeypatch.setattr("sentinel.cli.daemon.status._lines", lambda *_, **__: 1 / 0)
+    assert run_command_line(["status"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("Traceback")
+    assert error.endswith("sentinel: this command failed by a bug in sentinel\n")
+
+
+def test_a_crash_beside_a_supervisor_says_that_stressors_have_ended(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import sentinel.supervisor.loop  # noqa: F401 - as `run` has it
+
+    monkeypatch.setattr("sentinel.cli.daemon.status._lines", lambda *_, **__: 1 / 0)
+    assert run_command_line(["status"]) == 2
+    assert capsys.readouterr().err.endswith("bug in sentinel; all its stressors have ended\n")
+
+
+def test_a_crash_under_json_is_an_object_and_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sentinel.cli.daemon.status._print_json", lambda *_: 1 / 0)
+    assert run_command_line(["status", "--json"]) == 2
+    output = capsys.readouterr()
+    assert json.loads(output.out)["code"] == "internal"
+    assert "ZeroDivisionError" in output.err

@@ -1,0 +1,151 @@
+"""`sentinel status`: what it shows, in place or once, and what it costs."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sentinel.cli.main import run_command_line
+from tests.harness.stub_daemon import DAEMON, GPU, STATUS, Reply, StubDaemon, stub_daemon
+from tests.harness.timing import TIMEOUT_S
+
+#: What would cost more than all the rest of the command.
+HEAVY = {
+    *("asyncio", "rich", "pydantic", "fastapi", "structlog", "psutil", "textual", "torch"),
+    *("http.client", "email", "ssl", "tempfile", "shutil", "difflib", "decimal", "subprocess"),
+    *("sentinel.protocol.api_types", "sentinel.protocol.views", "sentinel.protocol.codec"),
+    *("sentinel.config", "sentinel.core", "sentinel.client.client"),
+}
+#: Twice the modules of a bare interpreter with click would be a sign of a new import.
+MAX_MODULES = 230
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StubDaemon]:
+    monkeypatch.setenv("SENTINEL_SOCKET", str(tmp_path / "s"))
+    monkeypatch.setenv("COLUMNS", "80")
+    with stub_daemon(tmp_path / "s") as daemon:
+        yield daemon
+
+
+def busy(*processes: dict[str, object]) -> dict[str, object]:
+    changed = {"stressor": "STOPPED", "occupancy": "BUSY", "pid": None}
+    return {**GPU, **changed, "processes": list(processes)}
+
+
+def test_the_first_line_names_the_host_and_the_model(
+    daemon: StubDaemon, capsys: pytest.CaptureFixture[str]
+) -> None:
+    daemon.replies["GET /v1/status"] = Reply({**STATUS, "daemon": {**DAEMON, "host": "node7"}})
+    assert run_command_line(["status"]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == "node7  1 x Simulated GPU, 16 GiB"
+
+
+def test_processes_have_user_memory_and_the_command_line_of_this_host(
+    daemon: StubDaemon, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = Path("/proc/self/comm").read_text().strip()
+    mine = {"pid": os.getpid(), "name": name, "user": "ana", "memory": 3 * 2**30}
+    gone = {"pid": 2**22 - 1, "name": "train", "user": None, "kind": "graphics"}
+    # The number of this process in another PID namespace: its command line is another one.
+    other = {"pid": os.getppid(), "name": "train.py", "user": "bob"}
+    daemon.replies["GET /v1/status"] = Reply({**STATUS, "gpus": [busy(mine, gone, other)]})
+    assert run_command_line(["status"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    start = next(n for n, line in enumerate(lines) if "COMMAND" in line)
+    header, first, second, third = lines[start : start + 4]
+    assert header.split() == ["GPU", "PID", "USER", "TYPE", "MEMORY", "COMMAND"]
+    assert first.split()[:5] == ["0", str(os.getpid()), "ana", "compute", "3072MiB"]
+    command = Path("/proc/self/cmdline").read_text().split("\0")[0]
+    assert first.split()[5].startswith(command[:10])
+    assert second.split() == ["0", str(2**22 - 1), "graphics", "train"]
+    assert third.split()[-1] == "train.py"
+    assert all(len(line) <= 80 for line in lines[: start + 4])
+
+
+def test_the_short_list_has_one_line_per_gpu(
+    daemon: StubDaemon, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command_line(["status", "--list"]) == 0
+    assert capsys.readouterr().out == f"GPU 0: Simulated GPU (UUID: {GPU['uuid']}) occupied\n"
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [{"memory_total": "much"}, {"stressor": 3}, {"memory_total": None}, {"processes": 7}],
+)
+def test_an_invalid_response_is_an_error_and_not_a_traceback(
+    daemon: StubDaemon, capsys: pytest.CaptureFixture[str], broken: dict[str, object]
+) -> None:
+    daemon.replies["GET /v1/status"] = Reply({**STATUS, "gpus": [{**GPU, **broken}]})
+    assert run_command_line(["status"]) == 2
+    output = capsys.readouterr()
+    assert output.err.startswith("sentinel: invalid response from the daemon")
+    assert "Traceback" not in output.err
+
+
+def test_fields_that_an_older_daemon_does_not_send_are_empty(
+    daemon: StubDaemon, capsys: pytest.CaptureFixture[str]
+) -> None:
+    least = ("uuid", "index", "name", "memory_total", "occupancy", "stressor", "admin", "reason")
+    older = {name: GPU[name] for name in least}
+    daemon.replies["GET /v1/status"] = Reply({"daemon": DAEMON, "gpus": [older]})
+    assert run_command_line(["status"]) == 0
+    assert "?/16G" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["status"], ["status", "--list"], ["status", "--json"]])
+def test_status_imports_little(daemon: StubDaemon, tmp_path: Path, words: list[str]) -> None:
+    event = {"time": "2026-11-21T20:00:00+00:00", "at": 1.0, "event": "gpu.idle", "gpu": "x"}
+    log = tmp_path / "log"
+    log.write_text(json.dumps(event) + "\n")
+    daemon.replies["GET /v1/status"] = Reply({**STATUS, "daemon": {**DAEMON, "log": str(log)}})
+    program = (
+        "import sys, json; from sentinel.cli.main import run_command_line;"
+        f"code = run_command_line({words!r});"
+        "print(json.dumps([code, *sys.modules]), file=sys.stderr)"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    code, *modules = json.loads(done.stderr.splitlines()[-1])
+    assert (code, HEAVY & set(modules)) == (0, set())
+    assert len(modules) < MAX_MODULES
+
+
+def test_watch_redraws_in_place_and_ends_quietly(daemon: StubDaemon) -> None:
+    leader, follower = pty.openpty()
+    command = [sys.executable, "-m", "sentinel", "status", "--watch", "10ms"]
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
+    with subprocess.Popen(
+        command, stdout=follower, stderr=follower, env=environment, start_new_session=True
+    ) as process:
+        os.close(follower)
+        text = read_until(leader, lambda text: text.count("\x1b[H") >= 3)
+        daemon.replies["GET /v1/status"] = Reply(b"")
+        read_until(leader, lambda text: "closed the connection" in text)
+        process.send_signal(signal.SIGINT)
+        rest = read_until(leader, lambda text: text.endswith("\x1b[?1049l"))
+        assert process.wait(TIMEOUT_S) == 130
+    os.close(leader)
+    assert text.startswith("\x1b[?1049h")
+    assert "Traceback" not in rest
+    assert not re.search(r"\x1b\[2J", text)  # it would flicker
+
+
+def read_until(descriptor: int, enough: object) -> str:
+    text = ""
+    while not enough(text):  # type: ignore[operator]
+        ready, _, _ = select.select([descriptor], [], [], TIMEOUT_S)
+        assert ready, text
+        text += os.read(descriptor, 65536).decode()
+    return text
