@@ -39,8 +39,12 @@ class _Samples:
         self.power: deque[float | None] = deque(maxlen=_MAX_SAMPLES)
         self.memory: deque[float | None] = deque(maxlen=_MAX_SAMPLES)
 
-    def add(self, gpu: GpuStatus) -> None:
-        """Add a sample."""
+    def add(self, gpu: GpuStatus | None) -> None:
+        """Add a sample, or a gap."""
+        if gpu is None:
+            for samples in (self.load, self.power, self.memory):
+                samples.append(None)
+            return
         self.load.append(gpu.utilization)
         self.power.append(gpu.power_w)
         used = gpu.memory_used
@@ -152,8 +156,9 @@ class Live(App[None]):
         now = datetime.now().astimezone()
         facts = [printable(line) for line in gpu_table.facts(status, now)]
         self.query_one("#facts", Static).update("\n".join(facts[:2]))
+        stale = gpu_table.is_stale(status)
         for gpu in status.gpus:
-            self._samples.setdefault(gpu.uuid, _Samples()).add(gpu)
+            self._samples.setdefault(gpu.uuid, _Samples()).add(None if stale else gpu)
         self._fill()
         self._show_selected()
 
@@ -169,8 +174,9 @@ class Live(App[None]):
             table.clear()
             for uuid in uuids:
                 table.add_row(*("" for _ in _HEADER), key=uuid)  # type: ignore[arg-type]
+        stale = gpu_table.is_stale(self._status)
         for gpu in self._status.gpus:
-            cells = gpu_table.row(gpu, self._status.reservations)[:-1]
+            cells = gpu_table.row(gpu, self._status.reservations, stale=stale)[:-1]
             for number, cell in enumerate((*cells, self._samples[gpu.uuid].short_graph())):
                 style = gpu_table.STYLES.get(cell, "")
                 table.update_cell(
@@ -190,7 +196,9 @@ class Live(App[None]):
         """Show the details of the selected GPU."""
         gpu = self._selected()
         lines = []
-        if gpu is not None:
+        if gpu is not None and gpu_table.is_stale(self._status):
+            lines = [f"GPU {gpu.index}  {gpu.name}  {gpu.uuid}", "the supervisor does not answer"]
+        elif gpu is not None:
             samples = self._samples[gpu.uuid]
             most = samples.max_power_w()
             lines = [

@@ -83,7 +83,8 @@ def _lines(client: Requester, gpus: Sequence[str], *, as_list: bool) -> list[str
     status = cast("Status", JsonView(only_json(client.request("GET", "/v1/status"), gpus)))
     try:
         if as_list:
-            return [printable(gpu_table.list_line(gpu)) for gpu in status.gpus]
+            stale = gpu_table.is_stale(status)
+            return [printable(gpu_table.list_line(gpu, stale=stale)) for gpu in status.gpus]
         return list(_report(status, local=not client.address.host))
     except (AttributeError, TypeError, ValueError) as error:
         raise ServiceError(
@@ -99,18 +100,20 @@ def _report(status: Status, *, local: bool) -> Iterator[str]:
         status: The state of the daemon.
         local: Whether the daemon runs on this host.
     """
+    stale = gpu_table.is_stale(status)
     width, colour = terminal_width(), wants_colour(sys.stdout)
     yield cut(printable(gpu_table.title(status)), width)
     yield from table(
         gpu_table.HEADER,
-        [gpu_table.row(gpu, status.reservations or ()) for gpu in status.gpus],
+        [gpu_table.row(gpu, status.reservations or (), stale=stale) for gpu in status.gpus],
         flexible=gpu_table.FLEXIBLE,
         width=width,
         right=gpu_table.RIGHT,
         styles=gpu_table.STYLES,
         colour=colour,
     )
-    yield from _processes(status, width, local=local, colour=colour)
+    if not stale:
+        yield from _processes(status, width, local=local, colour=colour)
     notes = [printable(line) for line in gpu_table.notes(status)]
     if notes:
         yield ""
