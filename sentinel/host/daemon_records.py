@@ -87,6 +87,11 @@ def describe_own(state: Path, **facts: str | int | None) -> DaemonRecord:
     )
 
 
+def running_burnins(folder: Path) -> list[DaemonRecord]:
+    """List the burn-ins of this user that run without a daemon."""
+    return [one for one in read_all(folder) if one.run is not None and one.alive]
+
+
 def write(record: DaemonRecord, folder: Path) -> bool:
     """Write a record in place of an earlier one of the same socket or run.
 

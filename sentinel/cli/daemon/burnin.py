@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,7 +37,7 @@ from sentinel.client import Client, connect
 from sentinel.config.plan import Plan
 from sentinel.config.sources import Sources, checked
 from sentinel.errors import AccessDeniedError, ConfigError, ExitCode, NotRunningError
-from sentinel.host import simulation
+from sentinel.host import daemon_records, simulation
 from sentinel.host.paths import SIMULATED, places
 from sentinel.supervisor.bootstrap import leave
 from sentinel.supervisor.discovery import Options
@@ -181,7 +182,7 @@ def _run_here(
         write_reports(folder, judged[0])
 
     try:
-        with screen.shown():
+        with screen.shown(), _known(folder, options.simulate):
             code, clean = run_plan(
                 options,
                 plan,
@@ -200,6 +201,24 @@ def _run_here(
     verdict = EXIT_CODES[run.verdict]
     clean = clean and not run.stuck
     return int(leave(code if code is ExitCode.UNKILLABLE else verdict, clean=clean))
+
+
+@contextlib.contextmanager
+def _known(folder: RunFolder, simulate: int | None) -> Iterator[None]:
+    """Record that this process runs a burn-in, for the commands of its user."""
+    simulated = None if simulate is None else simulation.default_folder().absolute()
+    record = daemon_records.describe_own(
+        places(os.environ, os.getuid(), simulated).state.absolute(),
+        simulated=None if simulated is None else str(simulated),
+        simulate=simulate,
+        run=str(folder.path.absolute()),
+    )
+    where = daemon_records.records_folder(os.environ, os.getuid())
+    daemon_records.write(record, where)
+    try:
+        yield
+    finally:
+        daemon_records.remove(record, where)
 
 
 def _daemon(simulated: Path | None) -> Client | None:

@@ -7,6 +7,7 @@ tests/integration/cli/test_status.py for the modules that it may import.
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -80,7 +81,11 @@ def _lines(client: Requester, gpus: Sequence[str], *, as_list: bool) -> list[str
     Raises:
         SentinelError: As for every verb of a client.
     """
-    status = cast("Status", JsonView(only_json(client.request("GET", "/v1/status"), gpus)))
+    try:
+        response = client.request("GET", "/v1/status")
+    except NotRunningError as error:
+        raise _with_burnins(error) from error
+    status = cast("Status", JsonView(only_json(response, gpus)))
     try:
         if as_list:
             stale = gpu_table.is_stale(status)
@@ -91,6 +96,15 @@ def _lines(client: Requester, gpus: Sequence[str], *, as_list: bool) -> list[str
             f"invalid response from the daemon: {error}",
             "Client and daemon may be of different versions: sentinel --version",
         ) from error
+
+
+def _with_burnins(error: NotRunningError) -> NotRunningError:
+    """Name the burn-ins that hold GPUs without a daemon."""
+    from sentinel.host.daemon_records import records_folder, running_burnins
+
+    runs = running_burnins(records_folder(os.environ, os.getuid()))
+    text = "".join(f"\n{one}\nTo follow it: sentinel burnin attach {one.run}" for one in runs)
+    return NotRunningError(error.what, f"{error.remedy}{text}") if runs else error
 
 
 def _report(status: Status, *, local: bool) -> Iterator[str]:
