@@ -201,6 +201,8 @@ def record() -> int:
     except SentinelError as error:
         print(json.dumps({"what": error.what, "remedy": error.remedy, "code": error.exit_code}))
         return int(error.exit_code)
+    except BrokenPipeError:  # the command has ended before the daemon had begun
+        return int(ExitCode.INTERRUPTED)
     return int(EXIT_CODES[verdicts[0]])
 
 
