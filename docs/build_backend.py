@@ -4,7 +4,8 @@ A wheel contains the manual page, the completions and the OpenAPI document. Gene
 the commands and the API, so a wheel needs some of the dependencies at build time. An editable
 install has none of them.
 
-The description on a package index is README.md with absolute links.
+The description on a package index is README.md with absolute links, or without links to other files
+as long as the project has no public address.
 """
 
 from __future__ import annotations
@@ -62,19 +63,23 @@ def write_index_page() -> None:
     version = re.search(r'^__version__ = "(.+)"', VERSION.read_text(), re.MULTILINE)
     if version is None:
         raise ValueError(f"{VERSION} has no version")
-    text = absolute_links(
-        (ROOT / "README.md").read_text(), project["urls"]["Repository"], version[1]
-    )
+    repository = project.get("urls", {}).get("Repository")
+    text = absolute_links((ROOT / "README.md").read_text(), repository, version[1])
     (DOCS / "index_page.md").write_text(text)
 
 
-def absolute_links(text: str, repository: str, version: str) -> str:
-    """Make the relative links of a document absolute: to this version in the repository."""
+def absolute_links(text: str, repository: str | None, version: str) -> str:
+    """Make the relative links of a document absolute: to this version in the repository.
+
+    Without a repository, only the text of a link is left, and nothing of a picture.
+    """
 
     def absolute(link: re.Match[str]) -> str:
         image, label, target = link.groups()
         if re.match(r"[a-z]+:|#", target):
             return link[0]
+        if repository is None:
+            return "" if image else label
         return f"{image}[{label}]({repository}/{'raw' if image else 'blob'}/v{version}/{target})"
 
     return re.sub(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)", absolute, text)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import textwrap
+import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -190,6 +192,32 @@ def _table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in escaped)
 
 
+def light() -> str:
+    """Return the commands that install everything but torch."""
+    project = tomllib.loads((DOCS.parent / "pyproject.toml").read_text())["project"]
+    words = [f"'{one}'" for one in project["dependencies"] if not one.startswith("torch")]
+    lines = textwrap.wrap(" ".join(words), 100, break_long_words=False, break_on_hyphens=False)
+    rest = " \\\n    ".join(lines)
+    return (
+        "<!-- test: light-pip -->\n```\npython -m pip install --no-deps gpu-sentry\n"
+        f"python -m pip install {rest}\n```"
+    )
+
+
+def torch_builds() -> str:
+    """Return the table of the commands that install torch, by driver."""
+    from sentinel.host.torch_install import BUILDS, Installer
+
+    rows = [
+        (
+            f"{'.'.join(map(str, oldest))} or newer",
+            f"`{Installer().command(requirement, index, replace=False)}`",
+        )
+        for oldest, index, requirement in BUILDS
+    ]
+    return _table(("Driver", "Command"), rows)
+
+
 #: The generated parts by name.
 PARTS: Mapping[str, Callable[[], str]] = {
     "overview": overview,
@@ -203,6 +231,8 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "checks of a load": checks_of_a_load,
     "checks of links": checks_of_links,
     "xids": xids,
+    "light": light,
+    "torch": torch_builds,
 }
 _PART = re.compile(r"(<!-- generated: ([\w ]+) -->\n).*?(\n<!-- end -->)", re.DOTALL)
 

@@ -21,7 +21,7 @@ from sentinel.client import Client
 
 PICTURE = Path(__file__).with_name("top.svg")
 #: Columns and rows of the terminal.
-SIZE = (80, 19)
+SIZE = (120, 30)
 #: Time before and after the GPUs change state, for the graphs to fill, in seconds.
 RECORDING_S = 14.0
 TIMEOUT_S = 120.0

@@ -37,7 +37,7 @@ class Screen:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self.is_live = is_interactive(stream)
-        self._colour = wants_colour(stream)
+        self.has_colours = wants_colour(stream)
         self._rows: dict[int, tuple[str, ...]] = {}
         self._live: Live | None = None
 
@@ -83,8 +83,8 @@ class Screen:
     def sink_for(self, gpus: Mapping[str, Gpu]) -> Sink:
         """Return a sink that shows events, given the GPUs by UUID."""
         if not self.is_live:
-            return text_lines(self._stream, gpus, colour=self._colour)
-        write_line = text_lines(cast("TextIO", _Lines(self)), gpus, colour=self._colour)
+            return text_lines(self._stream, gpus, colour=self.has_colours)
+        write_line = text_lines(cast("TextIO", _Lines(self)), gpus, colour=self.has_colours)
 
         def write(event: Event) -> None:
             if event.name not in _PERIODIC:
@@ -107,7 +107,9 @@ class Screen:
         from sentinel.cli.output import table
 
         rows = [self._rows[index] for index in sorted(self._rows)]
-        lines = table(HEADER, rows, flexible=None, width=width, right=RIGHT, colour=self._colour)
+        lines = table(
+            HEADER, rows, flexible=None, width=width, right=RIGHT, colour=self.has_colours
+        )
         return Text.from_ansi("\n".join(lines), no_wrap=True)
 
 

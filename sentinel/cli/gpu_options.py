@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sentinel.cli import value_completion
 from sentinel.errors import ConfigError
 
 if TYPE_CHECKING:  # slow to import
@@ -39,6 +40,7 @@ def gpus_flag(name: str = "gpus") -> Callable[[_Function], _Function]:
         metavar="GPU,...",
         multiple=True,
         callback=selectors,
+        shell_complete=value_completion.gpus,
         help=f"Only these GPUs: {_HELP}",
     )
 
@@ -50,7 +52,13 @@ def gpu_selection(function: _Function) -> _Function:
     def merged(*, gpus: tuple[str, ...], flagged: tuple[str, ...], **rest: Any) -> Any:
         return function(gpus=tuple(dict.fromkeys((*gpus, *flagged))), **rest)
 
-    argument = click.argument("gpus", metavar="[GPU]...", nargs=-1, callback=selectors)
+    argument = click.argument(
+        "gpus",
+        metavar="[GPU]...",
+        nargs=-1,
+        callback=selectors,
+        shell_complete=value_completion.gpus,
+    )
     return argument(gpus_flag("flagged")(merged))
 
 
@@ -75,6 +83,7 @@ def one_gpu(default: str | None, shown: str) -> Callable[[_Function], _Function]
         metavar="GPU",
         multiple=True,
         callback=single,
+        shell_complete=value_completion.gpus,
         help=f"The GPU: index, UUID or unique prefix, or PCI address.  [default: {shown}]",
     )
 

@@ -50,9 +50,14 @@ def jobs(gpus: Sequence[GpuStatus], *, local: bool) -> list[GpuJob]:
 
 
 def row(job: GpuJob) -> tuple[str, ...]:
-    """Return the cells of a process; an empty cell is unknown."""
+    """Return the cells of a process; an empty cell is unknown.
+
+    The folder of the program is left out, since it takes the room of the arguments.
+    """
+    program, space, rest = (job.command or "").partition(" ")
+    command = f"{program.rpartition('/')[2]}{space}{rest}"
     used = "" if job.memory_bytes is None else f"{job.memory_bytes / 2**20:.0f}MiB"
-    return str(job.index), str(job.pid), job.user or "", job.kind, used, job.command or ""
+    return str(job.index), str(job.pid), job.user or "", job.kind, used, command
 
 
 def _jobs_of(gpu: GpuStatus, *, local: bool) -> Iterator[GpuJob]:
@@ -79,7 +84,9 @@ def _jobs_of(gpu: GpuStatus, *, local: bool) -> Iterator[GpuJob]:
             kind=process.kind or "compute",
             user=process.user,
             memory_bytes=process.memory,
-            command=(_command_line(process.pid) if there else None) or process.name,
+            command=process.command
+            or (_command_line(process.pid) if there else None)
+            or process.name,
             is_local=there,
         )
 

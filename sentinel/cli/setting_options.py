@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from sentinel.cli import value_completion
 from sentinel.config.model import SETTINGS
 from sentinel.config.sources import find_file, gather
 from sentinel.errors import ConfigError
@@ -44,6 +45,7 @@ def check_range(flag: str, value: int, least: int, most: int) -> None:
 plan_option = click.option(
     "--plan",
     metavar="LEVEL|FILE",
+    shell_complete=value_completion.plans,
     help="Go through this burn-in plan again and again, instead of one workload.",
 )
 
@@ -114,6 +116,7 @@ def _with_flags(command: Callable[..., Any], *, defaults: bool = True) -> Callab
             setting.field,
             metavar=setting.form.metavar,
             multiple=setting.form.many,
+            shell_complete=value_completion.of_setting(setting.key, setting.form.metavar),
             help=setting.help + default,
         )(command)
     return command

@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sentinel.client.allocations import Allocation as Allocation
     from sentinel.client.client import Client as Client
     from sentinel.client.client import connect as connect
     from sentinel.client.reservations import Reservation as Reservation
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from sentinel.protocol.history_types import TemperatureTrend as TemperatureTrend
 
 __all__ = [
+    "Allocation",
     "AllocationInfo",
     "Client",
     "DaemonInfo",
@@ -48,6 +50,7 @@ __all__ = [
 
 #: Names that are imported at their first use: `sentinel status` needs few of them.
 _LAZY = {
+    "Allocation": "sentinel.client.allocations",
     "AllocationInfo": "sentinel.protocol.api_types",
     "Client": "sentinel.client.client",
     "DaemonInfo": "sentinel.protocol.api_types",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from dataclasses import fields
+from typing import Self
 from urllib.parse import quote, urlencode
 
 from sentinel.client.requester import Requester
@@ -31,12 +32,13 @@ class AllocationVerbs(Requester):
         *,
         wait: float = 30.0,
         pid: int | None = None,
-    ) -> AllocationInfo:
+    ) -> Allocation:
         """Allocate GPU memory for this process and its children.
 
         Returns when the memory is free: the stressor makes room, and does not yield to these
         processes while the allocation exists. The allocation ends with this process at the latest;
-        over TCP, where the process is not known, it exists until :meth:`deallocate`.
+        over TCP, where the process is not known, it exists until :meth:`deallocate`. The result is
+        a context manager, whose block it ends with.
 
         Args:
             id: The allocation's name for :meth:`deallocate`; letters, digits and ``._:-``.
@@ -54,7 +56,8 @@ class AllocationVerbs(Requester):
         body = {"id": id, "gpu": str(gpu), "size": _size_bytes(size), "wait_s": wait}
         if pid is not None:
             body["pid"] = pid
-        return self.fetch(Allocated, "POST", _PATH, body, wait=wait).allocation
+        got = self.fetch(Allocated, "POST", _PATH, body, wait=wait).allocation
+        return Allocation.of(got, self)
 
     def deallocate(self, id: str) -> Outcome:  # noqa: A002 - the usual name
         """End an allocation.
@@ -64,7 +67,6 @@ class AllocationVerbs(Requester):
         """
         return self.fetch(Outcome, "DELETE", f"{_PATH}/{quote(id, safe='')}")
 
-    @contextlib.contextmanager
     def allocation(
         self,
         id: str,  # noqa: A002 - the usual name
@@ -72,20 +74,13 @@ class AllocationVerbs(Requester):
         gpu: str | int = 0,
         *,
         wait: float = 30.0,
-    ) -> Iterator[AllocationInfo]:
-        """Allocate memory for the duration of the ``with`` block; see :meth:`allocate`.
+    ) -> Allocation:
+        """Allocate memory for the duration of a ``with`` block; see :meth:`allocate`.
 
         Raises:
-            SentinelError: As :meth:`allocate`; the block is not entered then.
+            SentinelError: As :meth:`allocate`.
         """
-        allocated = self.allocate(id, size, gpu, wait=wait)
-        try:
-            yield allocated
-        finally:
-            # It may have ended and its id be in use again; and it ends with this process anyway.
-            with contextlib.suppress(NotRunningError, ServiceError):
-                if any(_is_same(one, allocated) for one in self.allocations()):
-                    self.deallocate(id)
+        return self.allocate(id, size, gpu, wait=wait)
 
     def allocations(self) -> tuple[AllocationInfo, ...]:
         """List all allocations."""
@@ -109,6 +104,37 @@ class AllocationVerbs(Requester):
             NoSuchGpuError: The GPU does not exist.
         """
         return self.budget(gpu).available
+
+
+class Allocation(AllocationInfo):
+    """An allocation that can be ended, also by the end of a ``with`` block."""
+
+    _verbs: AllocationVerbs
+
+    @classmethod
+    def of(cls, info: AllocationInfo, verbs: AllocationVerbs) -> Self:
+        """Build it from a response and the client that ends it."""
+        one = cls(**{field.name: getattr(info, field.name) for field in fields(info)})
+        object.__setattr__(one, "_verbs", verbs)  # no field: it is not printed nor compared
+        return one
+
+    def end(self) -> Outcome:
+        """End the allocation.
+
+        Raises:
+            ServiceError: It has ended already.
+        """
+        return self._verbs.deallocate(self.id)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the allocation, if it still exists."""
+        # It may have ended and its id be in use again; and it ends with this process anyway.
+        with contextlib.suppress(NotRunningError, ServiceError):
+            if any(_is_same(one, self) for one in self._verbs.allocations()):
+                self.end()
 
 
 def _is_same(one: AllocationInfo, other: AllocationInfo) -> bool:

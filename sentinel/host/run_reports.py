@@ -32,6 +32,7 @@ class LastVerdict:
     ended: datetime | None
     index: int
     model: str
+    #: The board's serial number, if it is known.
     serial: str | None = None
 
 
@@ -76,7 +77,7 @@ def _verdicts(report: Mapping[str, Any]) -> dict[str, LastVerdict]:
             ended=ended,
             index=int(gpu["index"]),
             model=str(gpu["model"]),
-            serial=gpu["serial"],
+            serial=gpu.get("serial"),
         )
         for gpu in report["gpus"]
     }

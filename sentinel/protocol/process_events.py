@@ -127,7 +127,7 @@ PROCESS_EVENTS = (
         "The stressor holds its memory, has done every kind of work once, and is RUNNING.",
         (
             Field("held", BYTES, "memory in its chunks, without the context"),
-            Field("asked", BYTES, "the requested memory; it takes whole chunks only"),
+            Field("asked", BYTES, "the requested memory; a rest below 10 MiB is not taken"),
             Field("chunks", COUNT, "number of chunks"),
             Field("refused", BOOL, "whether the GPU provided less than requested"),
             Field("start_s", SECONDS, "time since it was spawned"),

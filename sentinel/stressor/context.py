@@ -111,7 +111,7 @@ class WorkloadContext:
         self.device: torch.device = device.torch_device
         self.chunks: list[Tensor] = list(filling.chunks)
         self.quantum: float = device.quantum
-        self.share: float = filling.held / device.total_bytes()
+        self.share: float = filling.worked_on / device.total_bytes()
         self.goldens = goldens
         place = place or Place()
         self.index, self.group, self.rendezvous = place.index, place.group, place.rendezvous
@@ -323,7 +323,7 @@ class WorkloadContext:
             Ready(
                 held=filling.held,
                 asked=filling.asked,
-                chunks=len(filling.chunks),
+                chunks=len(filling.chunks) + (filling.rest is not None),
                 refused=filling.refused,
             )
         )

@@ -1,4 +1,4 @@
-"""Take device memory: equal chunks until the target is reached or the device has no more.
+"""Take device memory: equal chunks and a rest, until the target or the device is exhausted.
 
 On parts with unified memory a single allocation of hundreds of gigabytes can exceed the driver's
 30 s limit for scrubbing, so memory is taken in chunks. A chunk is the size of one GEMM result.
@@ -20,10 +20,13 @@ from sentinel.units import format_size
 
 @dataclass(frozen=True, kw_only=True)
 class Filling:
-    """The chunks that the device provided."""
+    """The memory that the device provided."""
 
     chunks: tuple[Tensor, ...]
-    #: Bytes of all chunks.
+    #: What is held beside the chunks and not worked on, smaller than a chunk; None if nothing is.
+    rest: Tensor | None
+    #: Bytes of all chunks, and with the rest.
+    worked_on: int
     held: int
     #: Bytes of the target.
     asked: int
@@ -35,6 +38,11 @@ class Filling:
 #: H200, and the kernels. A reserve must not pay for it.
 _LIBRARY_BYTES = 128 * 2**20
 
+
+#: torch rounds an allocation of at least 10 MiB up to a multiple of 2 MiB, and takes 20 MiB for a
+#: smaller one (kMinLargeAlloc, kRoundLarge and kLargeBuffer of c10/cuda/CUDACachingAllocator).
+_LEAST_REST_BYTES = 10 * 2**20
+_ROUNDED_TO_BYTES = 2 * 2**20
 
 #: The most chunks. On an H200 the teardown of 62,976 chunks of 2 MiB took 2.2 s, and no newcomer
 #: got its memory; with 246 of 512 MiB every one did. The bound is computed from the 35 microseconds
@@ -51,8 +59,9 @@ def fill(
 ) -> Filling:
     """Take chunks of ``chunk`` bytes up to ``target``, a size or a share of the free memory.
 
-    Only whole chunks are taken, except for a target below one chunk, which is taken as it is. Their
-    content is undefined. At least ``reserve`` bytes of the free memory are left.
+    A target below one chunk is one chunk of that size. What is left over is taken as a rest, so
+    that the sum is exact to 2 MiB; less than 10 MiB is not taken. The content is undefined. At
+    least ``reserve`` bytes of the free memory are left.
 
     Raises:
         ConfigError: There would be more chunks than a newcomer could wait for.
@@ -85,12 +94,25 @@ def fill(
             f"not one chunk of {format_size(size)} is available"
         )
         raise torch.cuda.OutOfMemoryError(message)
+    worked_on = len(chunks) * size
+    rest = _take_rest(device, asked - worked_on) if len(chunks) == wanted else None
+    if monitor is not None:
+        monitor.check(ALLOCATION_SLACK_BYTES)
     return Filling(
         chunks=tuple(chunks),
-        held=len(chunks) * size,
+        rest=rest[0] if rest is not None else None,
+        worked_on=worked_on,
+        held=worked_on + (rest[1] if rest is not None else 0),
         asked=asked,
         refused=len(chunks) < wanted,
     )
+
+
+def _take_rest(device: Device, left: int) -> tuple[Tensor, int] | None:
+    """Take what whole chunks leave of the target, and return it with its size, or None."""
+    size = left - left % _ROUNDED_TO_BYTES
+    piece = device.new_chunk(size) if size >= _LEAST_REST_BYTES else None
+    return None if piece is None else (piece, size)
 
 
 def _least_chunk(asked: int) -> int:

@@ -21,7 +21,13 @@ def write_report(
             "ended": None if ended is None else ended.isoformat(),
         },
         "gpus": [
-            {"uuid": uuid, "verdict": verdict, "index": index, "model": "NVIDIA H200"}
+            {
+                "uuid": uuid,
+                "verdict": verdict,
+                "index": index,
+                "model": "NVIDIA H200",
+                "serial": None,
+            }
             for index, (uuid, verdict) in enumerate(verdicts.items())
         ],
     }

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from sentinel.burnin.formats import FORMATS
 from sentinel.burnin.report import report_object
 from sentinel.protocol.version import __version__
-from tests.harness.api_harness import ApiServer
+from tests.harness.api_harness import ApiServer, ask
 from tests.harness.browser import Browser, Page, browser
 from tests.harness.burnin_report import write_report
 from tests.harness.example_node import SINCE_S, ExampleNode, uuid
@@ -42,16 +42,21 @@ class Picture(NamedTuple):
     span: int = 600
     #: Whether the supervisor has stopped.
     stale: bool = False
+    #: These elements are left out.
+    without: str = ""
 
 
 PICTURES = (
-    Picture("page-light", 8, 1280, 800, "light", ""),
+    Picture("page-light", 8, 1280, 800, "light", "#gpu-7"),
+    Picture("page-panels", 8, 960, 800, "light", "", without="header, .summary, .gpus, .timeline"),
     Picture("page-dark", 8, 1280, 800, "dark", "#gpu-7"),
     Picture("page-phone", 8, 390, 844, "light", "#gpu-1"),
     Picture("page-two", 2, 1920, 1080, "dark", "", span=86_400),
     Picture("page-sixteen", 16, 1280, 800, "light", "#gpu-15"),
     Picture("page-stale", 4, 1280, 800, "light", "#gpu-3", stale=True),
 )
+#: The settings that are not defaults.
+SETTINGS = {"memory.target": "90%", "rearm": "10s", "throttle.pace": "full"}
 #: The burn-in whose report is taken: a job interrupted it, and three results were wrong.
 REPORT = ExampleRun(
     gpus=4, seconds=600.0, name="standard", wrong={0: 3}, interrupted={0: "torchrun"}
@@ -143,6 +148,7 @@ def main() -> None:
             ago = SINCE_S[gpu]
             moment = datetime.now(UTC) - timedelta(seconds=ago)
             api.publish(event, time=moment.isoformat(), at=-float(ago), index=gpu, **fields)
+        ask(api, "PATCH", "/v1/settings", {"settings": SETTINGS})
         for picture in PICTURES:
             with api.change_supervisor():
                 api.supervisor = ExampleNode(count=picture.gpus)
@@ -191,6 +197,13 @@ def _take(picture: Picture, api: ApiServer, chrome: Browser) -> None:
             with api.change_supervisor() as supervisor:
                 supervisor.sends_no_views = True
             page.wait_until("document.body.dataset.connection === 'lost'")
+        if picture.without:
+            page.evaluate(
+                f"for (const one of document.querySelectorAll('{picture.without}'))"
+                " one.hidden = true; document.getElementById('settings').open = true"
+            )
+            rows = "document.getElementById('settings-table').tBodies[0].rows.length"
+            page.wait_until(f"{rows} === {len(SETTINGS)}")
         page.resize(width, _height(page, picture.last), mobile=mobile)
         page.evaluate("new Promise((done) => setTimeout(done, 2500))")  # until all curves are drawn
         path = FOLDER / f"{picture.name}.png"
@@ -209,7 +222,7 @@ def _shrink(path: Path) -> None:
     from PIL import Image
 
     with Image.open(path) as image:
-        reduced = image.convert("RGB").quantize(colors=64, dither=Image.Dither.NONE)
+        reduced = image.convert("RGB").quantize(colors=128, dither=Image.Dither.NONE)
     reduced.save(path, optimize=True)
 
 

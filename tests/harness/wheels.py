@@ -22,7 +22,7 @@ from tests.harness.timing import MACHINE_SLOWNESS
 INSTALL_TIMEOUT_S = 300 * MACHINE_SLOWNESS
 
 #: The version of the stand-in, as of a build that the package index does not have.
-TORCH = "2.99.0+site"
+TORCH = "2.13.0+site"
 
 
 def copy_of_the_sources(folder: Path) -> Path:
@@ -80,11 +80,14 @@ class Environment:
         """Run pip; the test is skipped if there is no package index."""
         self.install([self.python, "-m", "pip", *words])
 
-    def install(self, command: Sequence[str | Path]) -> None:
+    def install(
+        self, command: Sequence[str | Path], *, cwd: Path | None = None, **variables: str
+    ) -> None:
         """Run a command that installs something into this environment."""
         done = subprocess.run(
             [str(word) for word in command],
-            env=own_environment(VIRTUAL_ENV=str(self.folder)),
+            cwd=cwd,
+            env=own_environment(VIRTUAL_ENV=str(self.folder), **variables),
             capture_output=True,
             text=True,
             check=False,
@@ -94,18 +97,26 @@ class Environment:
             pytest.skip(f"there is no package index: {done.stderr[-300:]}")
         assert done.returncode == 0, done.stderr
 
-    def add_torch(self, installer: str = "pip") -> None:
-        """Add a stand-in for a torch of the site: its metadata, and a package that counts files."""
-        package = self.packages / "torch"
+    def add_torch(self, packages: Path, installer: str, version: str = TORCH) -> None:
+        """Add a stand-in for the torch of a site: its metadata, and a package without CUDA."""
+        package = packages / "torch"
         package.mkdir()
-        (package / "__init__.py").write_text(f"__version__ = {TORCH!r}\n")
-        (package / "version.py").write_text(f"__version__ = {TORCH!r}\ncuda = '13.0'\n")
-        info = self.packages / f"torch-{TORCH}.dist-info"
+        (package / "__init__.py").write_text(f"__version__ = {version!r}\n")
+        (package / "version.py").write_text(f"__version__ = {version!r}\ncuda = '13.0'\n")
+        info = packages / f"torch-{version}.dist-info"
         info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: torch\nVersion: {TORCH}\n")
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n")
         (info / "INSTALLER").write_text(installer)
+        (info / "WHEEL").write_text(
+            "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
         names = ("torch/__init__.py", "torch/version.py", f"{info.name}/METADATA")
         (info / "RECORD").write_text("".join(f"{name},,\n" for name in names))
+
+    def files_of_torch(self) -> dict[str, bytes]:
+        """Read all files of the torch in this environment."""
+        paths = [*self.packages.glob("torch/*.py"), *self.packages.glob("torch-*/*")]
+        return {str(path): path.read_bytes() for path in paths}
 
     def torch(self) -> str:
         """Read the version of the torch that an import finds; empty if there is none."""

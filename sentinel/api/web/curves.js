@@ -98,7 +98,7 @@ export class Curve {
     const axis = { stroke: coloured("--quiet"), grid: { stroke: coloured("--line"), width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
     this.#plot = new uPlot({
       ...this.#size,
-      padding: axes ? [8, 8, 0, 0] : [2, 0, 1, 0],
+      padding: axes ? [8, 18, 0, 0] : [2, 0, 1, 0],
       legend: { show: legend },
       cursor: { show: legend, drag: { x: false, y: false }, ...(legend ? { sync: { key: "detail" } } : {}) },
       select: { show: false },

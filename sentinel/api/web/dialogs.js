@@ -154,6 +154,7 @@ function facts(gpu, reservations) {
   return [
     ["Name", `${gpu.name}, ${gpu.pci_bus_id}`],
     ["UUID", gpu.uuid],
+    ["Serial number", gpu.serial],
     ["Holder", holder(gpu, reservations)],
     ["Reason", gpu.reason],
     ["Memory", `${size(gpu.memory_used)} of ${size(gpu.memory_total)} in use, ${size(gpu.held ?? 0)} held`],

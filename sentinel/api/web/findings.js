@@ -20,7 +20,7 @@ function row(gpu) {
     { text: findings ? `${findings}${gpu.last_finding ? `: ${gpu.last_finding}` : ""}` : "none", name: findings ? "bad" : "" },
     { text: proof ? wrong.toLocaleString() : "?", name: wrong ? "number bad" : "number" },
     { text: proof ? proof.checks.toLocaleString() : "?", name: "number" },
-    { text: proof ? hours(proof.seconds) : "?", name: "number" },
+    { text: proof ? (proof.seconds ? hours(proof.seconds) : "none") : "?", name: "number" },
     { text: last, name: "when" },
     verdict(gpu),
   ];

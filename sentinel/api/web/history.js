@@ -1,10 +1,19 @@
 // The recorded past: loads the readings of the visible cards, one request at a time, again when they are due.
 
-import { fetchJson } from "./api.js";
+import { request } from "./api.js";
 import { LIVE_S } from "./readings.js";
 
 /** The maximum number of readings of a curve; the daemon summarizes more. */
 const MAX_READINGS = 600;
+
+/** The date of a response has whole seconds, so a smaller difference of the clocks is none. */
+const MIN_DIFFERENCE_S = 3;
+
+/** Compute by how many seconds the daemon's clock is ahead of this one. */
+function ahead(response) {
+  const difference = (Date.parse(response.headers.get("date")) - Date.now()) / 1000;
+  return Math.abs(difference) >= MIN_DIFFERENCE_S ? difference : 0;
+}
 
 /** Load the history of cards; `cards` is a function, `failed(text)` is called with the last problem or "". */
 export class HistoryLoader {
@@ -47,8 +56,9 @@ export class HistoryLoader {
     readings.loaded = now; // also if it fails: not again at once
     try {
       const query = new URLSearchParams({ gpu: first.gpu.uuid, since: `${span}s`, points: String(MAX_READINGS) });
-      const found = await fetchJson("GET", `/v1/history/readings?${query}`);
-      readings.load(found.readings, found.step_s, span);
+      const response = await request("GET", `/v1/history/readings?${query}`);
+      const found = await response.json();
+      readings.load(found.readings, { step: found.step_s, span, ahead: ahead(response) });
       first.draw();
       this.#failed("");
     } catch (error) {

@@ -97,12 +97,12 @@ export class Readings {
     this.#live.trim(at - LIVE_S);
   }
 
-  /** Take over the history of the last `span` seconds, in readings of `step` seconds. */
-  load(readings, step, span) {
+  /** Take over the last `span` seconds, in readings of `step` seconds of a clock that is `ahead`. */
+  load(readings, { step, span, ahead = 0 }) {
     if (span !== this.span) return; // another range has been chosen in the meantime
     const maxPause = span === LIVE_S ? MAX_PAUSE_S : MAX_PAUSE_STEPS * step;
     const loaded = new Columns();
-    for (const one of readings) loaded.push(Date.parse(one.at) / 1000, values(one), maxPause);
+    for (const one of readings) loaded.push(Date.parse(one.at) / 1000 - ahead, values(one), maxPause);
     if (span === LIVE_S) {
       const last = loaded.times.at(-1) ?? 0;
       const live = this.#live;

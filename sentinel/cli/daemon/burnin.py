@@ -20,6 +20,7 @@ from sentinel.burnin.run_folder import RunFolder, find_run
 from sentinel.burnin.run_settings import recorded_settings
 from sentinel.burnin.thresholds import Thresholds
 from sentinel.burnin.verdict import EXIT_CODES
+from sentinel.cli import value_completion
 from sentinel.cli.burnin_screen import Screen
 from sentinel.cli.daemon.burnin_by_daemon import (
     Order,
@@ -31,6 +32,7 @@ from sentinel.cli.daemon.burnin_by_daemon import (
     status,
 )
 from sentinel.cli.setting_options import settings, simulate_option
+from sentinel.cli.terminal import color_option
 from sentinel.cli.thresholds_file import load_thresholds
 from sentinel.cli.verdict_command import VerdictGroup
 from sentinel.client import Client, connect
@@ -65,8 +67,10 @@ _SHOW_EVERY_S = 1.0
     "--resume",
     type=click.Path(path_type=Path),
     metavar="RUN",
+    shell_complete=value_completion.runs,
     help="Go on with a run that was cut short: its folder, or its name in the state directory.",
 )
+@color_option
 @click.option("--fail-fast", is_flag=True, help="End a GPU's plan at its first error.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
 @click.option(

@@ -27,12 +27,15 @@ from sentinel.burnin.resume import can_go_on
 from sentinel.burnin.run_folder import RunFolder, find_run
 from sentinel.burnin.text import text_lines as report_lines
 from sentinel.burnin.verdict import EXIT_CODES, Verdict
+from sentinel.cli import value_completion
 from sentinel.cli.burnin_screen import HEADER, RIGHT, Screen, progress_row
 from sentinel.cli.client_options import json_option, show, simulated_folder, with_client
 from sentinel.cli.event_format import log_line
 from sentinel.cli.json_output import print_json
 from sentinel.cli.log_follow import follow
+from sentinel.cli.terminal import color_option
 from sentinel.cli.thresholds_file import load_thresholds
+from sentinel.cli.verdict_colours import paint_verdicts
 from sentinel.client import Client, Status, connect
 from sentinel.errors import ConfigError, ExitCode, NotRunningError, SentinelError
 from sentinel.host.daemon_lookup import find_state
@@ -96,14 +99,15 @@ def print_report(report: Mapping[str, Any], folder: RunFolder, *, as_json: bool)
     if as_json:
         print_json(report)
         return
-    text = "\n".join(report_lines(report))
-    click.echo(f"\n{text}\n\nreports: {folder.path}")
+    text = paint_verdicts("\n".join(report_lines(report)))
+    print(f"\n{text}\n\nreports: {folder.path}")
     if can_go_on(report):
         click.echo(f"go on with: sentinel burnin --resume {folder.path}")
     sys.stdout.flush()
 
 
 @click.command("status")
+@color_option
 @json_option
 @with_client
 def status(client: Client, as_json: bool) -> int:  # noqa: FBT001 - click's
@@ -147,7 +151,8 @@ def _print_progress(shown: Status, *, alone: bool) -> None:
 
 
 @click.command("attach")
-@click.argument("run", required=False)
+@click.argument("run", required=False, shell_complete=value_completion.runs)
+@color_option
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
 @click.option("--simulated", is_flag=True, help="Look in the state directory of simulated GPUs.")
 def attach(run: str | None, as_json: bool, simulated: bool) -> int:  # noqa: FBT001 - click's
@@ -340,7 +345,7 @@ class _Following:
         with contextlib.suppress(_EndedError):
             recorded = follow(self._folder.events, _ALL_LINES, wait)
             for line in islice(recorded, self._known, None):
-                text = log_line(line, colour=screen.is_live)
+                text = log_line(line, colour=screen.has_colours)
                 if text is not None:
                     screen.line(text)
 

@@ -12,6 +12,7 @@ import click
 from sentinel.burnin.verdict import Verdict
 from sentinel.cli.client_options import json_option, simulated_folder
 from sentinel.cli.json_output import print_json
+from sentinel.cli.terminal import color_option
 from sentinel.client import Client, connect
 from sentinel.errors import ConfigError, ExitCode, SentinelError
 from sentinel.host import verified_store
@@ -37,6 +38,7 @@ class _Card:
 
 @click.command("health")
 @click.option("--simulated", is_flag=True, help="Show the simulated GPUs ($SENTINEL_SIM_DIR).")
+@color_option
 @json_option
 def command(simulated: bool, as_json: bool) -> int:  # noqa: FBT001 - click's
     """Show for each GPU when it was last proved good, by what, and what was found.

@@ -12,6 +12,7 @@ from sentinel.cli.client_options import json_option, with_client
 from sentinel.cli.event_format import format_clock
 from sentinel.cli.gpu_options import gpu_selection
 from sentinel.cli.json_output import print_json, to_json
+from sentinel.cli.terminal import color_option
 from sentinel.client import Client, PastEvent, PastReading, PastUse
 from sentinel.errors import ConfigError, ExitCode, NoSuchGpuError
 from sentinel.units import format_brief, parse_duration
@@ -64,6 +65,7 @@ def _since(context: click.Context, _: click.Parameter, text: str) -> str:
     help="Start: a duration before now, such as 2h, or a local time, such as '2026-11-20 19:40'.",
 )
 @click.option("--events", is_flag=True, help="List the events instead, at most the last 1000.")
+@color_option
 @json_option
 @with_client
 def command(
@@ -185,7 +187,7 @@ def _show_events(events: Sequence[PastEvent], *, as_json: bool) -> None:
     from sentinel.cli.event_format import readable
 
     for line in readable(map(_line, events)):
-        click.echo(line)
+        print(line)
 
 
 def _line(event: PastEvent) -> str:

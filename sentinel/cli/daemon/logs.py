@@ -12,7 +12,7 @@ import click
 from sentinel.cli.client_options import address_options, simulated_folder
 from sentinel.cli.event_format import readable
 from sentinel.cli.log_follow import follow, last_lines
-from sentinel.cli.terminal import printable
+from sentinel.cli.terminal import color_option, printable
 from sentinel.client import connect
 from sentinel.errors import ConfigError, ExitCode, NotRunningError, SentinelError
 from sentinel.host.daemon_lookup import Location, last_location, locate
@@ -35,6 +35,7 @@ _STDERR_LINES = 20
     help="Number of lines to show first.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the JSON lines of the log.")
+@color_option
 @address_options
 def command(
     following: bool,  # noqa: FBT001 - click's
@@ -61,7 +62,7 @@ def command(
     else:
         lines = follow(path, count) if following else last_lines(path, count)
     for line in filter(_is_event, lines) if as_json else readable(lines):
-        click.echo(line)
+        print(line, flush=True)
     if not runs and not as_json:
         for line in _after_the_end(where, path if match is None else None):
             click.echo(line, err=True)

@@ -7,6 +7,7 @@ import pwd
 
 import click
 
+from sentinel.cli import value_completion
 from sentinel.cli.client_options import (
     duration,
     json_option,
@@ -56,7 +57,7 @@ def reserve(
 
 
 @click.command("unreserve")
-@click.argument("ids", metavar="[ID]...", nargs=-1)
+@click.argument("ids", metavar="[ID]...", nargs=-1, shell_complete=value_completion.reservations)
 @click.option("--all-mine", is_flag=True, help="End all reservations of this user.")
 @json_option
 @with_client
@@ -170,7 +171,7 @@ def allocate(
 
 
 @click.command("deallocate")
-@click.argument("id_", metavar="ID")
+@click.argument("id_", metavar="ID", shell_complete=value_completion.allocations)
 @json_option
 @with_client
 def deallocate(client: Client, id_: str, as_json: bool) -> int:  # noqa: FBT001 - click's

@@ -15,7 +15,7 @@ from click.core import ParameterSource
 
 from sentinel.cli.event_format import text_lines
 from sentinel.cli.setting_options import log_format, plan_option, settings, simulate_option
-from sentinel.cli.terminal import wants_colour
+from sentinel.cli.terminal import color_option, wants_colour
 from sentinel.config.model import Config
 from sentinel.config.sources import Sources, as_values, checked
 from sentinel.errors import ConfigError, ExitCode
@@ -47,6 +47,7 @@ with without_rich():  # only here: a program that embeds a supervisor may need r
 @click.option("--explain", is_flag=True, help="Report for each GPU which rule decides.")
 @click.option("--no-api", is_flag=True, help="Open no socket; only signals control this process.")
 @click.option("--daemon", is_flag=True, hidden=True)  # how `sentinel start` starts it
+@color_option
 @plan_option
 @log_format
 def command(

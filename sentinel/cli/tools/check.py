@@ -18,7 +18,7 @@ from sentinel.burnin.thresholds import Thresholds
 from sentinel.cli.gpu_options import gpus_flag
 from sentinel.cli.json_output import print_json
 from sentinel.cli.setting_options import simulate_option
-from sentinel.cli.terminal import printable, wants_colour
+from sentinel.cli.terminal import color_option, printable, wants_colour
 from sentinel.cli.thresholds_file import load_thresholds
 from sentinel.cli.verdict_command import VerdictCommand
 from sentinel.client import connect
@@ -49,6 +49,7 @@ _WIDTH = 120
 @click.command("check", cls=VerdictCommand)
 @gpus_flag()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@color_option
 @click.option("--nagios", is_flag=True, help="Be a Nagios plugin: one line, exit code 0 to 3.")
 @click.option("--npd", is_flag=True, help="Be a custom plugin of node-problem-detector.")
 @click.option(
@@ -177,7 +178,7 @@ def _print(report: NodeReport, *, as_json: bool, nagios: bool, npd: bool) -> int
         click.echo(f"sentinel: the GPUs cannot be checked: {report.failure}", err=True)
     else:
         width = min(_WIDTH, max(80, shutil.get_terminal_size((_WIDTH, 24)).columns))
-        click.echo("\n".join(page(report, colour=wants_colour(sys.stdout), width=width)))
+        print("\n".join(page(report, colour=wants_colour(sys.stdout), width=width)))
     return code
 
 

@@ -15,7 +15,7 @@ import click
 
 from sentinel.cli.json_output import print_json
 from sentinel.cli.setting_options import simulate_option
-from sentinel.cli.terminal import wants_colour
+from sentinel.cli.terminal import color_option, wants_colour
 from sentinel.diagnostics.doctor.finding import Finding, Level, verdict
 from sentinel.diagnostics.doctor.host_inspection import examine
 from sentinel.diagnostics.doctor.report import diagnose
@@ -38,6 +38,7 @@ _WIDTH = 100
 
 @click.command("doctor")
 @simulate_option("Check with N simulated GPUs.")
+@color_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(simulate: int | None, as_json: bool) -> int:  # noqa: FBT001 - click's
     """Check whether sentinel can run safely here; exit code 1 for warnings, 2 for problems."""
@@ -48,7 +49,7 @@ def command(simulate: int | None, as_json: bool) -> int:  # noqa: FBT001 - click
         print_json(as_object(findings))
     else:
         width = min(_WIDTH, max(_INDENT + 30, shutil.get_terminal_size((_WIDTH, 24)).columns))
-        click.echo("\n".join(page(findings, colour=wants_colour(sys.stdout), width=width)))
+        print("\n".join(page(findings, colour=wants_colour(sys.stdout), width=width)))
     if stuck:  # the interpreter's exit would wait for the process
         sys.stdout.flush()
         os._exit(code)

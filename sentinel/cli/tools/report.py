@@ -14,7 +14,10 @@ from sentinel.burnin.report import IDS, LIMITS, Judged, judge_run, report_object
 from sentinel.burnin.run_folder import RunFolder, find_run
 from sentinel.burnin.thresholds import Thresholds
 from sentinel.burnin.verdict import EXIT_CODES
+from sentinel.cli import value_completion
+from sentinel.cli.terminal import color_option
 from sentinel.cli.thresholds_file import load_thresholds
+from sentinel.cli.verdict_colours import paint_verdicts
 from sentinel.cli.verdict_command import VerdictCommand
 from sentinel.errors import ConfigError, ExitCode
 from sentinel.host.daemon_lookup import find_state
@@ -22,13 +25,14 @@ from sentinel.supervisor.bootstrap import leave
 
 
 @click.command("report", cls=VerdictCommand)
-@click.argument("runs", metavar="[RUN]", nargs=-1)
+@click.argument("runs", metavar="[RUN]", nargs=-1, shell_complete=value_completion.runs)
 @click.option("--text", is_flag=True, help="For a terminal (the default).")
 @click.option("--html", is_flag=True, help="One page that needs no network.")
 @click.option("--junit", is_flag=True, help="JUnit XML, a suite for each GPU.")
 @click.option("--ocp", is_flag=True, help="OCP Test & Validation 2.0, a message a line.")
 @click.option("--json", is_flag=True, help="One JSON object.")
 @click.option("--compare", "both", is_flag=True, help="Compare two runs.")
+@color_option
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write a file.")
 @click.option(
     "--thresholds", "limits", metavar="FILE", help="Replace limits by those of this TOML file."
@@ -58,7 +62,7 @@ def command(
     found = [_judge(run, thresholds) for run in runs or (None,)]
     text = _comparison(found, form) if both else FORMATS[form](found[0], report_object(found[0]))
     if output is None:
-        click.echo(text)
+        print(paint_verdicts(text) if form == "text" and not both else text)
     else:
         _write(output, text)
     code = ExitCode.OK if both else EXIT_CODES[found[0].verdict]

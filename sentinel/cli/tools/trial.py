@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from sentinel.cli import value_completion
 from sentinel.cli.event_format import text_lines
 from sentinel.cli.gpu_options import one_gpu
 from sentinel.cli.json_output import print_json
@@ -48,7 +49,9 @@ _EXIT_CODES = {
 
 
 @click.command("try")
-@click.argument("workload", metavar="NAME[:key=value,...]")
+@click.argument(
+    "workload", metavar="NAME[:key=value,...]", shell_complete=value_completion.workloads
+)
 @click.option("--for", "seconds", default="20s", show_default=True, help="Duration of the run.")
 @one_gpu(None, "an idle GPU")
 @simulate_option("Use N simulated GPUs, and try it on one.")

@@ -38,6 +38,18 @@ globalThis.fetch = (path, ...rest) => {
   return Promise.resolve(new Response(JSON.stringify({ readings, step_s: 6 })));
 };
 """
+#: Readings of a daemon whose clock is an hour ahead.
+READINGS_FROM_AHEAD = """
+const real = fetch;
+globalThis.fetch = (path, ...rest) => {
+  if (!String(path).startsWith("/v1/history/readings")) return real(path, ...rest);
+  const now = Date.now() + 3600e3;
+  const readings = Array.from({ length: 600 }, (_, at) =>
+    ({ at: new Date(now - (600 - at) * 6000).toISOString(), utilization: 0.9 }));
+  const headers = { date: new Date(now).toUTCString() };
+  return Promise.resolve(new Response(JSON.stringify({ readings, step_s: 6 }), { headers }));
+};
+"""
 #: How many drawn pixels the curve of the load has between two shares of its width.
 DRAWN = """
 ((from, to) => {{
@@ -116,6 +128,16 @@ def test_a_curve_is_not_drawn_over_a_gap(api: ApiServer, chrome: Browser) -> Non
         assert page.evaluate(DRAWN.format(0.43, 0.57)) == 0
 
 
+def test_a_curve_is_in_its_place_if_the_clocks_differ(api: ApiServer, chrome: Browser) -> None:
+    with chrome.page() as page:
+        page.call("Page.addScriptToEvaluateOnNewDocument", source=READINGS_FROM_AHEAD)
+        page.navigate(address(api))
+        page.wait_until("document.querySelector('#gpu-0 .load canvas') !== null")
+        page.evaluate("document.querySelector('#ranges [value=\"3600\"]').click()")
+        for share in (0.1, 0.5, 0.8):
+            page.wait_until(f"{DRAWN.format(share, share + 0.1)} > 0")
+
+
 def test_a_pause_between_live_readings_is_a_gap(api: ApiServer, chrome: Browser) -> None:
     script = """
     (async () => {
@@ -126,7 +148,7 @@ def test_a_pause_between_live_readings_is_a_gap(api: ApiServer, chrome: Browser)
       const live = readings.columns.load;
       const reading = (ago) =>
         ({ at: new Date((at - ago) * 1000).toISOString(), utilization: ago / 100 });
-      readings.load([20, 19, 10, 9, 8].map(reading), 1, 600);
+      readings.load([20, 19, 10, 9, 8].map(reading), { step: 1, span: 600 });
       const ages = readings.columns.times.map((one) => Math.round(at - one));
       return [live, readings.columns.load, ages];
     })()

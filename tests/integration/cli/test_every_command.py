@@ -22,6 +22,7 @@ NO_DATA = {
     "completion",  # a script
     "demo",  # shows other commands
     "exec",  # becomes another command
+    "install-unit",  # a file
     "mcp",  # speaks JSON-RPC alone
     "top",  # draws a screen
 }

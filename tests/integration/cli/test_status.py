@@ -149,3 +149,13 @@ def read_until(descriptor: int, enough: object) -> str:
         assert ready, text
         text += os.read(descriptor, 65536).decode()
     return text
+
+
+def test_a_command_line_has_its_program_without_the_folder(
+    daemon: StubDaemon, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = "/opt/venv/bin/python /srv/train.py"
+    process = {"pid": 2**22 - 1, "name": "python", "user": "ana", "command": command}
+    daemon.replies["GET /v1/status"] = Reply({**STATUS, "gpus": [busy(process)]})
+    assert run_command_line(["status"]) == 0
+    assert "  python /srv/train.py\n" in capsys.readouterr().out

@@ -82,7 +82,7 @@ def terminal(daemon: StubDaemon, tmp_path: Path) -> Iterator[Terminal]:
 
 
 def orders(daemon: StubDaemon) -> list[tuple[str, object]]:
-    return [asked for asked in daemon.requests if asked[0] != "GET /v1/status"]
+    return [asked for asked in daemon.requests if not asked[0].startswith("GET ")]
 
 
 def eventually(true: Callable[[], object]) -> None:
@@ -97,20 +97,22 @@ def test_top_shows_every_gpu_and_its_keys_pause_resume_and_reserve(
 ) -> None:
     screen = terminal.shows("occupied", "busy", "ana 7 python", "656TF/s", "██", "Pause", "Quit")
     assert "pid 4242" in screen
-    terminal.press("Down")
-    terminal.shows(f"GPU 1  Simulated GPU  {SECOND['uuid']}")
+    terminal.press("Down", "Tab")
+    terminal.shows(f"GPU 1  Simulated GPU  busy {SECOND['uuid']}")
     terminal.press("p")
+    terminal.shows("Pause GPU 1 for how long")
+    terminal.press("3", "0", "m", "Enter")
     terminal.shows("GPU 1 is paused")
     terminal.press("r")
     terminal.shows("GPU 1 goes on")
     terminal.press("v")
-    terminal.shows("Duration of the reservation of GPU 1?")
+    terminal.shows("Reserve GPU 1 for how long?")
     terminal.press("3", "0", "m", "Enter")  # replaces the proposed value
     terminal.shows("reserved as", "1a2b3c4d")
     chosen = {"gpus": [SECOND["uuid"]]}
     rest = {"reason": "sentinel top", "seconds": 1800, "wait_s": 30, "bound": False}
     assert orders(daemon) == [
-        ("POST /v1/pause", {**chosen, "wait_s": 0}),
+        ("POST /v1/pause", {**chosen, "seconds": 1800, "wait_s": 0}),
         ("POST /v1/resume", chosen),
         ("POST /v1/reservations", {**chosen, **rest}),
     ]
@@ -143,9 +145,9 @@ def test_top_without_a_daemon_is_an_error(
 def test_top_without_textual_reports_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in [name for name in sys.modules if name.partition(".")[0] == "textual"]:
+    loaded = [name for name in sys.modules if name.startswith(("textual", "sentinel.cli.tui"))]
+    for name in loaded:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delitem(sys.modules, "sentinel.cli.tui", raising=False)
     monkeypatch.setitem(sys.modules, "textual.app", None)
     assert run_command_line(["top", "--socket", "/nowhere"]) == 2
     assert "pip install 'gpu-sentry[tui]'" in capsys.readouterr().err

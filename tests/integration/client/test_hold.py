@@ -136,6 +136,7 @@ def test_numbers_may_be_given_as_flags(set_mode: Callable[[str], None]) -> None:
     set_mode("held")
     flags: Any = ["--poll", 2]
     with sentinel.hold(gpus=0, flags=flags) as held:
+        held.wait_held(TIMEOUT_S)
         words = Path(f"/proc/{held.pid}/cmdline").read_bytes().decode().split("\0")
         assert " ".join(words).strip().endswith("--gpus 0 --poll 2")
 

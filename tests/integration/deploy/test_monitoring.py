@@ -16,7 +16,9 @@ from urllib.parse import quote
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from sentinel.api.metrics.collector import ADMIN, OCCUPANCY, STRESSOR, VERDICTS
 from sentinel.api.metrics.definitions import GPU_LABELS, METRICS
+from sentinel.protocol.views import GpuHealth
 from tests.harness.api_harness import ApiServer
 from tests.harness.gpu_environment import ROOT, SimulatedHost
 from tests.harness.metrics_harness import (
@@ -143,8 +145,100 @@ def test_every_panel_queries_the_chosen_prometheus_and_overlaps_no_other() -> No
             assert target["datasource"] == chosen
             assert target["expr"]
     variables = {variable["name"] for variable in dashboard["templating"]["list"]}
-    used = set(re.findall(r"\$\{?(\w+)", json.dumps(dashboard))) - {"__rate_interval", "__all"}
-    assert used == variables
+    used = set(re.findall(r"\$\{?(\w+)", json.dumps(dashboard)))
+    assert used - {"__rate_interval", "__range", "__all"} == variables
+
+
+#: What each variable of the dashboard stands for in a query.
+VARIABLES = {"__rate_interval": "1m", "__range": "6h", "node": ".*", "instance": ".*", "gpu": ".*"}
+
+
+def dashboard_queries() -> list[str]:
+    """List the PromQL of the panels and annotations, with values for the variables."""
+    dashboard = json.loads(DASHBOARD.read_text())
+    targets = [target for panel in dashboard["panels"] for target in panel.get("targets", [])]
+    queries = [one["expr"] for one in (*targets, *dashboard["annotations"]["list"])]
+    return [re.sub(r"\$(\w+)", lambda found: VARIABLES[found[1]], query) for query in queries]
+
+
+def test_every_query_of_a_gpu_is_limited_to_the_chosen_nodes_and_gpus() -> None:
+    chosen = 'hostname=~"$node",instance=~"$instance",gpu=~"$gpu"'
+    for query in expressions(DASHBOARD):
+        if "label_values" in query:
+            continue
+        for metric, labels in re.findall(r"\b(sentinel_\w+)\{([^}]*)\}", query):
+            if metric.startswith("sentinel_gpu_"):
+                assert labels.startswith(chosen), query
+            else:
+                assert labels.startswith('instance=~"$instance"'), query
+
+
+#: The values of each state that the dashboard shows, in the order of their numbers.
+STATES = {
+    "sentinel_gpu_state": OCCUPANCY,
+    "sentinel_gpu_stressor_state": STRESSOR,
+    "sentinel_gpu_admin_state": ADMIN,
+    "sentinel_gpu_health_state": tuple(GpuHealth),
+    "sentinel_gpu_burnin_verdict": tuple(VERDICTS.values()),
+}
+
+
+def test_each_state_has_a_word_and_a_colour() -> None:
+    dashboard = json.loads(DASHBOARD.read_text())
+    shown: list[tuple[str, list[Any]]] = []
+    for panel in dashboard["panels"]:
+        if panel["type"] == "state-timeline":
+            (target,) = panel["targets"]
+            shown.append((target["expr"], panel["fieldConfig"]["defaults"]["mappings"]))
+        if panel["type"] == "table":
+            columns = _mappings_of_columns(panel)
+            shown += [(one["expr"], columns.get(one["refId"], [])) for one in panel["targets"]]
+    coded = [(query, mappings) for query, mappings in shown if mappings]
+    assert len(coded) == 2 * len(STATES)
+    for query, (mapping,) in coded:
+        options = mapping["options"]
+        parts = re.findall(r"(\d+) \* (\w+)\{[^}]*?(?:state|verdict)=\"(\w+)\"\}", query)
+        (metric,) = {name for _, name, _ in parts}
+        assert mapping["type"] == "value"
+        assert tuple(value for _, _, value in parts) == STATES[metric]
+        assert list(options) == [number for number, _, _ in parts]
+        texts = [one["text"].lower().replace("n/a", "not_applicable") for one in options.values()]
+        assert tuple(texts) == STATES[metric]
+        assert len({one["color"] for one in options.values()}) == len(options)
+
+
+def _mappings_of_columns(panel: dict[str, Any]) -> dict[str, list[Any]]:
+    """Find the value mappings of a table's columns, by the letter of their query."""
+    (organize,) = (one for one in panel["transformations"] if one["id"] == "organize")
+    titles = organize["options"]["renameByName"]
+    overrides = {
+        one["matcher"]["options"]: {part["id"]: part["value"] for part in one["properties"]}
+        for one in panel["fieldConfig"]["overrides"]
+    }
+    letters = [one["refId"] for one in panel["targets"]]
+    assert set(overrides) <= set(titles.values())
+    return {
+        letter: overrides.get(titles[f"Value #{letter}"], {}).get("mappings", [])
+        for letter in letters
+    }
+
+
+def test_hand_overs_and_findings_are_annotated() -> None:
+    dashboard = json.loads(DASHBOARD.read_text())
+    annotated = {one["name"]: one["expr"] for one in dashboard["annotations"]["list"]}
+    assert "sentinel_gpu_yields_total" in annotated["Hand-over"]
+    assert "sentinel_gpu_findings_total" in annotated["Finding"]
+
+
+@needs_promtool
+def test_promtool_accepts_every_query_of_the_dashboard(tmp_path: Path) -> None:
+    rules = [
+        {"record": f"dashboard:{number}", "expr": query}
+        for number, query in enumerate(dashboard_queries())
+    ]
+    file = tmp_path / "dashboard.yml"  # JSON is YAML
+    file.write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}))
+    promtool("check", "rules", str(file))
 
 
 # --- promtool and a real Prometheus ----------------------------------------------------------
@@ -300,6 +394,12 @@ def test_a_real_prometheus_scrapes_a_daemon_with_the_deployed_configuration(
                 uuid = simulated.uuid()
                 assert query(f'sentinel_gpu_memory_held_bytes{{UUID="{uuid}",modelName!=""}} > 0')
                 assert query("sentinel_gpu_handover_kill_seconds_count") == [0.0]
+                # Each query of the dashboard can be evaluated, and has a value if it can have one.
+                queries = [one for one in dashboard_queries() if not _has_no_value(one)]
+                assert len(queries) > 30
+                eventually(lambda: [one for one in queries if not query(one)] == [])
+                for one in dashboard_queries():
+                    query(one)  # raises if it cannot be evaluated
                 with simulated.job(stay=60.0) as job:
                     assert job.got_memory()
                     process.wait_for("gpu.handed_over")
@@ -309,6 +409,27 @@ def test_a_real_prometheus_scrapes_a_daemon_with_the_deployed_configuration(
                 prometheus.terminate()
                 prometheus.wait(TIMEOUT_S)
         assert process.stop() == 0
+
+
+#: Parts of the dashboard's queries that have no value within seconds of a simulated GPU.
+NOT_SIMULATED = (
+    "_clock_",
+    "_flops_",
+    "_bytes_per_second",
+    "_clocks_event_",
+    "memory_temperature",
+    "_margin_",
+    "ecc_errors",
+    "burnin",
+    "[6h]",
+    "[1h]",
+    "> 0",
+)
+
+
+def _has_no_value(query: str) -> bool:
+    """Check whether a query has no value within seconds of a simulated GPU."""
+    return any(part in query for part in NOT_SIMULATED)
 
 
 def _make_query(port: int) -> Callable[[str], list[float]]:
@@ -324,6 +445,7 @@ def _make_query(port: int) -> Callable[[str], list[float]]:
             return []
         finally:
             connection.close()
+        assert response.status not in {400, 422}, (text, body)  # the query itself is wrong
         if response.status != http.client.OK:
             return []
         return [float(found["value"][1]) for found in json.loads(body)["data"]["result"]]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.host.packages import bindings, misreads, version_of
+from sentinel.host.packages import TorchBuild, bindings, misreads, torch_build, version_of
 from tests.harness.timing import TIMEOUT_S
 
 
@@ -128,3 +128,36 @@ def test_only_certain_pairs_of_driver_and_binding_misread_pids(
     driver: str, binding: str, *, wrong: bool
 ) -> None:
     assert (misreads(version_of(driver), version_of(binding)) is not None) is wrong
+
+
+#: What an import of torch finds, and how ``torch_build`` describes it.
+BUILDS: dict[str, tuple[dict[str, str], TorchBuild | None]] = {
+    "with CUDA": (
+        {"torch/__init__.py": "", "torch/version.py": "__version__ = '2.13'\ncuda = '13.0'\n"},
+        TorchBuild(version="2.13", cuda="13.0", without=False),
+    ),
+    "without CUDA": (
+        {"torch/__init__.py": "", "torch/version.py": "__version__ = '2.13'\ncuda = None\n"},
+        TorchBuild(version="2.13", cuda=None, without=True),
+    ),
+    "one file": ({"torch.py": ""}, TorchBuild(version=None, cuda=None, without=False)),
+    "a folder": ({"torch/notes.txt": ""}, None),
+    "nothing": ({}, None),
+}
+
+
+@pytest.mark.parametrize(("files", "expected"), BUILDS.values(), ids=BUILDS)
+def test_the_build_of_torch_is_read_without_an_import(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    files: dict[str, str],
+    expected: TorchBuild | None,
+) -> None:
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    importlib.invalidate_caches()
+    assert torch_build() == expected
+    assert "torch" not in sys.modules

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sentinel.errors import ConfigError
 from sentinel.protocol import codec
@@ -223,10 +225,36 @@ def test_memory_that_becomes_free_meanwhile_adds_no_more_chunks_than_allowed(
     assert len(fill(bench.device, MemoryTarget(size=2000 * 2**20), 2**20).chunks) == MAX_CHUNKS
 
 
-def test_a_size_is_filled_with_whole_chunks(bench: Bench) -> None:
+class LargeDevice:
+    """A device with free memory; its pieces have no bytes."""
+
+    def __init__(self) -> None:
+        self.pieces: list[int] = []
+
+    def free_bytes(self) -> int:
+        return 100 * GIB
+
+    def new_chunk(self, size: int) -> torch.Tensor:
+        self.pieces.append(size)
+        return torch.empty(0)
+
+
+@given(size=st.integers(2**21, 6 * CHUNK))
+def test_a_size_is_held_to_two_mebibytes_but_for_a_small_rest(size: int) -> None:
+    device = LargeDevice()
+    filling = fill(device, MemoryTarget(size=size), CHUNK)  # type: ignore[arg-type]
+    assert not filling.refused
+    assert sum(device.pieces) == filling.held <= size
+    assert len(set(device.pieces[: len(filling.chunks)])) == 1
+    assert filling.worked_on == sum(device.pieces[: len(filling.chunks)])
+    assert size - filling.held < 2**20 * (2 if filling.rest is not None else 10)
+
+
+def test_a_rest_is_held_and_not_worked_on(bench: Bench) -> None:
     filling = fill(bench.device, MemoryTarget(size=CHUNK * 5 // 2), CHUNK)
-    assert (len(filling.chunks), filling.held, filling.refused) == (2, 2 * CHUNK, False)
-    assert filling.asked == CHUNK * 5 // 2
+    assert (len(filling.chunks), filling.worked_on) == (2, 2 * CHUNK)
+    assert (filling.held, filling.asked) == (CHUNK * 5 // 2, CHUNK * 5 // 2)
+    assert not filling.refused
 
 
 def test_a_size_below_one_chunk_is_held_as_it_is_and_suffices_for_work(bench: Bench) -> None:

@@ -7,8 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sentinel.config.gpu_selection import select_gpus
-from sentinel.errors import ExitCode, NoSuchGpuError
+from sentinel.errors import ConfigError, ExitCode, NoSuchGpuError
+from sentinel.host.packages import TorchBuild
 from sentinel.protocol.gpu import Gpu
+from sentinel.supervisor import discovery
 
 
 def gpu(index: int, start: str, pci: str) -> Gpu:
@@ -121,3 +123,33 @@ def test_all_selectors_of_a_gpu_are_equivalent(chosen: list[Gpu], data: st.DataO
     expected = tuple(each for each in GPUS if each in chosen) if chosen else GPUS
     assert select_gpus(names, GPUS) == expected
     assert select_gpus([",".join(names)] if names else [], GPUS) == expected
+
+
+WITHOUT_CUDA = TorchBuild(version="2.13.0+cpu", cuda=None, without=True)
+
+
+@pytest.mark.parametrize(
+    ("build", "driver", "found", "index"),
+    [
+        (None, "535.104.05", "torch is not installed", "cu126"),
+        (WITHOUT_CUDA, "580.65.06", "torch was built without CUDA", "cu130"),
+        (None, None, "torch is not installed", "get-started"),
+    ],
+)
+def test_an_unusable_torch_is_refused_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch,
+    build: TorchBuild | None,
+    driver: str | None,
+    found: str,
+    index: str,
+) -> None:
+    monkeypatch.setattr(discovery, "torch_build", lambda: build)
+    with pytest.raises(ConfigError, match=found) as caught:
+        discovery.check_torch(driver)
+    assert index in caught.value.remedy
+    assert "sentinel run --monitor" in caught.value.remedy
+
+
+def test_simulated_gpus_need_no_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(discovery, "torch_build", lambda: WITHOUT_CUDA)
+    discovery.check_torch(None)

@@ -1,0 +1,130 @@
+"""The threads of ``sentinel top``: one requests the status, one follows the events."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sentinel.cli.event_format import log_line
+from sentinel.cli.gpu_options import only
+from sentinel.cli.process_table import GpuJob, jobs
+from sentinel.cli.tui.samples import ProcessMeter, Usage
+from sentinel.client import Client, EventInfo, Status
+from sentinel.errors import SentinelError
+
+#: The pause before the events are requested again after an error.
+RETRY_S = 5.0
+#: The newest events before the first live one that are shown.
+_PAST_EVENTS = 200
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one request found."""
+
+    status: Status
+    jobs: list[GpuJob]
+    #: By PID.
+    usage: dict[int, Usage]
+
+
+@dataclass(frozen=True)
+class ShownEvent:
+    """An event as a line in colour."""
+
+    line: str
+    gpu: str | None
+    is_handover: bool
+
+
+class Feed:
+    """Requests what is shown, in threads, so that no key waits for the daemon.
+
+    Args:
+        client: The client of the daemon.
+        gpus: The selectors of the GPUs; the default is all.
+        every: The pause between two requests, in seconds.
+        on_look: Called with each status, in a thread.
+        on_error: Called with each error, in a thread.
+        on_events: Called with new events, oldest first, in a thread.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        gpus: tuple[str, ...],
+        every: float,
+        *,
+        on_look: Callable[[Look], None],
+        on_error: Callable[[SentinelError], None],
+        on_events: Callable[[list[ShownEvent]], None],
+    ) -> None:
+        self._client = client
+        self._gpus = gpus
+        self._every = every
+        self._on_look = on_look
+        self._on_error = on_error
+        self._on_events = on_events
+        self._meter = ProcessMeter()
+        self._stopped = threading.Event()
+        self._refresh = threading.Event()
+
+    def start(self) -> None:
+        """Start both threads."""
+        threading.Thread(target=self._poll, name="poll", daemon=True).start()
+        threading.Thread(target=self._follow, name="events", daemon=True).start()
+
+    def stop(self) -> None:
+        """Let both threads end; the process does not wait for them."""
+        self._stopped.set()
+        self._refresh.set()
+
+    def refresh(self) -> None:
+        """Request the status at once."""
+        self._refresh.set()
+
+    def look(self, status: Status) -> Look:
+        """Add the processes, and what they use, to a status."""
+        shown = only(status, self._gpus)
+        found = jobs(shown.gpus, local=not self._client.address.host)
+        return Look(shown, found, self._meter.measure(found, time.monotonic()))
+
+    def _poll(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                look = self.look(self._client.status())
+            except SentinelError as error:
+                self._on_error(error)
+            else:
+                self._on_look(look)
+            self._refresh.wait(self._every)
+            self._refresh.clear()
+
+    def _follow(self) -> None:
+        """Follow the events; a daemon that has none to give is asked again later."""
+        since, daemon = 0, None
+        while not self._stopped.is_set():
+            try:
+                with self._client.events(since, daemon) as stream:
+                    stream.open()
+                    since = max(since, (stream.newest or 0) - _PAST_EVENTS)
+                    daemon = stream.daemon
+                    for event in stream:
+                        if self._stopped.is_set():
+                            return
+                        number = event.id or 0
+                        if number >= since:
+                            self._show(event)
+                            since = number
+            except SentinelError:
+                pass
+            self._stopped.wait(RETRY_S)
+
+    def _show(self, event: EventInfo) -> None:
+        line = log_line(json.dumps(event.fields), colour=True)
+        if line is not None and event.name != "gpu.status":
+            gpu = event.fields.get("gpu")
+            self._on_events([ShownEvent(line, gpu, event.name == "gpu.handed_over")])

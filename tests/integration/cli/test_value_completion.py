@@ -1,0 +1,118 @@
+"""The shells complete values: what the daemon has, what is installed, and the words of settings."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.shell_completion import ShellComplete
+
+from sentinel.cli.main import sentinel_command
+from tests.harness.stub_daemon import (
+    GPU,
+    RESERVATION,
+    STATUS,
+    Reply,
+    StubDaemon,
+    stub_daemon,
+)
+from tests.harness.timing import TIMEOUT_S
+
+SECOND = {**GPU, "index": 1, "uuid": "GPU-67750949-3d58-58a0-b106-f4bfd7f7c993"}
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StubDaemon]:
+    monkeypatch.setenv("SENTINEL_SOCKET", str(tmp_path / "s"))
+    monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path))
+    with stub_daemon(tmp_path / "s") as daemon:
+        status = {**STATUS, "gpus": [GPU, SECOND], "reservations": [RESERVATION]}
+        status["allocations"] = [{"id": "llm", "gpu": GPU["uuid"], "size": 1}]
+        daemon.replies["GET /v1/status"] = Reply(status)
+        yield daemon
+
+
+def offered(*words: str) -> dict[str, str | None]:
+    """Complete the last word; return the offered values with their descriptions."""
+    *before, incomplete = words
+    completion = ShellComplete(sentinel_command, {}, "sentinel", "_SENTINEL_COMPLETE")
+    return {one.value: one.help for one in completion.get_completions(before, incomplete)}
+
+
+@pytest.mark.parametrize("command", ["pause", "resume", "status", "reserve", "history", "top"])
+@pytest.mark.parametrize("flag", [(), ("--gpus",)])
+def test_gpus_are_those_of_the_daemon(
+    daemon: StubDaemon, command: str, flag: tuple[str, ...]
+) -> None:
+    assert offered(command, *flag, "") == {
+        "0": "Simulated GPU, occupied",
+        "1": "Simulated GPU, occupied",
+        "all": "every GPU",
+    }
+    assert list(offered(command, *flag, "0,")) == ["0,1"]
+    assert set(offered(command, *flag, "GPU-6")) == {SECOND["uuid"]}
+
+
+def test_the_daemon_is_the_one_that_the_options_name(tmp_path: Path, daemon: StubDaemon) -> None:
+    with stub_daemon(tmp_path / "other") as other:
+        other.replies["GET /v1/status"] = Reply({**STATUS, "gpus": [SECOND]})
+        assert list(offered("pause", "--socket", str(other.socket), "")) == ["1", "all"]
+
+
+def test_without_a_daemon_nothing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SENTINEL_SOCKET", str(tmp_path / "none"))
+    assert "all" in offered("pause", "")
+    assert offered("unreserve", "") == {}
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("run", "--workload", "m"), {"memtest", "mixed"}),
+        (("workloads", "try", "ge"), {"gemm"}),
+        (("run", "--yield", ""), {"kill", "ask"}),
+        (("run", "--plan", "s"), {"screen", "standard", "soak"}),
+        (("burnin", "--level", "s"), {"screen", "standard", "soak"}),
+        (("status", "--color", "a"), {"auto", "always"}),
+        (("unreserve", "1"), {"1a2b3c4d"}),
+        (("deallocate", ""), {"llm"}),
+        (("completion", ""), {"bash", "zsh", "fish"}),
+        (("top", "--filter", "b"), {"backoff", "busy"}),
+    ],
+)
+def test_values_are_those_that_are_allowed(
+    daemon: StubDaemon, words: tuple[str, ...], expected: set[str]
+) -> None:
+    assert set(offered(*words)) == expected
+
+
+def test_recorded_runs_are_completed_newest_first(tmp_path: Path, daemon: StubDaemon) -> None:
+    for name in ("2026-11-20T10", "2026-11-23T08"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+    for words in (("report", "20"), ("burnin", "attach", "20"), ("burnin", "--resume", "20")):
+        assert list(offered(*words)) == ["2026-11-23T08", "2026-11-20T10"]
+
+
+@pytest.mark.parametrize(
+    ("shell", "expected"),
+    [
+        ("bash", "plain,1"),
+        ("zsh", "plain\n1\nSimulated GPU, occupied"),
+        ("fish", "plain,1\tSimulated GPU, occupied"),
+    ],
+)
+def test_each_shell_has_the_values(daemon: StubDaemon, shell: str, expected: str) -> None:
+    words = {"COMP_WORDS": "sentinel pause 1", "COMP_CWORD": "1" if shell == "fish" else "2"}
+    done = subprocess.run(
+        [sys.executable, "-m", "sentinel"],
+        env={**os.environ, **words, "_SENTINEL_COMPLETE": f"{shell}_complete"},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=True,
+    )
+    assert expected in done.stdout

@@ -1,0 +1,22 @@
+"""`make demo` installs what the demo needs, and shows it."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from tests.harness.gpu_environment import ROOT
+
+
+def planned(target: str, folder: Path) -> list[str]:
+    """List the commands of a target on a machine without an environment; run none."""
+    command = ["make", "--no-print-directory", "--dry-run", target, f"VENV={folder / 'venv'}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return [line for line in done.stdout.splitlines() if "pip " in line]
+
+
+def test_the_demo_installs_no_tools_of_developers_and_shows_progress(tmp_path: Path) -> None:
+    (install,) = planned("demo", tmp_path)
+    assert install.endswith("--editable .")
+    assert "--quiet" not in install
+    assert any("[dev]" in line for line in planned("test", tmp_path))

@@ -1,0 +1,47 @@
+"""The web page links to the addresses that the package declares, and to no others."""
+
+from __future__ import annotations
+
+import json
+from email.message import Message
+from importlib.metadata import PackageNotFoundError
+
+import pytest
+
+from sentinel.api import web
+
+
+def links(monkeypatch: pytest.MonkeyPatch, *declared: str) -> list[list[str]]:
+    """Return the links of the page for these declarations."""
+    found = Message()
+    for one in declared:
+        found["Project-URL"] = one
+    monkeypatch.setattr(web, "metadata", lambda _: found)
+    return served()
+
+
+def served() -> list[list[str]]:
+    """Parse the script with the links."""
+    text = web._links().decode()
+    parsed: list[list[str]] = json.loads(text.removeprefix("export const LINKS = ").rstrip(";\n"))
+    return parsed
+
+
+def test_declared_addresses_are_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    declared = ("Documentation, https://example.org/a,b", "Issues,https://example.org/issues")
+    assert links(monkeypatch, *declared) == [
+        ["Documentation", "https://example.org/a,b"],
+        ["Issues", "https://example.org/issues"],
+    ]
+
+
+def test_only_secure_addresses_are_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert links(monkeypatch, "Home, http://example.org", "Run, javascript:alert(1)", "odd") == []
+
+
+def test_without_an_installed_package_there_are_no_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> Message:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(web, "metadata", missing)
+    assert served() == []
