@@ -39,6 +39,7 @@ from sentinel.diagnostics.counters import read_counters
 from sentinel.diagnostics.kernel_log import KernelLog
 from sentinel.errors import DriverUnavailableError, SentinelError
 from sentinel.host import simulation
+from sentinel.host.daemon_lookup import locate
 from sentinel.protocol.api_types import BurninProgress, GpuStatus
 from sentinel.protocol.phase_work import EarlierWork
 from sentinel.supervisor.event_log import Sink, json_lines
@@ -81,7 +82,7 @@ def record_run(
         SentinelError: The daemon has refused, and nothing is recorded; or it cannot be reached.
     """
     done: Mapping[str, EarlierWork] = {}
-    simulated = simulation.default_folder() if client.status().daemon.simulated else None
+    simulated = _simulation(client)
     before = read_counters(simulated)
     if before.driver_error is not None:
         raise DriverUnavailableError(f"no GPU can be read: {before.driver_error}")
@@ -127,6 +128,17 @@ def record_run(
             unread = kernel.error if simulated is None else "simulated GPUs have none"
         complete(folder, at_end.close(lambda: read_counters(simulated)), unread)
         judge()
+
+
+def _simulation(client: Client) -> Path | None:
+    """Find the folder of the daemon's simulated GPUs, or None if they are real.
+
+    Raises:
+        SentinelError: The daemon does not answer.
+    """
+    if not client.status().daemon.simulated:
+        return None
+    return locate(client.address.socket).simulated or simulation.default_folder()
 
 
 def _cancel_on_failure(

@@ -27,7 +27,7 @@ from sentinel.diagnostics.counters import CountersResult, read_counters
 from sentinel.diagnostics.kernel_log import KernelLog
 from sentinel.errors import DriverUnavailableError, ExitCode
 from sentinel.host import simulation
-from sentinel.host.reservation_store import boot_id
+from sentinel.host.procfs import boot_id
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.version import __version__
 from sentinel.supervisor.bootstrap import run_parts

@@ -216,19 +216,19 @@ class Config(NotifySettings, AccessSettings):
         key="throttle.temp_overheating_from",
     )
     memory_normal_from: float = gpu_setting(
-        "From this share of memory used by foreign processes on, health is NORMAL at best.",
+        "From this share of foreign memory on, health is NORMAL at best (`--throttle full`).",
         _SHARE,
         "70%",
         key="throttle.memory_normal_from",
     )
     memory_throttled_from: float = gpu_setting(
-        "From this share of memory used by foreign processes on, health is THROTTLED.",
+        "From this share of foreign memory on, health is THROTTLED (`--throttle full`).",
         _SHARE,
         "85%",
         key="throttle.memory_throttled_from",
     )
     memory_critical_from: float = gpu_setting(
-        "Above this share of memory used by foreign processes, health is CRITICAL.",
+        "Above this share of foreign memory, health is CRITICAL (`--throttle full`).",
         _SHARE,
         "95%",
         key="throttle.memory_critical_from",

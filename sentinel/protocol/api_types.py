@@ -282,6 +282,8 @@ class DaemonInfo(ResponseType):
     tcp: str | None = None
     token: str | None = None
     log: str | None = None
+    #: The match for journalctl if the log is in the journal, or None.
+    journal: str | None = None
     #: The age of the state that the daemon published last.
     age_s: float | None = None
     #: The burn-in that runs, or None.

@@ -58,13 +58,15 @@ class ApiSpec:
     socket: str
     #: The folder for what outlives the daemon.
     state: str
-    #: The file of the log, or None if events go to standard output.
+    #: The file of the log, or None if events go to standard output or to the journal.
     log: str | None
     #: When the daemon started, in seconds since the epoch.
     began: float
     version: str
     #: Who may do what.
     access: AccessPolicy = field(default_factory=AccessPolicy)
+    #: The match for journalctl if the log is in the journal, or None.
+    journal: str | None = None
     #: The TCP address, ``host:port``, or None.
     tcp: str | None = None
     #: The file with the token for TCP, or None.

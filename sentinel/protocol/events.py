@@ -46,6 +46,19 @@ _DAEMON_EVENTS = (
         (Field("exit_code", COUNT, "the [exit code](commands.md#exit-codes) of the process"),),
     ),
     EventType(
+        "sentinel.not_started",
+        "not started",
+        Kind.FINDING,
+        "it {reason}",
+        "A daemon ended before it answered; `sentinel start` writes this into its log.",
+        (
+            Field("reason", TEXT, "how it ended, and its last output"),
+            Field(
+                "exit_code", COUNT, "the [exit code](commands.md#exit-codes) of `sentinel start`"
+            ),
+        ),
+    ),
+    EventType(
         "sentinel.stalled",
         "stalled",
         Kind.FINDING,

@@ -91,12 +91,22 @@ class Allocation:
 
 
 class GpuHealth(StrEnum):
-    """The health of a GPU, by its temperature and by the memory in foreign use."""
+    """The health of a GPU, by its temperature, its hardware and the memory in foreign use."""
 
     OPTIMAL = "optimal"
     NORMAL = "normal"
     THROTTLED = "throttled"
     CRITICAL = "critical"
+
+
+class HealthCause(StrEnum):
+    """Why the health of a GPU is not OPTIMAL."""
+
+    TEMPERATURE = "temperature"
+    MEMORY = "memory"
+    """Foreign processes use much of it; counts only with `throttle.pace` = `full`."""
+    HARDWARE = "hardware"
+    """A finding, a row of memory that could not be replaced, or a power brake."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,8 +264,15 @@ class GpuFields:
     errors: int | None = None
     last_finding: str | None = None
     health: GpuHealth | None = None
+    health_cause: HealthCause | None = field(
+        default=None, metadata=described("Why the health is not optimal, or null if it is.")
+    )
     multiplier: float = field(
-        default=1.0, metadata=described("The share of full speed that the GPU's health permits.")
+        default=1.0,
+        metadata=described(
+            "The share of full speed that the GPU's health permits: by its temperature, and beside"
+            " a stressor by its memory."
+        ),
     )
     memory_foreign: int | None = field(
         default=None, metadata=described("Memory in use that is not the stressor's.")

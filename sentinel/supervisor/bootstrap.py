@@ -23,11 +23,12 @@ from sentinel.core.actions import Event
 from sentinel.core.node.views import Host
 from sentinel.core.state import ProbeUp
 from sentinel.errors import ExitCode
-from sentinel.host import reservation_store
+from sentinel.host import daemon_records, reservation_store, simulation
 from sentinel.host.golden_store import locate
 from sentinel.host.gpu_locks import SHARED_FOLDERS, GpuLocks
 from sentinel.host.paths import lock_folders
 from sentinel.host.process_limits import allow_open_files, check_file_size
+from sentinel.host.procfs import boot_id
 from sentinel.host.rendezvous import Rendezvous
 from sentinel.host.systemd import Notifier
 from sentinel.host.unprivileged import find_account
@@ -40,7 +41,7 @@ from sentinel.protocol.views import Reservation
 from sentinel.supervisor import single_instance
 from sentinel.supervisor.api_process import ApiProcess
 from sentinel.supervisor.daemonize import redirect_output
-from sentinel.supervisor.discovery import Found, Options, check_torch, find_gpus
+from sentinel.supervisor.discovery import Found, Options, Serve, check_torch, find_gpus
 from sentinel.supervisor.event_log import EventLog, Sink, event_object
 from sentinel.supervisor.leases import LONG_LEASE_S
 from sentinel.supervisor.loop import Supervisor
@@ -167,9 +168,29 @@ def _claimed(options: Options) -> Iterator[Claim | None]:
     try:
         if options.serve.detached:  # before the first child, which inherits the redirection
             redirect_output(options.serve.places)
+        _record_place(options, options.serve)
         yield claim
     finally:
         claim.release()
+
+
+def _log(serve: Serve) -> str | None:
+    """Return the file of the log, or None if events go elsewhere."""
+    return str(serve.places.log) if serve.detached and serve.journal is None else None
+
+
+def _record_place(options: Options, serve: Serve) -> None:
+    """Record where this daemon is, for the commands of its user, also after its death."""
+    folder = None if options.simulate is None else simulation.default_folder().absolute()
+    record = daemon_records.describe_own(
+        serve.places.state.absolute(),
+        socket=str(serve.places.socket.absolute()),
+        log=_log(serve),
+        journal=serve.journal,
+        simulated=None if folder is None else str(folder),
+        simulate=options.simulate,
+    )
+    daemon_records.write(record, daemon_records.records_folder(os.environ, os.getuid()))
 
 
 def _api(options: Options, claim: Claim | None) -> ApiProcess | None:
@@ -180,7 +201,8 @@ def _api(options: Options, claim: Claim | None) -> ApiProcess | None:
     spec = ApiSpec(
         socket=str(serve.places.socket),
         state=str(serve.places.state),
-        log=str(serve.places.log) if serve.detached else None,
+        log=_log(serve),
+        journal=serve.journal,
         began=time.time(),
         version=__version__,
         access=AccessPolicy(
@@ -299,7 +321,7 @@ def _kept(api: ApiProcess | None) -> tuple[dict[str, Reservation], list[Event]]:
     if api is None:
         return {}, []
     stored, warning = reservation_store.load(api.state_folder / reservation_store.NAME)
-    now, wall, boot = time.monotonic(), time.time(), reservation_store.boot_id()
+    now, wall, boot = time.monotonic(), time.time(), boot_id()
     held = reservation_store.restore(stored, wall=wall, monotonic=now, boot=boot)
     # Including those of missing GPUs: a card may be lost today and back tomorrow.
     kept = {one.id: one for one in held}

@@ -49,6 +49,8 @@ class Serve:
     file: str | None = None
     #: Whether there is no terminal, so that SIGHUP asks for a reload.
     detached: bool = False
+    #: The match for journalctl if the events go to the journal, or None.
+    journal: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

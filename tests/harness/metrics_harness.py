@@ -19,6 +19,7 @@ from sentinel.protocol.views import (
     BurninFields,
     GpuHealth,
     GpuView,
+    HealthCause,
     VerifiedCounts,
     VerifiedWork,
 )
@@ -57,6 +58,7 @@ def full_view(index: int) -> GpuView:
         yields=5,
         starts=6,
         health=GpuHealth.CRITICAL,
+        health_cause=HealthCause.TEMPERATURE,
         health_since=now,
         multiplier=0.25,
         telemetry=make_telemetry(now),

@@ -127,6 +127,7 @@ _STATES = _of_gpu(
     ("stressor_state", "1 for the state of the stressor on the GPU.", "state"),
     ("admin_state", "1 for the operator's hold on the GPU.", "state"),
     ("health_state", "1 for the health of the GPU.", "state"),
+    ("health_cause", "1 for the cause of a health that is not optimal.", "cause"),
 )
 
 _GPU_STATE = _of_gpu(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from sentinel.api.state.event_buffer import Broadcast
 from sentinel.host import reservation_store
+from sentinel.host.procfs import boot_id
 from sentinel.protocol.views import Reservation
 
 #: The pause after a failed write.
@@ -83,7 +84,7 @@ class ReservationWriter:
 
     async def run(self) -> None:
         """Write the file after each update, forever."""
-        boot = reservation_store.boot_id()
+        boot = boot_id()
         while True:
             wanted, test = self._wanted, self._tests_wanted
             if wanted is None or (wanted == self._written and self._tests_done == test):

@@ -57,6 +57,7 @@ def daemon(spec: ApiSpec, shown: Views, now: float) -> api_types.DaemonInfo:
         tcp=spec.tcp,
         token=spec.token,
         log=spec.log,
+        journal=spec.journal,
         age_s=_age(host.at, now) or 0.0,
         burnin=None if host.burnin is None else burnin(host.burnin, now),
         ending=host.ending,

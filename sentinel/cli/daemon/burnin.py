@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -45,8 +46,8 @@ from sentinel.diagnostics.workload_check import (
     workloads_of_plan,
 )
 from sentinel.errors import AccessDeniedError, ConfigError, ExitCode, NotRunningError
-from sentinel.host import simulation
-from sentinel.host.paths import places
+from sentinel.host import daemon_records, simulation
+from sentinel.host.paths import SIMULATED, places
 from sentinel.supervisor.bootstrap import leave
 from sentinel.supervisor.discovery import Options
 
@@ -133,7 +134,7 @@ def command(
             gpus=_selected(sources),
             fail_fast=flags["fail_fast"],
             thresholds=limits,
-            simulated=simulated is not None,
+            socket=daemon.address.socket,
         )
         return follow_new_run(daemon, order, as_json=flags["as_json"])
     return _run_here(
@@ -209,7 +210,7 @@ def _run_here(
         write_reports(folder, judged[0])
 
     try:
-        with screen.shown():
+        with screen.shown(), _known(folder, options.simulate):
             code, clean = run_plan(
                 options,
                 plan,
@@ -230,9 +231,33 @@ def _run_here(
     return int(leave(code if code is ExitCode.UNKILLABLE else verdict, clean=clean))
 
 
+@contextlib.contextmanager
+def _known(folder: RunFolder, simulate: int | None) -> Iterator[None]:
+    """Record that this process runs a burn-in, for the commands of its user."""
+    simulated = None if simulate is None else simulation.default_folder().absolute()
+    record = daemon_records.describe_own(
+        places(os.environ, os.getuid(), simulated).state.absolute(),
+        simulated=None if simulated is None else str(simulated),
+        simulate=simulate,
+        run=str(folder.path.absolute()),
+    )
+    where = daemon_records.records_folder(os.environ, os.getuid())
+    daemon_records.write(record, where)
+    try:
+        yield
+    finally:
+        daemon_records.remove(record, where)
+
+
 def _daemon(simulated: Path | None) -> Client | None:
-    """Return the client of the daemon, or None if none runs for this user."""
-    client = connect(simulated=simulated)
+    """Return the client of the daemon with these GPUs, or None if none runs for this user.
+
+    Without simulated GPUs, it is the daemon of the default paths: one with simulated GPUs cannot
+    burn real ones in.
+    """
+    chosen = os.environ.get(SIMULATED)
+    folder = simulated or (Path(chosen) if chosen else None)
+    client = connect(places(os.environ, os.getuid(), folder).socket)
     try:
         client.status()
     except (NotRunningError, AccessDeniedError):

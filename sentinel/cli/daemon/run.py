@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import TextIO, cast
 
 import click
+from click.core import ParameterSource
 
 from sentinel.cli.event_format import text_lines
 from sentinel.cli.option_groups import GroupedOptions
@@ -19,6 +22,7 @@ from sentinel.config.sources import Sources, as_values, checked
 from sentinel.errors import ConfigError, ExitCode
 from sentinel.host import simulation
 from sentinel.host.import_stubs import without_rich
+from sentinel.host.journal import Journal, gets_stream, match_of_this_run
 from sentinel.host.log_file import RotatingLog
 from sentinel.host.paths import places, prepare
 from sentinel.host.unprivileged import look_up
@@ -27,6 +31,7 @@ from sentinel.protocol.stressor import Account
 
 with without_rich():  # only here: a program that embeds a supervisor may need rich
     from sentinel.cli import survey_format
+    from sentinel.cli.journal_sink import journal_sink
     from sentinel.diagnostics import survey
     from sentinel.diagnostics.workload_check import (
         check_workloads,
@@ -78,6 +83,11 @@ def command(
     if flags["no_api"] or (dry_run and not monitor):
         return int(bootstrap.supervise(options, _sink_for(sys.stdout, text=text)))
     serve = _serve(sources, simulate, detached=flags["daemon"])
+    if _goes_to_journal(detached=serve.detached):
+        serve = replace(serve, journal=match_of_this_run(os.environ))
+        with closing(Journal()) as journal:
+            options = replace(options, serve=serve)
+            return int(bootstrap.supervise(options, partial(journal_sink, journal)))
     options = replace(options, serve=serve)
     if not serve.detached:
         return int(bootstrap.supervise(options, _sink_for(sys.stdout, text=text)))
@@ -136,6 +146,15 @@ def account_of(config: Config, sources: Sources) -> Account | None:
     if config.stressor_user is None or os.getuid() != 0:
         return None
     return look_up(config.stressor_user, sources.given["stressor.user"].source)
+
+
+def _goes_to_journal(*, detached: bool) -> bool:
+    """Check whether events go to the journal: in a unit of systemd, unless a format is given."""
+    if not detached:
+        source_of = click.get_current_context().get_parameter_source
+        if any(source_of(one) is not ParameterSource.DEFAULT for one in ("log_format", "as_json")):
+            return False
+    return gets_stream(2 if detached else 1, os.environ)
 
 
 def _serve(sources: Sources, simulate: int | None, *, detached: bool) -> Serve:

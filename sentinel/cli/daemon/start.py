@@ -24,6 +24,7 @@ from sentinel.errors import (
     ExitCode,
     SentinelError,
 )
+from sentinel.host.daemon_lookup import locate
 from sentinel.host.paths import SIMULATED, Places, places
 from sentinel.host.simulation import default_folder
 from sentinel.supervisor.daemonize import NotStartedError, last_reason, start_detached
@@ -65,6 +66,8 @@ def command(
         proof = _prove(where, pid, wait)
         _print(where, pid, f"started: pid {pid}{proof.text}", proof, as_json=as_json, started=True)
         return int(ExitCode.OK)
+    if simulate is not None:
+        _check_number(where, pid, simulate)
     if flags:
         raise AlreadyRunningError(
             f"a daemon runs already: pid {pid or 'unknown'}, socket {where.socket}",
@@ -90,6 +93,26 @@ def _find(*, simulated: bool) -> tuple[Places, int | None]:
             return simulated_paths, pid
     real = places(os.environ, os.getuid())
     return real, _pid(real)
+
+
+def _check_number(where: Places, pid: int, simulate: int) -> None:
+    """Refuse to take a daemon with another number of simulated GPUs for the requested one.
+
+    Raises:
+        AlreadyRunningError: It has another number.
+        SentinelError: It does not answer.
+    """
+    record = locate(str(where.socket)).record
+    number = record.simulate if record is not None and record.alive else None
+    if number is None:
+        number = len(connect(where.socket).status().gpus)
+    if number != simulate:
+        raise AlreadyRunningError(
+            f"--simulate {simulate}: a daemon with {number} simulated GPUs runs already:"
+            f" pid {pid or 'unknown'}, socket {where.socket}",
+            f"End it with `sentinel shutdown --socket {where.socket}`, or use another folder:"
+            f" {SIMULATED}.",
+        )
 
 
 def _pid(where: Places) -> int | None:

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from sentinel.host.procfs import own_stat
-from sentinel.host.reservation_store import NAME, boot_id, load
+from sentinel.host.procfs import boot_id, own_stat
+from sentinel.host.reservation_store import NAME, load
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import Confirm, Reserve, Unreserve
 from sentinel.protocol.views import Reservation

@@ -340,6 +340,7 @@ def test_a_command_that_ends_while_the_run_starts_leaves_no_run(daemon: Daemon) 
     daemon.start(2)
     burnin = Burnin(daemon, long(PLAN))
     order = {"folder": str(burnin.folder), "text": burnin.plan.read_text(), "gpus": []}
+    order["socket"] = daemon.client.address.socket
     reader, writer = os.pipe()
     os.close(reader)  # as after Ctrl+C
     with subprocess.Popen(
@@ -349,7 +350,7 @@ def test_a_command_that_ends_while_the_run_starts_leaves_no_run(daemon: Daemon) 
         stderr=subprocess.DEVNULL,
     ) as recorder:
         os.close(writer)
-        recorder.communicate(json.dumps({**order, "simulated": True}).encode(), TIMEOUT_S)
+        recorder.communicate(json.dumps(order).encode(), TIMEOUT_S)
     assert recorder.returncode != ExitCode.OK
     log = (daemon.host.folder / "sentinel.log").read_text()
     assert "burnin.run_started" in log

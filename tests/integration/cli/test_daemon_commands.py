@@ -407,8 +407,8 @@ def test_logs_needs_no_daemon(
 ) -> None:
     monkeypatch.setenv("SENTINEL_SOCKET", str(tmp_path / "none"))
     monkeypatch.setenv("LOGS_DIRECTORY", str(tmp_path))
-    assert run_command_line(["logs"]) == 2
-    assert "sentinel.log cannot be read: No such file" in capsys.readouterr().err
+    assert run_command_line(["logs"]) == 3
+    assert "sentinel.log is missing" in capsys.readouterr().err
     (tmp_path / "sentinel.log").write_text("left behind\n")
     assert run_command_line(["logs"]) == 0
     assert capsys.readouterr().out == "left behind\n"

@@ -59,6 +59,7 @@ warm_up = 1
 
 #: Events that no scenario produces, each with the reason.
 UNREACHABLE = {
+    "sentinel.not_started": "`sentinel start` writes it, after a daemon that has ended",
     "gpu.held_elsewhere": "it needs a sentinel of another user, and comes with the start",
     "driver.unavailable": "the driver of simulated GPUs is a folder with the daemon's state",
     "burnin.measured": "the workload of the scenario measures nothing",

@@ -330,6 +330,8 @@ def test_an_unusable_workload_is_given_up_at_once_and_ends_no_daemon() -> None:
     failed, copy = progress_of(supervisor).work
     assert failed.given_up == "no fp64 here"
     assert copy.seconds >= 5
+    (fatal,) = world.events("stressor.fatal")
+    assert fatal.fields["until"] == "the next phase"
 
 
 def test_a_gpu_that_cannot_be_read_does_no_more_and_costs_no_other_gpu() -> None:
