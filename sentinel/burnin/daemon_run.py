@@ -36,6 +36,7 @@ from sentinel.client.types import EventInfo
 from sentinel.config.plan import parse_plan, plan_toml
 from sentinel.core.actions import Event
 from sentinel.diagnostics.counters import read_counters
+from sentinel.diagnostics.counters_process import read_counters_apart
 from sentinel.diagnostics.kernel_log import KernelLog
 from sentinel.errors import DriverUnavailableError, SentinelError
 from sentinel.host import simulation
@@ -113,7 +114,7 @@ def record_run(
             every = max(_TELEMETRY_S, interval(plan.seconds))
             sampler = Sampler(client, run.gpus, every, write)
             sampler.start()
-            at_end = CountersAtEnd(lambda uuid: read_counters(simulated, [uuid]))
+            at_end = CountersAtEnd(lambda uuid: read_counters_apart(simulated, uuid))
             try:
                 for event in until_end(client, stream, run.id):
                     if event.fields.get("gpu") in run.gpus:

@@ -229,7 +229,7 @@ def _start_recorder(order: Order) -> subprocess.Popen[bytes]:
     if order.thresholds is not None:
         given["thresholds"] = str(Path(order.thresholds).absolute())
     process = subprocess.Popen(
-        [sys.executable, "-m", "sentinel", "burnin", "record"],
+        [sys.executable, "-P", "-m", "sentinel", "burnin", "record"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,  # it survives this terminal
