@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import click
-
-from sentinel.config.model import SETTINGS
 
 #: By title: the fields of Config that the help shows, and those that only ``--help-all`` shows.
 GROUPS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -42,9 +41,16 @@ GROUPS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
 }
 
-_FIELDS = {setting.field for setting in SETTINGS}
 _OTHER = "Options"
 _ALL = "--help-all"
+
+
+@functools.cache
+def _fields() -> frozenset[str]:
+    """Return the names of all settings; commands such as `status` do without the import."""
+    from sentinel.config.model import SETTINGS
+
+    return frozenset(setting.field for setting in SETTINGS)
 
 
 def _show_all(context: click.Context, _: click.Parameter, given: bool) -> None:  # noqa: FBT001
@@ -75,9 +81,9 @@ class GroupedOptions(click.Command):
         """Write the options: those of the command itself, and those of settings by group."""
         everything = ctx.meta.get(_ALL, False)
         params = self.get_params(ctx)
-        own = [one for one in params if one.name not in _FIELDS]
+        own = [one for one in params if one.name not in _fields()]
         _write(formatter, _OTHER, ctx, own)
-        by_name = {one.name: one for one in params if one.name in _FIELDS}
+        by_name = {one.name: one for one in params if one.name in _fields()}
         for title, (common, rare) in GROUPS.items():
             names = (*common, *rare) if everything else common
             _write(formatter, title, ctx, (by_name[name] for name in names if name in by_name))

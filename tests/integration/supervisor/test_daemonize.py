@@ -226,10 +226,14 @@ def test_an_invalid_response_is_refused(tmp_path: Path, answer: bytes) -> None:
 
 
 def run(*arguments: str) -> Callable[[], str]:
-    """Return a function that runs ``sentinel start`` in this process and returns its output."""
+    """Return a function that runs ``sentinel start`` in this process and returns its output.
+
+    The fake daemon has no GPU to wait for.
+    """
 
     def call() -> str:
-        result = CliRunner().invoke(start.command, arguments, catch_exceptions=False)
+        given = [*arguments, "--wait=0"]
+        result = CliRunner().invoke(start.command, given, catch_exceptions=False)
         assert result.exit_code == 0
         return result.stdout
 
@@ -264,6 +268,7 @@ def test_the_command_starts_a_daemon_and_enables_it_the_next_time(
         "pid": pid,
         "socket": str(where.socket),
         "log": str(where.log),
+        "occupied": None,
     }
     argv = shut_down(where)["argv"][2:]
     assert argv[0] == f"--config={tmp_path}/file.toml"
