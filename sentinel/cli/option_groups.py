@@ -32,6 +32,13 @@ GROUPS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("socket_group", "tcp", "metrics"),
         ("access_users", "access_group", "access_tcp", "access_workloads"),
     ),
+    "Notifications": (
+        ("notify_webhook", "notify_command"),
+        (
+            *("notify_events", "notify_gpus", "notify_every"),
+            *("notify_token", "notify_secret"),
+        ),
+    ),
     "How the daemon runs": (
         ("stressor_user",),
         (
