@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import os
 import socket
 import struct
 import time
@@ -282,6 +283,12 @@ def _parse(text: bytes) -> Any:
 # --- errors ----------------------------------------------------------------------------------
 
 
+def _start_command() -> str:
+    """Return the command that starts the daemon that commands look for."""
+    simulated = os.environ.get("SENTINEL_SIM_DIR") and not os.environ.get("SENTINEL_SOCKET")
+    return "`sentinel start --simulate N`" if simulated else "`sentinel start`"
+
+
 @contextlib.contextmanager
 def _translated_errors(address: Address, timeout: float) -> Iterator[None]:
     """Translate errors of the connection into those of :mod:`sentinel.errors`."""
@@ -290,7 +297,8 @@ def _translated_errors(address: Address, timeout: float) -> Iterator[None]:
     except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError) as error:
         raise NotRunningError(
             f"no sentinel daemon runs at {address}",
-            "Start one with `sentinel start`, or name its socket: --socket PATH, SENTINEL_SOCKET.",
+            f"Start one with {_start_command()}, or name its socket: --socket PATH,"
+            " SENTINEL_SOCKET.",
         ) from error
     except PermissionError as error:
         raise AccessDeniedError(

@@ -36,6 +36,8 @@ def parse_share(text: str) -> float:
     share = parse_quantity(text, _SHARES)
     if share is None or not 0 < share <= 1:
         message = f"{text!r} is not a share; write one above 0 and up to 1, such as 0.88 or 88%"
+        if text.strip().isdecimal() and 1 < int(text) <= 100:  # noqa: PLR2004 - percent
+            message = f"{text!r} is not a share; write {text.strip()}%"
         raise ValueError(message)
     return share
 

@@ -5,6 +5,7 @@ A workload is an entry point of the group ``sentinel.workloads``, or ``module:at
 
 from __future__ import annotations
 
+import difflib
 import re
 from importlib.metadata import EntryPoint, entry_points
 
@@ -91,4 +92,7 @@ def find_workload(name: str) -> EntryPoint:
         text = f"workload {name!r} is registered by {origins}"
         raise ConfigError(text, "Select one as module:attribute.")
     known = ", ".join(known_workloads()) or "none (is the package installed with pip?)"
-    raise ConfigError(f"there is no workload {name!r}; known are {known}, or module:attribute")
+    near = difflib.get_close_matches(name, known_workloads(), n=1)
+    remedy = f"Did you mean {near[0]}?" if near else ""
+    what = f"there is no workload {name!r}; known are {known}, or module:attribute"
+    raise ConfigError(what, remedy)

@@ -70,7 +70,10 @@ def bind_options(workload: Workload, options: Mapping[str, str]) -> dict[str, ob
             what = f"{name}: option {key}={text!r} is not {_kind(annotation)}; {allowed}"
             raise ConfigError(what) from None
         for check in _checks(annotation):
-            check(bound[key])
+            try:
+                check(bound[key])
+            except ConfigError as error:
+                raise ConfigError(f"{name}: {error.what}", error.remedy) from None
     return bound
 
 

@@ -63,7 +63,7 @@ class CommandHook:
             raise DeliveryError(f"{path} cannot be run: {reason}") from error
         try:
             async with asyncio.timeout(TIMEOUT_S):
-                await process.communicate(body)
+                await process.communicate(body + b"\n")  # a program may append it to a file
         except TimeoutError:
             raise DeliveryError(f"{path} did not end within {TIMEOUT_S:g} s") from None
         finally:

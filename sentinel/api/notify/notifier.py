@@ -197,6 +197,8 @@ class Notifier:
         names = self._spec.events
         if names and not any(fnmatch.fnmatchcase(event.name, name) for name in names):
             return False
+        if event.name == "gpu.idle" and event.fields.get("left_alone_s") == 0.0:
+            return False  # at the start of a daemon: no job has ended
         gpu = event.fields.get("gpu")
         return gpu is None or not self._spec.gpus or gpu in self._selected_gpus(str(gpu))
 

@@ -115,6 +115,9 @@ def command(
     registered_checks(IDS)  # a conflict is to be known before the run
     thresholds = load_thresholds(limits, LIMITS, IDS)
     simulated = simulation.default_folder() if simulate is not None else None
+    daemon = _daemon(simulated)
+    if daemon is not None and daemon.status().daemon.simulated:
+        simulated = simulation.default_folder()  # where its state is
     state = places(os.environ, os.getuid(), simulated).state
     if resume is not None:
         folder = RunFolder(path=find_run(state, str(resume)))
@@ -124,7 +127,6 @@ def command(
     slowed = [name for name in ("util", "power", "duty") if getattr(config, name) is not None]
     if slowed:
         raise click.UsageError(f"{slowed[0]} is set: a burn-in runs at full speed")
-    daemon = _daemon(simulated)
     _check_workloads(plan, file, config, sources, by_daemon=daemon is not None)
     if daemon is not None:
         _check_for_daemon(daemon, sources, simulate)

@@ -102,7 +102,10 @@ def print_report(report: Mapping[str, Any], folder: RunFolder, *, as_json: bool)
     text = paint_verdicts("\n".join(report_lines(report)))
     print(f"\n{text}\n\nreports: {folder.path}")
     if can_go_on(report):
-        click.echo(f"go on with: sentinel burnin --resume {folder.path}")
+        simulate = ""
+        if report["run"]["simulated"]:
+            simulate = f" --simulate {1 + max(gpu['index'] for gpu in report['gpus'])}"
+        click.echo(f"go on with: sentinel burnin --resume {folder.path}{simulate}")
     sys.stdout.flush()
 
 

@@ -43,7 +43,8 @@ def address(status: Status) -> str:
     if not daemon.tcp:
         raise ConfigError(
             "the page requires a TCP address, and this daemon listens only at its socket",
-            "Run: sentinel shutdown; sentinel start --tcp 127.0.0.1:8765. Or set api.tcp.",
+            "End it with `sentinel shutdown`, and start it again as before with --tcp"
+            " 127.0.0.1:8765 added. Or set api.tcp.",
         )
     host, _, port = daemon.tcp.rpartition(":")
     host = host.strip("[]")

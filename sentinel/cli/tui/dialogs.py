@@ -13,7 +13,7 @@ from textual.widgets import Input, Label, Static
 
 #: The keys and what they do.
 KEYS = (
-    ("arrows, PgUp, PgDn", "select a GPU"),
+    ("arrows, PgUp/Dn", "select a GPU"),
     ("p", "pause it; asks for how long"),
     ("r", "resume it"),
     ("v", "reserve it; asks for how long"),
