@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, time
 
+from sentinel.config.driver_spec import parse_driver
 from sentinel.config.ignore_rules import IgnoreRule, parse_ignore_rules
 from sentinel.config.parsers import (
     one_of,
@@ -40,6 +41,7 @@ _GRANTED = one_of("read", "operate", "administer")
 _ADDRESS = Form(parse=parse_address, metavar="[HOST:]PORT")
 _CELSIUS = Form(parse=parse_celsius, metavar="CELSIUS")
 _COUNT = Form(parse=parse_count, metavar="N")
+_DRIVER = Form(parse=parse_driver, metavar="NAME[:key=value,...]", trusted=True)
 _DURATION = Form(parse=parse_duration, metavar="TIME")
 _DUTY = Form(parse=parse_duty, metavar="ON/OFF")
 _FILE = Form(parse=parse_file, metavar="PATH|off", trusted=True)
@@ -302,6 +304,11 @@ class Config:
 
     poll: float = start_setting(
         "Read every GPU fully this often.", _DURATION.within("100ms", "2s"), "1s"
+    )
+    driver: str = start_setting(
+        "Read the GPUs through this driver: NVIDIA's, or one that an installed package registers.",
+        _DRIVER,
+        "nvml",
     )
     stressor_user: str | None = start_setting(
         "Run stressors as this user, without privileges; needs root.",

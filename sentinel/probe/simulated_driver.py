@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 from sentinel.host.simulation import Registry
 from sentinel.probe.driver import DriverGoneError, GpuLostError, ReadError, Xid
@@ -208,6 +209,11 @@ class SimulatedDriver:
                 threading.Event().wait()
             case "crash":
                 os.abort()
+
+
+def in_folder(folder: str) -> SimulatedDriver:
+    """Create the driver of the simulated GPUs in a folder; the entry point ``simulated``."""
+    return SimulatedDriver(Registry(Path(folder)))
 
 
 class SimulatedXids:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import typing
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from sentinel.protocol.gpu import Gpu, Reading
 
@@ -102,6 +103,30 @@ class Activate:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DriverSpec:
+    """The driver that a probe loads."""
+
+    name: str
+    #: The ``module:attribute`` of what creates it.
+    place: str
+    #: The package that registers it and what in it, for people; None if it is built in.
+    origin: str | None = None
+    #: The arguments of what creates it.
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+#: NVIDIA's driver, the default.
+NVML = DriverSpec(name="nvml", place="sentinel.probe.nvml.driver:NvmlDriver")
+#: Simulated GPUs; the option ``folder`` has them.
+SIMULATED = DriverSpec(name="simulated", place="sentinel.probe.simulated_driver:in_folder")
+
+
+def simulated(folder: str) -> DriverSpec:
+    """Specify the driver of the simulated GPUs in a folder."""
+    return replace(SIMULATED, options={"folder": folder})
+
+
+@dataclass(frozen=True, kw_only=True)
 class ProbeSpec:
     """The specification of a probe process."""
 
@@ -117,5 +142,4 @@ class ProbeSpec:
     known: tuple[str, ...] = ()
     #: Whether to open the driver only, and to wait until the present probe is gone.
     spare: bool = False
-    #: The folder of the simulated GPUs, or None.
-    simulation: str | None = None
+    driver: DriverSpec = NVML

@@ -371,6 +371,8 @@ class StressorSpec:
     goldens: str | None = None
     #: The folder of the simulated GPUs, or None.
     simulation: str | None = None
+    #: Whether the child can read the memory of its GPU itself: by NVML, or of a simulated one.
+    self_watch: bool = True
     #: The user to become, or None to stay the supervisor's.
     account: Account | None = None
     #: Its place in a group, or None if it works alone.

@@ -111,7 +111,7 @@ def _run_stages(
     try:
         stamps = Stamps(set_up(), 1)
         lease_keeper.start()
-        if not spec.clearing:
+        if spec.self_watch and not spec.clearing:
             self_watch.start(spec, lease_keeper, stamps)
         version = load_torch()
         if spec.account is not None and spec.simulation is None:

@@ -127,7 +127,7 @@ def run_parts(
     ):
         allow_open_files(len(selected.gpus))
         if not options.config.dry_run:
-            check_torch(selected.driver if options.simulate is None else None)
+            check_torch(selected.driver if selected.is_nvml else None)
         locks = _lock(selected)
         # A dry run starts nothing, so it locks nothing.
         found = selected if selected.config.dry_run else replace(selected, gpus=locks.gpus)
@@ -352,6 +352,7 @@ def _spec_for(
             check_contention=found.hidden is not None,
             goldens=str(goldens) if goldens else None,
             simulation=str(found.folder) if found.folder else None,
+            self_watch=found.is_nvml or found.folder is not None,
             account=account,
             rendezvous=str(folder) if folder else None,
         )
