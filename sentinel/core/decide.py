@@ -33,7 +33,7 @@ from sentinel.core.actions import (
     StartStandby,
 )
 from sentinel.core.events import gpu_event
-from sentinel.core.gpu import health, leaks, lifecycle, pace_controller, xids
+from sentinel.core.gpu import health, leaks, lifecycle, pace_controller, slow_start, xids
 from sentinel.core.gpu.newcomer import memory_limit
 from sentinel.core.gpu.step import reattribute, step_gpu
 from sentinel.core.gpu.teardown import Step
@@ -194,6 +194,7 @@ def conclude(before: State, reaction: Reaction, seen: Observation, config: Confi
     start = starts.start_one if config is judged_by else _start_nothing
     for part in (
         _report_xids,
+        _report_slow_starts,
         _step_api,
         partial(_reattribute, reaction.state),
         _limit_memory,
@@ -285,6 +286,11 @@ def _step_api(state: State, seen: Observation, _: Config) -> NodeStep:
 def _report_xids(state: State, seen: Observation, _: Config) -> NodeStep:
     """Report the XIDs of every GPU."""
     return _step_each(state, lambda gpu_state: xids.fold(gpu_state, seen))
+
+
+def _report_slow_starts(state: State, seen: Observation, config: Config) -> NodeStep:
+    """Report every stressor that takes long to become ready."""
+    return _step_each(state, lambda one: slow_start.step(one, seen.now, config.of(one.gpu.uuid)))
 
 
 def _step_paces(state: State, seen: Observation, config: Config) -> NodeStep:

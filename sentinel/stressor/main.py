@@ -24,6 +24,7 @@ from sentinel.protocol.stressor import (
     Failed,
     FailureKind,
     MemoryContention,
+    Preparing,
     StressorSpec,
 )
 from sentinel.stressor import self_watch
@@ -125,6 +126,7 @@ def _run_stages(
             return None
         ctx = _attach(spec, lease_keeper)
         stage = f"workload {spec.workload}"
+        lease_keeper.send(Preparing())
         start(workload, ctx, options)
         ctx.finish()
     except BaseException as error:  # noqa: BLE001 - a workload may raise anything, even SystemExit

@@ -9,7 +9,7 @@ from sentinel.config.model import Config
 from sentinel.core.gpu.allocations import outstanding
 from sentinel.core.gpu.memory_accounting import SLACK_BYTES, idle_memory
 from sentinel.core.gpu.newcomer import OWN_LOAD_S
-from sentinel.core.gpu_state import Busy, GpuState, Idle, Occupancy, Unknown
+from sentinel.core.gpu_state import NOT_READ, Busy, GpuState, Idle, Occupancy, Unknown
 from sentinel.core.stressor_state import Starting, Stopped, Stopping
 from sentinel.protocol.gpu import Reading
 
@@ -46,7 +46,7 @@ def occupancy(
     """
     unknown = _why_unknown(reading, now, config)
     if unknown is not None or reading is None:
-        return Unknown(reason=unknown or "not read yet")
+        return Unknown(reason=unknown or NOT_READ)
     if reading.exclusive:
         return Busy(
             rule="exclusive",
@@ -127,7 +127,7 @@ def _utilization(gpu_state: GpuState, reading: Reading, config: Config) -> Busy 
 def _why_unknown(reading: Reading | None, now: float, config: Config) -> str | None:
     """Explain why a reading is unusable, or return None if it is usable."""
     if reading is None:
-        return "not read yet"
+        return NOT_READ
     if reading.fault is not None:
         return reading.fault
     if reading.memory is None or reading.processes is None:
