@@ -178,6 +178,7 @@ def _attach(spec: StressorSpec, lease_keeper: LeaseKeeper) -> WorkloadContext:
     if monitor is not None:
         monitor.wait_until_quiet()
     filling = fill(device, spec.memory, spec.chunk, spec.reserve, monitor)
+    device.follow(filling.chunks)
     goldens = Goldens(Path(spec.goldens)) if spec.goldens is not None else None
     return WorkloadContext(
         device=device,
