@@ -60,6 +60,10 @@ _UNTIL = Form(parse=parse_until, metavar="TIME")
 _WORKLOAD = Form(parse=str, metavar="NAME[:key=value,...]", trusted=True)
 
 
+#: The longest time between full reads of a GPU that is held or may be occupied next, in seconds.
+QUICK_POLL_S = 2.0
+
+
 @dataclass(frozen=True, kw_only=True)
 class Config:
     """Every setting, in seconds, bytes and watts."""
@@ -303,7 +307,9 @@ class Config:
     # --- how the daemon runs, and who may connect --------------------------------------------
 
     poll: float = start_setting(
-        "Read every GPU fully this often.", _DURATION.within("100ms", "2s"), "1s"
+        "Read every GPU fully this often; above 2s only those that are in use or paused.",
+        _DURATION.within("100ms", "10m"),
+        "1s",
     )
     driver: str = start_setting(
         "Read the GPUs through this driver: NVIDIA's, or one that an installed package registers.",
@@ -400,6 +406,11 @@ class Config:
     fail_fast: bool = False
     #: The configuration of single GPUs, by UUID; read it through :meth:`of`.
     each: Mapping[str, Config] = field(default_factory=dict)
+
+    @property
+    def quick_poll(self) -> float:
+        """How often a GPU is read that is held, or that may be occupied next, in seconds."""
+        return min(self.poll, QUICK_POLL_S)
 
     def of(self, uuid: str) -> Config:
         """Return the configuration of one GPU."""

@@ -35,6 +35,7 @@ from sentinel.core.actions import (
 from sentinel.core.events import gpu_event
 from sentinel.core.gpu import health, leaks, lifecycle, pace_controller, slow_start, xids
 from sentinel.core.gpu.newcomer import memory_limit
+from sentinel.core.gpu.occupancy import stale_after
 from sentinel.core.gpu.step import reattribute, step_gpu
 from sentinel.core.gpu.teardown import Step
 from sentinel.core.gpu_state import GpuState, Unknown
@@ -395,7 +396,7 @@ def _wake_at(state: State, seen: Observation, config: Config) -> float:
         )
         times += [due for due in dues if due is not None]
         if reading is not None and not isinstance(gpu_state.occupancy, Unknown):
-            times.append(min(reading.at, reading.processes_at) + config.stale_after)
+            times.append(min(reading.at, reading.processes_at) + stale_after(gpu_state, config))
     if not config.dry_run and next(starts.startable(state, seen, config), None) is not None:
         return seen.now
     return min(time for time in times if time > seen.now)

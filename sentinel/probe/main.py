@@ -189,6 +189,7 @@ def _follow_watches(
                 held=reader.uuid in watch.held,
                 at_once=reader.uuid in watch.at_once,
                 shared=reader.uuid in watch.shared,
+                slow=reader.uuid in watch.slow,
                 load=reader.uuid in watch.load,
                 telemetry=watch.telemetry,
             )

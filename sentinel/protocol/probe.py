@@ -88,6 +88,8 @@ class Watch:
     #: Those of the held GPUs whose stressor reads their memory, too: each reads it every second
     #: watch interval, in alternation.
     shared: tuple[str, ...] = ()
+    #: Those of them that are read at the slow poll: nothing is decided by them soon.
+    slow: tuple[str, ...] = ()
     #: Those of them to read the utilization of.
     load: tuple[str, ...] = ()
     #: Whether to read telemetry.
@@ -130,8 +132,11 @@ def simulated(folder: str) -> DriverSpec:
 class ProbeSpec:
     """The specification of a probe process."""
 
+    #: Seconds between two full reads of a GPU.
     poll: float
     watch_interval: float
+    #: The same of a GPU that is not among the slow ones; ``poll`` if None.
+    quick_poll: float | None = None
     #: Whether to read the utilization of GPUs without a stressor.
     utilization: bool = False
     #: Whether to read the processes that compute besides those that are listed.

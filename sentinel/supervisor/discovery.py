@@ -154,6 +154,7 @@ def find_gpus(options: Options, signals: Signals) -> Iterator[Found]:
         hidden = why_processes_are_hidden(host=host)
     spec = ProbeSpec(
         poll=options.config.poll,
+        quick_poll=options.config.quick_poll,
         watch_interval=options.config.watch_interval,
         utilization=options.config.idle_utilization is not None
         or any("idle.utilization" in override.given for override in options.overrides),

@@ -139,6 +139,17 @@ def refuses(**options: str) -> NoReturn:
 NOT_CALLABLE = 5
 
 
-def over_simulated(folder: str) -> SimulatedDriver:
-    """Read simulated GPUs as the driver of a package."""
-    return SimulatedDriver(Registry(Path(folder)))
+class Counting(SimulatedDriver):
+    """Reads simulated GPUs, and appends a line with each call and its GPU to a file."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(Registry(Path(folder)))
+        self._calls = (Path(folder) / "calls").open("a", buffering=1)
+
+    def memory(self, uuid: str) -> Memory:
+        self._calls.write(f"memory {uuid}\n")
+        return super().memory(uuid)
+
+    def processes(self, uuid: str) -> tuple[GpuProcess, ...]:
+        self._calls.write(f"processes {uuid}\n")
+        return super().processes(uuid)

@@ -20,7 +20,7 @@ from tests.harness.timing import TIMEOUT_S
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 DRIVERS = {
-    "own": "own_drivers:over_simulated",
+    "own": "own_drivers:Counting",
     "good": "own_drivers:Good",
     "bad": "own_drivers:refuses",
 }
@@ -82,6 +82,35 @@ def test_a_fault_of_such_a_driver_ends_the_stressor(tmp_path: Path, package: str
         host.registry.inject(host.uuid(), "error")
         sentinel.wait_for("gpu.unknown")
         eventually(host.empty)
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("fake_torch")
+def test_at_a_slow_poll_a_gpu_in_use_is_read_rarely(tmp_path: Path, package: str) -> None:
+    """A held GPU is read as often as a hand-over needs, and readings of the other do not expire."""
+    host = OwnDriverHost(tmp_path / "gpus")
+    flags = ("--rearm", "300ms", "--poll", "10m", "--workload", "hold", "--unwatched-after", "5s")
+    host.registry.create(host.folder, 2)
+    calls = host.folder / "calls"
+
+    def count(call: str, gpu: int) -> int:
+        return calls.read_text().splitlines().count(f"{call} {host.uuid(gpu)}")
+
+    with (
+        host.job(0, share=0.5, stay=600.0) as job,
+        host.sentinel(2, *flags, environment={"PYTHONPATH": package}) as sentinel,
+    ):
+        assert job.got_memory()
+        sentinel.wait_for("stressor.ready", gpu=1)
+        before = count("processes", 0)
+        # Every 25 ms: these take 7.5 s, longer than a reading of a held GPU counts.
+        eventually(lambda: count("memory", 1) > 300)
+        assert count("processes", 0) <= before + 1
+        with host.job(1) as newcomer:
+            assert newcomer.got_memory()
+            newcomer.wait_for_exit()
+        sentinel.wait_for("gpu.handed_over", gpu=1)
+        assert not {"gpu.unknown", "probe.hung", "gpu.unwatched"} & set(sentinel.names())
 
 
 @pytest.mark.long
