@@ -23,8 +23,8 @@ from sentinel.protocol.views import Allocation, GpuView
 MB = 2**20
 #: The range of a stable trend, from that document.
 _STABLE_RANGE_C = 5.0
-#: The health of throttled GPUs.
-_THROTTLED = {"throttled", "critical"}
+#: The share of full speed that a throttled GPU permits at most.
+_THROTTLED = 0.5
 
 State = Literal["optimal", "normal", "throttled", "critical", "unavailable"]
 
@@ -243,8 +243,11 @@ def status(view: GpuView, settings: Config, allocations: Iterable[Allocation]) -
 
 
 def throttling(view: GpuView) -> Throttling:
-    """Describe the required slowdown of work on a GPU."""
-    throttled = _state(view.health) in _THROTTLED
+    """Describe the required slowdown of work on a GPU.
+
+    Its own full memory or failing hardware does not slow a job down, only heat does.
+    """
+    throttled = view.health is not None and view.multiplier <= _THROTTLED
     return Throttling(
         is_throttled=throttled, should_throttle=throttled, speed_multiplier=view.multiplier
     )
