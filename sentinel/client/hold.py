@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import shutil
+import stat
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -36,6 +39,11 @@ GRACE_S = 15.0
 
 #: The command of a sentinel.
 SENTINEL = (sys.executable, "-m", "sentinel")
+
+#: The folder of a private sentinel in the folder for temporary files, and the file in it that is
+#: locked while it is in use.
+_PREFIX = "sentinel-hold-"
+_LOCK = "lock"
 
 #: The interval of polls until the GPUs are occupied.
 _POLL_S = 0.1
@@ -239,8 +247,10 @@ def _start(flags: Sequence[str], resources: contextlib.ExitStack) -> _Running:
         "off",
     ]
     command = [*SENTINEL, "run", *isolation, *map(str, flags)]
-    name = resources.enter_context(tempfile.TemporaryDirectory(prefix="sentinel-hold-"))
+    _remove_abandoned(Path(tempfile.gettempdir()))
+    name = resources.enter_context(tempfile.TemporaryDirectory(prefix=_PREFIX))
     folder = Path(name)
+    lock = resources.enter_context(_locked(folder))
     environment = {
         **os.environ,
         "SENTINEL_SOCKET": str(folder / "sentinel.sock"),
@@ -249,9 +259,37 @@ def _start(flags: Sequence[str], resources: contextlib.ExitStack) -> _Running:
         "LOGS_DIRECTORY": name,
     }
     errors = folder / "stderr"
-    child = _Child(command, environment, errors)
+    child = _Child(command, environment, errors, lock)
     resources.callback(child.end)
     return _Running(child.process, connect(folder / "sentinel.sock"), errors)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[int]:
+    """Lock a new folder for this process and its child; yield the descriptor for the child."""
+    draft = folder / "draft"
+    descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        draft.rename(folder / _LOCK)  # it has this name only while it is locked
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _remove_abandoned(parent: Path) -> None:
+    """Remove the folders of this user's holds that a SIGKILL ended, and no living one."""
+    for folder in parent.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            facts = folder.lstat()
+            if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid():
+                continue
+            descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(descriptor)
 
 
 class _Child:
@@ -263,8 +301,11 @@ class _Child:
 
     process: subprocess.Popen[bytes]
 
-    def __init__(self, command: Sequence[str], environment: dict[str, str], errors: Path) -> None:
+    def __init__(
+        self, command: Sequence[str], environment: dict[str, str], errors: Path, lock: int
+    ) -> None:
         self._command = command
+        self._lock = lock
         self._environment = environment
         self._errors = errors
         self._started = threading.Event()
@@ -301,6 +342,7 @@ class _Child:
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=errors,
+                    pass_fds=(self._lock,),  # the folder is in use until the child has ended, too
                     start_new_session=True,  # Ctrl+C is for the script to handle
                 )
         except (OSError, ValueError) as error:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, time
 
 from sentinel.config.access_settings import AccessSettings
+from sentinel.config.driver_spec import parse_driver
 from sentinel.config.ignore_rules import IgnoreRule, parse_ignore_rules
 from sentinel.config.notify_settings import NotifySettings
 from sentinel.config.parsers import (
@@ -38,6 +39,7 @@ _USER = Form(parse=str, metavar="USER")
 _ADDRESS = Form(parse=parse_address, metavar="[HOST:]PORT")
 _CELSIUS = Form(parse=parse_celsius, metavar="CELSIUS")
 _COUNT = Form(parse=parse_count, metavar="N")
+_DRIVER = Form(parse=parse_driver, metavar="NAME[:key=value,...]", trusted=True)
 _DURATION = Form(parse=parse_duration, metavar="TIME")
 _DUTY = Form(parse=parse_duty, metavar="ON/OFF")
 _FILE = Form(parse=parse_file, metavar="PATH|off", trusted=True)
@@ -53,6 +55,10 @@ _SIZE = Form(parse=parse_size, metavar="SIZE")
 _TEMPERATURE = _CELSIUS.within("1", "120")
 _UNTIL = Form(parse=parse_until, metavar="TIME")
 _WORKLOAD = Form(parse=str, metavar="NAME[:key=value,...]", trusted=True)
+
+
+#: The longest time between full reads of a GPU that is held or may be occupied next, in seconds.
+QUICK_POLL_S = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -295,7 +301,14 @@ class Config(NotifySettings, AccessSettings):
     # --- how the daemon runs, and who may connect --------------------------------------------
 
     poll: float = start_setting(
-        "Read every GPU fully this often.", _DURATION.within("100ms", "2s"), "1s"
+        "Read every GPU fully this often; above 2s only those that are in use or paused.",
+        _DURATION.within("100ms", "10m"),
+        "1s",
+    )
+    driver: str = start_setting(
+        "Read the GPUs through this driver: NVIDIA's, or one that an installed package registers.",
+        _DRIVER,
+        "nvml",
     )
     stressor_user: str | None = start_setting(
         "Run stressors as this user, without privileges; needs root.",
@@ -372,6 +385,11 @@ class Config(NotifySettings, AccessSettings):
     fail_fast: bool = False
     #: The configuration of single GPUs, by UUID; read it through :meth:`of`.
     each: Mapping[str, Config] = field(default_factory=dict)
+
+    @property
+    def quick_poll(self) -> float:
+        """How often a GPU is read that is held, or that may be occupied next, in seconds."""
+        return min(self.poll, QUICK_POLL_S)
 
     def of(self, uuid: str) -> Config:
         """Return the configuration of one GPU."""

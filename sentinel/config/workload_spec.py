@@ -38,15 +38,29 @@ def parse_workload(text: str) -> tuple[str, dict[str, str]]:
             good = None
     if not good or text.strip().endswith(":"):
         raise ConfigError(f"{text!r} does not name a workload; write {_FORM}")
+    return name, parse_options(rest, text, _FORM)
+
+
+def parse_options(rest: str, text: str, form: str) -> dict[str, str]:
+    """Split ``key=value,...`` into the options; no text has none.
+
+    Args:
+        rest: The options.
+        text: The whole specification, for errors.
+        form: How to write it, for errors.
+
+    Raises:
+        ConfigError: The text is malformed or repeats an option.
+    """
     options: dict[str, str] = {}
     for item in rest.split(",") if rest else ():
         key, equals, value = (part.strip() for part in item.partition("="))
         if not equals or not _KEY.fullmatch(key):
-            raise ConfigError(f"{item!r} in {text!r} is not key=value; write {_FORM}")
+            raise ConfigError(f"{item!r} in {text!r} is not key=value; write {form}")
         if key in options:
             raise ConfigError(f"{text!r} gives the option {key!r} twice; give it once")
         options[key] = value
-    return name, options
+    return options
 
 
 def registered() -> tuple[EntryPoint, ...]:
@@ -58,7 +72,7 @@ def known_workloads() -> dict[str, str]:
     """Return the origin of each registered workload, by name."""
     found: dict[str, list[str]] = {}
     for entry in registered():
-        found.setdefault(entry.name, []).append(_origin(entry))
+        found.setdefault(entry.name, []).append(origin_of(entry))
     return {name: " and ".join(origins) for name, origins in sorted(found.items())}
 
 
@@ -73,7 +87,8 @@ def check_workload(text: str) -> None:
         find_workload(name)
 
 
-def _origin(entry: EntryPoint) -> str:
+def origin_of(entry: EntryPoint) -> str:
+    """Name the package of an entry point, its version and the object."""
     package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "no package"
     return f"{package} ({entry.value})"
 
@@ -88,7 +103,7 @@ def find_workload(name: str) -> EntryPoint:
     if len(found) == 1:
         return found[0]
     if found:
-        origins = " and ".join(_origin(entry) for entry in found)
+        origins = " and ".join(origin_of(entry) for entry in found)
         text = f"workload {name!r} is registered by {origins}"
         raise ConfigError(text, "Select one as module:attribute.")
     known = ", ".join(known_workloads()) or "none (is the package installed with pip?)"

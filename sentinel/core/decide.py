@@ -33,8 +33,9 @@ from sentinel.core.actions import (
     StartStandby,
 )
 from sentinel.core.events import gpu_event
-from sentinel.core.gpu import health, leaks, lifecycle, pace_controller, xids
+from sentinel.core.gpu import health, leaks, lifecycle, pace_controller, slow_start, xids
 from sentinel.core.gpu.newcomer import memory_limit
+from sentinel.core.gpu.occupancy import stale_after
 from sentinel.core.gpu.step import reattribute, step_gpu
 from sentinel.core.gpu.teardown import Step
 from sentinel.core.gpu_state import GpuState, Unknown
@@ -195,6 +196,7 @@ def conclude(before: State, reaction: Reaction, seen: Observation, config: Confi
     start = starts.start_one if config is judged_by else _start_nothing
     for part in (
         _report_xids,
+        _report_slow_starts,
         _step_api,
         reservation_queue.serve,
         partial(_reattribute, reaction.state),
@@ -287,6 +289,11 @@ def _step_api(state: State, seen: Observation, _: Config) -> NodeStep:
 def _report_xids(state: State, seen: Observation, _: Config) -> NodeStep:
     """Report the XIDs of every GPU."""
     return _step_each(state, lambda gpu_state: xids.fold(gpu_state, seen))
+
+
+def _report_slow_starts(state: State, seen: Observation, config: Config) -> NodeStep:
+    """Report every stressor that takes long to become ready."""
+    return _step_each(state, lambda one: slow_start.step(one, seen.now, config.of(one.gpu.uuid)))
 
 
 def _step_paces(state: State, seen: Observation, config: Config) -> NodeStep:
@@ -391,7 +398,7 @@ def _wake_at(state: State, seen: Observation, config: Config) -> float:
         )
         times += [due for due in dues if due is not None]
         if reading is not None and not isinstance(gpu_state.occupancy, Unknown):
-            times.append(min(reading.at, reading.processes_at) + config.stale_after)
+            times.append(min(reading.at, reading.processes_at) + stale_after(gpu_state, config))
     if not config.dry_run and next(starts.startable(state, seen, config), None) is not None:
         return seen.now
     return min(time for time in times if time > seen.now)

@@ -14,6 +14,9 @@ from sentinel.protocol.stressor import Finding, MemoryTarget
 from sentinel.protocol.telemetry import Telemetry
 from sentinel.protocol.views import Allocation, GpuHealth, VerifiedWork
 
+#: The reason why a GPU is unknown at first.
+NOT_READ = "not read yet"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Unknown:
@@ -150,7 +153,7 @@ class GpuState:
     """Everything known of one GPU, as separate facts."""
 
     gpu: Gpu
-    occupancy: Occupancy = field(default_factory=lambda: Unknown(reason="not read yet"))
+    occupancy: Occupancy = field(default_factory=lambda: Unknown(reason=NOT_READ))
     #: Of the latest reading.
     attribution: Attribution = field(default_factory=Attribution)
     stressor: Stressor = field(default_factory=Stopped)

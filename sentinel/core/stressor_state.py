@@ -68,6 +68,10 @@ class Starting:
     child: OwnChild | None = None
     #: When the child began to create its CUDA context.
     attaching: float | None = None
+    #: It has taken its memory, and the workload prepares.
+    preparing: bool = False
+    #: An event reported that it takes long.
+    slow: bool = False
     #: What the child saw of another process that took memory while it filled its own.
     contention: MemoryContention | None = None
     #: The child only opens and closes a context, and never becomes Ready.

@@ -60,7 +60,9 @@ def survey(options: Options) -> tuple[Survey, ...]:
             return None if missing else True
 
         found.probe.watch(Watch(gpus=tuple(missing), held=()))
-        follow_probe(found.probe, signals, enough, options.config.poll + options.config.stale_after)
+        follow_probe(
+            found.probe, signals, enough, options.config.quick_poll + options.config.stale_after
+        )
         found.probe.close()
     return tuple(_verdicts(found, readings))
 
@@ -73,7 +75,7 @@ def _verdicts(found: Found, readings: Mapping[str, Reading]) -> Iterator[Survey]
     state = decide.decide(state, Observation(now=now, readings=readings), config).state
     # Idle must be seen twice before a start; the second look would be the next poll.
     later = {
-        uuid: replace(seen, at=now + config.poll, processes_at=now + config.poll)
+        uuid: replace(seen, at=now + config.quick_poll, processes_at=now + config.quick_poll)
         for uuid, seen in readings.items()
     }
     local = HostClock().local()

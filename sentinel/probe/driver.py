@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Protocol
@@ -12,6 +13,9 @@ from sentinel.protocol.telemetry import Telemetry
 #: Which list determines the kind of a process that is in several. Some drivers put MPS clients in
 #: the compute list, too, and only the MPS list gives their kind; compute outranks graphics.
 _RANKS = {ProcessKind.MPS: 0, ProcessKind.COMPUTE: 1, ProcessKind.GRAPHICS: 2}
+
+#: The maximum length of an error of foreign code.
+_MAX_TEXT_LENGTH = 300
 
 
 class DriverError(Exception):
@@ -141,6 +145,94 @@ class Driver(Protocol):
 
     def xids(self) -> XidSource:
         """Create a source of XIDs without any GPU."""
+
+
+class NoXids:
+    """A source for a driver that reports no XIDs."""
+
+    def add(self, uuid: str) -> bool:
+        """Return False: no GPU reports any."""
+        del uuid
+        return False
+
+    def wait(self, timeout_s: float) -> Xid | None:
+        """Wait in vain."""
+        time.sleep(timeout_s)
+        return None
+
+    def close(self) -> None:
+        """Do nothing: it holds nothing."""
+
+
+class BasicDriver:
+    """The calls of a driver that a device may lack, as one that lacks them; for a base class.
+
+    A driver that inherits from it has to add ``open``, ``version``, ``gpus``, ``memory`` and
+    ``processes``.
+    """
+
+    def exclusive(self, uuid: str) -> bool:
+        """Return False: the device knows no modes."""
+        del uuid
+        return False
+
+    def mig(self, uuid: str) -> bool:
+        """Return False: the device cannot be divided."""
+        del uuid
+        return False
+
+    def display(self, uuid: str) -> bool:
+        """Return False: a graphics process is in the list like any other."""
+        del uuid
+        return False
+
+    def utilization(self, uuid: str) -> float | None:
+        """Return None: not supported."""
+        del uuid
+        return None
+
+    def temperature(self, uuid: str) -> int | None:
+        """Return None: not supported."""
+        del uuid
+        return None
+
+    def power(self, uuid: str) -> float | None:
+        """Return None: not supported."""
+        del uuid
+        return None
+
+    def sm_clock(self, uuid: str) -> int | None:
+        """Return None: not supported."""
+        del uuid
+        return None
+
+    def telemetry(self, uuid: str) -> Telemetry:
+        """Return telemetry without a value."""
+        del uuid
+        return Telemetry(at=time.monotonic())
+
+    def computing(self, uuid: str) -> tuple[int, ...] | None:
+        """Return None: not supported."""
+        del uuid
+        return None
+
+    def node(self, uuid: str) -> str | None:
+        """Return None: the device node is unknown, so no program is noticed as it opens it."""
+        del uuid
+        return None
+
+    def xids(self) -> XidSource:
+        """Return a source without XIDs."""
+        return NoXids()
+
+
+def one_line(error: BaseException) -> str:
+    """Describe an error of foreign code in one line of limited length."""
+    try:
+        text = " ".join(str(error).split())[:_MAX_TEXT_LENGTH]
+    except Exception:  # noqa: BLE001 - an exception whose __str__ raises
+        text = ""
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def merge_lists(lists: dict[ProcessKind, list[tuple[int, int | None]]]) -> tuple[GpuProcess, ...]:

@@ -20,6 +20,7 @@ from sentinel.host.own_memory import give_back
 from sentinel.host.process_limits import explain_exhaustion
 from sentinel.probe.device_watch import NodeWatch
 from sentinel.probe.driver import Driver, DriverError, DriverGoneError
+from sentinel.probe.driver_loader import load_driver
 from sentinel.probe.process_info import ProcessIdentifier
 from sentinel.probe.publisher import Publisher
 from sentinel.probe.reader import Reader, SharedServices
@@ -83,8 +84,9 @@ def _read(
 ) -> None:
     """Open the driver and read GPUs; return only without a driver."""
     announcements = InflightCalls.attach(inflight_calls.detach())
-    driver = _driver(spec)
     try:
+        announcements.announce(0, "import")
+        driver = load_driver(spec.driver)
         announcements.announce(0, "open")
         driver.open()
         announcements.finish(0)
@@ -122,20 +124,6 @@ def _read(
     xids = XidWatch(driver, publisher)
     xids.start()
     _follow_watches(channel, readers, scheduler, xids)
-
-
-def _driver(spec: ProbeSpec) -> Driver:
-    """Create the driver that ``spec`` selects, importing nothing else."""
-    if spec.simulation is None:
-        from sentinel.probe.nvml.driver import NvmlDriver
-
-        return NvmlDriver()
-    from pathlib import Path
-
-    from sentinel.host.simulation import Registry
-    from sentinel.probe.simulated_driver import SimulatedDriver
-
-    return SimulatedDriver(Registry(Path(spec.simulation)))
 
 
 def _enumerate(driver: Driver, skip: tuple[str, ...], inflight_calls: InflightCalls) -> Inventory:
@@ -201,6 +189,7 @@ def _follow_watches(
                 held=reader.uuid in watch.held,
                 at_once=reader.uuid in watch.at_once,
                 shared=reader.uuid in watch.shared,
+                slow=reader.uuid in watch.slow,
                 load=reader.uuid in watch.load,
                 telemetry=watch.telemetry,
             )

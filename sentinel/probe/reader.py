@@ -87,6 +87,7 @@ class _Demand:
     wanted: bool
     held: bool
     at_once: bool
+    slow: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,17 +162,20 @@ class Reader:
         held: bool,
         at_once: bool = False,
         shared: bool = False,
+        slow: bool = False,
         load: bool = False,
         telemetry: bool = False,
     ) -> None:
-        """Set what to read; a change of the first three triggers a full reading at once.
+        """Set what to read.
 
+        A change of ``wanted``, ``held``, ``at_once`` or ``slow`` triggers a full reading at once.
         ``load`` and ``telemetry`` take effect at the next poll.
         """
         self._shared = shared
         had, self._load_wanted, self._telemetry_wanted = self._demand, load, telemetry
-        if (had.wanted, had.held, had.at_once) != (wanted, held, at_once):
-            self._demand = _Demand(number=had.number + 1, wanted=wanted, held=held, at_once=at_once)
+        demand = _Demand(number=had.number, wanted=wanted, held=held, at_once=at_once, slow=slow)
+        if demand != had:
+            self._demand = replace(demand, number=had.number + 1)
         self.poll_memory.request()
         self.poll.request()
 
@@ -256,7 +260,8 @@ class Reader:
             self._recover(full=due)
         self._poll_failures = 0
         if due:
-            self._next_poll = _next_multiple(now, self._spec.poll)
+            quick = self._spec.poll if self._spec.quick_poll is None else self._spec.quick_poll
+            self._next_poll = _next_multiple(now, self._spec.poll if demand.slow else quick)
         return self._next_poll
 
     def _read_fully(self, now: float) -> None:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 from sentinel.host.simulation import Registry
 from sentinel.probe.driver import DriverGoneError, GpuLostError, ReadError, Xid
@@ -45,9 +46,10 @@ class SimulatedDriver:
             namespace, as drivers before 535.113 report them in a container), ``blind`` (no process
             is listed, as under WSL) or ``unattributed`` (some memory is used by no process).
 
-    The utilization follows from the work that stressors count; any other process counts as busy all
-    the time. Power, temperature and clock are proportional to it, without inertia: they are
-    plausible and mean nothing. Tests may set a temperature.
+    The utilization follows from the quanta in which a stressor has queued work, so a workload that
+    only holds memory has none; any other process counts as busy all the time. Power, temperature
+    and clock are proportional to it, without inertia: they are plausible and mean nothing. Tests
+    may set a temperature.
     """
 
     def __init__(self, registry: Registry) -> None:
@@ -208,6 +210,11 @@ class SimulatedDriver:
                 threading.Event().wait()
             case "crash":
                 os.abort()
+
+
+def in_folder(folder: str) -> SimulatedDriver:
+    """Create the driver of the simulated GPUs in a folder; the entry point ``simulated``."""
+    return SimulatedDriver(Registry(Path(folder)))
 
 
 class SimulatedXids:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import typing
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from sentinel.protocol.gpu import Gpu, Reading
 
@@ -87,6 +88,8 @@ class Watch:
     #: Those of the held GPUs whose stressor reads their memory, too: each reads it every second
     #: watch interval, in alternation.
     shared: tuple[str, ...] = ()
+    #: Those of them that are read at the slow poll: nothing is decided by them soon.
+    slow: tuple[str, ...] = ()
     #: Those of them to read the utilization of.
     load: tuple[str, ...] = ()
     #: Whether to read telemetry.
@@ -102,11 +105,38 @@ class Activate:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DriverSpec:
+    """The driver that a probe loads."""
+
+    name: str
+    #: The ``module:attribute`` of what creates it.
+    place: str
+    #: The package that registers it and what in it, for people; None if it is built in.
+    origin: str | None = None
+    #: The arguments of what creates it.
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+#: NVIDIA's driver, the default.
+NVML = DriverSpec(name="nvml", place="sentinel.probe.nvml.driver:NvmlDriver")
+#: Simulated GPUs; the option ``folder`` has them.
+SIMULATED = DriverSpec(name="simulated", place="sentinel.probe.simulated_driver:in_folder")
+
+
+def simulated(folder: str) -> DriverSpec:
+    """Specify the driver of the simulated GPUs in a folder."""
+    return replace(SIMULATED, options={"folder": folder})
+
+
+@dataclass(frozen=True, kw_only=True)
 class ProbeSpec:
     """The specification of a probe process."""
 
+    #: Seconds between two full reads of a GPU.
     poll: float
     watch_interval: float
+    #: The same of a GPU that is not among the slow ones; ``poll`` if None.
+    quick_poll: float | None = None
     #: Whether to read the utilization of GPUs without a stressor.
     utilization: bool = False
     #: Whether to read the processes that compute besides those that are listed.
@@ -117,5 +147,4 @@ class ProbeSpec:
     known: tuple[str, ...] = ()
     #: Whether to open the driver only, and to wait until the present probe is gone.
     spare: bool = False
-    #: The folder of the simulated GPUs, or None.
-    simulation: str | None = None
+    driver: DriverSpec = NVML

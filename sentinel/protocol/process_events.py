@@ -108,6 +108,18 @@ PROCESS_EVENTS = (
         ),
     ),
     EventType(
+        "stressor.slow_start",
+        "starting",
+        Kind.FINDING,
+        "not ready after {since_s:duration}: {reason}; it fails after {left_s:duration} more",
+        "A stressor has not become ready for ten seconds. It is killed after `--start-timeout`.",
+        (
+            Field("reason", TEXT, "what it does or waits for"),
+            Field("since_s", SECONDS, "time since it was spawned"),
+            Field("left_s", SECONDS, "time until it has failed"),
+        ),
+    ),
+    EventType(
         "standby.failed",
         "stressor",
         Kind.FINDING,

@@ -30,6 +30,11 @@ class CreatingContext:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Preparing:
+    """The stressor has taken its memory; the workload prepares until its second ctx.pace()."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Ready:
     """The stressor holds its memory and has run every kernel once; its memory stays constant."""
 
@@ -238,6 +243,7 @@ class SelftestDone:
 ChildMessage = (
     Prepared
     | CreatingContext
+    | Preparing
     | MemoryContention
     | Ready
     | Progress
@@ -362,8 +368,7 @@ class StressorSpec:
     watch_interval: float = 0.025
     #: Bytes to leave free, whatever the target.
     reserve: int = 0
-    #: Whether processes may be hidden, so that the child watches for contention while it takes its
-    #: memory.
+    #: Whether processes may be hidden: the child watches for contention while it takes memory.
     check_contention: bool = False
     #: Whether to open a context and exit.
     clearing: bool = False
@@ -371,6 +376,8 @@ class StressorSpec:
     goldens: str | None = None
     #: The folder of the simulated GPUs, or None.
     simulation: str | None = None
+    #: Whether the child can read the memory of its GPU itself: by NVML, or of a simulated one.
+    self_watch: bool = True
     #: The user to become, or None to stay the supervisor's.
     account: Account | None = None
     #: Its place in a group, or None if it works alone.

@@ -6,9 +6,9 @@ It imports torch, so only the stressor may import it, once its lease is running.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
@@ -18,6 +18,9 @@ from sentinel.host.simulation import Membership, Registry
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.stressor import StressorSpec
 from sentinel.units import format_size
+
+if TYPE_CHECKING:  # the CUDA device needs none of it
+    from sentinel.stressor.simulated_memory import TensorAccount
 
 #: The work that a workload queues between two calls of pace(). At most two such quanta are in
 #: flight, and an ordinary stop waits for them.
@@ -83,6 +86,9 @@ class Device(Protocol):
 
     def measure_s(self, work: Callable[[], object]) -> float:
         """Compute how long the device takes for what ``work`` queues."""
+
+    def follow(self, taken: Iterable[Tensor]) -> None:
+        """Account from now on for what this thread does, beside these tensors."""
 
     def forbid_growth(self) -> None:
         """Refuse every further allocation of device memory."""
@@ -194,6 +200,9 @@ class CudaDevice:
         milliseconds: float = start.elapsed_time(end)
         return milliseconds / 1000
 
+    def follow(self, taken: Iterable[Tensor]) -> None:
+        """Do nothing: torch and the driver account for everything."""
+
     def forbid_growth(self) -> None:
         """Limit torch to what it holds: cached memory is reused, a new segment is refused.
 
@@ -251,6 +260,8 @@ class SimulatedDevice:
         self._uuid = uuid
         self._growth_forbidden = False
         self._busy_until = self._busy = 0.0
+        self._account: TensorAccount | None = None
+        self._operations = 0
         if not self.membership.allocate(_SIMULATED_CONTEXT_BYTES):
             free = format_size(self.free_bytes())
             message = f"a context takes {format_size(_SIMULATED_CONTEXT_BYTES)}, {free} are free"
@@ -278,10 +289,15 @@ class SimulatedDevice:
         """Do nothing: the CPU does the work while it is queued."""
 
     def fence(self) -> Fence:
-        """Compute when the simulated work ends: a quantum after the work queued before."""
+        """Compute when the simulated quantum ends: after the one queued before.
+
+        It counts as work if the workload has queued anything.
+        """
         self._busy_until = max(self._busy_until, time.monotonic()) + _QUANTUM_S
-        self._busy += _QUANTUM_S
-        self.membership.count_work(self._busy, self._busy_until)
+        if self._account is None or self._account.operations > self._operations:
+            self._operations = self._account.operations if self._account is not None else 0
+            self._busy += _QUANTUM_S
+            self.membership.count_work(self._busy, self._busy_until)
         return self._busy_until
 
     def wait(self, fence: Fence) -> float:
@@ -298,6 +314,16 @@ class SimulatedDevice:
         work()
         return time.thread_time() - start
 
+    def follow(self, taken: Iterable[Tensor]) -> None:
+        """Account for the tensors of this thread, and count a quantum with no operation as idle."""
+        from sentinel.stressor.simulated_memory import TensorAccount
+
+        self.membership.count_work(0.0, 0.0)
+        self._account = TensorAccount(self.membership.allocate, taken)
+        self._account.__enter__()  # type: ignore[no-untyped-call]
+
     def forbid_growth(self) -> None:
-        """Refuse further chunks."""
+        """Refuse further chunks, and tensors that need more memory than was taken."""
         self._growth_forbidden = True
+        if self._account is not None:
+            self._account.forbid_growth()

@@ -24,6 +24,7 @@ from sentinel.protocol.stressor import (
     Failed,
     FailureKind,
     MemoryContention,
+    Preparing,
     StressorSpec,
 )
 from sentinel.stressor import self_watch
@@ -111,7 +112,7 @@ def _run_stages(
     try:
         stamps = Stamps(set_up(), 1)
         lease_keeper.start()
-        if not spec.clearing:
+        if spec.self_watch and not spec.clearing:
             self_watch.start(spec, lease_keeper, stamps)
         version = load_torch()
         if spec.account is not None and spec.simulation is None:
@@ -125,6 +126,7 @@ def _run_stages(
             return None
         ctx = _attach(spec, lease_keeper)
         stage = f"workload {spec.workload}"
+        lease_keeper.send(Preparing())
         start(workload, ctx, options)
         ctx.finish()
     except BaseException as error:  # noqa: BLE001 - a workload may raise anything, even SystemExit
@@ -176,6 +178,7 @@ def _attach(spec: StressorSpec, lease_keeper: LeaseKeeper) -> WorkloadContext:
     if monitor is not None:
         monitor.wait_until_quiet()
     filling = fill(device, spec.memory, spec.chunk, spec.reserve, monitor)
+    device.follow(filling.chunks)
     goldens = Goldens(Path(spec.goldens)) if spec.goldens is not None else None
     return WorkloadContext(
         device=device,

@@ -128,7 +128,7 @@ def run_parts(
     ):
         allow_open_files(len(selected.gpus))
         if not options.config.dry_run:
-            check_torch(selected.driver if options.simulate is None else None)
+            check_torch(selected.driver if selected.is_nvml else None)
         # A dry run starts nothing, so it locks nothing.
         unlocked = selected.config.dry_run or options.lent
         locks = _lock(selected, () if unlocked else selected.gpus)
@@ -391,6 +391,7 @@ def _spec_for(
             check_contention=found.hidden is not None,
             goldens=str(goldens) if goldens else None,
             simulation=str(found.folder) if found.folder else None,
+            self_watch=found.is_nvml or found.folder is not None,
             account=account,
             rendezvous=str(folder) if folder else None,
         )

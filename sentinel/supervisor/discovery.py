@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from sentinel.config.build import Override, resolve
+from sentinel.config.driver_spec import find_driver
 from sentinel.config.gpu_selection import in_cuda_order, needs_cuda_order, select_gpus, visible_gpus
 from sentinel.config.model import Config
 from sentinel.core.burnin_state import Burnin
@@ -25,7 +26,7 @@ from sentinel.host.pid_namespace import why_processes_are_hidden
 from sentinel.host.torch_install import how_to_install, installer
 from sentinel.protocol.commands import GivenSetting
 from sentinel.protocol.gpu import Gpu, Reading
-from sentinel.protocol.probe import Inventory, ProbeSpec
+from sentinel.protocol.probe import NVML, DriverSpec, Inventory, ProbeSpec, simulated
 from sentinel.supervisor.probe_process import ProbeProcess
 from sentinel.supervisor.signals import Signals
 
@@ -83,7 +84,10 @@ class Found:
     config: Config
     #: The overrides that match no GPU.
     unused: tuple[Override, ...]
+    #: The version of the driver; that of a package's driver with its name.
     driver: str
+    #: Whether that is NVIDIA's.
+    is_nvml: bool
     #: The folder of the simulated GPUs, or None.
     folder: Path | None
     #: Why foreign processes may be hidden, or None.
@@ -101,7 +105,7 @@ def check_torch(driver: str | None) -> None:
     Its version file shows what it was built for; importing it takes seconds and 200 MB.
 
     Args:
-        driver: The version of the driver, or None for simulated GPUs, which need no CUDA.
+        driver: The version of NVIDIA's driver, or None for other GPUs, which may need no CUDA.
 
     Raises:
         ConfigError: It is missing, or was built without CUDA; has the command to install it.
@@ -146,22 +150,26 @@ def find_gpus(options: Options, signals: Signals) -> Iterator[Found]:
             came first.
     """
     folder, hidden = None, why_processes_are_hidden()
-    if options.simulate is not None:
+    if options.simulate is None:
+        driver = find_driver(options.config.driver)
+    else:
         folder = simulation.default_folder()
+        driver = simulated(str(folder))
         host = simulation.Registry.create(folder, options.simulate).namespace()
         hidden = why_processes_are_hidden(host=host)
     spec = ProbeSpec(
         poll=options.config.poll,
+        quick_poll=options.config.quick_poll,
         watch_interval=options.config.watch_interval,
         utilization=options.config.idle_utilization is not None
         or any("idle.utilization" in override.given for override in options.overrides),
         computing=hidden is not None,
-        simulation=str(folder) if folder else None,
+        driver=driver,
     )
     probe = ProbeProcess(spec)
     probe.start(1, ())
     try:
-        found = _find(probe, signals, options)
+        found = _find(probe, signals, options, driver)
         gpus = _choose(found, options.config.gpus)
         gpus = gpus[:1] if options.only_first else gpus
         config, unused = resolve(options.config, options.overrides, found.gpus)
@@ -171,6 +179,7 @@ def find_gpus(options: Options, signals: Signals) -> Iterator[Found]:
             config=config,
             unused=unused,
             driver=found.driver,
+            is_nvml=driver is NVML,
             folder=folder,
             hidden=hidden,
             burnins=options.burnins,
@@ -180,7 +189,7 @@ def find_gpus(options: Options, signals: Signals) -> Iterator[Found]:
         raise
 
 
-def _find(probe: ProbeProcess, signals: Signals, options: Options) -> Inventory:
+def _find(probe: ProbeProcess, signals: Signals, options: Options, driver: DriverSpec) -> Inventory:
     """Wait for the inventory of the probe, or for a signal."""
 
     def found(facts: ProbeFacts | None, _: object) -> Inventory | None:
@@ -198,12 +207,13 @@ def _find(probe: ProbeProcess, signals: Signals, options: Options) -> Inventory:
     inventory = follow_probe(probe, signals, found, DISCOVERY_TIMEOUT_S)
     if inventory is None:
         raise DriverUnavailableError(
-            f"the driver did not list its GPUs within {DISCOVERY_TIMEOUT_S:g} s",
-            "Check whether nvidia-smi answers.",
+            f"driver {driver.name} did not list its GPUs within {DISCOVERY_TIMEOUT_S:g} s",
+            "Check whether nvidia-smi answers." if driver is NVML else "",
         )
     if options.simulate is not None:
         return Inventory(gpus=inventory.gpus[: options.simulate], driver=inventory.driver)
-    check_binding(inventory.driver)
+    if driver is NVML:
+        check_binding(inventory.driver)
     return inventory
 
 

@@ -52,6 +52,9 @@ from sentinel.supervisor.ports import Parts
 MAX_LOOK_PAUSE_S = 0.1
 #: Readings are gathered for so long while nothing is held, in seconds.
 GATHER_S = 0.02
+#: The longest sleep, in seconds: a stop of this process shows by how much later it wakes than it
+#: was to, so that the length of a stop is known to this.
+MAX_SLEEP_S = 0.2
 #: The minimum interval of views that changed, and the interval of all views, in seconds.
 VIEWS_EVERY_S, ALL_VIEWS_EVERY_S = 0.25, 1.0
 
@@ -103,6 +106,7 @@ class Supervisor:
         self._leases = Leases(parts.spawner)
         self._wake_at = self._due = parts.clock.now()
         self._looked_at = self._supervised_since = self._due
+        self._late = 0.0
 
     def run(self) -> ExitCode:
         """Tick until a shutdown is finished.
@@ -154,16 +158,21 @@ class Supervisor:
         files += self._api.files() if self._api is not None else []
         has_children = self._has_children()
         self._due = min(self._wake_at, self._leases.due) if has_children else self._wake_at
+        self._late = 0.0
         while True:
-            pause = max(0.0, self._due - self._clock.now())
+            began = self._clock.now()
+            pause = min(MAX_SLEEP_S, max(0.0, self._due - began))
             if has_children and self._leases.any_short:
                 pause = min(pause, RENEW_SHORT_EVERY_S)
             happened = self._clock.wait(files, pause)
             now = self._clock.now()
+            self._late = max(self._late, now - began - pause)
             # Short leases are renewed without a tick, which takes far longer.
-            if happened or now >= self._due or not has_children:
+            if happened or now >= self._due:
                 break
-            if not self._leases.renew(self.state, self.config, now, self._watch_times()):
+            if has_children and not self._leases.renew(
+                self.state, self.config, now, self._watch_times()
+            ):
                 break
         if not self._has_children() and not (self._watch and self._watch.held):
             # Nothing is held, so nothing is urgent: gather the readings of one poll.
@@ -192,7 +201,7 @@ class Supervisor:
             probe_gone=self._probe.gone(),
             stop=stop,
             at_once=at_once,
-            stalled=max(0.0, now - self._due),
+            stalled=max(self._late, now - self._due),
         )
 
     def _watch_times(self) -> dict[str, WatchTimes]:

@@ -10,6 +10,7 @@ from sentinel.protocol.stressor import (
     CreatingContext,
     MemoryCovered,
     MemoryLimit,
+    Preparing,
     Progress,
     Ready,
 )
@@ -122,6 +123,7 @@ def live(fake: FakeGpu, child: FakeChild, now: float) -> None:
     elif child.stage == 1:
         free = fake.gpu.memory_total - fake.used - child.committed
         child.memory += int(free * 0.88)
+        child.outbox.append(Preparing())
         child.stage = 2
     elif child.stage == 2 and age >= IMPORT_TIME + ALLOCATION_TIME:  # noqa: PLR2004 - the next stage
         child.stage = 3

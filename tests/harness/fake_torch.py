@@ -7,6 +7,7 @@ module instead. The tests of the stressor and ``test_handover.py`` use the real 
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 __version__ = "0+thin"
@@ -16,6 +17,11 @@ uint8 = "uint8"
 
 class Tensor(bytearray):
     """Bytes whose content is not used."""
+
+    _cdata = 0
+
+    def untyped_storage(self) -> Tensor:
+        return self
 
 
 def empty(size: int, *, dtype: str) -> Tensor:
@@ -41,6 +47,16 @@ class cuda:  # noqa: N801 - as torch calls it
     Event: Any = None
     init: Any = None
     OutOfMemoryError = _OutOfMemoryError
+
+
+class TorchDispatchMode:
+    """Sees no operation: there are none."""
+
+    def __enter__(self) -> None:
+        pass
+
+
+sys.modules["torch.utils._python_dispatch"] = sys.modules[__name__]
 
 
 def __getattr__(name: str) -> Any:

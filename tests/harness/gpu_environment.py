@@ -188,6 +188,8 @@ class SimulatedHost(GpuHost):
 
     count = 64
     idle_bytes = 0
+    # A workload that measures the CPU may choose other sizes in its next start: two segments.
+    noise_bytes = 2**22
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)

@@ -29,13 +29,13 @@ def main() -> int:
     from sentinel.config.model import Config
     from sentinel.core.gpu import watchers
     from sentinel.core.node import probe_supervision
-    from sentinel.protocol.probe import ProbeSpec
+    from sentinel.protocol.probe import NVML, ProbeSpec
     from sentinel.supervisor import discovery, leases
     from sentinel.supervisor.probe_process import ProbeProcess
 
     class NvmlProbeProcess(ProbeProcess):
         def __init__(self, spec: ProbeSpec) -> None:
-            super().__init__(replace(spec, simulation=None))
+            super().__init__(replace(spec, driver=NVML))
 
     probe_supervision.MIN_EXCLUSION_S = FIRST_EXCLUSION_S
     probe_supervision.STOPPED_AFTER_S = NEVER_S

@@ -10,12 +10,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
+from pathlib import Path
 
 import click
 
 from sentinel.cli.json_output import print_json
 from sentinel.cli.setting_options import simulate_option
 from sentinel.cli.terminal import color_option, wants_colour
+from sentinel.config.sources import checked, find_file, gather
 from sentinel.diagnostics.doctor.finding import Finding, Level, verdict
 from sentinel.diagnostics.doctor.host_inspection import examine
 from sentinel.diagnostics.doctor.report import diagnose
@@ -42,7 +44,7 @@ _WIDTH = 100
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(simulate: int | None, as_json: bool) -> int:  # noqa: FBT001 - click's
     """Check whether sentinel can run safely here; exit code 1 for warnings, 2 for problems."""
-    facts, stuck = examine(simulate)
+    facts, stuck = examine(simulate, driver=_configured_driver())
     findings = diagnose(facts)
     code = _EXIT_CODES[verdict(findings)]
     if as_json:
@@ -54,6 +56,16 @@ def command(simulate: int | None, as_json: bool) -> int:  # noqa: FBT001 - click
         sys.stdout.flush()
         os._exit(code)
     return code
+
+
+def _configured_driver() -> str:
+    """Read the driver that a daemon of this user would read the GPUs through.
+
+    Raises:
+        ConfigError: The settings cannot be read, so that no daemon would start.
+    """
+    file = find_file(None, os.environ, Path(os.environ.get("HOME") or "/"))
+    return checked(gather({}, os.environ, file)).driver
 
 
 def as_object(findings: Sequence[Finding]) -> dict[str, object]:

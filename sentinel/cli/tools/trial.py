@@ -142,6 +142,8 @@ def _figures(trial: Trial, judgement: Judgement, *, simulated: bool) -> dict[str
         "note": trial.note,
         **_readings(trial),
         "grown": grown(trial) if trial.readings or trial.newcomer is not None else None,
+        "host_cores": trial.host.cores if trial.host else None,
+        "host_memory": trial.host.memory if trial.host else None,
         "stop_s": trial.stop.after if trial.stop else None,
         "killed": trial.stop.killed if trial.stop else None,
     }
@@ -188,6 +190,7 @@ def _report(trial: Trial, judgement: Judgement, f: Mapping[str, Any]) -> Iterato
         "note": trial.note,
         "heat": _heat(f),
         "memory": _memory(f),
+        "host": _host(f),
         "quantum": _quantum(f),
         "stop": _stop(trial),
     }
@@ -237,6 +240,13 @@ def _memory(f: Mapping[str, Any]) -> str | None:
         return None
     grew = f"grew by {format_size(f['grown'])}" if f["grown"] else "constant to the byte"
     return f"{grew} after it was ready"
+
+
+def _host(f: Mapping[str, Any]) -> str | None:
+    if f["host_cores"] is None:
+        return None
+    memory = format_size(f["host_memory"])
+    return f"{f['host_cores']:.0%} of a core, {memory} of its memory"
 
 
 def _quantum(f: Mapping[str, Any]) -> str | None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from sentinel.config.model import Config
 from sentinel.core.actions import Event, Kill, RequestStop
 from sentinel.core.events import gpu_event, process_fields
-from sentinel.core.gpu import verified_work
+from sentinel.core.gpu import slow_start, verified_work
 from sentinel.core.gpu.memory_accounting import SLACK_BYTES
 from sentinel.core.gpu.newcomer import LIST_WAIT_S, plausible
 from sentinel.core.gpu.teardown import SETTLE_TIMEOUT_S, Step, settle
@@ -32,14 +32,14 @@ from sentinel.protocol.stressor import (
     FailureKind,
     MemoryContention,
     Note,
+    Preparing,
     Progress,
     Ready,
 )
 
 #: After so many seconds of RUNNING the back-off begins again at its minimum.
 FORGIVE_AFTER_S = 60.0
-#: A child that lives this long after SIGKILL is reported, in seconds: teardown took at most 0.3 s
-#: on an H200.
+#: A child that lives so many seconds after SIGKILL is reported; teardown took 0.3 s on an H200.
 UNKILLABLE_AFTER_S = 10.0
 _NO_PACE = "the workload does not come back to ctx.pace(), which it must within 50 ms"
 
@@ -105,8 +105,8 @@ def _exited(gpu_state: GpuState, exit_: ChildExit, now: float) -> tuple[GpuState
 def _apply(gpu_state: GpuState, message: ChildMessage, now: float) -> tuple[GpuState, Event | None]:
     """Apply one message of the child; ignore it if it does not fit the state."""
     match message, gpu_state.stressor:
-        case CreatingContext(), Starting() as starting:
-            return replace(gpu_state, stressor=replace(starting, attaching=now)), None
+        case CreatingContext() | Preparing(), Starting() as starting:
+            return replace(gpu_state, stressor=slow_start.advance(starting, message, now)), None
         case MemoryContention(), _:
             return _contend(gpu_state, message, now)
         case Ready(), Starting() as starting:
@@ -247,7 +247,7 @@ def _supervise(
     unwatched: float | None,
     stalled: bool,  # noqa: FBT001 - passed on
 ) -> Step:
-    """Yield to a newcomer; end a child on an unknown or unwatched GPU or past a time limit."""
+    """Yield to a newcomer; end a child on an unknown or unwatched GPU or past its time."""
     if isinstance(gpu_state.occupancy, Unknown):
         return _kill(gpu_state, StopCause.UNKNOWN, now)
     if evidence is not None:
@@ -256,8 +256,10 @@ def _supervise(
         event = gpu_event("gpu.unwatched", gpu_state, now, unwatched_s=unwatched)
         return replace(_kill(gpu_state, StopCause.UNWATCHED, now), events=(event,))
     match gpu_state.stressor:
-        case Starting(since=since) if now - since >= config.start_timeout:
-            reason = f"not ready within {config.start_timeout:g} s"
+        case Starting(since=since) as starting if now - since >= config.start_timeout:
+            reason = (
+                f"not ready within {config.start_timeout:g} s: {slow_start.waits_for(starting)}"
+            )
             failed = Failed(kind=FailureKind.NOT_READY, reason=reason)
             return _kill(gpu_state, StopCause.START_TIMEOUT, now, failed)
         case Running(last_progress=last) if now - last >= config.hang_after and not stalled:
@@ -381,8 +383,8 @@ def _await_exit(
 def deadline(gpu_state: GpuState, config: Config) -> float | None:
     """Compute when this GPU needs the next step without any news; None if it needs none."""
     match gpu_state.stressor:
-        case Starting(since=since):
-            return since + config.start_timeout
+        case Starting(since=since) as starting:
+            return min(slow_start.due(starting), since + config.start_timeout)
         case Running(last_progress=last, grown_since=since):
             listed_at = math.inf if since is None else since + LIST_WAIT_S
             return min(last + config.hang_after, listed_at)

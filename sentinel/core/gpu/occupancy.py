@@ -9,13 +9,16 @@ from sentinel.config.model import Config
 from sentinel.core.gpu.allocations import outstanding
 from sentinel.core.gpu.memory_accounting import SLACK_BYTES, idle_memory
 from sentinel.core.gpu.newcomer import OWN_LOAD_S
-from sentinel.core.gpu_state import Busy, GpuState, Idle, Occupancy, Unknown
-from sentinel.core.stressor_state import Backoff, Fatal, Starting, Stopped, Stopping
+from sentinel.core.gpu_state import NOT_READ, Busy, GpuState, Idle, Occupancy, Unknown
+from sentinel.core.stressor_state import Backoff, Fatal, Running, Starting, Stopped, Stopping
 from sentinel.protocol.gpu import Reading
 
 #: A start needs a reading no older than so many polls: the next is under way by then, and a rule
 #: that ends between two polls must not start a stressor on an outdated reading.
 FRESH_POLLS = 1.5
+
+#: How late a slow poll may be, in seconds: a call that takes longer hangs.
+LATE_S = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,9 +47,9 @@ def occupancy(
         now: The time of this tick.
         config: The configuration of this GPU.
     """
-    unknown = _why_unknown(reading, now, config)
+    unknown = _why_unknown(reading, now, stale_after(gpu_state, config))
     if unknown is not None or reading is None:
-        return Unknown(reason=unknown or "not read yet")
+        return Unknown(reason=unknown or NOT_READ)
     if reading.exclusive:
         return Busy(
             rule="exclusive",
@@ -72,6 +75,16 @@ def occupancy(
     if isinstance(gpu_state.occupancy, Idle):
         return gpu_state.occupancy
     return Idle(since=reading.at)
+
+
+def stale_after(gpu_state: GpuState, config: Config) -> float:
+    """Compute from which age on a reading says nothing any more, in seconds.
+
+    A GPU without a child may be read at the slow poll. A start needs a fresh reading besides.
+    """
+    if isinstance(gpu_state.stressor, Starting | Running | Stopping):
+        return config.stale_after
+    return max(config.stale_after, config.poll + LATE_S)
 
 
 def _used_by_no_process(gpu_state: GpuState, reading: Reading, config: Config) -> Busy | None:
@@ -124,15 +137,15 @@ def _utilization(gpu_state: GpuState, reading: Reading, config: Config) -> Busy 
     return None
 
 
-def _why_unknown(reading: Reading | None, now: float, config: Config) -> str | None:
+def _why_unknown(reading: Reading | None, now: float, limit: float) -> str | None:
     """Explain why a reading is unusable, or return None if it is usable."""
     if reading is None:
-        return "not read yet"
+        return NOT_READ
     if reading.fault is not None:
         return reading.fault
     if reading.memory is None or reading.processes is None:
         return "its memory or its processes could not be read"
-    if _age_s(reading, now) > config.stale_after:
+    if _age_s(reading, now) > limit:
         return f"not read for {_age_s(reading, now):.1f} s"
     return None
 
@@ -166,7 +179,7 @@ def idle_enough(
 
 def is_fresh(reading: Reading, now: float, config: Config) -> bool:
     """Check whether a reading is recent enough to start a stressor."""
-    return _age_s(reading, now) <= FRESH_POLLS * config.poll
+    return _age_s(reading, now) <= FRESH_POLLS * config.quick_poll
 
 
 def _age_s(reading: Reading, now: float) -> float:

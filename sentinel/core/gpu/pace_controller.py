@@ -124,10 +124,10 @@ def _measure(pacing: Pacing, reading: Reading, config: Config) -> Pacing:
     targets = pacing.targets
     if (targets.util is None and targets.power is None) or pacing.sent == 0.0:
         return pacing
-    if reading.load_at < pacing.sent_at + max(SETTLE_S, config.poll):
+    if reading.load_at < pacing.sent_at + max(SETTLE_S, config.quick_poll):
         return pacing
     # Polls are accurate to a few milliseconds.
-    if reading.load_at < pacing.sampled_at + config.util_every - config.poll / 2:
+    if reading.load_at < pacing.sampled_at + config.util_every - config.quick_poll / 2:
         return pacing
     sample = (reading.utilization, reading.power)
     if reading.load_at <= pacing.sampled_at or sample == (None, None):

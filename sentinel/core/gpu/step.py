@@ -17,7 +17,7 @@ from sentinel.core.gpu.newcomer import expect, newcomer
 from sentinel.core.gpu.occupancy import occupancy
 from sentinel.core.gpu.teardown import Step
 from sentinel.core.gpu.watchers import unwatched_for
-from sentinel.core.gpu_state import Busy, GpuState, Idle, Occupancy, Unknown
+from sentinel.core.gpu_state import NOT_READ, Busy, GpuState, Idle, Occupancy, Unknown
 from sentinel.core.observation import Observation
 from sentinel.core.stressor_state import Stopped, Stopping
 from sentinel.protocol.gpu import Reading
@@ -126,7 +126,7 @@ def _update_occupancy(
             p.pid for p in new
         ]:
             return gpu_state, []
-        case Unknown(), Unknown():
+        case Unknown(reason=old), Unknown() if old != NOT_READ:
             return gpu_state, []
         case _, Busy(reason=reason):
             fields = {"reason": reason, "processes": process_fields(gpu_state)}

@@ -99,7 +99,10 @@ def deadline(state: State, readings: Mapping[str, Reading], config: Config, now:
         case ProbeDown(until=until):
             return until
         case ProbeUp() as up:
-            return _last_sign_of_life(state, up, readings) + min(config.stale_after, CALL_TIMEOUT_S)
+            limit = min(config.stale_after, CALL_TIMEOUT_S)
+            due = _last_sign_of_life(state, up, readings) + limit
+            # At slow polls a call may begin much later, and hang.
+            return due if due > now or config.poll <= config.quick_poll else now + limit
 
 
 def _fold(
@@ -172,7 +175,9 @@ def _watch(
     stuck = [call for call in calls if _hangs(call, seen.now)]
     hung = min(stuck, key=lambda call: call.since, default=None)
     silent = seen.now - _last_sign_of_life(state, up, seen.readings)
-    limit = config.stale_after if up.ready else INITIALISATION_TIMEOUT_S
+    # All GPUs may be read at the slow poll; one that is held shows a stopped probe sooner.
+    limit = config.stale_after + (config.poll if config.poll > config.quick_poll else 0.0)
+    limit = limit if up.ready else INITIALISATION_TIMEOUT_S
     stopped = up.ready and _reads_no_held_gpu(state, up, calls, seen)
     if hung is None and silent <= limit and not stopped:
         return NodeStep(state=state)

@@ -8,12 +8,13 @@ from sentinel.config.model import Config
 from sentinel.core.actions import Event
 from sentinel.core.events import gpu_event, process_fields, progress_fields, usage_fields
 from sentinel.core.gpu.occupancy import Verdict
+from sentinel.core.gpu.slow_start import waits_for
 from sentinel.core.gpu_state import GpuState
 from sentinel.core.node import burnin, limits
 from sentinel.core.node.node_step import NodeStep
 from sentinel.core.observation import Observation
 from sentinel.core.state import State
-from sentinel.core.stressor_state import Running
+from sentinel.core.stressor_state import Running, Starting
 from sentinel.protocol.gpu import Reading
 
 
@@ -77,6 +78,8 @@ def _status_of(gpu_state: GpuState, reading: Reading | None, verdict: Verdict, n
         **usage_fields(reading),
         "findings": gpu_state.findings.total,
     }
+    if isinstance(gpu_state.stressor, Starting) and gpu_state.stressor.slow:
+        fields |= {"rule": "starting", "reason": waits_for(gpu_state.stressor)}
     if isinstance(gpu_state.stressor, Running):
         fields["rule"] = fields["reason"] = "running"
         fields["running_s"] = now - gpu_state.stressor.since

@@ -12,6 +12,7 @@ from sentinel.core.events import progress_fields, usage_fields
 from sentinel.core.gpu import allocations, health, verified_work
 from sentinel.core.gpu.memory_accounting import foreign_memory
 from sentinel.core.gpu.occupancy import Verdict
+from sentinel.core.gpu.slow_start import waits_for
 from sentinel.core.gpu_state import Busy, GpuState, Unknown
 from sentinel.core.node import burnin, limits
 from sentinel.core.node.admin import admin_hold
@@ -155,6 +156,8 @@ def _stressor_fields(gpu_state: GpuState) -> dict[str, object]:
     if not isinstance(stressor, Starting | Running | Stopping):
         return {}
     fields: dict[str, object] = {"pid": stressor.child.pid if stressor.child is not None else None}
+    if isinstance(stressor, Starting) and stressor.slow:
+        return fields | {"rule": "starting", "reason": waits_for(stressor)}
     if not isinstance(stressor, Running):
         return fields
     fields |= {"rule": "running", "reason": "running"}

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 
 from sentinel.config.model import Config
 from sentinel.core.gpu import leaks, pace_controller, watchers
-from sentinel.core.gpu_state import GpuState, Idle
+from sentinel.core.gpu_state import Busy, GpuState, Idle
 from sentinel.core.node import probe_supervision
+from sentinel.core.node.admin import admin_hold
 from sentinel.core.observation import WatchTimes
 from sentinel.core.state import State
-from sentinel.core.stressor_state import Running, Starting, Stopping
+from sentinel.core.stressor_state import Fatal, Running, Starting, Stopped, Stopping
 from sentinel.protocol.probe import Watch
 
 #: How long after the first reading that shows a GPU idle it is read again, in seconds: a start
@@ -30,7 +31,7 @@ def watch(state: State, times: Mapping[str, WatchTimes], now: float, config: Con
         now: The time.
         config: The configuration.
     """
-    read, held, at_once, shared, load = [], [], [], [], []
+    read, held, at_once, shared, slow, load = [], [], [], [], [], []
     telemetry = state.api is not None or config.plan is not None
     for uuid, gpu_state in state.gpu_states.items():
         if not probe_supervision.readable(state, gpu_state, now):
@@ -41,6 +42,8 @@ def watch(state: State, times: Mapping[str, WatchTimes], now: float, config: Con
         due = confirmation_due(gpu_state)
         if isinstance(gpu_state.stressor, Running) or (due is not None and now >= due):
             at_once.append(uuid)
+        if config.poll > config.quick_poll and _nothing_is_due(state, gpu_state, now, config):
+            slow.append(uuid)
         running = isinstance(gpu_state.stressor, Running) and uuid in times
         if running and watchers.alternates(times[uuid], now, config):
             shared.append(uuid)
@@ -56,9 +59,26 @@ def watch(state: State, times: Mapping[str, WatchTimes], now: float, config: Con
         held=tuple(held),
         at_once=tuple(at_once),
         shared=tuple(shared),
+        slow=tuple(slow),
         load=tuple(load),
         telemetry=telemetry,
     )
+
+
+def _nothing_is_due(state: State, gpu_state: GpuState, now: float, config: Config) -> bool:
+    """Check that a GPU is used by others, or is not to be occupied, so that a late reading will do.
+
+    An idle GPU that may be occupied is read often, since its idle time must be without a gap; and a
+    reserved one or one with allocations, since clients wait for its memory.
+    """
+    if not isinstance(gpu_state.stressor, Stopped | Fatal) or gpu_state.allocations:
+        return False
+    hold = admin_hold(state, gpu_state, now)
+    if hold is not None:
+        return hold.admin != "RESERVED"
+    if leaks.needs_utilization(gpu_state, now):
+        return False
+    return isinstance(gpu_state.occupancy, Busy) or config.dry_run or not state.occupying
 
 
 def confirmation_due(gpu_state: GpuState) -> float | None:

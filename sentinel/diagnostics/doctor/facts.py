@@ -45,6 +45,8 @@ class DriverFacts:
     fault: Fault | None = None
     #: Whether the GPUs are simulated, without a driver.
     simulated: bool = False
+    #: What the setting ``driver`` names and the package that has it, or None for NVIDIA's driver.
+    own: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

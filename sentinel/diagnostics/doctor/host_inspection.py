@@ -11,7 +11,9 @@ from pathlib import Path
 
 import psutil
 
+from sentinel.config.driver_spec import find_driver
 from sentinel.config.gpu_selection import pci_order, visible_gpus
+from sentinel.config.model import Config
 from sentinel.diagnostics.doctor.cgroups import least_quota, least_room
 from sentinel.diagnostics.doctor.driver_inspection import TIMEOUTS, DriverInspection, inspect_driver
 from sentinel.diagnostics.doctor.facts import DriverFacts, Folder, GpuFacts, Held, HostFacts
@@ -23,23 +25,32 @@ from sentinel.host.pid_namespace import why_processes_are_hidden
 from sentinel.host.torch_install import installer
 from sentinel.host.trusted_folder import why_untrusted
 from sentinel.protocol.gpu import Gpu
+from sentinel.protocol.probe import NVML
+from sentinel.supervisor.discovery import Options, find_gpus
+from sentinel.supervisor.signals import Signals
 
 #: The prefix of both MPS processes: the control daemon and the server that it starts for clients.
 _MPS = "nvidia-cuda-mps-"
 
 
-def examine(simulate: int | None, timeouts: Timeouts = TIMEOUTS) -> tuple[HostFacts, bool]:
+def examine(
+    simulate: int | None, timeouts: Timeouts = TIMEOUTS, driver: str = NVML.name
+) -> tuple[HostFacts, bool]:
     """Gather all facts; return them, and whether a process survives SIGKILL.
 
     Args:
         simulate: How many GPUs to simulate, instead of inspecting the driver, or None.
         timeouts: How long driver calls may take.
+        driver: The setting of that name.
     """
-    if simulate is None:
-        inspected, folders = inspect_driver(timeouts), list(gpu_locks.SHARED_FOLDERS)
-    else:
+    folders = list(gpu_locks.SHARED_FOLDERS)
+    if simulate is not None:
         folder = simulation.default_folder()
         inspected, folders = _simulated(folder, simulate), [folder / "locks"]
+    elif driver == NVML.name:
+        inspected = inspect_driver(timeouts)
+    else:
+        inspected = _inspect_own(driver)
     no_inotify, gpus = _watched(inspected.gpus)
     facts = HostFacts(
         driver=inspected.driver,
@@ -73,6 +84,22 @@ def _simulated(folder: Path, count: int) -> DriverInspection:
         for gpu in registry.gpus()[:count]
     )
     return DriverInspection(driver=DriverFacts(simulated=True), gpus=gpus, stuck=False)
+
+
+def _inspect_own(driver: str) -> DriverInspection:
+    """Have a probe load the driver of a package, and list its GPUs."""
+    own = driver
+    try:
+        own = f"driver {driver} of {find_driver(driver).origin}"
+        options = Options(config=Config(driver=driver))
+        with Signals() as signals, find_gpus(options, signals) as found:
+            stuck = not found.probe.close()
+    except SentinelError as error:
+        facts = DriverFacts(missing=error.what, own=own)
+        return DriverInspection(driver=facts, gpus=(), stuck=False)
+    gpus = tuple(GpuFacts(index=gpu.index, uuid=gpu.uuid, name=gpu.name) for gpu in found.gpus)
+    facts = DriverFacts(version=found.driver, own=own)
+    return DriverInspection(driver=facts, gpus=gpus, stuck=stuck)
 
 
 def _count_usable(gpus: Sequence[GpuFacts], visible: str | None) -> int:

@@ -38,6 +38,9 @@ def _driver(driver: DriverFacts) -> Finding:
         means = "the driver as a whole does not answer, so no GPU can be read"
         do = "Check whether nvidia-smi answers, and `dmesg` for NVRM; reboot if it does not answer."
         return problem("driver", found, means, f"{do} {_NO_GPU}")
+    if driver.own is not None:
+        means = "it lists the GPUs; calls that only NVIDIA's driver has are not made"
+        return well("driver", f"{driver.version}, {driver.own}", means)
     version = version_of(driver.version)
     if not version:
         found = f"version {driver.version!r}" if driver.version else "its version is unknown"
@@ -76,6 +79,9 @@ def _binding(bindings: Bindings, driver: DriverFacts) -> Iterator[Finding]:
         remove = f"Run: pip uninstall {rivals};" if rivals else f"Remove {bindings.shadow};"
         do = f"{remove} then: pip install --force-reinstall nvidia-ml-py"
         yield problem("binding", found, means, do)
+    if driver.own is not None:
+        yield well("binding", name if bindings.version else "not installed", "it is not used")
+        return
     if bindings.version is None:
         if driver.simulated:
             yield well("binding", "not installed", "simulated GPUs do not need it")

@@ -30,6 +30,16 @@ class Stop:
 
 
 @dataclass(frozen=True, kw_only=True)
+class HostUse:
+    """What the stressor took of the host while the workload ran."""
+
+    #: CPU time of all its threads, in cores.
+    cores: float
+    #: The most resident memory, with the libraries that other processes share.
+    memory: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Trial:
     """All measurements."""
 
@@ -46,6 +56,8 @@ class Trial:
     progress: tuple[Progress, ...] = ()
     #: The readings of the GPU while the workload ran.
     readings: tuple[Reading, ...] = ()
+    #: None if it did not run for two readings.
+    host: HostUse | None = None
     findings: int = 0
     #: The last note of the workload.
     note: str | None = None

@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from sentinel.core.observation import ProbeFacts
+from sentinel.core.observation import ChildFacts, ProbeFacts
+from sentinel.diagnostics.trial.host_use import HostMeter
 from sentinel.diagnostics.trial.measurement import Failure, Trial
 from sentinel.diagnostics.trial.recorder import Listener, run_recorded
 from sentinel.errors import ExitCode
@@ -52,6 +53,8 @@ class _Listener(Listener):
         self._note: str | None = None
         self._failed: Failed | None = None
         self._readings: list[Reading] = []
+        self._pid: int | None = None
+        self._host = HostMeter()
 
     @property
     def trial(self) -> Trial:
@@ -69,6 +72,7 @@ class _Listener(Listener):
             progress=tuple(self._progress),
             note=self._note,
             readings=tuple(self._readings),
+            host=self._host.result(),
             failure=failure,
         )
 
@@ -81,7 +85,16 @@ class _Listener(Listener):
         runs = self._ready_at is not None and self._ended_at is None and self._over_at is None
         if reading is not None and runs and reading.at > (self._ready_at or 0.0):
             self._readings.append(reading)
+            if self._pid is not None:
+                self._host.sample(self._pid, time.monotonic())
         return found
+
+    def take_children(self, found: dict[str, ChildFacts]) -> dict[str, ChildFacts]:
+        """Record the PID of the stressor, too."""
+        for facts in found.values():
+            if facts.child is not None:
+                self._pid = facts.child.pid
+        return super().take_children(found)
 
     def _take_message(self, message: ChildMessage) -> None:
         match message:

@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 
 from sentinel.burnin.check import CheckResult, Status
-from sentinel.burnin.own_checks import judge_by_own_checks, own_limits, registered_checks
+from sentinel.burnin.own_checks import GROUP, judge_by_own_checks, own_limits, registered_checks
 from sentinel.burnin.report import IDS, LIMITS, judge_run
 from sentinel.burnin.thresholds import Thresholds, below, parse
 from sentinel.burnin.verdict import Verdict
 from sentinel.diagnostics.one_shot import Timeouts
 from sentinel.errors import ConfigError
+from tests.harness import registered_package
 from tests.harness.example_run import ExampleRun, uuid
 from tests.harness.judged_run import report_of
 
@@ -30,12 +31,7 @@ DEFAULT = Thresholds()
 
 def register(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, **checks: str) -> None:
     """Install the metadata of a package; a spawned child inherits the import path."""
-    info = folder / name / f"{name}-0.1.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1.0\n")
-    rows = "\n".join(f"{key} = {place}" for key, place in checks.items())
-    (info / "entry_points.txt").write_text(f"[sentinel.checks]\n{rows}\n")
-    monkeypatch.syspath_prepend(str(info.parent))
+    monkeypatch.syspath_prepend(registered_package.register(folder, GROUP, name, checks))
 
 
 @pytest.fixture

@@ -7,9 +7,10 @@ import runpy
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -201,3 +202,77 @@ def test_the_example_holds_and_releases_a_gpu(
     runpy.run_path(str(example), run_name="__main__")
     lines = capsys.readouterr().out.splitlines()
     assert lines == ["GPU 0 (Simulated GPU) is held: 14.0 GiB", "still held", "released"]
+
+
+# --- the folder of a hold --------------------------------------------------------------------
+
+
+@pytest.fixture
+def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Replace the folder for temporary files; its path is short enough for a socket."""
+    with tempfile.TemporaryDirectory(prefix="holds-") as parent:
+        folder = Path(parent) / "tmp"
+        folder.mkdir()
+        monkeypatch.setattr(tempfile, "tempdir", str(folder))
+        monkeypatch.setenv("TMPDIR", str(folder))
+        yield folder
+
+
+def test_the_folder_of_a_killed_hold_is_removed_by_the_next_one(
+    set_mode: Callable[[str], None], temporary: Path
+) -> None:
+    set_mode("held")
+    code = (
+        "import os, signal, sys, sentinel\n"
+        "from sentinel.client import hold\n"
+        f"hold.SENTINEL = {FAKE_SENTINEL!r}\n"
+        "with sentinel.hold() as held:\n"
+        "    held.wait_held()\n"
+        "    print(held.pid, flush=True)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    child = int(done.stdout)
+    eventually(lambda: read_stat(child) is None)
+    (left,) = temporary.iterdir()
+    with sentinel.hold() as held:
+        held.wait_held(TIMEOUT_S)
+        (new,) = temporary.iterdir()
+        assert new != left
+    assert list(temporary.iterdir()) == []
+
+
+def test_the_folder_of_a_living_hold_stays(
+    set_mode: Callable[[str], None], temporary: Path
+) -> None:
+    set_mode("held")
+    with sentinel.hold() as first:
+        first.wait_held(TIMEOUT_S)
+        with sentinel.hold() as second:
+            second.wait_held(TIMEOUT_S)
+            assert len(list(temporary.iterdir())) == 2
+            assert first.status().gpus
+
+
+def test_folders_of_others_stay(
+    set_mode: Callable[[str], None], temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_mode("held")
+    elsewhere = temporary.parent / "elsewhere"
+    for folder in (temporary / "sentinel-hold-1", temporary / "other", elsewhere):
+        folder.mkdir()
+        (folder / "lock").touch()
+    (temporary / "sentinel-hold-link").symlink_to(elsewhere)
+    (temporary / "sentinel-hold-2").mkdir()  # without a lock: it may just be created
+    with monkeypatch.context() as other:
+        other.setattr(os, "getuid", lambda: os.geteuid() + 1)
+        hold._remove_abandoned(temporary)
+    assert (temporary / "sentinel-hold-1").exists(), "it belongs to another user"
+    hold._remove_abandoned(temporary)
+    assert not (temporary / "sentinel-hold-1").exists()
+    assert (temporary / "sentinel-hold-2").exists()
+    assert (temporary / "other" / "lock").exists()
+    assert (elsewhere / "lock").exists()

@@ -46,6 +46,8 @@ def test_a_good_workload_passes_with_its_measurements(host: GpuHost) -> None:
     assert figures["grown"] == 0
     assert figures["note"] == "resting 0.01 s at a time"
     assert figures["longest_quantum_s"] is not None
+    assert 0 <= figures["host_cores"] < 2
+    assert figures["host_memory"] > 2**23
     assert figures["killed"] is False
     assert host.empty()
 

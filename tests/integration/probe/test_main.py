@@ -21,7 +21,7 @@ from sentinel.host.simulation import Registry
 from sentinel.protocol.codec import encode
 from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, ProcessKind, Reading
 from sentinel.protocol.inflight_calls import gpu_of
-from sentinel.protocol.probe import Activate, Inventory, ProbeSpec, Standby, Unavailable
+from sentinel.protocol.probe import Activate, Inventory, ProbeSpec, Standby, Unavailable, simulated
 from tests.harness.probe_harness import NEVER, ProbeHarness, open_nodes, until
 from tests.harness.timing import TIMEOUT_S
 
@@ -55,7 +55,7 @@ def start(registry: Registry) -> Iterator[Start]:
             watch_interval=watch_interval,
             skip=skip,
             spare=spare,
-            simulation=str(registry.folder),
+            driver=simulated(str(registry.folder)),
         )
         started.append(ProbeHarness(spec, send_buffer))
         return started[-1]

@@ -101,7 +101,8 @@ def test_a_stressor_runs_the_phases_and_ends_on_request(tmp_path: Path) -> None:
             message.checks > 0 and message.flops > 0 and message.bytes > 0 for message in progress
         )
         assert sum(message.errors for message in progress) == 0
-        assert child.used() == held + 300 * 2**20
+        beside = child.used() - held - 300 * 2**20
+        assert 0 < beside <= 64 * 2**20, "its own tensors, in segments as torch takes them"
         assert child.stop() == ChildExitCode.DONE
 
 

@@ -66,6 +66,7 @@ UNREACHABLE = {
     "burnin.waiting": "it needs two GPUs in a phase together, and one is reserved",
     "burnin.grouped": "it needs two GPUs in a phase together, and one is reserved",
     "burnin.ungrouped": "it needs two GPUs in a phase together, and one is reserved",
+    "stressor.slow_start": "the stressors of the scenarios are ready in less than ten seconds",
     "stressor.unkillable": "no process survives SIGKILL that is not stuck in a real driver",
 }
 

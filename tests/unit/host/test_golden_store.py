@@ -277,6 +277,7 @@ def test_a_stressor_receives_the_path_of_the_golden_file(
         config=config,
         unused=(),
         driver="",
+        is_nvml=False,
         folder=tmp_path,
         hidden=None,
     )

@@ -1,0 +1,167 @@
+"""A real probe with the driver of a package: a good one, and many that are wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from sentinel.protocol.codec import encode
+from sentinel.protocol.gpu import Memory, Reading
+from sentinel.protocol.probe import DriverSpec, ProbeSpec, Unavailable, Watch
+from tests.harness.own_drivers import GIB, UUIDS
+from tests.harness.probe_harness import ProbeHarness, until
+from tests.harness.timing import TIMEOUT_S
+
+Start = Callable[..., ProbeHarness]
+
+#: The call of each wrong result, and a part of the reason.
+WRONG = [
+    ("memory", "none", "returned None; allowed is a Memory"),
+    ("memory", "dict", "allowed is a Memory"),
+    ("memory", "more than all", "used and free from 0 to total"),
+    ("memory", "negative", "used and free from 0 to total"),
+    ("memory", "text", "used and free from 0 to total"),
+    ("memory", "no memory", "used and free from 0 to total"),
+    ("processes", "none", "a tuple of GpuProcess"),
+    ("processes", "pids", "a tuple of GpuProcess"),
+    ("processes", "pid 0", "a PID from 1 to 4194304"),
+    ("processes", "twice", "each PID once"),
+    ("processes", "endless", "a tuple of GpuProcess"),
+    ("exclusive", "word", "returned 'yes'; allowed is True or False"),
+    ("utilization", "percent", "returned 37; allowed is a share from 0 to 1, or None"),
+    ("utilization", "nan", "a share from 0 to 1"),
+]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Return a function that starts a probe with a driver of ``own_drivers``."""
+    started: list[ProbeHarness] = []
+
+    def start_one(attribute: str, **options: str) -> ProbeHarness:
+        driver = DriverSpec(
+            name="own",
+            place=f"tests.harness.own_drivers:{attribute}",
+            origin="own_package 0.1.0",
+            options=options,
+        )
+        spec = ProbeSpec(poll=0.05, watch_interval=0.025, utilization=True, driver=driver)
+        started.append(ProbeHarness(spec))
+        return started[-1]
+
+    yield start_one
+    for probe in started:
+        probe.close()
+
+
+def of(uuid: str) -> Callable[[Reading], bool]:
+    return lambda reading: reading.uuid == uuid
+
+
+def test_a_good_driver_is_read_like_nvml(start: Start) -> None:
+    probe = start("Good")
+    inventory = probe.inventory()
+    assert inventory.driver == "own 1.2"
+    assert [gpu.uuid for gpu in inventory.gpus] == list(UUIDS)
+    idle = probe.reading(of(UUIDS[0]))
+    assert (idle.memory, idle.processes) == (Memory(total=GIB, used=0, free=GIB), ())
+    assert (idle.utilization, idle.temperature, idle.exclusive) == (None, None, False)
+    busy = probe.reading(of(UUIDS[1]))
+    assert busy.processes is not None
+    (process,) = busy.processes
+    assert (process.memory, process.name is not None) == (GIB // 2, True)
+
+
+@pytest.mark.parametrize(("call", "what", "reason"), WRONG)
+def test_a_wrong_result_makes_its_gpu_unknown_and_no_other(
+    call: str, what: str, reason: str, start: Start
+) -> None:
+    probe = start("Returns", call=call, what=what)
+    probe.inventory()
+    faulty = probe.reading(of(UUIDS[0]))
+    assert faulty.fault is not None
+    assert f"driver own: {call}() returned" in faulty.fault
+    assert reason in faulty.fault
+    assert (faulty.memory, faulty.processes) == (None, None)
+    assert probe.reading(of(UUIDS[1])).fault is None
+
+
+@pytest.mark.parametrize("call", ["temperature", "power", "sm_clock"])
+@pytest.mark.parametrize("what", ["nan", "word"])
+def test_a_wrong_figure_that_decides_nothing_is_unknown(call: str, what: str, start: Start) -> None:
+    probe = start("Returns", call=call, what=what)
+    probe.inventory()
+    reading = probe.reading(of(UUIDS[0]))
+    assert (reading.fault, getattr(reading, call)) == (None, None)
+
+
+def test_telemetry_that_cannot_be_sent_costs_only_itself(start: Start) -> None:
+    probe = start("Returns", call="telemetry", what="telemetry")
+    gpus = probe.inventory().gpus
+    probe.channel.send(encode(Watch(gpus=tuple(gpu.uuid for gpu in gpus), held=(), telemetry=True)))
+    assert probe.reading(lambda one: one.telemetry is not None).uuid == UUIDS[1]
+    assert probe.reading(of(UUIDS[0])).fault is None
+
+
+@pytest.mark.parametrize("call", ["memory", "processes", "exclusive", "mig", "display"])
+def test_an_error_of_foreign_code_makes_the_gpu_unknown(call: str, start: Start) -> None:
+    probe = start("Raises", call=call)
+    probe.inventory()
+    fault = probe.reading(of(UUIDS[0])).fault
+    assert fault is not None
+    assert f"driver own: {call}() raised KeyError: 'no such\\nregister'" in fault
+
+
+@pytest.mark.parametrize("call", ["node", "xids"])
+def test_what_shows_newcomers_sooner_may_be_missing(call: str, start: Start) -> None:
+    probe = start("Raises", call=call)
+    gpus = probe.inventory().gpus
+    probe.watch(gpus)
+    assert probe.reading(of(UUIDS[0])).fault is None
+
+
+def test_a_call_that_hangs_is_announced(start: Start) -> None:
+    probe = start("Hangs")
+    probe.inventory()
+    until(lambda: "memory" in {call for _, call in probe.announced()})
+
+
+UNUSABLE: list[tuple[str, dict[str, str], str, str]] = [
+    ("Absent", {}, "driver_unusable", "cannot be loaded: AttributeError"),
+    ("NOT_CALLABLE", {}, "driver_unusable", "is a int, which cannot be called"),
+    ("refuses", {"library": "x"}, "driver_unusable", "OSError: no such library: {'library': 'x'}"),
+    ("Good", {"folder": "x"}, "driver_unusable", "TypeError"),
+    ("Incomplete", {}, "driver_unusable", "has no version, gpus, memory, processes, exclusive"),
+    ("Raises", {"call": "open"}, "driver_raised", "driver own: open() raised KeyError"),
+    ("Raises", {"call": "version"}, "driver_raised", "driver own: version() raised KeyError"),
+    ("Raises", {"call": "gpus"}, "driver_raised", "driver own: gpus() raised KeyError"),
+    ("TwoOfOneName", {}, "driver_wrong", "each uuid once"),
+    ("PathAsName", {}, "driver_wrong", "a UUID of 4 to 80 letters, digits"),
+]
+
+
+@pytest.mark.parametrize(("attribute", "options", "code", "reason"), UNUSABLE)
+def test_an_unusable_driver_names_itself_and_its_fault(
+    attribute: str, options: dict[str, Any], code: str, reason: str, start: Start
+) -> None:
+    probe = start(attribute, **options)
+    message = probe.next_message()
+    assert isinstance(message, Unavailable)
+    assert message.code == code
+    assert reason in message.reason
+    probe.process.join(TIMEOUT_S)
+    assert probe.process.exitcode == 0
+
+
+def test_a_driver_that_cannot_be_imported_is_unavailable() -> None:
+    driver = DriverSpec(name="own", place="no_such_module:Driver", origin="own_package 0.1.0")
+    probe = ProbeHarness(ProbeSpec(poll=0.05, watch_interval=0.025, driver=driver))
+    try:
+        message = probe.next_message()
+    finally:
+        probe.close()
+    assert isinstance(message, Unavailable)
+    expected = "driver own of own_package 0.1.0 cannot be loaded: ModuleNotFoundError"
+    assert message.reason.startswith(expected)

@@ -1,0 +1,163 @@
+"""Whole sentinels that read the GPUs through the driver of a package."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sentinel.config.driver_spec import GROUP
+from tests.harness.gpu_environment import SimulatedHost
+from tests.harness.registered_package import register
+from tests.harness.sentinel_process import eventually
+from tests.harness.timing import TIMEOUT_S
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+DRIVERS = {
+    "own": "own_drivers:Counting",
+    "good": "own_drivers:Good",
+    "bad": "own_drivers:refuses",
+}
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> str:
+    """Install a package with drivers; return the path to import from."""
+    return register(tmp_path, GROUP, "own_package", DRIVERS)
+
+
+@pytest.fixture
+def run(simulated: SimulatedHost, package: str, tmp_path: Path) -> Run:
+    """Return a function that runs a command of sentinel."""
+
+    def run_one(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
+        paths = {"PYTHONPATH": package, "XDG_STATE_HOME": str(tmp_path)}
+        return subprocess.run(
+            [sys.executable, "-m", "sentinel", *words],
+            env=simulated.environment(**paths, **more),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=TIMEOUT_S,
+        )
+
+    return run_one
+
+
+class OwnDriverHost(SimulatedHost):
+    """Simulated GPUs that the probe reads through the driver of a package."""
+
+    module = "sentinel_over_driver"
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("fake_torch")
+def test_gpus_of_another_driver_are_held_and_yielded(tmp_path: Path, package: str) -> None:
+    """Their stressor cannot watch them itself: the probe alone sees the newcomer."""
+    host = OwnDriverHost(tmp_path / "gpus")
+    flags = ("--rearm", "300ms", "--poll", "200ms", "--workload", "hold", "--unwatched-after", "5s")
+    with host.sentinel(1, *flags, environment={"PYTHONPATH": package}) as sentinel:
+        assert sentinel.wait_for("sentinel.started")["driver"] == "own simulated"
+        sentinel.wait_for("stressor.ready")
+        with host.job(0) as newcomer:
+            assert newcomer.got_memory()
+            newcomer.wait_for_exit()
+        sentinel.wait_for("gpu.handed_over")
+        sentinel.wait_for("stressor.ready", count=2)
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("fake_torch")
+def test_a_fault_of_such_a_driver_ends_the_stressor(tmp_path: Path, package: str) -> None:
+    host = OwnDriverHost(tmp_path / "gpus")
+    flags = ("--poll", "200ms", "--workload", "hold", "--unwatched-after", "5s")
+    with host.sentinel(1, *flags, environment={"PYTHONPATH": package}) as sentinel:
+        sentinel.wait_for("stressor.ready")
+        host.registry.inject(host.uuid(), "error")
+        sentinel.wait_for("gpu.unknown")
+        eventually(host.empty)
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("fake_torch")
+def test_at_a_slow_poll_a_gpu_in_use_is_read_rarely(tmp_path: Path, package: str) -> None:
+    """A held GPU is read as often as a hand-over needs, and readings of the other do not expire."""
+    host = OwnDriverHost(tmp_path / "gpus")
+    flags = ("--rearm", "300ms", "--poll", "10m", "--workload", "hold", "--unwatched-after", "5s")
+    host.registry.create(host.folder, 2)
+    calls = host.folder / "calls"
+
+    def count(call: str, gpu: int) -> int:
+        return calls.read_text().splitlines().count(f"{call} {host.uuid(gpu)}")
+
+    with (
+        host.job(0, share=0.5, stay=600.0) as job,
+        host.sentinel(2, *flags, environment={"PYTHONPATH": package}) as sentinel,
+    ):
+        assert job.got_memory()
+        sentinel.wait_for("stressor.ready", gpu=1)
+        before = count("processes", 0)
+        # Every 25 ms: these take 7.5 s, longer than a reading of a held GPU counts.
+        eventually(lambda: count("memory", 1) > 300)
+        assert count("processes", 0) <= before + 1
+        with host.job(1) as newcomer:
+            assert newcomer.got_memory()
+            newcomer.wait_for_exit()
+        sentinel.wait_for("gpu.handed_over", gpu=1)
+        assert not {"gpu.unknown", "probe.hung", "gpu.unwatched"} & set(sentinel.names())
+
+
+@pytest.mark.long
+def test_a_survey_reads_through_the_driver_of_the_setting(run: Run) -> None:
+    done = run("run", "--once", "--log-format", "json", "--driver", "good")
+    assert done.returncode == 0, done.stderr
+    rows: list[dict[str, Any]] = json.loads(done.stdout)["gpus"]
+    assert [row["gpu"]["uuid"] for row in rows] == ["OWN-0000", "OWN-0001"]
+    assert [row["occupancy"] for row in rows] == ["IDLE", "BUSY"]
+
+
+@pytest.mark.long
+def test_an_unusable_driver_ends_the_start_and_names_itself(run: Run) -> None:
+    done = run("run", "--list", SENTINEL_DRIVER="bad:library=/x")
+    assert done.returncode == 5
+    assert "driver bad of own_package 0.1.0 (own_drivers:refuses) cannot be loaded" in done.stderr
+    assert "OSError: no such library: {'library': '/x'}" in done.stderr
+
+
+@pytest.mark.long
+def test_an_unknown_driver_is_refused(run: Run) -> None:
+    done = run("run", "--list", "--driver", "godo")
+    assert done.returncode == 2
+    assert "there is no driver 'godo'; known are nvml, bad, good, own" in done.stderr
+
+
+@pytest.mark.long
+def test_the_probe_alone_imports_the_driver(run: Run, tmp_path: Path) -> None:
+    log = tmp_path / "imports"
+    done = run("run", "--list", "--driver", "good", OWN_DRIVERS_LOG=str(log))
+    assert done.returncode == 0, done.stderr
+    assert log.read_text().splitlines() == ["sentinel: probe, reads GPUs"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("driver", "found"),
+    [
+        ("good", "good 1.2, driver good of own_package 0.1.0 (own_drivers:Good)"),
+        ("bad", "cannot be loaded: OSError"),
+        ("godo", "there is no driver 'godo'"),
+    ],
+)
+def test_the_doctor_inspects_the_driver_of_the_setting(driver: str, found: str, run: Run) -> None:
+    file = os.devnull
+    done = run("doctor", "--json", SENTINEL_DRIVER=driver, SENTINEL_CONFIG=file)
+    lines = json.loads(done.stdout)["lines"]
+    (line,) = [one for one in lines if one["check"] == "driver"]
+    assert found in line["found"]
+    assert line["level"] == ("ok" if driver == "good" else "problem")

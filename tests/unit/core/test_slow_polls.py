@@ -1,0 +1,56 @@
+"""At a slow poll, GPUs that others use are read rarely, and those that matter are not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sentinel.config.model import Config
+from sentinel.core.gpu_state import Busy
+from sentinel.protocol.probe import Watch
+from sentinel.testing import World
+from tests.harness.core_scenarios import times
+
+SLOW = Config(poll=600.0)
+
+
+def watch_of(world: World) -> Watch:
+    assert world.probe.watched is not None
+    return world.probe.watched
+
+
+def test_a_gpu_in_use_is_slow_and_a_held_one_is_not() -> None:
+    world = World(gpus=2)
+    world.newcomer(0)
+    supervisor = world.supervisor(SLOW)
+    world.run(supervisor, times(world, "stressor.ready", 1))
+    world.run_for(supervisor, 1.0)
+    assert watch_of(world).slow == ("GPU-0",)
+    assert watch_of(world).held == ("GPU-1",)
+    assert isinstance(supervisor.state.gpu_states["GPU-0"].occupancy, Busy)
+
+
+def test_an_idle_gpu_that_may_be_occupied_is_not_slow() -> None:
+    world = World()
+    supervisor = world.supervisor(Config(poll=600.0, idle_wait=30.0))
+    world.run_for(supervisor, 20.0)
+    assert watch_of(world).slow == ()
+    world.run(supervisor, times(world, "stressor.ready", 1))
+
+
+def test_a_drained_gpu_is_slow_until_it_may_be_occupied() -> None:
+    world = World()
+    supervisor = world.supervisor(Config(poll=600.0, drained=True))
+    supervisor.state = replace(supervisor.state, occupying=False)
+    world.run_for(supervisor, 2.0)
+    assert watch_of(world).slow == ("GPU-0",)
+    supervisor.state = replace(supervisor.state, occupying=True)
+    world.run(supervisor, times(world, "stressor.ready", 1))
+    assert watch_of(world).slow == ()
+
+
+def test_at_the_usual_polls_none_is_slow() -> None:
+    world = World()
+    world.newcomer(0)
+    supervisor = world.supervisor(Config(poll=2.0))
+    world.run_for(supervisor, 5.0)
+    assert watch_of(world).slow == ()

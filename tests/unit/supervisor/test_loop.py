@@ -1,0 +1,55 @@
+"""The supervisor knows for how long it was stopped, whatever it was waiting for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from sentinel.config.model import Config
+from sentinel.core.state import State
+from sentinel.supervisor.loop import MAX_SLEEP_S, Supervisor
+from sentinel.testing import FakeClock, World
+
+STOP_S = 5.0
+
+
+class StoppedOnce(FakeClock):
+    """A clock of a process that sleeps through its waits, and is stopped during one of them."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._passing = world
+        self.stop_s = 0.0
+
+    def wait(self, files: Sequence[int], timeout: float) -> bool:
+        """Sleep for all of the timeout, and longer if the process is stopped at its beginning."""
+        self._passing.pass_time(max(timeout, self.stop_s))
+        self.stop_s = 0.0
+        return False
+
+
+@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize("sleeps", [0, 1, 2, 3])
+def test_the_length_of_a_stop_is_right(held: bool, sleeps: int) -> None:  # noqa: FBT001 - a case
+    world = World()
+    supervisor = world.supervisor(Config(drained=not held, poll=2.0))
+    clock = StoppedOnce(world)
+    supervisor._clock = clock
+    if held:
+        world.run(supervisor, lambda: world.events("stressor.ready"))
+    else:
+        supervisor.state = _drained(supervisor)
+        world.run_for(supervisor, 1.0)
+    assert not world.events("sentinel.stalled")
+    for _ in range(sleeps):
+        supervisor.turn()
+    clock.stop_s = STOP_S
+    world.run(supervisor, lambda: world.events("sentinel.stalled"))
+    (event,) = world.events("sentinel.stalled")
+    assert STOP_S - MAX_SLEEP_S <= float(str(event.fields["s"])) <= STOP_S
+
+
+def _drained(supervisor: Supervisor) -> State:
+    return replace(supervisor.state, occupying=False)
