@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import queue
 import subprocess
 import sys
 from collections.abc import Iterator
 
 import pytest
 
+import sentinel
+from sentinel.client import GpuStatus
 from sentinel.host.simulation import DEFAULT_TOTAL
 from tests.harness.daemon_harness import Daemon, isolated_daemon, read_line, write_line
 from tests.harness.gpu_environment import SimulatedHost
@@ -95,6 +98,33 @@ def test_a_hot_gpu_is_released_and_occupied_again_after_cooling(daemon: Daemon) 
     log = daemon.run("logs", "-n", "100")
     assert "critical at 91 C" in log
     assert "overheat" in log
+
+
+@pytest.mark.long
+def test_a_callback_gets_the_gpu_as_it_is_after_the_event(daemon: Daemon) -> None:
+    registry, uuid = daemon.host.registry, daemon.host.uuid(0)
+    daemon.start(1, "--throttle", "full", "--cooldown", "100ms")
+    daemon.wait_until_occupied(0)
+    calls: queue.Queue[tuple[object, object]] = queue.Queue()
+    with sentinel.Monitor() as monitor:
+        monitor.on(
+            "state_change", lambda gpu, event: calls.put((event.fields["health"], gpu.health))
+        )
+        monitor.on(
+            "handed_over", lambda gpu, event: calls.put((event.fields["evidence"], _evidence(gpu)))
+        )
+        monitor.start()
+        for degrees in 3 * (80, 40):
+            registry.warm(uuid, degrees)
+            event, state = calls.get(timeout=TIMEOUT_S)
+            assert event == state
+        with daemon.host.job(stay=0.1):
+            event, state = calls.get(timeout=TIMEOUT_S)
+            assert event == state
+
+
+def _evidence(gpu: GpuStatus) -> str | None:
+    return None if gpu.handover is None else gpu.handover.evidence
 
 
 @pytest.mark.long
