@@ -20,6 +20,7 @@ from sentinel.client.types import EventInfo
 from sentinel.errors import ConfigError, NotRunningError, SentinelError, ServiceError, TimedOutError
 from sentinel.protocol.api_types import GpuStatus, MemoryBudget, Outcome
 from sentinel.protocol.history_types import PastReading, TemperatureTrend
+from sentinel.protocol.views import is_throttled
 from sentinel.units import format_duration
 
 C = TypeVar("C", bound=Callback)
@@ -150,7 +151,7 @@ class Monitor:
         return self.client.history(gpu, f"{round(60 * minutes)}s")
 
     def trend(self, gpu: str | int = 0, minutes: int = 5) -> TemperatureTrend:
-        """Compute the trend of a GPU's temperature: rising, falling, stable or unknown.
+        """Compute the trend of a GPU's temperature: rising, falling, stable, varying or unknown.
 
         Raises:
             NoSuchGpuError: The GPU does not exist.
@@ -166,12 +167,15 @@ class Monitor:
         return self.status(gpu).multiplier
 
     def should_throttle(self, gpu: str | int = 0) -> bool:
-        """Check whether work on a GPU should be slowed down.
+        """Check whether work on a GPU should be slowed down: it is throttled, critical or unknown.
+
+        A normal GPU is not throttled, although its :meth:`speed_multiplier` is 0.8: under load it
+        may stay normal, so that a loop that waits for ``should_throttle`` would not end.
 
         Raises:
             NoSuchGpuError: The GPU does not exist.
         """
-        return self.speed_multiplier(gpu) < 1
+        return is_throttled(self.status(gpu).health)
 
     # --- memory ------------------------------------------------------------------------------
 

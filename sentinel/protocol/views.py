@@ -72,6 +72,14 @@ class GpuHealth(StrEnum):
     CRITICAL = "critical"
 
 
+def is_throttled(health: GpuHealth | None) -> bool:
+    """Check whether work on a GPU should be slowed down: THROTTLED, CRITICAL or unknown (None).
+
+    NORMAL is not: work waits for a GPU that is throttled, and one under load may stay NORMAL.
+    """
+    return health not in {GpuHealth.OPTIMAL, GpuHealth.NORMAL}
+
+
 @dataclass(frozen=True, kw_only=True)
 class BurninRunView:
     """A burn-in that a client has asked for."""

@@ -18,13 +18,10 @@ from sentinel.api.history.trend import Trend
 from sentinel.api.requests import Name, RequestModel
 from sentinel.api.state.memory_budget import budget
 from sentinel.config.model import Config
-from sentinel.protocol.views import Allocation, GpuView
+from sentinel.protocol.history_types import Direction
+from sentinel.protocol.views import Allocation, GpuView, is_throttled
 
 MB = 2**20
-#: The range of a stable trend, from that document.
-_STABLE_RANGE_C = 5.0
-#: The health of throttled GPUs.
-_THROTTLED = {"throttled", "critical"}
 
 State = Literal["optimal", "normal", "throttled", "critical", "unavailable"]
 
@@ -244,7 +241,7 @@ def status(view: GpuView, settings: Config, allocations: Iterable[Allocation]) -
 
 def throttling(view: GpuView) -> Throttling:
     """Describe the required slowdown of work on a GPU."""
-    throttled = _state(view.health) in _THROTTLED
+    throttled = is_throttled(view.health)
     return Throttling(
         is_throttled=throttled, should_throttle=throttled, speed_multiplier=view.multiplier
     )
@@ -282,7 +279,7 @@ def past(view: GpuView, reading: PastReading) -> Past:
 
 def temperature(minutes: int, trend: Trend) -> Temperature:
     """Describe the trend of a GPU's temperature."""
-    has_range = trend.maximum_c is not None and trend.minimum_c is not None
+    is_known = trend.direction is not Direction.UNKNOWN
     return Temperature(
         duration_minutes=minutes,
         sample_count=trend.samples,
@@ -291,9 +288,7 @@ def temperature(minutes: int, trend: Trend) -> Temperature:
         max_temp=trend.maximum_c,
         avg_temp=trend.average_c,
         trend=trend.direction.value,
-        is_stable=(trend.maximum_c or 0) - (trend.minimum_c or 0) < _STABLE_RANGE_C
-        if has_range
-        else None,
+        is_stable=trend.direction is Direction.STABLE if is_known else None,
     )
 
 

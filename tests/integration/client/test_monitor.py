@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import sys
@@ -25,7 +26,7 @@ from sentinel.host.procfs import read_stat
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import Allocate, Configure, Deallocate, GivenSetting
 from sentinel.protocol.views import GpuHealth
-from tests.harness.api_harness import UUIDS, ApiServer
+from tests.harness.api_harness import UUIDS, ApiServer, UnixConnection
 from tests.harness.gpu_environment import SimulatedHost
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TEST_TIMEOUT_S, TIMEOUT_S
@@ -241,6 +242,7 @@ def test_the_monitor_continues_with_the_next_api_process(
 def test_the_state_is_that_of_the_selected_gpu(api: ApiServer, monitor: sentinel.Monitor) -> None:
     assert monitor.is_available()
     assert monitor.reason == ""
+    change_gpu(api, 0, health=GpuHealth.OPTIMAL)
     change_gpu(api, 1, health=GpuHealth.THROTTLED, multiplier=0.5)
     eventually(lambda: monitor.status(1).health == "throttled")
     assert [gpu.index for gpu in monitor.status_all()] == [0, 1]
@@ -248,6 +250,34 @@ def test_the_state_is_that_of_the_selected_gpu(api: ApiServer, monitor: sentinel
     assert (monitor.should_throttle(0), monitor.speed_multiplier()) == (False, 1.0)
     with pytest.raises(NoSuchGpuError):
         monitor.should_throttle(7)
+
+
+@pytest.mark.parametrize(
+    ("health", "multiplier", "expected"),
+    [
+        (GpuHealth.OPTIMAL, 1.0, False),
+        (GpuHealth.NORMAL, 0.8, False),
+        (GpuHealth.THROTTLED, 0.5, True),
+        (GpuHealth.CRITICAL, 0.0, True),
+        (None, 0.0, True),
+    ],
+)
+def test_the_library_and_the_compatible_route_agree_on_throttling(
+    api: ApiServer,
+    monitor: sentinel.Monitor,
+    health: GpuHealth | None,
+    multiplier: float,
+    *,
+    expected: bool,
+) -> None:
+    change_gpu(api, health=health, multiplier=multiplier)
+    eventually(lambda: monitor.status().health == health)
+    connection = UnixConnection(api.path)
+    connection.request("GET", "/api/gpu/throttle/status?gpu_id=0")
+    answer = json.loads(connection.getresponse().read())["data"]
+    connection.close()
+    assert (monitor.should_throttle(), monitor.speed_multiplier()) == (expected, multiplier)
+    assert (answer["should_throttle"], answer["speed_multiplier"]) == (expected, multiplier)
 
 
 def test_an_update_changes_single_settings_and_keeps_the_others(
