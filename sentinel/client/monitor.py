@@ -182,7 +182,7 @@ class Monitor:
     def allocate(
         self,
         id: str,  # noqa: A002 - the usual name
-        size: int | str,
+        size: str,
         gpu: str | int = 0,
         *,
         wait: float = 30.0,
@@ -197,7 +197,7 @@ class Monitor:
     def allocation(
         self,
         id: str,  # noqa: A002 - the usual name
-        size: int | str,
+        size: str,
         gpu: str | int = 0,
         *,
         wait: float = 30.0,

@@ -308,7 +308,7 @@ def test_memory_is_allocated_for_the_duration_of_a_block(
         Allocate,
         Deallocate,
     ]
-    with monitor.allocation("llm", 2**20):
+    with monitor.allocation("llm", f"{2**20}B"):
         monitor.deallocate("llm")  # the end of the block is no error then
         other = Caller(via="unix", uid=0, pid=1, started=started(1))
         with api.change_supervisor() as supervisor:  # and the name may have another owner
@@ -317,6 +317,16 @@ def test_memory_is_allocated_for_the_duration_of_a_block(
     assert [one.holder.pid for one in monitor.client.allocations()] == [1]
     with pytest.raises(ConfigError, match="size: 'much' is not a size"):
         monitor.allocate("llm", "much")
+
+
+@pytest.mark.parametrize("size", [2048, 2048.0])
+def test_a_size_without_a_unit_is_refused_with_both_readings(
+    api: ApiServer, monitor: sentinel.Monitor, size: Any
+) -> None:
+    """The GPU Management System counts in MB."""
+    with pytest.raises(ConfigError, match=f"size: {size} has no unit\nWrite '{size}MiB'.*B' for"):
+        monitor.allocate("llm_model", size)
+    assert api.commands == []
 
 
 def test_events_are_iterated_with_for_and_with_async_for(

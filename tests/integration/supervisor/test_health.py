@@ -34,7 +34,7 @@ here = None
 for line in sys.stdin:
     word, _, size = line.strip().partition(" ")
     if word == "promise":
-        print(sentinel.connect().allocate("llm", int(size) * GIB).id, flush=True)
+        print(sentinel.connect().allocate("llm", size + "GiB").id, flush=True)
     elif word == "take":
         here = here or registry.attach(gpu)
         print(here.allocate(int(float(size) * GIB)), flush=True)
