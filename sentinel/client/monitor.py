@@ -244,11 +244,12 @@ class Monitor:
             name: ``state_change``, ``throttle``, ``resume``, ``critical`` or ``overheat`` of a
                 GPU's health; ``yield`` when a newcomer appears on an occupied GPU,
                 ``handed_over`` when the GPU is free for it; ``busy`` and ``idle``; or the name of
-                any event.
+                any event about a GPU. Events about the host are in :meth:`events`.
             callback: The callback; without it, the decorated function.
 
         Raises:
-            ConfigError: The name is unknown.
+            ConfigError: The name is unknown or that of an event about the host, or the callback
+                does not take a GPU and an event.
         """
 
         def register(function: C) -> C:

@@ -113,12 +113,31 @@ def test_other_events_have_a_short_name_as_well(event: str, name: str) -> None:
     assert list(names_of(EventInfo(id=1, name=event, fields={}))) == [event, name]
 
 
-@pytest.mark.parametrize("name", ["", "throtle", "yields"])
+@pytest.mark.parametrize("name", ["", "throtle", "yields", "gpu.pausd", "lost"])
 def test_an_unknown_name_is_an_error_with_the_known_names(name: str) -> None:
     with pytest.raises(
         ConfigError, match=r"The names are: state_change, throttle, resume, critical"
     ):
         sentinel.Monitor().on(name, lambda *_: None)
+
+
+@pytest.mark.parametrize("name", ["sentinel.drained", "service.ready", "burnin.run_ended"])
+def test_an_event_about_the_host_is_refused_since_a_callback_gets_a_gpu(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} is an event about the host.*\n.*events\\(\\)"):
+        sentinel.Monitor().on(name, lambda *_: None)
+
+
+def takes_one(metrics: Any) -> None:
+    """Stand for a callback of the GPU Management System."""
+
+
+@pytest.mark.parametrize("callback", [takes_one, lambda: None, lambda gpu, event, more: None])
+def test_a_callback_with_other_arguments_is_refused_when_it_is_added(callback: Any) -> None:
+    monitor = sentinel.Monitor()
+    with pytest.raises(ConfigError, match=r"is called with \(gpu, event\), and this one takes \("):
+        monitor.on("throttle", callback)
+    for fine in (lambda *_: None, lambda gpu, event, more=1: None, print, dict):
+        monitor.on("throttle", fine)
 
 
 # --- through a daemon ------------------------------------------------------------------------

@@ -35,6 +35,8 @@ for line in sys.stdin:
     word, _, size = line.strip().partition(" ")
     if word == "promise":
         print(sentinel.connect().allocate("llm", size + "GiB").id, flush=True)
+    elif word == "return":
+        print(sentinel.connect().deallocate("llm").gpus, flush=True)
     elif word == "take":
         here = here or registry.attach(gpu)
         print(here.allocate(int(float(size) * GIB)), flush=True)
@@ -131,7 +133,7 @@ def _evidence(gpu: GpuStatus) -> str | None:
 def test_allocated_memory_is_available_beside_a_running_stressor(
     daemon: Daemon, job: subprocess.Popen[str]
 ) -> None:
-    daemon.start(1)
+    daemon.start(1, "--memory", "70%")  # beside the allocation, room for more
     daemon.wait_until_occupied(0)
     first = daemon.gpu()
     assert first.held is not None
@@ -146,13 +148,32 @@ def test_allocated_memory_is_available_beside_a_running_stressor(
     beside = daemon.gpu()
     assert (beside.stressor, beside.yields) == ("RUNNING", 0)
     assert job.pid in [process.pid for process in beside.allocated_processes]
-    # A process above its allocation and a context is a newcomer, and gets its memory.
+    # More than the room beside the stressor is refused by the driver, which leaves no trace.
+    assert send_command(job, "take 8") == "False"
+    assert (daemon.gpu().pid, daemon.gpu().yields) == (beside.pid, 0)
+    # A process that has grown above its allocation and a context is a newcomer, and gets the GPU.
     write_line(job, "take 1.9")
     eventually(lambda: daemon.gpu().yields == 1)
     job.kill()
     job.wait(TIMEOUT_S)
     eventually(lambda: daemon.client.status().allocations == ())
     daemon.wait_until_occupied(0)
+
+
+@pytest.mark.long
+def test_a_process_that_returns_its_allocation_gets_the_whole_gpu(
+    daemon: Daemon, job: subprocess.Popen[str]
+) -> None:
+    daemon.start(1)
+    daemon.wait_until_occupied(0)
+    assert send_command(job, "promise 4") == "llm"
+    assert send_command(job, "take 2") == "True"
+    eventually(lambda: daemon.gpu().stressor == "RUNNING")
+    assert send_command(job, "take 12") == "False"
+    send_command(job, "return")
+    eventually(lambda: daemon.gpu().yields == 1)
+    eventually(lambda: daemon.gpu().handover is not None and daemon.gpu().stressor == "STOPPED")
+    assert send_command(job, "take 12") == "True"
 
 
 def _told(daemon: Daemon) -> int | None:
