@@ -1,7 +1,8 @@
 """Generate the parts of the documents that follow from the code: ``make docs``.
 
 Tables between ``<!-- generated: NAME -->`` and ``<!-- end -->`` are replaced in place. The manual
-page and the OpenAPI document are written as whole files, which are not committed.
+page and the OpenAPI document are written as whole files, which are not committed, and so is the
+schema of the configuration file, which is.
 """
 
 from __future__ import annotations
@@ -260,7 +261,13 @@ def openapi() -> str:
     return document(make_app())
 
 
-#: The files that are generated as a whole.
+def config_schema() -> str:
+    """Return the JSON Schema of the configuration file."""
+    from sentinel.config.file_text import json_schema
+
+    return json.dumps(json_schema(), indent=2) + "\n"
+
+
 def completion(shell: str) -> str:
     """Return the completion for a shell."""
     from sentinel.cli.manpage import completion_script
@@ -268,9 +275,11 @@ def completion(shell: str) -> str:
     return completion_script(shell)
 
 
+#: The files that are generated as a whole.
 FILES: Mapping[str, Callable[[], str]] = {
     "sentinel.1": manual_page,
     "openapi.json": openapi,
+    "config.schema.json": config_schema,
     # Named as each shell looks for them.
     "completion/sentinel": lambda: completion("bash"),
     "completion/_sentinel": lambda: completion("zsh"),

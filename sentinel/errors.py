@@ -9,6 +9,7 @@ __all__ = [
     "AlreadyRunningError",
     "ConfigError",
     "ConflictError",
+    "ConnectionLostError",
     "DriverUnavailableError",
     "EndedEarlyError",
     "ExitCode",
@@ -81,6 +82,11 @@ class ConfigError(SentinelError):
     """A value is not allowed; the message has its key, its source and what is allowed."""
 
     code = "invalid"
+
+
+def raise_error(error: ConfigError) -> None:
+    """Raise an error: how an error is reported where the first one ends the work."""
+    raise error
 
 
 class WorkloadError(ConfigError):
@@ -169,6 +175,10 @@ class ServiceError(SentinelError):
     """The daemon refused, closed the connection, or sent an invalid response."""
 
     code = "service"
+
+
+class ConnectionLostError(ServiceError):
+    """The daemon closed the connection within its response; its API process may have ended."""
 
 
 class WireError(SentinelError):

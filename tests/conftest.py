@@ -68,6 +68,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SharedSetupS
     return SharedSetupScheduling(config, log)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _own_records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep the records of daemons apart from those of the user, and of other workers."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("gpu") and not Path("/dev/nvidiactl").exists():
         pytest.skip("needs a real NVIDIA GPU")

@@ -7,6 +7,8 @@ set -u
 
 PATH=${PATH:-/usr/local/bin:/usr/bin:/bin}
 sentinel=${SENTINEL:-/usr/local/bin/sentinel}
+# The node's daemon, whatever else root runs, such as one with simulated GPUs.
+[ -n "${SENTINEL_SIM_DIR:-}" ] || export SENTINEL_SOCKET="${SENTINEL_SOCKET:-/run/sentinel/sentinel.sock}"
 names=${SENTINEL_SLURM:-/run/sentinel-slurm}/${SLURM_JOB_ID:-none}
 
 [ -e "$names" ] || exit 0

@@ -12,6 +12,8 @@ set -u
 # slurmd gives no PATH.
 PATH=${PATH:-/usr/local/bin:/usr/bin:/bin}
 sentinel=${SENTINEL:-/usr/local/bin/sentinel}
+# The node's daemon, whatever else root runs, such as one with simulated GPUs.
+[ -n "${SENTINEL_SIM_DIR:-}" ] || export SENTINEL_SOCKET="${SENTINEL_SOCKET:-/run/sentinel/sentinel.sock}"
 kept=${SENTINEL_SLURM:-/run/sentinel-slurm}
 wait=${SENTINEL_WAIT:-30s}
 # Longer than any job: only for a node that dies before its epilog.

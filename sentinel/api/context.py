@@ -15,6 +15,8 @@ from sentinel.api.history.writer import History
 from sentinel.api.http.errors import ProblemError
 from sentinel.api.metrics.counters import Counters
 from sentinel.api.metrics.exposition import MetricsPage
+from sentinel.api.notify.notifier import ABOUT as NOTIFY_ABOUT
+from sentinel.api.notify.notifier import Notifier
 from sentinel.api.state.burnin_verdicts import BurninVerdicts
 from sentinel.api.state.change_feed import ChangeFeed
 from sentinel.api.state.event_buffer import EventBuffer, LoggedEvent
@@ -42,7 +44,7 @@ from sentinel.protocol.commands import (
     ShutDown,
     Unreserve,
 )
-from sentinel.protocol.views import Allocation, GpuView, HostView, LogRecord
+from sentinel.protocol.views import Allocation, GpuView, HostView, LogRecord, QueueView
 
 #: The longest warning, in characters; it must fit into a datagram.
 _MAX_WARNING_LENGTH = 4000
@@ -89,6 +91,8 @@ class ApiContext:
         self.reservation_writer = ReservationWriter(state / RESERVATIONS_FILE, self._warn_unstored)
         #: The ids of allocations with a client that waits for the memory.
         self.pending_allocations: Counter[str] = Counter()
+        #: The ids of reservations with a client that waits for them.
+        self.pending_reservations: set[str] = set()
         self.history = History(
             state / HISTORY_FILE, spec.history, partial(self.report_warning, "history")
         )
@@ -96,6 +100,10 @@ class ApiContext:
             state / verified_store.NAME, spec.began, partial(self.report_warning, "verified")
         )
         self.views.verified = self.verified.gpus
+        self.notifier = Notifier(
+            spec.notify, self.views.select, partial(self.report_warning, NOTIFY_ABOUT)
+        )
+        self.counters.notifications = {one.name: one.results for one in self.notifier.recipients}
         self.verdicts = BurninVerdicts(state)
         self.views.verdicts = self.verdicts.gpus
         self._reservation_watch = ProcessWatch(self._unreserve)
@@ -183,11 +191,14 @@ class ApiContext:
                 self.views.update(message)
                 self.counters.count_view(message)
                 self.history.add(message)
+            case QueueView():
+                self.views.update(message)
             case LogRecord():
                 event = LoggedEvent.of(message)
                 self.event_buffer.add(event)
                 self.counters.count_event(event)
                 self.history.add(event)
+                self.notifier.add(event)
             case ReloadConfig():
                 task = asyncio.create_task(self._reload())
                 self._tasks.add(task)

@@ -75,10 +75,10 @@ class ResumeRequest(RequestModel):
 class RestartRequest(RequestModel):
     """Apply new settings, and occupy GPUs with them."""
 
-    settings: dict[str, SettingText] | None = Field(
+    settings: dict[str, SettingText | None] | None = Field(
         default=None,
         max_length=256,
-        description="Flags by the key of their setting; they replace all flags.",
+        description="Flags by the key of their setting; null removes a flag, and others stay.",
     )
 
 
@@ -117,6 +117,13 @@ class BurninRequest(RequestModel):
 class ReservationRequest(RequestModel):
     """Keep GPUs free for a user: the selected ones, or any `count`."""
 
+    id: str | None = Field(
+        default=None,
+        pattern=r"^[0-9a-f]{8,32}$",
+        description="The id of the reservation, by which its place in the queue is found."
+        "  After the end of the connection, the same request with the same id continues at its"
+        " place for half a minute.",
+    )
     gpus: Selectors | None = None
     count: int | None = Field(default=None, ge=1, le=128)
     seconds: Seconds | None = None

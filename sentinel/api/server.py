@@ -116,6 +116,7 @@ async def _serve(
             context.change_feed.run(),
             context.history.run(),
             context.verified.run(),
+            context.notifier.run(),
             context.verdicts.run(),
             _send_heartbeats(context, server),
         )
@@ -123,6 +124,7 @@ async def _serve(
     try:
         await asyncio.gather(*jobs)
     finally:
+        await context.notifier.drain(_GRACE_S)
         for task in background:
             task.cancel()
         await asyncio.gather(*background, return_exceptions=True)

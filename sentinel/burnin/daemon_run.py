@@ -36,9 +36,11 @@ from sentinel.client.types import EventInfo
 from sentinel.config.plan import parse_plan, plan_toml
 from sentinel.core.actions import Event
 from sentinel.diagnostics.counters import read_counters
+from sentinel.diagnostics.counters_process import read_counters_apart
 from sentinel.diagnostics.kernel_log import KernelLog
 from sentinel.errors import DriverUnavailableError, SentinelError
 from sentinel.host import simulation
+from sentinel.host.daemon_lookup import locate
 from sentinel.protocol.api_types import BurninProgress, GpuStatus
 from sentinel.protocol.phase_work import EarlierWork
 from sentinel.supervisor.event_log import Sink, json_lines
@@ -81,7 +83,7 @@ def record_run(
         SentinelError: The daemon has refused, and nothing is recorded; or it cannot be reached.
     """
     done: Mapping[str, EarlierWork] = {}
-    simulated = simulation.default_folder() if client.status().daemon.simulated else None
+    simulated = _simulation(client)
     before = read_counters(simulated)
     if before.driver_error is not None:
         raise DriverUnavailableError(f"no GPU can be read: {before.driver_error}")
@@ -112,7 +114,7 @@ def record_run(
             every = max(_TELEMETRY_S, interval(plan.seconds))
             sampler = Sampler(client, run.gpus, every, write)
             sampler.start()
-            at_end = CountersAtEnd(lambda uuid: read_counters(simulated, [uuid]))
+            at_end = CountersAtEnd(lambda uuid: read_counters_apart(simulated, uuid))
             try:
                 for event in until_end(client, stream, run.id):
                     if event.fields.get("gpu") in run.gpus:
@@ -127,6 +129,17 @@ def record_run(
             unread = kernel.error if simulated is None else "simulated GPUs have none"
         complete(folder, at_end.close(lambda: read_counters(simulated)), unread)
         judge()
+
+
+def _simulation(client: Client) -> Path | None:
+    """Find the folder of the daemon's simulated GPUs, or None if they are real.
+
+    Raises:
+        SentinelError: The daemon does not answer.
+    """
+    if not client.status().daemon.simulated:
+        return None
+    return locate(client.address.socket).simulated or simulation.default_folder()
 
 
 def _cancel_on_failure(

@@ -24,10 +24,11 @@ from sentinel.config.plan import Plan
 from sentinel.core.actions import Event
 from sentinel.core.burnin_state import Burnin
 from sentinel.diagnostics.counters import CountersResult, read_counters
+from sentinel.diagnostics.counters_process import read_counters_apart
 from sentinel.diagnostics.kernel_log import KernelLog
 from sentinel.errors import DriverUnavailableError, ExitCode
 from sentinel.host import simulation
-from sentinel.host.reservation_store import boot_id
+from sentinel.host.procfs import boot_id
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.version import __version__
 from sentinel.supervisor.bootstrap import run_parts
@@ -98,7 +99,7 @@ def run_plan(
         samples = stack.enter_context(folder.samples.open("a"))
 
         screens: list[EventLog] = []
-        at_end = CountersAtEnd(lambda uuid: read_counters(simulated, [uuid]))
+        at_end = CountersAtEnd(lambda uuid: read_counters_apart(simulated, uuid))
 
         def sink(gpus: Mapping[str, Gpu]) -> Sink:
             keep, screen = thinned(json_lines(events, gpus)), EventLog([sink_for(gpus)])

@@ -13,6 +13,7 @@ The file has the names and the shape of DCGM's ``error_thresholds.yaml``, as TOM
 
 from __future__ import annotations
 
+import difflib
 import math
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -150,7 +151,9 @@ def parse(text: str, origin: str, known: Mapping[str, Limits]) -> Thresholds:
     for key, entry in _table(document, "common_thresholds", origin).items():
         where = f'common_thresholds."{key}"'
         if key not in limits:
-            allowed = f"Known are {', '.join(sorted(limits))}."
+            near = difflib.get_close_matches(key, limits, n=3)
+            allowed = f"Did you mean {' or '.join(near)}? " if near else ""
+            allowed += "docs/checks.md lists all."
             raise ConfigError(f"{origin}: {where} is not a threshold", allowed)
         check, name = limits[key]
         default = known[check][name]

@@ -28,7 +28,7 @@ def address_options(function: _Function) -> _Function:
         click.option(
             "--simulated",
             is_flag=True,
-            help="Use the daemon of the simulated GPUs ($SENTINEL_SIM_DIR).",
+            help="Use the daemon with simulated GPUs ($SENTINEL_SIM_DIR).",
         ),
         click.option("--socket", metavar="PATH", help="The daemon's socket ($SENTINEL_SOCKET)."),
     ):
@@ -97,9 +97,9 @@ def simulated_folder(*, chosen: bool) -> Path | None:
     """Return the directory of the simulated GPUs if chosen, or None."""
     if not chosen:
         return None
-    from sentinel.host.simulation import default_folder
+    from sentinel.host.daemon_lookup import find_simulation
 
-    return default_folder()
+    return find_simulation()
 
 
 # --- options ---------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ def text_lines(stream: TextIO, gpus: Mapping[str, Gpu], *, colour: bool) -> Sink
     )
 
     def write(event: Event) -> None:
-        if not _is_hidden(event.name, event.fields):
+        if not is_hidden(event.name, event.fields):
             log.info(event.name, gpu=event.gpu, fields=dict(event.fields))
 
     return write
@@ -67,7 +67,7 @@ def log_line(line: str, *, colour: bool) -> str | None:
         return printable(line.rstrip("\n"))
     index = record.pop("index", None)
     fields = {key: value for key, value in record.items() if key not in {"at", "gpu"}}
-    if _is_hidden(name, fields):
+    if is_hidden(name, fields):
         return None
     place = "sentinel" if "gpu" not in record else f"GPU {'?' if index is None else index}"
     return _line(format_clock(moment), place, name, fields, colour=colour)
@@ -100,7 +100,7 @@ def format_clock(moment: datetime) -> str:
     return f"{local:%H:%M:%S}" if today else f"{local:%m-%d %H:%M:%S}"
 
 
-def _is_hidden(name: str, fields: _Fields) -> bool:
+def is_hidden(name: str, fields: _Fields) -> bool:
     """Check for an event that only programs need."""
     if name == "burnin.measured":
         return True

@@ -136,15 +136,12 @@ def discard_output() -> None:
 
 
 def _usage_text(error: click.ClickException) -> str:
-    """Return the message of a usage error; for an option with a new name, this name."""
-    if isinstance(error, click.NoSuchOption) and error.ctx is not None:
-        from sentinel.config.renamed import new_name
+    """Return the message of a usage error, for an unknown option with the nearest names."""
+    if not isinstance(error, click.NoSuchOption) or error.ctx is None:
+        return error.format_message()
+    from sentinel.cli.unknown_option import explain
 
-        known = {text for one in error.ctx.command.get_params(error.ctx) for text in one.opts}
-        new = new_name(error.option_name, known)
-        if new is not None:
-            return f"{error.option_name} was renamed to {new}"
-    return error.format_message()
+    return explain(error.option_name, error.ctx)
 
 
 def _allowed(error: click.ClickException) -> list[str]:
@@ -153,7 +150,8 @@ def _allowed(error: click.ClickException) -> list[str]:
         return list(error.known)
     if isinstance(error, click.NoSuchOption) and error.ctx is not None:
         params = error.ctx.command.get_params(error.ctx)
-        return [name for param in params for name in param.opts if name.startswith("--")]
+        shown = [one for one in params if not getattr(one, "hidden", False)]
+        return [name for param in shown for name in param.opts if name.startswith("--")]
     if isinstance(error, click.BadParameter) and error.param is not None:
         return list(map(str, getattr(error.param.type, "choices", ())))
     return []

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from sentinel.units import format_brief, format_duration, format_size
 
 if TYPE_CHECKING:  # `sentinel status` shows JSON without these types, which are slow to import
-    from sentinel.client import GpuStatus, Process, ReservationInfo, Status
+    from sentinel.client import GpuStatus, Process, QueueEntry, ReservationInfo, Status
     from sentinel.protocol.api_types import BurninProgress
 
 HEADER = (
@@ -27,6 +27,9 @@ HEADER = (
 #: The column that is truncated first, and the right-aligned columns.
 FLEXIBLE = 3
 RIGHT = (0, 2, 4, 5, 6, 7, 8)
+
+#: The maximum age of a state that is shown as current, in seconds: as /v1/health has it.
+MAX_AGE_S = 5.0
 
 _BARS = " ▁▂▃▄▅▆▇█"
 
@@ -61,8 +64,18 @@ def state(gpu: GpuStatus) -> str:
     return gpu.occupancy.lower()
 
 
-def row(gpu: GpuStatus, reservations: Sequence[ReservationInfo] = ()) -> tuple[str, ...]:
-    """Return the cells of a GPU; an empty cell is unknown."""
+def is_stale(status: Status) -> bool:
+    """Check whether the supervisor does not answer, so that a status shows what was and not is."""
+    return status.daemon.age_s is not None and status.daemon.age_s > MAX_AGE_S
+
+
+def row(
+    gpu: GpuStatus, reservations: Sequence[ReservationInfo] = (), *, stale: bool = False
+) -> tuple[str, ...]:
+    """Return the cells of a GPU; an empty cell is unknown, as are all of a stale status."""
+    if stale:
+        name = f"{gpu.index}{'!' if gpu.findings else ''}"
+        return (name, "unknown", "", f"last: {state(gpu)}", *("" for _ in HEADER[4:]))
     return (
         f"{gpu.index}{'!' if gpu.findings else ''}",
         state(gpu),
@@ -102,9 +115,10 @@ def ranges(numbers: Sequence[int]) -> str:
     return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
-def list_line(gpu: GpuStatus) -> str:
-    """Return one GPU as `nvidia-smi -L` lists it, and its state."""
-    return f"GPU {gpu.index}: {gpu.name} (UUID: {gpu.uuid}) {state(gpu)}"
+def list_line(gpu: GpuStatus, *, stale: bool = False) -> str:
+    """Return one GPU as `nvidia-smi -L` lists it, and its state; that is unknown if stale."""
+    word = "unknown" if stale else state(gpu)
+    return f"GPU {gpu.index}: {gpu.name} (UUID: {gpu.uuid}) {word}"
 
 
 def facts(status: Status, now: datetime) -> Iterator[str]:
@@ -113,40 +127,70 @@ def facts(status: Status, now: datetime) -> Iterator[str]:
     running = format_duration(max(0.0, round((now - daemon.since).total_seconds())))
     driver = ", SIMULATED GPUs" if daemon.simulated else f", driver {daemon.driver}"
     ending = f" ({daemon.ending})" if daemon.ending else ""
+    if is_stale(status):
+        age = daemon.age_s or 0.0
+        since = (now - timedelta(seconds=age)).astimezone()
+        yield (
+            f"STALE: the supervisor has not answered since {since:%H:%M:%S},"
+            f" for {format_duration(round(age))}"
+        )
     yield f"{daemon.phase}{ending}  {daemon.workload}{driver}"
     yield f"pid {daemon.pid} for {running}, version {daemon.version}"
     yield f"socket {daemon.socket}"
-    yield f"log {daemon.log or 'on the standard output of the daemon'}"
-    if daemon.age_s is not None and daemon.age_s > 5:  # noqa: PLR2004 - as /v1/health has it
-        yield f"STALE: the last update by the supervisor is {format_duration(daemon.age_s)} old"
+    kept = "on the standard output of the daemon" if daemon.journal is None else "in the journal"
+    yield f"log {daemon.log or kept}"
 
 
 def notes(status: Status) -> Iterator[str]:
     """Yield the problems, pauses, reservations and allocations that do not fit into a row."""
+    stale = is_stale(status)
     for gpu in status.gpus:
-        word = state(gpu)
         if gpu.findings:
             last = f"; last: {gpu.last_finding}" if gpu.last_finding else ""
             yield f"GPU {gpu.index}: {gpu.findings} findings, it cannot be trusted{last}"
-        if word in {"failed", "backoff", "unknown"}:
-            yield f"GPU {gpu.index}: {gpu.reason}"
-        if gpu.burnin is not None:
-            yield f"GPU {gpu.index}: burn-in {_burnin(gpu.burnin)}"
-        if word == "paused" and gpu.until_s is not None:
-            yield f"GPU {gpu.index}: paused for another {format_duration(gpu.until_s)}"
-        if gpu.health in {"throttled", "critical"}:
-            yield f"GPU {gpu.index}: {gpu.health}, {gpu.multiplier:.0%} of its speed permitted"
-        if gpu.read_s is not None and gpu.read_s > 5:  # noqa: PLR2004 - stale_after
-            yield f"GPU {gpu.index}: last read {format_duration(gpu.read_s)} ago"
+        if not stale:
+            yield from (f"GPU {gpu.index}: {note}" for note in _current_notes(gpu))
+    yield from _grants(status)
+
+
+def _grants(status: Status) -> Iterator[str]:
+    """Yield the reservations, the queue and the allocations."""
     for one in status.reservations or ():
         why = f" for {one.reason}" if one.reason else ""
         end = f" until {one.until.astimezone():%H:%M:%S}" if one.until else ""
         yield f"GPU {', '.join(map(str, one.indices))}: reserved as {one.id}{why}{end}"
+    for waiting in status.queue or ():
+        yield f"queue {waiting.place}: {describe_queued(waiting)}"
     for allocation in status.allocations or ():
         holder = allocation.holder
         user = f" for {holder.name or 'pid'} {holder.pid}" if holder.pid is not None else ""
         where = allocation.gpu if allocation.index is None else allocation.index
         yield f"GPU {where}: {format_size(allocation.size)} allocated as {allocation.id}{user}"
+
+
+def describe_queued(one: QueueEntry) -> str:
+    """Describe a request in the queue: what it waits for, since when, for whom."""
+    named = ", ".join(map(str, one.indices))
+    what = f"GPU {named}" if named else f"{one.count} GPU{'' if one.count == 1 else 's'}"
+    why = f" for {one.reason}" if one.reason else ""
+    holder = one.holder
+    who = f" ({holder.name or 'pid'} {holder.pid})" if holder.pid is not None else ""
+    return f"{one.id} waits for {what}{why} since {one.since.astimezone():%H:%M:%S}{who}"
+
+
+def _current_notes(gpu: GpuStatus) -> Iterator[str]:
+    """Yield what a row of a GPU does not show of its current state."""
+    word = state(gpu)
+    if word in {"failed", "backoff", "unknown"}:
+        yield gpu.reason
+    if gpu.burnin is not None:
+        yield f"burn-in {_burnin(gpu.burnin)}"
+    if word == "paused" and gpu.until_s is not None:
+        yield f"paused for another {format_duration(gpu.until_s)}"
+    if gpu.health in {"throttled", "critical"}:
+        yield health(gpu)
+    if gpu.read_s is not None and gpu.read_s > MAX_AGE_S:
+        yield f"last read {format_duration(gpu.read_s)} ago"
 
 
 def _burnin(progress: BurninProgress) -> str:
@@ -156,6 +200,13 @@ def _burnin(progress: BurninProgress) -> str:
     left = format_duration(round(progress.left_s))
     text = f"{progress.plan}, {progress.number} of {progress.phases}: {progress.phase}"
     return f"{text}, {left} of work left{f', {progress.waiting}' if progress.waiting else ''}"
+
+
+def health(gpu: GpuStatus) -> str:
+    """Format the health of a GPU with its cause, and what it permits if that is not all."""
+    cause = "" if gpu.health_cause is None else f" because of its {gpu.health_cause}"
+    limit = f", {gpu.multiplier:.0%} of its speed permitted" if gpu.multiplier < 1 else ""
+    return f"{gpu.health or 'unknown'}{cause}{limit}"
 
 
 def rate(gpu: GpuStatus) -> str:

@@ -38,7 +38,7 @@ SECTIONS = {
         ),
         "restart": (
             "sentinel.cli.daemon.control:restart",
-            "Replace the settings and start all stressors again.",
+            "Change settings, and enable occupying.",
         ),
         "reload": ("sentinel.cli.daemon.control:reload_", "Read the settings again."),
         "shutdown": (
@@ -72,7 +72,7 @@ SECTIONS = {
         "mcp": ("sentinel.cli.tools.mcp", "Serve tools for agents (Model Context Protocol)."),
     },
     "Configuration and tests": {
-        "config": ("sentinel.cli.tools.config", "Show the settings, or check a file."),
+        "config": ("sentinel.cli.tools.config", "Show the settings, check a file, or write one."),
         "doctor": ("sentinel.cli.tools.doctor", "Check whether sentinel can run on this host."),
         "check": (
             "sentinel.cli.tools.check",
@@ -94,6 +94,8 @@ SECTIONS = {
         "demo": ("sentinel.cli.tools.demo", "Show a hand-over on two simulated GPUs."),
     },
 }
+#: The options of the program itself; all others are those of `run`.
+_OWN_OPTIONS = ("--help", "-h", "--version")
 COMMANDS = {name: row for section in SECTIONS.values() for name, row in section.items()}
 
 
@@ -125,16 +127,17 @@ class _Commands(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if ctx.resilient_parsing:  # for the completion
-            return super().parse_args(ctx, args)
+            options_of_run = args[:1] and args[0].startswith("-") and args[0] not in _OWN_OPTIONS
+            return super().parse_args(ctx, ["run", *args] if options_of_run else args)
         if args and not args[0].startswith("-") and args[0] not in COMMANDS:
             import difflib  # slow to import
 
             near = difflib.get_close_matches(args[0], COMMANDS, n=1)
-            hint = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(COMMANDS)}"
+            hint = f"; did you mean {near[0]}?" if near else "; `sentinel --help` lists all"
             raise failures.UnknownCommandError(
                 f"there is no command {args[0]!r}{hint}", tuple(COMMANDS)
             )
-        if not args or (args[0] not in COMMANDS and args[0] not in {"--help", "-h", "--version"}):
+        if not args or (args[0] not in COMMANDS and args[0] not in _OWN_OPTIONS):
             args = ["run", *args]
         return super().parse_args(ctx, args)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ import click
 
 from sentinel.cli import value_completion
 from sentinel.config.model import SETTINGS
-from sentinel.config.sources import find_file, gather
+from sentinel.config.setting import Scope
+from sentinel.config.sources import Sources, find_file, gather
 from sentinel.errors import ConfigError
 
 #: The largest number of simulated GPUs.
@@ -70,31 +71,79 @@ def log_format(function: Callable[..., Any]) -> Callable[..., Any]:
     return chosen
 
 
+#: Adds the option ``--config``.
+config_option = click.option(
+    "--config",
+    metavar="FILE",
+    help="Read settings from this TOML file; flags and SENTINEL_* variables override it.",
+)
+
+
 def settings(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add one option per setting and ``--config``; pass all given values as ``sources``."""
+    return settings_without()(function)
 
+
+def settings_without(*refused: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return the decorator :func:`settings` of a command that refuses some of the settings.
+
+    Args:
+        refused: The fields of Config that the help does not list.
+    """
+    return functools.partial(_add_settings, hidden=refused)
+
+
+def _add_settings(function: Callable[..., Any], hidden: Collection[str]) -> Callable[..., Any]:
     @functools.wraps(function)
     def gathered(*, config: str | None, **values: Any) -> Any:
         given = _taken(values)
-        home = Path(os.environ.get("HOME") or "/")
-        file = find_file(config, os.environ, home)
-        return function(sources=gather(given, os.environ, file), **values)
+        return function(sources=read_sources(given, config), **values)
 
-    return click.option(
-        "--config",
-        metavar="FILE",
-        help="Read settings from this TOML file; flags and SENTINEL_* variables override it.",
-    )(_with_flags(gathered))
+    return config_option(_with_flags(gathered, hidden=hidden))
+
+
+def read_sources(given: Mapping[str, str], config: str | None) -> Sources:
+    """Combine flags, variables and the file; print a warning for each unknown variable.
+
+    Args:
+        given: The texts of the given flags, by key.
+        config: The named file, or None.
+
+    Raises:
+        ConfigError: The file cannot be read, a key is unknown, or a variable was renamed.
+    """
+    file = find_file(config, os.environ, Path(os.environ.get("HOME") or "/"))
+    sources = gather(given, os.environ, file)
+    for warning in sources.warnings:
+        click.echo(f"sentinel: warning: {warning}", err=True)
+    return sources
 
 
 def flags(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add one option per setting; pass the texts of the given ones by key as ``given``."""
+    return _with_flags(_passing_given(function), defaults=False)
 
+
+def changeable_flags(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add options as :func:`flags` does; the help lists those that a running daemon can change.
+
+    The others are options, too: the daemon says why it does not change them.
+    """
+    fixed = {setting.field for setting in SETTINGS if setting.scope is Scope.START}
+    return _with_flags(_passing_given(function), defaults=False, hidden=fixed)
+
+
+def flag_of(key: str) -> str:
+    """Return the flag of a setting."""
+    return next(setting.flag for setting in SETTINGS if setting.key == key)
+
+
+def _passing_given(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def taken(**values: Any) -> Any:
         return function(given=_taken(values), **values)
 
-    return _with_flags(taken, defaults=False)
+    return taken
 
 
 def _taken(values: dict[str, Any]) -> dict[str, str]:
@@ -108,7 +157,9 @@ def _taken(values: dict[str, Any]) -> dict[str, str]:
     return given
 
 
-def _with_flags(command: Callable[..., Any], *, defaults: bool = True) -> Callable[..., Any]:
+def _with_flags(
+    command: Callable[..., Any], *, defaults: bool = True, hidden: Collection[str] = ()
+) -> Callable[..., Any]:
     for setting in reversed(SETTINGS):
         default = f"  [default: {setting.default}]" if setting.default and defaults else ""
         command = click.option(
@@ -118,5 +169,6 @@ def _with_flags(command: Callable[..., Any], *, defaults: bool = True) -> Callab
             multiple=setting.form.many,
             shell_complete=value_completion.of_setting(setting.key, setting.form.metavar),
             help=setting.help + default,
+            hidden=setting.field in hidden,
         )(command)
     return command

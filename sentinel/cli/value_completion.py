@@ -71,7 +71,7 @@ def runs(_: click.Context, __: click.Parameter, incomplete: str) -> list[Complet
     """Complete the name of a recorded burn-in, newest first, or a folder."""
     from click.shell_completion import CompletionItem
 
-    from sentinel.host.paths import find_state
+    from sentinel.host.daemon_lookup import find_state
     from sentinel.host.run_reports import RUNS
 
     try:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sentinel.protocol.api_types import MemoryBudget as MemoryBudget
     from sentinel.protocol.api_types import Outcome as Outcome
     from sentinel.protocol.api_types import Process as Process
+    from sentinel.protocol.api_types import QueueEntry as QueueEntry
     from sentinel.protocol.api_types import ReservationInfo as ReservationInfo
     from sentinel.protocol.history_types import PastEvent as PastEvent
     from sentinel.protocol.history_types import PastReading as PastReading
@@ -41,6 +42,7 @@ __all__ = [
     "PastReading",
     "PastUse",
     "Process",
+    "QueueEntry",
     "Reservation",
     "ReservationInfo",
     "Status",
@@ -64,6 +66,7 @@ _LAZY = {
     "PastReading": "sentinel.protocol.history_types",
     "PastUse": "sentinel.protocol.history_types",
     "Process": "sentinel.protocol.api_types",
+    "QueueEntry": "sentinel.protocol.api_types",
     "Reservation": "sentinel.client.reservations",
     "ReservationInfo": "sentinel.protocol.api_types",
     "Status": "sentinel.client.types",

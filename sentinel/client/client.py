@@ -22,6 +22,7 @@ from sentinel.protocol.api_types import (
     BurninStarted,
     GpuStatus,
     Outcome,
+    Settings,
 )
 from sentinel.protocol.phase_work import EarlierWork
 from sentinel.units import format_duration
@@ -126,18 +127,21 @@ class Client(AllocationVerbs, HistoryVerbs, ReservationVerbs):
         """
         return self._command("/v1/stop", {"wait_s": wait}, wait=wait)
 
-    def restart(self, settings: Mapping[str, str] | None = None) -> Outcome:
-        """Apply new settings, and occupy GPUs with them.
+    def restart(self, settings: Mapping[str, str | None] | None = None) -> Outcome:
+        """Change single settings, keep all others, and occupy GPUs; the file is reread.
 
         Args:
-            settings: Replacements for the daemon's flags, by key; ``None`` keeps the flags and
-                rereads the file.
+            settings: New values by key; ``None`` removes a flag.
 
         Raises:
             ConfigError: A setting is invalid; nothing has changed.
         """
         body = {"settings": None if settings is None else dict(settings)}
         return self._command("/v1/restart", body)
+
+    def settings(self) -> Settings:
+        """Read all settings of the daemon, and the source of each."""
+        return self.fetch(Settings, "GET", "/v1/settings")
 
     def configure(self, settings: Mapping[str, str | None]) -> Outcome:
         """Change single settings and keep all others; unaffected stressors continue.

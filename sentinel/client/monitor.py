@@ -167,15 +167,15 @@ class Monitor:
         return self.status(gpu).multiplier
 
     def should_throttle(self, gpu: str | int = 0) -> bool:
-        """Check whether work on a GPU should be slowed down: it is throttled, critical or unknown.
+        """Check whether work on a GPU should be slowed down: its multiplier is 0.5 or 0.
 
-        A normal GPU is not throttled, although its :meth:`speed_multiplier` is 0.8: under load it
-        may stay normal, so that a loop that waits for ``should_throttle`` would not end.
+        A normal GPU, with 0.8, is not throttled: under load it may stay normal, so that a loop that
+        waits for ``should_throttle`` would not end.
 
         Raises:
             NoSuchGpuError: The GPU does not exist.
         """
-        return is_throttled(self.status(gpu).health)
+        return is_throttled(self.speed_multiplier(gpu))
 
     # --- memory ------------------------------------------------------------------------------
 

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 from dataclasses import fields
 from typing import Self
 from urllib.parse import quote
 
 from sentinel.client.requester import WAIT_S, Gpus, Requester, selectors
+from sentinel.client.waiting import OnWait, send_again, watch_queue
 from sentinel.errors import NotRunningError, ServiceError
-from sentinel.protocol.api_types import Outcome, ReservationInfo, Reservations, Reserved
+from sentinel.protocol.api_types import (
+    Outcome,
+    QueueEntry,
+    ReservationInfo,
+    Reservations,
+    Reserved,
+)
 
 
 class ReservationVerbs(Requester):
@@ -17,8 +25,14 @@ class ReservationVerbs(Requester):
 
     def reservations(self) -> tuple[Reservation, ...]:
         """List all reservations."""
-        found = self.fetch(Reservations, "GET", "/v1/reservations").reservations
-        return tuple(Reservation.of(one, self) for one in found)
+        return tuple(Reservation.of(one, self) for one in self._reservations().reservations)
+
+    def queue(self) -> tuple[QueueEntry, ...]:
+        """List the requests that wait for a reservation, in the order of the queue."""
+        return self._reservations().queue
+
+    def _reservations(self) -> Reservations:
+        return self.fetch(Reservations, "GET", "/v1/reservations")
 
     def reserve(
         self,
@@ -28,9 +42,11 @@ class ReservationVerbs(Requester):
         seconds: float | None = None,
         wait: float = WAIT_S,
         bound: bool = False,
+        on_wait: OnWait | None = None,
     ) -> Reservation:
         """Keep GPUs free for you; returns when their memory is free.
 
+        While too few GPUs are available, the request waits in a queue: first come, first served.
         The result is a context manager: the reservation ends with its ``with`` block. Without a
         block it lasts until :meth:`unreserve`.
 
@@ -38,9 +54,11 @@ class ReservationVerbs(Requester):
             gpus: The GPUs, or their number.
             reason: Shown to other users.
             seconds: The maximum duration; the default is no limit.
-            wait: Seconds until enough GPUs must be available and free.
+            wait: Seconds until enough GPUs must be available and free; 0 does not wait.
             bound: End the reservation with this process at the latest, even if that is killed; not
                 over TCP.
+            on_wait: Called in another thread with the place in the queue after a second, and when
+                it has changed.
 
         Raises:
             NoSuchGpuError: A GPU does not exist.
@@ -48,10 +66,16 @@ class ReservationVerbs(Requester):
             TimedOutError: The GPUs were not free in time; nothing is reserved.
         """
         selection = {"count": gpus} if isinstance(gpus, int) else {"gpus": selectors(gpus)}
-        body = {**selection, "reason": reason, "seconds": seconds, "wait_s": wait, "bound": bound}
+        id_ = secrets.token_hex(4)
+        body = {**selection, "id": id_, "reason": reason, "seconds": seconds, "bound": bound}
         body = {key: value for key, value in body.items() if value is not None}
-        got = self.fetch(Reserved, "POST", "/v1/reservations", body, wait=wait).reservation
-        return Reservation.of(got, self)
+
+        def send(left: float) -> Reserved:
+            sent = {**body, "wait_s": left}
+            return self.fetch(Reserved, "POST", "/v1/reservations", sent, wait=left)
+
+        with watch_queue(self._reservations, id_, on_wait if wait else None):
+            return Reservation.of(send_again(send, wait).reservation, self)
 
     def unreserve(self, id: str) -> Outcome:  # noqa: A002 - the usual name
         """End a reservation.

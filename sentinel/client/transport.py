@@ -25,6 +25,7 @@ from sentinel.errors import (
     AccessDeniedError,
     ConfigError,
     ConflictError,
+    ConnectionLostError,
     NoSuchGpuError,
     NotRunningError,
     SentinelError,
@@ -304,7 +305,8 @@ def _translated_errors(address: Address, timeout: float) -> Iterator[None]:
     except (InvalidResponseError, CutShortError, ConnectionError) as error:
         invalid = isinstance(error, InvalidResponseError)
         how = "does not use HTTP" if invalid else "closed the connection within its response"
-        raise ServiceError(f"the daemon at {address} {how}", "See: sentinel status") from error
+        kind = ServiceError if invalid else ConnectionLostError
+        raise kind(f"the daemon at {address} {how}", "See: sentinel status") from error
     except OSError as error:
         if error.errno is None or error.errno == errno.ENAMETOOLONG:
             raise ConfigError(f"{address} cannot be the path of a socket: {error}") from error

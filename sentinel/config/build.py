@@ -11,7 +11,7 @@ from sentinel.config.gpu_selection import matching
 from sentinel.config.model import SETTINGS, Config
 from sentinel.config.renamed import new_name
 from sentinel.config.setting import Setting
-from sentinel.errors import ConfigError
+from sentinel.errors import ConfigError, raise_error
 from sentinel.protocol.commands import GivenOverride, GivenSetting
 from sentinel.protocol.gpu import Gpu
 
@@ -67,19 +67,26 @@ def given_overrides(overrides: Iterable[GivenOverride]) -> tuple[Override, ...]:
     )
 
 
-def build_config(given: Mapping[str, Given], overrides: Sequence[Override] = ()) -> Config:
+def build_config(
+    given: Mapping[str, Given],
+    overrides: Sequence[Override] = (),
+    report: Callable[[ConfigError], None] = raise_error,
+) -> Config:
     """Build a Config from the given values and the defaults.
 
     Args:
         given: Values by key.
         overrides: Values for single GPUs; they are only checked here. See :func:`resolve`.
+        report: Called with each value that is not allowed; it is left out.
 
     Raises:
         ConfigError: A value is not allowed. The message names it, its source and what is allowed.
     """
     for override in overrides:
-        _values(override.given)
-    return _checked(replace(Config(), **_values(given)), given)
+        _values(override.given, report)
+    values = _values(given, report)
+    config = replace(Config(), **values)
+    return _checked(config, given, report) if len(values) == len(given) else config
 
 
 def resolve(
@@ -102,8 +109,8 @@ def resolve(
         if not named:
             unused.append(override)
         for gpu in named:
-            own = replace(each.get(gpu.uuid, config), **_values(override.given))
-            each[gpu.uuid] = _checked(own, override.given)
+            own = replace(each.get(gpu.uuid, config), **_values(override.given, raise_error))
+            each[gpu.uuid] = _checked(own, override.given, raise_error)
     return replace(config, each=each), tuple(unused)
 
 
@@ -119,12 +126,10 @@ def parse_given(parse: Callable[[str], T], given: Given) -> T:
         raise ConfigError(f"{given.source}: {error}") from error
 
 
-def _checked(config: Config, given: Mapping[str, Given]) -> Config:
-    """Check that thresholds are in ascending order.
-
-    Raises:
-        ConfigError: Two are not; the message names the source of those that were given.
-    """
+def _checked(
+    config: Config, given: Mapping[str, Given], report: Callable[[ConfigError], None]
+) -> Config:
+    """Check that thresholds are in ascending order; report the source of those that are not."""
     for keys in _ASCENDING:
         for low, high in pairwise(keys):
             lower, higher = (getattr(config, _BY_KEY[key].field) for key in (low, high))
@@ -133,18 +138,24 @@ def _checked(config: Config, given: Mapping[str, Given]) -> Config:
             sources = [given[key].source for key in (low, high) if key in given]
             where = f"{', '.join(sources)}: " if sources else ""
             text = f"{where}{low} is {lower:g} and {high} is {higher:g}"
-            raise ConfigError(text, f"{low} must be below {high}")
+            report(ConfigError(text, f"{low} must be below {high}"))
     return config
 
 
-def _values(given: Mapping[str, Given]) -> dict[str, Any]:
-    """Parse values by key; return them by the field of Config."""
+def _values(given: Mapping[str, Given], report: Callable[[ConfigError], None]) -> dict[str, Any]:
+    """Parse values by key; return those that are allowed by the field of Config."""
+    values = {}
     for key, value in given.items():
         if key not in _BY_KEY:
             new = new_name(key, _BY_KEY)
             renamed = f"{key} was renamed to {new}." if new is not None else ""
-            raise ConfigError(f"{value.source}: there is no setting {key!r}", renamed)
-    return {_BY_KEY[key].field: _parse(_BY_KEY[key], value) for key, value in given.items()}
+            report(ConfigError(f"{value.source}: there is no setting {key!r}", renamed))
+            continue
+        try:
+            values[_BY_KEY[key].field] = _parse(_BY_KEY[key], value)
+        except ConfigError as error:
+            report(error)
+    return values
 
 
 def _parse(setting: Setting, given: Given) -> Any:

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, time
 
+from sentinel.config.access_settings import AccessSettings
 from sentinel.config.ignore_rules import IgnoreRule, parse_ignore_rules
+from sentinel.config.notify_settings import NotifySettings
 from sentinel.config.parsers import (
     one_of,
     parse_address,
@@ -18,7 +20,6 @@ from sentinel.config.parsers import (
     parse_power,
     parse_rate,
     parse_share,
-    parse_workload_names,
 )
 from sentinel.config.plan import Plan
 from sentinel.config.schedule import Duty, Hours, parse_duty, parse_hours, parse_until
@@ -33,10 +34,7 @@ from sentinel.config.setting import (
 from sentinel.protocol.stressor import MemoryTarget
 from sentinel.units import parse_duration, parse_size, parse_size_or_zero
 
-#: What others may do, and what can be granted to those whom the administrator has chosen.
 _USER = Form(parse=str, metavar="USER")
-_USERS = one_of("none", "read", "operate")
-_GRANTED = one_of("read", "operate", "administer")
 _ADDRESS = Form(parse=parse_address, metavar="[HOST:]PORT")
 _CELSIUS = Form(parse=parse_celsius, metavar="CELSIUS")
 _COUNT = Form(parse=parse_count, metavar="N")
@@ -47,7 +45,6 @@ _GPUS = Form(parse=parse_names, metavar="GPU,...", many=True)
 _GROUP = Form(parse=str, metavar="GROUP")
 _HOURS = Form(parse=parse_hours, metavar="HOURS,...", many=True)
 _IGNORE_RULES = Form(parse=parse_ignore_rules, metavar="RULE,...", many=True)
-_LIST = Form(parse=parse_workload_names, metavar="NAME,...", many=True)
 _MEMORY = Form(parse=parse_memory, metavar="SHARE|SIZE")
 _POWER = Form(parse=parse_power, metavar="WATTS")
 _RATE = Form(parse=parse_rate, metavar="N")
@@ -60,7 +57,7 @@ _WORKLOAD = Form(parse=str, metavar="NAME[:key=value,...]", trusted=True)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
+class Config(NotifySettings, AccessSettings):
     """Every setting, in seconds, bytes and watts."""
 
     # --- what runs, and on which GPUs --------------------------------------------------------
@@ -220,19 +217,19 @@ class Config:
         key="throttle.temp_overheating_from",
     )
     memory_normal_from: float = gpu_setting(
-        "From this share of memory used by foreign processes on, health is NORMAL at best.",
+        "From this share of foreign memory on, health is NORMAL at best (`--throttle full`).",
         _SHARE,
         "70%",
         key="throttle.memory_normal_from",
     )
     memory_throttled_from: float = gpu_setting(
-        "From this share of memory used by foreign processes on, health is THROTTLED.",
+        "From this share of foreign memory on, health is THROTTLED (`--throttle full`).",
         _SHARE,
         "85%",
         key="throttle.memory_throttled_from",
     )
     memory_critical_from: float = gpu_setting(
-        "Above this share of memory used by foreign processes, health is CRITICAL.",
+        "Above this share of foreign memory, health is CRITICAL (`--throttle full`).",
         _SHARE,
         "95%",
         key="throttle.memory_critical_from",
@@ -263,7 +260,7 @@ class Config:
         flag="--budget",
     )
     keep_unallocated: int = gpu_setting(
-        "Memory of each GPU that is never allocated; 0 is none.",
+        "GPU memory that is never allocated; 0 is none.",
         _SIZE_OR_ZERO,
         "512MiB",
         key="budget.keep_unallocated",
@@ -352,21 +349,6 @@ class Config:
     )
     socket_group: str | None = start_setting(
         "Also allow this group to use the socket.", _GROUP.or_off(), key="api.group"
-    )
-    access_users: str = start_setting(
-        "What every local user may do over the socket.", _USERS, "read", key="access.users"
-    )
-    access_group: str = start_setting(
-        "What the members of --socket-group may do.", _GRANTED, "operate", key="access.group"
-    )
-    access_tcp: str = start_setting(
-        "What holders of the token may do over TCP.", _GRANTED, "operate", key="access.tcp"
-    )
-    access_workloads: tuple[str, ...] = start_setting(
-        "The registered workloads that a client may set without being the daemon's user or root.",
-        _LIST,
-        "gemm,elementwise,mixed,memtest,pulse,hold",
-        key="access.workloads",
     )
     metrics: str | None = start_setting(
         "Serve Prometheus metrics without a token at this address, such as 8766.",

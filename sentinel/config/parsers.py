@@ -175,4 +175,4 @@ def one_of(*words: str) -> Form[str]:
             raise ValueError(message)
         return word
 
-    return Form(parse=parse, metavar="|".join(words))
+    return Form(parse=parse, metavar="|".join(words), words=words)

@@ -36,6 +36,8 @@ class Form(Generic[T]):
     #: Whether a value names code or a file, which only the daemon's own user and root may set over
     #: the API.
     trusted: bool = False
+    #: The allowed words, if they are few.
+    words: tuple[str, ...] = ()
 
     def within(self, least: str, most: str) -> Form[T]:
         """Return this form with limits."""
@@ -128,9 +130,10 @@ def start_setting(text: str, form: Form[T], default: str = "", **options: Any) -
 
 
 def declared_settings(config: type) -> tuple[Setting, ...]:
-    """Return the settings of a dataclass, in the order of its fields."""
+    """Return the settings of a dataclass, in the order of its fields; those of its bases last."""
     found = []
-    for one in fields(config):
+    own = vars(config)["__annotations__"]
+    for one in sorted(fields(config), key=lambda one: one.name not in own):
         declared: Setting | None = one.metadata.get(Setting)
         if declared is not None:
             flag = declared.flag or "--" + one.name.replace("_", "-")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import os
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,19 +18,27 @@ from sentinel.config.model import SETTINGS, Config
 from sentinel.config.renamed import new_name
 from sentinel.config.setting import Scope, Setting
 from sentinel.config.workload_spec import check_workload
-from sentinel.errors import ConfigError
+from sentinel.errors import ConfigError, raise_error
 from sentinel.host.paths import SIMULATED, SOCKET_VARIABLE
 from sentinel.host.regular_file import read_regular
 from sentinel.protocol.commands import GivenOverride, GivenSetting
 
 #: Names the configuration file if ``--config`` does not.
 FILE_VARIABLE = "SENTINEL_CONFIG"
-#: Variables with the prefix that are not settings.
-_OTHER_VARIABLES = (FILE_VARIABLE, SOCKET_VARIABLE, SIMULATED)
+#: The file with the token of a client.
+TOKEN_VARIABLE = "SENTINEL_TOKEN_FILE"  # noqa: S105 - the name of a variable
+#: Variables with the prefix that are not settings: of commands, and of the scripts for Slurm.
+_OTHER_VARIABLES = (
+    *(FILE_VARIABLE, SOCKET_VARIABLE, SIMULATED, TOKEN_VARIABLE),
+    *("SENTINEL_SLURM", "SENTINEL_WAIT", "SENTINEL_LONGEST"),
+)
 #: A larger file is refused, since it cannot be a configuration.
 _MAX_BYTES = 2**20
 #: The table of a file with the settings for single GPUs.
 _PER_GPU = "gpu"
+_HOSTS_FILE = Path("/etc/sentinel/config.toml")
+#: The most names that an error lists.
+_MAX_LISTED = 12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +51,8 @@ class Sources:
     overrides: tuple[Override, ...] = ()
     #: The configuration file, or None if there is none.
     file: Path | None = None
+    #: What was ignored, such as unknown variables, a sentence each.
+    warnings: tuple[str, ...] = ()
 
 
 def gather(flags: Mapping[str, str], environment: Mapping[str, str], file: Path | None) -> Sources:
@@ -54,13 +64,18 @@ def gather(flags: Mapping[str, str], environment: Mapping[str, str], file: Path 
         file: The configuration file, from :func:`find_file`.
 
     Raises:
-        ConfigError: The file cannot be read, or a key or a variable is unknown.
+        ConfigError: The file cannot be read, a key is unknown, or a variable was renamed.
     """
     base = read_file(file) if file is not None else Sources()
     names = {setting.key: setting.flag for setting in SETTINGS}
     chosen = {key: Given(text=text, source=names[key]) for key, text in flags.items()}
     given = {**base.given, **from_environment(environment), **chosen}
-    return Sources(given=given, overrides=base.overrides, file=file)
+    return Sources(
+        given=given,
+        overrides=base.overrides,
+        file=file,
+        warnings=tuple(unknown_variables(environment)),
+    )
 
 
 def as_values(given: Mapping[str, Given]) -> tuple[GivenSetting, ...]:
@@ -82,18 +97,32 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, Given]:
     """Return the settings among the variables, by key; an empty variable sets nothing.
 
     Raises:
-        ConfigError: A variable with the prefix is unknown. A typo that is silently ignored is
-            worse than a start that fails.
+        ConfigError: A variable has a new name.
     """
     settings = {setting.variable: setting for setting in SETTINGS}
     found = {}
     for name, text in environment.items():
-        if not name.startswith("SENTINEL_") or name in _OTHER_VARIABLES or not text:
-            continue
-        if name not in settings:
-            raise unknown_name(f"there is no variable {name}", name, [*settings, *_OTHER_VARIABLES])
-        found[settings[name].key] = Given(text=text, source=name)
+        if text and name in settings:
+            found[settings[name].key] = Given(text=text, source=name)
+        elif text and new_name(name, settings) is not None:
+            raise unknown_name(f"there is no variable {name}", name, settings)
     return found
+
+
+def unknown_variables(environment: Mapping[str, str]) -> Iterator[str]:
+    """Yield a warning for each variable with the prefix that nothing reads.
+
+    It may be a typo, or belong to a script: so it is named, and no error.
+    """
+    prefix = "SENTINEL_"
+    variables = (*(setting.variable for setting in SETTINGS), *_OTHER_VARIABLES)
+    known = [name.removeprefix(prefix) for name in variables]
+    for name, text in environment.items():
+        own = name.removeprefix(prefix)
+        if text and own != name and own not in known:
+            near = difflib.get_close_matches(own, known, n=1)  # the prefix would be similar to all
+            hint = f" Did you mean {prefix}{near[0]}?" if near else ""
+            yield f"there is no variable {name}.{hint}"
 
 
 def find_file(flag: str | None, environment: Mapping[str, str], home: Path) -> Path | None:
@@ -105,13 +134,25 @@ def find_file(flag: str | None, environment: Mapping[str, str], home: Path) -> P
     named = flag or environment.get(FILE_VARIABLE)
     if named:
         return Path(named)
-    user = Path(environment.get("XDG_CONFIG_HOME") or home / ".config")
-    places = (user / "sentinel/config.toml", Path("/etc/sentinel/config.toml"))
+    places = (_users_file(environment, home), _HOSTS_FILE)
     return next((place for place in places if place.exists()), None)
 
 
-def read_file(path: Path) -> Sources:
+def file_to_write(environment: Mapping[str, str], uid: int, home: Path) -> Path:
+    """Choose the file for a user's new settings; those of root are the host's."""
+    return _HOSTS_FILE if uid == 0 else _users_file(environment, home)
+
+
+def _users_file(environment: Mapping[str, str], home: Path) -> Path:
+    return Path(environment.get("XDG_CONFIG_HOME") or home / ".config") / "sentinel/config.toml"
+
+
+def read_file(path: Path, report: Callable[[ConfigError], None] = raise_error) -> Sources:
     """Read a TOML file.
+
+    Args:
+        path: The file.
+        report: Called with each unknown key and each value of the wrong type; these are left out.
 
     Raises:
         ConfigError: The file cannot be read, is not TOML, or has an unknown key or a value of the
@@ -124,43 +165,47 @@ def read_file(path: Path) -> Sources:
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: is not UTF-8 text: {error}") from error
     try:
-        return _parse(path, tomllib.loads(text))
+        return _parse(path, tomllib.loads(text), report)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: is not TOML: {error}") from error
     except RecursionError:
         raise ConfigError(f"{path}: its tables or lists are nested too deeply") from None
 
 
-def _parse(path: Path, tables: dict[str, Any]) -> Sources:
-    """Collect the settings of a file.
-
-    Raises:
-        ConfigError: A key is unknown, or a value has the wrong type.
-    """
+def _parse(path: Path, tables: dict[str, Any], report: Callable[[ConfigError], None]) -> Sources:
+    """Collect the settings of a file."""
     singles = tables.pop(_PER_GPU, {})
     if not isinstance(singles, dict):
-        raise ConfigError(
-            f"{path}: {_PER_GPU} is not a table", 'Write it as [gpu.0] or [gpu."GPU-1a2b"].'
-        )
+        what = f"{path}: {_PER_GPU} is not a table"
+        report(ConfigError(what, 'Write it as [gpu.0] or [gpu."GPU-1a2b"].'))
+        singles = {}
     return Sources(
-        given=_settings(tables, str(path), "", SETTINGS),
-        overrides=tuple(_override(path, selector, table) for selector, table in singles.items()),
+        given=_settings(tables, str(path), "", SETTINGS, report),
+        overrides=tuple(_overrides(path, singles, report)),
         file=path,
     )
 
 
-def _override(path: Path, selector: str, table: object) -> Override:
-    """Read the table of one GPU."""
-    source = f"{path}: {_PER_GPU}.{selector}"
-    if not isinstance(table, dict):
-        raise ConfigError(f"{source} is not a table", f"Write it as [{_PER_GPU}.{selector}].")
+def _overrides(
+    path: Path, tables: Mapping[str, object], report: Callable[[ConfigError], None]
+) -> Iterator[Override]:
+    """Read the tables of single GPUs."""
     allowed = [setting for setting in SETTINGS if setting.scope is Scope.GPU]
-    given = _settings(table, str(path), f"{_PER_GPU}.{selector}.", allowed)
-    return Override(selector=selector, source=source, given=given)
+    for selector, table in tables.items():
+        source = f"{path}: {_PER_GPU}.{selector}"
+        if isinstance(table, dict):
+            given = _settings(table, str(path), f"{_PER_GPU}.{selector}.", allowed, report)
+            yield Override(selector=selector, source=source, given=given)
+        else:
+            report(ConfigError(f"{source} is not a table", f"Write it as [{_PER_GPU}.{selector}]."))
 
 
 def _settings(
-    tables: Mapping[str, Any], path: str, prefix: str, allowed: Iterable[Setting]
+    tables: Mapping[str, Any],
+    path: str,
+    prefix: str,
+    allowed: Iterable[Setting],
+    report: Callable[[ConfigError], None],
 ) -> dict[str, Given]:
     """Collect the settings in nested tables, by key."""
     settings = {setting.key: setting for setting in allowed}
@@ -170,8 +215,16 @@ def _settings(
         if key not in settings:
             elsewhere = any(setting.key == key for setting in SETTINGS)
             what = "cannot be set for a single GPU" if elsewhere else "there is no such key"
-            raise unknown_name(f"{source}: {what}", key, settings)
-        found[key] = Given(text=_text(settings[key], value, source), source=source)
+            report(unknown_name(f"{source}: {what}", key, settings))
+            continue
+        text = _text(settings[key], value)
+        if text is not None:
+            found[key] = Given(text=text, source=source)
+            continue
+        form = settings[key].form
+        kind = "a string or a list of strings" if form.many else "a string or a number"
+        what = f"{source}: {value!r} is not {kind}"
+        report(ConfigError(what, f"Write it as for {settings[key].flag}: {form.metavar}"))
     return found
 
 
@@ -187,13 +240,11 @@ def _leaves(
             yield key, value
 
 
-def _text(setting: Setting, value: object, source: str) -> str:
-    """Convert a value of a file to the text of a flag."""
+def _text(setting: Setting, value: object) -> str | None:
+    """Convert a value of a file to the text of a flag, or return None if its type is wrong."""
     items = value if isinstance(value, list) and setting.form.many else [value]
     if not all(isinstance(i, str | int | float) and not isinstance(i, bool) for i in items):
-        kind = "a string or a list of strings" if setting.form.many else "a string or a number"
-        what = f"{source}: {value!r} is not {kind}"
-        raise ConfigError(what, f"Write it as for {setting.flag}: {setting.form.metavar}")
+        return None
     return ",".join(str(item) for item in items)
 
 
@@ -210,8 +261,11 @@ def unknown_name(what: str, name: str, known: Iterable[str]) -> ConfigError:
     if new is not None:
         return ConfigError(what, f"{name} was renamed to {new}.")
     near = difflib.get_close_matches(name, names, n=1)
-    remedy = f"Did you mean {near[0]}?" if near else f"There are: {', '.join(names)}"
-    return ConfigError(what, remedy)
+    if near:
+        return ConfigError(what, f"Did you mean {near[0]}?")
+    if len(names) <= _MAX_LISTED:
+        return ConfigError(what, f"There are: {', '.join(names)}")
+    return ConfigError(what, "`sentinel config init -` prints all settings.")
 
 
 def checked(sources: Sources) -> Config:

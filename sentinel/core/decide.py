@@ -48,6 +48,7 @@ from sentinel.core.node import (
     limits,
     probe_supervision,
     reservation_commands,
+    reservation_queue,
     shutdown,
     spare_processes,
     starts,
@@ -195,6 +196,7 @@ def conclude(before: State, reaction: Reaction, seen: Observation, config: Confi
     for part in (
         _report_xids,
         _step_api,
+        reservation_queue.serve,
         partial(_reattribute, reaction.state),
         _limit_memory,
         probe_supervision.step,

@@ -94,15 +94,17 @@ class Findings:
 
 @dataclass(frozen=True, kw_only=True)
 class HealthState:
-    """The health of a GPU: the worse of its temperature and its foreign memory."""
+    """The health of a GPU: the worst of its temperature, its hardware and its foreign memory."""
 
     level: GpuHealth
     since: float
     #: Health by temperature.
     heat: GpuHealth
     heat_since: float
-    #: Health by foreign memory.
+    #: Health by foreign memory; OPTIMAL unless ``throttle.pace`` is ``full``.
     memory: GpuHealth
+    #: Health by findings, failed rows of memory and the power brake.
+    hardware: GpuHealth = GpuHealth.OPTIMAL
     #: When a temperature was last read.
     temperature_at: float = float("-inf")
     #: The temperature is above the critical limit.

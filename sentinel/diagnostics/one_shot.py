@@ -68,7 +68,7 @@ class OneShotResult:
 def run_one_shot(
     target: Callable[..., None],
     spec: object,
-    environment: Mapping[str, str],
+    environment: Mapping[str, str | None],
     *,
     kinds: Iterable[type[T]],
     take: Callable[[T], bool],
@@ -79,7 +79,7 @@ def run_one_shot(
     Args:
         target: The entry function: takes ``spec``, the channel, this process's PID and the board.
         spec: Its first argument.
-        environment: Variables to set in addition to the inherited ones.
+        environment: Changes to the inherited variables; None removes one.
         kinds: The messages that it may send.
         take: Takes a message and returns whether it was the last; raises WireError if it is wrong.
         timeout_s: How long the named call may take, and how long the process may run without any.

@@ -6,6 +6,7 @@ if one of them hangs or crashes it, a new process goes on with the others.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,8 +15,11 @@ from importlib.metadata import EntryPoint
 from sentinel.config.workload_spec import registered
 from sentinel.diagnostics.one_shot import START, Timeouts, run_one_shot
 from sentinel.errors import WireError
+from sentinel.host.unprivileged import environment_of
 from sentinel.protocol.inspection import WorkloadInfo, WorkloadOption
+from sentinel.protocol.stressor import Account
 from sentinel.stressor import describe
+from sentinel.stressor.describe import Wanted
 
 #: The importing process gets no GPU to create a context on, and one thread.
 _ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -49,8 +53,11 @@ class Listed:
 def list_workloads(timeouts: Timeouts = TIMEOUTS) -> tuple[tuple[Listed, ...], bool]:
     """List every registered workload by name, and whether a process survived SIGKILL."""
     entries = registered()
-    places = [f"{entry.module}:{entry.attr}" for entry in entries]
-    infos, stuck = describe_places(places, timeouts)
+    wanted = [
+        Wanted(number=number, place=f"{entry.module}:{entry.attr}")
+        for number, entry in enumerate(entries)
+    ]
+    infos, stuck = describe_workloads(wanted, timeouts)
     names = [entry.name for entry in entries]
     listed = (
         _listed(entry, info, twice=names.count(entry.name) > 1)
@@ -74,18 +81,28 @@ def _listed(entry: EntryPoint, info: WorkloadInfo, *, twice: bool) -> Listed:
     )
 
 
-def describe_places(places: Sequence[str], timeouts: Timeouts) -> tuple[list[WorkloadInfo], bool]:
-    """Describe the workload at each ``module:attribute``, in at most one timeout for each.
+def describe_workloads(
+    wanted: Sequence[Wanted], timeouts: Timeouts = TIMEOUTS, account: Account | None = None
+) -> tuple[list[WorkloadInfo], bool]:
+    """Describe workloads, in at most one timeout for each.
+
+    Args:
+        wanted: The workloads, numbered from 0.
+        timeouts: How long an import may take.
+        account: The user that imports them; the default is the user of this process.
 
     Returns:
-        A description or an error for each place, and whether a process survived SIGKILL; the
+        A description or an error for each workload, and whether a process survived SIGKILL; the
         interpreter's own exit would wait for that.
     """
+    environment: dict[str, str | None] = dict(_ENVIRONMENT)
+    if account is not None:
+        environment = {**environment_of(account, os.environ), **_ENVIRONMENT}
     infos: dict[int, WorkloadInfo] = {}
     stuck = False
-    while missing := {n: place for n, place in enumerate(places) if n not in infos}:
+    while missing := {one.number: one for one in wanted if one.number not in infos}:
 
-        def take(info: WorkloadInfo, missing: dict[int, str] = missing) -> bool:
+        def take(info: WorkloadInfo, missing: dict[int, Wanted] = missing) -> bool:
             if info.number not in missing:
                 raise WireError(f"a description of workload {info.number}")
             infos.setdefault(info.number, info)
@@ -93,8 +110,8 @@ def describe_places(places: Sequence[str], timeouts: Timeouts) -> tuple[list[Wor
 
         done = run_one_shot(
             describe.run,
-            tuple(missing.items()),
-            _ENVIRONMENT,
+            describe.DescribeSpec(wanted=tuple(missing.values()), account=account),
+            environment,
             kinds=(WorkloadInfo,),
             take=take,
             timeout_s=partial(timeouts.limit_s, _SUBJECTS),
@@ -106,4 +123,4 @@ def describe_places(places: Sequence[str], timeouts: Timeouts) -> tuple[list[Wor
             # Before the first import, the failure is not that of one workload.
             for number in [int(call)] if call.isdecimal() else list(missing):
                 infos.setdefault(number, WorkloadInfo(number=number, error=error))
-    return [infos[number] for number in range(len(places))], stuck
+    return [infos[one.number] for one in wanted], stuck

@@ -23,6 +23,7 @@ from datetime import datetime
 from pathlib import Path
 
 from sentinel.errors import AccessDeniedError, GpuHeldError
+from sentinel.host.daemon_records import records_folder, running_burnins
 from sentinel.host.procfs import own_stat, read_stat, read_status
 from sentinel.host.regular_file import open_regular, read_regular
 from sentinel.host.trusted_folder import make_private, why_untrusted
@@ -160,7 +161,7 @@ class GpuLocks:
                 them = holders(self._shared, {gpu.uuid}).get(gpu.uuid, ())
                 own = [one for one in them if one.uid == os.getuid()]
                 who = own[0] if own else "one that is ending, or in another PID namespace"
-                raise GpuHeldError(_held(gpu, who), _REMEDY) from error
+                raise GpuHeldError(_held(gpu, who) + _burnin_of(own), _REMEDY) from error
             self._files.setdefault(gpu.uuid, []).append(file)
         if gpu.uuid not in self._files:
             raise AccessDeniedError(
@@ -253,6 +254,14 @@ def _read(path: Path, uid: int) -> Holder | None:
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
     return Holder(pid=pid, uid=uid, since=since) if str(uid) in read_status(pid, "Uid") else None
+
+
+def _burnin_of(holders_: Sequence[Holder]) -> str:
+    """Name the burn-in that the holder of a GPU runs without a daemon, if it does."""
+    for one in running_burnins(records_folder(os.environ, os.getuid())):
+        if any(holder.pid == one.pid for holder in holders_):
+            return f", a burn-in in a terminal that is recorded in {one.run}"
+    return ""
 
 
 def _held(gpu: Gpu, holder: object) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sentinel.errors import AccessDeniedError, ConfigError
+from sentinel.errors import ConfigError
 from sentinel.host.trusted_folder import make_private, why_untrusted
 
 #: The variable that overrides the path of the socket.
@@ -19,7 +19,7 @@ SIMULATED = "SENTINEL_SIM_DIR"
 MAX_SOCKET_PATH_BYTES = 107
 
 _SHORTER = f"Set {SOCKET_VARIABLE} to a shorter path, such as /tmp/sentinel/socket."
-_ELSEWHERE = f"Set {SOCKET_VARIABLE} to a path in a folder that you can write."
+ELSEWHERE = f"Set {SOCKET_VARIABLE} to a path in a folder that you can write."
 
 
 #: systemd's variables for a service's folders.
@@ -47,7 +47,12 @@ class Places:
     @property
     def stderr(self) -> Path:
         """The file for the standard error of a detached daemon and its children; normally empty."""
-        return self.log.with_name(f"{self.log.name}.stderr")
+        return stderr_file(self.log)
+
+
+def stderr_file(log: Path) -> Path:
+    """Compute the path of the standard error beside a log."""
+    return log.with_name(f"{log.name}.stderr")
 
 
 def places(environ: Mapping[str, str], uid: int, simulated: Path | None = None) -> Places:
@@ -91,11 +96,11 @@ def prepare(where: Places) -> None:
     """
     check_length(where.socket)
     if where.named:
-        _make(where.socket.parent, _ELSEWHERE)
-        _check_trusted(where.socket.parent, _ELSEWHERE)
-        _check_writable(where.socket.parent, _ELSEWHERE)
+        _make(where.socket.parent, ELSEWHERE)
+        _check_trusted(where.socket.parent, ELSEWHERE)
+        _check_writable(where.socket.parent, ELSEWHERE)
     else:
-        _prepare(where.socket.parent, _ELSEWHERE)
+        _prepare(where.socket.parent, ELSEWHERE)
     other = "Set XDG_STATE_HOME to a folder that you can write."
     for folder in dict.fromkeys((where.state, where.log.parent)):
         _prepare(folder, other)
@@ -213,39 +218,3 @@ def identity(what: Path | int) -> tuple[int, int] | None:
     except OSError:
         return None
     return there.st_dev, there.st_ino
-
-
-def find_socket(given: str | None = None, simulated: Path | None = None) -> str:
-    """Find the path of the daemon's socket: ``given``, or where a daemon of this user creates it.
-
-    Args:
-        given: The path that a user or a script gave.
-        simulated: The folder of the simulated GPUs, if they are used.
-
-    Raises:
-        AccessDeniedError: Another user could have put the socket there.
-        ConfigError: ``$SENTINEL_SOCKET`` is not an absolute path.
-    """
-    if given is not None:
-        return given
-    where = _places(simulated)
-    folder = where.socket.parent
-    # Any user could have created a folder in /tmp first. A folder that was named is not checked.
-    if not where.named and (why := why_untrusted(folder)) is not None:
-        raise AccessDeniedError(f"the socket in {folder} cannot be trusted: {why}", _ELSEWHERE)
-    return str(where.socket)
-
-
-def find_log(simulated: Path | None = None) -> str:
-    """Find the path of the log of this user's daemon."""
-    return str(_places(simulated).log)
-
-
-def find_state(simulated: Path | None = None) -> Path:
-    """Find the state directory of this user's daemon, or of the simulated GPUs."""
-    return _places(simulated).state
-
-
-def _places(simulated: Path | None) -> Places:
-    folder = os.environ.get(SIMULATED)
-    return places(os.environ, os.getuid(), simulated or (Path(folder) if folder else None))

@@ -6,8 +6,10 @@ Ticks since boot do not, so the pair (pid, started) identifies a process uniquel
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 from sentinel.errors import ConfigError
 
@@ -49,6 +51,13 @@ class Usage:
     resident: int
     #: Seconds of processor time.
     processor: float
+
+
+def boot_id() -> str:
+    """Read the identifier of this boot of the host; empty if /proc lacks it."""
+    with contextlib.suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return ""
 
 
 def read_stat(pid: int | str) -> ProcessStat | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import shutil
 import stat
 import tempfile
 from pathlib import Path
@@ -13,12 +15,14 @@ from sentinel.protocol.stressor import Account
 
 #: Where root puts it for another user, whose stressors may have a /tmp of their own.
 _RUN = Path("/run")
+_PREFIX = "sentinel-group-"
 
 
 class Rendezvous:
     """A folder that only the user of the stressors can enter, with mode 0700; made when needed.
 
-    A file there, unlike a port, is out of reach for other users. The folder ends with the block.
+    A file there, unlike a port, is out of reach for other users. The folder ends with the block, or
+    at the next start if its process was killed.
 
     Args:
         account: The user of the stressors, or None for this process's.
@@ -30,6 +34,10 @@ class Rendezvous:
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
+        for where in dict.fromkeys((Path(tempfile.gettempdir()), self._place())):
+            with contextlib.suppress(OSError):
+                for folder in where.glob(f"{_PREFIX}*"):
+                    self._remove_if_left(folder)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -55,13 +63,33 @@ class Rendezvous:
         uid = os.geteuid() if self._account is None else self._account.uid
         return stat.S_ISDIR(found.st_mode) and found.st_uid == uid
 
+    def _place(self) -> Path:
+        """Return the folder to make it in."""
+        for_other = self._account is not None and os.access(_RUN, os.W_OK)
+        return _RUN if for_other else Path(tempfile.gettempdir())
+
     def _make(self) -> Path:
         account = self._account
-        where = _RUN if account is not None and os.access(_RUN, os.W_OK) else None
         made = tempfile.TemporaryDirectory(
-            prefix="sentinel-group-", dir=where, ignore_cleanup_errors=True
+            prefix=_PREFIX, dir=self._place(), ignore_cleanup_errors=True
         )
         path = Path(self._stack.enter_context(made))
+        # Until it is locked, another start may take it for one that was left, and remove it.
+        file = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._stack.callback(os.close, file)
+        fcntl.flock(file, fcntl.LOCK_EX)
         if account is not None:
             os.chown(path, account.uid, account.gid)
         return path
+
+    def _remove_if_left(self, folder: Path) -> None:
+        """Remove a folder of this user that no process has locked."""
+        if not self._is_own(folder):
+            return
+        with contextlib.suppress(OSError):
+            file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder)
+            finally:
+                os.close(file)

@@ -6,7 +6,6 @@ seconds since the epoch for use after one.
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -55,13 +54,6 @@ class StoredReservation:
 class _File:
     schema_version: int
     reservations: tuple[Mapping[str, Any], ...]
-
-
-def boot_id() -> str:
-    """Read the identifier of this boot of the host; empty if /proc lacks it."""
-    with contextlib.suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return ""
 
 
 def to_stored(

@@ -7,6 +7,7 @@ field's metadata goes into the OpenAPI document.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -174,10 +175,28 @@ class Reserved(ResponseModel):
 
 
 @dataclass(frozen=True, kw_only=True)
+class QueueEntry(ResponseType):
+    """A reservation that a client waits for; `id` is then the id of the reservation."""
+
+    id: str
+    place: int = field(metadata=described("The place in the queue, from 1."))
+    #: nvidia-smi's indices of the named GPUs; empty for any.
+    indices: tuple[int, ...] = ()
+    #: How many GPUs.
+    count: int
+    #: The beginning of the purpose.
+    reason: str
+    #: When it entered the queue.
+    since: datetime
+    holder: Holder = field(default_factory=Holder)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Reservations(ResponseModel):
-    """All reservations."""
+    """All reservations, and those that clients wait for, in the order of the queue."""
 
     reservations: tuple[ReservationInfo, ...]
+    queue: tuple[QueueEntry, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,6 +282,8 @@ class DaemonInfo(ResponseType):
     tcp: str | None = None
     token: str | None = None
     log: str | None = None
+    #: The match for journalctl if the log is in the journal, or None.
+    journal: str | None = None
     #: The age of the state that the daemon published last.
     age_s: float | None = None
     #: The burn-in that runs, or None.
@@ -278,6 +299,9 @@ class Status(ResponseModel):
     daemon: DaemonInfo
     gpus: tuple[GpuStatus, ...]
     reservations: tuple[ReservationInfo, ...] = ()
+    queue: tuple[QueueEntry, ...] = field(
+        default=(), metadata=described("Reservations that clients wait for, in order.")
+    )
     allocations: tuple[AllocationInfo, ...] = ()
 
 
@@ -290,6 +314,7 @@ class Changes(ResponseModel):
     daemon: DaemonInfo | None
     gpus: tuple[GpuStatus, ...]
     reservations: tuple[ReservationInfo, ...] | None
+    queue: tuple[QueueEntry, ...] | None = None
     allocations: tuple[AllocationInfo, ...] | None
 
 
@@ -316,8 +341,8 @@ class SettingValue(ResponseType):
 class Settings(ResponseModel):
     """All settings by key, and the overrides for single GPUs by selector."""
 
-    settings: dict[str, SettingValue]
-    gpus: dict[str, dict[str, SettingValue]]
+    settings: Mapping[str, SettingValue]
+    gpus: Mapping[str, Mapping[str, SettingValue]]
 
 
 # --- results of commands ---------------------------------------------------------------------

@@ -32,6 +32,25 @@ class AccessPolicy:
 
 
 @dataclass(frozen=True, kw_only=True)
+class NotifySpec:
+    """Which events are sent to whom."""
+
+    #: The URL of a webhook, or the file with it; None without one.
+    webhook: str | None = None
+    #: Files with a bearer token and with the key of the signature, for the webhook.
+    token: str | None = None
+    secret: str | None = None
+    #: A program with its arguments.
+    command: tuple[str, ...] | None = None
+    #: Patterns of names; all events if empty.
+    events: tuple[str, ...] = ()
+    #: Selectors of GPUs; all if empty.
+    gpus: tuple[str, ...] = ()
+    #: The least time between two notifications of one event and GPU, in seconds.
+    every: float = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class ApiSpec:
     """The specification of an API process."""
 
@@ -39,13 +58,15 @@ class ApiSpec:
     socket: str
     #: The folder for what outlives the daemon.
     state: str
-    #: The file of the log, or None if events go to standard output.
+    #: The file of the log, or None if events go to standard output or to the journal.
     log: str | None
     #: When the daemon started, in seconds since the epoch.
     began: float
     version: str
     #: Who may do what.
     access: AccessPolicy = field(default_factory=AccessPolicy)
+    #: The match for journalctl if the log is in the journal, or None.
+    journal: str | None = None
     #: The TCP address, ``host:port``, or None.
     tcp: str | None = None
     #: The file with the token for TCP, or None.
@@ -57,6 +78,8 @@ class ApiSpec:
     config: str | None = None
     #: The size limit of the history in ``state``; with None, it is kept in memory only.
     history: int | None = None
+    #: None without notifications.
+    notify: NotifySpec | None = None
 
 
 # --- commands, from the API -------------------------------------------------------------------
@@ -103,6 +126,7 @@ class ResumeGpus(_Command):
 class Reserve(_Command):
     """Keep GPUs free for a user: those named, or the ``count`` that are freed most easily."""
 
+    #: The client's or a new one. A request that waits keeps its place if it is sent again.
     id: str
     reason: str
     gpus: tuple[str, ...] = ()
@@ -111,6 +135,8 @@ class Reserve(_Command):
     seconds: float | None = None
     #: Whether it ends with the process that asks.
     bound: bool = False
+    #: Whether it waits in the queue if too few GPUs are available; the reply then has no GPUs.
+    wait: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +150,7 @@ class Confirm(_Command):
 
 @dataclass(frozen=True, kw_only=True)
 class Unreserve(_Command):
-    """End a reservation."""
+    """End a reservation, or take a request out of the queue."""
 
     id: str
 
@@ -228,7 +254,7 @@ class ApiHeartbeat:
 class ServiceWarning:
     """A failure in the API process outside any request, for the log."""
 
-    #: "settings", "reservations", "history", "watch", "token" or "socket".
+    #: "settings", "reservations", "history", "watch", "token", "notify" or "socket".
     about: str
     #: What is wrong, and where.
     text: str

@@ -46,6 +46,19 @@ _DAEMON_EVENTS = (
         (Field("exit_code", COUNT, "the [exit code](commands.md#exit-codes) of the process"),),
     ),
     EventType(
+        "sentinel.not_started",
+        "not started",
+        Kind.FINDING,
+        "it {reason}",
+        "A daemon ended before it answered; `sentinel start` writes this into its log.",
+        (
+            Field("reason", TEXT, "how it ended, and its last output"),
+            Field(
+                "exit_code", COUNT, "the [exit code](commands.md#exit-codes) of `sentinel start`"
+            ),
+        ),
+    ),
+    EventType(
         "sentinel.stalled",
         "stalled",
         Kind.FINDING,
@@ -104,6 +117,38 @@ _DAEMON_EVENTS = (
             Field("command", TEXT, "the command: `pausegpus`, `reserve`, `configure` ..."),
             Field("reason", TEXT, "why, and what is allowed"),
             BY,
+        ),
+    ),
+    EventType(
+        "reservation.queued",
+        "queued",
+        Kind.COMMAND,
+        "{id}: place {place}: [{reason}, ]{why}; {by:caller}",
+        "A client waits for GPUs, in the queue of reservations. `gpu.reserved` or"
+        " `reservation.left` follows.",
+        (
+            Field("id", TEXT, "the request, and the reservation that follows"),
+            Field("reason", TEXT, "the purpose, as the user gave it"),
+            Field("count", COUNT, "how many GPUs it is for"),
+            Field("place", COUNT, "its place in the queue, from 1"),
+            Field("why", TEXT, "why too few GPUs are available"),
+            BY,
+        ),
+    ),
+    EventType(
+        "reservation.left",
+        "left",
+        Kind.COMMAND,
+        "{id}: after {waited_s:duration}, {by:caller}",
+        "A client waits no longer: its time was over, it ended, or a user ended the request.",
+        (
+            Field("id", TEXT, "the request"),
+            Field("waited_s", SECONDS, "how long it waited"),
+            Field(
+                "by",
+                "caller or null",
+                "who ended it; null if its client did not return after the end of an API process",
+            ),
         ),
     ),
     EventType(

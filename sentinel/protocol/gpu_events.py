@@ -254,6 +254,7 @@ GPU_EVENTS = (
             Field("reason", TEXT, "the purpose, as the user gave it"),
             FOR,
             Field("bound", BOOL, "whether it ends with the process that requested it"),
+            Field("waited_s", SECONDS, "how long the request waited in the queue"),
             BY,
         ),
     ),
@@ -269,15 +270,19 @@ GPU_EVENTS = (
         "gpu.health_changed",
         "health",
         Kind.USE,
-        "{health}[ at {temperature_c} C], {memory_foreign_share:percent} of its memory in foreign"
-        " use; before: {before}",
+        "{health}[ at {temperature_c} C][, because of its {cause}]; before: {before}",
         "The [health](health.md) of a GPU changed.",
         (
             Field("before", TEXT, "optimal, normal, throttled or critical"),
             Field("health", TEXT, "the new health"),
+            Field(
+                "cause",
+                "`temperature`, `memory`, `hardware` or null",
+                "why it is not optimal; null if it is",
+            ),
             Field("temperature_c", DEGREES + OR_NULL, "the temperature"),
             Field("memory_foreign_share", SHARE, "share of its memory used outside the stressor"),
-            Field("multiplier", SHARE, "share of its speed that health permits"),
+            Field("multiplier", SHARE, "share of its speed that [health](health.md) permits"),
         ),
     ),
     EventType(

@@ -89,7 +89,8 @@ PROCESS_EVENTS = (
         (
             Field(
                 "about",
-                "`settings`, `reservations`, `history`, `watch`, `token`, `socket`, `log`",
+                "`settings`, `reservations`, `history`, `watch`, `token`, `notify`, `socket`,"
+                " `log`",
                 "the subject",
             ),
             Field("text", TEXT, "what is wrong, and where"),
@@ -190,11 +191,17 @@ PROCESS_EVENTS = (
         "stressor.fatal",
         "fatal",
         Kind.FINDING,
-        "{reason}; no further attempt until a restart",
+        "{reason}; no further attempt before {until}",
         "A stressor failed in a way that no retry can repair, or for the tenth time within an hour."
-        " The GPU is left alone until sentinel is restarted.",
+        " The GPU is left alone until then.",
         (
             Field("reason", TEXT, "what happened"),
+            Field(
+                "until",
+                TEXT,
+                "what ends this: the next phase of a plan; else a restart, `start`, `resume` or new"
+                " settings",
+            ),
             Field("kind", TEXT, "as in [`stressor.failed`](#stressorfailed)"),
         ),
     ),

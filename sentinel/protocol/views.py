@@ -49,6 +49,33 @@ class Reservation:
 
 
 @dataclass(frozen=True, kw_only=True)
+class QueuedReservation:
+    """A reservation that a client waits for."""
+
+    id: str
+    #: nvidia-smi's indices of the named GPUs; empty for any.
+    indices: tuple[int, ...] = ()
+    #: How many GPUs.
+    count: int
+    #: The beginning of the purpose.
+    reason: str
+    by: Caller
+    #: When it entered the queue.
+    since: float
+    #: It has its GPUs, and its client does not know yet.
+    granted: bool = False
+    #: The API process of its client has ended; it keeps its place for a while.
+    orphaned: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueView:
+    """All reservations that clients wait for, in the order of the queue."""
+
+    requests: tuple[QueuedReservation, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Allocation:
     """GPU memory granted to a process and its children."""
 
@@ -64,7 +91,7 @@ class Allocation:
 
 
 class GpuHealth(StrEnum):
-    """The health of a GPU, by its temperature and by the memory in foreign use."""
+    """The health of a GPU, by its temperature, its hardware and the memory in foreign use."""
 
     OPTIMAL = "optimal"
     NORMAL = "normal"
@@ -72,12 +99,27 @@ class GpuHealth(StrEnum):
     CRITICAL = "critical"
 
 
-def is_throttled(health: GpuHealth | None) -> bool:
-    """Check whether work on a GPU should be slowed down: THROTTLED, CRITICAL or unknown (None).
+class HealthCause(StrEnum):
+    """Why the health of a GPU is not OPTIMAL."""
 
-    NORMAL is not: work waits for a GPU that is throttled, and one under load may stay NORMAL.
+    TEMPERATURE = "temperature"
+    MEMORY = "memory"
+    """Foreign processes use much of it; counts only with `throttle.pace` = `full`."""
+    HARDWARE = "hardware"
+    """A finding, a row of memory that could not be replaced, or a power brake."""
+
+
+#: The multiplier of a THROTTLED GPU.
+_THROTTLED = 0.5
+
+
+def is_throttled(multiplier: float) -> bool:
+    """Check whether work on a GPU should be slowed down, by the share that its health permits.
+
+    The share of a NORMAL GPU is no reason: one under load may stay NORMAL, and work that waits for
+    the end of a slowdown would wait forever.
     """
-    return health not in {GpuHealth.OPTIMAL, GpuHealth.NORMAL}
+    return multiplier <= _THROTTLED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,8 +277,15 @@ class GpuFields:
     errors: int | None = None
     last_finding: str | None = None
     health: GpuHealth | None = None
+    health_cause: HealthCause | None = field(
+        default=None, metadata=described("Why the health is not optimal, or null if it is.")
+    )
     multiplier: float = field(
-        default=1.0, metadata=described("The share of full speed that the GPU's health permits.")
+        default=1.0,
+        metadata=described(
+            "The share of full speed that the GPU's health permits: by its temperature, and beside"
+            " a stressor by its memory."
+        ),
     )
     memory_foreign: int | None = field(
         default=None, metadata=described("Memory in use that is not the stressor's.")
@@ -275,6 +324,9 @@ class GpuView(GpuFields):
     #: Processes that hold an allocation.
     allocated_processes: tuple[GpuProcess, ...] = ()
     telemetry: Telemetry | None = None
+
+
+View = HostView | GpuView | QueueView
 
 
 @dataclass(frozen=True, kw_only=True)

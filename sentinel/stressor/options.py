@@ -48,10 +48,11 @@ def bind_options(workload: Workload, options: Mapping[str, str]) -> dict[str, ob
     """Convert ``options`` to keyword arguments of ``workload`` by its annotations.
 
     An option may be an int, a float, a bool, a str or a Literal; without an annotation it is a str.
+    ``Annotated[int, check]`` calls ``check`` with the value, which raises ConfigError to refuse it.
 
     Raises:
         WorkloadError: It cannot be called with a context, or an annotation cannot be resolved.
-        ConfigError: An option is unknown, missing or of the wrong kind.
+        ConfigError: An option is unknown, missing, of the wrong kind, or refused by its check.
     """
     name, parameters = _name(workload), _parameters(workload)
     allowed = _describe(parameters)
@@ -68,6 +69,8 @@ def bind_options(workload: Workload, options: Mapping[str, str]) -> dict[str, ob
         except (ValueError, KeyError):
             what = f"{name}: option {key}={text!r} is not {_kind(annotation)}; {allowed}"
             raise ConfigError(what) from None
+        for check in _checks(annotation):
+            check(bound[key])
     return bound
 
 
@@ -176,7 +179,7 @@ def _resolve(parameter: inspect.Parameter, scope: dict[str, object]) -> object:
         return str
     holder = types.SimpleNamespace(__annotations__={"option": parameter.annotation})
     try:
-        return typing.get_type_hints(holder, globalns=scope)["option"]
+        return typing.get_type_hints(holder, globalns=scope, include_extras=True)["option"]
     except Exception as error:
         text = f"the annotation of the option {parameter.name!r} cannot be resolved: {error}"
         raise WorkloadError(text) from error
@@ -204,8 +207,20 @@ def _default(parameter: inspect.Parameter) -> str | None:
     return (text.lower() if isinstance(parameter.default, bool) else text)[:_MAX_TEXT_LENGTH]
 
 
+def _checks(annotation: object) -> list[Callable[[object], None]]:
+    """Return the checks of an ``Annotated``; of any other annotation there are none."""
+    return [one for one in getattr(annotation, "__metadata__", ()) if callable(one)]
+
+
+def _plain(annotation: object) -> object:
+    """Return an annotation without what ``Annotated`` adds to it."""
+    is_annotated = typing.get_origin(annotation) is typing.Annotated
+    return typing.get_args(annotation)[0] if is_annotated else annotation
+
+
 def _kind(annotation: object) -> str:
     """Describe the values that ``annotation`` allows."""
+    annotation = _plain(annotation)
     if typing.get_origin(annotation) is typing.Literal:
         return "one of " + ", ".join(map(str, typing.get_args(annotation)))
     unsupported = f"{annotation}, which cannot be written as an option"
@@ -214,6 +229,7 @@ def _kind(annotation: object) -> str:
 
 def _convert(annotation: object, text: str) -> object:
     """Convert ``text``; raises ValueError or KeyError if ``annotation`` does not allow it."""
+    annotation = _plain(annotation)
     if typing.get_origin(annotation) is typing.Literal:
         return {str(value): value for value in typing.get_args(annotation)}[text]
     if annotation is bool:

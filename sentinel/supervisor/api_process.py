@@ -24,7 +24,7 @@ from sentinel.protocol.commands import (
     ServiceFailed,
     ServiceWarning,
 )
-from sentinel.protocol.views import GpuView, HostView, LogRecord
+from sentinel.protocol.views import GpuView, HostView, LogRecord, View
 from sentinel.supervisor.child_process import Child, ChildHandle, ReplaceableProcess
 
 #: Datagrams taken in one tick; the rest waits for the next.
@@ -77,9 +77,7 @@ class ApiProcess(ReplaceableProcess[ApiMessage]):
         #: Guards what follows: records are sent from another thread, after the views before them.
         self._lock = threading.Lock()
         #: Messages that found the channel full, by what a newer one replaces.
-        self._pending: dict[
-            tuple[str, object], CommandReply | GpuView | HostView | ReloadConfig
-        ] = {}
+        self._pending: dict[tuple[str, object], CommandReply | View | ReloadConfig] = {}
         self._blocked = False
         self._has_state = False
         self._records_written = 0
@@ -96,7 +94,7 @@ class ApiProcess(ReplaceableProcess[ApiMessage]):
             self._blocked = self._has_state = False
         self._handle.start(generation, self._spec, *self._sockets)
 
-    def send(self, message: CommandReply | GpuView | HostView | ReloadConfig) -> None:
+    def send(self, message: CommandReply | View | ReloadConfig) -> None:
         """Send a message, or keep it until the channel has room: every command gets its result.
 
         The order is kept, since a client that has a result reads the views that came before it. Of
@@ -182,7 +180,7 @@ class ApiProcess(ReplaceableProcess[ApiMessage]):
                 )
 
 
-def _key(message: CommandReply | GpuView | HostView | ReloadConfig) -> tuple[str, object]:
+def _key(message: CommandReply | View | ReloadConfig) -> tuple[str, object]:
     """Compute the key of a message; a newer message replaces a pending one with the same key."""
     match message:
         case CommandReply(number=number):

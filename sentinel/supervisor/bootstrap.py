@@ -23,16 +23,17 @@ from sentinel.core.actions import Event
 from sentinel.core.node.views import Host
 from sentinel.core.state import ProbeUp
 from sentinel.errors import ExitCode
-from sentinel.host import reservation_store
+from sentinel.host import daemon_records, reservation_store, simulation
 from sentinel.host.golden_store import locate
 from sentinel.host.gpu_locks import SHARED_FOLDERS, GpuLocks
 from sentinel.host.paths import lock_folders
 from sentinel.host.process_limits import allow_open_files, check_file_size
+from sentinel.host.procfs import boot_id
 from sentinel.host.rendezvous import Rendezvous
 from sentinel.host.systemd import Notifier
 from sentinel.host.unprivileged import find_account
 from sentinel.protocol.caller import Level
-from sentinel.protocol.commands import AccessPolicy, ApiSpec
+from sentinel.protocol.commands import AccessPolicy, ApiSpec, NotifySpec
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.stressor import Account, StandbySpec, StressorSpec
 from sentinel.protocol.version import __version__
@@ -40,7 +41,7 @@ from sentinel.protocol.views import Reservation
 from sentinel.supervisor import single_instance
 from sentinel.supervisor.api_process import ApiProcess
 from sentinel.supervisor.daemonize import redirect_output
-from sentinel.supervisor.discovery import Found, Options, check_torch, find_gpus
+from sentinel.supervisor.discovery import Found, Options, Serve, check_torch, find_gpus
 from sentinel.supervisor.event_log import EventLog, Sink, event_object
 from sentinel.supervisor.leases import LONG_LEASE_S
 from sentinel.supervisor.loop import Supervisor
@@ -128,9 +129,10 @@ def run_parts(
         allow_open_files(len(selected.gpus))
         if not options.config.dry_run:
             check_torch(selected.driver if options.simulate is None else None)
-        locks = _lock(selected)
         # A dry run starts nothing, so it locks nothing.
-        found = selected if selected.config.dry_run else replace(selected, gpus=locks.gpus)
+        unlocked = selected.config.dry_run or options.lent
+        locks = _lock(selected, () if unlocked else selected.gpus)
+        found = selected if unlocked else replace(selected, gpus=locks.gpus)
         gpus = {gpu.uuid: gpu for gpu in selected.gpus}
         api = _api(options, claim)
         event_log = EventLog([sink_for(gpus), *_api_sinks(api, gpus)])
@@ -141,11 +143,11 @@ def run_parts(
     return code, clean
 
 
-def _lock(found: Found) -> GpuLocks:
-    """Lock the selected GPUs, unless nothing is started on them."""
+def _lock(found: Found, gpus: tuple[Gpu, ...]) -> GpuLocks:
+    """Lock these of the GPUs that were found."""
     private = lock_folders(os.environ, os.getuid(), found.folder)
     shared = SHARED_FOLDERS if found.folder is None else (found.folder / "locks",)
-    return GpuLocks(() if found.config.dry_run else found.gpus, private, shared)
+    return GpuLocks(gpus, private, shared)
 
 
 @contextlib.contextmanager
@@ -166,9 +168,29 @@ def _claimed(options: Options) -> Iterator[Claim | None]:
     try:
         if options.serve.detached:  # before the first child, which inherits the redirection
             redirect_output(options.serve.places)
+        _record_place(options, options.serve)
         yield claim
     finally:
         claim.release()
+
+
+def _log(serve: Serve) -> str | None:
+    """Return the file of the log, or None if events go elsewhere."""
+    return str(serve.places.log) if serve.detached and serve.journal is None else None
+
+
+def _record_place(options: Options, serve: Serve) -> None:
+    """Record where this daemon is, for the commands of its user, also after its death."""
+    folder = None if options.simulate is None else simulation.default_folder().absolute()
+    record = daemon_records.describe_own(
+        serve.places.state.absolute(),
+        socket=str(serve.places.socket.absolute()),
+        log=_log(serve),
+        journal=serve.journal,
+        simulated=None if folder is None else str(folder),
+        simulate=options.simulate,
+    )
+    daemon_records.write(record, daemon_records.records_folder(os.environ, os.getuid()))
 
 
 def _api(options: Options, claim: Claim | None) -> ApiProcess | None:
@@ -179,7 +201,8 @@ def _api(options: Options, claim: Claim | None) -> ApiProcess | None:
     spec = ApiSpec(
         socket=str(serve.places.socket),
         state=str(serve.places.state),
-        log=str(serve.places.log) if serve.detached else None,
+        log=_log(serve),
+        journal=serve.journal,
         began=time.time(),
         version=__version__,
         access=AccessPolicy(
@@ -195,9 +218,25 @@ def _api(options: Options, claim: Claim | None) -> ApiProcess | None:
         overrides=as_overrides(options.overrides),
         config=serve.file,
         history=config.history_size,
+        notify=_notify_spec(config),
     )
     tcp, metrics = (None if one is None else one.fileno() for one in (claim.tcp, claim.metrics))
     return ApiProcess(spec, claim.socket.fileno(), tcp, metrics)
+
+
+def _notify_spec(config: Config) -> NotifySpec | None:
+    """Build the specification of notifications, or None without a recipient."""
+    if config.notify_webhook is None and config.notify_command is None:
+        return None
+    return NotifySpec(
+        webhook=config.notify_webhook,
+        token=config.notify_token,
+        secret=config.notify_secret,
+        command=config.notify_command,
+        events=config.notify_events,
+        gpus=config.notify_gpus,
+        every=config.notify_every,
+    )
 
 
 def _api_sinks(api: ApiProcess | None, gpus: Mapping[str, Gpu]) -> Iterator[Sink]:
@@ -282,7 +321,7 @@ def _kept(api: ApiProcess | None) -> tuple[dict[str, Reservation], list[Event]]:
     if api is None:
         return {}, []
     stored, warning = reservation_store.load(api.state_folder / reservation_store.NAME)
-    now, wall, boot = time.monotonic(), time.time(), reservation_store.boot_id()
+    now, wall, boot = time.monotonic(), time.time(), boot_id()
     held = reservation_store.restore(stored, wall=wall, monotonic=now, boot=boot)
     # Including those of missing GPUs: a card may be lost today and back tomorrow.
     kept = {one.id: one for one in held}

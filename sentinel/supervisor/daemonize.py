@@ -10,15 +10,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
+from sentinel.core.actions import Event
 from sentinel.errors import ConfigError, ExitCode, SentinelError
-from sentinel.host import systemd
+from sentinel.host import daemon_records, systemd
+from sentinel.host.log_file import RotatingLog
 from sentinel.host.paths import SERVICE_FOLDERS, SIMULATED, Places, prepare
 from sentinel.host.process_limits import check_file_size
 from sentinel.host.regular_file import open_regular
+from sentinel.supervisor.event_log import event_object
 from sentinel.supervisor.single_instance import running
 
 #: The command of a daemon, before its flags.
@@ -95,8 +98,10 @@ def start_detached(
             raise ConfigError(f"the daemon cannot be started: {error.strerror}") from error
         try:
             _await(process, places, began + wait)
-        except BaseException:
+        except BaseException as error:
             _end(process)
+            if isinstance(error, NotStartedError):
+                _keep_reason(places, process.pid, "did not answer in time", error.exit_code)
             raise
         code = process.returncode
         if code is None:
@@ -110,7 +115,9 @@ def start_detached(
         )
     text = text or f"It printed nothing; its log is {places.log}"
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
-    raise NotStartedError(f"the daemon {how} before it answered:", text, code)
+    failure = NotStartedError(f"the daemon {how} before it answered:", text, code)
+    _keep_reason(places, process.pid, f"{how}: {text}", failure.exit_code)
+    raise failure
 
 
 def redirect_output(places: Places) -> int | None:
@@ -145,6 +152,21 @@ def redirect_output(places: Places) -> int | None:
     os.dup2(file, 2)
     os.close(file)
     return 2
+
+
+def _keep_reason(places: Places, pid: int, reason: str, code: int) -> None:
+    """Write why a start failed to the log, where `sentinel logs` finds it."""
+    if running(places) is not None:
+        return  # the log is that of a daemon that runs
+    with contextlib.suppress(OSError, ConfigError), RotatingLog(places.log) as log:
+        fields = {"reason": reason, "exit_code": int(code)}
+        event = Event(name="sentinel.not_started", at=time.monotonic(), fields=fields)
+        log.write(f"{json.dumps(event_object(event, {}))}\n")
+        ended = daemon_records.describe_own(
+            places.state, socket=str(places.socket), log=str(places.log)
+        )
+        folder = daemon_records.records_folder(os.environ, os.getuid())
+        daemon_records.write(replace(ended, pid=pid, started=0), folder)
 
 
 def _environment(environ: Mapping[str, str]) -> dict[str, str]:
@@ -213,6 +235,11 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def _memory_file() -> IO[bytes]:
     """Create a file without a name, in memory."""
     return open(os.memfd_create(_OUTPUT_NAME), "w+b")  # noqa: PTH123 - it has no path
+
+
+def last_reason(places: Places) -> str:
+    """Find why the last daemon stopped in the end of its log, or return an empty text."""
+    return _reason(_last_of(places.log, 0))
 
 
 def _size(path: Path) -> int:

@@ -49,6 +49,8 @@ class Serve:
     file: str | None = None
     #: Whether there is no terminal, so that SIGHUP asks for a reload.
     detached: bool = False
+    #: The match for journalctl if the events go to the journal, or None.
+    journal: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +64,9 @@ class Options:
     simulate: int | None = None
     #: Whether to use only the first of the selected GPUs.
     only_first: bool = False
+    #: Whether the daemon that holds the GPUs has reserved them for this process. They are not
+    #: locked then: the locks are the daemon's.
+    lent: bool = False
     #: How to serve clients, or None for no API.
     serve: Serve | None = None
     #: What GPUs have done of the plan before, by UUID.

@@ -32,6 +32,7 @@ from sentinel.core.actions import (
 )
 from sentinel.core.decide import Decision, conclude, react
 from sentinel.core.gpu.watchers import held_since
+from sentinel.core.node import reservation_queue
 from sentinel.core.node.shutdown import permanently_failed, unkillable
 from sentinel.core.node.views import Host, gpu_views, host_view
 from sentinel.core.node.watch_list import watch
@@ -42,7 +43,7 @@ from sentinel.errors import ExitCode
 from sentinel.protocol.commands import ReloadConfig
 from sentinel.protocol.gpu import Reading
 from sentinel.protocol.probe import Watch
-from sentinel.protocol.views import GpuView
+from sentinel.protocol.views import GpuView, QueueView
 from sentinel.supervisor.leases import RENEW_SHORT_EVERY_S, Leases
 from sentinel.supervisor.ports import Parts
 
@@ -95,6 +96,7 @@ class Supervisor:
         self._publish = publish
         self._host = host or Host(pid=0, driver="", simulated=False)
         self._views: dict[str, GpuView] = {}
+        self._queue = QueueView()
         self._views_at = self._all_views_at = 0.0
         self._readings: dict[str, Reading] = {}
         self._watch: Watch | None = None
@@ -293,6 +295,10 @@ class Supervisor:
             if all_ or before is None or replace(before, at=view.at) != view:
                 self._views[view.uuid] = view
                 self._api.send(view)
+        queue = reservation_queue.view(self.state)
+        if all_ or queue != self._queue:  # before the view of the host, which has what was granted
+            self._queue = queue
+            self._api.send(queue)
         self._api.send(host_view(self.state, seen.now, self.config, self._host))
 
     def _excluded(self) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from sentinel.protocol.commands import CommandReply, ReloadConfig
 from sentinel.protocol.gpu import Gpu, Reading
 from sentinel.protocol.probe import Watch
 from sentinel.protocol.stressor import MemoryLimit, StressorGroup
-from sentinel.protocol.views import GpuView, HostView
+from sentinel.protocol.views import View
 
 
 class Clock(Protocol):
@@ -155,7 +155,7 @@ class Api(Protocol):
     def kill(self, generation: int) -> None:
         """Kill the API process and forget it."""
 
-    def send(self, message: CommandReply | GpuView | HostView | ReloadConfig) -> None:
+    def send(self, message: CommandReply | View | ReloadConfig) -> None:
         """Queue a message, to be sent as soon as the socket has room."""
 
     def files(self) -> list[int]:

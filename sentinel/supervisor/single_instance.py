@@ -110,7 +110,7 @@ def claim(
         AlreadyRunningError: Another daemon runs; the message names it.
         ConfigError: A folder, the socket, an address or the group cannot be used.
     """
-    gid = None if group is None else _gid(group)
+    gid = None if group is None else find_group(group)
     prepare(places)
     with contextlib.ExitStack() as undo:
         lock = _lock(places)
@@ -280,8 +280,12 @@ def _umask(mask: int) -> Iterator[None]:
         os.umask(before)
 
 
-def _gid(group: str) -> int:
-    """Look up the number of a group."""
+def find_group(group: str) -> int:
+    """Look up the number of a group, given by name or number.
+
+    Raises:
+        ConfigError: There is no such group.
+    """
     try:
         return grp.getgrgid(int(group)).gr_gid if group.isdigit() else grp.getgrnam(group).gr_gid
     except (KeyError, OverflowError):

@@ -8,7 +8,7 @@ from typing import Any
 from sentinel.core.observation import ApiFacts, ChildExit
 from sentinel.protocol.caller import Caller, Level
 from sentinel.protocol.commands import Command, CommandReply, ReloadConfig
-from sentinel.protocol.views import GpuView, HostView
+from sentinel.protocol.views import GpuView, HostView, QueuedReservation, QueueView
 
 __all__ = ["FakeApi"]
 
@@ -30,6 +30,7 @@ class FakeApi:
         replies: The replies, in order.
         views: The latest view of each GPU, by UUID.
         host: The latest view of the daemon.
+        queue: The latest view of the queue.
         reloads: How often it was requested to reload the settings.
     """
 
@@ -45,6 +46,7 @@ class FakeApi:
         self.replies: list[CommandReply] = []
         self.views: dict[str, GpuView] = {}
         self.host: HostView | None = None
+        self.queue: tuple[QueuedReservation, ...] = ()
         self.reloads = 0
         self._number = 0
 
@@ -76,6 +78,8 @@ class FakeApi:
                 self.views[message.uuid] = message
             case HostView():
                 self.host = message
+            case QueueView():
+                self.queue = message.requests
             case ReloadConfig():
                 self.reloads += 1
 

@@ -47,6 +47,8 @@ from sentinel.protocol.views import (
     HostView,
     LogRecord,
     Phase,
+    QueuedReservation,
+    QueueView,
     Reservation,
 )
 from sentinel.supervisor.child_process import Child
@@ -89,6 +91,10 @@ class FakeSupervisor:
     )
     reservations: dict[str, Reservation] = field(default_factory=dict)
     allocations: dict[str, Allocation] = field(default_factory=dict)
+    #: Requests that wait, by id.
+    queue: dict[str, Reserve] = field(default_factory=dict)
+    #: The API process of the clients in the queue has ended.
+    orphaned: bool = False
     phase: Phase = Phase.OCCUPYING
     #: The memory of stopped stressors is not freed.
     keeps_memory: bool = False
@@ -113,6 +119,28 @@ class FakeSupervisor:
             reservations=tuple(self.reservations.values()),
             allocations=tuple(self.allocations.values()),
         )
+
+    def queue_view(self) -> QueueView:
+        return QueueView(
+            requests=tuple(
+                QueuedReservation(
+                    id=one.id,
+                    count=one.count or len(one.gpus),
+                    reason=one.reason,
+                    by=one.by,
+                    since=time.monotonic(),
+                    granted=one.id in self.reservations,
+                    orphaned=self.orphaned,
+                )
+                for one in self.queue.values()
+            )
+        )
+
+    def serve_queue(self) -> None:
+        """Grant the first request if it can be granted."""
+        for one in list(self.queue.values())[:1]:
+            if one.id not in self.reservations:
+                self.reserve(replace(one, wait=False))
 
     def stop_stressor(self, uuid: str, admin: str) -> None:
         view = self.gpus[uuid]
@@ -179,6 +207,10 @@ class FakeSupervisor:
         gpus = command.gpus or free[: command.count]
         if taken & set(gpus) or len(gpus) < command.count:
             text = f"{sorted(taken)} are reserved"
+            if command.wait:
+                self.queue[command.id] = command
+                self.orphaned = False
+                return CommandReply(number=command.number, text=f"waits: {text}")
             return CommandReply(number=command.number, refused=Refusal.CONFLICT, text=text)
         until = None if command.seconds is None else time.monotonic() + command.seconds
         self.reservations[command.id] = Reservation(
@@ -227,6 +259,9 @@ class FakeSupervisor:
         return CommandReply(number=command.number, text="settled", gpus=(given.gpu,))
 
     def settle_reservation(self, command: Confirm | Unreserve) -> CommandReply:
+        waiting = self.queue.pop(command.id, None)
+        if waiting is not None and command.id not in self.reservations:
+            return CommandReply(number=command.number, text="the GPUs are reserved; place 1")
         held = self.reservations.pop(command.id, None)
         if held is None:
             text = f"there is no reservation {command.id!r}"
@@ -348,6 +383,8 @@ class ApiServer:
     def send_views(self) -> None:
         if self.supervisor.sends_no_views:
             return
+        self.supervisor.serve_queue()
+        self.child.send(self.supervisor.queue_view())
         self.child.send(self.supervisor.host())
         for view in self.supervisor.gpus.values():
             now = time.monotonic()

@@ -84,7 +84,7 @@ class Daemon:
 
     def start(self, gpus: int, *flags: str) -> int:
         """Start a daemon; return its PID once it answers."""
-        self.run("start", "--simulate", str(gpus), *QUICK, *flags)
+        self.run("start", "--simulate", str(gpus), "--wait", "0", *QUICK, *flags)
         return self.pid
 
     @property

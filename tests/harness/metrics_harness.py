@@ -13,11 +13,13 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from sentinel.protocol.commands import NotifySpec
 from sentinel.protocol.telemetry import Telemetry
 from sentinel.protocol.views import (
     BurninFields,
     GpuHealth,
     GpuView,
+    HealthCause,
     VerifiedCounts,
     VerifiedWork,
 )
@@ -56,6 +58,7 @@ def full_view(index: int) -> GpuView:
         yields=5,
         starts=6,
         health=GpuHealth.CRITICAL,
+        health_cause=HealthCause.TEMPERATURE,
         health_since=now,
         multiplier=0.25,
         telemetry=make_telemetry(now),
@@ -111,7 +114,8 @@ EVENTS: tuple[dict[str, Any], ...] = (
 def api_with_events(folder: Path) -> Iterator[ApiServer]:
     """Run an API process that has received every kind of event."""
     write_report(folder, {UUIDS[0]: "PASS", UUIDS[1]: "FAIL"})
-    with ApiServer(folder, tcp=True, metrics=True) as api:
+    notify = NotifySpec(command=("/bin/true",), events=("sentinel.stalled",))
+    with ApiServer(folder, tcp=True, metrics=True, notify=notify) as api:
         for event in EVENTS:
             name, *more = event.items()
             api.publish(name[1], gpu=UUIDS[0], **dict(more))

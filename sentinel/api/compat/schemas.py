@@ -265,8 +265,11 @@ def status(
 
 
 def throttling(view: GpuView) -> Throttling:
-    """Describe the required slowdown of work on a GPU."""
-    throttled = is_throttled(view.health)
+    """Describe the required slowdown of work on a GPU.
+
+    Its own full memory or failing hardware does not slow a job down, only heat does.
+    """
+    throttled = is_throttled(view.multiplier)
     return Throttling(
         is_throttled=throttled, should_throttle=throttled, speed_multiplier=view.multiplier
     )

@@ -46,11 +46,15 @@ def local_level(peer: Peer, policy: AccessPolicy) -> Level:
 
 
 def why_forbidden(peer: Peer, level: Level, needed: Level) -> str:
-    """Explain a rejection: the level that is needed, that of the peer, and who grants it."""
+    """Explain a rejection: the needed level, that of the peer, and the settings that grant it."""
     wants = f"This needs the level `{needed.name.lower()}`"
     if peer.via == "tcp":
-        return f"{wants}, and this token has `{level.name.lower()}`; --access-tcp sets it."
-    return (
-        f"{wants}, and user {peer.uid} has `{level.name.lower()}`; --access-users,"
-        " --socket-group and --access-group set it."
-    )
+        # Nothing grants more to the token of readers.
+        return (
+            f"{wants}, and this token has `{level.name.lower()}`; --access-tcp sets the"
+            " level of the token in the file `token`, and of no other."
+        )
+    settings = "--socket-group and --access-group set it"
+    if needed <= Level.OPERATE:  # the highest that --access-users takes
+        settings = "--access-users, --socket-group and --access-group set it"
+    return f"{wants}, and user {peer.uid} has `{level.name.lower()}`; {settings}."

@@ -23,7 +23,7 @@ from sentinel.host.verified_store import StoredWork
 from sentinel.protocol.commands import ApiSpec
 from sentinel.protocol.stressor import FailureKind
 from sentinel.protocol.telemetry import EVENT_REASONS, Telemetry
-from sentinel.protocol.views import GpuHealth, GpuView, Phase
+from sentinel.protocol.views import GpuHealth, GpuView, HealthCause, Phase
 
 #: All states, so that each has a series from the start.
 OCCUPANCY = ("unknown", "busy", "idle")
@@ -139,6 +139,9 @@ class DaemonCollector(Collector):
         families.add("view_age_seconds", max(0.0, now - host.at))
         families.add("gpus", len(host.gpus))
         families.add("events_lost_total", counters.lost)
+        for recipient, results in counters.notifications.items():
+            for result in ("sent", "failed", "dropped"):
+                families.add("notifications_total", results[result], recipient, result)
         for reason in ("exited", "hung"):
             families.add("probe_restarts_total", counters.probe[reason], reason)
         for code, times in counters.driver.items():
@@ -261,6 +264,8 @@ class _GpuMetrics:
         self._add_state("admin_state", ADMIN, view.admin.lower())
         if view.health is not None:
             self._add_state("health_state", tuple(GpuHealth), view.health)
+            for cause in HealthCause:
+                self.add("health_cause", cause == view.health_cause, cause.value)
 
     def add_values(self) -> None:
         """Add the state, and fresh measurements."""

@@ -79,6 +79,8 @@ class Counters:
         self.driver: Counter[str] = Counter()
         #: Missing events, by gaps in their numbers.
         self.lost = 0
+        #: Notifications of each recipient by result: sent, failed; and dropped events.
+        self.notifications: Mapping[str, Counter[str]] = {}
         self._last_number: int | None = None
 
     def of(self, uuid: str) -> GpuCounters:

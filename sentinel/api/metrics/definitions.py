@@ -112,6 +112,11 @@ _HOST = (
         ),
         ("probe_restarts_total", "Replacements of the probe process, by reason.", ("reason",)),
         ("driver_failures_total", "Failures of the driver as a whole, by its error.", ("code",)),
+        (
+            "notifications_total",
+            "Notifications by recipient and result: sent, failed after all attempts, or dropped.",
+            ("recipient", "result"),
+        ),
         ("events_lost_total", "Events that the API process missed, and so did not count.", ()),
     ),
 )
@@ -122,6 +127,7 @@ _STATES = _of_gpu(
     ("stressor_state", "1 for the state of the stressor on the GPU.", "state"),
     ("admin_state", "1 for the operator's hold on the GPU.", "state"),
     ("health_state", "1 for the health of the GPU.", "state"),
+    ("health_cause", "1 for the cause of a health that is not optimal.", "cause"),
 )
 
 _GPU_STATE = _of_gpu(

@@ -13,26 +13,32 @@ from sentinel.api.http.errors import ProblemError
 from sentinel.api.requests import ReservationRequest
 from sentinel.api.routes.confirmation import confirm
 from sentinel.api.routes.dependencies import By, ContextDep, cancel_on_disconnect, problems
-from sentinel.api.state.conditions import availability_changed, gpus_free
+from sentinel.api.state.conditions import gpus_free
 from sentinel.api.state.process_watch import is_alive
-from sentinel.api.state.serializers import reservation
-from sentinel.api.state.supervisor_link import check_accepted
+from sentinel.api.state.serializers import queue, reservation
 from sentinel.protocol.api_types import Code, Outcome, Reservations, Reserved
 from sentinel.protocol.caller import Caller, Level
-from sentinel.protocol.commands import CommandReply, Refusal, Reserve, Unreserve
+from sentinel.protocol.commands import Reserve, Unreserve
 
 router = APIRouter(prefix="/v1/reservations", tags=["reservations"])
 
 #: The time for a change to be written to the file.
 _WRITE_TIMEOUT_S = 5.0
+#: The time for a new API process to receive the state.
+_READY_TIMEOUT_S = 5.0
+#: The caller of commands that undo a request.
+_THIS_PROCESS = Caller(via="sentinel", level=Level.OWN)
 
 
 @router.get("", responses=problems())
 async def read_reservations(context: ContextDep) -> Reservations:
-    """List all reservations."""
+    """List all reservations, and the queue of requests for them."""
     now = time.monotonic()
     known = context.views.host.reservations
-    return Reservations(reservations=tuple(reservation(one, context.views, now) for one in known))
+    return Reservations(
+        reservations=tuple(reservation(one, context.views, now) for one in known),
+        queue=queue(context.views, now),
+    )
 
 
 @router.post(
@@ -46,15 +52,15 @@ async def reserve(
     """Keep GPUs free: `gpus`, or any `count`, for `seconds` or until the reservation is ended.
 
     The response is sent when the memory of all of them is free. If too few are available, the
-    request is repeated for `wait_s` seconds. If the client disconnects before the response, nothing
-    is reserved.
+    request waits in the queue for at most `wait_s` seconds. If the client disconnects before the
+    response, it leaves the queue, and nothing is reserved.
     """
     return await cancel_on_disconnect(request, _reserve(context, by, body))
 
 
 @router.delete("/{id}", responses=problems(Code.NOT_FOUND, Code.INVALID))
 async def unreserve(id_: Annotated[str, Path(alias="id")], context: ContextDep, by: By) -> Outcome:
-    """End a reservation.
+    """End a reservation, or a request that waits for one.
 
     If that cannot be stored, the response is an error: another daemon would restore it.
     """
@@ -65,26 +71,82 @@ async def unreserve(id_: Annotated[str, Path(alias="id")], context: ContextDep, 
         if error.code is Code.NOT_FOUND:  # maybe ended before, when that could not be stored
             await _stored(context, id_, over, present=False)
         raise
-    await _stored(context, id_, over, present=False)
+    if reply.gpus:
+        await _stored(context, id_, over, present=False)
     return Outcome(text=reply.text, gpus=reply.gpus)
 
 
 async def _reserve(context: ApiContext, by: Caller, body: ReservationRequest) -> Reserved:
     deadline = time.monotonic() + body.wait_s
+    views = context.views
+    # A client returns at once when its API process has been replaced.
+    await views.until(lambda: views.fresh, time.monotonic() + _READY_TIMEOUT_S)
     _check(body, by)
-    gpus = context.views.select(body.gpus)
-    id_ = _new_id(context)
+    gpus = views.select(body.gpus)
+    id_ = _id(context, by, body.id)
+    context.pending_reservations.add(id_)
     try:
-        reply = await _request(context, by, body, gpus, id_, deadline)
-        await gpus_free(context.views, reply.gpus, deadline)
+        return await _obtain(context, by, body, gpus, id_, deadline)
+    finally:
+        context.pending_reservations.discard(id_)
+
+
+async def _obtain(
+    context: ApiContext,
+    by: Caller,
+    body: ReservationRequest,
+    gpus: tuple[str, ...],
+    id_: str,
+    deadline: float,
+) -> Reserved:
+    """Request a reservation, wait for its GPUs, and keep it."""
+    # Before a stressor is stopped for a reservation that could not be kept.
+    why = await context.reservation_writer.test_disk(_WRITE_TIMEOUT_S)
+    if why is not None:
+        raise ProblemError(Code.UNAVAILABLE, f"Nothing is reserved: {why}.")
+    try:
+        reply = await context.supervisor.execute(
+            Reserve,
+            by=by,
+            id=id_,
+            reason=body.reason,
+            gpus=gpus,
+            count=body.count or 0,
+            seconds=body.seconds,
+            bound=body.bound,
+            wait=body.wait_s > 0,
+        )
+        await gpus_free(
+            context.views, reply.gpus or await _granted(context, id_, deadline), deadline
+        )
         confirmed = await confirm(context, by, id_, context.views.reservation)
         await _stored(context, id_, "Nothing is reserved", present=True)
     except BaseException:
         # No client knows its id, so no client would end it. If there is no such reservation, the
         # refusal concerns no client either.
-        context.supervisor.post(Unreserve, by=Caller(via="sentinel", level=Level.OWN), id=id_)
+        context.supervisor.post(Unreserve, by=_THIS_PROCESS, id=id_)
         raise
     return Reserved(reservation=reservation(confirmed, context.views, time.monotonic()))
+
+
+async def _granted(context: ApiContext, id_: str, deadline: float) -> tuple[str, ...]:
+    """Wait in the queue; return the GPUs.
+
+    Raises:
+        ProblemError: They were not available in time, or a user has ended the request.
+    """
+    views = context.views
+
+    def is_settled() -> bool:
+        return views.reservation(id_) is not None or views.queued(id_) is None
+
+    if not await views.until(is_settled, deadline):
+        left = await context.supervisor.request(Unreserve, by=_THIS_PROCESS, id=id_)
+        raise ProblemError(Code.CONFLICT, left.text)
+    granted = views.reservation(id_)
+    if granted is None:
+        raise ProblemError(Code.CONFLICT, "The request was ended while it waited.")
+    return granted.gpus
 
 
 async def _stored(context: ApiContext, id_: str, otherwise: str, *, present: bool) -> None:
@@ -117,38 +179,21 @@ def _check(body: ReservationRequest, by: Caller) -> None:
         raise ProblemError(Code.INVALID, f"It cannot be bound: {why}. Give it seconds instead.")
 
 
-async def _request(
-    context: ApiContext,
-    by: Caller,
-    body: ReservationRequest,
-    gpus: tuple[str, ...],
-    id_: str,
-    deadline: float,
-) -> CommandReply:
-    """Request a reservation, repeatedly while GPUs are not available.
+def _id(context: ApiContext, by: Caller, given: str | None) -> str:
+    """Return the id of a new reservation: the client's, or one that no reservation has.
 
     Raises:
-        ProblemError: It was refused, or there is no reply.
+        ProblemError: The client's is in use, and not by a request of this client that has lost its
+            API process.
     """
-    while True:
-        reply = await context.supervisor.request(
-            Reserve,
-            by=by,
-            id=id_,
-            reason=body.reason,
-            gpus=gpus,
-            count=body.count or 0,
-            seconds=body.seconds,
-            bound=body.bound,
-        )
-        if reply.refused is not Refusal.CONFLICT or time.monotonic() >= deadline:
-            return check_accepted(reply)
-        await availability_changed(context.views, deadline)
-
-
-def _new_id(context: ApiContext) -> str:
-    """Create an id that no reservation has."""
-    while True:
+    while given is None:
         id_ = secrets.token_hex(4)
-        if context.views.reservation(id_) is None:
+        if context.views.reservation(id_) is None and context.views.queued(id_) is None:
             return id_
+    queued = context.views.queued(given)
+    lost = queued is not None and queued.orphaned
+    mine = queued is None or (queued.by.via, queued.by.uid) == (by.via, by.uid)
+    waits = given in context.pending_reservations or (queued is not None and not lost)
+    if waits or not mine or context.views.reservation(given) is not None:
+        raise ProblemError(Code.CONFLICT, f"There is a request or a reservation {given!r}.")
+    return given

@@ -12,7 +12,6 @@ from sentinel.api.routes.dependencies import By, ContextDep, problems
 from sentinel.api.state.settings_reload import check_keys
 from sentinel.api.state.supervisor_link import check_accepted
 from sentinel.config.model import SETTINGS
-from sentinel.config.setting import Scope
 from sentinel.protocol.api_types import Code, Outcome, Settings, SettingValue
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import CommandReply, GivenSetting, Resume
@@ -49,21 +48,14 @@ async def reload(context: ContextDep, by: By, _: EmptyRequest | None = None) -> 
 
 @router.post("/v1/restart", responses=_CHANGE)
 async def restart(context: ContextDep, by: By, body: RestartRequest | None = None) -> Outcome:
-    """Apply new settings, and occupy GPUs with them.
+    """Change single settings and keep all others, and occupy GPUs; null removes a flag.
 
-    Stressors with changed settings end, and start again. If a setting is invalid, nothing changes.
+    The file is reread. Stressors with changed settings end, and start again. If a setting is
+    invalid, nothing changes.
     """
-    new_flags = (body or RestartRequest()).settings
+    changes = (body or RestartRequest()).settings or {}
     async with context.settings_lock:
-        current = context.settings.flags
-        # Settings that apply at the daemon's start only need not be repeated.
-        fixed = {
-            one.key: current[one.key]
-            for one in SETTINGS
-            if one.scope is Scope.START and one.key in current
-        }
-        flags = current if new_flags is None else fixed | new_flags
-        reply = check_accepted(await context.configure(by, flags))
+        reply = await _change(context, by, changes)
         await context.supervisor.execute(Resume, by=by)
     return Outcome(text=reply.text)
 
@@ -78,10 +70,17 @@ async def change(
         ProblemError: The supervisor refused the settings, or does not answer.
     """
     async with context.settings_lock:
-        check_keys(changes)  # removed flags have a key, too
-        merged = {**context.settings.flags, **changes}
-        flags = {key: text for key, text in merged.items() if text is not None}
-        return check_accepted(await context.configure(by, flags))
+        return await _change(context, by, changes)
+
+
+async def _change(
+    context: ApiContext, by: Caller, changes: Mapping[str, str | None]
+) -> CommandReply:
+    """Apply changes as :func:`change` does; the caller holds the lock of the settings."""
+    check_keys(changes)  # removed flags have a key, too
+    merged = {**context.settings.flags, **changes}
+    flags = {key: text for key, text in merged.items() if text is not None}
+    return check_accepted(await context.configure(by, flags))
 
 
 def _values(given: tuple[GivenSetting, ...]) -> dict[str, SettingValue]:

@@ -1,4 +1,4 @@
-"""Waits for a state of the supervisor: memory released, GPUs free, GPUs available."""
+"""Waits for a state of the supervisor: memory released, GPUs free."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from sentinel.units import format_duration, format_size
 
 #: The states in which a stressor holds GPU memory, or may hold some.
 _HOLDING = {"STARTING", "RUNNING", "STOPPING"}
-#: The interval of checks for available GPUs without a change of the state.
-_RECHECK_S = 5.0
 
 
 async def stressors_gone(views: Views, gpus: tuple[str, ...], deadline: float) -> None:
@@ -53,23 +51,6 @@ async def driver_released(views: Views, deadline: float) -> None:
     """
     if not await views.until(lambda: views.host.phase is Phase.RELEASED, deadline):
         raise ProblemError(Code.TIMEOUT, "The driver is not released yet.")
-
-
-async def availability_changed(views: Views, deadline: float) -> None:
-    """Wait until other GPUs may be available, for at most some seconds.
-
-    Raises:
-        ProblemError: The daemon ended.
-    """
-    before = _availability(views)
-    recheck = min(deadline, time.monotonic() + _RECHECK_S)
-    await views.until(lambda: _availability(views) != before, recheck)
-
-
-def _availability(views: Views) -> tuple[object, ...]:
-    """Collect everything that decides which GPUs are available."""
-    gpus = tuple((view.uuid, view.occupancy, view.admin, view.reservation) for view in views.gpus)
-    return (*gpus, *(one.id for one in views.host.reservations))
 
 
 def _filter(

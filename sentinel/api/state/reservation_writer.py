@@ -10,6 +10,7 @@ from pathlib import Path
 
 from sentinel.api.state.event_buffer import Broadcast
 from sentinel.host import reservation_store
+from sentinel.host.procfs import boot_id
 from sentinel.protocol.views import Reservation
 
 #: The pause after a failed write.
@@ -38,6 +39,8 @@ class ReservationWriter:
         self._wanted: tuple[Reservation, ...] | None = None
         self._written: tuple[Reservation, ...] | None = None
         self._failed: _Failure | None = None
+        #: How often a write was requested to test the disk, and how often one was tried.
+        self._tests_wanted = self._tests_done = 0
         self._broadcast = Broadcast()
 
     def update(self, wanted: tuple[Reservation, ...]) -> None:
@@ -45,6 +48,22 @@ class ReservationWriter:
         if wanted != self._wanted:
             self._wanted = wanted
             self._broadcast.wake()
+
+    async def test_disk(self, timeout_s: float) -> str | None:
+        """Write the file as it is, to find out whether a change of it could be written.
+
+        Returns:
+            None, or why it cannot be written within ``timeout_s`` seconds.
+        """
+        self._tests_wanted += 1
+        number, deadline = self._tests_wanted, time.monotonic() + timeout_s
+        self._broadcast.wake()
+        while self._tests_done < number:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return f"{self._path}: not written within {timeout_s:.0f} s"
+            await self._broadcast.wait(left)
+        return None if self._failed is None else self._failed.why
 
     async def wait_stored(self, id_: str, timeout_s: float, *, present: bool = True) -> str | None:
         """Wait until the file on disk has this reservation or, if not ``present``, lacks it.
@@ -65,10 +84,10 @@ class ReservationWriter:
 
     async def run(self) -> None:
         """Write the file after each update, forever."""
-        boot = reservation_store.boot_id()
+        boot = boot_id()
         while True:
-            wanted = self._wanted
-            if wanted is None or wanted == self._written:
+            wanted, test = self._wanted, self._tests_wanted
+            if wanted is None or (wanted == self._written and self._tests_done == test):
                 await self._broadcast.wait(_RETRY_S)
                 continue
             now = {"wall": time.time(), "monotonic": time.monotonic()}
@@ -81,11 +100,11 @@ class ReservationWriter:
                 why = f"{self._path}: cannot be written: {reason}"
                 if self._failed is None:
                     self._report_warning(why)
-                self._failed = _Failure(wanted=wanted, why=why)
+                self._failed, self._tests_done = _Failure(wanted=wanted, why=why), test
                 self._broadcast.wake()
                 await self._broadcast.wait(_RETRY_S)
                 continue
-            self._written, self._failed = wanted, None
+            self._written, self._failed, self._tests_done = wanted, None, test
             self._broadcast.wake()
 
 

@@ -36,6 +36,7 @@ def status(spec: ApiSpec, shown: Views) -> api_types.Status:
         daemon=daemon(spec, shown, now),
         gpus=tuple(gpu_status(view, shown, now) for view in shown.gpus),
         reservations=tuple(reservation(one, shown, now) for one in shown.host.reservations),
+        queue=queue(shown, now),
         allocations=tuple(allocation(one, shown, now) for one in shown.host.allocations),
     )
 
@@ -56,6 +57,7 @@ def daemon(spec: ApiSpec, shown: Views, now: float) -> api_types.DaemonInfo:
         tcp=spec.tcp,
         token=spec.token,
         log=spec.log,
+        journal=spec.journal,
         age_s=_age(host.at, now) or 0.0,
         burnin=None if host.burnin is None else burnin(host.burnin, now),
         ending=host.ending,
@@ -101,6 +103,23 @@ def reservation(one: views.Reservation, shown: Views, now: float) -> api_types.R
         until=None if one.until is None else _date(one.until, now),
         bound=one.bound,
         holder=_holder(one.by),
+    )
+
+
+def queue(shown: Views, now: float) -> tuple[api_types.QueueEntry, ...]:
+    """Describe the requests that wait, in the order of the queue."""
+    waiting = [one for one in shown.queue if not one.granted]
+    return tuple(
+        api_types.QueueEntry(
+            id=one.id,
+            place=place,
+            indices=one.indices,
+            count=one.count,
+            reason=one.reason,
+            since=_date(one.since, now),
+            holder=_holder(one.by),
+        )
+        for place, one in enumerate(waiting, 1)
     )
 
 

@@ -12,7 +12,15 @@ from sentinel.host.run_reports import LastVerdict
 from sentinel.host.verified_store import StoredWork
 from sentinel.protocol.api_types import Code
 from sentinel.protocol.gpu import Gpu
-from sentinel.protocol.views import Allocation, GpuView, HostView, Reservation
+from sentinel.protocol.views import (
+    Allocation,
+    GpuView,
+    HostView,
+    QueuedReservation,
+    QueueView,
+    Reservation,
+    View,
+)
 
 #: The maximum age of a healthy supervisor's views: it sends all of them once a second.
 MAX_AGE_S = 5.0
@@ -24,6 +32,8 @@ class Views:
     def __init__(self) -> None:
         self._host: HostView | None = None
         self._gpus: dict[str, GpuView] = {}
+        #: The requests for reservations, in the order of the queue.
+        self.queue: tuple[QueuedReservation, ...] = ()
         #: What each GPU has proved under all daemons, by UUID.
         self.verified: Mapping[str, StoredWork] = {}
         #: The verdict of each GPU's last burn-in, by UUID.
@@ -31,12 +41,15 @@ class Views:
         self._updated = 0.0
         self._broadcast = Broadcast()
 
-    def update(self, view: HostView | GpuView) -> None:
+    def update(self, view: View) -> None:
         """Replace a view."""
-        if isinstance(view, HostView):
-            self._host = view
-        else:
-            self._gpus[view.uuid] = view
+        match view:
+            case HostView():
+                self._host = view
+            case QueueView(requests=requests):
+                self.queue = requests
+            case GpuView():
+                self._gpus[view.uuid] = view
         self._updated = time.monotonic()
 
     def announce(self) -> None:
@@ -75,6 +88,10 @@ class Views:
     def reservation(self, id_: str) -> Reservation | None:
         """Find a reservation by its id."""
         return next((one for one in self.host.reservations if one.id == id_), None)
+
+    def queued(self, id_: str) -> QueuedReservation | None:
+        """Find a request for a reservation by its id."""
+        return next((one for one in self.queue if one.id == id_), None)
 
     def allocation(self, id_: str) -> Allocation | None:
         """Find an allocation by its id."""

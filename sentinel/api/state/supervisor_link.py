@@ -16,14 +16,14 @@ from sentinel.errors import WireError
 from sentinel.protocol.api_types import Code
 from sentinel.protocol.codec import MAX_DATAGRAM_BYTES, decode, encode
 from sentinel.protocol.commands import ApiMessage, Command, CommandReply, Refusal, ReloadConfig
-from sentinel.protocol.views import GpuView, HostView, LogRecord
+from sentinel.protocol.views import LogRecord, View
 
 #: The time for a reply; the supervisor normally takes milliseconds.
 REPLY_TIMEOUT_S = 5.0
 #: Datagrams that are read in one turn of the event loop.
 _MAX_PER_TURN = 64
 
-SupervisorMessage = HostView | GpuView | LogRecord | ReloadConfig
+SupervisorMessage = View | LogRecord | ReloadConfig
 _KINDS: tuple[type[CommandReply | SupervisorMessage], ...] = (
     CommandReply,
     *typing.get_args(SupervisorMessage),

@@ -2,7 +2,7 @@
 
 import { Curve, KINDS } from "./curves.js";
 import { button, make, reshape, setText, shape } from "./dom.js";
-import { STATES, burnin, clock, degrees, holder, memory, percent, processNames, rate, size, duration, state, watts } from "./words.js";
+import { STATES, burnin, clock, degrees, holder, memory, percent, processNames, rate, size, duration, healthText, state, watts } from "./words.js";
 
 const PARTS = [["ours", "sentinel"], ["foreign", "foreign"], ["allocated", "allocated"], ["free", "free"]];
 /** The maximum age of a reading without a note, as in the daemon's health check. */
@@ -93,6 +93,7 @@ export class Card {
   #notes(gpu, word, lost) {
     const notes = [];
     if (gpu.findings) notes.push(`${gpu.findings} findings${gpu.last_finding ? `, last: ${gpu.last_finding}` : ""}; do not trust its results`);
+    if (gpu.health_cause === "hardware") notes.push(healthText(gpu));
     if (gpu.burnin) notes.push(burnin(gpu.burnin));
     const passed = Date.now() / 1000 - gpu.at;
     if (gpu.until_s !== null) notes.push(`for another ${duration(Math.max(0, gpu.until_s - passed))}`);
@@ -130,7 +131,8 @@ export class Card {
     const { load, heat, power } = this.figures;
     const telemetry = gpu.telemetry;
     const limit = telemetry?.power_limit_w;
-    const health = gpu.health ?? "";
+    // Other causes are no matter of the temperature: the notes and the details have them.
+    const health = gpu.health_cause === "temperature" ? gpu.health : "";
     setText(load.value, percent(telemetry?.utilization ?? gpu.utilization));
     setText(load.word, gpu.share !== null && gpu.share < 1 && state(gpu) === "occupied" ? `target ${percent(gpu.share)}` : "");
     setText(heat.value, degrees(gpu.temperature_c ?? telemetry?.temperature_c));

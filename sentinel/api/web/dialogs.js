@@ -4,7 +4,7 @@ import { fetchJson } from "./api.js";
 import { Curve, KINDS } from "./curves.js";
 import { byId, make, setText, show, terms } from "./dom.js";
 import { showProcesses } from "./processes.js";
-import { degrees, holder, percent, rate, size, duration, state, watts } from "./words.js";
+import { degrees, holder, percent, rate, size, duration, healthText, state, watts } from "./words.js";
 
 const DURATIONS_S = [900, 1800, 3600, 2 * 3600, 4 * 3600, 8 * 3600, 24 * 3600, 7 * 24 * 3600];
 
@@ -159,7 +159,7 @@ function facts(gpu, reservations) {
     ["Reason", gpu.reason],
     ["Memory", `${size(gpu.memory_used)} of ${size(gpu.memory_total)} in use, ${size(gpu.held ?? 0)} held`],
     ["Allocation limit", gpu.budget ? size(gpu.budget) : ""],
-    ["Health", optional(gpu.health, (one) => `${one}, ${percent(gpu.multiplier)} of full speed permitted`)],
+    ["Health", optional(gpu.health, () => healthText(gpu))],
     ["Temperature", `${degrees(gpu.temperature_c ?? telemetry.temperature_c)}${optional(telemetry.memory_temperature_c, (one) => `, memory ${degrees(one)}`)}${optional(telemetry.slowdown_c, (one) => `, slows down at ${degrees(one)}`)}`],
     ["Power", `${watts(gpu.power_w ?? telemetry.power_w)}${optional(telemetry.power_limit_w, (one) => ` of ${watts(one)}`)}`],
     ["Clocks", [optional(gpu.sm_clock_mhz ?? telemetry.sm_clock_mhz, (one) => `${one} MHz`), optional(telemetry.memory_clock_mhz, (one) => `memory ${one} MHz`), telemetry.reasons?.join(", ")].filter(Boolean).join(", ")],

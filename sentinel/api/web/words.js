@@ -75,6 +75,12 @@ export function burnin({ plan, number, phases, phase, left_s, waiting, over, end
   return waiting ? `${text}, ${waiting}` : text;
 }
 
+/** Describe the health with its cause, and what it permits if that is not all. */
+export function healthText({ health, health_cause: cause, multiplier }) {
+  const text = cause ? `${health} because of its ${cause}` : health;
+  return multiplier < 1 ? `${text}, ${percent(multiplier)} of full speed permitted` : text;
+}
+
 /** Name a process with its PID and user. */
 function processName({ name, pid, user }) {
   return `${name || "a process"} (pid ${pid}${user ? `, ${user}` : ""})`;

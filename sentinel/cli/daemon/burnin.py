@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,16 +31,23 @@ from sentinel.cli.daemon.burnin_by_daemon import (
     record,
     status,
 )
-from sentinel.cli.setting_options import settings, simulate_option
+from sentinel.cli.daemon.run import account_of
+from sentinel.cli.setting_options import settings_without, simulate_option
 from sentinel.cli.terminal import color_option
 from sentinel.cli.thresholds_file import load_thresholds
 from sentinel.cli.verdict_command import VerdictGroup
 from sentinel.client import Client, connect
+from sentinel.config.model import Config
 from sentinel.config.plan import Plan
 from sentinel.config.sources import Sources, checked
+from sentinel.diagnostics.workload_check import (
+    check_workloads,
+    is_registered,
+    workloads_of_plan,
+)
 from sentinel.errors import AccessDeniedError, ConfigError, ExitCode, NotRunningError
-from sentinel.host import simulation
-from sentinel.host.paths import places
+from sentinel.host import daemon_records, simulation
+from sentinel.host.paths import SIMULATED, places
 from sentinel.supervisor.bootstrap import leave
 from sentinel.supervisor.discovery import Options
 
@@ -76,7 +84,9 @@ _SHOW_EVERY_S = 1.0
     "--thresholds", "limits", metavar="FILE", help="Replace limits by those of this TOML file."
 )
 @simulate_option("Use N simulated GPUs, for a host without GPUs.")
-@settings
+@settings_without(
+    "workload", "util", "util_tolerance", "util_every", "util_samples", "power", "duty"
+)
 def command(
     sources: Sources,
     simulate: int | None,
@@ -115,6 +125,7 @@ def command(
     if slowed:
         raise click.UsageError(f"{slowed[0]} is set: a burn-in runs at full speed")
     daemon = _daemon(simulated)
+    _check_workloads(plan, file, config, sources, by_daemon=daemon is not None)
     if daemon is not None:
         _check_for_daemon(daemon, sources, simulate)
         order = Order(
@@ -123,7 +134,7 @@ def command(
             gpus=_selected(sources),
             fail_fast=flags["fail_fast"],
             thresholds=limits,
-            simulated=simulated is not None,
+            socket=daemon.address.socket,
         )
         return follow_new_run(daemon, order, as_json=flags["as_json"])
     return _run_here(
@@ -139,6 +150,20 @@ def command(
 
 for _one in (status, attach, cancel, record):
     command.add_command(_one)
+
+
+def _check_workloads(
+    plan: Plan | None, file: Path | None, config: Config, sources: Sources, *, by_daemon: bool
+) -> None:
+    """Check the workloads of a plan of the user's own; those of the levels are tested.
+
+    A daemon may find modules in other places, but what is registered in the same.
+    """
+    if plan is None or file is None:
+        return
+    named = workloads_of_plan(plan, f"--plan {file}")
+    here = [one for one in named if not by_daemon or is_registered(one.text)]
+    check_workloads(here, account_of(config, sources))
 
 
 def _check_usage(
@@ -185,7 +210,7 @@ def _run_here(
         write_reports(folder, judged[0])
 
     try:
-        with screen.shown():
+        with screen.shown(), _known(folder, options.simulate):
             code, clean = run_plan(
                 options,
                 plan,
@@ -206,9 +231,33 @@ def _run_here(
     return int(leave(code if code is ExitCode.UNKILLABLE else verdict, clean=clean))
 
 
+@contextlib.contextmanager
+def _known(folder: RunFolder, simulate: int | None) -> Iterator[None]:
+    """Record that this process runs a burn-in, for the commands of its user."""
+    simulated = None if simulate is None else simulation.default_folder().absolute()
+    record = daemon_records.describe_own(
+        places(os.environ, os.getuid(), simulated).state.absolute(),
+        simulated=None if simulated is None else str(simulated),
+        simulate=simulate,
+        run=str(folder.path.absolute()),
+    )
+    where = daemon_records.records_folder(os.environ, os.getuid())
+    daemon_records.write(record, where)
+    try:
+        yield
+    finally:
+        daemon_records.remove(record, where)
+
+
 def _daemon(simulated: Path | None) -> Client | None:
-    """Return the client of the daemon, or None if none runs for this user."""
-    client = connect(simulated=simulated)
+    """Return the client of the daemon with these GPUs, or None if none runs for this user.
+
+    Without simulated GPUs, it is the daemon of the default paths: one with simulated GPUs cannot
+    burn real ones in.
+    """
+    chosen = os.environ.get(SIMULATED)
+    folder = simulated or (Path(chosen) if chosen else None)
+    client = connect(places(os.environ, os.getuid(), folder).socket)
     try:
         client.status()
     except (NotRunningError, AccessDeniedError):
@@ -224,7 +273,7 @@ def _check_for_daemon(daemon: Client, sources: Sources, simulate: int | None) ->
     """
     gpus = len(daemon.status().gpus)
     if simulate not in {None, gpus}:
-        what = f"--simulate {simulate}: a daemon runs, and has {gpus} simulated GPUs"
+        what = f"--simulate: a daemon runs, and has {gpus} simulated GPUs, not {simulate}"
         raise ConfigError(what, f"Give --simulate {gpus} --gpus, or end it: sentinel shutdown")
     for given in sources.given.values():
         if given.source.startswith("--") and given.source != "--gpus":

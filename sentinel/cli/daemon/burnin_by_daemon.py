@@ -36,9 +36,10 @@ from sentinel.cli.log_follow import follow
 from sentinel.cli.terminal import color_option
 from sentinel.cli.thresholds_file import load_thresholds
 from sentinel.cli.verdict_colours import paint_verdicts
-from sentinel.client import Client, connect
-from sentinel.errors import ConfigError, ExitCode, SentinelError
-from sentinel.host.paths import find_state
+from sentinel.client import Client, Status, connect
+from sentinel.errors import ConfigError, ExitCode, NotRunningError, SentinelError
+from sentinel.host.daemon_lookup import find_state
+from sentinel.host.daemon_records import records_folder, running_burnins
 from sentinel.protocol.api_types import GpuStatus
 
 #: All lines of a file of events, which has fewer.
@@ -56,12 +57,12 @@ class Order:
     folder: RunFolder
     #: The plan as TOML, or None to go on with the run of the folder.
     text: str | None
+    #: The socket of the daemon.
+    socket: str
     gpus: tuple[str, ...] = ()
     fail_fast: bool = False
     #: The file of thresholds, or None.
     thresholds: str | None = None
-    #: Whether the daemon has simulated GPUs.
-    simulated: bool = False
 
 
 class _RefusedError(SentinelError):
@@ -110,22 +111,43 @@ def print_report(report: Mapping[str, Any], folder: RunFolder, *, as_json: bool)
 @json_option
 @with_client
 def status(client: Client, as_json: bool) -> int:  # noqa: FBT001 - click's
-    """Show how far the daemon's burn-in is on each GPU."""
-    shown = client.status()
+    """Show how far the daemon's burn-in is on each GPU, and which burn-ins run without it."""
+    others = running_burnins(records_folder(os.environ, os.getuid()))
+    try:
+        shown = client.status()
+    except NotRunningError:
+        if not others:
+            raise
+        shown = None
     if as_json:
-        gpus = {one["uuid"]: one.get("burnin") for one in shown.json["gpus"]}
-        print_json({"burnin": shown.json["daemon"].get("burnin"), "gpus": gpus})
+        gpus = {one["uuid"]: one.get("burnin") for one in shown.json["gpus"]} if shown else {}
+        run = shown.json["daemon"].get("burnin") if shown else None
+        runs = [{"pid": one.pid, "run": one.run} for one in others]
+        print_json({"burnin": run, "gpus": gpus, "without_daemon": runs})
         return int(ExitCode.OK)
+    for one in others:
+        print(f"{one}\nTo follow it: sentinel burnin attach {one.run}")
+    if shown is not None:
+        _print_progress(shown, alone=not others)
+    return int(ExitCode.OK)
+
+
+def _print_progress(shown: Status, *, alone: bool) -> None:
+    """Print the progress of the daemon's burn-in, or of the plan that it goes through."""
     run = shown.daemon.burnin
-    if run is None:
-        print("no burn-in runs")
-        return int(ExitCode.OK)
+    gpus = [gpu for gpu in shown.gpus if (gpu.burnin if run is None else gpu.uuid in run.gpus)]
+    if not gpus:
+        if alone:
+            print("no burn-in runs")
+        return
     from sentinel.cli.output import print_table
 
-    print(f"{run.plan}, since {run.since:%Y-%m-%d %H:%M}")
-    rows = [_row(gpu) for gpu in shown.gpus if gpu.uuid in run.gpus]
-    print_table(HEADER, rows, flexible=None, right=RIGHT)
-    return int(ExitCode.OK)
+    if run is not None:
+        print(f"{run.plan}, since {run.since:%Y-%m-%d %H:%M}")
+    else:
+        plans = sorted({gpu.burnin.plan for gpu in gpus if gpu.burnin is not None})
+        print(f"{', '.join(plans)}, again and again: the daemon was started with --plan")
+    print_table(HEADER, [_row(gpu) for gpu in gpus], flexible=None, right=RIGHT)
 
 
 @click.command("attach")
@@ -171,7 +193,7 @@ def record() -> int:
             write_reports(folder, run)
             verdicts.append(run.verdict)
 
-        client = connect(simulated=simulated_folder(chosen=order.simulated))
+        client = connect(order.socket)
         record_run(
             client,
             folder,
@@ -184,6 +206,8 @@ def record() -> int:
     except SentinelError as error:
         print(json.dumps({"what": error.what, "remedy": error.remedy, "code": error.exit_code}))
         return int(error.exit_code)
+    except BrokenPipeError:  # the command has ended before the daemon had begun
+        return int(ExitCode.INTERRUPTED)
     return int(EXIT_CODES[verdicts[0]])
 
 
@@ -205,7 +229,7 @@ def _start_recorder(order: Order) -> subprocess.Popen[bytes]:
     if order.thresholds is not None:
         given["thresholds"] = str(Path(order.thresholds).absolute())
     process = subprocess.Popen(
-        [sys.executable, "-m", "sentinel", "burnin", "record"],
+        [sys.executable, "-P", "-m", "sentinel", "burnin", "record"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,  # it survives this terminal

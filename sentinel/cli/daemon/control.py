@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import click
 
 from sentinel.cli.client_options import duration, json_option, show, wait_option, with_client
 from sentinel.cli.gpu_options import gpu_selection
-from sentinel.cli.setting_options import flags
+from sentinel.cli.option_groups import GroupedOptions
+from sentinel.cli.setting_options import changeable_flags, flag_of
 from sentinel.client import Client
+from sentinel.config.model import SETTINGS
+from sentinel.config.setting import Scope
+from sentinel.config.sources import unknown_name
+from sentinel.errors import ConfigError
 
 
 @click.command("stop")
@@ -81,18 +86,50 @@ def resume(client: Client, gpus: tuple[str, ...], as_json: bool) -> int:  # noqa
     return show(client.resume(gpus), as_json=as_json)
 
 
-@click.command("restart")
+@click.command("restart", cls=GroupedOptions)
+@click.option(
+    "--unset",
+    metavar="OPTION,...",
+    multiple=True,
+    help="Remove options that were given before: the value of the file or the default applies."
+    " `all` removes every one.",
+)
 @json_option
 @with_client
-@flags
+@changeable_flags
 def restart(
     client: Client,
+    unset: tuple[str, ...],
     as_json: bool,  # noqa: FBT001 - click's
     given: Mapping[str, str],
 ) -> int:
-    """Apply these settings, and start all stressors again; the daemon stays.
+    """Change these settings, and enable occupying; the daemon stays.
 
-    The given settings replace all flags of the daemon. Without any, its flags stay, and the file is
-    read again.
+    All other options that were given before stay, and the file is read again. Stressors whose
+    settings change start again. Settings that are fixed at the start of the daemon, such as --gpus
+    and --tcp, need a shutdown and a start.
     """
-    return show(client.restart(given or None), as_json=as_json)
+    removed = dict.fromkeys(_unset_keys(client, unset))
+    both = given.keys() & removed.keys()
+    if both and "all" not in unset:
+        raise ConfigError(f"{flag_of(min(both))} is given and removed by --unset")
+    return show(client.restart({**removed, **given} or None), as_json=as_json)
+
+
+def _unset_keys(client: Client, names: Sequence[str]) -> Iterator[str]:
+    """Yield the key of each setting to remove, named by its key or its flag.
+
+    Raises:
+        ConfigError: There is no such setting, or it is fixed at the start.
+    """
+    settings = {one.key: one for one in SETTINGS if one.scope is not Scope.START}
+    by_name = {**{one.flag.removeprefix("--"): one.key for one in settings.values()}}
+    by_name |= {key: key for key in settings}
+    for name in (part.strip() for text in names for part in text.split(",")):
+        if name == "all":
+            given = client.settings().settings
+            yield from (key for key in settings if (given[key].source or "").startswith("--"))
+        elif name.removeprefix("--") in by_name:
+            yield by_name[name.removeprefix("--")]
+        else:
+            raise unknown_name(f"--unset: there is no changeable setting {name!r}", name, by_name)

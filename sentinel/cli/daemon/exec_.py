@@ -15,6 +15,7 @@ from typing import NoReturn
 import click
 
 from sentinel.cli.client_options import address_options, simulated_folder, wait_option
+from sentinel.cli.daemon.reserve import place_reporter, quiet_option
 from sentinel.cli.gpu_options import chosen, count_option, gpus_flag
 from sentinel.client import Client, connect
 from sentinel.errors import SentinelError
@@ -33,20 +34,23 @@ _RESTORED = (signal.SIGPIPE, signal.SIGXFSZ)
     "--reason", metavar="TEXT", help="The purpose, shown to other users.  [default: the command]"
 )
 @wait_option("Maximum wait for the GPUs and their memory")
+@quiet_option
 @address_options
 @click.argument("command", metavar="-- COMMAND [ARGUMENT]...", nargs=-1, required=True)
-def command(
+def command(  # noqa: PLR0913, PLR0917 - click's
     count: int | None,
     gpus: tuple[str, ...],
     reason: str | None,
     wait: float,
+    quiet: bool,  # noqa: FBT001 - click's
     socket: str | None,
-    simulated: bool,  # noqa: FBT001 - click's
+    simulated: bool,  # noqa: FBT001
     command: tuple[str, ...],
 ) -> int:
     """Run a command on reserved GPUs.
 
-    CUDA_VISIBLE_DEVICES has the UUIDs of these GPUs, so the command sees no others. The exit code
+    CUDA_VISIBLE_DEVICES has the UUIDs of these GPUs, so the command sees no others. While too few
+    GPUs are available, it waits in a queue, first come, first served. The exit code
     is the command's, or 127 if there is no such command, 126 if it cannot be executed, and 1 if the
     GPUs are not available within --wait.
     """
@@ -56,7 +60,9 @@ def command(
         return _missing(command[0])
     client = connect(socket, simulated=simulated_folder(chosen=simulated))
     purpose = _summary(command) if reason is None else reason
-    reservation = client.reserve(wanted, reason=purpose, wait=wait, bound=True)
+    reservation = client.reserve(
+        wanted, reason=purpose, wait=wait, bound=True, on_wait=place_reporter(quiet=quiet)
+    )
     try:
         _replace_process(path, command, reservation.gpus)
     except OSError as error:

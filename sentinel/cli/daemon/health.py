@@ -16,7 +16,7 @@ from sentinel.cli.terminal import color_option
 from sentinel.client import Client, connect
 from sentinel.errors import ConfigError, ExitCode, SentinelError
 from sentinel.host import verified_store
-from sentinel.host.paths import find_state
+from sentinel.host.daemon_lookup import find_state
 from sentinel.host.run_reports import LastVerdict, last_verdicts, report_paths
 from sentinel.protocol.api_types import GpuProof
 from sentinel.units import format_duration

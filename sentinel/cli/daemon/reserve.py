@@ -17,10 +17,26 @@ from sentinel.cli.client_options import (
 )
 from sentinel.cli.event_format import format_clock
 from sentinel.cli.gpu_options import chosen, count_option, gpu_selection, one_gpu
+from sentinel.cli.gpu_table import describe_queued
 from sentinel.cli.json_output import print_json
-from sentinel.client import Client, Holder, ReservationInfo
+from sentinel.cli.terminal import printable
+from sentinel.client import Client, Holder, QueueEntry, ReservationInfo
+from sentinel.client.waiting import OnWait
 from sentinel.errors import ConfigError, ExitCode
 from sentinel.units import format_size
+
+quiet_option = click.option(
+    "--quiet", "-q", is_flag=True, help="Do not report the place in the queue."
+)
+
+
+def place_reporter(*, quiet: bool) -> OnWait | None:
+    """Return a function that reports a place in the queue, or None if ``quiet``."""
+
+    def report(one: QueueEntry) -> None:
+        click.echo(f"sentinel: place {one.place} in the queue: {describe_queued(one)}", err=True)
+
+    return None if quiet else report
 
 
 @click.command("reserve")
@@ -29,22 +45,28 @@ from sentinel.units import format_size
 @duration("--for", "seconds", "Duration; `sentinel unreserve` ends it earlier.", required=True)
 @click.option("--reason", metavar="TEXT", default="", help="The purpose, shown to other users.")
 @wait_option("Maximum wait for the GPUs and their memory")
+@quiet_option
 @json_option
 @with_client
-def reserve(
+def reserve(  # noqa: PLR0913, PLR0917 - click's
     client: Client,
     count: int | None,
     gpus: tuple[str, ...],
     seconds: float,
     reason: str,
     wait: float,
-    as_json: bool,  # noqa: FBT001 - click's
+    quiet: bool,  # noqa: FBT001 - click's
+    as_json: bool,  # noqa: FBT001
 ) -> int:
     """Reserve GPUs; print their UUIDs, one per line, when their memory is free.
 
-    Exit code 1 if they are not available within --wait; then nothing is reserved.
+    While too few are available, the request waits in a queue, first come, first served. Exit code 1
+    if they are not available within --wait; then nothing is reserved.
     """
-    got = client.reserve(chosen(count, gpus), reason=reason, seconds=seconds, wait=wait)
+    on_wait = place_reporter(quiet=quiet)
+    got = client.reserve(
+        chosen(count, gpus), reason=reason, seconds=seconds, wait=wait, on_wait=on_wait
+    )
     if as_json:
         print_json({"reservation": got})
         return int(ExitCode.OK)
@@ -91,18 +113,20 @@ def unreserve(
 @json_option
 @with_client
 def reservations(client: Client, as_json: bool) -> int:  # noqa: FBT001 - click's
-    """List the reservations with their holders and ends."""
-    found = client.reservations()
+    """List the reservations with their holders and ends, and the queue."""
+    found, queue = client.reservations(), client.queue()
     if as_json:
-        print_json({"reservations": found})
+        print_json({"reservations": found, "queue": queue})
         return int(ExitCode.OK)
     if not found:
         click.echo("there are no reservations", err=True)
-        return int(ExitCode.OK)
     from sentinel.cli.output import print_table
 
     rows = [_row(one) for one in found]
-    print_table(("ID", "GPU", "UNTIL", "BY", "REASON"), rows, flexible=4)
+    if rows:
+        print_table(("ID", "GPU", "UNTIL", "BY", "REASON"), rows, flexible=4)
+    for one in queue:
+        click.echo(f"queue {one.place}: {printable(describe_queued(one))}")
     return int(ExitCode.OK)
 
 

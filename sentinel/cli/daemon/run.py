@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import TextIO, cast
 
 import click
+from click.core import ParameterSource
 
 from sentinel.cli.event_format import text_lines
+from sentinel.cli.option_groups import GroupedOptions
 from sentinel.cli.setting_options import log_format, plan_option, settings, simulate_option
 from sentinel.cli.terminal import color_option, wants_colour
 from sentinel.config.model import Config
@@ -18,19 +22,28 @@ from sentinel.config.sources import Sources, as_values, checked
 from sentinel.errors import ConfigError, ExitCode
 from sentinel.host import simulation
 from sentinel.host.import_stubs import without_rich
+from sentinel.host.journal import Journal, gets_stream, match_of_this_run
 from sentinel.host.log_file import RotatingLog
 from sentinel.host.paths import places, prepare
+from sentinel.host.unprivileged import look_up
 from sentinel.protocol.gpu import Gpu
+from sentinel.protocol.stressor import Account
 
 with without_rich():  # only here: a program that embeds a supervisor may need rich
     from sentinel.cli import survey_format
+    from sentinel.cli.journal_sink import journal_sink
     from sentinel.diagnostics import survey
+    from sentinel.diagnostics.workload_check import (
+        check_workloads,
+        workloads_of,
+        workloads_of_plan,
+    )
     from sentinel.supervisor import bootstrap
     from sentinel.supervisor.discovery import Options, Serve
     from sentinel.supervisor.event_log import Sink, json_lines
 
 
-@click.command("run")
+@click.command("run", cls=GroupedOptions)
 @simulate_option("Use N simulated GPUs, for a host without GPUs.")
 @settings
 @click.option("--list", "list_", is_flag=True, help="List the GPUs and exit.")
@@ -64,10 +77,17 @@ def command(
     if flags["once"]:
         survey_format.print_survey(survey.survey(options), text=text, explain=explain)
         return int(ExitCode.OK)
+    if not flags["daemon"]:  # `sentinel start` has done it
+        check_before_start(config, sources, plan)
     # A dry run occupies nothing: it needs no control, and must leave the socket to a daemon.
     if flags["no_api"] or (dry_run and not monitor):
         return int(bootstrap.supervise(options, _sink_for(sys.stdout, text=text)))
     serve = _serve(sources, simulate, detached=flags["daemon"])
+    if _goes_to_journal(detached=serve.detached):
+        serve = replace(serve, journal=match_of_this_run(os.environ))
+        with closing(Journal()) as journal:
+            options = replace(options, serve=serve)
+            return int(bootstrap.supervise(options, partial(journal_sink, journal)))
     options = replace(options, serve=serve)
     if not serve.detached:
         return int(bootstrap.supervise(options, _sink_for(sys.stdout, text=text)))
@@ -94,6 +114,47 @@ def with_plan(config: Config, plan: str, sources: Sources) -> Config:
         raise ConfigError("--workload cannot be combined with --plan, which names the workloads")
     chosen = find_plan(plan)
     return replace(config, plan=chosen, repeat=True, workload=chosen.phases[0].workload)
+
+
+def check_before_start(config: Config, sources: Sources, plan: str | None) -> None:
+    """Check the workloads of the settings, or those of a plan, with their options.
+
+    Args:
+        config: The settings.
+        sources: Where they come from.
+        plan: A level or a file, instead of the workloads of the settings.
+
+    Raises:
+        ConfigError: At least one cannot be used.
+    """
+    named = [*workloads_of(sources.given, sources.overrides)]
+    if plan is not None:
+        from sentinel.burnin.levels import LEVELS, find_plan
+
+        # The plans of the levels are tested with the workloads.
+        chosen = find_plan(plan)
+        named = [] if plan in LEVELS else [*workloads_of_plan(chosen, f"--plan {plan}")]
+    check_workloads(named, account_of(config, sources))
+
+
+def account_of(config: Config, sources: Sources) -> Account | None:
+    """Return the user of the stressors if it is another one, and this process can become it.
+
+    Raises:
+        ConfigError: There is no such user, or it is root.
+    """
+    if config.stressor_user is None or os.getuid() != 0:
+        return None
+    return look_up(config.stressor_user, sources.given["stressor.user"].source)
+
+
+def _goes_to_journal(*, detached: bool) -> bool:
+    """Check whether events go to the journal: in a unit of systemd, unless a format is given."""
+    if not detached:
+        source_of = click.get_current_context().get_parameter_source
+        if any(source_of(one) is not ParameterSource.DEFAULT for one in ("log_format", "as_json")):
+            return False
+    return gets_stream(2 if detached else 1, os.environ)
 
 
 def _serve(sources: Sources, simulate: int | None, *, detached: bool) -> Serve:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from sentinel.burnin.levels import LEVELS
-from sentinel.cli.daemon.run import with_plan
+from sentinel.cli.client_options import wait_option
+from sentinel.cli.daemon.first_stressor import FirstStressor, NotProvedError, wait_for_stressor
+from sentinel.cli.daemon.run import check_before_start, with_plan
 from sentinel.cli.json_output import print_json
+from sentinel.cli.option_groups import GroupedOptions
 from sentinel.cli.setting_options import plan_option, settings, simulate_option
 from sentinel.client import connect
 from sentinel.config.model import SETTINGS
@@ -20,29 +24,34 @@ from sentinel.errors import (
     ExitCode,
     SentinelError,
 )
+from sentinel.host.daemon_lookup import locate
 from sentinel.host.paths import SIMULATED, Places, places
 from sentinel.host.simulation import default_folder
-from sentinel.supervisor.daemonize import NotStartedError, start_detached
+from sentinel.supervisor.daemonize import NotStartedError, last_reason, start_detached
 from sentinel.supervisor.single_instance import running
 
 #: A driver without persistence mode needs up to 3 s per GPU.
 START_TIMEOUT_S = 60.0
 
 
-@click.command("start")
+@click.command("start", cls=GroupedOptions)
 @simulate_option("Use N simulated GPUs, for a host without GPUs.")
 @settings
 @plan_option
+@wait_option("Maximum wait until a stressor is ready", "5m")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     sources: Sources,
     simulate: int | None,
     plan: str | None,
+    wait: float,
     as_json: bool,  # noqa: FBT001 - click passes options by name
 ) -> int:
     """Start the daemon, or enable the occupying of GPUs if it is already running.
 
-    The daemon survives the terminal.
+    The daemon survives the terminal. The command waits until a stressor is ready on one GPU, or
+    until the daemon has nothing to start: exit code 1 if stressors fail, or none is ready within
+    --wait. The daemon goes on then.
     """
     config, of_plan = checked(sources), []
     if plan is not None:
@@ -51,19 +60,22 @@ def command(
     where, pid = _find(simulated=simulate is not None)
     flags = [*_flags(sources), *of_plan]
     if pid is None:
+        check_before_start(config, sources, plan)
         more = ["--simulate", str(simulate)] if simulate is not None else []
         pid = start_detached([*_config(sources), *flags, *more], where, START_TIMEOUT_S).pid
-        _print(where, pid, f"started: pid {pid}", as_json=as_json, started=True)
+        proof = _prove(where, pid, wait)
+        _print(where, pid, f"started: pid {pid}{proof.text}", proof, as_json=as_json, started=True)
         return int(ExitCode.OK)
+    if simulate is not None:
+        _check_number(where, pid, simulate)
     if flags:
         raise AlreadyRunningError(
             f"a daemon runs already: pid {pid or 'unknown'}, socket {where.socket}",
             "It keeps its settings. To replace them, use: sentinel restart",
         )
-    text = _occupy(where, pid)
-    _print(
-        where, pid, f"runs already: pid {pid or 'unknown'}; {text}", as_json=as_json, started=False
-    )
+    text = f"runs already: pid {pid or 'unknown'}; {_occupy(where, pid)}"
+    proof = _prove(where, pid, wait)
+    _print(where, pid, f"{text}{proof.text}", proof, as_json=as_json, started=False)
     return int(ExitCode.OK)
 
 
@@ -81,6 +93,26 @@ def _find(*, simulated: bool) -> tuple[Places, int | None]:
             return simulated_paths, pid
     real = places(os.environ, os.getuid())
     return real, _pid(real)
+
+
+def _check_number(where: Places, pid: int, simulate: int) -> None:
+    """Refuse to take a daemon with another number of simulated GPUs for the requested one.
+
+    Raises:
+        AlreadyRunningError: It has another number.
+        SentinelError: It does not answer.
+    """
+    record = locate(str(where.socket)).record
+    number = record.simulate if record is not None and record.alive else None
+    if number is None:
+        number = len(connect(where.socket).status().gpus)
+    if number != simulate:
+        raise AlreadyRunningError(
+            f"--simulate {simulate}: a daemon with {number} simulated GPUs runs already:"
+            f" pid {pid or 'unknown'}, socket {where.socket}",
+            f"End it with `sentinel shutdown --socket {where.socket}`, or use another folder:"
+            f" {SIMULATED}.",
+        )
 
 
 def _pid(where: Places) -> int | None:
@@ -125,9 +157,31 @@ def _occupy(where: Places, pid: int) -> str:
         ) from error
 
 
-def _print(where: Places, pid: int, text: str, *, as_json: bool, started: bool) -> None:
+def _prove(where: Places, pid: int, wait: float) -> FirstStressor:
+    """Wait until the daemon has a stressor, or nothing to start; 0 does not wait.
+
+    Raises:
+        NotProvedError: It has failed to.
+    """
+    if not wait:
+        return FirstStressor(occupied=None, text="")
+    try:
+        proof = wait_for_stressor(connect(where.socket), wait, lambda: running(where) is not None)
+    except SentinelError as error:
+        if pid and running(where) is None:
+            what = f"the daemon has ended: {last_reason(where) or error.what}"
+            raise NotProvedError(what, f"Its log is {where.log}") from error
+        how = f"The daemon, pid {pid or 'unknown'}, goes on; its log is {where.log}"
+        raise NotProvedError(error.what, f"{how}\nTo end it: sentinel shutdown") from error
+    return replace(proof, text=f"; it {proof.text}")
+
+
+def _print(
+    where: Places, pid: int, text: str, proof: FirstStressor, *, as_json: bool, started: bool
+) -> None:
     """Print the outcome."""
     if not as_json:
         print(f"sentinel {text}\nsocket {where.socket}\nlog    {where.log}")
         return
-    print_json({"started": started, "pid": pid, "socket": where.socket, "log": where.log})
+    facts = {"started": started, "pid": pid, "socket": where.socket, "log": where.log}
+    print_json({**facts, "occupied": proof.occupied})

@@ -7,6 +7,7 @@ tests/integration/cli/test_status.py for the modules that it may import.
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -80,16 +81,30 @@ def _lines(client: Requester, gpus: Sequence[str], *, as_list: bool) -> list[str
     Raises:
         SentinelError: As for every verb of a client.
     """
-    status = cast("Status", JsonView(only_json(client.request("GET", "/v1/status"), gpus)))
+    try:
+        response = client.request("GET", "/v1/status")
+    except NotRunningError as error:
+        raise _with_burnins(error) from error
+    status = cast("Status", JsonView(only_json(response, gpus)))
     try:
         if as_list:
-            return [printable(gpu_table.list_line(gpu)) for gpu in status.gpus]
+            stale = gpu_table.is_stale(status)
+            return [printable(gpu_table.list_line(gpu, stale=stale)) for gpu in status.gpus]
         return list(_report(status, local=not client.address.host))
     except (AttributeError, TypeError, ValueError) as error:
         raise ServiceError(
             f"invalid response from the daemon: {error}",
             "Client and daemon may be of different versions: sentinel --version",
         ) from error
+
+
+def _with_burnins(error: NotRunningError) -> NotRunningError:
+    """Name the burn-ins that hold GPUs without a daemon."""
+    from sentinel.host.daemon_records import records_folder, running_burnins
+
+    runs = running_burnins(records_folder(os.environ, os.getuid()))
+    text = "".join(f"\n{one}\nTo follow it: sentinel burnin attach {one.run}" for one in runs)
+    return NotRunningError(error.what, f"{error.remedy}{text}") if runs else error
 
 
 def _report(status: Status, *, local: bool) -> Iterator[str]:
@@ -99,18 +114,20 @@ def _report(status: Status, *, local: bool) -> Iterator[str]:
         status: The state of the daemon.
         local: Whether the daemon runs on this host.
     """
+    stale = gpu_table.is_stale(status)
     width, colour = terminal_width(), wants_colour(sys.stdout)
     yield cut(printable(gpu_table.title(status)), width)
     yield from table(
         gpu_table.HEADER,
-        [gpu_table.row(gpu, status.reservations or ()) for gpu in status.gpus],
+        [gpu_table.row(gpu, status.reservations or (), stale=stale) for gpu in status.gpus],
         flexible=gpu_table.FLEXIBLE,
         width=width,
         right=gpu_table.RIGHT,
         styles=gpu_table.STYLES,
         colour=colour,
     )
-    yield from _processes(status, width, local=local, colour=colour)
+    if not stale:
+        yield from _processes(status, width, local=local, colour=colour)
     notes = [printable(line) for line in gpu_table.notes(status)]
     if notes:
         yield ""

@@ -1,75 +1,208 @@
-"""``sentinel config``: show the settings with their sources, or check a file."""
+"""``sentinel config``: show the settings with their sources, check a file, or write a new one."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
+from sentinel.cli.client_options import with_client
 from sentinel.cli.json_output import print_json
-from sentinel.cli.setting_options import settings
-from sentinel.config.build import Given
+from sentinel.cli.option_groups import GroupedOptions
+from sentinel.cli.setting_options import config_option, flag_of, flags, read_sources
+from sentinel.client import Client
+from sentinel.config.build import Given, Override, build_config
+from sentinel.config.file_text import new_file_text
 from sentinel.config.model import SETTINGS
 from sentinel.config.setting import Setting
-from sentinel.config.sources import Sources, checked, read_file
-from sentinel.errors import ExitCode
+from sentinel.config.sources import Sources, checked, file_to_write, find_file, read_file
+from sentinel.errors import ConfigError, ExitCode, NotRunningError
 from sentinel.host.unprivileged import look_up
+from sentinel.protocol.api_types import Settings, SettingValue
+from sentinel.supervisor.single_instance import find_group
 
 
 @click.group("config")
 def command() -> None:
-    """Show the settings with their sources, or check a file."""
+    """Show the settings with their sources, check a file, or write a new one."""
 
 
-@command.command("show")
-@settings
-@click.option("--origin", is_flag=True, help="Add the source of each value.")
+@command.command("show", cls=GroupedOptions)
+@click.option("--offline", is_flag=True, help="Show what a new daemon would take, with no request.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def show(sources: Sources, origin: bool, as_json: bool) -> int:  # noqa: FBT001 - click's
-    """Show every setting of a new run, as an equivalent file."""
-    checked(sources)
-    if as_json:
-        print_json(_as_json(sources))
+@config_option
+@with_client
+@flags
+def show(
+    client: Client,
+    config: str | None,
+    offline: bool,  # noqa: FBT001 - click's
+    as_json: bool,  # noqa: FBT001
+    given: Mapping[str, str],
+) -> int:
+    """Show every setting of the running daemon with its source, as an equivalent file.
+
+    With --offline those of a new run, from the file, the variables and the given options. Exit code
+    3 if no daemon runs.
+    """
+    if offline:
+        sources = read_sources(given, config)
+        checked(sources)
+        values, overrides, file = sources.given, sources.overrides, sources.file
+    elif given or config is not None:
+        name = flag_of(next(iter(given))) if given else "--config"
+        raise ConfigError(f"{name} is for --offline: a running daemon has its settings already")
     else:
-        click.echo("\n".join(_as_file(sources, origin=origin)))
+        values, overrides = _running(client)
+        file = None
+    if as_json:
+        print_json(_as_json(values, overrides, file, offline=offline))
+    else:
+        click.echo("\n".join(_as_file(values, overrides)))
     return int(ExitCode.OK)
 
 
 @command.command("check")
-@click.argument("file", metavar="FILE")
+@click.argument("file", metavar="[FILE]", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def check(file: str, as_json: bool) -> int:  # noqa: FBT001 - click's
-    """Check FILE; exit code 2 if `run` would reject it."""
-    sources = read_file(Path(file))
-    user = checked(sources).stressor_user
-    if user is not None:
-        look_up(user, sources.given["stressor.user"].source)
+@config_option
+def check(file: str | None, config: str | None, as_json: bool) -> int:  # noqa: FBT001 - click's
+    """Check a file, by default the one that `run` would read; report everything that is wrong.
+
+    Workloads with options are imported by another process, as before a start. Exit code 2 if `run`
+    would reject the file.
+    """
+    if file is not None and config is not None:
+        raise ConfigError(f"two files are given: {file}, and --config {config}", "Name one.")
+    path = find_file(file or config, os.environ, _home())
+    if path is None:
+        raise ConfigError("there is no configuration file", "Name one, or: sentinel config init")
+    errors: list[ConfigError] = []
+    sources = read_file(path, errors.append)
+    build_config(sources.given, sources.overrides, errors.append)
+    errors += _not_found(sources)
+    if errors:
+        raise joined_errors(errors)
     count = len(sources.given) + sum(len(override.given) for override in sources.overrides)
     if as_json:
-        print_json({"file": file, "settings": count})
+        print_json({"file": path, "settings": count})
         return int(ExitCode.OK)
-    click.echo(f"{file}: {count} setting{'' if count == 1 else 's'}, all valid")
+    click.echo(f"{path}: {count} setting{'' if count == 1 else 's'}, all valid")
     return int(ExitCode.OK)
 
 
-def _as_json(sources: Sources) -> dict[str, Any]:
+@command.command("init")
+@click.argument("file", metavar="[FILE]", required=False)
+@config_option
+def init(file: str | None, config: str | None) -> int:
+    """Write a file with every setting, its default and its meaning, all commented out.
+
+    The default is the file that `run` reads: /etc/sentinel/config.toml for root, and that of the
+    user for others. `-` prints it. A file that exists is not overwritten.
+    """
+    if file is not None and config is not None:
+        raise ConfigError(f"two files are given: {file}, and --config {config}", "Name one.")
+    named = file or config
+    if named == "-":
+        click.echo(new_file_text(), nl=False)
+        return int(ExitCode.OK)
+    path = Path(named) if named else file_to_write(os.environ, os.getuid(), _home())
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("x") as opened:
+            opened.write(new_file_text())
+    except FileExistsError:
+        raise ConfigError(f"{path} exists and is not overwritten", "Name another.") from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
+    click.echo(f"{path}: every setting has its default; to check it: sentinel config check {path}")
+    return int(ExitCode.OK)
+
+
+# --- the settings of a running daemon --------------------------------------------------------
+
+
+def _running(client: Client) -> tuple[dict[str, Given], tuple[Override, ...]]:
+    """Read the settings of the running daemon."""
+    try:
+        settings: Settings = client.settings()
+    except NotRunningError as error:
+        remedy = "What a new one would take: sentinel config show --offline"
+        raise NotRunningError(error.what, remedy) from error
+    overrides = tuple(
+        Override(selector=selector, source="", given=_given(values))
+        for selector, values in settings.gpus.items()
+    )
+    return _given(settings.settings), overrides
+
+
+def _given(values: Mapping[str, SettingValue]) -> dict[str, Given]:
+    return {
+        key: Given(text=value.text, source=value.source or "default")
+        for key, value in values.items()
+    }
+
+
+# --- what only this host knows ---------------------------------------------------------------
+
+
+def _not_found(sources: Sources) -> list[ConfigError]:
+    """Look the users, groups and workloads up that the settings name."""
+    from sentinel.diagnostics.workload_check import workload_errors, workloads_of
+
+    errors: list[ConfigError] = []
+    account = None
+    try:
+        user = sources.given.get("stressor.user")
+        if user is not None and user.text != "off":
+            account = look_up(user.text, user.source)
+    except ConfigError as error:
+        errors.append(error)
+    try:
+        group = sources.given.get("api.group")
+        if group is not None and group.text != "off":
+            find_group(group.text)
+    except ConfigError as error:
+        errors.append(ConfigError(f"{sources.given['api.group'].source}: {error.what}"))
+    named = workloads_of(sources.given, sources.overrides)
+    return [*errors, *workload_errors(named, account if os.getuid() == 0 else None)]
+
+
+def joined_errors(errors: list[ConfigError]) -> ConfigError:
+    """Return one error for all."""
+    from sentinel.diagnostics.workload_check import joined
+
+    return joined(errors)
+
+
+def _home() -> Path:
+    return Path(os.environ.get("HOME") or "/")
+
+
+# --- output ----------------------------------------------------------------------------------
+
+
+def _as_json(
+    values: Mapping[str, Given], overrides: Iterable[Override], file: Path | None, *, offline: bool
+) -> dict[str, Any]:
     """Return every setting with its text and its source."""
     rows = [
         {"key": setting.key, "value": value.text or None, "origin": value.source}
-        for setting, value in _effective(sources.given)
+        for setting, value in _effective(values)
     ]
     single = {
         override.selector: [
             {"key": key, "value": given.text, "origin": given.source}
             for key, given in override.given.items()
         ]
-        for override in sources.overrides
+        for override in overrides
     }
-    file = str(sources.file) if sources.file else None
-    return {"file": file, "settings": rows, "gpu": single}
+    named = {"file": str(file) if file else None} if offline else {}
+    return {"running": not offline, **named, "settings": rows, "gpu": single}
 
 
 def _effective(given: Mapping[str, Given]) -> Iterator[tuple[Setting, Given]]:
@@ -78,21 +211,21 @@ def _effective(given: Mapping[str, Given]) -> Iterator[tuple[Setting, Given]]:
         yield setting, given.get(setting.key, Given(text=setting.default, source="default"))
 
 
-def _as_file(sources: Sources, *, origin: bool) -> Iterator[str]:
+def _as_file(values: Mapping[str, Given], overrides: Iterable[Override]) -> Iterator[str]:
     """Yield the lines of an equivalent file."""
     tables: dict[str, list[tuple[str, Given]]] = {}
-    for setting, value in _effective(sources.given):
+    for setting, value in _effective(values):
         table, _, name = setting.key.rpartition(".")
         tables.setdefault(table, []).append((name, value))
-    for override in sources.overrides:
+    for override in overrides:
         for key, given in override.given.items():
             table, _, name = key.rpartition(".")
             path = ".".join(filter(None, ["gpu", json.dumps(override.selector), table]))
             tables.setdefault(path, []).append((name, given))
-    for table, values in tables.items():
+    for table, rows in tables.items():
         if table:
             yield ""
             yield f"[{table}]"
-        for name, value in values:
+        for name, value in rows:
             line = f"{name} = {json.dumps(value.text)}" if value.text else f"# {name} is not set"
-            yield f"{line:<32}  # {value.source}" if origin else line
+            yield f"{line:<32}  # {value.source}"

@@ -33,7 +33,8 @@ def command() -> int:
         base = [sys.executable, "-m", "sentinel"]
         flags = ["--simulate", "2", "--rearm", "2s"]
         _print(f"$ python -m sentinel {' '.join(flags)}")
-        often = ["--status-every", "8s"]
+        # Without a socket: no command of this user should take it for a daemon.
+        often = ["--status-every", "8s", "--no-api"]
         with subprocess.Popen([*base, "run", *flags, *often], env=environment) as sentinel:
             if not _show_occupied(Path(folder), sentinel):
                 return sentinel.wait() or int(ExitCode.FAIL)

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from sentinel.cli.client_options import simulated_folder
 from sentinel.cli.json_output import print_json
 from sentinel.config.sources import checked, find_file, gather
 from sentinel.errors import ConfigError, ExitCode
@@ -22,14 +23,15 @@ def command() -> None:
 
 
 def _ours(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add ``--goldens``, ``--config`` and ``--json``; pass the path of the file as ``ours``."""
+    """Add the options that select the file and ``--json``; pass its path as ``ours``."""
 
     @functools.wraps(function)
-    def located(*, goldens: str | None, config: str | None, **values: Any) -> Any:
+    def located(*, goldens: str | None, config: str | None, simulated: bool, **values: Any) -> Any:
         home = Path(os.environ.get("HOME") or "/")
         flags = {"goldens": goldens} if goldens is not None else {}
         sources = gather(flags, os.environ, find_file(config, os.environ, home))
-        path = locate(checked(sources).goldens, os.environ)
+        folder = simulated_folder(chosen=simulated)
+        path = locate(checked(sources).goldens, os.environ, folder)
         if path is None:
             source = sources.given["goldens"].source
             raise ConfigError(f"{source}: golden checksums are off", "Give a file: --goldens PATH")
@@ -41,6 +43,11 @@ def _ours(function: Callable[..., Any]) -> Callable[..., Any]:
     command = click.option("--config", metavar="FILE", help="Read settings from this TOML file.")(
         command
     )
+    command = click.option(
+        "--simulated",
+        is_flag=True,
+        help="The file of the simulated GPUs ($SENTINEL_SIM_DIR).",
+    )(command)
     return click.option(
         "--goldens", metavar="PATH", help="This file instead of the one in the state directory."
     )(command)

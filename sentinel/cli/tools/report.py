@@ -20,7 +20,7 @@ from sentinel.cli.thresholds_file import load_thresholds
 from sentinel.cli.verdict_colours import paint_verdicts
 from sentinel.cli.verdict_command import VerdictCommand
 from sentinel.errors import ConfigError, ExitCode
-from sentinel.host.paths import find_state
+from sentinel.host.daemon_lookup import find_state
 from sentinel.supervisor.bootstrap import leave
 
 

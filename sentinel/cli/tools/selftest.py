@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import click
 
+from sentinel.cli.client_options import wait_option
 from sentinel.cli.gpu_options import one_gpu
 from sentinel.cli.json_output import print_json
 from sentinel.cli.setting_options import check_range, simulate_option
+from sentinel.cli.tools.reserved_gpu import reserved_gpu
 from sentinel.config.build import Given, build_config
 from sentinel.diagnostics.selftest import CLEAN, Outcome, Trials, is_well, run_selftest, summary
 from sentinel.errors import ConfigError, ExitCode, IncompleteError
@@ -40,6 +42,7 @@ _MAX_ROUNDS = 100_000_000
 @click.option(
     "--dtype", "dtypes", multiple=True, help="Number format; may be repeated.  [default: all]"
 )
+@wait_option("Maximum wait for a daemon to free the GPU")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     gpu: str | None,
@@ -47,9 +50,12 @@ def command(
     flips: int,
     rounds: int,
     dtypes: tuple[str, ...],
+    wait: float,
     as_json: bool,  # noqa: FBT001 - click's
 ) -> int:
     """Flip bits in results, memory, inputs and references of one idle GPU; count the found ones.
+
+    A daemon that holds the GPU lends it: it is reserved there until the selftest ends.
 
     Exit code 1 if a flipped bit is not found, or an error is reported without one; 3 if a
     newcomer needs the GPU.
@@ -63,7 +69,8 @@ def command(
     config = replace(build_config(given), throttle="off")  # test a warm GPU like a cool one
     options = Options(config=config, simulate=simulate)
     trials = Trials(flips=flips, rounds=rounds, dtypes=dtypes)
-    outcome = run_selftest(options, trials, _hide if as_json else _print)
+    with reserved_gpu(options, "sentinel selftest", wait) as usable:
+        outcome = run_selftest(usable, trials, _hide if as_json else _print)
     error = outcome.error
     if as_json and (error is None or isinstance(error, IncompleteError)):
         print_json(as_object(outcome, simulated=simulate is not None))

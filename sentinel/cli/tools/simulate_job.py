@@ -18,6 +18,7 @@ from sentinel.config.gpu_selection import select_gpus
 from sentinel.config.parsers import parse_memory
 from sentinel.errors import ExitCode, NoSuchGpuError
 from sentinel.host import simulation
+from sentinel.host.daemon_lookup import find_simulation
 from sentinel.protocol.gpu import Gpu
 from sentinel.units import format_duration, format_size, parse_duration
 
@@ -45,7 +46,7 @@ def command(gpu: str, memory: str, seconds: str, context: str, text: bool) -> in
     target = parse_given(parse_memory, Given(text=memory, source="--memory"))
     stay = parse_given(parse_duration, Given(text=seconds, source="--for"))
     grows = parse_given(parse_duration, Given(text=context, source="--context"))
-    registry = simulation.Registry(simulation.default_folder())
+    registry = simulation.Registry(find_simulation())
     if not registry.gpus():
         raise NoSuchGpuError(
             f"there is no simulated GPU in {registry.folder}",

@@ -12,14 +12,16 @@ from typing import Any
 import click
 
 from sentinel.cli import value_completion
+from sentinel.cli.client_options import wait_option
 from sentinel.cli.event_format import text_lines
 from sentinel.cli.gpu_options import one_gpu
 from sentinel.cli.json_output import print_json
 from sentinel.cli.setting_options import simulate_option
 from sentinel.cli.terminal import wants_colour
+from sentinel.cli.tools.reserved_gpu import reserved_gpu
 from sentinel.config.build import Given, build_config, parse_given
 from sentinel.config.model import Config
-from sentinel.config.workload_spec import check_workload
+from sentinel.config.workload_spec import check_workload, parse_workload
 from sentinel.core.actions import Event
 from sentinel.diagnostics.trial.assessment import Judgement, Verdict, grown, judge
 from sentinel.diagnostics.trial.measurement import Trial
@@ -56,6 +58,7 @@ _EXIT_CODES = {
 @one_gpu(None, "an idle GPU")
 @simulate_option("Use N simulated GPUs, and try it on one.")
 @click.option("--memory", default="88%", show_default=True, help="Share of free memory, or a size.")
+@wait_option("Maximum wait for a daemon to free a GPU")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     workload: str,
@@ -63,13 +66,17 @@ def command(
     gpu: str | None,
     simulate: int | None,
     memory: str,
+    wait: float,
     as_json: bool,  # noqa: FBT001 - click's
 ) -> int:
     """Run a workload on one GPU, and report its figures and its problems.
 
+    A daemon that holds the GPU lends it: it is reserved there until the trial ends.
+
     Exit code 1 if it misbehaves, 2 if it rejects its options, 3 if a newcomer needs the GPU.
     """
     try:
+        name, _ = parse_workload(workload)
         check_workload(workload)
     except ConfigError as error:
         raise ConfigError(error.what, error.remedy or "See `sentinel workloads`.") from error
@@ -77,7 +84,8 @@ def command(
     if not MIN_S <= runs <= MAX_S:
         raise ConfigError(f"--for: {seconds!r} is out of range", "allowed is from 1s to 1h")
     options = Options(config=_config(workload, memory, gpu), simulate=simulate)
-    trial, ended, clean = try_workload(options, runs, _progress_sink)
+    with reserved_gpu(options, f"sentinel workloads try {name}", wait, any_idle=True) as usable:
+        trial, ended, clean = try_workload(usable, runs, _progress_sink)
     judgement = judge(trial)
     figures = _figures(trial, judgement, simulated=simulate is not None)
     if as_json:

@@ -29,6 +29,7 @@ def detail_lines(gpu: GpuStatus, samples: Samples, width: int) -> list[str]:
         f"GPU {gpu.index}  {gpu.name}  {gpu_table.state(gpu)}",
         f"{gpu.uuid}  {gpu.pci_bus_id}",
         f"{gpu.reason}{f'; {gpu.note}' if gpu.note else ''}",
+        *([f"health: {gpu_table.health(gpu)}"] if gpu.health is not None else []),
         *_graphs(gpu, samples, width),
         *_sensors(gpu),
         *_work(gpu),

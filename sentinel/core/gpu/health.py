@@ -1,6 +1,7 @@
-"""Assess the health of a GPU by its temperature and its foreign memory. Pure.
+"""Assess the health of a GPU by its temperature, its hardware and its foreign memory. Pure.
 
-A worse level applies at once; a better one only with a margin and after a cool-down.
+A worse level applies at once; a better one only with a margin and after a cool-down. Foreign memory
+counts only with ``throttle.pace`` = ``full``: a job that fills its GPU is no fault of the GPU.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from sentinel.core.actions import Event
 from sentinel.core.events import gpu_event
 from sentinel.core.gpu.memory_accounting import foreign_memory
 from sentinel.core.gpu_state import GpuState, HealthState, Unknown
+from sentinel.core.stressor_state import Running, Starting, Stopping
 from sentinel.protocol.gpu import Reading
-from sentinel.protocol.views import GpuHealth
+from sentinel.protocol.views import GpuHealth, HealthCause
 
 #: The share of full speed that each level allows: from the GPU Management System's table of states.
 MULTIPLIERS = {
@@ -22,6 +24,10 @@ MULTIPLIERS = {
     GpuHealth.THROTTLED: 0.5,
     GpuHealth.CRITICAL: 0.0,
 }
+
+#: NVML's reason for clocks that hardware outside the GPU, such as the power supply, has reduced "by
+#: a factor of 2 or more" (nvml.h, nvmlClocksEventReasonHwPowerBrakeSlowdown).
+_POWER_BRAKE = "hw_power_brake_slowdown"
 
 _LEVELS = tuple(GpuHealth)
 
@@ -99,19 +105,25 @@ def assess(
     share = foreign_memory(gpu_state, reading) / max(1, reading.memory.total)
     degrees = reading.temperature
     before = gpu_state.health or _initial(now)
-    health = _next(before, degrees, share, limits, now, config)
+    hardware = _hardware(gpu_state)
+    health = _next(before, degrees, share, hardware, limits, now, config)
     level = health.level
-    pace = MULTIPLIERS[level] if config.throttle == "full" else 1.0
+    pace = MULTIPLIERS[_of_load(health)] if config.throttle == "full" else 1.0
     if health == gpu_state.health and pace == gpu_state.health_pace:
         return gpu_state, []
     gpu_state = replace(gpu_state, health=health, health_pace=pace)
-    seen = {"temperature_c": degrees, "memory_foreign_share": round(share, 4)}
     events = []
     if level is not before.level:
-        fields = {"before": before.level.value, "health": level.value, **seen}
-        events.append(
-            gpu_event("gpu.health_changed", gpu_state, now, **fields, multiplier=MULTIPLIERS[level])
-        )
+        why = cause(health)
+        fields = {
+            "before": before.level.value,
+            "health": level.value,
+            "cause": None if why is None else why.value,
+            "temperature_c": degrees,
+            "memory_foreign_share": round(share, 4),
+            "multiplier": multiplier(gpu_state),
+        }
+        events.append(gpu_event("gpu.health_changed", gpu_state, now, **fields))
     if health.overheats and not before.overheats:
         fields = {"temperature_c": degrees, "limit_c": limits.critical}
         events.append(gpu_event("gpu.overheat", gpu_state, now, **fields))
@@ -124,7 +136,7 @@ def forbids_work(gpu_state: GpuState, config: Config) -> bool:
         return False
     match config.throttle:
         case "full":
-            return gpu_state.health.level is GpuHealth.CRITICAL
+            return _of_load(gpu_state.health) is GpuHealth.CRITICAL
         case "critical":
             return gpu_state.health.at_limit
         case _:
@@ -132,10 +144,49 @@ def forbids_work(gpu_state: GpuState, config: Config) -> bool:
 
 
 def multiplier(gpu_state: GpuState) -> float:
-    """Return the share of full speed that a GPU's health allows; 0 while it is unknown."""
-    if gpu_state.health is None or isinstance(gpu_state.occupancy, Unknown):
+    """Return the share of full speed that a GPU's health allows; 0 while it is unknown.
+
+    A job does not become faster by slowing down because its own memory is full. So memory counts
+    only for a GPU with a stressor, and heat for each. Less load repairs no hardware.
+    """
+    health = gpu_state.health
+    if health is None or isinstance(gpu_state.occupancy, Unknown):
         return 0.0
-    return MULTIPLIERS[gpu_state.health.level]
+    ours = isinstance(gpu_state.stressor, Starting | Running | Stopping)
+    return MULTIPLIERS[_of_load(health) if ours else health.heat]
+
+
+def cause(health: HealthState) -> HealthCause | None:
+    """Return the cause of the level, or None if health is OPTIMAL.
+
+    Of causes with the same level, the one that most needs an operator: hardware, temperature,
+    memory.
+    """
+    if health.level is GpuHealth.OPTIMAL:
+        return None
+    if health.level is health.hardware:
+        return HealthCause.HARDWARE
+    return HealthCause.TEMPERATURE if health.level is health.heat else HealthCause.MEMORY
+
+
+def _of_load(health: HealthState) -> GpuHealth:
+    """Return the worse level of those that less load improves: heat and memory."""
+    return max(health.heat, health.memory, key=_rank)
+
+
+def _hardware(gpu_state: GpuState) -> GpuHealth:
+    """Return the level by what was proved or reported about the hardware.
+
+    CRITICAL after a finding, or when a faulty row of memory could not be replaced: NVIDIA's "GPU
+    memory error management" then has the GPU replaced. THROTTLED while hardware outside the GPU
+    slows it down.
+    """
+    telemetry = gpu_state.telemetry
+    if gpu_state.findings.total or (telemetry is not None and telemetry.remap_failed):
+        return GpuHealth.CRITICAL
+    if telemetry is not None and _POWER_BRAKE in (telemetry.reasons or ()):
+        return GpuHealth.THROTTLED
+    return GpuHealth.OPTIMAL
 
 
 def _initial(now: float) -> HealthState:
@@ -148,11 +199,12 @@ def _next(
     before: HealthState,
     degrees: float | None,
     share: float,
+    hardware: GpuHealth,
     limits: Thresholds,
     now: float,
     config: Config,
 ) -> HealthState:
-    """Compute the health from the temperature, if there is one, and the foreign memory."""
+    """Compute the health from the temperature, if there is one, the hardware and the memory."""
     temperature_at = before.temperature_at if degrees is None else now
     if degrees is not None:
         heat = _heat(before, degrees, limits, now, config)
@@ -160,16 +212,19 @@ def _next(
         # A sensor may miss a reading; after a longer gap its last value does not count.
         fresh = now - temperature_at <= config.stale_after
         heat = before.heat if fresh else GpuHealth.OPTIMAL
-    memory = _memory(share, limits)
-    if _rank(memory) < _rank(before.memory):
-        memory = min(_memory(share + config.hysteresis / 100, limits), before.memory, key=_rank)
-    worse = max(heat, memory, key=_rank)
+    memory = GpuHealth.OPTIMAL
+    if config.throttle == "full":
+        memory = _memory(share, limits)
+        if _rank(memory) < _rank(before.memory):
+            memory = min(_memory(share + config.hysteresis / 100, limits), before.memory, key=_rank)
+    worse = max(heat, memory, hardware, key=_rank)
     return HealthState(
         level=worse,
         since=before.since if worse is before.level else now,
         heat=heat,
         heat_since=before.heat_since if heat is before.heat else now,
         memory=memory,
+        hardware=hardware,
         temperature_at=temperature_at,
         overheats=_overheats(before, degrees, limits, config),
         # Until it has recovered, with the margin and the pause of that level.

@@ -10,7 +10,7 @@ from sentinel.core.gpu.allocations import outstanding
 from sentinel.core.gpu.memory_accounting import SLACK_BYTES, idle_memory
 from sentinel.core.gpu.newcomer import OWN_LOAD_S
 from sentinel.core.gpu_state import Busy, GpuState, Idle, Occupancy, Unknown
-from sentinel.core.stressor_state import Starting, Stopped, Stopping
+from sentinel.core.stressor_state import Backoff, Fatal, Starting, Stopped, Stopping
 from sentinel.protocol.gpu import Reading
 
 #: A start needs a reading no older than so many polls: the next is under way by then, and a rule
@@ -183,5 +183,9 @@ def may_start(gpu_state: GpuState, reading: Reading | None, now: float, config: 
             return Verdict(allowed=True, rule="idle", reason="idle")
         case Stopping():
             return Verdict.deny("stressor", "its last stressor is not gone yet")
+        case Backoff(reason=why):
+            return Verdict.deny("stressor", f"its stressor ended, and is started later: {why}")
+        case Fatal(reason=why):
+            return Verdict.deny("stressor", f"its stressor failed, and is not started: {why}")
         case other:
             return Verdict.deny("stressor", f"its stressor is {type(other).__name__.upper()}")

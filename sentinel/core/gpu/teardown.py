@@ -29,6 +29,8 @@ MAX_FAILURES_PER_HOUR = 10
 HOUR_S = 3600.0
 MIN_PAUSE_S = 1.0
 MAX_PAUSE_S = 300.0
+#: More than reach the maximum, and few enough for a float.
+MAX_DOUBLINGS = 16
 #: STOPPING ends so long after the exit even if the memory is not free, in seconds.
 SETTLE_TIMEOUT_S = 5.0
 SIGALRM = 14
@@ -237,7 +239,9 @@ def _failed(gpu_state: GpuState, stopping: Stopping, failed: Failed, now: float)
     if permanent or len(failures) >= MAX_FAILURES_PER_HOUR:
         if not permanent:
             reason = f"{len(failures)} failures within an hour, the last: {reason}"
-        event = gpu_event("stressor.fatal", gpu_state, now, reason=reason, kind=kind)
+        in_plan = gpu_state.burnin is not None and gpu_state.burnin.ended is None
+        until = "the next phase" if in_plan else "a restart, start, resume or new settings"
+        event = gpu_event("stressor.fatal", gpu_state, now, reason=reason, kind=kind, until=until)
         fatal = Fatal(reason=reason, unusable=permanent)
         return Step(gpu_state=replace(gpu_state, stressor=fatal), events=(event,))
     fields = {"reason": reason, "kind": kind, "pause_s": pause, "failures": len(failures)}
@@ -249,4 +253,10 @@ def _failed(gpu_state: GpuState, stopping: Stopping, failed: Failed, now: float)
 def _next_pause(gpu_state: GpuState, stopping: Stopping) -> tuple[int, float]:
     """Count a stop that a pause follows; return the new count and the pause, in seconds."""
     streak = 1 if stopping.ran else gpu_state.streak + 1
-    return streak, min(MAX_PAUSE_S, MIN_PAUSE_S * 2 ** (streak - 1))
+    return streak, pause_of(replace(gpu_state, streak=streak))
+
+
+def pause_of(gpu_state: GpuState) -> float:
+    """Compute the pause after the last of a GPU's failures in a row, in seconds."""
+    doublings = min(max(1, gpu_state.streak) - 1, MAX_DOUBLINGS)
+    return min(MAX_PAUSE_S, MIN_PAUSE_S * 2.0**doublings)

@@ -17,6 +17,7 @@ from sentinel.core.burnin_state import Burnin
 from sentinel.core.events import gpu_event, sensor_fields
 from sentinel.core.gpu import burnin as progress
 from sentinel.core.gpu import health
+from sentinel.core.gpu.teardown import pause_of
 from sentinel.core.gpu_state import GpuState, Unknown
 from sentinel.core.node import groups
 from sentinel.core.node.admin import admin_hold
@@ -195,7 +196,7 @@ def _advance_gpu(
         return replace(gpu_state, burnin=Burnin()) if again else gpu_state, []
     phase = plan.phases[burnin.phase]
     burnin = _count(gpu_state, burnin, phase, seen)
-    given_up, gpu_state, burnin = _why_given_up(gpu_state, burnin, plan)
+    given_up, gpu_state, burnin = _why_given_up(gpu_state, burnin, plan, now, config)
     burnin = _follow_health(gpu_state, before, burnin, config)
     given_up = given_up or progress.why_in_vain(burnin) or _why_too_hot(burnin)
     given_up = given_up or groups.why_given_up(burnin, plan)
@@ -208,6 +209,8 @@ def _advance_gpu(
         done = groups.are_done(state, burnin.group, plan)
     if burnin.ended is None and (given_up is not None or done):
         burnin = progress.next_phase(burnin, plan, given_up)
+        if given_up is None:  # the GPU can work: the pauses begin again at their minimum
+            gpu_state = replace(gpu_state, streak=0)
     events = _events(replace(gpu_state, burnin=burnin), before, burnin, plan, now)
     return replace(gpu_state, burnin=burnin), events
 
@@ -279,9 +282,13 @@ def work_fields(work: PhaseWork) -> dict[str, object]:
 
 
 def _why_given_up(
-    gpu_state: GpuState, burnin: Burnin, plan: Plan
+    gpu_state: GpuState, burnin: Burnin, plan: Plan, now: float, config: Config
 ) -> tuple[str | None, GpuState, Burnin]:
-    """Explain why the rest of a phase cannot be done, or return None; count the failures."""
+    """Explain why the rest of a phase cannot be done, or return None; count the failures.
+
+    The next phase has another workload, which may be able to run, so it begins at once. A plan that
+    is repeated would so fail again and again: there, the growing pause of any failure applies.
+    """
     match gpu_state.stressor:
         case Backoff(reason=reason) | Fatal(reason=reason) as stressor if (
             gpu_state.generation != burnin.failed_generation
@@ -291,8 +298,10 @@ def _why_given_up(
             failures = burnin.failures + 1
             burnin = replace(burnin, failures=failures, failed_generation=gpu_state.generation)
             if isinstance(stressor, Fatal) or failures >= plan.max_failures:
-                # The next phase has another workload, which may be able to run.
-                return reason, replace(gpu_state, stressor=Stopped(), failures=()), burnin
+                after: Stopped | Backoff = Stopped()
+                if config.repeat:
+                    after = Backoff(until=now + pause_of(gpu_state), reason=reason)
+                return reason, replace(gpu_state, stressor=after, failures=()), burnin
     return None, gpu_state, burnin
 
 

@@ -11,7 +11,12 @@ from sentinel.config.setting import Scope
 from sentinel.core.actions import Action, Event, Reply
 from sentinel.core.events import gpu_event
 from sentinel.core.gpu_state import Pause
-from sentinel.core.node import allocation_commands, burnin_commands, reservation_commands
+from sentinel.core.node import (
+    allocation_commands,
+    burnin_commands,
+    reservation_commands,
+    reservation_queue,
+)
 from sentinel.core.node.backoff import reset_failures
 from sentinel.core.node.command_result import (
     CommandResult,
@@ -103,13 +108,14 @@ def expire(state: State, now: float) -> tuple[State, list[Event]]:
 
 
 def deadlines(state: State) -> list[float]:
-    """Compute when pauses, reservations and the release expire."""
+    """Compute when pauses, reservations, the release and abandoned requests expire."""
     untils = [
         gpu_state.pause.until
         for gpu_state in state.gpu_states.values()
         if gpu_state.pause is not None
     ]
     untils += [reservation.until for reservation in state.reservations.values()]
+    untils += reservation_queue.deadlines(state)
     untils += [state.released.until] if state.released is not None else []
     return [until for until in untils if until is not None]
 

@@ -133,7 +133,11 @@ def _view(
         "verified": verified_work.work_of(gpu_state),
     }
     if gpu_state.health is not None and not isinstance(gpu_state.occupancy, Unknown):
-        view |= {"health": gpu_state.health.level, "health_since": gpu_state.health.since}
+        view |= {
+            "health": gpu_state.health.level,
+            "health_cause": health.cause(gpu_state.health),
+            "health_since": gpu_state.health.since,
+        }
     if reading is not None and reading.memory is not None:
         allocated = gpu_state.attribution.allocated
         view |= {

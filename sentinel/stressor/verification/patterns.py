@@ -23,6 +23,9 @@ _SECOND = (27, 0x94D049BB133111EB)
 _LAST = 31
 
 
+_MIN_RETENTION_S, _MAX_RETENTION_S = 1.0, 7200.0
+
+
 @dataclass(frozen=True, kw_only=True)
 class Pattern:
     """One pattern."""
@@ -51,6 +54,17 @@ def parse_patterns(text: str) -> tuple[Pattern, ...]:
             allowed = f"allowed are all, or some of {'+'.join(PATTERNS)}"
             raise ConfigError(f"memtest: patterns={text} has {name!r} in it; {allowed}")
     return tuple(PATTERNS[name] for name in names)
+
+
+def check_retention(retention: float) -> None:
+    """Check how long a stripe is left untouched, in seconds; 0 leaves none.
+
+    Raises:
+        ConfigError: It is out of range.
+    """
+    if retention and not _MIN_RETENTION_S <= retention <= _MAX_RETENTION_S:
+        what = f"memtest: retention={retention:g} is out of range; allowed is 0, or from 1 to 7200"
+        raise ConfigError(what)
 
 
 def _signed(word: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
+from typing import Annotated
 
 from sentinel.errors import ConfigError
 from sentinel.stressor.context import WorkloadContext
@@ -22,16 +23,29 @@ _MAX_SEEDS = 1000
 _REMEDY = "Hold more memory, or take it in larger chunks."
 
 
-def check_seeds(seeds: int, workload: str) -> None:
+def check_seeds(seeds: int) -> None:
     """Check the number of seeds.
 
     Raises:
         ConfigError: It is not from 1 to 1000.
     """
     if not 1 <= seeds <= _MAX_SEEDS:
-        raise ConfigError(
-            f"{workload}: seeds={seeds} is out of range", f"allowed is from 1 to {_MAX_SEEDS}"
-        )
+        raise ConfigError(f"seeds={seeds} is out of range", f"allowed is from 1 to {_MAX_SEEDS}")
+
+
+def check_size(size: int) -> None:
+    """Check the rows of square matrices; 0 chooses.
+
+    Raises:
+        ConfigError: It is no positive multiple of 64.
+    """
+    if size and (size < GRAIN or size % GRAIN):
+        raise ConfigError(f"size={size} is not a positive multiple of {GRAIN}")
+
+
+#: The options of workloads that multiply.
+Seeds = Annotated[int, check_seeds]
+Size = Annotated[int, check_size]
 
 
 def build(
@@ -55,7 +69,8 @@ def build(
         ConfigError: The matrices do not fit, or the size is not allowed.
     """
     forbid_shortcuts()
-    shapes = [_square(size, workload)] * len(dtypes) if size else _fitting(ctx, dtypes, workload)
+    check_size(size)
+    shapes = [cube(size)] * len(dtypes) if size else _fitting(ctx, dtypes, workload)
     return assemble(ctx, dtypes, shapes, workload=workload, verify=verify)
 
 
@@ -96,12 +111,6 @@ def assemble(
 def cube(size: int) -> Shape:
     """Return the shape of a product of square matrices."""
     return Shape(rows=size, columns=size, depth=size)
-
-
-def _square(size: int, workload: str) -> Shape:
-    if size < GRAIN or size % GRAIN:
-        raise ConfigError(f"{workload}: size={size} is not a positive multiple of {GRAIN}")
-    return cube(size)
 
 
 def _fitting(ctx: WorkloadContext, dtypes: Sequence[Dtype], workload: str) -> list[Shape]:

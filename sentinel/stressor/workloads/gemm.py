@@ -8,7 +8,7 @@ from typing import Literal
 from sentinel.stressor.context import WorkloadContext
 from sentinel.stressor.verification.matmul import choose_dtype
 from sentinel.stressor.verification.pipeline import ResultPipeline, Verify
-from sentinel.stressor.verification.sizing import build, check_seeds
+from sentinel.stressor.verification.sizing import Seeds, Size, build, check_seeds
 
 #: The minimum duration of a seed, which ends with a full round of the ring.
 _SEED_DURATION_S = 60.0
@@ -17,9 +17,9 @@ _SEED_DURATION_S = 60.0
 def gemm(
     ctx: WorkloadContext,
     dtype: Literal["auto", "bf16", "fp16", "tf32", "fp32", "fp64", "fp8", "int8"] = "auto",
-    size: int = 0,
+    size: Size = 0,
     verify: Verify = "full",
-    seeds: int = 4,
+    seeds: Seeds = 4,
 ) -> None:
     """Multiply two matrices repeatedly, and check each product bit for bit.
 
@@ -34,7 +34,7 @@ def gemm(
     Raises:
         ConfigError: The GPU does not support the dtype, or an option is out of range.
     """
-    check_seeds(seeds, "gemm")
+    check_seeds(seeds)
     kind = choose_dtype(dtype, ctx.device, "gemm")
     (pipeline,) = build(ctx, (kind,), workload="gemm", size=size, verify=verify)
     pipeline.product.draw_ahead(seeds)

@@ -16,12 +16,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
+from typing import Annotated
 
 import torch
 
-from sentinel.errors import ConfigError
 from sentinel.protocol.stressor import Finding, FindingPlace, MemoryCovered
 from sentinel.stressor.context import WorkloadContext
+from sentinel.stressor.verification import patterns as known
 from sentinel.stressor.verification.memory_cells import READS, REPEATS, MemoryCells, Piece, Task
 from sentinel.stressor.verification.patterns import PATTERNS, Pattern, parse_patterns
 
@@ -41,11 +42,14 @@ _MAX_EXAMINED = 8
 #: a stripe each bit has its other value, since a cell may fade from a 1 or from a 0.
 RETENTION = "retention"
 _KEPT = (PATTERNS["random"], PATTERNS["random-complement"])
-_MIN_RETENTION_S, _MAX_RETENTION_S = 1.0, 7200.0
 
 
 def memtest(
-    ctx: WorkloadContext, *, patterns: str = "all", seed: int = 1, retention: float = 0.0
+    ctx: WorkloadContext,
+    *,
+    patterns: Annotated[str, parse_patterns] = "all",
+    seed: int = 1,
+    retention: Annotated[float, known.check_retention] = 0.0,
 ) -> None:
     """Test the memory, pattern by pattern, in ascending and in descending order of addresses.
 
@@ -57,9 +61,7 @@ def memtest(
             before it is read back, one stripe after the other; 0 leaves out this test.
     """
     chosen = parse_patterns(patterns)
-    if retention and not _MIN_RETENTION_S <= retention <= _MAX_RETENTION_S:
-        what = f"memtest: retention={retention:g} is out of range; allowed is 0, or from 1 to 7200"
-        raise ConfigError(what)
+    known.check_retention(retention)
     test = MemoryTest(ctx, _cells_for(ctx, holds=retention > 0), chosen, seed, retention)
     test.next_hold = random.randrange(len(_KEPT) * len(test.cells.stripes))  # noqa: S311
     test.prove()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from itertools import cycle
+from typing import Annotated
 
 import torch
 
@@ -17,7 +18,7 @@ from sentinel.stressor.verification.matmul import (
     has_capability,
 )
 from sentinel.stressor.verification.pipeline import ResultPipeline, Verify
-from sentinel.stressor.verification.sizing import build, check_seeds
+from sentinel.stressor.verification.sizing import Seeds, build, check_seeds
 
 _PHASES: dict[str, Dtype] = {**DTYPES, MEMORY.name: MEMORY}
 
@@ -28,12 +29,36 @@ _ALL = "all"
 _MIN_PHASE_S, _MAX_PHASE_S = 0.1, 3600.0
 
 
+def check_seconds(seconds: float) -> None:
+    """Check the duration of a phase.
+
+    Raises:
+        ConfigError: It is out of range.
+    """
+    if not _MIN_PHASE_S <= seconds <= _MAX_PHASE_S:
+        what = f"mixed: seconds={seconds:g} is out of range"
+        raise ConfigError(what, f"allowed is from {_MIN_PHASE_S:g} to {_MAX_PHASE_S:g}")
+
+
+def check_plan(plan: str) -> None:
+    """Check the names of the phases, if they are not all.
+
+    Raises:
+        ConfigError: A phase is unknown.
+    """
+    for name in _names(plan) if plan != _ALL else ():
+        if name not in _PHASES:
+            known = ", ".join(_PHASES)
+            what = f"mixed: there is no {name!r} in plan={plan!r}"
+            raise ConfigError(what, f"Write some of {known} with a plus between them, or {_ALL}.")
+
+
 def mixed(
     ctx: WorkloadContext,
-    plan: str = _ALL,
-    seconds: float = 10.0,
+    plan: Annotated[str, check_plan] = _ALL,
+    seconds: Annotated[float, check_seconds] = 10.0,
     verify: Verify = "full",
-    seeds: int = 4,
+    seeds: Seeds = 4,
 ) -> None:
     """Run the phases of a plan repeatedly.
 
@@ -47,10 +72,8 @@ def mixed(
     Raises:
         ConfigError: An option is out of range, or the GPU does not support a part of the plan.
     """
-    if not _MIN_PHASE_S <= seconds <= _MAX_PHASE_S:
-        what = f"mixed: seconds={seconds:g} is out of range"
-        raise ConfigError(what, f"allowed is from {_MIN_PHASE_S:g} to {_MAX_PHASE_S:g}")
-    check_seeds(seeds, "mixed")
+    check_seconds(seconds)
+    check_seeds(seeds)
     phases = _parse_plan(plan, ctx.device)
     kinds = list(dict.fromkeys(phases))
     pipelines = build(ctx, [_PHASES[name] for name in kinds], workload="mixed", verify=verify)
@@ -83,11 +106,12 @@ def _parse_plan(plan: str, device: torch.device) -> list[str]:
     """
     if plan == _ALL:
         return [name for name, dtype in _PHASES.items() if has_capability(dtype, device)]
-    names = [name.strip() for name in plan.split("+")]
+    check_plan(plan)
+    names = _names(plan)
     for name in names:
-        if name not in _PHASES:
-            known = ", ".join(_PHASES)
-            what = f"mixed: there is no {name!r} in plan={plan!r}"
-            raise ConfigError(what, f"Write some of {known} with a plus between them, or {_ALL}.")
         check_capability(_PHASES[name], device, "mixed")
     return names
+
+
+def _names(plan: str) -> list[str]:
+    return [name.strip() for name in plan.split("+")]

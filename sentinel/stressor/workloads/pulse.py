@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Literal
+from typing import Annotated, Literal
 
 from sentinel.errors import ConfigError
 from sentinel.stressor.context import WorkloadContext
 from sentinel.stressor.verification.matmul import AUTO, choose_dtype
 from sentinel.stressor.verification.pipeline import ResultPipeline
-from sentinel.stressor.verification.sizing import build
+from sentinel.stressor.verification.sizing import Size, build
 
 _MIN_HZ, _MAX_HZ = 0.5, 10.0
 _MIN_DUTY, _MAX_DUTY = 0.1, 0.9
@@ -30,12 +30,32 @@ _ROUNDING = 1e-3
 Sync = Literal["off", "in-phase", "out-of-phase"]
 
 
+def check_hz(hz: float) -> None:
+    """Check the periods per second.
+
+    Raises:
+        ConfigError: They are out of range.
+    """
+    if not _MIN_HZ <= hz <= _MAX_HZ:
+        raise ConfigError(f"pulse: hz={hz:g} is out of range; allowed is from 0.5 to 10")
+
+
+def check_duty(duty: float) -> None:
+    """Check the share of a period under load.
+
+    Raises:
+        ConfigError: It is out of range.
+    """
+    if not _MIN_DUTY <= duty <= _MAX_DUTY:
+        raise ConfigError(f"pulse: duty={duty:g} is out of range; allowed is from 0.1 to 0.9")
+
+
 def pulse(
     ctx: WorkloadContext,
     *,
-    hz: float = 1.0,
-    duty: float = 0.5,
-    size: int = 0,
+    hz: Annotated[float, check_hz] = 1.0,
+    duty: Annotated[float, check_duty] = 0.5,
+    size: Size = 0,
     sync: Sync = "off",
 ) -> None:
     """Multiply matrices for a part of each period, and rest for the other.
@@ -48,10 +68,8 @@ def pulse(
         sync: ``in-phase`` has all GPUs of the host pulse at once, ``out-of-phase`` those of an odd
             index half a period later than the others.
     """
-    if not _MIN_HZ <= hz <= _MAX_HZ:
-        raise ConfigError(f"pulse: hz={hz:g} is out of range; allowed is from 0.5 to 10")
-    if not _MIN_DUTY <= duty <= _MAX_DUTY:
-        raise ConfigError(f"pulse: duty={duty:g} is out of range; allowed is from 0.1 to 0.9")
+    check_hz(hz)
+    check_duty(duty)
     kind = choose_dtype(AUTO, ctx.device, "pulse")
     (pipeline,) = build(ctx, (kind,), workload="pulse", size=size)
     pipeline.prepare(seed=1)

@@ -106,6 +106,13 @@ def raises(ctx: WorkloadContext, *, early: bool = False) -> None:
     raise ValueError(message)
 
 
+def refuses_its_gpu(_: WorkloadContext) -> None:
+    """Find out on the GPU that it cannot run there: for ever, as after a wrong option."""
+    from sentinel.errors import ConfigError
+
+    raise ConfigError("this GPU cannot run it")
+
+
 def returns(ctx: WorkloadContext) -> None:
     """Return although no stop was requested."""
     become_ready(ctx)

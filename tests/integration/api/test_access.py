@@ -212,7 +212,10 @@ def test_the_levels_of_the_tokens(folder: Path) -> None:
             assert over_tcp(api, "POST", "/v1/pause", {}, name=name).status == pause
             refused = over_tcp(api, "POST", "/v1/shutdown", {}, name=name)
             assert refused.status == 403
-            assert "--access-tcp" in refused.body["detail"]
+            assert (
+                "--access-tcp sets the level of the token in the file `token`, and of no"
+                in (refused.body["detail"])
+            )
 
 
 #: Settings that name code or a file, and whether someone below ``Level.OWN`` may set them.

@@ -61,7 +61,7 @@ def test_later_messages_have_only_changes(api: ApiServer) -> None:
         next(stream)
         quiet = [until(stream, "changes").data for _ in range(2)]
         assert quiet[-1].keys() == {
-            *("schema_version", "age_s", "daemon", "gpus", "reservations", "allocations")
+            *("schema_version", "age_s", "daemon", "gpus", "reservations", "queue", "allocations")
         }
         assert (quiet[-1]["gpus"], quiet[-1]["daemon"], quiet[-1]["reservations"]) == (
             *([], None, None),

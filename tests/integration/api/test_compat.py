@@ -16,7 +16,7 @@ import pytest
 from sentinel.api.compat.schemas import ConfigChange, as_settings
 from sentinel.protocol.commands import Allocate, Configure, GivenOverride, GivenSetting
 from sentinel.protocol.telemetry import Telemetry
-from sentinel.protocol.views import GpuHealth
+from sentinel.protocol.views import GpuHealth, HealthCause
 from tests.harness.api_harness import UUIDS, ApiServer, UnixConnection
 from tests.harness.api_harness import ask as plain
 from tests.harness.openapi_document import openapi_document
@@ -157,6 +157,10 @@ def test_the_throttling_state_is_that_of_the_worst_gpu(api: ApiServer) -> None:
         "current_state": "critical",
         "gpu_id": 1,
     }
+    # A job is not slow because its own memory is full.
+    so(api, 1, health=GpuHealth.CRITICAL, health_cause=HealthCause.MEMORY, multiplier=1.0)
+    full = data(api, "/throttle/status?gpu_id=1")
+    assert (full["should_throttle"], full["is_throttled"]) == (False, False)
     so(api, 0, health=GpuHealth.NORMAL, multiplier=0.8)
     normal = data(api, "/throttle/status?gpu_id=0")
     assert (normal["should_throttle"], normal["speed_multiplier"]) == (False, 0.8)

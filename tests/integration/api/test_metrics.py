@@ -128,6 +128,9 @@ def test_the_current_state_is_1_and_all_others_are_0(api: ApiServer) -> None:
     ):
         found = {labels["state"]: value for labels, value in matching_samples(page, name, gpu="0")}
         assert found == {state: float(state == now) for state in states}
+    causes = matching_samples(page, "sentinel_gpu_health_cause", gpu="0")
+    found = {labels["cause"]: value for labels, value in causes}
+    assert found == {"temperature": 1.0, "memory": 0.0, "hardware": 0.0}
     found = {labels["state"]: value for labels, value in matching_samples(page, "sentinel_state")}
     assert found == {phase.value: float(phase == Phase.OCCUPYING) for phase in Phase}
 

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import errno
+import http.client
 import json
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sentinel.host.procfs import own_stat
-from sentinel.host.reservation_store import NAME, boot_id, load
+from sentinel.host.procfs import boot_id, own_stat
+from sentinel.host.reservation_store import NAME, load
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import Confirm, Reserve, Unreserve
 from sentinel.protocol.views import Reservation
@@ -84,13 +86,81 @@ def test_a_reservation_of_busy_gpus_is_retried_until_they_are_free(api: ApiServe
     replies: list[Reply] = []
     client = threading.Thread(target=lambda: replies.append(reserve(api, count=2, wait_s=15)))
     client.start()
-    api.wait_for(lambda: len(api.commands) >= 4)
+    eventually(lambda: ask(api, "GET", "/v1/reservations").body["queue"])
+    (waiting,) = ask(api, "GET", "/v1/status").body["queue"]
+    assert (waiting["place"], waiting["count"], waiting["indices"]) == (1, 2, [])
     ask(api, "DELETE", f"/v1/reservations/{first}")
     client.join()
     assert replies[0].status == 201
     assert replies[0].body["reservation"]["gpus"] == list(UUIDS)
-    # The command is not repeated without a change.
-    assert sum(isinstance(order, Reserve) for order in api.commands) <= 6
+    assert replies[0].body["reservation"]["id"] == waiting["id"]
+    assert ask(api, "GET", "/v1/reservations").body["queue"] == []
+    assert sum(isinstance(order, Reserve) for order in api.commands) == 3
+
+
+@contextmanager
+def waiting_client(api: ApiServer, **wish: Any) -> Iterator[list[Reply]]:
+    """Send a request that waits in the queue; join its client at the end."""
+    replies: list[Reply] = []
+
+    def send() -> None:
+        with suppress(ConnectionError, http.client.HTTPException):
+            replies.append(reserve(api, **wish))
+
+    client = threading.Thread(target=send)
+    client.start()
+    try:
+        eventually(lambda: wish["id"] in api.supervisor.queue)
+        yield replies
+    finally:
+        client.join()
+
+
+def test_a_request_that_waits_too_long_leaves_the_queue(api: ApiServer) -> None:
+    reserve(api, gpus=["0"])
+    late = reserve(api, gpus=["0"], wait_s=0.2)
+    assert (late.status, late.body["code"]) == (409, "conflict")
+    assert late.body["detail"] == "the GPUs are reserved; place 1"
+    assert not api.supervisor.queue
+
+
+def test_a_client_that_disconnects_leaves_the_queue(api: ApiServer) -> None:
+    reserve(api, gpus=["0"])
+    connection = UnixConnection(api.path)
+    body = json.dumps({"gpus": ["0"], "wait_s": 60, "id": "a" * 8}).encode()
+    connection.request("POST", "/v1/reservations", body, {"Content-Type": "application/json"})
+    eventually(lambda: "a" * 8 in api.supervisor.queue)
+    connection.close()
+    eventually(lambda: not api.supervisor.queue)
+
+
+def test_a_request_that_is_ended_by_its_user_is_answered(api: ApiServer) -> None:
+    reserve(api, gpus=["0"])
+    with waiting_client(api, gpus=["0"], wait_s=60, id="b" * 8) as replies:
+        again = reserve(api, gpus=["0"], wait_s=60, id="b" * 8)
+        assert (again.status, again.body["code"]) == (409, "conflict")
+        assert ask(api, "DELETE", f"/v1/reservations/{'b' * 8}").status == 200
+    assert (replies[0].status, replies[0].body["code"]) == (409, "conflict")
+    assert replies[0].body["detail"] == "The request was ended while it waited."
+
+
+def test_a_request_continues_at_its_place_in_the_next_api_process(tmp_path: Path) -> None:
+    with ApiServer(tmp_path) as api:
+        first = reserve(api, gpus=["0"]).body["reservation"]["id"]
+        with waiting_client(api, gpus=["0"], wait_s=60, id="c" * 8) as lost:
+            api.kill()
+        assert lost == []
+        api.supervisor.orphaned = True
+        api.start()
+        eventually(lambda: ask(api, "GET", "/v1/health").status == 200)
+        replies: list[Reply] = []
+        wish = {"gpus": ["0"], "wait_s": 60, "id": "c" * 8}
+        client = threading.Thread(target=lambda: replies.append(reserve(api, **wish)))
+        client.start()
+        eventually(lambda: not api.supervisor.orphaned)
+        ask(api, "DELETE", f"/v1/reservations/{first}")
+        client.join()
+        assert replies[0].body["reservation"]["id"] == "c" * 8
 
 
 def test_gpus_that_cannot_be_freed_in_time_are_not_reserved(api: ApiServer) -> None:
@@ -172,11 +242,17 @@ def test_a_reservation_is_confirmed_and_stored_once_it_is_complete(
 def test_a_client_that_disconnects_during_the_write_gets_no_reservation(
     tmp_path: Path,
 ) -> None:
-    (tmp_path / f"{NAME}.new").mkdir()  # the write fails and is retried
     with ApiServer(tmp_path) as api:
+        with api.change_supervisor() as supervisor:
+            supervisor.keeps_memory = True
         client = UnixConnection(api.path)
         headers = {"content-type": "application/json"}
         client.request("POST", "/v1/reservations", json.dumps({"count": 1}), headers)
+        api.wait_for(lambda: bool(api.supervisor.reservations))
+        (tmp_path / f"{NAME}.new").mkdir()  # the write fails and is retried
+        with api.change_supervisor() as supervisor:
+            supervisor.keeps_memory = False
+            supervisor.free_memory()
         api.wait_for(lambda: any(held.confirmed for held in api.supervisor.reservations.values()))
         client.close()
         api.wait_for(lambda: isinstance(api.commands[-1], Unreserve))
@@ -324,6 +400,7 @@ def test_what_is_acknowledged_is_on_disk(
         refused = reserve(api, gpus=["1"])
         assert (refused.status, refused.body["code"]) == (503, "unavailable")
         assert DISK_FAULTS[fault] in refused.body["detail"]
+        assert api.supervisor.gpus[UUIDS[1]].stressor == "RUNNING", "no stressor was stopped for it"
         api.wait_for(lambda: list(api.supervisor.reservations) == [kept])
 
         over = ask(api, "DELETE", f"/v1/reservations/{kept}")

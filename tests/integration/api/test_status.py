@@ -241,19 +241,20 @@ def test_a_restart_configures_resumes_and_keeps_the_new_flags(api: ApiServer) ->
     again = api.commands[-1]
     assert isinstance(again, Configure)
     assert again.given == configure.given
-    ask(api, "POST", "/v1/restart", {"settings": {}})
+    ask(api, "POST", "/v1/restart", {"settings": {"util.every": None}})
     bare = api.commands[-2]
     assert isinstance(bare, Configure)
     assert [v.text for v in bare.given if v.key == "util.every"] == []
 
 
-def test_settings_fixed_at_the_start_need_not_be_repeated_at_a_restart(api: ApiServer) -> None:
+def test_a_restart_keeps_the_settings_that_it_is_not_told_to_change(api: ApiServer) -> None:
     ask(api, "POST", "/v1/restart", {"settings": {"poll": "500ms", "util.every": "5s"}})
     ask(api, "POST", "/v1/restart", {"settings": {"power": "400W"}})
+    ask(api, "POST", "/v1/restart", {"settings": {}})
     again = api.commands[-2]
     assert isinstance(again, Configure)
     flags = {v.key: v.text for v in again.given if v.source.startswith("--")}
-    assert flags == {"poll": "500ms", "power": "400W"}
+    assert flags == {"poll": "500ms", "util.every": "5s", "power": "400W"}
 
 
 @pytest.mark.parametrize("settings", [{"pol": "1s"}, {"poll": "never"}])

@@ -17,6 +17,7 @@ from sentinel.cli.event_format import describe
 from sentinel.protocol.event_type import Kind
 from sentinel.protocol.events import EVENTS
 from sentinel.protocol.gpu import GpuProcess
+from sentinel.protocol.views import GpuHealth, HealthCause
 from tests.harness.api_harness import UUIDS, ApiServer
 from tests.harness.browser import Browser, Page, browser, chromium
 from tests.harness.daemon_harness import Daemon, isolated_daemon
@@ -272,6 +273,34 @@ def test_stale_views_show_no_gpu_as_idle(api: ApiServer, chrome: Browser) -> Non
             supervisor.sends_no_views = False
         page.wait_until(f"{state(0)} === 'occupied'")
         page.wait_until(LIVE)
+
+
+@pytest.mark.parametrize(
+    ("cause", "multiplier", "tile", "detail"),
+    [
+        ("temperature", 0.0, "critical", "because of its temperature, 0\u00a0% of full speed"),
+        ("memory", 1.0, "", "critical because of its memory"),
+        ("hardware", 1.0, "", "critical because of its hardware"),
+    ],
+)
+def test_only_heat_is_shown_as_heat(
+    api: ApiServer, chrome: Browser, cause: str, multiplier: float, tile: str, detail: str
+) -> None:
+    api.reset()
+    with api.change_supervisor() as supervisor:
+        view = replace(supervisor.gpus[UUIDS[0]], stressor="STOPPED", occupancy="BUSY")
+        bad = {"health": GpuHealth.CRITICAL, "health_cause": HealthCause(cause)}
+        supervisor.gpus[UUIDS[0]] = replace(view, **bad, multiplier=multiplier)  # type: ignore[arg-type]
+    with opened(chrome, address(api)) as page:
+        page.wait_until(f"{state(0)} === 'busy'")
+        heat = "document.querySelector('#gpu-0 .tile.heat')"
+        assert page.evaluate(f"{heat}.dataset.health") == tile
+        assert page.evaluate(f"{heat}.querySelector('.unit').textContent") == tile
+        note = page.evaluate("document.querySelector('#gpu-0 .note').textContent")
+        assert (detail in note) == (cause == "hardware")
+        page.evaluate("document.querySelector('#gpu-0 [aria-label=\"Details GPU 0\"]').click()")
+        shown = "document.getElementById('detail-dialog').textContent"
+        page.wait_until(f"{shown}.includes({json.dumps(detail)})")
 
 
 def test_a_wrong_token_is_requested_again_and_the_right_one_is_accepted(

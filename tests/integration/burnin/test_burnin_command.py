@@ -36,7 +36,7 @@ steady = true
 warm_up = 1
 [[phase]]
 name = "faulty"
-workload = "bad_workloads:not_callable"
+workload = "bad_workloads:refuses_its_gpu"
 seconds = 1
 mandatory = false
 """
@@ -125,7 +125,7 @@ def test_a_whole_plan_ends_with_a_pass_and_a_report(simulated: SimulatedHost) ->
         assert first["done_s"] >= 2
         assert first["checks"] > 0
         assert steady["complete"]
-        assert "not callable" in faulty["not_tested"] or "cannot be" in faulty["not_tested"]
+        assert "this GPU cannot run it" in faulty["not_tested"]
         assert gpu["detection_power"]["error_rate_below"] < 1
         assert gpu["serial"]
     assert f"{report['verdict']}  " in output

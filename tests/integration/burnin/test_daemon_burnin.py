@@ -120,7 +120,7 @@ def test_a_failed_card_is_shown_with_its_verdict(daemon: Daemon) -> None:
     assert output.code == ExitCode.FAIL, output
     shown = daemon.run_unchecked("health", "--simulated")
     assert shown.code == ExitCode.FAIL
-    first, second = shown.out.splitlines()[1:]
+    first, second = shown.out.split("\n  1 ")
     assert "FAIL short" in first
     assert "FAIL" not in second
     eventually(lambda: wrong(daemon)[0] > 0)
@@ -241,9 +241,13 @@ def test_the_daemon_goes_on_with_a_run_that_was_cut(daemon: Daemon) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "why"),
     [
-        (("--memory", "50%"), ExitCode.USAGE, "--memory: a daemon runs"),
+        (("--memory", "50%"), ExitCode.VERDICT_USAGE, "--memory: a daemon runs"),
         (("--gpus", "7"), ExitCode.NO_SUCH_GPU, "no GPU matches '7'"),
-        (("--simulate", "3"), ExitCode.USAGE, "--simulate 3: a daemon runs, and has 2 simulated"),
+        (
+            ("--simulate", "3"),
+            ExitCode.VERDICT_USAGE,
+            "--simulate: a daemon runs, and has 2 simulated",
+        ),
     ],
 )
 def test_what_a_daemon_cannot_do_is_refused_and_leaves_nothing(
@@ -336,6 +340,7 @@ def test_a_command_that_ends_while_the_run_starts_leaves_no_run(daemon: Daemon) 
     daemon.start(2)
     burnin = Burnin(daemon, long(PLAN))
     order = {"folder": str(burnin.folder), "text": burnin.plan.read_text(), "gpus": []}
+    order["socket"] = daemon.client.address.socket
     reader, writer = os.pipe()
     os.close(reader)  # as after Ctrl+C
     with subprocess.Popen(
@@ -345,7 +350,7 @@ def test_a_command_that_ends_while_the_run_starts_leaves_no_run(daemon: Daemon) 
         stderr=subprocess.DEVNULL,
     ) as recorder:
         os.close(writer)
-        recorder.communicate(json.dumps({**order, "simulated": True}).encode(), TIMEOUT_S)
+        recorder.communicate(json.dumps(order).encode(), TIMEOUT_S)
     assert recorder.returncode != ExitCode.OK
     log = (daemon.host.folder / "sentinel.log").read_text()
     assert "burnin.run_started" in log

@@ -26,7 +26,7 @@ spec = "sentinel-plan-v1"
 name = "short"
 [[phase]]
 name = "impossible"
-workload = "bad_workloads:not_callable"
+workload = "bad_workloads:refuses_its_gpu"
 seconds = 1
 [[phase]]
 name = "right"

@@ -156,6 +156,18 @@ def test_the_events_of_several_gpus_are_one_list_in_the_order_of_time(
             "POST /v1/restart",
             {"settings": {"gpus": "0,1", "util.target": "50%"}},
         ),
+        (
+            ["restart", "--unset", "util,--memory", "--unset", "power", "--chunk", "1GiB"],
+            "POST /v1/restart",
+            {
+                "settings": {
+                    "util.target": None,
+                    "memory.target": None,
+                    "power": None,
+                    "memory.chunk": "1GiB",
+                }
+            },
+        ),
         (["shutdown", "--wait", "0"], "POST /v1/shutdown", {}),
         (["pause"], "POST /v1/pause", {"wait_s": 30}),
         (
@@ -236,6 +248,9 @@ def test_a_rejection_is_printed_to_standard_error(
             ["restart", "--temp-critical", "90"],
             "--temp-critical was renamed to --temp-overheating-f",
         ),
+        (["restart", "--unset", "utl"], "--unset: there is no changeable setting 'utl'"),
+        (["restart", "--unset", "tcp"], "--unset: there is no changeable setting 'tcp'"),
+        (["restart", "--unset", "util", "--util", "9%"], "--util is given and removed by --unset"),
         (["reserve", "--count", "0"], "Invalid value for '--count'"),
     ],
 )
@@ -263,7 +278,10 @@ def test_reserve_prints_uuids_on_standard_output_and_nothing_else(
     assert output.out == f"{UUID}\nGPU-2\n"
     assert "GPU 0, 1 reserved as 1a2b3c4d, until" in output.err
     asked = {"count": 2, "reason": "demo", "seconds": 7200, "wait_s": 5, "bound": False}
-    assert daemon.commands == [("POST /v1/reservations", asked)]
+    ((what, body),) = daemon.commands
+    assert body is not None
+    assert len(body.pop("id")) == 8
+    assert (what, body) == ("POST /v1/reservations", asked)
     assert run_command_line([*typed, "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["reservation"] == two
@@ -389,8 +407,8 @@ def test_logs_needs_no_daemon(
 ) -> None:
     monkeypatch.setenv("SENTINEL_SOCKET", str(tmp_path / "none"))
     monkeypatch.setenv("LOGS_DIRECTORY", str(tmp_path))
-    assert run_command_line(["logs"]) == 2
-    assert "sentinel.log cannot be read: No such file" in capsys.readouterr().err
+    assert run_command_line(["logs"]) == 3
+    assert "sentinel.log is missing" in capsys.readouterr().err
     (tmp_path / "sentinel.log").write_text("left behind\n")
     assert run_command_line(["logs"]) == 0
     assert capsys.readouterr().out == "left behind\n"

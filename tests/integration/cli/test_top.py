@@ -111,10 +111,14 @@ def test_top_shows_every_gpu_and_its_keys_pause_resume_and_reserve(
     terminal.shows("reserved as", "1a2b3c4d")
     chosen = {"gpus": [SECOND["uuid"]]}
     rest = {"reason": "sentinel top", "seconds": 1800, "wait_s": 30, "bound": False}
-    assert orders(daemon) == [
+    given = orders(daemon)
+    sent = given[-1][1]
+    assert isinstance(sent, dict)
+    id_ = sent["id"]
+    assert given == [
         ("POST /v1/pause", {**chosen, "seconds": 1800, "wait_s": 0}),
         ("POST /v1/resume", chosen),
-        ("POST /v1/reservations", {**chosen, **rest}),
+        ("POST /v1/reservations", {**chosen, **rest, "id": id_}),
     ]
     terminal.press("q")
     terminal.shows("exit code 0")

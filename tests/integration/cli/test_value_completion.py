@@ -73,6 +73,8 @@ def test_without_a_daemon_nothing_fails(tmp_path: Path, monkeypatch: pytest.Monk
     ("words", "expected"),
     [
         (("run", "--workload", "m"), {"memtest", "mixed"}),
+        (("--workload", "m"), {"memtest", "mixed"}),
+        (("--simulate", "2", "--yield", "k"), {"kill"}),
         (("workloads", "try", "ge"), {"gemm"}),
         (("run", "--yield", ""), {"kill", "ask"}),
         (("run", "--plan", "s"), {"screen", "standard", "soak"}),

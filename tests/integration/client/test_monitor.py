@@ -136,7 +136,8 @@ def test_a_callback_with_other_arguments_is_refused_when_it_is_added(callback: A
     monitor = sentinel.Monitor()
     with pytest.raises(ConfigError, match=r"is called with \(gpu, event\), and this one takes \("):
         monitor.on("throttle", callback)
-    for fine in (lambda *_: None, lambda gpu, event, more=1: None, print, dict):
+    others: tuple[Any, ...] = (lambda *_: None, lambda gpu, event, more=1: None, print, dict)
+    for fine in others:
         monitor.on("throttle", fine)
 
 

@@ -90,7 +90,7 @@ def test_config_show_prints_an_equivalent_file(simulated: SimulatedHost, tmp_pat
     file = tmp_path / "site.toml"
     file.write_text(FILE)
     flags = ("--config", str(file), "--rearm", "7s")
-    code, file_text, errors = run_command(simulated, "config", "show", "--origin", *flags)
+    code, file_text, errors = run_command(simulated, "config", "show", "--offline", *flags)
     assert (code, errors) == (0, "")
     assert 'rearm = "7s"                      # --rearm' in file_text
     copy = tmp_path / "copy.toml"
@@ -99,7 +99,7 @@ def test_config_show_prints_an_equivalent_file(simulated: SimulatedHost, tmp_pat
 
     def values(*from_file: str) -> object:
         shown_settings = json.loads(
-            run_command(simulated, "config", "show", "--json", *from_file)[1]
+            run_command(simulated, "config", "show", "--offline", "--json", *from_file)[1]
         )
         rows = [
             *shown_settings["settings"],

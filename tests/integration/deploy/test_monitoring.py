@@ -293,7 +293,10 @@ FIRING: dict[str, dict[str, str]] = {
         f'sentinel_gpu_handover_memory_back_seconds_bucket{{{GPU},le="5"}}': "0+1x20",
         f'sentinel_gpu_handover_memory_back_seconds_bucket{{{GPU},le="+Inf"}}': "0+1x20",
     },
-    "SentinelGpuCritical": {f'sentinel_gpu_health_state{{{GPU},state="critical"}}': "1x20"},
+    "SentinelGpuCritical": {
+        f'sentinel_gpu_health_state{{{GPU},state="critical"}}': "1x20",
+        f'sentinel_gpu_health_cause{{{GPU},cause="temperature"}}': "1x20",
+    },
     "SentinelGpuOverheats": {
         f"sentinel_gpu_temperature_celsius{{{GPU}}}": "90x20",
         f"sentinel_gpu_slowdown_temperature_celsius{{{GPU}}}": "89x20",
@@ -316,6 +319,16 @@ RELEASED = {
 }
 
 
+#: Nor for a job that fills its GPU, with `throttle.pace` = `full`.
+FULL_CARD = {
+    f'sentinel_gpu_health_state{{{GPU},state="critical"}}': "1x20",
+    f'sentinel_gpu_health_cause{{{GPU},cause="memory"}}': "1x20",
+    f'sentinel_gpu_health_cause{{{GPU},cause="temperature"}}': "0x20",
+    f'sentinel_gpu_health_cause{{{GPU},cause="hardware"}}': "0x20",
+    f"sentinel_gpu_memory_foreign_bytes{{{GPU}}}": "139e9x20",
+}
+
+
 @pytest.mark.long
 @needs_promtool
 def test_each_alert_fires_for_its_series_only(tmp_path: Path) -> None:
@@ -326,7 +339,7 @@ def test_each_alert_fires_for_its_series_only(tmp_path: Path) -> None:
         _test(series, probe % name, [{"labels": f'{{alertname="{name}"}}', "value": 1}])
         for name, series in FIRING.items()
     ]
-    tests.append(_test(RELEASED, "ALERTS", []))
+    tests += [_test(RELEASED, "ALERTS", []), _test(FULL_CARD, "ALERTS", [])]
     body = {"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": tests}
     file = tmp_path / "tests.yml"  # JSON is YAML
     file.write_text(json.dumps(body))

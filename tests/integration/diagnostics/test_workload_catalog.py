@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from sentinel.diagnostics.one_shot import Timeouts
-from sentinel.diagnostics.workload_catalog import describe_places
+from sentinel.diagnostics.workload_catalog import describe_workloads
+from sentinel.stressor.describe import Wanted
 from tests.harness.gpu_environment import SimulatedHost
 from tests.harness.timing import MACHINE_SLOWNESS, TIMEOUT_S
 
@@ -28,7 +29,8 @@ def test_a_workload_that_cannot_be_imported_hangs_or_crashes_does_not_hide_the_o
         "bad_workloads:well_behaved",
     ]
     timeouts = Timeouts(opening=TIMEOUT_S, call=2.0 * MACHINE_SLOWNESS)
-    infos, stuck = describe_places(places, timeouts)
+    wanted = [Wanted(number=number, place=place) for number, place in enumerate(places)]
+    infos, stuck = describe_workloads(wanted, timeouts)
     assert not stuck
     assert [one.number for one in infos] == list(range(len(places)))
     warm, broken, hanging, crashing, missing, unruly, good = infos

@@ -59,6 +59,7 @@ warm_up = 1
 
 #: Events that no scenario produces, each with the reason.
 UNREACHABLE = {
+    "sentinel.not_started": "`sentinel start` writes it, after a daemon that has ended",
     "gpu.held_elsewhere": "it needs a sentinel of another user, and comes with the start",
     "driver.unavailable": "the driver of simulated GPUs is a folder with the daemon's state",
     "burnin.measured": "the workload of the scenario measures nothing",
@@ -219,6 +220,12 @@ class Run:
         self._told.uncertain.remove(reason)
         self._told.reserved.add(reason)
 
+    def wait_in_queue(self, gpu: int) -> None:
+        """Wait for a reserved GPU for a moment."""
+        with suppress(SentinelError):
+            self.daemon.client.reserve([gpu], wait=0.1)
+        self.wait_for("reservation.left")
+
     def unreserve(self, reason: str) -> None:
         """End a reservation."""
         found = self.ask(self.daemon.client.reservations)
@@ -282,6 +289,7 @@ def obey_commands(run: Run) -> None:
     run.command("resume", "0")
     run.daemon.run_unchecked("unreserve", "unknown")
     run.wait_for("command.rejected")
+    run.wait_in_queue(RESERVED)
     run.reserve(HELD, "ends")
     run.unreserve("ends")
     run.ask(lambda: run.daemon.client.allocate("some", "1GiB"))
@@ -430,7 +438,10 @@ SCENARIOS: Mapping[str, tuple[Scenario, ...]] = {
     ),
     "commands": (
         Scenario(
-            ("gpu.paused", "gpu.resumed", "command.rejected", "gpu.reserved", "gpu.unreserved"),
+            (
+                *("gpu.paused", "gpu.resumed", "command.rejected"),
+                *("gpu.reserved", "gpu.unreserved", "reservation.queued", "reservation.left"),
+            ),
             obey_commands,
         ),
     ),
@@ -479,7 +490,9 @@ SCENARIOS: Mapping[str, tuple[Scenario, ...]] = {
     ),
     "failures": (
         Scenario(
-            ("stressor.fatal",), fail_for_ever, flags=("--workload", "bad_workloads:not_callable")
+            ("stressor.fatal",),
+            fail_for_ever,
+            flags=("--workload", "bad_workloads:refuses_its_gpu"),
         ),
         Scenario(
             ("stressor.finding", "stressor.failed"),

@@ -222,7 +222,7 @@ def test_the_daemon_survives_changes_of_settings_api_process_and_driver(
 def _settings_change(daemon: Daemon, file: Path) -> None:
     """Apply settings in every way, and check that invalid ones are refused."""
     file.write_text('workload = "bad_workloads:WellBehaved"')
-    daemon.run("restart", "--rearm", "300ms", "--poll", "100ms")
+    daemon.run("restart", "--unset", "workload")
     assert daemon.client.status().daemon.workload == "bad_workloads:WellBehaved"
     daemon.wait_until_occupied(0)
 

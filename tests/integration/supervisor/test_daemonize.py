@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import signal
@@ -16,6 +18,7 @@ import pytest
 from click.testing import CliRunner
 
 from sentinel.cli.daemon import start
+from sentinel.cli.main import run_command_line
 from sentinel.client.transport import Address, send
 from sentinel.errors import AlreadyRunningError, ConfigError, ExitCode
 from sentinel.host.paths import Places, places
@@ -57,6 +60,14 @@ def where(environ: dict[str, str]) -> Iterator[Places]:
 
 def launch(how: str, where: Places, wait: float = TIMEOUT_S) -> Started:
     return start_detached([how], where, wait, command=COMMAND)
+
+
+def run_logs() -> str:
+    """Return what `sentinel logs` shows."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        assert run_command_line(["logs"]) == 0
+    return out.getvalue()
 
 
 def shut_down(where: Places) -> dict[str, Any]:
@@ -142,19 +153,25 @@ def test_a_daemon_that_exits_before_it_answers_is_an_error_with_its_last_output(
     with pytest.raises(NotStartedError, match=words) as caught:
         launch(how, where)
     assert caught.value.exit_code is code
+    shown = run_logs()
+    assert "not started" in shown
+    assert " ".join(caught.value.remedy.splitlines()[-1].split()) in " ".join(shown.split())
 
 
 def test_a_daemon_that_never_answers_is_ended(where: Places) -> None:
     with pytest.raises(NotStartedError, match="did not answer in time and was ended"):
         launch("hang", where, 1.0)
     assert running(where) is None
+    assert "not started it did not answer in time" in run_logs()
 
 
 def test_a_running_daemon_is_named(where: Places) -> None:
     held = claim(where)
+    assert not where.log.exists()
     with pytest.raises(NotStartedError, match=f"is already running: pid {os.getpid()}") as caught:
         launch("answer", where)
     assert caught.value.exit_code is ExitCode.HELD
+    assert not where.log.exists(), "the log is that of the running daemon"
     held.release()
 
 
@@ -209,10 +226,14 @@ def test_an_invalid_response_is_refused(tmp_path: Path, answer: bytes) -> None:
 
 
 def run(*arguments: str) -> Callable[[], str]:
-    """Return a function that runs ``sentinel start`` in this process and returns its output."""
+    """Return a function that runs ``sentinel start`` in this process and returns its output.
+
+    The fake daemon has no GPU to wait for.
+    """
 
     def call() -> str:
-        result = CliRunner().invoke(start.command, arguments, catch_exceptions=False)
+        given = [*arguments, "--wait=0"]
+        result = CliRunner().invoke(start.command, given, catch_exceptions=False)
         assert result.exit_code == 0
         return result.stdout
 
@@ -247,6 +268,7 @@ def test_the_command_starts_a_daemon_and_enables_it_the_next_time(
         "pid": pid,
         "socket": str(where.socket),
         "log": str(where.log),
+        "occupied": None,
     }
     argv = shut_down(where)["argv"][2:]
     assert argv[0] == f"--config={tmp_path}/file.toml"

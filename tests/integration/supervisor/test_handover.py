@@ -249,20 +249,28 @@ def test_a_failed_workload_causes_a_pause_and_its_reason_is_reported(host: GpuHo
 
 @pytest.mark.long
 @pytest.mark.usefixtures("fake_torch")
-def test_an_unimportable_workload_is_fatal_at_once(host: GpuHost) -> None:
-    flags = ("--poll", "200ms", "--workload", "bad_workloads.failing_import:workload")
+def test_a_workload_that_can_never_run_is_fatal_at_once(host: GpuHost) -> None:
+    flags = ("--poll", "200ms", "--workload", "bad_workloads:refuses_its_gpu")
     with host.sentinel(1, *flags) as sentinel:
-        assert "bad_workloads.failing_import" in sentinel.wait_for("stressor.fatal")["reason"]
+        assert "this GPU cannot run it" in sentinel.wait_for("stressor.fatal")["reason"]
         assert sentinel.wait_for_exit() == 2
 
 
 @pytest.mark.long
 @pytest.mark.usefixtures("fake_torch")
-def test_an_option_that_the_workload_refuses_ends_the_daemon(host: GpuHost) -> None:
+def test_a_workload_that_refuses_all_gpus_ends_the_daemon(host: GpuHost) -> None:
+    flags = ("--poll", "200ms", "--workload", "bad_workloads:refuses_its_gpu")
+    with host.sentinel(host.gpus(2), *flags) as sentinel:
+        assert sentinel.wait_for_exit() == 2
+        assert "cannot run it" in sentinel.wait_for("sentinel.stopping")["reason"]
+
+
+@pytest.mark.long
+def test_an_option_that_the_workload_refuses_prevents_the_start(host: GpuHost) -> None:
     flags = ("--poll", "200ms", "--workload", "bad_workloads:well_behaved:wait=4")
     with host.sentinel(host.gpus(2), *flags) as sentinel:
         assert sentinel.wait_for_exit() == 2
-        assert "wait" in sentinel.wait_for("sentinel.stopping")["reason"]
+        assert sentinel.names() == []
 
 
 @pytest.mark.long

@@ -76,12 +76,17 @@ def test_an_event_without_a_matching_sentence_is_shown_with_its_fields(name: str
     assert " ".join(line(name, **fields).split()).endswith(f"{name} one=1 left_alone_s=b")
 
 
-def test_a_change_of_health_shows_temperature_and_memory() -> None:
+def test_a_change_of_health_shows_temperature_and_cause() -> None:
     fields = {"before": "optimal", "health": "throttled", "memory_foreign_share": 0.25}
+    fields["cause"] = "temperature"
     text = line("gpu.health_changed", **fields, temperature_c=76, multiplier=0.5)
-    assert "throttled at 76 C, 25% of its memory in foreign use; before: optimal" in text
+    assert "throttled at 76 C, because of its temperature; before: optimal" in text
     unknown = line("gpu.health_changed", **fields, temperature_c=None, multiplier=0.5)
-    assert "throttled, 25%" in unknown
+    assert "throttled, because" in unknown
+    better = {"before": "throttled", "health": "optimal", "cause": None}
+    assert "optimal at 40 C; before: throttled" in line(
+        "gpu.health_changed", **better, temperature_c=40
+    )
     assert "91 C, above 89 C" in line("gpu.overheat", temperature_c=91, limit_c=89.0)
 
 

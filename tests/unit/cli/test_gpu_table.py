@@ -23,6 +23,7 @@ from sentinel.protocol.api_types import BurninProgress
 from sentinel.units import format_brief
 
 NOW = datetime(2026, 11, 21, 20, 0, tzinfo=UTC)
+SEVEN_S_AGO = f"{(NOW - timedelta(seconds=7)).astimezone():%H:%M:%S}"
 
 
 def gpu(**fields: Any) -> GpuStatus:
@@ -190,19 +191,25 @@ def status(*gpus: GpuStatus, **daemon: Any) -> Status:
 
 
 @pytest.mark.parametrize(
-    ("health", "multiplier", "lines"),
+    ("health", "cause", "multiplier", "lines"),
     [
-        ("normal", 0.8, []),
-        ("throttled", 0.5, ["GPU 0: throttled, 50% of its speed permitted"]),
-        ("critical", 0.0, ["GPU 0: critical, 0% of its speed permitted"]),
-        (None, 0.0, []),
+        ("normal", "temperature", 0.8, []),
+        (
+            "throttled",
+            "temperature",
+            0.5,
+            ["GPU 0: throttled because of its temperature, 50% of its speed permitted"],
+        ),
+        ("critical", "memory", 1.0, ["GPU 0: critical because of its memory"]),
+        ("critical", "hardware", 1.0, ["GPU 0: critical because of its hardware"]),
+        (None, None, 0.0, []),
     ],
 )
 def test_a_gpu_in_bad_health_has_its_own_line(
-    health: str | None, multiplier: float, lines: list[str]
+    health: str | None, cause: str | None, multiplier: float, lines: list[str]
 ) -> None:
-    hot = gpu(health=health, multiplier=multiplier)
-    assert [line for line in gpu_table.notes(status(hot)) if "speed" in line] == lines
+    hot = gpu(health=health, health_cause=cause, multiplier=multiplier)
+    assert [line for line in gpu_table.notes(status(hot)) if "because" in line] == lines
 
 
 def test_details_that_do_not_fit_into_a_row_are_below_the_table() -> None:
@@ -233,11 +240,27 @@ def test_details_that_do_not_fit_into_a_row_are_below_the_table() -> None:
         ({}, "pid 4242 for 1 h 30 min, version 0.1.0"),
         ({}, "log on the standard output of the daemon"),
         ({"log": "/l"}, "log /l"),
-        ({"age_s": 7.0}, "STALE: the last update by the supervisor is 7 s old"),
+        ({"age_s": 7.0}, f"STALE: the supervisor has not answered since {SEVEN_S_AGO}, for 7 s"),
     ],
 )
 def test_the_daemon_is_shown_in_a_few_lines(daemon: dict[str, Any], line: str) -> None:
     assert line in list(gpu_table.facts(status(**daemon), NOW))
+
+
+def test_a_stale_status_shows_no_old_value_as_a_current_one() -> None:
+    shown = gpu(
+        stressor="RUNNING", workload="gemm", temperature_c=60, findings=1, health="critical"
+    )
+    old = status(shown, age_s=30.0)
+    assert gpu_table.is_stale(old)
+    assert not gpu_table.is_stale(status(shown, age_s=4.0))
+    row = gpu_table.row(shown, old.reservations, stale=True)
+    assert len(row) == len(gpu_table.HEADER)
+    assert row == ("0!", "unknown", "", "last: occupied", *[""] * 6)
+    assert gpu_table.list_line(shown, stale=True).endswith(" unknown")
+    lines = list(gpu_table.notes(old))
+    assert any("findings" in line for line in lines)
+    assert not any("critical" in line for line in lines)
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,15 @@ from sentinel.cli.main import run_command_line
     ("arguments", "message"),
     [
         (["rum"], "there is no command 'rum'; did you mean run?"),
-        (["frobnicate"], "there is no command 'frobnicate'; known are burnin, health, report,"),
-        (["--stndby", "on"], "No such option '--stndby'. Did you mean '--standby'?"),
+        (["frobnicate"], "there is no command 'frobnicate'; `sentinel --help` lists all"),
+        (["--stndby", "on"], "`sentinel run` has no option --stndby; did you mean --standby?"),
+        (["--wrkload", "x"], "`sentinel run` has no option --wrkload; did you mean --workload?"),
+        (
+            ["start", "--temp-critical-form", "9"],
+            "`sentinel start` has no option --temp-critical-f",
+        ),
+        (["status", "--workload", "x"], "`sentinel status` has no option --workload\n"),
+        (["restart", "--tpc", "1"], "`sentinel restart` has no option --tpc\n"),
         (["run", "--simulate", "99"], "--simulate: 99 is out of range\nallowed is from 1 to 64"),
         (["--memory", "150%"], "--memory: '150%' is not a share; write one"),
         (["--chunk", "1MiB"], "--chunk: '1MiB' is out of range\nallowed is from 2MiB to 16GiB"),

@@ -61,6 +61,10 @@ def test_every_setting_can_be_set_by_its_variable_and_in_a_file(tmp_path: Path) 
         "ignore": "name=Xorg,user=monitor",
         "quiet": "Mon-Fri 08:00-18:00",
         "until": "18:30",
+        "notify_webhook": "https://hooks.example/sentinel",
+        "notify_token": "/etc/sentinel/token",
+        "notify_secret": "/etc/sentinel/secret",
+        "notify_command": "/usr/local/bin/page --team gpu",
         "tcp": "8765",
         "metrics": "8766",
     }
@@ -126,11 +130,16 @@ def test_a_file_that_cannot_be_read_is_an_error_and_not_a_default(tmp_path: Path
         read_file(tmp_path / "binary.toml")
 
 
-def test_an_unknown_variable_with_the_prefix_is_an_error() -> None:
-    with pytest.raises(ConfigError, match="there is no variable SENTINEL_REARN") as caught:
-        from_environment({"SENTINEL_REARN": "5s"})
-    assert caught.value.remedy == "Did you mean SENTINEL_REARM?"
-    assert from_environment({"SENTINEL_SIM_DIR": "/x", "SENTINEL_CONFIG": "/y", "HOME": "/z"}) == {}
+def test_an_unknown_variable_with_the_prefix_is_a_warning() -> None:
+    """A script may have variables with the prefix, as those for Slurm have."""
+    sources = gather({}, {"SENTINEL_REARN": "5s", "SENTINEL_FROBNICATE": "1"}, None)
+    assert sources.given == {}
+    assert sources.warnings == (
+        "there is no variable SENTINEL_REARN. Did you mean SENTINEL_REARM?",
+        "there is no variable SENTINEL_FROBNICATE.",
+    )
+    known = {"SENTINEL_SIM_DIR": "/x", "SENTINEL_CONFIG": "/y", "SENTINEL_WAIT": "1s", "HOME": "/z"}
+    assert gather({}, known | {"SENTINEL_REARN": ""}, None).warnings == ()
 
 
 def test_the_file_is_the_named_one_or_the_users_default(tmp_path: Path) -> None:

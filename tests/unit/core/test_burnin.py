@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -329,6 +330,8 @@ def test_an_unusable_workload_is_given_up_at_once_and_ends_no_daemon() -> None:
     failed, copy = progress_of(supervisor).work
     assert failed.given_up == "no fp64 here"
     assert copy.seconds >= 5
+    (fatal,) = world.events("stressor.fatal")
+    assert fatal.fields["until"] == "the next phase"
 
 
 def test_a_gpu_that_cannot_be_read_does_no_more_and_costs_no_other_gpu() -> None:
@@ -392,6 +395,45 @@ def test_a_daemon_goes_through_its_plan_again_and_again() -> None:
     assert started[:6] == ["gemm:dtype=fp64", "elementwise"] * 3
     assert not supervisor.state.finished
     assert [one.fields["reason"] for one in world.events("burnin.ended")] == [None] * 3
+
+
+def refuse(world: World, kind: FailureKind) -> None:
+    """End the stressor that is starting, if there is one, by a message of this kind."""
+    child = world.at(0).child
+    if child is not None and child.dies_at is None:
+        child.unresponsive = True
+        child.outbox.append(Failed(kind=kind, reason="no such option"))
+        child.dies_at, child.code = world.now + 0.1, 82
+
+
+@pytest.mark.parametrize("kind", [FailureKind.UNUSABLE, FailureKind.WORKLOAD])
+def test_a_repeated_plan_that_always_fails_is_begun_again_less_and_less_often(
+    kind: FailureKind,
+) -> None:
+    world, supervisor = running(plan_of(FP64, COPY))
+    supervisor.config = replace(supervisor.config, repeat=True)
+    world.tick = 0.25
+    ends = world.now + 600
+    while world.now < ends:
+        world.run_for(supervisor, 0.25)
+        refuse(world, kind)
+    starts = [one.at for one in world.events("stressor.starting")]
+    assert len(starts) < 15
+    assert max(later - one for one, later in pairwise(starts)) > 100
+    assert not supervisor.state.finished
+
+
+def test_work_that_counts_ends_the_pauses_of_a_repeated_plan() -> None:
+    world, supervisor = running(plan_of(FP64, COPY))
+    supervisor.config = replace(supervisor.config, repeat=True)
+    world.tick = 0.25
+    while len(world.events("burnin.ended")) < 8:
+        world.run_for(supervisor, 0.25)
+        spec = supervisor.state.gpu_states["GPU-0"].launch_spec
+        if spec is not None and spec.workload == FP64.workload:
+            refuse(world, FailureKind.UNUSABLE)
+    ended = [one.at for one in world.events("burnin.ended")]
+    assert max(later - one for one, later in pairwise(ended)) < 30
 
 
 def test_a_repeated_plan_waits_for_a_gpu_that_cannot_be_read() -> None:

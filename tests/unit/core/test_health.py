@@ -10,18 +10,22 @@ from hypothesis import strategies as st
 
 from sentinel.config.build import Given, build_config
 from sentinel.config.model import Config
-from sentinel.core.gpu.health import MULTIPLIERS, assess, multiplier, thresholds
-from sentinel.core.gpu_state import GpuState, HealthState, Idle, Unknown
+from sentinel.core.gpu.health import MULTIPLIERS, assess, cause, multiplier, thresholds
+from sentinel.core.gpu_state import Busy, Findings, GpuState, HealthState, Idle, Unknown
 from sentinel.core.stressor_state import Running, Stopped
 from sentinel.errors import ConfigError
 from sentinel.protocol.gpu import Gpu, Memory, Reading
+from sentinel.protocol.stressor import Ready
 from sentinel.protocol.telemetry import Telemetry
-from sentinel.protocol.views import GpuHealth
+from sentinel.protocol.views import GpuHealth, HealthCause
 from sentinel.testing import GIB
 from tests.harness.core_scenarios import occupied, stressor
 
 OPTIMAL, NORMAL, THROTTLED, CRITICAL = GpuHealth
 GPU = Gpu(uuid="GPU-0", index=0, name="Fake", pci_bus_id="0", memory_total=100 * GIB)
+#: The table of the GPU Management System, with its column for memory.
+FULL = Config(throttle="full")
+NOT_FULL = st.sampled_from(("critical", "off"))
 GPU_STATE = GpuState(gpu=GPU, occupancy=Idle(since=0.0))
 
 
@@ -31,8 +35,8 @@ def reading(degrees: int | None = None, share: float = 0.0, at: float = 0.0) -> 
     return Reading(uuid="GPU-0", at=at, memory=memory, processes=(), temperature=degrees)
 
 
-def health(gpu_state: GpuState, seen: Reading, config: Config | None = None) -> GpuState:
-    return assess(gpu_state, seen, seen.at, config or Config())[0]
+def health(gpu_state: GpuState, seen: Reading, config: Config = FULL) -> GpuState:
+    return assess(gpu_state, seen, seen.at, config)[0]
 
 
 def level(gpu_state: GpuState) -> GpuHealth:
@@ -62,14 +66,111 @@ def health_since(level: GpuHealth, since: float = 0.0) -> GpuState:
         (76, 0.71, THROTTLED),
     ],
 )
-def test_the_documented_table_is_the_default(
+def test_full_throttling_has_the_documented_table(
     degrees: int | None, share: float, expected: GpuHealth
 ) -> None:
     assert level(health(GPU_STATE, reading(degrees, share))) is expected
 
 
+@given(share=st.floats(0, 1), degrees=st.none() | st.integers(0, 120), throttle=NOT_FULL)
+def test_a_full_card_is_no_alarm(share: float, degrees: int | None, throttle: str) -> None:
+    config = Config(throttle=throttle)
+    full = health(GPU_STATE, reading(degrees, share), config)
+    empty = health(GPU_STATE, reading(degrees, 0.0), config)
+    assert full.health == empty.health
+    assert multiplier(full) == multiplier(empty)
+
+
+@given(
+    share=st.floats(0, 1),
+    degrees=st.integers(0, 120),
+    throttle=st.sampled_from(("critical", "full", "off")),
+    foreign=st.booleans(),
+)
+def test_the_multiplier_of_a_gpu_without_a_stressor_concerns_heat_only(
+    share: float, degrees: int, throttle: str, *, foreign: bool
+) -> None:
+    state = GPU_STATE
+    if foreign:
+        state = replace(state, occupancy=Busy(rule="processes", reason="a job"))
+    judged = health(state, reading(degrees, share), Config(throttle=throttle))
+    assert multiplier(judged) == MULTIPLIERS[by_heat(degrees)]
+
+
+def by_heat(degrees: int) -> GpuHealth:
+    limits = thresholds(GPU_STATE, Config())
+    if degrees > limits.throttle:
+        return CRITICAL
+    return (OPTIMAL, NORMAL, THROTTLED)[(degrees >= limits.optimal) + (degrees >= limits.normal)]
+
+
+REMAP_FAILED = Telemetry(at=0.0, remap_failed=True)
+BRAKE = Telemetry(at=0.0, reasons=("hw_slowdown", "hw_power_brake_slowdown"))
+
+
+@pytest.mark.parametrize(
+    ("degrees", "share", "telemetry", "found", "expected", "why"),
+    [
+        (40, 0.1, None, 0, OPTIMAL, None),
+        (66, 0.1, None, 0, NORMAL, HealthCause.TEMPERATURE),
+        (40, 0.97, None, 0, CRITICAL, HealthCause.MEMORY),
+        (76, 0.75, None, 0, THROTTLED, HealthCause.TEMPERATURE),
+        (66, 0.90, None, 0, THROTTLED, HealthCause.MEMORY),
+        (90, 0.97, None, 0, CRITICAL, HealthCause.TEMPERATURE),
+        (40, 0.1, REMAP_FAILED, 0, CRITICAL, HealthCause.HARDWARE),
+        (90, 0.97, REMAP_FAILED, 0, CRITICAL, HealthCause.HARDWARE),
+        (40, 0.1, BRAKE, 0, THROTTLED, HealthCause.HARDWARE),
+        (90, 0.1, BRAKE, 0, CRITICAL, HealthCause.TEMPERATURE),
+        (40, 0.1, None, 1, CRITICAL, HealthCause.HARDWARE),
+        (None, 0.1, Telemetry(at=0.0, remap_failed=None), 0, OPTIMAL, None),
+    ],
+)
+def test_health_has_a_cause(
+    degrees: int | None,
+    share: float,
+    telemetry: Telemetry | None,
+    found: int,
+    expected: GpuHealth,
+    why: HealthCause | None,
+) -> None:
+    state = replace(GPU_STATE, findings=Findings(total=found))
+    seen = replace(reading(degrees, share), telemetry=telemetry)
+    judged, events = assess(state, seen, seen.at, FULL)
+    assert judged.health is not None
+    assert (judged.health.level, cause(judged.health)) == (expected, why)
+    assert [event.fields["cause"] for event in events] == ([why] if why else [])
+
+
+@pytest.mark.parametrize("throttle", ["critical", "full"])
+def test_failing_hardware_is_reported_and_stops_no_work(throttle: str) -> None:
+    world, supervisor = occupied(config=Config(throttle=throttle))
+    world.at(0).telemetry = REMAP_FAILED
+    world.run_for(supervisor, 5.0)
+    gpu_state = supervisor.state.gpu_states["GPU-0"]
+    assert level(gpu_state) is CRITICAL
+    assert isinstance(gpu_state.stressor, Running)
+    assert (multiplier(gpu_state), world.spawner.paced) == (1.0, [])
+
+
+def test_beside_a_stressor_foreign_memory_limits_the_speed_with_full_throttling() -> None:
+    ready = Ready(held=4 * GIB, asked=4 * GIB, chunks=1, refused=False)
+    running = Running(
+        generation=1,
+        since=0.0,
+        baseline=0,
+        unattributed=0,
+        before=(),
+        child=None,
+        ready=ready,
+        last_progress=0.0,
+    )
+    beside = replace(GPU_STATE, stressor=running)
+    assert multiplier(health(beside, reading(40, 0.9))) == 0.5
+    assert multiplier(health(beside, reading(40, 0.9), Config())) == 1.0
+
+
 def test_only_foreign_memory_counts() -> None:
-    world, supervisor = occupied()
+    world, supervisor = occupied(config=FULL)
     gpu_state = supervisor.state.gpu_states["GPU-0"]
     assert world.at(0).used > 0.85 * world.at(0).gpu.memory_total
     assert level(gpu_state) is OPTIMAL
@@ -130,7 +231,7 @@ def test_no_threshold_is_above_what_the_device_declares(
     maximum: int | None, slowdown: int | None, expected: tuple[float, ...]
 ) -> None:
     telemetry = Telemetry(at=0.0, maximum_c=maximum, slowdown_c=slowdown)
-    found = thresholds(replace(GPU_STATE, telemetry=telemetry), Config())
+    found = thresholds(replace(GPU_STATE, telemetry=telemetry), FULL)
     assert (found.optimal, found.normal, found.throttle, found.critical) == expected
 
 

@@ -99,6 +99,7 @@ def test_a_permanent_failure_is_fatal_and_on_all_gpus_it_ends_the_daemon() -> No
     fail(world, kind=FailureKind.UNUSABLE, reason="torch without CUDA")
     world.run(supervisor, times(world, "stressor.fatal", 1))
     assert stressor(supervisor) == Fatal(reason="torch without CUDA", unusable=True)
+    assert "restart" in str(world.events("stressor.fatal")[0].fields["until"])
     world.run_for(supervisor, 60)
     assert supervisor.state.shutdown is None, "the other GPU may still work"
     fail(world, gpu=1, kind=FailureKind.MALFORMED, reason="no workload")

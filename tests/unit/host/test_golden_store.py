@@ -342,3 +342,17 @@ def test_the_commands_report_problems_of_a_file(
     monkeypatch.setenv("SENTINEL_GOLDENS", "off")
     assert run_command_line(["goldens", "list"]) == 2
     assert "SENTINEL_GOLDENS: golden checksums are off" in capsys.readouterr().err
+
+
+def test_the_records_of_simulated_gpus_are_selected_by_an_option(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SENTINEL_SIM_DIR", str(tmp_path / "gpus"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    simulated = locate(None, os.environ, tmp_path / "gpus")
+    assert simulated is not None
+    Goldens(simulated).record(KEY, 1)
+    assert run_command_line(["goldens", "list"]) == 0
+    assert "0 golden checksums" in capsys.readouterr().out
+    assert run_command_line(["goldens", "list", "--simulated"]) == 0
+    assert f"{simulated}: 1 golden checksum" in capsys.readouterr().out

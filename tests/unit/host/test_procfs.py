@@ -14,6 +14,7 @@ import pytest
 from sentinel.host.procfs import (
     MAX_COMMAND_LENGTH,
     ancestors_of,
+    boot_id,
     own_stat,
     read_command,
     read_stat,
@@ -111,6 +112,10 @@ def test_the_ancestors_of_a_process_are_known_up_to_init() -> None:
     assert found[0] == os.getppid()
     assert 1 not in found
     assert len(set(found)) == len(found)
+
+
+def test_each_boot_has_an_id() -> None:
+    assert boot_id() == boot_id() != ""
 
 
 def test_a_command_line_is_that_of_the_process_and_of_no_later_one() -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import stat
+from pathlib import Path
+
+import pytest
 
 from sentinel.host.rendezvous import Rendezvous
 from sentinel.protocol.stressor import Account
@@ -29,6 +32,32 @@ def test_the_user_of_the_stressors_gets_the_folder() -> None:
         found = folder.stat()
         assert (found.st_uid, found.st_gid) == own
         assert stat.S_IMODE(found.st_mode) == 0o700
+
+
+def test_the_folder_of_a_killed_process_is_removed_and_that_of_a_living_one_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    left = tmp_path / "sentinel-group-left"
+    left.mkdir(mode=0o700)
+    (left / "group-1").touch()
+    other = tmp_path / "other"
+    other.mkdir()
+    target = tmp_path / "target"
+    target.mkdir()
+    (target / "kept").touch()
+    (tmp_path / "sentinel-group-link").symlink_to(target)
+    with Rendezvous(None) as first:
+        folder = first.folder()
+        assert folder is not None
+        assert not left.exists()
+        with Rendezvous(None) as second:
+            assert folder.exists()
+            assert second.folder() != folder
+        assert folder.exists()
+    assert not folder.exists()
+    assert other.exists()
+    assert (target / "kept").exists()
 
 
 def test_a_folder_that_was_removed_is_made_again() -> None:

@@ -16,7 +16,6 @@ from sentinel.core.decide import first_state
 from sentinel.core.node.reservation_commands import expire
 from sentinel.host.reservation_store import (
     StoredReservation,
-    boot_id,
     load,
     parse,
     restore,
@@ -243,10 +242,6 @@ def test_an_unreadable_file_is_reported_and_kept(tmp_path: Path) -> None:
     assert found == ()
     assert "cannot be read" in (error or "")
     assert path.exists()
-
-
-def test_each_boot_has_an_id() -> None:
-    assert boot_id() == boot_id() != ""
 
 
 def test_a_record_has_every_field_of_a_reservation() -> None:

@@ -1,0 +1,1 @@
+"""Notifications: selected events to a webhook and to a program."""

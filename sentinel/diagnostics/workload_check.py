@@ -1,0 +1,113 @@
+"""Check the options of workloads before anything starts, in a process that may hang or crash.
+
+A stressor would find a wrong option only when its GPU is idle, and one of a plan hours later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from sentinel.config.build import Given, Override
+from sentinel.config.plan import Plan
+from sentinel.config.workload_spec import check_workload, find_workload, parse_workload
+from sentinel.diagnostics.workload_catalog import describe_workloads
+from sentinel.errors import ConfigError
+from sentinel.protocol.stressor import Account
+from sentinel.stressor.describe import Wanted
+
+#: The package of the built-in workloads, which need no check without options.
+_BUILT_IN = "sentinel.stressor.workloads."
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedWorkload:
+    """A workload with its options, and where it was named."""
+
+    #: As ``--workload`` takes it.
+    text: str
+    #: Such as ``--workload`` or ``site.toml: workload``.
+    source: str
+
+
+def workloads_of(
+    given: Mapping[str, Given], overrides: Iterable[Override] = ()
+) -> Iterator[NamedWorkload]:
+    """Yield the workloads of all settings."""
+    for values in (given, *(override.given for override in overrides)):
+        if "workload" in values:
+            yield NamedWorkload(text=values["workload"].text, source=values["workload"].source)
+
+
+def workloads_of_plan(plan: Plan, source: str) -> Iterator[NamedWorkload]:
+    """Yield the workloads of a plan that ``source`` names, each once."""
+    seen: set[str] = set()
+    for phase in plan.phases:
+        if phase.workload not in seen:
+            seen.add(phase.workload)
+            yield NamedWorkload(text=phase.workload, source=f"{source}: phase {phase.name!r}")
+
+
+def workload_errors(
+    named: Iterable[NamedWorkload], account: Account | None = None
+) -> list[ConfigError]:
+    """Find what is wrong with workloads and their options.
+
+    Only workloads with options and those of other packages are imported, by another process; that
+    takes the seconds of an import of torch. What depends on the GPU is not checked.
+
+    Args:
+        named: The workloads.
+        account: The user whose stressors are to run them; the default is the user of this process.
+    """
+    errors: list[ConfigError] = []
+    sources: list[str] = []
+    wanted: list[Wanted] = []
+    for one in named:
+        try:
+            check_workload(one.text)
+            name, options = parse_workload(one.text)
+            if options or not _is_built_in(name):
+                wanted.append(Wanted(number=len(wanted), place=name, options=options))
+                sources.append(one.source)
+        except ConfigError as error:
+            errors.append(_at(one.source, error))
+    if wanted:
+        infos, _ = describe_workloads(wanted, account=account)
+        errors += [
+            ConfigError(f"{source}: {info.error}")
+            for source, info in zip(sources, infos, strict=True)
+            if info.error is not None
+        ]
+    return errors
+
+
+def check_workloads(named: Iterable[NamedWorkload], account: Account | None = None) -> None:
+    """Check workloads and their options as :func:`workload_errors` does.
+
+    Raises:
+        ConfigError: At least one is wrong; the message has all of them.
+    """
+    errors = workload_errors(named, account)
+    if errors:
+        raise joined(errors)
+
+
+def joined(errors: Iterable[ConfigError]) -> ConfigError:
+    """Return one error for several, a line each; of one alone the error itself."""
+    first, *more = errors
+    return ConfigError("\n".join(map(str, (first, *more)))) if more else first
+
+
+def is_registered(text: str) -> bool:
+    """Check whether a workload is named as a registered one, and not as ``module:attribute``."""
+    name, _ = parse_workload(text)
+    return ":" not in name
+
+
+def _at(source: str, error: ConfigError) -> ConfigError:
+    return ConfigError(f"{source}: {error.what}", error.remedy)
+
+
+def _is_built_in(name: str) -> bool:
+    return is_registered(name) and find_workload(name).value.startswith(_BUILT_IN)

@@ -1,0 +1,194 @@
+"""`config` shows what runs, checks a file for everything that is wrong, and writes a new one."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sentinel.cli.main import run_command_line
+from sentinel.config.model import SETTINGS
+from tests.harness.stub_daemon import Reply, StubDaemon, stub_daemon
+
+RUNNING = {
+    "settings": {
+        **{one.key: {"text": one.default, "source": None} for one in SETTINGS},
+        "memory.target": {"text": "50%", "source": "--memory"},
+    },
+    "gpus": {"1": {"workload": {"text": "hold", "source": "/etc/x.toml: gpu.1.workload"}}},
+}
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StubDaemon]:
+    monkeypatch.setenv("SENTINEL_SOCKET", str(tmp_path / "s"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
+    with stub_daemon(tmp_path / "s") as daemon:
+        daemon.replies["GET /v1/settings"] = Reply(RUNNING)
+        yield daemon
+
+
+def test_show_is_the_configuration_of_the_daemon(
+    daemon: StubDaemon, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SENTINEL_MEMORY", "70%")
+    assert run_command_line(["config", "show"]) == 0
+    text = capsys.readouterr().out
+    assert 'target = "50%"                    # --memory\n' in text
+    assert 'workload = "hold"                 # /etc/x.toml: gpu.1.workload' in text
+    assert tomllib.loads(text)["memory"]["target"] == "50%"
+    assert run_command_line(["config", "show", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["running"] is True
+    (row,) = (one for one in shown["settings"] if one["key"] == "memory.target")
+    assert row == {"key": "memory.target", "value": "50%", "origin": "--memory"}
+    assert daemon.requests == [("GET /v1/settings", None)] * 2
+
+
+def test_show_offline_is_what_a_new_daemon_would_take(
+    daemon: StubDaemon, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SENTINEL_MEMORY", "70%")
+    assert run_command_line(["config", "show", "--offline", "--poll", "500ms"]) == 0
+    text = capsys.readouterr().out
+    assert 'target = "70%"                    # SENTINEL_MEMORY\n' in text
+    assert 'poll = "500ms"                    # --poll\n' in text
+    assert daemon.requests == []
+
+
+@pytest.mark.parametrize(
+    ("typed", "code", "expected"),
+    [
+        (["--poll", "1s"], 2, "--poll is for --offline"),
+        (["--config", "x"], 2, "--config is for --offline"),
+        (["--socket", "/nowhere"], 3, "no sentinel daemon runs at /nowhere"),
+    ],
+)
+@pytest.mark.usefixtures("daemon")
+def test_show_names_offline(
+    capsys: pytest.CaptureFixture[str], typed: list[str], code: int, expected: str
+) -> None:
+    assert run_command_line(["config", "show", *typed]) == code
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith(f"sentinel: {expected}")
+    assert "--offline" in output.err
+
+
+WRONG = """
+rearn = "5s"
+poll = "1h"
+workload = "nothing"
+memory.reserve = "1GiB"
+
+[api]
+group = "no-such-group"
+
+[stressor]
+user = "no-such-user"
+
+[throttle]
+pace = "half"
+
+[gpu.0]
+power = "5W"
+poll = "1s"
+"""
+
+
+@pytest.mark.parametrize("named", [[], ["--config"]])
+@pytest.mark.usefixtures("daemon")
+def test_check_reports_everything_that_is_wrong(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], named: list[str]
+) -> None:
+    file = tmp_path / "wrong.toml"
+    file.write_text(WRONG)
+    assert run_command_line(["config", "check", *named, str(file)]) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    for part in (
+        "rearn: there is no such key\nDid you mean rearm?",
+        "poll: '1h' is out of range",
+        "workload: there is no workload 'nothing'",
+        "memory.reserve: there is no such key\nmemory.reserve was renamed to memory.keep_free.",
+        "api.group: the group 'no-such-group' for the socket does not exist",
+        "stressor.user: this host has no user 'no-such-user'",
+        "throttle.pace: 'half' is not one of critical, full, off",
+        "gpu.0.power: '5W' is out of range",
+        "gpu.0.poll: cannot be set for a single GPU",
+    ):
+        assert f"{file}: {part}" in output.err
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("daemon")
+def test_check_finds_wrong_options_of_workloads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "wrong.toml"
+    file.write_text('workload = "gemm:sise=1"\n[gpu.1]\nworkload = "gemm:size=1"')
+    assert run_command_line(["config", "check", str(file)]) == 2
+    err = capsys.readouterr().err
+    assert f"{file}: workload: workload gemm has no option 'sise'" in err
+    assert f"{file}: gpu.1.workload: size=1 is not a positive multiple of 64" in err
+
+
+@pytest.mark.usefixtures("daemon")
+def test_thresholds_are_compared_only_if_all_values_are_allowed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "wrong.toml"
+    file.write_text("[throttle]\ntemp_throttled_from = 60\n")
+    assert run_command_line(["config", "check", str(file)]) == 2
+    assert "must be below throttle.temp_throttled_from" in capsys.readouterr().err
+    file.write_text("[throttle]\ntemp_throttled_from = 'x'\n")
+    assert run_command_line(["config", "check", str(file)]) == 2
+    assert "must be below" not in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("daemon")
+def test_init_writes_a_file_that_check_accepts_and_never_overwrites(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("os.getuid", lambda: 1000)
+    assert run_command_line(["config", "check"]) == 2
+    assert "sentinel config init" in capsys.readouterr().err
+    assert run_command_line(["config", "init"]) == 0
+    file = tmp_path / "home" / "sentinel" / "config.toml"
+    assert str(file) in capsys.readouterr().out
+    text = file.read_text()
+    assert run_command_line(["config", "check"]) == 0
+    assert capsys.readouterr().out == f"{file}: 0 settings, all valid\n"
+    assert run_command_line(["config", "init"]) == 2
+    assert f"{file} exists and is not overwritten" in capsys.readouterr().err
+    assert file.read_text() == text
+    assert run_command_line(["config", "init", "-"]) == 0
+    assert capsys.readouterr().out == text
+
+
+@pytest.mark.usefixtures("daemon")
+@pytest.mark.parametrize("command", ["check", "init"])
+def test_one_file_is_named(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    assert run_command_line(["config", command, "a", "--config", "b"]) == 2
+    assert "two files are given: a, and --config b" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("daemon")
+def test_unknown_variables_are_named_and_no_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SENTINEL_WAIT", "5s")
+    monkeypatch.setenv("SENTINEL_SLURM", "/run/x")
+    monkeypatch.setenv("SENTINEL_TOKEN_FILE", "/run/token")
+    monkeypatch.setenv("SENTINEL_REARN", "5s")
+    assert run_command_line(["config", "show", "--offline"]) == 0
+    assert capsys.readouterr().err == (
+        "sentinel: warning: there is no variable SENTINEL_REARN. Did you mean SENTINEL_REARM?\n"
+    )
+    monkeypatch.delenv("SENTINEL_REARN")
+    monkeypatch.setenv("SENTINEL_RESERVE", "1GiB")
+    assert run_command_line(["config", "show", "--offline"]) == 2
+    assert "SENTINEL_RESERVE was renamed to SENTINEL_KEEP_FREE" in capsys.readouterr().err

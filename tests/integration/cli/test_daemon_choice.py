@@ -1,0 +1,188 @@
+"""Which daemon a command means, and where `sentinel logs` finds the log of the last one."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sentinel.cli.main import run_command_line
+from sentinel.client import connect
+from sentinel.errors import ConfigError
+from sentinel.host import daemon_records
+from sentinel.host.daemon_records import DaemonRecord, read_all, records_folder
+from tests.harness.stub_daemon import DAEMON, STATUS, Reply, StubDaemon, stub_daemon
+
+EVENT = {"event": "sentinel.stopped", "time": "2026-11-21T20:00:00.000+00:00", "exit_code": 0}
+
+
+@pytest.fixture(autouse=True)
+def _own_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give this test the folders of a user who has no daemon."""
+    for name in [name for name in os.environ if name.startswith("SENTINEL_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    # As another user than root, whose paths follow from no variable.
+    monkeypatch.setattr("os.getuid", lambda: os.geteuid() or 12345)
+    monkeypatch.setattr("sentinel.host.daemon_lookup.why_untrusted", lambda _: None)
+    monkeypatch.setattr("sentinel.host.daemon_records._is_own", lambda _: True)
+    runtime = tmp_path / "run"
+    (runtime / "sentinel").mkdir(parents=True, mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+
+
+@pytest.fixture
+def add(tmp_path: Path) -> Iterator[Callable[..., StubDaemon]]:
+    """Provide a function that starts a daemon at a place of its own, with its record."""
+    with ExitStack() as stack:
+
+        def add_one(name: str, **facts: object) -> StubDaemon:
+            folder = tmp_path / name
+            folder.mkdir()
+            socket = folder / "sentinel.sock"
+            one = stack.enter_context(stub_daemon(socket))
+            log = folder / "sentinel.log"
+            log.write_text(json.dumps({**EVENT, "exit_code": len(name)}) + "\n")
+            daemon = {**DAEMON, "socket": str(socket), "log": str(log)}
+            one.replies["GET /v1/status"] = Reply({**STATUS, "daemon": daemon})
+            record(folder, socket=str(socket), log=str(log), **facts)
+            return one
+
+        yield add_one
+
+
+def record(state: Path, **facts: object) -> DaemonRecord:
+    """Write a record of this process, or of another one by ``pid``."""
+    changes = {key: facts.pop(key) for key in ("pid", "since") if key in facts}
+    one = replace(daemon_records.describe_own(state, **facts), **changes)  # type: ignore[arg-type]
+    assert daemon_records.write(one, records_folder(os.environ, os.getuid()))
+    return one
+
+
+def test_the_only_daemon_is_found_wherever_it_is(
+    add: Callable[..., StubDaemon], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command_line(["status"]) == 3
+    one = add("simulated", simulated=str(tmp_path / "simulated"), simulate=2)
+    assert run_command_line(["status"]) == 0
+    assert run_command_line(["status", "--simulated"]) == 0
+    assert str(tmp_path / "simulated") in capsys.readouterr().out
+    assert connect().address.socket == str(tmp_path / "simulated" / "sentinel.sock")
+    assert len(one.requests) == 2
+
+
+def test_several_daemons_are_listed_with_how_to_choose(
+    add: Callable[..., StubDaemon],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    add("first")
+    add("second", simulated=str(tmp_path / "second"), simulate=4)
+    assert run_command_line(["status"]) == 2
+    said = capsys.readouterr().err
+    assert "2 daemons of this user run" in said
+    assert f"{tmp_path}/first/sentinel.sock" in said
+    assert f"{tmp_path}/second/sentinel.sock with 4 simulated GPUs" in said
+    assert "--socket" in said
+    with pytest.raises(ConfigError, match="2 daemons of this user run"):
+        connect()
+    assert run_command_line(["status", "--socket", f"{tmp_path}/first/sentinel.sock"]) == 0
+    assert run_command_line(["status", "--simulated"]) == 0
+    monkeypatch.setenv("SENTINEL_SIM_DIR", str(tmp_path / "second"))
+    assert run_command_line(["status"]) == 0
+    assert "second" in capsys.readouterr().out
+    # A chosen folder never leads to another one.
+    monkeypatch.setenv("SENTINEL_SIM_DIR", str(tmp_path / "third"))
+    assert run_command_line(["status"]) == 3
+    assert f"{tmp_path}/third" in capsys.readouterr().err
+
+
+def test_the_daemon_of_the_default_path_counts_also_without_a_record(
+    add: Callable[..., StubDaemon], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import fcntl
+
+    lock = tmp_path / "run" / "sentinel" / "sentinel.sock.lock"
+    lock.write_text('{"pid": 4711}')
+    with lock.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        add("elsewhere", simulate=1, simulated=str(tmp_path / "elsewhere"))
+        assert run_command_line(["status"]) == 2
+        assert "pid 4711" in capsys.readouterr().err
+    assert run_command_line(["status"]) == 0
+
+
+@pytest.mark.parametrize(
+    "facts", [{"pid": 2**22 + 1}, {"started": 1}, {"boot": "another"}], ids=str
+)
+def test_a_daemon_that_has_ended_is_not_found(tmp_path: Path, facts: dict[str, object]) -> None:
+    one = record(tmp_path, socket=str(tmp_path / "s"))
+    assert one.alive
+    assert not replace(one, **facts).alive  # type: ignore[arg-type]
+
+
+def test_what_is_not_a_record_is_left_out(tmp_path: Path) -> None:
+    good = record(tmp_path, socket="/a")
+    folder = records_folder(os.environ, os.getuid())
+    (folder / "bad.json").write_text("{")
+    (folder / "strange.json").write_text('{"pid": 1, "color": "red"}')
+    (folder / "folder.json").mkdir()
+    assert read_all(folder) == [good]
+
+
+def test_a_daemon_replaces_its_record_and_old_ones_are_dropped(tmp_path: Path) -> None:
+    folder = records_folder(os.environ, os.getuid())
+    ended = [
+        record(tmp_path, socket=f"/{number}", pid=2**22 + 1, since=float(number))
+        for number in range(daemon_records.MAX_ENDED + 5)
+    ]
+    running = record(tmp_path, socket="/running", since=0.5)
+    found = read_all(folder)
+    assert running in found
+    assert {one.socket for one in ended[-daemon_records.MAX_ENDED + 1 :]} < {
+        one.socket for one in found
+    }
+    assert len(found) == daemon_records.MAX_ENDED + 1
+    again = record(tmp_path, socket="/running", since=99.0)
+    assert [one for one in read_all(folder) if one.socket == "/running"] == [again]
+
+
+def test_logs_has_the_log_of_the_last_daemon_also_after_its_death(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command_line(["logs"]) == 3
+    assert "there is no log" in capsys.readouterr().err
+    for number, name in enumerate(("early", "late")):
+        log = tmp_path / f"{name}.log"
+        log.write_text(json.dumps({**EVENT, "exit_code": number}) + "\n")
+        os.utime(log, (time.time() + number - 10,) * 2)
+        since = time.time() - 100 + number
+        record(tmp_path, socket=str(tmp_path / name), log=str(log), pid=2**22 + 1, since=since)
+    (tmp_path / "late.log.stderr").write_text("Fatal Python error\n")
+    assert run_command_line(["logs"]) == 0
+    out, err = capsys.readouterr()
+    assert "exit code 1" in out
+    assert "Fatal Python error" in err
+    assert f"no daemon runs at {tmp_path}/late" in err
+    assert run_command_line(["logs", "--socket", str(tmp_path / "early")]) == 0
+    assert "exit code 0" in capsys.readouterr().out
+
+
+def test_logs_of_the_running_daemon_come_before_those_of_later_ones(
+    add: Callable[..., StubDaemon], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add("running")
+    later = tmp_path / "later.log"
+    later.write_text(json.dumps({**EVENT, "exit_code": 99}) + "\n")
+    record(tmp_path, socket="/later", log=str(later), pid=2**22 + 1, since=time.time() + 99)
+    assert run_command_line(["logs"]) == 0
+    out, err = capsys.readouterr()
+    assert ("exit code 7" in out, err) == (True, "")

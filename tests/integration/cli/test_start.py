@@ -1,0 +1,119 @@
+"""`start` exits 0 when a stressor is ready or none is to be, and refuses wrong options before."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sentinel.burnin.levels import LEVELS, load_plan
+from sentinel.diagnostics.workload_check import NamedWorkload, workload_errors, workloads_of_plan
+from sentinel.supervisor.single_instance import running
+from tests.harness.daemon_harness import QUICK, Daemon, isolated_daemon
+from tests.harness.gpu_environment import SimulatedHost
+
+SIMULATE = ("--simulate", "1")
+PLAN = """
+spec = "sentinel-plan-v1"
+name = "mine"
+[[phase]]
+name = "warm"
+workload = "gemm"
+seconds = 1
+[[phase]]
+name = "memory"
+workload = "memtest:retention=3s"
+passes = 1
+"""
+
+
+@pytest.fixture
+def daemon(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
+    monkeypatch.setenv("PYTHONPATH", simulated.environment()["PYTHONPATH"])
+    with isolated_daemon(simulated, monkeypatch) as daemon:
+        yield daemon
+
+
+@pytest.mark.long
+def test_it_waits_until_a_stressor_is_ready(daemon: Daemon) -> None:
+    done = daemon.run("start", *SIMULATE, *QUICK)
+    assert daemon.gpu().occupied
+    assert done.startswith(f"sentinel started: pid {daemon.pid}; it occupies GPU 0\n")
+    daemon.run("pause", "--wait", "10s")
+    again = json.loads(daemon.run("start", "--json"))
+    assert (again["started"], again["occupied"]) == (False, [])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("workload", "why"),
+    [
+        ("bad_workloads:raises:early=true", "no stressor has started: GPU 0: its stressor ended"),
+        # The matrices do not fit into the memory of any GPU, which only the stressor finds.
+        ("gemm:size=6400000", "the daemon "),
+    ],
+)
+def test_a_stressor_that_fails_makes_it_fail(daemon: Daemon, workload: str, why: str) -> None:
+    done = daemon.run_unchecked("start", *SIMULATE, *QUICK, "--workload", workload)
+    assert done.code == 1
+    assert done.out == ""
+    assert done.err.startswith(f"sentinel: {why}")
+    assert str(daemon.places.log) in done.err
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("command", ["start", "run", "burnin"])
+def test_a_wrong_option_in_a_plan_is_refused_before_anything_starts(
+    daemon: Daemon, tmp_path: Path, command: str
+) -> None:
+    plan = tmp_path / "mine.toml"
+    plan.write_text(PLAN)
+    done = daemon.run_unchecked(command, *SIMULATE, "--plan", str(plan))
+    assert done.code == 2
+    assert f"--plan {plan}: phase 'memory': workload memtest: option retention='3s'" in done.err
+    assert "is not a number" in done.err
+    assert running(daemon.places) is None
+    assert daemon.host.empty()
+
+
+@pytest.mark.long
+def test_all_wrong_workloads_are_reported_with_their_places(tmp_path: Path) -> None:
+    texts = {
+        "gemm": None,
+        "gemm:sise=3": "workload gemm has no option 'sise'",
+        "gemm:size=100": "size=100 is not a positive multiple of 64",
+        "memtest:retention=0.5": "retention=0.5 is out of range",
+        "memtest:patterns=ones+nothing": "has 'nothing' in it",
+        "pulse:hz=11": "hz=11 is out of range",
+        "mixed:plan=bf16+nothing": "there is no 'nothing'",
+        "mixed:seconds=0": "seconds=0 is out of range",
+        "nothing": "there is no workload 'nothing'",
+        "no_such_module:work": "cannot be imported: ModuleNotFoundError",
+        "bad_workloads:well_behaved": None,
+        "bad_workloads:well_behaved:rest=long": "option rest='long' is not a number",
+    }
+    named = [NamedWorkload(text=text, source=f"place {n}") for n, text in enumerate(texts)]
+    errors = [str(error) for error in workload_errors(named)]
+    expected = {f"place {n}": why for n, why in enumerate(texts.values()) if why is not None}
+    assert {error.partition(":")[0] for error in errors} == set(expected)
+    for error in errors:
+        assert expected[error.partition(":")[0]] in error
+
+
+@pytest.mark.long
+def test_the_workloads_of_all_levels_take_their_options() -> None:
+    named = [one for level in LEVELS for one in workloads_of_plan(load_plan(level, None), level)]
+    assert len(named) > len(LEVELS)
+    assert workload_errors(named) == []
+
+
+def test_a_built_in_workload_without_options_needs_no_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr("sentinel.diagnostics.workload_check.describe_workloads", refuse)
+    assert workload_errors([NamedWorkload(text="gemm", source="x")]) == []

@@ -1,0 +1,45 @@
+"""A real daemon notifies of a free GPU; no client can change whom."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from sentinel.errors import ConfigError
+from tests.harness.daemon_harness import Daemon, isolated_daemon
+from tests.harness.gpu_environment import SimulatedHost
+from tests.harness.sentinel_process import eventually
+from tests.harness.webhook_server import WebhookServer
+
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("fake_torch")]
+
+
+@pytest.fixture
+def daemon(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
+    with isolated_daemon(simulated, monkeypatch) as daemon:
+        yield daemon
+
+
+def test_a_webhook_gets_a_free_gpu_and_the_end_of_the_daemon(daemon: Daemon) -> None:
+    with WebhookServer() as server:
+        server.behaviours = [503]
+        flags = ("--notify-webhook", server.url, "--notify-every", "1s")
+        daemon.start(1, *flags, "--notify-events", "gpu.idle,sentinel.stop*")
+        daemon.wait_until_occupied(0)
+
+        def received(name: str) -> bool:
+            return any(one.json["event"]["event"] == name for one in server.received)
+
+        with daemon.host.job(stay=0.1) as job:
+            assert job.got_memory()
+            job.wait_for_exit()
+        eventually(lambda: received("gpu.idle"))
+        for change in ({"notify.command": "/bin/true"}, {"notify.webhook": "http://127.0.0.1:1/"}):
+            with pytest.raises(ConfigError, match="is fixed while sentinel runs"):
+                daemon.client.configure(change)
+        daemon.run("shutdown")
+        assert received("sentinel.stopping")
+        log = [json.loads(line)["event"] for line in daemon.places.log.read_text().splitlines()]
+        assert "service.warning" not in log

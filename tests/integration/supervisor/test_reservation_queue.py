@@ -1,0 +1,81 @@
+"""Clients of a real daemon wait for GPUs in the order in which they came."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from tests.harness.daemon_harness import Daemon, isolated_daemon, read_line
+from tests.harness.gpu_environment import SimulatedHost
+from tests.harness.sentinel_process import eventually
+
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("fake_torch")]
+
+#: A job that says which it is, and lives until it is killed.
+JOB = ("--", "sh", "-c", 'echo "$0"; exec sleep 600')
+
+
+@pytest.fixture
+def daemon(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
+    with isolated_daemon(simulated, monkeypatch) as daemon:
+        daemon.start(2, "--workload", "hold")
+        yield daemon
+
+
+def queued(daemon: Daemon) -> list[int | None]:
+    """List the processes that wait, in the order of the queue."""
+    return [one.holder.pid for one in daemon.client.queue()]
+
+
+def test_jobs_start_in_the_order_in_which_they_came(daemon: Daemon) -> None:
+    held = daemon.client.reserve([0, 1], reason="maintenance")
+    wait = ("--wait", "5m", *JOB)
+    with (
+        daemon.start_command("exec", "--count", "2", *wait, "large") as large,
+        daemon.start_command(
+            "exec", "--count", "1", "--wait", "5m", "--quiet", *JOB, "gone"
+        ) as gone,
+    ):
+        eventually(lambda: len(queued(daemon)) == 2)
+        first = queued(daemon)
+        with daemon.start_command("exec", "--count", "1", *wait, "small") as small:
+            eventually(lambda: len(queued(daemon)) == 3)
+            assert queued(daemon) == [*first, small.pid]
+            assert small.stderr is not None
+            told = small.stderr.readline()
+            assert told.startswith("sentinel: place 3 in the queue: ")
+            assert "waits for 1 GPU for sh -c" in told
+            shown = json.loads(daemon.run("reservations", "--json"))["queue"]
+            assert [one["place"] for one in shown] == [1, 2, 3]
+            assert "queue 3: " in daemon.run("status")
+
+            gone.kill()
+            eventually(lambda: gone.pid not in queued(daemon))
+            # The API process ends, and each client returns to its place.
+            daemon.child("sentinel: api").send_signal(signal.SIGKILL)
+            eventually(lambda: queued(daemon) == [large.pid, small.pid])
+
+            daemon.client.unreserve(held.id)
+            assert read_line(large) == "large"
+            assert queued(daemon) == [small.pid]
+            large.kill()
+            assert read_line(small) == "small"
+        log = [json.loads(line) for line in daemon.places.log.read_text().splitlines()]
+        names = [one["event"] for one in log]
+        assert names.count("reservation.queued") == 3, "once for each"
+        assert names.count("reservation.left") == 1
+        assert gone.stderr is not None
+        assert gone.stderr.read() == ""
+
+
+def test_a_wait_that_is_too_short_says_what_it_waited_for(daemon: Daemon) -> None:
+    daemon.client.reserve([0], reason="maintenance")
+    late = daemon.run_unchecked("reserve", "--gpus", "0", "--for", "1h", "--wait", "300ms")
+    assert late.code == 1
+    assert "GPU 0 is reserved: maintenance" in late.err
+    assert "place 1 in the queue" in late.err
+    assert os.getpid() not in queued(daemon)

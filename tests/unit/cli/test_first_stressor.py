@@ -1,0 +1,105 @@
+"""`sentinel start` succeeds when a stressor is ready, or when there is nothing to start."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from sentinel.cli.daemon import first_stressor
+from sentinel.cli.daemon.first_stressor import NotProvedError, wait_for_stressor
+from sentinel.client import Client, GpuStatus, Status
+from sentinel.client.requester import decode
+from tests.harness.stub_daemon import GPU, STATUS
+
+READY: GpuStatus = decode(Status, STATUS).gpus[0]
+
+
+def gpu(index: int, stressor: str, rule: str = "stressor", reason: str = "why") -> GpuStatus:
+    return replace(READY, index=index, stressor=stressor, rule=rule, reason=reason)
+
+
+RUNNING = gpu(0, "RUNNING", "running")
+STARTING = gpu(0, "STARTING")
+SOON = gpu(0, "STOPPED", "rearm", "idle again, left alone for 3 s")
+BUSY = gpu(1, "STOPPED", "process", "used by foreign processes")
+BROKEN = gpu(0, "BACKOFF", reason="it broke")
+UNREAD = gpu(0, "STOPPED", "unknown", "unknown: not read yet")
+
+
+class _Daemon:
+    """A client whose daemon has one state after another; the last stays."""
+
+    def __init__(self, *states: tuple[GpuStatus, ...], ending: str | None = None) -> None:
+        self._states = iter(states)
+        self._last: tuple[GpuStatus, ...] = ()
+        self._ending = ending
+        self.seconds = 0.0
+
+    def status(self) -> Status:
+        self.seconds += 0.1
+        self._last = next(self._states, self._last)
+        status = decode(Status, STATUS)
+        daemon = replace(status.daemon, ending=self._ending)
+        return replace(status, gpus=self._last, daemon=daemon)
+
+
+@pytest.fixture(autouse=True)
+def _no_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(first_stressor, "_POLL_INTERVAL_S", 0.0)
+
+
+def wait(*states: tuple[GpuStatus, ...], ending: str | None = None) -> Any:
+    daemon = _Daemon(*states, ending=ending)
+    return wait_for_stressor(
+        cast("Client", daemon), 60.0, lambda: True, clock=lambda: daemon.seconds
+    )
+
+
+@pytest.mark.parametrize(
+    ("states", "occupied", "text"),
+    [
+        ([(UNREAD,), (SOON,), (STARTING,), (RUNNING,)], (0,), "occupies GPU 0"),
+        ([(BROKEN, gpu(1, "STARTING")), (BROKEN, gpu(1, "RUNNING"))], (1,), "occupies GPU 1"),
+        ([(gpu(0, "STOPPING", "paused"), BUSY), (gpu(0, "STOPPED", "paused"), BUSY)], (), "GPU 0"),
+        ([(BUSY,)], (), "has nothing to start: GPU 1: used by foreign processes"),
+        ([(BUSY, gpu(2, "STOPPED", "mig", "MIG is enabled"))], (), "; GPU 2: MIG is enabled"),
+        ([(SOON,)], (), "has nothing to start: GPU 0: idle again, left alone for 3 s"),
+        ([()], (), "has no GPU"),
+    ],
+)
+def test_it_waits_for_the_first_stressor_or_until_nothing_is_to_come(
+    states: list[tuple[GpuStatus, ...]], occupied: tuple[int, ...], text: str
+) -> None:
+    proof = wait(*states)
+    assert proof.occupied == occupied
+    assert text in proof.text
+
+
+@pytest.mark.parametrize(
+    ("states", "text"),
+    [
+        ([(STARTING,), (BROKEN,)], "no stressor has started: GPU 0: it broke"),
+        ([(BROKEN, BUSY)], "no stressor has started: GPU 0: it broke"),
+        ([(gpu(0, "FATAL", reason="no such option"),)], "GPU 0: no such option"),
+        ([(STARTING,)], "no stressor has started within 60 s: GPU 0: why"),
+    ],
+)
+def test_failures_and_the_end_of_the_time_are_errors(
+    states: list[tuple[GpuStatus, ...]], text: str
+) -> None:
+    with pytest.raises(NotProvedError) as caught:
+        wait(*states)
+    assert text in str(caught.value)
+    assert caught.value.exit_code == 1
+
+
+def test_a_daemon_that_ends_has_proved_nothing() -> None:
+    with pytest.raises(NotProvedError, match="the daemon ends: no stressor can run"):
+        wait((STARTING,), ending="no stressor can run")
+
+
+def test_the_stub_is_a_gpu_with_a_stressor() -> None:
+    assert GPU["stressor"] in {"RUNNING", "running"}
+    assert READY.occupied

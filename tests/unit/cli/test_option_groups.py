@@ -1,0 +1,99 @@
+"""The help shows the options of settings in groups, and the rare ones with --help-all."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import click
+import pytest
+
+from sentinel.cli.main import run_command_line, sentinel_command
+from sentinel.cli.option_groups import GROUPS
+from sentinel.config.model import SETTINGS
+from sentinel.config.setting import Scope
+
+FLAGS = {setting.field: setting.flag for setting in SETTINGS}
+RARE = {name for _, rare in GROUPS.values() for name in rare}
+
+
+def test_every_setting_is_in_one_group() -> None:
+    count = Counter(name for group in GROUPS.values() for names in group for name in names)
+    assert set(count.values()) == {1}
+    assert count.keys() == FLAGS.keys()
+    assert len(FLAGS) - len(RARE) <= 28
+
+
+def listed(capsys: pytest.CaptureFixture[str], *words: str) -> set[str]:
+    """Return the options that a help lists."""
+    assert run_command_line(list(words)) == 0
+    return set(re.findall(r"^  (?:-\w, )?(--[\w-]+)", capsys.readouterr().out, re.MULTILINE))
+
+
+@pytest.mark.parametrize("command", ["run", "start"])
+def test_the_rare_options_are_behind_help_all(
+    capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    common, everything = listed(capsys, command, "--help"), listed(capsys, command, "--help-all")
+    assert everything - common == {FLAGS[name] for name in RARE}
+    assert everything >= set(FLAGS.values())
+    assert len(common) <= 42
+
+
+def test_every_option_of_a_command_with_groups_is_in_its_help(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    context = click.Context(sentinel_command)
+    for name in ("run", "start", "burnin", "restart"):
+        command = sentinel_command.get_command(context, name)
+        assert command is not None
+        options = {
+            one.opts[-1] if one.opts[-1].startswith("--") else one.opts[0]
+            for one in command.get_params(click.Context(command, info_name=name))
+            if isinstance(one, click.Option) and not one.hidden
+        }
+        assert listed(capsys, name, "--help-all") == options
+
+
+def test_burnin_does_not_list_what_it_refuses(capsys: pytest.CaptureFixture[str]) -> None:
+    options = listed(capsys, "burnin", "--help-all")
+    refused = {"--workload", "--util", "--util-every", "--util-samples", "--power", "--duty"}
+    assert not options & refused
+    assert "--memory" in options
+    for flag in ("--workload", "--util"):
+        assert run_command_line(["burnin", flag, "50%"]) == 64
+
+
+def test_restart_lists_what_it_can_change(capsys: pytest.CaptureFixture[str]) -> None:
+    options = listed(capsys, "restart", "--help-all")
+    for setting in SETTINGS:
+        assert (setting.flag in options) is (setting.scope is not Scope.START), setting
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["check", "--simulate", "0"],
+        ["check", "--simulate", "many"],
+        ["check", "--gpus", "0,,1"],
+        ["check", "--no-such-option"],
+        ["burnin", "--simulate", "0"],
+        ["burnin", "--poll", "1h"],
+        ["burnin", "--level", "none"],
+        ["burnin", "--no-such-option"],
+    ],
+)
+def test_wrong_options_of_commands_with_verdicts_exit_with_64(
+    capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    assert run_command_line(words) == 64
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("sentinel: ")
+
+
+@pytest.mark.parametrize(
+    "words", [["run", "--simulate", "0"], ["start", "--poll", "1h"], ["demo", "-x"]]
+)
+def test_wrong_options_of_other_commands_exit_with_2(words: list[str]) -> None:
+    assert run_command_line(words) == 2

@@ -1,0 +1,302 @@
+"""The queue of reservations: each GPU goes to the first request that can use it."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field, replace
+from typing import cast
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sentinel.config.model import Config
+from sentinel.core.decide import first_state
+from sentinel.core.gpu_state import Busy, Idle
+from sentinel.core.node import reservation_commands, reservation_queue
+from sentinel.core.node.command_result import CommandResult
+from sentinel.core.node.reservation_queue import MAX_QUEUED, MAX_QUEUED_OF_USER, ORPHANED_S
+from sentinel.core.state import State
+from sentinel.protocol.caller import Caller, Level
+from sentinel.protocol.commands import Confirm, Refusal, Reserve, Unreserve
+from sentinel.protocol.gpu import Gpu
+from sentinel.supervisor.loop import Supervisor
+from sentinel.testing import World
+
+ALICE = Caller(via="unix", uid=1001, pid=4711, started=99, level=Level.OPERATE)
+BOB = Caller(via="unix", uid=1002, pid=4712, started=98, level=Level.OPERATE)
+API = Caller(via="sentinel", level=Level.OWN)
+GPUS = tuple(
+    Gpu(uuid=f"GPU-{i}", index=i, name="H200", pci_bus_id=f"{i}", memory_total=1) for i in range(4)
+)
+
+
+@dataclass
+class Node:
+    """GPUs without stressors, the queue, and a clock."""
+
+    state: State = field(default_factory=lambda: first_state(GPUS, 0.0, Config()))
+    now: float = 0.0
+    numbers: itertools.count[int] = field(default_factory=itertools.count)
+
+    def __post_init__(self) -> None:
+        for index in range(len(GPUS)):
+            self.set_busy(index, busy=False)
+
+    def set_busy(self, index: int, *, busy: bool) -> None:
+        gpu_state = self.state.gpu_states[f"GPU-{index}"]
+        occupancy = Busy(rule="foreign", reason="in use by others") if busy else Idle(since=0.0)
+        gpu_state = replace(gpu_state, occupancy=occupancy)
+        self.state = self.state.with_gpu_states(
+            {**self.state.gpu_states, f"GPU-{index}": gpu_state}
+        )
+
+    def apply(self, command: Reserve | Confirm | Unreserve) -> CommandResult:
+        done = reservation_commands.apply_command(self.state, command, self.now)
+        self.state = done.state
+        return done
+
+    def reserve(
+        self,
+        id_: str,
+        *,
+        count: int = 0,
+        gpus: tuple[int, ...] = (),
+        wait: bool = True,
+        by: Caller = ALICE,
+    ) -> CommandResult:
+        named = tuple(f"GPU-{index}" for index in gpus)
+        number = next(self.numbers)
+        return self.apply(
+            Reserve(number=number, by=by, id=id_, reason="", count=count, gpus=named, wait=wait)
+        )
+
+    def confirm(self, id_: str) -> None:
+        done = self.apply(Confirm(number=next(self.numbers), by=ALICE, id=id_))
+        assert done.refused is None
+
+    def leave(self, id_: str, by: Caller = API) -> CommandResult:
+        return self.apply(Unreserve(number=next(self.numbers), by=by, id=id_))
+
+    def step(self, seconds: float = 0.0) -> list[str]:
+        """Serve the queue after some seconds; return the names of the events."""
+        self.now += seconds
+        step = reservation_queue.step(self.state, self.now)
+        self.state = step.state
+        return [event.name for event in step.events]
+
+    @property
+    def waiting(self) -> list[str]:
+        return [one.command.id for one in self.state.queue if not one.granted]
+
+    def holds(self, id_: str) -> list[int]:
+        held = self.state.reservations.get(id_)
+        return [] if held is None else sorted(int(uuid[-1]) for uuid in held.gpus)
+
+
+def busy_node() -> Node:
+    node = Node()
+    for index in range(len(GPUS)):
+        node.set_busy(index, busy=True)
+    return node
+
+
+def test_requests_are_served_in_the_order_in_which_they_came() -> None:
+    node = busy_node()
+    first = node.reserve("a", count=1)
+    assert (first.refused, first.gpus) == (None, ())
+    assert first.text.startswith("waits at place 1: 0 of 1 GPUs can be reserved: GPU 0 is in use")
+    (queued,) = first.events
+    assert (queued.name, queued.fields["place"]) == ("reservation.queued", 1)
+    assert node.reserve("b", count=1, by=BOB).text.startswith("waits at place 2")
+    assert node.step(5.0) == []
+    node.set_busy(2, busy=False)
+    assert node.step(5.0) == ["gpu.reserved"]
+    assert (node.holds("a"), node.waiting) == ([2], ["b"])
+    assert node.step() == []
+    node.confirm("a")
+    assert [one.command.id for one in node.state.queue] == ["b"]
+
+
+def test_a_large_request_is_not_passed_by_smaller_ones() -> None:
+    node = busy_node()
+    node.reserve("large", count=3)
+    node.reserve("small", count=1)
+    for index in (0, 1):
+        node.set_busy(index, busy=False)
+        assert node.step() == []
+    late = node.reserve("late", count=1, wait=False)
+    assert late.refused is Refusal.CONFLICT
+    assert "GPU 0 is for an earlier request (large)" in late.text
+    node.set_busy(3, busy=False)
+    node.step()
+    assert (node.holds("large"), node.waiting) == ([0, 1, 3], ["small"])
+
+
+def test_a_request_that_no_earlier_one_can_be_delayed_by_is_served_at_once() -> None:
+    node = busy_node()
+    node.reserve("two", gpus=(0, 1))
+    node.set_busy(0, busy=False)
+    node.set_busy(3, busy=False)
+    assert node.step() == []
+    assert node.reserve("other", count=1).gpus == ("GPU-3",)
+    refused = node.reserve("same", gpus=(0,), wait=False)
+    assert refused.refused is Refusal.CONFLICT
+    node.set_busy(1, busy=False)
+    node.step()
+    assert node.holds("two") == [0, 1]
+
+
+def test_a_client_that_leaves_makes_room_for_the_next() -> None:
+    node = busy_node()
+    node.reserve("large", count=2)
+    node.reserve("small", count=1, by=BOB)
+    node.set_busy(0, busy=False)
+    assert node.step(2.0) == []
+    assert node.leave("large", by=BOB).refused is Refusal.FORBIDDEN
+    left = node.leave("large")
+    assert "1 of 2 GPUs can be reserved" in left.text
+    assert "place 1 in the queue" in left.text
+    assert [(one.name, one.fields["waited_s"]) for one in left.events] == [
+        ("reservation.left", 2.0)
+    ]
+    node.step()
+    assert node.holds("small") == [0]
+    node.leave("small")  # granted, and not confirmed
+    assert (node.state.queue, dict(node.state.reservations)) == ((), {})
+
+
+def test_places_survive_the_end_of_the_api_process_for_a_while() -> None:
+    node = busy_node()
+    node.reserve("a", count=1)
+    node.reserve("b", count=1, by=BOB)
+    node.set_busy(0, busy=False)
+    node.step(1.0)
+    assert node.holds("a") == [0]
+    node.state, ended = reservation_commands.forget_unconfirmed(node.state, node.now)
+    assert [one.name for one in ended] == ["gpu.unreserved"]
+    assert node.step(1.0) == [], "b does not pass a"
+    assert node.reserve("a", count=1, by=BOB).refused is Refusal.CONFLICT
+    assert node.reserve("a", count=2).refused is Refusal.CONFLICT
+    assert node.reserve("b", count=1, by=BOB).text == "waits at place 2"
+    assert node.reserve("b", count=1, by=BOB).refused is Refusal.CONFLICT, "its client waits"
+    assert node.reserve("a", count=1).text == "waits at place 1"
+    assert node.step() == ["gpu.reserved"]
+    assert node.holds("a") == [0]
+
+
+def test_a_client_that_does_not_return_loses_its_place() -> None:
+    node = busy_node()
+    node.reserve("a", count=1)
+    node.state, _ = reservation_commands.forget_unconfirmed(node.state, node.now)
+    node.reserve("b", count=1, by=BOB)
+    node.set_busy(0, busy=False)
+    assert reservation_queue.deadlines(node.state) == [ORPHANED_S]
+    assert node.step(ORPHANED_S - 1.0) == []
+    assert node.step(1.0) == ["reservation.left", "gpu.reserved"]
+    assert (node.holds("b"), node.waiting) == ([0], [])
+
+
+def test_one_user_leaves_room_for_others() -> None:
+    node = busy_node()
+    for number in range(MAX_QUEUED_OF_USER):
+        assert node.reserve(f"a{number}", count=1).refused is None
+    full = node.reserve("more", count=1)
+    assert (full.refused, f"{MAX_QUEUED_OF_USER} of them" in full.text) == (Refusal.CONFLICT, True)
+    for number in range(MAX_QUEUED - MAX_QUEUED_OF_USER):
+        assert node.reserve(f"b{number}", count=1, by=BOB).refused is None
+    assert node.reserve("more", count=1, by=BOB).refused is Refusal.CONFLICT
+
+
+def test_the_supervisor_grants_in_the_tick_in_which_a_reservation_ends() -> None:
+    world = World(gpus=1)
+    supervisor: Supervisor = world.supervisor(Config(), with_api=True)
+    world.run(supervisor, lambda: world.events("stressor.ready"))
+
+    def send(command: type, **fields: object) -> None:
+        world.api.post(command, **fields)
+        supervisor.turn()
+
+    send(Reserve, id="a", reason="", count=1)
+    send(Confirm, id="a")
+    send(Reserve, id="b", reason="next", count=1, wait=True)
+    (shown,) = world.api.queue
+    assert (shown.id, shown.count, shown.reason, shown.granted) == ("b", 1, "next", False)
+    send(Unreserve, id="a")
+    assert set(supervisor.state.reservations) == {"b"}
+    assert world.api.queue[0].granted
+    assert "waited_s" in world.events("gpu.reserved")[-1].fields
+    send(Confirm, id="b")
+    assert world.api.queue == ()
+
+
+# --- properties ------------------------------------------------------------------------------
+
+Wish = st.one_of(
+    st.tuples(st.integers(1, 4), st.just(frozenset[int]())),
+    st.tuples(st.just(0), st.frozensets(st.integers(0, 3), min_size=1)),
+)
+Step = st.one_of(
+    st.tuples(st.just("reserve"), Wish, st.booleans()),
+    st.tuples(st.just("busy"), st.integers(0, 3), st.booleans()),
+    st.tuples(st.just("end"), st.integers(0, 30), st.none()),
+)
+
+
+def usable(wish: tuple[int, frozenset[int]]) -> set[int]:
+    """List the GPUs that a request can use."""
+    return set(wish[1]) or set(range(len(GPUS)))
+
+
+@settings(max_examples=300)
+@given(st.lists(Step, max_size=40))
+def test_no_request_is_passed_on_a_gpu_that_it_can_use(
+    steps: list[tuple[str, object, object]],
+) -> None:
+    node = Node()
+    wishes: dict[str, tuple[int, frozenset[int]]] = {}
+    order: list[str] = []
+    for number, (what, first, second) in enumerate(steps):
+        before = set(node.state.reservations)
+        ahead = list(node.waiting)
+        if what == "reserve":
+            id_ = f"r{number}"
+            wishes[id_] = cast("tuple[int, frozenset[int]]", first)
+            count, named = wishes[id_]
+            node.reserve(id_, count=count, gpus=tuple(named), wait=bool(second))
+            order.append(id_)
+        elif what == "busy":
+            node.set_busy(first, busy=bool(second))  # type: ignore[arg-type]
+        elif order:
+            node.leave(order[first % len(order)])  # type: ignore[operator]
+        node.step(1.0)
+        for id_ in set(node.state.reservations) - before:
+            # Of those that came earlier and still wait, none could have used one of these GPUs.
+            earlier = [one for one in ahead if one in node.waiting and one != id_]
+            earlier = [one for one in earlier if order.index(one) < order.index(id_)]
+            for one in earlier:
+                assert not usable(wishes[one]) & set(node.holds(id_)), (one, id_)
+        taken = [gpu for id_ in node.state.reservations for gpu in node.holds(id_)]
+        assert len(taken) == len(set(taken))
+
+
+@settings(max_examples=200)
+@given(st.lists(Wish, min_size=1, max_size=12), st.data())
+def test_every_request_is_served_if_gpus_become_free(
+    wishes: list[tuple[int, frozenset[int]]], data: st.DataObject
+) -> None:
+    node = busy_node()
+    for number, (count, named) in enumerate(wishes):
+        node.reserve(f"r{number}", count=count, gpus=tuple(named))
+    rounds = 0
+    while node.waiting:
+        first = node.waiting[0]
+        for index in data.draw(st.permutations(range(len(GPUS)))):
+            node.set_busy(index, busy=False)
+            node.step(1.0)
+        assert first not in node.waiting, "the first is served once all GPUs have been free"
+        for id_ in list(node.state.reservations):
+            node.leave(id_)
+        for index in data.draw(st.frozensets(st.integers(0, 3))):
+            node.set_busy(index, busy=True)
+        rounds += 1
+    assert rounds <= len(wishes)
