@@ -40,14 +40,30 @@ def parse_quantity(text: str, units: Mapping[str, str | int]) -> float | None:
 def parse_size(text: str) -> int:
     """Parse a size in bytes, such as ``512MiB``, ``20GiB`` or ``1.5GB``.
 
+    A number without a unit is refused: programs differ in whether it is MB or GB.
+
     Raises:
         ValueError: The text is not a positive number with a unit from B, kB ... TB, KiB ... TiB.
     """
     size = int(parse_quantity(text, _SIZES) or 0)
     if size <= 0:
+        if parse_quantity(text, {"": 1}):
+            number = text.strip()
+            message = f"{text!r} is not a size without a unit; write {number}MiB or {number}GiB"
+            raise ValueError(message)
         message = f"{text!r} is not a size; write a number and a unit, such as 512MiB or 20GiB"
         raise ValueError(message)
     return size
+
+
+def parse_size_or_zero(text: str) -> int:
+    """Parse a size in bytes as :func:`parse_size` does, or a zero with or without a unit.
+
+    Raises:
+        ValueError: The text is not a size.
+    """
+    is_zero = parse_quantity(text, {"": 1, **_SIZES}) == 0
+    return 0 if is_zero else parse_size(text)
 
 
 def parse_duration(text: str) -> float:

@@ -6,6 +6,7 @@ from fastapi import FastAPI
 
 from sentinel.api import openapi, web
 from sentinel.api.compat import routes as compat
+from sentinel.api.compat.monitoring import Monitoring
 from sentinel.api.context import ApiContext
 from sentinel.api.http import errors
 from sentinel.api.routes import (
@@ -46,7 +47,8 @@ def make_app(context: ApiContext | None = None) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.context = context
-    errors.install(app)
+    app.state.monitoring = Monitoring()
+    errors.install(app, {compat.PREFIX: compat.encode_error})
     for module in _ROUTES:
         app.include_router(module.router)
     return app

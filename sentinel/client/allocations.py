@@ -27,7 +27,7 @@ class AllocationVerbs(Requester):
     def allocate(
         self,
         id: str,  # noqa: A002 - the usual name
-        size: int | str,
+        size: str,
         gpu: str | int = 0,
         *,
         wait: float = 30.0,
@@ -42,7 +42,7 @@ class AllocationVerbs(Requester):
 
         Args:
             id: The allocation's name for :meth:`deallocate`; letters, digits and ``._:-``.
-            size: Bytes, or text such as ``"40GiB"``.
+            size: The size with its unit, such as ``"40GiB"``, or ``f"{count}B"`` for bytes.
             gpu: The GPU by index, UUID or its unique beginning, or PCI address.
             wait: Seconds until the memory must be free.
             pid: Another process of the same user, for which the memory is allocated instead.
@@ -51,7 +51,7 @@ class AllocationVerbs(Requester):
             NoSuchGpuError: The GPU does not exist.
             ConflictError: The id is in use, or the budget is too small; names what is available.
             TimedOutError: The memory was not free in time; nothing is allocated.
-            ConfigError: The size is invalid, or the process does not exist.
+            ConfigError: The size is invalid or has no unit, or the process does not exist.
         """
         body = {"id": id, "gpu": str(gpu), "size": _size_bytes(size), "wait_s": wait}
         if pid is not None:
@@ -70,7 +70,7 @@ class AllocationVerbs(Requester):
     def allocation(
         self,
         id: str,  # noqa: A002 - the usual name
-        size: int | str,
+        size: str,
         gpu: str | int = 0,
         *,
         wait: float = 30.0,
@@ -142,16 +142,16 @@ def _is_same(one: AllocationInfo, other: AllocationInfo) -> bool:
 
 
 def _size_bytes(size: object) -> int:
-    """Validate and parse a size.
+    """Parse a size.
 
     Raises:
-        ConfigError: It is not a whole number of bytes, and not text of a size.
+        ConfigError: It is a number, which may be MB or bytes, or not text of a size.
     """
-    if isinstance(size, bool) or not isinstance(size, int | str):
-        what = f"size: {size!r} is not a whole number of bytes"
-        raise ConfigError(what, "Write it as 2 * 10**9, or as text such as '40GiB'.")
-    if isinstance(size, int):
-        return size
+    if isinstance(size, int | float) and not isinstance(size, bool) and size > 0:
+        what = f"size: {size!r} has no unit"
+        raise ConfigError(what, f"Write '{size}MiB' for MB, or '{size}B' for bytes.")
+    if not isinstance(size, str):
+        raise ConfigError(f"size: {size!r} is not a size", "Write it as text such as '40GiB'.")
     try:
         return parse_size(size)
     except ValueError as error:

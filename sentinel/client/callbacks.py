@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -67,13 +68,11 @@ class Callbacks:
         """Call a callback at each event with this name.
 
         Raises:
-            ConfigError: The name is unknown.
+            ConfigError: The name is unknown or that of an event about the host, or the callback
+                does not take two arguments.
         """
-        if name not in NAMES and not ("." in name and name.isprintable()):
-            raise ConfigError(
-                f"there is no callback name {name!r}",
-                f"The names are: {', '.join(NAMES)}, and those of events, such as gpu.paused.",
-            )
+        _check_name(name)
+        _check_arguments(name, callback)
         with self._lock:
             self._by_name[name] = (*self._by_name.get(name, ()), callback)
 
@@ -97,3 +96,40 @@ class Callbacks:
                     with self._lock:
                         self.errors += 1
                     _log.exception("a callback for %r failed at %s", name, event.name)
+
+
+def _check_name(name: str) -> None:
+    """Check that there are events of this name, and that they are about a GPU.
+
+    Raises:
+        ConfigError: There are none, or they are about the host.
+    """
+    from sentinel.protocol.events import EVENTS, HOST_EVENTS  # the whole catalogue
+
+    if name in HOST_EVENTS:
+        what = f"{name} is an event about the host, and a callback gets a GPU"
+        raise ConfigError(what, "Follow events() for the events about the host.")
+    if name not in NAMES and name not in EVENTS:
+        allowed = f"The names are: {', '.join(NAMES)}, and those of events about a GPU, such as"
+        raise ConfigError(f"there is no callback name {name!r}", f"{allowed} gpu.paused.")
+
+
+def _check_arguments(name: str, callback: Callback) -> None:
+    """Check that a callback can be called with a GPU and an event.
+
+    Raises:
+        ConfigError: It cannot.
+    """
+    try:
+        signature = inspect.signature(callback)
+    except (TypeError, ValueError):  # not known, as of some functions in C
+        return
+    try:
+        signature.bind(None, None)
+    except TypeError:
+        what = (
+            f"a callback for {name!r} is called with (gpu, event), and this one takes {signature}"
+        )
+        raise ConfigError(
+            what, "Add the second argument; gpu.temperature_c and others have the figures."
+        ) from None

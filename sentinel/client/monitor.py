@@ -20,6 +20,7 @@ from sentinel.client.types import EventInfo
 from sentinel.errors import ConfigError, NotRunningError, SentinelError, ServiceError, TimedOutError
 from sentinel.protocol.api_types import GpuStatus, MemoryBudget, Outcome
 from sentinel.protocol.history_types import PastReading, TemperatureTrend
+from sentinel.protocol.views import is_throttled
 from sentinel.units import format_duration
 
 C = TypeVar("C", bound=Callback)
@@ -150,7 +151,7 @@ class Monitor:
         return self.client.history(gpu, f"{round(60 * minutes)}s")
 
     def trend(self, gpu: str | int = 0, minutes: int = 5) -> TemperatureTrend:
-        """Compute the trend of a GPU's temperature: rising, falling, stable or unknown.
+        """Compute the trend of a GPU's temperature: rising, falling, stable, varying or unknown.
 
         Raises:
             NoSuchGpuError: The GPU does not exist.
@@ -166,19 +167,22 @@ class Monitor:
         return self.status(gpu).multiplier
 
     def should_throttle(self, gpu: str | int = 0) -> bool:
-        """Check whether work on a GPU should be slowed down.
+        """Check whether work on a GPU should be slowed down: its multiplier is 0.5 or 0.
+
+        A normal GPU, with 0.8, is not throttled: under load it may stay normal, so that a loop that
+        waits for ``should_throttle`` would not end.
 
         Raises:
             NoSuchGpuError: The GPU does not exist.
         """
-        return self.speed_multiplier(gpu) < 1
+        return is_throttled(self.speed_multiplier(gpu))
 
     # --- memory ------------------------------------------------------------------------------
 
     def allocate(
         self,
         id: str,  # noqa: A002 - the usual name
-        size: int | str,
+        size: str,
         gpu: str | int = 0,
         *,
         wait: float = 30.0,
@@ -193,7 +197,7 @@ class Monitor:
     def allocation(
         self,
         id: str,  # noqa: A002 - the usual name
-        size: int | str,
+        size: str,
         gpu: str | int = 0,
         *,
         wait: float = 30.0,
@@ -240,11 +244,12 @@ class Monitor:
             name: ``state_change``, ``throttle``, ``resume``, ``critical`` or ``overheat`` of a
                 GPU's health; ``yield`` when a newcomer appears on an occupied GPU,
                 ``handed_over`` when the GPU is free for it; ``busy`` and ``idle``; or the name of
-                any event.
+                any event about a GPU. Events about the host are in :meth:`events`.
             callback: The callback; without it, the decorated function.
 
         Raises:
-            ConfigError: The name is unknown.
+            ConfigError: The name is unknown or that of an event about the host, or the callback
+                does not take a GPU and an event.
         """
 
         def register(function: C) -> C:

@@ -33,7 +33,7 @@ from sentinel.config.setting import (
     start_setting,
 )
 from sentinel.protocol.stressor import MemoryTarget
-from sentinel.units import parse_duration, parse_size
+from sentinel.units import parse_duration, parse_size, parse_size_or_zero
 
 _USER = Form(parse=str, metavar="USER")
 _ADDRESS = Form(parse=parse_address, metavar="[HOST:]PORT")
@@ -52,6 +52,7 @@ _POWER = Form(parse=parse_power, metavar="WATTS")
 _RATE = Form(parse=parse_rate, metavar="N")
 _SHARE = Form(parse=parse_share, metavar="SHARE")
 _SIZE = Form(parse=parse_size, metavar="SIZE")
+_SIZE_OR_ZERO = Form(parse=parse_size_or_zero, metavar="SIZE")
 _TEMPERATURE = _CELSIUS.within("1", "120")
 _UNTIL = Form(parse=parse_until, metavar="TIME")
 _WORKLOAD = Form(parse=str, metavar="NAME[:key=value,...]", trusted=True)
@@ -258,13 +259,17 @@ class Config(NotifySettings, AccessSettings):
         key="throttle.critical_pause",
     )
     budget_limit: int | None = gpu_setting(
-        "Memory of each GPU available to allocations; the default is all but --keep-unallocated.",
-        _SIZE,
+        "Memory of each GPU available to allocations; off, the default, is all but"
+        " --keep-unallocated.",
+        _SIZE.or_off(),
         key="budget.limit",
         flag="--budget",
     )
     keep_unallocated: int = gpu_setting(
-        "GPU memory that is never allocated.", _SIZE, "512MiB", key="budget.keep_unallocated"
+        "GPU memory that is never allocated; 0 is none.",
+        _SIZE_OR_ZERO,
+        "512MiB",
+        key="budget.keep_unallocated",
     )
 
     # --- how many GPUs, and when -------------------------------------------------------------

@@ -10,36 +10,52 @@ from sentinel.units import parse_quantity, parse_size
 
 _WATTS = {"W": 1, "kW": 1000}
 _CELSIUS = {"": 1, "C": 1, "°C": 1}
-_SHARES = {"": "1", "%": "0.01"}
+_SHARES = {"%": "0.01"}
 _ADDRESS = re.compile(r"(?:(?P<host>\[[0-9A-Fa-f:.]+\]|[\w.-]+)?:)?(?P<port>[0-9]{1,5})", re.ASCII)
 _WORKLOAD_NAME = re.compile(r"[A-Za-z0-9_][\w.-]*", re.ASCII)
 _MAX_PORT = 65535
+_MAX_PERCENT = 100
 
 
 def parse_memory(text: str) -> MemoryTarget:
-    """Parse a share of the memory (``0.88``, ``88%``) or a size (``20GiB``).
+    """Parse a share of the memory (``88%``) or a size (``20GiB``).
+
+    A number without a unit is refused, since it may be either.
 
     Raises:
-        ValueError: The text is neither a share in (0, 1] nor a size.
+        ValueError: The text is neither a share above 0 and up to 100 % nor a size.
     """
+    number = parse_quantity(text, {"": 1})
+    if number:
+        digits = text.strip()
+        share = f"{number * 100:g}%" if number <= 1 else f"{digits}%"
+        forms = f"{share} for a share or " if number <= _MAX_PERCENT else ""
+        message = f"{text!r} has no unit; write {forms}{digits}GiB for a size"
+        raise ValueError(message)
     if parse_quantity(text, _SHARES) is not None:
         return MemoryTarget(share=parse_share(text))
     return MemoryTarget(size=parse_size(text))
 
 
 def parse_share(text: str) -> float:
-    """Parse a share in (0, 1], such as ``0.05`` or ``5%``.
+    """Parse a share above 0 and up to 100 %, such as ``5%``; return 1 for 100 %.
+
+    A number without a unit is refused: 1 may be all or a hundredth.
 
     Raises:
         ValueError: The text is not a share.
     """
     share = parse_quantity(text, _SHARES)
-    if share is None or not 0 < share <= 1:
-        message = f"{text!r} is not a share; write one above 0 and up to 1, such as 0.88 or 88%"
-        if text.strip().isdecimal() and 1 < int(text) <= 100:  # noqa: PLR2004 - percent
-            message = f"{text!r} is not a share; write {text.strip()}%"
+    if share is not None and 0 < share <= 1:
+        return share
+    number = parse_quantity(text, {"": 1})
+    if number and number <= _MAX_PERCENT:
+        digits = text.strip()
+        forms = f"{number * 100:g}% or {digits}%" if number <= 1 else f"{digits}%"
+        message = f"{text!r} is not a share without a unit; write {forms}"
         raise ValueError(message)
-    return share
+    message = f"{text!r} is not a share; write one above 0% and up to 100%, such as 88%"
+    raise ValueError(message)
 
 
 def parse_file(text: str) -> str:

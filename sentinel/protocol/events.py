@@ -166,3 +166,21 @@ _DAEMON_EVENTS = (
 EVENTS: Mapping[str, EventType] = MappingProxyType(
     {event.name: event for event in (*_DAEMON_EVENTS, *GPU_EVENTS, *BURNIN_EVENTS, *PROCESS_EVENTS)}
 )
+
+#: The events about the host. All others are about a GPU; those of the probe sometimes.
+HOST_EVENTS = frozenset(
+    {
+        *(event.name for event in _DAEMON_EVENTS),
+        "burnin.run_ended",
+        "burnin.run_started",
+        "driver.acquire_requested",
+        "driver.release_requested",
+        "driver.released",
+        "driver.unavailable",
+        "probe.ready",
+        "service.failed",
+        "service.ready",
+        "service.warning",
+        "standby.failed",
+    }
+)

@@ -112,6 +112,7 @@ class Direction(StrEnum):
     RISING = "rising"
     FALLING = "falling"
     STABLE = "stable"
+    VARYING = "varying"
     UNKNOWN = "unknown"
 
 
@@ -119,8 +120,10 @@ class Direction(StrEnum):
 class TemperatureTrend(ResponseModel):
     """The trend of a GPU's temperature in the last `minutes`.
 
-    The slope is that of the least-squares line. The trend is stable if the line changes by less
-    than a degree, and unknown with fewer than ten readings, one a second.
+    The slope is that of the least-squares line. The trend is rising if the line rises by a degree
+    or more and the present temperature is above the mean, and falling likewise. Otherwise it is
+    stable if all readings are within 5 degrees, and varying if not. It is unknown with fewer than
+    ten readings, one a second.
     """
 
     gpu: str

@@ -109,6 +109,19 @@ class HealthCause(StrEnum):
     """A finding, a row of memory that could not be replaced, or a power brake."""
 
 
+#: The multiplier of a THROTTLED GPU.
+_THROTTLED = 0.5
+
+
+def is_throttled(multiplier: float) -> bool:
+    """Check whether work on a GPU should be slowed down, by the share that its health permits.
+
+    The share of a NORMAL GPU is no reason: one under load may stay NORMAL, and work that waits for
+    the end of a slowdown would wait forever.
+    """
+    return multiplier <= _THROTTLED
+
+
 @dataclass(frozen=True, kw_only=True)
 class BurninRunView:
     """A burn-in that a client has asked for."""

@@ -24,7 +24,7 @@ from sentinel.protocol.commands import (
     ServiceFailed,
     ServiceWarning,
 )
-from sentinel.protocol.views import GpuView, LogRecord, View
+from sentinel.protocol.views import GpuView, HostView, LogRecord, View
 from sentinel.supervisor.child_process import Child, ChildHandle, ReplaceableProcess
 
 #: Datagrams taken in one tick; the rest waits for the next.
@@ -74,21 +74,24 @@ class ApiProcess(ReplaceableProcess[ApiMessage]):
         self.required = spec.log is not None
         self._spec = spec
         self._sockets = [None if fd is None else Inherited(fd) for fd in (listening, tcp, metrics)]
+        #: Guards what follows: records are sent from another thread, after the views before them.
+        self._lock = threading.Lock()
         #: Messages that found the channel full, by what a newer one replaces.
         self._pending: dict[tuple[str, object], CommandReply | View | ReloadConfig] = {}
         self._blocked = False
+        self._has_state = False
         self._records_written = 0
         #: Log records not sent yet; the oldest are dropped.
         self._pending_records: collections.deque[LogRecord] = collections.deque(
             maxlen=_MAX_PENDING_RECORDS
         )
-        self._records_lock = threading.Lock()  # they come from another thread
         self._configure: Configure | None = None
 
     def start(self, generation: int) -> None:
         """Spawn an API process; :meth:`collect` reports a failed spawn as an exit."""
-        self._pending.clear()
-        self._blocked = False
+        with self._lock:
+            self._pending.clear()
+            self._blocked = self._has_state = False
         self._handle.start(generation, self._spec, *self._sockets)
 
     def send(self, message: CommandReply | View | ReloadConfig) -> None:
@@ -99,28 +102,33 @@ class ApiProcess(ReplaceableProcess[ApiMessage]):
         """
         if isinstance(message, CommandReply) and self._configure is not None:
             self._update_spec(self._configure, message)
-        self._pending[_key(message)] = message
-        self._send_pending()
+        with self._lock:
+            self._pending[_key(message)] = message
+            self._send_pending()
 
     def publish(self, event: Mapping[str, Any]) -> None:
         """Send an event of the log, from the writer's thread; a gap in the numbers shows a loss."""
-        with self._records_lock:
+        with self._lock:
             self._records_written += 1
             self._pending_records.append(LogRecord(number=self._records_written, event=event))
             self._send_records()
 
     def _send_records(self) -> None:
-        """Send pending log records; they wait for pending messages."""
+        """Send pending log records; they wait for the first views and for pending messages.
+
+        A client that has an event reads a state that includes it, so no event passes its views.
+        """
         child = self._handle.child
-        while self._pending_records and child is not None and not self._blocked:
+        can_send = child is not None and self._has_state and not self._blocked
+        while self._pending_records and child is not None and can_send:
             if not _send(child, self._pending_records[0]):
                 return
             self._pending_records.popleft()
 
     def collect(self) -> ApiFacts | None:
         """Collect the new facts about the process; None if there is none."""
-        self._send_pending()
-        with self._records_lock:
+        with self._lock:
+            self._send_pending()
             self._send_records()
         received = self._handle.collect()
         if received is None:
@@ -160,6 +168,7 @@ class ApiProcess(ReplaceableProcess[ApiMessage]):
             if self._blocked:
                 return
             del self._pending[key]
+            self._has_state = self._has_state or isinstance(message, HostView)
 
     def _update_spec(self, configure: Configure, answer: CommandReply) -> None:
         """Keep settings that were accepted: a replacement shows these, not those in the file."""

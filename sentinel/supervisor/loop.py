@@ -130,7 +130,7 @@ class Supervisor:
         return self.tick()
 
     def tick(self) -> Decision:
-        """Observe, decide and act once: kills first, replies after the views they refer to."""
+        """Observe, decide and act once: kills first, replies and events after their views."""
         seen = self._observe()
         reaction = react(self.state, seen, self.config)
         for kill in reaction.kills:
@@ -143,7 +143,9 @@ class Supervisor:
         for action in actions:
             if action not in later:
                 self._act(action)
-        self._send_views(seen, at_once=any(isinstance(action, Reply) for action in later))
+        # Before the events: a client that has one reads a state that includes it.
+        has_reply = any(isinstance(action, Reply) for action in later)
+        self._send_views(seen, at_once=has_reply or bool(decision.events))
         for action in later:
             self._act(action)
         self._update_children(seen)

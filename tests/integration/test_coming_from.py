@@ -1,4 +1,4 @@
-"""Every row of docs/coming-from.md has an example that works on simulated GPUs."""
+"""Every row of docs/coming-from.md has an example that works, and has its effect."""
 
 from __future__ import annotations
 
@@ -8,24 +8,36 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from http.client import HTTPResponse
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import sentinel
+from sentinel.config.model import SETTINGS
+from sentinel.supervisor.single_instance import running
 from tests.harness.api_harness import UnixConnection
 from tests.harness.daemon_harness import Daemon, isolated_daemon, settings_file
 from tests.harness.gpu_environment import ROOT, SimulatedHost, replace_torch
 from tests.harness.openapi_document import openapi_document
+from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
 DOCUMENT = ROOT / "docs" / "coming-from.md"
 
 #: The daemon's settings; `sentinel restart` removes none of them.
-FILE = 'gpus = ["0", "1"]\nrearm = "300ms"\nworkload = "hold"\n'
+FILE = """
+gpus = ["0", "1"]
+rearm = "300ms"
+workload = "hold"
+[throttle]
+cooldown = "100ms"
+critical_pause = "100ms"
+"""
 #: Words of commands that need their own process: they run for a while or read their input.
 _APART = {"--for", "mcp"}
 
@@ -77,6 +89,106 @@ def monitor(daemon: Daemon) -> Iterator[sentinel.Monitor]:
         yield monitor
 
 
+def settings(daemon: Daemon) -> dict[str, str]:
+    """Read the texts of the settings in force, by key."""
+    shown = ask(daemon, "GET", "/v1/settings")["settings"]
+    return {key: one["text"] for key, one in shown.items()}
+
+
+def is_log_here(daemon: Daemon) -> bool:
+    """Check that the running daemon writes a log in the present folder."""
+    return '"event": "sentinel.started"' in Path("sentinel.log").read_text()
+
+
+def answer_to(daemon: Daemon, path: str) -> Any:
+    return ask(daemon, "GET", f"/api/gpu{path}")["data"]
+
+
+#: What is so after an example, besides what :func:`check_effect` checks of each.
+EFFECTS: dict[str, Callable[[Daemon], bool]] = {
+    "sentinel start --simulate 3": lambda one: one.client.status().daemon.phase != "drained",
+    "POST /v1/start {}": lambda one: one.client.status().daemon.phase != "drained",
+    "sentinel stop": lambda one: (
+        one.client.status().daemon.phase == "drained" and one.pids_on_gpus() == []
+    ),
+    "sentinel shutdown": lambda one: running(one.places) is None,
+    "LOGS_DIRECTORY=$PWD sentinel start --simulate 3": is_log_here,
+    "sentinel pause 0": lambda one: one.gpu(0).admin == "PAUSED" and one.gpu(0).pid is None,
+    "sentinel pause 1": lambda one: one.gpu(1).admin == "PAUSED" and one.gpu(1).pid is None,
+    "sentinel resume 0": lambda one: one.gpu(0).admin == "ENABLED",
+    'PATCH /v1/settings {"settings": {"util.target": "70%"}}': lambda one: (
+        settings(one)["util.target"] == "70%"
+    ),
+    'monitor.allocate("llm_model", "2GiB", gpu=0)': lambda one: (
+        [(own.id, own.size) for own in one.client.allocations()] == [("llm_model", 2 * 2**30)]
+    ),
+    'monitor.deallocate("llm_model")': lambda one: one.client.allocations() == (),
+    'POST /api/gpu/memory/allocate {"allocation_id": "llm_model", "required_mb": 2048,'
+    ' "gpu_id": 0}': lambda one: (
+        [(own.id, own.size) for own in one.client.allocations()] == [("llm_model", 2 * 2**30)]
+    ),
+    'POST /api/gpu/memory/deallocate {"allocation_id": "llm_model"}': lambda one: (
+        one.client.allocations() == ()
+    ),
+    'monitor.update_config({"throttle.temp_critical_from": 80, "budget.limit": "7GiB"})': (
+        lambda one: (
+            settings(one)["throttle.temp_critical_from"] == "80"
+            and settings(one)["budget.limit"] == "7GiB"
+        )
+    ),
+    "GET /api/gpu/status?gpu_id=0": lambda one: (
+        answer_to(one, "/status").keys() >= {"state_color", "temp_trend", "throttling"}
+    ),
+}
+
+
+#: What commands print: the whole text matches.
+OUTPUTS = {
+    "sentinel run --simulate 3 --gpus 0 --once": r"(?s)GPU 0 (?!.*\nGPU ).*in use.*",
+    "sentinel run --simulate 3 --list": r"(  \d  GPU-[^\n]*\n?){2}",
+    "sentinel run --simulate 3 --gpus 0,1 --list": r"  0  GPU-[^\n]*\n  1  GPU-[^\n]*",
+    "CUDA_VISIBLE_DEVICES=1 sentinel run --simulate 3 --gpus all --list": r"  1  GPU-[^\n]*",
+    "sentinel run --simulate 3 --once --explain": r"(?s)(GPU \d.*decided by the rule.*){2}",
+    "SENTINEL_MEMORY=1GiB sentinel config show --offline": (
+        r'(?s).*target = "1GiB" +# SENTINEL_MEMORY\n.*'
+    ),
+    "sentinel logs -n 5": r"([^\n]+\n?){5}",
+    "sentinel status": r"(?s).*2 x Simulated GPU.*",
+    "sentinel status --json": r'(?s)\{.*"gpus".*\}',
+    "sentinel --help": r"(?s).*Usage: sentinel.*",
+}
+#: The temperatures of GPU 0 that lead to each callback, and the health that each gives.
+HEAT = {
+    "state_change": (("optimal", 40), ("throttled", 80)),
+    "throttle": (("optimal", 40), ("throttled", 80)),
+    "resume": (("throttled", 80), ("optimal", 40)),
+    "critical": (("optimal", 40), ("critical", 88)),
+    "overheat": (("optimal", 40), ("critical", 95), ("optimal", 40)),
+}
+
+
+def is_healthy(daemon: Daemon, health: str) -> bool:
+    return daemon.gpu(0).health == health
+
+
+def check_effect(daemon: Daemon, example: str) -> None:
+    """Check that settings are in force, and the effect of the table."""
+    if example.startswith("sentinel restart "):
+        words = shlex.split(example)[2:]
+        keys = {one.flag: one.key for one in SETTINGS}
+        for flag, text in zip(words[::2], words[1::2], strict=True):
+            assert settings(daemon)[keys[flag]] == text
+    if example.startswith("PUT /api/gpu/config "):
+        wanted = json.loads(example.split(" ", 2)[2])
+        assert {key: answer_to(daemon, "/config")[key] for key in wanted} == wanted
+    if example in EFFECTS:
+        eventually(lambda: EFFECTS[example](daemon))
+
+
+def test_every_effect_belongs_to_an_example() -> None:
+    assert {*EFFECTS, *OUTPUTS} <= {row.example.strip("`") for row in ROWS}
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: re.sub(r"\W+", "-", row.example)[:60])
 def test_every_example_of_the_document_works(
@@ -87,14 +199,33 @@ def test_every_example_of_the_document_works(
     if re.match(r"(GET|POST|PUT|PATCH|DELETE) /", example):
         request(daemon, example)
     elif re.match(r"([A-Z_]+=\S+ )*sentinel( |$)", example):
-        command(daemon, example)
+        printed = command(daemon, example)
+        assert re.fullmatch(OUTPUTS.get(example, "(?s).*"), printed.rstrip()), printed
+    elif registered := re.match(r'monitor\.on\("(\w+)"', example):
+        with sentinel.Monitor() as own:
+            exec(example, {"monitor": own})  # noqa: S102
+            own.start()
+            for health, degrees in HEAT[registered[1]]:
+                daemon.host.registry.warm(daemon.host.uuid(0), degrees)
+                eventually(partial(is_healthy, daemon, health))
+            eventually(lambda: capsys.readouterr().out.strip() != "")
+            assert own.errors == 0
     else:
         exec(example, {"sentinel": sentinel, "client": daemon.client, "monitor": monitor})  # noqa: S102
+        assert not example.startswith("print(") or capsys.readouterr().out.strip()
+        if example in {"monitor.start()", "monitor.stop()"}:
+            assert monitor.running is (example == "monitor.start()")
+    check_effect(daemon, example)
 
 
 def request(daemon: Daemon, example: str) -> None:
     method, path, *rest = example.split(" ", 2)
-    body = rest[0] if rest else None
+    answer = ask(daemon, method, path, rest[0] if rest else None)
+    assert answer.get("success", True) is True
+
+
+def ask(daemon: Daemon, method: str, path: str, body: str | None = None) -> Any:
+    """Send a request that must succeed; return the answer."""
     connection = UnixConnection(str(daemon.places.socket), TIMEOUT_S)
     try:
         connection.request(method, path, body, {"content-type": "application/json"})
@@ -103,18 +234,18 @@ def request(daemon: Daemon, example: str) -> None:
     finally:
         connection.close()
     assert response.status < 400, answer
-    assert answer.get("success", True) is True
+    return answer
 
 
-def command(daemon: Daemon, example: str) -> None:
+def command(daemon: Daemon, example: str) -> str:
+    """Run a command that must succeed; return its standard output."""
     words = shlex.split(os.path.expandvars(example))
     with pytest.MonkeyPatch.context() as monkeypatch:
         while words[0] != "sentinel":
             name, _, value = words.pop(0).partition("=")
             monkeypatch.setenv(name, value)
         if not _APART & set(words):
-            daemon.run(*words[1:])
-            return
+            return daemon.run(*words[1:])
         done = subprocess.run(
             [sys.executable, "-m", *words],
             stdin=subprocess.DEVNULL,
@@ -124,6 +255,7 @@ def command(daemon: Daemon, example: str) -> None:
             check=False,
         )
         assert done.returncode == 0, done
+        return done.stdout
 
 
 # --- completeness ----------------------------------------------------------------------------

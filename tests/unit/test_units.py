@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.units import format_duration, format_size, parse_duration, parse_size
+from sentinel.units import (
+    format_duration,
+    format_size,
+    parse_duration,
+    parse_size,
+    parse_size_or_zero,
+)
 
 KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
 
@@ -52,6 +58,25 @@ def test_a_malformed_size_is_rejected_and_quoted(text: str) -> None:
     with pytest.raises(ValueError, match="is not a size") as caught:
         parse_size(text)
     assert repr(text) in str(caught.value)
+
+
+def test_a_size_without_a_unit_is_rejected_with_both_forms() -> None:
+    """MB for one program is GB for another."""
+    with pytest.raises(ValueError, match="'2048' is not a size without a unit; write 2048MiB or"):
+        parse_size("2048")
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("0", 0), ("0MiB", 0), (" 0.0 GiB ", 0), ("512MiB", 512 * MIB)]
+)
+def test_a_size_may_be_zero_where_that_is_allowed(text: str, size: int) -> None:
+    assert parse_size_or_zero(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "-0", "512", "0 bytes", "0%"])
+def test_what_is_no_size_is_no_zero(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a size"):
+        parse_size_or_zero(text)
 
 
 @pytest.mark.parametrize(

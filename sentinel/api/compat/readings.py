@@ -5,9 +5,12 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from sentinel.api.compat.monitoring import Monitoring
 from sentinel.api.context import ApiContext
 from sentinel.api.history import queries
 from sentinel.api.history.recorder import HEALTH_ORDER
+from sentinel.api.history.trend import Trend, fit_trend
+from sentinel.api.routes.history import temperatures
 from sentinel.protocol.views import GpuView
 
 #: The shortest span to search: not every second has a reading.
@@ -26,17 +29,26 @@ class PastReading:
     health: str | None
 
 
-async def readings(context: ApiContext, view: GpuView, limit: int) -> list[PastReading]:
-    """Read the last readings of a GPU, at most one a second, oldest first.
+async def readings(
+    context: ApiContext, view: GpuView, limit: int, monitoring: Monitoring
+) -> list[PastReading]:
+    """Read the last readings of a GPU while it was monitored, oldest first.
 
     Raises:
         ProblemError: The history cannot be read.
     """
+    step = monitoring.interval_s
     until = int(time.time())
-    since = until - max(_MIN_SPAN_S, 2 * limit)
+    since = until - max(_MIN_SPAN_S, 2 * limit * step)
     rows = await context.history.query(
-        lambda source, _: queries.readings(source, view.uuid, since, until, 1)
+        lambda source, _: queries.readings(source, view.uuid, since, until, step)
     )
+    offset = time.time() - time.monotonic()
+    rows = [
+        row
+        for row in rows
+        if all(monitoring.includes(row["at"] + part - offset) for part in (0, step - 1))
+    ]
     return [
         PastReading(
             at=row["at"],
@@ -47,3 +59,15 @@ async def readings(context: ApiContext, view: GpuView, limit: int) -> list[PastR
         )
         for row in rows[-limit:]
     ]
+
+
+async def temperature_trend(
+    context: ApiContext, uuid: str, minutes: int, monitoring: Monitoring
+) -> Trend:
+    """Fit the trend of a GPU's temperature while it was monitored.
+
+    Raises:
+        ProblemError: The history cannot be read.
+    """
+    found = await temperatures(context, uuid, minutes)
+    return fit_trend([(at, degrees) for at, degrees in found if monitoring.includes(at)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
@@ -9,31 +10,34 @@ from fastapi import APIRouter, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
-from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from sentinel.api.compat import readings, schemas
+from sentinel.api.compat.monitoring import Monitoring
 from sentinel.api.context import ApiContext
 from sentinel.api.http.errors import ProblemError, explain
 from sentinel.api.routes.allocator import allocate_memory, resolve_holder
 from sentinel.api.routes.dependencies import By, ContextDep, cancel_on_disconnect, problems
-from sentinel.api.routes.history import temperature_trend
 from sentinel.api.routes.settings import change
 from sentinel.api.state.memory_budget import budget
-from sentinel.errors import SentinelError
 from sentinel.protocol import commands
 from sentinel.protocol.api_types import Code
+from sentinel.protocol.history_types import Direction
+from sentinel.protocol.views import GpuView
 
 T = TypeVar("T")
 
+#: The beginning of all paths.
+PREFIX = "/api/gpu"
+
 #: The maximum wait for memory.
 _WAIT_S = 30.0
-#: The default number of readings, from its document.
-_HISTORY_SIZE = 200
+#: The minutes of the trend in the status, from its dashboard.
+_TREND_MINUTES = 5
 
 
-class _Route(APIRoute):
-    """A route with the errors of the GPU Management System."""
+class _ConfigRoute(APIRoute):
+    """A route whose errors list the keys of a configuration."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -41,19 +45,16 @@ class _Route(APIRoute):
         async def handle_errors(request: Request) -> Response:
             try:
                 return await handle(request)
-            except (
-                ProblemError,
-                SentinelError,
-                RequestValidationError,
-                HTTPException,
-            ) as error:
+            except RequestValidationError as error:
                 code, detail = explain(error)
-                if isinstance(error, RequestValidationError) and request.method == "PUT":
-                    detail = f"{detail} {schemas.list_keys()}"
-                failed = schemas.Failed(error=detail)
-                return JSONResponse(failed.model_dump(), code.status.value)
+                raise ProblemError(code, f"{detail} {schemas.list_keys()}") from None
 
         return handle_errors
+
+
+def encode_error(detail: str) -> bytes:
+    """Encode an error of these routes, also for a path or a method that they do not have."""
+    return schemas.Failed(error=detail).model_dump_json().encode()
 
 
 class Data(BaseModel, Generic[T]):
@@ -119,7 +120,7 @@ class Throttled(schemas.Throttling):
     current_state: schemas.State
 
 
-router = APIRouter(prefix="/api/gpu", tags=["gpu manager"], route_class=_Route)
+router = APIRouter(prefix=PREFIX, tags=["gpu manager"])
 
 
 def _errors(*codes: Code) -> dict[int | str, dict[str, Any]]:
@@ -138,19 +139,17 @@ GpuId = Annotated[int, Query(ge=0, le=1023, description="nvidia-smi's index.")]
 
 
 @router.get("/status", responses=_READ)
-async def read_status(context: ContextDep, gpu_id: GpuId = 0) -> Data[schemas.ManagedGpu]:
+async def read_status(
+    request: Request, context: ContextDep, gpu_id: GpuId = 0
+) -> Data[schemas.ManagedGpu]:
     """Read the state of one GPU."""
-    settings = context.settings.current.config
-    view = context.views.one(str(gpu_id))
-    return Data(data=schemas.status(view, settings, context.views.host.allocations))
+    return Data(data=await _status(request, context, context.views.one(str(gpu_id))))
 
 
 @router.get("/status/all", responses=_READ)
-async def read_all(context: ContextDep) -> Data[AllGpus]:
+async def read_all(request: Request, context: ContextDep) -> Data[AllGpus]:
     """Read the state of all GPUs."""
-    settings = context.settings.current.config
-    allocations = context.views.host.allocations
-    gpus = [schemas.status(view, settings, allocations) for view in context.views.gpus]
+    gpus = [await _status(request, context, view) for view in context.views.gpus]
     return Data(data=AllGpus(gpu_count=len(gpus), gpus=gpus))
 
 
@@ -168,12 +167,13 @@ async def read_history(
     limit: Annotated[int, Query(ge=1, le=3600)] = 100,
 ) -> Data[MetricsHistory]:
     """List the readings of one GPU, or of all, newest last."""
-    size = min(limit, _history_size(request))
+    monitoring = _monitoring(request)
+    size = min(limit, monitoring.history_size)
     views = context.views.gpus if gpu_id is None else (context.views.one(str(gpu_id)),)
     found = [
         schemas.past(view, reading)
         for view in views
-        for reading in await readings.readings(context, view, size)
+        for reading in await readings.readings(context, view, size, monitoring)
     ]
     found.sort(key=lambda one: one.timestamp)
     return Data(data=MetricsHistory(count=len(found[-size:]), metrics=found[-size:]))
@@ -181,12 +181,14 @@ async def read_history(
 
 @router.get("/temperature/trend", responses=_READ)
 async def read_trend(
+    request: Request,
     context: ContextDep,
     gpu_id: GpuId = 0,
     duration: Annotated[int, Query(ge=1, le=60, description="Minutes.")] = 5,
 ) -> Data[schemas.Temperature]:
     """Compute the trend of a GPU's temperature over the last minutes."""
-    trend = await temperature_trend(context, context.views.one(str(gpu_id)).uuid, duration)
+    uuid = context.views.one(str(gpu_id)).uuid
+    trend = await readings.temperature_trend(context, uuid, duration, _monitoring(request))
     return Data(data=schemas.temperature(duration, trend))
 
 
@@ -246,44 +248,72 @@ async def read_throttling(
 
 
 @router.post("/monitoring/start", responses=_errors())
-async def start_monitoring(context: ContextDep) -> Message:
-    """Confirm that all GPUs are monitored: the daemon always does that."""
+async def start_monitoring(request: Request, context: ContextDep) -> Message:
+    """Include readings in the history and the trend from now on, as from the start on."""
+    _monitoring(request).start()
     return Message(message=f"{len(context.views.gpus)} GPUs are monitored.")
 
 
 @router.post("/monitoring/stop", responses=_errors())
-async def stop_monitoring(context: ContextDep) -> Message:
-    """Explain that monitoring continues: without it, no GPU could be yielded in time."""
+async def stop_monitoring(request: Request, context: ContextDep) -> Message:
+    """Include no readings in the history and the trend until the next start.
+
+    The daemon goes on reading its GPUs, since no GPU could be yielded in time otherwise.
+    """
+    _monitoring(request).stop()
     count = len(context.views.gpus)
-    return Message(message=f"{count} GPUs are monitored for as long as the daemon runs.")
+    why = "Sentinel itself goes on reading them, to yield each in time."
+    return Message(message=f"The monitoring of {count} GPUs is stopped. {why}")
 
 
 @router.get("/config", responses=_errors())
 async def read_config(request: Request, context: ContextDep) -> Data[schemas.Configuration]:
     """Read the configuration."""
-    settings = context.settings.current.config
-    return Data(data=schemas.config(settings, _history_size(request)))
+    return Data(data=schemas.config(context.settings.current.config, _monitoring(request)))
 
 
-@router.put("/config", responses=_errors(Code.INVALID, Code.CONFLICT))
 async def change_config(
     request: Request, context: ContextDep, by: By, body: schemas.ConfigChange
 ) -> Changed:
-    """Change some keys, all of them or none; `history_size` until the API process restarts."""
+    """Change some keys, all of them or none.
+
+    `history_size` and `monitor_interval` hold until the API process restarts.
+    """
     changes = schemas.as_settings(body)
     if changes:
         await change(context, by, changes)
-    if body.history_size is not None:
-        request.app.state.history_size = body.history_size
+    monitoring = _monitoring(request)
+    monitoring.history_size = body.history_size or monitoring.history_size
+    monitoring.interval_s = body.monitor_interval or monitoring.interval_s
     settings = context.settings.current.config
-    return Changed(
-        message="Configuration updated", data=schemas.config(settings, _history_size(request))
-    )
+    return Changed(message="Configuration updated", data=schemas.config(settings, monitoring))
 
 
-def _history_size(request: Request) -> int:
-    """Read the maximum number of readings for these clients."""
-    return int(getattr(request.app.state, "history_size", _HISTORY_SIZE))
+router.add_api_route(
+    "/config",
+    change_config,
+    methods=["PUT"],
+    responses=_errors(Code.INVALID, Code.CONFLICT),
+    route_class_override=_ConfigRoute,
+)
+
+
+def _monitoring(request: Request) -> Monitoring:
+    """Read which readings these clients get."""
+    monitoring: Monitoring = request.app.state.monitoring
+    return monitoring
+
+
+async def _status(request: Request, context: ApiContext, view: GpuView) -> schemas.ManagedGpu:
+    """Describe one GPU; the trend is unknown if the history cannot be read."""
+    trend = Direction.UNKNOWN
+    with contextlib.suppress(ProblemError):
+        fitted = await readings.temperature_trend(
+            context, view.uuid, _TREND_MINUTES, _monitoring(request)
+        )
+        trend = fitted.direction
+    settings, allocations = context.settings.current.config, context.views.host.allocations
+    return schemas.status(view, settings, allocations, trend)
 
 
 def _available(context: ApiContext, gpu: str) -> float:

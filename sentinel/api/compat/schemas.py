@@ -11,22 +11,29 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, ValidationInfo, field_validator
 
+from sentinel.api.compat.monitoring import Monitoring
 from sentinel.api.compat.readings import PastReading
 from sentinel.api.history.trend import Trend
 from sentinel.api.requests import Name, RequestModel
 from sentinel.api.state.memory_budget import budget
 from sentinel.config.model import Config
-from sentinel.protocol.views import Allocation, GpuView
+from sentinel.protocol.history_types import Direction
+from sentinel.protocol.views import Allocation, GpuView, is_throttled
 
 MB = 2**20
-#: The range of a stable trend, from that document.
-_STABLE_RANGE_C = 5.0
-#: The share of full speed that a throttled GPU permits at most.
-_THROTTLED = 0.5
 
 State = Literal["optimal", "normal", "throttled", "critical", "unavailable"]
+Color = Literal["green", "blue", "orange", "red", "gray"]
+#: From its dashboard.
+_COLORS: dict[State, Color] = {
+    "optimal": "green",
+    "normal": "blue",
+    "throttled": "orange",
+    "critical": "red",
+    "unavailable": "gray",
+}
 
 
 class Failed(BaseModel):
@@ -71,12 +78,22 @@ class ConfigChange(RequestModel):
     memory_critical: _Number = _ANY
     memory_limit_mb: _Number = _ANY
     memory_reserve_mb: _Number = _ANY
-    monitor_interval: _Number = _ANY
+    monitor_interval: int | None = Field(default=None, ge=1, le=3600)
     history_size: int | None = Field(default=None, ge=1, le=3600)
     throttle_cooldown_seconds: _Number = _ANY
     critical_pause_seconds: _Number = _ANY
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _check_null(cls, value: object, info: ValidationInfo) -> object:
+        """Refuse null for a key that always has a number; defaults are not validated."""
+        if value is None and info.field_name != _LIMIT:
+            raise ValueError("null is not a number; only memory_limit_mb may be null, no limit")
+        return value
 
+
+#: The key without a number if there is no limit.
+_LIMIT = "memory_limit_mb"
 #: Sentinel's setting for each key, and the format of its number.
 _SETTINGS = {
     "temp_optimal": ("throttle.temp_normal_from", "{}"),
@@ -88,7 +105,6 @@ _SETTINGS = {
     "memory_critical": ("throttle.memory_critical_from", "{}%"),
     "memory_limit_mb": ("budget.limit", "{}MiB"),
     "memory_reserve_mb": ("budget.keep_unallocated", "{}MiB"),
-    "monitor_interval": ("poll", "{}s"),
     "throttle_cooldown_seconds": ("throttle.cooldown", "{}s"),
     "critical_pause_seconds": ("throttle.critical_pause", "{}s"),
 }
@@ -96,9 +112,9 @@ _SETTINGS = {
 
 def as_settings(change: ConfigChange) -> dict[str, str]:
     """Convert a change into Sentinel's settings."""
-    given = change.model_dump(exclude_none=True)
+    given = change.model_dump(exclude_unset=True)
     return {
-        key: format_.format(_format(given[name]))
+        key: "off" if given[name] is None else format_.format(_format(given[name]))
         for name, (key, format_) in _SETTINGS.items()
         if name in given
     }
@@ -141,7 +157,9 @@ class ManagedGpu(BaseModel):
     gpu_id: int
     name: str
     state: State
+    state_color: Color
     temperature_celsius: float | None
+    temp_trend: Direction
     load_percent: float | None
     memory: ManagedMemory
     thresholds: dict[str, float]
@@ -201,13 +219,15 @@ class Configuration(BaseModel):
     memory_critical: float
     memory_limit_mb: float | None
     memory_reserve_mb: float
-    monitor_interval: float
+    monitor_interval: int
     history_size: int
     throttle_cooldown_seconds: float
     critical_pause_seconds: float
 
 
-def status(view: GpuView, settings: Config, allocations: Iterable[Allocation]) -> ManagedGpu:
+def status(
+    view: GpuView, settings: Config, allocations: Iterable[Allocation], trend: Direction
+) -> ManagedGpu:
     """Describe one GPU, with the thresholds of the settings."""
     here = [one for one in allocations if one.gpu == view.uuid]
     memory = budget(view, here)
@@ -216,7 +236,9 @@ def status(view: GpuView, settings: Config, allocations: Iterable[Allocation]) -
         gpu_id=view.index,
         name=view.name,
         state=_state(view.health),
+        state_color=_COLORS[_state(view.health)],
         temperature_celsius=view.temperature_c,
+        temp_trend=trend,
         load_percent=_percent(view.utilization),
         memory=ManagedMemory(
             used_mb=_mb(view.memory_used),
@@ -247,7 +269,7 @@ def throttling(view: GpuView) -> Throttling:
 
     Its own full memory or failing hardware does not slow a job down, only heat does.
     """
-    throttled = view.health is not None and view.multiplier <= _THROTTLED
+    throttled = is_throttled(view.multiplier)
     return Throttling(
         is_throttled=throttled, should_throttle=throttled, speed_multiplier=view.multiplier
     )
@@ -285,7 +307,7 @@ def past(view: GpuView, reading: PastReading) -> Past:
 
 def temperature(minutes: int, trend: Trend) -> Temperature:
     """Describe the trend of a GPU's temperature."""
-    has_range = trend.maximum_c is not None and trend.minimum_c is not None
+    is_known = trend.direction is not Direction.UNKNOWN
     return Temperature(
         duration_minutes=minutes,
         sample_count=trend.samples,
@@ -294,13 +316,11 @@ def temperature(minutes: int, trend: Trend) -> Temperature:
         max_temp=trend.maximum_c,
         avg_temp=trend.average_c,
         trend=trend.direction.value,
-        is_stable=(trend.maximum_c or 0) - (trend.minimum_c or 0) < _STABLE_RANGE_C
-        if has_range
-        else None,
+        is_stable=trend.direction is Direction.STABLE if is_known else None,
     )
 
 
-def config(settings: Config, history_size: int) -> Configuration:
+def config(settings: Config, monitoring: Monitoring) -> Configuration:
     """Convert settings into a configuration."""
     limit = settings.budget_limit
     return Configuration(
@@ -313,8 +333,8 @@ def config(settings: Config, history_size: int) -> Configuration:
         memory_critical=100 * settings.memory_critical_from,
         memory_limit_mb=None if limit is None else limit / MB,
         memory_reserve_mb=settings.keep_unallocated / MB,
-        monitor_interval=settings.poll,
-        history_size=history_size,
+        monitor_interval=monitoring.interval_s,
+        history_size=monitoring.history_size,
         throttle_cooldown_seconds=settings.cooldown,
         critical_pause_seconds=settings.critical_pause,
     )

@@ -9,9 +9,12 @@ from sentinel.protocol.history_types import Direction
 
 #: The smallest number of readings, one a second: with fewer, one flicker by a degree would decide.
 MIN_SAMPLES = 10
-#: A smaller change of the line is stable: NVML reports whole degrees (nvmlDeviceGetTemperature), so
-#: it may be rounding.
+#: A smaller change of the line is no trend: NVML reports whole degrees (nvmlDeviceGetTemperature),
+#: so it may be rounding.
 MIN_CHANGE_C = 1.0
+#: Readings in a smaller range are stable: the smallest distance between two default thresholds of
+#: health (85 and 90), so that a stable GPU is within one threshold.
+STABLE_RANGE_C = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,9 +57,18 @@ def _slope(readings: Sequence[tuple[float, float]]) -> float | None:
 
 
 def _direction(slope: float | None, readings: Sequence[tuple[float, float]]) -> Direction:
+    """Choose the direction of the line and of the present temperature, if both are the same.
+
+    So a rising temperature is never at its minimum, nor a falling one at its maximum.
+    """
     if slope is None:
         return Direction.UNKNOWN
+    values = [value for _, value in readings]
     change = slope * (readings[-1][0] - readings[0][0])
-    if abs(change) < MIN_CHANGE_C:
-        return Direction.STABLE
-    return Direction.RISING if change > 0 else Direction.FALLING
+    above_mean = values[-1] - sum(values) / len(values)
+    if change >= MIN_CHANGE_C and above_mean > 0:
+        return Direction.RISING
+    if change <= -MIN_CHANGE_C and above_mean < 0:
+        return Direction.FALLING
+    is_stable = max(values) - min(values) < STABLE_RANGE_C
+    return Direction.STABLE if is_stable else Direction.VARYING

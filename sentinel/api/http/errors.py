@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http import HTTPMethod, HTTPStatus
 from typing import Any
 
@@ -70,21 +70,38 @@ def too_many_connections() -> Response:
     return problem(Code.UNAVAILABLE, why, headers=CLOSE)
 
 
-def install(app: FastAPI) -> None:
-    """Convert every exception of a route into a problem."""
+def install(app: FastAPI, other_formats: Mapping[str, Callable[[str], bytes]]) -> None:
+    """Convert every exception of a route into a problem.
+
+    Args:
+        app: The application.
+        other_formats: For paths with errors of another format: the beginning of the paths, and the
+            function that encodes a detail as JSON.
+    """
+    app.state.error_formats = other_formats
     for kind in (ProblemError, SentinelError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, _respond)
 
 
 async def _respond(request: Request, error: Exception) -> Response:
+    code, detail = explain(error)
+    status, headers = code.status, None
     if isinstance(error, HTTPException):
-        status = HTTPStatus(error.status_code)
+        status, headers = HTTPStatus(error.status_code), error.headers
         if status == HTTPStatus.METHOD_NOT_ALLOWED:
-            return problem(*explain(error), status=status, headers={"Allow": _allowed(request)})
+            headers = {"Allow": _allowed(request)}
         if status == HTTPStatus.BAD_REQUEST:  # FastAPI's status for malformed JSON
             status = HTTPStatus.UNPROCESSABLE_ENTITY
-        return problem(*explain(error), status=status, headers=error.headers)
-    return problem(*explain(error))
+    formats: Mapping[str, Callable[[str], bytes]] = request.app.state.error_formats
+    for beginning, encode in formats.items():
+        if request.url.path.startswith(beginning):
+            return Response(
+                encode(detail),
+                status_code=status.value,
+                headers=dict(headers or {}),
+                media_type="application/json",
+            )
+    return problem(code, detail, status=status, headers=headers)
 
 
 def _allowed(request: Request) -> str:

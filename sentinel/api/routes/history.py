@@ -12,7 +12,7 @@ from sentinel.api.context import ApiContext
 from sentinel.api.history import queries
 from sentinel.api.history.serializers import encode_events, encode_readings, encode_usage
 from sentinel.api.history.timestamps import parse_since
-from sentinel.api.history.trend import Trend, fit_trend
+from sentinel.api.history.trend import fit_trend
 from sentinel.api.http.errors import ProblemError
 from sentinel.api.routes.dependencies import ContextDep, problems
 from sentinel.errors import NoSuchGpuError
@@ -110,7 +110,7 @@ async def read_trend(
 ) -> TemperatureTrend:
     """Compute the trend of a GPU's temperature from the readings of the last minutes."""
     uuid = await _resolve(context, selector)
-    trend = await temperature_trend(context, uuid, minutes)
+    trend = fit_trend(await temperatures(context, uuid, minutes))
     return TemperatureTrend(
         gpu=uuid,
         minutes=minutes,
@@ -124,16 +124,14 @@ async def read_trend(
     )
 
 
-async def temperature_trend(context: ApiContext, uuid: str, minutes: int) -> Trend:
-    """Fit the trend of a GPU's temperature over the last minutes.
+async def temperatures(context: ApiContext, uuid: str, minutes: int) -> list[tuple[int, int]]:
+    """Read the temperatures of a GPU in the last minutes: monotonic seconds and degrees Celsius.
 
     Raises:
         ProblemError: The history cannot be read.
     """
-    return fit_trend(
-        await context.history.query(
-            lambda source, now: queries.temperatures(source, uuid, now, time.time(), 60 * minutes)
-        )
+    return await context.history.query(
+        lambda source, now: queries.temperatures(source, uuid, now, time.time(), 60 * minutes)
     )
 
 

@@ -20,6 +20,7 @@ from sentinel.protocol.views import GpuHealth, HealthCause
 from tests.harness.api_harness import UUIDS, ApiServer, UnixConnection
 from tests.harness.api_harness import ask as plain
 from tests.harness.openapi_document import openapi_document
+from tests.harness.sentinel_process import eventually
 
 MIB = 2**20
 
@@ -88,7 +89,9 @@ def test_a_gpu_has_the_documented_fields(api: ApiServer) -> None:
         "gpu_id": 0,
         "name": "NVIDIA H200",
         "state": "throttled",
+        "state_color": "orange",
         "temperature_celsius": 80.0,
+        "temp_trend": "unknown",
         "load_percent": 45.2,
         "memory": {
             "used_mb": 71680.0,
@@ -186,11 +189,34 @@ def test_memory_is_allocated_by_the_same_commands(api: ApiServer) -> None:
     assert ask(api, "POST", "/memory/deallocate", {"allocation_id": "llm_model"})[0] == 404
 
 
-def test_monitoring_cannot_be_disabled(api: ApiServer) -> None:
-    for verb in ("start", "stop"):
-        status, answer = ask(api, "POST", f"/monitoring/{verb}")
-        assert (status, answer.keys()) == (200, {"success", "message"})
-    assert api.commands == []
+@pytest.mark.long
+def test_a_stop_of_monitoring_stops_the_history_until_the_next_start(api: ApiServer) -> None:
+    hot(api)
+
+    def newest() -> str:
+        return str(data(api, "/metrics/history?gpu_id=0&limit=1")["metrics"][0]["timestamp"])
+
+    def newest_read() -> str:
+        path = "/v1/history/readings?gpu=0&since=1m&points=3600"
+        return str(plain(api, "GET", path).body["readings"][-1]["at"])
+
+    assert ask(api, "PUT", "/config", {"monitor_interval": 1})[0] == 200
+    begin = newest_read()
+    eventually(lambda: newest()[:19] > begin[:19])
+    status, answer = ask(api, "POST", "/monitoring/stop")
+    assert (status, answer.keys()) == (200, {"success", "message"})
+    stopped = newest_read()
+    eventually(lambda: newest_read() > stopped)  # the second of the stop is over
+    last, samples = newest(), data(api, "/temperature/trend?gpu_id=0")["sample_count"]
+    later = newest_read()
+    eventually(lambda: newest_read() > later)  # the daemon goes on
+    assert newest() == last
+    assert data(api, "/temperature/trend?gpu_id=0")["sample_count"] == samples
+    assert data(api, "/metrics?gpu_id=0")["temperature_celsius"] == 80.0
+    assert ask(api, "POST", "/monitoring/start")[0] == 200
+    eventually(lambda: newest() > last)
+    assert ask(api, "PUT", "/config", {"monitor_interval": 3})[0] == 200
+    assert [order for order in api.commands if not isinstance(order, Configure)] == []
 
 
 def given(api: ApiServer) -> dict[str, str]:
@@ -214,9 +240,84 @@ def test_the_configuration_maps_sentinels_settings_to_its_names(api: ApiServer) 
     assert {key: config[key] for key in change} == change
     assert (config["temp_optimal"], config["memory_optimal"]) == (65.0, 70.0)
     assert (config["throttle_cooldown_seconds"], config["critical_pause_seconds"]) == (30.0, 60.0)
-    assert (config["memory_reserve_mb"], config["monitor_interval"]) == (512.0, 1.0)
-    back = {"temp_throttle": 85, "memory_normal": 85, "history_size": 200}
+    assert (config["memory_reserve_mb"], config["monitor_interval"]) == (512.0, 3)
+    back = {"temp_throttle": 85, "memory_normal": 85, "history_size": 200, "memory_limit_mb": None}
     assert ask(api, "PUT", "/config", back)[0] == 200
+
+
+#: From the document of the GPU Management System.
+DEFAULTS = {
+    "temp_optimal": 65,
+    "temp_normal": 75,
+    "temp_throttle": 85,
+    "temp_critical": 90,
+    "memory_optimal": 70,
+    "memory_normal": 85,
+    "memory_critical": 95,
+    "memory_limit_mb": 6144,
+    "memory_reserve_mb": 512,
+    "monitor_interval": 3,
+    "history_size": 200,
+}
+
+
+def test_its_own_default_configuration_is_accepted_and_so_is_what_it_returns(
+    api: ApiServer,
+) -> None:
+    status, changed = ask(api, "PUT", "/config", DEFAULTS)
+    assert status == 200, changed
+    assert {key: changed["data"][key] for key in DEFAULTS} == DEFAULTS
+    status, again = ask(api, "PUT", "/config", changed["data"])
+    assert (status, again["data"]) == (200, changed["data"])
+    assert ask(api, "PUT", "/config", {"memory_limit_mb": None})[0] == 200
+
+
+def test_null_removes_the_limit_and_zero_the_reserve(api: ApiServer) -> None:
+    assert ask(api, "PUT", "/config", {"memory_limit_mb": 6144})[0] == 200
+    assert given(api)["budget.limit"] == "6144MiB"
+    change = {"memory_limit_mb": None, "memory_reserve_mb": 0}
+    status, changed = ask(api, "PUT", "/config", change)
+    assert status == 200, changed
+    assert {key: changed["data"][key] for key in change} == change
+    # Not only the flag is removed: a file may have a limit, too.
+    assert (given(api)["budget.limit"], given(api)["budget.keep_unallocated"]) == ("off", "0MiB")
+    assert ask(api, "PUT", "/config", {"memory_reserve_mb": 512})[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("health", "color"),
+    [
+        (GpuHealth.OPTIMAL, "green"),
+        (GpuHealth.NORMAL, "blue"),
+        (GpuHealth.THROTTLED, "orange"),
+        (GpuHealth.CRITICAL, "red"),
+        (None, "gray"),
+    ],
+)
+def test_each_state_has_its_colour(api: ApiServer, health: GpuHealth | None, color: str) -> None:
+    so(api, health=health)
+    assert data(api, "/status")["state_color"] == color
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("GET", "/nothing", 404), ("POST", "/status", 405), ("DELETE", "/config", 405)],
+)
+def test_an_unknown_path_or_method_has_the_documented_form_of_errors(
+    api: ApiServer, method: str, path: str, status: int
+) -> None:
+    got, answer = ask(api, method, path)
+    assert got == status
+    assert answer["error"]
+
+
+def test_malformed_json_has_the_documented_form_of_errors(api: ApiServer) -> None:
+    connection = UnixConnection(api.path)
+    connection.request("PUT", "/api/gpu/config", "{", {"content-type": "application/json"})
+    response = connection.getresponse()
+    assert response.status == 422
+    assert json.loads(response.read()).keys() == {"success", "error"}
+    connection.close()
 
 
 @pytest.mark.parametrize(
@@ -251,7 +352,9 @@ def test_numbers_are_formatted_as_in_the_configuration_file(number: float, text:
             {"temp_throttle": 70},
             "throttle.temp_throttled_from must be below throttle.temp_critical_from",
         ),
-        ({"monitor_interval": 3}, "--poll"),
+        ({"monitor_interval": 0}, "body.monitor_interval"),
+        ({"temp_optimal": None}, "body.temp_optimal: Value error, null is not a number"),
+        ({"history_size": None}, "body.history_size: Value error, null is not a number"),
         ({"history_size": 0}, "body.history_size"),
     ],
 )

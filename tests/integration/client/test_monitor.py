@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import sys
@@ -25,7 +26,7 @@ from sentinel.host.procfs import read_stat
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import Allocate, Configure, Deallocate, GivenSetting
 from sentinel.protocol.views import GpuHealth
-from tests.harness.api_harness import UUIDS, ApiServer
+from tests.harness.api_harness import UUIDS, ApiServer, UnixConnection
 from tests.harness.gpu_environment import SimulatedHost
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TEST_TIMEOUT_S, TIMEOUT_S
@@ -112,12 +113,32 @@ def test_other_events_have_a_short_name_as_well(event: str, name: str) -> None:
     assert list(names_of(EventInfo(id=1, name=event, fields={}))) == [event, name]
 
 
-@pytest.mark.parametrize("name", ["", "throtle", "yields"])
+@pytest.mark.parametrize("name", ["", "throtle", "yields", "gpu.pausd", "lost"])
 def test_an_unknown_name_is_an_error_with_the_known_names(name: str) -> None:
     with pytest.raises(
         ConfigError, match=r"The names are: state_change, throttle, resume, critical"
     ):
         sentinel.Monitor().on(name, lambda *_: None)
+
+
+@pytest.mark.parametrize("name", ["sentinel.drained", "service.ready", "burnin.run_ended"])
+def test_an_event_about_the_host_is_refused_since_a_callback_gets_a_gpu(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} is an event about the host.*\n.*events\\(\\)"):
+        sentinel.Monitor().on(name, lambda *_: None)
+
+
+def takes_one(metrics: Any) -> None:
+    """Stand for a callback of the GPU Management System."""
+
+
+@pytest.mark.parametrize("callback", [takes_one, lambda: None, lambda gpu, event, more: None])
+def test_a_callback_with_other_arguments_is_refused_when_it_is_added(callback: Any) -> None:
+    monitor = sentinel.Monitor()
+    with pytest.raises(ConfigError, match=r"is called with \(gpu, event\), and this one takes \("):
+        monitor.on("throttle", callback)
+    others: tuple[Any, ...] = (lambda *_: None, lambda gpu, event, more=1: None, print, dict)
+    for fine in others:
+        monitor.on("throttle", fine)
 
 
 # --- through a daemon ------------------------------------------------------------------------
@@ -241,6 +262,7 @@ def test_the_monitor_continues_with_the_next_api_process(
 def test_the_state_is_that_of_the_selected_gpu(api: ApiServer, monitor: sentinel.Monitor) -> None:
     assert monitor.is_available()
     assert monitor.reason == ""
+    change_gpu(api, 0, health=GpuHealth.OPTIMAL)
     change_gpu(api, 1, health=GpuHealth.THROTTLED, multiplier=0.5)
     eventually(lambda: monitor.status(1).health == "throttled")
     assert [gpu.index for gpu in monitor.status_all()] == [0, 1]
@@ -248,6 +270,34 @@ def test_the_state_is_that_of_the_selected_gpu(api: ApiServer, monitor: sentinel
     assert (monitor.should_throttle(0), monitor.speed_multiplier()) == (False, 1.0)
     with pytest.raises(NoSuchGpuError):
         monitor.should_throttle(7)
+
+
+@pytest.mark.parametrize(
+    ("health", "multiplier", "expected"),
+    [
+        (GpuHealth.OPTIMAL, 1.0, False),
+        (GpuHealth.NORMAL, 0.8, False),
+        (GpuHealth.THROTTLED, 0.5, True),
+        (GpuHealth.CRITICAL, 0.0, True),
+        (None, 0.0, True),
+    ],
+)
+def test_the_library_and_the_compatible_route_agree_on_throttling(
+    api: ApiServer,
+    monitor: sentinel.Monitor,
+    health: GpuHealth | None,
+    multiplier: float,
+    *,
+    expected: bool,
+) -> None:
+    change_gpu(api, health=health, multiplier=multiplier)
+    eventually(lambda: monitor.status().health == health)
+    connection = UnixConnection(api.path)
+    connection.request("GET", "/api/gpu/throttle/status?gpu_id=0")
+    answer = json.loads(connection.getresponse().read())["data"]
+    connection.close()
+    assert (monitor.should_throttle(), monitor.speed_multiplier()) == (expected, multiplier)
+    assert (answer["should_throttle"], answer["speed_multiplier"]) == (expected, multiplier)
 
 
 def test_an_update_changes_single_settings_and_keeps_the_others(
@@ -278,7 +328,7 @@ def test_memory_is_allocated_for_the_duration_of_a_block(
         Allocate,
         Deallocate,
     ]
-    with monitor.allocation("llm", 2**20):
+    with monitor.allocation("llm", f"{2**20}B"):
         monitor.deallocate("llm")  # the end of the block is no error then
         other = Caller(via="unix", uid=0, pid=1, started=started(1))
         with api.change_supervisor() as supervisor:  # and the name may have another owner
@@ -287,6 +337,16 @@ def test_memory_is_allocated_for_the_duration_of_a_block(
     assert [one.holder.pid for one in monitor.client.allocations()] == [1]
     with pytest.raises(ConfigError, match="size: 'much' is not a size"):
         monitor.allocate("llm", "much")
+
+
+@pytest.mark.parametrize("size", [2048, 2048.0])
+def test_a_size_without_a_unit_is_refused_with_both_readings(
+    api: ApiServer, monitor: sentinel.Monitor, size: Any
+) -> None:
+    """The GPU Management System counts in MB."""
+    with pytest.raises(ConfigError, match=f"size: {size} has no unit\nWrite '{size}MiB'.*B' for"):
+        monitor.allocate("llm_model", size)
+    assert api.commands == []
 
 
 def test_events_are_iterated_with_for_and_with_async_for(

@@ -61,7 +61,7 @@ def test_memory_is_allocated_beside_the_stressor_and_allocated_processes_are_no_
             name, left = read_line(program).split()
             assert (name, int(left)) == ("llm", before.budget - 3 * GIB)  # and a context
             with pytest.raises(ConflictError, match="llm"):
-                daemon.client.allocate("llm", 1)
+                daemon.client.allocate("llm", "1B")
             assert "2.0 GiB allocated as llm for python" in daemon.run("status")
             assert read_line(program) == "0"  # the child got the whole allocation
             after = daemon.gpu()

@@ -89,6 +89,8 @@ def deaf(
     monkeypatch.setattr(child_process, "Child", lambda *_: Deaf(made))
     service = api_process.ApiProcess(SPEC, listening=0)
     service.start(1)
+    service.send(HOST)
+    heard(made[0].theirs, (HostView,))
     yield service, made
     for child in made:
         child.theirs.close()
@@ -152,7 +154,7 @@ def test_log_records_during_a_reply_are_not_lost(
     assert numbers == list(range(1, 2001))
 
 
-def test_log_records_before_the_start_reach_the_api_process(
+def test_log_records_before_the_start_reach_the_api_process_after_its_first_views(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made: list[Deaf] = []
@@ -162,9 +164,11 @@ def test_log_records_before_the_start_reach_the_api_process(
     service.start(1)
     service.collect()
     (child,) = made
-    assert [one.event for one in heard(child.theirs, (LogRecord,))] == [
-        {"event": "sentinel.started"}
-    ]
+    assert heard(child.theirs, (LogRecord,)) == []
+    service.send(HOST)
+    service.collect()
+    view, record = heard(child.theirs, (HostView, LogRecord))
+    assert (view, record.event) == (HOST, {"event": "sentinel.started"})
     child.theirs.close()
     child.channel.close()
 

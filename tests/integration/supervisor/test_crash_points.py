@@ -293,7 +293,7 @@ def obey_commands(run: Run) -> None:
     run.wait_in_queue(RESERVED)
     run.reserve(HELD, "ends")
     run.unreserve("ends")
-    run.ask(lambda: run.daemon.client.allocate("some", GIB))
+    run.ask(lambda: run.daemon.client.allocate("some", "1GiB"))
     run.ask(lambda: run.daemon.client.deallocate("some"))
     run.command("reload")
     run.command("stop")

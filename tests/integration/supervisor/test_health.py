@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import queue
 import subprocess
 import sys
 from collections.abc import Iterator
 
 import pytest
 
+import sentinel
+from sentinel.client import GpuStatus
 from sentinel.host.simulation import DEFAULT_TOTAL
 from tests.harness.daemon_harness import Daemon, isolated_daemon, read_line, write_line
 from tests.harness.gpu_environment import SimulatedHost
@@ -31,7 +34,9 @@ here = None
 for line in sys.stdin:
     word, _, size = line.strip().partition(" ")
     if word == "promise":
-        print(sentinel.connect().allocate("llm", int(size) * GIB).id, flush=True)
+        print(sentinel.connect().allocate("llm", size + "GiB").id, flush=True)
+    elif word == "return":
+        print(sentinel.connect().deallocate("llm").gpus, flush=True)
     elif word == "take":
         here = here or registry.attach(gpu)
         print(here.allocate(int(float(size) * GIB)), flush=True)
@@ -98,10 +103,37 @@ def test_a_hot_gpu_is_released_and_occupied_again_after_cooling(daemon: Daemon) 
 
 
 @pytest.mark.long
+def test_a_callback_gets_the_gpu_as_it_is_after_the_event(daemon: Daemon) -> None:
+    registry, uuid = daemon.host.registry, daemon.host.uuid(0)
+    daemon.start(1, "--throttle", "full", "--cooldown", "100ms")
+    daemon.wait_until_occupied(0)
+    calls: queue.Queue[tuple[object, object]] = queue.Queue()
+    with sentinel.Monitor() as monitor:
+        monitor.on(
+            "state_change", lambda gpu, event: calls.put((event.fields["health"], gpu.health))
+        )
+        monitor.on(
+            "handed_over", lambda gpu, event: calls.put((event.fields["evidence"], _evidence(gpu)))
+        )
+        monitor.start()
+        for degrees in 3 * (80, 40):
+            registry.warm(uuid, degrees)
+            event, state = calls.get(timeout=TIMEOUT_S)
+            assert event == state
+        with daemon.host.job(stay=0.1):
+            event, state = calls.get(timeout=TIMEOUT_S)
+            assert event == state
+
+
+def _evidence(gpu: GpuStatus) -> str | None:
+    return None if gpu.handover is None else gpu.handover.evidence
+
+
+@pytest.mark.long
 def test_allocated_memory_is_available_beside_a_running_stressor(
     daemon: Daemon, job: subprocess.Popen[str]
 ) -> None:
-    daemon.start(1)
+    daemon.start(1, "--memory", "70%")  # beside the allocation, room for more
     daemon.wait_until_occupied(0)
     first = daemon.gpu()
     assert first.held is not None
@@ -116,13 +148,32 @@ def test_allocated_memory_is_available_beside_a_running_stressor(
     beside = daemon.gpu()
     assert (beside.stressor, beside.yields) == ("RUNNING", 0)
     assert job.pid in [process.pid for process in beside.allocated_processes]
-    # A process above its allocation and a context is a newcomer, and gets its memory.
+    # More than the room beside the stressor is refused by the driver, which leaves no trace.
+    assert send_command(job, "take 8") == "False"
+    assert (daemon.gpu().pid, daemon.gpu().yields) == (beside.pid, 0)
+    # A process that has grown above its allocation and a context is a newcomer, and gets the GPU.
     write_line(job, "take 1.9")
     eventually(lambda: daemon.gpu().yields == 1)
     job.kill()
     job.wait(TIMEOUT_S)
     eventually(lambda: daemon.client.status().allocations == ())
     daemon.wait_until_occupied(0)
+
+
+@pytest.mark.long
+def test_a_process_that_returns_its_allocation_gets_the_whole_gpu(
+    daemon: Daemon, job: subprocess.Popen[str]
+) -> None:
+    daemon.start(1)
+    daemon.wait_until_occupied(0)
+    assert send_command(job, "promise 4") == "llm"
+    assert send_command(job, "take 2") == "True"
+    eventually(lambda: daemon.gpu().stressor == "RUNNING")
+    assert send_command(job, "take 12") == "False"
+    send_command(job, "return")
+    eventually(lambda: daemon.gpu().yields == 1)
+    eventually(lambda: daemon.gpu().handover is not None and daemon.gpu().stressor == "STOPPED")
+    assert send_command(job, "take 12") == "True"
 
 
 def _told(daemon: Daemon) -> int | None:

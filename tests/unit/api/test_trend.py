@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sentinel.api.history.queries import step_for
 from sentinel.api.history.timestamps import MAX_AGE_S, iso, parse_since
-from sentinel.api.history.trend import MIN_CHANGE_C, MIN_SAMPLES, fit_trend
+from sentinel.api.history.trend import MIN_CHANGE_C, MIN_SAMPLES, STABLE_RANGE_C, fit_trend
 from sentinel.api.http.errors import ProblemError
 from sentinel.protocol.history_types import Direction
 
@@ -37,6 +37,16 @@ def line(slope: float, count: int = 60) -> list[tuple[float, float]]:
             Direction.STABLE,
         ),  # an alternation by one degree
         ([], Direction.UNKNOWN),
+        # 4 minutes up, then a drop below the beginning: the line rises, the temperature is lowest.
+        ([(at, 50.0 + at / 10 if at < 240 else 48.0) for at in range(260)], Direction.VARYING),
+        # 4 minutes down, then a jump above the beginning.
+        ([(at, 80.0 - at / 10 if at < 240 else 82.0) for at in range(260)], Direction.VARYING),
+        # Up and down again, symmetrically: the line is level.
+        ([(at, 40.0 + min(at, 120 - at) / 2) for at in range(121)], Direction.VARYING),
+        # A drop long ago, and stable since then.
+        ([(at, 60.0 if at < 5 else 40.0) for at in range(60)], Direction.FALLING),
+        ([(at, 50.0 + at % 5) for at in range(60)], Direction.STABLE),  # a range of 4 degrees
+        ([(at, 50.0 + at % 6) for at in range(60)], Direction.VARYING),  # of 5 degrees
     ],
 )
 def test_a_trend_is_fitted_to_the_readings(
@@ -81,9 +91,19 @@ def test_a_trend_does_not_depend_on_the_time_and_reverses_with_its_readings(
     assert moved_slope == pytest.approx(slope, abs=1e-6)
     assert mirrored_slope == pytest.approx(-slope, abs=1e-9)
     change = slope / 60 * (readings[-1][0] - readings[0][0])
-    if abs(abs(change) - MIN_CHANGE_C) > 1e-6:
-        assert (trend.direction is Direction.RISING) == (change >= MIN_CHANGE_C)
-        assert (trend.direction is Direction.FALLING) == (change <= -MIN_CHANGE_C)
+    current, lowest, highest = trend.current_c, trend.minimum_c, trend.maximum_c
+    assert current is not None
+    assert lowest is not None
+    assert highest is not None
+    match trend.direction:
+        case Direction.RISING:
+            assert change >= MIN_CHANGE_C
+            assert current > lowest
+        case Direction.FALLING:
+            assert change <= -MIN_CHANGE_C
+            assert current < highest
+        case direction:
+            assert (direction is Direction.STABLE) == (highest - lowest < STABLE_RANGE_C)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from sentinel.cli.main import run_command_line
         (["--workload", "nope"], "--workload: there is no workload 'nope'; known are elementwise,"),
         (["workloads", "try", "nope"], "there is no workload 'nope'; known are elementwise,"),
         (["workloads", "try", "hold", "--for", "1ms"], "--for: '1ms' is out of range\nallowed is"),
-        (["workloads", "try", "hold", "--memory", "2"], "--memory: '2' is not a share; write one"),
+        (["workloads", "try", "hold", "--memory", "2"], "--memory: '2' has no unit; write 2% for"),
         (["config", "check", "/nowhere"], "/nowhere: cannot be read: No such file"),
         (["simulate-job", "--for", "soon"], "--for: 'soon' is not a duration; write one such as"),
     ],

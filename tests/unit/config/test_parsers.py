@@ -16,6 +16,7 @@ from sentinel.config.parsers import (
     parse_names,
     parse_power,
     parse_rate,
+    parse_share,
 )
 from sentinel.config.setting import Form
 from sentinel.protocol.stressor import MemoryTarget
@@ -24,11 +25,9 @@ from sentinel.protocol.stressor import MemoryTarget
 @pytest.mark.parametrize(
     ("text", "target"),
     [
-        ("0.88", MemoryTarget(share=0.88)),
         ("88%", MemoryTarget(share=0.88)),
         ("88 %", MemoryTarget(share=0.88)),
         ("100%", MemoryTarget(share=1.0)),
-        ("1", MemoryTarget(share=1.0)),
         ("0.5%", MemoryTarget(share=0.005)),
         ("20GiB", MemoryTarget(size=20 * 2**30)),
         ("1B", MemoryTarget(size=1)),
@@ -38,10 +37,40 @@ def test_memory_is_a_share_or_a_size(text: str, target: MemoryTarget) -> None:
     assert parse_memory(text) == target
 
 
-@pytest.mark.parametrize("text", ["0", "0%", "1.01", "101%", "88", "-0.5", "", "half", "20 GiBit"])
+@pytest.mark.parametrize("text", ["0", "0%", "101%", "-0.5", "", "half", "20 GiBit"])
 def test_a_share_outside_zero_to_one_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match=r"is not a (share|size)"):
         parse_memory(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "forms"),
+    [
+        ("0.5", "50% for a share or 0.5GiB for a size"),
+        ("1", "100% for a share or 1GiB for a size"),
+        ("38", "38% for a share or 38GiB for a size"),
+        ("2048", "2048GiB for a size"),
+    ],
+)
+def test_memory_without_a_unit_is_rejected_with_both_forms(text: str, forms: str) -> None:
+    """GPU Occupy and doma mean GB, and a share of 1 is all."""
+    with pytest.raises(ValueError, match=f"{text!r} has no unit; write {forms}$"):
+        parse_memory(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "forms"),
+    [("0.05", "5% or 0.05%"), ("1", "100% or 1%"), ("25", "25%")],
+)
+def test_a_share_without_a_unit_is_rejected_with_both_forms(text: str, forms: str) -> None:
+    with pytest.raises(ValueError, match=f"without a unit; write {forms}$"):
+        parse_share(text)
+
+
+@pytest.mark.parametrize("text", ["0", "0%", "101%", "101", "-5%", "5 percent", ""])
+def test_a_share_that_is_none_is_rejected(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a share; write one above 0% and up to 100%"):
+        parse_share(text)
 
 
 @given(st.integers(min_value=1, max_value=100))

@@ -14,7 +14,6 @@ from sentinel.config.setting import variable_of
 from sentinel.config.sources import Sources, find_file, from_environment, gather, read_file
 from sentinel.errors import ConfigError
 from sentinel.protocol.gpu import Gpu
-from sentinel.protocol.stressor import MemoryTarget
 
 GPUS = tuple(
     Gpu(uuid=f"GPU-{n}{n}{n}", index=n, name="x", pci_bus_id=f"00000000:0{n}:00.0", memory_total=1)
@@ -79,11 +78,11 @@ def test_every_setting_can_be_set_by_its_variable_and_in_a_file(tmp_path: Path) 
 
 
 def test_a_file_may_write_numbers_and_lists(tmp_path: Path) -> None:
-    path = written(tmp_path, "rearm = 7\ngpus = [0, 'GPU-1a']\nmemory.target = 0.5")
+    path = written(tmp_path, "rearm = 7\ngpus = [0, 'GPU-1a']\nutil.samples = 7")
     config = config_of(read_file(path))
     assert config.rearm == 7.0
     assert config.gpus == ("0", "GPU-1a")
-    assert config.memory == MemoryTarget(share=0.5)
+    assert config.util_samples == 7
 
 
 @pytest.mark.parametrize(
@@ -100,7 +99,10 @@ def test_a_file_may_write_numbers_and_lists(tmp_path: Path) -> None:
         ("gpu = 3", ["gpu is not a table", "[gpu.0]"]),
         ("[gpu]\n0 = 3", ["gpu.0 is not a table"]),
         ('[gpu.0]\npoll = "1s"', ["gpu.0.poll: cannot be set for a single GPU"]),
-        ("[util]\ntarget = 0.04", ["util.target: '0.04' is out of range", "from 5% to 100%"]),
+        ('[util]\ntarget = "4%"', ["util.target: '4%' is out of range", "from 5% to 100%"]),
+        ("[util]\ntarget = 0.5", ["'0.5' is not a share without a unit", "write 50% or 0.5%"]),
+        ("memory.target = 38", ["'38' has no unit", "38% for a share or 38GiB for a size"]),
+        ("budget.limit = 7168", ["is not a size without a unit; write 7168MiB or 7168GiB"]),
         ('[util]\nevery = "1ms"', ["util.every: '1ms' is out of range", "from 100ms to 1m"]),
         ("[util]\nsamples = 0", ["util.samples: '0' is out of range", "from 1 to 60"]),
         ('[util]\ntolerance = "50%"', ["util.tolerance: '50%' is out of range"]),

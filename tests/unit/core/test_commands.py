@@ -391,7 +391,7 @@ def given(**values: str) -> tuple[GivenSetting, ...]:
 def test_new_settings_apply_to_running_stressors_and_restart_only_affected_ones() -> None:
     world, supervisor = served(1)
     (first,) = world.spawner.started
-    assert send(world, supervisor, Configure, given=given(util__target="0.5", rearm="7s")) is None
+    assert send(world, supervisor, Configure, given=given(util__target="50%", rearm="7s")) is None
     world.run(supervisor, lambda: world.spawner.paced)
     assert world.spawner.started == [first], "a pace needs no new stressor"
     assert supervisor.config.rearm == 7.0

@@ -1,14 +1,19 @@
-"""Views: the note of a workload."""
+"""Views: the note of a workload, and their time: before the events of their tick."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 from sentinel.cli.event_format import describe
 from sentinel.config.model import Config
+from sentinel.core.actions import Event
+from sentinel.core.state import State
 from sentinel.core.stressor_state import Running
 from sentinel.protocol import codec
+from sentinel.protocol.commands import Drain
 from sentinel.protocol.stressor import Note
+from sentinel.protocol.views import GpuView
 from sentinel.testing import World
 
 
@@ -32,3 +37,44 @@ def test_a_note_stays_until_the_next_and_is_cut() -> None:
     status = world.events("gpu.status")[-1]
     assert status.fields["note"] == "x" * 200
     assert describe(status.name, status.fields)[1].endswith("; " + "x" * 200)
+
+
+#: What the state must show once an event is published.
+_SHOWN: dict[str, Callable[[GpuView, Event], bool]] = {
+    "gpu.idle": lambda view, _: view.occupancy == "IDLE",
+    "gpu.busy": lambda view, _: view.occupancy == "BUSY",
+    "stressor.ready": lambda view, _: view.stressor == "RUNNING",
+    "gpu.health_changed": lambda view, event: view.health == event.fields["health"],
+    "gpu.yielding": lambda view, _: view.stressor == "STOPPING",
+    "gpu.handed_over": lambda view, _: view.handover is not None and view.yields == 1,
+}
+
+
+def test_the_state_of_an_event_is_published_before_the_event() -> None:
+    world = World()
+    supervisor = world.supervisor(Config(rearm=1.0), with_api=True)
+    checked: list[str] = []
+    publish = vars(supervisor)["_publish"]
+
+    def check(state: State, events: tuple[Event, ...]) -> None:
+        for event in events:
+            if event.name in _SHOWN:
+                assert _SHOWN[event.name](world.api.views["GPU-0"], event), event
+                checked.append(event.name)
+            if event.name == "sentinel.drained":
+                assert world.api.host is not None
+                assert world.api.host.phase == "drained"
+                checked.append(event.name)
+        publish(state, events)
+
+    vars(supervisor)["_publish"] = check
+    world.run(supervisor, lambda: "stressor.ready" in checked)
+    for degrees in (70, 80, 88, 50):
+        changes = checked.count("gpu.health_changed")
+        world.at(0).temperature = degrees
+        world.run(supervisor, lambda: checked.count("gpu.health_changed") > changes, within=200)  # noqa: B023
+    world.newcomer()
+    world.run(supervisor, lambda: "gpu.handed_over" in checked)
+    world.api.post(Drain)
+    world.run(supervisor, lambda: "sentinel.drained" in checked)
+    assert {*_SHOWN, "sentinel.drained"} == set(checked)
