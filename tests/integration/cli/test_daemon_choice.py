@@ -155,6 +155,34 @@ def test_a_daemon_replaces_its_record_and_old_ones_are_dropped(tmp_path: Path) -
     assert [one for one in read_all(folder) if one.socket == "/running"] == [again]
 
 
+def test_a_path_may_have_bytes_that_are_no_text(tmp_path: Path) -> None:
+    one = record(tmp_path, socket=os.fsdecode(b"/\xff/sentinel.sock"))
+    assert read_all(records_folder(os.environ, os.getuid())) == [one]
+
+
+@pytest.mark.parametrize(
+    "match", ["--vacuum-size=1", "_PID=1 --flush", "-fu", "", "_PID=\N{ARABIC-INDIC DIGIT ONE}"]
+)
+def test_what_a_socket_says_is_no_option_of_journalctl(
+    add: Callable[..., StubDaemon],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    match: str,
+) -> None:
+    bin_ = tmp_path / "bin"
+    bin_.mkdir()
+    (bin_ / "journalctl").write_text(f"#!/bin/sh\ntouch {tmp_path}/called\n")
+    (bin_ / "journalctl").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{bin_}:{os.environ['PATH']}")
+    one = add("daemon")
+    daemon = {**DAEMON, "socket": str(tmp_path / "daemon/sentinel.sock"), "journal": match}
+    one.replies["GET /v1/status"] = Reply({**STATUS, "daemon": daemon})
+    assert run_command_line(["logs"]) == 2
+    assert "no match of a daemon" in capsys.readouterr().err
+    assert not (tmp_path / "called").exists()
+
+
 def test_logs_has_the_log_of_the_last_daemon_also_after_its_death(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
