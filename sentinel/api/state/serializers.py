@@ -7,8 +7,8 @@ import os
 import time
 from datetime import UTC, datetime
 
-from sentinel.api.state.command_lines import CommandLines
 from sentinel.api.state.snapshots import Views
+from sentinel.host.command_lines import CommandLines
 from sentinel.host.procfs import read_stat
 from sentinel.host.run_reports import LastVerdict
 from sentinel.host.verified_store import proof_of

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from sentinel.api.state import command_lines
-from sentinel.api.state.command_lines import CommandLines
+from sentinel.host import command_lines
+from sentinel.host.command_lines import CommandLines
 from tests.harness.sentinel_process import eventually
 
 STUCK = 666
