@@ -120,6 +120,30 @@ def test_the_daemon_of_the_default_path_counts_also_without_a_record(
     assert run_command_line(["status"]) == 0
 
 
+def test_a_lock_in_a_folder_of_another_user_is_no_daemon(
+    add: Callable[..., StubDaemon],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    import fcntl
+
+    folder = tmp_path / "run" / "sentinel"
+    why = f"the folder {folder} belongs to uid 4711"
+    monkeypatch.setattr(
+        "sentinel.host.daemon_lookup.why_untrusted", lambda one: why if one == folder else None
+    )
+    lock = folder / "sentinel.sock.lock"
+    lock.write_text('{"pid": 1}')
+    with lock.open() as held, stub_daemon(folder / "sentinel.sock") as theirs:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert run_command_line(["status"]) == 4
+        assert "belongs to uid 4711" in capsys.readouterr().err
+        assert not theirs.requests
+        add("own")
+        assert run_command_line(["status"]) == 0, "nor does it hide the only one of this user"
+
+
 @pytest.mark.parametrize(
     "facts", [{"pid": 2**22 + 1}, {"started": 1}, {"boot": "another"}], ids=str
 )
