@@ -116,20 +116,23 @@ async def _serve(
             context.change_feed.run(),
             context.history.run(),
             context.verified.run(),
-            context.notifier.run(),
             context.verdicts.run(),
             _send_heartbeats(context, server),
         )
     ]
+    notifying = asyncio.create_task(context.notifier.run())
     try:
         await asyncio.gather(*jobs)
     finally:
-        await context.notifier.drain(_GRACE_S)
         for task in background:
             task.cancel()
         await asyncio.gather(*background, return_exceptions=True)
         await context.history.close()
         await context.verified.store()
+        # Last: the supervisor ends this process soon, and a recipient may not answer.
+        await context.notifier.drain(_GRACE_S)
+        notifying.cancel()
+        await asyncio.gather(notifying, return_exceptions=True)
     if errors:
         raise errors[0]
 

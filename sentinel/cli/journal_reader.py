@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import subprocess
 from collections.abc import Iterator
 
 from sentinel.cli.journal_sink import JSON_FIELD
 from sentinel.errors import ConfigError
+
+#: The matches that a daemon has. Its word becomes an argument of journalctl, which also has options
+#: that delete entries.
+_MATCH = re.compile(r"(_SYSTEMD_INVOCATION_ID=[0-9a-f]{32}|_PID=[0-9]{1,10})", re.ASCII)
 
 
 def journal_lines(match: str, count: int, *, following: bool = False) -> Iterator[str]:
@@ -20,8 +25,10 @@ def journal_lines(match: str, count: int, *, following: bool = False) -> Iterato
         following: Whether to go on with each new entry, without end.
 
     Raises:
-        ConfigError: journalctl is missing or fails.
+        ConfigError: The match is none of a daemon; or journalctl is missing or fails.
     """
+    if _MATCH.fullmatch(match) is None:
+        raise ConfigError(f"the log is in the journal, but {match!r} is no match of a daemon there")
     fields = f"--output-fields=MESSAGE,{JSON_FIELD}"
     command = ["journalctl", "--quiet", "--no-pager", "--all", "--output=json", fields]
     command += [f"--lines={count}", *(["--follow"] if following else []), match]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sentinel.host.command_lines import CommandLines
 from sentinel.host.procfs import read_stat
 
 if TYPE_CHECKING:
@@ -18,8 +19,7 @@ HEADER = ("GPU", "PID", "USER", "TYPE", "MEMORY", "COMMAND")
 FLEXIBLE = 5
 RIGHT = (0, 1, 4)
 
-#: The longest command line that is read from /proc.
-_MAX_COMMAND_BYTES = 4096
+_COMMANDS = CommandLines()
 #: The kernel keeps this many characters of a process's name.
 _MAX_NAME = 15
 
@@ -112,9 +112,5 @@ def _owner(pid: int) -> str | None:
 
 def _command_line(pid: int) -> str | None:
     """Read a command line, or None if it is hidden or the process has ended."""
-    try:
-        with Path(f"/proc/{pid}/cmdline").open("rb") as file:
-            data = file.read(_MAX_COMMAND_BYTES)
-    except OSError:
-        return None
-    return data.rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace") or None
+    stat = read_stat(pid)
+    return None if stat is None else _COMMANDS.get(pid, stat.started, stat.name)

@@ -235,8 +235,9 @@ def _start(flags: Sequence[str], resources: contextlib.ExitStack) -> _Running:
         ConfigError: A flag cannot be an argument of a command.
         ServiceError: It cannot be started.
     """
-    # Not the interfaces of the host's daemon.
+    # Not the interfaces of the host's daemon, nor a daemon that commands of this user find.
     isolation = [
+        "--private",
         "--tcp",
         "off",
         "--socket-group",
@@ -244,6 +245,10 @@ def _start(flags: Sequence[str], resources: contextlib.ExitStack) -> _Running:
         "--metrics",
         "off",
         "--history-size",
+        "off",
+        "--notify-webhook",
+        "off",
+        "--notify-command",
         "off",
     ]
     command = [*SENTINEL, "run", *isolation, *map(str, flags)]

@@ -119,7 +119,7 @@ def parse_plan(table: Mapping[str, Any], source: str) -> Plan:
 
 def plan_toml(plan: Plan) -> str:
     """Write a plan as TOML, which :func:`parse_plan` reads as the same plan."""
-    lines = [f"spec = {_toml(SPEC)}", *_pairs(plan, without=("phases",))]
+    lines = [f"spec = {toml_value(SPEC)}", *_pairs(plan, without=("phases",))]
     for phase in plan.phases:
         lines += ["", "[[phase]]", *_pairs(phase)]
     return "\n".join(lines) + "\n"
@@ -130,10 +130,10 @@ def _pairs(table: Plan | Phase, without: tuple[str, ...] = ()) -> Iterator[str]:
     for one in fields(table):
         value = getattr(table, one.name)
         if one.name not in without and value != one.default:
-            yield f"{one.name} = {_toml(value)}"
+            yield f"{one.name} = {toml_value(value)}"
 
 
-def _toml(value: str | float) -> str:
+def toml_value(value: str | float) -> str:
     """Write a value as TOML: as JSON, but for a character that only TOML escapes."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007F")
 

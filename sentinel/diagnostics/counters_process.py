@@ -49,9 +49,12 @@ def read_counters_apart(simulation: Path | None, uuid: str) -> CountersResult:
 
 def main(folder: str, uuid: str) -> None:
     """Print the counters as JSON, and exit also if a process survives SIGKILL."""
-    result = read_counters(Path(folder) if folder else None, [uuid])
-    sys.stdout.write(json.dumps(asdict(result)))
-    sys.stdout.flush()
+    # That process must not keep the output open, whose end is waited for.
+    with os.fdopen(os.dup(1), "w") as output:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 1)
+        result = read_counters(Path(folder) if folder else None, [uuid])
+        output.write(json.dumps(asdict(result)))
     os._exit(0)
 
 

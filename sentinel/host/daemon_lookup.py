@@ -173,7 +173,12 @@ def _check_trusted(usual: Places) -> None:
 
 
 def _unrecorded(usual: Places) -> list[DaemonRecord]:
-    """Describe the daemon of the default paths if it runs, by its lock."""
+    """Describe the daemon of the default paths if it runs, by its lock.
+
+    Where another user could have put that lock, it is none: it could lead to a socket of theirs.
+    """
+    if why_untrusted(usual.socket.parent) is not None:
+        return []
     try:
         file = open_regular(usual.lock, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:

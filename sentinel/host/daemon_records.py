@@ -100,7 +100,7 @@ def write(record: DaemonRecord, folder: Path) -> bool:
     Returns:
         Whether it was written.
     """
-    key = hashlib.sha256((record.socket or record.run or "").encode()).hexdigest()[:16]
+    key = hashlib.sha256(os.fsencode(record.socket or record.run or "")).hexdigest()[:16]
     path = folder / f"{key}{_SUFFIX}"
     part = path.with_name(f"{path.name}.{record.pid}.part")
     try:

@@ -168,7 +168,8 @@ def _claimed(options: Options) -> Iterator[Claim | None]:
     try:
         if options.serve.detached:  # before the first child, which inherits the redirection
             redirect_output(options.serve.places)
-        _record_place(options, options.serve)
+        if options.serve.recorded:
+            _record_place(options, options.serve)
         yield claim
     finally:
         claim.release()

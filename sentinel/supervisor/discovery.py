@@ -52,6 +52,8 @@ class Serve:
     detached: bool = False
     #: The match for journalctl if the events go to the journal, or None.
     journal: str | None = None
+    #: Whether commands of this user find it by its record; not that of a script.
+    recorded: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

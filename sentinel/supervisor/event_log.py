@@ -63,24 +63,27 @@ class EventLog:
         lost = [0] * len(self._sinks)
         while (event := self._queue.get()) is not None:
             for number, sink in enumerate(self._sinks):
-                # A closed pipe or a full disk costs lines, never the sentinel.
+                # A closed pipe or a full disk costs lines, never the sentinel; and a sink that
+                # cannot put one event into words does not cost the others all that come.
                 try:
                     if lost[number]:
                         sink(_dropped(lost[number], event.at))
                         lost[number] = 0
                     sink(event)
-                except (OSError, ValueError) as error:
+                except Exception as error:  # noqa: BLE001 - without this thread, no event is seen
                     if not lost[number]:
                         self._warn(sink, error, event.at)
                     lost[number] += 1
 
-    def _warn(self, failed: Sink, error: OSError | ValueError, at: float) -> None:
+    def _warn(self, failed: Sink, error: Exception, at: float) -> None:
         """Send the other sinks a warning that one loses events."""
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        if not isinstance(error, OSError | ValueError):
+            reason = f"a bug in sentinel: {error!r}"
         fields = {"about": "log", "text": f"events are not written: {reason}"}
         for sink in self._sinks:
             if sink is not failed:
-                with contextlib.suppress(OSError, ValueError):
+                with contextlib.suppress(Exception):
                     sink(Event(name="service.warning", at=at, fields=fields))
 
 

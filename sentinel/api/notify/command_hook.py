@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import signal
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from sentinel.api.notify.delivery import DeliveryError
 TIMEOUT_S = 30.0
 #: The longest value of a variable, in characters.
 _MAX_VALUE = 4096
+#: As many links as the kernel follows in one path.
+_MAX_LINKS = 40
 #: Variables that are the daemon's alone.
 _OWN = ("NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_", "MALLOC_ARENA_MAX")
 
@@ -79,21 +82,49 @@ def why_unsafe(path: str) -> str | None:
     """Explain why a program must not be run by this user, or return None.
 
     Root runs only what no other user can change: a path of a file is not yet a program of root's.
+    Nor is a link, which its owner may turn to another program at any time.
     """
     if os.getuid() != 0:
         return None
-    file = Path(path)
     try:
-        resolved = file.resolve(strict=True)
-        for one in (resolved, *resolved.parents):
-            there = one.stat()
+        for one in _way_to(Path(path)):
+            there = one.lstat()
             shared = there.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
             sticky = stat.S_ISDIR(there.st_mode) and there.st_mode & stat.S_ISVTX
-            if there.st_uid != 0 or (shared and not sticky):
+            open_to_all = shared and not sticky and not stat.S_ISLNK(there.st_mode)
+            if there.st_uid != 0 or open_to_all:
                 return f"users other than root can change {one}"
     except OSError as error:
         return str(error.strerror)
     return None
+
+
+def _way_to(path: Path) -> Iterator[Path]:
+    """Yield each folder and each link on the way to a file, and the file.
+
+    Raises:
+        OSError: One does not exist, or there are too many links.
+    """
+    done, names, links = Path("/"), list(path.parts[1:]), 0
+    yield done
+    while names:
+        name = names.pop(0)
+        if name == "..":
+            done = done.parent
+            continue
+        yield done / name
+        try:
+            target = (done / name).readlink()
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # it is no link
+                raise
+            done /= name
+            continue
+        links += 1
+        if links > _MAX_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        done = Path("/") if target.is_absolute() else done
+        names = [*target.parts[target.is_absolute() :], *names]
 
 
 def environment(name: str, id_: str, body: Mapping[str, Any]) -> dict[str, str]:

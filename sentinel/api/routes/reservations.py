@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Request
@@ -19,6 +20,7 @@ from sentinel.api.state.serializers import queue, reservation
 from sentinel.protocol.api_types import Code, Outcome, Reservations, Reserved
 from sentinel.protocol.caller import Caller, Level
 from sentinel.protocol.commands import Reserve, Unreserve
+from sentinel.protocol.views import Reservation
 
 router = APIRouter(prefix="/v1/reservations", tags=["reservations"])
 
@@ -83,12 +85,34 @@ async def _reserve(context: ApiContext, by: Caller, body: ReservationRequest) ->
     await views.until(lambda: views.fresh, time.monotonic() + _READY_TIMEOUT_S)
     _check(body, by)
     gpus = views.select(body.gpus)
+    made = _made_before(context, by, body, gpus)
+    if made is not None:
+        await _stored(context, made.id, "Nothing is reserved", present=True)
+        return Reserved(reservation=reservation(made, views, time.monotonic()))
     id_ = _id(context, by, body.id)
     context.pending_reservations.add(id_)
     try:
         return await _obtain(context, by, body, gpus, id_, deadline)
     finally:
         context.pending_reservations.discard(id_)
+
+
+def _made_before(
+    context: ApiContext, by: Caller, body: ReservationRequest, gpus: tuple[str, ...]
+) -> Reservation | None:
+    """Find the reservation that this very request has made, if its response was lost.
+
+    An API process may end between the confirmation and the response. Its client sends the request
+    again, and would otherwise leave GPUs reserved that no client uses.
+    """
+    found = None if body.id is None else context.views.reservation(body.id)
+    if found is None or not found.confirmed or body.id in context.pending_reservations:
+        return None
+    same = replace(found.by, level=by.level) == by
+    same = same and (found.reason, found.bound) == (body.reason, body.bound)
+    same = same and (found.until is None) == (body.seconds is None)
+    same = same and (set(gpus) == set(found.gpus) if gpus else body.count == len(found.gpus))
+    return found if same else None
 
 
 async def _obtain(

@@ -6,10 +6,10 @@ import dataclasses
 import os
 import time
 from datetime import UTC, datetime
-from functools import lru_cache
 
 from sentinel.api.state.snapshots import Views
-from sentinel.host.procfs import read_command, read_stat
+from sentinel.host.command_lines import CommandLines
+from sentinel.host.procfs import read_stat
 from sentinel.host.run_reports import LastVerdict
 from sentinel.host.verified_store import proof_of
 from sentinel.protocol import api_types, views
@@ -20,6 +20,8 @@ from sentinel.protocol.telemetry import Telemetry
 
 #: The shortest UUID in responses: `GPU-` and eight digits.
 _MIN_UUID_LENGTH = 12
+
+_COMMANDS = CommandLines()
 
 #: Fields that are copied from a view into its response.
 _COPIED = [field.name for field in dataclasses.fields(views.GpuFields)]
@@ -151,14 +153,10 @@ def _process(process: GpuProcess) -> api_types.Process:
         memory=process.memory,
         name=process.name,
         user=process.user,
-        command=_command(process.pid, process.started, process.name),
+        command=None
+        if process.started is None
+        else _COMMANDS.get(process.pid, process.started, process.name),
     )
-
-
-@lru_cache(maxsize=1024)
-def _command(pid: int, started: int | None, _: str | None) -> str | None:
-    """Read the command line of a process once, and again when another program has its PID."""
-    return None if started is None else read_command(pid, started)
 
 
 def _telemetry(telemetry: Telemetry | None, now: float) -> api_types.GpuTelemetry | None:

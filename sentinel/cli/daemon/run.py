@@ -55,6 +55,7 @@ with without_rich():  # only here: a program that embeds a supervisor may need r
 @click.option("--explain", is_flag=True, help="Report for each GPU which rule decides.")
 @click.option("--no-api", is_flag=True, help="Open no socket; only signals control this process.")
 @click.option("--daemon", is_flag=True, hidden=True)  # how `sentinel start` starts it
+@click.option("--private", is_flag=True, hidden=True)  # how a script starts its own
 @color_option
 @plan_option
 @log_format
@@ -83,6 +84,7 @@ def command(
     if flags["no_api"] or (dry_run and not monitor):
         return int(bootstrap.supervise(options, _sink_for(sys.stdout, text=text)))
     serve = _serve(sources, simulate, detached=flags["daemon"])
+    serve = replace(serve, recorded=not flags["private"])
     if _goes_to_journal(detached=serve.detached):
         serve = replace(serve, journal=match_of_this_run(os.environ))
         with closing(Journal()) as journal:

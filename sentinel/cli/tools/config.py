@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -18,6 +17,7 @@ from sentinel.client import Client
 from sentinel.config.build import Given, Override, build_config
 from sentinel.config.file_text import new_file_text
 from sentinel.config.model import SETTINGS
+from sentinel.config.plan import toml_value
 from sentinel.config.setting import Setting
 from sentinel.config.sources import Sources, checked, file_to_write, find_file, read_file
 from sentinel.errors import ConfigError, ExitCode, NotRunningError
@@ -220,12 +220,12 @@ def _as_file(values: Mapping[str, Given], overrides: Iterable[Override]) -> Iter
     for override in overrides:
         for key, given in override.given.items():
             table, _, name = key.rpartition(".")
-            path = ".".join(filter(None, ["gpu", json.dumps(override.selector), table]))
+            path = ".".join(filter(None, ["gpu", toml_value(override.selector), table]))
             tables.setdefault(path, []).append((name, given))
     for table, rows in tables.items():
         if table:
             yield ""
             yield f"[{table}]"
         for name, value in rows:
-            line = f"{name} = {json.dumps(value.text)}" if value.text else f"# {name} is not set"
+            line = f"{name} = {toml_value(value.text)}" if value.text else f"# {name} is not set"
             yield f"{line:<32}  # {value.source}"

@@ -29,6 +29,13 @@ from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.phase_work import EarlierWork, PhaseWork
 from sentinel.protocol.stressor import LinkMeasured, ReferenceChecksum
 
+#: The numbers of what a GPU has done, and the largest: the fastest GPU needs decades for it.
+_COUNTS = (
+    *("seconds", "uncounted", "stretch", "longest", "iterations", "flops", "bytes"),
+    *("checks", "errors", "patterns", "interruptions"),
+)
+_MAX_COUNT = 1e24
+
 #: The messages of stressors that a record of a burn-in keeps as they are.
 MEASURED = (LinkMeasured, ReferenceChecksum)
 
@@ -126,6 +133,29 @@ def _why_not_done(done: Mapping[str, EarlierWork], gpus: Sequence[str], plan: Pl
             return f"earlier work of {uuid}, which is not selected"
         if not 0 <= earlier.phase <= phases:
             return f"earlier work up to phase {earlier.phase}; {plan.name} has {phases}"
+        why = _why_impossible(earlier.work)
+        if why is not None:
+            return f"earlier work of {uuid}: {why}"
+    return None
+
+
+def _why_impossible(work: PhaseWork) -> str | None:
+    """Explain why a GPU cannot have done this, or return None.
+
+    What a client sends is counted with what GPUs do: a sum must stay a finite number, and a number
+    of patterns must have patterns.
+    """
+    counts = {
+        **{name: getattr(work, name) for name in _COUNTS},
+        **{f"covered.{pattern}": times for pattern, times in work.covered.items()},
+    }
+    for name, count in counts.items():
+        if not 0 <= count <= _MAX_COUNT:
+            return f"{name} is not between 0 and {_MAX_COUNT:g}"
+    for name in ("share", "retained"):
+        share = getattr(work, name)
+        if share is not None and not 0.0 <= share <= 1.0:
+            return f"{name} is not between 0 and 1"
     return None
 
 

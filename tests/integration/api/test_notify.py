@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import hmac
 import json
@@ -207,6 +208,25 @@ def test_root_runs_no_program_that_another_user_can_change(tmp_path: Path) -> No
     assert "users other than root can change" in why(CommandHook((path,)))[0]
     assert not (tmp_path / "ran").exists()
     assert command_hook.why_unsafe("/bin/sh") is None
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root is so careful")
+def test_root_follows_no_link_that_another_user_can_turn(tmp_path: Path) -> None:
+    own, theirs, loop = (tmp_path / name for name in ("own", "theirs", "loop"))
+    for link in (own, theirs):
+        link.symlink_to("/bin/true")
+    loop.symlink_to(loop)
+    assert command_hook.why_unsafe(str(own)) is None
+    os.chown(theirs, 65534, 65534, follow_symlinks=False)
+    (tmp_path / "to-theirs").symlink_to("../" + tmp_path.name + "/theirs")
+    for path in (theirs, tmp_path / "to-theirs"):
+        assert command_hook.why_unsafe(str(path)) == f"users other than root can change {theirs}"
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "link").symlink_to("/bin/true")
+    folder.chmod(0o777)
+    assert "can change" in str(command_hook.why_unsafe(str(folder / "link")))
+    assert command_hook.why_unsafe(str(loop)) == os.strerror(errno.ELOOP)
 
 
 # --- a recipient -----------------------------------------------------------------------------

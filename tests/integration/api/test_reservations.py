@@ -163,6 +163,27 @@ def test_a_request_continues_at_its_place_in_the_next_api_process(tmp_path: Path
         assert replies[0].body["reservation"]["id"] == "c" * 8
 
 
+def test_a_request_whose_response_was_lost_has_what_it_has_reserved(tmp_path: Path) -> None:
+    wish: dict[str, Any] = {"count": 1, "wait_s": 60, "id": "d" * 8, "reason": "training"}
+    with ApiServer(tmp_path) as api:
+        first = reserve(api, **wish)
+        api.kill()  # as it could after the confirmation and before the response
+        api.start()
+        eventually(lambda: ask(api, "GET", "/v1/health").status == 200)
+        api.commands.clear()
+        again = reserve(api, **wish)
+        assert again.status == 201
+        assert again.body["reservation"]["gpus"] == first.body["reservation"]["gpus"]
+        for other in ({"count": 2}, {"reason": "another"}, {"bound": True}, {"seconds": 9}):
+            assert reserve(api, **{**wish, **other}).status == 409, other
+        with api.change_supervisor() as supervisor:
+            held = supervisor.reservations["d" * 8]
+            theirs = replace(held, by=replace(held.by, pid=1))
+            supervisor.reservations["d" * 8] = theirs
+        eventually(lambda: reserve(api, **wish).status == 409)
+        assert not any(isinstance(one, Unreserve) for one in api.commands), "it is another's"
+
+
 def test_gpus_that_cannot_be_freed_in_time_are_not_reserved(api: ApiServer) -> None:
     with api.change_supervisor() as supervisor:
         supervisor.keeps_memory = True

@@ -48,6 +48,17 @@ def test_show_is_the_configuration_of_the_daemon(
     assert daemon.requests == [("GET /v1/settings", None)] * 2
 
 
+def test_show_is_toml_whatever_a_value_has(
+    daemon: StubDaemon, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = '/opt/\N{GRINNING FACE}\u00e9\x7f"\\/hook'
+    quoted = f"'{program}'"
+    monkeypatch.setenv("SENTINEL_NOTIFY_COMMAND", quoted)
+    assert run_command_line(["config", "show", "--offline"]) == 0
+    assert tomllib.loads(capsys.readouterr().out)["notify"]["command"] == quoted
+    assert daemon.requests == []
+
+
 def test_show_offline_is_what_a_new_daemon_would_take(
     daemon: StubDaemon, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

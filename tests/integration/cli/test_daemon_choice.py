@@ -120,6 +120,30 @@ def test_the_daemon_of_the_default_path_counts_also_without_a_record(
     assert run_command_line(["status"]) == 0
 
 
+def test_a_lock_in_a_folder_of_another_user_is_no_daemon(
+    add: Callable[..., StubDaemon],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    import fcntl
+
+    folder = tmp_path / "run" / "sentinel"
+    why = f"the folder {folder} belongs to uid 4711"
+    monkeypatch.setattr(
+        "sentinel.host.daemon_lookup.why_untrusted", lambda one: why if one == folder else None
+    )
+    lock = folder / "sentinel.sock.lock"
+    lock.write_text('{"pid": 1}')
+    with lock.open() as held, stub_daemon(folder / "sentinel.sock") as theirs:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert run_command_line(["status"]) == 4
+        assert "belongs to uid 4711" in capsys.readouterr().err
+        assert not theirs.requests
+        add("own")
+        assert run_command_line(["status"]) == 0, "nor does it hide the only one of this user"
+
+
 @pytest.mark.parametrize(
     "facts", [{"pid": 2**22 + 1}, {"started": 1}, {"boot": "another"}], ids=str
 )
@@ -153,6 +177,34 @@ def test_a_daemon_replaces_its_record_and_old_ones_are_dropped(tmp_path: Path) -
     assert len(found) == daemon_records.MAX_ENDED + 1
     again = record(tmp_path, socket="/running", since=99.0)
     assert [one for one in read_all(folder) if one.socket == "/running"] == [again]
+
+
+def test_a_path_may_have_bytes_that_are_no_text(tmp_path: Path) -> None:
+    one = record(tmp_path, socket=os.fsdecode(b"/\xff/sentinel.sock"))
+    assert read_all(records_folder(os.environ, os.getuid())) == [one]
+
+
+@pytest.mark.parametrize(
+    "match", ["--vacuum-size=1", "_PID=1 --flush", "-fu", "", "_PID=\N{ARABIC-INDIC DIGIT ONE}"]
+)
+def test_what_a_socket_says_is_no_option_of_journalctl(
+    add: Callable[..., StubDaemon],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    match: str,
+) -> None:
+    bin_ = tmp_path / "bin"
+    bin_.mkdir()
+    (bin_ / "journalctl").write_text(f"#!/bin/sh\ntouch {tmp_path}/called\n")
+    (bin_ / "journalctl").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{bin_}:{os.environ['PATH']}")
+    one = add("daemon")
+    daemon = {**DAEMON, "socket": str(tmp_path / "daemon/sentinel.sock"), "journal": match}
+    one.replies["GET /v1/status"] = Reply({**STATUS, "daemon": daemon})
+    assert run_command_line(["logs"]) == 2
+    assert "no match of a daemon" in capsys.readouterr().err
+    assert not (tmp_path / "called").exists()
 
 
 def test_logs_has_the_log_of_the_last_daemon_also_after_its_death(

@@ -28,6 +28,7 @@ from sentinel.errors import (
     ServiceError,
     TimedOutError,
 )
+from sentinel.host.daemon_records import read_all, records_folder
 from sentinel.host.procfs import read_stat
 from tests.harness.gpu_environment import TESTS
 from tests.harness.sentinel_process import eventually
@@ -276,3 +277,25 @@ def test_folders_of_others_stay(
     assert (temporary / "sentinel-hold-2").exists()
     assert (temporary / "other" / "lock").exists()
     assert (elsewhere / "lock").exists()
+
+
+@pytest.mark.long
+def test_no_command_takes_the_sentinel_of_a_script_for_the_daemon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("SENTINEL_SIM_DIR", str(tmp_path / "simulation"))
+    records = records_folder(os.environ, os.getuid())
+    monkeypatch.setenv("SENTINEL_NOTIFY_COMMAND", "/bin/false")
+    with hold.private_sentinel(["--monitor", "--simulate", "1"]) as held:
+        eventually(lambda: _answers(held))
+        assert read_all(records) == []
+        settings = held.client.settings().settings
+        assert settings["notify.command"].text == "off", "events of a script notify no operator"
+
+
+def _answers(held: sentinel.Hold) -> bool:
+    try:
+        return bool(held.status().gpus)
+    except NotRunningError:
+        return False

@@ -165,6 +165,18 @@ def test_its_owner_and_administrators_cancel_it(by: Caller, refused: Refusal | N
         ({"done": {UUID: EarlierWork(phase=3)}}, Refusal.INVALID),
         ({"done": {UUID: EarlierWork(phase=-1)}}, Refusal.INVALID),
         ({"gpus": ("GPU-1",), "done": {UUID: EarlierWork(phase=1)}}, Refusal.INVALID),
+        *(
+            ({"done": {UUID: EarlierWork(phase=0, work=work)}}, Refusal.INVALID)
+            for work in (
+                PhaseWork(patterns=-1),  # the smallest number of no patterns
+                PhaseWork(seconds=1e308, uncounted=1e308),  # a view with an infinite sum
+                PhaseWork(iterations=10**4000),
+                PhaseWork(checks=-1),
+                PhaseWork(covered={"zeros": -5}, patterns=1),
+                PhaseWork(share=1.5),
+                PhaseWork(retained=-0.5),
+            )
+        ),
     ],
 )
 def test_a_wrong_order_changes_nothing(arguments: dict[str, object], refused: Refusal) -> None:

@@ -161,3 +161,19 @@ def test_events_that_a_sink_refuses_are_reported_to_the_others_and_counted_for_i
     }
     assert [(event.name, event.at) for event in kept] == [("log.dropped", 3.0), ("x", 3), ("x", 4)]
     assert kept[0].fields == {"events": 3}
+
+
+def test_an_event_that_a_sink_cannot_put_into_words_costs_no_other_event() -> None:
+    others, kept = list[Event](), list[Event]()
+
+    def words(event: Event) -> None:
+        if event.at == 1.0:
+            raise KeyError("word")
+        kept.append(event)
+
+    event_log = EventLog([words, others.append])
+    event_log.publish(Event(name="x", at=float(i), fields={}) for i in range(3))
+    assert event_log.close(TIMEOUT_S)
+    assert [event.name for event in others] == ["x", "service.warning", "x", "x"]
+    assert "a bug in sentinel: KeyError('word')" in str(others[1].fields["text"])
+    assert [event.name for event in kept] == ["x", "log.dropped", "x"]
