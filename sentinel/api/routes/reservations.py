@@ -128,6 +128,7 @@ async def _obtain(
     why = await context.reservation_writer.test_disk(_WRITE_TIMEOUT_S)
     if why is not None:
         raise ProblemError(Code.UNAVAILABLE, f"Nothing is reserved: {why}.")
+    reply = None
     try:
         reply = await context.supervisor.execute(
             Reserve,
@@ -145,10 +146,12 @@ async def _obtain(
         )
         confirmed = await confirm(context, by, id_, context.views.reservation)
         await _stored(context, id_, "Nothing is reserved", present=True)
-    except BaseException:
-        # No client knows its id, so no client would end it. If there is no such reservation, the
-        # refusal concerns no client either.
-        context.supervisor.post(Unreserve, by=_THIS_PROCESS, id=id_)
+    except BaseException as error:
+        # A request that was refused has made nothing; its id may be that of another one.
+        refused = isinstance(error, ProblemError) and error.code is not Code.UNAVAILABLE
+        if reply is not None or not refused:
+            # No client knows its id, so no client would end it.
+            context.supervisor.post(Unreserve, by=_THIS_PROCESS, id=id_)
         raise
     return Reserved(reservation=reservation(confirmed, context.views, time.monotonic()))
 

@@ -309,7 +309,7 @@ def test_a_running_daemon_that_does_not_answer_is_an_error_with_its_pid(where: P
 
 
 def test_an_invalid_setting_is_an_error_before_the_start(where: Places) -> None:
-    with pytest.raises(ConfigError, match="--poll: '9s' is out of range"):
-        run("--poll", "9s")()
+    with pytest.raises(ConfigError, match="--poll: '11m' is out of range"):
+        run("--poll", "11m")()
     assert not where.log.exists()
     assert running(where) is None
