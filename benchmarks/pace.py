@@ -43,8 +43,8 @@ class Target:
     @property
     def flags(self) -> tuple[str, str]:
         """The flags of sentinel for it."""
-        unit = "W" if self.kind == "power" else ""
-        return f"--{self.kind}", f"{self.value:g}{unit}"
+        text = f"{self.value:g}W" if self.kind == "power" else f"{self.value:.0%}"
+        return f"--{self.kind}", text
 
 
 TARGETS = (
