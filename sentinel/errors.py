@@ -68,6 +68,8 @@ class SentinelError(Exception):
     code: str = "error"
     #: The values that could have been given instead, if they can be listed.
     allowed: tuple[str, ...] = ()
+    #: The errors that this one joins, if it does.
+    parts: tuple[SentinelError, ...] = ()
 
     def __init__(self, what: str, remedy: str = "") -> None:
         super().__init__(what)

@@ -41,13 +41,16 @@ def wants_json(arguments: Sequence[str]) -> bool:
 
 def error_fields(error: SentinelError) -> dict[str, Any]:
     """Return the fields by which every command with --json reports an error."""
-    return {
+    fields: dict[str, Any] = {
         "error": error.what,
         "code": error.code,
         "remedy": error.remedy or None,
         "allowed": list(error.allowed) or None,
         "exit_code": int(error.exit_code),
     }
+    if error.parts:
+        fields["errors"] = [error_fields(one) for one in error.parts]
+    return fields
 
 
 def report_error(error: SentinelError, arguments: Sequence[str]) -> int:

@@ -96,7 +96,11 @@ def check_workloads(named: Iterable[NamedWorkload], account: Account | None = No
 def joined(errors: Iterable[ConfigError]) -> ConfigError:
     """Return one error for several, a line each; of one alone the error itself."""
     first, *more = errors
-    return ConfigError("\n".join(map(str, (first, *more)))) if more else first
+    if not more:
+        return first
+    error = ConfigError("\n".join(map(str, (first, *more))))
+    error.parts = (first, *more)
+    return error
 
 
 def is_registered(text: str) -> bool:

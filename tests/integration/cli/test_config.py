@@ -132,6 +132,11 @@ def test_check_reports_everything_that_is_wrong(
         "gpu.0.poll: cannot be set for a single GPU",
     ):
         assert f"{file}: {part}" in output.err
+    assert run_command_line(["config", "check", *named, str(file), "--json"]) == 2
+    errors = json.loads(capsys.readouterr().out)["errors"]
+    by_text = {one["error"]: one["remedy"] for one in errors}
+    assert by_text[f"{file}: rearn: there is no such key"] == "Did you mean rearm?"
+    assert len(errors) == output.err.count(f"{file}: ")
 
 
 @pytest.mark.long
@@ -144,7 +149,7 @@ def test_check_finds_wrong_options_of_workloads(
     assert run_command_line(["config", "check", str(file)]) == 2
     err = capsys.readouterr().err
     assert f"{file}: workload: workload gemm has no option 'sise'" in err
-    assert f"{file}: gpu.1.workload: size=1 is not a positive multiple of 64" in err
+    assert f"{file}: gpu.1.workload: workload gemm: size=1 is not a positive multiple of 64" in err
 
 
 @pytest.mark.usefixtures("daemon")

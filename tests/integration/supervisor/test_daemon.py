@@ -71,13 +71,13 @@ def test_gpus_are_handed_over_on_request_and_reservations_outlive_the_daemon(
     host = daemon.host
     absent = daemon.run_unchecked("status")
     assert (absent.code, absent.out) == (3, "")
-    assert "Start one with `sentinel start`" in absent.err
+    assert "Start one with `sentinel start --simulate N`" in absent.err
     pid = daemon.start(2)
     daemon.wait_until_occupied(0, 1)
     table = daemon.run("status").splitlines()
-    assert [row.split()[1] for row in table[1:3]] == ["occupied", "occupied"]
+    assert [row.split()[:2] for row in table[2:4]] == [["0", "occupied"], ["1", "occupied"]]
     assert f"pid {pid} " in "\n".join(table)
-    assert all(len(row) <= 80 for row in table[:3])
+    assert all(len(row) <= 80 for row in table[:4])
     assert json.loads(daemon.run("start", "--json"))["pid"] == pid
 
     # When the command returns, the memory is free, and that of the other GPUs is still held.
