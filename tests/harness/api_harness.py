@@ -98,6 +98,7 @@ class FakeSupervisor:
     phase: Phase = Phase.OCCUPYING
     #: The memory of stopped stressors is not freed.
     keeps_memory: bool = False
+    simulated: bool = False
     #: Readings are not renewed.
     stops_reading: bool = False
     sends_no_replies: bool = False
@@ -113,7 +114,7 @@ class FakeSupervisor:
             pid=os.getpid(),
             phase=self.phase,
             driver="580.65.06",
-            simulated=False,
+            simulated=self.simulated,
             workload="gemm",
             gpus=UUIDS,
             reservations=tuple(self.reservations.values()),

@@ -30,7 +30,9 @@ export function summarize(daemon, gpus, live) {
   const host = daemon.host || location.hostname;
   setText(byId("host"), host);
   const words = Object.entries(count).map(([word, total]) => `${total} ${word}`).join(", ");
-  const title = `${host}: ${live ? words : "lost"} · sentinel`;
+  const what = daemon.simulated ? "sentinel, simulated GPUs" : "sentinel";
+  setText(byId("what"), what);
+  const title = `${host}: ${live ? words : "lost"} · ${what}`;
   if (document.title !== title) document.title = title;
   const partial = (of) => (of < gpus.length ? ` on ${of} GPUs` : "");
   const names = [...new Set(gpus.map((gpu) => gpu.name))].join(", ");
