@@ -16,6 +16,12 @@ __version__ = "0+stand-in"
 class Tensor(bytearray):
     """Bytes whose content is not used."""
 
+    _cdata = 0
+
+    def untyped_storage(self) -> Tensor:
+        """Return the bytes."""
+        return self
+
 
 class Placeholder:
     """Stands for anything that a module names while it is imported."""
@@ -26,10 +32,20 @@ class Placeholder:
         return Placeholder()
 
 
-#: A package without files, so that torch.distributed can be imported.
+class TorchDispatchMode:
+    """Sees no operation: there are none."""
+
+    def __enter__(self) -> None:
+        """Do nothing."""
+
+
+#: A package without files, so that these parts of torch can be imported.
 __path__: list[str] = []
 distributed = ModuleType("torch.distributed")
-sys.modules[distributed.__name__] = distributed
+utils = ModuleType("torch.utils")
+for _part in (distributed, utils):
+    sys.modules[_part.__name__] = _part
+sys.modules["torch.utils._python_dispatch"] = sys.modules[__name__]
 
 
 class device:  # noqa: N801 - as torch calls it
