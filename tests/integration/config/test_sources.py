@@ -123,4 +123,4 @@ def test_an_invalid_file_or_variable_prevents_the_start(
         assert errors.startswith(message)
     code, output, errors = run_command(simulated, "--simulate", "1", SENTINEL_POLL="1h")
     assert (code, output) == (2, "")
-    assert errors == "sentinel: SENTINEL_POLL: '1h' is out of range\nallowed is from 100ms to 2s\n"
+    assert errors == "sentinel: SENTINEL_POLL: '1h' is out of range\nallowed is from 100ms to 10m\n"
