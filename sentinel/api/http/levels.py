@@ -21,9 +21,12 @@ _ADMINISTRATION = frozenset(
         ("PATCH", "/v1/settings"),
         ("POST", "/v1/burnin"),
         ("DELETE", "/v1/burnin"),
+        ("POST", "/v1/sessions"),
         ("PUT", "/api/gpu/config"),
     }
 )
+#: The beginning of a path whose other requests are for administrators: sessions are settings.
+_ADMINISTERED = "/v1/sessions/"
 
 
 def needed_level(method: str, path: str) -> Level:
@@ -33,7 +36,8 @@ def needed_level(method: str, path: str) -> Level:
     """
     if method in _READING:
         return Level.READ
-    return Level.ADMINISTER if (method, path) in _ADMINISTRATION else Level.OPERATE
+    administers = (method, path) in _ADMINISTRATION or path.startswith(_ADMINISTERED)
+    return Level.ADMINISTER if administers else Level.OPERATE
 
 
 def local_level(peer: Peer, policy: AccessPolicy) -> Level:
