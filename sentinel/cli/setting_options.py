@@ -187,6 +187,12 @@ def flag_of(key: str) -> str:
     return next(setting.flag for setting in SETTINGS if setting.key == key)
 
 
+def for_daemon(key: str, text: str) -> str:
+    """Return the text of a setting for a daemon, whose working directory is another one."""
+    relative = key == "goldens" and text != "off" and not text.startswith(("/", "~/"))
+    return str(Path(text).absolute()) if relative else text
+
+
 def _passing_given(
     function: Callable[..., Any], settings: Sequence[Setting] = SETTINGS
 ) -> Callable[..., Any]:

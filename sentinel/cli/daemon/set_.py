@@ -11,7 +11,7 @@ from sentinel.cli import value_completion
 from sentinel.cli.client_options import json_option, with_client
 from sentinel.cli.gpu_options import gpus_flag
 from sentinel.cli.json_output import print_json
-from sentinel.cli.setting_options import key_of
+from sentinel.cli.setting_options import for_daemon, key_of
 from sentinel.config.plan import toml_value
 from sentinel.errors import ConfigError, ExitCode
 
@@ -95,7 +95,7 @@ def _pairs(changes: Sequence[str], unset: Sequence[str]) -> Iterator[tuple[str, 
         key = key_of(name.strip())
         if not equals:
             raise ConfigError(f"{text!r} has no value", f"Write {text}=VALUE, or --unset {text}.")
-        yield key, value.strip() or None
+        yield key, for_daemon(key, value.strip()) if value.strip() else None
     for name in (part.strip() for text in unset for part in text.split(",")):
         yield key_of(name, "--unset: "), None
 
