@@ -12,7 +12,6 @@ from sentinel.host.regular_file import replace_file
 from sentinel.host.timed_file import load_file, monotonic_times
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.codec import from_json
-from sentinel.protocol.commands import GivenSetting
 from sentinel.protocol.views import Session
 
 #: The name of the file in a state folder.
@@ -65,7 +64,7 @@ def to_stored(
         StoredSession(
             name=one.name,
             gpus=one.gpus,
-            settings={given.key: given.text for given in one.given},
+            settings=one.settings,
             since=round(one.since + offset, 3),
             until=None if one.until is None else round(one.until + offset, 3),
             since_monotonic=one.since,
@@ -95,10 +94,7 @@ def restore(
         Session(
             name=one.name,
             gpus=one.gpus,
-            given=tuple(
-                GivenSetting(key=key, text=text, source=source_of(one.name, key))
-                for key, text in one.settings.items()
-            ),
+            settings=one.settings,
             # In another boot, the PID belongs to another process.
             by=Caller(
                 via=one.via,
@@ -112,11 +108,6 @@ def restore(
         for one in stored
         for since, until in [monotonic_times(one, wall, monotonic, boot)]
     )
-
-
-def source_of(name: str, key: str) -> str:
-    """Return the source of a session's setting, for errors and for ``sentinel config show``."""
-    return f"session {name}: {key}"
 
 
 def parse(text: str) -> tuple[StoredSession, ...]:

@@ -208,7 +208,8 @@ class StartSession(_Command):
 
     name: str
     gpus: tuple[str, ...]
-    given: tuple[GivenSetting, ...]
+    #: The texts of its settings, by key.
+    settings: Mapping[str, str]
     #: How long, or None for ever.
     seconds: float | None = None
 

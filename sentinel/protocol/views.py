@@ -82,11 +82,20 @@ class Session:
 
     name: str
     gpus: tuple[str, ...]
-    given: tuple[GivenSetting, ...]
+    #: The texts of its settings, by key.
+    settings: Mapping[str, str]
     by: Caller
     since: float
     #: When it ends, or None.
     until: float | None = None
+
+    @property
+    def given(self) -> tuple[GivenSetting, ...]:
+        """The settings with their source."""
+        return tuple(
+            GivenSetting(key=key, text=text, source=f"session {self.name}: {key}")
+            for key, text in self.settings.items()
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -208,7 +208,7 @@ class FakeSupervisor:
         self.sessions[command.name] = Session(
             name=command.name,
             gpus=command.gpus,
-            given=command.given,
+            settings=command.settings,
             by=command.by,
             since=time.monotonic(),
             until=until,

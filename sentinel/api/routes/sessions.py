@@ -14,10 +14,9 @@ from sentinel.api.routes.dependencies import By, ContextDep, problems
 from sentinel.api.state.serializers import session
 from sentinel.api.state.settings_reload import check_keys
 from sentinel.config.workload_spec import check_workload
-from sentinel.host.session_store import source_of
 from sentinel.protocol.api_types import Code, Outcome
 from sentinel.protocol.caller import Caller, Level
-from sentinel.protocol.commands import EndSession, GivenSetting, StartSession
+from sentinel.protocol.commands import EndSession, StartSession
 from sentinel.protocol.settings_types import Sessions, SessionStarted
 
 router = APIRouter(prefix="/v1/sessions", tags=["sessions"])
@@ -58,10 +57,7 @@ async def start_session(context: ContextDep, by: By, body: SessionRequest) -> Se
         by=by,
         name=body.name,
         gpus=gpus,
-        given=tuple(
-            GivenSetting(key=key, text=text, source=source_of(body.name, key))
-            for key, text in body.settings.items()
-        ),
+        settings=body.settings,
         seconds=body.seconds,
     )
     why = await context.session_writer.wait_written(_WRITE_TIMEOUT_S)

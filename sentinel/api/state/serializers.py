@@ -116,7 +116,7 @@ def session(one: views.Session, shown: Views, now: float) -> api_types.SessionIn
         name=one.name,
         gpus=one.gpus,
         indices=tuple(indices[uuid] for uuid in one.gpus if uuid in indices),
-        settings={given.key: given.text for given in one.given},
+        settings=one.settings,
         since=_date(one.since, now),
         until=None if one.until is None else _date(one.until, now),
         holder=_holder(one.by),

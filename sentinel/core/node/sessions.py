@@ -29,9 +29,9 @@ from sentinel.protocol.commands import EndSession, Refusal, StartSession
 from sentinel.protocol.views import Session
 
 #: Limits of all sessions together; their view must fit into a datagram of 64 KiB.
-_MAX_SESSIONS = 32
-_MAX_SETTINGS = 256
-_MAX_TEXT_LENGTH = 4096
+MAX_SESSIONS = 32
+MAX_SETTINGS = 256
+MAX_TEXT_LENGTH = 4096
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}")
 #: The settings of a session: those that a single GPU may have.
 _KEYS = frozenset(setting.key for setting in SETTINGS if setting.scope is Scope.GPU)
@@ -127,7 +127,7 @@ def _start(state: State, command: StartSession, now: float, config: Config) -> C
     session = Session(
         name=command.name,
         gpus=command.gpus,
-        given=command.given,
+        settings=command.settings,
         by=command.by,
         since=now,
         until=None if command.seconds is None else now + command.seconds,
@@ -140,7 +140,7 @@ def _start(state: State, command: StartSession, now: float, config: Config) -> C
     fields = {
         "session": session.name,
         "gpus": _gpu_fields(state, session),
-        "settings": {one.key: one.text for one in session.given},
+        "settings": session.settings,
         "for_s": command.seconds,
         "by": caller_fields(command.by),
     }
@@ -184,7 +184,7 @@ def _is_started(state: State, command: StartSession) -> bool:
     return (
         there is not None
         and (there.by.via, there.by.uid) == (command.by.via, command.by.uid)
-        and (there.gpus, there.given) == (command.gpus, command.given)
+        and (there.gpus, there.settings) == (command.gpus, command.settings)
         and (there.until is None) == (command.seconds is None)
     )
 
@@ -198,11 +198,8 @@ def _why_invalid(command: StartSession) -> str | None:
         )
     if not command.gpus or len(set(command.gpus)) != len(command.gpus):
         return "a session has GPUs, each once"
-    keys = [one.key for one in command.given]
-    foreign = sorted(set(keys) - _KEYS)
-    if foreign:
-        return f"{foreign[0]} cannot be set for a single GPU"
-    return "a setting is given twice" if len(set(keys)) != len(keys) else None
+    foreign = sorted(command.settings.keys() - _KEYS)
+    return f"{foreign[0]} cannot be set for a single GPU" if foreign else None
 
 
 def _why_in_conflict(state: State, command: StartSession, config: Config) -> str | None:
@@ -223,13 +220,14 @@ def _why_in_conflict(state: State, command: StartSession, config: Config) -> str
                 f"GPU {gpu} is in the session {other!r}, and a GPU is in one session at most:"
                 f" end that first (sentinel session stop {other})"
             )
-    given = [one for session in state.sessions.values() for one in session.given] + [*command.given]
-    if len(state.sessions) >= _MAX_SESSIONS:
+    texts = [*command.settings.values()]
+    texts += [text for session in state.sessions.values() for text in session.settings.values()]
+    if len(state.sessions) >= MAX_SESSIONS:
         return f"there are {len(state.sessions)} sessions already"
-    if len(given) > _MAX_SETTINGS or sum(len(one.text) for one in given) > _MAX_TEXT_LENGTH:
+    if len(texts) > MAX_SETTINGS or sum(map(len, texts)) > MAX_TEXT_LENGTH:
         return (
-            f"all sessions together have at most {_MAX_SETTINGS} settings of"
-            f" {_MAX_TEXT_LENGTH} characters"
+            f"all sessions together have at most {MAX_SETTINGS} settings of"
+            f" {MAX_TEXT_LENGTH} characters"
         )
     return None
 

@@ -41,7 +41,7 @@ def test_a_session_is_on_disk_when_it_is_acknowledged(api: ApiServer) -> None:
     assert session["until"] is not None
     (command,) = api.commands
     assert isinstance(command, StartSession)
-    assert [one.source for one in command.given] == [f"session train: {key}" for key in settings]
+    assert command.settings == settings
     assert ask(api, "GET", "/v1/sessions").body["sessions"] == [session]
     assert ask(api, "GET", "/v1/status").body["sessions"] == [session]
     shown = ask(api, "GET", "/v1/settings").body["gpus"][UUIDS[1]]

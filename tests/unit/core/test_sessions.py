@@ -6,11 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from sentinel.config.model import Config
+from sentinel.config.model import SETTINGS, Config
 from sentinel.config.plan import parse_plan
-from sentinel.core.node.sessions import restore
+from sentinel.config.setting import Scope
+from sentinel.core.node.sessions import (
+    MAX_SESSIONS,
+    MAX_SETTINGS,
+    MAX_TEXT_LENGTH,
+    restore,
+)
 from sentinel.core.stressor_state import Fatal, Running
 from sentinel.protocol.caller import Caller, Level
+from sentinel.protocol.codec import decode, encode
 from sentinel.protocol.commands import (
     CancelBurnin,
     Configure,
@@ -22,11 +29,11 @@ from sentinel.protocol.commands import (
     StartBurnin,
     StartSession,
 )
-from sentinel.protocol.views import Session
+from sentinel.protocol.views import Session, SessionsView
 from sentinel.supervisor.loop import Supervisor
 from sentinel.testing import World
 
-HOLD = (GivenSetting(key="workload", text="hold", source="session a: workload"),)
+HOLD = {"workload": "hold"}
 ALICE = Caller(via="unix", uid=1001, pid=4711, started=99, level=Level.ADMINISTER)
 PLAN = {
     "spec": "sentinel-plan-v1",
@@ -57,7 +64,7 @@ def send(
 
 
 def start(world: World, supervisor: Supervisor, **arguments: object) -> tuple[Refusal | None, str]:
-    given = {"name": "a", "gpus": ("GPU-0",), "given": HOLD, "by": ALICE, **arguments}
+    given = {"name": "a", "gpus": ("GPU-0",), "settings": HOLD, "by": ALICE, **arguments}
     return send(world, supervisor, StartSession, **given)
 
 
@@ -135,20 +142,16 @@ def test_a_name_is_used_once_and_the_same_request_again_changes_nothing() -> Non
         ({"gpus": ("GPU-9",)}, Refusal.NO_SUCH_GPU, "GPU-9"),
         ({"seconds": 0.0}, Refusal.INVALID, "seconds"),
         (
-            {"given": (GivenSetting(key="poll", text="1s", source="session a: poll"),)},
+            {"settings": {"poll": "1s"}},
             Refusal.INVALID,
             "poll cannot be set for a single GPU",
         ),
         (
-            {"given": (GivenSetting(key="util.target", text="1%", source="session a: util"),)},
+            {"settings": {"util.target": "1%"}},
             Refusal.INVALID,
-            "session a: util: '1%' is out of range",
+            "session a: util.target: '1%' is out of range",
         ),
-        (
-            {"given": (GivenSetting(key="workload", text="x" * 5000, source="session a"),)},
-            Refusal.CONFLICT,
-            "characters",
-        ),
+        ({"settings": {"workload": "x" * 5000}}, Refusal.CONFLICT, "characters"),
     ],
 )
 def test_a_session_that_cannot_be_is_refused_as_a_whole(
@@ -180,8 +183,8 @@ def test_a_session_is_over_the_settings_of_the_daemon_and_of_its_gpu() -> None:
 
 def test_settings_that_a_session_contradicts_are_refused() -> None:
     world, supervisor = served()
-    low = GivenSetting(key="throttle.temp_critical_from", text="80", source="session a: critical")
-    assert start(world, supervisor, given=(low,))[0] is None
+    low = {"throttle.temp_critical_from": "80"}
+    assert start(world, supervisor, settings=low)[0] is None
     high = (GivenSetting(key="throttle.temp_throttled_from", text="82", source="--temp"),)
     before = supervisor.config
     refused, why = send(world, supervisor, Configure, given=high)
@@ -249,14 +252,37 @@ def test_a_daemon_that_only_watches_or_ends_has_no_new_session() -> None:
 
 def test_a_stored_session_that_contradicts_new_settings_is_left_out_and_said() -> None:
     _, supervisor = served(Config(temp_throttled_from=82.0))
-    given = GivenSetting(key="throttle.temp_critical_from", text="80", source="session b: critical")
+    low = {"throttle.temp_critical_from": "80"}
     stored = [
-        Session(name="a", gpus=("GPU-0",), given=HOLD, by=ALICE, since=0.0),
-        Session(name="b", gpus=("GPU-1",), given=(given,), by=ALICE, since=0.0),
-        Session(name="c", gpus=("GPU-2", "GPU-lost"), given=HOLD, by=ALICE, since=0.0),
+        Session(name="a", gpus=("GPU-0",), settings=HOLD, by=ALICE, since=0.0),
+        Session(name="b", gpus=("GPU-1",), settings=low, by=ALICE, since=0.0),
+        Session(name="c", gpus=("GPU-2", "GPU-lost"), settings=HOLD, by=ALICE, since=0.0),
     ]
     state, config, left_out = restore(supervisor.state, supervisor.config, stored)
     assert list(state.sessions) == ["a", "c"]
     assert [config.of(f"GPU-{index}").workload for index in range(3)] == ["hold", "gemm", "hold"]
     (why,) = left_out
-    assert "session b: critical" in why
+    assert "session b: throttle.temp_critical_from" in why
+
+
+def test_all_sessions_fit_into_one_message() -> None:
+    """The largest that are allowed, on 128 GPUs with long UUIDs and texts that JSON escapes."""
+    keys = sorted((one.key for one in SETTINGS if one.scope is Scope.GPU), key=len)
+    each, number = keys[-MAX_SETTINGS // MAX_SESSIONS :], MAX_SESSIONS
+    text = chr(0xE9) * (MAX_TEXT_LENGTH // MAX_SETTINGS)
+    caller = replace(ALICE, uid=2**31, pid=2**22, started=2**40)
+    view = SessionsView(
+        sessions=tuple(
+            Session(
+                name=f"{one:064}",
+                gpus=tuple(f"{one * 4 + gpu:080}" for gpu in range(128 // number)),
+                settings=dict.fromkeys(each, text),
+                by=caller,
+                since=1e6 + 1 / 3,
+                until=1e7 + 1 / 3,
+            )
+            for one in range(number)
+        )
+    )
+    assert sum(len(one.settings) for one in view.sessions) == MAX_SETTINGS
+    assert decode(encode(view), (SessionsView,)) == view

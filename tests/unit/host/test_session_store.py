@@ -9,16 +9,15 @@ from typing import Any
 
 import pytest
 
-from sentinel.host.session_store import NAME, load, restore, source_of, write
+from sentinel.host.session_store import NAME, load, restore, write
 from sentinel.protocol.caller import Caller
-from sentinel.protocol.commands import GivenSetting
 from sentinel.protocol.views import Session
 
-GIVEN = (GivenSetting(key="workload", text="hold", source=source_of("train", "workload")),)
+HOLD = {"workload": "hold"}
 BY = Caller(via="unix", uid=1001, pid=4711, started=99)
 SESSIONS = (
-    Session(name="train", gpus=("GPU-0", "GPU-1"), given=GIVEN, by=BY, since=50.0, until=150.0),
-    Session(name="rest", gpus=("GPU-2",), given=(), by=BY, since=60.0),
+    Session(name="train", gpus=("GPU-0", "GPU-1"), settings=HOLD, by=BY, since=50.0, until=150.0),
+    Session(name="rest", gpus=("GPU-2",), settings={}, by=BY, since=60.0),
 )
 
 
