@@ -25,8 +25,8 @@ _ADMINISTRATION = frozenset(
         ("PUT", "/api/gpu/config"),
     }
 )
-#: The beginning of a path whose other requests are for administrators: sessions are settings.
-_ADMINISTERED = "/v1/sessions/"
+#: The beginning of the path of a session, which administrators end: sessions are settings.
+_SESSION = "/v1/sessions/"
 
 
 def needed_level(method: str, path: str) -> Level:
@@ -36,7 +36,8 @@ def needed_level(method: str, path: str) -> Level:
     """
     if method in _READING:
         return Level.READ
-    administers = (method, path) in _ADMINISTRATION or path.startswith(_ADMINISTERED)
+    ends_session = method == "DELETE" and path.startswith(_SESSION)
+    administers = ends_session or (method, path) in _ADMINISTRATION
     return Level.ADMINISTER if administers else Level.OPERATE
 
 
