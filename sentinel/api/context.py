@@ -30,6 +30,7 @@ from sentinel.config.model import SETTINGS
 from sentinel.config.workload_spec import parse_workload
 from sentinel.errors import SentinelError, WireError
 from sentinel.host import verified_store
+from sentinel.host.paths import shared_folder
 from sentinel.host.reservation_store import NAME as RESERVATIONS_FILE
 from sentinel.protocol.api_types import Code
 from sentinel.protocol.caller import Caller, Level
@@ -88,6 +89,7 @@ class ApiContext:
         #: Held while settings are read and sent, so that each change starts from the last one.
         self.settings_lock = asyncio.Lock()
         state = Path(spec.state)
+        shared = shared_folder(state)
         self.reservation_writer = ReservationWriter(state / RESERVATIONS_FILE, self._warn_unstored)
         #: The ids of allocations with a client that waits for the memory.
         self.pending_allocations: Counter[str] = Counter()
@@ -97,14 +99,14 @@ class ApiContext:
             state / HISTORY_FILE, spec.history, partial(self.report_warning, "history")
         )
         self.verified = VerifiedTotal(
-            state / verified_store.NAME, spec.began, partial(self.report_warning, "verified")
+            shared / verified_store.NAME, spec.began, partial(self.report_warning, "verified")
         )
         self.views.verified = self.verified.gpus
         self.notifier = Notifier(
             spec.notify, self.views.select, partial(self.report_warning, NOTIFY_ABOUT)
         )
         self.counters.notifications = {one.name: one.results for one in self.notifier.recipients}
-        self.verdicts = BurninVerdicts(state)
+        self.verdicts = BurninVerdicts(shared)
         self.views.verdicts = self.verdicts.gpus
         self._reservation_watch = ProcessWatch(self._unreserve)
         self._allocation_watch = ProcessWatch(self._deallocate)

@@ -32,6 +32,8 @@ from sentinel.supervisor.single_instance import running
 
 #: A driver without persistence mode needs up to 3 s per GPU.
 START_TIMEOUT_S = 60.0
+#: What is printed for a daemon without a log.
+NO_LOG = "none: it runs in the foreground and prints its events"
 
 
 @click.command("start", cls=GroupedOptions)
@@ -153,7 +155,7 @@ def _occupy(where: Places, pid: int) -> str:
     except SentinelError as error:
         raise NotStartedError(
             f"the daemon, {daemon}, could not be enabled: {error.what}",
-            f"Its log is {where.log}. To end it: kill {pid or 'PID'}",
+            f"Its log is {_log(where)}. To end it: kill {pid or 'PID'}",
         ) from error
 
 
@@ -170,18 +172,27 @@ def _prove(where: Places, pid: int, wait: float) -> FirstStressor:
     except SentinelError as error:
         if pid and running(where) is None:
             what = f"the daemon has ended: {last_reason(where) or error.what}"
-            raise NotProvedError(what, f"Its log is {where.log}") from error
-        how = f"The daemon, pid {pid or 'unknown'}, goes on; its log is {where.log}"
+            raise NotProvedError(what, f"Its log is {_log(where)}") from error
+        how = f"The daemon, pid {pid or 'unknown'}, goes on; its log is {_log(where)}"
         raise NotProvedError(error.what, f"{how}\nTo end it: sentinel shutdown") from error
     return replace(proof, text=f"; it {proof.text}")
+
+
+def _log(where: Places) -> str | None:
+    """Return where the daemon logs, by its record: a file or a match of journalctl, or None."""
+    record = locate(str(where.socket)).record
+    if record is None or not record.alive:
+        return str(where.log)
+    return record.log or (f"journalctl {record.journal}" if record.journal else None)
 
 
 def _print(
     where: Places, pid: int, text: str, proof: FirstStressor, *, as_json: bool, started: bool
 ) -> None:
     """Print the outcome."""
+    log = _log(where)
     if not as_json:
-        print(f"sentinel {text}\nsocket {where.socket}\nlog    {where.log}")
+        print(f"sentinel {text}\nsocket {where.socket}\nlog    {log or NO_LOG}")
         return
-    facts = {"started": started, "pid": pid, "socket": where.socket, "log": where.log}
+    facts = {"started": started, "pid": pid, "socket": where.socket, "log": log}
     print_json({**facts, "occupied": proof.occupied})
