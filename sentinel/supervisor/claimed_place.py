@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 
 from sentinel.host import daemon_records, simulation
+from sentinel.host.bounded_output import BoundedOutput
 from sentinel.host.former_state import take_over
 from sentinel.host.process_limits import check_file_size
 from sentinel.supervisor import single_instance
@@ -33,11 +34,14 @@ def claimed(options: Options) -> Iterator[Claim | None]:
     try:
         records = daemon_records.records_folder(os.environ, os.getuid())
         take_over(claim.places, daemon_records.read_all(records))
-        if options.serve.detached:  # before the first child, which inherits the redirection
-            redirect_output(options.serve.places)
-        if options.serve.recorded:
-            _record_place(options, options.serve)
-        yield claim
+        with contextlib.ExitStack() as stack:
+            if options.serve.detached:  # before the first child, which inherits the redirection
+                output = redirect_output(options.serve.places)
+                if output is not None:
+                    stack.enter_context(contextlib.closing(BoundedOutput(output)))
+            if options.serve.recorded:
+                _record_place(options, options.serve)
+            yield claim
     finally:
         claim.release()
 

@@ -127,8 +127,9 @@ def redirect_output(places: Places) -> int | None:
     that :func:`start_detached` did not start keeps its standard error.
 
     Returns:
-        The descriptor of the file, which :class:`sentinel.host.log_file.RotatingLog` keeps small;
-        None if nothing was redirected.
+        The descriptor of the file, which
+        :class:`sentinel.host.bounded_output.BoundedOutput` keeps small; None if nothing was
+        redirected.
 
     Raises:
         ConfigError: The file cannot be written.

@@ -94,7 +94,7 @@ def command(
     if not serve.detached:
         return int(bootstrap.supervise(options, _sink_for(sys.stdout, text=text)))
     prepare(serve.places)
-    with RotatingLog(serve.places.log, stderr_file=sys.stderr.fileno()) as log:
+    with RotatingLog(serve.places.log) as log:
         return int(bootstrap.supervise(options, _sink_for(cast("TextIO", log), text=False)))
 
 
