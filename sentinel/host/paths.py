@@ -44,6 +44,8 @@ class Places:
     log: Path
     #: Whether the user chose the socket; its folder is not managed then.
     named: bool = False
+    #: Whether the user chose the log; its folder is not managed then.
+    log_named: bool = False
 
     @property
     def shared(self) -> Path:
@@ -117,8 +119,23 @@ def prepare(where: Places) -> None:
     else:
         _prepare(where.socket.parent, ELSEWHERE)
     other = "Set XDG_STATE_HOME to a folder that you can write."
-    for folder in dict.fromkeys((where.shared, where.state, where.log.parent)):
+    managed = (where.shared, where.state, *(() if where.log_named else (where.log.parent,)))
+    for folder in dict.fromkeys(managed):
         _prepare(folder, other)
+    if where.log_named:
+        prepare_log(where.log)
+
+
+def prepare_log(log: Path) -> None:
+    """Create the folder of a log that the user chose, and check it.
+
+    Raises:
+        ConfigError: It cannot be created, written or trusted.
+    """
+    remedy = "Name a file in another folder with --log-file."
+    _make(log.parent, remedy)
+    _check_trusted(log.parent, remedy)
+    _check_writable(log.parent, remedy)
 
 
 def check_length(socket: Path) -> None:

@@ -19,6 +19,7 @@ from sentinel.config.sources import as_overrides
 from sentinel.config.workload_spec import parse_workload
 from sentinel.core import decide
 from sentinel.core.actions import Event
+from sentinel.core.node.status_events import DEBUG_EVENTS
 from sentinel.core.node.views import Host
 from sentinel.core.state import ProbeUp
 from sentinel.errors import ExitCode
@@ -40,7 +41,7 @@ from sentinel.protocol.views import Reservation
 from sentinel.supervisor.api_process import ApiProcess
 from sentinel.supervisor.claimed_place import claimed, log_of
 from sentinel.supervisor.discovery import Found, Options, check_torch, find_gpus
-from sentinel.supervisor.event_log import EventLog, Sink, event_object
+from sentinel.supervisor.event_log import EventLog, Sink, event_object, json_lines
 from sentinel.supervisor.leases import LONG_LEASE_S
 from sentinel.supervisor.loop import Supervisor
 from sentinel.supervisor.ports import Parts
@@ -133,7 +134,8 @@ def run_parts(
         found = selected if unlocked else replace(selected, gpus=locks.gpus)
         gpus = {gpu.uuid: gpu for gpu in selected.gpus}
         api = _api(options, claim)
-        event_log = EventLog([sink_for(gpus), *_api_sinks(api, gpus)])
+        logs = [] if options.log is None else [json_lines(options.log, gpus)]
+        event_log = EventLog([sink_for(gpus), *logs, *_api_sinks(api, gpus)])
         with Rendezvous(account) as rendezvous:
             spec_for = partial(_spec_for, found, account, rendezvous)
             code, clean = _run(signals, found, locks, spec_for, event_log, api, around)
@@ -195,9 +197,15 @@ def _notify_spec(config: Config) -> NotifySpec | None:
 
 
 def _api_sinks(api: ApiProcess | None, gpus: Mapping[str, Gpu]) -> Iterator[Sink]:
-    """Yield a sink that sends each event to the API process."""
-    if api is not None:
-        yield lambda event: api.publish(event_object(event, gpus))
+    """Yield a sink that sends the events to the API process, but for those of the debug level."""
+    if api is None:
+        return
+
+    def publish(event: Event) -> None:
+        if event.name not in DEBUG_EVENTS:
+            api.publish(event_object(event, gpus))
+
+    yield publish
 
 
 def _run(

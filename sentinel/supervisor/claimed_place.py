@@ -48,7 +48,8 @@ def claimed(options: Options) -> Iterator[Claim | None]:
 
 def log_of(serve: Serve) -> str | None:
     """Return the file of the log, or None if events go elsewhere."""
-    return str(serve.places.log) if serve.detached and serve.journal is None else None
+    has_file = serve.places.log_named or (serve.detached and serve.journal is None)
+    return str(serve.places.log) if has_file else None
 
 
 def _record_place(options: Options, serve: Serve) -> None:

@@ -85,7 +85,8 @@ _SHOW_EVERY_S = 1.0
 )
 @simulate_option("Use N simulated GPUs, for a host without GPUs.")
 @settings_without(
-    "workload", "util", "util_tolerance", "util_every", "util_samples", "power", "duty"
+    *("workload", "util", "util_tolerance", "util_every", "util_samples", "power", "duty"),
+    *("log_file", "log_level"),
 )
 def command(
     sources: Sources,

@@ -12,6 +12,7 @@ import click
 from sentinel.burnin.levels import LEVELS
 from sentinel.cli.client_options import wait_option
 from sentinel.cli.daemon.first_stressor import FirstStressor, NotProvedError, wait_for_stressor
+from sentinel.cli.daemon.log_place import recorded_log, with_chosen_log
 from sentinel.cli.daemon.run import check_before_start, with_plan
 from sentinel.cli.json_output import print_json
 from sentinel.cli.option_groups import GroupedOptions
@@ -62,6 +63,7 @@ def command(
     where, pid = _find(simulated=simulate is not None)
     flags = [*_flags(sources), *of_plan]
     if pid is None:
+        where = with_chosen_log(where, sources)
         check_before_start(config, sources, plan)
         more = ["--simulate", str(simulate)] if simulate is not None else []
         pid = start_detached([*_config(sources), *flags, *more], where, START_TIMEOUT_S).pid
@@ -135,7 +137,7 @@ def _flags(sources: Sources) -> list[str]:
         setting = flags.get(given.source)
         if setting is None:
             continue
-        relative = setting.key == "goldens" and given.text != "off"
+        relative = setting.key in {"goldens", "log.file"} and given.text != "off"
         relative = relative and not given.text.startswith(("/", "~/"))
         text = str(Path(given.text).absolute()) if relative else given.text
         found.append(f"{setting.flag}={text}")
@@ -155,7 +157,7 @@ def _occupy(where: Places, pid: int) -> str:
     except SentinelError as error:
         raise NotStartedError(
             f"the daemon, {daemon}, could not be enabled: {error.what}",
-            f"Its log is {_log(where)}. To end it: kill {pid or 'PID'}",
+            f"Its log is {recorded_log(where)}. To end it: kill {pid or 'PID'}",
         ) from error
 
 
@@ -172,25 +174,17 @@ def _prove(where: Places, pid: int, wait: float) -> FirstStressor:
     except SentinelError as error:
         if pid and running(where) is None:
             what = f"the daemon has ended: {last_reason(where) or error.what}"
-            raise NotProvedError(what, f"Its log is {_log(where)}") from error
-        how = f"The daemon, pid {pid or 'unknown'}, goes on; its log is {_log(where)}"
+            raise NotProvedError(what, f"Its log is {recorded_log(where)}") from error
+        how = f"The daemon, pid {pid or 'unknown'}, goes on; its log is {recorded_log(where)}"
         raise NotProvedError(error.what, f"{how}\nTo end it: sentinel shutdown") from error
     return replace(proof, text=f"; it {proof.text}")
-
-
-def _log(where: Places) -> str | None:
-    """Return where the daemon logs, by its record: a file or a match of journalctl, or None."""
-    record = locate(str(where.socket)).record
-    if record is None or not record.alive:
-        return str(where.log)
-    return record.log or (f"journalctl {record.journal}" if record.journal else None)
 
 
 def _print(
     where: Places, pid: int, text: str, proof: FirstStressor, *, as_json: bool, started: bool
 ) -> None:
     """Print the outcome."""
-    log = _log(where)
+    log = recorded_log(where)
     if not as_json:
         print(f"sentinel {text}\nsocket {where.socket}\nlog    {log or NO_LOG}")
         return
