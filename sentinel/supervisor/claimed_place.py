@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from collections.abc import Iterator
 
 from sentinel.host import daemon_records, simulation
@@ -35,15 +36,26 @@ def claimed(options: Options) -> Iterator[Claim | None]:
         records = daemon_records.records_folder(os.environ, os.getuid())
         take_over(claim.places, daemon_records.read_all(records))
         with contextlib.ExitStack() as stack:
-            if options.serve.detached:  # before the first child, which inherits the redirection
-                output = redirect_output(options.serve.places)
-                if output is not None:
-                    stack.enter_context(contextlib.closing(BoundedOutput(output)))
+            output = _own_output(options.serve)
+            if output is not None:
+                stack.enter_context(contextlib.closing(BoundedOutput(output)))
             if options.serve.recorded:
                 _record_place(options, options.serve)
             yield claim
     finally:
         claim.release()
+
+
+def _own_output(serve: Serve) -> int | None:
+    """Return the descriptor of the file that has the output of this process and its children.
+
+    None if the output belongs to a user or to systemd. Called before the first child, which
+    inherits the redirection.
+    """
+    if serve.detached:
+        return redirect_output(serve.places)
+    script = not serve.recorded and stat.S_ISREG(os.fstat(2).st_mode)
+    return 2 if script else None
 
 
 def log_of(serve: Serve) -> str | None:

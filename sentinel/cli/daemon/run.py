@@ -88,7 +88,14 @@ def command(
         if _goes_to_journal(detached=serve.detached):
             serve = replace(serve, journal=match_of_this_run(os.environ))
         options = replace(options, serve=replace(serve, recorded=not flags["private"]))
-    return _supervise(options, chosen_log(sources), text=text)
+    script = os.getppid()
+    try:
+        return _supervise(options, chosen_log(sources), text=text)
+    finally:
+        if flags["private"] and options.serve is not None:
+            from sentinel.client.hold import remove_folder_of  # only a script's sentinel needs it
+
+            remove_folder_of(options.serve.places.state, script)
 
 
 def _supervise(options: Options, file: Path | None, *, text: bool) -> int:
