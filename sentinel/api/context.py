@@ -31,6 +31,7 @@ from sentinel.config.sources import Sources
 from sentinel.config.workload_spec import parse_workload
 from sentinel.errors import SentinelError, WireError
 from sentinel.host import reservation_store, session_store, verified_store
+from sentinel.host.paths import shared_folder
 from sentinel.protocol.api_types import Code
 from sentinel.protocol.caller import Caller, Level
 from sentinel.protocol.commands import (
@@ -97,6 +98,7 @@ class ApiContext:
         #: Held while settings are read and sent, so that each change starts from the last one.
         self.settings_lock = asyncio.Lock()
         state = Path(spec.state)
+        shared = shared_folder(state)
         self.reservation_writer = StoreWriter[Reservation](
             state / reservation_store.NAME,
             reservation_store.write,
@@ -117,14 +119,14 @@ class ApiContext:
             state / HISTORY_FILE, spec.history, partial(self.report_warning, "history")
         )
         self.verified = VerifiedTotal(
-            state / verified_store.NAME, spec.began, partial(self.report_warning, "verified")
+            shared / verified_store.NAME, spec.began, partial(self.report_warning, "verified")
         )
         self.views.verified = self.verified.gpus
         self.notifier = Notifier(
             spec.notify, self.views.select, partial(self.report_warning, NOTIFY_ABOUT)
         )
         self.counters.notifications = {one.name: one.results for one in self.notifier.recipients}
-        self.verdicts = BurninVerdicts(state)
+        self.verdicts = BurninVerdicts(shared)
         self.views.verdicts = self.verdicts.gpus
         self._reservation_watch = ProcessWatch(self._unreserve)
         self._allocation_watch = ProcessWatch(self._deallocate)

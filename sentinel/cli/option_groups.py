@@ -40,7 +40,7 @@ GROUPS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ),
     ),
     "How the daemon runs": (
-        ("stressor_user",),
+        ("stressor_user", "log_file", "log_level"),
         (
             *("driver", "poll", "watch_interval", "unwatched_after", "start_timeout", "hang_after"),
             *("yield_how", "yield_grace", "grace", "standby", "status_every", "history_size"),

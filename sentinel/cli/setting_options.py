@@ -189,7 +189,8 @@ def flag_of(key: str) -> str:
 
 def for_daemon(key: str, text: str) -> str:
     """Return the text of a setting for a daemon, whose working directory is another one."""
-    relative = key == "goldens" and text != "off" and not text.startswith(("/", "~/"))
+    relative = key in {"goldens", "log.file"} and text != "off"
+    relative = relative and not text.startswith(("/", "~/"))
     return str(Path(text).absolute()) if relative else text
 
 

@@ -71,11 +71,11 @@ def runs(_: click.Context, __: click.Parameter, incomplete: str) -> list[Complet
     """Complete the name of a recorded burn-in, newest first, or a folder."""
     from click.shell_completion import CompletionItem
 
-    from sentinel.host.daemon_lookup import find_state
+    from sentinel.host.daemon_lookup import find_shared
     from sentinel.host.run_reports import RUNS
 
     try:
-        names = sorted((one.name for one in (find_state() / RUNS).iterdir()), reverse=True)
+        names = sorted((one.name for one in (find_shared() / RUNS).iterdir()), reverse=True)
     except (OSError, SentinelError):
         names = []
     found = _items([(name, "") for name in names], incomplete)

@@ -250,6 +250,8 @@ def _start(flags: Sequence[str], resources: contextlib.ExitStack) -> _Running:
         "off",
         "--notify-command",
         "off",
+        "--log-file",
+        "off",
     ]
     command = [*SENTINEL, "run", *isolation, *map(str, flags)]
     _remove_abandoned(Path(tempfile.gettempdir()))
@@ -297,6 +299,17 @@ def _remove_abandoned(parent: Path) -> None:
                 os.close(descriptor)
 
 
+def remove_folder_of(folder: Path, script: int) -> None:
+    """Remove the folder of this private sentinel if its script has ended without doing so.
+
+    Args:
+        folder: Its folder.
+        script: The PID of the script, which was the parent of this process.
+    """
+    if os.getppid() != script and folder.name.startswith(_PREFIX):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 class _Child:
     """A child that ends with this process.
 
@@ -340,7 +353,7 @@ class _Child:
         """Start the child and wait for its end."""
         launcher = [sys.executable, "-I", "-c", _LAUNCHER, str(os.getpid())]
         try:
-            with self._errors.open("wb") as errors:
+            with self._errors.open("ab") as errors:  # its sentinel keeps it small
                 self.process = subprocess.Popen(
                     [*launcher, *self._command],
                     env=self._environment,

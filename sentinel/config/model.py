@@ -9,6 +9,7 @@ from datetime import datetime, time
 from sentinel.config.access_settings import AccessSettings
 from sentinel.config.driver_spec import parse_driver
 from sentinel.config.ignore_rules import IgnoreRule, parse_ignore_rules
+from sentinel.config.log_settings import LogSettings
 from sentinel.config.notify_settings import NotifySettings
 from sentinel.config.parsers import (
     one_of,
@@ -63,7 +64,7 @@ QUICK_POLL_S = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(NotifySettings, AccessSettings):
+class Config(NotifySettings, AccessSettings, LogSettings):
     """Every setting, in seconds, bytes and watts."""
 
     # --- what runs, and on which GPUs --------------------------------------------------------

@@ -5,7 +5,6 @@ Each value keeps its source, for error messages and ``sentinel config show --ori
 
 from __future__ import annotations
 
-import difflib
 import os
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -15,6 +14,7 @@ from typing import Any
 
 from sentinel.config.build import Given, Override, build_config
 from sentinel.config.model import SETTINGS, Config
+from sentinel.config.nearest import nearest
 from sentinel.config.renamed import new_name
 from sentinel.config.setting import Scope, Setting
 from sentinel.config.workload_spec import check_workload
@@ -127,7 +127,7 @@ def unknown_variables(environment: Mapping[str, str]) -> Iterator[str]:
     for name, text in environment.items():
         own = name.removeprefix(prefix)
         if text and own != name and own not in known:
-            near = difflib.get_close_matches(own, known, n=1)  # the prefix would be similar to all
+            near = nearest(own, known)  # the prefix would be similar to all
             hint = f" Did you mean {prefix}{near[0]}?" if near else ""
             yield f"there is no variable {name}.{hint}"
 
@@ -276,7 +276,7 @@ def unknown_name(what: str, name: str, known: Iterable[str]) -> ConfigError:
     new = new_name(name, names)
     if new is not None:
         return ConfigError(what, f"{name} was renamed to {new}.")
-    near = difflib.get_close_matches(name, names, n=1)
+    near = nearest(name, names)
     if near:
         return ConfigError(what, f"Did you mean {near[0]}?")
     if len(names) <= _MAX_LISTED:

@@ -211,6 +211,7 @@ def conclude(before: State, reaction: Reaction, seen: Observation, config: Confi
         start,
         spare_processes.step_standby,
         status_events.explain,
+        status_events.log_checks,
         status_events.report,
     ):
         step = part(state, seen, config)

@@ -135,6 +135,8 @@ class State:
     last_start: float | None = None
     #: The rule last reported for each GPU, with ``--explain``.
     explained: Mapping[str, str] = field(default_factory=dict)
+    #: When the last logged check of each GPU was, at the debug level.
+    logged_checks: Mapping[str, float] = field(default_factory=dict)
     next_status: float = 0.0
     #: None without an API process.
     api: ApiState | None = None

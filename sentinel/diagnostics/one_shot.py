@@ -6,14 +6,18 @@ the call that hung or crashed, and can go on without it.
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import wait as wait_for_files
 from typing import TypeVar
 
 from sentinel.errors import WireError
+from sentinel.host.bounded_output import KEPT_BYTES, BoundedOutput
 from sentinel.host.child_setup import Inherited
 from sentinel.protocol.inflight_calls import InflightCalls, gpu_of
 from sentinel.supervisor.child_process import ChildHandle
@@ -25,6 +29,8 @@ _MAX_MESSAGES = 4096
 #: How often the board is read, in seconds: an announcement wakes no reader.
 _BOARD_INTERVAL_S = 0.25
 
+#: The most of its output that is shown, in bytes.
+MAX_OUTPUT_BYTES = 256 * 1024
 #: The call that stands on the board until the process announces another.
 START = "start"
 
@@ -76,6 +82,8 @@ def run_one_shot(
 ) -> OneShotResult:
     """Spawn a process, take its messages until the last, and end it.
 
+    What it prints is shown on standard error at its end, at most ``MAX_OUTPUT_BYTES`` of it.
+
     Args:
         target: The entry function: takes ``spec``, the channel, this process's PID and the board.
         spec: Its first argument.
@@ -90,14 +98,38 @@ def run_one_shot(
         failure = Failure(call=START, gpu=None, what=f"failed: {error}")
         return OneShotResult(failure=failure, stuck=False)
     board.announce(0, START)
-    child = ChildHandle(target, kinds, max_messages=_MAX_MESSAGES, environment=environment)
     try:
-        child.start(1, spec, Inherited(board.fd))
-        found = _receive(child, board, take, timeout_s)
+        with _output_shown() as output:
+            child = ChildHandle(
+                target, kinds, max_messages=_MAX_MESSAGES, environment=environment, output=output
+            )
+            try:
+                child.start(1, spec, Inherited(board.fd))
+                found = _receive(child, board, take, timeout_s)
+            finally:
+                stuck = not child.close()
     finally:
-        stuck = not child.close()
         board.close()
     return OneShotResult(failure=found, stuck=stuck)
+
+
+@contextmanager
+def _output_shown() -> Iterator[int]:
+    """Provide a file in memory for the output of a process, and show the output in the end."""
+    memory = os.memfd_create("sentinel-output", os.MFD_CLOEXEC)
+    try:
+        # Opened again, to append: after a cut, the writers go on at the new end.
+        file = os.open(f"/proc/self/fd/{memory}", os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
+    finally:
+        os.close(memory)
+    try:
+        with closing(BoundedOutput(file, MAX_OUTPUT_BYTES)):
+            yield file
+        output = os.pread(file, MAX_OUTPUT_BYTES + KEPT_BYTES, 0)
+        if output:
+            sys.stderr.write(output.decode(errors="replace"))
+    finally:
+        os.close(file)
 
 
 def run_past_faults(

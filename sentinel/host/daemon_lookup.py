@@ -12,7 +12,14 @@ from pathlib import Path
 
 from sentinel.errors import AccessDeniedError, ConfigError
 from sentinel.host.daemon_records import DaemonRecord, read_all, records_folder
-from sentinel.host.paths import ELSEWHERE, SIMULATED, Places, places
+from sentinel.host.paths import (
+    ELSEWHERE,
+    SIMULATED,
+    SOCKET_VARIABLE,
+    Places,
+    places,
+    shared_folder,
+)
 from sentinel.host.regular_file import open_regular
 from sentinel.host.trusted_folder import why_untrusted
 
@@ -57,7 +64,7 @@ def locate(socket: str | None = None, simulated: Path | None = None) -> Location
     chosen = simulated or (Path(folder) if folder else None)
     usual = places(os.environ, os.getuid(), chosen)
     if socket is not None:
-        return _at(socket, usual, known)
+        return _at(socket, chosen, known)
     if not usual.named and chosen is None:
         running = running_daemons(known, usual)
         if len(running) > 1:
@@ -66,7 +73,7 @@ def locate(socket: str | None = None, simulated: Path | None = None) -> Location
         if running:
             return _of_record(running[0])
     _check_trusted(usual)
-    return _at(str(usual.socket), usual, known)
+    return _at(str(usual.socket), chosen, known)
 
 
 def last_location() -> Location:
@@ -109,14 +116,14 @@ def find_socket(given: str | None = None, simulated: Path | None = None) -> str:
     return given if given is not None else locate(None, simulated).socket
 
 
-def find_state(simulated: Path | None = None) -> Path:
-    """Find the state directory of this user's daemon, or of the simulated GPUs.
+def find_shared(simulated: Path | None = None) -> Path:
+    """Find the directory with what belongs to the host of this user's daemon: see shared_folder.
 
     Raises:
         AccessDeniedError: As :func:`locate`.
         ConfigError: As :func:`locate`.
     """
-    return locate(None, simulated).state
+    return shared_folder(locate(None, simulated).state)
 
 
 def find_simulation() -> Path:
@@ -157,12 +164,14 @@ def _of_record(record: DaemonRecord) -> Location:
     )
 
 
-def _at(socket: str, usual: Places, known: Sequence[DaemonRecord]) -> Location:
-    """Describe the daemon of a socket by its record, or else by the default paths."""
+def _at(socket: str, chosen: Path | None, known: Sequence[DaemonRecord]) -> Location:
+    """Describe the daemon of a socket by its record, or else by the paths that follow from it."""
+    path = os.path.abspath(socket)  # noqa: PTH100 - a link is not followed
     for record in known:
-        if record.socket == os.path.abspath(socket):  # noqa: PTH100 - a link is not followed
+        if record.socket == path:
             return _of_record(record)
-    return Location(socket=socket, state=usual.state, log=usual.log)
+    its = places({**os.environ, SOCKET_VARIABLE: path}, os.getuid(), chosen)
+    return Location(socket=socket, state=its.state, log=its.log)
 
 
 def _check_trusted(usual: Places) -> None:

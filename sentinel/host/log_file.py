@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import stat
 from pathlib import Path
 
 from sentinel.errors import ConfigError
@@ -17,8 +16,6 @@ from sentinel.host.regular_file import open_regular
 #: The size at which a file is rotated, and how many older ones are kept.
 MAX_BYTES = 10 * 10**6
 MAX_OLD_FILES = 5
-#: The file of standard error is checked once in so many writes.
-_TRIM_EVERY = 64
 
 
 class RotatingLog(io.TextIOBase):
@@ -31,8 +28,6 @@ class RotatingLog(io.TextIOBase):
         path: The file; its folder exists.
         max_bytes: The size that no file exceeds, except with a single longer line.
         max_old_files: How many older files are kept.
-        stderr_file: A file that receives standard error, or None; it is truncated when it exceeds
-            ``max_bytes``.
 
     Raises:
         ConfigError: The file cannot be opened.
@@ -44,14 +39,11 @@ class RotatingLog(io.TextIOBase):
         *,
         max_bytes: int = MAX_BYTES,
         max_old_files: int = MAX_OLD_FILES,
-        stderr_file: int | None = None,
     ) -> None:
         super().__init__()
         self._path = path
         self._max_bytes = max_bytes
         self._max_old_files = max_old_files
-        self._stderr_file = stderr_file
-        self._writes = 0
         try:
             self._file = _open(path)
         except OSError as error:
@@ -82,9 +74,6 @@ class RotatingLog(io.TextIOBase):
                 self._rotate()
                 size = 0
         self._append(data, size)
-        self._writes += 1
-        if self._writes % _TRIM_EVERY == 0:
-            self._trim()
         return len(text)
 
     def close(self) -> None:
@@ -132,15 +121,6 @@ class RotatingLog(io.TextIOBase):
         fresh = _open(self._path)
         os.close(self._file)
         self._file = fresh
-
-    def _trim(self) -> None:
-        """Truncate the file of standard error if it is large."""
-        if self._stderr_file is None:
-            return
-        with contextlib.suppress(OSError):
-            there = os.fstat(self._stderr_file)
-            if stat.S_ISREG(there.st_mode) and there.st_size > self._max_bytes:
-                os.ftruncate(self._stderr_file, 0)
 
 
 def _open(path: Path) -> int:

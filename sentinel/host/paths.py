@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 from collections.abc import Mapping
@@ -18,9 +19,14 @@ SIMULATED = "SENTINEL_SIM_DIR"
 #: The longest path of a Unix socket: sun_path has 108 bytes, the last of them NUL.
 MAX_SOCKET_PATH_BYTES = 107
 
+#: How much of a socket's name is in that of its state, in characters.
+_MAX_NAME = 40
 _SHORTER = f"Set {SOCKET_VARIABLE} to a shorter path, such as /tmp/sentinel/socket."
 ELSEWHERE = f"Set {SOCKET_VARIABLE} to a path in a folder that you can write."
 
+
+#: The folder, in the shared one, of the state of daemons with a socket of their own.
+SOCKETS = "sockets"
 
 #: systemd's variables for a service's folders.
 SERVICE_FOLDERS = ("RUNTIME_DIRECTORY", "STATE_DIRECTORY", "LOGS_DIRECTORY")
@@ -33,11 +39,18 @@ class Places:
     socket: Path
     #: Locked while the daemon runs.
     lock: Path
-    #: The folder for what outlives the daemon.
+    #: The folder for what outlives the daemon and belongs to it alone.
     state: Path
     log: Path
     #: Whether the user chose the socket; its folder is not managed then.
     named: bool = False
+    #: Whether the user chose the log; its folder is not managed then.
+    log_named: bool = False
+
+    @property
+    def shared(self) -> Path:
+        """The folder for what outlives the daemon and belongs to the host."""
+        return shared_folder(self.state)
 
     @property
     def token(self) -> Path:
@@ -56,11 +69,12 @@ def stderr_file(log: Path) -> Path:
 
 
 def places(environ: Mapping[str, str], uid: int, simulated: Path | None = None) -> Places:
-    """Compute the paths of the daemon for this environment, without any I/O.
+    """Compute the paths of the daemon for this environment, without reading a file.
 
     The socket is ``$SENTINEL_SOCKET``, else ``sentinel.sock`` in the first of: the folder of the
     simulated GPUs, systemd's ``$RUNTIME_DIRECTORY``, ``/run/sentinel`` for root,
-    ``$XDG_RUNTIME_DIR/sentinel``, ``/tmp/sentinel-<uid>``.
+    ``$XDG_RUNTIME_DIR/sentinel``, ``/tmp/sentinel-<uid>``. A daemon of another socket than that has
+    a state of its own, unless ``$STATE_DIRECTORY`` names the folder.
 
     Args:
         environ: The environment.
@@ -76,8 +90,11 @@ def places(environ: Mapping[str, str], uid: int, simulated: Path | None = None) 
             f"{SOCKET_VARIABLE}: {named!r} is not an absolute path",
             "Start it with a slash: a daemon has no current folder.",
         )
-    socket = Path(named) if named else _runtime(environ, uid, simulated) / "sentinel.sock"
+    default = _runtime(environ, uid, simulated) / "sentinel.sock"
+    socket = Path(named) if named else default
     state = state_folder(environ, uid, simulated)
+    if _first(environ, "STATE_DIRECTORY") is None:
+        state = _state_of(socket, default, state)
     logs = _first(environ, "LOGS_DIRECTORY")
     return Places(
         socket=socket,
@@ -102,8 +119,23 @@ def prepare(where: Places) -> None:
     else:
         _prepare(where.socket.parent, ELSEWHERE)
     other = "Set XDG_STATE_HOME to a folder that you can write."
-    for folder in dict.fromkeys((where.state, where.log.parent)):
+    managed = (where.shared, where.state, *(() if where.log_named else (where.log.parent,)))
+    for folder in dict.fromkeys(managed):
         _prepare(folder, other)
+    if where.log_named:
+        prepare_log(where.log)
+
+
+def prepare_log(log: Path) -> None:
+    """Create the folder of a log that the user chose, and check it.
+
+    Raises:
+        ConfigError: It cannot be created, written or trusted.
+    """
+    remedy = "Name a file in another folder with --log-file."
+    _make(log.parent, remedy)
+    _check_trusted(log.parent, remedy)
+    _check_writable(log.parent, remedy)
 
 
 def check_length(socket: Path) -> None:
@@ -122,9 +154,12 @@ def check_length(socket: Path) -> None:
 
 
 def _first(environ: Mapping[str, str], name: str) -> Path | None:
-    """Take the first folder of those that systemd lists in a variable."""
-    folder, _, _ = environ.get(name, "").partition(":")
-    return Path(folder) if folder else None
+    """Take the first folder of those that systemd lists in a variable.
+
+    systemd gives absolute ones. A relative one is of the current folder, which a daemon leaves.
+    """
+    folders = filter(None, environ.get(name, "").split(":"))
+    return next((Path(folder).absolute() for folder in folders), None)
 
 
 def _absolute(environ: Mapping[str, str], name: str) -> Path | None:
@@ -157,8 +192,25 @@ def lock_folders(
     return tuple(folder / f"locks-{uid}" for folder in dict.fromkeys(folders))
 
 
+def _state_of(socket: Path, default: Path, shared: Path) -> Path:
+    """Compute the folder for the state of the daemon with this socket."""
+    path = os.path.normpath(socket)
+    if path == os.path.normpath(default.absolute()):
+        return shared
+    key = hashlib.sha256(os.fsencode(path)).hexdigest()[:12]
+    return shared / SOCKETS / f"{socket.name[:_MAX_NAME]}-{key}"
+
+
+def shared_folder(state: Path) -> Path:
+    """Compute the folder that a daemon with this state folder shares with those of other sockets.
+
+    It has what belongs to the host and its GPUs: verified work, burn-ins and golden checksums.
+    """
+    return state.parent.parent if state.parent.name == SOCKETS else state
+
+
 def state_folder(environ: Mapping[str, str], uid: int, simulated: Path | None = None) -> Path:
-    """Compute the folder for what outlives the daemon."""
+    """Compute the shared folder, which is also the state of the daemon with the default socket."""
     service = _first(environ, "STATE_DIRECTORY")
     if service is not None:
         return service

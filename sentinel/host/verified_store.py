@@ -6,13 +6,18 @@ replaced reads the same counts again.
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import fcntl
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from sentinel.host.regular_file import read_regular, replace_file, set_aside
+from sentinel.host.regular_file import open_regular, read_regular, replace_file, set_aside
 from sentinel.protocol.api_types import GpuProof
 from sentinel.protocol.codec import from_json
 from sentinel.protocol.views import VerifiedCounts
@@ -22,6 +27,9 @@ NAME = "verified.json"
 
 #: A larger file is not one of ours: a thousand GPUs have less.
 _MAX_BYTES = 2**20
+#: How long another process may lock the file, and how often that is retried.
+_LOCK_TIMEOUT_S = 5.0
+_RETRY_INTERVAL_S = 0.02
 #: The version of the file format. A later version is refused.
 SCHEMA_VERSION = 1
 
@@ -108,14 +116,85 @@ def _moment(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC).astimezone().replace(microsecond=0)
 
 
-def save(path: Path, gpus: Mapping[str, StoredWork]) -> None:
+def save(
+    path: Path, gpus: Mapping[str, StoredWork], before: Mapping[str, StoredWork]
+) -> dict[str, StoredWork]:
     """Replace the content of the file atomically, and return once it is on disk.
 
+    Daemons with sockets of their own share the file. What another one has written since ``before``
+    is kept: only what is new in ``gpus`` is added.
+
+    Args:
+        path: The file.
+        gpus: The work by UUID.
+        before: The same, as it was last read or written by this process.
+
+    Returns:
+        What the file has now.
+
     Raises:
-        OSError: It cannot be written.
+        OSError: It cannot be read or written.
     """
-    body = {
-        "schema_version": SCHEMA_VERSION,
-        "gpus": {uuid: asdict(one) for uuid, one in gpus.items()},
-    }
-    replace_file(path, json.dumps(body, indent=1) + "\n")
+    with _locked(path):
+        try:
+            merged = read(path)
+        except ValueError:  # damaged since it was read
+            merged = {}
+        for uuid, work in gpus.items():
+            there, known = merged.get(uuid), before.get(uuid)
+            if there is not None and known is not None and _proofs(work) == _proofs(known):
+                continue
+            if there is None or there == known:
+                merged[uuid] = work
+            else:
+                counted = VerifiedCounts() if known is None else known.total
+                merged[uuid] = replace(
+                    work,
+                    since=min(work.since, there.since),
+                    total=add(there.total, work.total, counted),
+                )
+        body = {
+            "schema_version": SCHEMA_VERSION,
+            "gpus": {uuid: asdict(one) for uuid, one in merged.items()},
+        }
+        replace_file(path, json.dumps(body, indent=1) + "\n")
+    return merged
+
+
+def add(total: VerifiedCounts, now: VerifiedCounts, counted: VerifiedCounts) -> VerifiedCounts:
+    """Add to a total what counts have more than those that it has already."""
+    return VerifiedCounts(
+        **{
+            one.name: getattr(total, one.name) + getattr(now, one.name) - getattr(counted, one.name)
+            for one in fields(VerifiedCounts)
+        }
+    )
+
+
+def _proofs(work: StoredWork) -> tuple[VerifiedCounts, float | None]:
+    """Return what a GPU has proved, without which daemon counted it."""
+    return work.total, work.last
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Lock the file against other daemons while it is read and replaced.
+
+    Raises:
+        OSError: The lock's file cannot be opened, or another process keeps it.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+    file = open_regular(path.with_name(f"{path.name}.lock"), flags)
+    try:
+        until = time.monotonic() + _LOCK_TIMEOUT_S
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise OSError(errno.EBUSY, "another process keeps its lock") from None
+                time.sleep(_RETRY_INTERVAL_S)
+        yield
+    finally:
+        os.close(file)

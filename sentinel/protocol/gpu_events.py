@@ -168,6 +168,20 @@ GPU_EVENTS = (
         ),
     ),
     EventType(
+        "gpu.checked",
+        "checked",
+        Kind.DETAIL,
+        "{memory_used:size} of {memory_total:size} used[; processes: {processes}|]",
+        "With `--log-level debug`: a full reading of this GPU. It is in the log only, not in the"
+        " history and the streams of the API.",
+        (
+            Field("memory_used", BYTES, "used memory, including the stressor's"),
+            Field("memory_total", BYTES, "all memory"),
+            Field("processes", "whole number or null", "all processes that NVML lists"),
+            Field("took_s", SECONDS, "duration of the call for the memory"),
+        ),
+    ),
+    EventType(
         "gpu.released",
         "released",
         Kind.DETAIL,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import time
@@ -20,14 +19,14 @@ from sentinel.config.sources import as_overrides
 from sentinel.config.workload_spec import parse_workload
 from sentinel.core import decide
 from sentinel.core.actions import Event
+from sentinel.core.node.status_events import DEBUG_EVENTS
 from sentinel.core.node.views import Host
 from sentinel.core.state import ProbeUp
 from sentinel.errors import ExitCode
-from sentinel.host import daemon_records, simulation
 from sentinel.host.golden_store import locate
 from sentinel.host.gpu_locks import SHARED_FOLDERS, GpuLocks
 from sentinel.host.paths import lock_folders
-from sentinel.host.process_limits import allow_open_files, check_file_size
+from sentinel.host.process_limits import allow_open_files
 from sentinel.host.rendezvous import Rendezvous
 from sentinel.host.systemd import Notifier
 from sentinel.host.unprivileged import find_account
@@ -36,11 +35,10 @@ from sentinel.protocol.commands import AccessPolicy, ApiSpec, NotifySpec
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.stressor import Account, StandbySpec, StressorSpec
 from sentinel.protocol.version import __version__
-from sentinel.supervisor import single_instance
 from sentinel.supervisor.api_process import ApiProcess
-from sentinel.supervisor.daemonize import redirect_output
-from sentinel.supervisor.discovery import Found, Options, Serve, check_torch, find_gpus
-from sentinel.supervisor.event_log import EventLog, Sink, event_object
+from sentinel.supervisor.claimed_place import claimed, log_of
+from sentinel.supervisor.discovery import Found, Options, check_torch, find_gpus
+from sentinel.supervisor.event_log import EventLog, Sink, event_object, json_lines
 from sentinel.supervisor.leases import LONG_LEASE_S
 from sentinel.supervisor.loop import Supervisor
 from sentinel.supervisor.ports import Parts
@@ -121,7 +119,7 @@ def run_parts(
     account = None if user is None else find_account(user, "stressor.user")
     allow_open_files(gpus=1)  # the probe, which finds out how many there are
     with (
-        _claimed(options) as claim,
+        claimed(options) as claim,
         Signals(detached=detached) as signals,
         find_gpus(options, signals) as selected,
     ):
@@ -134,7 +132,8 @@ def run_parts(
         found = selected if unlocked else replace(selected, gpus=locks.gpus)
         gpus = {gpu.uuid: gpu for gpu in selected.gpus}
         api = _api(options, claim)
-        event_log = EventLog([sink_for(gpus), *_api_sinks(api, gpus)])
+        logs = [] if options.log is None else [json_lines(options.log, gpus)]
+        event_log = EventLog([sink_for(gpus), *logs, *_api_sinks(api, gpus)])
         with Rendezvous(account) as rendezvous:
             spec_for = partial(_spec_for, found, account, rendezvous)
             code, clean = _run(signals, found, locks, spec_for, event_log, api, around)
@@ -149,50 +148,6 @@ def _lock(found: Found, gpus: tuple[Gpu, ...]) -> GpuLocks:
     return GpuLocks(gpus, private, shared)
 
 
-@contextlib.contextmanager
-def _claimed(options: Options) -> Iterator[Claim | None]:
-    """Claim the daemon's paths if there is an API, before anything is started."""
-    if options.serve is None:
-        yield None
-        return
-    check_file_size()
-    config = options.config
-    claim = single_instance.claim(
-        options.serve.places,
-        config.tcp,
-        config.socket_group,
-        config.metrics,
-        is_open=config.access_users != "none",
-    )
-    try:
-        if options.serve.detached:  # before the first child, which inherits the redirection
-            redirect_output(options.serve.places)
-        if options.serve.recorded:
-            _record_place(options, options.serve)
-        yield claim
-    finally:
-        claim.release()
-
-
-def _log(serve: Serve) -> str | None:
-    """Return the file of the log, or None if events go elsewhere."""
-    return str(serve.places.log) if serve.detached and serve.journal is None else None
-
-
-def _record_place(options: Options, serve: Serve) -> None:
-    """Record where this daemon is, for the commands of its user, also after its death."""
-    folder = None if options.simulate is None else simulation.default_folder().absolute()
-    record = daemon_records.describe_own(
-        serve.places.state.absolute(),
-        socket=str(serve.places.socket.absolute()),
-        log=_log(serve),
-        journal=serve.journal,
-        simulated=None if folder is None else str(folder),
-        simulate=options.simulate,
-    )
-    daemon_records.write(record, daemon_records.records_folder(os.environ, os.getuid()))
-
-
 def _api(options: Options, claim: Claim | None) -> ApiProcess | None:
     """Build the API process, or None without an API."""
     if options.serve is None or claim is None:
@@ -201,7 +156,7 @@ def _api(options: Options, claim: Claim | None) -> ApiProcess | None:
     spec = ApiSpec(
         socket=str(serve.places.socket),
         state=str(serve.places.state),
-        log=_log(serve),
+        log=log_of(serve),
         journal=serve.journal,
         began=time.time(),
         version=__version__,
@@ -240,9 +195,15 @@ def _notify_spec(config: Config) -> NotifySpec | None:
 
 
 def _api_sinks(api: ApiProcess | None, gpus: Mapping[str, Gpu]) -> Iterator[Sink]:
-    """Yield a sink that sends each event to the API process."""
-    if api is not None:
-        yield lambda event: api.publish(event_object(event, gpus))
+    """Yield a sink that sends the events to the API process, but for those of the debug level."""
+    if api is None:
+        return
+
+    def publish(event: Event) -> None:
+        if event.name not in DEBUG_EVENTS:
+            api.publish(event_object(event, gpus))
+
+    yield publish
 
 
 def _run(

@@ -48,6 +48,21 @@ def _environment(changes: Mapping[str, str | None]) -> Iterator[None]:
         _change(before)
 
 
+@contextlib.contextmanager
+def _standard_error(file: int | None) -> Iterator[None]:
+    """Let a child inherit ``file`` as its standard error, if it is not None."""
+    if file is None:
+        yield
+        return
+    before = os.dup(2)
+    os.dup2(file, 2)
+    try:
+        yield
+    finally:
+        os.dup2(before, 2)
+        os.close(before)
+
+
 def _change(variables: Mapping[str, str | None]) -> None:
     """Set variables of this process, or remove those without a value."""
     for name, value in variables.items():
@@ -65,6 +80,7 @@ class Child:
         spec: Its first argument, picklable for a spawn.
         rest: More arguments, picklable for a spawn.
         environment: Changes to the inherited variables; None removes one.
+        output: The file that its output goes to; None for the standard error of this process.
 
     Raises:
         OSError: The host has no process, memory or file descriptor left.
@@ -78,6 +94,7 @@ class Child:
         spec: object,
         rest: Sequence[object],
         environment: Mapping[str, str | None],
+        output: int | None = None,
     ) -> None:
         self._kill_leftovers()
         self.channel, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -87,7 +104,7 @@ class Child:
         arguments = (spec, child_end, os.getpid(), *rest)
         self.process: SpawnProcess = context.Process(target=target, args=arguments)
         try:
-            with _environment(environment), group_signals_blocked():
+            with _environment(environment), _standard_error(output), group_signals_blocked():
                 self.process.start()
             self.pid = self.process.pid or 0
             self.pidfd = os.pidfd_open(self.pid)
@@ -239,6 +256,7 @@ class ChildHandle(Generic[T]):
         kinds: The messages that the child may send.
         max_messages: How many datagrams one ``collect`` takes; the rest waits for the next.
         environment: Changes to the inherited variables; None removes one.
+        output: The file that its output goes to; None for the standard error of this process.
 
     Attributes:
         generation: The number of the current child, counted by the caller.
@@ -252,6 +270,7 @@ class ChildHandle(Generic[T]):
         *,
         max_messages: int,
         environment: Mapping[str, str | None],
+        output: int | None = None,
     ) -> None:
         self.generation = 0
         self.child: Child | None = None
@@ -259,6 +278,7 @@ class ChildHandle(Generic[T]):
         self._kinds = tuple(kinds)
         self._max_messages = max_messages
         self._environment = environment
+        self._output = output
         self._abandoned: list[Child] = []
         self._spawn_error: str | None = None
 
@@ -267,7 +287,7 @@ class ChildHandle(Generic[T]):
         self._reap_abandoned()
         self.generation = generation
         try:
-            self.child = Child(self._target, spec, rest, self._environment)
+            self.child = Child(self._target, spec, rest, self._environment, self._output)
         except OSError as error:
             self.refuse(generation, error)
 

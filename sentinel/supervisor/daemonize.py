@@ -127,8 +127,9 @@ def redirect_output(places: Places) -> int | None:
     that :func:`start_detached` did not start keeps its standard error.
 
     Returns:
-        The descriptor of the file, which :class:`sentinel.host.log_file.RotatingLog` keeps small;
-        None if nothing was redirected.
+        The descriptor of the file, which
+        :class:`sentinel.host.bounded_output.BoundedOutput` keeps small; None if nothing was
+        redirected.
 
     Raises:
         ConfigError: The file cannot be written.
@@ -172,7 +173,7 @@ def _keep_reason(places: Places, pid: int, reason: str, code: int) -> None:
 def _environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Build the environment of a daemon: the inherited one, with absolute paths."""
     environment = {name: text for name, text in environ.items() if name not in systemd.VARIABLES}
-    for name in (SIMULATED, "SENTINEL_CONFIG", "SENTINEL_GOLDENS"):
+    for name in (SIMULATED, "SENTINEL_CONFIG", "SENTINEL_GOLDENS", "SENTINEL_LOG_FILE"):
         text = environment.get(name, "")
         if text and text != "off" and not text.startswith("~/"):
             environment[name] = str(Path(text).absolute())

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from io import TextIOBase
 from multiprocessing.connection import wait as wait_for_files
 from pathlib import Path
 from typing import TypeVar
@@ -74,6 +75,8 @@ class Options:
     serve: Serve | None = None
     #: What GPUs have done of the plan before, by UUID.
     burnins: Mapping[str, Burnin] = field(default_factory=dict)
+    #: A log besides the sink of the events, or None.
+    log: TextIOBase | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

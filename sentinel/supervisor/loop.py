@@ -106,7 +106,7 @@ class Supervisor:
         self._watch: Watch | None = None
         self._leases = Leases(parts.spawner)
         self._wake_at = self._due = parts.clock.now()
-        self._looked_at = self._supervised_since = self._due
+        self._looked_at = self._supervised_since = self._observed_at = self._due
         self._late = 0.0
 
     def run(self) -> ExitCode:
@@ -161,7 +161,8 @@ class Supervisor:
         files += self._api.files() if self._api is not None else []
         has_children = self._has_children()
         self._due = min(self._wake_at, self._leases.due) if has_children else self._wake_at
-        self._late = 0.0
+        # A stop may also come between two waits.
+        self._late = self._clock.now() - self._observed_at
         while True:
             began = self._clock.now()
             pause = min(MAX_SLEEP_S, max(0.0, self._due - began))
@@ -179,7 +180,9 @@ class Supervisor:
                 break
         if not self._has_children() and not (self._watch and self._watch.held):
             # Nothing is held, so nothing is urgent: gather the readings of one poll.
+            began = self._clock.now()
             self._clock.wait(self._interrupts.files(), GATHER_S)
+            self._late = max(self._late, self._clock.now() - began - GATHER_S)
 
     def _observe(self) -> Observation:
         """Collect everything new into one observation, stamped after the last of it."""
@@ -187,7 +190,7 @@ class Supervisor:
         self._readings.update(readings)
         children = self._spawner.collect()
         stop, at_once = self._interrupts.collect()
-        now = self._clock.now()
+        now = self._observed_at = self._clock.now()
         return Observation(
             now=now,
             local=self._clock.local(),

@@ -15,7 +15,7 @@ from sentinel.protocol.inflight_calls import InflightCalls
 def run_script(
     script: Sequence[object], channel: socket.socket, parent: int, board: InheritedFd
 ) -> None:
-    """Follow a script: send a message, announce a ``call``, ``exit``, or raise a ``signal``."""
+    """Follow a script: send a message, announce a call, print, exit, or raise a signal."""
     calls = InflightCalls.attach(board.detach())
     for step in script:
         match step:
@@ -25,6 +25,9 @@ def run_script(
                 os.kill(os.getpid(), number)
             case ("call", int(slot), str(name)):
                 calls.announce(slot, name)
+            case ("print", int(size)):
+                for _ in range(size // 1000):
+                    os.write(2, b"x" * 999 + b"\n")
             case ("finish", int(slot)):
                 calls.finish(slot)
             case bytes():

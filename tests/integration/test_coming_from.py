@@ -112,7 +112,7 @@ EFFECTS: dict[str, Callable[[Daemon], bool]] = {
         one.client.status().daemon.phase == "drained" and one.pids_on_gpus() == []
     ),
     "sentinel shutdown": lambda one: running(one.places) is None,
-    "LOGS_DIRECTORY=$PWD sentinel start --simulate 3": is_log_here,
+    "SENTINEL_LOG_FILE=$PWD/sentinel.log sentinel start --simulate 3": is_log_here,
     "sentinel pause 0": lambda one: one.gpu(0).admin == "PAUSED" and one.gpu(0).pid is None,
     "sentinel session start train --gpus 1 --memory 2GiB": lambda one: (
         (one.gpu(1).session, one.gpu(1).held, one.gpu(0).session) == ("train", 2**31, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 from sentinel.host import verified_store
@@ -52,7 +52,7 @@ class VerifiedTotal:
                 work,
                 index=view.index,
                 serial=view.serial,
-                total=_sum(work.total, counts, work.counted),
+                total=verified_store.add(work.total, counts, work.counted),
                 counted=counts,
             )
         if view.verified.at is not None:
@@ -72,7 +72,7 @@ class VerifiedTotal:
         if gpus == self._written:
             return
         try:  # in a thread: a disk can be slow
-            await asyncio.to_thread(verified_store.save, self._path, gpus)
+            saved = await asyncio.to_thread(verified_store.save, self._path, gpus, self._written)
         except (OSError, RuntimeError) as error:  # the latter if the host refuses the thread
             if not self._has_failed:
                 reason = error.strerror if isinstance(error, OSError) else error
@@ -80,7 +80,11 @@ class VerifiedTotal:
                 self._report_warning(why)
             self._has_failed = True
             return
-        self._written, self._has_failed = gpus, False
+        for uuid, work in gpus.items():  # what another daemon of the same GPU has added
+            more = verified_store.add(self.gpus[uuid].total, saved[uuid].total, work.total)
+            self.gpus[uuid] = replace(self.gpus[uuid], total=more)
+        added = {uuid: replace(one, total=saved[uuid].total) for uuid, one in gpus.items()}
+        self._written, self._has_failed = added, False
 
     def _load(self) -> None:
         stored, warning = verified_store.load(self._path)
@@ -88,13 +92,3 @@ class VerifiedTotal:
         self._written, self._loaded = stored, True
         if warning is not None:
             self._report_warning(warning)
-
-
-def _sum(total: VerifiedCounts, now: VerifiedCounts, counted: VerifiedCounts) -> VerifiedCounts:
-    """Add what is new to a total."""
-    return VerifiedCounts(
-        **{
-            one.name: getattr(total, one.name) + getattr(now, one.name) - getattr(counted, one.name)
-            for one in fields(VerifiedCounts)
-        }
-    )

@@ -85,7 +85,8 @@ _SHOW_EVERY_S = 1.0
 )
 @simulate_option("Use N simulated GPUs, for a host without GPUs.")
 @settings_without(
-    "workload", "util", "util_tolerance", "util_every", "util_samples", "power", "duty"
+    *("workload", "util", "util_tolerance", "util_every", "util_samples", "power", "duty"),
+    *("log_file", "log_level"),
 )
 def command(
     sources: Sources,
@@ -118,7 +119,7 @@ def command(
     daemon = _daemon(simulated)
     if daemon is not None and daemon.status().daemon.simulated:
         simulated = simulation.default_folder()  # where its state is
-    state = places(os.environ, os.getuid(), simulated).state
+    state = places(os.environ, os.getuid(), simulated).shared
     if resume is not None:
         folder = RunFolder(path=find_run(state, str(resume)))
     else:
@@ -238,7 +239,7 @@ def _known(folder: RunFolder, simulate: int | None) -> Iterator[None]:
     """Record that this process runs a burn-in, for the commands of its user."""
     simulated = None if simulate is None else simulation.default_folder().absolute()
     record = daemon_records.describe_own(
-        places(os.environ, os.getuid(), simulated).state.absolute(),
+        places(os.environ, os.getuid(), simulated).shared.absolute(),
         simulated=None if simulated is None else str(simulated),
         simulate=simulate,
         run=str(folder.path.absolute()),

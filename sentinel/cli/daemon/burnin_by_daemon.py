@@ -38,7 +38,7 @@ from sentinel.cli.thresholds_file import load_thresholds
 from sentinel.cli.verdict_colours import paint_verdicts
 from sentinel.client import Client, Status, connect
 from sentinel.errors import ConfigError, ExitCode, NotRunningError, SentinelError
-from sentinel.host.daemon_lookup import find_state
+from sentinel.host.daemon_lookup import find_shared
 from sentinel.host.daemon_records import records_folder, running_burnins
 from sentinel.protocol.api_types import GpuStatus
 
@@ -164,7 +164,7 @@ def attach(run: str | None, as_json: bool, simulated: bool) -> int:  # noqa: FBT
     RUN is its folder, or its name in the state directory. Ctrl+C ends this command alone.
     """
     simulation = simulated_folder(chosen=simulated)
-    folder = RunFolder(path=find_run(find_state(simulation), run))
+    folder = RunFolder(path=find_run(find_shared(simulation), run))
     client = connect(simulated=simulation)
     following = _Following(folder, client, is_over=lambda: not folder.is_recorded)
     return following.to_report(as_json=as_json)

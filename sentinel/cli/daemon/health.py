@@ -16,7 +16,7 @@ from sentinel.cli.terminal import color_option
 from sentinel.client import Client, connect
 from sentinel.errors import ConfigError, ExitCode, SentinelError
 from sentinel.host import verified_store
-from sentinel.host.daemon_lookup import find_state
+from sentinel.host.daemon_lookup import find_shared
 from sentinel.host.run_reports import LastVerdict, last_verdicts, report_paths
 from sentinel.protocol.api_types import GpuProof
 from sentinel.units import format_duration
@@ -48,7 +48,7 @@ def command(simulated: bool, as_json: bool) -> int:  # noqa: FBT001 - click's
     results or findings, or has failed its last burn-in.
     """
     folder = simulated_folder(chosen=simulated)
-    state = find_state(folder)
+    state = find_shared(folder)
     verdicts = last_verdicts(report_paths(state))
     cards = [
         replace(card, burnin=verdicts.pop(card.uuid, None))

@@ -88,7 +88,7 @@ def _log(where: Location) -> tuple[Path, str | None, bool]:
     if log is None:
         raise ConfigError(
             "this daemon writes no log: it runs in the foreground, and its standard output has all",
-            "A daemon that `sentinel start` began writes one.",
+            "A daemon that `sentinel start` began writes one; this one with --log-file FILE.",
         )
     if not runs and not log.exists():
         raise NotRunningError(

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TextIO, cast
 
 import click
 from click.core import ParameterSource
 
+from sentinel.cli.daemon.log_place import chosen_log, with_chosen_log
 from sentinel.cli.event_format import text_lines
 from sentinel.cli.option_groups import GroupedOptions
 from sentinel.cli.setting_options import (
@@ -29,7 +31,7 @@ from sentinel.host import simulation
 from sentinel.host.import_stubs import without_rich
 from sentinel.host.journal import Journal, gets_stream, match_of_this_run
 from sentinel.host.log_file import RotatingLog
-from sentinel.host.paths import places, prepare
+from sentinel.host.paths import places, prepare, prepare_log
 from sentinel.host.unprivileged import look_up
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.stressor import Account
@@ -86,21 +88,46 @@ def command(
     if not flags["daemon"]:  # `sentinel start` has done it
         check_before_start(config, sources, plan)
     # A dry run occupies nothing: it needs no control, and must leave the socket to a daemon.
-    if flags["no_api"] or (dry_run and not monitor):
-        return int(bootstrap.supervise(options, _sink_for(sys.stdout, text=text)))
-    serve = _serve(sources, simulate, detached=flags["daemon"])
-    serve = replace(serve, recorded=not flags["private"])
-    if _goes_to_journal(detached=serve.detached):
-        serve = replace(serve, journal=match_of_this_run(os.environ))
-        with closing(Journal()) as journal:
-            options = replace(options, serve=serve)
-            return int(bootstrap.supervise(options, partial(journal_sink, journal)))
-    options = replace(options, serve=serve)
-    if not serve.detached:
-        return int(bootstrap.supervise(options, _sink_for(sys.stdout, text=text)))
-    prepare(serve.places)
-    with RotatingLog(serve.places.log, stderr_file=sys.stderr.fileno()) as log:
-        return int(bootstrap.supervise(options, _sink_for(cast("TextIO", log), text=False)))
+    if not flags["no_api"] and (monitor or not dry_run):
+        serve = _serve(sources, simulate, detached=flags["daemon"])
+        if _goes_to_journal(detached=serve.detached):
+            serve = replace(serve, journal=match_of_this_run(os.environ))
+        options = replace(options, serve=replace(serve, recorded=not flags["private"]))
+    script = os.getppid()
+    try:
+        return _supervise(options, chosen_log(sources), text=text)
+    finally:
+        if flags["private"] and options.serve is not None:
+            from sentinel.client.hold import remove_folder_of  # only a script's sentinel needs it
+
+            remove_folder_of(options.serve.places.state, script)
+
+
+def _supervise(options: Options, file: Path | None, *, text: bool) -> int:
+    """Run the supervisor with the sinks of its events, and return the exit code.
+
+    Args:
+        options: The options of the run.
+        file: The file of the log that a setting names, or None.
+        text: Whether events in the foreground are text.
+
+    Raises:
+        SentinelError: Nothing was started.
+    """
+    serve = options.serve
+    with ExitStack() as stack:
+        sink_for = _sink_for(sys.stdout, text=text)
+        detached = serve is not None and serve.detached and serve.journal is None
+        if serve is not None and serve.journal is not None:
+            sink_for = partial(journal_sink, stack.enter_context(closing(Journal())))
+        if serve is not None and detached:
+            prepare(serve.places)
+            log = stack.enter_context(RotatingLog(serve.places.log))
+            sink_for = _sink_for(cast("TextIO", log), text=False)
+        elif file is not None:
+            prepare_log(file)
+            options = replace(options, log=stack.enter_context(RotatingLog(file)))
+        return int(bootstrap.supervise(options, sink_for))
 
 
 def with_plan(config: Config, plan: str, sources: Sources) -> Config:
@@ -167,7 +194,7 @@ def _goes_to_journal(*, detached: bool) -> bool:
 def _serve(sources: Sources, simulate: int | None, *, detached: bool) -> Serve:
     """Return the options of the API, at the paths of this user or of the simulated GPUs."""
     folder = simulation.default_folder() if simulate is not None else None
-    where = places(os.environ, os.getuid(), folder)
+    where = with_chosen_log(places(os.environ, os.getuid(), folder), sources)
     file = str(sources.file) if sources.file is not None else None
     return Serve(places=where, given=as_values(sources.given), file=file, detached=detached)
 

@@ -12,6 +12,7 @@ import click
 from sentinel.burnin.levels import LEVELS
 from sentinel.cli.client_options import wait_option
 from sentinel.cli.daemon.first_stressor import FirstStressor, NotProvedError, wait_for_stressor
+from sentinel.cli.daemon.log_place import recorded_log, with_chosen_log
 from sentinel.cli.daemon.run import check_before_start, with_plan
 from sentinel.cli.json_output import print_json
 from sentinel.cli.option_groups import GroupedOptions
@@ -37,6 +38,8 @@ from sentinel.supervisor.single_instance import running
 
 #: A driver without persistence mode needs up to 3 s per GPU.
 START_TIMEOUT_S = 60.0
+#: What is printed for a daemon without a log.
+NO_LOG = "none: it runs in the foreground and prints its events"
 
 
 @click.command("start", cls=GroupedOptions)
@@ -65,6 +68,7 @@ def command(
     where, pid = _find(simulated=simulate is not None)
     flags = [*_flags(sources), *of_plan]
     if pid is None:
+        where = with_chosen_log(where, sources)
         check_before_start(config, sources, plan)
         more = ["--simulate", str(simulate)] if simulate is not None else []
         pid = start_detached([*_config(sources), *flags, *more], where, START_TIMEOUT_S).pid
@@ -155,7 +159,7 @@ def _occupy(where: Places, pid: int) -> str:
     except SentinelError as error:
         raise NotStartedError(
             f"the daemon, {daemon}, could not be enabled: {error.what}",
-            f"Its log is {where.log}. To end it: kill {pid or 'PID'}",
+            f"Its log is {recorded_log(where)}. To end it: kill {pid or 'PID'}",
         ) from error
 
 
@@ -172,8 +176,8 @@ def _prove(where: Places, pid: int, wait: float) -> FirstStressor:
     except SentinelError as error:
         if pid and running(where) is None:
             what = f"the daemon has ended: {last_reason(where) or error.what}"
-            raise NotProvedError(what, f"Its log is {where.log}") from error
-        how = f"The daemon, pid {pid or 'unknown'}, goes on; its log is {where.log}"
+            raise NotProvedError(what, f"Its log is {recorded_log(where)}") from error
+        how = f"The daemon, pid {pid or 'unknown'}, goes on; its log is {recorded_log(where)}"
         raise NotProvedError(error.what, f"{how}\nTo end it: sentinel shutdown") from error
     return replace(proof, text=f"; it {proof.text}")
 
@@ -182,8 +186,9 @@ def _print(
     where: Places, pid: int, text: str, proof: FirstStressor, *, as_json: bool, started: bool
 ) -> None:
     """Print the outcome."""
+    log = recorded_log(where)
     if not as_json:
-        print(f"sentinel {text}\nsocket {where.socket}\nlog    {where.log}")
+        print(f"sentinel {text}\nsocket {where.socket}\nlog    {log or NO_LOG}")
         return
-    facts = {"started": started, "pid": pid, "socket": where.socket, "log": where.log}
+    facts = {"started": started, "pid": pid, "socket": where.socket, "log": log}
     print_json({**facts, "occupied": proof.occupied})

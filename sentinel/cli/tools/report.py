@@ -20,7 +20,7 @@ from sentinel.cli.thresholds_file import load_thresholds
 from sentinel.cli.verdict_colours import paint_verdicts
 from sentinel.cli.verdict_command import VerdictCommand
 from sentinel.errors import ConfigError, ExitCode
-from sentinel.host.daemon_lookup import find_state
+from sentinel.host.daemon_lookup import find_shared
 from sentinel.supervisor.bootstrap import leave
 
 
@@ -72,7 +72,7 @@ def command(
 
 def _judge(run: str | None, thresholds: Thresholds) -> Judged:
     """Find a run, and judge it."""
-    state = find_state()
+    state = find_shared()
     return judge_run(RunFolder(path=find_run(state, run)), thresholds)
 
 

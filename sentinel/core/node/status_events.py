@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from sentinel.config.log_settings import DEBUG
 from sentinel.config.model import Config
 from sentinel.core.actions import Event
 from sentinel.core.events import gpu_event, process_fields, progress_fields, usage_fields
@@ -16,6 +17,9 @@ from sentinel.core.observation import Observation
 from sentinel.core.state import State
 from sentinel.core.stressor_state import Running, Starting
 from sentinel.protocol.gpu import Reading
+
+#: What only the log gets: at the rate of the checks, it would crowd all else out of the history.
+DEBUG_EVENTS = frozenset({"gpu.checked"})
 
 
 def explain(state: State, seen: Observation, config: Config) -> NodeStep:
@@ -30,6 +34,27 @@ def explain(state: State, seen: Observation, config: Config) -> NodeStep:
             fields = {"allowed": verdict.allowed, "rule": verdict.rule, "reason": verdict.reason}
             events.append(gpu_event("gpu.verdict", state.gpu_states[uuid], seen.now, **fields))
     return NodeStep(state=replace(state, explained=explained), events=tuple(events))
+
+
+def log_checks(state: State, seen: Observation, config: Config) -> NodeStep:
+    """Report each full reading of each GPU once, at the debug level."""
+    if config.log_level != DEBUG:
+        return NodeStep(state=replace(state, logged_checks={}) if state.logged_checks else state)
+    events = []
+    logged = dict(state.logged_checks)
+    for uuid, gpu_state in state.gpu_states.items():
+        reading = seen.readings.get(uuid)
+        if reading is None or reading.memory is None or logged.get(uuid) == reading.processes_at:
+            continue
+        logged[uuid] = reading.processes_at
+        fields = {
+            "memory_used": reading.memory.used,
+            "memory_total": reading.memory.total,
+            "processes": None if reading.processes is None else len(reading.processes),
+            "took_s": reading.took,
+        }
+        events.append(gpu_event("gpu.checked", gpu_state, seen.now, **fields))
+    return NodeStep(state=replace(state, logged_checks=logged), events=tuple(events))
 
 
 def report(state: State, seen: Observation, config: Config) -> NodeStep:

@@ -53,6 +53,16 @@ class WellBehaved:
         well_behaved(ctx, rest=self._rest)
 
 
+def prints(ctx: WorkloadContext, *, megabytes: int = 30) -> None:
+    """Print a lot in one burst, from Python and from below it, and follow every rule after it."""
+    line = "printed " * 125
+    for _ in range(megabytes * 500):
+        print(line)  # noqa: T201 - the fault
+        os.write(2, f"{line}\n".encode())
+    print("printed everything", flush=True)  # noqa: T201
+    well_behaved(ctx)
+
+
 class WithoutRun:
     """A class without ``run``."""
 

@@ -319,7 +319,7 @@ def test_a_wrong_card_is_shown_while_a_daemon_has_others(daemon: Daemon) -> None
     counts = VerifiedCounts(seconds=10.0, checks=5, errors=2)
     work = StoredWork(index=7, name="removed", since=1e9, last=1.7e9, total=counts)
     daemon.places.state.mkdir(parents=True, exist_ok=True)
-    verified_store.save(daemon.places.state / verified_store.NAME, {"GPU-removed": work})
+    verified_store.save(daemon.places.state / verified_store.NAME, {"GPU-removed": work}, {})
     daemon.start(1)
     shown = daemon.run_unchecked("health", "--simulated", "--json")
     found = {one["index"]: one["verified"]["errors"] for one in json.loads(shown.out)["gpus"]}

@@ -13,6 +13,7 @@ from sentinel.diagnostics.workload_check import NamedWorkload, workload_errors, 
 from sentinel.supervisor.single_instance import running
 from tests.harness.daemon_harness import QUICK, Daemon, isolated_daemon
 from tests.harness.gpu_environment import SimulatedHost
+from tests.harness.sentinel_process import eventually
 
 SIMULATE = ("--simulate", "1")
 PLAN = """
@@ -117,3 +118,24 @@ def test_a_built_in_workload_without_options_needs_no_process(
 
     monkeypatch.setattr("sentinel.diagnostics.workload_check.describe_workloads", refuse)
     assert workload_errors([NamedWorkload(text="gemm", source="x")]) == []
+
+
+@pytest.mark.long
+def test_beside_a_running_daemon_it_prints_the_log_of_that_one(
+    daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon.start(1)
+    monkeypatch.setenv("LOGS_DIRECTORY", str(tmp_path / "elsewhere"))
+    shown = json.loads(daemon.run("start", "--json", "--wait", "0"))
+    assert shown["log"] == str(daemon.places.log)
+    assert f"log    {daemon.places.log}\n" in daemon.run("start", "--wait", "0")
+
+
+@pytest.mark.long
+def test_beside_a_daemon_in_the_foreground_it_names_no_log(daemon: Daemon) -> None:
+    with daemon.start_command("run", *SIMULATE, *QUICK):
+        eventually(lambda: bool(running(daemon.places)))
+        eventually(lambda: daemon.run_unchecked("status").code == 0)
+        assert json.loads(daemon.run("start", "--json", "--wait", "0"))["log"] is None
+        assert "log    none: it runs in the foreground" in daemon.run("start", "--wait", "0")
+        daemon.close()

@@ -246,6 +246,25 @@ def test_the_folder_of_a_killed_hold_is_removed_by_the_next_one(
     assert list(temporary.iterdir()) == []
 
 
+@pytest.mark.long
+@pytest.mark.usefixtures("fake_torch")
+def test_the_sentinel_of_a_killed_script_removes_its_folder(
+    temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SENTINEL_SIM_DIR", str(tmp_path / "simulation"))
+    code = (
+        "import os, signal, sentinel\n"
+        "with sentinel.hold(simulate=1, flags=('--standby', 'off')) as held:\n"
+        f"    held.wait_held({TIMEOUT_S})\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    eventually(lambda: not any(temporary.glob("sentinel-hold-*")))
+
+
 def test_the_folder_of_a_living_hold_stays(
     set_mode: Callable[[str], None], temporary: Path
 ) -> None:

@@ -10,8 +10,15 @@ from collections.abc import Callable
 import psutil
 import pytest
 
-from sentinel.diagnostics.one_shot import START, Failure, OneShotResult, run_one_shot
+from sentinel.diagnostics.one_shot import (
+    MAX_OUTPUT_BYTES,
+    START,
+    Failure,
+    OneShotResult,
+    run_one_shot,
+)
 from sentinel.errors import WireError
+from sentinel.host.bounded_output import KEPT_BYTES
 from sentinel.protocol.inflight_calls import slots_of
 from sentinel.protocol.inspection import CallResult, InspectionDone, WorkloadInfo
 from sentinel.supervisor import child_process
@@ -54,6 +61,18 @@ def messages(calls: str) -> list[CallResult]:
 
 def failed(what: str, call: str = START, gpu: int | None = None) -> OneShotResult:
     return OneShotResult(failure=Failure(call=call, gpu=gpu, what=what), stuck=False)
+
+
+def test_its_output_is_shown_and_bounded(capfd: pytest.CaptureFixture[str]) -> None:
+    results = Results()
+    assert run(results, ("print", 3000), InspectionDone()).failure is None
+    assert capfd.readouterr().err == ("x" * 999 + "\n") * 3
+    done = run(results, ("print", 20_000_000), CallResult(call="a"), InspectionDone())
+    assert done.failure is None
+    assert results.calls == ["a"]
+    shown = capfd.readouterr().err
+    assert "bytes of output were dropped here]" in shown
+    assert len(shown) <= MAX_OUTPUT_BYTES + KEPT_BYTES
 
 
 def test_the_process_is_ended_after_its_last_message() -> None:

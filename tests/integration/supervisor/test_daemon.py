@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.client.transport import listener_pid
+from sentinel.host.log_file import MAX_BYTES
 from tests.harness.daemon_harness import (
     Daemon,
     children_of,
@@ -349,3 +350,14 @@ def _the_driver_is_let_go_of(daemon: Daemon) -> None:
     eventually(lambda: not children_of(["sentinel: probe", "keeps idle GPU"], daemon.processes()))
     daemon.run("resume")
     daemon.wait_for_stressor(0)
+
+
+@pytest.mark.long
+def test_a_workload_that_prints_much_fills_no_disk_and_goes_on(daemon: Daemon) -> None:
+    daemon.start(1, "--workload", "bad_workloads:prints", "--unwatched-after", "5s")
+    eventually(lambda: "printed everything" in daemon.places.stderr.read_text())
+    daemon.wait_until_occupied(0)
+    assert '"stressor.failed"' not in daemon.places.log.read_text()
+    daemon.close()
+    assert " bytes of output were dropped here]" in daemon.places.stderr.read_text()
+    assert daemon.places.stderr.stat().st_size <= MAX_BYTES

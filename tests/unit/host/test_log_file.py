@@ -102,22 +102,6 @@ def test_a_log_that_cannot_be_rotated_continues_in_the_same_file(tmp_path: Path)
     assert (tmp_path / "log").read_text() == "".join(map(line, range(5)))
 
 
-def test_the_file_of_standard_error_is_bounded(tmp_path: Path) -> None:
-    stderr_file = os.open(tmp_path / "stray", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    try:
-        with closing(RotatingLog(tmp_path / "log", max_bytes=1000, stderr_file=stderr_file)) as log:
-            os.write(stderr_file, bytes(1000))
-            for number in range(200):
-                log.write(line(number))
-            assert (tmp_path / "stray").stat().st_size == 1000
-            os.write(stderr_file, bytes(1))
-            for number in range(200):
-                log.write(line(number))
-            assert (tmp_path / "stray").stat().st_size == 0
-    finally:
-        os.close(stderr_file)
-
-
 def test_a_full_disk_drops_whole_lines_only(tiny_disk: Path) -> None:
     path = tiny_disk / "log"
     with closing(RotatingLog(path)) as log:

@@ -51,6 +51,36 @@ def test_the_paths_follow_from_the_variables(
     assert found.named == bool(environ.get("SENTINEL_SOCKET"))
 
 
+def test_a_daemon_with_a_socket_of_its_own_has_a_state_of_its_own() -> None:
+    usual = places(USER, 1000)
+    one, two = (places(USER | {"SENTINEL_SOCKET": f"/{name}/s"}, 1000) for name in "ab")
+    assert len({usual.state, one.state, two.state}) == 3
+    assert usual.shared == one.shared == two.shared == usual.state
+    assert one.log.parent == one.token.parent == one.state
+    again = places(USER | {"SENTINEL_SOCKET": "/a//x/../s"}, 1000)
+    assert again.state == one.state
+
+
+def test_the_default_socket_may_be_named() -> None:
+    usual = places(USER, 1000)
+    assert places(USER | {"SENTINEL_SOCKET": str(usual.socket)}, 1000).state == usual.state
+
+
+def test_an_explicit_state_folder_wins_over_the_socket() -> None:
+    found = places(UNIT | {"SENTINEL_SOCKET": "/a/b"}, 0)
+    assert found.state == found.shared == Path("/var/lib/sentinel")
+
+
+def test_relative_folders_are_of_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = places(HOME | {"STATE_DIRECTORY": "::sd:/x", "LOGS_DIRECTORY": "rel:/x"}, 1000)
+    monkeypatch.chdir("/")
+    assert found.state == tmp_path / "sd"
+    assert found.log == tmp_path / "rel" / "sentinel.log"
+
+
 def test_the_first_of_several_systemd_state_folders_is_used() -> None:
     assert places(UNIT, 0).state == Path("/var/lib/sentinel")
 

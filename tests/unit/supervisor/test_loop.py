@@ -9,7 +9,7 @@ import pytest
 
 from sentinel.config.model import Config
 from sentinel.core.state import State
-from sentinel.supervisor.loop import MAX_SLEEP_S, Supervisor
+from sentinel.supervisor.loop import GATHER_S, MAX_SLEEP_S, Supervisor
 from sentinel.testing import FakeClock, World
 
 STOP_S = 5.0
@@ -49,6 +49,35 @@ def test_the_length_of_a_stop_is_right(held: bool, sleeps: int) -> None:  # noqa
     world.run(supervisor, lambda: world.events("sentinel.stalled"))
     (event,) = world.events("sentinel.stalled")
     assert STOP_S - MAX_SLEEP_S <= float(str(event.fields["s"])) <= STOP_S
+
+
+@pytest.mark.parametrize("where", ["gathering", "deciding"])
+def test_a_stop_outside_the_wait_counts_as_well(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World()
+    supervisor = world.supervisor(Config(poll=2.0))
+    clock = StoppedOnce(world)
+    supervisor._clock = clock
+    supervisor.state = _drained(supervisor)
+    world.run_for(supervisor, 1.0)
+
+    def stop(*_: object) -> None:
+        world.pass_time(STOP_S)
+        monkeypatch.undo()
+
+    def gather(files: Sequence[int], timeout: float) -> bool:
+        if timeout == GATHER_S:
+            stop()
+        return StoppedOnce.wait(clock, files, timeout)
+
+    if where == "gathering":
+        monkeypatch.setattr(clock, "wait", gather)
+    else:
+        monkeypatch.setattr(supervisor, "_notify", stop)
+    world.run(supervisor, lambda: world.events("sentinel.stalled"))
+    (event,) = world.events("sentinel.stalled")
+    assert STOP_S - MAX_SLEEP_S <= float(str(event.fields["s"])) <= STOP_S + GATHER_S
 
 
 def _drained(supervisor: Supervisor) -> State:

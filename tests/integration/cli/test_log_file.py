@@ -1,0 +1,97 @@
+"""``--log-file`` and ``--log-level``: where the log is, and how much is in it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sentinel.supervisor.single_instance import running
+from tests.harness.daemon_harness import QUICK, Daemon, isolated_daemon
+from tests.harness.gpu_environment import SimulatedHost
+from tests.harness.sentinel_process import eventually
+
+pytestmark = pytest.mark.usefixtures("fake_torch")
+
+
+@pytest.fixture
+def daemon(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
+    with isolated_daemon(simulated, monkeypatch) as daemon:
+        yield daemon
+
+
+def events(path: Path) -> list[dict[str, Any]]:
+    """Read the events of a log."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+@pytest.mark.long
+def test_a_daemon_logs_to_the_named_file(
+    daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shown = daemon.run("start", "--simulate", "1", *QUICK, "--log-file", "logs/mine.log")
+    log = tmp_path / "logs" / "mine.log"
+    assert f"\nlog    {log}\n" in shown
+    assert events(log)[0]["event"] == "sentinel.started"
+    assert log.with_name("mine.log.stderr").exists()
+    assert not daemon.places.log.exists()
+    assert daemon.client.status().daemon.log == str(log)
+    daemon.close()
+    monkeypatch.chdir("/")
+    assert "sentinel.stopped" in daemon.run("logs", "--json", "-n", "1")
+
+
+@pytest.mark.long
+def test_in_the_foreground_the_file_has_what_is_printed(daemon: Daemon, tmp_path: Path) -> None:
+    log = tmp_path / "run.log"
+    flags = ("--simulate", "1", *QUICK, "--log-file", str(log))
+    with daemon.start_command("run", *flags) as process:
+        eventually(lambda: any(one["event"] == "stressor.ready" for one in events(log)))
+        assert json.loads(daemon.run("logs", "--json", "-n", "1"))["event"]
+        process.terminate()
+        out, _ = process.communicate()
+    assert "occupied" in out
+    assert events(log)[-1]["event"] == "sentinel.stopped"
+    assert running(daemon.places) is None
+
+
+@pytest.mark.long
+def test_at_debug_level_the_log_has_the_memory_at_every_check(daemon: Daemon) -> None:
+    daemon.start(1)
+    daemon.wait_until_occupied(0)
+    log = daemon.places.log
+    assert not any(one["event"] == "gpu.checked" for one in events(log))
+    daemon.run("restart", "--log-level", "debug")
+
+    def checks() -> list[dict[str, Any]]:
+        return [one for one in events(log) if one["event"] == "gpu.checked"]
+
+    eventually(lambda: len(checks()) >= 5)
+    last = checks()[-1]
+    held = daemon.host.registry.memory(daemon.host.uuid(0)).used
+    assert (last["gpu"], last["memory_used"], last["processes"]) == (daemon.host.uuid(0), held, 1)
+    times = [one["at"] for one in checks()]
+    assert len(set(times)) == len(times), "each check once"
+    assert "gpu.checked" not in daemon.run("history", "--events", "--json")
+
+
+@pytest.mark.parametrize("text", ["logs/a.log", "a.log"])
+def test_a_relative_path_in_a_file_of_settings_is_refused(
+    daemon: Daemon, tmp_path: Path, text: str
+) -> None:
+    settings = tmp_path / "c.toml"
+    settings.write_text(f'[log]\nfile = "{text}"\n')
+    done = daemon.run_unchecked("start", "--simulate", "1", "--config", str(settings))
+    assert done.code == 2
+    assert f"{settings}: log.file: '{text}' is not an absolute path" in done.err
+
+
+def test_a_log_in_a_folder_that_cannot_be_used_starts_nothing(daemon: Daemon) -> None:
+    done = daemon.run_unchecked("start", "--simulate", "1", "--log-file", "/proc/nowhere/a.log")
+    assert done.code == 2
+    assert "--log-file" in done.err
+    assert running(daemon.places) is None
