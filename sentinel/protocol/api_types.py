@@ -114,6 +114,10 @@ class GpuStatus(GpuFields, ResponseType):
     read_s: float | None = None
     #: Time until the pause or reservation ends.
     until_s: float | None = None
+    rule_until_s: float | None = field(
+        default=None,
+        metadata=described("Time until `rule` may decide otherwise, as far as it is known."),
+    )
     #: The foreign processes.
     processes: tuple[Process, ...] = ()
     handover: Handover | None = None
