@@ -37,7 +37,10 @@ RULES = {
         Rule("released", "a client has released the driver (`pause --release`)", "its end"),
         Rule("reserved", "the GPU is reserved", "the end of the reservation"),
         Rule("paused", "a client has paused the GPU", "the end of the pause"),
-        Rule("drained", "a client has drained the host (`stop`)"),
+        Rule(
+            "drained",
+            "a client has drained the host (`stop`), or the daemon was started with `--drained`",
+        ),
         Rule(
             "unknown",
             "the GPU cannot be read",

@@ -54,7 +54,7 @@ def admin_hold(state: State, gpu_state: GpuState) -> AdminHold | None:
             until=gpu_state.pause.until,
         )
     if not state.occupying:
-        return AdminHold(admin="DRAINED", rule="drained", reason="drained (sentinel stop)")
+        return AdminHold(admin="DRAINED", rule="drained", reason="drained until sentinel start")
     return None
 
 

@@ -127,7 +127,7 @@ CASES = {
     ),
     "paused": Case(words="paused", left_s=60.0, then=_posts(PauseGpus, seconds=60.0)),
     "paused without end": Case(words="paused", then=_posts(PauseGpus)),
-    "drained": Case(words=r"drained \(sentinel stop\)", then=_posts(Drain)),
+    "drained": Case(words="drained until sentinel start", then=_posts(Drain)),
     "unknown": Case(words="unknown: Unknown Error", begin=_set("fault", "Unknown Error")),
     "unknown after a hang": Case(
         words="unknown: the driver hung in memory; left out", left_s=10.0, then=_hangs
