@@ -31,7 +31,6 @@ from sentinel.config.workload_spec import parse_workload
 from sentinel.errors import SentinelError, WireError
 from sentinel.host import verified_store
 from sentinel.host.reservation_store import NAME as RESERVATIONS_FILE
-from sentinel.protocol.api_types import Code
 from sentinel.protocol.caller import Caller, Level
 from sentinel.protocol.commands import (
     ApiSpec,
@@ -44,6 +43,7 @@ from sentinel.protocol.commands import (
     ShutDown,
     Unreserve,
 )
+from sentinel.protocol.problem import Code
 from sentinel.protocol.views import Allocation, GpuView, HostView, LogRecord, QueueView
 
 #: The longest warning, in characters; it must fit into a datagram.

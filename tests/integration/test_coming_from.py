@@ -225,7 +225,9 @@ PRINTS = {
     "print(monitor.available(0))": r"[1-9]\d{9,}",
     'with monitor.allocation("llm_inference", "2GiB") as got: print(got.size)': str(2**31),
     "print(monitor.history(0, minutes=5))": r"(?s).*temperature_c=\d+.*",
-    "print(monitor.trend(0, minutes=5))": r"\w+\(.*samples=\d\d.*trend=.*(rising|falling|stable|varying).*\)",
+    "print(monitor.trend(0, minutes=5))": (
+        r"\w+\(.*samples=\d\d.*trend=.*(rising|falling|stable|varying).*\)"
+    ),
     "print(monitor.should_throttle(0))": r"False",
     "print(monitor.speed_multiplier(0))": r"1\.0|0\.8",
     "print(monitor.status(0).health, monitor.trend(0).trend)": (

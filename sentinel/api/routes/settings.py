@@ -12,9 +12,10 @@ from sentinel.api.routes.dependencies import By, ContextDep, problems
 from sentinel.api.state.settings_reload import check_keys
 from sentinel.api.state.supervisor_link import check_accepted
 from sentinel.config.model import SETTINGS
-from sentinel.protocol.api_types import Code, Outcome, Settings, SettingValue
+from sentinel.protocol.api_types import Outcome, Settings, SettingValue
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import CommandReply, GivenSetting, Resume
+from sentinel.protocol.problem import Code
 
 router = APIRouter(tags=["settings"])
 
