@@ -100,7 +100,7 @@ export function why({ reason, rule_until_s: left }, passed) {
 /** Describe the holder of a GPU; empty if it has none. */
 export function holder(gpu, reservations) {
   const word = state(gpu);
-  if (word in { occupied: 1, starting: 1, stopping: 1 }) return `sentinel ${gpu.workload ?? ""}`.trim();
+  if (word in { occupied: 1, starting: 1, stopping: 1 }) return `sentinel ${gpu.workload ?? ""}${gpu.session ? ` [${gpu.session}]` : ""}`.trim();
   if (gpu.processes.length) return processNames(gpu.processes);
   if (gpu.allocated_processes?.length) return processNames(gpu.allocated_processes);
   const reservation = reservations.find((one) => one.id === gpu.reservation);

@@ -13,7 +13,7 @@ from sentinel.core.gpu import allocations, health, verified_work
 from sentinel.core.gpu.memory_accounting import foreign_memory
 from sentinel.core.gpu.verdict import Verdict
 from sentinel.core.gpu_state import Busy, GpuState, Unknown
-from sentinel.core.node import burnin
+from sentinel.core.node import burnin, sessions
 from sentinel.core.node.admin import admin_hold
 from sentinel.core.node.explanations import explanations
 from sentinel.core.observation import Observation
@@ -112,6 +112,7 @@ def _view(
         "admin": hold.admin if hold else "ENABLED",
         "until": hold.until if hold else None,
         "reservation": hold.reservation if hold else None,
+        "session": sessions.name_for(state, gpu_state.gpu.uuid),
         "rule": verdict.rule,
         "reason": verdict.reason,
         "rule_until": verdict.until,
