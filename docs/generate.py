@@ -83,6 +83,14 @@ def events() -> str:
     return "\n\n".join(sections)
 
 
+def rules() -> str:
+    """Return the table of the rules by which a GPU is occupied or not."""
+    from sentinel.protocol.rules import RULES
+
+    rows = [(f"`{one.name}`", one.text, one.time) for one in RULES.values()]
+    return _table(("Rule", "Decides while", "Time until that may change"), rows)
+
+
 def metrics_of_daemon() -> str:
     """Return the table of the metrics of the daemon."""
     return _metrics(of_gpu=False)
@@ -224,6 +232,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "overview": overview,
     "options": options,
     "events": events,
+    "rules": rules,
     "metrics of the daemon": metrics_of_daemon,
     "metrics of a GPU": metrics_of_gpu,
     "levels": levels,

@@ -32,7 +32,6 @@ from sentinel.config.workload_spec import parse_workload
 from sentinel.errors import SentinelError, WireError
 from sentinel.host import reservation_store, session_store, verified_store
 from sentinel.host.paths import shared_folder
-from sentinel.protocol.api_types import Code
 from sentinel.protocol.caller import Caller, Level
 from sentinel.protocol.commands import (
     ApiSpec,
@@ -45,6 +44,7 @@ from sentinel.protocol.commands import (
     ShutDown,
     Unreserve,
 )
+from sentinel.protocol.problem import Code
 from sentinel.protocol.views import (
     Allocation,
     GpuView,

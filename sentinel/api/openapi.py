@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from starlette.responses import Response
 
 from sentinel.api.http.levels import needed_level
-from sentinel.protocol.api_types import Problem
+from sentinel.protocol.problem import Problem
 
 router = APIRouter()
 

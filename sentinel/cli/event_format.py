@@ -13,6 +13,7 @@ from sentinel.cli.terminal import printable, styled, wants_colour
 from sentinel.protocol.event_type import Kind
 from sentinel.protocol.events import EVENTS
 from sentinel.protocol.quantum import MAX_QUANTUM_S
+from sentinel.protocol.rules import with_time
 from sentinel.units import format_duration, format_size
 
 if TYPE_CHECKING:  # slow to import, and not needed to read a log
@@ -181,7 +182,8 @@ def _status(f: _Fields) -> str:
     """Format the state of a GPU, with the rates of a running stressor."""
     if f["stressor"] != "RUNNING":
         users = f": {processes(f['processes'])}" if f["processes"] else ""
-        return f"{f['occupancy'].lower()}, {f['stressor'].lower()}: {f['reason']}{users}"
+        reason = with_time(f["reason"], f.get("left_s"))
+        return f"{f['occupancy'].lower()}, {f['stressor'].lower()}: {reason}{users}"
     facts = []
     if f.get("flops_per_s"):
         facts.append(f"{f['flops_per_s'] / 1e12:.3g} TFLOP/s")

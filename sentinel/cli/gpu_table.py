@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+from sentinel.protocol.rules import with_time
 from sentinel.units import format_brief, format_duration, format_size
 
 if TYPE_CHECKING:  # `sentinel status` shows JSON without these types, which are slow to import
@@ -142,8 +143,10 @@ def facts(status: Status, now: datetime) -> Iterator[str]:
 
 
 def notes(status: Status) -> Iterator[str]:
-    """Yield the problems, pauses, reservations and allocations that do not fit into a row."""
+    """Yield the reasons, problems, reservations and allocations that do not fit into a row."""
     stale = is_stale(status)
+    if not stale:
+        yield from _reasons(status.gpus)
     for gpu in status.gpus:
         if gpu.findings:
             last = f"; last: {gpu.last_finding}" if gpu.last_finding else ""
@@ -181,15 +184,28 @@ def describe_queued(one: QueueEntry) -> str:
     return f"{one.id} waits for {what}{why} since {one.since.astimezone():%H:%M:%S}{who}"
 
 
+def why(gpu: GpuStatus) -> str:
+    """Return the reason why a GPU is not occupied, and the time until that may change."""
+    return with_time(gpu.reason, gpu.rule_until_s)
+
+
+def _reasons(gpus: Iterable[GpuStatus]) -> Iterator[str]:
+    """Yield why GPUs are not occupied; those with the same reason share a line.
+
+    The row of a GPU has the processes that use it, and a line of its own has a reservation.
+    """
+    indices: dict[str, list[int]] = {}
+    for gpu in gpus:
+        if not gpu.processes and state(gpu) not in {"occupied", "reserved"}:
+            indices.setdefault(why(gpu), []).append(gpu.index)
+    for reason, those in indices.items():
+        yield f"GPU {ranges(sorted(those))}: {reason}"
+
+
 def _current_notes(gpu: GpuStatus) -> Iterator[str]:
     """Yield what a row of a GPU does not show of its current state."""
-    word = state(gpu)
-    if word in {"failed", "backoff", "unknown"}:
-        yield gpu.reason
     if gpu.burnin is not None:
         yield f"burn-in {_burnin(gpu.burnin)}"
-    if word == "paused" and gpu.until_s is not None:
-        yield f"paused for another {format_duration(gpu.until_s)}"
     if gpu.health in {"throttled", "critical"}:
         yield health(gpu)
     if gpu.read_s is not None and gpu.read_s > MAX_AGE_S:

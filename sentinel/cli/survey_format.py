@@ -11,6 +11,7 @@ import click
 from sentinel.cli.event_format import processes
 from sentinel.cli.json_output import print_json
 from sentinel.protocol.gpu import Gpu
+from sentinel.protocol.rules import with_time
 from sentinel.units import format_size
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ def print_survey(survey: Sequence[Survey], *, text: bool, explain: bool) -> None
     for row in survey:
         would = "would be occupied" if row.verdict.allowed else "would be left alone"
         click.echo(f"GPU {row.gpu.index}  {row.gpu.name}  {row.gpu.uuid}")
-        click.echo(f"  {row.occupancy.lower()}: {would} ({row.verdict.reason})")
+        why = with_time(row.verdict.reason, row.verdict.left_s)
+        click.echo(f"  {row.occupancy.lower()}: {would} ({why})")
         if explain:
             click.echo(f"  decided by the rule `{row.verdict.rule}`")
         if row.reading is None or row.reading.memory is None:
@@ -45,6 +47,6 @@ def print_survey(survey: Sequence[Survey], *, text: bool, explain: bool) -> None
         reasons = {**row.pending_ignores, **row.ignored_processes} if explain else {}
         for process in row.reading.processes or ():
             held = format_size(process.memory) if process.memory is not None else "memory unknown"
-            why = f" - {reasons[process.pid]}" if process.pid in reasons else ""
+            ignored = f" - {reasons[process.pid]}" if process.pid in reasons else ""
             shown = processes([asdict(process)])
-            click.echo(f"    {process.kind.value}: {shown}, {held}{why}")
+            click.echo(f"    {process.kind.value}: {shown}, {held}{ignored}")

@@ -29,6 +29,7 @@ from sentinel.errors import (
     ServiceError,
     TimedOutError,
 )
+from sentinel.protocol.rules import with_time
 from sentinel.units import format_duration
 
 #: A first torch import from a cold disk took 14 s, and a network file system takes longer.
@@ -142,7 +143,8 @@ class Hold:
                 missing = [gpu for gpu in status.gpus if not gpu.occupied]
                 if status.gpus and not missing:
                     return status
-                why = "; ".join(f"GPU {gpu.index}: {gpu.reason}" for gpu in missing) or why
+                reasons = [(one.index, with_time(one.reason, one.rule_until_s)) for one in missing]
+                why = "; ".join(f"GPU {index}: {reason}" for index, reason in reasons) or why
             self.check()
             if time.monotonic() > until:
                 raise TimedOutError(f"not held within {format_duration(timeout)}: {why}")

@@ -342,7 +342,7 @@ def _error_of(address: Address, status: int, body: Any) -> SentinelError:
 
 def _error_type(code: str) -> type[SentinelError]:
     """Return the error for the code of a problem; all others are a ServiceError."""
-    from sentinel.protocol.api_types import Code  # slow to import
+    from sentinel.protocol.problem import Code  # slow to import
 
     errors: dict[str, type[SentinelError]] = {
         Code.NO_SUCH_GPU: NoSuchGpuError,

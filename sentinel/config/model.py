@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from datetime import datetime, time
 
 from sentinel.config.access_settings import AccessSettings
+from sentinel.config.api_settings import ApiSettings
 from sentinel.config.driver_spec import parse_driver
 from sentinel.config.ignore_rules import IgnoreRule, parse_ignore_rules
 from sentinel.config.log_settings import LogSettings
 from sentinel.config.notify_settings import NotifySettings
 from sentinel.config.parsers import (
     one_of,
-    parse_address,
     parse_celsius,
     parse_count,
     parse_file,
@@ -37,7 +37,6 @@ from sentinel.protocol.stressor import MemoryTarget
 from sentinel.units import parse_duration, parse_size, parse_size_or_zero
 
 _USER = Form(parse=str, metavar="USER")
-_ADDRESS = Form(parse=parse_address, metavar="[HOST:]PORT")
 _CELSIUS = Form(parse=parse_celsius, metavar="CELSIUS")
 _COUNT = Form(parse=parse_count, metavar="N")
 _DRIVER = Form(parse=parse_driver, metavar="NAME[:key=value,...]", trusted=True)
@@ -45,7 +44,6 @@ _DURATION = Form(parse=parse_duration, metavar="TIME")
 _DUTY = Form(parse=parse_duty, metavar="ON/OFF")
 _FILE = Form(parse=parse_file, metavar="PATH|off", trusted=True)
 _GPUS = Form(parse=parse_names, metavar="GPU,...", many=True)
-_GROUP = Form(parse=str, metavar="GROUP")
 _HOURS = Form(parse=parse_hours, metavar="HOURS,...", many=True)
 _IGNORE_RULES = Form(parse=parse_ignore_rules, metavar="RULE,...", many=True)
 _MEMORY = Form(parse=parse_memory, metavar="SHARE|SIZE")
@@ -64,7 +62,7 @@ QUICK_POLL_S = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(NotifySettings, AccessSettings, LogSettings):
+class Config(NotifySettings, AccessSettings, ApiSettings, LogSettings):
     """Every setting, in seconds, bytes and watts."""
 
     # --- what runs, and on which GPUs --------------------------------------------------------
@@ -355,25 +353,6 @@ class Config(NotifySettings, AccessSettings, LogSettings):
     )
     status_every: float = setting(
         "Log the state and the rates of each GPU this often.", _DURATION.within("1s", "1d"), "1m"
-    )
-    tcp: str | None = start_setting(
-        "Also serve clients that have the token at this address, such as 127.0.0.1:8765.",
-        _ADDRESS.or_off(),
-        key="api.tcp",
-    )
-    socket_group: str | None = start_setting(
-        "Also allow this group to use the socket.", _GROUP.or_off(), key="api.group"
-    )
-    metrics: str | None = start_setting(
-        "Serve Prometheus metrics without a token at this address, such as 8766.",
-        _ADDRESS.or_off(),
-        key="metrics.address",
-    )
-    history_size: int | None = start_setting(
-        "Keep the history in a file of at most this size; `off` disables the history.",
-        _SIZE.or_off().within("16MiB", "1TiB"),
-        "256MiB",
-        key="history.size",
     )
 
     # --- what only flags and commands set ----------------------------------------------------

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, time, timedelta
 
 from sentinel.units import parse_duration
 
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_WEEK = timedelta(days=7)
 _TIME = re.compile(r"([01][0-9]|2[0-4]):([0-5][0-9])", re.ASCII)
 
 
@@ -38,6 +40,25 @@ class Hours:
         return (day in self.days and minute >= self.start) or (
             yesterday in self.days and minute < self.end
         )
+
+    def ends_at(self, local: datetime) -> datetime:
+        """Compute when these hours end, for a time in them."""
+        minute, midnight = local.hour * 60 + local.minute, datetime.combine(local.date(), time())
+        overnight = self.start >= self.end
+        begun_today = minute >= self.start and local.weekday() in self.days
+        return midnight + timedelta(days=overnight and begun_today, minutes=self.end)
+
+
+def end_of_hours(hours: Iterable[Hours], local: datetime) -> datetime | None:
+    """Compute when the hours end that contain a time, with those that follow without a gap.
+
+    Returns:
+        The end, or None if no hours contain the time or they do not end within a week.
+    """
+    end = local
+    while (current := [one for one in hours if one.contains(end)]) and end - local <= _WEEK:
+        end = max(one.ends_at(end) for one in current)
+    return end if local < end <= local + _WEEK else None
 
 
 @dataclass(frozen=True, kw_only=True)

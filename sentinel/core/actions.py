@@ -152,3 +152,18 @@ class Event:
     gpu: str | None = None
     #: JSON values only.
     fields: Mapping[str, object] = field(default_factory=dict)
+
+
+def rank(action: Action) -> int:
+    """Rank an action in the order of a tick: kills first, starts last."""
+    match action:
+        case Kill():
+            return 0
+        case KillProbe() | KillSpareProbe() | KillStandby() | KillApi():
+            return 1
+        case RequestStop() | Acknowledge() | SetPace() | LimitMemory() | Reply() | RequestReload():
+            return 2
+        case StartProbe() | StartSpareProbe() | StartStandby() | StartApi():
+            return 3
+        case Start():
+            return 4

@@ -12,26 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from sentinel.config.model import Config
-from sentinel.core.actions import (
-    Acknowledge,
-    Action,
-    Event,
-    Kill,
-    KillApi,
-    KillProbe,
-    KillSpareProbe,
-    KillStandby,
-    LimitMemory,
-    Reply,
-    RequestReload,
-    RequestStop,
-    SetPace,
-    Start,
-    StartApi,
-    StartProbe,
-    StartSpareProbe,
-    StartStandby,
-)
+from sentinel.core.actions import Action, Event, Kill, LimitMemory, rank
 from sentinel.core.events import gpu_event
 from sentinel.core.gpu import health, leaks, lifecycle, pace_controller, slow_start, xids
 from sentinel.core.gpu.newcomer import memory_limit
@@ -226,7 +207,7 @@ def conclude(before: State, reaction: Reaction, seen: Observation, config: Confi
     return Decision(
         state=state,
         config=config,
-        actions=tuple(sorted(actions, key=_rank)),
+        actions=tuple(sorted(actions, key=rank)),
         events=tuple(events),
         wake_at=seen.now if outdated else _wake_at(state, seen, config),
     )
@@ -359,21 +340,6 @@ def _with_changes(before: State, state: State, now: float) -> State:
         for uuid, gpu_state in state.gpu_states.items()
     }
     return state.with_gpu_states(gpu_states)
-
-
-def _rank(action: Action) -> int:
-    """Rank an action: kills first, starts last."""
-    match action:
-        case Kill():
-            return 0
-        case KillProbe() | KillSpareProbe() | KillStandby() | KillApi():
-            return 1
-        case RequestStop() | Acknowledge() | SetPace() | LimitMemory() | Reply() | RequestReload():
-            return 2
-        case StartProbe() | StartSpareProbe() | StartStandby() | StartApi():
-            return 3
-        case Start():
-            return 4
 
 
 def _wake_at(state: State, seen: Observation, config: Config) -> float:

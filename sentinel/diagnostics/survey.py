@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from sentinel.core import decide
 from sentinel.core.gpu.ignored_processes import pending_ignores
-from sentinel.core.gpu.occupancy import Verdict
+from sentinel.core.gpu.verdict import Verdict
 from sentinel.core.node import limits
 from sentinel.core.observation import Observation
 from sentinel.core.state import ProbeUp
@@ -20,13 +20,24 @@ from sentinel.supervisor.signals import Signals
 
 
 @dataclass(frozen=True, kw_only=True)
+class SurveyVerdict:
+    """Whether a stressor would be started on a GPU, and by which rule."""
+
+    allowed: bool
+    rule: str
+    reason: str
+    #: The time until the rule may decide otherwise, in seconds; None if that is not known.
+    left_s: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Survey:
     """One GPU, its reading, and the verdict about it."""
 
     gpu: Gpu
     reading: Reading | None
     occupancy: str
-    verdict: Verdict
+    verdict: SurveyVerdict
     #: The reason for each ignored process, by PID.
     ignored_processes: Mapping[int, str]
     #: The processes that may be ignored later, by PID.
@@ -89,7 +100,17 @@ def _verdicts(found: Found, readings: Mapping[str, Reading]) -> Iterator[Survey]
             gpu=gpu,
             reading=reading,
             occupancy=occupancy,
-            verdict=verdict,
+            verdict=_shown(verdict, now),
             ignored_processes=gpu_state.attribution.ignored,
             pending_ignores=pending_ignores(gpu_state, config.of(gpu.uuid)),
         )
+
+
+def _shown(verdict: Verdict, now: float) -> SurveyVerdict:
+    """Replace the time of a verdict by what is left until then."""
+    return SurveyVerdict(
+        allowed=verdict.allowed,
+        rule=verdict.rule,
+        reason=verdict.reason,
+        left_s=None if verdict.until is None else max(0.0, verdict.until - now),
+    )

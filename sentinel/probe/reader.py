@@ -22,7 +22,7 @@ from sentinel.probe.driver import (
 )
 from sentinel.probe.process_info import ProcessIdentifier
 from sentinel.probe.publisher import Publisher
-from sentinel.probe.scheduler import ReadJob
+from sentinel.probe.scheduler import ReadJob, next_multiple
 from sentinel.protocol.gpu import GpuProcess, Memory, Reading
 from sentinel.protocol.inflight_calls import InflightCalls, slots_of
 from sentinel.protocol.probe import ProbeSpec
@@ -222,7 +222,7 @@ class Reader:
         interval = self._spec.watch_interval * (2 if self._shared else 1)
         if now < self._boosted_until:
             interval = min(interval, BOOST_INTERVAL_S)
-        return _next_multiple(now, interval)
+        return next_multiple(now, interval)
 
     # --- polls -------------------------------------------------------------------------------
 
@@ -261,7 +261,7 @@ class Reader:
         self._poll_failures = 0
         if due:
             quick = self._spec.poll if self._spec.quick_poll is None else self._spec.quick_poll
-            self._next_poll = _next_multiple(now, self._spec.poll if demand.slow else quick)
+            self._next_poll = next_multiple(now, self._spec.poll if demand.slow else quick)
         return self._next_poll
 
     def _read_fully(self, now: float) -> None:
@@ -398,8 +398,3 @@ class Reader:
             self._sent_used = -1
             reading = Reading(uuid=self.uuid, at=now, fault=str(error), lost=lost)
             self._services.publisher.send_reading(reading)
-
-
-def _next_multiple(now: float, interval: float) -> float:
-    """Return the next multiple of ``interval``, which keeps all GPUs in step without drift."""
-    return (now // interval + 1) * interval

@@ -187,3 +187,8 @@ class _Timer:
     def wait(self) -> None:
         """Block until the timer expires."""
         os.read(self._fd, 8)
+
+
+def next_multiple(now: float, interval: float) -> float:
+    """Return the next multiple of ``interval``, which keeps all GPUs in step without drift."""
+    return (now // interval + 1) * interval

@@ -72,6 +72,9 @@ ALLOCATION = (Field("id", TEXT, "the allocation"), Field("size", BYTES, "its siz
 RULE = (
     Field("rule", "a [rule](#rules)", "the rule that decides; `running` with a stressor"),
     Field("reason", TEXT, "the same for people"),
+    Field(
+        "left_s", SECONDS + OR_NULL, "time until it may decide otherwise; null if that is not known"
+    ),
 )
 SENSORS = (
     Field("power_w", "watts or null", "mean power draw since the last poll"),

@@ -160,8 +160,8 @@ GPU_EVENTS = (
         "gpu.verdict",
         "verdict",
         Kind.DETAIL,
-        "[{allowed?}may be occupied|left alone]: {reason} (rule {rule})",
-        "With `--explain`: another rule decides whether a stressor may start on this GPU.",
+        "[{allowed?}may be occupied: ]{reason}[; may change in {left_s:duration}] (rule {rule})",
+        "With `--explain`: another rule decides whether this GPU is occupied.",
         (
             Field("allowed", BOOL, "whether a stressor may start"),
             *RULE,

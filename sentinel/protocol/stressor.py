@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from sentinel.protocol.gpu import Gpu
+from sentinel.protocol.selftest import SelftestDone, SelftestResult
 
 # --- messages of a stressor ------------------------------------------------------------------
 
@@ -215,29 +216,6 @@ class MemoryContention:
     took: float = 0.0
     #: When the stressor killed itself; None if it exits in an ordinary way.
     killed_at: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class SelftestResult:
-    """The result of one trial of a selftest.
-
-    In a trial of place "clean", nothing is flipped: ``tried`` counts results, ``found`` false
-    alarms.
-    """
-
-    dtype: str
-    #: Where bits were flipped: "result" (just computed), "memory", "input", "reference"; or
-    #: "clean".
-    place: str
-    #: How many bits were flipped.
-    tried: int
-    #: How many of them were found.
-    found: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class SelftestDone:
-    """All trials of a selftest are done."""
 
 
 ChildMessage = (

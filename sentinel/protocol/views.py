@@ -278,7 +278,8 @@ class GpuFields:
     stressor: str
     #: The operator's hold: ENABLED, PAUSED, RESERVED, DRAINED or RELEASED.
     admin: str
-    #: The rule that keeps the GPU from being occupied, or "running"; and the reason as a sentence.
+    #: The rule that keeps the GPU from being occupied, or "running" (see
+    #: sentinel/protocol/rules.py); and the reason as a sentence.
     rule: str
     reason: str
     #: The serial number of the board; None if it has none.
@@ -344,6 +345,8 @@ class GpuView(GpuFields):
     leaked: bool = False
     #: When the pause or reservation ends.
     until: float | None = None
+    #: When ``rule`` may decide otherwise, as far as it is known.
+    rule_until: float | None = None
     #: The foreign processes.
     processes: tuple[GpuProcess, ...] = ()
     handover: HandoverView | None = None

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from sentinel.host.golden_store import Goldens
 from sentinel.host.own_memory import trim_heap
+from sentinel.protocol.selftest import SelftestDone, SelftestResult
 from sentinel.protocol.stressor import (
     Finding,
     LinkMeasured,
@@ -30,8 +31,6 @@ from sentinel.protocol.stressor import (
     Progress,
     Ready,
     ReferenceChecksum,
-    SelftestDone,
-    SelftestResult,
     StressorGroup,
 )
 from sentinel.stressor.contention import PREPARATION_SLACK_BYTES, ContentionMonitor

@@ -90,7 +90,9 @@ def fill(
             monitor.check(ALLOCATION_SLACK_BYTES)
     if not chunks:
         message = (
-            f"{format_size(free)} are free and {format_size(asked)} were requested; "
+            f"{format_size(free)} are free"
+            f"{f' ({format_size(reserve)} are to be kept free)' if reserve else ''}"
+            f" and {format_size(asked)} were requested; "
             f"not one chunk of {format_size(size)} is available"
         )
         raise torch.cuda.OutOfMemoryError(message)

@@ -87,6 +87,8 @@ class FakeGpu:
     temperature: int | None = None
     telemetry: Telemetry | None = None
     display: bool = False
+    exclusive: bool = False
+    mig: bool = False
     #: What a child reports each second: checked results, wrong ones, and covered patterns.
     checks: int = 0
     errors: int = 0

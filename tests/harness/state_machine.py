@@ -14,8 +14,10 @@ from sentinel.core.actions import Kill, Start
 from sentinel.core.decide import Decision, decide
 from sentinel.core.gpu.memory_accounting import SLACK_BYTES
 from sentinel.core.gpu_state import Busy, Idle, Unknown
+from sentinel.core.node.explanations import explanations
 from sentinel.core.observation import Call, Observation
 from sentinel.core.stressor_state import Backoff, Fatal, Running, Starting, Stopping
+from sentinel.protocol.rules import IDLE, RULES, RUNNING
 from sentinel.protocol.stressor import Failed, FailureKind, Progress, Ready
 from sentinel.testing import GIB, TEARDOWN_TIME, FakeGpu, World
 
@@ -51,13 +53,15 @@ class Histories(RuleBasedStateMachine):
         self.fatal: set[str] = set()
         self.backoffs: dict[str, float] = {}
         self.foreign_at: dict[str, float] = {}
+        self.startable: set[str] = set()
 
     # --- time
 
     def tick(self) -> None:
-        before = self.supervisor.state
+        before, config = self.supervisor.state, self.supervisor.config
         decision = self.supervisor.turn()
         self.check(before.gpu_states, decision)
+        self.check_explanations(decision, changed=decision.config is not config)
 
     @rule(ticks=st.integers(1, 60))
     def time_passes(self, ticks: int) -> None:
@@ -228,6 +232,24 @@ class Histories(RuleBasedStateMachine):
         assert (uuid in self.fatal) == isinstance(gpu_state.stressor, Fatal), "FATAL stays so"
         if isinstance(gpu_state.stressor, Backoff):
             self.backoffs[uuid] = gpu_state.stressor.until
+
+    def check_explanations(self, decision: Decision, *, changed: bool) -> None:
+        """Check that each GPU says by which rule it is not occupied, and that the rule is so."""
+        seen = Observation(
+            now=self.world.now, local=self.world.wall, readings=dict(self.supervisor._readings)
+        )
+        found = explanations(self.supervisor.state, seen, self.supervisor.config)
+        for uuid, one in found.items():
+            stressor = self.supervisor.state.gpu_states[uuid].stressor
+            assert one.rule in RULES
+            assert one.reason
+            assert (one.rule == RUNNING) == isinstance(stressor, Running)
+            assert one.until is None or self.world.now < one.until < float("inf")
+        idle = {uuid for uuid, one in found.items() if one.rule == IDLE}
+        if idle & self.startable and not changed:
+            starts = [action for action in decision.actions if isinstance(action, Start)]
+            assert starts, "a GPU that no rule forbids was left alone"
+        self.startable = idle
 
     def check_limits(self, decision: Decision) -> None:
         """Check the rules over all GPUs right after a start."""

@@ -9,7 +9,9 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from http.client import HTTPResponse
 from pathlib import Path
@@ -19,6 +21,7 @@ import pytest
 
 import sentinel
 from sentinel.config.model import SETTINGS
+from sentinel.host.simulation import Membership
 from sentinel.supervisor.single_instance import running
 from tests.harness.api_harness import UnixConnection
 from tests.harness.daemon_harness import Daemon, isolated_daemon, settings_file
@@ -104,15 +107,48 @@ def answer_to(daemon: Daemon, path: str) -> Any:
     return ask(daemon, "GET", f"/api/gpu{path}")["data"]
 
 
+def newest_reading(daemon: Daemon) -> datetime:
+    (newest,) = answer_to(daemon, "/metrics/history?gpu_id=0&limit=1")["metrics"]
+    return datetime.fromisoformat(newest["timestamp"])
+
+
+def is_recorded(daemon: Daemon) -> bool:
+    """Check that the newest reading of the history is of the last seconds."""
+    return datetime.now(UTC) - newest_reading(daemon) < timedelta(seconds=3)
+
+
+@contextmanager
+def foreign_process(daemon: Daemon, gpu: int) -> Iterator[Membership]:
+    """Take memory of a GPU in this process, which is foreign to the daemon."""
+    membership = daemon.host.registry.attach(daemon.host.uuid(gpu))
+    try:
+        assert membership.allocate(2**30)
+        yield membership
+    finally:
+        membership.close()
+
+
+@contextmanager
+def foreign_on_a_held_gpu(daemon: Daemon) -> Iterator[None]:
+    eventually(lambda: daemon.gpu(0).occupied)
+    with foreign_process(daemon, 0):
+        yield
+
+
 #: What is so after an example, besides what :func:`check_effect` checks of each.
 EFFECTS: dict[str, Callable[[Daemon], bool]] = {
     "sentinel start --simulate 3": lambda one: one.client.status().daemon.phase != "drained",
     "POST /v1/start {}": lambda one: one.client.status().daemon.phase != "drained",
-    "sentinel stop": lambda one: (
+    "sentinel start --simulate 3 --drained": lambda one: (
         one.client.status().daemon.phase == "drained" and one.pids_on_gpus() == []
     ),
     "sentinel shutdown": lambda one: running(one.places) is None,
     "SENTINEL_LOG_FILE=$PWD/sentinel.log sentinel start --simulate 3": is_log_here,
+    "sentinel stop": lambda one: (
+        one.client.status().daemon.phase == "drained" and one.pids_on_gpus() == []
+    ),
+    "POST /api/gpu/monitoring/stop": lambda one: not is_recorded(one),
+    "POST /api/gpu/monitoring/start": is_recorded,
     "sentinel pause 0": lambda one: one.gpu(0).admin == "PAUSED" and one.gpu(0).pid is None,
     "sentinel session start train --gpus 1 --memory 2GiB": lambda one: (
         (one.gpu(1).session, one.gpu(1).held, one.gpu(0).session) == ("train", 2**31, None)
@@ -169,7 +205,89 @@ OUTPUTS = {
     "sentinel status": r"(?s).*2 x Simulated GPU.*",
     "sentinel status --json": r'(?s)\{.*"gpus".*\}',
     "sentinel --help": r"(?s).*Usage: sentinel.*",
+    "sentinel logs -n 10": r"([^\n]+\n?){10}",
+    "sentinel run --simulate 3 --gpus 0,1 --once": r"(?s)GPU 0 .*\nGPU 1 (?!.*\nGPU ).*",
+    "sentinel --simulate 3 --gpus 2 --no-api --for 1s": (
+        r"(?s).*started +\S+ GPU 2 .*its time is over.*exit code 0"
+    ),
+    "SENTINEL_POLL=500ms SENTINEL_WATCH_INTERVAL=20ms sentinel config show --offline": (
+        r'(?s).*\npoll = "500ms" +# SENTINEL_POLL\n.*= "20ms" +# SENTINEL_WATCH_INTERVAL\n.*'
+    ),
+    "SENTINEL_DRIVER=amdgpu sentinel config show --offline": (
+        r'(?s).*\ndriver = "amdgpu" +# SENTINEL_DRIVER\n.*'
+    ),
+    "sentinel mcp": r'(?s).*"name":"status".*',
 }
+#: What is so before an example, until it is done.
+BEFORE: dict[str, Callable[[Daemon], AbstractContextManager[Any]]] = {
+    "print(client.gpu(0).occupancy, client.gpu(0).processes)": foreign_on_a_held_gpu,
+    "print(client.gpu(0).handover)": foreign_on_a_held_gpu,
+}
+#: What code prints, at last: the whole text matches.
+PRINTS = {
+    "print(client.gpu(0).stressor, client.gpu(0).pid)": r"RUNNING \d+",
+    "print(client.gpu(0).occupancy, client.gpu(0).processes)": (
+        rf"BUSY \(Process\(pid={os.getpid()}, .*\),\)"
+    ),
+    "print(client.gpu(0).handover)": r"Handover\(evidence=.*, kill=0\.\d+.*\)",
+    "print(client.status().daemon.pid)": r"\d+",
+    "print(client.status().daemon.phase)": r"waiting|occupying",
+    "print(monitor.status_all())": r"\(GpuStatus\(.*index=0.*GpuStatus\(.*index=1.*\)",
+    "print(monitor.status(0).temperature_c)": r"\d+",
+    "print(monitor.budget(0).allocated)": r"0",
+    "print(monitor.available(0))": r"[1-9]\d{9,}",
+    'with monitor.allocation("llm_inference", "2GiB") as got: print(got.size)': str(2**31),
+    "print(monitor.history(0, minutes=5))": r"(?s).*temperature_c=\d+.*",
+    "print(monitor.trend(0, minutes=5))": (
+        r"\w+\(.*samples=\d\d.*trend=.*(rising|falling|stable|varying).*\)"
+    ),
+    "print(monitor.should_throttle(0))": r"False",
+    "print(monitor.speed_multiplier(0))": r"1\.0|0\.8",
+    "print(monitor.status(0).health, monitor.trend(0).trend)": (
+        r"(optimal|normal) (rising|falling|stable|varying)"
+    ),
+}
+#: What requests return.
+ANSWERS: dict[str, Callable[[Any], bool]] = {
+    "GET /v1/health": lambda body: body["age_s"] < TIMEOUT_S,
+    "GET /v1/status": lambda body: [gpu["index"] for gpu in body["gpus"]] == [0, 1],
+    "GET /api/gpu/status/all": lambda body: len(body["data"]["gpus"]) == 2,
+    "GET /api/gpu/metrics?gpu_id=0": lambda body: body["data"]["temperature_celsius"] > 0,
+    "GET /api/gpu/metrics/history?gpu_id=0&limit=10": lambda body: (
+        0 < body["data"]["count"] == len(body["data"]["metrics"]) <= 10
+    ),
+    "GET /api/gpu/temperature/trend?gpu_id=0&duration=5": lambda body: (
+        body["data"]["trend"] in {"rising", "falling", "stable", "varying"}
+    ),
+    "GET /api/gpu/memory/available?gpu_id=0": lambda body: body["data"]["available_mb"] > 0,
+    "GET /api/gpu/throttle/status": lambda body: body["data"]["is_throttled"] is False,
+    "GET /api/gpu/config": lambda body: body["data"]["temp_optimal"] == 65,
+}
+#: Examples that raise an error if they have not had their effect, or have a test of their own.
+_CHECKED_THEMSELVES = (
+    "with sentinel.hold(",
+    "assert monitor.",
+    "monitor.on(",
+    "monitor.start()",
+    "monitor.stop()",
+    "sentinel restart ",
+    "PUT /api/gpu/config ",
+    "sentinel run --simulate 3 --gpus 2 --no-api --poll 30s",
+)
+#: What an agent sends first.
+_OF_AGENT = (
+    {
+        "id": 1,
+        "method": "initialize",
+        "params": {
+            "protocolVersion": "2024-11-05",
+            "capabilities": {},
+            "clientInfo": {"name": "a test", "version": "1"},
+        },
+    },
+    {"method": "notifications/initialized"},
+    {"id": 2, "method": "tools/list"},
+)
 #: The temperatures of GPU 0 that lead to each callback, and the health that each gives.
 HEAT = {
     "state_change": (("optimal", 40), ("throttled", 80)),
@@ -198,8 +316,11 @@ def check_effect(daemon: Daemon, example: str) -> None:
         eventually(lambda: EFFECTS[example](daemon))
 
 
-def test_every_effect_belongs_to_an_example() -> None:
-    assert {*EFFECTS, *OUTPUTS} <= {row.example.strip("`") for row in ROWS}
+def test_every_effect_belongs_to_an_example_and_every_example_has_one() -> None:
+    checked = {*EFFECTS, *OUTPUTS, *PRINTS, *ANSWERS}
+    examples = {row.example.strip("`") for row in ROWS}
+    assert {*checked, *BEFORE} <= examples
+    assert {one for one in examples - checked if not one.startswith(_CHECKED_THEMSELVES)} == set()
 
 
 @pytest.mark.long
@@ -224,17 +345,29 @@ def test_every_example_of_the_document_works(
             eventually(lambda: capsys.readouterr().out.strip() != "")
             assert own.errors == 0
     else:
-        exec(example, {"sentinel": sentinel, "client": daemon.client, "monitor": monitor})  # noqa: S102
-        assert not example.startswith("print(") or capsys.readouterr().out.strip()
+        names = {"sentinel": sentinel, "client": daemon.client, "monitor": monitor}
+        with BEFORE.get(example, nullcontext)(daemon):
+            exec(example, names)  # noqa: S102
+            if example in PRINTS:
+                eventually(lambda: prints(example, names, capsys))
         if example in {"monitor.start()", "monitor.stop()"}:
             assert monitor.running is (example == "monitor.start()")
     check_effect(daemon, example)
+
+
+def prints(example: str, names: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> bool:
+    """Check what an example prints now."""
+    capsys.readouterr()
+    exec(example, names)  # noqa: S102
+    return re.fullmatch(PRINTS[example], capsys.readouterr().out.strip()) is not None
 
 
 def request(daemon: Daemon, example: str) -> None:
     method, path, *rest = example.split(" ", 2)
     answer = ask(daemon, method, path, rest[0] if rest else None)
     assert answer.get("success", True) is True
+    if example in ANSWERS:
+        assert ANSWERS[example](answer), answer
 
 
 def ask(daemon: Daemon, method: str, path: str, body: str | None = None) -> Any:
@@ -261,7 +394,7 @@ def command(daemon: Daemon, example: str) -> str:
             return daemon.run(*words[1:])
         done = subprocess.run(
             [sys.executable, "-m", *words],
-            stdin=subprocess.DEVNULL,
+            input="".join(json.dumps({"jsonrpc": "2.0", **one}) + "\n" for one in _OF_AGENT),
             capture_output=True,
             text=True,
             timeout=TIMEOUT_S,
@@ -269,6 +402,58 @@ def command(daemon: Daemon, example: str) -> str:
         )
         assert done.returncode == 0, done
         return done.stdout
+
+
+def events_after_a_foreign_process(daemon: Daemon, words: list[str]) -> list[str]:
+    """Run a Sentinel whose GPU loses its foreign process; list the events from then on."""
+    with (
+        foreign_process(daemon, 2) as membership,
+        daemon.start_command(*words, "--json", "--dry-run") as run,
+    ):
+        assert run.stdout is not None
+        lines = iter(run.stdout.readline, "")
+        for line in lines:
+            if json.loads(line)["event"] == "gpu.busy":
+                membership.close()
+                break
+        return [json.loads(line)["event"] for line in lines]
+
+
+@pytest.mark.long
+def test_a_slow_poll_sees_the_end_of_a_foreign_process_late(daemon: Daemon) -> None:
+    (example,) = (row.example.strip("`") for row in ROWS if "--refresh_minutes" in row.there)
+    words = shlex.split(example)[1:]
+    assert words.count("30s") == 1
+    quick, slow = ([poll if word == "30s" else word for word in words] for poll in ("100ms", "10m"))
+    assert "gpu.idle" in events_after_a_foreign_process(daemon, quick)
+    # The slow poll may be due just then: hardly twice.
+    tries = (events_after_a_foreign_process(daemon, slow) for _ in range(2))
+    assert any("gpu.idle" not in events for events in tries)
+
+
+@pytest.mark.long
+def test_an_allocation_by_curl_lasts_as_long_as_the_process_that_it_names(daemon: Daemon) -> None:
+    daemon.run("start", "--simulate", "3")
+    curl = (
+        f"curl -sS --unix-socket {shlex.quote(str(daemon.places.socket))}"
+        " -H 'content-type: application/json' http://localhost/api/gpu/memory"
+    )
+    body = '{"allocation_id": "by_curl", "required_mb": 2048, "gpu_id": 0, "pid": '
+    script = (
+        f"{curl}/allocate -d '{body}'$$'}}'; echo; read -r line;"
+        f' {curl}/deallocate -d \'{{"allocation_id": "by_curl"}}\''
+    )
+    with subprocess.Popen(
+        ["sh", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as shell:
+        assert shell.stdin is not None
+        assert shell.stdout is not None
+        assert json.loads(shell.stdout.readline())["success"] is True
+        assert [one.id for one in daemon.client.allocations()] == ["by_curl"]
+        shell.stdin.write("\n")
+        shell.stdin.flush()
+        assert json.loads(shell.stdout.read())["success"] is True
+    assert daemon.client.allocations() == ()
 
 
 # --- completeness ----------------------------------------------------------------------------

@@ -21,8 +21,8 @@ from sentinel.api.routes.dependencies import By, ContextDep, cancel_on_disconnec
 from sentinel.api.routes.settings import change
 from sentinel.api.state.memory_budget import budget
 from sentinel.protocol import commands
-from sentinel.protocol.api_types import Code
 from sentinel.protocol.history_types import Direction
+from sentinel.protocol.problem import Code
 from sentinel.protocol.views import GpuView
 
 T = TypeVar("T")

@@ -6,7 +6,7 @@ import math
 from datetime import UTC, datetime
 
 from sentinel.api.http.errors import ProblemError
-from sentinel.protocol.api_types import Code
+from sentinel.protocol.problem import Code
 from sentinel.units import parse_duration
 
 #: The oldest time that can be requested: ten years.

@@ -17,7 +17,7 @@ from sentinel.api.history.queries import Source
 from sentinel.api.history.recorder import Recorder, TimedRecord
 from sentinel.api.http.errors import ProblemError
 from sentinel.api.state.event_buffer import LoggedEvent
-from sentinel.protocol.api_types import Code
+from sentinel.protocol.problem import Code
 from sentinel.protocol.views import GpuView
 
 T = TypeVar("T")

@@ -15,9 +15,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from sentinel.api.http.auth import Peer, peer_of
 from sentinel.api.http.errors import MEDIA_TYPE, problem_body
 from sentinel.api.http.levels import local_level
-from sentinel.protocol.api_types import Code
 from sentinel.protocol.caller import Level
 from sentinel.protocol.commands import AccessPolicy
+from sentinel.protocol.problem import Code
 
 #: The time for a complete request, from the connection or the previous response on.
 REQUEST_TIMEOUT_S = 5.0

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Match
 
 from sentinel.errors import ConfigError, NoSuchGpuError, SentinelError
-from sentinel.protocol.api_types import Code, Problem
+from sentinel.protocol.problem import Code, Problem
 
 MEDIA_TYPE = "application/problem+json"
 #: The schema of Problem in the OpenAPI document.

@@ -14,9 +14,9 @@ from sentinel.api.http.auth import Peer, TokenFile
 from sentinel.api.http.errors import CLOSE, problem, too_many_connections
 from sentinel.api.http.levels import local_level, needed_level, why_forbidden
 from sentinel.api.web import PUBLIC_PATHS
-from sentinel.protocol.api_types import Code
 from sentinel.protocol.caller import Level
 from sentinel.protocol.commands import AccessPolicy
+from sentinel.protocol.problem import Code
 
 #: The size of a request line with its headers.
 MAX_HEADER_BYTES = 16 * 1024

@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from sentinel.api.http.errors import CLOSE, ProblemError, problem, too_many_connections
 from sentinel.api.metrics.exposition import MetricsPage
-from sentinel.protocol.api_types import Code
+from sentinel.protocol.problem import Code
 
 #: The path of the metrics, here and in the API.
 PATH = "/metrics"

@@ -12,8 +12,9 @@ from sentinel.api.routes.allocator import allocate_memory, resolve_holder
 from sentinel.api.routes.dependencies import By, ContextDep, cancel_on_disconnect, problems
 from sentinel.api.state.memory_budget import budget
 from sentinel.api.state.serializers import allocation
-from sentinel.protocol.api_types import Allocated, Allocations, Code, Outcome
+from sentinel.protocol.api_types import Allocated, Allocations, Outcome
 from sentinel.protocol.commands import Deallocate
+from sentinel.protocol.problem import Code
 
 router = APIRouter(prefix="/v1/allocations", tags=["allocations"])
 

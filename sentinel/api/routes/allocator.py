@@ -9,9 +9,9 @@ from sentinel.api.http.errors import ProblemError
 from sentinel.api.routes.confirmation import confirm
 from sentinel.api.state.memory_budget import memory_free
 from sentinel.host.procfs import read_stat, read_status
-from sentinel.protocol.api_types import Code
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import Allocate, Deallocate
+from sentinel.protocol.problem import Code
 from sentinel.protocol.views import Allocation
 
 

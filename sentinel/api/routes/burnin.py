@@ -16,11 +16,12 @@ from sentinel.api.requests import BurninRequest
 from sentinel.api.routes.dependencies import By, ContextDep, problems
 from sentinel.api.state.serializers import burnin
 from sentinel.config.plan import Plan, parse_plan
-from sentinel.protocol.api_types import BurninStarted, Code, Outcome
+from sentinel.protocol.api_types import BurninStarted, Outcome
 from sentinel.protocol.caller import Level
 from sentinel.protocol.codec import DecodeError, from_json
 from sentinel.protocol.commands import CancelBurnin, StartBurnin
 from sentinel.protocol.phase_work import EarlierWork
+from sentinel.protocol.problem import Code
 from sentinel.protocol.views import BurninRunView
 
 #: The largest plan with the earlier work, so that a command with it fits into a datagram.

@@ -9,9 +9,9 @@ from typing import TypeVar
 from sentinel.api.context import ApiContext
 from sentinel.api.http.errors import ProblemError
 from sentinel.api.state.supervisor_link import check_accepted
-from sentinel.protocol.api_types import Code
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import Confirm, Refusal
+from sentinel.protocol.problem import Code
 from sentinel.protocol.views import Allocation, Reservation
 
 G = TypeVar("G", Allocation, Reservation)

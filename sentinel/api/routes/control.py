@@ -10,9 +10,10 @@ from sentinel.api.context import ApiContext
 from sentinel.api.requests import EmptyRequest, PauseRequest, ResumeRequest, StopRequest
 from sentinel.api.routes.dependencies import By, ContextDep, cancel_on_disconnect, problems
 from sentinel.api.state.conditions import driver_released, stressors_gone
-from sentinel.protocol.api_types import Code, Outcome
+from sentinel.protocol.api_types import Outcome
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import CommandReply, Drain, PauseGpus, Resume, ResumeGpus, ShutDown
+from sentinel.protocol.problem import Code
 
 router = APIRouter(tags=["control"])
 

@@ -11,8 +11,8 @@ from fastapi import Depends, Request
 from sentinel.api.context import ApiContext
 from sentinel.api.http.auth import Peer
 from sentinel.api.http.errors import MEDIA_TYPE, PROBLEM_REFERENCE, ProblemError
-from sentinel.protocol.api_types import Code
 from sentinel.protocol.caller import Caller
+from sentinel.protocol.problem import Code
 
 T = TypeVar("T")
 

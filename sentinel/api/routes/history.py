@@ -16,10 +16,10 @@ from sentinel.api.history.trend import fit_trend
 from sentinel.api.http.errors import ProblemError
 from sentinel.api.routes.dependencies import ContextDep, problems
 from sentinel.errors import NoSuchGpuError
-from sentinel.protocol.api_types import Code
 from sentinel.protocol.event_type import Kind
 from sentinel.protocol.events import EVENTS
 from sentinel.protocol.history_types import PastReadings, RecordedEvents, TemperatureTrend, Usage
+from sentinel.protocol.problem import Code
 
 router = APIRouter(tags=["history"])
 

@@ -17,9 +17,10 @@ from sentinel.api.routes.dependencies import By, ContextDep, cancel_on_disconnec
 from sentinel.api.state.conditions import gpus_free
 from sentinel.api.state.process_watch import is_alive
 from sentinel.api.state.serializers import queue, reservation
-from sentinel.protocol.api_types import Code, Outcome, Reservations, Reserved
+from sentinel.protocol.api_types import Outcome, Reservations, Reserved
 from sentinel.protocol.caller import Caller, Level
 from sentinel.protocol.commands import Reserve, Unreserve
+from sentinel.protocol.problem import Code
 from sentinel.protocol.views import Reservation
 
 router = APIRouter(prefix="/v1/reservations", tags=["reservations"])

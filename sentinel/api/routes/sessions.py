@@ -14,9 +14,10 @@ from sentinel.api.routes.dependencies import By, ContextDep, problems
 from sentinel.api.state.serializers import session
 from sentinel.api.state.settings_reload import check_keys
 from sentinel.config.workload_spec import check_workload
-from sentinel.protocol.api_types import Code, Outcome
+from sentinel.protocol.api_types import Outcome
 from sentinel.protocol.caller import Caller, Level
 from sentinel.protocol.commands import EndSession, StartSession
+from sentinel.protocol.problem import Code
 from sentinel.protocol.settings_types import Sessions, SessionStarted
 
 router = APIRouter(prefix="/v1/sessions", tags=["sessions"])

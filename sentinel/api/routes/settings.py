@@ -15,9 +15,10 @@ from sentinel.api.state.settings_writer import write_saved
 from sentinel.api.state.supervisor_link import check_accepted
 from sentinel.config.model import SETTINGS
 from sentinel.config.saved_settings import with_changes
-from sentinel.protocol.api_types import Code, Outcome
+from sentinel.protocol.api_types import Outcome
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import CommandReply, Resume
+from sentinel.protocol.problem import Code
 from sentinel.protocol.settings_types import Settings, SettingsChanged
 
 router = APIRouter(tags=["settings"])

@@ -10,7 +10,8 @@ from sentinel.api.http.errors import ProblemError
 from sentinel.api.routes.dependencies import ContextDep, problems
 from sentinel.api.state.serializers import gpu_status, status
 from sentinel.api.state.snapshots import MAX_AGE_S
-from sentinel.protocol.api_types import Code, DaemonHealth, SingleGpu, Status
+from sentinel.protocol.api_types import DaemonHealth, SingleGpu, Status
+from sentinel.protocol.problem import Code
 
 router = APIRouter(tags=["status"])
 

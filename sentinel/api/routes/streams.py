@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 from sentinel.api.http.errors import ProblemError
 from sentinel.api.routes.dependencies import ContextDep, problems
 from sentinel.api.state.event_buffer import MAX_SUBSCRIBERS, EventBuffer
-from sentinel.protocol.api_types import Code
+from sentinel.protocol.problem import Code
 
 router = APIRouter(tags=["events"])
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from sentinel.api.http.errors import ProblemError
 from sentinel.api.state.snapshots import Views
-from sentinel.protocol.api_types import Code
+from sentinel.protocol.problem import Code
 from sentinel.protocol.views import GpuView, Phase
 from sentinel.units import format_duration, format_size
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from sentinel.api.http.errors import ProblemError
 from sentinel.api.state.snapshots import Views
-from sentinel.protocol.api_types import Code, MemoryBudget
+from sentinel.protocol.api_types import MemoryBudget
+from sentinel.protocol.problem import Code
 from sentinel.protocol.views import Allocation, GpuView
 from sentinel.units import format_size
 

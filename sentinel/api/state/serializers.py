@@ -75,7 +75,8 @@ def gpu_status(view: views.GpuView, shown: Views, now: float) -> api_types.GpuSt
         gpu=_short(view.uuid, [other.uuid for other in shown.gpus]),
         since_s=_age(view.since, now),
         read_s=_age(view.read, now),
-        until_s=None if view.until is None else round(max(0.0, view.until - now), 3),
+        until_s=_left(view.until, now),
+        rule_until_s=_left(view.rule_until, now),
         processes=tuple(map(_process, view.processes)),
         allocated_processes=tuple(map(_process, view.allocated_processes)),
         handover=_handover(view.handover, now),
@@ -199,6 +200,11 @@ def _verdict(last: LastVerdict | None) -> api_types.GpuVerdict | None:
 def _age(at: float | None, now: float) -> float | None:
     """Compute an age in seconds, to the millisecond."""
     return None if at is None else round(max(0.0, now - at), 3)
+
+
+def _left(until: float | None, now: float) -> float | None:
+    """Compute the time until a moment in seconds, to the millisecond."""
+    return None if until is None else round(max(0.0, until - now), 3)
 
 
 def _date(at: float, now: float) -> datetime:

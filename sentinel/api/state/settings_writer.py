@@ -9,7 +9,7 @@ from sentinel.api.http.errors import ProblemError
 from sentinel.config.saved_settings import text_of
 from sentinel.config.sources import Sources
 from sentinel.host.regular_file import replace_file
-from sentinel.protocol.api_types import Code
+from sentinel.protocol.problem import Code
 
 
 async def write_saved(path: Path, saved: Sources) -> None:

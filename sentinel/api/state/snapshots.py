@@ -10,8 +10,8 @@ from sentinel.api.state.event_buffer import Broadcast
 from sentinel.config.gpu_selection import select_gpus
 from sentinel.host.run_reports import LastVerdict
 from sentinel.host.verified_store import StoredWork
-from sentinel.protocol.api_types import Code
 from sentinel.protocol.gpu import Gpu
+from sentinel.protocol.problem import Code
 from sentinel.protocol.views import (
     Allocation,
     GpuView,

@@ -13,9 +13,9 @@ from typing import Any
 
 from sentinel.api.http.errors import ProblemError
 from sentinel.errors import WireError
-from sentinel.protocol.api_types import Code
 from sentinel.protocol.codec import MAX_DATAGRAM_BYTES, decode, encode
 from sentinel.protocol.commands import ApiMessage, Command, CommandReply, Refusal, ReloadConfig
+from sentinel.protocol.problem import Code
 from sentinel.protocol.views import LogRecord, View
 
 #: The time for a reply; the supervisor normally takes milliseconds.

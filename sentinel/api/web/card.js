@@ -2,7 +2,7 @@
 
 import { Curve, KINDS } from "./curves.js";
 import { button, make, reshape, setText, shape } from "./dom.js";
-import { STATES, burnin, clock, degrees, holder, memory, percent, processNames, rate, size, duration, healthText, state, watts } from "./words.js";
+import { STATES, burnin, clock, degrees, holder, memory, percent, processNames, rate, size, duration, healthText, state, watts, why } from "./words.js";
 
 const PARTS = [["ours", "sentinel"], ["foreign", "foreign"], ["allocated", "allocated"], ["free", "free"]];
 /** The maximum age of a reading without a note, as in the daemon's health check. */
@@ -83,7 +83,7 @@ export class Card {
     reshape(this.shape, shown);
     setText(this.word, shown);
     this.badge.title = STATES[shown];
-    setText(this.who, live ? holder(gpu, reservations) : `unknown; last: ${word}`);
+    setText(this.who, live ? holder(gpu, reservations) || why(gpu, Date.now() / 1000 - gpu.at) : `unknown; last: ${word}`);
     this.#notes(gpu, word, lost);
     this.#memory(gpu);
     this.#figures(gpu);
@@ -96,10 +96,9 @@ export class Card {
     if (gpu.health_cause === "hardware") notes.push(healthText(gpu));
     if (gpu.burnin) notes.push(burnin(gpu.burnin));
     const passed = Date.now() / 1000 - gpu.at;
-    if (gpu.until_s !== null) notes.push(`for another ${duration(Math.max(0, gpu.until_s - passed))}`);
-    else if (word !== "idle" && gpu.since_s !== null) notes.push(`for ${duration(Math.round(gpu.since_s + passed))}`);
-    if (word in { busy: 1, backoff: 1, failed: 1, unknown: 1, idle: 1 }) notes.push(gpu.reason);
-    else if (word === "occupied" && gpu.note) notes.push(gpu.note);
+    if (word !== "idle" && gpu.since_s !== null) notes.push(`for ${duration(Math.round(gpu.since_s + passed))}`);
+    if (word !== "occupied") notes.push(why(gpu, passed));
+    else if (gpu.note) notes.push(gpu.note);
     if (word in { occupied: 1, starting: 1, stopping: 1 } && gpu.allocated_processes?.length) notes.push(`beside ${processNames(gpu.allocated_processes)}`);
     if (this.#isOld(gpu)) notes.push(`last read at ${clock((gpu.at - gpu.read_s) * 1000)}`);
     const shown = lost === null ? notes : [`values of ${clock(lost * 1000)}`];

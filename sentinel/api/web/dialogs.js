@@ -4,7 +4,7 @@ import { fetchJson } from "./api.js";
 import { Curve, KINDS } from "./curves.js";
 import { byId, make, setText, show, terms } from "./dom.js";
 import { showProcesses } from "./processes.js";
-import { degrees, holder, percent, rate, size, duration, healthText, state, watts } from "./words.js";
+import { degrees, holder, percent, rate, size, duration, healthText, state, watts, why } from "./words.js";
 
 const DURATIONS_S = [900, 1800, 3600, 2 * 3600, 4 * 3600, 8 * 3600, 24 * 3600, 7 * 24 * 3600];
 
@@ -156,7 +156,7 @@ function facts(gpu, reservations) {
     ["UUID", gpu.uuid],
     ["Serial number", gpu.serial],
     ["Holder", holder(gpu, reservations)],
-    ["Reason", gpu.reason],
+    ["Reason", `${why(gpu, Date.now() / 1000 - gpu.at)} (${gpu.rule})`],
     ["Memory", `${size(gpu.memory_used)} of ${size(gpu.memory_total)} in use, ${size(gpu.held ?? 0)} held`],
     ["Allocation limit", gpu.budget ? size(gpu.budget) : ""],
     ["Health", optional(gpu.health, () => healthText(gpu))],

@@ -92,16 +92,20 @@ export function processNames(processes, max = 2) {
   return processes.length > max ? `${names} and ${processes.length - max} more` : names;
 }
 
-/** Describe the holder of a GPU, or the reason why it has none. */
+/** Describe why a GPU is not occupied, and the time until that may change; `passed`: the seconds since its state was sent. */
+export function why({ reason, rule_until_s: left }, passed) {
+  return known(left) && left > passed ? `${reason}; may change in ${duration(Math.ceil(left - passed))}` : reason;
+}
+
+/** Describe the holder of a GPU; empty if it has none. */
 export function holder(gpu, reservations) {
   const word = state(gpu);
   if (word in { occupied: 1, starting: 1, stopping: 1 }) return `sentinel ${gpu.workload ?? ""}${gpu.session ? ` [${gpu.session}]` : ""}`.trim();
-  if (word === "paused") return "paused";
   if (gpu.processes.length) return processNames(gpu.processes);
   if (gpu.allocated_processes?.length) return processNames(gpu.allocated_processes);
   const reservation = reservations.find((one) => one.id === gpu.reservation);
   if (reservation) return reservation.reason || reservation.holder.name || reservation.id;
-  return gpu.reason;
+  return "";
 }
 
 /** Split a GPU's memory into its parts in bytes; null if it is not known. */

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from sentinel.client import Client, GpuStatus
 from sentinel.errors import ExitCode, SentinelError
+from sentinel.protocol.rules import with_time
 
 _POLL_INTERVAL_S = 0.1
 #: A GPU that waits for its turn counts as one with nothing to start after so long, in seconds: the
@@ -16,7 +17,7 @@ _SHORT_WAIT_S = 30.0
 
 #: The rules by which a GPU waits only for a short time, and those of a GPU that is about to start.
 _SHORT_RULES = frozenset({"confirm", "rearm", "idle.wait", "idle.utilization", "allocations"})
-_SOON_RULES = frozenset({"idle", "api", "limits.starts_per_second"})
+_SOON_RULES = frozenset({"idle", "api", "probe", "limits.starts_per_second"})
 _NOT_READ = "unknown: not read yet"
 
 
@@ -90,14 +91,16 @@ def _is_pending(gpu: GpuStatus, late: float) -> bool:
         return stressor in {"STARTING", "STOPPING"}
     if gpu.rule in _SOON_RULES:
         return True
-    return late < _SHORT_WAIT_S and (gpu.rule in _SHORT_RULES or gpu.reason == _NOT_READ)
+    if gpu.rule_until_s is not None and late + gpu.rule_until_s > _SHORT_WAIT_S:
+        return False
+    return late < _SHORT_WAIT_S and (gpu.rule in _SHORT_RULES or gpu.reason.startswith(_NOT_READ))
 
 
 def _reasons(gpus: tuple[GpuStatus, ...] | list[GpuStatus]) -> str:
     """Join the reasons of GPUs, each once, with the GPUs that it is for."""
     by_reason: dict[str, list[int]] = {}
     for gpu in gpus:
-        by_reason.setdefault(gpu.reason, []).append(gpu.index)
+        by_reason.setdefault(with_time(gpu.reason, gpu.rule_until_s), []).append(gpu.index)
     return "; ".join(f"{_names(indices)}: {reason}" for reason, indices in by_reason.items())
 
 

@@ -46,12 +46,14 @@ NO_LOG = "none: it runs in the foreground and prints its events"
 @simulate_option("Use N simulated GPUs, for a host without GPUs.")
 @settings_of_daemon
 @plan_option
+@click.option("--drained", is_flag=True, help="Occupy no GPU until the next `sentinel start`.")
 @wait_option("Maximum wait until a stressor is ready", "5m")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     sources: Sources,
     simulate: int | None,
     plan: str | None,
+    drained: bool,  # noqa: FBT001 - click passes options by name
     wait: float,
     as_json: bool,  # noqa: FBT001 - click passes options by name
 ) -> int:
@@ -66,11 +68,17 @@ def command(
         with_plan(config, plan, sources)
         of_plan = [f"--plan={plan if plan in LEVELS else Path(plan).absolute()}"]
     where, pid = _find(simulated=simulate is not None)
+    if drained and pid is not None:
+        raise AlreadyRunningError(
+            f"a daemon runs already: pid {pid or 'unknown'}, socket {where.socket}",
+            "To release its GPUs, use: sentinel stop",
+        )
     flags = [*_flags(sources), *of_plan]
     if pid is None:
         where = with_chosen_log(where, sources)
         check_before_start(config, sources, plan)
         more = ["--simulate", str(simulate)] if simulate is not None else []
+        more += ["--drained"] if drained else []
         pid = start_detached([*_config(sources), *flags, *more], where, START_TIMEOUT_S).pid
         proof = _prove(where, pid, wait)
         _print(where, pid, f"started: pid {pid}{proof.text}", proof, as_json=as_json, started=True)

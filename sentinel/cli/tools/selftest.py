@@ -14,7 +14,7 @@ from sentinel.cli.tools.reserved_gpu import reserved_gpu
 from sentinel.config.build import Given, build_config
 from sentinel.diagnostics.selftest import CLEAN, Outcome, Trials, is_well, run_selftest, summary
 from sentinel.errors import ConfigError, ExitCode, IncompleteError
-from sentinel.protocol.stressor import SelftestResult
+from sentinel.protocol.selftest import SelftestResult
 from sentinel.supervisor.bootstrap import leave
 from sentinel.supervisor.discovery import Options
 

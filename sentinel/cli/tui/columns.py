@@ -76,6 +76,8 @@ def cells(
     """
     row = gpu_table.row(gpu, reservations)
     extra = {"NAME": gpu.name, "HISTORY": history}
+    if not row[_CELLS[FLEXIBLE]]:  # not held: the room is for the reason
+        extra[FLEXIBLE] = gpu_table.why(gpu)
     if with_limits:
         extra["TEMP"] = _of(gpu.temperature_c, temperature_limit_c(gpu), "C")
         extra["POWER"] = _of(gpu.power_w, power_limit_w(gpu), "W")

@@ -28,7 +28,7 @@ def detail_lines(gpu: GpuStatus, samples: Samples, width: int) -> list[str]:
     lines = [
         f"GPU {gpu.index}  {gpu.name}  {gpu_table.state(gpu)}",
         f"{gpu.uuid}  {gpu.pci_bus_id}",
-        f"{gpu.reason}{f'; {gpu.note}' if gpu.note else ''}",
+        f"{gpu_table.why(gpu)}{f'; {gpu.note}' if gpu.note else ''}",
         *([f"health: {gpu_table.health(gpu)}"] if gpu.health is not None else []),
         *_graphs(gpu, samples, width),
         *_sensors(gpu),
@@ -140,10 +140,6 @@ def _work(gpu: GpuStatus) -> Iterator[str]:
     if gpu.findings:
         last = f"; last: {gpu.last_finding}" if gpu.last_finding else ""
         yield f"WRONG  {gpu.findings} findings, it cannot be trusted{last}"
-    if gpu.reservation is not None or gpu.until_s is not None:
-        left = "" if gpu.until_s is None else f" for another {format_duration(round(gpu.until_s))}"
-        held = "paused" if gpu.reservation is None else f"reserved as {gpu.reservation}"
-        yield f"held   {held}{left}"
 
 
 def _handover(one: Handover) -> str:

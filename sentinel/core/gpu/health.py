@@ -130,17 +130,27 @@ def assess(
     return gpu_state, events
 
 
-def forbids_work(gpu_state: GpuState, config: Config) -> bool:
-    """Check whether the health of a GPU forbids a stressor."""
-    if gpu_state.health is None:
-        return False
+def forbidding_cause(gpu_state: GpuState, config: Config) -> HealthCause | None:
+    """Return why the health of a GPU forbids a stressor, or None if it does not."""
+    health = gpu_state.health
+    if health is None:
+        return None
+    by_heat = HealthCause.TEMPERATURE if health.heat is GpuHealth.CRITICAL else HealthCause.MEMORY
     match config.throttle:
-        case "full":
-            return _of_load(gpu_state.health) is GpuHealth.CRITICAL
-        case "critical":
-            return gpu_state.health.at_limit
+        case "full" if _of_load(health) is GpuHealth.CRITICAL:
+            return by_heat
+        case "critical" if health.at_limit:
+            return HealthCause.TEMPERATURE
         case _:
-            return False
+            return None
+
+
+def recovery_at(gpu_state: GpuState, now: float, config: Config) -> float | None:
+    """Compute when a GPU that is too hot may recover, if it has cooled; None if that is due."""
+    if gpu_state.health is None or gpu_state.health.heat is not GpuHealth.CRITICAL:
+        return None
+    until = gpu_state.health.heat_since + config.critical_pause
+    return until if until > now else None
 
 
 def multiplier(gpu_state: GpuState) -> float:

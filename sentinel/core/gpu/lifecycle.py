@@ -1,4 +1,4 @@
-"""Advance the state machine of one stressor: apply messages and exits, then take one step. Pure."""
+"""Advance the state machine of one stressor by at most one step. Pure."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ from dataclasses import replace
 from sentinel.config.model import Config
 from sentinel.core.actions import Event, Kill, RequestStop
 from sentinel.core.events import gpu_event, process_fields
-from sentinel.core.gpu import slow_start, verified_work
-from sentinel.core.gpu.memory_accounting import SLACK_BYTES
-from sentinel.core.gpu.newcomer import LIST_WAIT_S, plausible
+from sentinel.core.gpu import slow_start
+from sentinel.core.gpu.newcomer import LIST_WAIT_S
 from sentinel.core.gpu.teardown import SETTLE_TIMEOUT_S, Step, settle
 from sentinel.core.gpu_state import GpuState, Idle, Unknown
-from sentinel.core.observation import ChildExit, ChildFacts
+from sentinel.core.observation import ChildExit
 from sentinel.core.stressor_state import (
     Backoff,
     Evidence,
-    EvidenceKind,
     Running,
     Starting,
     StopCause,
@@ -26,15 +24,8 @@ from sentinel.core.stressor_state import (
 )
 from sentinel.protocol.gpu import Reading
 from sentinel.protocol.stressor import (
-    ChildMessage,
-    CreatingContext,
     Failed,
     FailureKind,
-    MemoryContention,
-    Note,
-    Preparing,
-    Progress,
-    Ready,
 )
 
 #: After so many seconds of RUNNING the back-off begins again at its minimum.
@@ -42,9 +33,6 @@ FORGIVE_AFTER_S = 60.0
 #: A child that lives so many seconds after SIGKILL is reported; teardown took 0.3 s on an H200.
 UNKILLABLE_AFTER_S = 10.0
 _NO_PACE = "the workload does not come back to ctx.pace(), which it must within 50 ms"
-
-#: A workload's note is cut to this many characters; a plugin may have written it.
-MAX_NOTE_LENGTH = 200
 
 
 def start(gpu_state: GpuState, reading: Reading, now: float, *, clearing: bool = False) -> GpuState:
@@ -59,131 +47,6 @@ def start(gpu_state: GpuState, reading: Reading, now: float, *, clearing: bool =
         clearing=clearing,
     )
     return replace(gpu_state, generation=generation, stressor=stressor, started=now)
-
-
-# --- messages and exits ----------------------------------------------------------------------
-
-
-def fold(gpu_state: GpuState, facts: ChildFacts, now: float) -> Step:
-    """Apply the new facts about the child: each message, and its exit last."""
-    if facts.generation != gpu_state.generation:
-        return Step(gpu_state=gpu_state)
-    events: list[Event] = []
-    if facts.child is not None and isinstance(gpu_state.stressor, Starting):
-        gpu_state = replace(gpu_state, stressor=replace(gpu_state.stressor, child=facts.child))
-    for message in facts.messages:
-        gpu_state, event = _apply(gpu_state, message, now)
-        events += [event] if event else []
-    if facts.garbage is not None and isinstance(gpu_state.stressor, Starting | Running):
-        failed = Failed(kind=FailureKind.GARBAGE, reason=facts.garbage)
-        gpu_state = _to_stopping(gpu_state, StopCause.GARBAGE, now, kill_at=now, failed=failed)
-    match gpu_state.stressor:
-        case Stopping(killed_at=None) as stopping if facts.killed_at is not None:
-            stopping = replace(stopping, killed_at=facts.killed_at)
-            gpu_state = replace(gpu_state, stressor=stopping)
-    if facts.exit is not None:
-        gpu_state, event = _exited(gpu_state, facts.exit, now)
-        events += [event] if event else []
-    return Step(gpu_state=gpu_state, events=tuple(events))
-
-
-def _exited(gpu_state: GpuState, exit_: ChildExit, now: float) -> tuple[GpuState, Event | None]:
-    """Apply the exit of the child; one that saw memory contention has yielded by itself."""
-    event = None
-    match gpu_state.stressor:
-        case (
-            Starting(contention=MemoryContention() as seen)
-            | Running(contention=MemoryContention() as seen)
-        ):
-            gpu_state, event = _yielded(gpu_state, replace(seen, at=seen.at or exit_.at), now)
-    gpu_state = _to_stopping(gpu_state, StopCause.EXITED, now, kill_at=now)
-    if isinstance(gpu_state.stressor, Stopping):
-        gpu_state = replace(gpu_state, stressor=replace(gpu_state.stressor, exit=exit_))
-    return gpu_state, event
-
-
-def _apply(gpu_state: GpuState, message: ChildMessage, now: float) -> tuple[GpuState, Event | None]:
-    """Apply one message of the child; ignore it if it does not fit the state."""
-    match message, gpu_state.stressor:
-        case CreatingContext() | Preparing(), Starting() as starting:
-            return replace(gpu_state, stressor=slow_start.advance(starting, message, now)), None
-        case MemoryContention(), _:
-            return _contend(gpu_state, message, now)
-        case Ready(), Starting() as starting:
-            running = Running(
-                generation=starting.generation,
-                since=now,
-                baseline=starting.baseline,
-                unattributed=starting.unattributed,
-                before=starting.before,
-                child=starting.child,
-                ready=message,
-                last_progress=now,
-            )
-            fields = {**vars(message), "start_s": now - starting.since}
-            event = gpu_event("stressor.ready", gpu_state, now, **fields)
-            return replace(gpu_state, stressor=running), event
-        case Note(text=text), Running() as running:
-            running = replace(running, note=text[:MAX_NOTE_LENGTH])
-            return replace(gpu_state, stressor=running), None
-        case Progress(), Running() | Stopping() as stressor:
-            if isinstance(stressor, Running):
-                stressor = replace(stressor, progress=message, last_progress=now)
-            gpu_state = verified_work.count(gpu_state, message, now)
-            return replace(gpu_state, stressor=stressor), _mismatch(gpu_state, message, now)
-        case Failed(), Starting() | Running():
-            later = now + 1.0
-            stopping = _to_stopping(gpu_state, StopCause.EXITED, now, kill_at=later, failed=message)
-            return stopping, None
-        case Failed(), Stopping() as stopping:
-            return replace(gpu_state, stressor=replace(stopping, failed=message)), None
-        case _:
-            return gpu_state, None
-
-
-def _contend(
-    gpu_state: GpuState, message: MemoryContention, now: float
-) -> tuple[GpuState, Event | None]:
-    """Apply what the child saw of a newcomer; one that killed itself has yielded."""
-    message = plausible(message, gpu_state.started, now)
-    # After Ready the child counts from its limit, and that has the slack on top.
-    seen = replace(message, grown=message.grown + SLACK_BYTES)
-    match gpu_state.stressor:
-        case Starting() as starting:
-            return replace(gpu_state, stressor=replace(starting, contention=message)), None
-        case Running() as running if seen.killed_at is None:
-            return replace(gpu_state, stressor=replace(running, contention=seen)), None
-        case Running() | Stopping(evidence=None, kill_sent=False):
-            return _yielded(gpu_state, seen, now)
-        case _:
-            return gpu_state, None
-
-
-def _yielded(gpu_state: GpuState, seen: MemoryContention, now: float) -> tuple[GpuState, Event]:
-    """Record that the child has yielded by itself; it is killed all the same, in case it lied."""
-    evidence = Evidence(
-        kind=EvidenceKind.MEMORY, at=seen.at or now, took=seen.took, grown=seen.grown
-    )
-    event = _yielding(gpu_state, evidence, now)
-    gpu_state = _to_stopping(gpu_state, StopCause.YIELD, now, kill_at=now)
-    stopping = gpu_state.stressor
-    if isinstance(stopping, Stopping):
-        stopping = replace(
-            stopping,
-            cause=StopCause.YIELD,
-            evidence=evidence,
-            killed_at=seen.killed_at,
-        )
-    return replace(gpu_state, stressor=stopping), event
-
-
-def _mismatch(gpu_state: GpuState, progress: Progress, now: float) -> Event | None:
-    """Report wrong results, if there are any; also from a child that is stopping."""
-    fields = {"errors": progress.errors, "checks": progress.checks}
-    return gpu_event("stressor.mismatch", gpu_state, now, **fields) if progress.errors else None
-
-
-# --- one step --------------------------------------------------------------------------------
 
 
 def step(
@@ -272,7 +135,7 @@ def _supervise(
 
 def _yield(gpu_state: GpuState, evidence: Evidence, now: float, config: Config) -> Step:
     """Kill the child in this tick, or request it to stop first (yield.how = ask)."""
-    events = (_yielding(gpu_state, evidence, now),)
+    events = (yielding(gpu_state, evidence, now),)
     if config.yield_how == "kill":
         step = _kill(gpu_state, StopCause.YIELD, now, evidence=evidence)
     else:
@@ -281,7 +144,7 @@ def _yield(gpu_state: GpuState, evidence: Evidence, now: float, config: Config) 
     return replace(step, events=events)
 
 
-def _yielding(gpu_state: GpuState, evidence: Evidence, now: float) -> Event:
+def yielding(gpu_state: GpuState, evidence: Evidence, now: float) -> Event:
     """Build the event that reports the evidence and the state of the stressor."""
     return gpu_event(
         "gpu.yielding",
@@ -305,7 +168,7 @@ def _request_stop(
 ) -> Step:
     """Request the child to stop, and schedule its kill."""
     request = RequestStop(uuid=gpu_state.gpu.uuid, generation=gpu_state.generation)
-    gpu_state = _to_stopping(gpu_state, cause, now, kill_at=kill_at, evidence=evidence)
+    gpu_state = to_stopping(gpu_state, cause, now, kill_at=kill_at, evidence=evidence)
     return Step(gpu_state=gpu_state, actions=(request,))
 
 
@@ -318,13 +181,13 @@ def _kill(
 ) -> Step:
     """Kill the child in this tick."""
     kill = Kill(uuid=gpu_state.gpu.uuid, generation=gpu_state.generation)
-    gpu_state = _to_stopping(
+    gpu_state = to_stopping(
         gpu_state, cause, now, kill_at=now, failed=failed, evidence=evidence, kill_sent=True
     )
     return Step(gpu_state=gpu_state, actions=(kill,))
 
 
-def _to_stopping(
+def to_stopping(
     gpu_state: GpuState,
     cause: StopCause,
     now: float,
@@ -369,7 +232,7 @@ def _await_exit(
             stopping = replace(stopping, cause=StopCause.YIELD, evidence=evidence)
         stopping = replace(stopping, kill_sent=True, kill_at=now)
         kill = Kill(uuid=gpu_state.gpu.uuid, generation=gpu_state.generation)
-        events = (_yielding(gpu_state, evidence, now),) if evidence else ()
+        events = (yielding(gpu_state, evidence, now),) if evidence else ()
         return Step(gpu_state=replace(gpu_state, stressor=stopping), actions=(kill,), events=events)
     if not stopping.reported and now - stopping.kill_at >= UNKILLABLE_AFTER_S:
         pid = stopping.child.pid if stopping.child else None

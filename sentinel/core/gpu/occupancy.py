@@ -1,38 +1,17 @@
-"""Decide who uses a GPU, and whether it has been idle for long enough to start. Pure."""
+"""Decide who uses a GPU by its latest reading. Pure."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
-from typing import Self
 
 from sentinel.config.model import Config
 from sentinel.core.gpu.allocations import outstanding
 from sentinel.core.gpu.memory_accounting import SLACK_BYTES, idle_memory
 from sentinel.core.gpu.newcomer import OWN_LOAD_S
 from sentinel.core.gpu_state import NOT_READ, Busy, GpuState, Idle, Occupancy, Unknown
-from sentinel.core.stressor_state import Backoff, Fatal, Running, Starting, Stopped, Stopping
+from sentinel.core.stressor_state import Running, Starting, Stopping
 from sentinel.protocol.gpu import Reading
-
-#: A start needs a reading no older than so many polls: the next is under way by then, and a rule
-#: that ends between two polls must not start a stressor on an outdated reading.
-FRESH_POLLS = 1.5
 
 #: How late a slow poll may be, in seconds: a call that takes longer hangs.
 LATE_S = 3.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """Whether a stressor may be started, the rule that decided, and its reason for people."""
-
-    allowed: bool
-    rule: str
-    reason: str
-
-    @classmethod
-    def deny(cls, rule: str, reason: str) -> Self:
-        """Return a verdict by which ``rule`` forbids the start."""
-        return cls(allowed=False, rule=rule, reason=reason)
 
 
 def occupancy(
@@ -145,60 +124,11 @@ def _why_unknown(reading: Reading | None, now: float, limit: float) -> str | Non
         return reading.fault
     if reading.memory is None or reading.processes is None:
         return "its memory or its processes could not be read"
-    if _age_s(reading, now) > limit:
-        return f"not read for {_age_s(reading, now):.1f} s"
+    if age_s(reading, now) > limit:
+        return f"not read for {age_s(reading, now):.1f} s"
     return None
 
 
-def idle_enough(
-    gpu_state: GpuState, reading: Reading | None, now: float, config: Config
-) -> Verdict | None:
-    """Explain why a GPU is not idle, or not for long enough; None if it is."""
-    match gpu_state.occupancy:
-        case Unknown(reason=reason):
-            return Verdict.deny("unknown", f"unknown: {reason}")
-        case Busy(rule=rule, reason=reason):
-            return Verdict.deny(rule, reason)
-        case Idle(since=since):
-            if reading is None or reading.at <= since:
-                return Verdict.deny("confirm", "idle, seen once")
-            if not is_fresh(reading, now, config):
-                age = _age_s(reading, now)
-                return Verdict.deny("confirm", f"idle when it was last read, {age:.1f} s ago")
-            if now < since + gpu_state.rearm:
-                left = since + gpu_state.rearm - now
-                return Verdict.deny("rearm", f"idle again, left alone for {left:.1f} s")
-            if config.idle_utilization is not None and reading.at < gpu_state.ended + OWN_LOAD_S:
-                reason = "its utilisation may still include the last stressor (idle.utilization)"
-                return Verdict.deny("idle.utilization", reason)
-            if now < since + config.idle_wait:
-                left = since + config.idle_wait - now
-                return Verdict.deny("idle.wait", f"idle, for {left:.0f} s more to be (idle.wait)")
-    return None
-
-
-def is_fresh(reading: Reading, now: float, config: Config) -> bool:
-    """Check whether a reading is recent enough to start a stressor."""
-    return _age_s(reading, now) <= FRESH_POLLS * config.quick_poll
-
-
-def _age_s(reading: Reading, now: float) -> float:
+def age_s(reading: Reading, now: float) -> float:
+    """Compute the age of a reading: of its older part, in seconds."""
     return now - min(reading.at, reading.processes_at)
-
-
-def may_start(gpu_state: GpuState, reading: Reading | None, now: float, config: Config) -> Verdict:
-    """Decide whether the rules of one GPU allow a start now."""
-    denied = idle_enough(gpu_state, reading, now, config)
-    if denied is not None:
-        return denied
-    match gpu_state.stressor:
-        case Stopped():
-            return Verdict(allowed=True, rule="idle", reason="idle")
-        case Stopping():
-            return Verdict.deny("stressor", "its last stressor is not gone yet")
-        case Backoff(reason=why):
-            return Verdict.deny("stressor", f"its stressor ended, and is started later: {why}")
-        case Fatal(reason=why):
-            return Verdict.deny("stressor", f"its stressor failed, and is not started: {why}")
-        case other:
-            return Verdict.deny("stressor", f"its stressor is {type(other).__name__.upper()}")

@@ -10,7 +10,7 @@ from dataclasses import replace
 from sentinel.config.model import Config
 from sentinel.core.actions import Event
 from sentinel.core.events import gpu_event, process_fields
-from sentinel.core.gpu import findings, leaks, lifecycle, pid_mapping
+from sentinel.core.gpu import child_facts, findings, leaks, lifecycle, pid_mapping
 from sentinel.core.gpu.attribution import attribute
 from sentinel.core.gpu.ignored_processes import resident_processes
 from sentinel.core.gpu.newcomer import expect, newcomer
@@ -96,7 +96,7 @@ def _fold(gpu_state: GpuState, reading: Reading | None, seen: Observation) -> tu
     if facts is None:
         return Step(gpu_state=gpu_state), Step(gpu_state=gpu_state)
     found = findings.fold(gpu_state, facts, reading, seen.now)
-    return found, lifecycle.fold(found.gpu_state, facts, seen.now)
+    return found, child_facts.fold(found.gpu_state, facts, seen.now)
 
 
 def _attributed(gpu_state: GpuState, reading: Reading | None, config: Config) -> GpuState:

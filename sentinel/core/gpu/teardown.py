@@ -37,7 +37,10 @@ SIGALRM = 14
 #: Failures that no retry can fix.
 PERMANENT_FAILURES = frozenset({FailureKind.UNUSABLE, FailureKind.MALFORMED})
 #: Causes that are no failure, but are followed by the same growing pause, with its reason.
-_NOT_READ = {StopCause.UNKNOWN: "it was unknown", StopCause.UNWATCHED: "it was not watched"}
+_NOT_READ = {
+    StopCause.UNKNOWN: "the GPU could not be read",
+    StopCause.UNWATCHED: "the GPU was not watched",
+}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from sentinel.core.gpu_state import GpuState
 from sentinel.core.state import State
 from sentinel.protocol.views import Reservation
-from sentinel.units import format_duration
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +23,7 @@ class AdminHold:
     reservation: str | None = None
 
 
-def admin_hold(state: State, gpu_state: GpuState, now: float) -> AdminHold | None:
+def admin_hold(state: State, gpu_state: GpuState) -> AdminHold | None:
     """Return the hold on a GPU, or None."""
     if state.released is not None:
         reason = "the driver is released (pause --release)"
@@ -37,26 +36,25 @@ def admin_hold(state: State, gpu_state: GpuState, now: float) -> AdminHold | Non
         )
     reserved = reservation_of(state, gpu_state.gpu.uuid)
     if reserved is not None:
-        reason = f"reserved{_left(reserved.until, now)}: {reserved.reason} ({reserved.id})"
+        why = f"{reserved.reason} ({reserved.id})" if reserved.reason else reserved.id
         return AdminHold(
             admin="RESERVED",
             rule="reserved",
-            reason=reason,
+            reason=f"reserved: {why}",
             since=reserved.since,
             until=reserved.until,
             reservation=reserved.id,
         )
     if gpu_state.pause is not None:
-        reason = f"paused{_left(gpu_state.pause.until, now)}"
         return AdminHold(
             admin="PAUSED",
             rule="paused",
-            reason=reason,
+            reason="paused",
             since=gpu_state.pause.since,
             until=gpu_state.pause.until,
         )
     if not state.occupying:
-        return AdminHold(admin="DRAINED", rule="drained", reason="drained (sentinel stop)")
+        return AdminHold(admin="DRAINED", rule="drained", reason="drained until sentinel start")
     return None
 
 
@@ -66,7 +64,3 @@ def reservation_of(state: State, uuid: str) -> Reservation | None:
         if uuid in reservation.gpus:
             return reservation
     return None
-
-
-def _left(until: float | None, now: float) -> str:
-    return "" if until is None else f" for {format_duration(max(0.0, until - now))} more"

@@ -125,7 +125,7 @@ def progress_events(state: State, seen: Observation, config: Config) -> Iterator
         plan = config.of(uuid).plan
         if plan is None or gpu_state.burnin is None or gpu_state.burnin.finished(plan):
             continue
-        hold = admin_hold(state, gpu_state, seen.now)
+        hold = admin_hold(state, gpu_state)
         view = view_of(gpu_state, plan, hold.reason if hold is not None else None)
         fields = {name: getattr(view, name) for name in _PROGRESS}
         sensors = sensor_fields(seen.readings.get(uuid))
@@ -308,7 +308,7 @@ def _why_given_up(
 def _follow_health(gpu_state: GpuState, before: Burnin, burnin: Burnin, config: Config) -> Burnin:
     """Count the stretches that the GPU's own temperature limit has ended."""
     interrupted = burnin.current.interruptions > before.current.interruptions
-    if interrupted and health.forbids_work(gpu_state, config):
+    if interrupted and health.forbidding_cause(gpu_state, config):
         return replace(burnin, overheats=burnin.overheats + 1)
     return burnin
 

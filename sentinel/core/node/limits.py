@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from sentinel.config.model import Config
-from sentinel.core.gpu import allocations, health, newcomer, occupancy
-from sentinel.core.gpu.occupancy import Verdict
+from sentinel.config.schedule import end_of_hours
+from sentinel.core.gpu import allocations, health, leaks, newcomer, verdict
+from sentinel.core.gpu.verdict import Verdict
 from sentinel.core.gpu_state import GpuState, Idle, LaunchSpec
 from sentinel.core.node import burnin, groups
 from sentinel.core.node.admin import admin_hold
 from sentinel.core.node.api_supervision import why_uncontrolled
 from sentinel.core.observation import Observation
-from sentinel.core.state import State
+from sentinel.core.state import ProbeDown, Shutdown, State
 from sentinel.core.stressor_state import Running, Starting, Stopping
 from sentinel.protocol.gpu import Reading
+from sentinel.units import format_size
 
 
 def verdicts(state: State, seen: Observation, config: Config) -> dict[str, Verdict]:
@@ -30,37 +33,61 @@ def verdicts(state: State, seen: Observation, config: Config) -> dict[str, Verdi
     denied = node_verdict(state, seen, config)
     if denied is None:
         return own
-    return {uuid: denied if verdict.allowed else verdict for uuid, verdict in own.items()}
+    return {uuid: denied if one.allowed else one for uuid, one in own.items()}
 
 
 def _own_verdict(state: State, gpu_state: GpuState, seen: Observation, config: Config) -> Verdict:
     """Decide by the hold and the rules of one GPU."""
-    hold = admin_hold(state, gpu_state, seen.now)
+    hold = admin_hold(state, gpu_state)
     if hold is not None:
-        return Verdict.deny(hold.rule, hold.reason)
+        return Verdict.deny(hold.rule, hold.reason, hold.until)
     uuid = gpu_state.gpu.uuid
     behind = _behind_burnin(state, uuid, config)
     if behind is not None:
         return Verdict.deny("limits.gpus", behind)
     reading, own = seen.readings.get(uuid), config.of(uuid)
-    verdict = occupancy.may_start(gpu_state, reading, seen.now, own)
-    if not verdict.allowed:
-        return verdict
+    found = verdict.may_start(gpu_state, reading, seen.now, own)
+    if not found.allowed:
+        return _with_recovery(found, state, gpu_state, reading, own)
+    return _denied_by_settings(gpu_state, reading, seen.now, own) or found
+
+
+def _denied_by_settings(
+    gpu_state: GpuState, reading: Reading | None, now: float, own: Config
+) -> Verdict | None:
+    """Return the rule that forbids a stressor on an idle GPU, or None."""
+    kept = _all_kept_free(reading, own)
+    if kept is not None:
+        return Verdict.deny("memory.keep_free", kept)
     finished = burnin.why_finished(gpu_state, own)
     if finished is not None:
         return Verdict.deny("burnin", finished)
     critical = _critical(gpu_state, own)
     if critical is not None:
-        return Verdict.deny("throttle.pace", critical)
-    reason = (
-        _indistinguishable(gpu_state)
-        or _settling(gpu_state, seen.now)
-        or _too_little_memory(gpu_state, reading, own)
-    )
+        return Verdict.deny("throttle.pace", critical, health.recovery_at(gpu_state, now, own))
+    indistinguishable, settled = _indistinguishable(gpu_state), _settled_at(gpu_state)
+    if indistinguishable is None and now < settled:
+        return Verdict.deny("allocations", "memory was allocated just now", settled)
+    reason = indistinguishable or _too_little_memory(gpu_state, reading, own)
     if reason is not None:
         return Verdict.deny("allocations", reason)
     waits = groups.why_waiting(gpu_state, own)
-    return verdict if waits is None else Verdict.deny(groups.RULE, waits)
+    return None if waits is None else Verdict.deny(groups.RULE, waits)
+
+
+def _with_recovery(
+    found: Verdict, state: State, gpu_state: GpuState, reading: Reading | None, config: Config
+) -> Verdict:
+    """Add to a verdict when the probe reads the GPU again, or when its leak is to be cleared."""
+    if found.rule == "leak":
+        return replace(found, until=leaks.clearing_due(gpu_state, reading, config))
+    if found.rule != "unknown":
+        return found
+    suspect = state.suspects.get(gpu_state.gpu.uuid)
+    if isinstance(state.probe, ProbeDown):
+        reason = f"{found.reason}; the probe is started again: {state.probe.reason}"
+        return replace(found, reason=reason, until=_next_probe_at(state.probe))
+    return found if suspect is None else replace(found, until=suspect.until)
 
 
 def _behind_burnin(state: State, uuid: str, config: Config) -> str | None:
@@ -71,11 +98,20 @@ def _behind_burnin(state: State, uuid: str, config: Config) -> str | None:
     return "the GPUs of the burn-in come first (limits.gpus)"
 
 
+def _all_kept_free(reading: Reading | None, config: Config) -> str | None:
+    """Explain that ``memory.keep_free`` leaves nothing to a stressor, or return None."""
+    if not config.keep_free or reading is None or reading.memory is None:
+        return None
+    if reading.memory.free > config.keep_free:
+        return None
+    free, kept = format_size(reading.memory.free), format_size(config.keep_free)
+    return f"{free} are free, and {kept} are to be kept free (memory.keep_free)"
+
+
 def _critical(gpu_state: GpuState, config: Config) -> str | None:
     """Return the reason if the GPU's health forbids a stressor, or None."""
-    if not health.forbids_work(gpu_state, config):
-        return None
-    return "its health is critical: no stressor until it has recovered"
+    cause = health.forbidding_cause(gpu_state, config)
+    return None if cause is None else f"its health is critical because of its {cause.value}"
 
 
 def _indistinguishable(gpu_state: GpuState) -> str | None:
@@ -85,11 +121,10 @@ def _indistinguishable(gpu_state: GpuState) -> str | None:
     return f"allocated processes cannot be distinguished from newcomers here ({_ids(gpu_state)})"
 
 
-def _settling(gpu_state: GpuState, now: float) -> str | None:
-    """Return the reason if memory has just been allocated, or None."""
+def _settled_at(gpu_state: GpuState) -> float:
+    """Compute when a stressor may be started beside the newest allocation."""
     newest = max((one.since for one in gpu_state.allocations.values()), default=-math.inf)
-    left = newest + allocations.SETTLE_S - now
-    return f"memory was allocated just now: no start for {left:.1f} s" if left > 0 else None
+    return newest + allocations.SETTLE_S
 
 
 def _may_regrow(gpu_state: GpuState, now: float) -> str | None:
@@ -144,7 +179,7 @@ def _own_releases(state: State, seen: Observation, config: Config) -> Iterator[t
     for uuid, gpu_state in state.gpu_states.items():
         if not isinstance(gpu_state.stressor, Starting | Running):
             continue
-        hold = admin_hold(state, gpu_state, seen.now)
+        hold = admin_hold(state, gpu_state)
         behind = _behind_burnin(state, uuid, config)
         if hold is not None or behind is not None:
             yield uuid, hold.reason if hold is not None else str(behind)
@@ -183,7 +218,7 @@ def _own_release(
 def _node_releases(state: State, seen: Observation, config: Config) -> dict[str, str]:
     """Return the releases by quiet hours and ``limits.leave_idle``, the last started first."""
     missing = config.leave_idle - sum(map(_is_free, state.gpu_states.values()))
-    hours = quiet_hours(seen, config) or why_uncontrolled(state, seen.now)
+    hours = _quiet_hours(seen, config) or why_uncontrolled(state, seen.now)
     live = [
         gpu_state
         for gpu_state in state.gpu_states.values()
@@ -224,7 +259,7 @@ def _next_start(state: State, config: Config) -> float | None:
     return state.last_start + 1.0 / config.starts_per_second
 
 
-def quiet_hours(seen: Observation, config: Config) -> str | None:
+def _quiet_hours(seen: Observation, config: Config) -> str | None:
     """Return the quiet hours that apply now, or None; all apply while the time is unknown."""
     for hours in config.quiet:
         if seen.local is None or hours.contains(seen.local):
@@ -232,14 +267,41 @@ def quiet_hours(seen: Observation, config: Config) -> str | None:
     return None
 
 
-def node_verdict(state: State, seen: Observation, config: Config) -> Verdict | None:
-    """Return the rule that forbids a start on every GPU, or None."""
+def _next_probe_at(down: ProbeDown) -> float | None:
+    """Return when the next probe is started, or None if that is not known."""
+    return down.until if math.isfinite(down.until) else None
+
+
+def ending(shutdown: Shutdown) -> Verdict:
+    """Return the verdict of a daemon that ends."""
+    return Verdict.deny("shutdown", f"the daemon is ending: {shutdown.reason}")
+
+
+def forbids_all(state: State, seen: Observation, config: Config) -> Verdict | None:
+    """Return the rule that forbids even a short context on every GPU, or None."""
+    if state.shutdown is not None:
+        return ending(state.shutdown)
+    if isinstance(state.probe, ProbeDown):
+        reason = f"the probe, which reads the GPUs, is started again: {state.probe.reason}"
+        return Verdict.deny("probe", reason, _next_probe_at(state.probe))
+    if not state.probe.ready:
+        return Verdict.deny("probe", "the probe, which reads the GPUs, is starting")
     uncontrolled = why_uncontrolled(state, seen.now)
     if uncontrolled is not None:
         return Verdict.deny("api", uncontrolled)
-    hours = quiet_hours(seen, config)
-    if hours is not None:
-        return Verdict.deny("quiet", hours)
+    hours = _quiet_hours(seen, config)
+    if hours is None:
+        return None
+    end = None if seen.local is None else end_of_hours(config.quiet, seen.local)
+    left = None if end is None or seen.local is None else (end - seen.local).total_seconds()
+    return Verdict.deny("quiet", hours, None if left is None else seen.now + left)
+
+
+def node_verdict(state: State, seen: Observation, config: Config) -> Verdict | None:
+    """Return the rule that forbids a start on every GPU, or None."""
+    denied = forbids_all(state, seen, config)
+    if denied is not None:
+        return denied
     gpu_states = state.gpu_states.values()
     held = sum(
         isinstance(gpu_state.stressor, Starting | Running | Stopping) for gpu_state in gpu_states
@@ -263,6 +325,7 @@ def node_verdict(state: State, seen: Observation, config: Config) -> Verdict | N
         return Verdict.deny(
             "limits.starts_per_second",
             "another stressor was started just now (limits.starts_per_second)",
+            due,
         )
     return None
 
@@ -282,4 +345,4 @@ def _is_ready(gpu_state: GpuState, seen: Observation, config: Config) -> bool:
     if isinstance(gpu_state.stressor, Starting | Running):
         return True
     reading, own = seen.readings.get(gpu_state.gpu.uuid), config.of(gpu_state.gpu.uuid)
-    return occupancy.idle_enough(gpu_state, reading, seen.now, own) is None
+    return verdict.idle_enough(gpu_state, reading, seen.now, own) is None

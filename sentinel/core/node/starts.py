@@ -8,13 +8,12 @@ from dataclasses import replace
 from sentinel.config.model import Config
 from sentinel.core.actions import Start
 from sentinel.core.events import gpu_event
-from sentinel.core.gpu import allocations, leaks, lifecycle, occupancy
+from sentinel.core.gpu import allocations, leaks, lifecycle, verdict
 from sentinel.core.node import burnin, groups, limits, spare_processes
 from sentinel.core.node.admin import admin_hold
-from sentinel.core.node.api_supervision import why_uncontrolled
 from sentinel.core.node.node_step import NodeStep
 from sentinel.core.observation import Observation
-from sentinel.core.state import ProbeUp, State
+from sentinel.core.state import State
 
 
 def start_one(state: State, seen: Observation, config: Config) -> NodeStep:
@@ -56,30 +55,28 @@ def form_groups(state: State, seen: Observation, config: Config) -> NodeStep:
     if limits.node_verdict(state, seen, config) is not None:
         return NodeStep(state=state)  # a group that cannot start would only be broken up
     verdicts = limits.verdicts(state, seen, config)
-    ready = [uuid for uuid, verdict in verdicts.items() if verdict.rule == groups.RULE]
+    ready = [uuid for uuid, one in verdicts.items() if one.rule == groups.RULE]
     return groups.form(state, seen.now, config, ready)
 
 
 def startable(state: State, seen: Observation, config: Config) -> Iterator[str]:
     """Yield the GPUs on which a stressor may be started now."""
-    if _may_spawn(state):
-        verdicts = limits.verdicts(state, seen, config)
-        yield from (uuid for uuid, verdict in verdicts.items() if verdict.allowed)
+    verdicts = limits.verdicts(state, seen, config)
+    yield from (uuid for uuid, one in verdicts.items() if one.allowed)
 
 
 def _clear_one(state: State, seen: Observation, config: Config) -> NodeStep:
     """Open and close a context on the first GPU whose leak is due to be cleared."""
-    forbidden = limits.quiet_hours(seen, config) or why_uncontrolled(state, seen.now)
-    if forbidden is not None or not _may_spawn(state):
+    if limits.forbids_all(state, seen, config) is not None:
         return NodeStep(state=state)
     for uuid, gpu_state in state.gpu_states.items():
         reading, own = seen.readings.get(uuid), config.of(uuid)
         due = leaks.clearing_due(gpu_state, reading, config)
         if reading is None or due is None or seen.now < due:
             continue
-        if not occupancy.is_fresh(reading, seen.now, config):
+        if not verdict.is_fresh(reading, seen.now, config):
             continue
-        if admin_hold(state, gpu_state, seen.now) is not None:
+        if admin_hold(state, gpu_state) is not None:
             continue  # an operator's hold excludes even a short context
         leak = replace(gpu_state.leak, clearings=gpu_state.leak.clearings + 1)
         begun = lifecycle.start(replace(gpu_state, leak=leak), reading, seen.now, clearing=True)
@@ -89,9 +86,3 @@ def _clear_one(state: State, seen: Observation, config: Config) -> NodeStep:
         start = Start(uuid=uuid, generation=begun.generation, clearing=True)
         return NodeStep(state=state, actions=(start,), events=(event,))
     return NodeStep(state=state)
-
-
-def _may_spawn(state: State) -> bool:
-    """Check that the probe is ready and no shutdown runs."""
-    probe_ready = isinstance(state.probe, ProbeUp) and state.probe.ready
-    return state.shutdown is None and probe_ready

@@ -8,14 +8,14 @@ from sentinel.config.log_settings import DEBUG
 from sentinel.config.model import Config
 from sentinel.core.actions import Event
 from sentinel.core.events import gpu_event, process_fields, progress_fields, usage_fields
-from sentinel.core.gpu.occupancy import Verdict
-from sentinel.core.gpu.slow_start import waits_for
+from sentinel.core.gpu.verdict import Verdict
 from sentinel.core.gpu_state import GpuState
-from sentinel.core.node import burnin, limits
+from sentinel.core.node import burnin
+from sentinel.core.node.explanations import explanations
 from sentinel.core.node.node_step import NodeStep
 from sentinel.core.observation import Observation
 from sentinel.core.state import State
-from sentinel.core.stressor_state import Running, Starting
+from sentinel.core.stressor_state import Running
 from sentinel.protocol.gpu import Reading
 
 #: What only the log gets: at the rate of the checks, it would crowd all else out of the history.
@@ -28,10 +28,10 @@ def explain(state: State, seen: Observation, config: Config) -> NodeStep:
         return NodeStep(state=state)
     events = []
     explained = dict(state.explained)
-    for uuid, verdict in limits.verdicts(state, seen, config).items():
+    for uuid, verdict in explanations(state, seen, config).items():
         if explained.get(uuid) != verdict.rule:
             explained[uuid] = verdict.rule
-            fields = {"allowed": verdict.allowed, "rule": verdict.rule, "reason": verdict.reason}
+            fields = {"allowed": verdict.allowed, **_rule_fields(verdict, seen.now)}
             events.append(gpu_event("gpu.verdict", state.gpu_states[uuid], seen.now, **fields))
     return NodeStep(state=replace(state, explained=explained), events=tuple(events))
 
@@ -61,7 +61,7 @@ def report(state: State, seen: Observation, config: Config) -> NodeStep:
     """Report the status of each GPU if it is due."""
     if seen.now < state.next_status:
         return NodeStep(state=state)
-    verdicts = limits.verdicts(state, seen, config)
+    verdicts = explanations(state, seen, config)
     events = tuple(
         _status_of(gpu_state, seen.readings.get(uuid), verdicts[uuid], seen.now)
         for uuid, gpu_state in state.gpu_states.items()
@@ -91,22 +91,24 @@ def _pace_of(running: Running) -> dict[str, object]:
     }
 
 
+def _rule_fields(verdict: Verdict, now: float) -> dict[str, object]:
+    """Return the rule that decides about a GPU, and when it may decide otherwise."""
+    left = None if verdict.until is None else max(0.0, verdict.until - now)
+    return {"rule": verdict.rule, "reason": verdict.reason, "left_s": left}
+
+
 def _status_of(gpu_state: GpuState, reading: Reading | None, verdict: Verdict, now: float) -> Event:
     fields: dict[str, object] = {
         "occupancy": type(gpu_state.occupancy).__name__.upper(),
         "stressor": type(gpu_state.stressor).__name__.upper(),
-        "rule": verdict.rule,
-        "reason": verdict.reason,
+        **_rule_fields(verdict, now),
         "processes": process_fields(gpu_state),
         "identity": gpu_state.identity.mode.value,
         "identity_reason": _why_identity(gpu_state),
         **usage_fields(reading),
         "findings": gpu_state.findings.total,
     }
-    if isinstance(gpu_state.stressor, Starting) and gpu_state.stressor.slow:
-        fields |= {"rule": "starting", "reason": waits_for(gpu_state.stressor)}
     if isinstance(gpu_state.stressor, Running):
-        fields["rule"] = fields["reason"] = "running"
         fields["running_s"] = now - gpu_state.stressor.since
         fields["note"] = gpu_state.stressor.note
         fields |= _pace_of(gpu_state.stressor)

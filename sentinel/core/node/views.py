@@ -11,11 +11,11 @@ from sentinel.core.burnin_state import BurninRun
 from sentinel.core.events import progress_fields, usage_fields
 from sentinel.core.gpu import allocations, health, verified_work
 from sentinel.core.gpu.memory_accounting import foreign_memory
-from sentinel.core.gpu.occupancy import Verdict
-from sentinel.core.gpu.slow_start import waits_for
+from sentinel.core.gpu.verdict import Verdict
 from sentinel.core.gpu_state import Busy, GpuState, Unknown
-from sentinel.core.node import burnin, limits, sessions
+from sentinel.core.node import burnin, sessions
 from sentinel.core.node.admin import admin_hold
+from sentinel.core.node.explanations import explanations
 from sentinel.core.observation import Observation
 from sentinel.core.state import ProbeDown, State
 from sentinel.core.stressor_state import Handover, Running, Starting, Stopping
@@ -68,7 +68,7 @@ def host_view(state: State, now: float, config: Config, host: Host) -> HostView:
 
 def gpu_views(state: State, seen: Observation, config: Config) -> tuple[GpuView, ...]:
     """Build the view of each GPU."""
-    verdicts = limits.verdicts(state, seen, config)
+    verdicts = explanations(state, seen, config)
     return tuple(
         _view(state, gpu_state, seen.readings.get(uuid), verdicts[uuid], seen.now, config)
         for uuid, gpu_state in state.gpu_states.items()
@@ -97,7 +97,7 @@ def _view(
     now: float,
     config: Config,
 ) -> GpuView:
-    hold = admin_hold(state, gpu_state, now)
+    hold = admin_hold(state, gpu_state)
     last = gpu_state.findings.last
     view = {
         "at": now,
@@ -115,6 +115,7 @@ def _view(
         "session": sessions.name_for(state, gpu_state.gpu.uuid),
         "rule": verdict.rule,
         "reason": verdict.reason,
+        "rule_until": verdict.until,
         "read": reading.at if reading is not None else None,
         "ended": gpu_state.ended if math.isfinite(gpu_state.ended) else None,
         "leaked": gpu_state.leak.load or gpu_state.leak.unattributed is not None,
@@ -157,11 +158,8 @@ def _stressor_fields(gpu_state: GpuState) -> dict[str, object]:
     if not isinstance(stressor, Starting | Running | Stopping):
         return {}
     fields: dict[str, object] = {"pid": stressor.child.pid if stressor.child is not None else None}
-    if isinstance(stressor, Starting) and stressor.slow:
-        return fields | {"rule": "starting", "reason": waits_for(stressor)}
     if not isinstance(stressor, Running):
         return fields
-    fields |= {"rule": "running", "reason": "running"}
     fields |= {"held": stressor.ready.held, "note": stressor.note, "share": stressor.pacing.sent}
     return fields | progress_fields(stressor.progress)
 

@@ -73,7 +73,7 @@ def _nothing_is_due(state: State, gpu_state: GpuState, now: float, config: Confi
     """
     if not isinstance(gpu_state.stressor, Stopped | Fatal) or gpu_state.allocations:
         return False
-    hold = admin_hold(state, gpu_state, now)
+    hold = admin_hold(state, gpu_state)
     if hold is not None:
         return hold.admin != "RESERVED"
     if leaks.needs_utilization(gpu_state, now):

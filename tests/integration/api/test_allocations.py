@@ -18,10 +18,10 @@ import pytest
 from sentinel.api.http.errors import ProblemError
 from sentinel.api.routes.allocator import resolve_holder
 from sentinel.host.procfs import own_stat, read_stat
-from sentinel.protocol.api_types import Code
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import Allocate, Confirm, Deallocate
 from sentinel.protocol.gpu import GpuProcess
+from sentinel.protocol.problem import Code
 from tests.harness.api_harness import UUIDS, ApiServer, Reply, UnixConnection, ask, exchange
 from tests.harness.timing import TIMEOUT_S
 

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -182,6 +183,21 @@ def test_external_text_is_never_interpreted_as_markup(api: ApiServer, chrome: Br
             page.evaluate("document.querySelectorAll('main img, main b, dialog img').length") == 0
         )
         assert "taken" not in page.evaluate("document.title")
+
+
+def test_a_gpu_that_is_not_occupied_says_why_and_when_that_may_change(
+    api: ApiServer, chrome: Browser
+) -> None:
+    api.reset()
+    with api.change_supervisor() as supervisor:
+        idle = {"stressor": "STOPPED", "held": None, "rule": "idle.wait", "reason": "not yet"}
+        view = supervisor.gpus[UUIDS[0]]
+        supervisor.gpus[UUIDS[0]] = replace(view, rule_until=time.monotonic() + 600, **idle)  # type: ignore[arg-type]
+    with opened(chrome, address(api)) as page:
+        page.evaluate("document.querySelector('#gpu-0 [aria-label=\"Details GPU 0\"]').click()")
+        for part in ("#gpu-0", "#detail-dialog"):
+            shown = f"document.querySelector('{part}').textContent"
+            page.wait_until(f"/not yet; may change in (9|10).min/.test({shown})")
 
 
 def timeline(page: Page, count: int) -> list[tuple[str, str, str]]:

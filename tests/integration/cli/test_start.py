@@ -48,6 +48,20 @@ def test_it_waits_until_a_stressor_is_ready(daemon: Daemon) -> None:
 
 
 @pytest.mark.long
+def test_a_daemon_that_is_started_drained_occupies_nothing_until_the_next_start(
+    daemon: Daemon,
+) -> None:
+    done = daemon.run("start", *SIMULATE, *QUICK, "--drained")
+    assert "it has nothing to start: GPU 0: drained until sentinel start" in done
+    assert (daemon.gpu().rule, daemon.gpu().starts) == ("drained", 0)
+    again = daemon.run_unchecked("start", *SIMULATE, "--drained")
+    assert again.code != 0
+    assert "use: sentinel stop" in again.err
+    daemon.run("start")
+    assert daemon.gpu().occupied
+
+
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("workload", "why"),
     [

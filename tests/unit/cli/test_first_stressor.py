@@ -16,7 +16,7 @@ from tests.harness.stub_daemon import GPU, STATUS
 READY: GpuStatus = decode(Status, STATUS).gpus[0]
 
 
-def gpu(index: int, stressor: str, rule: str = "stressor", reason: str = "why") -> GpuStatus:
+def gpu(index: int, stressor: str, rule: str = "backoff", reason: str = "why") -> GpuStatus:
     return replace(READY, index=index, stressor=stressor, rule=rule, reason=reason)
 
 
@@ -25,6 +25,9 @@ STARTING = gpu(0, "STARTING")
 SOON = gpu(0, "STOPPED", "rearm", "idle again, left alone for 3 s")
 BUSY = gpu(1, "STOPPED", "process", "used by foreign processes")
 BROKEN = gpu(0, "BACKOFF", reason="it broke")
+LATER = replace(
+    gpu(0, "STOPPED", "idle.wait", "idle for less than 5 min (idle.wait)"), rule_until_s=300.0
+)
 UNREAD = gpu(0, "STOPPED", "unknown", "unknown: not read yet")
 
 
@@ -66,6 +69,7 @@ def wait(*states: tuple[GpuStatus, ...], ending: str | None = None) -> Any:
         ([(BUSY,)], (), "has nothing to start: GPU 1: used by foreign processes"),
         ([(BUSY, gpu(2, "STOPPED", "mig", "MIG is enabled"))], (), "; GPU 2: MIG is enabled"),
         ([(SOON,)], (), "has nothing to start: GPU 0: idle again, left alone for 3 s"),
+        ([(LATER,)], (), "idle for less than 5 min (idle.wait); may change in 5 min"),
         ([()], (), "has no GPU"),
     ],
 )
@@ -75,6 +79,12 @@ def test_it_waits_for_the_first_stressor_or_until_nothing_is_to_come(
     proof = wait(*states)
     assert proof.occupied == occupied
     assert text in proof.text
+
+
+def test_a_wait_that_is_known_to_be_long_is_not_waited_for() -> None:
+    daemon = _Daemon((LATER,))
+    wait_for_stressor(cast("Client", daemon), 60.0, lambda: True, clock=lambda: daemon.seconds)
+    assert daemon.seconds == pytest.approx(0.1), "one look"
 
 
 @pytest.mark.parametrize(

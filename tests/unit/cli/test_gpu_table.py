@@ -217,16 +217,19 @@ def test_details_that_do_not_fit_into_a_row_are_below_the_table() -> None:
         status(
             gpu(findings=2, last_finding="a bit of an input"),
             gpu(index=1, occupancy="UNKNOWN", reason="lost from the bus", read_s=9.0),
-            gpu(index=2, admin="PAUSED", until_s=90.0),
+            gpu(index=2, admin="PAUSED", reason="paused", rule_until_s=89.2),
             gpu(index=3),
+            gpu(index=4, stressor="RUNNING", reason="running"),
+            gpu(index=5, processes=(ANA,), reason="used by foreign processes"),
         )
     )
     *rest, last = lines
     assert rest == [
-        "GPU 0: 2 findings, it cannot be trusted; last: a bit of an input",
+        "GPU 0,3: idle",
         "GPU 1: lost from the bus",
+        "GPU 2: paused; may change in 1 min 30 s",
+        "GPU 0: 2 findings, it cannot be trusted; last: a bit of an input",
         "GPU 1: last read 9 s ago",
-        "GPU 2: paused for another 1 min 30 s",
     ]
     assert last.startswith("GPU 0, 1: reserved as 1a2b3c4d for demo until ")
 

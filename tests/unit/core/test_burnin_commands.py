@@ -380,4 +380,4 @@ def test_a_drained_daemon_says_why_nothing_happens() -> None:
     world.run_for(supervisor, 5)
     view = world.api.views[UUID].burnin
     assert view is not None
-    assert view.waiting == "drained (sentinel stop)"
+    assert view.waiting == "drained until sentinel start"

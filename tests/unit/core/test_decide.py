@@ -8,7 +8,6 @@ from sentinel.config.model import Config
 from sentinel.core.actions import Kill, Start
 from sentinel.core.gpu_state import Busy, Idle, Unknown
 from sentinel.core.stressor_state import Running, Starting
-from sentinel.protocol.gpu import Reading
 from sentinel.testing import World
 from tests.harness.core_scenarios import occupied, stressor
 
@@ -60,18 +59,10 @@ def test_no_stressor_starts_on_an_unreadable_gpu(fault: str) -> None:
 
 
 @pytest.mark.parametrize("trait", ["exclusive", "mig"])
-def test_no_stressor_starts_on_a_gpu_that_cannot_be_shared(
-    trait: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_stressor_starts_on_a_gpu_that_cannot_be_shared(trait: str) -> None:
     world = World()
     supervisor = world.supervisor(Config())
-    read = world.probe._read
-
-    def changed(place: object) -> Reading:
-        values = {**vars(read(place)), trait: True}  # type: ignore[arg-type]
-        return Reading(**values)
-
-    monkeypatch.setattr(world.probe, "_read", changed)
+    setattr(world.at(0), trait, True)
     world.run_for(supervisor, 5)
     assert not world.spawner.started
     assert isinstance(supervisor.state.gpu_states["GPU-0"].occupancy, Busy)

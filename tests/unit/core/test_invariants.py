@@ -141,7 +141,7 @@ class ServedHistories(Histories):
     def no_stressor_lives_on_a_gpu_with_a_hold(self) -> None:
         state = self.supervisor.state
         for gpu_state in state.gpu_states.values():
-            if admin_hold(state, gpu_state, self.world.now) is not None:
+            if admin_hold(state, gpu_state) is not None:
                 assert not isinstance(gpu_state.stressor, Starting | Running)
 
     @invariant()

@@ -68,7 +68,7 @@ def test_a_gpu_that_becomes_unknown_again_is_left_alone_for_longer(
         world.at(0).fault = None
         pause = stressor(supervisor)
         assert isinstance(pause, Backoff)
-        assert pause.reason == "it was unknown"
+        assert pause.reason == "the GPU could not be read"
         stopped_at = world.events("stressor.stopped")[-1].at
         assert pause.until - stopped_at == pytest.approx(pause_s)
         world.run(supervisor, started(world, count + 1), within=60)

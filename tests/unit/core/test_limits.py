@@ -230,7 +230,12 @@ def test_the_deciding_rule_is_reported_when_it_changes() -> None:
     supervisor = world.supervisor(Config(explain=True, max_gpus=1))
     world.run_for(supervisor, 120)
     verdicts = [(e.gpu, e.fields["rule"]) for e in world.events("gpu.verdict")]
-    assert [rule for gpu, rule in verdicts if gpu == "GPU-0"] == ["unknown", "confirm", "stressor"]
+    assert [rule for gpu, rule in verdicts if gpu == "GPU-0"] == [
+        "unknown",
+        "confirm",
+        "starting",
+        "running",
+    ]
     assert [rule for gpu, rule in verdicts if gpu == "GPU-1"] == [
         "unknown",
         "confirm",
