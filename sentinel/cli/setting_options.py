@@ -15,6 +15,7 @@ from sentinel.config.model import SETTINGS
 from sentinel.config.setting import Scope
 from sentinel.config.sources import Sources, find_file, gather
 from sentinel.errors import ConfigError
+from sentinel.host.paths import SIMULATED
 
 #: The largest number of simulated GPUs.
 _MAX_SIMULATED = 64
@@ -28,8 +29,47 @@ def _checked_count(_: click.Context, option: click.Parameter, count: int | None)
 
 
 def simulate_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return the option ``--simulate``."""
-    return click.option("--simulate", metavar="N", type=int, callback=_checked_count, help=text)
+    """Return the option ``--simulate``; without it, ``$SENTINEL_SIM_DIR`` selects its GPUs.
+
+    The command gets the number as ``simulate``, or None for real GPUs.
+    """
+
+    def add(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def counted(*, simulate: int | None, **rest: Any) -> Any:
+            if simulate is None and click.get_current_context().invoked_subcommand is None:
+                simulate = _count_of_environment()
+            return function(simulate=simulate, **rest)
+
+        return click.option(
+            "--simulate", metavar="N", type=int, callback=_checked_count, help=text
+        )(counted)
+
+    return add
+
+
+def _count_of_environment() -> int | None:
+    """Count the GPUs of ``$SENTINEL_SIM_DIR``: those of its daemon, or else all; None if not set.
+
+    Raises:
+        UsageError: It has no simulated GPUs.
+    """
+    if not os.environ.get(SIMULATED):
+        return None
+    from sentinel.host import daemon_records, simulation  # slow to import, and seldom needed
+
+    folder = simulation.default_folder().absolute()
+    records = daemon_records.read_all(daemon_records.records_folder(os.environ, os.getuid()))
+    for record in records:
+        if record.simulated == str(folder) and record.simulate is not None and record.alive:
+            return record.simulate
+    count = len(simulation.Registry(folder).gpus())
+    if not count:
+        raise click.UsageError(
+            f"{SIMULATED}={folder} has no simulated GPUs:"
+            f" create N of them by --simulate N, or unset {SIMULATED} for real GPUs"
+        )
+    return count
 
 
 def check_range(flag: str, value: int, least: int, most: int) -> None:

@@ -32,6 +32,7 @@ from sentinel.cli.daemon.burnin_by_daemon import (
     status,
 )
 from sentinel.cli.daemon.run import account_of
+from sentinel.cli.daemon.start import count_simulated
 from sentinel.cli.setting_options import settings_without, simulate_option
 from sentinel.cli.terminal import color_option
 from sentinel.cli.thresholds_file import load_thresholds
@@ -47,7 +48,7 @@ from sentinel.diagnostics.workload_check import (
 )
 from sentinel.errors import AccessDeniedError, ConfigError, ExitCode, NotRunningError
 from sentinel.host import daemon_records, simulation
-from sentinel.host.paths import SIMULATED, places
+from sentinel.host.paths import places
 from sentinel.supervisor.bootstrap import leave
 from sentinel.supervisor.discovery import Options
 
@@ -257,9 +258,7 @@ def _daemon(simulated: Path | None) -> Client | None:
     Without simulated GPUs, it is the daemon of the default paths: one with simulated GPUs cannot
     burn real ones in.
     """
-    chosen = os.environ.get(SIMULATED)
-    folder = simulated or (Path(chosen) if chosen else None)
-    client = connect(places(os.environ, os.getuid(), folder).socket)
+    client = connect(places(os.environ, os.getuid(), simulated).socket)
     try:
         client.status()
     except (NotRunningError, AccessDeniedError):
@@ -273,8 +272,8 @@ def _check_for_daemon(daemon: Client, sources: Sources, simulate: int | None) ->
     Raises:
         ConfigError: A setting is given, or the daemon has another number of simulated GPUs.
     """
-    gpus = len(daemon.status().gpus)
-    if simulate not in {None, gpus}:
+    gpus = simulate if simulate is None else count_simulated(daemon)
+    if simulate != gpus:
         what = f"--simulate: a daemon runs, and has {gpus} simulated GPUs, not {simulate}"
         raise ConfigError(what, f"Give --simulate {gpus} --gpus, or end it: sentinel shutdown")
     for given in sources.given.values():

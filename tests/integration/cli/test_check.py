@@ -179,6 +179,7 @@ def test_wrong_usage_has_a_code_of_its_own(
 def test_a_host_without_a_driver_is_a_failure_of_the_tool_and_not_of_a_gpu(
     check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("SENTINEL_SIM_DIR")
     (tmp_path / "libnvidia-ml.so.1").write_text("this is not a library")
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))  # also on a host with GPUs
     code, out, err = check(simulate=False)
