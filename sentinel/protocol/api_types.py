@@ -145,7 +145,10 @@ class Holder(ResponseType):
     """The process that made a reservation or an allocation, as far as the socket identifies it."""
 
     uid: int | None = None
+    #: The name of that user.
+    user: str | None = None
     pid: int | None = None
+    #: The name of the process.
     name: str | None = None
 
 

@@ -11,6 +11,7 @@ from sentinel.api.state.snapshots import Views
 from sentinel.host.command_lines import CommandLines
 from sentinel.host.procfs import read_stat
 from sentinel.host.run_reports import LastVerdict
+from sentinel.host.user_names import USER_NAMES
 from sentinel.host.verified_store import proof_of
 from sentinel.protocol import api_types, views
 from sentinel.protocol.caller import Caller
@@ -143,7 +144,12 @@ def _holder(by: Caller) -> api_types.Holder:
     process = read_stat(by.pid) if by.pid is not None else None
     if process is not None and process.started != by.started:  # the PID is in use again
         process = None
-    return api_types.Holder(uid=by.uid, pid=by.pid, name=process.name if process else None)
+    return api_types.Holder(
+        uid=by.uid,
+        user=by.user or USER_NAMES.get(by.uid),  # a stored reservation has none
+        pid=by.pid,
+        name=process.name if process else None,
+    )
 
 
 def _process(process: GpuProcess) -> api_types.Process:
