@@ -86,7 +86,7 @@ _DAEMON_EVENTS = (
             Field(
                 "by",
                 "caller",
-                "who sent the command: `via` (`unix` or `tcp`), `uid`, `user`, `pid`; null if unknown",
+                "who sent it: `via` (`unix` or `tcp`), `uid`, `user` and `pid`, null if unknown",
             ),
         ),
     ),
