@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from sentinel.burnin.daemon_run import record_run
 from sentinel.burnin.formats import write_reports
 from sentinel.burnin.report import IDS, LIMITS, judge_run
 from sentinel.burnin.resume import can_go_on
+from sentinel.burnin.run import STATUS_EVERY_S
 from sentinel.burnin.run_folder import RunFolder, find_run
 from sentinel.burnin.text import text_lines as report_lines
 from sentinel.burnin.verdict import EXIT_CODES, Verdict
@@ -289,7 +291,7 @@ class _Following:
         self._cancel_run = cancel_run
         self._known = known
         self._ended = False
-        self._shown_at = 0.0
+        self._shown_at = time.monotonic()
 
     def to_report(self, *, as_json: bool) -> int:
         """Follow the run, and print its report; return the exit code of its verdict.
@@ -341,27 +343,36 @@ class _Following:
                 raise _EndedError
             self._ended = self._is_over()  # its last events may have come since the last look
             if not self._ended:
-                if screen.is_live:
-                    self._show_progress(screen)
+                self._show_progress(screen)
                 time.sleep(seconds)
 
         with contextlib.suppress(_EndedError):
             recorded = follow(self._folder.events, _ALL_LINES, wait)
             for line in islice(recorded, self._known, None):
+                with contextlib.suppress(ValueError, KeyError, TypeError):  # shown as it is
+                    event = json.loads(line)
+                    if screen.tabulate(event["event"], event.get("index"), event):
+                        continue
                 text = log_line(line, colour=screen.has_colours)
                 if text is not None:
                     screen.line(text)
 
     def _show_progress(self, screen: Screen) -> None:
-        """Show how far each GPU is, once a second."""
-        if time.monotonic() - self._shown_at < _SHOW_EVERY_S:
+        """Show how far each GPU is: in a table once a second, or else in lines."""
+        every = _SHOW_EVERY_S if screen.is_live else STATUS_EVERY_S
+        if time.monotonic() - self._shown_at < every:
             return
         self._shown_at = time.monotonic()
         with contextlib.suppress(SentinelError):
             status = self._client.status()
             run = status.daemon.burnin
-            gpus = run.gpus if run is not None else ()
-            screen.show({gpu.index: _row(gpu) for gpu in status.gpus if gpu.uuid in gpus})
+            gpus = [gpu for gpu in status.gpus if run is not None and gpu.uuid in run.gpus]
+            if screen.is_live:
+                screen.show({gpu.index: _row(gpu) for gpu in gpus})
+                return
+            for line in map(_progress_line, gpus):
+                if line is not None:
+                    screen.line(line)
 
 
 def _row(gpu: GpuStatus) -> tuple[str, ...]:
@@ -369,3 +380,19 @@ def _row(gpu: GpuStatus) -> tuple[str, ...]:
     if gpu.burnin is None:
         return (str(gpu.index), *("" for _ in HEADER[2:]), "not started")
     return progress_row(gpu.index, vars(gpu.burnin), vars(gpu))
+
+
+def _progress_line(gpu: GpuStatus) -> str | None:
+    """Format the progress of a GPU as its event; None if it does nothing for the burn-in."""
+    if gpu.burnin is None or gpu.burnin.over:
+        return None
+    event = {
+        **vars(gpu.burnin),
+        "event": "burnin.progress",
+        "time": datetime.now().astimezone().isoformat(),
+        "gpu": gpu.uuid,
+        "index": gpu.index,
+        "temperature_c": gpu.temperature_c,
+        "power_w": gpu.power_w,
+    }
+    return log_line(json.dumps(event), colour=False)
