@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from sentinel.cli import value_completion
+from sentinel.cli.word import Word
 from sentinel.config.model import SETTINGS
 from sentinel.config.setting import Scope
 from sentinel.config.sources import Sources, find_file, gather
@@ -102,7 +103,7 @@ def log_format(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--json", "as_json", is_flag=True, help="The same as --log-format json."),
         click.option(
             "--log-format",
-            type=click.Choice(["text", "json"]),
+            type=Word(["text", "json"]),
             default="text",
             help="Text or JSON lines, also for a pipe or a file.  [default: text]",
         ),

@@ -37,6 +37,7 @@ from sentinel.cli.setting_options import settings_without, simulate_option
 from sentinel.cli.terminal import color_option
 from sentinel.cli.thresholds_file import load_thresholds
 from sentinel.cli.verdict_command import VerdictGroup
+from sentinel.cli.word import Word
 from sentinel.client import Client, connect
 from sentinel.config.model import Config
 from sentinel.config.plan import Plan
@@ -59,7 +60,7 @@ _SHOW_EVERY_S = 1.0
 @click.group("burnin", cls=VerdictGroup, invoke_without_command=True)
 @click.option(
     "--level",
-    type=click.Choice(LEVELS),
+    type=Word(LEVELS),
     help="1 min, 10 min, 1 h or 24 h of verified work.  [default: standard]",
 )
 @click.option("--plan", "file", type=click.Path(path_type=Path), help="A plan of your own (TOML).")

@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,6 @@ from sentinel.burnin.daemon_run import record_run
 from sentinel.burnin.formats import write_reports
 from sentinel.burnin.report import IDS, LIMITS, judge_run
 from sentinel.burnin.resume import can_go_on
-from sentinel.burnin.run import STATUS_EVERY_S
 from sentinel.burnin.run_folder import RunFolder, find_run
 from sentinel.burnin.text import text_lines as report_lines
 from sentinel.burnin.verdict import EXIT_CODES, Verdict
@@ -291,7 +289,7 @@ class _Following:
         self._cancel_run = cancel_run
         self._known = known
         self._ended = False
-        self._shown_at = time.monotonic()
+        self._shown_at = 0.0
 
     def to_report(self, *, as_json: bool) -> int:
         """Follow the run, and print its report; return the exit code of its verdict.
@@ -343,7 +341,8 @@ class _Following:
                 raise _EndedError
             self._ended = self._is_over()  # its last events may have come since the last look
             if not self._ended:
-                self._show_progress(screen)
+                if screen.is_live:
+                    self._show_progress(screen)
                 time.sleep(seconds)
 
         with contextlib.suppress(_EndedError):
@@ -358,21 +357,15 @@ class _Following:
                     screen.line(text)
 
     def _show_progress(self, screen: Screen) -> None:
-        """Show how far each GPU is: in a table once a second, or else in lines."""
-        every = _SHOW_EVERY_S if screen.is_live else STATUS_EVERY_S
-        if time.monotonic() - self._shown_at < every:
+        """Show how far each GPU is, once a second."""
+        if time.monotonic() - self._shown_at < _SHOW_EVERY_S:
             return
         self._shown_at = time.monotonic()
         with contextlib.suppress(SentinelError):
             status = self._client.status()
             run = status.daemon.burnin
-            gpus = [gpu for gpu in status.gpus if run is not None and gpu.uuid in run.gpus]
-            if screen.is_live:
-                screen.show({gpu.index: _row(gpu) for gpu in gpus})
-                return
-            for line in map(_progress_line, gpus):
-                if line is not None:
-                    screen.line(line)
+            gpus = run.gpus if run is not None else ()
+            screen.show({gpu.index: _row(gpu) for gpu in status.gpus if gpu.uuid in gpus})
 
 
 def _row(gpu: GpuStatus) -> tuple[str, ...]:
@@ -380,19 +373,3 @@ def _row(gpu: GpuStatus) -> tuple[str, ...]:
     if gpu.burnin is None:
         return (str(gpu.index), *("" for _ in HEADER[2:]), "not started")
     return progress_row(gpu.index, vars(gpu.burnin), vars(gpu))
-
-
-def _progress_line(gpu: GpuStatus) -> str | None:
-    """Format the progress of a GPU as its event; None if it does nothing for the burn-in."""
-    if gpu.burnin is None or gpu.burnin.over:
-        return None
-    event = {
-        **vars(gpu.burnin),
-        "event": "burnin.progress",
-        "time": datetime.now().astimezone().isoformat(),
-        "gpu": gpu.uuid,
-        "index": gpu.index,
-        "temperature_c": gpu.temperature_c,
-        "power_w": gpu.power_w,
-    }
-    return log_line(json.dumps(event), colour=False)

@@ -150,7 +150,8 @@ def test_a_file_of_thresholds_is_applied_and_reported(
         (["extra"], "unexpected extra argument"),
         (["--json", "--nagios"], "exclude each other"),
         (["--gpus", "7"], "no GPU matches '7'"),
-        (["--thresholds", "/nowhere/limits.toml"], "/nowhere/limits.toml cannot be read"),
+        (["--thresholds", "/nowhere/limits.toml"], "/nowhere/limits.toml: No such file"),
+        (["--thresholds", "/dev/null"], "/dev/null: it is not a regular file; allowed is"),
         (["--thresholds", "bad.toml"], 'common_thresholds."ecc.what" is not a threshold'),
     ],
 )  # fmt: skip

@@ -219,7 +219,7 @@ def test_a_rejection_is_printed_to_standard_error(
         (["pause", "--for", "soon"], "--for: 'soon' is not a duration; write one such as"),
         (["pause", "0,,1"], "'0,,1' has an empty name in it"),
         (["stop", "--wait", "x"], "--wait: 'x' is not a duration"),
-        (["reserve", "--count", "1"], "Missing option '--for'"),
+        (["reserve", "--count", "1"], "--for is missing"),
         (["reserve", "--for", "1h"], "give the number of GPUs, or their names\nEither --count 2,"),
         (
             ["reserve", "--count", "1", "--gpus", "0", "--for", "1h"],
@@ -251,7 +251,7 @@ def test_a_rejection_is_printed_to_standard_error(
         (["restart", "--unset", "utl"], "--unset: there is no changeable setting 'utl'"),
         (["restart", "--unset", "tcp"], "--unset: there is no changeable setting 'tcp'"),
         (["restart", "--unset", "util", "--util", "9%"], "--util is given and removed by --unset"),
-        (["reserve", "--count", "0"], "Invalid value for '--count'"),
+        (["reserve", "--count", "0"], "--count: 0 is not in the range"),
     ],
 )
 def test_a_usage_error_sends_no_request(
