@@ -12,7 +12,7 @@ import click
 
 from sentinel.cli import value_completion
 from sentinel.cli.word import Word
-from sentinel.config.model import SETTINGS
+from sentinel.config.model import SETTINGS, Config
 from sentinel.config.setting import Scope
 from sentinel.config.sources import Sources, find_file, gather
 from sentinel.errors import ConfigError
@@ -213,3 +213,18 @@ def _with_flags(
             hidden=setting.field in hidden,
         )(command)
     return command
+
+
+def warn_of_no_notifications(config: Config, sources: Sources, why: str) -> None:
+    """Print a warning for each recipient of notifications that the settings name in vain.
+
+    Args:
+        config: The settings.
+        sources: Where they come from.
+        why: Why nothing is sent.
+    """
+    recipients = {"notify.webhook": config.notify_webhook, "notify.command": config.notify_command}
+    for key, recipient in recipients.items():
+        if recipient is not None:
+            source = sources.given[key].source
+            click.echo(f"sentinel: warning: {source}: no notification is sent, {why}", err=True)

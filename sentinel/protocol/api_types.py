@@ -116,6 +116,9 @@ class GpuStatus(GpuFields, ResponseType):
     until_s: float | None = None
     #: The foreign processes.
     processes: tuple[Process, ...] = ()
+    stressor_user: str | None = field(
+        default=None, metadata=described("The user of the stressor's process.")
+    )
     handover: Handover | None = None
     health_since_s: float | None = None
     allocated_processes: tuple[Process, ...] = field(

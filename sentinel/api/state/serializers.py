@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from sentinel.api.state.snapshots import Views
 from sentinel.host.command_lines import CommandLines
-from sentinel.host.procfs import read_stat
+from sentinel.host.procfs import read_stat, read_status
 from sentinel.host.run_reports import LastVerdict
 from sentinel.host.user_names import USER_NAMES
 from sentinel.host.verified_store import proof_of
@@ -77,6 +77,7 @@ def gpu_status(view: views.GpuView, shown: Views, now: float) -> api_types.GpuSt
         read_s=_age(view.read, now),
         until_s=None if view.until is None else round(max(0.0, view.until - now), 3),
         processes=tuple(map(_process, view.processes)),
+        stressor_user=None if view.pid is None else _user_of(view.pid),
         allocated_processes=tuple(map(_process, view.allocated_processes)),
         handover=_handover(view.handover, now),
         health_since_s=_age(view.health_since, now),
@@ -137,6 +138,12 @@ def allocation(one: views.Allocation, shown: Views, now: float) -> api_types.All
         since=_date(one.since, now),
         holder=_holder(one.by),
     )
+
+
+def _user_of(pid: int) -> str | None:
+    """Name the user of a process; None if it has ended."""
+    uids = read_status(pid, "Uid")
+    return (USER_NAMES.get(int(uids[0])) or uids[0]) if uids else None
 
 
 def _holder(by: Caller) -> api_types.Holder:

@@ -33,7 +33,7 @@ from sentinel.cli.daemon.burnin_by_daemon import (
 )
 from sentinel.cli.daemon.run import account_of
 from sentinel.cli.daemon.start import count_simulated
-from sentinel.cli.setting_options import settings_without, simulate_option
+from sentinel.cli.setting_options import settings_without, simulate_option, warn_of_no_notifications
 from sentinel.cli.terminal import color_option
 from sentinel.cli.thresholds_file import load_thresholds
 from sentinel.cli.verdict_command import VerdictGroup
@@ -141,6 +141,8 @@ def command(
             socket=daemon.address.socket,
         )
         return follow_new_run(daemon, order, as_json=flags["as_json"])
+    why = "since the API process of a daemon sends them, and no daemon runs"
+    warn_of_no_notifications(config, sources, why)
     return _run_here(
         Options(config=config, overrides=sources.overrides, simulate=simulate),
         None if resume is not None else plan,

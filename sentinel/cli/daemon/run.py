@@ -15,7 +15,13 @@ from click.core import ParameterSource
 
 from sentinel.cli.event_format import text_lines
 from sentinel.cli.option_groups import GroupedOptions
-from sentinel.cli.setting_options import log_format, plan_option, settings, simulate_option
+from sentinel.cli.setting_options import (
+    log_format,
+    plan_option,
+    settings,
+    simulate_option,
+    warn_of_no_notifications,
+)
 from sentinel.cli.terminal import color_option, wants_colour
 from sentinel.config.model import Config
 from sentinel.config.sources import Sources, as_values, checked
@@ -82,6 +88,9 @@ def command(
         check_before_start(config, sources, plan)
     # A dry run occupies nothing: it needs no control, and must leave the socket to a daemon.
     if flags["no_api"] or (dry_run and not monitor):
+        option = "--no-api" if flags["no_api"] else "--dry-run"
+        why = f"since {option} starts no API process, which sends them"
+        warn_of_no_notifications(config, sources, why)
         return int(bootstrap.supervise(options, _sink_for(sys.stdout, text=text)))
     serve = _serve(sources, simulate, detached=flags["daemon"])
     serve = replace(serve, recorded=not flags["private"])
