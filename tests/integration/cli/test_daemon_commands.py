@@ -303,8 +303,8 @@ def test_unreserve_all_mine_keeps_reservations_of_other_users(
 
 
 def test_reservations_are_listed(daemon: StubDaemon, capsys: pytest.CaptureFixture[str]) -> None:
-    root = {**RESERVATION, "bound": True, "holder": {"uid": 0, "pid": 77, "name": "train"}}
-    unknown_user = {**RESERVATION, "holder": {"uid": 4_000_000, "pid": 77, "name": None}}
+    root = {**RESERVATION, "bound": True, "holder": {"uid": 0, "user": "root", "pid": 77, "name": "train"}}
+    unknown_user = {**RESERVATION, "holder": {"uid": 4_000_000, "user": None, "pid": 77, "name": None}}
     daemon.replies["GET /v1/reservations"] = Reply({"reservations": [root, unknown_user]})
     assert run_command_line(["reservations"]) == 0
     header, one, other = capsys.readouterr().out.splitlines()
@@ -509,7 +509,7 @@ ALLOCATION = {
     "index": 0,
     "size": 4 * 2**30,
     "since": "2026-11-21T20:00:00Z",
-    "holder": {"uid": 1000, "pid": 77, "name": "bash"},
+    "holder": {"uid": 1000, "user": "ana", "pid": 77, "name": "bash"},
 }
 
 
