@@ -303,8 +303,15 @@ def test_unreserve_all_mine_keeps_reservations_of_other_users(
 
 
 def test_reservations_are_listed(daemon: StubDaemon, capsys: pytest.CaptureFixture[str]) -> None:
-    root = {**RESERVATION, "bound": True, "holder": {"uid": 0, "user": "root", "pid": 77, "name": "train"}}
-    unknown_user = {**RESERVATION, "holder": {"uid": 4_000_000, "user": None, "pid": 77, "name": None}}
+    root = {
+        **RESERVATION,
+        "bound": True,
+        "holder": {"uid": 0, "user": "root", "pid": 77, "name": "train"},
+    }
+    unknown_user = {
+        **RESERVATION,
+        "holder": {"uid": 4_000_000, "user": None, "pid": 77, "name": None},
+    }
     daemon.replies["GET /v1/reservations"] = Reply({"reservations": [root, unknown_user]})
     assert run_command_line(["reservations"]) == 0
     header, one, other = capsys.readouterr().out.splitlines()
