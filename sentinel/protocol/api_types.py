@@ -206,6 +206,23 @@ class Reservations(ResponseModel):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SessionInfo(ResponseType):
+    """Settings of some GPUs under a name."""
+
+    name: str
+    #: UUIDs.
+    gpus: tuple[str, ...]
+    #: nvidia-smi's indices of the same GPUs.
+    indices: tuple[int, ...] = ()
+    #: The texts of its settings, by key.
+    settings: Mapping[str, str]
+    since: datetime
+    #: When it ends, or None if it has no time limit.
+    until: datetime | None = None
+    holder: Holder = field(default_factory=Holder)
+
+
+@dataclass(frozen=True, kw_only=True)
 class AllocationInfo(ResponseType):
     """GPU memory that is granted to a process and its children."""
 
@@ -300,7 +317,7 @@ class DaemonInfo(ResponseType):
 
 @dataclass(frozen=True, kw_only=True)
 class Status(ResponseModel):
-    """The daemon, its GPUs, reservations and allocations."""
+    """The daemon, its GPUs, reservations, allocations and sessions."""
 
     daemon: DaemonInfo
     gpus: tuple[GpuStatus, ...]
@@ -309,6 +326,7 @@ class Status(ResponseModel):
         default=(), metadata=described("Reservations that clients wait for, in order.")
     )
     allocations: tuple[AllocationInfo, ...] = ()
+    sessions: tuple[SessionInfo, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -322,6 +340,7 @@ class Changes(ResponseModel):
     reservations: tuple[ReservationInfo, ...] | None
     queue: tuple[QueueEntry, ...] | None = None
     allocations: tuple[AllocationInfo, ...] | None
+    sessions: tuple[SessionInfo, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -330,25 +349,6 @@ class DaemonHealth(ResponseModel):
 
     phase: str
     age_s: float
-
-
-# --- settings --------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class SettingValue(ResponseType):
-    """One setting and its source; without a source, it is the default."""
-
-    text: str
-    source: str | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings(ResponseModel):
-    """All settings by key, and the overrides for single GPUs by selector."""
-
-    settings: Mapping[str, SettingValue]
-    gpus: Mapping[str, Mapping[str, SettingValue]]
 
 
 # --- results of commands ---------------------------------------------------------------------

@@ -18,7 +18,7 @@ from sentinel.cli.option_groups import GroupedOptions
 from sentinel.cli.setting_options import (
     log_format,
     plan_option,
-    settings,
+    settings_of_daemon,
     simulate_option,
     warn_of_no_notifications,
 )
@@ -51,7 +51,7 @@ with without_rich():  # only here: a program that embeds a supervisor may need r
 
 @click.command("run", cls=GroupedOptions)
 @simulate_option("Use N simulated GPUs, for a host without GPUs.")
-@settings
+@settings_of_daemon
 @click.option("--list", "list_", is_flag=True, help="List the GPUs and exit.")
 @click.option(
     "--once", is_flag=True, help="Report the use of each GPU and the decision for it; exit."
