@@ -9,6 +9,7 @@ import traceback
 
 from sentinel.host.child_setup import InheritedFd, setup_child_process
 from sentinel.host.process_limits import explain_exhaustion
+from sentinel.host.process_title import API
 from sentinel.protocol.codec import encode
 from sentinel.protocol.commands import ApiSpec, ServiceFailed
 
@@ -52,7 +53,7 @@ def run(
     Raises:
         WireError: The supervisor sent an invalid message; the process ends with exit code 1.
     """
-    setup_child_process(parent, "sentinel: api, answers clients")
+    setup_child_process(parent, "sentinel: api, answers clients", API)
     sockets: list[socket.socket] = [
         _ListeningSocket(fileno=handle.detach()) for handle in (listening, tcp) if handle
     ]

@@ -87,19 +87,28 @@ class Screen:
         write_line = text_lines(cast("TextIO", _Lines(self)), gpus, colour=self.has_colours)
 
         def write(event: Event) -> None:
-            if event.name not in _PERIODIC:
-                write_line(event)
             gpu = gpus.get(event.gpu or "")
-            if gpu is None:
-                return
-            index = gpu.index
-            if event.name == "burnin.progress":
-                self.show({index: progress_row(index, event.fields, event.fields)})
-            elif event.name == "burnin.ended" and index in self._rows:
-                state = str(event.fields["reason"] or "done")
-                self.show({index: (*self._rows[index][:_STATE], state)})
+            index = None if gpu is None else gpu.index
+            if not self.tabulate(event.name, index, event.fields):
+                write_line(event)
 
         return write
+
+    def tabulate(self, name: str, index: int | None, fields: Mapping[str, Any]) -> bool:
+        """Enter an event into the table; return whether it needs no line, as there is a table.
+
+        Args:
+            name: The name of the event.
+            index: The index of its GPU, or None.
+            fields: Its fields.
+        """
+        if not self.is_live:
+            return False
+        if name == "burnin.progress" and index is not None:
+            self.show({index: progress_row(index, fields, fields)})
+        elif name == "burnin.ended" and index in self._rows:
+            self.show({index: (*self._rows[index][:_STATE], str(fields["reason"] or "done"))})
+        return name in _PERIODIC
 
     def _table(self, width: int) -> Text:
         from rich.text import Text

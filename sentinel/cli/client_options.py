@@ -12,6 +12,7 @@ import click
 
 from sentinel.cli.json_output import print_json
 from sentinel.errors import ConfigError, ExitCode
+from sentinel.host.paths import SIMULATED
 from sentinel.units import parse_duration
 
 if TYPE_CHECKING:  # slow to import
@@ -94,8 +95,8 @@ def _address(socket: str | None, tcp: str | None, token: str | None, *, simulate
 
 
 def simulated_folder(*, chosen: bool) -> Path | None:
-    """Return the directory of the simulated GPUs if chosen, or None."""
-    if not chosen:
+    """Return the directory of the simulated GPUs if chosen, also by its variable, or None."""
+    if not chosen and not os.environ.get(SIMULATED):
         return None
     from sentinel.host.daemon_lookup import find_simulation
 

@@ -167,7 +167,9 @@ def _caller(by: _Fields | None) -> str:
         return "its time has expired"
     if by["via"] == "sentinel":
         return "its process or its request has ended"
-    user = f"uid {by['uid']}" if by["uid"] is not None else "a client"
+    # Events of older daemons, in their logs, have no name.
+    number = f"uid {by['uid']}" if by["uid"] is not None else "a client"
+    user = by.get("user") or number
     process = "" if by["pid"] is None else f" (pid {by['pid']})"
     return f"by {user}{process} over {by['via']}"
 

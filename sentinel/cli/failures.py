@@ -140,6 +140,13 @@ def discard_output() -> None:
 
 def _usage_text(error: click.ClickException) -> str:
     """Return the message of a usage error, for an unknown option with the nearest names."""
+    if isinstance(error, click.BadParameter) and error.param is not None:
+        param = error.param
+        name = param.opts[0] if isinstance(param, click.Option) else param.human_readable_name
+        if not isinstance(error, click.MissingParameter):
+            return f"{name}: {error.message}"
+        words = ", ".join(_allowed(error))
+        return f"{name} is missing{f'; it is one of {words}' if words else ''}"
     if not isinstance(error, click.NoSuchOption) or error.ctx is None:
         return error.format_message()
     from sentinel.cli.unknown_option import explain

@@ -10,7 +10,7 @@ from sentinel.protocol.rules import with_time
 from sentinel.units import format_brief, format_duration, format_size
 
 if TYPE_CHECKING:  # `sentinel status` shows JSON without these types, which are slow to import
-    from sentinel.client import GpuStatus, Process, QueueEntry, ReservationInfo, Status
+    from sentinel.client import GpuStatus, Holder, Process, QueueEntry, ReservationInfo, Status
     from sentinel.protocol.api_types import BurninProgress
 
 HEADER = (
@@ -180,8 +180,15 @@ def describe_queued(one: QueueEntry) -> str:
     what = f"GPU {named}" if named else f"{one.count} GPU{'' if one.count == 1 else 's'}"
     why = f" for {one.reason}" if one.reason else ""
     holder = one.holder
-    who = f" ({holder.name or 'pid'} {holder.pid})" if holder.pid is not None else ""
-    return f"{one.id} waits for {what}{why} since {one.since.astimezone():%H:%M:%S}{who}"
+    process = f"{holder.name or 'pid'} {holder.pid}" if holder.pid is not None else ""
+    who = ", ".join(part for part in (user_of(holder), process) if part)
+    since = f"{one.since.astimezone():%H:%M:%S}"
+    return f"{one.id} waits for {what}{why} since {since}{f' ({who})' if who else ''}"
+
+
+def user_of(holder: Holder) -> str:
+    """Name the user of a reservation or a request; empty if the daemon does not know it."""
+    return holder.user or ("" if holder.uid is None else f"uid {holder.uid}")
 
 
 def why(gpu: GpuStatus) -> str:

@@ -8,6 +8,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from sentinel.cli.main import SECTIONS, sentinel_command
+from sentinel.cli.word import Word
 from sentinel.errors import ExitCode
 from sentinel.protocol.version import __version__
 
@@ -104,7 +105,7 @@ def completion_script(shell: str) -> str:
 
 
 @click.command("completion")
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.argument("shell", type=Word(["bash", "zsh", "fish"]))
 def completion(shell: str) -> int:
     """Print the completion for a shell.
 

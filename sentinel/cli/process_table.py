@@ -67,7 +67,7 @@ def _jobs_of(gpu: GpuStatus, *, local: bool) -> Iterator[GpuJob]:
             index=gpu.index,
             pid=gpu.pid,
             kind="stressor",
-            user=_owner(gpu.pid) if there else None,
+            user=gpu.stressor_user or (_owner(gpu.pid) if there else None),
             memory_bytes=gpu.held,
             command=f"sentinel {gpu.workload or ''}".rstrip(),
             is_local=there,

@@ -11,12 +11,13 @@ from typing import Any
 import click
 
 from sentinel.cli import value_completion
-from sentinel.config.model import SETTINGS
+from sentinel.cli.word import Word
+from sentinel.config.model import SETTINGS, Config
 from sentinel.config.saved_settings import NAME
 from sentinel.config.setting import Scope, Setting
 from sentinel.config.sources import Sources, find_file, gather, read_saved, unknown_name
 from sentinel.errors import ConfigError
-from sentinel.host.paths import places
+from sentinel.host.paths import SIMULATED, places
 from sentinel.host.simulation import default_folder
 
 #: The largest number of simulated GPUs.
@@ -31,8 +32,47 @@ def _checked_count(_: click.Context, option: click.Parameter, count: int | None)
 
 
 def simulate_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return the option ``--simulate``."""
-    return click.option("--simulate", metavar="N", type=int, callback=_checked_count, help=text)
+    """Return the option ``--simulate``; without it, ``$SENTINEL_SIM_DIR`` selects its GPUs.
+
+    The command gets the number as ``simulate``, or None for real GPUs.
+    """
+
+    def add(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def counted(*, simulate: int | None, **rest: Any) -> Any:
+            if simulate is None and click.get_current_context().invoked_subcommand is None:
+                simulate = _count_of_environment()
+            return function(simulate=simulate, **rest)
+
+        return click.option(
+            "--simulate", metavar="N", type=int, callback=_checked_count, help=text
+        )(counted)
+
+    return add
+
+
+def _count_of_environment() -> int | None:
+    """Count the GPUs of ``$SENTINEL_SIM_DIR``: those of its daemon, or else all; None if not set.
+
+    Raises:
+        UsageError: It has no simulated GPUs.
+    """
+    if not os.environ.get(SIMULATED):
+        return None
+    from sentinel.host import daemon_records, simulation  # slow to import, and seldom needed
+
+    folder = simulation.default_folder().absolute()
+    records = daemon_records.read_all(daemon_records.records_folder(os.environ, os.getuid()))
+    for record in records:
+        if record.simulated == str(folder) and record.simulate is not None and record.alive:
+            return record.simulate
+    count = len(simulation.Registry(folder).gpus())
+    if not count:
+        raise click.UsageError(
+            f"{SIMULATED}={folder} has no simulated GPUs:"
+            f" create N of them by --simulate N, or unset {SIMULATED} for real GPUs"
+        )
+    return count
 
 
 def check_range(flag: str, value: int, least: int, most: int) -> None:
@@ -65,7 +105,7 @@ def log_format(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--json", "as_json", is_flag=True, help="The same as --log-format json."),
         click.option(
             "--log-format",
-            type=click.Choice(["text", "json"]),
+            type=Word(["text", "json"]),
             default="text",
             help="Text or JSON lines, also for a pipe or a file.  [default: text]",
         ),
@@ -234,3 +274,18 @@ def _with_flags(
             hidden=setting.field in hidden,
         )(command)
     return command
+
+
+def warn_of_no_notifications(config: Config, sources: Sources, why: str) -> None:
+    """Print a warning for each recipient of notifications that the settings name in vain.
+
+    Args:
+        config: The settings.
+        sources: Where they come from.
+        why: Why nothing is sent.
+    """
+    recipients = {"notify.webhook": config.notify_webhook, "notify.command": config.notify_command}
+    for key, recipient in recipients.items():
+        if recipient is not None:
+            source = sources.given[key].source
+            click.echo(f"sentinel: warning: {source}: no notification is sent, {why}", err=True)

@@ -11,6 +11,8 @@ from typing import Any, TextIO
 
 import click
 
+from sentinel.cli.word import Word
+
 #: SGR parameters by the names that styles are made of.
 _SGR = {
     "bold": "1",
@@ -60,7 +62,7 @@ def color_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add ``--color``."""
     return click.option(
         "--color",
-        type=click.Choice(COLOR_CHOICES),
+        type=Word(COLOR_CHOICES),
         default="auto",
         show_default=True,
         expose_value=False,

@@ -35,7 +35,12 @@ def load_thresholds(
     known = {**known, **own_limits(registered_checks(built_in))}
     try:
         return parse(read_regular(Path(file), _MAX_FILE_BYTES).decode(), file, known)
-    except (OSError, UnicodeDecodeError) as error:
-        raise click.UsageError(f"{file} cannot be read: {error}") from error
+    except OSError as error:
+        why = error.strerror or str(error)
+        message = f"--thresholds {file}: {why}; allowed is a regular TOML file of at most 1 MiB"
+        raise click.UsageError(message) from error
+    except UnicodeDecodeError as error:
+        message = f"--thresholds {file}: it is not UTF-8 text; allowed is a TOML file"
+        raise click.UsageError(message) from error
     except ConfigError as error:
         raise click.UsageError(str(error)) from error

@@ -13,9 +13,8 @@ from collections.abc import Iterator
 from multiprocessing import reduction
 from typing import Any, Protocol
 
-from setproctitle import setproctitle
-
 from sentinel.errors import ChildExitCode
+from sentinel.host.process_title import SENTINEL, set_process_title
 
 _PR_SET_PDEATHSIG = 1
 
@@ -78,7 +77,7 @@ def _hang_up_group_on_exit() -> None:
         os.close(terminal)
 
 
-def setup_child_process(parent: int, title: str) -> None:
+def setup_child_process(parent: int, title: str, name: str = SENTINEL) -> None:
     """Start a session that ends with the parent, ignore SIGINT and set the process title.
 
     Call it first in the main thread of the child: the parent-death signal follows that thread.
@@ -87,7 +86,8 @@ def setup_child_process(parent: int, title: str) -> None:
 
     Args:
         parent: The PID of the supervisor.
-        title: The title that ``ps`` and ``nvidia-smi`` show.
+        title: The title; see :func:`~sentinel.host.process_title.set_process_title`.
+        name: The short name.
     """
     os.setsid()
     for number in _GROUP_SIGNALS:
@@ -98,7 +98,7 @@ def setup_child_process(parent: int, title: str) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _GROUP_SIGNALS)
     end_with_parent(parent)
     os.dup2(2, 1)
-    setproctitle(title)
+    set_process_title(title, name)
 
 
 def end_with_parent(parent: int) -> None:

@@ -13,11 +13,10 @@ import threading
 import traceback
 from dataclasses import replace
 
-from setproctitle import setproctitle
-
 from sentinel.host.child_setup import InheritedFd, setup_child_process
 from sentinel.host.own_memory import give_back
 from sentinel.host.process_limits import explain_exhaustion
+from sentinel.host.process_title import PROBE, STANDBY, set_process_title
 from sentinel.probe.device_watch import NodeWatch
 from sentinel.probe.driver import Driver, DriverError, DriverGoneError
 from sentinel.probe.driver_loader import load_driver
@@ -66,7 +65,7 @@ def run(
         inflight_calls: The board on which each driver call is announced before it is made.
         stamps: Shared memory for the time at which the memory of each GPU was last read.
     """
-    setup_child_process(parent, _SPARE_TITLE if spec.spare else _TITLE)
+    setup_child_process(parent, *((_SPARE_TITLE, STANDBY) if spec.spare else (_TITLE, PROBE)))
     channel.settimeout(None)
     publisher = Publisher(channel)
     try:
@@ -142,7 +141,7 @@ def _await_activation(channel: socket.socket, spec: ProbeSpec) -> ProbeSpec:
     if not data:
         os._exit(0)
     activate = decode(data, [Activate])
-    setproctitle(_TITLE)
+    set_process_title(_TITLE, PROBE)
     return replace(spec, skip=activate.skip, known=activate.known)
 
 

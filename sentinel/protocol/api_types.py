@@ -118,6 +118,9 @@ class GpuStatus(GpuFields, ResponseType):
     )
     #: The foreign processes.
     processes: tuple[Process, ...] = ()
+    stressor_user: str | None = field(
+        default=None, metadata=described("The user of the stressor's process.")
+    )
     handover: Handover | None = None
     health_since_s: float | None = None
     allocated_processes: tuple[Process, ...] = field(
@@ -147,7 +150,10 @@ class Holder(ResponseType):
     """The process that made a reservation or an allocation, as far as the socket identifies it."""
 
     uid: int | None = None
+    #: The name of that user.
+    user: str | None = None
     pid: int | None = None
+    #: The name of the process.
     name: str | None = None
 
 

@@ -27,11 +27,19 @@ class Caller:
     #: The transport, such as "unix" or "tcp".
     via: str
     uid: int | None = None
+    #: The name of that user, or None if it has none or the name service has not answered.
+    user: str | None = None
     pid: int | None = None
     #: Its start in clock ticks since boot, which distinguishes its PID from a later use of it.
     started: int | None = None
     #: What it may do; that of a stored caller is not known.
     level: Level = Level.NONE
+
+    def __str__(self) -> str:
+        """Name the user for people, or else the transport."""
+        if self.user is not None:
+            return self.user
+        return f"user {self.uid}" if self.uid is not None else f"a client over {self.via}"
 
     def may_end(self, begun_by: Caller) -> bool:
         """Check whether this caller may end what ``begun_by`` has begun.

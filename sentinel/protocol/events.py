@@ -97,7 +97,7 @@ _DAEMON_EVENTS = (
             Field(
                 "by",
                 "caller",
-                "who sent the command: `via` (`unix` or `tcp`), `uid` and `pid`, null if unknown",
+                "who sent it: `via` (`unix` or `tcp`), `uid`, `user` and `pid`, null if unknown",
             ),
         ),
     ),

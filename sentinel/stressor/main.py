@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from sentinel.errors import ChildExitCode, ConfigError, PeersError, SentinelError, WorkloadError
 from sentinel.host.child_setup import InheritedFd, setup_child_process
 from sentinel.host.golden_store import Goldens
+from sentinel.host.process_title import STRESSOR
 from sentinel.host.unprivileged import become, check_devices
 from sentinel.protocol.shared_memory import Stamps
 from sentinel.protocol.stressor import (
@@ -64,7 +65,7 @@ def run(
     """
 
     def set_up() -> int:
-        setup_child_process(parent, title_of(spec))
+        setup_child_process(parent, title_of(spec), STRESSOR)
         prefer_for_oom_kill()
         for lock in locks:
             os.set_inheritable(lock.detach(), False)  # not for programs that a workload starts

@@ -14,12 +14,11 @@ import threading
 import time
 from pathlib import Path
 
-from setproctitle import setproctitle
-
 from sentinel.config.workload_spec import registered
 from sentinel.errors import ChildExitCode
 from sentinel.host.child_setup import setup_child_process
 from sentinel.host.own_memory import give_back
+from sentinel.host.process_title import STANDBY, STRESSOR, set_process_title
 from sentinel.host.unprivileged import become
 from sentinel.protocol.codec import MAX_DATAGRAM_BYTES, decode, encode
 from sentinel.protocol.stressor import Activate, Failed, FailureKind, Prepared, StandbySpec
@@ -49,7 +48,7 @@ def run(spec: StandbySpec, channel: socket.socket, parent: int) -> None:
         channel: The SOCK_SEQPACKET socket to the supervisor.
         parent: The PID of the supervisor.
     """
-    setup_child_process(parent, _LOADING_TITLE)
+    setup_child_process(parent, _LOADING_TITLE, STANDBY)
     prefer_for_oom_kill()
     if spec.account is not None:
         become(spec.account, parent, needed=spec.files)
@@ -58,14 +57,14 @@ def run(spec: StandbySpec, channel: socket.socket, parent: int) -> None:
     if failure is not None:
         channel.send(encode(Failed(kind=FailureKind.UNUSABLE, reason=failure)))
         os._exit(ChildExitCode.FAILED)
-    setproctitle(_TITLE)
+    set_process_title(_TITLE, STANDBY)
     channel.send(encode(Prepared()))
     data, fds, *_rest = socket.recv_fds(channel, MAX_DATAGRAM_BYTES, _MAX_FDS)
     if not data:
         os._exit(ChildExitCode.ORPHANED)
     activated = decode(data, [Activate]).spec
     os.environ["CUDA_VISIBLE_DEVICES"] = activated.gpu.uuid
-    setproctitle(title_of(activated))
+    set_process_title(title_of(activated), STRESSOR)
     occupy(activated, channel, lambda: fds[0])  # the other descriptors keep the locks
 
 

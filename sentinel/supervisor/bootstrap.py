@@ -11,8 +11,6 @@ from datetime import datetime
 from functools import partial
 from multiprocessing.connection import wait as wait_for_files
 
-from setproctitle import setproctitle
-
 from sentinel.config.model import Config
 from sentinel.config.schedule import first_after
 from sentinel.config.sources import as_overrides
@@ -27,6 +25,7 @@ from sentinel.host.golden_store import locate
 from sentinel.host.gpu_locks import SHARED_FOLDERS, GpuLocks
 from sentinel.host.paths import lock_folders
 from sentinel.host.process_limits import allow_open_files
+from sentinel.host.process_title import set_process_title
 from sentinel.host.rendezvous import Rendezvous
 from sentinel.host.systemd import Notifier
 from sentinel.host.unprivileged import find_account
@@ -113,7 +112,7 @@ def run_parts(
     Raises:
         SentinelError: As for :func:`supervise`.
     """
-    setproctitle("sentinel: supervisor, occupies idle GPUs and yields at once")
+    set_process_title("sentinel: supervisor, occupies idle GPUs and yields at once")
     detached = options.serve is not None and options.serve.detached
     user = options.config.stressor_user
     account = None if user is None else find_account(user, "stressor.user")

@@ -16,11 +16,13 @@ from typing import Any
 import pytest
 
 from sentinel.host.simulation import DEFAULT_TOTAL, Registry
-from tests.harness.sentinel_process import SentinelProcess, run_sentinel
+from tests.harness.sentinel_process import SentinelProcess, eventually, run_sentinel
 from tests.harness.timing import MACHINE_SLOWNESS, TIMEOUT_S
 
 ROOT = Path(__file__).parents[2]
 TESTS = Path(__file__).parent
+#: What a context takes of a GPU before any data.
+CONTEXT_BYTES = 300 * 2**20
 
 
 def replace_torch(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,6 +212,20 @@ class SimulatedHost(GpuHost):
 
     def total(self, gpu: int = 0) -> int:
         return DEFAULT_TOTAL
+
+    def take_memory(self, gpu: int = 0) -> None:
+        """Be a newcomer in this process: wait for the end of the stressor, then take all memory.
+
+        A job takes its memory at a time, which a busy host may not keep. This one waits for the
+        event instead, where a test does not concern the time.
+        """
+        membership = self.registry.attach(self.uuid(gpu))
+        try:
+            assert membership.allocate(CONTEXT_BYTES)
+            eventually(lambda: self.held(gpu) == membership.held)
+            assert membership.allocate(self.total(gpu) - membership.held)
+        finally:
+            membership.close()
 
     def command(self, gpu: int, share: float, stay: float) -> list[str]:
         job = ["simulate-job", "--json", "--gpus", str(gpu), "--memory", f"{share:.2%}"]

@@ -61,7 +61,7 @@ RESERVATION = {
     "since": "2026-11-21T20:00:00Z",
     "until": "2026-11-21T22:00:00Z",
     "bound": False,
-    "holder": {"uid": 1000, "pid": 77, "name": "ana"},
+    "holder": {"uid": 1000, "user": "ana", "pid": 77, "name": "bash"},
 }
 STATUS = {"daemon": DAEMON, "gpus": [GPU], "reservations": []}
 

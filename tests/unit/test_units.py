@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from sentinel.units import (
     format_duration,
+    format_indices,
     format_size,
     parse_duration,
     parse_size,
@@ -163,3 +164,11 @@ def test_a_formatted_size_parses_to_nearly_the_same(size: int) -> None:
 @given(st.floats(min_value=0.001, max_value=59.9))
 def test_a_formatted_short_duration_parses_to_nearly_the_same(seconds: float) -> None:
     assert parse_duration(format_duration(seconds)) == pytest.approx(seconds, abs=0.051)
+
+
+@pytest.mark.parametrize(
+    ("indices", "text"),
+    [([], ""), ([3], "3"), ([1, 0], "0-1"), ([7, 0, 1, 2, 2, 9], "0-2, 7, 9")],
+)
+def test_indices_are_shown_in_order_and_runs_as_ranges(indices: list[int], text: str) -> None:
+    assert format_indices(indices) == text

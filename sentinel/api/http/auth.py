@@ -12,6 +12,7 @@ from pathlib import Path
 
 from sentinel.host.procfs import read_stat
 from sentinel.host.regular_file import open_regular
+from sentinel.host.user_names import USER_NAMES
 from sentinel.protocol.caller import Caller, Level
 
 #: From Linux's <asm-generic/socket.h>; the socket module does not have it.
@@ -39,7 +40,14 @@ class Peer:
 
     def caller(self, level: Level) -> Caller:
         """Convert the peer into the caller of a command."""
-        return Caller(via=self.via, uid=self.uid, pid=self.pid, started=self.started, level=level)
+        return Caller(
+            via=self.via,
+            uid=self.uid,
+            user=USER_NAMES.get(self.uid),
+            pid=self.pid,
+            started=self.started,
+            level=level,
+        )
 
 
 def peer_of(connection: socket.socket) -> Peer:

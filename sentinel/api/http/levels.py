@@ -62,4 +62,4 @@ def why_forbidden(peer: Peer, level: Level, needed: Level) -> str:
     settings = "--socket-group and --access-group set it"
     if needed <= Level.OPERATE:  # the highest that --access-users takes
         settings = "--access-users, --socket-group and --access-group set it"
-    return f"{wants}, and user {peer.uid} has `{level.name.lower()}`; {settings}."
+    return f"{wants}, and {peer.caller(level)} has `{level.name.lower()}`; {settings}."

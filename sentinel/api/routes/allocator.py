@@ -9,6 +9,7 @@ from sentinel.api.http.errors import ProblemError
 from sentinel.api.routes.confirmation import confirm
 from sentinel.api.state.memory_budget import memory_free
 from sentinel.host.procfs import read_stat, read_status
+from sentinel.host.user_names import USER_NAMES
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import Allocate, Deallocate
 from sentinel.protocol.problem import Code
@@ -87,9 +88,11 @@ def resolve_holder(by: Caller, pid: int | None) -> Caller:
     ):
         raise ProblemError(Code.INVALID, f"pid: process {pid} is not visible here.")
     if by.uid not in {0, uid}:
-        why = f"pid: process {pid} belongs to user {uid}; only that user and root may name it."
+        owner = USER_NAMES.get(uid) or f"user {uid}"
+        why = f"pid: process {pid} belongs to {owner}; only that user and root may name it."
         raise ProblemError(Code.FORBIDDEN, why)
-    return Caller(via=by.via, uid=uid, pid=pid, started=stat.started, level=by.level)
+    user = USER_NAMES.get(uid)
+    return Caller(via=by.via, uid=uid, user=user, pid=pid, started=stat.started, level=by.level)
 
 
 def _is_in_other_namespace(pid: int) -> bool:

@@ -9,7 +9,7 @@ from sentinel.api.http.errors import ProblemError
 from sentinel.api.state.snapshots import Views
 from sentinel.protocol.problem import Code
 from sentinel.protocol.views import GpuView, Phase
-from sentinel.units import format_duration, format_size
+from sentinel.units import format_duration, format_indices, format_size
 
 #: The states in which a stressor holds GPU memory, or may hold some.
 _HOLDING = {"STARTING", "RUNNING", "STOPPING"}
@@ -79,21 +79,37 @@ def _is_unread(view: GpuView) -> bool:
 
 
 def _describe(views: list[GpuView]) -> str:
-    """Describe GPUs by their state, its duration and the memory of their stressors."""
-    return ", ".join(f"GPU {view.index} ({_state(view)})" for view in views)
+    """Describe GPUs by their state, its duration and the memory of their stressors.
+
+    Those of one state are described together, by the longest duration and all of the memory.
+    """
+    groups: dict[tuple[str, ...], list[GpuView]] = {}
+    for view in views:
+        groups.setdefault(_words(view), []).append(view)
+    return ", ".join(_describe_group(words, group) for words, group in groups.items())
 
 
-def _state(view: GpuView) -> str:
-    parts = [view.stressor.lower()]
-    if view.since is not None:
-        parts[0] += f" for {format_duration(max(0.0, time.monotonic() - view.since))}"
-    if view.held:
-        parts.append(format_size(view.held))
+def _describe_group(words: tuple[str, ...], views: list[GpuView]) -> str:
+    one = len(views) == 1
+    state, *more = words
+    since = [view.since for view in views if view.since is not None]
+    if since:
+        longest = format_duration(max(0.0, time.monotonic() - min(since)))
+        state += f" for {'' if one else 'up to '}{longest}"
+    held = sum(view.held or 0 for view in views)
+    memory = [f"{format_size(held)}{'' if one else ' in all'}"] if held else []
+    indices = format_indices(view.index for view in views)
+    return f"GPU{'' if one else 's'} {indices} ({', '.join([state, *memory, *more])})"
+
+
+def _words(view: GpuView) -> tuple[str, ...]:
+    """Name the state of a GPU, and what else keeps it from being free."""
+    words = [view.stressor.lower()]
     if view.stressor not in _HOLDING:
         if _is_unread(view):
-            parts.append("not read since")
+            words.append("not read since")
         if view.leaked:
-            parts.append("memory leaked")
+            words.append("memory leaked")
         elif view.occupancy != "IDLE":
-            parts.append(view.occupancy.lower())
-    return ", ".join(parts)
+            words.append(view.occupancy.lower())
+    return tuple(words)

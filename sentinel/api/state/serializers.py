@@ -9,8 +9,9 @@ from datetime import UTC, datetime
 
 from sentinel.api.state.snapshots import Views
 from sentinel.host.command_lines import CommandLines
-from sentinel.host.procfs import read_stat
+from sentinel.host.procfs import read_stat, read_status
 from sentinel.host.run_reports import LastVerdict
+from sentinel.host.user_names import USER_NAMES
 from sentinel.host.verified_store import proof_of
 from sentinel.protocol import api_types, views
 from sentinel.protocol.caller import Caller
@@ -78,6 +79,7 @@ def gpu_status(view: views.GpuView, shown: Views, now: float) -> api_types.GpuSt
         until_s=_left(view.until, now),
         rule_until_s=_left(view.rule_until, now),
         processes=tuple(map(_process, view.processes)),
+        stressor_user=None if view.pid is None else _user_of(view.pid),
         allocated_processes=tuple(map(_process, view.allocated_processes)),
         handover=_handover(view.handover, now),
         health_since_s=_age(view.health_since, now),
@@ -154,12 +156,23 @@ def allocation(one: views.Allocation, shown: Views, now: float) -> api_types.All
     )
 
 
+def _user_of(pid: int) -> str | None:
+    """Name the user of a process; None if it has ended."""
+    uids = read_status(pid, "Uid")
+    return (USER_NAMES.get(int(uids[0])) or uids[0]) if uids else None
+
+
 def _holder(by: Caller) -> api_types.Holder:
     """Describe a caller, with the name of its process while that exists."""
     process = read_stat(by.pid) if by.pid is not None else None
     if process is not None and process.started != by.started:  # the PID is in use again
         process = None
-    return api_types.Holder(uid=by.uid, pid=by.pid, name=process.name if process else None)
+    return api_types.Holder(
+        uid=by.uid,
+        user=by.user or USER_NAMES.get(by.uid),  # a stored reservation has none
+        pid=by.pid,
+        name=process.name if process else None,
+    )
 
 
 def _process(process: GpuProcess) -> api_types.Process:

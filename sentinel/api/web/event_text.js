@@ -16,6 +16,7 @@ function bits(errors) {
 
 function caller(by) {
   if (by === null) return "expired";
+  if (by.user) return `by ${by.user}`;
   return by.via === "unix" && by.uid !== null ? `by uid ${by.uid}` : CALLERS[by.via] ?? "";
 }
 

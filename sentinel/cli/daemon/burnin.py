@@ -32,10 +32,12 @@ from sentinel.cli.daemon.burnin_by_daemon import (
     status,
 )
 from sentinel.cli.daemon.run import account_of
-from sentinel.cli.setting_options import settings_without, simulate_option
+from sentinel.cli.daemon.start import count_simulated
+from sentinel.cli.setting_options import settings_without, simulate_option, warn_of_no_notifications
 from sentinel.cli.terminal import color_option
 from sentinel.cli.thresholds_file import load_thresholds
 from sentinel.cli.verdict_command import VerdictGroup
+from sentinel.cli.word import Word
 from sentinel.client import Client, connect
 from sentinel.config.model import Config
 from sentinel.config.plan import Plan
@@ -47,7 +49,7 @@ from sentinel.diagnostics.workload_check import (
 )
 from sentinel.errors import AccessDeniedError, ConfigError, ExitCode, NotRunningError
 from sentinel.host import daemon_records, simulation
-from sentinel.host.paths import SIMULATED, places
+from sentinel.host.paths import places
 from sentinel.supervisor.bootstrap import leave
 from sentinel.supervisor.discovery import Options
 
@@ -58,7 +60,7 @@ _SHOW_EVERY_S = 1.0
 @click.group("burnin", cls=VerdictGroup, invoke_without_command=True)
 @click.option(
     "--level",
-    type=click.Choice(LEVELS),
+    type=Word(LEVELS),
     help="1 min, 10 min, 1 h or 24 h of verified work.  [default: standard]",
 )
 @click.option("--plan", "file", type=click.Path(path_type=Path), help="A plan of your own (TOML).")
@@ -140,6 +142,8 @@ def command(
             socket=daemon.address.socket,
         )
         return follow_new_run(daemon, order, as_json=flags["as_json"])
+    why = "since the API process of a daemon sends them, and no daemon runs"
+    warn_of_no_notifications(config, sources, why)
     return _run_here(
         Options(config=config, overrides=sources.overrides, simulate=simulate),
         None if resume is not None else plan,
@@ -258,9 +262,7 @@ def _daemon(simulated: Path | None) -> Client | None:
     Without simulated GPUs, it is the daemon of the default paths: one with simulated GPUs cannot
     burn real ones in.
     """
-    chosen = os.environ.get(SIMULATED)
-    folder = simulated or (Path(chosen) if chosen else None)
-    client = connect(places(os.environ, os.getuid(), folder).socket)
+    client = connect(places(os.environ, os.getuid(), simulated).socket)
     try:
         client.status()
     except (NotRunningError, AccessDeniedError):
@@ -274,8 +276,8 @@ def _check_for_daemon(daemon: Client, sources: Sources, simulate: int | None) ->
     Raises:
         ConfigError: A setting is given, or the daemon has another number of simulated GPUs.
     """
-    gpus = len(daemon.status().gpus)
-    if simulate not in {None, gpus}:
+    gpus = simulate if simulate is None else count_simulated(daemon)
+    if simulate != gpus:
         what = f"--simulate: a daemon runs, and has {gpus} simulated GPUs, not {simulate}"
         raise ConfigError(what, f"Give --simulate {gpus} --gpus, or end it: sentinel shutdown")
     for given in sources.given.values():

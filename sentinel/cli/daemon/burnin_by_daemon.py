@@ -348,6 +348,10 @@ class _Following:
         with contextlib.suppress(_EndedError):
             recorded = follow(self._folder.events, _ALL_LINES, wait)
             for line in islice(recorded, self._known, None):
+                with contextlib.suppress(ValueError, KeyError, TypeError):  # shown as it is
+                    event = json.loads(line)
+                    if screen.tabulate(event["event"], event.get("index"), event):
+                        continue
                 text = log_line(line, colour=screen.has_colours)
                 if text is not None:
                     screen.line(text)

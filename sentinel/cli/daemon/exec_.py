@@ -61,7 +61,7 @@ def command(  # noqa: PLR0913, PLR0917 - click's
     client = connect(socket, simulated=simulated_folder(chosen=simulated))
     purpose = _summary(command) if reason is None else reason
     reservation = client.reserve(
-        wanted, reason=purpose, wait=wait, bound=True, on_wait=place_reporter(quiet=quiet)
+        wanted, reason=purpose, wait=wait, bound=True, on_wait=place_reporter(client, quiet=quiet)
     )
     try:
         _replace_process(path, command, reservation.gpus)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import pwd
+from collections.abc import Sequence
 
 import click
 
@@ -17,24 +18,38 @@ from sentinel.cli.client_options import (
 )
 from sentinel.cli.event_format import format_clock
 from sentinel.cli.gpu_options import chosen, count_option, gpu_selection, one_gpu
-from sentinel.cli.gpu_table import describe_queued
+from sentinel.cli.gpu_table import describe_queued, user_of
 from sentinel.cli.json_output import print_json
 from sentinel.cli.terminal import printable
-from sentinel.client import Client, Holder, QueueEntry, ReservationInfo
+from sentinel.client import Client, QueueEntry, ReservationInfo
 from sentinel.client.waiting import OnWait
-from sentinel.errors import ConfigError, ExitCode
+from sentinel.errors import ConfigError, ExitCode, SentinelError
 from sentinel.units import format_size
+
+#: A waiter sees so many requests before its own.
+_MAX_EARLIER = 5
 
 quiet_option = click.option(
     "--quiet", "-q", is_flag=True, help="Do not report the place in the queue."
 )
 
 
-def place_reporter(*, quiet: bool) -> OnWait | None:
-    """Return a function that reports a place in the queue, or None if ``quiet``."""
+def place_reporter(client: Client, *, quiet: bool) -> OnWait | None:
+    """Return a function that reports a place in the queue and who is before, unless ``quiet``."""
 
     def report(one: QueueEntry) -> None:
-        click.echo(f"sentinel: place {one.place} in the queue: {describe_queued(one)}", err=True)
+        earlier: Sequence[QueueEntry] = ()
+        if one.place > 1:
+            with contextlib.suppress(SentinelError):  # the place is worth a line without them
+                earlier = [other for other in client.queue() if other.place < one.place]
+        lines = [f"sentinel: place {one.place} in the queue: {describe_queued(one)}"]
+        lines += [
+            f"  before it, at place {other.place}: {describe_queued(other)}"
+            for other in earlier[:_MAX_EARLIER]
+        ]
+        if len(earlier) > _MAX_EARLIER:
+            lines.append(f"  and {len(earlier) - _MAX_EARLIER} more: sentinel reservations")
+        click.echo("\n".join(map(printable, lines)), err=True)
 
     return None if quiet else report
 
@@ -63,7 +78,7 @@ def reserve(  # noqa: PLR0913, PLR0917 - click's
     While too few are available, the request waits in a queue, first come, first served. Exit code 1
     if they are not available within --wait; then nothing is reserved.
     """
-    on_wait = place_reporter(quiet=quiet)
+    on_wait = place_reporter(client, quiet=quiet)
     got = client.reserve(
         chosen(count, gpus), reason=reason, seconds=seconds, wait=wait, on_wait=on_wait
     )
@@ -135,22 +150,12 @@ def _ours(one: ReservationInfo) -> bool:
 
 
 def _row(one: ReservationInfo) -> tuple[str, ...]:
-    by = user_name(one.holder)
+    by = user_of(one.holder)
     if one.bound and one.holder.pid is not None:
         by = f"{by} ({one.holder.name or 'pid'} {one.holder.pid})".lstrip()
     end = "its process ends" if one.bound else "unreserved"
     until = end if one.until is None else format_clock(one.until)
     return one.id, ",".join(map(str, one.indices)), until, by, one.reason
-
-
-def user_name(holder: Holder) -> str:
-    """Return the name of a user on this host, or the UID."""
-    if holder.uid is None:
-        return ""
-    try:
-        return pwd.getpwuid(holder.uid).pw_name
-    except KeyError:
-        return f"uid {holder.uid}"
 
 
 @click.command("allocate")

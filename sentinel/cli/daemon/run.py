@@ -22,6 +22,7 @@ from sentinel.cli.setting_options import (
     plan_option,
     settings_of_daemon,
     simulate_option,
+    warn_of_no_notifications,
 )
 from sentinel.cli.terminal import color_option, wants_colour
 from sentinel.config.model import Config
@@ -95,6 +96,10 @@ def command(
         if _goes_to_journal(detached=serve.detached):
             serve = replace(serve, journal=match_of_this_run(os.environ))
         options = replace(options, serve=replace(serve, recorded=not flags["private"]))
+    else:
+        option = "--no-api" if flags["no_api"] else "--dry-run"
+        why = f"since {option} starts no API process, which sends them"
+        warn_of_no_notifications(config, sources, why)
     script = os.getppid()
     try:
         return _supervise(options, chosen_log(sources), text=text)

@@ -8,9 +8,9 @@ import click
 
 from sentinel.cli import value_completion
 from sentinel.cli.client_options import duration, json_option, with_client
-from sentinel.cli.daemon.reserve import user_name
 from sentinel.cli.event_format import format_clock
 from sentinel.cli.gpu_options import gpus_flag
+from sentinel.cli.gpu_table import user_of
 from sentinel.cli.json_output import print_json
 from sentinel.cli.option_groups import GroupedOptions
 from sentinel.cli.setting_options import single_gpu_flags
@@ -100,7 +100,7 @@ def _describe(one: SessionInfo) -> str:
 
 def _row(one: SessionInfo) -> tuple[str, ...]:
     until = "stopped" if one.until is None else format_clock(one.until)
-    by = user_name(one.holder)
+    by = user_of(one.holder)
     return one.name, ",".join(map(str, one.indices)), until, by, _settings(one)
 
 

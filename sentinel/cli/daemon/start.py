@@ -22,7 +22,7 @@ from sentinel.cli.setting_options import (
     settings_of_daemon,
     simulate_option,
 )
-from sentinel.client import connect
+from sentinel.client import Client, connect
 from sentinel.config.model import SETTINGS
 from sentinel.config.sources import Sources, checked
 from sentinel.errors import (
@@ -97,19 +97,10 @@ def command(
 
 
 def _find(*, simulated: bool) -> tuple[Places, int | None]:
-    """Return the paths of the daemon, and its PID if it runs; 0 is an unknown PID.
-
-    With ``$SENTINEL_SIM_DIR``, a running daemon of the simulated GPUs is used, as by all clients.
-    """
-    simulated_paths = places(os.environ, os.getuid(), default_folder().absolute())
-    if simulated:
-        return simulated_paths, _pid(simulated_paths)
-    if os.environ.get(SIMULATED):
-        pid = _pid(simulated_paths)
-        if pid is not None:
-            return simulated_paths, pid
-    real = places(os.environ, os.getuid())
-    return real, _pid(real)
+    """Return the paths of the daemon, and its PID if it runs; 0 is an unknown PID."""
+    folder = default_folder().absolute() if simulated else None
+    where = places(os.environ, os.getuid(), folder)
+    return where, _pid(where)
 
 
 def _check_number(where: Places, pid: int, simulate: int) -> None:
@@ -119,10 +110,7 @@ def _check_number(where: Places, pid: int, simulate: int) -> None:
         AlreadyRunningError: It has another number.
         SentinelError: It does not answer.
     """
-    record = locate(str(where.socket)).record
-    number = record.simulate if record is not None and record.alive else None
-    if number is None:
-        number = len(connect(where.socket).status().gpus)
+    number = count_simulated(connect(where.socket))
     if number != simulate:
         raise AlreadyRunningError(
             f"--simulate {simulate}: a daemon with {number} simulated GPUs runs already:"
@@ -130,6 +118,17 @@ def _check_number(where: Places, pid: int, simulate: int) -> None:
             f"End it with `sentinel shutdown --socket {where.socket}`, or use another folder:"
             f" {SIMULATED}.",
         )
+
+
+def count_simulated(client: Client) -> int:
+    """Count the simulated GPUs of the host of a running daemon, which may manage fewer.
+
+    Raises:
+        SentinelError: It does not answer.
+    """
+    record = locate(client.address.socket).record
+    number = record.simulate if record is not None and record.alive else None
+    return len(client.status().gpus) if number is None else number
 
 
 def _pid(where: Places) -> int | None:

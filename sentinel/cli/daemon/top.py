@@ -11,6 +11,7 @@ from sentinel.cli import value_completion
 from sentinel.cli.client_options import duration, with_client
 from sentinel.cli.gpu_options import gpu_selection, only
 from sentinel.cli.terminal import color_option, wants_colour
+from sentinel.cli.word import Word
 from sentinel.client import Client
 from sentinel.errors import ConfigError, ExitCode
 
@@ -19,7 +20,7 @@ from sentinel.errors import ConfigError, ExitCode
 @duration("--every", "every", "Update this often.  [default: 1s]")
 @click.option(
     "--sort",
-    type=click.Choice(("index", "state", "load", "memory", "temperature", "power")),
+    type=Word(("index", "state", "load", "memory", "temperature", "power")),
     default="index",
     show_default=True,
     help="What comes first; s changes it.",

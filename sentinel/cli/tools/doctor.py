@@ -9,7 +9,6 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import groupby
 from pathlib import Path
 
 import click
@@ -21,6 +20,7 @@ from sentinel.config.sources import checked, find_file, gather
 from sentinel.diagnostics.doctor.finding import Finding, Level, verdict
 from sentinel.diagnostics.doctor.host_inspection import examine
 from sentinel.diagnostics.doctor.report import diagnose
+from sentinel.units import format_indices
 
 _COLOURS = {Level.OK: "green", Level.WARNING: "yellow", Level.PROBLEM: "red"}
 
@@ -127,10 +127,7 @@ def _wrapped(text: str, width: int, label: str = "") -> list[str]:
 def _gpus(findings: Sequence[Finding]) -> str:
     """Format the GPUs of an entry by index; a lock may belong to a GPU that is not listed."""
     unlisted = [finding.gpu for finding in findings if finding.index is None and finding.gpu]
-    indices = sorted({finding.index for finding in findings if finding.index is not None})
-    runs = []
-    for _, run in groupby(enumerate(indices), key=lambda pair: pair[1] - pair[0]):
-        numbers = [number for _, number in run]
-        runs.append(f"{numbers[0]}-{numbers[-1]}" if len(numbers) > 1 else str(numbers[0]))
-    names = ", ".join([f"GPU {', '.join(runs)}"] * bool(runs) + unlisted)
+    indices = [finding.index for finding in findings if finding.index is not None]
+    listed = [f"GPU {format_indices(indices)}"] if indices else []
+    names = ", ".join(listed + unlisted)
     return f"{names}: " if names else ""

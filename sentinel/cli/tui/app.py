@@ -25,22 +25,23 @@ from sentinel.cli.tui.columns import (
     history_width,
     matches,
     sort_key,
+    table_cell,
 )
 from sentinel.cli.tui.details import detail_lines
 from sentinel.cli.tui.dialogs import Ask, Help
 from sentinel.cli.tui.feed import Feed, Look, ShownEvent
+from sentinel.cli.tui.panels import PANELS, WIDE, share_rows, shown_panels
 from sentinel.cli.tui.processes import process_lines
 from sentinel.cli.tui.samples import Samples
 from sentinel.client import Client, GpuStatus, Status
 from sentinel.errors import SentinelError
 
-#: From this width on, all panels are shown at once, and values with their limits.
-_WIDE = 110
 #: From this age on, a reading is stale; as /v1/health has it.
 _STALE_S = 5.0
 _MAX_EVENTS = 300
 _HANDOVERS = 3
-_PANELS = ("processes", "details", "events")
+#: The rows of the facts above the GPUs and of the keys below all.
+_FACTS, _FOOTER = 2, 1
 
 
 class Live(GpuActions):
@@ -65,7 +66,9 @@ class Live(GpuActions):
     #right { height: 1fr; }
     .panel { border-top: solid $primary; height: 1fr; border-title-color: $text-accent;
              scrollbar-size-vertical: 1; scrollbar-gutter: stable; }
-    #processes-text { text-wrap: nowrap; }
+    #processes-text, #events-text { text-wrap: nowrap; text-overflow: ellipsis; }
+    #below { layout: vertical; }
+    #below.wide { layout: horizontal; }
     .wide #details { border-right: solid $primary; }
     .stale { opacity: 45%; }
     """
@@ -107,7 +110,9 @@ class Live(GpuActions):
         self._events: deque[ShownEvent] = deque(maxlen=_MAX_EVENTS)
         self._sort, self._words = sort, words
         self._error: str | None = None
-        self._panel = _PANELS[0]
+        self._panel = PANELS[0]
+        #: How many lines each panel has.
+        self._lines = dict.fromkeys(PANELS, 1)
         self._only_selected = False
         self._columns: tuple[Column, ...] = ()
 
@@ -131,7 +136,7 @@ class Live(GpuActions):
 
     def on_mount(self) -> None:
         """Show the first status and start the requests."""
-        for name in _PANELS:
+        for name in PANELS:
             self.query_one(f"#{name}").border_title = name
         self.show(self._look)
         self._feed.start()
@@ -159,6 +164,7 @@ class Live(GpuActions):
         self._events.extend(events)
         self._show_events()
         self._show_details()
+        self._share_rows()
 
     def on_resize(self, event: Resize) -> None:
         """Show more or fewer columns and panels."""
@@ -174,17 +180,41 @@ class Live(GpuActions):
         self._show_details()
         self._show_processes()
         self._show_events()
+        self._share_rows()
 
     def _arrange(self) -> None:
-        """Show all panels on a wide screen, else one; grey what is stale."""
-        wide = self.size.width >= _WIDE
-        for name in _PANELS:
-            self.query_one(f"#{name}").display = wide or name == self._panel
-        self.query_one("#right").display = wide or self._panel != "details"
+        """Show the panels that there is room for; grey what is stale."""
+        wide = self.size.width >= WIDE
+        shown = shown_panels(self.size.width, self._rows_below(), self._panel)
+        for name in PANELS:
+            self.query_one(f"#{name}").display = name in shown
+        self.query_one("#right").display = shown != ("details",)
         self.query_one("#below").set_class(wide, "wide")
         stale = self._error is not None or (self._status.daemon.age_s or 0.0) > _STALE_S
         for name in ("#gpus", "#details", "#processes"):
             self.query_one(name).set_class(stale, "stale")
+
+    def _rows_below(self) -> int:
+        """Compute the rows below the GPUs, of which the table has at most half of the screen."""
+        height = self.size.height
+        return height - _FACTS - _FOOTER - min(len(self._gpus()) + 1, (height - _FOOTER) // 2)
+
+    def _share_rows(self) -> None:
+        """Give each panel the rows that it needs, and the rest to the lowest one."""
+        wide = self.size.width >= WIDE
+        shown = [name for name in PANELS if self.query_one(f"#{name}").display]
+        details = self.query_one("#details")
+        rows = self._rows_below()
+        right = [name for name in ("processes", "events") if name in shown]
+        column = right if wide or "details" not in shown else ["details", *right]
+        heights = share_rows([self._lines[name] + 1 for name in column], rows)
+        for name, height in zip(column, heights, strict=True):
+            self.query_one(f"#{name}").styles.height = height
+        self.query_one("#right").styles.height = sum(
+            height for name, height in zip(column, heights, strict=True) if name in right
+        )
+        if wide:
+            details.styles.height = rows
 
     def _show_facts(self) -> None:
         """Show the host and the daemon, or what is wrong with them."""
@@ -217,7 +247,7 @@ class Live(GpuActions):
                 columns,
                 self._status.reservations,
                 self._samples[gpu.uuid].short_graph(room),
-                with_limits=width >= _WIDE,
+                with_limits=width >= WIDE,
             )
             for gpu in gpus
         ]
@@ -229,7 +259,7 @@ class Live(GpuActions):
             old = gpu.read_s is not None and gpu.read_s > _STALE_S
             for number, (column, cell) in enumerate(zip(columns, row, strict=True)):
                 style = "dim" if old else gpu_table.STYLES.get(cell, "")
-                made = _cell(cell, column, style=style, first=number == 0)
+                made = table_cell(cell, column, style=style, first=number == 0)
                 table.update_cell(gpu.uuid, column.name, made, update_width=True)
 
     def _rebuild(self, columns: tuple[Column, ...], uuids: list[str]) -> None:
@@ -239,7 +269,7 @@ class Live(GpuActions):
         table.clear(columns=True)
         self._columns = columns
         for number, column in enumerate(columns):
-            table.add_column(_cell(column.name, column, first=number == 0), key=column.name)
+            table.add_column(table_cell(column.name, column, first=number == 0), key=column.name)
         for uuid in uuids:
             table.add_row(*(Text() for _ in columns), key=uuid)
         if selected is not None and selected.uuid in uuids:
@@ -259,6 +289,7 @@ class Live(GpuActions):
         notes = [line for line in gpu_table.notes(self._status) if "reserved" in line]
         if notes:
             text.append("\n\n" + "\n".join(map(printable, notes)))
+        self._lines["details"] = text.plain.count("\n") + 1
         self.query_one("#details-text", Static).update(text)
 
     def _show_processes(self) -> None:
@@ -273,6 +304,7 @@ class Live(GpuActions):
         lines = process_lines(jobs, self._look.usage, width)
         which = f" of GPU {selected.index}" if self._only_selected and selected else ""
         panel.border_title = f"processes{which}"
+        self._lines["processes"] = len(lines)
         self.query_one("#processes-text", Static).update(Text("\n".join(lines), no_wrap=True))
 
     def _show_events(self) -> None:
@@ -286,7 +318,7 @@ class Live(GpuActions):
         which = f" of GPU {selected.index}" if self._only_selected and selected else ""
         panel.border_title = f"events{which}, newest first"
         text = Text.from_ansi("\n".join(reversed(events))) if events else Text("no events yet")
-        text.no_wrap, text.overflow = True, "ellipsis"
+        self._lines["events"] = len(events)
         self.query_one("#events-text", Static).update(text)
 
     def on_data_table_row_highlighted(self) -> None:
@@ -359,17 +391,10 @@ class Live(GpuActions):
         """Show the next panel; in a dialog, do nothing."""
         if len(self.screen_stack) > 1:
             return
-        self._panel = _PANELS[(_PANELS.index(self._panel) + 1) % len(_PANELS)]
+        self._panel = PANELS[(PANELS.index(self._panel) + 1) % len(PANELS)]
         self._show_all()
 
     def action_focus_gpu(self) -> None:
         """Show the processes and events of the selected GPU, or of all."""
         self._only_selected = not self._only_selected
         self._show_all()
-
-
-def _cell(text: str, column: Column, *, style: str = "", first: bool) -> Text:
-    """Build a cell with a space before it, unless it is the first."""
-    made = Text("" if first else " ", justify="right" if column.right else "left")
-    made.append(text, style=style)
-    return made

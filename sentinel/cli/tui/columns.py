@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from rich.text import Text
+
 from sentinel.cli import gpu_table
 from sentinel.cli.terminal import cell_width, cut, printable
 from sentinel.client import GpuStatus, ReservationInfo
@@ -151,3 +153,10 @@ def matches(gpu: GpuStatus, text: str, more: Sequence[str] = ()) -> bool:
     about = [gpu_table.state(gpu), gpu.name, gpu.uuid, gpu.workload or "", *named, *more]
     whole = " ".join(about).lower()
     return all(word == str(gpu.index) or word in whole for word in text.lower().split())
+
+
+def table_cell(text: str, column: Column, *, style: str = "", first: bool) -> Text:
+    """Build a cell with a space before it, unless it is the first."""
+    made = Text("" if first else " ", justify="right" if column.right else "left")
+    made.append(text, style=style)
+    return made

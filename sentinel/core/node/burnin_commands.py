@@ -52,9 +52,8 @@ def apply_command(
     refused = not_owner(state, command.by, run.by, "the burn-in")
     if refused is not None:
         return refused
-    by = f"user {command.by.uid}" if command.by.uid is not None else "a client"
     left = [uuid for uuid in run.gpus if uuid not in run.done]
-    state, events = burnin.end_plans(state, now, config, f"cancelled by {by}", left)
+    state, events = burnin.end_plans(state, now, config, f"cancelled by {command.by}", left)
     return CommandResult(state, f"ends the burn-in {run.plan.name}", run.gpus, events=events)
 
 

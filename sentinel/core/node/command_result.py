@@ -61,11 +61,10 @@ def not_owner(state: State, by: Caller, begun_by: Caller, what: str) -> CommandR
     """Refuse to end what another user has begun; return None for its owner or an administrator."""
     if by.may_end(begun_by):
         return None
-    owner = f"user {begun_by.uid}" if begun_by.uid is not None else f"a client over {begun_by.via}"
-    text = f"{what} belongs to {owner}; only that user and an administrator may end it"
+    text = f"{what} belongs to {begun_by}; only that user and an administrator may end it"
     return CommandResult(state, text, refused=Refusal.FORBIDDEN)
 
 
 def caller_fields(by: Caller) -> dict[str, object]:
     """Return the caller as a field of an event."""
-    return {"via": by.via, "uid": by.uid, "pid": by.pid}
+    return {"via": by.via, "uid": by.uid, "user": by.user, "pid": by.pid}

@@ -173,8 +173,7 @@ def _change_daemon(
             state = replace(state, occupying=False)
             return CommandResult(state, "releases every GPU", gpus, events=[event])
         case ShutDown():
-            client = f"uid {by.uid}" if by.uid is not None else f"a client over {by.via}"
-            reason = f"requested by {client}"
+            reason = f"requested by {by}"
             if by.via == "sentinel":
                 reason = "no client can reach it any more"
             return CommandResult(state, "releases every GPU and shuts down", gpus, stop=reason)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from sentinel.core.actions import Event
 from sentinel.core.events import gpu_event
@@ -16,9 +16,12 @@ from sentinel.core.stressor_state import Stopped
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import Reserve
 from sentinel.protocol.views import Reservation
+from sentinel.units import format_indices
 
 #: An answer lists at most so many allocations.
 _MAX_LISTED = 10
+#: And so many reasons; GPUs with the same one are named together.
+_MAX_REASONS = 4
 
 
 def choose(
@@ -35,11 +38,11 @@ def choose(
         The UUIDs, or none and why too few GPUs are available.
     """
     blocked = {
-        uuid: why
+        uuid: reason
         for uuid in command.gpus or state.gpu_states
-        if (why := _why_not(state, state.gpu_states[uuid], claims)) is not None
+        if (reason := _why_not(state, state.gpu_states[uuid], claims)) is not None
     }
-    why = "; ".join(blocked.values())
+    why = _summary(list(blocked.values()))
     if command.gpus:
         return ((), why) if blocked else (command.gpus, "")
     free = [one for uuid, one in state.gpu_states.items() if uuid not in blocked]
@@ -94,21 +97,57 @@ def _preference(gpu_state: GpuState) -> tuple[float, bool, int]:
     return -health.multiplier(gpu_state), held, gpu_state.gpu.index
 
 
-def _why_not(state: State, gpu_state: GpuState, claims: Mapping[str, str]) -> str | None:
+@dataclass(frozen=True)
+class _Reason:
+    """Why one GPU cannot be reserved."""
+
+    index: int
+    #: What GPUs with the same reason share.
+    text: str
+    #: What is added for a GPU that is alone with its reason.
+    more: str = ""
+
+
+def _summary(reasons: Sequence[_Reason]) -> str:
+    """Describe why GPUs cannot be reserved: those with the same reason together."""
+    groups: dict[str, list[_Reason]] = {}
+    for reason in reasons:
+        groups.setdefault(reason.text, []).append(reason)
+    parts = []
+    for text, group in list(groups.items())[:_MAX_REASONS]:
+        one = len(group) == 1
+        name = f"GPU {group[0].index} is" if one else f"GPUs {_indices(group)} are"
+        parts.append(f"{name} {text}{group[0].more if one else ''}")
+    left = [reason for group in list(groups.values())[_MAX_REASONS:] for reason in group]
+    if left:
+        parts.append(f"and {len(left)} more, GPU{'' if len(left) == 1 else 's'} {_indices(left)}")
+    return "; ".join(parts)
+
+
+def _indices(reasons: Sequence[_Reason]) -> str:
+    return format_indices(reason.index for reason in reasons)
+
+
+def _why_not(state: State, gpu_state: GpuState, claims: Mapping[str, str]) -> _Reason | None:
     """Explain why a GPU cannot be reserved now, or return None if it can."""
-    name = f"GPU {gpu_state.gpu.index}"
+    index = gpu_state.gpu.index
     reserved = reservation_of(state, gpu_state.gpu.uuid)
     if reserved is not None:
-        return f"{name} is reserved: {reserved.reason} ({reserved.id})"
+        purpose = f": {reserved.reason}" if reserved.reason else ""
+        return _Reason(index, f"reserved{purpose} ({reserved.id})")
     if gpu_state.allocations:
         ids = ", ".join(sorted(gpu_state.allocations)[:_MAX_LISTED])
-        return f"memory of {name} is allocated: {ids}"
+        return _Reason(index, "partly allocated", f": {ids}")
     match gpu_state.occupancy:
         case Idle():
             earlier = claims.get(gpu_state.gpu.uuid)
-            return None if earlier is None else f"{name} is for an earlier request ({earlier})"
+            if earlier is None:
+                return None
+            return _Reason(index, f"for an earlier request ({earlier})")
         case Busy(reason=reason, processes=processes):
-            names = ", ".join(f"{one.name or 'a process'} (pid {one.pid})" for one in processes)
-            return f"{name} is {reason}{': ' if names else ''}{names}"
+            names = ", ".join(dict.fromkeys(one.name or "a process" for one in processes))
+            pids = ", ".join(str(one.pid) for one in processes[:_MAX_LISTED])
+            text = f"{reason}: {names}" if names else reason
+            return _Reason(index, text, f" (pid {pids})" if pids else "")
         case Unknown(reason=reason):
-            return f"{name} is unknown: {reason}"
+            return _Reason(index, f"unknown: {reason}")

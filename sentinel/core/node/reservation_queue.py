@@ -72,7 +72,7 @@ def enter(state: State, command: Reserve, why: str, now: float) -> CommandResult
 def enter_again(state: State, waiting: QueuedRequest, command: Reserve) -> CommandResult:
     """Take up a request whose API process had ended, at its place."""
     first = waiting.command
-    by = replace(command.by, level=first.by.level)
+    by = replace(command.by, level=first.by.level, user=first.by.user)
     if waiting.orphaned is None or replace(command, number=first.number, by=by) != first:
         text = f"there is a request {command.id!r}"
         return CommandResult(state, text, refused=Refusal.CONFLICT)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import threading
 import time
 from collections.abc import Iterator
@@ -74,6 +75,7 @@ def test_the_status_has_daemon_gpus_ages_and_reservations(api: ApiServer) -> Non
     assert reservation["indices"] == [1]
     assert reservation["holder"] == {
         "uid": os.getuid(),
+        "user": pwd.getpwuid(os.getuid()).pw_name,
         "pid": os.getpid(),
         "name": own_stat().name,
     }
@@ -147,8 +149,8 @@ def test_a_drain_that_times_out_names_the_held_gpus(api: ApiServer) -> None:
         supervisor.keeps_memory = True
     late = ask(api, "POST", "/v1/stop", {"wait_s": 0.1})
     assert (late.status, late.body["code"]) == (504, "timeout")
-    assert "GPU 0 (stopping for" in late.body["detail"]
-    assert "1.0 GiB" in late.body["detail"]
+    assert "GPUs 0-1 (stopping for up to" in late.body["detail"]
+    assert "2.0 GiB in all" in late.body["detail"]
     assert ask(api, "POST", "/v1/stop", {"wait_s": 0}).status == 200
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from sentinel.host.procfs import own_stat, read_command
+from sentinel.host.user_names import USER_NAMES
 from sentinel.protocol.gpu import GpuProcess, ProcessKind
 from sentinel.protocol.views import VerifiedCounts, VerifiedWork
 from tests.harness.api_harness import UUIDS, ApiServer, ask
@@ -215,15 +217,16 @@ def test_the_processes_on_all_gpus_are_listed(api: ApiServer, chrome: Browser) -
         first, second = (supervisor.gpus[uuid] for uuid in UUIDS)
         supervisor.gpus[UUIDS[0]] = replace(
             first,
-            pid=1234,
+            pid=mine.pid,
             workload="gemm",
             held=2**30,
             processes=(),
             allocated_processes=(holder,),
         )
         supervisor.gpus[UUIDS[1]] = replace(second, processes=(newcomer, display, visible))
+    user = USER_NAMES.get(os.getuid())
     expected = [
-        ["GPU 0", "1234", "", "sentinel gemm", "compute", "1 GiB", "sentinel"],
+        ["GPU 0", str(mine.pid), user, "sentinel gemm", "compute", "1 GiB", "sentinel"],
         ["GPU 0", "4712", "ben", "vllm", "compute", "1 MiB", "allocated"],
         ["GPU 1", "4711", "anna", "python", "compute", "3 GiB", "foreign"],
         ["GPU 1", "99", "?", HOSTILE, "graphics", "?", "foreign"],

@@ -17,6 +17,7 @@ import pytest
 from sentinel.errors import ExitCode
 from sentinel.host import verified_store
 from sentinel.host.run_reports import RUNS
+from sentinel.host.user_names import USER_NAMES
 from sentinel.host.verified_store import StoredWork
 from sentinel.protocol.views import VerifiedCounts
 from tests.harness.daemon_harness import Daemon, isolated_daemon
@@ -155,7 +156,7 @@ def test_a_run_survives_its_terminal_and_is_attached_and_cancelled(daemon: Daemo
         assert "ends the burn-in short" in daemon.run("burnin", "cancel")
         output, _ = attached.communicate(timeout=TIMEOUT_S)
         assert attached.returncode == ExitCode.INCOMPLETE
-    assert "cancelled by user" in output
+    assert f"cancelled by {USER_NAMES.get(os.getuid())}" in output
     assert burnin.report()["verdict"] == "INCOMPLETE"
     assert "no burn-in runs" in daemon.run("burnin", "status")
     assert daemon.run_unchecked("burnin", "cancel").code == ExitCode.USAGE

@@ -150,7 +150,8 @@ def test_a_file_of_thresholds_is_applied_and_reported(
         (["extra"], "unexpected extra argument"),
         (["--json", "--nagios"], "exclude each other"),
         (["--gpus", "7"], "no GPU matches '7'"),
-        (["--thresholds", "/nowhere/limits.toml"], "/nowhere/limits.toml cannot be read"),
+        (["--thresholds", "/nowhere/limits.toml"], "/nowhere/limits.toml: No such file"),
+        (["--thresholds", "/dev/null"], "/dev/null: it is not a regular file; allowed is"),
         (["--thresholds", "bad.toml"], 'common_thresholds."ecc.what" is not a threshold'),
     ],
 )  # fmt: skip
@@ -179,6 +180,7 @@ def test_wrong_usage_has_a_code_of_its_own(
 def test_a_host_without_a_driver_is_a_failure_of_the_tool_and_not_of_a_gpu(
     check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("SENTINEL_SIM_DIR")
     (tmp_path / "libnvidia-ml.so.1").write_text("this is not a library")
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))  # also on a host with GPUs
     code, out, err = check(simulate=False)

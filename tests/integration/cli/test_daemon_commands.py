@@ -219,7 +219,7 @@ def test_a_rejection_is_printed_to_standard_error(
         (["pause", "--for", "soon"], "--for: 'soon' is not a duration; write one such as"),
         (["pause", "0,,1"], "'0,,1' has an empty name in it"),
         (["stop", "--wait", "x"], "--wait: 'x' is not a duration"),
-        (["reserve", "--count", "1"], "Missing option '--for'"),
+        (["reserve", "--count", "1"], "--for is missing"),
         (["reserve", "--for", "1h"], "give the number of GPUs, or their names\nEither --count 2,"),
         (
             ["reserve", "--count", "1", "--gpus", "0", "--for", "1h"],
@@ -251,7 +251,7 @@ def test_a_rejection_is_printed_to_standard_error(
         (["restart", "--unset", "utl"], "--unset: there is no setting 'utl'"),
         (["restart", "--unset", "tcp"], "--unset: api.tcp is fixed while sentinel runs"),
         (["restart", "--unset", "util", "--util", "9%"], "--util is given and removed by --unset"),
-        (["reserve", "--count", "0"], "Invalid value for '--count'"),
+        (["reserve", "--count", "0"], "--count: 0 is not in the range"),
     ],
 )
 def test_a_usage_error_sends_no_request(
@@ -303,8 +303,15 @@ def test_unreserve_all_mine_keeps_reservations_of_other_users(
 
 
 def test_reservations_are_listed(daemon: StubDaemon, capsys: pytest.CaptureFixture[str]) -> None:
-    root = {**RESERVATION, "bound": True, "holder": {"uid": 0, "pid": 77, "name": "train"}}
-    unknown_user = {**RESERVATION, "holder": {"uid": 4_000_000, "pid": 77, "name": None}}
+    root = {
+        **RESERVATION,
+        "bound": True,
+        "holder": {"uid": 0, "user": "root", "pid": 77, "name": "train"},
+    }
+    unknown_user = {
+        **RESERVATION,
+        "holder": {"uid": 4_000_000, "user": None, "pid": 77, "name": None},
+    }
     daemon.replies["GET /v1/reservations"] = Reply({"reservations": [root, unknown_user]})
     assert run_command_line(["reservations"]) == 0
     header, one, other = capsys.readouterr().out.splitlines()
@@ -509,7 +516,7 @@ ALLOCATION = {
     "index": 0,
     "size": 4 * 2**30,
     "since": "2026-11-21T20:00:00Z",
-    "holder": {"uid": 1000, "pid": 77, "name": "bash"},
+    "holder": {"uid": 1000, "user": "ana", "pid": 77, "name": "bash"},
 }
 
 

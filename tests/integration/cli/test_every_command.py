@@ -266,3 +266,19 @@ def test_a_crash_under_json_is_an_object_and_a_traceback(
     output = capsys.readouterr()
     assert json.loads(output.out)["code"] == "internal"
     assert "ZeroDivisionError" in output.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ("completion tcsh", "SHELL: 'tcsh' is not one of bash, zsh, fish"),
+        ("completion bsh", "SHELL: 'bsh' is not one of bash, zsh, fish; did you mean bash?"),
+        ("completion", "SHELL is missing; it is one of bash, zsh, fish"),
+        ("status --color offf", "--color: 'offf' is not one of auto, always, never"),
+    ],
+)
+def test_a_wrong_word_is_answered_with_those_that_are_allowed(
+    arguments: str, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command_line(arguments.split()) == 2
+    assert capsys.readouterr().err.splitlines()[0] == f"sentinel: {text}"

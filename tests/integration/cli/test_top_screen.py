@@ -113,8 +113,10 @@ def test_nothing_is_wider_than_the_screen(
         assert table.virtual_size.width <= size[0]
         assert table.row_count == count
         assert app.query_one("#below").size.height >= 8
-        wide = size[0] >= 110
-        assert shown_panels(app) == (["processes", "details", "events"] if wide else ["processes"])
+        panels = [app.query_one(f"#{name}") for name in shown_panels(app)]
+        assert len(panels) == (3 if size[0] >= 110 else 1 if count == 16 else 2)
+        rows = {row for one in panels for row in range(one.region.y, one.region.bottom)}
+        assert rows == set(range(table.region.bottom, size[1] - 1)), "no row is left empty"
         columns = [str(column.value) for column in table.columns]
         assert ("HAND-OVER" in columns) is (size[0] == 200)
 
@@ -133,7 +135,7 @@ def test_events_and_hand_overs_are_those_of_the_daemon(daemon: StubDaemon) -> No
     drive(daemon, script, (160, 40))
 
 
-def test_tab_shows_one_panel_after_the_other_on_a_narrow_screen(daemon: StubDaemon) -> None:
+def test_tab_shows_one_panel_after_the_other_on_a_small_screen(daemon: StubDaemon) -> None:
     async def script(app: Live, pilot: Pilot[None]) -> None:
         seen = []
         for _ in range(4):
@@ -143,7 +145,7 @@ def test_tab_shows_one_panel_after_the_other_on_a_narrow_screen(daemon: StubDaem
         await pilot.resize_terminal(140, 40)
         await until(pilot, lambda: len(shown_panels(app)) == 3)
 
-    drive(daemon, script)
+    drive(daemon, script, (60, 16))
 
 
 def test_sorting_keeps_the_selected_gpu(daemon: StubDaemon) -> None:

@@ -141,9 +141,11 @@ def test_memory_shows_newcomers_in_a_separate_pid_namespace(
     unshare = ["unshare", "--pid", "--fork", "--mount-proc"]
     if subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode:
         pytest.skip("this user may not make a PID namespace")
+    env = simulated.environment()
+    del env["SENTINEL_SIM_DIR"]  # simulated GPUs are of the namespace of their host
     done = subprocess.run(
         [*unshare, sys.executable, "-m", "sentinel", "doctor", "--json"],
-        env=simulated.environment(),
+        env=env,
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,

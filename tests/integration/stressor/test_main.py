@@ -96,6 +96,7 @@ def test_a_gemm_stressor_holds_steady_memory_and_ends_on_request(
 
     command = Path(f"/proc/{child.pid}/cmdline").read_text()
     assert command.startswith(f"sentinel: keeps idle GPU {child.uuid[:12]} warm, yields at once")
+    assert Path(f"/proc/{child.pid}/comm").read_text() == "sentinel-stress\n"
     assert Path(f"/proc/{child.pid}/oom_score_adj").read_text().strip() == "1000"
     assert os.getsid(child.pid) == child.pid
 

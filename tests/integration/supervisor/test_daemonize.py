@@ -287,8 +287,10 @@ def test_a_daemon_on_simulated_gpus_is_found_by_their_folder(
     where, pid = start._find(simulated=True)
     assert (where.socket, pid) == (tmp_path / "pretended" / "sentinel.sock", None)
     held = claim(where)
-    assert start._find(simulated=False) == (where, os.getpid())
-    held.release()
+    try:
+        assert start._find(simulated=True) == (where, os.getpid())
+    finally:
+        held.release()
 
 
 def test_flags_for_a_running_daemon_are_refused(

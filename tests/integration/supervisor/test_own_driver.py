@@ -38,9 +38,11 @@ def run(simulated: SimulatedHost, package: str, tmp_path: Path) -> Run:
 
     def run_one(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
         paths = {"PYTHONPATH": package, "XDG_STATE_HOME": str(tmp_path)}
+        environment = simulated.environment(**paths, **more)
+        del environment["SENTINEL_SIM_DIR"]  # it would mean the built-in simulated GPUs
         return subprocess.run(
             [sys.executable, "-m", "sentinel", *words],
-            env=simulated.environment(**paths, **more),
+            env=environment,
             capture_output=True,
             text=True,
             check=False,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import signal
 from collections.abc import Iterator
 
@@ -49,6 +50,12 @@ def test_jobs_start_in_the_order_in_which_they_came(daemon: Daemon) -> None:
             told = small.stderr.readline()
             assert told.startswith("sentinel: place 3 in the queue: ")
             assert "waits for 1 GPU for sh -c" in told
+            user = pwd.getpwuid(os.getuid()).pw_name
+            for place, pid in enumerate(first, 1):
+                before = small.stderr.readline()
+                assert before.startswith(f"  before it, at place {place}: ")
+                assert f"({user}, " in before
+                assert f" {pid})" in before
             shown = json.loads(daemon.run("reservations", "--json"))["queue"]
             assert [one["place"] for one in shown] == [1, 2, 3]
             assert "queue 3: " in daemon.run("status")

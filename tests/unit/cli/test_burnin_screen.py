@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import io
+import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sentinel.burnin.run import STATUS_EVERY_S, thinned
+from sentinel.burnin.run_folder import RunFolder
 from sentinel.cli.burnin_screen import HEADER, RIGHT, Screen, progress_row
+from sentinel.cli.daemon import burnin_by_daemon
 from sentinel.cli.output import table
+from sentinel.client import connect
 from sentinel.core.actions import Event
+from sentinel.errors import ExitCode
 from sentinel.protocol.gpu import Gpu
 
 GPU = Gpu(uuid="GPU-0", index=3, name="NVIDIA H200", pci_bus_id="0000:00:06.0", memory_total=2**37)
@@ -112,3 +118,33 @@ def test_a_narrow_table_cuts_neither_a_number_nor_the_state(width: int) -> None:
     lines = table(HEADER, [row], flexible=None, width=width, right=RIGHT)
     assert all(len(line) <= width for line in lines)
     assert all(cell in " ".join(lines) for cell in row)
+
+
+def followed(stream: io.StringIO, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Follow a recorded run that is over; return what the stream got, without escape sequences."""
+    lines = [
+        {"event": one.name, "time": "2026-11-23T08:00:00+00:00", "gpu": one.gpu, "index": 0}
+        | dict(one.fields)
+        for one in events()
+    ]
+    folder = RunFolder(path=tmp_path)
+    folder.events.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    (tmp_path / "report.json").write_text('{"verdict": "PASS"}')
+    monkeypatch.setattr("sys.stdout", stream)
+    monkeypatch.setattr(burnin_by_daemon, "print_report", lambda *_, **__: None)
+    client = connect(tmp_path / "no.sock")
+    following = burnin_by_daemon._Following(folder, client, is_over=lambda: True)
+    assert following.to_report(as_json=False) == ExitCode.OK
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())
+
+
+def test_a_run_that_is_followed_looks_like_one_of_this_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    text = followed(Terminal(), tmp_path, monkeypatch)
+    assert "3 of 12 fp16 4 s of 9 s 3 min 20 s  12,345     1 61 C 690 W counts" in text
+    assert "690 W done" in text
+    assert "progress " not in text
+    assert "progress " in followed(io.StringIO(), tmp_path, monkeypatch)

@@ -94,6 +94,8 @@ def test_allocations_are_shown_with_size_and_name() -> None:
     by = {"via": "unix", "uid": 0, "pid": 7}
     allocated = line("memory.allocated", id="llm", size=2**32, by=by)
     assert allocated.endswith("4.0 GiB as llm, by uid 0 (pid 7) over unix")
+    named = line("memory.allocated", id="llm", size=2**32, by={**by, "user": "root"})
+    assert named.endswith("4.0 GiB as llm, by root (pid 7) over unix")
     assert "4.0 GiB as llm" in line("memory.deallocated", id="llm", size=2**32, by=by)
 
 

@@ -20,6 +20,7 @@ from sentinel.cli.tui.columns import (
     sort_key,
 )
 from sentinel.cli.tui.details import detail_lines
+from sentinel.cli.tui.panels import share_rows, shown_panels
 from sentinel.cli.tui.processes import process_lines
 from sentinel.cli.tui.samples import ProcessMeter, Samples, Usage
 from sentinel.client import GpuStatus, Handover, Process
@@ -185,3 +186,35 @@ def test_the_processor_share_is_of_the_time_between_two_looks() -> None:
     assert 0.0 <= share < 2.0
     meter.measure([], 30.0)
     assert meter.measure(jobs, 40.0)[mine].processor_share is None
+
+
+@pytest.mark.parametrize(
+    ("width", "rows", "first", "panels"),
+    [
+        (110, 5, "details", ("processes", "details", "events")),
+        (109, 13, "details", ("details",)),
+        (80, 14, "processes", ("processes", "details")),
+        (80, 23, "events", ("events", "processes")),
+        (80, 24, "events", ("events", "processes", "details")),
+    ],
+)
+def test_as_many_panels_are_shown_as_there_is_room_for(
+    width: int, rows: int, first: str, panels: tuple[str, ...]
+) -> None:
+    assert shown_panels(width, rows, first) == panels
+
+
+@pytest.mark.parametrize(
+    ("needs", "rows", "given"),
+    [
+        ([14, 3, 200], 34, [14, 3, 17]),
+        ([14, 3, 2], 34, [14, 3, 17]),
+        ([14, 20, 200], 30, [14, 10, 6]),
+        ([40, 3, 200], 24, [15, 3, 6]),
+        ([9], 12, [12]),
+    ],
+)
+def test_the_lowest_panel_has_the_rows_that_the_others_do_not_need(
+    needs: list[int], rows: int, given: list[int]
+) -> None:
+    assert share_rows(needs, rows) == given

@@ -161,7 +161,7 @@ def test_a_client_can_shut_down_and_later_commands_are_refused() -> None:
     world, supervisor = served()
     assert send(world, supervisor, ShutDown, by=ALICE) is None
     assert send(world, supervisor, Resume) is Refusal.ENDING
-    assert "uid 1001" in reply_text(world)
+    assert "user 1001" in reply_text(world)
     world.run(supervisor, lambda: supervisor.state.finished)
     assert running(supervisor) == []
 

@@ -14,6 +14,7 @@ from sentinel.core.decide import first_state
 from sentinel.core.gpu_state import Busy, Idle
 from sentinel.core.node import reservation_commands, reservation_queue
 from sentinel.core.node.command_result import CommandResult
+from sentinel.core.node.reservation_grants import choose
 from sentinel.core.node.reservation_queue import MAX_QUEUED, MAX_QUEUED_OF_USER, ORPHANED_S
 from sentinel.core.state import State
 from sentinel.protocol.caller import Caller, Level
@@ -104,7 +105,8 @@ def test_requests_are_served_in_the_order_in_which_they_came() -> None:
     node = busy_node()
     first = node.reserve("a", count=1)
     assert (first.refused, first.gpus) == (None, ())
-    assert first.text.startswith("waits at place 1: 0 of 1 GPUs can be reserved: GPU 0 is in use")
+    why = "0 of 1 GPUs can be reserved: GPUs 0-3 are in use"
+    assert first.text.startswith(f"waits at place 1: {why}")
     (queued,) = first.events
     assert (queued.name, queued.fields["place"]) == ("reservation.queued", 1)
     assert node.reserve("b", count=1, by=BOB).text.startswith("waits at place 2")
@@ -117,6 +119,36 @@ def test_requests_are_served_in_the_order_in_which_they_came() -> None:
     assert [one.command.id for one in node.state.queue] == ["b"]
 
 
+def test_an_answer_names_gpus_with_the_same_reason_together() -> None:
+    node = busy_node()
+    every = "0 of 1 GPUs can be reserved: GPUs 0-3 are in use by others"
+    assert node.reserve("a", count=1, wait=False).text == every
+    node.set_busy(1, busy=False)
+    node.reserve("one", gpus=(1,))
+    mixed = node.reserve("b", count=1, wait=False).text
+    assert mixed == (
+        "0 of 1 GPUs can be reserved: GPUs 0, 2-3 are in use by others; GPU 1 is reserved (one)"
+    )
+
+
+def test_an_answer_has_at_most_four_reasons() -> None:
+    state = Node().state
+    first = state.gpu_states["GPU-0"]
+    taken = {
+        f"GPU-{index}": replace(
+            first,
+            gpu=replace(first.gpu, uuid=f"GPU-{index}", index=index),
+            occupancy=Busy(rule="foreign", reason=f"R{index}"),
+        )
+        for index in range(9)
+    }
+    command = Reserve(number=1, id="a", count=9, reason="", by=ALICE)
+    gpus, why = choose(state.with_gpu_states(taken), command, {})
+    assert gpus == ()
+    listed = "; ".join(f"GPU {index} is R{index}" for index in range(4))
+    assert why.endswith(f": {listed}; and 5 more, GPUs 4-8")
+
+
 def test_a_large_request_is_not_passed_by_smaller_ones() -> None:
     node = busy_node()
     node.reserve("large", count=3)
@@ -126,7 +158,7 @@ def test_a_large_request_is_not_passed_by_smaller_ones() -> None:
         assert node.step() == []
     late = node.reserve("late", count=1, wait=False)
     assert late.refused is Refusal.CONFLICT
-    assert "GPU 0 is for an earlier request (large)" in late.text
+    assert "GPUs 0-1 are for an earlier request (large)" in late.text
     node.set_busy(3, busy=False)
     node.step()
     assert (node.holds("large"), node.waiting) == ([0, 1, 3], ["small"])

@@ -345,7 +345,7 @@ def test_the_commands_report_problems_of_a_file(
     assert "SENTINEL_GOLDENS: golden checksums are off" in capsys.readouterr().err
 
 
-def test_the_records_of_simulated_gpus_are_selected_by_an_option(
+def test_the_records_of_simulated_gpus_are_selected_by_an_option_and_a_variable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SENTINEL_SIM_DIR", str(tmp_path / "gpus"))
@@ -353,7 +353,9 @@ def test_the_records_of_simulated_gpus_are_selected_by_an_option(
     simulated = locate(None, os.environ, tmp_path / "gpus")
     assert simulated is not None
     Goldens(simulated).record(KEY, 1)
+    for option in ([], ["--simulated"]):
+        assert run_command_line(["goldens", "list", *option]) == 0
+        assert f"{simulated}: 1 golden checksum" in capsys.readouterr().out
+    monkeypatch.delenv("SENTINEL_SIM_DIR")
     assert run_command_line(["goldens", "list"]) == 0
     assert "0 golden checksums" in capsys.readouterr().out
-    assert run_command_line(["goldens", "list", "--simulated"]) == 0
-    assert f"{simulated}: 1 golden checksum" in capsys.readouterr().out

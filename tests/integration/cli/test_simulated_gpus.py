@@ -1,0 +1,63 @@
+"""``$SENTINEL_SIM_DIR`` selects simulated GPUs for every command, as ``--simulate`` does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sentinel.cli.main import run_command_line
+from sentinel.host.simulation import Registry
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the directory of the variable, which does not exist yet."""
+    monkeypatch.setenv("SENTINEL_SIM_DIR", str(tmp_path / "gpus"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.delenv("SENTINEL_GOLDENS", raising=False)
+    return tmp_path / "gpus"
+
+
+@pytest.mark.long
+def test_commands_use_the_gpus_of_the_variable(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    uuids = [gpu.uuid for gpu in Registry.create(folder, 3).gpus()]
+    assert run_command_line(["check", "--json"]) == 0
+    assert [gpu["uuid"] for gpu in json.loads(capfd.readouterr().out)["gpus"]] == uuids
+    assert run_command_line(["doctor", "--json"]) in {0, 1}
+    lines = json.loads(capfd.readouterr().out)["lines"]
+    assert any("simulated" in line["found"] for line in lines)
+    assert run_command_line(["run", "--list", "--json"]) == 0
+    assert [gpu["uuid"] for gpu in json.loads(capfd.readouterr().out)["gpus"]] == uuids
+
+
+def test_the_golden_checksums_are_those_of_the_variable(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command_line(["goldens", "list", "--json"]) == 0
+    assert Path(json.loads(capsys.readouterr().out)["file"]).parent == folder
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ("check", 64),
+        ("doctor", 2),
+        ("run --list", 2),
+        ("start", 2),
+        ("selftest", 2),
+        ("workloads try gemm", 2),
+        ("burnin --level screen", 64),
+    ],
+)
+def test_no_command_takes_real_gpus_for_simulated_ones_that_are_missing(
+    folder: Path, capsys: pytest.CaptureFixture[str], command: str, code: int
+) -> None:
+    assert run_command_line(command.split()) == code
+    error = capsys.readouterr().err
+    assert f"SENTINEL_SIM_DIR={folder} has no simulated GPUs" in error
+    assert "--simulate N" in error
+    assert not folder.exists()
