@@ -23,7 +23,7 @@ READABLE = 0o644
 #: What a host name may have (RFC 1123, and the underscore that some sites use).
 _NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 #: The names of files in the folder that are no node's report.
-_RESERVED = frozenset({"drained", "fleet", "report"})
+NOT_NODES = frozenset({"drained", "fleet", "report"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +158,7 @@ def check_nodes(nodes: tuple[str, ...], source: str) -> None:
     if not nodes:
         raise ConfigError(f"{source}: no nodes")
     for name in nodes:
-        if not _NODE_NAME.fullmatch(name) or name in _RESERVED:
+        if not _NODE_NAME.fullmatch(name) or name in NOT_NODES:
             raise ConfigError(f"{source}: {name!r} is not a name that a node can have")
     if len(set(nodes)) < len(nodes):
         twice = next(name for name in nodes if nodes.count(name) > 1)
