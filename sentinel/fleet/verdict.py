@@ -48,7 +48,7 @@ class FleetGpu:
     @property
     def reasons(self) -> tuple[str, ...]:
         """Why it is not PASS: what was found, then what is missing."""
-        return (*(describe_result(one) for one in self.results), *self.gpu.reasons)
+        return (*(describe_result(one) for one in self.bad), *self.gpu.incomplete)
 
 
 @dataclass(frozen=True, kw_only=True)
