@@ -203,6 +203,7 @@ GPU_CHECKS: tuple[Check[GpuEvidence], ...] = (
         limits={"fail": above(0)},
         title="It computes the golden checksums of the other GPUs of its model",
         reads="the checksums of the references of all GPUs of the fleet",
+        unit="wrong",
         source="as golden.peers: the same inputs, kernels and model give the same bits; the"
         " majority is right",
         severity=Severity.ISOLATE,

@@ -5,13 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from sentinel.burnin.check import CheckResult
+from sentinel.burnin.check import CheckResult, Severity
 from sentinel.burnin.measures import format_value
 from sentinel.burnin.verdict import Verdict
 from sentinel.fleet.verdict import MISSING, FleetGpu, FleetNode, FleetVerdict
 
 #: The words that are listed, the worst first.
 LISTED = (Verdict.FAIL.value, MISSING, Verdict.INCOMPLETE.value, Verdict.WARN.value)
+
+#: The severities, the worst first.
+_SEVERITIES = (
+    Severity.ISOLATE,
+    Severity.RESET,
+    Severity.TRIAGE,
+    Severity.UNKNOWN,
+    Severity.CONFIG,
+    Severity.MONITOR,
+    Severity.NONE,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +36,7 @@ class Outlier:
     gpus: tuple[FleetGpu, ...] = ()
     #: In short: without limits and sources.
     reasons: tuple[str, ...]
+    severity: Severity = Severity.UNKNOWN
     #: What to do; empty if no check says it.
     action: str = ""
 
@@ -34,7 +46,8 @@ def outliers(fleet: FleetVerdict) -> list[Outlier]:
     found = list(_missing(fleet.nodes))
     for node in fleet.nodes:
         found += [*_node(node), *_gpus(node)]
-    return sorted(found, key=lambda one: LISTED.index(one.word))
+    order = list(_SEVERITIES)
+    return sorted(found, key=lambda one: (LISTED.index(one.word), order.index(one.severity)))
 
 
 def _missing(nodes: Iterable[FleetNode]) -> Iterator[Outlier]:
@@ -57,6 +70,7 @@ def _node(node: FleetNode) -> Iterator[Outlier]:
         word=node.word if not node.gpus else own.value,
         nodes=(node,),
         reasons=(*(_brief([one]) for one in node.bad), *nothing),
+        severity=_severity(node.bad),
         action=node.bad[0].action if node.bad else "",
     )
 
@@ -76,8 +90,15 @@ def _gpus(node: FleetNode) -> Iterator[Outlier]:
             nodes=(node,),
             gpus=tuple(gpus),
             reasons=(*(_brief(one) for one in results), *first.gpu.incomplete),
+            severity=_severity(first.bad),
             action=first.bad[0].action if first.bad else "",
         )
+
+
+def _severity(results: Iterable[CheckResult]) -> Severity:
+    """Find the worst severity of checks that failed or warned."""
+    found = {one.severity for one in results}
+    return next((one for one in _SEVERITIES if one in found), Severity.UNKNOWN)
 
 
 def _brief(results: Sequence[CheckResult]) -> str:

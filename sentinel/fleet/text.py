@@ -33,7 +33,7 @@ def text_lines(fleet: FleetVerdict) -> Iterator[str]:
     yield ""
     for group in fleet.groups:
         yield from _group(group)
-    for text, count in _not_compared(fleet):
+    for text, count in fleet.not_compared:
         yield f"not compared on {count:,} GPUs: {text}"
 
 
@@ -92,12 +92,3 @@ def _deviation(name: str, peers: Peers) -> str:
     if name == "flops_per_s" and peers.median:
         return f"{peers.deviation / peers.median:.1%}"
     return format_measure(name, round(peers.deviation, 1))
-
-
-def _not_compared(fleet: FleetVerdict) -> list[tuple[str, int]]:
-    """Count the comparisons that could not be made, by the reason, the most frequent first."""
-    found: dict[str, int] = {}
-    for gpu in fleet.gpus:
-        for text in gpu.not_tested:
-            found[text] = found.get(text, 0) + 1
-    return sorted(found.items(), key=lambda item: (-item[1], item[0]))[:8]
