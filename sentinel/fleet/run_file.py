@@ -50,6 +50,8 @@ class FleetRun:
     tasks: Mapping[str, str] = field(default_factory=dict)
     #: The number of simulated GPUs of each node, or None with real ones.
     simulate: int | None = None
+    #: Whether those who follow the run drain its failing nodes once the verdict is known.
+    drain: bool = False
     schema_version: str = SCHEMA_VERSION
 
 

@@ -55,7 +55,7 @@ def test_a_folder_with_a_run_is_refused(folder: FleetFolder, left: str) -> None:
 
 def test_a_folder_that_cannot_be_created_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="--report .*file/run: Not a directory"):
+    with pytest.raises(ConfigError, match=r"--report .*file/run: Not a directory"):
         FleetFolder(path=tmp_path / "file" / "run").create()
 
 
