@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import json
+import pickle
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,11 +13,18 @@ from typing import Any
 from uuid import UUID
 
 from sentinel.fleet.run_file import FleetFolder, FleetRun
+from tests.harness.example_run import ExampleRun
+from tests.harness.judged_run import report_of
 
 #: The key and the value of the golden checksum of a good GPU.
 KEY, GOOD, WRONG = "NVIDIA H200/torch 2.11/gemm bf16/1", "0x5eed", "0xbad"
 #: The measurements that differ between GPUs by so many of the median, as on real cards.
 _SPREADS = {"flops_per_s": 0.004, "power_w": 0.003, "temperature_c": 0.03}
+
+
+def node_report(folder: Path, run: ExampleRun | None = None) -> dict[str, Any]:
+    """Build the report of one node of eight GPUs that pass, from the folder of a run."""
+    return report_of(run or ExampleRun(gpus=8, seconds=30.0), folder / "template")
 
 
 @dataclass(kw_only=True)
@@ -77,7 +84,7 @@ class ExampleFleet:
             folder.write(self.run)
         for number in range(self.nodes):
             if number not in self.absent:
-                text = json.dumps(self.report(number), indent=1)
+                text = json.dumps(self.report(number))
                 cut = len(text) // 2 if number in self.half else len(text)
                 folder.report(self.name(number)).write_text(text[:cut])
             if self.pages:
@@ -89,7 +96,7 @@ class ExampleFleet:
     def report(self, number: int) -> dict[str, Any]:
         """Build the report of one node."""
         chance = random.Random(f"{self.seed}/{number}")
-        report: dict[str, Any] = copy.deepcopy(dict(self.template))
+        report: dict[str, Any] = pickle.loads(pickle.dumps(dict(self.template)))  # noqa: S301
         report["node"] |= {"hostname": self.name(number), "machine_id": f"{number:032x}"}
         report["run"]["id"] = self.name(number)
         if number in self.short:
