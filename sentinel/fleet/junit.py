@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC
+from datetime import UTC, datetime
 from xml.etree.ElementTree import Element, SubElement
 
 from sentinel.burnin.junit_parts import add_case, add_result, clean, count_cases, document
@@ -14,12 +14,15 @@ def junit_xml(fleet: FleetVerdict) -> str:
     """Build the document."""
     name = "sentinel fleet" if fleet.run is None else f"sentinel fleet {fleet.run.id}"
     root = Element("testsuites", name=clean(name))
+    began = [node.result.started for node in fleet.nodes if node.result is not None]
+    # The format wants a time of each suite: that of a missing node is the run's.
+    started = fleet.run.started if fleet.run is not None else min(began, default=None)
     for number, node in enumerate(fleet.nodes):
-        root.append(_suite(node, number))
+        root.append(_suite(node, number, started))
     return document(root)
 
 
-def _suite(node: FleetNode, number: int) -> Element:
+def _suite(node: FleetNode, number: int, started: datetime | None) -> Element:
     """Build the suite of a node; its first case is the node itself."""
     suite = Element(
         "testsuite",
@@ -28,9 +31,9 @@ def _suite(node: FleetNode, number: int) -> Element:
         package="sentinel.fleet",
         hostname=clean(node.name if node.result is None else node.result.hostname),
     )
-    if node.result is not None:
-        started = node.result.started.astimezone(UTC)
-        suite.set("timestamp", started.strftime("%Y-%m-%dT%H:%M:%S"))
+    time = started if node.result is None else node.result.started
+    if time is not None:
+        suite.set("timestamp", time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S"))
     group = f"fleet.{node.name}"
     case = add_case(suite, group, "node", node.result.duration_s if node.result else 0.0)
     own = [one for one in node.bad if one.status.value == "fail"]
