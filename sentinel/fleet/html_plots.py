@@ -16,6 +16,7 @@ from sentinel.burnin.thresholds import Limits
 from sentinel.burnin.verdict import Verdict
 from sentinel.fleet.fleet_checks import CHECKS
 from sentinel.fleet.groups import Group
+from sentinel.fleet.report import rate_unit
 from sentinel.fleet.verdict import FleetGpu, FleetVerdict
 
 #: The size of a plot in pixels of its own.
@@ -98,7 +99,8 @@ def _distributions(
 ) -> Iterator[Distribution]:
     """Yield the figures of a group."""
     limits = _limits("fleet.rate", fleet)
-    rate = [(one, one.gpu.steady.rate / 1e12) for one in gpus if one.gpu.steady.rate is not None]
+    scale, unit = rate_unit(fleet)
+    rate = [(one, one.gpu.steady.rate / scale) for one in gpus if one.gpu.steady.rate is not None]
     heat = [
         (one, one.gpu.steady.temperature_c)
         for one in gpus
@@ -107,7 +109,7 @@ def _distributions(
     power = [(one, one.gpu.steady.power_w) for one in gpus if one.gpu.steady.power_w is not None]
     lines = []
     if group.rate is not None:
-        median = group.rate.median / 1e12
+        median = group.rate.median / scale
         names = ("warn", "fail")
         lines = [
             (median * limits[name].value, f"{limits[name].value:.0%} {name}") for name in names
@@ -115,10 +117,10 @@ def _distributions(
     yield Distribution(
         key="rate",
         title="Rate",
-        unit="TFLOP/s",
+        unit=unit,
         points=rate,
         peers=group.rate,
-        factor=1e-12,
+        factor=1 / scale,
         lines=lines,
     )
     lines = []

@@ -195,7 +195,7 @@ def test_text_from_outside_is_escaped_also_in_the_values_for_the_script(
     parsed = Parsed(page)
     assert parsed.text.count(HOSTILE) >= 2
     assert len(parsed.named("script")) == 2  # the values and the script
-    values = page.partition('id="fleet">')[2].partition("</script>")[0]
+    values = page.partition('id="fleet"')[2].partition(">")[2].partition("</script>")[0]
     assert json.loads(values)[0][4][0][8] == [HOSTILE]
 
 
