@@ -46,7 +46,8 @@ def report(folder: Path, output: Path | None, limits: str | None, **formats: boo
     form, *others = [name for name, given in formats.items() if given] or ["text"]
     if others:
         raise click.UsageError(f"--{form} and --{others[0]} exclude each other")
-    fleet = judge_fleet(read_fleet(folder), load_thresholds(limits, LIMITS, IDS))
+    thresholds = load_thresholds(limits, LIMITS, IDS)
+    fleet = judge_fleet(read_fleet(folder), thresholds)
     text = FORMATS[form](fleet)
     if output is None:
         print(paint_verdicts(text) if form == "text" else text)
