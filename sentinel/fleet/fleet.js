@@ -59,6 +59,14 @@ for (const button of document.querySelectorAll(".filters button")) {
   });
 }
 
+// For screen readers, the map is a list of options; each is named by its node.
+map.setAttribute("role", "listbox");
+tiles.forEach((tile, index) => {
+  const bad = nodes[index][4].filter((gpu) => gpu[1] !== "P").map((gpu) => `GPU ${gpu[0]} ${WORDS[gpu[1]]}`);
+  tile.setAttribute("role", "option");
+  tile.setAttribute("aria-label", [`${nodes[index][0]} ${nodes[index][1]}`, ...bad].join(", "));
+});
+
 // One tile is in the order of the Tab key; the arrow keys move it.
 let roving = null;
 function rove(tile, focus = false) {
@@ -124,6 +132,7 @@ function open(index, gpuIndex, from) {
   opener = from;
   chosen = index;
   tiles[index].classList.add("chosen");
+  tiles[index].setAttribute("aria-selected", "true");
   details.className = `details ${KINDS[word] ?? "none"}`;
   details.setAttribute("aria-label", `Node ${name}`);
   const button = make("button", "Close");
@@ -176,6 +185,7 @@ function table(gpus, gpuIndex) {
 function close(focus = true) {
   if (chosen === null) return;
   tiles[chosen].classList.remove("chosen");
+  tiles[chosen].removeAttribute("aria-selected");
   chosen = null;
   details.hidden = true;
   markNode();

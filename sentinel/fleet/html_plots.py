@@ -67,7 +67,8 @@ def plots_section(fleet: FleetVerdict) -> Markup:
     parts = [_group(group, by_group[group.number], fleet) for group in fleet.groups]
     drawn = [part for part in parts if part]
     few = len(parts) - len(drawn)
-    note = f"{few} groups have too few GPUs, or none with a steady phase." if few else None
+    of = "1 group has" if few == 1 else f"{few} groups have"
+    note = f"{of} too few GPUs, or none with a steady phase." if few else None
     return element(
         "section",
         element(

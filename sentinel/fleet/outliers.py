@@ -57,7 +57,10 @@ def _missing(nodes: Iterable[FleetNode]) -> Iterator[Outlier]:
         if node.missing:
             reasons.setdefault(node.missing, []).append(node)
     for reason, found in sorted(reasons.items(), key=lambda item: (-len(item[1]), item[0])):
-        yield Outlier(word=MISSING, nodes=tuple(found), reasons=(reason,))
+        more = found[0].reasons[1:] if len(found) == 1 else ()
+        if len(found) > 1 and (proved := sum(bool(node.findings) for node in found)):
+            more = (f"{proved:,} of them had proved wrong results",)
+        yield Outlier(word=MISSING, nodes=tuple(found), reasons=(reason, *more))
 
 
 def _node(node: FleetNode) -> Iterator[Outlier]:
