@@ -10,6 +10,7 @@ from typing import Any
 from sentinel.burnin.html_parts import kind
 from sentinel.burnin.markup import Markup, element, escape, join
 from sentinel.burnin.verdict import Verdict
+from sentinel.fleet.node_names import count
 from sentinel.fleet.report import page_of, rate_unit
 from sentinel.fleet.verdict import MISSING, WORDS, FleetGpu, FleetNode, FleetVerdict
 
@@ -40,7 +41,9 @@ def map_section(fleet: FleetVerdict) -> Markup:
         element(
             "header",
             element("h2", "Map"),
-            element("span", f"{len(fleet.nodes):,} nodes, each with its GPUs", class_="quiet"),
+            element(
+                "span", f"{count(len(fleet.nodes), 'node')}, each with its GPUs", class_="quiet"
+            ),
             element("span", note, class_="quiet") if note else None,
         ),
         _tools(fleet),

@@ -16,6 +16,7 @@ from sentinel.burnin.thresholds import Limits
 from sentinel.burnin.verdict import Verdict
 from sentinel.fleet.fleet_checks import CHECKS
 from sentinel.fleet.groups import Group
+from sentinel.fleet.node_names import count
 from sentinel.fleet.report import rate_unit
 from sentinel.fleet.verdict import FleetGpu, FleetVerdict
 
@@ -88,9 +89,9 @@ def _group(group: Group, gpus: Sequence[FleetGpu], fleet: FleetVerdict) -> Marku
     found = [one for one in _distributions(group, gpus, fleet) if len(one.points) >= _MIN_POINTS]
     if not found:
         return Markup()
-    count = f"{len(group.members):,} GPUs of {len(group.by_node()):,} nodes"
+    size = f"{count(len(group.members), 'GPU')} of {count(len(group.by_node()), 'node')}"
     return join(
-        element("h3", f"{group.hardware} ", element("span", count, class_="quiet")),
+        element("h3", f"{group.hardware} ", element("span", size, class_="quiet")),
         element("div", *(_plot(one, group.number) for one in found), class_="plots"),
     )
 
