@@ -55,6 +55,10 @@ class Slurm:
         except BaseException:  # also Ctrl+C: nothing of a run that has no file may remain
             for ids in _pieces(list(tasks.values())):
                 run_tool(("scancel", "--quiet", *ids))
+            if not run.tasks:
+                folder.run_file.unlink(missing_ok=True)
+            elif tasks:
+                folder.write(run)
             raise
         return submitted
 
