@@ -128,7 +128,8 @@ def _template(path: Path) -> Mapping[str, Any]:
     report: dict[str, Any] = json.loads(path.read_text())
     found = report["gpus"]
     report["gpus"] = [{**found[index % len(found)], "index": index} for index in range(GPUS)]
-    return report
+    copied: dict[str, Any] = json.loads(json.dumps(report))  # no GPU shares a value with another
+    return copied
 
 
 def _fleet(nodes: int, template: Mapping[str, Any]) -> ExampleFleet:

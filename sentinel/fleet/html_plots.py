@@ -25,7 +25,9 @@ WIDTH, HEIGHT = 480, 150
 #: Points this far apart or less are stacked on each other.
 _BIN = 2.0
 #: The largest distance between stacked points.
-_MAX_STEP = 5.0
+_MAX_STEP = 7.0
+#: Fewer points than this are drawn larger.
+_FEW = 400
 #: What the stacks may fill.
 _STACKED = HEIGHT - 16
 #: About so many numbers are on an axis.
@@ -176,6 +178,7 @@ def _plot(one: Distribution, group: int) -> Markup:
     svg = element(
         "svg",
         *paths,
+        class_="few" if len(values) < _FEW else None,
         viewBox=f"0 0 {WIDTH} {HEIGHT}",
         role="img",
         aria_label=f"{one.title} of {len(values):,} GPUs in {one.unit}: {facts}",
