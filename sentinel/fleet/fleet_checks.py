@@ -102,7 +102,7 @@ def _temperature(evidence: GpuEvidence, limits: Limits) -> Judgement:
         return not_applicable(_FEW)
     if own is None:
         return untested("no temperature of a steady phase counts")
-    text = f"{own:.4g} C; the median of {peers.count} GPUs is {peers.median:.4g} C"
+    text = f"{own:.4g} C; the median of {peers.count:,} GPUs is {peers.median:.4g} C"
     return by_limits(round(own - peers.median, 1), limits, text)
 
 
@@ -116,7 +116,7 @@ def _counter(name: str) -> Check[GpuEvidence]:
         if own is None:
             return untested("the counter could not be read before and after")
         deviation = max(peers.deviation, peers.median**0.5, 1.0)
-        text = f"{own:,}; the median of {peers.count} GPUs is {peers.median:g}"
+        text = f"{own:,} counted; the median of {peers.count:,} GPUs is {peers.median:g}"
         return by_limits(round((own - peers.median) / deviation, 1), limits, text)
 
     title, reads, action = _COUNTERS[name]
@@ -182,12 +182,12 @@ def _why_wrong(own: set[str], votes: Counter[str], stored: str | None) -> str:
         return f"the GPU contradicts itself: {', '.join(sorted(own))}"
     (value,) = own
     vote, rival = vote_on(value, votes, stored)
-    text = f"{value}, as {votes[value] - 1} of {votes.total() - 1} other GPUs"
+    text = f"{value}, as {votes[value] - 1:,} of {votes.total() - 1:,} other GPUs"
     match vote:
         case Vote.AGREES:
             return ""
         case Vote.OUTVOTED:
-            return f"{text}; {votes[rival]} computed {rival}"
+            return f"{text}; {votes[rival]:,} computed {rival}"
         case Vote.AGAINST_RECORD:
             return f"{text}; the node's record is {stored}"
         case Vote.TIED:

@@ -106,7 +106,8 @@ class ExampleFleet:
         if (verdict := self.verdicts.get(number)) is not None:
             gpu = report["gpus"][0]
             gpu["verdict"] = report["verdict"] = verdict
-            gpu["incomplete"] = [f"the example is {verdict}"]
+            left = "phase copy not complete: 0 s of 15 s: SIGTERM"
+            gpu["incomplete"] = [left] if verdict == "INCOMPLETE" else [f"it is {verdict}"]
         return report
 
     def _vary(self, gpu: dict[str, Any], number: int, chance: random.Random) -> None:
