@@ -1,4 +1,4 @@
-"""The benchmark of the fleet's report keeps its bars with a small fleet, and prints every figure."""
+"""The benchmark of the fleet's report: a small fleet keeps its bars, and each figure is printed."""
 
 from __future__ import annotations
 
