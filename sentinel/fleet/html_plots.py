@@ -28,6 +28,9 @@ _BIN = 2.0
 _MAX_STEP = 7.0
 #: Fewer points than this are drawn larger.
 _FEW = 400
+#: More points of one verdict than this have no shape of their own: it would cover the others, and
+#: take a browser seconds to draw.
+_MAX_SHAPES = 500
 #: What the stacks may fill.
 _STACKED = HEIGHT - 16
 #: About so many numbers are on an axis.
@@ -160,10 +163,18 @@ def _plot(one: Distribution, group: int) -> Markup:
     for verdict in reversed(Verdict):  # the worst are drawn last
         found = [place for (gpu, _), place in placed if gpu.verdict is verdict]
         if found:
-            shape = SHAPES[verdict]
+            many = len(found) > _MAX_SHAPES
+            shape = "h0" if many else SHAPES[verdict]
             d = "".join(f"M{x:.1f} {y:.1f}{shape}" for x, y in found)
             css = kind(verdict.value)
-            paths.append(element("path", class_=f"points {css}", data_word=verdict.value, d=d))
+            paths.append(
+                element(
+                    "path",
+                    class_=f"points {css} many" if many else f"points {css}",
+                    data_word=verdict.value,
+                    d=d,
+                )
+            )
     peers = one.peers
     facts = f"lowest {min(values):.4g}, highest {max(values):.4g}"
     if peers is not None:
