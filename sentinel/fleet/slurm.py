@@ -25,8 +25,10 @@ from sentinel.fleet.run_file import FleetFolder, FleetRun
 #: The number of nodes that work at the same time, if the user names none: what soperator uses.
 #: Azure's tests, which were one step, broke at about 300.
 DEFAULT_BATCH = 200
-#: The longest list of jobs for one command: some shells and logs are cut off beyond 128 KB.
+#: The longest list of jobs for one command, in one argument of at most 128 KB.
 _MAX_IDS = 1000
+#: For more nodes, Slurm is asked about all that it has: an argument has 128 KB at most.
+_MAX_NAMES = 500
 #: Why a job waits that was submitted held.
 _HELD = "JobHeldUser"
 #: The states of a node, without their flags, in which a task cannot begin there, as sinfo(1) has
@@ -195,9 +197,11 @@ def _pieces(ids: Sequence[str]) -> Iterator[Sequence[str]]:
 def _states(*, partition: str, nodes: Sequence[str]) -> dict[str, str]:
     """Query the states of nodes by name, in Slurm's order."""
     chosen = [f"--partition={partition}"] if partition else ["--all"]
-    chosen += [f"--nodes={','.join(nodes)}"] if nodes else []
+    if nodes and len(nodes) <= _MAX_NAMES:
+        chosen.append(f"--nodes={','.join(nodes)}")
     lines = run_tool(("sinfo", "--noheader", "--Node", "--format=%N|%T", *chosen)).splitlines()
-    return dict(line.split("|", 1) for line in lines if "|" in line)
+    found = dict(line.split("|", 1) for line in lines if "|" in line)
+    return {node: found[node] for node in nodes if node in found} if nodes else found
 
 
 def _is_unavailable(state: str) -> bool:

@@ -84,7 +84,12 @@ class FleetScreen:
 
     def _line(self, one: NodeStatus) -> None:
         name, state, phase, left, heat, findings, _ = describe(one)
-        parts = [phase, left and f"{left} left", heat, findings and f"{findings} wrong results proved"]
+        parts = [
+            phase,
+            left and f"{left} left",
+            heat,
+            findings and f"wrong results: {findings}",
+        ]
         more = ", ".join(part for part in (*parts, note(one)) if part)
         self.say(f"{name}  {state}  {more}".rstrip())
 

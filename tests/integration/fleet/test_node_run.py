@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from sentinel.errors import ExitCode
 from sentinel.fleet.run_file import FleetFolder, FleetRun
-from tests.harness.fleet_harness import Fleet, FleetProcess, plan
+from tests.harness.fleet_harness import CHECKED, Fleet, FleetProcess, plan
 
 pytestmark = pytest.mark.long
 
@@ -129,3 +131,42 @@ def test_a_host_that_is_not_part_of_the_run_is_refused(fleet: Fleet) -> None:
     done = task(fleet)
     assert done.exit_code() == ExitCode.USAGE
     assert f"node {NODE} is not one of this run" in done.output
+
+
+@pytest.fixture
+def daemon(fleet: Fleet) -> Iterator[None]:
+    """Run a daemon on the node, which then does the work: it is outside of a job's limits."""
+    environment = {**os.environ, **fleet.environment}
+    environment["SENTINEL_SIM_DIR"] = str(Path(environment["SENTINEL_SIM_DIR"]) / NODE)
+    words = [sys.executable, "-P", "-m", "sentinel"]
+    start = [*words, "start", "--simulate", "1", "--workload", CHECKED]
+    subprocess.run(start, env=environment, check=True, capture_output=True)
+    yield
+    subprocess.run([*words, "shutdown"], env=environment, check=True, capture_output=True)
+
+
+def test_a_daemon_of_the_node_does_the_work(fleet: Fleet, daemon: None) -> None:
+    submitted(fleet)
+    done = task(fleet)
+    assert done.exit_code() == ExitCode.OK, done.output
+    report = fleet.report(NODE)
+    assert report["verdict"] in {"PASS", "WARN"}, report["gpus"][0]["reasons"]
+    assert report["run"]["settings"] is None  # those of a daemon
+
+
+@pytest.mark.parametrize("all_processes", [False, True])
+def test_a_task_that_is_ended_ends_the_burn_in_of_the_daemon(
+    fleet: Fleet, daemon: None, *, all_processes: bool
+) -> None:
+    submitted(fleet)
+    first = task(fleet)
+    fleet.wait_for_phase(NODE, 2)
+    whole = psutil.Process(first.process.pid)
+    # Slurm sends SIGTERM to every process of a task, also to the one that records.
+    for process in (*whole.children(recursive=True), whole) if all_processes else (whole,):
+        process.terminate()
+    assert first.exit_code() == ExitCode.INCOMPLETE, first.output
+    assert fleet.report(NODE)["verdict"] == "INCOMPLETE"
+    second = task(fleet)
+    assert second.exit_code() == ExitCode.OK, second.output
+    assert len(fleet.report(NODE)["run"]["resumed"]) == 1
