@@ -14,10 +14,15 @@ from typing import Any, NamedTuple
 
 from sentinel.burnin.formats import FORMATS
 from sentinel.burnin.report import report_object
+from sentinel.burnin.thresholds import Thresholds
+from sentinel.fleet.html_page import html_page
+from sentinel.fleet.node_files import read_fleet
+from sentinel.fleet.verdict import judge_fleet
 from sentinel.protocol.version import __version__
 from tests.harness.api_harness import ApiServer, ask
 from tests.harness.browser import Browser, Page, browser
 from tests.harness.burnin_report import write_report
+from tests.harness.example_fleet import ExampleFleet, node_report
 from tests.harness.example_node import SINCE_S, ExampleNode, uuid
 from tests.harness.example_run import ExampleRun
 from tests.harness.judged_run import judged
@@ -154,6 +159,7 @@ def main() -> None:
                 api.supervisor = ExampleNode(count=picture.gpus)
             _take(picture, api, chrome)
         _take_report(Path(name), chrome)
+        _take_fleet(Path(name), chrome)
 
 
 def _take_report(folder: Path, chrome: Browser) -> None:
@@ -167,6 +173,32 @@ def _take_report(folder: Path, chrome: Browser) -> None:
         end = "document.querySelector('.key').getBoundingClientRect().bottom + 14"
         page.resize(1280, int(page.evaluate(end)))
         path = FOLDER / "burnin-report.png"
+        page.screenshot(path)
+    _shrink(path)
+
+
+def _take_fleet(folder: Path, chrome: Browser) -> None:
+    """Save a picture of the page of an invented fleet, down to the end of the distributions."""
+    fleet = ExampleFleet(
+        template=node_report(folder),
+        nodes=200,
+        rates={(17, 6): 0.86, (88, 2): 0.93},
+        heat={(30, 1): 18.0, (141, 4): 22.0},
+        node_rates={121: 0.94},
+        wrong=frozenset({(56, 3)}),
+        absent=frozenset({40, 41, 42}),
+        half=frozenset({150}),
+        verdicts={9: "INCOMPLETE"},
+        short=frozenset({99}),
+        pages=True,
+    ).write(folder / "fleet")
+    file = fleet.path / "report.html"
+    file.write_text(html_page(judge_fleet(read_fleet(fleet.path), Thresholds())))
+    with chrome.page(1400, 800) as page:
+        page.navigate(file.as_uri())
+        page.wait_until("document.readyState === 'complete'")
+        page.resize(1400, _height(page, ".distributions"))
+        path = FOLDER / "fleet-report.png"
         page.screenshot(path)
     _shrink(path)
 

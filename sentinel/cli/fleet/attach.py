@@ -1,0 +1,85 @@
+"""``sentinel fleet attach``, ``resume`` and ``cancel``: follow a run, go on with it, or end it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import click
+
+from sentinel.burnin.verdict import Verdict
+from sentinel.cli.client_options import duration
+from sentinel.cli.fleet.burnin import DEFAULT_GIVE_UP_S
+from sentinel.cli.fleet.following import follow_to_verdict
+from sentinel.cli.fleet.run_argument import run_argument
+from sentinel.cli.terminal import color_option
+from sentinel.cli.verdict_command import VerdictCommand
+from sentinel.errors import ExitCode
+from sentinel.fleet.engine import TaskState
+from sentinel.fleet.follow import engine_of
+from sentinel.fleet.node_run import read_verdict
+from sentinel.fleet.run_file import FleetFolder, write_shared
+
+
+@click.command("attach", cls=VerdictCommand)
+@run_argument
+@click.option("--drain", is_flag=True, help="Drain the nodes that failed (Slurm).")
+@duration(
+    "--give-up",
+    "give_up_s",
+    "How long to wait for nodes that are down, when all others are done.  [default: 10m]",
+)
+@color_option
+def attach(fleet: FleetFolder, drain: bool, give_up_s: float | None) -> int:  # noqa: FBT001 - click's
+    """Follow a run, by default the last one, and end with its verdict as `fleet burnin` does.
+
+    Ctrl+C ends this command alone. A run that is over is only judged.
+    """
+    run = fleet.read()
+    if drain and run.engine != "slurm":
+        raise click.UsageError("--drain is for runs by Slurm")
+    seconds = DEFAULT_GIVE_UP_S if give_up_s is None else give_up_s
+    return follow_to_verdict(fleet, run, give_up_s=seconds, drain=drain or run.drain)
+
+
+@click.command("resume", cls=VerdictCommand)
+@run_argument
+@click.option("--detach", is_flag=True, help="Submit, and do not follow.")
+@color_option
+def resume(fleet: FleetFolder, detach: bool) -> int:  # noqa: FBT001 - click's
+    """Go on with a run, by default the last one, where a node has no report or an INCOMPLETE one.
+
+    Each goes on where it was cut off, as `burnin --resume` does, or begins. What it asks the
+    engine for is as at the first time.
+    """
+    run = fleet.read()
+    engine = engine_of(run, fleet)
+    tasks = engine.tasks(run)
+    nodes = [
+        node
+        for node in run.nodes
+        if tasks[node].state is TaskState.OVER
+        and read_verdict(fleet.report(node)) in {None, Verdict.INCOMPLETE}
+    ]
+    fleet.cancelled.unlink(missing_ok=True)
+    if nodes:
+        run = engine.submit(run, fleet, nodes)
+    print(f"{run.id}: going on with {len(nodes)} of {len(run.nodes)} nodes", flush=True)
+    if detach:
+        return int(ExitCode.OK)
+    return follow_to_verdict(fleet, run, give_up_s=DEFAULT_GIVE_UP_S, drain=run.drain)
+
+
+@click.command("cancel", cls=VerdictCommand)
+@run_argument
+@color_option
+def cancel(fleet: FleetFolder) -> int:
+    """End a run, by default the last one: its nodes stop, and each reports what it has done.
+
+    Nodes that have not begun have no report, so that the verdict is INCOMPLETE.
+    """
+    run = fleet.read()
+    # The nodes look for this file, whatever the engine still can or knows.
+    write_shared(fleet.cancelled, f"{datetime.now().astimezone().isoformat(timespec='seconds')}")
+    engine_of(run, fleet).cancel(run)
+    print(f"cancelled {run.id}; the verdict: sentinel fleet attach {fleet.path}")
+    return int(ExitCode.OK)

@@ -1,0 +1,38 @@
+"""The benchmark of the fleet's report: a small fleet keeps its bars, and each figure is printed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.fleet_report import OPERATIONS
+from tests.harness.browser import chromium
+from tests.harness.example_fleet import node_report
+from tests.harness.report_formats import ROOT
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(chromium() is None, reason="there is no Chromium on this host"),
+]
+
+
+def test_each_format_is_measured_and_the_page_is_operated(tmp_path: Path) -> None:
+    template = tmp_path / "report.json"
+    template.write_text(json.dumps(node_report(tmp_path)))
+    command = [sys.executable, "-m", "benchmarks.fleet_report", "--nodes", "60"]
+    done = subprocess.run(
+        [*command, "--template", str(template)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    names = [line.partition(":")[0] for line in done.stdout.splitlines()[1:]]
+    assert names == ["text", "json", "jsonl", "junit", "html", "open the page", *OPERATIONS]
+    assert done.stdout.startswith("60 nodes of 8 GPUs")
+    assert done.stdout.count("exit code 1") == 5  # the fleet has faults
+    assert (done.returncode, done.stderr) == (0, "")
