@@ -6,11 +6,11 @@ that was made in the run itself is no authority: there, the majority of the node
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from sentinel.burnin.check import Check, Judgement, Severity, by_limits, untested
 from sentinel.burnin.load_checks import RETEST, LoadEvidence
+from sentinel.burnin.peers import Vote, count_votes, vote_on
 from sentinel.burnin.record import GpuRecord
 from sentinel.burnin.thresholds import Limits, above
 from sentinel.protocol.stressor import FindingPlace
@@ -101,20 +101,20 @@ def _why_wrong(own: set[str], others: Mapping[int, set[str]], stored: str | None
     if len(own) > 1:
         return f"the GPU contradicts itself: {_list(own)}"
     (value,) = own
-    votes = Counter(one for found in others.values() for one in found)
-    votes[value] += 1
-    most = max(votes.values())
-    rivals = [one for one, count in votes.items() if count == most and one != value]
-    if not rivals:
-        return None
+    votes = count_votes([own, *others.values()])
+    vote, rival = vote_on(value, votes, stored)
     agree = votes[value] - 1
     against = sorted(index for index, found in others.items() if value not in found)
     text = f"{value}, as {agree} of {len(others)} other GPUs; GPU {_list(map(str, against))}"
-    if votes[value] < most:
-        return f"{text} computed {rivals[0]}"
-    if stored is not None:
-        return None if stored == value else f"{text} agree with the record, {stored}"
-    return f"{text} differ, and no majority says which is right"
+    match vote:
+        case Vote.AGREES:
+            return None
+        case Vote.OUTVOTED:
+            return f"{text} computed {rival}"
+        case Vote.AGAINST_RECORD:
+            return f"{text} agree with the record, {stored}"
+        case Vote.TIED:
+            return f"{text} differ, and no majority says which is right"
 
 
 def _deviating(

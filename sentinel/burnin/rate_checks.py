@@ -8,7 +8,6 @@ from sentinel.burnin.check import (
     Check,
     Judgement,
     Severity,
-    Status,
     by_limits,
     not_applicable,
     untested,
@@ -23,20 +22,16 @@ from sentinel.burnin.load_checks import (
     power_share,
     steady_phase,
 )
+from sentinel.burnin.peers import MIN_DEVIATION, judge_rate, peers_of
 from sentinel.burnin.record import GpuRecord
 from sentinel.burnin.thresholds import Limits, below
 
-#: The deviation of rates is taken for at least this share of their median: eight equal GPUs would
-#: make any difference look large.
-MIN_DEVIATION = 0.005
 #: A card is compared with so many earlier runs of its own or more, at a temperature that differs by
 #: at most so many degrees Celsius.
 MIN_RUNS = 3
 SIMILAR_C = 5.0
 #: Below this share of the default power limit, rates are not those of others.
 SAME_LIMIT = 0.99
-#: Of a normal distribution: the standard deviation is so many median absolute deviations.
-_NORMAL = 1.4826
 
 
 def rate_of(record: GpuRecord, workload: str, unit: str) -> float | None:
@@ -83,21 +78,7 @@ def _peers(evidence: LoadEvidence, limits: Limits) -> Judgement:
     unfit = _not_representative(evidence.record)
     if own is None or unfit is not None:
         return untested(unfit or NO_STEADY)
-    median = statistics.median(known)
-    deviation = statistics.median(abs(rate - median) for rate in known) * _NORMAL
-    z = (own - median) / max(deviation, MIN_DEVIATION * median)
-    ratio = own / median
-    explained = _explained(evidence)
-    text = f"{own / 1e12:.1f} TFLOP/s; the median of {len(known)} is {median / 1e12:.1f}; z {z:.1f}"
-    status = Status.PASS
-    if limits["warn"].broken_by(ratio):
-        status = Status.WARN
-    if limits["fail_with_deviation"].broken_by(ratio) and limits["deviation"].broken_by(z):
-        status = Status.WARN if explained else Status.FAIL
-    if limits["fail"].broken_by(ratio):
-        status = Status.FAIL
-    text += f"; {explained}" if explained else ""
-    return Judgement(status=status, value=round(ratio, 4), evidence=text)
+    return judge_rate(own, peers_of(known, MIN_DEVIATION), limits, _explained(evidence))
 
 
 def _explained(evidence: LoadEvidence) -> str:

@@ -32,7 +32,7 @@ from sentinel.burnin.xid_check import judge_xids_of
 from sentinel.config.plan import Plan
 
 #: The version of the report: additions raise the second number, other changes the first.
-SCHEMA_VERSION = "1.1"
+SCHEMA_VERSION = "1.2"
 
 #: The checks of what a GPU did under load.
 LOAD_CHECKS = (
@@ -230,11 +230,18 @@ def _gpu(gpu: GpuVerdict, time: Span) -> dict[str, Any]:
         "duty": _duty(record, time),
         "thermal_cycles": _thermal_cycles(record),
         "findings": [dict(one) for one in record.named("stressor.finding")],
+        "golden_checksums": _golden_checksums(record),
         "counters": {
             "before": asdict(before) if before else None,
             "after": asdict(record.after) if record.after else None,
         },
     }
+
+
+def _golden_checksums(record: GpuRecord) -> list[dict[str, Any]]:
+    """Return each checksum that a GPU has computed once, so that nodes can be compared."""
+    found = {(one.key, one.checksum): one for one in record.checksums}
+    return [asdict(found[name]) for name in sorted(found)]
 
 
 def _incomplete(gpu: GpuVerdict) -> list[str]:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from sentinel.cli.event_format import text_lines
-from sentinel.cli.terminal import is_interactive, wants_colour
+from sentinel.cli.live_table import LiveTable
 from sentinel.core.actions import Event
 from sentinel.protocol.gpu import Gpu
 from sentinel.units import format_duration
 
-if TYPE_CHECKING:  # slow to import, and not needed without a terminal
-    from rich.live import Live
-    from rich.text import Text
-
+if TYPE_CHECKING:
     from sentinel.supervisor.event_log import Sink
 
 HEADER = ("GPU", "PHASE", "DONE", "TO DO", "RESULTS", "WRONG", "TEMP", "POWER", "STATE")
@@ -27,7 +23,7 @@ _STATE = 8
 _PERIODIC = {"gpu.status", "burnin.progress"}
 
 
-class Screen:
+class Screen(LiveTable):
     """Lines of events on a stream; on a terminal also the table.
 
     Args:
@@ -35,50 +31,13 @@ class Screen:
     """
 
     def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self.is_live = is_interactive(stream)
-        self.has_colours = wants_colour(stream)
+        super().__init__(stream, HEADER, RIGHT)
         self._rows: dict[int, tuple[str, ...]] = {}
-        self._live: Live | None = None
-
-    @contextlib.contextmanager
-    def shown(self) -> Iterator[None]:
-        """Keep the table below the lines for the duration."""
-        if not self.is_live:
-            yield
-            return
-        from rich.console import Console
-        from rich.live import Live
-
-        out = Console(file=self._stream, markup=False, emoji=False, highlight=False)
-        # Another thread prints, so the console's own redirection of the streams is not wanted.
-        with Live(
-            console=out,
-            auto_refresh=False,
-            transient=True,
-            redirect_stdout=False,
-            redirect_stderr=False,
-        ) as live:
-            self._live = live
-            try:
-                yield
-            finally:
-                self._live = None
-
-    def line(self, text: str) -> None:
-        """Print a line above the table."""
-        if self._live is None:
-            print(text, file=self._stream, flush=True)
-            return
-        from rich.text import Text
-
-        self._live.console.print(Text.from_ansi(text), soft_wrap=True)
 
     def show(self, rows: Mapping[int, tuple[str, ...]]) -> None:
         """Replace the rows of these GPUs, by their index."""
         self._rows.update(rows)
-        if self._live is not None:
-            self._live.update(self._table(self._live.console.width), refresh=True)
+        self.draw([self._rows[index] for index in sorted(self._rows)])
 
     def sink_for(self, gpus: Mapping[str, Gpu]) -> Sink:
         """Return a sink that shows events, given the GPUs by UUID."""
@@ -100,17 +59,6 @@ class Screen:
                 self.show({index: (*self._rows[index][:_STATE], state)})
 
         return write
-
-    def _table(self, width: int) -> Text:
-        from rich.text import Text
-
-        from sentinel.cli.output import table
-
-        rows = [self._rows[index] for index in sorted(self._rows)]
-        lines = table(
-            HEADER, rows, flexible=None, width=width, right=RIGHT, colour=self.has_colours
-        )
-        return Text.from_ansi("\n".join(lines), no_wrap=True)
 
 
 class _Lines:

@@ -28,6 +28,7 @@ SECTIONS = {
             "Show when each GPU was last proved good, and by what.",
         ),
         "report": ("sentinel.cli.tools.report", "Print the report of a burn-in, or compare two."),
+        "fleet": ("sentinel.cli.fleet.group", "Burn many hosts in, and judge them together."),
     },
     "The daemon": {
         "run": ("sentinel.cli.daemon.run", "Occupy idle GPUs in the foreground (the default)."),

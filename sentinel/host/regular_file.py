@@ -86,8 +86,13 @@ def sync_folder(path: Path) -> None:
         os.close(folder)
 
 
-def replace_file(path: Path, text: str) -> None:
+def replace_file(path: Path, text: str, mode: int = 0o600) -> None:
     """Replace the content of a file atomically, and return once it is on disk.
+
+    Args:
+        path: The file.
+        text: Its new content.
+        mode: The mode of the new file, less the umask.
 
     Raises:
         OSError: It cannot be written. The file is unchanged or, if only the rename could not be
@@ -95,7 +100,7 @@ def replace_file(path: Path, text: str) -> None:
     """
     new = path.with_name(f"{path.name}.new")
     try:
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
         with os.fdopen(descriptor, "w") as file:
             file.write(text)
             file.flush()

@@ -46,6 +46,8 @@ class ExampleRun:
     moved: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     #: The factor of each GPU's rate.
     rates: Mapping[int, float] = field(default_factory=dict)
+    #: By GPU: the golden checksums that it computes, by their keys.
+    checksums: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     screen: bool = False
     #: By key: the value of a setting, as a flag gives it.
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -216,6 +218,10 @@ class ExampleRun:
 
     def _samples(self) -> Iterator[dict[str, Any]]:
         third = self.seconds / 3
+        for index, found in self.checksums.items():
+            at = {"at": BEGAN + third / 10, "gpu": uuid(index), "event": "checksum"}
+            for key, checksum in found.items():
+                yield from [{**at, "key": key, "checksum": checksum, "stored": None}] * 2
         for index in range(self.gpus):
             for number in range(int(self.seconds / self.every)):
                 since = number * self.every

@@ -31,8 +31,25 @@ def test_a_report_with_each_verdict_follows_the_schema(verdict: str, tmp_path: P
 
 
 def test_the_schema_describes_every_field(tmp_path: Path) -> None:
-    run = ExampleRun(wrong={0: 2}, interrupted={0: "x"}, given_up={1: "no"}, cut=frozenset({0}))
+    run = ExampleRun(
+        wrong={0: 2},
+        interrupted={0: "x"},
+        given_up={1: "no"},
+        cut=frozenset({0}),
+        checksums={0: {"bf16": "0xa"}},
+    )
     assert schema_problems(closed(SCHEMA), report_of(run, tmp_path / "run")) == []
+
+
+def test_a_golden_checksum_is_reported_once_however_often_it_was_computed(tmp_path: Path) -> None:
+    report = report_of(ExampleRun(checksums={0: {"fp8": "0xb", "bf16": "0xa"}}), tmp_path / "run")
+    assert [gpu["golden_checksums"] for gpu in report["gpus"]] == [
+        [
+            {"key": "bf16", "checksum": "0xa", "stored": None},
+            {"key": "fp8", "checksum": "0xb", "stored": None},
+        ],
+        [],
+    ]
 
 
 def test_a_report_with_an_unknown_field_is_allowed_and_one_without_a_field_is_not(

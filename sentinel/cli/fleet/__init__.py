@@ -1,0 +1,1 @@
+"""Commands for a burn-in of many hosts."""

@@ -1,0 +1,195 @@
+"""``sentinel fleet burnin``: submit a burn-in of many hosts, and follow it."""
+
+from __future__ import annotations
+
+import secrets
+import shlex
+import sys
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sentinel.burnin.levels import LEVELS, load_plan, plan_text
+from sentinel.cli.client_options import duration
+from sentinel.cli.fleet.following import follow_to_verdict
+from sentinel.cli.setting_options import check_range, simulate_option
+from sentinel.cli.terminal import color_option
+from sentinel.cli.verdict_command import VerdictCommand
+from sentinel.errors import ExitCode
+from sentinel.fleet.clush import Clush, expand_nodes
+from sentinel.fleet.engine import Engine
+from sentinel.fleet.follow import ENGINES
+from sentinel.fleet.run_file import FleetFolder, FleetRun, check_nodes, write_shared
+from sentinel.fleet.slurm import DEFAULT_BATCH, Slurm, choose_nodes
+
+#: The largest number of nodes that work at the same time; the shared disk sets the real limit.
+_MAX_BATCH = 10_000
+#: How long nodes that are down are waited for, once all others are done, in seconds.
+DEFAULT_GIVE_UP_S = 600.0
+#: More are a mistake.
+_MAX_NODES = 1_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Order:
+    """The options of the command."""
+
+    engine: str
+    partition: str | None
+    count: int | None
+    nodelist: str | None
+    level: str | None
+    file: Path | None
+    target: Path
+    batch: int
+    simulate: int | None
+    drain: bool
+    options: tuple[str, ...]
+    #: How to call sentinel on a node.
+    program: str | None
+    give_up_s: float | None
+    detach: bool
+
+
+@click.command("burnin", cls=VerdictCommand)
+@click.option(
+    "--engine",
+    type=click.Choice(ENGINES),
+    default="slurm",
+    show_default=True,
+    help="What distributes the work: Slurm, or ClusterShell over ssh.",
+)
+@click.option("--partition", metavar="P", help="Slurm's partition.  [default: its default one]")
+@click.option("--nodes", "count", type=int, metavar="N", help="So many nodes, idle ones first.")
+@click.option("--nodelist", metavar="LIST", help="These nodes, as the engine writes lists.")
+@click.option(
+    "--level",
+    type=click.Choice(LEVELS),
+    help="1 min, 10 min, 1 h or 24 h of verified work.  [default: standard]",
+)
+@click.option("--plan", "file", type=click.Path(path_type=Path), help="A plan of your own (TOML).")
+@click.option(
+    "--report",
+    "target",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    required=True,
+    help="A new folder on a disk that all nodes share.",
+)
+@click.option(
+    "--batch",
+    type=int,
+    metavar="N",
+    default=DEFAULT_BATCH,
+    show_default=True,
+    help="At most so many nodes at a time.",
+)
+@simulate_option("Use N simulated GPUs on each node.")
+@click.option("--drain", is_flag=True, help="Drain the nodes that failed (Slurm).")
+@click.option(
+    "--engine-option",
+    "options",
+    multiple=True,
+    metavar="OPTION",
+    help="An option for sbatch or clush, such as --account=ops; can be repeated.",
+)
+@click.option(
+    "--sentinel",
+    "program",
+    metavar="COMMAND",
+    help="How to call sentinel on the nodes.  [default: as here, by its path]",
+)
+@duration(
+    "--give-up",
+    "give_up_s",
+    "How long to wait for nodes that are down, when all others are done.  [default: 10m]",
+)
+@click.option("--detach", is_flag=True, help="Submit, and do not follow.")
+@color_option
+def burnin(**given: Any) -> int:
+    """Burn many hosts in at the same time, and end with the verdict of all.
+
+    Each node runs `sentinel burnin` by itself and yields to any job. It writes DIR/NODE.json at
+    its end. The run survives this terminal: Ctrl+C leaves it, `sentinel fleet attach DIR` follows
+    it again, `sentinel fleet cancel DIR` ends it. Exit code 0 for PASS and WARN, 1 for FAIL, 3 for
+    INCOMPLETE or missing nodes, 2 if nothing could be run.
+    """
+    order = _Order(**given)
+    _check_usage(order)
+    level = order.level or "standard"
+    plan = load_plan(level, order.file)
+    folder = FleetFolder(path=order.target.absolute())
+    nodes = _nodes(order)
+    now = datetime.now().astimezone()
+    run = FleetRun(
+        id=f"sentinel-{plan.name}-{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
+        engine=order.engine,
+        level=level if order.file is None else None,
+        plan=plan.name,
+        plan_hash=plan.hash,
+        nodes=nodes,
+        started=now,
+        simulate=order.simulate,
+        drain=order.drain,
+    )
+    folder.create()
+    write_shared(folder.plan, plan_text(level, order.file).rstrip("\n"))
+    here = [sys.executable, "-P", "-m", "sentinel"]
+    words = here if order.program is None else shlex.split(order.program)
+    engine = _engine(order, folder)
+    run = engine.submit(run, folder, [*words, "fleet", "run-node", str(folder.path)])
+    jobs = f", job {', '.join(run.jobs)}" if order.engine == "slurm" else ""
+    print(f"{run.id}: {plan.name} on {len(nodes)} nodes{jobs}; recorded in {folder.path}")
+    sys.stdout.flush()
+    if order.detach:
+        print(f"to follow it: sentinel fleet attach {folder.path}")
+        return int(ExitCode.OK)
+    seconds = DEFAULT_GIVE_UP_S if order.give_up_s is None else order.give_up_s
+    return follow_to_verdict(folder, run, give_up_s=seconds, drain=order.drain)
+
+
+def _check_usage(order: _Order) -> None:
+    """Refuse options that exclude each other, and numbers that are out of range.
+
+    Raises:
+        UsageError: Options exclude each other.
+        ConfigError: A number is out of range.
+    """
+    if order.level is not None and order.file is not None:
+        raise click.UsageError("--level and --plan exclude each other")
+    if order.count is not None and order.nodelist is not None:
+        raise click.UsageError("--nodes and --nodelist exclude each other")
+    check_range("--batch", order.batch, 1, _MAX_BATCH)
+    if order.count is not None:
+        check_range("--nodes", order.count, 1, _MAX_NODES)
+    if order.engine == "slurm":
+        return
+    if order.nodelist is None:
+        raise click.UsageError(f"--engine {order.engine} needs --nodelist")
+    for flag, value in (("--partition", order.partition), ("--drain", order.drain)):
+        if value:
+            raise click.UsageError(f"{flag} is for --engine slurm")
+
+
+def _nodes(order: _Order) -> tuple[str, ...]:
+    """Choose the nodes, as the engine names them.
+
+    Raises:
+        SentinelError: The engine does not know them, or a name cannot be used.
+    """
+    if order.engine == "slurm":
+        nodes = choose_nodes(order.partition, order.count, order.nodelist)
+    else:
+        nodes = expand_nodes(order.nodelist or "")
+    check_nodes(nodes, "--nodelist" if order.nodelist is not None else "the partition")
+    return nodes
+
+
+def _engine(order: _Order, folder: FleetFolder) -> Engine:
+    """Build the engine that submits a run."""
+    if order.engine == "slurm":
+        return Slurm(partition=order.partition, batch=order.batch, options=order.options)
+    return Clush(fanout=order.batch, options=order.options, folder=folder)

@@ -1,0 +1,22 @@
+"""``sentinel fleet run-node``: the task of one node, which the engine starts there."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from sentinel.cli.verdict_command import VerdictCommand
+from sentinel.fleet.node_run import NodeRun, node_name
+from sentinel.fleet.run_file import FleetFolder
+
+
+@click.command("run-node", cls=VerdictCommand, hidden=True)
+@click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
+@click.option("--node", metavar="NAME", help="Its name in the run.  [default: found out]")
+def run_node(folder: Path, node: str | None) -> int:
+    """Burn this node in as a part of the run in DIR; the exit code is that of its verdict."""
+    fleet = FleetFolder(path=folder)
+    name = node or node_name(fleet.read(), os.environ)
+    return NodeRun(fleet, name, os.environ).run()

@@ -1,0 +1,31 @@
+"""``sentinel fleet undrain``: take back what a run has drained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from sentinel.cli.terminal import color_option
+from sentinel.cli.verdict_command import VerdictCommand
+from sentinel.errors import ExitCode
+from sentinel.fleet.drain import undrain_nodes
+from sentinel.fleet.run_file import FleetFolder
+
+
+@click.command("undrain", cls=VerdictCommand)
+@click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
+@color_option
+def undrain(folder: Path) -> int:
+    """Let Slurm use the nodes again that the run in DIR has drained.
+
+    A node whose reason was changed since stays as it is.
+    """
+    fleet = FleetFolder(path=folder.absolute())
+    fleet.read()
+    results = undrain_nodes(fleet)
+    for node, why_not in results.items():
+        print(f"undrained {node}" if why_not is None else f"not undrained: {node}: {why_not}")
+    if not results:
+        print("this run has drained no node")
+    return int(ExitCode.OK)

@@ -1,0 +1,146 @@
+"""ClusterShell as the engine: ``clush`` runs the burn-in of each node over ssh.
+
+It runs detached from the terminal on the host where the run was begun. A node that it has reached
+goes on if that host goes down; its report comes all the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from sentinel.errors import ConfigError
+from sentinel.fleet.engine import EngineError, Task, TaskState, run_tool
+from sentinel.fleet.progress import read_progress
+from sentinel.fleet.run_file import FleetFolder, FleetRun
+from sentinel.host.procfs import boot_id, read_stat
+
+#: The number of connections at the same time, if the user names none.
+DEFAULT_FANOUT = 200
+#: A node that was reached by a clush that is gone still works if its progress is not older, in
+#: seconds; it is written every 30 s at least.
+_FRESH_S = 90.0
+#: How clush reports a command that has failed, as soon as it has ended.
+_ENDED = re.compile(
+    r"^clush: (\S+): (?:exited with exit code|command timeout|.*[Tt]imeout)", re.MULTILINE
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clush:
+    """Runs a fleet by ClusterShell; what :class:`~sentinel.fleet.engine.Engine` describes."""
+
+    fanout: int = DEFAULT_FANOUT
+    #: More options of clush, such as ``--user=root``.
+    options: tuple[str, ...] = ()
+    #: Where the run's files are; needed for everything but the submission.
+    folder: FleetFolder | None = None
+
+    def submit(self, run: FleetRun, folder: FleetFolder, words: Sequence[str]) -> FleetRun:
+        """Start clush in a session of its own, so that it survives this terminal."""
+        folder.write(run)
+        command = (
+            *("clush", "-b", "-S", "-n", "-f", str(self.fanout), "-w", ",".join(run.nodes)),
+            *self.options,
+            shlex.join(words),
+        )
+        with (folder.logs / "clush.txt").open("ab") as log:
+            try:
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                folder.run_file.unlink()
+                what = f"clush cannot be run: {error.strerror}"
+                raise EngineError(what, "Install ClusterShell: apt install clustershell") from None
+        submitted = replace(run, jobs=(_identity(process.pid),))
+        folder.write(submitted)
+        return submitted
+
+    def tasks(self, run: FleetRun) -> Mapping[str, Task]:
+        """Conclude from clush and the files of the nodes which tasks are over."""
+        folder = self._folder()
+        alive = _is_alive(run)
+        failed = set(_ENDED.findall(_log_text(folder))) if alive else set()
+        return {node: Task(state=_state(folder, node, alive, failed)) for node in run.nodes}
+
+    def cancel(self, run: FleetRun, nodes: Sequence[str] = ()) -> None:
+        """End clush if it runs here and all nodes are meant; the nodes see the run's own file."""
+        if nodes:
+            return
+        process = _pid(run)
+        if process is not None and _is_alive(run):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process, signal.SIGTERM)
+
+    def _folder(self) -> FleetFolder:
+        if self.folder is None:
+            raise EngineError("the folder of the run is not known")
+        return self.folder
+
+
+def expand_nodes(nodelist: str) -> tuple[str, ...]:
+    """Expand ClusterShell's list of nodes, such as ``node[1-16]`` or ``@gpus``.
+
+    Raises:
+        EngineError: It is invalid, or ClusterShell is not installed.
+        ConfigError: It names no node.
+    """
+    names = tuple(run_tool(("nodeset", "--expand", nodelist)).split())
+    if not names:
+        raise ConfigError(f"--nodelist: {nodelist!r} has no node")
+    return names
+
+
+def _state(folder: FleetFolder, node: str, alive: bool, failed: set[str]) -> TaskState:  # noqa: FBT001
+    """Conclude the state of one node's task."""
+    if folder.report(node).exists() or node in failed:
+        return TaskState.OVER
+    path = folder.progress(node)
+    progress = read_progress(path)
+    if progress is not None and progress.state == "ended":
+        return TaskState.OVER
+    if alive:
+        return TaskState.WAITING if progress is None else TaskState.RUNNING
+    with contextlib.suppress(OSError):
+        if time.time() - path.stat().st_mtime < _FRESH_S:
+            return TaskState.RUNNING
+    return TaskState.OVER
+
+
+def _identity(pid: int) -> str:
+    """Name a process of this boot of this host."""
+    stat = read_stat(pid)
+    return f"{boot_id()}:{pid}:{stat.started if stat is not None else 0}"
+
+
+def _pid(run: FleetRun) -> int | None:
+    """Return the PID of clush, or None if it was started on another host or boot."""
+    boot, _, rest = (run.jobs[0] if run.jobs else "").partition(":")
+    pid, _, _ = rest.partition(":")
+    return int(pid) if boot == boot_id() and pid.isdecimal() else None
+
+
+def _is_alive(run: FleetRun) -> bool:
+    """Check whether clush still runs here."""
+    pid = _pid(run)
+    stat = read_stat(pid) if pid is not None else None
+    return stat is not None and stat.alive and str(stat.started) == run.jobs[0].rpartition(":")[2]
+
+
+def _log_text(folder: FleetFolder) -> str:
+    try:
+        return (folder.logs / "clush.txt").read_text(errors="replace")
+    except OSError:
+        return ""

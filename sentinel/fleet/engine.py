@@ -1,0 +1,106 @@
+"""What distributes the work of a fleet run, and what every such engine can do."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from sentinel.errors import SentinelError
+from sentinel.fleet.run_file import FleetFolder, FleetRun
+
+#: The longest wait for a command of an engine, in seconds: a controller that restarts with the
+#: state of a large cluster answers after tens of seconds, and Slurm's own commands wait for it.
+TOOL_TIMEOUT_S = 60.0
+
+
+class TaskState(StrEnum):
+    """What the engine does with the task of a node."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    #: The engine has no such task any more: it has ended, or was cancelled.
+    OVER = "over"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """The task of one node, as the engine sees it."""
+
+    state: TaskState
+    #: Why it waits, in the engine's words, or empty.
+    reason: str = ""
+    #: The node is down, drained or unknown, so that a waiting task cannot begin.
+    node_unavailable: bool = False
+
+
+class EngineError(SentinelError):
+    """A command of the engine is missing, failed, or did not answer in time."""
+
+    code = "engine"
+
+
+class Engine(Protocol):
+    """Distributes the work, and knows which task is over."""
+
+    def submit(self, run: FleetRun, folder: FleetFolder, words: Sequence[str]) -> FleetRun:
+        """Start one task on each node of a run; write ``fleet.json`` before the first begins.
+
+        Args:
+            run: What to run, without jobs and tasks.
+            folder: The folder of the run.
+            words: The command line of a task, the same for all nodes.
+
+        Returns:
+            The run with its jobs and tasks.
+
+        Raises:
+            EngineError: The engine has refused, and nothing is started.
+        """
+        ...
+
+    def tasks(self, run: FleetRun) -> Mapping[str, Task]:
+        """Query the tasks of all nodes, by node.
+
+        Raises:
+            EngineError: The engine does not answer. That says nothing about the tasks.
+        """
+        ...
+
+    def cancel(self, run: FleetRun, nodes: Sequence[str] = ()) -> None:
+        """End the tasks of these nodes, or all; those that are over stay as they are.
+
+        Raises:
+            EngineError: The engine does not answer.
+        """
+        ...
+
+
+def run_tool(words: Sequence[str], text: str = "") -> str:
+    """Run a command of an engine and return its standard output.
+
+    Args:
+        words: The command line.
+        text: Its standard input.
+
+    Raises:
+        EngineError: It is missing, failed, or took longer than TOOL_TIMEOUT_S.
+    """
+    try:
+        done = subprocess.run(
+            words, input=text, capture_output=True, text=True, timeout=TOOL_TIMEOUT_S, check=False
+        )
+    except FileNotFoundError:
+        remedy = "Run this where the cluster's commands are installed."
+        raise EngineError(f"{words[0]} is not installed on this host", remedy) from None
+    except OSError as error:
+        raise EngineError(f"{words[0]} cannot be run: {error.strerror}") from None
+    except subprocess.TimeoutExpired:
+        raise EngineError(f"{words[0]} did not answer in {TOOL_TIMEOUT_S:.0f} s") from None
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip().splitlines()
+        why = said[-1] if said else f"exit code {done.returncode}"
+        raise EngineError(f"{words[0]} failed: {why}")
+    return done.stdout

@@ -1,0 +1,102 @@
+"""The folder of a fleet run keeps what was written, and refuses what is not its own."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from sentinel.errors import ConfigError
+from sentinel.fleet.run_file import FleetFolder, FleetRun, check_nodes
+
+RUN = FleetRun(
+    id="sentinel-20261123-1130-standard",
+    engine="slurm",
+    level="standard",
+    plan="standard",
+    plan_hash="0123456789abcdef",
+    nodes=("node1", "node2.example.org"),
+    started=datetime(2026, 11, 23, 11, 30, tzinfo=UTC),
+    jobs=("17",),
+    tasks={"node1": "17_0", "node2.example.org": "17_1"},
+    simulate=2,
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> FleetFolder:
+    found = FleetFolder(path=tmp_path / "run")
+    found.create()
+    return found
+
+
+def test_a_run_is_read_as_it_was_written(folder: FleetFolder) -> None:
+    folder.write(RUN)
+    assert folder.read() == RUN
+    assert folder.run_file.stat().st_mode & 0o077  # readable for others, less the umask
+    assert [one.name for one in folder.path.glob("*.json*")] == ["fleet.json"]
+
+
+def test_a_run_without_tasks_and_level_is_read(folder: FleetFolder) -> None:
+    run = replace(RUN, level=None, jobs=(), tasks={}, simulate=None)
+    folder.write(run)
+    assert folder.read() == run
+
+
+@pytest.mark.parametrize("left", ["fleet.json", "node1.json"])
+def test_a_folder_with_a_run_is_refused(folder: FleetFolder, left: str) -> None:
+    (folder.path / left).write_text("{}")
+    with pytest.raises(ConfigError, match="it has a run already"):
+        folder.create()
+
+
+def test_a_folder_that_cannot_be_created_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"--report .*file/run: Not a directory"):
+        FleetFolder(path=tmp_path / "file" / "run").create()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "fleet.json cannot be read"),
+        ("[]", "its schema_version is None"),
+        ('{"schema_version": "2.0"}', "its schema_version is '2.0', this version reads 1.0"),
+        ('{"schema_version": "1.3"}', "expected the fields engine, id, nodes, plan"),
+    ],
+)
+def test_an_invalid_run_is_refused(folder: FleetFolder, text: str, message: str) -> None:
+    folder.run_file.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        folder.read()
+
+
+def test_a_later_addition_is_ignored(folder: FleetFolder) -> None:
+    folder.write(RUN)
+    value = json.loads(folder.run_file.read_text()) | {"schema_version": "1.9", "new": 1}
+    folder.run_file.write_text(json.dumps(value))
+    assert folder.read().nodes == RUN.nodes
+
+
+def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is not the folder of a fleet's run"):
+        FleetFolder(path=tmp_path).read()
+
+
+@pytest.mark.parametrize(
+    ("nodes", "message"),
+    [
+        ((), "no nodes"),
+        (("a", "../b"), "'../b' is not a name"),
+        (("fleet",), "'fleet' is not a name"),
+        (("a", "b", "a"), "node a is given twice"),
+    ],
+)
+def test_a_node_whose_report_would_be_another_file_is_refused(
+    nodes: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"--nodelist: {message}"):
+        check_nodes(nodes, "--nodelist")
