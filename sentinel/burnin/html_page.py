@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import re
 from collections.abc import Iterator, Mapping
-from importlib import resources
-from string import Template
 from typing import Any
 
 from sentinel.burnin.html_checks import node_section
+from sentinel.burnin.html_document import asset, html_document
 from sentinel.burnin.html_gpu import gpu_section
-from sentinel.burnin.html_parts import badge, facts, kind, symbol, table
-from sentinel.burnin.markup import Markup, element, escape, join
+from sentinel.burnin.html_parts import badge, facts, kind, notices, sentence, symbol, table
+from sentinel.burnin.markup import Markup, element, join
 from sentinel.burnin.measures import MISSING, format_measure, format_seconds, format_time
 
 
@@ -26,8 +22,6 @@ def html_page(report: Mapping[str, Any], plots: Mapping[str, Markup]) -> str:
     """
     sections = (gpu_section(gpu, plots[gpu["uuid"]]) for gpu in report["gpus"])
     node, plan = report["node"], report["run"]["plan"]
-    title = f"{report['verdict']} {node['hostname']} {plan['name']}"
-    script = _asset("report.js")
     body = join(
         _verdict(report),
         element(
@@ -39,29 +33,12 @@ def html_page(report: Mapping[str, Any], plots: Mapping[str, Markup]) -> str:
             _basis(report),
         ),
     )
-    return Template(_asset("report.html")).substitute(
-        title=escape(title),
-        style=_compact(_asset("report.css")),
+    return html_document(
+        title=f"{report['verdict']} {node['hostname']} {plan['name']}",
+        style=asset(__package__, "report.css"),
         body=body,
-        script=script,
-        script_hash=_hash(script),
+        script=asset(__package__, "report.js"),
     )
-
-
-def _asset(name: str) -> str:
-    """Read a file that lies beside this one."""
-    return resources.files(__package__).joinpath(name).read_text()
-
-
-def _hash(script: str) -> str:
-    """Compute the hash that allows this script, and no other one, in the page."""
-    digest = hashlib.sha256(script.encode()).digest()
-    return f"sha256-{base64.b64encode(digest).decode()}"
-
-
-def _compact(style: str) -> str:
-    """Remove the comments of a style sheet."""
-    return re.sub(r"/\*.*?\*/\n*", "", style, flags=re.DOTALL).strip()
 
 
 def _verdict(report: Mapping[str, Any]) -> Markup:
@@ -92,7 +69,7 @@ def _verdict(report: Mapping[str, Any]) -> Markup:
             element(
                 "div",
                 element("h1", f"Burn-in of {node['hostname']}"),
-                element("p", f"{_sentence(report['meaning'])}", class_="meaning"),
+                element("p", f"{sentence(report['meaning'])}", class_="meaning"),
             ),
             element("ul", *counts, class_="counts", aria_label="GPUs by verdict"),
             class_="verdict",
@@ -100,10 +77,6 @@ def _verdict(report: Mapping[str, Any]) -> Markup:
         facts(rows),
         class_=f"top {kind(report['verdict'])}",
     )
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
 
 
 def _notice(report: Mapping[str, Any]) -> Markup:
@@ -116,11 +89,7 @@ def _notice(report: Mapping[str, Any]) -> Markup:
         texts.append(f"{count} thresholds are not the default; they are listed at the end.")
     if report["run"]["mode"] == "accumulated":
         texts.append("The work was accumulated over interruptions, not done in one stretch.")
-    return (
-        element("ul", *(element("li", text) for text in texts), class_="notice")
-        if texts
-        else Markup()
-    )
+    return notices(texts)
 
 
 def _summary(report: Mapping[str, Any]) -> Markup:

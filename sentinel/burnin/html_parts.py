@@ -12,6 +12,7 @@ _KINDS = {
     "WARN": "warn",
     "PASS": "pass",
     "INCOMPLETE": "incomplete",
+    "MISSING": "missing",
     "NOT TESTED": "incomplete",
 }
 
@@ -72,3 +73,14 @@ def section(title: str, *content: Child, quiet: str = "") -> Markup:
 def folded(summary: str, *content: Child) -> Markup:
     """Build a part that opens on a click, and that is open on paper."""
     return element("details", element("summary", summary), *content)
+
+
+def sentence(text: str) -> str:
+    """Write a text as a sentence."""
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def notices(texts: Sequence[str]) -> Markup:
+    """Build what a reader must not miss; nothing if there is nothing."""
+    items = (element("li", text) for text in texts)
+    return element("ul", *items, class_="notice") if texts else Markup()

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
-from xml.etree.ElementTree import Element, SubElement, indent, tostring
+from xml.etree.ElementTree import Element, SubElement
 
+from sentinel.burnin.junit_parts import add_case, add_result, clean, count_cases, document
 from sentinel.burnin.measures import format_value
 from sentinel.burnin.outcome import Outcome, describe_phase, of_phase
-
-#: Characters that XML 1.0 does not have, not even escaped.
-_NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_COUNTED = ("failure", "error", "skipped")
 
 
 def junit_xml(report: Mapping[str, Any]) -> str:
     """Build the document."""
     run = report["run"]
-    root = Element("testsuites", name=_clean(f"sentinel burnin {run['plan']['name']}"))
+    root = Element("testsuites", name=clean(f"sentinel burnin {run['plan']['name']}"))
     for number, gpu in enumerate(report["gpus"]):
         root.append(_gpu_suite(report, gpu, number))
     root.append(_node_suite(report, len(report["gpus"])))
-    _count(root)
-    indent(root)
-    return f'<?xml version="1.0" encoding="UTF-8"?>\n{tostring(root, encoding="unicode")}'
+    return document(root)
 
 
 def _gpu_suite(report: Mapping[str, Any], gpu: Mapping[str, Any], number: int) -> Element:
@@ -44,13 +38,13 @@ def _gpu_suite(report: Mapping[str, Any], gpu: Mapping[str, Any], number: int) -
         ("mode", run["mode"]),
     ):
         if value is not None:
-            SubElement(properties, "property", name=name, value=_clean(value))
+            SubElement(properties, "property", name=name, value=clean(value))
     group = f"burnin.gpu{gpu['index']}"
     for phase in gpu["coverage"]:
         _add_phase(suite, f"{group}.phase", phase)
     for check in gpu["checks"]:
         _add_check(suite, f"{group}.check", check)
-    _count(suite)
+    count_cases(suite)
     return suite
 
 
@@ -60,8 +54,10 @@ def _node_suite(report: Mapping[str, Any], number: int) -> Element:
     for check in report["checks"]:
         _add_check(suite, "burnin.node.check", check)
     if not report["gpus"]:
-        _add(_case(suite, "burnin.node", "gpus", 0.0), "error", "no GPU was tested", "NotTested")
-    _count(suite)
+        add_result(
+            add_case(suite, "burnin.node", "gpus", 0.0), "error", "no GPU was tested", "NotTested"
+        )
+    count_cases(suite)
     return suite
 
 
@@ -69,10 +65,10 @@ def _suite(report: Mapping[str, Any], name: str, number: int) -> Element:
     started = datetime.fromisoformat(report["run"]["started"]).astimezone(UTC)
     return Element(
         "testsuite",
-        name=_clean(name),
+        name=clean(name),
         id=str(number),
         package="sentinel.burnin",
-        hostname=_clean(report["node"]["hostname"]),
+        hostname=clean(report["node"]["hostname"]),
         timestamp=started.strftime("%Y-%m-%dT%H:%M:%S"),
     )
 
@@ -81,20 +77,20 @@ def _add_phase(suite: Element, group: str, phase: Mapping[str, Any]) -> None:
     """Add the case of a phase; errors that it found are those of a check."""
     began, ended = phase["began"], phase["ended"]
     seconds = 0.0 if began is None or ended is None else ended - began
-    case = _case(suite, group, phase["phase"], seconds)
+    case = add_case(suite, group, phase["phase"], seconds)
     text = describe_phase(phase)
     match of_phase(phase):
         case Outcome.SKIPPED:
-            _add(case, "skipped", text)
+            add_result(case, "skipped", text)
         case Outcome.BROKEN:
-            _add(case, "error", text, "NotTested")
+            add_result(case, "error", text, "NotTested")
         case Outcome.DONE:
-            SubElement(case, "system-out").text = _clean(text)
+            SubElement(case, "system-out").text = clean(text)
 
 
 def _add_check(suite: Element, group: str, check: Mapping[str, Any]) -> None:
     """Add the case of a check; a warning passes, and says so."""
-    case = _case(suite, group, check["id"], 0.0)
+    case = add_case(suite, group, check["id"], 0.0)
     value = format_value(check["value"], check["unit"])
     text = "; ".join(
         part
@@ -109,38 +105,10 @@ def _add_check(suite: Element, group: str, check: Mapping[str, Any]) -> None:
     )
     match check["status"]:
         case "fail":
-            _add(case, "failure", text, check["severity"])
+            add_result(case, "failure", text, check["severity"])
         case "not tested" | "n/a":
-            _add(case, "skipped", f"{check['status']}: {check['evidence']}")
+            add_result(case, "skipped", f"{check['status']}: {check['evidence']}")
         case "warn":
-            SubElement(case, "system-out").text = _clean(f"WARNING: {text}")
+            SubElement(case, "system-out").text = clean(f"WARNING: {text}")
         case _:
-            SubElement(case, "system-out").text = _clean(text)
-
-
-def _case(suite: Element, group: str, name: str, seconds: float) -> Element:
-    return SubElement(
-        suite, "testcase", classname=_clean(group), name=_clean(name), time=f"{seconds:.3f}"
-    )
-
-
-def _add(case: Element, name: str, text: str, kind: str | None = None) -> None:
-    """Add why a case did not pass; a skipped one has no type."""
-    found = SubElement(case, name, message=_clean(text))
-    if kind is not None:
-        found.set("type", _clean(kind))
-        found.text = _clean(text)
-
-
-def _count(parent: Element) -> None:
-    """Set the numbers of cases of a suite, or of all suites."""
-    cases = list(parent.iter("testcase"))
-    parent.set("tests", str(len(cases)))
-    for name, attribute in zip(_COUNTED, ("failures", "errors", "skipped"), strict=True):
-        parent.set(attribute, str(sum(case.find(name) is not None for case in cases)))
-    parent.set("time", f"{sum(float(case.get('time', 0)) for case in cases):.3f}")
-
-
-def _clean(text: object) -> str:
-    """Replace the characters that XML does not have."""
-    return _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", str(text))
+            SubElement(case, "system-out").text = clean(text)

@@ -7,7 +7,13 @@ import sys
 
 from sentinel.cli.terminal import styled, wants_colour
 
-_STYLES = {"PASS": "green", "WARN": "yellow", "FAIL": "bold red", "INCOMPLETE": "magenta"}
+_STYLES = {
+    "PASS": "green",
+    "WARN": "yellow",
+    "FAIL": "bold red",
+    "INCOMPLETE": "magenta",
+    "MISSING": "magenta",
+}
 _VERDICT = re.compile(rf"^({'|'.join(_STYLES)})\b", re.MULTILINE)
 
 

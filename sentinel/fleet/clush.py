@@ -22,8 +22,6 @@ from sentinel.fleet.progress import read_progress
 from sentinel.fleet.run_file import FleetFolder, FleetRun
 from sentinel.host.procfs import boot_id, read_stat
 
-#: The number of connections at the same time, if the user names none.
-DEFAULT_FANOUT = 200
 #: A node that was reached by a clush that is gone still works if its progress is not older, in
 #: seconds; it is written every 30 s at least.
 _FRESH_S = 90.0
@@ -37,7 +35,6 @@ _ENDED = re.compile(
 class Clush:
     """Runs a fleet by ClusterShell; what :class:`~sentinel.fleet.engine.Engine` describes."""
 
-    fanout: int = DEFAULT_FANOUT
     #: More options of clush, such as ``--user=root``.
     options: tuple[str, ...] = ()
     #: Where the run's files are; needed for everything but the submission.
@@ -47,7 +44,7 @@ class Clush:
         """Start clush in a session of its own, so that it survives this terminal."""
         folder.write(run)
         command = (
-            *("clush", "-b", "-S", "-n", "-f", str(self.fanout), "-w", ",".join(run.nodes)),
+            *("clush", "-b", "-S", "-n", "-f", str(run.batch), "-w", ",".join(run.nodes)),
             *self.options,
             shlex.join(words),
         )
@@ -74,6 +71,9 @@ class Clush:
         alive = _is_alive(run)
         failed = set(_ENDED.findall(_log_text(folder))) if alive else set()
         return {node: Task(state=_state(folder, node, alive, failed)) for node in run.nodes}
+
+    def advance(self, run: FleetRun, ending: str | None = None) -> None:
+        """Do nothing: clush itself keeps its fan-out full."""
 
     def cancel(self, run: FleetRun, nodes: Sequence[str] = ()) -> None:
         """End clush if it runs here and all nodes are meant; the nodes see the run's own file."""

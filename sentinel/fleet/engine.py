@@ -34,6 +34,8 @@ class Task:
     reason: str = ""
     #: The node is down, drained or unknown, so that a waiting task cannot begin.
     node_unavailable: bool = False
+    #: It waits for its turn in this run, until the engine is asked to advance.
+    is_held: bool = False
 
 
 class EngineError(SentinelError):
@@ -66,6 +68,18 @@ class Engine(Protocol):
 
         Raises:
             EngineError: The engine does not answer. That says nothing about the tasks.
+        """
+        ...
+
+    def advance(self, run: FleetRun, ending: str | None = None) -> None:
+        """Let further tasks begin, up to the run's batch; for an engine that does not by itself.
+
+        Args:
+            run: The run.
+            ending: The node whose own task calls this at its end, so that it does not count.
+
+        Raises:
+            EngineError: The engine does not answer.
         """
         ...
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from sentinel.burnin.check import (
     Check,
@@ -101,8 +102,8 @@ def _temperature(evidence: GpuEvidence, limits: Limits) -> Judgement:
         return not_applicable(_FEW)
     if own is None:
         return untested("no temperature of a steady phase counts")
-    text = f"{own:g} C; the median of {peers.count} GPUs is {peers.median:g} C"
-    return by_limits(round(own - peers.median, 4), limits, text)
+    text = f"{own:.4g} C; the median of {peers.count} GPUs is {peers.median:.4g} C"
+    return by_limits(round(own - peers.median, 1), limits, text)
 
 
 def _counter(name: str) -> Check[GpuEvidence]:
@@ -202,6 +203,7 @@ GPU_CHECKS: tuple[Check[GpuEvidence], ...] = (
         limits={"fail": above(0)},
         title="It computes the golden checksums of the other GPUs of its model",
         reads="the checksums of the references of all GPUs of the fleet",
+        unit="wrong",
         source="as golden.peers: the same inputs, kernels and model give the same bits; the"
         " majority is right",
         severity=Severity.ISOLATE,
@@ -259,9 +261,11 @@ NODE_CHECKS: tuple[Check[NodeEvidence], ...] = (
     ),
 )
 
-#: The default limits of all checks of a fleet, for a file of thresholds.
-LIMITS = known_limits(GPU_CHECKS, NODE_CHECKS)
+#: All checks of a fleet.
+CHECKS: tuple[Check[Any], ...] = (*GPU_CHECKS, *NODE_CHECKS)
+#: Their default limits, for a file of thresholds.
+LIMITS = known_limits(CHECKS)
 #: Their ids.
-IDS = frozenset(check.id for checks in (GPU_CHECKS, NODE_CHECKS) for check in checks)
+IDS = frozenset(check.id for check in CHECKS)
 #: The statuses that are reasons of a verdict, the worst first.
 BAD = (Status.FAIL, Status.WARN)

@@ -70,6 +70,9 @@ class FleetFollower:
         self._cost_s = time.monotonic() - begin
         return merge(nodes, tasks, progress, verdicts)
 
+    def _is_cancelled(self) -> bool:
+        return self._folder.cancelled.exists()
+
     @property
     def pause_s(self) -> float:
         """How long to wait before the next look."""
@@ -79,6 +82,9 @@ class FleetFollower:
         """Ask the engine; a task is over only if it is so twice: it may just be requeued."""
         try:
             tasks = self._engine.tasks(self._run)
+            if any(task.is_held for task in tasks.values()) and not self._is_cancelled():
+                # Also if the task whose turn it was to do so was killed.
+                self._engine.advance(self._run)
         except EngineError as error:
             self.engine_error = error
             return None

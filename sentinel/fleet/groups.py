@@ -121,7 +121,7 @@ def not_representative(gpu: GpuResult) -> str:
     if gpu.steady.rate is None:
         return "no stretch of a steady phase counts"
     if limit and gpu.steady.power_w is not None and gpu.steady.power_w / limit < MIN_POWER_SHARE:
-        return f"the load reached only {gpu.steady.power_w / limit:.0%} of the power limit"
+        return f"the load reached less than {MIN_POWER_SHARE:.0%} of the power limit"
     return ""
 
 

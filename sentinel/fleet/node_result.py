@@ -91,7 +91,7 @@ class _GpuReport:
     model: str | None
     serial: str | None
     verdict: Verdict
-    reasons: tuple[str, ...]
+    incomplete: tuple[str, ...]
     coverage: tuple[Coverage, ...]
     checks: tuple[_CheckReport, ...]
     measurements: tuple[_Measurement, ...]
@@ -152,7 +152,8 @@ class GpuResult:
     serial: str | None
     #: The verdict of its node.
     verdict: Verdict
-    reasons: tuple[str, ...]
+    #: What is missing of the plan.
+    incomplete: tuple[str, ...]
     coverage: tuple[Coverage, ...]
     #: The checks that failed or warned.
     bad: tuple[CheckResult, ...]
@@ -239,7 +240,7 @@ def _gpu(gpu: _GpuReport) -> GpuResult:
         model=gpu.model or "unknown model",
         serial=gpu.serial,
         verdict=gpu.verdict,
-        reasons=gpu.reasons,
+        incomplete=gpu.incomplete,
         coverage=gpu.coverage,
         bad=_bad(gpu.checks),
         steady=_steady(gpu.measurements),

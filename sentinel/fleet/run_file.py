@@ -44,7 +44,9 @@ class FleetRun:
     nodes: tuple[str, ...]
     #: When it was submitted. The clocks of nodes may differ from this one.
     started: datetime
-    #: The ids of the engine's jobs: those of Slurm's job arrays; of clush, its process.
+    #: At most so many nodes work at a time.
+    batch: int = 200
+    #: The ids of the engine's jobs: those of Slurm; of clush, its process.
     jobs: tuple[str, ...] = ()
     #: The id of each node's task in the engine, by node; empty if the engine has none.
     tasks: Mapping[str, str] = field(default_factory=dict)

@@ -1,11 +1,16 @@
-"""Slurm as the engine: one job array with a task for each node, each pinned to its node.
+"""Slurm as the engine: one job for each node, bound to it, and so many at a time.
 
-Why an array whose tasks are pinned afterwards: an array has one list of nodes for all its tasks, so
-Slurm may run two of them on one node and none on another. One ``srun`` over all nodes is no
-alternative: it is one step, whose launch breaks at some hundreds of nodes, which waits for the
-slowest node to be free, and which ends as a whole. One ``sbatch`` for each node cannot be limited
-to so many at a time. A held array can: the throttle ``%200`` belongs to the array, and
-``scontrol update`` gives each waiting task the node that it needs, which a requeued task keeps.
+Why not one job array, which has a throttle: all tasks of an array have one list of nodes. Where each
+is given its own by ``scontrol update``, Slurm still takes them for equal: its schedulers skip every
+task of an array after the first that cannot begin, so that one node that is down or full keeps all
+others waiting (seen with 22.05; ``reject_array_job`` in the main and the backfill scheduler).
+Why not one ``srun`` over all nodes: it is one step, whose launch breaks at some hundreds of nodes,
+which waits for the slowest node to be free, and which ends as a whole. Why no dependencies: a job
+that waits for a node that is down would keep others waiting, too.
+
+So the jobs are submitted held. The first ones are released at once; each that ends releases as many
+as may follow, by what the queue says, and a command that follows the run does the same. Nothing has
+to run all the time, and a task that is killed costs at most its turn.
 """
 
 from __future__ import annotations
@@ -20,8 +25,10 @@ from sentinel.fleet.run_file import FleetFolder, FleetRun
 #: The number of nodes that work at the same time, if the user names none: what soperator uses. In
 #: one step, Azure's tests broke at about 300.
 DEFAULT_BATCH = 200
-#: The indices of an array are below MaxArraySize; this is Slurm's default.
-_MAX_ARRAY = 1001
+#: The longest list of jobs for one command: some shells and logs are cut off beyond 128 KB.
+_MAX_IDS = 1000
+#: Why a job waits that was submitted held.
+_HELD = "JobHeldUser"
 #: The states of a node, without their flags, in which a task cannot begin there, as sinfo(1) has
 #: them with ``%T``.
 _UNAVAILABLE = (
@@ -37,52 +44,43 @@ class Slurm:
     """Runs a fleet by Slurm; what :class:`~sentinel.fleet.engine.Engine` describes."""
 
     partition: str | None = None
-    batch: int = DEFAULT_BATCH
     #: More options of sbatch, such as ``--account=ops``.
     options: tuple[str, ...] = ()
 
     def submit(self, run: FleetRun, folder: FleetFolder, words: Sequence[str]) -> FleetRun:
-        """Submit the arrays held, pin each task to its node, and release them."""
-        arrays = list(split(run.nodes, _max_array() - 1))
-        # Together, the arrays of a run work on at most `batch` nodes at a time.
-        throttle = max(1, self.batch // len(arrays))
-        jobs: list[str] = []
+        """Submit a held job for each node, and release the first ones."""
         tasks: dict[str, str] = {}
         try:
-            for nodes in arrays:
-                job = self._submit_held(run, folder, words, len(nodes), throttle)
-                jobs.append(job)
-                tasks |= {node: f"{job}_{index}" for index, node in enumerate(nodes)}
-            submitted = replace(run, jobs=tuple(jobs), tasks=tasks)
-            _pin(submitted)
+            for node in run.nodes:
+                tasks[node] = self._submit_held(run, folder, words, node)
+            submitted = replace(run, jobs=tuple(tasks.values()), tasks=tasks)
             folder.write(submitted)
-            run_tool(("scontrol", "release", ",".join(jobs)))
+            _release(list(tasks.values())[: run.batch])
         except BaseException:  # also Ctrl+C: nothing of a run that has no file may remain
-            if jobs:
-                run_tool(("scancel", *jobs))
+            if tasks:
+                run_tool(("scancel", "--quiet", f"--name={run.id}"))
+            folder.run_file.unlink(missing_ok=True)
             raise
         return submitted
 
     def _submit_held(
-        self, run: FleetRun, folder: FleetFolder, words: Sequence[str], count: int, throttle: int
+        self, run: FleetRun, folder: FleetFolder, words: Sequence[str], node: str
     ) -> str:
-        """Submit one array that waits; return its id.
+        """Submit the job of one node; return its id.
 
-        A task takes one processor and no GPU: it runs beside jobs, and the burn-in yields to them.
+        It takes one processor and no GPU: it runs beside jobs, and the burn-in yields to them.
         """
         partition = () if self.partition is None else (f"--partition={self.partition}",)
-        script = f"#!/bin/sh\nexec {shlex.join(words)}\n"
         given = run_tool(
             (
                 *("sbatch", "--parsable", "--hold", "--requeue", "--oversubscribe"),
-                *("--nodes=1", "--ntasks=1", "--cpus-per-task=1", f"--job-name={run.id}"),
-                f"--array=0-{count - 1}%{throttle}",
-                # %N is the node, so that all that was said there is in one file.
-                *(f"--output={folder.logs}/%N.txt", "--open-mode=append"),
+                *("--nodes=1", "--ntasks=1", "--cpus-per-task=1"),
+                *(f"--nodelist={node}", f"--job-name={run.id}"),
+                *(f"--output={folder.logs}/{node}.txt", "--open-mode=append"),
                 *partition,
                 *self.options,
             ),
-            script,
+            f"#!/bin/sh\nexec {shlex.join(words)}\n",
         )
         job, _, _ = given.strip().partition(";")  # with several clusters, the cluster follows
         if not job.isdecimal():
@@ -90,27 +88,33 @@ class Slurm:
         return job
 
     def tasks(self, run: FleetRun) -> Mapping[str, Task]:
-        """Query the tasks by the name of the job: an id that Slurm has forgotten is an error."""
-        lines = run_tool(
-            ("squeue", "--noheader", "--array", f"--name={run.id}", "--format=%i|%t|%r")
-        )
-        found = dict(_parse_tasks(lines))
-        waiting = [
-            node for node, task in run.tasks.items() if _state(found, task) is TaskState.WAITING
-        ]
+        """Query the jobs, and the nodes of those that wait."""
+        found = _listed(run)
+        waiting = [node for node, task in found.items() if task.state is TaskState.WAITING]
         missing = unavailable(waiting) if waiting else frozenset()
         return {
-            node: replace(
-                found.get(run.tasks.get(node, ""), Task(state=TaskState.OVER)),
-                node_unavailable=node in missing,
-            )
-            for node in run.nodes
+            node: replace(task, node_unavailable=node in missing) for node, task in found.items()
         }
 
+    def advance(self, run: FleetRun, ending: str | None = None) -> None:
+        """Release as many held jobs as may work beside those that are released already.
+
+        Two at the same time release the same jobs, so that fewer work for a while, never more.
+        """
+        found = _listed(run)
+        held = [node for node, task in found.items() if task.is_held]
+        active = [
+            node
+            for node, task in found.items()
+            if task.state is not TaskState.OVER and not task.is_held and node != ending
+        ]
+        _release([run.tasks[node] for node in held[: max(0, run.batch - len(active))]])
+
     def cancel(self, run: FleetRun, nodes: Sequence[str] = ()) -> None:
-        """Cancel tasks, or the arrays; those that are over are no error for scancel."""
-        ids = [run.tasks[node] for node in nodes] if nodes else list(run.jobs)
-        if ids:
+        """Cancel jobs, or all of the run; those that are over are no error for scancel."""
+        if not nodes:
+            run_tool(("scancel", "--quiet", f"--name={run.id}"))
+        for ids in _pieces([run.tasks[node] for node in nodes]):
             run_tool(("scancel", "--quiet", *ids))
 
 
@@ -157,45 +161,39 @@ def unavailable(nodes: Sequence[str]) -> frozenset[str]:
     return frozenset(node for node in nodes if _is_unavailable(states.get(node, "unknown")))
 
 
-def split(nodes: Sequence[str], most: int) -> Iterator[tuple[str, ...]]:
-    """Split nodes into lists of at most ``most``, of almost equal length."""
-    arrays = -(-len(nodes) // most)
-    for number in range(arrays):
-        first, last = number * len(nodes) // arrays, (number + 1) * len(nodes) // arrays
-        yield tuple(nodes[first:last])
+def _listed(run: FleetRun) -> dict[str, Task]:
+    """Query the jobs of a run by their name, since an id that is forgotten is an error; by node."""
+    lines = run_tool(("squeue", "--noheader", f"--name={run.id}", "--format=%i|%t|%r"))
+    found = dict(parse_tasks(lines))
+    over = Task(state=TaskState.OVER)
+    return {node: found.get(run.tasks.get(node, ""), over) for node in run.nodes}
 
 
-def _pin(run: FleetRun) -> None:
-    """Give each task its node, and check that each has it: scontrol exits with 0 either way."""
-    lines = [f"update JobId={task} ReqNodeList={node}" for node, task in run.tasks.items()]
-    run_tool(("scontrol", "--quiet"), "\n".join([*lines, "quit", ""]))
-    listed = run_tool(
-        ("squeue", "--noheader", "--array", f"--name={run.id}", "--format=%i|%n")
-    ).splitlines()
-    pinned = dict(line.split("|", 1) for line in listed if "|" in line)
-    for node, task in run.tasks.items():
-        if pinned.get(task) != node:
-            what = f"task {task} could not be given node {node}"
-            raise EngineError(what, "Is the node in this partition? See: sinfo --Node")
-
-
-def _parse_tasks(lines: str) -> Iterator[tuple[str, Task]]:
-    """Parse what squeue prints: the id of a task, its state and why it waits."""
+def parse_tasks(lines: str) -> Iterator[tuple[str, Task]]:
+    """Parse what squeue prints: the id of a job, its state and why it waits."""
     for line in lines.splitlines():
-        task, state, reason = [*line.split("|", 2), "", ""][:3]
+        job, state, reason = [*line.split("|", 2), "", ""][:3]
         waits = state == "PD"
         yield (
-            task,
+            job,
             Task(
                 state=TaskState.WAITING if waits else TaskState.RUNNING,
-                reason=reason if waits and reason != "None" else "",
+                reason=reason if waits and reason not in {"None", _HELD} else "",
+                is_held=waits and reason == _HELD,
             ),
         )
 
 
-def _state(found: Mapping[str, Task], task: str) -> TaskState:
-    """Look up the state of a task."""
-    return found[task].state if task in found else TaskState.OVER
+def _release(jobs: Sequence[str]) -> None:
+    """Release held jobs."""
+    for ids in _pieces(jobs):
+        run_tool(("scontrol", "release", ",".join(ids)))
+
+
+def _pieces(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Split a list of jobs for several commands."""
+    for first in range(0, len(ids), _MAX_IDS):
+        yield ids[first : first + _MAX_IDS]
 
 
 def _states(*, partition: str, nodes: Sequence[str]) -> dict[str, str]:
@@ -226,12 +224,3 @@ def _default_partition() -> str:
         if name.endswith("*"):
             return name[:-1]
     raise EngineError("Slurm has no default partition", "Give --partition or --nodelist.")
-
-
-def _max_array() -> int:
-    """Read MaxArraySize; an array has one task less at most."""
-    for line in run_tool(("scontrol", "show", "config")).splitlines():
-        key, _, value = line.partition("=")
-        if key.strip() == "MaxArraySize" and value.strip().isdecimal():
-            return max(2, int(value))
-    return _MAX_ARRAY

@@ -22,6 +22,9 @@ from sentinel.fleet.run_file import FleetRun
 #: The word for a node without a report; for exit codes it is INCOMPLETE.
 MISSING = "MISSING"
 
+#: So many different reasons for a comparison that could not be made are listed.
+MAX_NOT_COMPARED = 8
+
 #: All words of nodes, the worst first.
 WORDS = (Verdict.FAIL.value, MISSING, *(one.value for one in Verdict if one is not Verdict.FAIL))
 
@@ -48,7 +51,7 @@ class FleetGpu:
     @property
     def reasons(self) -> tuple[str, ...]:
         """Why it is not PASS: what was found, then what is missing."""
-        return (*(describe_result(one) for one in self.results), *self.gpu.reasons)
+        return (*(describe_result(one) for one in self.bad), *self.gpu.incomplete)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +118,12 @@ class FleetVerdict:
         """How many GPUs have each verdict; those of missing nodes are not known."""
         found = Counter(gpu.verdict.value for gpu in self.gpus)
         return {one.value: found[one.value] for one in Verdict}
+
+    @property
+    def not_compared(self) -> list[tuple[str, int]]:
+        """The comparisons that could not be made, with the number of GPUs, most frequent first."""
+        found = Counter(text for gpu in self.gpus for text in gpu.not_tested)
+        return sorted(found.items(), key=lambda item: (-item[1], item[0]))[:MAX_NOT_COMPARED]
 
 
 def judge_fleet(files: FleetFiles, thresholds: Thresholds) -> FleetVerdict:

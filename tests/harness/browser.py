@@ -20,7 +20,14 @@ from tests.harness.timing import TIMEOUT_S
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 #: The virtual key code of each key, and the text that it types.
-KEYS = {"Tab": (9, ""), "Enter": (13, "\r"), "Escape": (27, ""), "ArrowDown": (40, "")}
+KEYS = {
+    "Tab": (9, ""),
+    "Enter": (13, "\r"),
+    "Escape": (27, ""),
+    "ArrowRight": (39, ""),
+    "ArrowDown": (40, ""),
+    "/": (191, "/"),
+}
 
 
 def chromium() -> str | None:

@@ -49,7 +49,12 @@ def closed(schema: Any) -> Any:
 
 def junit_suites(report: Mapping[str, Any]) -> list[Element]:
     """Build and parse the document, check the rules of the format, and return its suites."""
-    root = fromstring(junit_xml(report))  # noqa: S314 - it is our own
+    return parsed_suites(junit_xml(report))
+
+
+def parsed_suites(document: str) -> list[Element]:
+    """Parse a JUnit document, check the rules of the format, and return its suites."""
+    root = fromstring(document)  # noqa: S314 - it is our own
     assert root.tag == "testsuites"
     found = list(root)
     for suite in [root, *found]:

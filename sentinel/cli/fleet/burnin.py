@@ -131,6 +131,7 @@ def burnin(**given: Any) -> int:
         plan=plan.name,
         plan_hash=plan.hash,
         nodes=nodes,
+        batch=order.batch,
         started=now,
         simulate=order.simulate,
         drain=order.drain,
@@ -141,8 +142,7 @@ def burnin(**given: Any) -> int:
     words = here if order.program is None else shlex.split(order.program)
     engine = _engine(order, folder)
     run = engine.submit(run, folder, [*words, "fleet", "run-node", str(folder.path)])
-    jobs = f", job {', '.join(run.jobs)}" if order.engine == "slurm" else ""
-    print(f"{run.id}: {plan.name} on {len(nodes)} nodes{jobs}; recorded in {folder.path}")
+    print(f"{run.id}: {plan.name} on {len(nodes)} nodes; recorded in {folder.path}")
     sys.stdout.flush()
     if order.detach:
         print(f"to follow it: sentinel fleet attach {folder.path}")
@@ -191,5 +191,5 @@ def _nodes(order: _Order) -> tuple[str, ...]:
 def _engine(order: _Order, folder: FleetFolder) -> Engine:
     """Build the engine that submits a run."""
     if order.engine == "slurm":
-        return Slurm(partition=order.partition, batch=order.batch, options=order.options)
-    return Clush(fanout=order.batch, options=order.options, folder=folder)
+        return Slurm(partition=order.partition, options=order.options)
+    return Clush(options=order.options, folder=folder)

@@ -8,6 +8,8 @@ from pathlib import Path
 import click
 
 from sentinel.cli.verdict_command import VerdictCommand
+from sentinel.fleet.engine import EngineError
+from sentinel.fleet.follow import engine_of
 from sentinel.fleet.node_run import NodeRun, node_name
 from sentinel.fleet.run_file import FleetFolder
 
@@ -18,5 +20,13 @@ from sentinel.fleet.run_file import FleetFolder
 def run_node(folder: Path, node: str | None) -> int:
     """Burn this node in as a part of the run in DIR; the exit code is that of its verdict."""
     fleet = FleetFolder(path=folder)
-    name = node or node_name(fleet.read(), os.environ)
-    return NodeRun(fleet, name, os.environ).run()
+    run = fleet.read()
+    name = node or node_name(run, os.environ)
+    try:
+        return NodeRun(fleet, name, os.environ).run()
+    finally:
+        if not fleet.cancelled.exists():
+            try:
+                engine_of(run, fleet).advance(run, ending=name)
+            except EngineError as error:  # a command that follows the run does it, too
+                click.echo(f"sentinel: {error}", err=True)

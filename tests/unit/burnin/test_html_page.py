@@ -6,7 +6,6 @@ import base64
 import hashlib
 import re
 from collections.abc import Iterator
-from html.parser import HTMLParser
 from importlib import resources
 from pathlib import Path
 
@@ -18,38 +17,11 @@ from sentinel.burnin.report import report_object
 from sentinel.burnin.timeline import Span
 from tests.harness.example_run import ExampleRun
 from tests.harness.judged_run import RUNS, judged
+from tests.harness.parsed_page import Parsed
 
 #: The least contrast of text, and of what is not text (WCAG 2.2, 1.4.3 and 1.4.11).
 TEXT, GRAPHICS = 4.5, 3.0
 HOSTILE = "</style></script><script>alert(1)</script><img src=x onerror=alert(1)>\"'&"
-
-
-class Parsed(HTMLParser):
-    """The elements of a page with their attributes, and its text."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.text = ""
-        self._open: list[str] = []
-        self.feed(page)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-        self._open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        while self._open and self._open.pop() != tag:
-            pass
-
-    def handle_data(self, data: str) -> None:
-        if not {"style", "script"} & set(self._open):
-            self.text += f" {data}"
-
-    def named(self, tag: str) -> list[dict[str, str | None]]:
-        """Select elements by name."""
-        return [attributes for name, attributes in self.elements if name == tag]
 
 
 def page(run: ExampleRun, folder: Path) -> str:

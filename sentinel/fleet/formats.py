@@ -1,0 +1,21 @@
+"""The formats of a fleet's report by name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+
+from sentinel.fleet.html_page import html_page
+from sentinel.fleet.junit import junit_xml
+from sentinel.fleet.report import fleet_object, gpu_lines
+from sentinel.fleet.text import text_lines
+from sentinel.fleet.verdict import FleetVerdict
+
+#: What builds each format; without a newline at the end.
+FORMATS: Mapping[str, Callable[[FleetVerdict], str]] = {
+    "text": lambda fleet: "\n".join(text_lines(fleet)),
+    "html": html_page,
+    "junit": junit_xml,
+    "json": lambda fleet: json.dumps(fleet_object(fleet), indent=1),
+    "jsonl": lambda fleet: "\n".join(json.dumps(one) for one in gpu_lines(fleet)),
+}

@@ -1,0 +1,132 @@
+"""The folder of an invented fleet: one node's report, varied for each node, with faults to find."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from sentinel.fleet.run_file import FleetFolder, FleetRun
+from tests.harness.example_run import ExampleRun
+from tests.harness.judged_run import report_of
+
+#: The key and the value of the golden checksum of a good GPU.
+KEY, GOOD, WRONG = "NVIDIA H200/torch 2.11/gemm bf16/1", "0x5eed", "0xbad"
+#: The measurements that differ between GPUs by so many of the median, as on real cards.
+_SPREADS = {"flops_per_s": 0.004, "power_w": 0.003, "temperature_c": 0.03}
+
+
+def node_report(folder: Path, run: ExampleRun | None = None) -> dict[str, Any]:
+    """Build the report of one node of eight GPUs that pass, from the folder of a run."""
+    return report_of(run or ExampleRun(gpus=8, seconds=30.0), folder / "template")
+
+
+@dataclass(kw_only=True)
+class ExampleFleet:
+    """Nodes of equal hardware; GPUs are named by the node and their index."""
+
+    nodes: int = 6
+    #: The report of one node; see ``tests/harness/judged_run.py`` for one.
+    template: Mapping[str, Any]
+    #: Of the factors by which figures vary.
+    seed: int = 1
+    #: The factor of the rate of single GPUs, and of all GPUs of a node.
+    rates: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    node_rates: Mapping[int, float] = field(default_factory=dict)
+    #: What is added to the temperature of single GPUs, in degrees.
+    heat: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    #: GPUs with a wrong golden checksum.
+    wrong: frozenset[tuple[int, int]] = frozenset()
+    #: By GPU: what its counters are after the run.
+    moved: Mapping[tuple[int, int], Mapping[str, Any]] = field(default_factory=dict)
+    #: Nodes without a file, with half of it, and with fewer GPUs.
+    absent: frozenset[int] = frozenset()
+    half: frozenset[int] = frozenset()
+    short: frozenset[int] = frozenset()
+    #: By node: the verdict of its GPU 0, for reports that are judged already.
+    verdicts: Mapping[int, str] = field(default_factory=dict)
+    #: By node: the enforced power limit.
+    limits: Mapping[int, float] = field(default_factory=dict)
+    #: Whether the nodes have pages of their own.
+    pages: bool = False
+
+    def name(self, number: int) -> str:
+        """Return the name of a node."""
+        return f"node-{number:04}"
+
+    @property
+    def run(self) -> FleetRun:
+        """What was run."""
+        run = self.template["run"]
+        return FleetRun(
+            id="fleet-1",
+            engine="slurm",
+            level="standard",
+            plan=run["plan"]["name"],
+            plan_hash=run["plan"]["hash"],
+            nodes=tuple(self.name(number) for number in range(self.nodes)),
+            started=datetime.fromisoformat(run["started"]) - timedelta(minutes=1),
+            jobs=("1234",),
+            simulate=8 if run["simulated"] else None,
+        )
+
+    def write(self, path: Path, *, run_file: bool = True) -> FleetFolder:
+        """Write the folder, with or without ``fleet.json``."""
+        folder = FleetFolder(path=path)
+        folder.create()
+        if run_file:
+            folder.write(self.run)
+        for number in range(self.nodes):
+            if number not in self.absent:
+                text = json.dumps(self.report(number))
+                cut = len(text) // 2 if number in self.half else len(text)
+                folder.report(self.name(number)).write_text(text[:cut])
+            if self.pages:
+                page = folder.node(self.name(number)) / "report.html"
+                page.parent.mkdir()
+                page.write_text("<!doctype html><title>The page of a node</title>")
+        return folder
+
+    def report(self, number: int) -> dict[str, Any]:
+        """Build the report of one node."""
+        chance = random.Random(f"{self.seed}/{number}")
+        report: dict[str, Any] = pickle.loads(pickle.dumps(dict(self.template)))  # noqa: S301
+        report["node"] |= {"hostname": self.name(number), "machine_id": f"{number:032x}"}
+        report["run"]["id"] = self.name(number)
+        if number in self.short:
+            report["gpus"].pop()
+        for gpu in report["gpus"]:
+            self._vary(gpu, number, chance)
+        if (verdict := self.verdicts.get(number)) is not None:
+            gpu = report["gpus"][0]
+            gpu["verdict"] = report["verdict"] = verdict
+            gpu["incomplete"] = [f"the example is {verdict}"]
+        return report
+
+    def _vary(self, gpu: dict[str, Any], number: int, chance: random.Random) -> None:
+        """Give a GPU its own identity and figures."""
+        place = number, int(gpu["index"])
+        gpu["uuid"] = f"GPU-{UUID(int=chance.getrandbits(128), version=4)}"
+        gpu["serial"] = f"{1650000000000 + number * 16 + place[1]}"
+        gpu["golden_checksums"] = [
+            {"key": KEY, "checksum": WRONG if place in self.wrong else GOOD, "stored": None}
+        ]
+        for reading in gpu["counters"].values():
+            reading |= {"uuid": gpu["uuid"], "serial": gpu["serial"]}
+            if number in self.limits:
+                reading["power_limit_w"] = self.limits[number]
+        gpu["counters"]["after"] |= self.moved.get(place, {})
+        shared = {name: chance.gauss(1, spread) for name, spread in _SPREADS.items()}
+        for one in gpu["measurements"]:
+            factor = shared.get(one["name"], 1.0)
+            if one["name"] == "flops_per_s":
+                factor *= self.rates.get(place, 1.0) * self.node_rates.get(number, 1.0)
+            more = self.heat.get(place, 0.0) if one["name"] == "temperature_c" else 0.0
+            for key in ("median", "p5", "p95", "lowest", "highest"):
+                one[key] = one[key] * factor + more

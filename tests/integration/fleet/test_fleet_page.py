@@ -1,0 +1,243 @@
+"""The page of a fleet in a real browser: its map, its search, its keys and its points."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sentinel.burnin.thresholds import Thresholds
+from sentinel.fleet.html_page import html_page
+from sentinel.fleet.node_files import read_fleet
+from sentinel.fleet.verdict import judge_fleet
+from tests.harness.browser import Browser, Page, browser, chromium
+from tests.harness.example_fleet import ExampleFleet, node_report
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(chromium() is None, reason="there is no Chromium on this host"),
+]
+
+WIDE, NARROW = 1600, 400
+READY = "document.readyState === 'complete' && !!document.querySelector('#map li[tabindex]')"
+#: The least contrast of text (WCAG 2.2, 1.4.3).
+TEXT = 4.5
+VISIBLE = "[...document.querySelectorAll('#map li')].filter((one) => !one.hidden)"
+NAMES = f"{VISIBLE}.map((one) => one.querySelector('b').textContent).join()"
+DETAILS = "document.getElementById('details')"
+CONTRAST = """(() => {
+  const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  const light = (css, under) => {
+    canvas.fillStyle = under; canvas.fillRect(0, 0, 1, 1);
+    canvas.fillStyle = css; canvas.fillRect(0, 0, 1, 1);
+    return [...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3)
+      .map((one) => one / 255).map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4))
+      .reduce((sum, c, at) => sum + c * [0.2126, 0.7152, 0.0722][at], 0);
+  };
+  const card = getComputedStyle(document.querySelector("section")).backgroundColor;
+  const ground = (one) => {
+    for (let at = one; at; at = at.parentElement) {
+      const found = getComputedStyle(at).backgroundColor;
+      if (found !== "rgba(0, 0, 0, 0)") return found;
+    }
+    return card;
+  };
+  const found = [];
+  for (const one of document.querySelectorAll(SELECTOR)) {
+    const levels = [light(getComputedStyle(one).color, card), light(ground(one), card)];
+    const [low, high] = levels.sort((a, b) => a - b);
+    found.push([(high + 0.05) / (low + 0.05), one.outerHTML.slice(0, 80)]);
+  }
+  return found;
+})()"""
+TEXTS = (
+    "#map i, #map u, #map b, #map em, .letter, .badge, .quiet, .tally dd, .filters button,"
+    " #details *"
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write a fleet with every verdict, and its page."""
+    base = tmp_path_factory.mktemp("fleet")
+    example = ExampleFleet(
+        template=node_report(base),
+        nodes=40,
+        rates={(2, 3): 0.8, (31, 5): 0.85},
+        heat={(3, 1): 25.0},
+        wrong=frozenset({(1, 1)}),
+        absent=frozenset({4}),
+        verdicts={6: "INCOMPLETE", 8: "N/A"},
+        pages=True,
+    )
+    path = example.write(base / "run").path
+    (path / "report.html").write_text(html_page(judge_fleet(read_fleet(path), Thresholds())))
+    return path
+
+
+@pytest.fixture(scope="module")
+def chrome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with browser(tmp_path_factory.mktemp("profile")) as one:
+        yield one
+
+
+def open_page(page: Page, folder: Path, scheme: str = "light") -> None:
+    """Open the page."""
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    page.call("Emulation.setEmulatedMedia", features=features)
+    page.navigate((folder / "report.html").as_uri())
+    page.wait_until(READY)
+
+
+def at(page: Page, script: str) -> dict[str, Any]:
+    """Return the middle of an element, for the pointer."""
+    page.evaluate(f"({script}).scrollIntoView({{block: 'center'}})")
+    x, y = page.evaluate(
+        f"(() => {{ const box = ({script}).getBoundingClientRect();"
+        " return [box.left + box.width / 2, box.top + box.height / 2]; })()"
+    )
+    return {"x": x, "y": y}
+
+
+def click(page: Page, script: str) -> None:
+    """Click the middle of an element."""
+    place = at(page, script)
+    for kind in ("mousePressed", "mouseReleased"):
+        page.call("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **place)
+
+
+@pytest.mark.parametrize("width", [WIDE, 800, NARROW])
+def test_the_page_fits_its_width_with_everything_open(
+    width: int, folder: Path, chrome: Browser
+) -> None:
+    with chrome.page(width, mobile=width == NARROW) as page:
+        open_page(page, folder)
+        page.evaluate("document.querySelectorAll('details').forEach((one) => (one.open = true))")
+        click(page, "document.getElementById('n2')")
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+        assert page.evaluate("document.title") == "FAIL fleet-1, 40 nodes"
+        assert page.errors == []
+
+
+def test_a_click_shows_a_node_and_escape_returns_to_it(folder: Path, chrome: Browser) -> None:
+    with chrome.page(WIDE) as page:
+        open_page(page, folder)
+        click(page, "document.querySelectorAll('#n2 i')[3]")
+        text = page.evaluate(f"{DETAILS}.innerText")
+        assert text.startswith("node-0002")
+        assert "fleet.rate" in text
+        assert page.evaluate(f"{DETAILS}.querySelector('tr.this td').textContent") == "3"
+        link = page.evaluate(f"{DETAILS}.querySelector('a').href")
+        assert link == (folder / "nodes" / "node-0002" / "report.html").as_uri()
+        # Its eight GPUs are marked in each of the three distributions.
+        assert page.evaluate("document.querySelectorAll('.ring-mark.node').length") == 24
+        page.press("Escape")
+        page.wait_until(f"{DETAILS}.hidden && document.activeElement.id === 'n2'")
+        assert page.evaluate("document.querySelectorAll('.ring-mark.node').length") == 0
+        assert page.errors == []
+
+
+def test_the_search_finds_nodes_serials_and_uuids(folder: Path, chrome: Browser) -> None:
+    values = json.loads((folder / "node-0031.json").read_text())["gpus"][5]
+    with chrome.page(WIDE) as page:
+        open_page(page, folder)
+        for typed, names in (("node-003", "0030,0031,0032"), (values["serial"], "0031")):
+            page.evaluate("search.value = ''; search.focus()")
+            page.type_text(typed)
+            page.wait_until(f"{NAMES}.startsWith('{names}')")
+        assert page.evaluate(NAMES) == "0031"
+        hit = "[...document.querySelectorAll('#n31 i')].findIndex((one) => one.matches('.hit'))"
+        assert page.evaluate(hit) == 5
+        page.evaluate("search.value = ''; search.focus()")
+        page.type_text(values["uuid"].upper())
+        page.wait_until(f"{NAMES} === '0031'")
+        assert page.evaluate("shown.textContent") == "1 of 40 nodes"
+        assert page.errors == []
+
+
+def test_the_filters_show_the_nodes_of_some_verdicts(folder: Path, chrome: Browser) -> None:
+    with chrome.page(WIDE) as page:
+        open_page(page, folder)
+        click(page, "document.querySelector('[data-word=FAIL]')")
+        assert page.evaluate(NAMES) == "0001,0002,0031"
+        click(page, "document.querySelector('[data-word=MISSING]')")
+        assert page.evaluate(NAMES) == "0001,0002,0004,0031"
+        pressed = "document.querySelectorAll('.filters [aria-pressed=true]').length"
+        assert page.evaluate(pressed) == 2
+        for word in ("FAIL", "MISSING"):
+            click(page, f"document.querySelector('[data-word={word}]')")
+        assert page.evaluate(f"{VISIBLE}.length") == 40
+        assert page.errors == []
+
+
+def test_the_map_is_one_stop_of_the_tab_key_and_arrows_move_in_it(
+    folder: Path, chrome: Browser
+) -> None:
+    with chrome.page(WIDE) as page:
+        open_page(page, folder)
+        assert page.evaluate("document.querySelectorAll('#map [tabindex=\"0\"]').length") == 1
+        page.press("/")
+        page.wait_until("document.activeElement === search")
+        page.press(
+            "Tab", times=1 + page.evaluate("document.querySelectorAll('.filters button').length")
+        )
+        page.wait_until("document.activeElement.id === 'n0'")
+        page.press("ArrowRight")
+        page.wait_until("document.activeElement.id === 'n1'")
+        page.press("ArrowDown")
+        row = page.evaluate(
+            "[...map.children].filter((one) => one.offsetTop === n0.offsetTop).length"
+        )
+        page.wait_until(f"document.activeElement.id === 'n{1 + row}'")
+        page.press("Enter")
+        page.wait_until(f"{DETAILS}.innerText.startsWith('node-00{1 + row:02}')")
+        assert page.errors == []
+
+
+def test_pointing_at_a_gpu_or_at_a_point_names_it(folder: Path, chrome: Browser) -> None:
+    with chrome.page(WIDE) as page:
+        open_page(page, folder)
+        move = {"type": "mouseMoved"}
+        page.call(
+            "Input.dispatchMouseEvent", **move, **at(page, "document.querySelector('#n1 i.fail')")
+        )
+        page.wait_until("!tip.hidden && tip.textContent.startsWith('node-0001 GPU 1: FAIL')")
+        # The slowest GPU is the leftmost point of the rates.
+        svg = "document.querySelector('.distribution.rate svg')"
+        place = at(page, svg)
+        left, width = page.evaluate(f"[{svg}.getBoundingClientRect().left, {svg}.clientWidth]")
+        place["x"] = left + width * 0.04 / 1.08
+        page.call("Input.dispatchMouseEvent", **move, **place)
+        page.wait_until("tip.textContent.startsWith('node-0002 GPU 3: FAIL')")
+        for kind in ("mousePressed", "mouseReleased"):
+            page.call("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **place)
+        page.wait_until(f"{DETAILS}.innerText.startsWith('node-0002')")
+        page.call("Input.dispatchMouseEvent", **move, x=1, y=1)
+        page.wait_until("tip.hidden")
+        assert page.errors == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_letter_and_text_has_the_contrast_of_level_aa(
+    scheme: str, folder: Path, chrome: Browser
+) -> None:
+    with chrome.page(WIDE) as page:
+        open_page(page, folder, scheme)
+        click(page, "document.getElementById('n2')")
+        found = page.evaluate(CONTRAST.replace("SELECTOR", json.dumps(TEXTS)))
+        assert len(found) > 400
+        assert [one for one in found if one[0] < TEXT] == []
+
+
+def test_the_page_is_complete_without_scripts(folder: Path, chrome: Browser) -> None:
+    with chrome.page(WIDE) as page:
+        page.call("Emulation.setScriptExecutionDisabled", value=True)
+        page.navigate((folder / "report.html").as_uri())
+        page.wait_until("document.readyState === 'complete' && !!document.querySelector('#map li')")
+        assert page.evaluate("document.querySelectorAll('#map li').length") == 40
+        assert page.evaluate("document.querySelectorAll('.distribution').length") == 3
+        assert page.evaluate("getComputedStyle(document.querySelector('.tools')).display") == "none"
+        assert page.evaluate("document.querySelectorAll('.outliers tbody tr').length") == 6

@@ -1,0 +1,233 @@
+"""``sentinel fleet`` by a real Slurm, whose nodes have simulated GPUs."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from sentinel.errors import ExitCode
+from tests.harness.fleet_harness import Fleet, plan
+from tests.harness.sentinel_process import eventually
+from tests.harness.slurm_cluster import SlurmCluster, needs_slurm, slurm_cluster
+
+pytestmark = [pytest.mark.long, needs_slurm]
+
+#: On a busy host, a stressor works less, or is slow to start, which warns.
+PASSED = {"PASS", "WARN"}
+
+Make = Callable[..., tuple[SlurmCluster, Fleet]]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    """Return a function that starts a cluster of so many nodes, and has a fleet run for a plan."""
+    with ExitStack() as stack:
+
+        def started(nodes: int, text: str) -> tuple[SlurmCluster, Fleet]:
+            cluster = stack.enter_context(
+                slurm_cluster(
+                    nodes=nodes,
+                    settings={
+                        "PreemptType": "preempt/partition_prio",
+                        "PreemptMode": "REQUEUE",
+                        "SlurmdTimeout": "5",
+                        "KillWait": "10",
+                    },
+                    partitions=(
+                        "idle Nodes=ALL Default=YES PriorityTier=1 GraceTime=20",
+                        "jobs Nodes=ALL PriorityTier=10",
+                    ),
+                )
+            )
+            return cluster, Fleet(cluster.start, tmp_path, text)
+
+        yield started
+
+
+def begin_again(cluster: SlurmCluster, fleet: Fleet, node: str) -> None:
+    """Let a requeued task begin at once: Slurm waits for two minutes otherwise."""
+    task = fleet.run_file()["tasks"][node]
+    cluster.run("scontrol", "update", f"JobId={task}", "StartTime=now")
+
+
+def is_requeued(cluster: SlurmCluster, fleet: Fleet, node: str) -> bool:
+    task = fleet.run_file()["tasks"][node]
+    return cluster.jobs().get(task) == "PENDING"
+
+
+def test_every_node_burns_itself_in_so_many_at_a_time(make: Make) -> None:
+    cluster, fleet = make(4, plan(1))
+    run = fleet.burnin("--batch", "2")
+    assert run.exit_code() == ExitCode.OK, run.output
+    starts, ends = [], []
+    for node in cluster.nodes:
+        report = fleet.report(node)
+        assert report["verdict"] in PASSED, report["gpus"][0]["reasons"]
+        assert report["node"]["hostname"] == node  # its task was pinned to it
+        assert (fleet.path / "nodes" / node / "report.html").exists()
+        assert fleet.progress(node)["state"] == "ended"
+        starts.append(datetime.fromisoformat(report["run"]["started"]).timestamp())
+        ends.append(datetime.fromisoformat(report["run"]["ended"]).timestamp())
+    # The third begins only after the first has ended; a start is written in whole seconds.
+    for start, end in zip(sorted(starts)[2:], sorted(ends)[:2], strict=True):
+        assert start + 1 > end
+    assert "4 nodes" in run.output
+    assert cluster.run("squeue", "--noheader").stdout == ""
+
+
+def test_a_run_goes_on_beside_a_job_that_has_all_gpus(make: Make) -> None:
+    cluster, fleet = make(1, plan(1))
+    job = cluster.start("srun", "--gres=gpu:2", "--cpus-per-task=1", "sleep", "1000")
+    eventually(lambda: "RUNNING" in cluster.jobs().values())
+    run = fleet.burnin()
+    assert run.exit_code() == ExitCode.OK, run.output
+    assert job.poll() is None
+
+
+def test_a_failing_node_is_drained_and_only_this_is_taken_back(make: Make) -> None:
+    cluster, fleet = make(3, plan(4))
+    uuid = fleet.break_gpu("node2")
+    fleet.break_gpu("node3")
+    run = fleet.burnin("--drain")
+    fleet.wait_for_phase("node3", 1)
+    by_hand = "fan 3 is loud"
+    cluster.run("scontrol", "update", "NodeName=node3", "State=DRAIN", f"Reason={by_hand}")
+    assert run.exit_code() == ExitCode.FAIL, run.output
+    assert fleet.verdicts(("node2", "node3")) == ["FAIL", "FAIL"]
+    assert cluster.reason("node1") == "none"
+    reason = f"gpu-sentry: memory.remap_failed on GPU 0 ({uuid})"
+    assert cluster.reason("node2") == reason
+    assert cluster.state("node2").startswith("drain")
+    assert cluster.reason("node3") == by_hand
+    assert f"drained node2: {reason}" in run.output
+    assert f"not drained: node3: it has a reason already: {by_hand}" in run.output
+    undrain = fleet.command("undrain", str(fleet.path))
+    assert undrain.exit_code() == ExitCode.OK
+    assert undrain.output == "undrained node2\n"
+    eventually(lambda: cluster.state("node2") == "idle")
+    assert cluster.reason("node3") == by_hand
+    assert cluster.state("node3") == "drained"
+
+
+def test_a_node_without_power_goes_on_after_its_return_and_another_is_missing(make: Make) -> None:
+    cluster, fleet = make(3, plan(2, 8))
+    run = fleet.burnin("--give-up", "1s")
+    for node in cluster.nodes:
+        fleet.wait_for_phase(node, 2)
+    cluster.kill("node2")
+    cluster.kill("node3")
+    eventually(lambda: is_requeued(cluster, fleet, "node2"))
+    eventually(lambda: is_requeued(cluster, fleet, "node3"))
+    cluster.boot("node2")
+    eventually(lambda: cluster.state("node2") == "idle")
+    begin_again(cluster, fleet, "node2")
+    assert run.exit_code() == ExitCode.INCOMPLETE, run.output
+    assert "given up, since they cannot be reached: node3" in run.output
+    one, two, three = (fleet.report(node) for node in cluster.nodes)
+    assert one["verdict"] in PASSED
+    assert two["verdict"] in PASSED, two["gpus"][0]["reasons"]
+    assert len(two["run"]["resumed"]) == 1
+    assert fleet.progress("node2")["attempt"] > 1
+    assert three is None
+    assert "MISSING" in run.output
+
+
+def test_a_partition_of_the_network_that_heals_costs_time_alone(make: Make) -> None:
+    cluster, fleet = make(2, plan(2, 8))
+    run = fleet.burnin()
+    fleet.wait_for_phase("node1", 2)
+    fleet.wait_for_phase("node2", 2)
+    cluster.net("node2", up=False)
+    eventually(lambda: is_requeued(cluster, fleet, "node2"))
+    cluster.net("node2", up=True)
+    eventually(lambda: cluster.state("node2") == "idle")
+    begin_again(cluster, fleet, "node2")
+    assert run.exit_code() == ExitCode.OK, run.output
+    assert set(fleet.verdicts(cluster.nodes)) <= PASSED
+
+
+def test_a_real_job_pre_empts_a_node_which_goes_on_afterwards(make: Make) -> None:
+    cluster, fleet = make(2, plan(2, 40))
+    run = fleet.burnin()
+    fleet.wait_for_phase("node1", 2)
+    job = cluster.start("srun", "--partition=jobs", "--nodelist=node1", "--exclusive", "hostname")
+    output, _ = job.communicate()
+    assert "node1" in output
+    # It had the time to end in an orderly way.
+    assert fleet.report("node1")["verdict"] == "INCOMPLETE"
+    assert run.process.poll() is None
+    begin_again(cluster, fleet, "node1")
+    assert run.exit_code() == ExitCode.OK, run.output
+    report = fleet.report("node1")
+    assert report["verdict"] in PASSED
+    assert len(report["run"]["resumed"]) == 1
+
+
+def test_a_cancelled_run_has_the_reports_of_what_was_done(make: Make) -> None:
+    cluster, fleet = make(2, plan(1, 1000))
+    run = fleet.burnin("--batch", "1")
+    eventually(lambda: any(fleet.progress(node)["number"] == 2 for node in cluster.nodes))
+    first, second = sorted(cluster.nodes, key=lambda node: -fleet.progress(node)["number"])
+    cancel = fleet.command("cancel", str(fleet.path))
+    assert cancel.exit_code() == ExitCode.OK, cancel.output
+    assert run.exit_code() == ExitCode.INCOMPLETE, run.output
+    report = fleet.report(first)
+    assert report["verdict"] == "INCOMPLETE"
+    assert report["gpus"][0]["coverage"][0]["complete"]
+    assert fleet.report(second) is None
+    attach = fleet.attach()
+    assert attach.exit_code() == ExitCode.INCOMPLETE
+    assert "MISSING" in attach.output
+
+
+def test_a_run_survives_its_controller_and_its_terminal(make: Make) -> None:
+    cluster, fleet = make(2, plan(2, 10))
+    run = fleet.burnin()
+    for node in cluster.nodes:
+        fleet.wait_for_phase(node, 1)
+    cluster.stop_controller(signal.SIGKILL)
+    run.wait_for("the nodes go on")
+    run.process.send_signal(signal.SIGHUP)  # its terminal closes
+    assert run.exit_code() == -signal.SIGHUP
+    cluster.start_controller()
+    attach = fleet.attach()
+    attach.wait_for("running")
+    attach.process.send_signal(signal.SIGINT)
+    assert attach.exit_code() == ExitCode.INTERRUPTED
+    assert f"to follow it: sentinel fleet attach {fleet.path}" in attach.output
+    again = fleet.attach()
+    assert again.exit_code() == ExitCode.OK, again.output
+    assert set(fleet.verdicts(cluster.nodes)) <= PASSED
+
+
+def test_sixteen_nodes(make: Make) -> None:
+    cluster, fleet = make(16, plan(1))
+    run = fleet.burnin("--batch", "4")
+    assert run.exit_code() == ExitCode.OK, run.output
+    assert set(fleet.verdicts(cluster.nodes)) <= PASSED
+    assert {fleet.report(node)["node"]["hostname"] for node in cluster.nodes} == set(cluster.nodes)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--nodelist", "node[7-9]"), "--nodelist: Slurm has no node node7"),
+        (("--partition", "gold"), "no partition gold"),
+        (("--nodes", "3"), "--nodes 3: 2 of 2 nodes can be used"),
+        (("--engine-option=--nope",), "sbatch failed"),
+    ],
+)
+def test_what_slurm_refuses_starts_nothing(
+    make: Make, flags: tuple[str, ...], message: str
+) -> None:
+    cluster, fleet = make(2, plan(1))
+    run = fleet.burnin(*flags)
+    assert run.exit_code() == ExitCode.USAGE, run.output
+    assert message in run.output
+    assert cluster.jobs() == {}
+    assert not (fleet.path / "fleet.json").exists()

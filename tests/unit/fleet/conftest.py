@@ -1,0 +1,15 @@
+"""The report of one node, which the invented fleets vary."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.harness.example_fleet import node_report
+
+
+@pytest.fixture(scope="session")
+def template(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Return the report of a node of eight GPUs that pass."""
+    return node_report(tmp_path_factory.mktemp("node"))

@@ -1,0 +1,223 @@
+"""The formats of a fleet's report: text, JSON by its schema, JSON lines, JUnit and the page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from sentinel.burnin.thresholds import Thresholds
+from sentinel.fleet.formats import FORMATS
+from sentinel.fleet.html_map import common_prefix
+from sentinel.fleet.html_plots import HEIGHT, WIDTH, places
+from sentinel.fleet.node_files import read_fleet
+from sentinel.fleet.outliers import outliers
+from sentinel.fleet.report import LINE_SCHEMA, SCHEMA_VERSION, fleet_object
+from sentinel.fleet.verdict import FleetVerdict, judge_fleet
+from tests.harness.example_fleet import ExampleFleet
+from tests.harness.parsed_page import Parsed
+from tests.harness.report_formats import ROOT, closed, parsed_suites, schema_problems
+
+Template = dict[str, Any]
+SCHEMA = json.loads((ROOT / "docs" / "fleet-report.schema.json").read_text())
+LINE = {"$defs": SCHEMA["$defs"], "$ref": "#/$defs/line"}
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\"'&"
+
+
+def judged(fleet: ExampleFleet, folder: Path, **written: bool) -> FleetVerdict:
+    """Write the folder of a fleet, read it, and judge it."""
+    return judge_fleet(read_fleet(fleet.write(folder / "run", **written).path), Thresholds())
+
+
+def everything(template: Template, **more: Any) -> ExampleFleet:
+    """Describe a fleet with every verdict."""
+    return ExampleFleet(
+        template=template,
+        nodes=12,
+        rates={(2, 3): 0.8},
+        heat={(3, 1): 25.0},
+        node_rates={7: 0.93},
+        wrong=frozenset({(1, 1)}),
+        absent=frozenset({4}),
+        half=frozenset({5}),
+        verdicts={6: "INCOMPLETE", 8: "N/A"},
+        pages=True,
+        **more,
+    )
+
+
+@pytest.fixture(scope="module")
+def fleet(template: Template, tmp_path_factory: pytest.TempPathFactory) -> FleetVerdict:
+    return judged(everything(template), tmp_path_factory.mktemp("fleet"))
+
+
+# --- text ------------------------------------------------------------------------------------
+
+
+def test_the_text_has_what_is_wrong_first_and_the_rest_in_counts(fleet: FleetVerdict) -> None:
+    lines = FORMATS["text"](fleet).splitlines()
+    assert lines[:3] == [
+        "FAIL  fleet-1  example: a fault was found",
+        "12 nodes: 3 FAIL, 2 MISSING, 1 INCOMPLETE, 1 WARN, 5 PASS",
+        "80 GPUs: 10 FAIL, 1 INCOMPLETE, 1 WARN, 67 PASS, 1 N/A",
+    ]
+    subjects = [line for line in lines if line.split("  ")[0] in {"FAIL", "MISSING", "WARN"}][1:]
+    assert [line.split("  GPU-")[0] for line in subjects] == [
+        "FAIL        node-0001 GPU 1",
+        "FAIL        node-0002 GPU 3",
+        "FAIL        node-0007",
+        "FAIL        node-0007 GPUs 0-7",
+        "MISSING     node-0004",
+        "MISSING     node-0005",
+        "WARN        node-0003 GPU 1",
+    ]
+    assert "group 1: 80 GPUs of 10 nodes: NVIDIA H200, driver 580.65.06, 700 W" in lines
+
+
+def test_the_text_of_a_large_fleet_stays_short(template: Template, tmp_path: Path) -> None:
+    small = {**template, "gpus": template["gpus"][:1]}
+    verdicts = dict.fromkeys(range(100), "INCOMPLETE")
+    missing = frozenset(range(100, 200))
+    many = ExampleFleet(template=small, nodes=200, verdicts=verdicts, absent=missing)
+    lines = FORMATS["text"](judged(many, tmp_path)).splitlines()
+    assert len(lines) < 100
+    assert "MISSING     100 nodes: node-[0100-0199]" in lines
+    assert "INCOMPLETE  and 60 more: node-[0040-0099]" in lines
+
+
+def test_a_fleet_in_which_nothing_is_wrong_has_no_outliers(
+    template: Template, tmp_path: Path
+) -> None:
+    fleet = judged(ExampleFleet(template=template), tmp_path)
+    assert outliers(fleet) == []
+    assert "Nothing stands out." in FORMATS["html"](fleet)
+
+
+# --- JSON ------------------------------------------------------------------------------------
+
+
+def test_the_schema_is_valid_and_names_the_version() -> None:
+    Draft202012Validator.check_schema(SCHEMA)
+    assert SCHEMA["$id"].rpartition(":")[2] == SCHEMA_VERSION
+
+
+@pytest.mark.parametrize("run_file", [True, False])
+def test_the_report_follows_the_schema_which_describes_every_field(
+    *, run_file: bool, template: Template, tmp_path: Path
+) -> None:
+    fleet = judged(everything(template), tmp_path, run_file=run_file)
+    report = json.loads(FORMATS["json"](fleet))
+    assert schema_problems(closed(SCHEMA), report) == []
+    assert (report["run"] is None) is not run_file
+    del report["nodes"][0]["gpus"][0]["coverage"][0]["done_s"]
+    assert len(schema_problems(SCHEMA, report)) == 1
+
+
+def test_there_is_a_line_for_each_gpu_and_each_missing_node(fleet: FleetVerdict) -> None:
+    rows = [json.loads(line) for line in FORMATS["jsonl"](fleet).splitlines()]
+    assert len(rows) == 80 + 2
+    for row in rows:
+        assert schema_problems(closed(LINE), row) == []
+    assert {row["schema"] for row in rows} == {LINE_SCHEMA}
+    assert {row["run_id"] for row in rows} == {"fleet-1"}
+    (bad,) = [row for row in rows if row["node"] == "node-0001" and row["verdict"] != "PASS"]
+    assert (bad["verdict"], bad["node_verdict"]) == ("FAIL", "PASS")
+    assert bad["coverage"][0]["phase"] == "memory"
+    missing = [row for row in rows if row["verdict"] == "MISSING"]
+    assert [(row["node"], row["uuid"], row["reasons"]) for row in missing] == [
+        ("node-0004", None, ["it has no report"]),
+        ("node-0005", None, ["its report is not complete JSON"]),
+    ]
+
+
+def test_a_node_names_its_page_by_its_path_in_the_folder(fleet: FleetVerdict) -> None:
+    pages = [node["page"] for node in fleet_object(fleet)["nodes"]]
+    assert pages[0] == "nodes/node-0000/report.html"
+    assert pages[4] is None  # it is missing
+
+
+# --- JUnit -----------------------------------------------------------------------------------
+
+
+def test_junit_has_a_suite_for_each_node_and_a_case_for_each_gpu(fleet: FleetVerdict) -> None:
+    suites = parsed_suites(FORMATS["junit"](fleet))
+    assert [suite.get("name") for suite in suites] == [node.name for node in fleet.nodes]
+    kinds = {
+        str(suite.get("name")): [case[0].tag for case in suite.iter("testcase")] for suite in suites
+    }
+    assert kinds["node-0000"] == ["system-out"] * 9
+    assert kinds["node-0001"] == ["system-out"] * 2 + ["failure"] + ["system-out"] * 6
+    assert kinds["node-0004"] == kinds["node-0005"] == ["error"]
+    assert kinds["node-0006"] == ["system-out", "skipped"] + ["system-out"] * 7
+    assert kinds["node-0007"] == ["failure"] * 9
+    assert kinds["node-0008"] == ["system-out", "skipped"] + ["system-out"] * 7
+
+
+# --- the page --------------------------------------------------------------------------------
+
+
+def test_the_page_has_a_tile_for_each_node_and_a_letter_for_each_gpu(fleet: FleetVerdict) -> None:
+    page = FORMATS["html"](fleet)
+    parsed = Parsed(page)
+    tiles = [one for one in parsed.named("li") if str(one.get("id", "")).startswith("n")]
+    assert len(tiles) == 12
+    cells = page.partition('id="map"')[2].partition("</ul>")[0]
+    assert cells.count("<i>P</i>") == 67
+    assert cells.count('<i class="fail">F</i>') == 10
+    assert cells.count("missing</em>") == 2
+
+
+def test_the_page_needs_no_network_and_links_to_the_nodes_own_pages(fleet: FleetVerdict) -> None:
+    page = FORMATS["html"](fleet)
+    parsed = Parsed(page)
+    places = {attributes.get("id") for _, attributes in parsed.elements}
+    for name, attributes in parsed.elements:
+        assert name not in {"img", "link", "iframe", "object", "base"}
+        assert "src" not in attributes
+        link = str(attributes.get("href", "#map"))
+        assert link.startswith("nodes/node-") or link[1:] in places, link
+    assert "url(" not in page
+    assert "nodes/node-0001/report.html#gpu-1" in page
+
+
+def test_text_from_outside_is_escaped_also_in_the_values_for_the_script(
+    template: Template, tmp_path: Path
+) -> None:
+    gpus = [{**gpu, "model": HOSTILE, "incomplete": [HOSTILE]} for gpu in template["gpus"]]
+    gpus[0]["verdict"] = "INCOMPLETE"
+    node = {**template["node"], "driver": HOSTILE}
+    hostile = ExampleFleet(template={**template, "gpus": gpus, "node": node})
+    fleet = judged(hostile, tmp_path)
+    page = FORMATS["html"](fleet)
+    parsed = Parsed(page)
+    assert parsed.text.count(HOSTILE) >= 2
+    assert len(parsed.named("script")) == 2  # the values and the script
+    values = page.partition('id="fleet">')[2].partition("</script>")[0]
+    assert json.loads(values)[0][4][0][8] == [HOSTILE]
+
+
+@pytest.mark.parametrize(
+    ("names", "prefix"),
+    [
+        (["node-001", "node-002"], "node-"),
+        (["gpu-a-17", "gpu-a-19"], "gpu-a-"),
+        (["n1", "n2"], ""),
+        (["node-001"], ""),
+        (["rack1", "node1"], ""),
+        ([], ""),
+    ],
+)
+def test_the_map_leaves_out_what_all_names_begin_with(names: list[str], prefix: str) -> None:
+    assert common_prefix(names) == prefix
+
+
+def test_each_point_has_its_own_place_within_the_plot() -> None:
+    values = [100.0] * 500 + [100.5] * 20 + [80.0, 120.0]
+    found = places(values, 80.0, 120.0)
+    assert len(set(found)) == len(values)
+    assert all(0 <= x <= WIDTH and 0 <= y <= HEIGHT for x, y in found)
+    assert (found[-2][0], found[-1][0]) == (0.0, WIDTH)
+    assert found[0] == (WIDTH / 2, HEIGHT / 2)
