@@ -1,7 +1,8 @@
 """A real Slurm of several nodes on this machine: munge, a controller and one slurmd per node.
 
-Each node has its own host name, PID, mount and network namespace; slurmd is its PID 1. All nodes
-share the file system, like the shared disk of a cluster. Needs root, but no systemd and no GPU.
+Each node has its own host name, PID, mount and network namespace, and a shell as its init. All
+nodes share the file system, like the shared disk of a cluster. Needs root, but no systemd and no
+GPU.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ _SETTINGS: Mapping[str, str] = {
     "ClusterName": "test",
     "SlurmUser": "root",
     "AuthType": "auth/munge",
-    "ProctrackType": "proctrack/linuxproc",
+    # Control groups would depend on their version here. linuxproc sends no signal to a process with
+    # a space in its name, as the supervisor and the stressors have.
+    "ProctrackType": "proctrack/pgid",
     "TaskPlugin": "task/none",
     "MpiDefault": "none",
     "ReturnToService": "2",
@@ -130,7 +133,8 @@ class SlurmCluster:
             "SlurmctldHost": f"{socket.gethostname().partition('.')[0]}({self.subnet}.1)",
             "SlurmctldPort": str(self.port),
             "SlurmdPort": str(self.port + 1),
-            "AuthInfo": f"socket={folder}/munge/socket",
+            # A requeued job waits until its credential has expired, otherwise for two minutes.
+            "AuthInfo": f"socket={folder}/munge/socket,cred_expire=5",
             "SlurmctldPidFile": f"{folder}/slurmctld.pid",
             "SlurmdPidFile": f"{folder}/slurmd.%n.pid",
             "SlurmdSpoolDir": f"{folder}/spool/%n",
@@ -230,7 +234,8 @@ class SlurmCluster:
                 "nsenter",
                 f"--net=/run/netns/{self._namespace(node)}",
                 *("unshare", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"),
-                *("sh", "-c", f"hostname {node} && exec slurmd -D -b"),
+                # The shell is the init of the node: slurmd takes a zombie for a process that lives.
+                *("sh", "-c", f"hostname {node} && slurmd -D -b; exit"),
             ],
             f"{node}.output",
         )

@@ -9,12 +9,24 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.fleet_harness import plan
 from tests.harness.gpu_environment import ROOT, TESTS
 from tests.harness.node_daemon import SCRIPTS
 from tests.harness.sentinel_process import eventually
 from tests.harness.slurm_cluster import needs_slurm, slurm_cluster
 
+#: A second of checked work, and more than the test waits for.
+PLAN = """
+spec = "sentinel-plan-v1"
+name = "short"
+[[phase]]
+name = "short"
+workload = "bad_workloads:checks_results"
+seconds = 1
+[[phase]]
+name = "endless"
+workload = "bad_workloads:checks_results"
+seconds = 6000
+"""
 #: As slurm.conf.example has them, with a shorter GraceTime.
 PARTITIONS = (
     "main Nodes=ALL Default=YES PriorityTier=10 PreemptMode=OFF",
@@ -34,7 +46,7 @@ def test_the_example_has_the_lines_that_are_tested() -> None:
 @pytest.mark.usefixtures("fake_torch")
 def test_a_job_preempts_an_idle_burn_in_which_goes_on_afterwards(tmp_path: Path) -> None:
     text, command = tmp_path / "plan.toml", tmp_path / "sentinel"
-    text.write_text(plan(1, 600))
+    text.write_text(PLAN)
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -P -m sentinel "$@"\n')
     command.chmod(0o755)
     environment = {
@@ -59,14 +71,13 @@ def test_a_job_preempts_an_idle_burn_in_which_goes_on_afterwards(tmp_path: Path)
             environment=environment,
         )
         events = folder / "events.jsonl"
-        eventually(lambda: events.exists() and '"phase2"' in events.read_text())
+        eventually(lambda: events.exists() and '"endless"' in events.read_text())
         assert cluster.jobs() == {"1": "RUNNING"}
         output = cluster.run("srun", "--gres=gpu:2", "sh", "-c", "echo got $CUDA_VISIBLE_DEVICES")
         assert output.stdout == "got 0,1\n"
         first = report()
         assert first["verdict"] == "INCOMPLETE", (tmp_path / "output").read_text()
         size = events.stat().st_size
-        # Slurm holds a requeued job back for a while.
         eventually(lambda: cluster.jobs()["1"] == "RUNNING")
         eventually(lambda: events.stat().st_size > size)
         assert not list((tmp_path / "runs").glob("1-node1-*")), "it has begun again"
