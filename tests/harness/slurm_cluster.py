@@ -95,6 +95,7 @@ class SlurmCluster:
             ``gres.conf``; None stands for 0, 1, ….
         cpus: The number of processors per node, in words of ``slurm.conf``.
         settings: Lines of ``slurm.conf`` to add or replace, such as ``Prolog``.
+        files: More files beside ``slurm.conf``, by name.
         partitions: The words after ``PartitionName=``, one text per partition. ``ALL`` in
             ``Nodes=ALL`` stands for all nodes.
     """
@@ -109,6 +110,7 @@ class SlurmCluster:
         minors: Sequence[int] | None = None,
         cpus: int = 2,
         settings: Mapping[str, str] | None = None,
+        files: Mapping[str, str] | None = None,
         partitions: Sequence[str] = ("all Nodes=ALL Default=YES",),
     ) -> None:
         self.folder = folder
@@ -155,6 +157,9 @@ class SlurmCluster:
         # Without device files, gres/gpu takes the count for a fault of the node.
         devices = [f"Name=gpu File={self.device(minor)}" for minor in minors]
         self._write("gres.conf", "\n".join(["AutoDetect=off", *devices]))
+
+        for name, text in (files or {}).items():
+            self._write(name, text)
 
     def _write(self, name: str, text: str) -> None:
         (self.folder / name).write_text(f"{text}\n")
@@ -413,6 +418,7 @@ def slurm_cluster(
     minors: Sequence[int] | None = None,
     cpus: int = 2,
     settings: Mapping[str, str] | None = None,
+    files: Mapping[str, str] | None = None,
     partitions: Sequence[str] = ("all Nodes=ALL Default=YES",),
 ) -> Iterator[SlurmCluster]:
     """Run a cluster, beside any others; see :class:`SlurmCluster` for the arguments.
@@ -431,6 +437,7 @@ def slurm_cluster(
             settings={
                 key: value.replace("{folder}", path) for key, value in (settings or {}).items()
             },
+            files=files,
             partitions=partitions,
         )
         try:

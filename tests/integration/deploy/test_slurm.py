@@ -170,6 +170,41 @@ def test_the_order_of_gres_conf_differs_from_that_of_nvml() -> None:
         assert index_of(2, "--gres=gpu:2") == (0, 1)
 
 
+#: Where Slurm's plugin for the first version of control groups makes the folder of a node.
+DEVICES = Path("/sys/fs/cgroup/devices")
+CGROUP_CONF = f"""
+CgroupPlugin=cgroup/v1
+CgroupMountpoint={DEVICES.parent}
+CgroupAutomount=no
+ConstrainDevices=yes
+"""
+
+
+@pytest.mark.long
+@needs_slurm
+@pytest.mark.skipif(not (DEVICES / "tasks").exists(), reason="needs control groups, version 1")
+def test_slurm_itself_takes_a_place_for_that_device_file() -> None:
+    """A device without a driver cannot be opened either, but the error is another."""
+    settings = {"TaskPlugin": "task/cgroup"}
+    files = {"cgroup.conf": CGROUP_CONF}
+    try:
+        with slurm_cluster(gpus=3, minors=(7, 4, 5), settings=settings, files=files) as cluster:
+
+            def devices(gpus: int) -> tuple[str, list[str]]:
+                shell = f"echo $SLURM_STEP_GPUS; for d in {cluster.folder}/dev/*; do : <$d; done"
+                done = cluster.run("srun", f"--gres=gpu:{gpus}", "bash", "-c", shell, check=False)
+                allowed = [line for line in done.stderr.splitlines() if "No such device" in line]
+                minors = [line.rpartition("/nvidia")[2].partition(":")[0] for line in allowed]
+                assert len(minors) + done.stderr.count("not permitted") == 3, done.stderr
+                return done.stdout.strip(), minors
+
+            assert devices(1) == ("0", ["7"])
+            assert devices(2) == ("0,1", ["4", "7"])
+    finally:
+        for folder in sorted(DEVICES.glob("slurm_node1/**/"), reverse=True):
+            folder.rmdir()
+
+
 @pytest.mark.long
 @needs_slurm
 def test_a_job_does_not_start_on_a_gpu_that_has_failed(tmp_path: Path) -> None:
