@@ -16,7 +16,8 @@ from tests.harness.slurm_cluster import SlurmCluster, needs_slurm, slurm_cluster
 
 pytestmark = [pytest.mark.long, needs_slurm, pytest.mark.usefixtures("fake_torch")]
 
-SETTINGS = {"HealthCheckProgram": "{folder}/healthcheck", "HealthCheckInterval": "1"}
+#: On a busy host, a check may take longer than a second, and slurmd starts them side by side.
+SETTINGS = {"HealthCheckProgram": "{folder}/healthcheck", "HealthCheckInterval": "4"}
 
 
 @pytest.fixture
@@ -71,7 +72,7 @@ def test_a_fault_drains_the_node_until_a_burn_in_has_passed(cluster: SlurmCluste
     eventually(lambda: cluster.state("node1") == "drained")
     cluster.run("scontrol", "update", "nodename=node1", "state=resume")
     before = len(lines(cluster))
-    eventually(lambda: len(lines(cluster)) >= before + 3)
+    eventually(lambda: len(lines(cluster)) >= before + 2)
     assert (cluster.state("node1"), cluster.reason("node1")) == ("idle", "none")
 
 
