@@ -150,6 +150,13 @@ def checks_of_links() -> str:
     return _checks(link_checks.CHECKS)
 
 
+def checks_of_a_fleet() -> str:
+    """Return the table of the comparisons between the GPUs and nodes of a fleet."""
+    from sentinel.fleet.fleet_checks import CHECKS
+
+    return _checks(CHECKS)
+
+
 def _checks(checks: Iterable[Check[Any]]) -> str:
     header = ("Check", "Passes if", "Reads", "Rule", "Unit", "Severity", "Source", "What to do")
     rows = [
@@ -231,6 +238,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "checks of a difference": checks_of_a_difference,
     "checks of a load": checks_of_a_load,
     "checks of links": checks_of_links,
+    "checks of a fleet": checks_of_a_fleet,
     "xids": xids,
     "light": light,
     "torch": torch_builds,

@@ -40,12 +40,22 @@ def unit_of(name: str) -> str:
 
 def format_measure(name: str, value: float) -> str:
     """Format a value of a measurement with its unit."""
+    factor, unit = scaled_unit(name, value)
+    return f"{value / factor:.4g} {unit}".rstrip()
+
+
+def scaled_unit(name: str, value: float) -> tuple[float, str]:
+    """Choose the unit of a measurement for values of this size: a rate gets a decimal prefix.
+
+    Returns:
+        What a value is divided by, and the unit.
+    """
     unit = unit_of(name)
     if name.endswith("_per_s"):
         for factor, prefix in _PREFIXES:
             if abs(value) >= factor:
-                return f"{value / factor:.4g} {prefix}{unit}"
-    return f"{value:.4g} {unit}".rstrip()
+                return factor, f"{prefix}{unit}"
+    return 1.0, unit
 
 
 def format_value(value: Any, unit: str = "") -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from sentinel.burnin.check import Judgement, Status
+from sentinel.burnin.measures import format_measure
 from sentinel.burnin.thresholds import Limits
 
 #: The deviation of rates is taken for at least this share of their median: eight equal GPUs would
@@ -61,8 +62,8 @@ def judge_rate(own: float, peers: Peers, limits: Limits, explained: str) -> Judg
     if limits["fail"].broken_by(ratio):
         status = Status.FAIL
     text = (
-        f"{own / 1e12:.1f} TFLOP/s; the median of {peers.count} is"
-        f" {peers.median / 1e12:.1f}; z {z:.1f}"
+        f"{format_measure('flops_per_s', own)}; the median of {peers.count:,} is"
+        f" {format_measure('flops_per_s', peers.median)}; z {z:.1f}"
     )
     text += f"; {explained}" if explained else ""
     return Judgement(status=status, value=round(ratio, 4), evidence=text)

@@ -25,7 +25,7 @@ from sentinel.host.procfs import boot_id, read_stat
 #: A node that was reached by a clush that is gone still works if its progress is not older, in
 #: seconds; it is written every 30 s at least.
 _FRESH_S = 90.0
-#: How clush reports a command that has failed, as soon as it has ended.
+#: How clush reports a command that has failed, as soon as it has ended; with -b only at the end.
 _ENDED = re.compile(
     r"^clush: (\S+): (?:exited with exit code|command timeout|.*[Tt]imeout)", re.MULTILINE
 )
@@ -35,20 +35,21 @@ _ENDED = re.compile(
 class Clush:
     """Runs a fleet by ClusterShell; what :class:`~sentinel.fleet.engine.Engine` describes."""
 
-    #: More options of clush, such as ``--user=root``.
-    options: tuple[str, ...] = ()
-    #: Where the run's files are; needed for everything but the submission.
-    folder: FleetFolder | None = None
+    #: Where the run's files are, which say more than clush does.
+    folder: FleetFolder
 
-    def submit(self, run: FleetRun, folder: FleetFolder, words: Sequence[str]) -> FleetRun:
+    def submit(self, run: FleetRun, folder: FleetFolder, nodes: Sequence[str]) -> FleetRun:
         """Start clush in a session of its own, so that it survives this terminal."""
+        is_new = not folder.run_file.exists()
         folder.write(run)
+        for node in nodes:  # that of an earlier task, which has ended
+            folder.progress(node).unlink(missing_ok=True)
         command = (
-            *("clush", "-b", "-S", "-n", "-f", str(run.batch), "-w", ",".join(run.nodes)),
-            *self.options,
-            shlex.join(words),
+            *("clush", "-n", "-f", str(run.batch), "-w", ",".join(nodes)),
+            *run.options,
+            shlex.join(run.command),
         )
-        with (folder.logs / "clush.txt").open("ab") as log:
+        with (folder.logs / "clush.txt").open("wb") as log:
             try:
                 process = subprocess.Popen(
                     command,
@@ -58,7 +59,8 @@ class Clush:
                     start_new_session=True,
                 )
             except OSError as error:
-                folder.run_file.unlink()
+                if is_new:
+                    folder.run_file.unlink()
                 what = f"clush cannot be run: {error.strerror}"
                 raise EngineError(what, "Install ClusterShell: apt install clustershell") from None
         submitted = replace(run, jobs=(_identity(process.pid),))
@@ -67,10 +69,10 @@ class Clush:
 
     def tasks(self, run: FleetRun) -> Mapping[str, Task]:
         """Conclude from clush and the files of the nodes which tasks are over."""
-        folder = self._folder()
+        folder = self.folder
         alive = _is_alive(run)
         failed = set(_ENDED.findall(_log_text(folder))) if alive else set()
-        return {node: Task(state=_state(folder, node, alive, failed)) for node in run.nodes}
+        return {node: Task(state=_state(folder, node, failed, alive=alive)) for node in run.nodes}
 
     def advance(self, run: FleetRun, ending: str | None = None) -> None:
         """Do nothing: clush itself keeps its fan-out full."""
@@ -83,11 +85,6 @@ class Clush:
         if process is not None and _is_alive(run):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process, signal.SIGTERM)
-
-    def _folder(self) -> FleetFolder:
-        if self.folder is None:
-            raise EngineError("the folder of the run is not known")
-        return self.folder
 
 
 def expand_nodes(nodelist: str) -> tuple[str, ...]:
@@ -103,18 +100,16 @@ def expand_nodes(nodelist: str) -> tuple[str, ...]:
     return names
 
 
-def _state(folder: FleetFolder, node: str, alive: bool, failed: set[str]) -> TaskState:  # noqa: FBT001
+def _state(folder: FleetFolder, node: str, failed: set[str], *, alive: bool) -> TaskState:
     """Conclude the state of one node's task."""
-    if folder.report(node).exists() or node in failed:
-        return TaskState.OVER
     path = folder.progress(node)
     progress = read_progress(path)
-    if progress is not None and progress.state == "ended":
+    if node in failed or (progress is not None and progress.state == "ended"):
         return TaskState.OVER
     if alive:
         return TaskState.WAITING if progress is None else TaskState.RUNNING
     with contextlib.suppress(OSError):
-        if time.time() - path.stat().st_mtime < _FRESH_S:
+        if not folder.report(node).exists() and time.time() - path.stat().st_mtime < _FRESH_S:
             return TaskState.RUNNING
     return TaskState.OVER
 

@@ -15,6 +15,8 @@ from sentinel.host.regular_file import read_regular
 #: How every reason of this project begins.
 PREFIX = "gpu-sentry:"
 _MAX_BYTES = 2**24
+#: The longest list of nodes for one command, in one argument of at most 128 KB.
+_MAX_NAMES = 500
 #: One node as `scontrol --oneliner show node` prints it.
 _NAME = re.compile(r"\bNodeName=(\S+)")
 _STATE = re.compile(r"\bState=(\S+)")
@@ -40,9 +42,11 @@ def read_nodes(nodes: Sequence[str]) -> dict[str, NodeAdmin]:
     Raises:
         EngineError: Slurm does not answer, or does not know one of them.
     """
-    if not nodes:
-        return {}
-    return dict(parse_nodes(run_tool(("scontrol", "--oneliner", "show", "node", ",".join(nodes)))))
+    found: dict[str, NodeAdmin] = {}
+    for first in range(0, len(nodes), _MAX_NAMES):
+        names = ",".join(nodes[first : first + _MAX_NAMES])
+        found |= parse_nodes(run_tool(("scontrol", "--oneliner", "show", "node", names)))
+    return found
 
 
 def parse_nodes(text: str) -> Iterator[tuple[str, NodeAdmin]]:

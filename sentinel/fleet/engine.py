@@ -47,16 +47,16 @@ class EngineError(SentinelError):
 class Engine(Protocol):
     """Distributes the work, and knows which task is over."""
 
-    def submit(self, run: FleetRun, folder: FleetFolder, words: Sequence[str]) -> FleetRun:
-        """Start one task on each node of a run; write ``fleet.json`` before the first begins.
+    def submit(self, run: FleetRun, folder: FleetFolder, nodes: Sequence[str]) -> FleetRun:
+        """Start the task of each of these nodes; write ``fleet.json`` before the first begins.
 
         Args:
-            run: What to run, without jobs and tasks.
+            run: What to run.
             folder: The folder of the run.
-            words: The command line of a task, the same for all nodes.
+            nodes: Those of the run that have no task, or whose task is over.
 
         Returns:
-            The run with its jobs and tasks.
+            The run with the new jobs and tasks.
 
         Raises:
             EngineError: The engine has refused, and nothing is started.

@@ -5,7 +5,7 @@ const [map, details, tip, shown, search] = ["map", "details", "tip", "shown", "s
 const tiles = [...map.children];
 const WORDS = { F: "FAIL", M: "MISSING", I: "INCOMPLETE", W: "WARN", P: "PASS", N: "N/A" };
 const KINDS = { FAIL: "fail", WARN: "warn", PASS: "pass", INCOMPLETE: "incomplete", MISSING: "missing" };
-const UNITS = [[5, "TFLOP/s"], [6, "°C"], [7, "W"]];
+const UNITS = [[5, byId("fleet").dataset.rate], [6, "°C"], [7, "W"]];
 const FIGURE = { rate: 5, heat: 6, power: 7 };
 let chosen = null;
 let opener = null;
@@ -58,6 +58,14 @@ for (const button of document.querySelectorAll(".filters button")) {
     filter();
   });
 }
+
+// For screen readers, the map is a list of options; each is named by its node.
+map.setAttribute("role", "listbox");
+tiles.forEach((tile, index) => {
+  const bad = nodes[index][4].filter((gpu) => gpu[1] !== "P").map((gpu) => `GPU ${gpu[0]} ${WORDS[gpu[1]]}`);
+  tile.setAttribute("role", "option");
+  tile.setAttribute("aria-label", [`${nodes[index][0]} ${nodes[index][1]}`, ...bad].join(", "));
+});
 
 // One tile is in the order of the Tab key; the arrow keys move it.
 let roving = null;
@@ -124,6 +132,7 @@ function open(index, gpuIndex, from) {
   opener = from;
   chosen = index;
   tiles[index].classList.add("chosen");
+  tiles[index].setAttribute("aria-selected", "true");
   details.className = `details ${KINDS[word] ?? "none"}`;
   details.setAttribute("aria-label", `Node ${name}`);
   const button = make("button", "Close");
@@ -176,6 +185,7 @@ function table(gpus, gpuIndex) {
 function close(focus = true) {
   if (chosen === null) return;
   tiles[chosen].classList.remove("chosen");
+  tiles[chosen].removeAttribute("aria-selected");
   chosen = null;
   details.hidden = true;
   markNode();

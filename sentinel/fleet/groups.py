@@ -40,10 +40,14 @@ class Member:
 Counted = Callable[[GpuResult], int | None]
 
 
+#: NVML's counters have 64 bits.
+_MOST = 2**64
+
+
 def _growth(name: str) -> Counted:
     def count(gpu: GpuResult) -> int | None:
         before, after = (getattr(one, name, None) for one in (gpu.before, gpu.after))
-        if before is None or after is None:
+        if before is None or after is None or not 0 <= before <= _MOST or not 0 <= after <= _MOST:
             return None
         # A counter that was reset in the run has counted at least what it shows now.
         return int(after - before if after >= before else after)
@@ -53,7 +57,8 @@ def _growth(name: str) -> Counted:
 
 def _lifetime(gpu: GpuResult) -> int | None:
     newest = gpu.after or gpu.before
-    return None if newest is None else newest.ecc_corrected_lifetime_total
+    count = None if newest is None else newest.ecc_corrected_lifetime_total
+    return count if count is not None and 0 <= count <= _MOST else None
 
 
 COUNTED: Mapping[str, Counted] = {

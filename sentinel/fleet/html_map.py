@@ -10,7 +10,8 @@ from typing import Any
 from sentinel.burnin.html_parts import kind
 from sentinel.burnin.markup import Markup, element, escape, join
 from sentinel.burnin.verdict import Verdict
-from sentinel.fleet.report import page_of
+from sentinel.fleet.node_names import count
+from sentinel.fleet.report import page_of, rate_unit
 from sentinel.fleet.verdict import MISSING, WORDS, FleetGpu, FleetNode, FleetVerdict
 
 #: The letter of each verdict; colour is never the only difference.
@@ -40,7 +41,9 @@ def map_section(fleet: FleetVerdict) -> Markup:
         element(
             "header",
             element("h2", "Map"),
-            element("span", f"{len(fleet.nodes):,} nodes, each with its GPUs", class_="quiet"),
+            element(
+                "span", f"{count(len(fleet.nodes), 'node')}, each with its GPUs", class_="quiet"
+            ),
             element("span", note, class_="quiet") if note else None,
         ),
         _tools(fleet),
@@ -131,23 +134,24 @@ def data(fleet: FleetVerdict) -> Markup:
     """Build the values for the script as JSON in an element that is never run.
 
     A node is ``[name, word, path of its page, reasons, GPUs]``; a GPU is ``[index, letter, group,
-    uuid, serial, TFLOP/s, C, W, reasons]``, without what is missing at its end.
+    uuid, serial, rate, C, W, reasons]``, without what is missing at its end.
     """
+    scale, unit = rate_unit(fleet)
     values = [
         [
             node.name,
             node.word,
             page_of(node) or "",
             list(_first(node.reasons)),
-            [_gpu_values(one) for one in node.gpus],
+            [_gpu_values(one, scale) for one in node.gpus],
         ]
         for node in fleet.nodes
     ]
     text = json.dumps(values, separators=(",", ":")).replace("<", "\\u003c")
-    return Markup(f'<script type="application/json" id="fleet">{text}</script>')
+    return Markup(f'<script type="application/json" id="fleet" data-rate="{unit}">{text}</script>')
 
 
-def _gpu_values(one: FleetGpu) -> list[Any]:
+def _gpu_values(one: FleetGpu, scale: float) -> list[Any]:
     steady = one.gpu.steady
     return [
         one.gpu.index,
@@ -155,7 +159,7 @@ def _gpu_values(one: FleetGpu) -> list[Any]:
         one.group,
         one.gpu.uuid,
         one.gpu.serial or "",
-        None if steady.rate is None else float(f"{steady.rate / 1e12:.4g}"),
+        None if steady.rate is None else float(f"{steady.rate / scale:.4g}"),
         None if steady.temperature_c is None else float(f"{steady.temperature_c:.4g}"),
         None if steady.power_w is None else float(f"{steady.power_w:.4g}"),
         *([list(_first(one.reasons))] if one.reasons else ()),

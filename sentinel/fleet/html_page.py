@@ -21,7 +21,7 @@ from sentinel.burnin.peers import Peers
 from sentinel.fleet.fleet_checks import CHECKS
 from sentinel.fleet.html_map import data, map_section
 from sentinel.fleet.html_plots import plots_section
-from sentinel.fleet.node_names import fold_names
+from sentinel.fleet.node_names import count, fold_names
 from sentinel.fleet.outliers import Outlier, outliers
 from sentinel.fleet.report import SCHEMA_VERSION, meaning, page_of
 from sentinel.fleet.verdict import FleetVerdict
@@ -60,7 +60,6 @@ def html_page(fleet: FleetVerdict) -> str:
 def _verdict(fleet: FleetVerdict) -> Markup:
     """Build the top of the page: the verdict, the counts, and what was run."""
     run, word = fleet.run, fleet.verdict.value
-    count = f"{len(fleet.nodes):,} nodes" if len(fleet.nodes) != 1 else "1 node"
     counts = (
         element(
             "div",
@@ -95,7 +94,7 @@ def _verdict(fleet: FleetVerdict) -> Markup:
             element("p", symbol(word), word, class_="word"),
             element(
                 "div",
-                element("h1", f"Burn-in of {count}"),
+                element("h1", f"Burn-in of {count(len(fleet.nodes), 'node')}"),
                 element("p", sentence(meaning(fleet)), class_="meaning"),
             ),
             element("dl", *counts, class_="tally"),
@@ -125,7 +124,7 @@ def _outliers(fleet: FleetVerdict) -> Markup:
     if left:
         text = f"{left:,} more are in the map, and in `sentinel fleet report --json`."
         content.append(element("p", text, class_="quiet"))
-    note = "GPUs of a node with the same faults are one row" if found else ""
+    note = "what GPUs or nodes have in common is one row" if found else ""
     return element(
         "section",
         element(
@@ -149,9 +148,9 @@ def _where(one: Outlier, numbers: dict[str, int]) -> Markup:
     """Name the nodes and GPUs of an outlier, with links to the map and to the node's own page."""
     if len(one.nodes) > 1:
         names = fold_names(node.name for node in one.nodes)
-        return join(
-            element("strong", f"{len(one.nodes):,} nodes"), element("div", names, class_="names-of")
-        )
+        gpus = f"{count(len(one.gpus), 'GPU')} of " if one.gpus else ""
+        subject = f"{gpus}{count(len(one.nodes), 'node')}"
+        return join(element("strong", subject), element("div", names))
     (node,) = one.nodes
     subject, below = "", list[Child]()
     if len(one.gpus) == 1:
@@ -257,5 +256,5 @@ def _basis(fleet: FleetVerdict) -> Markup:
 
 def _not_compared(fleet: FleetVerdict) -> Iterator[str]:
     """Yield why GPUs were not compared, with their numbers."""
-    for text, count in fleet.not_compared:
-        yield f"{count:,} GPUs: {text}"
+    for text, number in fleet.not_compared:
+        yield f"{count(number, 'GPU')}: {text}"

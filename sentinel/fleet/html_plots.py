@@ -16,6 +16,8 @@ from sentinel.burnin.thresholds import Limits
 from sentinel.burnin.verdict import Verdict
 from sentinel.fleet.fleet_checks import CHECKS
 from sentinel.fleet.groups import Group
+from sentinel.fleet.node_names import count
+from sentinel.fleet.report import rate_unit
 from sentinel.fleet.verdict import FleetGpu, FleetVerdict
 
 #: The size of a plot in pixels of its own.
@@ -66,7 +68,8 @@ def plots_section(fleet: FleetVerdict) -> Markup:
     parts = [_group(group, by_group[group.number], fleet) for group in fleet.groups]
     drawn = [part for part in parts if part]
     few = len(parts) - len(drawn)
-    note = f"{few} groups have too few GPUs, or none with a steady phase." if few else None
+    of = "1 group has" if few == 1 else f"{few} groups have"
+    note = f"{of} too few GPUs, or none with a steady phase." if few else None
     return element(
         "section",
         element(
@@ -86,9 +89,9 @@ def _group(group: Group, gpus: Sequence[FleetGpu], fleet: FleetVerdict) -> Marku
     found = [one for one in _distributions(group, gpus, fleet) if len(one.points) >= _MIN_POINTS]
     if not found:
         return Markup()
-    count = f"{len(group.members):,} GPUs of {len(group.by_node()):,} nodes"
+    size = f"{count(len(group.members), 'GPU')} of {count(len(group.by_node()), 'node')}"
     return join(
-        element("h3", f"{group.hardware} ", element("span", count, class_="quiet")),
+        element("h3", f"{group.hardware} ", element("span", size, class_="quiet")),
         element("div", *(_plot(one, group.number) for one in found), class_="plots"),
     )
 
@@ -98,7 +101,8 @@ def _distributions(
 ) -> Iterator[Distribution]:
     """Yield the figures of a group."""
     limits = _limits("fleet.rate", fleet)
-    rate = [(one, one.gpu.steady.rate / 1e12) for one in gpus if one.gpu.steady.rate is not None]
+    scale, unit = rate_unit(fleet)
+    rate = [(one, one.gpu.steady.rate / scale) for one in gpus if one.gpu.steady.rate is not None]
     heat = [
         (one, one.gpu.steady.temperature_c)
         for one in gpus
@@ -107,7 +111,7 @@ def _distributions(
     power = [(one, one.gpu.steady.power_w) for one in gpus if one.gpu.steady.power_w is not None]
     lines = []
     if group.rate is not None:
-        median = group.rate.median / 1e12
+        median = group.rate.median / scale
         names = ("warn", "fail")
         lines = [
             (median * limits[name].value, f"{limits[name].value:.0%} {name}") for name in names
@@ -115,10 +119,10 @@ def _distributions(
     yield Distribution(
         key="rate",
         title="Rate",
-        unit="TFLOP/s",
+        unit=unit,
         points=rate,
         peers=group.rate,
-        factor=1e-12,
+        factor=1 / scale,
         lines=lines,
     )
     lines = []

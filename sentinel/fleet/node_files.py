@@ -16,6 +16,7 @@ from pathlib import Path
 
 from sentinel.errors import ConfigError
 from sentinel.fleet.node_result import NodeFile, NodeResult, node_result
+from sentinel.fleet.progress import read_progress
 from sentinel.fleet.run_file import NOT_NODES, FleetFolder, FleetRun
 from sentinel.host.regular_file import read_regular
 from sentinel.protocol.codec import DecodeError
@@ -84,7 +85,7 @@ def _read(folder: FleetFolder, name: str, run: FleetRun | None) -> NodeFile:
     try:
         data = read_regular(folder.report(name), _MAX_BYTES)
     except FileNotFoundError:
-        return NodeFile(node=name, missing="it has no report")
+        return _without_report(folder, name)
     except OSError as error:
         return NodeFile(node=name, missing=f"its report cannot be read: {error.strerror}")
     try:
@@ -100,6 +101,22 @@ def _read(folder: FleetFolder, name: str, run: FleetRun | None) -> NodeFile:
         return NodeFile(node=name, missing=why)
     has_page = (folder.node(name) / "report.html").is_file()
     return NodeFile(node=name, result=result, has_page=has_page)
+
+
+def _without_report(folder: FleetFolder, name: str) -> NodeFile:
+    """Describe a node that has no report by what it wrote last."""
+    last = read_progress(folder.progress(name))
+    why = "it has no report"
+    if last is None:
+        return NodeFile(node=name, missing=why)
+    phase = f" in phase {last.phase} ({last.number} of {last.phases})" if last.phase else ""
+    found = f"; it had proved {last.findings:,} wrong results" if last.findings else ""
+    return NodeFile(
+        node=name,
+        missing=why,
+        last_seen=f"it wrote last at {last.time.isoformat()}{phase}{found}",
+        findings=last.findings,
+    )
 
 
 def _of_another_run(result: NodeResult, name: str, run: FleetRun) -> str:

@@ -1,4 +1,4 @@
-"""Fold the names of many nodes into ranges, as Slurm and ClusterShell write them. Pure."""
+"""Write many nodes: their names in ranges, as Slurm and ClusterShell do, and counts. Pure."""
 
 from __future__ import annotations
 
@@ -21,6 +21,11 @@ def fold_names(names: Iterable[str]) -> str:
             numbers.setdefault((match[1], len(match[2]), match[3]), []).append(int(match[2]))
     folded = [_fold(*key, found) for key, found in numbers.items()]
     return ",".join(sorted(plain + folded))
+
+
+def count(number: int, noun: str) -> str:
+    """Write a number with its noun: ``1 node``, ``1,000 nodes``."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def _fold(before: str, width: int, after: str, numbers: list[int]) -> str:

@@ -195,6 +195,10 @@ class NodeFile:
     result: NodeResult | None = None
     #: Why it is missing; empty if it is not.
     missing: str = ""
+    #: How far a missing node was when it wrote last; empty if it is unknown.
+    last_seen: str = ""
+    #: How many wrong results a missing node had proved by then.
+    findings: int = 0
     #: Whether the node's own page is in the folder.
     has_page: bool = False
 
@@ -260,14 +264,28 @@ def _bad(checks: tuple[_CheckReport, ...]) -> tuple[CheckResult, ...]:
     )
 
 
+#: Beyond these bounds a reading is none of a GPU, and no basis of a comparison.
+_PLAUSIBLE = {
+    "flops_per_s": (1.0, 1e21),
+    "temperature_c": (-100.0, 500.0),
+    "power_w": (0.0, 1e6),
+}
+
+
 def _steady(measurements: tuple[_Measurement, ...]) -> Steady:
     """Take the medians of the last steady phase that has a rate."""
     phases = [one.phase for one in measurements if one.steady and one.name == "flops_per_s"]
     if not phases:
         return Steady()
-    found = {one.name: one.median for one in measurements if one.phase == phases[-1]}
+    found = {
+        one.name: one.median
+        for one in measurements
+        if one.phase == phases[-1]
+        and one.name in _PLAUSIBLE
+        and _PLAUSIBLE[one.name][0] <= one.median <= _PLAUSIBLE[one.name][1]
+    }
     return Steady(
-        rate=found["flops_per_s"],
+        rate=found.get("flops_per_s"),
         temperature_c=found.get("temperature_c"),
         power_w=found.get("power_w"),
     )

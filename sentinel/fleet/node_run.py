@@ -217,7 +217,7 @@ class NodeRun:
         verdict = read_verdict(report)
         if verdict is not None:
             write_shared(self._folder.report(self._node), report.read_text().rstrip("\n"))
-            code = int(EXIT_CODES[verdict]) if code is None else code
+            code = code if code == ExitCode.UNKILLABLE else int(EXIT_CODES[verdict])
         code = int(ExitCode.INCOMPLETE) if code is None else code
         self._read_events()
         self._write_progress("ended", exit_code=code, note=note)

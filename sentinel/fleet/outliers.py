@@ -1,11 +1,13 @@
-"""What is wrong in a fleet, the worst first; GPUs of a node that share it are one entry. Pure."""
+"""What is wrong in a fleet, the worst first; what GPUs or nodes share is one entry. Pure."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from sentinel.burnin.check import CheckResult, Severity
+from sentinel.burnin.check import CheckResult, Severity, Status
 from sentinel.burnin.measures import format_value
 from sentinel.burnin.verdict import Verdict
 from sentinel.fleet.verdict import MISSING, FleetGpu, FleetNode, FleetVerdict
@@ -24,15 +26,21 @@ _SEVERITIES = (
     Severity.NONE,
 )
 
+#: What stops no node is one entry for all nodes if more than so many have it, such as a warning
+#: about a setting; what failed is named node by node.
+MAX_ALIKE = 5
+_JOINED = (Verdict.INCOMPLETE.value, Verdict.WARN.value)
+_NUMBER = re.compile(r"[\d.,]*\d")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Outlier:
-    """One entry: GPUs of one node, a node itself, or nodes that are missing for one reason."""
+    """One entry: GPUs, or nodes themselves, with the same fault; or nodes missing alike."""
 
     #: One of LISTED.
     word: str
     nodes: tuple[FleetNode, ...]
-    #: The GPUs of the node that share the reasons; empty if it is about the node itself.
+    #: The GPUs that share the reasons; empty if it is about the nodes themselves.
     gpus: tuple[FleetGpu, ...] = ()
     #: In short: without limits and sources.
     reasons: tuple[str, ...]
@@ -44,10 +52,25 @@ class Outlier:
 def outliers(fleet: FleetVerdict) -> list[Outlier]:
     """List everything that is not PASS."""
     found = list(_missing(fleet.nodes))
+    alike: dict[_Key, list[_Subject]] = {}
     for node in fleet.nodes:
-        found += [*_node(node), *_gpus(node)]
+        for subject in _subjects(node):
+            alike.setdefault(_key(subject), []).append(subject)
+    for key, subjects in alike.items():
+        if key.word in _JOINED and len({one.node.name for one in subjects}) > MAX_ALIKE:
+            found.append(_outlier(key.word, subjects))
+            continue
+        by_node: dict[str, list[_Subject]] = {}
+        for one in subjects:
+            by_node.setdefault(one.node.name, []).append(one)
+        found += [_outlier(key.word, one) for one in by_node.values()]
     order = list(_SEVERITIES)
-    return sorted(found, key=lambda one: (LISTED.index(one.word), order.index(one.severity)))
+
+    def urgency(one: Outlier) -> tuple[int, int, str, bool]:
+        name = one.nodes[0].name if one.word != MISSING else ""
+        return LISTED.index(one.word), order.index(one.severity), name, bool(one.gpus)
+
+    return sorted(found, key=urgency)
 
 
 def _missing(nodes: Iterable[FleetNode]) -> Iterator[Outlier]:
@@ -57,42 +80,72 @@ def _missing(nodes: Iterable[FleetNode]) -> Iterator[Outlier]:
         if node.missing:
             reasons.setdefault(node.missing, []).append(node)
     for reason, found in sorted(reasons.items(), key=lambda item: (-len(item[1]), item[0])):
-        yield Outlier(word=MISSING, nodes=tuple(found), reasons=(reason,))
+        more = found[0].reasons[1:] if len(found) == 1 else ()
+        if len(found) > 1 and (proved := sum(bool(node.findings) for node in found)):
+            more = (f"{proved:,} of them had proved wrong results",)
+        yield Outlier(word=MISSING, nodes=tuple(found), reasons=(reason, *more))
 
 
-def _node(node: FleetNode) -> Iterator[Outlier]:
-    """Yield the entry of a node itself, if something is wrong with it."""
-    if node.missing or (node.gpus and not node.bad):
-        return
-    own = Verdict.INCOMPLETE if not node.bad else Verdict(node.bad[0].status.value.upper())
-    nothing = () if node.gpus else ("no GPU was tested",)
-    yield Outlier(
-        word=node.word if not node.gpus else own.value,
-        nodes=(node,),
-        reasons=(*(_brief([one]) for one in node.bad), *nothing),
-        severity=_severity(node.bad),
-        action=node.bad[0].action if node.bad else "",
+@dataclass(frozen=True, kw_only=True)
+class _Subject:
+    """A GPU or a node itself with something wrong."""
+
+    node: FleetNode
+    gpu: FleetGpu | None
+    bad: tuple[CheckResult, ...]
+    #: What was not done.
+    incomplete: tuple[str, ...]
+
+
+class _Key(NamedTuple):
+    """What subjects of one entry have in common."""
+
+    word: str
+    of_gpu: bool
+    checks: tuple[tuple[str, Status], ...]
+    #: Without numbers: seconds differ from GPU to GPU.
+    incomplete: tuple[str, ...]
+
+
+def _subjects(node: FleetNode) -> Iterator[_Subject]:
+    """Yield the node, if something is wrong with it, and its GPUs that are not PASS."""
+    nothing = () if node.gpus or node.missing else ("no GPU was tested",)
+    if not node.missing and (node.bad or nothing):
+        yield _Subject(node=node, gpu=None, bad=node.bad, incomplete=nothing)
+    for gpu in node.gpus:
+        if gpu.verdict.value in LISTED:
+            yield _Subject(node=node, gpu=gpu, bad=gpu.bad, incomplete=gpu.gpu.incomplete)
+
+
+def _key(subject: _Subject) -> _Key:
+    """Find what a subject has in common with others."""
+    if subject.gpu is not None:
+        word = subject.gpu.verdict.value
+    elif any(one.status is Status.FAIL for one in subject.bad):
+        word = Verdict.FAIL.value
+    else:
+        word = Verdict.INCOMPLETE.value if subject.incomplete else Verdict.WARN.value
+    return _Key(
+        word=word,
+        of_gpu=subject.gpu is not None,
+        checks=tuple((one.id, one.status) for one in subject.bad),
+        incomplete=tuple(_NUMBER.sub("#", text) for text in subject.incomplete),
     )
 
 
-def _gpus(node: FleetNode) -> Iterator[Outlier]:
-    """Yield the GPUs of a node; those with the same checks and the same missing parts together."""
-    alike: dict[tuple[object, ...], list[FleetGpu]] = {}
-    for gpu in node.gpus:
-        if gpu.verdict.value in LISTED:
-            checks = tuple((one.id, one.status) for one in gpu.bad)
-            alike.setdefault((gpu.verdict, checks, gpu.gpu.incomplete), []).append(gpu)
-    for gpus in alike.values():
-        first = gpus[0]
-        results = zip(*(one.bad for one in gpus), strict=True)
-        yield Outlier(
-            word=first.verdict.value,
-            nodes=(node,),
-            gpus=tuple(gpus),
-            reasons=(*(_brief(one) for one in results), *first.gpu.incomplete),
-            severity=_severity(first.bad),
-            action=first.bad[0].action if first.bad else "",
-        )
+def _outlier(word: str, subjects: Sequence[_Subject]) -> Outlier:
+    """Build the entry of subjects that are alike."""
+    first = subjects[0]
+    results = zip(*(one.bad for one in subjects), strict=True)
+    nodes = {one.node.name: one.node for one in subjects}
+    return Outlier(
+        word=word,
+        nodes=tuple(nodes.values()),
+        gpus=tuple(one.gpu for one in subjects if one.gpu is not None),
+        reasons=(*(_brief(one) for one in results), *first.incomplete),
+        severity=_severity(first.bad),
+        action=first.bad[0].action if first.bad else "",
+    )
 
 
 def _severity(results: Iterable[CheckResult]) -> Severity:

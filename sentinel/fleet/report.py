@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import Any
 
 from sentinel.burnin.check import CheckResult
+from sentinel.burnin.measures import scaled_unit
 from sentinel.burnin.peers import Peers
 from sentinel.burnin.verdict import MEANING, Verdict
 from sentinel.fleet.fleet_checks import CHECKS
@@ -70,6 +72,12 @@ def gpu_lines(fleet: FleetVerdict) -> Iterator[dict[str, Any]]:
                 "coverage": [],
                 "reasons": list(node.reasons),
             }
+
+
+def rate_unit(fleet: FleetVerdict) -> tuple[float, str]:
+    """Choose the unit of all rates: what they are divided by, and its name."""
+    rates = [one.gpu.steady.rate for one in fleet.gpus if one.gpu.steady.rate is not None]
+    return scaled_unit("flops_per_s", statistics.median(rates) if rates else 1e12)
 
 
 def page_of(node: FleetNode) -> str | None:

@@ -46,6 +46,10 @@ class FleetRun:
     started: datetime
     #: At most so many nodes work at a time.
     batch: int = 200
+    #: The command line of a node's task, the same for all nodes.
+    command: tuple[str, ...] = ()
+    #: More options of the engine's command, such as ``--partition=gpu`` for sbatch.
+    options: tuple[str, ...] = ()
     #: The ids of the engine's jobs: those of Slurm; of clush, its process.
     jobs: tuple[str, ...] = ()
     #: The id of each node's task in the engine, by node; empty if the engine has none.
@@ -82,6 +86,16 @@ class FleetFolder:
     def drained(self) -> Path:
         """The reasons that were written for the drained nodes, by node."""
         return self.path / "drained.json"
+
+    @property
+    def page(self) -> Path:
+        """The page of the whole fleet, with links to the pages of the nodes."""
+        return self.path / "report.html"
+
+    @property
+    def summary(self) -> Path:
+        """The verdict of the whole fleet as JSON."""
+        return self.path / "report.json"
 
     @property
     def logs(self) -> Path:

@@ -1,9 +1,9 @@
 """Slurm as the engine: one job for each node, bound to it, and so many at a time.
 
-Why not one job array, which has a throttle: all tasks of an array have one list of nodes. Where each
-is given its own by ``scontrol update``, Slurm still takes them for equal: its schedulers skip every
-task of an array after the first that cannot begin, so that one node that is down or full keeps all
-others waiting (seen with 22.05; ``reject_array_job`` in the main and the backfill scheduler).
+Why not one job array, which has a throttle: all tasks of an array have one list of nodes. Where
+each is given its own by ``scontrol update``, Slurm still takes them for equal: its schedulers skip
+every task of an array after the first that cannot begin, so that one node that is down or full
+keeps all others waiting (seen with 22.05; ``reject_array_job`` in its two schedulers).
 Why not one ``srun`` over all nodes: it is one step, whose launch breaks at some hundreds of nodes,
 which waits for the slowest node to be free, and which ends as a whole. Why no dependencies: a job
 that waits for a node that is down would keep others waiting, too.
@@ -17,16 +17,18 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sentinel.fleet.engine import EngineError, Task, TaskState, run_tool
 from sentinel.fleet.run_file import FleetFolder, FleetRun
 
-#: The number of nodes that work at the same time, if the user names none: what soperator uses. In
-#: one step, Azure's tests broke at about 300.
+#: The number of nodes that work at the same time, if the user names none: what soperator uses.
+#: Azure's tests, which were one step, broke at about 300.
 DEFAULT_BATCH = 200
-#: The longest list of jobs for one command: some shells and logs are cut off beyond 128 KB.
+#: The longest list of jobs for one command, in one argument of at most 128 KB.
 _MAX_IDS = 1000
+#: For more nodes, Slurm is asked about all that it has: an argument has 128 KB at most.
+_MAX_NAMES = 500
 #: Why a job waits that was submitted held.
 _HELD = "JobHeldUser"
 #: The states of a node, without their flags, in which a task cannot begin there, as sinfo(1) has
@@ -39,53 +41,28 @@ _UNAVAILABLE = (
 _FLAGS = "*$@^!%~#+-"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Slurm:
     """Runs a fleet by Slurm; what :class:`~sentinel.fleet.engine.Engine` describes."""
 
-    partition: str | None = None
-    #: More options of sbatch, such as ``--account=ops``.
-    options: tuple[str, ...] = ()
-
-    def submit(self, run: FleetRun, folder: FleetFolder, words: Sequence[str]) -> FleetRun:
+    def submit(self, run: FleetRun, folder: FleetFolder, nodes: Sequence[str]) -> FleetRun:
         """Submit a held job for each node, and release the first ones."""
         tasks: dict[str, str] = {}
         try:
-            for node in run.nodes:
-                tasks[node] = self._submit_held(run, folder, words, node)
-            submitted = replace(run, jobs=tuple(tasks.values()), tasks=tasks)
+            for node in nodes:
+                tasks[node] = _submit_held(run, folder, node)
+            jobs = (*run.jobs, *tasks.values())
+            submitted = replace(run, jobs=jobs, tasks={**run.tasks, **tasks})
             folder.write(submitted)
             _release(list(tasks.values())[: run.batch])
         except BaseException:  # also Ctrl+C: nothing of a run that has no file may remain
-            if tasks:
-                run_tool(("scancel", "--quiet", f"--name={run.id}"))
-            folder.run_file.unlink(missing_ok=True)
+            for ids in _pieces(list(tasks.values())):
+                run_tool(("scancel", "--quiet", *ids))
+            if not run.tasks:
+                folder.run_file.unlink(missing_ok=True)
+            elif tasks:
+                folder.write(run)
             raise
         return submitted
-
-    def _submit_held(
-        self, run: FleetRun, folder: FleetFolder, words: Sequence[str], node: str
-    ) -> str:
-        """Submit the job of one node; return its id.
-
-        It takes one processor and no GPU: it runs beside jobs, and the burn-in yields to them.
-        """
-        partition = () if self.partition is None else (f"--partition={self.partition}",)
-        given = run_tool(
-            (
-                *("sbatch", "--parsable", "--hold", "--requeue", "--oversubscribe"),
-                *("--nodes=1", "--ntasks=1", "--cpus-per-task=1"),
-                *(f"--nodelist={node}", f"--job-name={run.id}"),
-                *(f"--output={folder.logs}/{node}.txt", "--open-mode=append"),
-                *partition,
-                *self.options,
-            ),
-            f"#!/bin/sh\nexec {shlex.join(words)}\n",
-        )
-        job, _, _ = given.strip().partition(";")  # with several clusters, the cluster follows
-        if not job.isdecimal():
-            raise EngineError(f"sbatch printed {given.strip()!r} instead of a job's id")
-        return job
 
     def tasks(self, run: FleetRun) -> Mapping[str, Task]:
         """Query the jobs, and the nodes of those that wait."""
@@ -116,6 +93,27 @@ class Slurm:
             run_tool(("scancel", "--quiet", f"--name={run.id}"))
         for ids in _pieces([run.tasks[node] for node in nodes]):
             run_tool(("scancel", "--quiet", *ids))
+
+
+def _submit_held(run: FleetRun, folder: FleetFolder, node: str) -> str:
+    """Submit the job of one node; return its id.
+
+    It takes one processor and no GPU: it runs beside jobs, and the burn-in yields to them.
+    """
+    given = run_tool(
+        (
+            *("sbatch", "--parsable", "--hold", "--requeue", "--oversubscribe"),
+            *("--nodes=1", "--ntasks=1", "--cpus-per-task=1"),
+            *(f"--nodelist={node}", f"--job-name={run.id}"),
+            *(f"--output={folder.logs}/{node}.txt", "--open-mode=append"),
+            *run.options,
+        ),
+        f"#!/bin/sh\nexec {shlex.join(run.command)}\n",
+    )
+    job, _, _ = given.strip().partition(";")  # with several clusters, the cluster follows
+    if not job.isdecimal():
+        raise EngineError(f"sbatch printed {given.strip()!r} instead of a job's id")
+    return job
 
 
 def choose_nodes(partition: str | None, count: int | None, nodelist: str | None) -> tuple[str, ...]:
@@ -199,9 +197,11 @@ def _pieces(ids: Sequence[str]) -> Iterator[Sequence[str]]:
 def _states(*, partition: str, nodes: Sequence[str]) -> dict[str, str]:
     """Query the states of nodes by name, in Slurm's order."""
     chosen = [f"--partition={partition}"] if partition else ["--all"]
-    chosen += [f"--nodes={','.join(nodes)}"] if nodes else []
+    if nodes and len(nodes) <= _MAX_NAMES:
+        chosen.append(f"--nodes={','.join(nodes)}")
     lines = run_tool(("sinfo", "--noheader", "--Node", "--format=%N|%T", *chosen)).splitlines()
-    return dict(line.split("|", 1) for line in lines if "|" in line)
+    found = dict(line.split("|", 1) for line in lines if "|" in line)
+    return {node: found[node] for node in nodes if node in found} if nodes else found
 
 
 def _is_unavailable(state: str) -> bool:

@@ -172,14 +172,14 @@ def note(status: NodeStatus) -> str:
 
 
 def change_key(status: NodeStatus) -> tuple[object, ...]:
-    """Return what is worth a line when it changes."""
+    """Return what is worth a line when it changes; why a task waits does so all the time."""
     progress = status.progress
     shown = (
         (progress.phase, progress.findings, progress.note, progress.attempt)
         if progress is not None
         else ()
     )
-    return (status.state, status.verdict, status.unavailable, status.reason, *shown)
+    return (status.state, status.verdict, status.unavailable, *shown)
 
 
 def summary(statuses: Sequence[NodeStatus]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from sentinel.burnin.measures import format_measure
 from sentinel.burnin.peers import Peers
 from sentinel.fleet.groups import Group
-from sentinel.fleet.node_names import fold_names
+from sentinel.fleet.node_names import count, fold_names
 from sentinel.fleet.outliers import LISTED, Outlier, outliers
 from sentinel.fleet.report import meaning
 from sentinel.fleet.verdict import FleetVerdict
@@ -24,8 +24,8 @@ def text_lines(fleet: FleetVerdict) -> Iterator[str]:
     run = fleet.run
     name = "fleet" if run is None else f"{run.id}  {run.plan}"
     yield f"{fleet.verdict}  {name}: {meaning(fleet)}"
-    yield f"{len(fleet.nodes):,} nodes: {_counts(fleet.node_counts)}"
-    yield f"{len(fleet.gpus):,} GPUs: {_counts(fleet.gpu_counts)}"
+    yield f"{count(len(fleet.nodes), 'node')}: {_counts(fleet.node_counts)}"
+    yield f"{count(len(fleet.gpus), 'GPU')}: {_counts(fleet.gpu_counts)}"
     yield from fleet.notices
     found = outliers(fleet)
     for word in LISTED:
@@ -33,12 +33,12 @@ def text_lines(fleet: FleetVerdict) -> Iterator[str]:
     yield ""
     for group in fleet.groups:
         yield from _group(group)
-    for text, count in fleet.not_compared:
-        yield f"not compared on {count:,} GPUs: {text}"
+    for text, number in fleet.not_compared:
+        yield f"not compared on {count(number, 'GPU')}: {text}"
 
 
 def _counts(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{count:,} {word}" for word, count in counts.items() if count) or "none"
+    return ", ".join(f"{number:,} {word}" for word, number in counts.items() if number) or "none"
 
 
 def _listed(word: str, found: Sequence[Outlier]) -> Iterator[str]:
@@ -60,7 +60,8 @@ def _subject(outlier: Outlier) -> str:
     """Name the nodes or GPUs of an entry."""
     names = fold_names(node.name for node in outlier.nodes)
     if len(outlier.nodes) > 1:
-        return f"{len(outlier.nodes):,} nodes: {names}"
+        gpus = f"{count(len(outlier.gpus), 'GPU')} of " if outlier.gpus else ""
+        return f"{gpus}{count(len(outlier.nodes), 'node')}: {names}"
     if not outlier.gpus:
         return names
     if len(outlier.gpus) > 1:
@@ -73,8 +74,8 @@ def _subject(outlier: Outlier) -> str:
 def _group(group: Group) -> Iterator[str]:
     """Yield what is usual in a group."""
     nodes = group.by_node()
-    count = f"{len(group.members):,} GPUs of {len(nodes):,} nodes"
-    yield f"group {group.number}: {count}: {group.hardware}"
+    size = f"{count(len(group.members), 'GPU')} of {count(len(nodes), 'node')}"
+    yield f"group {group.number}: {size}: {group.hardware}"
     parts = [
         f"{title} {format_measure(name, peers.median)} ± {_deviation(name, peers)}"
         for title, name, peers in (

@@ -63,6 +63,10 @@ class FleetNode:
     verdict: Verdict
     #: Why it is missing; empty if it is not.
     missing: str
+    #: How far a missing node was when it wrote last; empty if it is unknown.
+    last_seen: str
+    #: How many wrong results a missing node had proved by then.
+    findings: int
     result: NodeResult | None
     gpus: tuple[FleetGpu, ...]
     #: The comparisons of the node that failed or warned.
@@ -84,7 +88,7 @@ class FleetNode:
     def reasons(self) -> tuple[str, ...]:
         """Why it is not PASS, without the reasons of its GPUs."""
         if self.missing:
-            return (self.missing,)
+            return (self.missing, self.last_seen) if self.last_seen else (self.missing,)
         found = tuple(describe_result(one) for one in self.bad)
         return found if self.gpus else (*found, "no GPU was tested")
 
@@ -177,6 +181,8 @@ def _judge_node(
             name=node.node,
             verdict=Verdict.INCOMPLETE,
             missing=node.missing,
+            last_seen=node.last_seen,
+            findings=node.findings,
             result=None,
             gpus=(),
             results=(),
@@ -206,6 +212,8 @@ def _judge_node(
         name=node.node,
         verdict=verdict,
         missing="",
+        last_seen="",
+        findings=0,
         result=result,
         gpus=gpus,
         results=bad,
@@ -273,6 +281,6 @@ def _notices(files: FleetFiles) -> Iterable[str]:
     versions = sorted({one.version for one in results})
     if len(versions) > 1:
         yield f"The nodes were judged by different versions: {', '.join(versions)}"
-    cards = Counter(gpu.uuid for one in results for gpu in one.gpus)
+    cards = Counter(gpu.uuid for one in results if not one.simulated for gpu in one.gpus)
     if twice := sorted(uuid for uuid, count in cards.items() if count > 1):
         yield f"{len(twice):,} GPUs are in the reports of two nodes, such as {twice[0]}"

@@ -17,6 +17,7 @@ from sentinel.burnin.report import IDS
 from sentinel.cli.daemon.run import command
 from sentinel.cli.event_format import describe
 from sentinel.config.model import SETTINGS
+from sentinel.fleet.fleet_checks import IDS as FLEET_IDS
 from sentinel.protocol.events import EVENTS as EVENT_TYPES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -226,7 +227,7 @@ def test_every_fault_has_a_number_and_a_test() -> None:
 def test_every_check_has_a_row_with_a_test_that_it_fails_and_one_that_it_passes() -> None:
     _, _, text = DETECTION.read_text().partition("\n## Checks\n")
     rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in text.splitlines()[3:]]
-    assert sorted(row[0].strip("`") for row in rows) == sorted(IDS)
+    assert sorted(row[0].strip("`") for row in rows) == sorted(IDS | FLEET_IDS)
     without_a_fault = {row[0].strip("`") for row in rows if row[1] == "none: information"}
     assert without_a_fault == {"persistence.mode", "power.limit", "throttle.power_cap"}
     for check, bad, good, where in rows:

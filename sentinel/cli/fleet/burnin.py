@@ -19,11 +19,10 @@ from sentinel.cli.setting_options import check_range, simulate_option
 from sentinel.cli.terminal import color_option
 from sentinel.cli.verdict_command import VerdictCommand
 from sentinel.errors import ExitCode
-from sentinel.fleet.clush import Clush, expand_nodes
-from sentinel.fleet.engine import Engine
-from sentinel.fleet.follow import ENGINES
+from sentinel.fleet.clush import expand_nodes
+from sentinel.fleet.follow import ENGINES, engine_of
 from sentinel.fleet.run_file import FleetFolder, FleetRun, check_nodes, write_shared
-from sentinel.fleet.slurm import DEFAULT_BATCH, Slurm, choose_nodes
+from sentinel.fleet.slurm import DEFAULT_BATCH, choose_nodes
 
 #: The largest number of nodes that work at the same time; the shared disk sets the real limit.
 _MAX_BATCH = 10_000
@@ -132,16 +131,15 @@ def burnin(**given: Any) -> int:
         plan_hash=plan.hash,
         nodes=nodes,
         batch=order.batch,
+        command=(*_program(order), "fleet", "run-node", str(folder.path)),
+        options=_options(order),
         started=now,
         simulate=order.simulate,
         drain=order.drain,
     )
     folder.create()
     write_shared(folder.plan, plan_text(level, order.file).rstrip("\n"))
-    here = [sys.executable, "-P", "-m", "sentinel"]
-    words = here if order.program is None else shlex.split(order.program)
-    engine = _engine(order, folder)
-    run = engine.submit(run, folder, [*words, "fleet", "run-node", str(folder.path)])
+    run = engine_of(run, folder).submit(run, folder, nodes)
     print(f"{run.id}: {plan.name} on {len(nodes)} nodes; recorded in {folder.path}")
     sys.stdout.flush()
     if order.detach:
@@ -188,8 +186,13 @@ def _nodes(order: _Order) -> tuple[str, ...]:
     return nodes
 
 
-def _engine(order: _Order, folder: FleetFolder) -> Engine:
-    """Build the engine that submits a run."""
-    if order.engine == "slurm":
-        return Slurm(partition=order.partition, options=order.options)
-    return Clush(options=order.options, folder=folder)
+def _program(order: _Order) -> list[str]:
+    """Build how sentinel is called on a node."""
+    here = [sys.executable, "-P", "-m", "sentinel"]
+    return here if order.program is None else shlex.split(order.program)
+
+
+def _options(order: _Order) -> tuple[str, ...]:
+    """Build the options for the engine's command."""
+    partition = () if order.partition is None else (f"--partition={order.partition}",)
+    return (*partition, *order.options)

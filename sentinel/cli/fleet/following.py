@@ -13,12 +13,14 @@ import click
 from sentinel.burnin.thresholds import Thresholds
 from sentinel.burnin.verdict import EXIT_CODES, Verdict
 from sentinel.cli.live_table import LiveTable
+from sentinel.cli.verdict_colours import paint_verdicts
 from sentinel.errors import ExitCode, SentinelError
 from sentinel.fleet.drain import drain_nodes, reason_text
 from sentinel.fleet.engine import Engine, EngineError
 from sentinel.fleet.follow import FleetFollower, engine_of
+from sentinel.fleet.formats import FORMATS
 from sentinel.fleet.node_files import read_fleet
-from sentinel.fleet.run_file import FleetFolder, FleetRun
+from sentinel.fleet.run_file import FleetFolder, FleetRun, write_shared
 from sentinel.fleet.status import (
     NODE_HEADER,
     NODE_RIGHT,
@@ -82,7 +84,12 @@ class FleetScreen:
 
     def _line(self, one: NodeStatus) -> None:
         name, state, phase, left, heat, findings, _ = describe(one)
-        parts = [phase, left and f"{left} left", heat, findings and f"{findings} findings"]
+        parts = [
+            phase,
+            left and f"{left} left",
+            heat,
+            findings and f"wrong results: {findings}",
+        ]
         more = ", ".join(part for part in (*parts, note(one)) if part)
         self.say(f"{name}  {state}  {more}".rstrip())
 
@@ -163,15 +170,11 @@ def _follow(
 
 
 def print_verdict(found: FleetVerdict, folder: FleetFolder) -> None:
-    """Print the verdict of a fleet: the nodes that are not PASS, and how many of each."""
-    counts = ", ".join(f"{count} {word}" for word, count in found.node_counts.items() if count)
-    print(f"\n{found.verdict}  {len(found.nodes)} nodes: {counts}")
-    for node in found.nodes:
-        if node.verdict is not Verdict.PASS:
-            print(f"  {node.word}  {node.name}")
-            for reason in _reasons(node):
-                print(f"    {reason}")
-    print(f"\nreports: {folder.path}\nin full: sentinel fleet report {folder.path}")
+    """Print the verdict of a fleet as `fleet report` does, and write its page and its JSON."""
+    print(f"\n{paint_verdicts(FORMATS['text'](found))}")
+    for form, path in (("html", folder.page), ("json", folder.summary)):
+        write_shared(path, FORMATS[form](found))
+    print(f"\nreports: {folder.path}")
 
 
 def print_drained(folder: FleetFolder, found: FleetVerdict) -> None:
@@ -208,11 +211,3 @@ def _fault(node: FleetNode) -> str:
             check = gpu.bad[0].id if gpu.bad else "burn-in"
             return f"{check} on GPU {gpu.gpu.index} ({gpu.gpu.uuid})"
     return node.bad[0].id if node.bad else "burn-in"
-
-
-def _reasons(node: FleetNode) -> list[str]:
-    """List why a node is not PASS: its own reasons and those of its GPUs."""
-    return [
-        *node.reasons,
-        *(f"GPU {gpu.gpu.index}: {reason}" for gpu in node.gpus for reason in gpu.reasons[:1]),
-    ]

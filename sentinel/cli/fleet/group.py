@@ -13,6 +13,7 @@ COMMANDS = {
     "burnin": ("sentinel.cli.fleet.burnin:burnin", "Burn many hosts in, through their scheduler."),
     "attach": ("sentinel.cli.fleet.attach:attach", "Follow a run, and end with its verdict."),
     "report": ("sentinel.cli.fleet.report:report", "Print the verdict of every node and of all."),
+    "resume": ("sentinel.cli.fleet.attach:resume", "Go on with a run on nodes that are missing."),
     "cancel": ("sentinel.cli.fleet.attach:cancel", "End a run; its nodes report what they did."),
     "undrain": ("sentinel.cli.fleet.undrain:undrain", "Take back what --drain has drained."),
 }

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from sentinel.burnin.verdict import EXIT_CODES
-from sentinel.cli.terminal import color_option
+from sentinel.cli.terminal import color_option, printable
 from sentinel.cli.thresholds_file import load_thresholds
 from sentinel.cli.verdict_colours import paint_verdicts
 from sentinel.cli.verdict_command import VerdictCommand
@@ -46,10 +46,11 @@ def report(folder: Path, output: Path | None, limits: str | None, **formats: boo
     form, *others = [name for name, given in formats.items() if given] or ["text"]
     if others:
         raise click.UsageError(f"--{form} and --{others[0]} exclude each other")
-    fleet = judge_fleet(read_fleet(folder), load_thresholds(limits, LIMITS, IDS))
+    thresholds = load_thresholds(limits, LIMITS, IDS)
+    fleet = judge_fleet(read_fleet(folder), thresholds)
     text = FORMATS[form](fleet)
     if output is None:
-        print(paint_verdicts(text) if form == "text" else text)
+        print(_for_a_terminal(text) if form == "text" else text)
     else:
         try:
             output.write_text(f"{text}\n")
@@ -57,3 +58,8 @@ def report(folder: Path, output: Path | None, limits: str | None, **formats: boo
             raise ConfigError(f"--output {output}: {error.strerror}") from None
     sys.stdout.flush()
     return int(EXIT_CODES[fleet.verdict])
+
+
+def _for_a_terminal(text: str) -> str:
+    """Colour the verdicts; a node's report must not control the terminal."""
+    return paint_verdicts("\n".join(printable(line) for line in text.split("\n")))

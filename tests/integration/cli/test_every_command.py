@@ -39,6 +39,7 @@ WRONG: dict[str, Sequence[str]] = {
     "workloads try": ("nope",),
     "report": ("/nowhere/x",),
     "burnin attach": ("/nowhere/x",),
+    "fleet report": ("/nowhere/x",),
     "logs": ("--lines", "-1"),
     "simulate-job": ("--for", "soon"),
     "unreserve": ("1", "--all-mine"),

@@ -14,7 +14,7 @@ from sentinel.fleet.formats import FORMATS
 from sentinel.fleet.html_map import common_prefix
 from sentinel.fleet.html_plots import HEIGHT, WIDTH, places
 from sentinel.fleet.node_files import read_fleet
-from sentinel.fleet.outliers import outliers
+from sentinel.fleet.outliers import MAX_ALIKE, outliers
 from sentinel.fleet.report import LINE_SCHEMA, SCHEMA_VERSION, fleet_object
 from sentinel.fleet.verdict import FleetVerdict, judge_fleet
 from tests.harness.example_fleet import ExampleFleet
@@ -78,14 +78,54 @@ def test_the_text_has_what_is_wrong_first_and_the_rest_in_counts(fleet: FleetVer
 
 
 def test_the_text_of_a_large_fleet_stays_short(template: Template, tmp_path: Path) -> None:
-    small = {**template, "gpus": template["gpus"][:1]}
-    verdicts = dict.fromkeys(range(100), "INCOMPLETE")
-    missing = frozenset(range(100, 200))
-    many = ExampleFleet(template=small, nodes=200, verdicts=verdicts, absent=missing)
+    many = ExampleFleet(
+        template={**template, "gpus": template["gpus"][:1]},
+        nodes=250,
+        verdicts=dict.fromkeys(range(100), "INCOMPLETE"),
+        absent=frozenset(range(100, 200)),
+        rates={(number, 0): 0.8 for number in range(200, 250)},
+    )
     lines = FORMATS["text"](judged(many, tmp_path)).splitlines()
     assert len(lines) < 100
+    assert "INCOMPLETE  100 GPUs of 100 nodes: node-[0000-0099]" in lines
     assert "MISSING     100 nodes: node-[0100-0199]" in lines
-    assert "INCOMPLETE  and 60 more: node-[0040-0099]" in lines
+    assert lines[4:7:2] == ["FAIL        node-0200", lines[6]]
+    assert lines[6].startswith("FAIL        node-0200 GPU 0")
+    # A node with one GPU is as slow as its GPU: two entries for each of them.
+    assert "FAIL        and 60 more: node-[0220-0249]" in lines
+
+
+def test_what_many_nodes_have_in_common_is_one_entry_unless_it_failed(
+    template: Template, tmp_path: Path
+) -> None:
+    counts = []
+    for nodes in (MAX_ALIKE, MAX_ALIKE + 1):
+        hot = {(number, 2): 16.0 + number for number in range(nodes)}
+        wrong = frozenset((number, 3) for number in range(nodes))
+        example = ExampleFleet(template=template, nodes=20, heat=hot, wrong=wrong)
+        found = outliers(judged(example, tmp_path / str(nodes)))
+        counts.append([(one.word, len(one.nodes), len(one.gpus)) for one in found])
+    assert counts == [
+        [("FAIL", 1, 1)] * MAX_ALIKE + [("WARN", 1, 1)] * MAX_ALIKE,
+        [("FAIL", 1, 1)] * (MAX_ALIKE + 1) + [("WARN", MAX_ALIKE + 1, MAX_ALIKE + 1)],
+    ]
+    assert found[-1].reasons[0].startswith("fleet.temperature: 1")
+    assert " to 2" in found[-1].reasons[0]
+
+
+def test_work_left_is_the_same_reason_whatever_its_seconds(
+    template: Template, tmp_path: Path
+) -> None:
+    example = ExampleFleet(template=template)
+    folder = example.write(tmp_path / "run")
+    report = example.report(2)
+    for gpu in report["gpus"]:
+        text = f"phase steady not complete: {gpu['index']}.5 s of 10 s: SIGTERM"
+        gpu |= {"verdict": "INCOMPLETE", "incomplete": [text]}
+    folder.report("node-0002").write_text(json.dumps(report))
+    (found,) = outliers(judge_fleet(read_fleet(folder.path), Thresholds()))
+    assert (found.word, len(found.gpus)) == ("INCOMPLETE", 8)
+    assert found.reasons == ("phase steady not complete: 0.5 s of 10 s: SIGTERM",)
 
 
 def test_a_fleet_in_which_nothing_is_wrong_has_no_outliers(
@@ -195,7 +235,7 @@ def test_text_from_outside_is_escaped_also_in_the_values_for_the_script(
     parsed = Parsed(page)
     assert parsed.text.count(HOSTILE) >= 2
     assert len(parsed.named("script")) == 2  # the values and the script
-    values = page.partition('id="fleet">')[2].partition("</script>")[0]
+    values = page.partition('id="fleet"')[2].partition(">")[2].partition("</script>")[0]
     assert json.loads(values)[0][4][0][8] == [HOSTILE]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,10 @@ from hypothesis import strategies as st
 from sentinel.burnin.thresholds import Thresholds
 from sentinel.burnin.verdict import Verdict
 from sentinel.errors import ConfigError
+from sentinel.fleet.formats import FORMATS
 from sentinel.fleet.node_files import read_fleet
+from sentinel.fleet.outliers import outliers
+from sentinel.fleet.progress import NodeProgress, write_progress
 from sentinel.fleet.verdict import judge_fleet
 from tests.harness.example_fleet import ExampleFleet
 
@@ -200,3 +204,54 @@ def test_the_pages_of_the_nodes_are_found(template: Template, tmp_path: Path) ->
         True,
         True,
     ]
+
+
+def test_a_node_without_a_report_has_what_it_wrote_last(template: Template, tmp_path: Path) -> None:
+    gone = frozenset({1, 2, 3})
+    folder = ExampleFleet(template=template, absent=gone).write(tmp_path / "run")
+    last = NodeProgress(
+        node=NODE,
+        state="running",
+        time=datetime(2026, 11, 23, 8, 4, tzinfo=UTC),
+        phase="steady",
+        number=2,
+        phases=3,
+        findings=2,
+    )
+    write_progress(folder.progress(NODE), last)
+    folder.progress("node-0002").write_text("{")
+    fleet = judge_fleet(read_fleet(folder.path), Thresholds())
+    assert [node.reasons for node in fleet.nodes][1:4] == [
+        (
+            "it has no report",
+            (
+                "it wrote last at 2026-11-23T08:04:00+00:00 in phase steady (2 of 3);"
+                " it had proved 2 wrong results"
+            ),
+        ),
+        ("it has no report",),
+        ("it has no report",),
+    ]
+    (missing,) = outliers(fleet)
+    assert missing.reasons == ("it has no report", "1 of them had proved wrong results")
+
+
+@pytest.mark.parametrize("extreme", [1e308, -1e308, 0.0, 5e-324])
+@pytest.mark.parametrize("name", ["flops_per_s", "temperature_c", "power_w"])
+def test_an_extreme_reading_of_one_node_spoils_no_report(
+    name: str, extreme: float, template: Template, tmp_path: Path
+) -> None:
+    example = ExampleFleet(template=template)
+    folder = example.write(tmp_path / "run")
+    report = example.report(1)
+    gpu = report["gpus"][0]
+    for one in gpu["measurements"]:
+        if one["name"] == name:
+            one["median"] = extreme
+    counters = {"ecc_corrected_total": 10**400, "ecc_corrected_lifetime_total": 10**400}
+    gpu["counters"]["after"] |= {**counters, "pcie_replays_total": -1}
+    folder.report(NODE).write_text(json.dumps(report))
+    fleet = judge_fleet(read_fleet(folder.path), Thresholds())
+    for form in FORMATS.values():
+        assert form(fleet)
+    assert [node.word for node in fleet.nodes][2:] == ["PASS"] * 4

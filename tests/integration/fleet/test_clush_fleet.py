@@ -1,0 +1,117 @@
+"""``sentinel fleet`` by a real ClusterShell, whose ssh runs the command on this host."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from sentinel.errors import ExitCode
+from tests.harness.fleet_harness import Fleet, plan
+from tests.harness.sentinel_process import eventually
+
+needs_clush = pytest.mark.skipif(
+    shutil.which("clush") is None or os.getuid() != 0,
+    reason="needs clush, and root for host names of nodes",
+)
+pytestmark = [pytest.mark.long, needs_clush]
+
+PASSED = {"PASS", "WARN"}
+NODES = ("node1", "node2", "node3")
+#: Takes the options of ssh, and gives the command a host name of its own; node9 is not there.
+SSH = """#!/bin/sh
+while case "$1" in -*) true ;; *) false ;; esac; do shift; done
+node=$1
+shift
+if [ "$node" = node9 ]; then
+    echo "ssh: connect to host node9 port 22: No route to host" >&2
+    exit 255
+fi
+exec unshare --uts sh -c 'hostname "$1" && exec sh -c "$2"' sh "$node" "$*"
+"""
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[Fleet]:
+    """Return a fleet whose nodes do two short phases; what it started ends with the test."""
+    (tmp_path / "ssh").write_text(SSH)
+    (tmp_path / "ssh").chmod(0o755)
+    (tmp_path / "clush.conf").write_text(f"[Main]\nssh_path: {tmp_path}/ssh\ncommand_timeout: 0\n")
+    started: list[subprocess.Popen[str]] = []
+
+    def start(
+        *words: str | Path, environment: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            words,
+            env={**os.environ, **(environment or {}), "CLUSTERSHELL_CFGDIR": str(tmp_path)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    made = Fleet(start, tmp_path, plan(1, 4))
+    yield made
+    if made.path.exists():
+        (made.path / "cancelled").touch()  # the nodes of a failed test end, too
+    for process in started:
+        process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def test_every_node_reports_and_one_that_cannot_be_reached_is_missing(fleet: Fleet) -> None:
+    run = fleet.burnin("--engine", "clush", "--nodelist", "node[1-3],node9", "--batch", "2")
+    assert run.exit_code() == ExitCode.INCOMPLETE, run.output
+    for node in NODES:
+        report = fleet.report(node)
+        assert report["verdict"] in PASSED, report["gpus"][0]["reasons"]
+        assert report["node"]["hostname"] == node
+    assert fleet.report("node9") is None
+    assert "node9  missing  no report" in run.output
+    assert "No route to host" in (fleet.path / "logs" / "clush.txt").read_text()
+    assert (fleet.path / "report.html").exists()
+
+
+def test_a_run_goes_on_without_its_terminal_and_is_cancelled(fleet: Fleet) -> None:
+    flags = ("--engine", "clush", "--nodelist", ",".join(NODES))
+    run = fleet.burnin(*flags)
+    fleet.wait_for_phase("node1", 2)
+    run.process.send_signal(signal.SIGHUP)
+    assert run.exit_code() == -signal.SIGHUP
+    cancel = fleet.command("cancel", str(fleet.path))
+    assert cancel.exit_code() == ExitCode.OK, cancel.output
+    attach = fleet.attach()
+    assert attach.exit_code() == ExitCode.INCOMPLETE, attach.output
+    eventually(lambda: fleet.report("node1") is not None)
+    assert fleet.report("node1")["verdict"] == "INCOMPLETE"
+    resume = fleet.command("resume", str(fleet.path))
+    assert resume.exit_code() == ExitCode.OK, resume.output
+    assert set(fleet.verdicts(NODES)) <= PASSED
+    assert len(fleet.report("node1")["run"]["resumed"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--engine", "clush"), "--engine clush needs --nodelist"),
+        (("--engine", "clush", "--nodelist", "n1", "--drain"), "--drain is for --engine slurm"),
+        (("--engine", "clush", "--nodelist", "n1", "--partition", "p"), "--partition is for"),
+        (("--nodes", "1", "--nodelist", "n1"), "--nodes and --nodelist exclude each other"),
+        (("--level", "screen"), "--level and --plan exclude each other"),
+    ],
+)
+def test_wrong_usage_starts_nothing(fleet: Fleet, flags: tuple[str, ...], message: str) -> None:
+    run = fleet.burnin(*flags)
+    assert run.exit_code() == ExitCode.VERDICT_USAGE, run.output
+    assert message in run.output
+    assert not fleet.path.exists()

@@ -1,0 +1,172 @@
+"""One node's part of a fleet run, with simulated GPUs and without an engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from sentinel.errors import ExitCode
+from sentinel.fleet.run_file import FleetFolder, FleetRun
+from tests.harness.fleet_harness import CHECKED, Fleet, FleetProcess, plan
+
+pytestmark = pytest.mark.long
+
+NODE = "node1"
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[Fleet]:
+    """Return a fleet whose commands run on this host."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(
+        *words: str | Path, environment: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            words,
+            env={**os.environ, **(environment or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield Fleet(start, tmp_path, plan(1, 3))
+    for process in started:
+        process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def submitted(fleet: Fleet) -> FleetFolder:
+    """Write what a submission writes; nothing is asked of an engine."""
+    folder = FleetFolder(path=fleet.path)
+    folder.create()
+    folder.plan.write_text(plan(1, 3))
+    run = FleetRun(
+        id="sentinel-short",
+        engine="clush",
+        plan="short",
+        plan_hash="0" * 16,
+        nodes=(NODE,),
+        started=datetime.now(UTC),
+        simulate=1,
+    )
+    folder.write(run)
+    return folder
+
+
+def task(fleet: Fleet) -> FleetProcess:
+    return fleet.command("run-node", str(fleet.path), "--node", NODE)
+
+
+def change(path: Path, **values: Any) -> None:
+    """Replace values of a JSON file."""
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
+def test_a_task_that_is_requeued_after_its_end_reports_and_does_nothing(fleet: Fleet) -> None:
+    folder = submitted(fleet)
+    assert task(fleet).exit_code() == ExitCode.OK
+    report = folder.report(NODE).read_text()
+    assert report == (folder.node(NODE) / "report.json").read_text()
+    folder.report(NODE).unlink()  # its last moment was cut off
+    again = task(fleet)
+    assert again.exit_code() == ExitCode.OK
+    assert again.output == ""
+    assert folder.report(NODE).read_text() == report
+
+
+def test_a_host_that_was_started_again_reports_what_was_recorded(fleet: Fleet) -> None:
+    folder = submitted(fleet)
+    first = task(fleet)
+    fleet.wait_for_phase(NODE, 2)
+    first.process.terminate()
+    assert first.exit_code() == ExitCode.INCOMPLETE, first.output
+    assert fleet.report(NODE)["verdict"] == "INCOMPLETE"
+    folder.report(NODE).unlink()
+    for name in ("report.json", "report.txt"):  # as if it had lost its power
+        (folder.node(NODE) / name).unlink()
+    change(folder.node(NODE) / "run.json", boot="another")
+    again = task(fleet)
+    assert again.exit_code() == ExitCode.INCOMPLETE, again.output
+    assert fleet.report(NODE)["verdict"] == "INCOMPLETE"
+    assert "the host was started again since" in fleet.progress(NODE)["note"]
+    assert fleet.progress(NODE)["state"] == "ended"
+
+
+def test_a_node_that_cannot_begin_says_why_and_is_missing(fleet: Fleet) -> None:
+    folder = submitted(fleet)
+    folder.plan.write_text('spec = "sentinel-plan-v1"')
+    done = task(fleet)
+    assert done.exit_code() == ExitCode.USAGE
+    assert fleet.report(NODE) is None
+    assert "the burn-in did not begin: " in fleet.progress(NODE)["note"]
+    assert "no phases" in fleet.progress(NODE)["note"]
+
+
+def test_a_cancelled_run_begins_nowhere(fleet: Fleet) -> None:
+    folder = submitted(fleet)
+    folder.cancelled.touch()
+    assert task(fleet).exit_code() == ExitCode.INCOMPLETE
+    assert not folder.node(NODE).exists()
+
+
+def test_a_host_that_is_not_part_of_the_run_is_refused(fleet: Fleet) -> None:
+    folder = submitted(fleet)
+    folder.write(replace(folder.read(), nodes=("other",)))
+    done = task(fleet)
+    assert done.exit_code() == ExitCode.USAGE
+    assert f"node {NODE} is not one of this run" in done.output
+
+
+@pytest.fixture
+def daemon(fleet: Fleet) -> Iterator[None]:
+    """Run a daemon on the node, which then does the work: it is outside of a job's limits."""
+    environment = {**os.environ, **fleet.environment}
+    environment["SENTINEL_SIM_DIR"] = str(Path(environment["SENTINEL_SIM_DIR"]) / NODE)
+    words = [sys.executable, "-P", "-m", "sentinel"]
+    start = [*words, "start", "--simulate", "1", "--workload", CHECKED]
+    subprocess.run(start, env=environment, check=True, capture_output=True)
+    yield
+    subprocess.run([*words, "shutdown"], env=environment, check=True, capture_output=True)
+
+
+def test_a_daemon_of_the_node_does_the_work(fleet: Fleet, daemon: None) -> None:
+    submitted(fleet)
+    done = task(fleet)
+    assert done.exit_code() == ExitCode.OK, done.output
+    report = fleet.report(NODE)
+    assert report["verdict"] in {"PASS", "WARN"}, report["gpus"][0]["reasons"]
+    assert report["run"]["settings"] is None  # those of a daemon
+
+
+@pytest.mark.parametrize("all_processes", [False, True])
+def test_a_task_that_is_ended_ends_the_burn_in_of_the_daemon(
+    fleet: Fleet, daemon: None, *, all_processes: bool
+) -> None:
+    submitted(fleet)
+    first = task(fleet)
+    fleet.wait_for_phase(NODE, 2)
+    whole = psutil.Process(first.process.pid)
+    # Slurm sends SIGTERM to every process of a task, also to the one that records.
+    for process in (*whole.children(recursive=True), whole) if all_processes else (whole,):
+        process.terminate()
+    assert first.exit_code() == ExitCode.INCOMPLETE, first.output
+    assert fleet.report(NODE)["verdict"] == "INCOMPLETE"
+    second = task(fleet)
+    assert second.exit_code() == ExitCode.OK, second.output
+    assert len(fleet.report(NODE)["run"]["resumed"]) == 1

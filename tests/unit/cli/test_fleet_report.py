@@ -1,0 +1,94 @@
+"""``sentinel fleet report``: its exit codes, formats and files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sentinel.cli.main import run_command_line
+from tests.harness.example_fleet import ExampleFleet, node_report
+
+SLOW = {(2, 3): 0.8}
+GONE = frozenset({1})
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return node_report(tmp_path_factory.mktemp("node"))
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "first"),
+    [
+        ({}, 0, "PASS  fleet-1  example: everything was done, and no fault was found"),
+        ({"heat": {(2, 3): 20.0}}, 0, "WARN  fleet-1"),
+        ({"rates": SLOW, "absent": GONE}, 1, "FAIL  fleet-1"),
+        ({"absent": GONE}, 3, "INCOMPLETE  fleet-1  example: no fault was found, and 1 of 6"),
+    ],
+)
+def test_the_exit_code_and_the_first_line_are_the_verdict(
+    given: dict[str, Any],
+    code: int,
+    first: str,
+    template: dict[str, Any],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = ExampleFleet(template=template, **given).write(tmp_path / "run")
+    assert run_command_line(["fleet", "report", str(folder.path)]) == code
+    assert capsys.readouterr().out.startswith(first)
+
+
+@pytest.mark.parametrize("form", ["text", "json", "jsonl", "junit", "html"])
+def test_each_format_is_written_to_a_file_or_printed(
+    form: str, template: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = ExampleFleet(template=template, rates=SLOW).write(tmp_path / "run").path
+    words = ["fleet", "report", str(folder), f"--{form}"]
+    assert run_command_line(words) == 1
+    printed = capsys.readouterr().out
+    # Within the folder a file is not taken for the report of a node.
+    assert run_command_line([*words, "--output", str(folder / "report.json")]) == 1
+    assert (folder / "report.json").read_text() == printed
+    assert capsys.readouterr().out == ""
+    assert run_command_line(words) == 1
+    assert capsys.readouterr().out == printed
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "error"),
+    [
+        (["/nowhere/x"], 2, "/nowhere/x: No such file or directory"),
+        ([], 64, "Missing argument 'DIR'"),
+        ([".", "--html", "--json"], 64, "--html and --json exclude each other"),
+        ([".", "--thresholds", "/nowhere/x"], 64, "/nowhere/x cannot be read"),
+        ([".", "--nope"], 64, "no option --nope"),
+    ],
+)
+def test_wrong_usage_is_not_a_verdict(
+    words: list[str], code: int, error: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command_line(["fleet", "report", *words]) == code
+    shown = capsys.readouterr()
+    assert error in shown.out + shown.err
+
+
+def test_a_file_of_thresholds_replaces_limits(
+    template: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = ExampleFleet(template=template, heat={(2, 3): 20.0}).write(tmp_path / "run").path
+    limits = tmp_path / "limits.toml"
+    limits.write_text(
+        'spec = "dcgm-error-thresholds-v1"\n'
+        '[common_thresholds."fleet.temperature.warn".GT]\nvalue = 30\n'
+    )
+    words = ["fleet", "report", str(folder), "--thresholds", str(limits), "--json"]
+    assert run_command_line(words) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["verdict"], report["thresholds_overridden"]) == (
+        "PASS",
+        {"fleet.temperature.warn": "> 30"},
+    )

@@ -1,0 +1,165 @@
+"""A node is drained only if no other reason is there, and taken back only if this one still is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import pytest
+
+from sentinel.errors import ConfigError
+from sentinel.fleet import drain
+from sentinel.fleet.drain import (
+    NodeAdmin,
+    drain_nodes,
+    parse_nodes,
+    reason_text,
+    recorded,
+    undrain_nodes,
+    why_not_drained,
+    why_not_undrained,
+)
+from sentinel.fleet.engine import EngineError
+from sentinel.fleet.run_file import FleetFolder
+
+OURS = "gpu-sentry: memory.remap_failed on GPU 3 (GPU-1)"
+#: As Slurm 22.05 prints it with --oneliner.
+LINES = f"""\
+NodeName=n1 Arch=x86_64 State=IDLE+DRAIN ThreadsPerCore=1 Partitions=a,b ExtSensorsTemp=n/s \
+Reason={OURS} [root@2026-11-23T11:48:57]
+NodeName=n2 State=IDLE ThreadsPerCore=1 ExtSensorsTemp=n/s
+NodeName=n3 State=DOWN* Reason=Not responding [slurm@2026-11-23T11:00:00]
+NodeName=n4 State=MIXED+DRAIN Reason=a=b [x] c [ops@2026-11-23T11:00:00] Comment=d [e@f]
+"""
+
+
+def test_what_slurm_prints_is_parsed() -> None:
+    assert dict(parse_nodes(LINES)) == {
+        "n1": NodeAdmin(is_drained=True, reason=OURS),
+        "n2": NodeAdmin(is_drained=False, reason=""),
+        "n3": NodeAdmin(is_drained=False, reason="Not responding"),
+        "n4": NodeAdmin(is_drained=True, reason="a=b [x] c"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("node", "may"),
+    [
+        (NodeAdmin(is_drained=False, reason=""), True),
+        (NodeAdmin(is_drained=True, reason=""), False),
+        (NodeAdmin(is_drained=False, reason="Not responding"), False),
+        (NodeAdmin(is_drained=True, reason="fan"), False),
+        (NodeAdmin(is_drained=True, reason=OURS), False),
+    ],
+)
+def test_a_reason_that_is_there_stays(node: NodeAdmin, may: bool) -> None:  # noqa: FBT001
+    assert (why_not_drained(node) is None) == may
+
+
+@pytest.mark.parametrize(
+    ("node", "may"),
+    [
+        (NodeAdmin(is_drained=True, reason=OURS), True),
+        (NodeAdmin(is_drained=True, reason=f"{OURS}, and a fan"), False),
+        (NodeAdmin(is_drained=True, reason=""), False),
+        (NodeAdmin(is_drained=False, reason=OURS), False),
+    ],
+)
+def test_only_the_own_reason_is_taken_back(node: NodeAdmin, may: bool) -> None:  # noqa: FBT001
+    assert (why_not_undrained(node, OURS) is None) == may
+
+
+def test_a_reason_has_no_character_that_would_end_it() -> None:
+    assert reason_text('a\n"b"\\c') == "gpu-sentry: a b c"
+
+
+class FakeSlurm:
+    """Answers scontrol from a table of nodes, and notes what was updated."""
+
+    def __init__(self, nodes: dict[str, tuple[str, str]]) -> None:
+        self.nodes = nodes
+        self.refuses = ""
+
+    def run(self, words: Sequence[str], text: str = "") -> str:
+        if words[1] == "update":
+            fields = dict(word.split("=", 1) for word in words[2:])
+            if fields["NodeName"] == self.refuses:
+                raise EngineError("scontrol failed: Invalid node name")
+            drained = fields["State"] == "DRAIN"
+            state = "IDLE+DRAIN" if drained else "IDLE"
+            self.nodes[fields["NodeName"]] = (state, fields.get("Reason", ""))
+            return ""
+        assert list(words[:4]) == ["scontrol", "--oneliner", "show", "node"]
+        lines = []
+        for name in words[4].split(","):
+            state, reason = self.nodes[name]
+            shown = f" Reason={reason} [root@2026-11-23T11:48:57]" if reason else ""
+            lines.append(f"NodeName={name} State={state}{shown}")
+        return "\n".join(lines)
+
+
+@pytest.fixture
+def folder(tmp_path_factory: pytest.TempPathFactory) -> FleetFolder:
+    found = FleetFolder(path=tmp_path_factory.mktemp("run"))
+    found.create()
+    return found
+
+
+@pytest.fixture
+def slurm(monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
+    fake = FakeSlurm({"n1": ("IDLE", ""), "n2": ("IDLE+DRAIN", "fan"), "n3": ("MIXED", "")})
+    monkeypatch.setattr(drain, "run_tool", fake.run)
+    return fake
+
+
+def test_nodes_are_drained_and_taken_back(folder: FleetFolder, slurm: FakeSlurm) -> None:
+    assert drain_nodes(folder, {"n1": OURS, "n2": OURS}) == {
+        "n1": None,
+        "n2": "it has a reason already: fan",
+    }
+    assert slurm.nodes["n1"] == ("IDLE+DRAIN", OURS)
+    assert slurm.nodes["n2"] == ("IDLE+DRAIN", "fan")
+    assert recorded(folder) == {"n1": OURS}
+    # A second time, also by another terminal, changes nothing.
+    assert drain_nodes(folder, {"n1": OURS})["n1"] is not None
+    assert recorded(folder) == {"n1": OURS}
+    assert undrain_nodes(folder) == {"n1": None}
+    assert slurm.nodes["n1"] == ("IDLE", "")
+    assert undrain_nodes(folder) == {}
+
+
+def test_what_an_operator_has_added_since_stays(folder: FleetFolder, slurm: FakeSlurm) -> None:
+    drain_nodes(folder, {"n1": OURS})
+    slurm.nodes["n1"] = ("IDLE+DRAIN", "ticket 7")
+    found = undrain_nodes(folder)
+    assert found == {"n1": "its reason is not that of this run: ticket 7"}
+    assert slurm.nodes["n1"] == ("IDLE+DRAIN", "ticket 7")
+
+
+def test_a_refusal_in_the_middle_leaves_a_record_of_what_was_drained(
+    folder: FleetFolder, slurm: FakeSlurm
+) -> None:
+    slurm.refuses = "n3"
+    with pytest.raises(EngineError):
+        drain_nodes(folder, {"n1": OURS, "n3": OURS})
+    found = undrain_nodes(folder)
+    assert found["n1"] is None
+    assert found["n3"] is not None
+    assert slurm.nodes["n1"] == ("IDLE", "")
+
+
+def test_without_failing_nodes_slurm_is_not_asked(
+    folder: FleetFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(words: Sequence[str], text: str = "") -> str:
+        raise AssertionError(words)
+
+    monkeypatch.setattr(drain, "run_tool", never)
+    assert drain_nodes(folder, {}) == {}
+    assert undrain_nodes(folder) == {}
+
+
+def test_an_invalid_record_is_refused(folder: FleetFolder) -> None:
+    folder.drained.write_text(json.dumps([]))
+    with pytest.raises(ConfigError, match=r"drained\.json cannot be read"):
+        recorded(folder)

@@ -1,0 +1,84 @@
+"""The live state of a node follows its events, and survives those of another version."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sentinel.fleet.progress import NodeProgress, ProgressBuilder, read_progress, write_progress
+
+NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
+
+
+def event(name: str, gpu: str = "GPU-a", **fields: Any) -> dict[str, Any]:
+    return {"event": name, "gpu": gpu, **fields}
+
+
+def built(*events: dict[str, Any]) -> NodeProgress:
+    builder = ProgressBuilder()
+    for one in events:
+        builder.take(one)
+    return builder.progress("n", "running", NOW)
+
+
+def started(gpu: str, number: int) -> dict[str, Any]:
+    return event("burnin.phase_started", gpu, phase=f"p{number}", number=number, phases=3)
+
+
+def test_the_phase_is_that_of_the_gpu_that_is_furthest_behind() -> None:
+    progress = built(started("GPU-a", 1), started("GPU-b", 1), started("GPU-a", 2))
+    assert (progress.phase, progress.number, progress.phases) == ("p1", 1, 3)
+    assert (progress.gpus, progress.gpus_done) == (2, 0)
+
+
+def test_the_worst_readings_are_those_of_the_node() -> None:
+    progress = built(
+        started("GPU-a", 1),
+        started("GPU-b", 1),
+        event("burnin.progress", "GPU-a", phase="p1", number=1, phases=3, left_s=10.0,
+              waiting=None, temperature_c=60),
+        event("burnin.progress", "GPU-b", phase="p1", number=1, phases=3, left_s=30.0,
+              waiting="not idle", temperature_c=None),
+        event("gpu.status", "GPU-b", temperature_c=75),
+        event("stressor.finding", "GPU-a"),
+        event("stressor.finding", "GPU-b"),
+    )  # fmt: skip
+    assert progress.left_s == 30.0
+    assert progress.temperature_c == 75
+    assert progress.findings == 2
+    assert progress.note == "not idle"
+
+
+def test_a_gpu_that_has_done_all_is_waited_for_no_more() -> None:
+    progress = built(started("GPU-a", 2), started("GPU-b", 1), event("burnin.ended", "GPU-b"))
+    assert (progress.phase, progress.gpus_done) == ("p2", 1)
+
+
+def test_a_resumed_gpu_works_again() -> None:
+    progress = built(started("GPU-a", 2), event("burnin.ended"), started("GPU-a", 2))
+    assert progress.gpus_done == 0
+
+
+@pytest.mark.parametrize(
+    "strange", [{}, {"event": 1}, {"event": "burnin.progress", "gpu": "GPU-a"}, event("new.one")]
+)
+def test_an_event_of_another_version_breaks_nothing(strange: dict[str, Any]) -> None:
+    assert built(started("GPU-a", 1), strange).gpus == 1
+
+
+def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "n.json"
+    progress = built(started("GPU-a", 1))
+    write_progress(path, progress)
+    assert read_progress(path) == progress
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"node": 1}', '{"node": "n", "state": "x"}'])
+def test_a_file_that_is_none_is_as_if_it_were_missing(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "n.json"
+    assert read_progress(path) is None
+    path.write_text(text)
+    assert read_progress(path) is None
