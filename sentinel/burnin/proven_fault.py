@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from sentinel.burnin.verdict import Verdict
+from typing import Final
+
 from sentinel.protocol.api_types import GpuProof
+
+#: Verdicts as a status has them: sentinel.burnin.verdict is slow to import, and a health check of a
+#: node must end within a second.
+FAILED: Final = "FAIL"
+PASSED: Final = frozenset({"PASS", "WARN"})
 
 
 def proven_fault(verdict: str | None, plan: str | None, proof: GpuProof | None) -> str | None:
@@ -16,7 +22,7 @@ def proven_fault(verdict: str | None, plan: str | None, proof: GpuProof | None) 
         plan: The name of that burn-in's plan.
         proof: Its verified work, or None without any.
     """
-    if verdict == Verdict.FAIL:
+    if verdict == FAILED:
         return f"failed burn-in {plan}" if plan else "failed burn-in"
     wrong = 0 if proof is None else proof.errors + proof.findings
     return f"{wrong} wrong result{'s' * (wrong != 1)}" if wrong else None

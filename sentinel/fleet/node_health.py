@@ -9,8 +9,7 @@ from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
 
-from sentinel.burnin.proven_fault import proven_fault
-from sentinel.burnin.verdict import Verdict
+from sentinel.burnin.proven_fault import PASSED, proven_fault
 from sentinel.errors import ConfigError
 from sentinel.fleet.drain import read_nodes, reason_text, why_not_drained, why_not_undrained
 from sentinel.fleet.engine import run_tool
@@ -34,12 +33,11 @@ def faults(gpus: Sequence[GpuStatus]) -> dict[str, str]:
 
 def passed(gpus: Sequence[GpuStatus]) -> frozenset[str]:
     """Collect the UUIDs of the GPUs without a fault whose last burn-in was complete."""
-    good = {Verdict.PASS, Verdict.WARN}
     faulty = faults(gpus)
     return frozenset(
         gpu.uuid
         for gpu in gpus
-        if gpu.uuid not in faulty and gpu.verdict is not None and gpu.verdict.verdict in good
+        if gpu.uuid not in faulty and gpu.verdict is not None and gpu.verdict.verdict in PASSED
     )
 
 

@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from sentinel.burnin.proven_fault import proven_fault
+from sentinel.burnin.proven_fault import FAILED, PASSED, proven_fault
+from sentinel.burnin.verdict import Verdict
 from sentinel.protocol.api_types import GpuProof
 
 
@@ -26,3 +27,8 @@ def test_a_fault(verdict: str | None, errors: int | None, findings: int, fault: 
     since = datetime(2026, 1, 1, tzinfo=UTC)
     proof = None if errors is None else GpuProof(since=since, errors=errors, findings=findings)
     assert proven_fault(verdict, "long", proof) == fault
+
+
+def test_the_names_are_those_of_verdicts() -> None:
+    assert {FAILED} == {Verdict.FAIL.value}
+    assert {Verdict.PASS.value, Verdict.WARN.value} == PASSED
