@@ -5,6 +5,7 @@
 # reserved is idle, which is no reason for Slurm to drain the node.
 # Settings are in /etc/sentinel/slurm.env; see docs/slurm.md.
 set -u
+# shellcheck source-path=SCRIPTDIR source=settings.sh
 . "${0%/*}/settings.sh"
 
 [ -x "$sentinel" ] || exit 0

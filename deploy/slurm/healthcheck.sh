@@ -7,6 +7,7 @@
 # this node, and a burn-in that has passed takes that back; see docs/slurm.md.
 set -u
 # slurmd gives SLURMD_NODENAME, and neither PATH nor SLURM_CONF.
+# shellcheck source-path=SCRIPTDIR source=settings.sh
 . "${0%/*}/settings.sh"
 
 [ -x "$sentinel" ] || exit 0

@@ -8,6 +8,7 @@
 # computed wrong results. Then it exits with 1: Slurm drains the node and requeues the job.
 # Settings are in /etc/sentinel/slurm.env; see docs/slurm.md.
 set -u
+# shellcheck source-path=SCRIPTDIR source=settings.sh
 . "${0%/*}/settings.sh"
 
 [ -x "$sentinel" ] || exit 0

@@ -1,10 +1,12 @@
 # What the prolog, the epilog and the health check have in common; they read it from their own folder.
+# shellcheck shell=sh disable=SC2034
 
 # slurmd gives no PATH. Its own commands must be in it: slurmd knows which GPU has which number.
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 file=${SENTINEL_SLURM_ENV:-/etc/sentinel/slurm.env}
 if [ -r "$file" ]; then
     set -a
+    # shellcheck source=/dev/null
     . "$file"
     set +a
 fi

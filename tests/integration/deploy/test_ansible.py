@@ -112,6 +112,14 @@ def test_the_role_installs_everything_and_is_idempotent(tmp_path: Path) -> None:
     assert play(tmp_path, **variables | {"sentinel_config": "poll = '2s'\n"})["changed"] == 1
 
 
+def test_the_playbook_is_valid(tmp_path: Path) -> None:
+    playbook = ROOT / "deploy" / "ansible" / "site.yml"
+    environment = {**os.environ, "ANSIBLE_LOCAL_TEMP": str(tmp_path), "LC_ALL": "C.UTF-8"}
+    command = ["ansible-playbook", "-i", "localhost,", "--syntax-check", str(playbook)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_settings_that_are_wrong_are_not_installed(tmp_path: Path) -> None:
     environment_beside_this_one(tmp_path / "venv")
     shim = tmp_path / "venv/bin/sentinel"
