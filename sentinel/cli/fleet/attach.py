@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime
-from pathlib import Path
 
 import click
 
@@ -11,6 +10,7 @@ from sentinel.burnin.verdict import Verdict
 from sentinel.cli.client_options import duration
 from sentinel.cli.fleet.burnin import DEFAULT_GIVE_UP_S
 from sentinel.cli.fleet.following import follow_to_verdict
+from sentinel.cli.fleet.run_argument import run_argument
 from sentinel.cli.terminal import color_option
 from sentinel.cli.verdict_command import VerdictCommand
 from sentinel.errors import ExitCode
@@ -19,11 +19,9 @@ from sentinel.fleet.follow import engine_of
 from sentinel.fleet.node_run import read_verdict
 from sentinel.fleet.run_file import FleetFolder, write_shared
 
-_folder = click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
-
 
 @click.command("attach", cls=VerdictCommand)
-@_folder
+@run_argument
 @click.option("--drain", is_flag=True, help="Drain the nodes that failed (Slurm).")
 @duration(
     "--give-up",
@@ -31,12 +29,11 @@ _folder = click.argument("folder", type=click.Path(path_type=Path), metavar="DIR
     "How long to wait for nodes that are down, when all others are done.  [default: 10m]",
 )
 @color_option
-def attach(folder: Path, drain: bool, give_up_s: float | None) -> int:  # noqa: FBT001 - click's
-    """Follow the run in DIR, and end with the verdict of the fleet, as `fleet burnin` does.
+def attach(fleet: FleetFolder, drain: bool, give_up_s: float | None) -> int:  # noqa: FBT001 - click's
+    """Follow a run, by default the last one, and end with its verdict as `fleet burnin` does.
 
     Ctrl+C ends this command alone. A run that is over is only judged.
     """
-    fleet = FleetFolder(path=folder.absolute())
     run = fleet.read()
     if drain and run.engine != "slurm":
         raise click.UsageError("--drain is for runs by Slurm")
@@ -45,16 +42,15 @@ def attach(folder: Path, drain: bool, give_up_s: float | None) -> int:  # noqa: 
 
 
 @click.command("resume", cls=VerdictCommand)
-@_folder
+@run_argument
 @click.option("--detach", is_flag=True, help="Submit, and do not follow.")
 @color_option
-def resume(folder: Path, detach: bool) -> int:  # noqa: FBT001 - click's
-    """Go on with the run in DIR on nodes that have no report, or one that is INCOMPLETE.
+def resume(fleet: FleetFolder, detach: bool) -> int:  # noqa: FBT001 - click's
+    """Go on with a run, by default the last one, where a node has no report or an INCOMPLETE one.
 
     Each goes on where it was cut off, as `burnin --resume` does, or begins. What it asks the
     engine for is as at the first time.
     """
-    fleet = FleetFolder(path=folder.absolute())
     run = fleet.read()
     engine = engine_of(run, fleet)
     tasks = engine.tasks(run)
@@ -74,14 +70,13 @@ def resume(folder: Path, detach: bool) -> int:  # noqa: FBT001 - click's
 
 
 @click.command("cancel", cls=VerdictCommand)
-@_folder
+@run_argument
 @color_option
-def cancel(folder: Path) -> int:
-    """End the run in DIR: its nodes stop, and each reports what it has done.
+def cancel(fleet: FleetFolder) -> int:
+    """End a run, by default the last one: its nodes stop, and each reports what it has done.
 
     Nodes that have not begun have no report, so that the verdict is INCOMPLETE.
     """
-    fleet = FleetFolder(path=folder.absolute())
     run = fleet.read()
     # The nodes look for this file, whatever the engine still can or knows.
     write_shared(fleet.cancelled, f"{datetime.now().astimezone().isoformat(timespec='seconds')}")

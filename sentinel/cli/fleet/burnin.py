@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import shlex
 import sys
@@ -21,6 +22,7 @@ from sentinel.cli.verdict_command import VerdictCommand
 from sentinel.errors import ExitCode
 from sentinel.fleet.clush import expand_nodes
 from sentinel.fleet.follow import ENGINES, engine_of
+from sentinel.fleet.known_runs import known_folder, remember
 from sentinel.fleet.run_file import FleetFolder, FleetRun, check_nodes, write_shared
 from sentinel.fleet.slurm import DEFAULT_BATCH, choose_nodes
 
@@ -140,6 +142,7 @@ def burnin(**given: Any) -> int:
     folder.create()
     write_shared(folder.plan, plan_text(level, order.file).rstrip("\n"))
     run = engine_of(run, folder).submit(run, folder, nodes)
+    remember(known_folder(os.environ, os.getuid()), run.id, folder)
     print(f"{run.id}: {plan.name} on {len(nodes)} nodes; recorded in {folder.path}")
     sys.stdout.flush()
     if order.detach:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
+from sentinel.cli.fleet.run_argument import run_argument
 from sentinel.cli.terminal import color_option
 from sentinel.cli.verdict_command import VerdictCommand
 from sentinel.errors import ExitCode
@@ -14,14 +13,13 @@ from sentinel.fleet.run_file import FleetFolder
 
 
 @click.command("undrain", cls=VerdictCommand)
-@click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
+@run_argument
 @color_option
-def undrain(folder: Path) -> int:
-    """Let Slurm use the nodes again that the run in DIR has drained.
+def undrain(fleet: FleetFolder) -> int:
+    """Let Slurm use the nodes again that a run has drained, by default the last one.
 
     A node whose reason was changed since stays as it is.
     """
-    fleet = FleetFolder(path=folder.absolute())
     fleet.read()
     results = undrain_nodes(fleet)
     for node, why_not in results.items():
