@@ -1,20 +1,13 @@
 #!/bin/sh
 # Slurm's Epilog: ends the reservation that the prolog made.
 #
-# In slurm.conf: Epilog=/etc/slurm/sentinel/epilog.sh. It always exits with 0: a GPU that stays reserved
-# is idle, which is no reason for Slurm to drain the node.
+# In slurm.conf: Epilog=/etc/slurm/sentinel/epilog.sh. It always exits with 0: a GPU that stays
+# reserved is idle, which is no reason for Slurm to drain the node.
+# Settings are in /etc/sentinel/slurm.env; see docs/slurm.md.
 set -u
+# shellcheck source-path=SCRIPTDIR source=settings.sh
+. "${0%/*}/settings.sh"
 
-PATH=${PATH:-/usr/local/bin:/usr/bin:/bin}
-sentinel=${SENTINEL:-/usr/local/bin/sentinel}
-# The node's daemon, whatever else root runs, such as one with simulated GPUs.
-[ -n "${SENTINEL_SIM_DIR:-}" ] || export SENTINEL_SOCKET="${SENTINEL_SOCKET:-/run/sentinel/sentinel.sock}"
-names=${SENTINEL_SLURM:-/run/sentinel-slurm}/${SLURM_JOB_ID:-none}
-
-[ -e "$names" ] || exit 0
-# One by one: a name that the daemon has forgotten must not keep the others.
-while read -r name; do
-    "$sentinel" unreserve "$name" </dev/null
-done <"$names"
-rm -f "$names"
+[ -x "$sentinel" ] || exit 0
+"$sentinel" slurm epilog --folder "$folder" </dev/null
 exit 0

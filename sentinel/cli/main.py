@@ -78,6 +78,10 @@ SECTIONS = {
         ),
         "deallocate": ("sentinel.cli.daemon.reserve:deallocate", "End an allocation."),
         "exec": ("sentinel.cli.daemon.exec_", "Run a command on reserved GPUs."),
+        "slurm": (
+            "sentinel.cli.fleet.slurm",
+            "Serve the prolog, epilog and health check of Slurm.",
+        ),
         "mcp": ("sentinel.cli.tools.mcp", "Serve tools for agents (Model Context Protocol)."),
     },
     "Configuration and tests": {

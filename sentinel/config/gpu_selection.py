@@ -67,7 +67,7 @@ def needs_cuda_order(value: str | None) -> bool:
 
 def pci_order(gpus: Sequence[Gpu]) -> tuple[str, ...]:
     """Return the UUIDs in the order of the PCI bus."""
-    return tuple(gpu.uuid for gpu in sorted(gpus, key=lambda gpu: _pci(gpu.pci_bus_id)))
+    return tuple(gpu.uuid for gpu in sorted(gpus, key=lambda gpu: pci_address(gpu.pci_bus_id)))
 
 
 def in_cuda_order(
@@ -167,9 +167,9 @@ def matching(selector: str, gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
         return tuple(gpu for gpu in gpus if str(gpu.index) == (selector.lstrip("0") or "0"))
     address = _PCI.fullmatch(selector)
     if address:
-        wanted = _pci(selector)
+        wanted = pci_address(selector)
         first = 0 if address[1] else 1  # without a domain, any domain matches
-        return tuple(gpu for gpu in gpus if _pci(gpu.pci_bus_id)[first:] == wanted[first:])
+        return tuple(gpu for gpu in gpus if pci_address(gpu.pci_bus_id)[first:] == wanted[first:])
     start = selector.lower().removeprefix(_GPU.lower())
     return tuple(
         gpu
@@ -178,7 +178,7 @@ def matching(selector: str, gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
     )
 
 
-def _pci(address: str) -> tuple[int, ...]:
+def pci_address(address: str) -> tuple[int, ...]:
     """Return domain, bus, device and function; zeros if ``address`` is malformed."""
     match = _PCI.fullmatch(address)
     return tuple(int(part or "0", 16) for part in match.groups()) if match else (0, 0, 0, 0)

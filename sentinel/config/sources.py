@@ -30,7 +30,8 @@ TOKEN_VARIABLE = "SENTINEL_TOKEN_FILE"  # noqa: S105 - the name of a variable
 #: Variables with the prefix that are not settings: of commands, and of the scripts for Slurm.
 _OTHER_VARIABLES = (
     *(FILE_VARIABLE, SOCKET_VARIABLE, SIMULATED, TOKEN_VARIABLE),
-    *("SENTINEL_SLURM", "SENTINEL_WAIT", "SENTINEL_LONGEST"),
+    *("SENTINEL_SLURM", "SENTINEL_WAIT", "SENTINEL_LONGEST", "SENTINEL_DRAIN"),
+    "SENTINEL_SLURM_ENV",
 )
 #: A larger file is refused, since it cannot be a configuration.
 _MAX_BYTES = 2**20

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sentinel.host.device_files import INFORMATION, information
 from sentinel.host.paths import SIMULATED
 from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, ProcessKind
 
@@ -95,6 +96,7 @@ class Registry:
             place.mkdir(parents=True, exist_ok=True)
             (place / "node").touch()
             if not (place / "gpu.json").exists():
+                (place / INFORMATION).write_text(information(gpu.pci_bus_id, index))
                 _write(place / "gpu.json", {"gpu": vars(gpu)})
         return cls(folder)
 

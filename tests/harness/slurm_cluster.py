@@ -1,7 +1,8 @@
 """A real Slurm of several nodes on this machine: munge, a controller and one slurmd per node.
 
-Each node has its own host name, PID, mount and network namespace; slurmd is its PID 1. All nodes
-share the file system, like the shared disk of a cluster. Needs root, but no systemd and no GPU.
+Each node has its own host name, PID, mount and network namespace, and a shell as its init. All
+nodes share the file system, like the shared disk of a cluster. Needs root, but no systemd and no
+GPU.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ _SETTINGS: Mapping[str, str] = {
     "ClusterName": "test",
     "SlurmUser": "root",
     "AuthType": "auth/munge",
-    "ProctrackType": "proctrack/linuxproc",
+    # Control groups would depend on their version here. linuxproc sends no signal to a process with
+    # a space in its name, as the supervisor and the stressors have.
+    "ProctrackType": "proctrack/pgid",
     "TaskPlugin": "task/none",
     "MpiDefault": "none",
     "ReturnToService": "2",
@@ -87,12 +90,14 @@ class SlurmCluster:
         number: Distinguishes the clusters of this machine: their bridge, addresses and ports.
         folder: A folder for everything that the cluster writes; every user can read it.
         nodes: The number of nodes, at most 200.
-        gpus: The number of GPUs per node; ``folder/dev`` has a device file for each one.
+        gpus: The number of GPUs per node.
+        minors: The minor numbers of their device files in ``folder/dev``, in the order of
+            ``gres.conf``; None stands for 0, 1, ….
         cpus: The number of processors per node, in words of ``slurm.conf``.
         settings: Lines of ``slurm.conf`` to add or replace, such as ``Prolog``.
+        files: More files beside ``slurm.conf``, by name.
         partitions: The words after ``PartitionName=``, one text per partition. ``ALL`` in
             ``Nodes=ALL`` stands for all nodes.
-        gres: ``gres.conf``, or None for one line that counts the device files up.
     """
 
     def __init__(
@@ -102,10 +107,11 @@ class SlurmCluster:
         *,
         nodes: int = 1,
         gpus: int = 2,
+        minors: Sequence[int] | None = None,
         cpus: int = 2,
         settings: Mapping[str, str] | None = None,
+        files: Mapping[str, str] | None = None,
         partitions: Sequence[str] = ("all Nodes=ALL Default=YES",),
-        gres: str | None = None,
     ) -> None:
         self.folder = folder
         self.nodes = tuple(f"node{index + 1}" for index in range(nodes))
@@ -122,13 +128,15 @@ class SlurmCluster:
         self._controller: subprocess.Popen[bytes] | None = None
         for name in ("dev", "log", "spool", "state", "munge"):
             (folder / name).mkdir()
-        for index in range(gpus):
-            os.mknod(self.device(index), stat.S_IFCHR | 0o666, os.makedev(_NVIDIA_MAJOR, index))
+        minors = range(gpus) if minors is None else minors
+        for minor in minors:
+            os.mknod(self.device(minor), stat.S_IFCHR | 0o666, os.makedev(_NVIDIA_MAJOR, minor))
         own = {
             "SlurmctldHost": f"{socket.gethostname().partition('.')[0]}({self.subnet}.1)",
             "SlurmctldPort": str(self.port),
             "SlurmdPort": str(self.port + 1),
-            "AuthInfo": f"socket={folder}/munge/socket",
+            # A requeued job waits until its credential has expired, otherwise for two minutes.
+            "AuthInfo": f"socket={folder}/munge/socket,cred_expire=5",
             "SlurmctldPidFile": f"{folder}/slurmctld.pid",
             "SlurmdPidFile": f"{folder}/slurmd.%n.pid",
             "SlurmdSpoolDir": f"{folder}/spool/%n",
@@ -147,8 +155,11 @@ class SlurmCluster:
         lines += [f"PartitionName={words}" for words in partitions]
         self._write("slurm.conf", "\n".join(lines))
         # Without device files, gres/gpu takes the count for a fault of the node.
-        all_devices = f"Name=gpu File={folder}/dev/nvidia[0-{gpus - 1}]"
-        self._write("gres.conf", f"AutoDetect=off\n{all_devices if gres is None else gres}")
+        devices = [f"Name=gpu File={self.device(minor)}" for minor in minors]
+        self._write("gres.conf", "\n".join(["AutoDetect=off", *devices]))
+
+        for name, text in (files or {}).items():
+            self._write(name, text)
 
     def _write(self, name: str, text: str) -> None:
         (self.folder / name).write_text(f"{text}\n")
@@ -228,7 +239,8 @@ class SlurmCluster:
                 "nsenter",
                 f"--net=/run/netns/{self._namespace(node)}",
                 *("unshare", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"),
-                *("sh", "-c", f"hostname {node} && exec slurmd -D -b"),
+                # The shell is the init of the node: slurmd takes a zombie for a process that lives.
+                *("sh", "-c", f"hostname {node} && slurmd -D -b; exit"),
             ],
             f"{node}.output",
         )
@@ -403,14 +415,15 @@ def slurm_cluster(
     *,
     nodes: int = 1,
     gpus: int = 2,
+    minors: Sequence[int] | None = None,
     cpus: int = 2,
     settings: Mapping[str, str] | None = None,
+    files: Mapping[str, str] | None = None,
     partitions: Sequence[str] = ("all Nodes=ALL Default=YES",),
-    gres: str | None = None,
 ) -> Iterator[SlurmCluster]:
     """Run a cluster, beside any others; see :class:`SlurmCluster` for the arguments.
 
-    ``{folder}`` in ``settings`` and ``gres`` stands for the cluster's folder.
+    ``{folder}`` in ``settings`` stands for the cluster's folder.
     """
     with _claim() as (number, folder):
         path = str(folder)
@@ -419,12 +432,13 @@ def slurm_cluster(
             folder,
             nodes=nodes,
             gpus=gpus,
+            minors=minors,
             cpus=cpus,
             settings={
                 key: value.replace("{folder}", path) for key, value in (settings or {}).items()
             },
+            files=files,
             partitions=partitions,
-            gres=None if gres is None else gres.replace("{folder}", path),
         )
         try:
             cluster.up()

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from sentinel.burnin.proven_fault import proven_fault
 from sentinel.burnin.verdict import Verdict
 from sentinel.cli.client_options import json_option, simulated_folder
 from sentinel.cli.json_output import print_json
@@ -131,9 +132,9 @@ def _from_file(path: Path) -> dict[str, _Card]:
 
 def _is_suspect(card: _Card) -> bool:
     """Check whether a card has shown a fault."""
-    failed = card.burnin is not None and card.burnin.verdict == Verdict.FAIL
-    proof = card.verified
-    return failed or (proof is not None and proof.errors + proof.findings > 0)
+    burnin = card.burnin
+    verdict, plan = (None, None) if burnin is None else (burnin.verdict, burnin.plan)
+    return proven_fault(verdict, plan, card.verified) is not None
 
 
 def _plain(card: _Card) -> dict[str, Any]:

@@ -25,6 +25,7 @@ NO_DATA = {
     "exec",  # becomes another command
     "install-unit",  # a file
     "mcp",  # speaks JSON-RPC alone
+    *("slurm epilog", "slurm healthcheck", "slurm prolog"),  # a line for slurmd
     "top",  # draws a screen
 }
 #: Words by which each command fails without an effect, where nothing else is wrong.

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import shutil
-import socket
 import stat
 import subprocess
 import sys
@@ -16,44 +13,16 @@ from pathlib import Path
 import pytest
 
 from tests.harness.daemon_harness import Daemon, isolated_daemon
-from tests.harness.gpu_environment import ROOT, SimulatedHost
+from tests.harness.gpu_environment import SimulatedHost
+from tests.harness.node_daemon import HOOKS, SCRIPTS, NodeDaemon, install_scripts, reservations
 from tests.harness.sentinel_process import eventually
+from tests.harness.slurm_cluster import needs_slurm, slurm_cluster
 from tests.harness.timing import TIMEOUT_S
 
-SCRIPTS = ROOT / "deploy" / "slurm"
-SLURM = ("slurmctld", "slurmd", "srun", "sinfo")
-
-#: One node with two GPUs, for the root user of this host, without authentication.
-CONF = """
-ClusterName=test
-SlurmctldHost={host}(127.0.0.1)
-NodeName={host} NodeAddr=127.0.0.1 CPUs=2 Gres=gpu:2 State=UNKNOWN
-PartitionName=all Nodes={host} Default=YES MaxTime=INFINITE State=UP
-SlurmUser=root
-SlurmctldPort={controller}
-SlurmdPort={node}
-AuthType=auth/none
-CredType=cred/none
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-MpiDefault=none
-GresTypes=gpu
-SelectType=select/cons_tres
-SelectTypeParameters=CR_Core
-SlurmdParameters=config_overrides
-ReturnToService=2
-Prolog={folder}/prolog
-Epilog={folder}/epilog
-PrologFlags=Alloc
-SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.pid
-SlurmdSpoolDir={folder}/slurmd
-StateSaveLocation={folder}/slurmctld
-SlurmctldLogFile={folder}/slurmctld.log
-SlurmdLogFile={folder}/slurmd.log
-"""
-
 pytestmark = pytest.mark.usefixtures("fake_torch")
+
+#: A job that takes most of a simulated GPU at once, and says whether it got it.
+JOB = f"{sys.executable} -P -m sentinel simulate-job --json --memory 97% --for 10ms --gpus "
 
 
 @pytest.fixture
@@ -62,143 +31,195 @@ def daemon(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Iterato
         yield daemon
 
 
-def command(folder: Path) -> Path:
-    """Create an executable ``sentinel``; return its path."""
-    file = folder / "sentinel"
-    file.write_text(f'#!/bin/sh\nexec {sys.executable} -m sentinel "$@"\n')
-    file.chmod(0o755)
-    return file
-
-
-def script(daemon: Daemon, name: str, **variables: str) -> int:
-    """Run a script with few variables, as slurmd does; return its exit code."""
+def script(
+    daemon: Daemon, name: str, wait: str = "10s", **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a script with few variables, as slurmd does, but without a slurmd."""
     folder = daemon.host.folder
-    kept = {name: os.environ[name] for name in ("SENTINEL_SIM_DIR", "PYTHONPATH")}
-    added = {"SENTINEL": str(command(folder)), "SENTINEL_SLURM": str(folder / "kept")}
-    added |= {"SENTINEL_WAIT": "5s", "SLURM_JOB_ID": "7"}
-    done = subprocess.run(
+    command, settings = folder / "sentinel", folder / "slurm.env"
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -P -m sentinel "$@"\n')
+    command.chmod(0o755)
+    given = {"SENTINEL": str(command), "SENTINEL_SLURM": str(folder / "jobs")}
+    given |= {"SENTINEL_WAIT": wait} | {
+        name: os.environ[name] for name in ("SENTINEL_SIM_DIR", "PYTHONPATH")
+    }
+    given["PATH"] = str(folder)  # there is no slurmd
+    settings.write_text("".join(f"{key}={value}\n" for key, value in given.items()))
+    return subprocess.run(
         [SCRIPTS / f"{name}.sh"],
-        env=kept | added | variables,
+        env={"SENTINEL_SLURM_ENV": str(settings), "SLURM_JOB_ID": "7"} | variables,
         stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
         check=False,
         timeout=TIMEOUT_S,
     )
-    return done.returncode
 
 
 def test_the_scripts_are_executable_and_valid() -> None:
-    for name in ("prolog", "epilog"):
-        file = SCRIPTS / f"{name}.sh"
-        assert file.stat().st_mode & stat.S_IXUSR
-        subprocess.run(["bash", "-n", file], check=True)
+    for file in SCRIPTS.glob("*.sh"):
+        assert bool(file.stat().st_mode & stat.S_IXUSR) == (file.name != "settings.sh")
+        subprocess.run(["sh", "-n", file], check=True)
         if shutil.which("shellcheck"):
-            subprocess.run(["shellcheck", file], check=True)
+            subprocess.run(["shellcheck", "-x", file], check=True)
 
 
 @pytest.mark.long
-def test_a_job_starts_if_sentinel_does_not_hold_its_gpus(daemon: Daemon) -> None:
-    assert script(daemon, "prolog", SLURM_JOB_GPUS="0") == 0  # no daemon runs
-    daemon.start(1)
-    daemon.wait_for_stressor(0)
-    assert script(daemon, "prolog") == 0  # the job has no GPU
+def test_a_job_starts_unless_a_fault_is_proven(daemon: Daemon) -> None:
+    assert script(daemon, "prolog", SLURM_JOB_GPUS="0").returncode == 0  # no daemon runs
+    daemon.start(2)
+    daemon.wait_until_occupied(0, 1)
+    assert script(daemon, "prolog").returncode == 0  # the job has no GPU
     assert daemon.client.reservations() == ()
-    # This daemon does not manage GPU 5.
-    assert script(daemon, "prolog", SLURM_JOB_GPUS="0,5") == 0
+    # This daemon has no GPU 5; without slurmd, the numbers are NVML's.
+    done = script(daemon, "prolog", SLURM_JOB_GPUS="0,5")
+    assert done.returncode == 0
+    assert "slurmd cannot be run: No such file" in done.stderr
     (held,) = daemon.client.reservations()
     assert (held.reason, held.indices, held.bound) == ("Slurm job 7", (0,), False)
     assert daemon.host.empty(0)
-    other = {"SLURM_JOB_ID": "8", "SENTINEL_WAIT": "0"}
-    assert (
-        script(daemon, "prolog", CUDA_VISIBLE_DEVICES="0", **other) == 1
-    )  # the GPU is reserved for job 7
-    assert script(daemon, "epilog", SLURM_JOB_ID="8") == 0
-    assert script(daemon, "epilog") == 0
-    assert daemon.client.reservations() == ()
-    assert script(daemon, "epilog") == 0
-
-
-def ports() -> tuple[int, int]:
-    """Find two free ports."""
-    with (
-        socket.create_server(("127.0.0.1", 0)) as first,
-        socket.create_server(("127.0.0.1", 0)) as second,
-    ):
-        return first.getsockname()[1], second.getsockname()[1]
-
-
-@contextlib.contextmanager
-def cluster(folder: Path) -> Iterator[dict[str, str]]:
-    """Run a Slurm cluster of one node; yield the environment of its commands."""
-    folder.mkdir()
-    controller, node = ports()
-    conf = folder / "slurm.conf"
-    hostname = socket.gethostname().partition(".")[0]
-    conf.write_text(CONF.format(host=hostname, folder=folder, controller=controller, node=node))
-    for index in range(2):
-        os.mknod(folder / f"gpu{index}", stat.S_IFCHR | 0o666, os.makedev(1, 3))
-    (folder / "gres.conf").write_text(f"AutoDetect=off\nName=gpu File={folder}/gpu[0-1]\n")
-    (folder / "slurmctld").mkdir()
-    variables_of_scripts = {"SENTINEL": command(folder), "SENTINEL_SLURM": folder / "kept"}
-    variables_of_scripts |= {
-        name: Path(os.environ[name]) for name in ("SENTINEL_SIM_DIR", "PYTHONPATH")
-    }
-    for name in ("prolog", "epilog"):
-        exports = "".join(f"export {key}={value}\n" for key, value in variables_of_scripts.items())
-        (folder / name).write_text(f"#!/bin/sh\n{exports}exec {SCRIPTS}/{name}.sh\n")
-        (folder / name).chmod(0o755)
-    environment = {**os.environ, "SLURM_CONF": str(conf)}
-    with contextlib.ExitStack() as cleanup:
-        for words in (["slurmctld", "-D", "-c"], ["slurmd", "-D", "-N", hostname]):
-            process = subprocess.Popen(
-                words, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-            )
-            cleanup.callback(process.wait, TIMEOUT_S)
-            cleanup.callback(process.kill)
-        # Otherwise a step would outlive its slurmd.
-        cleanup.callback(
-            subprocess.run, ["scancel", "--user=root"], env=environment, timeout=TIMEOUT_S
-        )
-        eventually(lambda: _state(environment) == "idle")
-        yield environment
-
-
-def _state(environment: dict[str, str]) -> str:
-    """Query the state of the node."""
-    words = ["sinfo", "--noheader", "--format=%T"]
-    done = subprocess.run(
-        words, env=environment, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
-    )
-    return done.stdout.strip()
-
-
-@pytest.mark.skipif(not all(map(shutil.which, SLURM)), reason="needs Slurm")
-@pytest.mark.skipif(os.getuid() != 0, reason="needs root, as slurmd does")
-def test_a_real_slurm_starts_jobs_on_free_gpus(daemon: Daemon, tmp_path: Path) -> None:
+    # Job 8 shares GPU 0, so that it stays free until both are over.
+    assert script(daemon, "prolog", SLURM_JOB_GPUS="0", SLURM_JOB_ID="8").returncode == 0
+    assert script(daemon, "epilog").returncode == 0
+    assert reservations(daemon.client) == [("Slurm job 7", (0,))]
+    # A user has reserved GPU 1: no fault, so job 9 starts.
+    with daemon.client.reserve([1], reason="mine"):
+        done = script(daemon, "prolog", "0", SLURM_JOB_GPUS="1", SLURM_JOB_ID="9")
+        assert done.returncode == 0
+        assert "GPU 1" in done.stderr
+    # Without a daemon, an epilog cannot end the reservation; the next one does.
+    daemon.run("shutdown")
+    assert script(daemon, "epilog", SLURM_JOB_ID="8").returncode == 0
     daemon.start(2)
-    daemon.wait_until_occupied(0, 1)
-    with cluster(tmp_path / "slurm") as environment:
+    assert reservations(daemon.client) == [("Slurm job 7", (0,))]
+    assert script(daemon, "epilog", SLURM_JOB_ID="9").returncode == 0
+    assert daemon.client.reservations() == ()
 
-        def job(*words: str) -> str:
-            done = subprocess.run(
-                ["srun", "--immediate=20", "--gres=gpu:1", *words],
-                env=environment,
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=TIMEOUT_S,
-            )
-            assert done.returncode == 0, done.stderr + (tmp_path / "slurm/slurmd.log").read_text()
-            return done.stdout
 
-        program = f"{sys.executable} -m sentinel"
-        simulated_job = "simulate-job --gpus $CUDA_VISIBLE_DEVICES --memory 97% --for 10ms"
-        output = job("sh", "-c", f"{program} reservations --json && {program} {simulated_job}")
-        (held,) = json.loads(output.splitlines()[0])["reservations"]
-        assert (held["reason"], held["indices"]) == ("Slurm job 1", [0])
+@pytest.mark.long
+def test_only_a_fault_that_the_command_names_is_one(daemon: Daemon) -> None:
+    broken = daemon.host.folder / "broken"
+    broken.write_text("#!/bin/sh\necho 'ImportError' >&2\nexit 1\n")
+    broken.chmod(0o755)
+    settings = daemon.host.folder / "settings"
+    settings.write_text(f"SENTINEL={broken}\n")
+    for name in ("prolog", "epilog", "healthcheck"):
+        done = subprocess.run(
+            [SCRIPTS / f"{name}.sh"],
+            env={"SENTINEL_SLURM_ENV": str(settings), "SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "0"},
+            capture_output=True,
+            check=False,
+        )
+        assert done.returncode == 0, name
+
+
+@pytest.mark.long
+@needs_slurm
+def test_a_real_slurm_starts_jobs_on_free_gpus() -> None:
+    with slurm_cluster(nodes=2, settings=HOOKS) as cluster:
+        install_scripts(cluster)
+        nodes = {name: NodeDaemon(cluster, name) for name in cluster.nodes}
+        clients = {name: node.start() for name, node in nodes.items()}
+        first = nodes["node1"]
+
+        def job(gpus: int, *words: str) -> str:
+            srun = ("srun", "--nodelist=node1", "--immediate=20", f"--gres=gpu:{gpus}")
+            return cluster.run(*srun, *words, environment=first.environment).stdout
+
+        output = job(1, "sh", "-c", f"{JOB} $CUDA_VISIBLE_DEVICES")
         assert '"job.got"' in output
-        eventually(lambda: daemon.client.reservations() == ())
-        daemon.wait_for_stressor(0)
-        assert not daemon.host.empty(1)
-        daemon.run("shutdown")
-        job("true")
-        eventually(lambda: _state(environment) == "idle")  # not drained
+        held = cluster.start(
+            *("srun", "--nodelist=node1", "--gres=gpu:1", "cat"), stdin=subprocess.PIPE
+        )
+        eventually(lambda: reservations(clients["node1"]) == [("Slurm job 2", (0,))])
+        eventually(lambda: cluster.jobs()["2"] == "RUNNING")
+        assert first.used(0) == 0
+        assert first.used(1) > 0
+        assert reservations(clients["node2"]) == []
+        held.communicate(timeout=TIMEOUT_S)
+        eventually(lambda: clients["node1"].reservations() == ())
+        eventually(lambda: all(gpu.occupied for gpu in clients["node1"].status().gpus))
+        first.run("shutdown")
+        job(2, "true")
+        eventually(lambda: cluster.state("node1") == "idle")  # not drained
+
+
+@pytest.mark.long
+@needs_slurm
+def test_the_order_of_gres_conf_differs_from_that_of_nvml() -> None:
+    # The driver has found the GPUs in the order 2, 0, 1 of the bus, and gres.conf begins with
+    # /dev/nvidia2 and lacks /dev/nvidia0.
+    with slurm_cluster(gpus=2, minors=(2, 1), settings=HOOKS) as cluster:
+        install_scripts(cluster)
+        node = NodeDaemon(cluster, "node1", gpus=3)
+        client = node.start()
+        node.set_minors([1, 2, 0])
+
+        def index_of(job: int, *options: str) -> tuple[int, ...]:
+            sleeping = cluster.start("srun", *options, "sleep", "600")
+            eventually(client.reservations)
+            ((reason, found),) = reservations(client)
+            assert reason == f"Slurm job {job}"
+            cluster.run("scancel", str(job))
+            sleeping.wait(TIMEOUT_S)
+            eventually(lambda: client.reservations() == ())
+            return found
+
+        # Place 0 is /dev/nvidia2: the GPU with the index 1.
+        assert index_of(1, "--gres=gpu:1") == (1,)
+        assert index_of(2, "--gres=gpu:2") == (0, 1)
+
+
+#: Where Slurm's plugin for the first version of control groups makes the folder of a node.
+DEVICES = Path("/sys/fs/cgroup/devices")
+CGROUP_CONF = f"""
+CgroupPlugin=cgroup/v1
+CgroupMountpoint={DEVICES.parent}
+CgroupAutomount=no
+ConstrainDevices=yes
+"""
+
+
+@pytest.mark.long
+@needs_slurm
+@pytest.mark.skipif(not (DEVICES / "tasks").exists(), reason="needs control groups, version 1")
+def test_slurm_itself_takes_a_place_for_that_device_file() -> None:
+    """A device without a driver cannot be opened either, but the error is another."""
+    settings = {"TaskPlugin": "task/cgroup"}
+    files = {"cgroup.conf": CGROUP_CONF}
+    try:
+        with slurm_cluster(gpus=3, minors=(7, 4, 5), settings=settings, files=files) as cluster:
+
+            def devices(gpus: int) -> tuple[str, list[str]]:
+                shell = f"echo $SLURM_STEP_GPUS; for d in {cluster.folder}/dev/*; do : <$d; done"
+                done = cluster.run("srun", f"--gres=gpu:{gpus}", "bash", "-c", shell, check=False)
+                allowed = [line for line in done.stderr.splitlines() if "No such device" in line]
+                minors = [line.rpartition("/nvidia")[2].partition(":")[0] for line in allowed]
+                assert len(minors) + done.stderr.count("not permitted") == 3, done.stderr
+                return done.stdout.strip(), minors
+
+            assert devices(1) == ("0", ["7"])
+            assert devices(2) == ("0,1", ["4", "7"])
+    finally:
+        for folder in sorted(DEVICES.glob("slurm_node1/**/"), reverse=True):
+            folder.rmdir()
+
+
+@pytest.mark.long
+@needs_slurm
+def test_a_job_does_not_start_on_a_gpu_that_has_failed(tmp_path: Path) -> None:
+    with slurm_cluster(settings=HOOKS) as cluster:
+        install_scripts(cluster)
+        node = NodeDaemon(cluster, "node1")
+        node.start()
+        node.run("shutdown")
+        node.write_verdict(0, "FAIL")
+        node.start()
+        job = tmp_path / "job"
+        job.write_text("#!/bin/sh\ntrue\n")
+        cluster.run("sbatch", "--gres=gpu:2", f"--output={tmp_path}/output", job)
+        eventually(lambda: cluster.state("node1") == "drained")
+        assert "Prolog error" in cluster.reason("node1")
+        assert cluster.jobs() == {"1": "PENDING"}  # requeued
+        log = (cluster.folder / "log" / "prolog").read_text()
+        assert f"gpu-sentry: failed burn-in standard on GPU 0 ({node.uuid(0)})" in log

@@ -31,6 +31,12 @@ SHIPPED = (
     "grafana/sentinel.json",
     "prometheus/prometheus.yml",
     "prometheus/sentinel.rules.yml",
+    *(f"slurm/{file.name}" for file in (ROOT / "deploy" / "slurm").iterdir()),
+    *(
+        str(file.relative_to(ROOT / "deploy"))
+        for file in (ROOT / "deploy" / "ansible").rglob("*")
+        if file.is_file()
+    ),
 )
 
 

@@ -1,0 +1,128 @@
+"""A daemon with simulated GPUs on a node of a Slurm cluster, and the scripts of its slurmd."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import sentinel
+from sentinel.client import Client
+from sentinel.host.device_files import INFORMATION, information
+from sentinel.host.paths import state_folder
+from sentinel.host.simulation import Registry
+from tests.harness.burnin_report import write_report
+from tests.harness.daemon_harness import QUICK, settings_file
+from tests.harness.gpu_environment import ROOT
+from tests.harness.sentinel_process import eventually
+from tests.harness.slurm_cluster import SlurmCluster
+
+SCRIPTS = ROOT / "deploy" / "slurm"
+#: What a test needs in ``slurm.conf``; the scripts are written by :func:`install_scripts`.
+HOOKS: Mapping[str, str] = {
+    "Prolog": "{folder}/prolog",
+    "Epilog": "{folder}/epilog",
+    "PrologFlags": "Alloc",
+}
+
+
+class NodeDaemon:
+    """The daemon of one node.
+
+    Args:
+        cluster: The cluster.
+        node: The name of the node.
+        gpus: The number of its GPUs.
+    """
+
+    def __init__(self, cluster: SlurmCluster, node: str, gpus: int = 2) -> None:
+        self.folder = cluster.folder / "gpus" / node
+        self._cluster, self._node, self._gpus = cluster, node, gpus
+        self._number = 0
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables by which commands on the node find the daemon."""
+        return {
+            "SENTINEL_SIM_DIR": str(self.folder),
+            "SENTINEL_STANDBY": "off",  # it would take the time of other tests
+            "SENTINEL_CONFIG": str(settings_file(self.folder)),
+            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        }
+
+    def run(self, *words: str) -> str:
+        """Run a command of sentinel on the node; return its standard output."""
+        full = (sys.executable, "-P", "-m", "sentinel", *words)
+        return self._cluster.run_on(self._node, *full, environment=self.environment).stdout
+
+    def start(self) -> Client:
+        """Start the daemon; return its client once it occupies all GPUs."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.run("start", "--simulate", str(self._gpus), "--wait", "0", *QUICK)
+        client = sentinel.connect(simulated=self.folder)
+        eventually(lambda: all(gpu.occupied for gpu in client.status().gpus))
+        return client
+
+    @property
+    def registry(self) -> Registry:
+        """The simulated GPUs."""
+        return Registry(self.folder)
+
+    def uuid(self, index: int) -> str:
+        """Look up the UUID of a GPU."""
+        return self.registry.gpus()[index].uuid
+
+    def used(self, index: int) -> int:
+        """Read how much memory of a GPU is used, in bytes."""
+        return self.registry.memory(self.uuid(index)).used
+
+    def set_minors(self, minors: Sequence[int]) -> None:
+        """Let the driver have found the GPUs in another order: the minor number by index."""
+        for gpu, minor in zip(self.registry.gpus(), minors, strict=True):
+            file = self.folder / gpu.uuid / INFORMATION
+            file.write_text(information(gpu.pci_bus_id, minor))
+
+    def write_verdict(self, index: int, verdict: str) -> None:
+        """Write the report of a burn-in of one GPU; a daemon reads it at its start."""
+        self._number += 1
+        state = state_folder(self.environment, os.getuid(), self.folder)
+        write_report(state, {self.uuid(index): verdict}, name=f"run-{self._number}")
+
+
+def install_scripts(cluster: SlurmCluster, **variables: str) -> None:
+    """Write the prolog, the epilog and the health check of the nodes, and their settings.
+
+    slurmd gives its programs no variables, so each is called by a script that sets some.
+
+    Args:
+        cluster: The cluster; all its nodes use the same files.
+        variables: More lines of ``slurm.env``.
+    """
+    folder = cluster.folder
+    command = folder / "sentinel"
+    _write_script(command, f'exec {sys.executable} -P -m sentinel "$@"')
+    settings = {
+        "SENTINEL": str(command),
+        "SENTINEL_SLURM": f"{folder}/jobs/$SLURMD_NODENAME",
+        "SENTINEL_SIM_DIR": f"{folder}/gpus/$SLURMD_NODENAME",
+        "SLURM_CONF": str(folder / "slurm.conf"),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        **variables,
+    }
+    (folder / "slurm.env").write_text("".join(f"{k}={v}\n" for k, v in settings.items()))
+    for name in ("prolog", "epilog", "healthcheck"):
+        lines = f"SENTINEL_SLURM_ENV={folder}/slurm.env\nexport SENTINEL_SLURM_ENV\n"
+        _write_script(folder / name, f"{lines}exec {SCRIPTS}/{name}.sh >>{folder}/log/{name} 2>&1")
+
+
+def _write_script(file: Path, text: str) -> None:
+    new = file.with_suffix(".new")
+    new.write_text(f"#!/bin/sh\n{text}\n")
+    new.chmod(0o755)
+    new.replace(file)
+
+
+def reservations(client: Client) -> list[tuple[str, tuple[int, ...]]]:
+    """List the reasons and the GPUs of all reservations."""
+    return [(one.reason, one.indices) for one in client.reservations()]
