@@ -17,6 +17,7 @@ import pytest
 from sentinel.api.app import make_app
 from sentinel.api.http.connection import MAX_OPERATORS_OF_USER, MAX_READERS_OF_USER
 from sentinel.api.openapi import document
+from sentinel.host.user_names import look_up
 from sentinel.protocol.caller import Level
 from sentinel.protocol.commands import AccessPolicy, Configure
 from tests.harness.api_harness import UUIDS, ApiServer, Reply, ask, exchange
@@ -127,7 +128,9 @@ def test_a_stranger_reads_by_default_and_is_told_which_settings_allow_more(folde
         )
         assert (read, refused) == (200, 403)
         detail = json.loads(body)["detail"]
-        assert "needs the level `operate`, and user 65534 has `read`" in detail
+        assert (
+            f"needs the level `operate`, and {look_up(65534) or 'user 65534'} has `read`" in detail
+        )
         assert all(flag in detail for flag in ("--access-users", "--socket-group"))
         assert api.commands == []
 

@@ -29,7 +29,7 @@ SESSION = {
     "settings": {"workload": "hold", "memory.target": "1GiB"},
     "since": "2026-11-21T20:00:00Z",
     "until": None,
-    "holder": {"uid": 0, "pid": 77, "name": "sentinel"},
+    "holder": {"uid": 0, "user": "root", "pid": 77, "name": "sentinel"},
 }
 
 
@@ -200,6 +200,7 @@ def test_the_status_marks_the_gpus_of_a_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SENTINEL_SOCKET", str(tmp_path / "s"))
+    monkeypatch.setenv("COLUMNS", "200")
     status = {**STATUS, "gpus": [{**GPU, "session": "train"}], "sessions": [SESSION]}
     with stub_daemon(tmp_path / "s", status):
         assert run_command_line(["status"]) == 0

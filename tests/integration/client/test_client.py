@@ -68,7 +68,8 @@ def test_the_status_is_parsed_and_unknown_fields_are_kept(
     assert status.gpus[0].handover is not None
     assert status.gpus[0].handover.memory_back == 0.196
     assert status.reservations[0].until is not None
-    assert status.reservations[0].holder.name == "ana"
+    holder = status.reservations[0].holder
+    assert (holder.user, holder.name) == ("ana", "bash")
     assert status.json["mood"] == "good"
 
 

@@ -62,9 +62,9 @@ def test_each_format_is_written_to_a_file_or_printed(
     ("words", "code", "error"),
     [
         (["/nowhere/x"], 2, "/nowhere/x: No such file or directory"),
-        ([], 64, "Missing argument 'DIR'"),
+        ([], 64, "DIR is missing"),
         ([".", "--html", "--json"], 64, "--html and --json exclude each other"),
-        ([".", "--thresholds", "/nowhere/x"], 64, "/nowhere/x cannot be read"),
+        ([".", "--thresholds", "/nowhere/x"], 64, "/nowhere/x: No such file"),
         ([".", "--nope"], 64, "no option --nope"),
     ],
 )
