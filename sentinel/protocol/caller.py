@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 
@@ -27,8 +27,9 @@ class Caller:
     #: The transport, such as "unix" or "tcp".
     via: str
     uid: int | None = None
-    #: The name of that user, or None if it has none or the name service has not answered.
-    user: str | None = None
+    #: The name of that user, or None if it has none or the name service has not answered. For
+    #: people: the same caller has it at one time and not at another.
+    user: str | None = field(default=None, compare=False)
     pid: int | None = None
     #: Its start in clock ticks since boot, which distinguishes its PID from a later use of it.
     started: int | None = None

@@ -31,7 +31,6 @@ from sentinel.api.http.connection import (
 )
 from sentinel.client.transport import Address, listener_pid
 from sentinel.host.procfs import read_stat
-from sentinel.host.user_names import look_up
 from sentinel.protocol.caller import Caller, Level
 from sentinel.protocol.commands import Resume
 from tests.harness.api_harness import ApiServer, Reply, UnixConnection, ask, exchange
@@ -552,7 +551,6 @@ def test_the_caller_is_the_connecting_process_even_if_its_pid_is_reused(tmp_path
     expected = Caller(
         via="unix",
         uid=os.getuid(),
-        user=look_up(os.getuid()),
         pid=process.pid,
         started=began.started,
         level=Level.OPERATE,
