@@ -7,10 +7,11 @@ from datetime import datetime
 import click
 
 from sentinel.burnin.verdict import Verdict
-from sentinel.cli.client_options import duration
-from sentinel.cli.fleet.burnin import DEFAULT_GIVE_UP_S
+from sentinel.cli.client_options import duration, json_option
+from sentinel.cli.fleet.burnin import DEFAULT_GIVE_UP_S, end_detached, say
 from sentinel.cli.fleet.following import follow_to_verdict
 from sentinel.cli.fleet.run_argument import run_argument
+from sentinel.cli.json_output import print_json
 from sentinel.cli.terminal import color_option
 from sentinel.cli.verdict_command import VerdictCommand
 from sentinel.errors import ExitCode
@@ -18,6 +19,10 @@ from sentinel.fleet.engine import TaskState
 from sentinel.fleet.follow import engine_of
 from sentinel.fleet.node_run import read_verdict
 from sentinel.fleet.run_file import FleetFolder, write_shared
+
+_json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print the fleet's report as one JSON object."
+)
 
 
 @click.command("attach", cls=VerdictCommand)
@@ -28,24 +33,29 @@ from sentinel.fleet.run_file import FleetFolder, write_shared
     "give_up_s",
     "How long to wait for nodes that are down, when all others are done.  [default: 10m]",
 )
+@_json_option
 @color_option
-def attach(fleet: FleetFolder, drain: bool, give_up_s: float | None) -> int:  # noqa: FBT001 - click's
+def attach(fleet: FleetFolder, give_up_s: float | None, **flags: bool) -> int:
     """Follow a run, by default the last one, and end with its verdict as `fleet burnin` does.
 
     Ctrl+C ends this command alone. A run that is over is only judged.
     """
     run = fleet.read()
+    drain = flags["drain"]
     if drain and run.engine != "slurm":
         raise click.UsageError("--drain is for runs by Slurm")
     seconds = DEFAULT_GIVE_UP_S if give_up_s is None else give_up_s
-    return follow_to_verdict(fleet, run, give_up_s=seconds, drain=drain or run.drain)
+    return follow_to_verdict(
+        fleet, run, give_up_s=seconds, drain=drain or run.drain, as_json=flags["as_json"]
+    )
 
 
 @click.command("resume", cls=VerdictCommand)
 @run_argument
 @click.option("--detach", is_flag=True, help="Submit, and do not follow.")
+@_json_option
 @color_option
-def resume(fleet: FleetFolder, detach: bool) -> int:  # noqa: FBT001 - click's
+def resume(fleet: FleetFolder, detach: bool, as_json: bool) -> int:  # noqa: FBT001 - click's
     """Go on with a run, by default the last one, where a node has no report or an INCOMPLETE one.
 
     Each goes on where it was cut off, as `burnin --resume` does, or begins. What it asks the
@@ -63,16 +73,18 @@ def resume(fleet: FleetFolder, detach: bool) -> int:  # noqa: FBT001 - click's
     fleet.cancelled.unlink(missing_ok=True)
     if nodes:
         run = engine.submit(run, fleet, nodes)
-    print(f"{run.id}: going on with {len(nodes)} of {len(run.nodes)} nodes", flush=True)
+    say(f"{run.id}: going on with {len(nodes)} of {len(run.nodes)} nodes", as_json=as_json)
     if detach:
-        return int(ExitCode.OK)
-    return follow_to_verdict(fleet, run, give_up_s=DEFAULT_GIVE_UP_S, drain=run.drain)
+        return end_detached(fleet, run, as_json=as_json)
+    seconds = DEFAULT_GIVE_UP_S
+    return follow_to_verdict(fleet, run, give_up_s=seconds, drain=run.drain, as_json=as_json)
 
 
 @click.command("cancel", cls=VerdictCommand)
 @run_argument
+@json_option
 @color_option
-def cancel(fleet: FleetFolder) -> int:
+def cancel(fleet: FleetFolder, as_json: bool) -> int:  # noqa: FBT001 - click's
     """End a run, by default the last one: its nodes stop, and each reports what it has done.
 
     Nodes that have not begun have no report, so that the verdict is INCOMPLETE.
@@ -81,5 +93,8 @@ def cancel(fleet: FleetFolder) -> int:
     # The nodes look for this file, whatever the engine still can or knows.
     write_shared(fleet.cancelled, f"{datetime.now().astimezone().isoformat(timespec='seconds')}")
     engine_of(run, fleet).cancel(run)
-    print(f"cancelled {run.id}; the verdict: sentinel fleet attach {fleet.path}")
+    if as_json:
+        print_json({"run": run.id, "folder": fleet.path})
+    else:
+        print(f"cancelled {run.id}; the verdict: sentinel fleet attach {fleet.path}")
     return int(ExitCode.OK)

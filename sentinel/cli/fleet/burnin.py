@@ -16,6 +16,7 @@ import click
 from sentinel.burnin.levels import LEVELS, load_plan, plan_text
 from sentinel.cli.client_options import duration
 from sentinel.cli.fleet.following import follow_to_verdict
+from sentinel.cli.json_output import print_json
 from sentinel.cli.setting_options import check_range, simulate_option
 from sentinel.cli.terminal import color_option
 from sentinel.cli.verdict_command import VerdictCommand
@@ -53,6 +54,7 @@ class _Order:
     program: str | None
     give_up_s: float | None
     detach: bool
+    as_json: bool
 
 
 @click.command("burnin", cls=VerdictCommand)
@@ -109,6 +111,9 @@ class _Order:
     "How long to wait for nodes that are down, when all others are done.  [default: 10m]",
 )
 @click.option("--detach", is_flag=True, help="Submit, and do not follow.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print the fleet's report as one JSON object."
+)
 @color_option
 def burnin(**given: Any) -> int:
     """Burn many hosts in at the same time, and end with the verdict of all.
@@ -143,13 +148,28 @@ def burnin(**given: Any) -> int:
     write_shared(folder.plan, plan_text(level, order.file).rstrip("\n"))
     run = engine_of(run, folder).submit(run, folder, nodes)
     remember(known_folder(os.environ, os.getuid()), run.id, folder)
-    print(f"{run.id}: {plan.name} on {len(nodes)} nodes; recorded in {folder.path}")
-    sys.stdout.flush()
+    begun = f"{run.id}: {plan.name} on {len(nodes)} nodes; recorded in {folder.path}"
+    say(begun, as_json=order.as_json)
     if order.detach:
-        print(f"to follow it: sentinel fleet attach {folder.path}")
-        return int(ExitCode.OK)
+        return end_detached(folder, run, as_json=order.as_json)
     seconds = DEFAULT_GIVE_UP_S if order.give_up_s is None else order.give_up_s
-    return follow_to_verdict(folder, run, give_up_s=seconds, drain=order.drain)
+    return follow_to_verdict(
+        folder, run, give_up_s=seconds, drain=order.drain, as_json=order.as_json
+    )
+
+
+def say(text: str, *, as_json: bool) -> None:
+    """Print a line for people: on standard error if standard output has JSON."""
+    print(text, file=sys.stderr if as_json else sys.stdout, flush=True)
+
+
+def end_detached(folder: FleetFolder, run: FleetRun, *, as_json: bool) -> int:
+    """End a command that does not follow the run that it has submitted."""
+    if as_json:
+        print_json({"run": run.id, "folder": folder.path, "nodes": run.nodes})
+    else:
+        print(f"to follow it: sentinel fleet attach {folder.path}")
+    return int(ExitCode.OK)
 
 
 def _check_usage(order: _Order) -> None:

@@ -7,11 +7,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import TextIO
 
 import click
 
 from sentinel.burnin.thresholds import Thresholds
 from sentinel.burnin.verdict import EXIT_CODES, Verdict
+from sentinel.cli.json_output import print_json
 from sentinel.cli.live_table import LiveTable
 from sentinel.cli.verdict_colours import paint_verdicts
 from sentinel.errors import ExitCode, SentinelError
@@ -20,6 +22,7 @@ from sentinel.fleet.engine import Engine, EngineError
 from sentinel.fleet.follow import FleetFollower, engine_of
 from sentinel.fleet.formats import FORMATS
 from sentinel.fleet.node_files import read_fleet
+from sentinel.fleet.report import fleet_object
 from sentinel.fleet.run_file import FleetFolder, FleetRun, write_shared
 from sentinel.fleet.status import (
     NODE_HEADER,
@@ -112,7 +115,9 @@ class FleetScreen:
         self.table.draw([describe(one) for one in rows[:room]], above)
 
 
-def follow_to_verdict(folder: FleetFolder, run: FleetRun, *, give_up_s: float, drain: bool) -> int:
+def follow_to_verdict(
+    folder: FleetFolder, run: FleetRun, *, give_up_s: float, drain: bool, as_json: bool
+) -> int:
     """Follow a run until nothing more can come, and print the fleet's verdict.
 
     Ctrl+C ends this alone; the run goes on.
@@ -122,12 +127,14 @@ def follow_to_verdict(folder: FleetFolder, run: FleetRun, *, give_up_s: float, d
         run: What it has.
         give_up_s: How long to wait for nodes that are down, once all others are done.
         drain: Whether to drain the failing nodes.
+        as_json: Whether to print the report as one JSON object, and the nodes on standard error.
 
     Returns:
         The exit code of the verdict.
     """
     engine = engine_of(run, folder)
-    screen = FleetScreen(LiveTable(sys.stdout, NODE_HEADER, NODE_RIGHT, _FLEXIBLE))
+    stream = sys.stderr if as_json else sys.stdout
+    screen = FleetScreen(LiveTable(stream, NODE_HEADER, NODE_RIGHT, _FLEXIBLE))
     try:
         with screen.table.shown():
             _follow(FleetFollower(folder, run, engine), screen, engine, run, give_up_s)
@@ -139,9 +146,13 @@ def follow_to_verdict(folder: FleetFolder, run: FleetRun, *, give_up_s: float, d
         )
         return int(ExitCode.INTERRUPTED)
     found = judge_fleet(read_fleet(folder.path), Thresholds())
-    print_verdict(found, folder)
+    write_verdict(found, folder)
+    if as_json:
+        print_json(fleet_object(found))
+    else:
+        print(f"\n{paint_verdicts(FORMATS['text'](found))}\n\nreports: {folder.path}")
     if drain:
-        print_drained(folder, found)
+        print_drained(folder, found, stream)
     sys.stdout.flush()
     return int(EXIT_CODES[found.verdict])
 
@@ -169,15 +180,13 @@ def _follow(
         time.sleep(follower.pause_s)
 
 
-def print_verdict(found: FleetVerdict, folder: FleetFolder) -> None:
-    """Print the verdict of a fleet as `fleet report` does, and write its page and its JSON."""
-    print(f"\n{paint_verdicts(FORMATS['text'](found))}")
+def write_verdict(found: FleetVerdict, folder: FleetFolder) -> None:
+    """Write the page and the JSON of a fleet, as `fleet report` builds them."""
     for form, path in (("html", folder.page), ("json", folder.summary)):
         write_shared(path, FORMATS[form](found))
-    print(f"\nreports: {folder.path}")
 
 
-def print_drained(folder: FleetFolder, found: FleetVerdict) -> None:
+def print_drained(folder: FleetFolder, found: FleetVerdict, stream: TextIO) -> None:
     """Drain the failing nodes of a fleet, and print what became of each.
 
     An error of Slurm is printed: the verdict is known, and its exit code matters more.
@@ -190,9 +199,9 @@ def print_drained(folder: FleetFolder, found: FleetVerdict) -> None:
         return
     for node, why_not in results.items():
         if why_not is None:
-            print(f"drained {node}: {reasons[node]}")
+            print(f"drained {node}: {reasons[node]}", file=stream)
         else:
-            print(f"not drained: {node}: {why_not}")
+            print(f"not drained: {node}: {why_not}", file=stream)
 
 
 def drain_reasons(found: FleetVerdict) -> dict[str, str]:

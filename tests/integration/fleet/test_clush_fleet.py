@@ -37,8 +37,8 @@ exec unshare --uts sh -c 'hostname "$1" && exec sh -c "$2"' sh "$node" "$*"
 
 
 @pytest.fixture
-def fleet(tmp_path: Path) -> Iterator[Fleet]:
-    """Return a fleet whose nodes do two short phases; what it started ends with the test."""
+def fleet(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Fleet]:
+    """Return a fleet for a plan, a short one by default; what it started ends with the test."""
     (tmp_path / "ssh").write_text(SSH)
     (tmp_path / "ssh").chmod(0o755)
     (tmp_path / "clush.conf").write_text(f"[Main]\nssh_path: {tmp_path}/ssh\ncommand_timeout: 0\n")
@@ -58,7 +58,7 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
         started.append(process)
         return process
 
-    made = Fleet(start, tmp_path, plan(1, 4))
+    made = Fleet(start, tmp_path, getattr(request, "param", plan(1, 1)))
     yield made
     if made.path.exists():
         (made.path / "cancelled").touch()  # the nodes of a failed test end, too
@@ -82,6 +82,7 @@ def test_every_node_reports_and_one_that_cannot_be_reached_is_missing(fleet: Fle
     assert (fleet.path / "report.html").exists()
 
 
+@pytest.mark.parametrize("fleet", [plan(1, 30)], indirect=True, ids=["long"])
 def test_a_run_goes_on_without_its_terminal_and_is_cancelled(fleet: Fleet) -> None:
     flags = ("--engine", "clush", "--nodelist", ",".join(NODES))
     run = fleet.burnin(*flags)

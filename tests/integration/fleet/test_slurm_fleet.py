@@ -115,7 +115,7 @@ def test_a_failing_node_is_drained_and_only_this_is_taken_back(make: Make) -> No
 
 
 def test_a_node_without_power_goes_on_after_its_return_and_another_is_missing(make: Make) -> None:
-    cluster, fleet = make(3, plan(2, 8))
+    cluster, fleet = make(3, plan(2, 15))
     assert fleet.burnin("--detach").exit_code() == ExitCode.OK
     for node in cluster.nodes:
         fleet.wait_for_phase(node, 2)
@@ -139,7 +139,7 @@ def test_a_node_without_power_goes_on_after_its_return_and_another_is_missing(ma
 
 
 def test_a_partition_of_the_network_that_heals_costs_time_alone(make: Make) -> None:
-    cluster, fleet = make(2, plan(2, 8))
+    cluster, fleet = make(2, plan(2, 15))
     run = fleet.burnin()
     fleet.wait_for_phase("node1", 2)
     fleet.wait_for_phase("node2", 2)
@@ -185,7 +185,7 @@ def test_a_cancelled_run_has_the_reports_of_what_was_done(make: Make) -> None:
 
 
 def test_a_run_that_was_cancelled_goes_on_where_it_was(make: Make) -> None:
-    cluster, fleet = make(2, plan(1, 5))
+    cluster, fleet = make(2, plan(1, 20))
     run = fleet.burnin("--batch", "1")
     eventually(lambda: any(fleet.progress(node)["number"] == 2 for node in cluster.nodes))
     first, second = sorted(cluster.nodes, key=lambda node: -fleet.progress(node)["number"])
@@ -202,7 +202,7 @@ def test_a_run_that_was_cancelled_goes_on_where_it_was(make: Make) -> None:
 
 
 def test_a_run_survives_its_controller_and_its_terminal(make: Make) -> None:
-    cluster, fleet = make(2, plan(2, 10))
+    cluster, fleet = make(2, plan(2, 20))
     run = fleet.burnin()
     for node in cluster.nodes:
         fleet.wait_for_phase(node, 1)
