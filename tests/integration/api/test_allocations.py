@@ -18,6 +18,7 @@ import pytest
 from sentinel.api.http.errors import ProblemError
 from sentinel.api.routes.allocator import resolve_holder
 from sentinel.host.procfs import own_stat, read_stat
+from sentinel.host.user_names import look_up
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import Allocate, Confirm, Deallocate
 from sentinel.protocol.gpu import GpuProcess
@@ -313,7 +314,7 @@ def test_only_the_user_of_a_process_and_root_may_name_it() -> None:
     with pytest.raises(ProblemError) as refused:
         resolve_holder(Caller(via="unix", uid=uid + 1, pid=1, started=1), pid)
     assert refused.value.code is Code.FORBIDDEN
-    assert f"process {pid} belongs to user {uid}" in refused.value.detail
+    assert f"process {pid} belongs to {look_up(uid) or f'user {uid}'}" in refused.value.detail
 
 
 @pytest.fixture
