@@ -28,9 +28,12 @@ COMPLETIONS = {
 #: The files of deploy/ in a wheel.
 SHIPPED = (
     "sentinel.service",
-    "grafana/sentinel.json",
-    "prometheus/prometheus.yml",
-    "prometheus/sentinel.rules.yml",
+    *(
+        str(path.relative_to(ROOT / "deploy"))
+        for folder in ("docker", "grafana", "kubernetes", "prometheus")
+        for path in sorted((ROOT / "deploy" / folder).rglob("*"))
+        if path.is_file() and "__pycache__" not in path.parts
+    ),
 )
 
 

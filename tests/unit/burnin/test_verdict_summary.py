@@ -26,6 +26,7 @@ def test_it_has_the_verdict_of_the_node_and_of_each_gpu(verdict: str, tmp_path: 
 
 
 def _of(report: dict[str, Any], uuid: str) -> dict[str, Any]:
+    gpu: dict[str, Any]
     (gpu,) = (one for one in report["gpus"] if one["uuid"] == uuid)
     return gpu
 
