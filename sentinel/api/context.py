@@ -21,16 +21,16 @@ from sentinel.api.state.burnin_verdicts import BurninVerdicts
 from sentinel.api.state.change_feed import ChangeFeed
 from sentinel.api.state.event_buffer import EventBuffer, LoggedEvent
 from sentinel.api.state.process_watch import ProcessWatch
-from sentinel.api.state.reservation_writer import ReservationWriter
-from sentinel.api.state.settings_reload import LiveSettings
+from sentinel.api.state.settings_reload import LiveSettings, RuntimeSettings
 from sentinel.api.state.snapshots import Views
+from sentinel.api.state.store_writer import StoreWriter
 from sentinel.api.state.supervisor_link import SupervisorLink, SupervisorMessage
 from sentinel.api.state.verified_total import VerifiedTotal
 from sentinel.config.model import SETTINGS
+from sentinel.config.sources import Sources
 from sentinel.config.workload_spec import parse_workload
 from sentinel.errors import SentinelError, WireError
-from sentinel.host import verified_store
-from sentinel.host.reservation_store import NAME as RESERVATIONS_FILE
+from sentinel.host import reservation_store, session_store, verified_store
 from sentinel.protocol.api_types import Code
 from sentinel.protocol.caller import Caller, Level
 from sentinel.protocol.commands import (
@@ -44,7 +44,16 @@ from sentinel.protocol.commands import (
     ShutDown,
     Unreserve,
 )
-from sentinel.protocol.views import Allocation, GpuView, HostView, LogRecord, QueueView
+from sentinel.protocol.views import (
+    Allocation,
+    GpuView,
+    HostView,
+    LogRecord,
+    QueueView,
+    Reservation,
+    Session,
+    SessionsView,
+)
 
 #: The longest warning, in characters; it must fit into a datagram.
 _MAX_WARNING_LENGTH = 4000
@@ -88,7 +97,18 @@ class ApiContext:
         #: Held while settings are read and sent, so that each change starts from the last one.
         self.settings_lock = asyncio.Lock()
         state = Path(spec.state)
-        self.reservation_writer = ReservationWriter(state / RESERVATIONS_FILE, self._warn_unstored)
+        self.reservation_writer = StoreWriter[Reservation](
+            state / reservation_store.NAME,
+            reservation_store.write,
+            lambda one: one.id,
+            partial(self._warn_unstored, "reservations"),
+        )
+        self.session_writer = StoreWriter[Session](
+            state / session_store.NAME,
+            session_store.write,
+            lambda one: one.name,
+            partial(self._warn_unstored, "sessions"),
+        )
         #: The ids of allocations with a client that waits for the memory.
         self.pending_allocations: Counter[str] = Counter()
         #: The ids of reservations with a client that waits for them.
@@ -122,19 +142,24 @@ class ApiContext:
         self.report_warning("socket", reason)
         self.supervisor.post(ShutDown, by=_THIS_PROCESS)
 
-    async def configure(self, by: Caller, flags: Mapping[str, str]) -> CommandReply:
-        """Read the settings with these flags, and send them to the supervisor.
+    async def configure(
+        self, by: Caller, runtime: RuntimeSettings, saved: Sources | None = None
+    ) -> CommandReply:
+        """Read the settings with these of flags and clients, and send them to the supervisor.
 
-        The caller holds ``settings_lock``.
+        The caller holds ``settings_lock``, and has called :meth:`check_trust`.
+
+        Args:
+            by: The caller.
+            runtime: What flags and clients have given.
+            saved: What clients will have saved; the default is what the file has.
 
         Raises:
             ConfigError: A setting is invalid; nothing has changed.
-            ProblemError: The caller may not set one of them; or the supervisor does not answer, and
-                if it accepts later, the settings are taken over then.
+            ProblemError: The supervisor does not answer; if it accepts later, the settings are
+                taken over then.
         """
-        if by.level < Level.OWN:
-            self._check_trust(flags)
-        new = await self.settings.read(flags)
+        new = await self.settings.read(runtime, saved)
 
         def take_over(reply: CommandReply) -> None:
             if reply.refused is None:
@@ -144,15 +169,24 @@ class ApiContext:
             Configure, take_over, by=by, given=new.given, overrides=new.overrides
         )
 
-    def _check_trust(self, flags: Mapping[str, str]) -> None:
-        """Check what a client sets who might not run code as this user.
+    def check_trust(
+        self, by: Caller, changes: Mapping[str, str | None], before: Mapping[str, str]
+    ) -> None:
+        """Check what a client sets that might not run code as this user.
+
+        Args:
+            by: The caller.
+            changes: The new texts by key; None removes one.
+            before: The present texts of the same keys, which may stay.
 
         Raises:
             ProblemError: A new value names code or a file.
         """
+        if by.level >= Level.OWN:
+            return
         for setting in SETTINGS:
-            text = flags.get(setting.key)
-            if not setting.form.trusted or text in {None, self.settings.flags.get(setting.key)}:
+            text = changes.get(setting.key)
+            if not setting.form.trusted or text in {None, before.get(setting.key)}:
                 continue
             if setting.field == "workload":
                 self.check_workload(str(text), setting.key)
@@ -193,6 +227,9 @@ class ApiContext:
                 self.history.add(message)
             case QueueView():
                 self.views.update(message)
+            case SessionsView(sessions=sessions):
+                self.views.update(message)
+                self.session_writer.update(sessions)
             case LogRecord():
                 event = LoggedEvent.of(message)
                 self.event_buffer.add(event)
@@ -237,15 +274,15 @@ class ApiContext:
             if one not in wanted:
                 self._deallocate(one.id)
 
-    def _warn_unstored(self, text: str) -> None:
-        what = f"{text}; a new daemon will not restore the current reservations"
-        self.report_warning("reservations", what)
+    def _warn_unstored(self, about: str, text: str) -> None:
+        what = f"{text}; a new daemon will not restore the current {about}"
+        self.report_warning(about, what)
 
     async def _reload(self) -> None:
         """Reread the settings by the supervisor's request; log what is wrong with them."""
         try:
             async with self.settings_lock:
-                reply = await self.configure(_SIGNAL, self.settings.flags)
+                reply = await self.configure(_SIGNAL, self.settings.runtime)
         except (SentinelError, ProblemError) as error:
             self.report_warning("settings", str(error))
             return

@@ -90,6 +90,32 @@ class SettingsChange(RequestModel):
         max_length=256,
         description="Flags by the key of their setting; null removes a flag.",
     )
+    gpus: Selectors | None = Field(
+        default=None,
+        description="Change the settings of these GPUs only; by default those of the daemon.",
+    )
+    save: bool = Field(
+        default=False, description="Keep the change over a restart of the daemon, in its own file."
+    )
+
+
+class SessionRequest(RequestModel):
+    """Lay settings over the daemon's for some GPUs, until the session ends."""
+
+    name: Annotated[
+        str,
+        Field(
+            pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,63}$",
+            description="The session's name: letters, digits and `._:-`.",
+        ),
+    ]
+    gpus: Selectors
+    settings: dict[str, SettingText] = Field(
+        default_factory=dict,
+        max_length=256,
+        description="Settings by key; those that a single GPU may have.",
+    )
+    seconds: Seconds | None = None
 
 
 class BurninRequest(RequestModel):

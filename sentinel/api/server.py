@@ -113,6 +113,7 @@ async def _serve(
         asyncio.create_task(job)
         for job in (
             context.reservation_writer.run(),
+            context.session_writer.run(),
             context.change_feed.run(),
             context.history.run(),
             context.verified.run(),

@@ -109,7 +109,7 @@ def chosen(count: int | None, gpus: tuple[str, ...]) -> int | tuple[str, ...]:
 
 
 def only(status: Status, gpus: Sequence[str]) -> Status:
-    """Return the status of the selected GPUs, with their reservations and allocations.
+    """Return the status of the selected GPUs, with their reservations, allocations and sessions.
 
     Args:
         status: The status of all GPUs.
@@ -127,6 +127,7 @@ def only(status: Status, gpus: Sequence[str]) -> Status:
         gpus=tuple(one for one in status.gpus if one.uuid in uuids),
         reservations=tuple(one for one in status.reservations if uuids.intersection(one.gpus)),
         allocations=tuple(one for one in status.allocations if one.gpu in uuids),
+        sessions=tuple(one for one in status.sessions if uuids.intersection(one.gpus)),
         json=raw,
     )
 
@@ -149,6 +150,9 @@ def only_json(status: Mapping[str, Any], gpus: Sequence[str]) -> dict[str, Any]:
     found["gpus"] = [one for one in status["gpus"] if one.get("uuid") in uuids]
     found["reservations"] = [
         one for one in status.get("reservations", ()) if uuids.intersection(one.get("gpus", ()))
+    ]
+    found["sessions"] = [
+        one for one in status.get("sessions", ()) if uuids.intersection(one.get("gpus", ()))
     ]
     found["allocations"] = [one for one in status.get("allocations", ()) if one.get("gpu") in uuids]
     return found

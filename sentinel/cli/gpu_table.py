@@ -154,7 +154,7 @@ def notes(status: Status) -> Iterator[str]:
 
 
 def _grants(status: Status) -> Iterator[str]:
-    """Yield the reservations, the queue and the allocations."""
+    """Yield the reservations, the queue, the allocations and the sessions."""
     for one in status.reservations or ():
         why = f" for {one.reason}" if one.reason else ""
         end = f" until {one.until.astimezone():%H:%M:%S}" if one.until else ""
@@ -166,6 +166,9 @@ def _grants(status: Status) -> Iterator[str]:
         user = f" for {holder.name or 'pid'} {holder.pid}" if holder.pid is not None else ""
         where = allocation.gpu if allocation.index is None else allocation.index
         yield f"GPU {where}: {format_size(allocation.size)} allocated as {allocation.id}{user}"
+    for session in status.sessions or ():
+        end = f" until {session.until.astimezone():%H:%M:%S}" if session.until else ""
+        yield f"GPU {', '.join(map(str, session.indices))}: session {session.name}{end}"
 
 
 def describe_queued(one: QueueEntry) -> str:
@@ -221,7 +224,8 @@ def rate(gpu: GpuStatus) -> str:
 def _holder(gpu: GpuStatus, reservations: Sequence[ReservationInfo]) -> str:
     """Format the holder of a GPU: sentinel, foreign processes, or a reservation."""
     if gpu.stressor.upper() in _BY_STRESSOR:
-        return f"sentinel {gpu.workload}" if gpu.workload else "sentinel"
+        session = f" [{gpu.session}]" if gpu.session else ""
+        return f"sentinel {gpu.workload}{session}" if gpu.workload else "sentinel"
     if gpu.processes:
         more = f" +{len(gpu.processes) - 1}" if len(gpu.processes) > 1 else ""
         return _process(gpu.processes[0]) + more

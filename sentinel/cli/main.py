@@ -41,6 +41,14 @@ SECTIONS = {
             "Change settings, and enable occupying.",
         ),
         "reload": ("sentinel.cli.daemon.control:reload_", "Read the settings again."),
+        "set": (
+            "sentinel.cli.daemon.set_",
+            "Change single settings of the daemon or of some GPUs.",
+        ),
+        "session": (
+            "sentinel.cli.daemon.session",
+            "Give some GPUs settings of their own under a name.",
+        ),
         "shutdown": (
             "sentinel.cli.daemon.control:shutdown",
             "Release every GPU and end the daemon.",

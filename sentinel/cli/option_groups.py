@@ -88,7 +88,7 @@ class GroupedOptions(click.Command):
         """Write the options: those of the command itself, and those of settings by group."""
         everything = ctx.meta.get(_ALL, False)
         params = self.get_params(ctx)
-        own = [one for one in params if one.name not in _fields()]
+        own = [one for one in params if isinstance(one, click.Option) and one.name not in _fields()]
         _write(formatter, _OTHER, ctx, own)
         by_name = {one.name: one for one in params if one.name in _fields()}
         for title, (common, rare) in GROUPS.items():

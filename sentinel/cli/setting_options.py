@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,12 @@ import click
 
 from sentinel.cli import value_completion
 from sentinel.config.model import SETTINGS
-from sentinel.config.setting import Scope
-from sentinel.config.sources import Sources, find_file, gather
+from sentinel.config.saved_settings import NAME
+from sentinel.config.setting import Scope, Setting
+from sentinel.config.sources import Sources, find_file, gather, read_saved, unknown_name
 from sentinel.errors import ConfigError
+from sentinel.host.paths import places
+from sentinel.host.simulation import default_folder
 
 #: The largest number of simulated GPUs.
 _MAX_SIMULATED = 64
@@ -84,6 +87,20 @@ def settings(function: Callable[..., Any]) -> Callable[..., Any]:
     return settings_without()(function)
 
 
+def settings_of_daemon(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add options as :func:`settings` does, for a daemon: ``sources`` has what clients saved."""
+
+    @functools.wraps(function)
+    def gathered(*, config: str | None, simulate: int | None, **values: Any) -> Any:
+        given = _taken(values)
+        folder = default_folder() if simulate is not None else None
+        saved = places(os.environ, os.getuid(), folder).state / NAME
+        sources = read_sources(given, config, saved)
+        return function(sources=sources, simulate=simulate, **values)
+
+    return config_option(_with_flags(gathered))
+
+
 def settings_without(*refused: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return the decorator :func:`settings` of a command that refuses some of the settings.
 
@@ -102,18 +119,21 @@ def _add_settings(function: Callable[..., Any], hidden: Collection[str]) -> Call
     return config_option(_with_flags(gathered, hidden=hidden))
 
 
-def read_sources(given: Mapping[str, str], config: str | None) -> Sources:
-    """Combine flags, variables and the file; print a warning for each unknown variable.
+def read_sources(
+    given: Mapping[str, str], config: str | None, saved: Path | None = None
+) -> Sources:
+    """Combine flags, variables and files; print a warning for each unknown variable.
 
     Args:
         given: The texts of the given flags, by key.
         config: The named file, or None.
+        saved: The file with what clients of the daemon have saved, or None.
 
     Raises:
-        ConfigError: The file cannot be read, a key is unknown, or a variable was renamed.
+        ConfigError: A file cannot be read, a key is unknown, or a variable was renamed.
     """
     file = find_file(config, os.environ, Path(os.environ.get("HOME") or "/"))
-    sources = gather(given, os.environ, file)
+    sources = gather(given, os.environ, file, None if saved is None else read_saved(saved))
     for warning in sources.warnings:
         click.echo(f"sentinel: warning: {warning}", err=True)
     return sources
@@ -133,23 +153,60 @@ def changeable_flags(function: Callable[..., Any]) -> Callable[..., Any]:
     return _with_flags(_passing_given(function), defaults=False, hidden=fixed)
 
 
+def single_gpu_flags(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add options as :func:`flags` does, for the settings that a single GPU may have."""
+    single = [setting for setting in SETTINGS if setting.scope is Scope.GPU]
+    return _with_flags(_passing_given(function, single), single, defaults=False)
+
+
+def key_of(name: str, where: str = "") -> str:
+    """Return the key of a setting that is named by its key or by its option.
+
+    Args:
+        name: Such as ``memory.target``, ``memory`` or ``--memory``.
+        where: Where it was given, for the error, such as ``--unset: ``.
+
+    Raises:
+        ConfigError: There is no such setting, or a running daemon cannot change it.
+    """
+    names = {one.flag.removeprefix("--"): one for one in SETTINGS}
+    names |= {one.key: one for one in SETTINGS}
+    found = names.get(name.removeprefix("--"))
+    changeable = [one for one, setting in names.items() if setting.scope is not Scope.START]
+    if found is None:
+        raise unknown_name(f"{where}there is no setting {name!r}", name, changeable)
+    if found.scope is Scope.START:
+        raise ConfigError(
+            f"{where}{found.key} is fixed while sentinel runs: shut it down and start it"
+        )
+    return found.key
+
+
 def flag_of(key: str) -> str:
     """Return the flag of a setting."""
     return next(setting.flag for setting in SETTINGS if setting.key == key)
 
 
-def _passing_given(function: Callable[..., Any]) -> Callable[..., Any]:
+def for_daemon(key: str, text: str) -> str:
+    """Return the text of a setting for a daemon, whose working directory is another one."""
+    relative = key == "goldens" and text != "off" and not text.startswith(("/", "~/"))
+    return str(Path(text).absolute()) if relative else text
+
+
+def _passing_given(
+    function: Callable[..., Any], settings: Sequence[Setting] = SETTINGS
+) -> Callable[..., Any]:
     @functools.wraps(function)
     def taken(**values: Any) -> Any:
-        return function(given=_taken(values), **values)
+        return function(given=_taken(values, settings), **values)
 
     return taken
 
 
-def _taken(values: dict[str, Any]) -> dict[str, str]:
+def _taken(values: dict[str, Any], settings: Sequence[Setting] = SETTINGS) -> dict[str, str]:
     """Remove the settings from click's arguments; return the given texts by key."""
     given = {}
-    for setting in SETTINGS:
+    for setting in settings:
         value = values.pop(setting.field)
         text = ",".join(value) if setting.form.many and value else value
         if text is not None and text != ():
@@ -158,9 +215,13 @@ def _taken(values: dict[str, Any]) -> dict[str, str]:
 
 
 def _with_flags(
-    command: Callable[..., Any], *, defaults: bool = True, hidden: Collection[str] = ()
+    command: Callable[..., Any],
+    settings: Sequence[Setting] = SETTINGS,
+    *,
+    defaults: bool = True,
+    hidden: Collection[str] = (),
 ) -> Callable[..., Any]:
-    for setting in reversed(SETTINGS):
+    for setting in reversed(settings):
         default = f"  [default: {setting.default}]" if setting.default and defaults else ""
         command = click.option(
             setting.flag,

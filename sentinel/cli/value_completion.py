@@ -96,6 +96,45 @@ def allocations(ctx: click.Context, _: click.Parameter, incomplete: str) -> list
     return _items([(one["id"], f"{one.get('size', 0)} bytes") for one in found], incomplete)
 
 
+def sessions(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete the name of a session."""
+    return _items(
+        [
+            (one["name"], f"GPU {','.join(map(str, one.get('indices', ())))}")
+            for one in _status(ctx).get("sessions", ())
+        ],
+        incomplete,
+    )
+
+
+def keys(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete the key of a setting that a running daemon can change."""
+    return _items(_changeable(), incomplete)
+
+
+def changes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete ``KEY=VALUE``: the key, and the words of its value."""
+    from click.shell_completion import CompletionItem
+
+    from sentinel.config.model import SETTINGS
+
+    key, equals, value = incomplete.partition("=")
+    if not equals:
+        return _items([(f"{name}=", about) for name, about in _changeable()], incomplete)
+    form = next((one.form.metavar for one in SETTINGS if key in {one.key, one.flag[2:]}), "")
+    complete = of_setting(key, form)
+    found = complete(ctx, param, value) if complete is not None else []
+    return [CompletionItem(f"{key}={one.value}", help=one.help) for one in found]
+
+
+def _changeable() -> list[tuple[str, str]]:
+    """List the settings that a running daemon can change, with their help."""
+    from sentinel.config.model import SETTINGS
+    from sentinel.config.setting import Scope
+
+    return [(one.key, one.help) for one in SETTINGS if one.scope is not Scope.START]
+
+
 def states(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete the state of a GPU."""
     from sentinel.cli.gpu_table import STYLES

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from sentinel.protocol.api_types import Process as Process
     from sentinel.protocol.api_types import QueueEntry as QueueEntry
     from sentinel.protocol.api_types import ReservationInfo as ReservationInfo
+    from sentinel.protocol.api_types import SessionInfo as SessionInfo
     from sentinel.protocol.history_types import PastEvent as PastEvent
     from sentinel.protocol.history_types import PastReading as PastReading
     from sentinel.protocol.history_types import PastUse as PastUse
@@ -45,6 +46,7 @@ __all__ = [
     "QueueEntry",
     "Reservation",
     "ReservationInfo",
+    "SessionInfo",
     "Status",
     "TemperatureTrend",
     "connect",
@@ -69,6 +71,7 @@ _LAZY = {
     "QueueEntry": "sentinel.protocol.api_types",
     "Reservation": "sentinel.client.reservations",
     "ReservationInfo": "sentinel.protocol.api_types",
+    "SessionInfo": "sentinel.protocol.api_types",
     "Status": "sentinel.client.types",
     "TemperatureTrend": "sentinel.protocol.history_types",
     "connect": "sentinel.client.client",

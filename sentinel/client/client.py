@@ -14,6 +14,7 @@ from sentinel.client.event_stream import EventStream
 from sentinel.client.history import HistoryVerbs
 from sentinel.client.requester import WAIT_S, Gpus, decode, selectors
 from sentinel.client.reservations import ReservationVerbs
+from sentinel.client.sessions import SessionVerbs
 from sentinel.client.transport import exit_check
 from sentinel.client.types import Status
 from sentinel.errors import ServiceError, TimedOutError
@@ -22,9 +23,9 @@ from sentinel.protocol.api_types import (
     BurninStarted,
     GpuStatus,
     Outcome,
-    Settings,
 )
 from sentinel.protocol.phase_work import EarlierWork
+from sentinel.protocol.settings_types import Settings, SettingsChanged
 from sentinel.units import format_duration
 
 
@@ -52,7 +53,7 @@ def connect(
     return Client(find_address(socket, tcp=tcp, token=token, simulated=simulated), timeout=timeout)
 
 
-class Client(AllocationVerbs, HistoryVerbs, ReservationVerbs):
+class Client(AllocationVerbs, HistoryVerbs, ReservationVerbs, SessionVerbs):
     """The verbs of a daemon, one request each; safe to use from many threads.
 
     GPUs are selected by nvidia-smi's index, by a UUID or its unique beginning, or by a PCI address;
@@ -71,7 +72,7 @@ class Client(AllocationVerbs, HistoryVerbs, ReservationVerbs):
     # --- state -------------------------------------------------------------------------------
 
     def status(self) -> Status:
-        """Read the state of the daemon, its GPUs, reservations and allocations."""
+        """Read the state of the daemon, its GPUs, reservations, allocations and sessions."""
         response = self.request("GET", "/v1/status")
         return decode(Status, {**response, "json": response})
 
@@ -143,16 +144,26 @@ class Client(AllocationVerbs, HistoryVerbs, ReservationVerbs):
         """Read all settings of the daemon, and the source of each."""
         return self.fetch(Settings, "GET", "/v1/settings")
 
-    def configure(self, settings: Mapping[str, str | None]) -> Outcome:
+    def configure(
+        self, settings: Mapping[str, str | None], gpus: Gpus = (), *, save: bool = False
+    ) -> SettingsChanged:
         """Change single settings and keep all others; unaffected stressors continue.
 
         Args:
             settings: New values by key; ``None`` removes a flag.
+            gpus: Only for these GPUs; the default is the daemon as a whole.
+            save: Keep the change over a restart of the daemon.
 
         Raises:
             ConfigError: A setting is invalid; nothing has changed.
+            NoSuchGpuError: A GPU does not exist.
         """
-        return self.fetch(Outcome, "PATCH", "/v1/settings", {"settings": settings})
+        body: dict[str, Any] = {"settings": dict(settings)}
+        if (selected := selectors(gpus)) is not None:
+            body["gpus"] = selected
+        if save:
+            body["save"] = True
+        return self.fetch(SettingsChanged, "PATCH", "/v1/settings", body)
 
     def reload(self) -> Outcome:
         """Reread the settings, and apply all of them or none.

@@ -109,9 +109,18 @@ def resolve(
         if not named:
             unused.append(override)
         for gpu in named:
-            own = replace(each.get(gpu.uuid, config), **_values(override.given, raise_error))
-            each[gpu.uuid] = _checked(own, override.given, raise_error)
-    return replace(config, each=each), tuple(unused)
+            each[gpu.uuid] = lay_over(each.get(gpu.uuid, config), override.given)
+    return replace(config, each=each, lasting=each), tuple(unused)
+
+
+def lay_over(config: Config, given: Mapping[str, Given]) -> Config:
+    """Return the configuration of one GPU with these values in place of its own.
+
+    Raises:
+        ConfigError: A value is not allowed, or contradicts another one.
+    """
+    own = replace(config, each={}, lasting={}, **_values(given, raise_error))
+    return _checked(own, given, raise_error)
 
 
 def parse_given(parse: Callable[[str], T], given: Given) -> T:

@@ -390,6 +390,8 @@ class Config(NotifySettings, AccessSettings):
     fail_fast: bool = False
     #: The configuration of single GPUs, by UUID; read it through :meth:`of`.
     each: Mapping[str, Config] = field(default_factory=dict)
+    #: The same without sessions and the burn-in of a client, which end.
+    lasting: Mapping[str, Config] = field(default_factory=dict)
 
     @property
     def quick_poll(self) -> float:

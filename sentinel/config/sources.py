@@ -55,24 +55,31 @@ class Sources:
     warnings: tuple[str, ...] = ()
 
 
-def gather(flags: Mapping[str, str], environment: Mapping[str, str], file: Path | None) -> Sources:
-    """Combine the sources: flags override variables, variables override the file.
+def gather(
+    flags: Mapping[str, str],
+    environment: Mapping[str, str],
+    file: Path | None,
+    saved: Sources | None = None,
+) -> Sources:
+    """Combine the sources: flags override variables, variables override the files.
 
     Args:
         flags: The texts of the given flags, by key.
         environment: All environment variables.
         file: The configuration file, from :func:`find_file`.
+        saved: What clients have saved, which overrides that file.
 
     Raises:
         ConfigError: The file cannot be read, a key is unknown, or a variable was renamed.
     """
     base = read_file(file) if file is not None else Sources()
+    kept = saved or Sources()
     names = {setting.key: setting.flag for setting in SETTINGS}
     chosen = {key: Given(text=text, source=names[key]) for key, text in flags.items()}
-    given = {**base.given, **from_environment(environment), **chosen}
+    given = {**base.given, **kept.given, **from_environment(environment), **chosen}
     return Sources(
         given=given,
-        overrides=base.overrides,
+        overrides=(*base.overrides, *kept.overrides),
         file=file,
         warnings=tuple(unknown_variables(environment)),
     )
@@ -184,6 +191,15 @@ def _parse(path: Path, tables: dict[str, Any], report: Callable[[ConfigError], N
         overrides=tuple(_overrides(path, singles, report)),
         file=path,
     )
+
+
+def read_saved(path: Path) -> Sources:
+    """Read the settings that clients have saved; a missing file has none.
+
+    Raises:
+        ConfigError: As of :func:`read_file`.
+    """
+    return read_file(path) if path.exists() else Sources()
 
 
 def _overrides(

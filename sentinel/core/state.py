@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from sentinel.core.burnin_state import BurninRun
 from sentinel.core.gpu_state import GpuState, Pause
 from sentinel.protocol.commands import Reserve
-from sentinel.protocol.views import Reservation
+from sentinel.protocol.views import Reservation, Session
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,6 +156,8 @@ class State:
     #: Set while no process of Sentinel may use the driver.
     released: Pause | None = None
     reservations: Mapping[str, Reservation] = field(default_factory=dict)
+    #: The sessions by name; no two have a GPU in common.
+    sessions: Mapping[str, Session] = field(default_factory=dict)
     #: Requests for reservations, first come, first served.
     queue: tuple[QueuedRequest, ...] = ()
     #: The burn-in that a client has asked for, or None.

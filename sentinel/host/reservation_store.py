@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sentinel.host.regular_file import read_regular, replace_file, set_aside
+from sentinel.host.regular_file import replace_file
+from sentinel.host.timed_file import load_file, monotonic_times
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.codec import from_json
 from sentinel.protocol.views import Reservation
@@ -20,8 +21,6 @@ from sentinel.protocol.views import Reservation
 #: The name of the file in a state folder.
 NAME = "reservations.json"
 
-#: A larger file is not one of ours: 256 reservations of 16 GPUs have less.
-_MAX_BYTES = 4 * 2**20
 #: The version of the file format. A later version is refused.
 SCHEMA_VERSION = 2
 #: The version before, without monotonic times.
@@ -120,24 +119,8 @@ def restore(
             confirmed=True,
         )
         for one in stored
-        for since, until in [_monotonic_times(one, wall, monotonic, boot)]
+        for since, until in [monotonic_times(one, wall, monotonic, boot)]
     )
-
-
-def _monotonic_times(
-    one: StoredReservation, wall: float, monotonic: float, boot: str
-) -> tuple[float, float | None]:
-    """Compute the start and the end by the monotonic clock of this boot."""
-    since = one.since_monotonic
-    # A start in the future was stored by another clock, whatever the boot is called.
-    if since is not None and since <= monotonic and boot and one.boot == boot:
-        return since, one.until_monotonic
-    offset = wall - monotonic
-    if one.until is None:
-        return one.since - offset, None
-    # If the clock was set back, the reservation lasts at most its whole duration from now.
-    until = min(one.until, wall + one.until - one.since)
-    return one.since - offset, until - offset
 
 
 def parse(text: str) -> tuple[StoredReservation, ...]:
@@ -173,18 +156,18 @@ def load(path: Path) -> tuple[tuple[StoredReservation, ...], str | None]:
     A missing file is empty. An invalid file is set aside and counts as empty, so that the daemon
     starts and its content is kept.
     """
-    try:
-        return parse(read_regular(path, _MAX_BYTES).decode()), None
-    except FileNotFoundError:
-        return (), None
-    except OSError as error:
-        return (), f"{path}: cannot be read: {error.strerror}; its reservations are ignored"
-    except ValueError as error:
-        try:
-            bad = set_aside(path)
-        except OSError as failed:
-            return (), f"{path}: {error}; renaming it failed: {failed.strerror}"
-        return (), f"{path}: {error}; it was renamed to {bad}, and its reservations are ignored"
+    return load_file(path, parse, "reservations")
+
+
+def write(
+    path: Path, reservations: Iterable[Reservation], *, wall: float, monotonic: float, boot: str
+) -> None:
+    """Store the reservations in force, as of :func:`to_stored`.
+
+    Raises:
+        OSError: As of :func:`save`.
+    """
+    save(path, to_stored(reservations, wall=wall, monotonic=monotonic, boot=boot))
 
 
 def save(path: Path, reservations: Iterable[StoredReservation]) -> None:

@@ -200,6 +200,23 @@ class Reservations(ResponseModel):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SessionInfo(ResponseType):
+    """Settings of some GPUs under a name."""
+
+    name: str
+    #: UUIDs.
+    gpus: tuple[str, ...]
+    #: nvidia-smi's indices of the same GPUs.
+    indices: tuple[int, ...] = ()
+    #: The texts of its settings, by key.
+    settings: Mapping[str, str]
+    since: datetime
+    #: When it ends, or None if it has no time limit.
+    until: datetime | None = None
+    holder: Holder = field(default_factory=Holder)
+
+
+@dataclass(frozen=True, kw_only=True)
 class AllocationInfo(ResponseType):
     """GPU memory that is granted to a process and its children."""
 
@@ -294,7 +311,7 @@ class DaemonInfo(ResponseType):
 
 @dataclass(frozen=True, kw_only=True)
 class Status(ResponseModel):
-    """The daemon, its GPUs, reservations and allocations."""
+    """The daemon, its GPUs, reservations, allocations and sessions."""
 
     daemon: DaemonInfo
     gpus: tuple[GpuStatus, ...]
@@ -303,6 +320,7 @@ class Status(ResponseModel):
         default=(), metadata=described("Reservations that clients wait for, in order.")
     )
     allocations: tuple[AllocationInfo, ...] = ()
+    sessions: tuple[SessionInfo, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -316,6 +334,7 @@ class Changes(ResponseModel):
     reservations: tuple[ReservationInfo, ...] | None
     queue: tuple[QueueEntry, ...] | None = None
     allocations: tuple[AllocationInfo, ...] | None
+    sessions: tuple[SessionInfo, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -324,25 +343,6 @@ class DaemonHealth(ResponseModel):
 
     phase: str
     age_s: float
-
-
-# --- settings --------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class SettingValue(ResponseType):
-    """One setting and its source; without a source, it is the default."""
-
-    text: str
-    source: str | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings(ResponseModel):
-    """All settings by key, and the overrides for single GPUs by selector."""
-
-    settings: Mapping[str, SettingValue]
-    gpus: Mapping[str, Mapping[str, SettingValue]]
 
 
 # --- results of commands ---------------------------------------------------------------------

@@ -203,6 +203,25 @@ class Configure(_Command):
 
 
 @dataclass(frozen=True, kw_only=True)
+class StartSession(_Command):
+    """Lay settings over those of the daemon, for some GPUs and under a name."""
+
+    name: str
+    gpus: tuple[str, ...]
+    #: The texts of its settings, by key.
+    settings: Mapping[str, str]
+    #: How long, or None for ever.
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndSession(_Command):
+    """End a session: its GPUs have the settings of the daemon again."""
+
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class StartBurnin(_Command):
     """Take these GPUs, or all if none is named, through a plan instead of their settings."""
 
@@ -239,6 +258,8 @@ Command = (
     | Allocate
     | Deallocate
     | Configure
+    | StartSession
+    | EndSession
     | StartBurnin
     | CancelBurnin
     | ShutDown
@@ -254,7 +275,7 @@ class ApiHeartbeat:
 class ServiceWarning:
     """A failure in the API process outside any request, for the log."""
 
-    #: "settings", "reservations", "history", "watch", "token", "notify" or "socket".
+    #: "settings", "reservations", "sessions", "history", "watch", "token", "notify" or "socket".
     about: str
     #: What is wrong, and where.
     text: str

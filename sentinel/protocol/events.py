@@ -6,7 +6,18 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from sentinel.protocol.burnin_events import BURNIN_EVENTS
-from sentinel.protocol.event_type import BOOL, BY, COUNT, SECONDS, TEXT, EventType, Field, Kind
+from sentinel.protocol.event_type import (
+    BOOL,
+    BY,
+    BY_OR_NULL,
+    COUNT,
+    FOR,
+    SECONDS,
+    TEXT,
+    EventType,
+    Field,
+    Kind,
+)
 from sentinel.protocol.gpu_events import GPU_EVENTS
 from sentinel.protocol.process_events import PROCESS_EVENTS
 
@@ -106,6 +117,33 @@ _DAEMON_EVENTS = (
         "{workload}, {by:caller}",
         "New settings are in force. Stressors with other settings are released and started again.",
         (Field("workload", TEXT, "the workload for all GPUs without their own"), BY),
+    ),
+    EventType(
+        "session.started",
+        "session",
+        Kind.COMMAND,
+        "{session} on {gpus:gpus}, [for {for_s:duration}, ]{by:caller}",
+        "A client has given some GPUs settings of their own, under a name. Stressors with"
+        " other settings are released and started again.",
+        (
+            Field("session", TEXT, "its name"),
+            Field("gpus", "list", "its GPUs, each with `uuid`, `index` and `name`"),
+            Field("settings", "object", "the texts of its settings, by key"),
+            FOR,
+            BY,
+        ),
+    ),
+    EventType(
+        "session.ended",
+        "session over",
+        Kind.COMMAND,
+        "{session} on {gpus:gpus}, {by:caller}",
+        "A session is over: its GPUs have the settings of the daemon again.",
+        (
+            Field("session", TEXT, "its name"),
+            Field("gpus", "list", "its GPUs, as of `session.started`"),
+            BY_OR_NULL,
+        ),
     ),
     EventType(
         "command.rejected",

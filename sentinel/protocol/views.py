@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from sentinel.protocol.caller import Caller
+from sentinel.protocol.commands import GivenSetting
 from sentinel.protocol.gpu import GpuProcess
 from sentinel.protocol.telemetry import Telemetry
 
@@ -73,6 +74,35 @@ class QueueView:
     """All reservations that clients wait for, in the order of the queue."""
 
     requests: tuple[QueuedReservation, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    """Settings of some GPUs under a name, laid over the daemon's until the session ends."""
+
+    name: str
+    gpus: tuple[str, ...]
+    #: The texts of its settings, by key.
+    settings: Mapping[str, str]
+    by: Caller
+    since: float
+    #: When it ends, or None.
+    until: float | None = None
+
+    @property
+    def given(self) -> tuple[GivenSetting, ...]:
+        """The settings with their source."""
+        return tuple(
+            GivenSetting(key=key, text=text, source=f"session {self.name}: {key}")
+            for key, text in self.settings.items()
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionsView:
+    """All sessions, in the order in which they were started."""
+
+    sessions: tuple[Session, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,6 +286,9 @@ class GpuFields:
     findings: int = 0
     #: The id of the reservation.
     reservation: str | None = None
+    session: str | None = field(
+        default=None, metadata=described("The session that has settings for the GPU.")
+    )
     #: The PID of the stressor.
     pid: int | None = None
     memory_used: int | None = None
@@ -326,7 +359,7 @@ class GpuView(GpuFields):
     telemetry: Telemetry | None = None
 
 
-View = HostView | GpuView | QueueView
+View = HostView | GpuView | QueueView | SessionsView
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,12 +23,11 @@ from sentinel.core.actions import Event
 from sentinel.core.node.views import Host
 from sentinel.core.state import ProbeUp
 from sentinel.errors import ExitCode
-from sentinel.host import daemon_records, reservation_store, simulation
+from sentinel.host import daemon_records, simulation
 from sentinel.host.golden_store import locate
 from sentinel.host.gpu_locks import SHARED_FOLDERS, GpuLocks
 from sentinel.host.paths import lock_folders
 from sentinel.host.process_limits import allow_open_files, check_file_size
-from sentinel.host.procfs import boot_id
 from sentinel.host.rendezvous import Rendezvous
 from sentinel.host.systemd import Notifier
 from sentinel.host.unprivileged import find_account
@@ -37,7 +36,6 @@ from sentinel.protocol.commands import AccessPolicy, ApiSpec, NotifySpec
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.stressor import Account, StandbySpec, StressorSpec
 from sentinel.protocol.version import __version__
-from sentinel.protocol.views import Reservation
 from sentinel.supervisor import single_instance
 from sentinel.supervisor.api_process import ApiProcess
 from sentinel.supervisor.daemonize import redirect_output
@@ -46,6 +44,7 @@ from sentinel.supervisor.event_log import EventLog, Sink, event_object
 from sentinel.supervisor.leases import LONG_LEASE_S
 from sentinel.supervisor.loop import Supervisor
 from sentinel.supervisor.ports import Parts
+from sentinel.supervisor.restored import restore
 from sentinel.supervisor.signals import Signals
 from sentinel.supervisor.single_instance import Claim
 from sentinel.supervisor.stressor_pool import StressorPool
@@ -284,19 +283,18 @@ def _run(
             for uuid, gpu_state in state.gpu_states.items()
         }
     )
-    kept, warnings = _kept(api)
+    kept = restore(state, config, api.state_folder if api is not None else None)
+    config = kept.config
     api_required = api is not None and api.required
     supervisor = Supervisor(
-        state=replace(
-            state, reservations=kept, occupying=not config.drained, api_required=api_required
-        ),
+        state=replace(kept.state, occupying=not config.drained, api_required=api_required),
         config=config,
         parts=parts,
         publish=lambda _, events: event_log.publish(events),
         host=Host(pid=os.getpid(), driver=found.driver, simulated=found.folder is not None),
     )
     shared = _held_elsewhere(locks, now)
-    event_log.publish([_started(found, now), *_unused(found, now), *shared, *warnings])
+    event_log.publish([_started(found, now), *_unused(found, now), *shared, *kept.warnings])
     code = ExitCode.USAGE
     try:
         code = supervisor.run()
@@ -312,24 +310,6 @@ def _run(
         served = api is None or api.close()
     stuck = stressors.files() or not (probe_gone and standby_gone and written and served)
     return code, not stuck
-
-
-def _kept(api: ApiProcess | None) -> tuple[dict[str, Reservation], list[Event]]:
-    """Load the reservations of the previous daemon, and an event if their file is invalid.
-
-    Loaded here, before the loop starts; the API process writes the file.
-    """
-    if api is None:
-        return {}, []
-    stored, warning = reservation_store.load(api.state_folder / reservation_store.NAME)
-    now, wall, boot = time.monotonic(), time.time(), boot_id()
-    held = reservation_store.restore(stored, wall=wall, monotonic=now, boot=boot)
-    # Including those of missing GPUs: a card may be lost today and back tomorrow.
-    kept = {one.id: one for one in held}
-    if warning is None:
-        return kept, []
-    fields = {"about": "reservations", "text": warning}
-    return kept, [Event(name="service.warning", at=now, fields=fields)]
 
 
 def _started(found: Found, now: float) -> Event:

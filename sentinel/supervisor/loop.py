@@ -43,7 +43,7 @@ from sentinel.errors import ExitCode
 from sentinel.protocol.commands import ReloadConfig
 from sentinel.protocol.gpu import Reading
 from sentinel.protocol.probe import Watch
-from sentinel.protocol.views import GpuView, QueueView
+from sentinel.protocol.views import GpuView, QueueView, SessionsView
 from sentinel.supervisor.leases import RENEW_SHORT_EVERY_S, Leases
 from sentinel.supervisor.ports import Parts
 
@@ -100,6 +100,7 @@ class Supervisor:
         self._host = host or Host(pid=0, driver="", simulated=False)
         self._views: dict[str, GpuView] = {}
         self._queue = QueueView()
+        self._sessions = SessionsView()
         self._views_at = self._all_views_at = 0.0
         self._readings: dict[str, Reading] = {}
         self._watch: Watch | None = None
@@ -308,6 +309,10 @@ class Supervisor:
         if all_ or queue != self._queue:  # before the view of the host, which has what was granted
             self._queue = queue
             self._api.send(queue)
+        sessions = SessionsView(sessions=tuple(self.state.sessions.values()))
+        if all_ or sessions != self._sessions:
+            self._sessions = sessions
+            self._api.send(sessions)
         self._api.send(host_view(self.state, seen.now, self.config, self._host))
 
     def _excluded(self) -> tuple[str, ...]:

@@ -8,7 +8,14 @@ from typing import Any
 from sentinel.core.observation import ApiFacts, ChildExit
 from sentinel.protocol.caller import Caller, Level
 from sentinel.protocol.commands import Command, CommandReply, ReloadConfig
-from sentinel.protocol.views import GpuView, HostView, QueuedReservation, QueueView
+from sentinel.protocol.views import (
+    GpuView,
+    HostView,
+    QueuedReservation,
+    QueueView,
+    Session,
+    SessionsView,
+)
 
 __all__ = ["FakeApi"]
 
@@ -31,6 +38,7 @@ class FakeApi:
         views: The latest view of each GPU, by UUID.
         host: The latest view of the daemon.
         queue: The latest view of the queue.
+        sessions: The latest view of the sessions.
         reloads: How often it was requested to reload the settings.
     """
 
@@ -47,6 +55,7 @@ class FakeApi:
         self.views: dict[str, GpuView] = {}
         self.host: HostView | None = None
         self.queue: tuple[QueuedReservation, ...] = ()
+        self.sessions: tuple[Session, ...] = ()
         self.reloads = 0
         self._number = 0
 
@@ -80,6 +89,8 @@ class FakeApi:
                 self.host = message
             case QueueView():
                 self.queue = message.requests
+            case SessionsView():
+                self.sessions = message.sessions
             case ReloadConfig():
                 self.reloads += 1
 

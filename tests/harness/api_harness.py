@@ -31,12 +31,14 @@ from sentinel.protocol.commands import (
     Confirm,
     Deallocate,
     Drain,
+    EndSession,
     PauseGpus,
     Refusal,
     Reserve,
     Resume,
     ServiceFailed,
     ServiceWarning,
+    StartSession,
     Unreserve,
 )
 from sentinel.protocol.gpu import GpuProcess
@@ -50,6 +52,8 @@ from sentinel.protocol.views import (
     QueuedReservation,
     QueueView,
     Reservation,
+    Session,
+    SessionsView,
 )
 from sentinel.supervisor.child_process import Child
 from tests.harness.forked_api import ForkedApi
@@ -91,6 +95,7 @@ class FakeSupervisor:
     )
     reservations: dict[str, Reservation] = field(default_factory=dict)
     allocations: dict[str, Allocation] = field(default_factory=dict)
+    sessions: dict[str, Session] = field(default_factory=dict)
     #: Requests that wait, by id.
     queue: dict[str, Reserve] = field(default_factory=dict)
     #: The API process of the clients in the queue has ended.
@@ -181,6 +186,8 @@ class FakeSupervisor:
                     self.stop_stressor(uuid, "PAUSED")
             case Reserve() | Confirm() | Unreserve() | Allocate() | Deallocate():
                 return self.change_records(command)
+            case StartSession() | EndSession():
+                return self.change_sessions(command)
             case Configure() if self.configure_error:
                 refusal = Refusal.INVALID
                 return CommandReply(
@@ -189,6 +196,24 @@ class FakeSupervisor:
             case _:
                 text, gpus = type(command).__name__, ()
         return CommandReply(number=command.number, text=text, gpus=gpus)
+
+    def change_sessions(self, command: StartSession | EndSession) -> CommandReply:
+        if isinstance(command, EndSession):
+            ended = self.sessions.pop(command.name, None)
+            if ended is None:
+                text = f"there is no session {command.name!r}"
+                return CommandReply(number=command.number, refused=Refusal.NOT_FOUND, text=text)
+            return CommandReply(number=command.number, text="ended", gpus=ended.gpus)
+        until = None if command.seconds is None else time.monotonic() + command.seconds
+        self.sessions[command.name] = Session(
+            name=command.name,
+            gpus=command.gpus,
+            settings=command.settings,
+            by=command.by,
+            since=time.monotonic(),
+            until=until,
+        )
+        return CommandReply(number=command.number, text="started", gpus=command.gpus)
 
     def change_records(self, command: Command) -> CommandReply:
         match command:
@@ -386,6 +411,7 @@ class ApiServer:
             return
         self.supervisor.serve_queue()
         self.child.send(self.supervisor.queue_view())
+        self.child.send(SessionsView(sessions=tuple(self.supervisor.sessions.values())))
         self.child.send(self.supervisor.host())
         for view in self.supervisor.gpus.values():
             now = time.monotonic()

@@ -141,7 +141,7 @@ def stub_daemon(socket: Path, status: Mapping[str, Any] = STATUS) -> Iterator[St
             self.end_headers()
             self.wfile.write(data)
 
-        do_GET = do_POST = do_DELETE = _answer  # noqa: N815 - the server's names
+        do_GET = do_POST = do_PATCH = do_DELETE = _answer  # noqa: N815 - the server's names
 
     with _Server(str(socket), Handler) as server:
         daemon.listening = server.fileno()

@@ -114,7 +114,17 @@ EFFECTS: dict[str, Callable[[Daemon], bool]] = {
     "sentinel shutdown": lambda one: running(one.places) is None,
     "LOGS_DIRECTORY=$PWD sentinel start --simulate 3": is_log_here,
     "sentinel pause 0": lambda one: one.gpu(0).admin == "PAUSED" and one.gpu(0).pid is None,
-    "sentinel pause 1": lambda one: one.gpu(1).admin == "PAUSED" and one.gpu(1).pid is None,
+    "sentinel session start train --gpus 1 --memory 2GiB": lambda one: (
+        (one.gpu(1).session, one.gpu(1).held, one.gpu(0).session) == ("train", 2**31, None)
+    ),
+    'POST /v1/sessions {"name": "other", "gpus": ["0"], "settings": {"memory.target":'
+    ' "1536MiB"}}': lambda one: (
+        [(gpu.session, gpu.held) for gpu in one.client.status().gpus]
+        == [("other", 3 * 2**29), ("train", 2**31)]
+    ),
+    "sentinel session stop train other": lambda one: (
+        [(gpu.session, gpu.held) for gpu in one.client.status().gpus] == [(None, 2**30)] * 2
+    ),
     "sentinel resume 0": lambda one: one.gpu(0).admin == "ENABLED",
     'PATCH /v1/settings {"settings": {"util.target": "70%"}}': lambda one: (
         settings(one)["util.target"] == "70%"
@@ -153,6 +163,9 @@ OUTPUTS = {
         r'(?s).*target = "1GiB" +# SENTINEL_MEMORY\n.*'
     ),
     "sentinel logs -n 5": r"([^\n]+\n?){5}",
+    "sentinel session list": (
+        r"(?s)NAME +GPU .*\ntrain +1 .*memory\.target=2GiB\nother +0 .*memory\.target=1536MiB"
+    ),
     "sentinel status": r"(?s).*2 x Simulated GPU.*",
     "sentinel status --json": r'(?s)\{.*"gpus".*\}',
     "sentinel --help": r"(?s).*Usage: sentinel.*",

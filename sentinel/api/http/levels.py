@@ -21,9 +21,12 @@ _ADMINISTRATION = frozenset(
         ("PATCH", "/v1/settings"),
         ("POST", "/v1/burnin"),
         ("DELETE", "/v1/burnin"),
+        ("POST", "/v1/sessions"),
         ("PUT", "/api/gpu/config"),
     }
 )
+#: The beginning of the path of a session, which administrators end: sessions are settings.
+_SESSION = "/v1/sessions/"
 
 
 def needed_level(method: str, path: str) -> Level:
@@ -33,7 +36,9 @@ def needed_level(method: str, path: str) -> Level:
     """
     if method in _READING:
         return Level.READ
-    return Level.ADMINISTER if (method, path) in _ADMINISTRATION else Level.OPERATE
+    ends_session = method == "DELETE" and path.startswith(_SESSION)
+    administers = ends_session or (method, path) in _ADMINISTRATION
+    return Level.ADMINISTER if administers else Level.OPERATE
 
 
 def local_level(peer: Peer, policy: AccessPolicy) -> Level:

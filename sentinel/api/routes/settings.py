@@ -9,35 +9,46 @@ from fastapi import APIRouter
 from sentinel.api.context import ApiContext
 from sentinel.api.requests import EmptyRequest, RestartRequest, SettingsChange
 from sentinel.api.routes.dependencies import By, ContextDep, problems
+from sentinel.api.state import settings_in_effect
 from sentinel.api.state.settings_reload import check_keys
+from sentinel.api.state.settings_writer import write_saved
 from sentinel.api.state.supervisor_link import check_accepted
 from sentinel.config.model import SETTINGS
-from sentinel.protocol.api_types import Code, Outcome, Settings, SettingValue
+from sentinel.config.saved_settings import with_changes
+from sentinel.protocol.api_types import Code, Outcome
 from sentinel.protocol.caller import Caller
-from sentinel.protocol.commands import CommandReply, GivenSetting, Resume
+from sentinel.protocol.commands import CommandReply, Resume
+from sentinel.protocol.settings_types import Settings, SettingsChanged
 
 router = APIRouter(tags=["settings"])
 
 _CHANGE = problems(Code.INVALID, Code.CONFLICT)
+_CHANGE_SOME = problems(Code.INVALID, Code.CONFLICT, Code.NO_SUCH_GPU)
 
 
 @router.get("/v1/settings", responses=problems())
 async def read_settings(context: ContextDep) -> Settings:
-    """Read all settings, and the source of each."""
-    current = context.settings.current
-    defaults = {one.key: SettingValue(text=one.default, source=None) for one in SETTINGS}
-    overrides = {one.selector: _values(one.given) for one in current.overrides}
-    return Settings(settings={**defaults, **_values(current.given)}, gpus=overrides)
+    """Read all settings, and the source of each; those of a session are among its GPUs'."""
+    return settings_in_effect.describe(context.settings.current, context.views)
 
 
-@router.patch("/v1/settings", responses=_CHANGE)
-async def change_settings(context: ContextDep, by: By, body: SettingsChange) -> Outcome:
-    """Change single settings and keep all others; null removes a flag.
+@router.patch("/v1/settings", responses=_CHANGE_SOME)
+async def change_settings(context: ContextDep, by: By, body: SettingsChange) -> SettingsChanged:
+    """Change single settings, of all GPUs or of some, and keep all others; null removes a flag.
 
-    The file is reread. Stressors whose settings do not change continue, and no further GPU is
-    occupied. If a setting is invalid, alone or with the others, nothing changes.
+    The files are reread. Stressors whose settings do not change continue, and no further GPU is
+    occupied. If a setting is invalid, alone or with the others, nothing changes. With `save`, the
+    change is also in the daemon's own file, which overrides the configuration file, and null
+    removes it there.
     """
-    return Outcome(text=(await change(context, by, body.settings)).text)
+    gpus = context.views.select(body.gpus)
+    async with context.settings_lock:
+        if body.save:
+            return await _change_and_save(context, by, body.settings, gpus)
+        reply = await _change(context, by, body.settings, gpus)
+    return settings_in_effect.changed(
+        context.settings.current, context.views, body.settings, gpus, text=reply.text
+    )
 
 
 @router.post("/v1/reload", responses=_CHANGE)
@@ -50,7 +61,7 @@ async def reload(context: ContextDep, by: By, _: EmptyRequest | None = None) -> 
 async def restart(context: ContextDep, by: By, body: RestartRequest | None = None) -> Outcome:
     """Change single settings and keep all others, and occupy GPUs; null removes a flag.
 
-    The file is reread. Stressors with changed settings end, and start again. If a setting is
+    The files are reread. Stressors with changed settings end, and start again. If a setting is
     invalid, nothing changes.
     """
     changes = (body or RestartRequest()).settings or {}
@@ -67,21 +78,90 @@ async def change(
 
     Raises:
         ConfigError: A key is unknown, or a value is invalid; nothing has changed.
-        ProblemError: The supervisor refused the settings, or does not answer.
+        ProblemError: The caller may not set one of them, the supervisor refused the settings, or
+            does not answer.
     """
     async with context.settings_lock:
         return await _change(context, by, changes)
 
 
 async def _change(
-    context: ApiContext, by: Caller, changes: Mapping[str, str | None]
+    context: ApiContext,
+    by: Caller,
+    changes: Mapping[str, str | None],
+    gpus: tuple[str, ...] = (),
 ) -> CommandReply:
-    """Apply changes as :func:`change` does; the caller holds the lock of the settings."""
-    check_keys(changes)  # removed flags have a key, too
-    merged = {**context.settings.flags, **changes}
-    flags = {key: text for key, text in merged.items() if text is not None}
-    return check_accepted(await context.configure(by, flags))
+    """Apply changes as :func:`change` does, for some GPUs; the caller holds the settings' lock."""
+    _check(context, by, changes, gpus)
+    runtime = context.settings.runtime.with_changes(changes, gpus)
+    return check_accepted(await context.configure(by, runtime))
 
 
-def _values(given: tuple[GivenSetting, ...]) -> dict[str, SettingValue]:
-    return {value.key: SettingValue(text=value.text, source=value.source) for value in given}
+async def _change_and_save(
+    context: ApiContext, by: Caller, changes: Mapping[str, str | None], gpus: tuple[str, ...]
+) -> SettingsChanged:
+    """Apply changes, and keep them in the daemon's own file.
+
+    A value is saved once it was accepted: a daemon must not find one in its file that it refuses.
+
+    Raises:
+        ConfigError: As of :func:`change`; also if the file is invalid.
+        ProblemError: As of :func:`change`; also if the file cannot be written. Nothing has changed
+            then.
+    """
+    _check(context, by, changes, gpus)
+    live = context.settings
+    before, saved = live.runtime, await live.read_saved()
+    # As it is, before a stressor is stopped for what could not be kept.
+    await write_saved(live.saved_file, saved)
+    new = with_changes(saved, changes, gpus, str(live.saved_file))
+    # In effect from the file; but a variable of the daemon overrides that, until it is unset.
+    variables = {} if gpus else {key: live.variable_for(key) for key in changes}
+    hidden = [key for key in changes if variables.get(key) is not None]
+    runtime = before.with_changes(
+        {key: text if key in hidden else None for key, text in changes.items()}, gpus
+    )
+    reply = check_accepted(await context.configure(by, runtime, new))
+    try:
+        await write_saved(live.saved_file, new)
+    except BaseException:
+        await context.configure(by, before, saved)
+        raise
+    given = [] if gpus else [key for key in changes if key in before.all_gpus]
+    flags = {setting.key: setting.flag for setting in SETTINGS}
+    notes = [
+        f"{variables[key]} is set for the daemon, and overrides what is saved of {key}."
+        for key in hidden
+    ]
+    notes += [
+        f"{flags[key]} was given before; a daemon that is started with it again does not use what"
+        f" is saved of {key}."
+        for key in given
+        if key not in hidden
+    ]
+    return settings_in_effect.changed(
+        live.current,
+        context.views,
+        changes,
+        gpus,
+        text=reply.text,
+        saved=str(live.saved_file),
+        notes=tuple(notes),
+    )
+
+
+def _check(
+    context: ApiContext, by: Caller, changes: Mapping[str, str | None], gpus: tuple[str, ...]
+) -> None:
+    """Check the keys, also of what is removed, and what this client may set.
+
+    Raises:
+        ConfigError: A key is unknown, or a single GPU cannot have it.
+        ProblemError: The caller may not set one of them.
+    """
+    check_keys(changes, single=bool(gpus))
+    runtime = context.settings.runtime
+    if not gpus:
+        context.check_trust(by, changes, runtime.all_gpus)
+    for uuid in gpus:
+        context.check_trust(by, changes, runtime.single.get(uuid, {}))

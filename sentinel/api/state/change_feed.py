@@ -14,7 +14,7 @@ from sentinel.api.state.event_buffer import HEARTBEAT_S, Broadcast, EventBuffer
 from sentinel.api.state.snapshots import Views
 from sentinel.protocol.api_types import Changes, Status
 from sentinel.protocol.commands import ApiSpec
-from sentinel.protocol.views import GpuView, HostView, QueuedReservation
+from sentinel.protocol.views import GpuView, HostView, QueuedReservation, Session
 
 #: The interval of changes; people do not read faster.
 INTERVAL_S = 1.0
@@ -53,6 +53,7 @@ class ChangeFeed:
         self._host: HostView | None = None
         self._gpus: dict[str, GpuView] = {}
         self._queue: tuple[QueuedReservation, ...] = ()
+        self._sessions: tuple[Session, ...] = ()
         self._number = 0
         self._changes: deque[tuple[int, bytes]] = deque(maxlen=_MAX_CHANGES)
 
@@ -109,6 +110,7 @@ class ChangeFeed:
         self._host = self._views.host
         self._gpus = {view.uuid: view for view in self._views.gpus}
         self._queue = self._views.queue
+        self._sessions = self._views.sessions
 
     def _reset(self, error: Exception) -> None:
         """Send the whole state to all watchers, since the changes are not known."""
@@ -147,6 +149,9 @@ class ChangeFeed:
             allocations=None
             if host.allocations == before.allocations
             else tuple(serializers.allocation(one, views, now) for one in host.allocations),
+            sessions=None
+            if views.sessions == self._sessions
+            else tuple(serializers.session(one, views, now) for one in views.sessions),
         )
 
 

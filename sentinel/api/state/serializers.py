@@ -28,7 +28,7 @@ _COPIED = [field.name for field in dataclasses.fields(views.GpuFields)]
 
 
 def status(spec: ApiSpec, shown: Views) -> api_types.Status:
-    """Describe the daemon, its GPUs, reservations and allocations.
+    """Describe the daemon, its GPUs, reservations, allocations and sessions.
 
     Raises:
         ProblemError: The supervisor has not sent its state yet.
@@ -40,6 +40,7 @@ def status(spec: ApiSpec, shown: Views) -> api_types.Status:
         reservations=tuple(reservation(one, shown, now) for one in shown.host.reservations),
         queue=queue(shown, now),
         allocations=tuple(allocation(one, shown, now) for one in shown.host.allocations),
+        sessions=tuple(session(one, shown, now) for one in shown.sessions),
     )
 
 
@@ -104,6 +105,20 @@ def reservation(one: views.Reservation, shown: Views, now: float) -> api_types.R
         since=_date(one.since, now),
         until=None if one.until is None else _date(one.until, now),
         bound=one.bound,
+        holder=_holder(one.by),
+    )
+
+
+def session(one: views.Session, shown: Views, now: float) -> api_types.SessionInfo:
+    """Describe one session."""
+    indices = {view.uuid: view.index for view in shown.gpus}
+    return api_types.SessionInfo(
+        name=one.name,
+        gpus=one.gpus,
+        indices=tuple(indices[uuid] for uuid in one.gpus if uuid in indices),
+        settings=one.settings,
+        since=_date(one.since, now),
+        until=None if one.until is None else _date(one.until, now),
         holder=_holder(one.by),
     )
 

@@ -19,6 +19,8 @@ from sentinel.protocol.views import (
     QueuedReservation,
     QueueView,
     Reservation,
+    Session,
+    SessionsView,
     View,
 )
 
@@ -34,6 +36,8 @@ class Views:
         self._gpus: dict[str, GpuView] = {}
         #: The requests for reservations, in the order of the queue.
         self.queue: tuple[QueuedReservation, ...] = ()
+        #: The sessions, in the order in which they were started.
+        self.sessions: tuple[Session, ...] = ()
         #: What each GPU has proved under all daemons, by UUID.
         self.verified: Mapping[str, StoredWork] = {}
         #: The verdict of each GPU's last burn-in, by UUID.
@@ -48,6 +52,8 @@ class Views:
                 self._host = view
             case QueueView(requests=requests):
                 self.queue = requests
+            case SessionsView(sessions=sessions):
+                self.sessions = sessions
             case GpuView():
                 self._gpus[view.uuid] = view
         self._updated = time.monotonic()
@@ -89,6 +95,10 @@ class Views:
         """Find a reservation by its id."""
         return next((one for one in self.host.reservations if one.id == id_), None)
 
+    def session(self, name: str) -> Session | None:
+        """Find a session by its name."""
+        return next((one for one in self.sessions if one.name == name), None)
+
     def queued(self, id_: str) -> QueuedReservation | None:
         """Find a request for a reservation by its id."""
         return next((one for one in self.queue if one.id == id_), None)
@@ -123,7 +133,15 @@ class Views:
         """
         if selectors is None:
             return ()
-        known = tuple(
+        return tuple(gpu.uuid for gpu in select_gpus(selectors, self.known()))
+
+    def known(self) -> tuple[Gpu, ...]:
+        """Return the GPUs of the daemon.
+
+        Raises:
+            ProblemError: They are not known yet.
+        """
+        return tuple(
             Gpu(
                 uuid=view.uuid,
                 index=view.index,
@@ -133,7 +151,6 @@ class Views:
             )
             for view in self.gpus
         )
-        return tuple(gpu.uuid for gpu in select_gpus(selectors, known))
 
     async def until(self, condition: Callable[[], bool], deadline: float) -> bool:
         """Wait until ``condition`` is true; return False at ``deadline``, of the monotonic clock.

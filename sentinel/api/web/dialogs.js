@@ -166,6 +166,7 @@ function facts(gpu, reservations) {
     ["PCIe", optional(telemetry.pcie_width, (one) => `generation ${telemetry.pcie_generation ?? "?"}, ${one} lanes, ${telemetry.pcie_replays_total ?? "?"} replays`)],
     ["Memory errors", optional(telemetry.ecc_uncorrected_total, (one) => `${one} not corrected, ${telemetry.ecc_corrected_total ?? "?"} corrected`)],
     ["Work", [gpu.workload, rate(gpu), optional(gpu.share, (one) => `${percent(one)} of the time`), gpu.note].filter(Boolean).join(", ")],
+    ["Session", gpu.session ?? ""],
     ["Verified", optional(gpu.checks, (one) => `${one} results, ${gpu.errors ?? 0} wrong`)],
     ["Findings", gpu.findings ? `${gpu.findings}, last: ${gpu.last_finding ?? "?"}` : "none"],
     ["Last hand-over", gpu.handover ? `evidence: ${gpu.handover.evidence}; killed after ${duration(gpu.handover.kill)}, exited after ${duration(gpu.handover.exit)}, memory free after ${duration(gpu.handover.memory_back)}` : "none"],

@@ -95,7 +95,7 @@ export function processNames(processes, max = 2) {
 /** Describe the holder of a GPU, or the reason why it has none. */
 export function holder(gpu, reservations) {
   const word = state(gpu);
-  if (word in { occupied: 1, starting: 1, stopping: 1 }) return `sentinel ${gpu.workload ?? ""}`.trim();
+  if (word in { occupied: 1, starting: 1, stopping: 1 }) return `sentinel ${gpu.workload ?? ""}${gpu.session ? ` [${gpu.session}]` : ""}`.trim();
   if (word === "paused") return "paused";
   if (gpu.processes.length) return processNames(gpu.processes);
   if (gpu.allocated_processes?.length) return processNames(gpu.allocated_processes);

@@ -9,11 +9,10 @@ import click
 from sentinel.cli.client_options import duration, json_option, show, wait_option, with_client
 from sentinel.cli.gpu_options import gpu_selection
 from sentinel.cli.option_groups import GroupedOptions
-from sentinel.cli.setting_options import changeable_flags, flag_of
+from sentinel.cli.setting_options import changeable_flags, flag_of, for_daemon, key_of
 from sentinel.client import Client
 from sentinel.config.model import SETTINGS
 from sentinel.config.setting import Scope
-from sentinel.config.sources import unknown_name
 from sentinel.errors import ConfigError
 
 
@@ -113,7 +112,8 @@ def restart(
     both = given.keys() & removed.keys()
     if both and "all" not in unset:
         raise ConfigError(f"{flag_of(min(both))} is given and removed by --unset")
-    return show(client.restart({**removed, **given} or None), as_json=as_json)
+    changed = {key: for_daemon(key, text) for key, text in given.items()}
+    return show(client.restart({**removed, **changed} or None), as_json=as_json)
 
 
 def _unset_keys(client: Client, names: Sequence[str]) -> Iterator[str]:
@@ -122,14 +122,10 @@ def _unset_keys(client: Client, names: Sequence[str]) -> Iterator[str]:
     Raises:
         ConfigError: There is no such setting, or it is fixed at the start.
     """
-    settings = {one.key: one for one in SETTINGS if one.scope is not Scope.START}
-    by_name = {**{one.flag.removeprefix("--"): one.key for one in settings.values()}}
-    by_name |= {key: key for key in settings}
+    changeable = [one.key for one in SETTINGS if one.scope is not Scope.START]
     for name in (part.strip() for text in names for part in text.split(",")):
-        if name == "all":
-            given = client.settings().settings
-            yield from (key for key in settings if (given[key].source or "").startswith("--"))
-        elif name.removeprefix("--") in by_name:
-            yield by_name[name.removeprefix("--")]
-        else:
-            raise unknown_name(f"--unset: there is no changeable setting {name!r}", name, by_name)
+        if name != "all":
+            yield key_of(name, "--unset: ")
+            continue
+        given = client.settings().settings
+        yield from (key for key in changeable if (given[key].source or "").startswith("--"))

@@ -135,7 +135,7 @@ def _ours(one: ReservationInfo) -> bool:
 
 
 def _row(one: ReservationInfo) -> tuple[str, ...]:
-    by = _user(one.holder)
+    by = user_name(one.holder)
     if one.bound and one.holder.pid is not None:
         by = f"{by} ({one.holder.name or 'pid'} {one.holder.pid})".lstrip()
     end = "its process ends" if one.bound else "unreserved"
@@ -143,7 +143,7 @@ def _row(one: ReservationInfo) -> tuple[str, ...]:
     return one.id, ",".join(map(str, one.indices)), until, by, one.reason
 
 
-def _user(holder: Holder) -> str:
+def user_name(holder: Holder) -> str:
     """Return the name of a user on this host, or the UID."""
     if holder.uid is None:
         return ""

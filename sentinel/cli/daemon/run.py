@@ -15,7 +15,12 @@ from click.core import ParameterSource
 
 from sentinel.cli.event_format import text_lines
 from sentinel.cli.option_groups import GroupedOptions
-from sentinel.cli.setting_options import log_format, plan_option, settings, simulate_option
+from sentinel.cli.setting_options import (
+    log_format,
+    plan_option,
+    settings_of_daemon,
+    simulate_option,
+)
 from sentinel.cli.terminal import color_option, wants_colour
 from sentinel.config.model import Config
 from sentinel.config.sources import Sources, as_values, checked
@@ -45,7 +50,7 @@ with without_rich():  # only here: a program that embeds a supervisor may need r
 
 @click.command("run", cls=GroupedOptions)
 @simulate_option("Use N simulated GPUs, for a host without GPUs.")
-@settings
+@settings_of_daemon
 @click.option("--list", "list_", is_flag=True, help="List the GPUs and exit.")
 @click.option(
     "--once", is_flag=True, help="Report the use of each GPU and the decision for it; exit."

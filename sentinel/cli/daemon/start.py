@@ -15,7 +15,12 @@ from sentinel.cli.daemon.first_stressor import FirstStressor, NotProvedError, wa
 from sentinel.cli.daemon.run import check_before_start, with_plan
 from sentinel.cli.json_output import print_json
 from sentinel.cli.option_groups import GroupedOptions
-from sentinel.cli.setting_options import plan_option, settings, simulate_option
+from sentinel.cli.setting_options import (
+    for_daemon,
+    plan_option,
+    settings_of_daemon,
+    simulate_option,
+)
 from sentinel.client import connect
 from sentinel.config.model import SETTINGS
 from sentinel.config.sources import Sources, checked
@@ -36,7 +41,7 @@ START_TIMEOUT_S = 60.0
 
 @click.command("start", cls=GroupedOptions)
 @simulate_option("Use N simulated GPUs, for a host without GPUs.")
-@settings
+@settings_of_daemon
 @plan_option
 @wait_option("Maximum wait until a stressor is ready", "5m")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -133,10 +138,7 @@ def _flags(sources: Sources) -> list[str]:
         setting = flags.get(given.source)
         if setting is None:
             continue
-        relative = setting.key == "goldens" and given.text != "off"
-        relative = relative and not given.text.startswith(("/", "~/"))
-        text = str(Path(given.text).absolute()) if relative else given.text
-        found.append(f"{setting.flag}={text}")
+        found.append(f"{setting.flag}={for_daemon(setting.key, given.text)}")
     return found
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from sentinel.cli.client_options import with_client
+from sentinel.cli.client_options import simulated_folder, with_client
 from sentinel.cli.json_output import print_json
 from sentinel.cli.option_groups import GroupedOptions
 from sentinel.cli.setting_options import config_option, flag_of, flags, read_sources
@@ -18,11 +18,13 @@ from sentinel.config.build import Given, Override, build_config
 from sentinel.config.file_text import new_file_text
 from sentinel.config.model import SETTINGS
 from sentinel.config.plan import toml_value
+from sentinel.config.saved_settings import NAME
 from sentinel.config.setting import Setting
 from sentinel.config.sources import Sources, checked, file_to_write, find_file, read_file
 from sentinel.errors import ConfigError, ExitCode, NotRunningError
+from sentinel.host.paths import places
 from sentinel.host.unprivileged import look_up
-from sentinel.protocol.api_types import Settings, SettingValue
+from sentinel.protocol.settings_types import Settings, SettingValue
 from sentinel.supervisor.single_instance import find_group
 
 
@@ -50,7 +52,9 @@ def show(
     3 if no daemon runs.
     """
     if offline:
-        sources = read_sources(given, config)
+        simulated = bool(click.get_current_context().params["simulated"])
+        where = places(os.environ, os.getuid(), simulated_folder(chosen=simulated))
+        sources = read_sources(given, config, where.state / NAME)
         checked(sources)
         values, overrides, file = sources.given, sources.overrides, sources.file
     elif given or config is not None:

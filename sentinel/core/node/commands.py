@@ -16,6 +16,7 @@ from sentinel.core.node import (
     burnin_commands,
     reservation_commands,
     reservation_queue,
+    sessions,
 )
 from sentinel.core.node.backoff import reset_failures
 from sentinel.core.node.command_result import (
@@ -39,6 +40,7 @@ from sentinel.protocol.commands import (
     Confirm,
     Deallocate,
     Drain,
+    EndSession,
     PauseGpus,
     Refusal,
     Reserve,
@@ -46,6 +48,7 @@ from sentinel.protocol.commands import (
     ResumeGpus,
     ShutDown,
     StartBurnin,
+    StartSession,
     Unreserve,
 )
 
@@ -66,9 +69,10 @@ class CommandBatch:
 
 
 def apply_commands(state: State, seen: Observation, config: Config) -> CommandBatch:
-    """Apply the commands of this tick in order, each completely or not at all."""
+    """End expired sessions; apply the commands of this tick, each completely or not at all."""
     given = seen.api.commands if seen.api is not None else ()
-    batch = CommandBatch(state=state, config=config)
+    state, config, expired = sessions.expire(state, seen.now, config)
+    batch = CommandBatch(state=state, config=config, events=tuple(expired))
     for command in given:
         done = _apply(batch.state, command, seen, batch.config)
         answer = CommandReply(
@@ -108,13 +112,14 @@ def expire(state: State, now: float) -> tuple[State, list[Event]]:
 
 
 def deadlines(state: State) -> list[float]:
-    """Compute when pauses, reservations, the release and abandoned requests expire."""
+    """Compute when pauses, reservations, sessions, the release and abandoned requests expire."""
     untils = [
         gpu_state.pause.until
         for gpu_state in state.gpu_states.values()
         if gpu_state.pause is not None
     ]
     untils += [reservation.until for reservation in state.reservations.values()]
+    untils += [session.until for session in state.sessions.values()]
     untils += reservation_queue.deadlines(state)
     untils += [state.released.until] if state.released is not None else []
     return [until for until in untils if until is not None]
@@ -129,16 +134,16 @@ def _apply(state: State, command: Command, seen: Observation, config: Config) ->
         reason = f"sentinel is shutting down: {state.shutdown.reason}"
         return CommandResult(state, reason, refused=Refusal.ENDING)
     match command:
-        case PauseGpus():
-            return _pause(state, command, seen.now)
-        case ResumeGpus():
-            return _resume(state, command, seen.now)
+        case PauseGpus() | ResumeGpus():
+            return _pause_or_resume(state, command, seen.now)
         case Confirm(allocation=True) | Allocate() | Deallocate():
             return allocation_commands.apply_command(state, command, seen, config)
         case Reserve() | Confirm() | Unreserve():
             return reservation_commands.apply_command(state, command, seen.now)
         case Configure():
             return _configure(state, command, seen, config)
+        case StartSession() | EndSession():
+            return sessions.apply_command(state, command, seen.now, config)
         case StartBurnin() | CancelBurnin():
             return burnin_commands.apply_command(state, command, seen.now, config)
         case Resume() | Drain() | ShutDown():
@@ -176,6 +181,12 @@ def _change_daemon(
 
 
 # --- pauses ----------------------------------------------------------------------------------
+
+
+def _pause_or_resume(state: State, command: PauseGpus | ResumeGpus, now: float) -> CommandResult:
+    if isinstance(command, PauseGpus):
+        return _pause(state, command, now)
+    return _resume(state, command, now)
 
 
 def _pause(state: State, command: PauseGpus, now: float) -> CommandResult:
@@ -269,6 +280,7 @@ def _configure(
         new = replace(new, plan=config.plan, repeat=config.repeat)
         gpus = tuple(gpu_state.gpu for gpu_state in state.gpu_states.values())
         new, unused = resolve(new, overrides, gpus)
+        state, new = sessions.lay(state, new)
     except ConfigError as error:
         return CommandResult(state, str(error), refused=Refusal.INVALID)
     fixed = [key for name, key in _FIXED.items() if getattr(new, name) != getattr(config, name)]

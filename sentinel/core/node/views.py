@@ -14,7 +14,7 @@ from sentinel.core.gpu.memory_accounting import foreign_memory
 from sentinel.core.gpu.occupancy import Verdict
 from sentinel.core.gpu.slow_start import waits_for
 from sentinel.core.gpu_state import Busy, GpuState, Unknown
-from sentinel.core.node import burnin, limits
+from sentinel.core.node import burnin, limits, sessions
 from sentinel.core.node.admin import admin_hold
 from sentinel.core.observation import Observation
 from sentinel.core.state import ProbeDown, State
@@ -112,6 +112,7 @@ def _view(
         "admin": hold.admin if hold else "ENABLED",
         "until": hold.until if hold else None,
         "reservation": hold.reservation if hold else None,
+        "session": sessions.name_for(state, gpu_state.gpu.uuid),
         "rule": verdict.rule,
         "reason": verdict.reason,
         "read": reading.at if reading is not None else None,

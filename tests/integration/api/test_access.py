@@ -90,7 +90,7 @@ def operations() -> Iterator[tuple[str, str, Level]]:
     for path, methods in json.loads(document(make_app()))["paths"].items():
         for method, operation in methods.items():
             if path not in {"/v1/events", "/v1/watch"}:
-                target = path.format(id="none", selector="0")
+                target = path.format(id="none", selector="0", name="none")
                 yield method.upper(), target, Level[operation["x-level"].upper()]
 
 

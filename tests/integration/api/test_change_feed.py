@@ -61,7 +61,8 @@ def test_later_messages_have_only_changes(api: ApiServer) -> None:
         next(stream)
         quiet = [until(stream, "changes").data for _ in range(2)]
         assert quiet[-1].keys() == {
-            *("schema_version", "age_s", "daemon", "gpus", "reservations", "queue", "allocations")
+            *("schema_version", "age_s", "daemon", "gpus", "reservations", "queue", "allocations"),
+            "sessions",
         }
         assert (quiet[-1]["gpus"], quiet[-1]["daemon"], quiet[-1]["reservations"]) == (
             *([], None, None),
@@ -86,6 +87,19 @@ def test_the_start_and_the_end_of_a_reservation_are_changes(api: ApiServer) -> N
         ended = next(one.data for one in stream if one.data.get("reservations") is not None)
         while ended["reservations"]:  # its confirmation is a change as well
             ended = next(one.data for one in stream if one.data.get("reservations") is not None)
+
+
+def test_the_start_and_the_end_of_a_session_are_changes(api: ApiServer) -> None:
+    api.reset()
+    with watching(api) as stream:
+        next(stream)
+        assert until(stream, "changes").data["sessions"] is None
+        ask(api, "POST", "/v1/sessions", {"name": "train", "gpus": ["0"]})
+        begun = next(one.data for one in stream if one.data.get("sessions"))
+        assert [one["name"] for one in begun["sessions"]] == ["train"]
+        ask(api, "DELETE", "/v1/sessions/train")
+        ended = next(one.data for one in stream if one.data.get("sessions") is not None)
+        assert ended["sessions"] == []
 
 
 def test_changes_are_sent_at_most_once_a_second(api: ApiServer) -> None:

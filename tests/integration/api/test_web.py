@@ -85,6 +85,17 @@ def test_a_card_shows_a_newcomer(daemon: Daemon, chrome: Browser) -> None:
         page.wait_until(f"{state(0)} === 'occupied'")
 
 
+def test_a_card_names_the_session_of_its_gpu(daemon: Daemon, chrome: Browser) -> None:
+    with opened(chrome, daemon.run("page").strip()) as page:
+        page.wait_until(f"{state(0)} === 'occupied'")
+        daemon.client.start_session("train", [0], {"memory.chunk": "256MiB"})
+        page.wait_until(f"{words(0)}.includes('[train]')")
+        assert "[train]" not in page.evaluate(words(1))
+        daemon.client.stop_session("train")
+        page.wait_until(f"!{words(0)}.includes('[train]')")
+        page.wait_until(f"{state(0)} === 'occupied'")
+
+
 def test_a_reservation_made_on_the_page_is_visible_to_the_command_line(
     daemon: Daemon, chrome: Browser
 ) -> None:

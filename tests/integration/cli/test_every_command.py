@@ -41,6 +41,9 @@ WRONG: dict[str, Sequence[str]] = {
     "logs": ("--lines", "-1"),
     "simulate-job": ("--for", "soon"),
     "unreserve": ("1", "--all-mine"),
+    "set": ("utl=50%",),
+    "session start": ("train",),
+    "session stop": ("train",),
 }
 OUTCOME = {"text": "so be it", "gpus": [GPU["uuid"]]}
 #: Commands that print what a daemon replies, with the words that they need.
@@ -55,6 +58,8 @@ REPLIES: dict[str, Reply] = {
     "restart": Reply(OUTCOME),
     "reserve 0 --for 1h --wait 0": Reply({"reservation": RESERVATION}, 201),
     "unreserve 1a2b3c4d": Reply(OUTCOME),
+    "set util=50%": Reply(OUTCOME),
+    "session list": Reply({"sessions": []}),
 }
 ROUTES = {
     "status": "GET /v1/status",
@@ -62,6 +67,8 @@ ROUTES = {
     "reservations": "GET /v1/reservations",
     "reserve": "POST /v1/reservations",
     "unreserve": "DELETE /v1/reservations/1a2b3c4d",
+    "set": "PATCH /v1/settings",
+    "session": "GET /v1/sessions",
 }
 
 

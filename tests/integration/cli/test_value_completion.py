@@ -32,6 +32,7 @@ def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StubDaem
     with stub_daemon(tmp_path / "s") as daemon:
         status = {**STATUS, "gpus": [GPU, SECOND], "reservations": [RESERVATION]}
         status["allocations"] = [{"id": "llm", "gpu": GPU["uuid"], "size": 1}]
+        status["sessions"] = [{"name": "train", "indices": [0, 1]}]
         daemon.replies["GET /v1/status"] = Reply(status)
         yield daemon
 
@@ -118,3 +119,27 @@ def test_each_shell_has_the_values(daemon: StubDaemon, shell: str, expected: str
         check=True,
     )
     assert expected in done.stdout
+
+
+def test_the_keys_of_settings_are_those_that_can_be_changed(daemon: StubDaemon) -> None:
+    keys = offered("set", "")
+    assert {"workload=", "memory.target=", "quiet="} <= keys.keys()
+    assert "poll=" not in keys, "fixed at the start"
+    assert keys["power="] is not None
+    assert list(offered("set", "memory.t")) == ["memory.target="]
+    assert list(offered("set", "--unset", "power,memory.t")) == ["power,memory.target"]
+    assert list(offered("set", "--gpus", "0,")) == ["0,1"]
+    assert daemon.requests[-1][0] == "GET /v1/status"
+
+
+def test_the_words_of_a_setting_are_completed_after_its_key() -> None:
+    assert list(offered("set", "yield=")) == ["yield=kill", "yield=ask"]
+    assert list(offered("set", "yield-to=c")) == ["yield-to=compute"]
+    assert "workload=hold" in offered("set", "workload=h")
+    assert offered("set", "power=") == {}
+
+
+def test_sessions_are_those_of_the_daemon(daemon: StubDaemon) -> None:
+    assert offered("session", "stop", "") == {"train": "GPU 0,1"}
+    assert "--workload" in offered("session", "start", "x", "--work")
+    assert daemon.requests == [("GET /v1/status", None)]

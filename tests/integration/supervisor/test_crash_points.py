@@ -300,6 +300,18 @@ def obey_commands(run: Run) -> None:
     run.command("start")
 
 
+def use_a_session(run: Run) -> None:
+    """Start and end a session, and end the one that an earlier run has left."""
+    run.occupied()
+    left = [one.name for one in run.ask(run.daemon.client.sessions)]
+    assert left in ([], ["train"])
+    for name in left:
+        run.command("session", "stop", name)
+    run.command("session", "start", "train", "--gpus", str(HELD), "--chunk", "256MiB")
+    assert run.ask(lambda: run.daemon.gpu(HELD)).session == "train"
+    run.command("session", "stop", "train")
+
+
 def burn_in(run: Run) -> None:
     """Run a plan on the held GPU, which a pause interrupts."""
     run.occupied()
@@ -458,6 +470,7 @@ SCENARIOS: Mapping[str, tuple[Scenario, ...]] = {
             obey_commands,
         ),
     ),
+    "sessions": (Scenario(("session.started", "session.ended"), use_a_session),),
     "burn-in": (
         Scenario(
             (

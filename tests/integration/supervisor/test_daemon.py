@@ -219,6 +219,64 @@ def test_the_daemon_survives_changes_of_settings_api_process_and_driver(
     daemon.wait_until_gone()
 
 
+@pytest.mark.long
+def test_sessions_and_saved_settings_outlive_the_daemon_and_others_do_not(
+    daemon: Daemon, tmp_path: Path
+) -> None:
+    daemon.start(3, "--chunk", "512MiB")
+    daemon.wait_until_occupied(0, 1, 2)
+    workload = "bad_workloads:well_behaved"
+    session = ("--gpus", "0,1", "--workload", workload, "--for", "1h")
+    daemon.run("session", "start", "train", *session)
+    daemon.run("set", "memory=1GiB", "--gpus", "2", "--save")
+    daemon.run("set", "grace=7s", "--save")
+    daemon.run("set", "hang-after=20s", "--gpus", "2")
+
+    def work(index: int) -> str | None:
+        gpu = daemon.gpu(index)
+        return gpu.workload if gpu.occupied else None
+
+    def in_effect() -> list[str | None]:
+        return [work(0), work(1), work(2), daemon.gpu(0).session, daemon.gpu(2).session]
+
+    expected = [workload, workload, "hold", "train", None]
+    eventually(lambda: in_effect() == expected)
+    eventually(lambda: daemon.gpu(2).held == 2**30)
+    held = daemon.gpu(0).pid
+    service = daemon.child("sentinel: api")
+    service.kill()
+    eventually(lambda: gone(service))
+    (kept,) = daemon.client.sessions()
+    assert (kept.name, kept.indices, kept.until is not None) == ("train", (0, 1), True)
+    assert _own(daemon, 2) == {"memory.target": "1GiB", "hang_after": "20s"}
+    daemon.run("reload")
+    assert daemon.gpu(0).pid == held, "no stressor has other settings"
+
+    daemon.kill()
+    daemon.start(3)
+    eventually(lambda: in_effect() == expected)
+    assert daemon.client.sessions() == (kept,)
+    assert _own(daemon, 2) == {"memory.target": "1GiB"}
+    shown = daemon.client.settings().settings["grace"]
+    assert (shown.text, shown.source) == ("7s", f"{daemon.places.state}/settings.toml: grace")
+    refused = daemon.run_unchecked("session", "start", "other", "--gpus", "1,2")
+    assert refused.code == 1
+    assert "GPU 1 is in the session 'train'" in refused.err
+
+    daemon.run("session", "stop", "train")
+    eventually(lambda: in_effect() == ["hold", "hold", "hold", None, None])
+    daemon.run("shutdown")
+    daemon.wait_until_gone()
+    daemon.start(3)
+    assert daemon.client.sessions() == ()
+
+
+def _own(daemon: Daemon, index: int) -> dict[str, str]:
+    """Read the settings that a GPU has of its own."""
+    values = daemon.client.settings().gpus.get(daemon.host.uuid(index), {})
+    return {key: one.text for key, one in values.items()}
+
+
 def _settings_change(daemon: Daemon, file: Path) -> None:
     """Apply settings in every way, and check that invalid ones are refused."""
     file.write_text('workload = "bad_workloads:WellBehaved"')

@@ -19,6 +19,7 @@ import psutil
 import pytest
 
 from sentinel.errors import SentinelError
+from sentinel.host import session_store
 from tests.harness.daemon_harness import Daemon, isolated_daemon, read_line, write_line
 from tests.harness.gpu_environment import SimulatedHost
 from tests.harness.sentinel_process import eventually
@@ -29,6 +30,7 @@ COMMANDS = {
     "allocate": 'client.allocate("mine", "1GiB", gpu=0)',
     "reserve": "client.reserve([0], seconds=600)",
     "pause": "client.pause([0], seconds=600)",
+    "session": 'client.start_session("train", [0], {"memory.keep_free": "1GiB"})',
     "configure": 'client.configure({"grace": "7s", "limits.leave_idle": "1"})',
 }
 CLIENT = """
@@ -50,6 +52,7 @@ EVENTS = {
     "allocate": "memory.allocated",
     "reserve": "gpu.reserved",
     "pause": "gpu.paused",
+    "session": "session.started",
     "configure": "sentinel.configured",
 }
 #: Seconds between a command and the kill; a command takes about 10 ms, and with a release 100 ms.
@@ -115,6 +118,11 @@ def reserved_on_disk(daemon: Daemon) -> list[str]:
     return [one["id"] for one in json.loads(file.read_text())["reservations"]]
 
 
+def sessions_on_disk(daemon: Daemon) -> list[str]:
+    """List the sessions that another daemon would restore."""
+    return [one.name for one in session_store.load(daemon.places.state / session_store.NAME)[0]]
+
+
 def is_whole(daemon: Daemon, command: str, client: subprocess.Popen[str]) -> bool:
     """Check that the state is one from before the command, or one from after it."""
     status = daemon.client.status()
@@ -126,6 +134,9 @@ def is_whole(daemon: Daemon, command: str, client: subprocess.Popen[str]) -> boo
             known = [(one.id, one.holder.uid) for one in status.reservations]
             on_disk = [(id_, os.getuid()) for id_ in reserved_on_disk(daemon)]
             return known == on_disk and (status.gpus[0].admin == "RESERVED") is bool(known)
+        case "session":
+            names = [one.name for one in status.sessions]
+            return names == sessions_on_disk(daemon) == ([daemon.gpu().session] if names else [])
         case "pause":
             gpu = status.gpus[0]
             return gpu.admin == "ENABLED" or (gpu.admin == "PAUSED" and gpu.until_s is not None)
@@ -142,6 +153,9 @@ def undo(daemon: Daemon, command: str) -> None:
             daemon.run("unreserve", "--all-mine")
         case "pause":
             daemon.run("resume")
+        case "session":
+            daemon.run_unchecked("session", "stop", "train")
+            assert daemon.client.sessions() == ()
         case _:
             daemon.client.configure({"grace": None, "limits.leave_idle": None})
             eventually(lambda: changed(daemon) == {False})

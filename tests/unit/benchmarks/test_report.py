@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[3]
 MEASURED = ROOT / "benchmarks" / "measured"
 #: The measurements of benchmarks.startup, benchmarks.soak and benchmarks.memory_shapes.
 STARTUP = ("h200-startup.jsonl", "h200-startup-2.jsonl")
-SOAK = ("simulated-soak.jsonl", "simulated-soak-2.jsonl", "h200-soak.jsonl")
+SOAK = ("simulated-soak.jsonl", "h200-soak.jsonl")
 SHAPES = ("h200-shapes.jsonl", "h200-shapes-after.jsonl")
 #: Files that other programs render: benchmarks.thermal, which plots them, and those below.
 NOT_REPORTED = {"h200-heat.jsonl", "simulated-random-jobs.jsonl", *STARTUP, *SOAK, *SHAPES}

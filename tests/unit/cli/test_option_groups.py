@@ -44,15 +44,18 @@ def test_every_option_of_a_command_with_groups_is_in_its_help(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     context = click.Context(sentinel_command)
-    for name in ("run", "start", "burnin", "restart"):
-        command = sentinel_command.get_command(context, name)
+    for name in ("run", "start", "burnin", "restart", "session start"):
+        command: click.Command | None = sentinel_command
+        for word in name.split():
+            assert isinstance(command, click.Group)
+            command = command.get_command(context, word)
         assert command is not None
         options = {
             one.opts[-1] if one.opts[-1].startswith("--") else one.opts[0]
             for one in command.get_params(click.Context(command, info_name=name))
             if isinstance(one, click.Option) and not one.hidden
         }
-        assert listed(capsys, name, "--help-all") == options
+        assert listed(capsys, *name.split(), "--help-all") == options
 
 
 def test_burnin_does_not_list_what_it_refuses(capsys: pytest.CaptureFixture[str]) -> None:

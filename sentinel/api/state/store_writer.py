@@ -1,4 +1,4 @@
-"""Write the reservations to a file, from which a new daemon restores them."""
+"""Write what outlives the daemon to a file: its reservations, and its sessions."""
 
 from __future__ import annotations
 
@@ -7,44 +7,72 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, Protocol, TypeVar
 
 from sentinel.api.state.event_buffer import Broadcast
-from sentinel.host import reservation_store
 from sentinel.host.procfs import boot_id
-from sentinel.protocol.views import Reservation
+
+T = TypeVar("T")
+T_contra = TypeVar("T_contra", contravariant=True)
 
 #: The pause after a failed write.
 _RETRY_S = 5.0
 
 
+class Save(Protocol[T_contra]):
+    """Writes a file, as of these times; raises OSError if it cannot."""
+
+    def __call__(
+        self,
+        path: Path,
+        items: tuple[T_contra, ...],
+        /,
+        *,
+        wall: float,
+        monotonic: float,
+        boot: str,
+    ) -> None:
+        """Return once the file is on disk."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class _Failure:
+class _Failure(Generic[T]):
     """What could not be written last, and why."""
 
-    wanted: tuple[Reservation, ...]
+    wanted: tuple[T, ...]
     why: str
 
 
-class ReservationWriter:
-    """The file and its intended content.
+class StoreWriter(Generic[T]):
+    """A file and its intended content.
 
     Args:
         path: The file.
+        save: Writes it.
+        id_of: Returns the id of one item.
         report_warning: Called when a write fails, once until a write succeeds.
     """
 
-    def __init__(self, path: Path, report_warning: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        save: Save[T],
+        id_of: Callable[[T], str],
+        report_warning: Callable[[str], None],
+    ) -> None:
         self._path = path
+        self._save = save
+        self._id_of = id_of
         self._report_warning = report_warning
-        self._wanted: tuple[Reservation, ...] | None = None
-        self._written: tuple[Reservation, ...] | None = None
-        self._failed: _Failure | None = None
+        self._wanted: tuple[T, ...] | None = None
+        self._written: tuple[T, ...] | None = None
+        self._failed: _Failure[T] | None = None
         #: How often a write was requested to test the disk, and how often one was tried.
         self._tests_wanted = self._tests_done = 0
         self._broadcast = Broadcast()
 
-    def update(self, wanted: tuple[Reservation, ...]) -> None:
-        """Set the reservations to write."""
+    def update(self, wanted: tuple[T, ...]) -> None:
+        """Set what to write."""
         if wanted != self._wanted:
             self._wanted = wanted
             self._broadcast.wake()
@@ -66,21 +94,37 @@ class ReservationWriter:
         return None if self._failed is None else self._failed.why
 
     async def wait_stored(self, id_: str, timeout_s: float, *, present: bool = True) -> str | None:
-        """Wait until the file on disk has this reservation or, if not ``present``, lacks it.
+        """Wait until the file on disk has this item or, if not ``present``, lacks it.
 
         Returns:
             None, or why it could not be written within ``timeout_s`` seconds.
         """
         deadline = time.monotonic() + timeout_s
         while True:
-            if self._written is not None and _has(self._written, id_) is present:
+            if self._written is not None and self._has(self._written, id_) is present:
                 return None
-            if self._failed is not None and _has(self._failed.wanted, id_) is present:
+            if self._failed is not None and self._has(self._failed.wanted, id_) is present:
                 return self._failed.why
             left = deadline - time.monotonic()
             if left <= 0:
                 return f"{self._path}: not written within {timeout_s:.0f} s"
             await self._broadcast.wait(left)
+
+    async def wait_written(self, timeout_s: float) -> str | None:
+        """Wait until the file on disk has what it should have now.
+
+        Returns:
+            None, or why it could not be written within ``timeout_s`` seconds.
+        """
+        deadline = time.monotonic() + timeout_s
+        while self._written is None or self._written != self._wanted:
+            if self._failed is not None and self._failed.wanted == self._wanted:
+                return self._failed.why
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return f"{self._path}: not written within {timeout_s:.0f} s"
+            await self._broadcast.wait(left)
+        return None
 
     async def run(self) -> None:
         """Write the file after each update, forever."""
@@ -91,9 +135,8 @@ class ReservationWriter:
                 await self._broadcast.wait(_RETRY_S)
                 continue
             now = {"wall": time.time(), "monotonic": time.monotonic()}
-            body = reservation_store.to_stored(wanted, **now, boot=boot)
             try:  # in a thread: a disk can be slow
-                await asyncio.to_thread(reservation_store.save, self._path, body)
+                await asyncio.to_thread(self._save, self._path, wanted, **now, boot=boot)
             except (OSError, RuntimeError) as error:
                 # A RuntimeError if the host refuses the thread.
                 reason = error.strerror if isinstance(error, OSError) else error
@@ -107,6 +150,5 @@ class ReservationWriter:
             self._written, self._failed, self._tests_done = wanted, None, test
             self._broadcast.wake()
 
-
-def _has(reservations: tuple[Reservation, ...], id_: str) -> bool:
-    return any(one.id == id_ for one in reservations)
+    def _has(self, items: tuple[T, ...], id_: str) -> bool:
+        return any(self._id_of(one) == id_ for one in items)

@@ -1,0 +1,122 @@
+"""``sentinel set``: change single settings of the running daemon, of all GPUs or of some."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from sentinel.cli import value_completion
+from sentinel.cli.client_options import json_option, with_client
+from sentinel.cli.gpu_options import gpus_flag
+from sentinel.cli.json_output import print_json
+from sentinel.cli.setting_options import for_daemon, key_of
+from sentinel.config.plan import toml_value
+from sentinel.errors import ConfigError, ExitCode
+
+if TYPE_CHECKING:
+    from sentinel.client import Client
+    from sentinel.protocol.settings_types import SettingsChanged, SettingValue
+
+
+@click.command("set")
+@click.argument(
+    "changes", metavar="[KEY=VALUE]...", nargs=-1, shell_complete=value_completion.changes
+)
+@click.option(
+    "--unset",
+    metavar="KEY,...",
+    multiple=True,
+    shell_complete=value_completion.keys,
+    help="Remove what was set: the value of the file or the default applies. The same as KEY=.",
+)
+@gpus_flag()
+@click.option(
+    "--save", is_flag=True, help="Keep the change over a restart, in a file of the daemon's own."
+)
+@json_option
+@with_client
+def command(
+    client: Client,
+    changes: Sequence[str],
+    unset: Sequence[str],
+    gpus: tuple[str, ...],
+    save: bool,  # noqa: FBT001 - click's
+    as_json: bool,  # noqa: FBT001
+) -> int:
+    """Change single settings of the running daemon; print what is in effect, and from where.
+
+    KEY is that of the configuration file, such as memory.target, or the name of the option, such as
+    memory. All other settings stay, and stressors with the same settings continue. Without --save
+    the change ends with the daemon. Exit code 2 if a setting is invalid; then nothing has changed.
+    """
+    wanted = _changes(changes, unset)
+    if not wanted:
+        raise ConfigError("give at least one KEY=VALUE", "Such as: sentinel set memory=50%")
+    result = client.configure(wanted, gpus, save=save)
+    if as_json:
+        print_json(
+            {
+                "settings": _rows(result.settings),
+                "gpu": {uuid: _rows(values) for uuid, values in result.own.items()},
+                "saved": result.saved,
+                "notes": result.notes,
+            }
+        )
+        return int(ExitCode.OK)
+    indices = {one.uuid: one.index for one in client.status().gpus} if result.own else {}
+    for line in _lines(result, indices):
+        click.echo(line)
+    if result.saved is not None:
+        click.echo(f"saved in {result.saved}", err=True)
+    for note in result.notes:
+        click.echo(f"sentinel: warning: {note}", err=True)
+    return int(ExitCode.OK)
+
+
+def _changes(changes: Sequence[str], unset: Sequence[str]) -> dict[str, str | None]:
+    """Return the new texts by key; None removes a setting.
+
+    Raises:
+        ConfigError: A setting does not exist, has no value, or is given twice.
+    """
+    wanted: dict[str, str | None] = {}
+    for key, text in _pairs(changes, unset):
+        if key in wanted:
+            raise ConfigError(f"{key} is given twice")
+        wanted[key] = text
+    return wanted
+
+
+def _pairs(changes: Sequence[str], unset: Sequence[str]) -> Iterator[tuple[str, str | None]]:
+    for text in changes:
+        name, equals, value = text.partition("=")
+        key = key_of(name.strip())
+        if not equals:
+            raise ConfigError(f"{text!r} has no value", f"Write {text}=VALUE, or --unset {text}.")
+        yield key, for_daemon(key, value.strip()) if value.strip() else None
+    for name in (part.strip() for text in unset for part in text.split(",")):
+        yield key_of(name, "--unset: "), None
+
+
+def _rows(values: Mapping[str, SettingValue]) -> list[dict[str, str | None]]:
+    """Return settings as `sentinel config show --json` does."""
+    return [
+        {"key": key, "value": one.text or None, "origin": one.source or "default"}
+        for key, one in values.items()
+    ]
+
+
+def _lines(result: SettingsChanged, indices: Mapping[str, int]) -> Iterator[str]:
+    """Yield each changed setting with its source, as `sentinel config show` does."""
+    for key, one in result.settings.items():
+        yield _line("", key, one)
+    for uuid, values in result.own.items():
+        for key, one in values.items():
+            yield _line(f"GPU {indices.get(uuid, uuid)}: ", key, one)
+
+
+def _line(prefix: str, key: str, one: SettingValue) -> str:
+    text = f"{key} = {toml_value(one.text)}" if one.text else f"{key} is not set"
+    return f"{prefix}{text:<32}  # {one.source or 'default'}"

@@ -1,0 +1,242 @@
+"""Start and end sessions: settings of some GPUs under a name, laid over the daemon's. Pure.
+
+The configuration of a GPU follows from the state: the daemon's settings, those for this GPU alone,
+those of its session, and the phase of a burn-in, each over the one before.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+
+from sentinel.config.build import given_values, lay_over
+from sentinel.config.model import SETTINGS, Config
+from sentinel.config.setting import Scope
+from sentinel.core.actions import Event
+from sentinel.core.node.backoff import reset_failures
+from sentinel.core.node.command_result import (
+    CommandResult,
+    caller_fields,
+    names_of,
+    wrong_gpus,
+    wrong_seconds,
+)
+from sentinel.core.state import State
+from sentinel.errors import ConfigError
+from sentinel.protocol.caller import Caller
+from sentinel.protocol.commands import EndSession, Refusal, StartSession
+from sentinel.protocol.views import Session
+
+#: Limits of all sessions together; their view must fit into a datagram of 64 KiB.
+MAX_SESSIONS = 32
+MAX_SETTINGS = 256
+MAX_TEXT_LENGTH = 4096
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}")
+#: The settings of a session: those that a single GPU may have.
+_KEYS = frozenset(setting.key for setting in SETTINGS if setting.scope is Scope.GPU)
+
+
+def apply_command(
+    state: State, command: StartSession | EndSession, now: float, config: Config
+) -> CommandResult:
+    """Apply one command about a session."""
+    if isinstance(command, StartSession):
+        return _start(state, command, now, config)
+    session = state.sessions.get(command.name)
+    if session is None:
+        text = f"there is no session {command.name!r}; there are: "
+        text += ", ".join(sorted(state.sessions)) or "none"
+        return CommandResult(state, text, refused=Refusal.NOT_FOUND)
+    state, config, events = _end(state, session, command.by, now, config)
+    text = f"session {session.name} is over; its GPUs have the daemon's settings"
+    return CommandResult(state, text, session.gpus, events=events, config=config)
+
+
+def expire(state: State, now: float, config: Config) -> tuple[State, Config, list[Event]]:
+    """End expired sessions."""
+    events: list[Event] = []
+    for session in tuple(state.sessions.values()):
+        if session.until is not None and now >= session.until:
+            state, config, ended = _end(state, session, None, now, config)
+            events += ended
+    return state, config, events
+
+
+def lay(state: State, config: Config) -> tuple[State, Config]:
+    """Lay the settings of all sessions over the lasting ones.
+
+    A GPU of a burn-in keeps the settings of its phase, and has those of its session afterwards.
+
+    Raises:
+        ConfigError: A value of a session is not allowed, or contradicts the daemon's settings.
+    """
+    each = dict(config.lasting)
+    for session in state.sessions.values():
+        given = given_values(session.given)
+        for uuid in session.gpus:
+            own = each.get(uuid, config)
+            if "workload" in given:  # instead of a plan, which names workloads of its own
+                own = replace(own, plan=None)
+            each[uuid] = lay_over(own, given)
+    run = state.burnin_run
+    if run is None:
+        return state, replace(config, each=each)
+    phases = {uuid: config.of(uuid) for uuid in run.gpus if uuid not in run.done}
+    state = replace(state, burnin_run=replace(run, each=each))
+    return state, replace(config, each={**each, **phases})
+
+
+def restore(
+    state: State, config: Config, sessions: Iterable[Session]
+) -> tuple[State, Config, list[str]]:
+    """Start the stored sessions of an earlier daemon again.
+
+    Returns:
+        The state, the configuration, and why sessions were left out, a sentence each: a daemon
+        starts although settings have changed that a session contradicts.
+    """
+    left_out = []
+    for session in sessions:
+        wanted = replace(state, sessions={**state.sessions, session.name: session})
+        try:
+            state, config = lay(wanted, config)
+        except ConfigError as error:
+            left_out.append(f"{error}; this session is over")
+    return state, config, left_out
+
+
+def name_for(state: State, uuid: str) -> str | None:
+    """Return the name of a GPU's session, or None if it is in none."""
+    return next((one.name for one in state.sessions.values() if uuid in one.gpus), None)
+
+
+def _start(state: State, command: StartSession, now: float, config: Config) -> CommandResult:
+    wrong = wrong_gpus(state, command.gpus) or wrong_seconds(state, command.seconds)
+    if wrong is not None:
+        return wrong
+    if _is_started(state, command):  # by a client that has lost the response
+        text = f"session {command.name} has these settings already"
+        return CommandResult(state, text, command.gpus)
+    invalid = _why_invalid(command)
+    if invalid is not None:
+        return CommandResult(state, invalid, refused=Refusal.INVALID)
+    conflict = _why_in_conflict(state, command, config)
+    if conflict is not None:
+        return CommandResult(state, conflict, refused=Refusal.CONFLICT)
+    session = Session(
+        name=command.name,
+        gpus=command.gpus,
+        settings=command.settings,
+        by=command.by,
+        since=now,
+        until=None if command.seconds is None else now + command.seconds,
+    )
+    started = replace(state, sessions={**state.sessions, session.name: session})
+    try:
+        started, config = lay(started, config)
+    except ConfigError as error:
+        return CommandResult(state, str(error), refused=Refusal.INVALID)
+    fields = {
+        "session": session.name,
+        "gpus": _gpu_fields(state, session),
+        "settings": session.settings,
+        "for_s": command.seconds,
+        "by": caller_fields(command.by),
+    }
+    return CommandResult(
+        _with_fresh_start(started, session),
+        f"session {session.name} has {names_of(state, session.gpus)}",
+        session.gpus,
+        events=[Event(name="session.started", at=now, fields=fields)],
+        config=config,
+    )
+
+
+def _end(
+    state: State, session: Session, by: Caller | None, now: float, config: Config
+) -> tuple[State, Config, list[Event]]:
+    """End a session; return also its event."""
+    fields = {
+        "session": session.name,
+        "gpus": _gpu_fields(state, session),
+        "by": None if by is None else caller_fields(by),
+    }
+    event = Event(name="session.ended", at=now, fields=fields)
+    left = {name: one for name, one in state.sessions.items() if name != session.name}
+    state, config = lay(replace(state, sessions=left), config)
+    return _with_fresh_start(state, session), config, [event]
+
+
+def _with_fresh_start(state: State, session: Session) -> State:
+    """Forget the failures of a session's GPUs: they were those of other settings."""
+    return state.with_gpu_states(
+        {
+            uuid: reset_failures(gpu_state) if uuid in session.gpus else gpu_state
+            for uuid, gpu_state in state.gpu_states.items()
+        }
+    )
+
+
+def _is_started(state: State, command: StartSession) -> bool:
+    """Check whether a command has started its session before."""
+    there = state.sessions.get(command.name)
+    return (
+        there is not None
+        and (there.by.via, there.by.uid) == (command.by.via, command.by.uid)
+        and (there.gpus, there.settings) == (command.gpus, command.settings)
+        and (there.until is None) == (command.seconds is None)
+    )
+
+
+def _why_invalid(command: StartSession) -> str | None:
+    """Explain why a session cannot be of this form, or return None."""
+    if _NAME.fullmatch(command.name) is None:
+        return (
+            f"{command.name!r} cannot be the name of a session: up to 64 letters, digits and ._:-,"
+            " beginning with a letter or a digit"
+        )
+    if not command.gpus or len(set(command.gpus)) != len(command.gpus):
+        return "a session has GPUs, each once"
+    foreign = sorted(command.settings.keys() - _KEYS)
+    return f"{foreign[0]} cannot be set for a single GPU" if foreign else None
+
+
+def _why_in_conflict(state: State, command: StartSession, config: Config) -> str | None:
+    """Explain why a session cannot be started now, or return None."""
+    if config.dry_run:
+        return "this sentinel only watches (--monitor) and occupies nothing"
+    if state.burnin_run is not None:
+        return "a burn-in runs with the present settings: cancel it first (sentinel burnin cancel)"
+    named = state.sessions.get(command.name)
+    if named is not None:
+        what = f"there is a session {named.name!r} already, with {_names(state, named)}"
+        return f"{what}: end it first (sentinel session stop {named.name})"
+    for uuid in command.gpus:
+        other = name_for(state, uuid)
+        if other is not None:
+            gpu = state.gpu_states[uuid].gpu.index
+            return (
+                f"GPU {gpu} is in the session {other!r}, and a GPU is in one session at most:"
+                f" end that first (sentinel session stop {other})"
+            )
+    texts = [*command.settings.values()]
+    texts += [text for session in state.sessions.values() for text in session.settings.values()]
+    if len(state.sessions) >= MAX_SESSIONS:
+        return f"there are {len(state.sessions)} sessions already"
+    if len(texts) > MAX_SETTINGS or sum(map(len, texts)) > MAX_TEXT_LENGTH:
+        return (
+            f"all sessions together have at most {MAX_SETTINGS} settings of"
+            f" {MAX_TEXT_LENGTH} characters"
+        )
+    return None
+
+
+def _names(state: State, session: Session) -> str:
+    """Name the GPUs of a session that this daemon has."""
+    return names_of(state, tuple(uuid for uuid in session.gpus if uuid in state.gpu_states))
+
+
+def _gpu_fields(state: State, session: Session) -> list[dict[str, object]]:
+    gpus = [state.gpu_states[uuid].gpu for uuid in session.gpus if uuid in state.gpu_states]
+    return [{"uuid": gpu.uuid, "index": gpu.index, "name": gpu.name} for gpu in gpus]

@@ -1,0 +1,112 @@
+"""Sessions over the API: started, listed, stored and ended by their names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sentinel.host.session_store import NAME, load
+from sentinel.protocol.caller import Level
+from sentinel.protocol.commands import AccessPolicy, EndSession, StartSession
+from tests.harness.api_harness import UUIDS, ApiServer, Reply, ask
+from tests.integration.api.test_access import over_tcp
+
+
+@pytest.fixture
+def api(tmp_path: Path) -> Iterator[ApiServer]:
+    with ApiServer(tmp_path) as api:
+        yield api
+
+
+def start(api: ApiServer, **wish: Any) -> Reply:
+    return ask(api, "POST", "/v1/sessions", {"name": "train", "gpus": ["1"], **wish})
+
+
+def on_disk(api: ApiServer) -> list[str]:
+    return [one.name for one in load(Path(api.spec.state) / NAME)[0]]
+
+
+def test_a_session_is_on_disk_when_it_is_acknowledged(api: ApiServer) -> None:
+    settings = {"workload": "hold", "memory.target": "1GiB"}
+    started = start(api, settings=settings, seconds=60)
+    assert started.status == 201
+    assert on_disk(api) == ["train"]
+    session = started.body["session"]
+    assert (session["name"], session["gpus"]) == ("train", [UUIDS[1]])
+    assert session["settings"] == settings
+    assert session["indices"] == [1]
+    assert session["until"] is not None
+    (command,) = api.commands
+    assert isinstance(command, StartSession)
+    assert command.settings == settings
+    assert ask(api, "GET", "/v1/sessions").body["sessions"] == [session]
+    assert ask(api, "GET", "/v1/status").body["sessions"] == [session]
+    shown = ask(api, "GET", "/v1/settings").body["gpus"][UUIDS[1]]
+    assert shown["workload"] == {"text": "hold", "source": "session train: workload"}
+
+    ended = ask(api, "DELETE", "/v1/sessions/train")
+    assert ended.status == 200
+    assert ended.body["gpus"] == [UUIDS[1]]
+    assert on_disk(api) == []
+    assert ask(api, "DELETE", "/v1/sessions/train").body["code"] == "not_found"
+
+
+@pytest.mark.parametrize(
+    ("wish", "code", "why"),
+    [
+        ({"gpus": ["7"]}, "no_such_gpu", "'7'"),
+        ({"gpus": []}, "invalid", "gpus"),
+        ({"name": "-x"}, "invalid", "name"),
+        ({"settings": {"powr": "1W"}}, "invalid", "Did you mean power?"),
+        ({"settings": {"poll": "1s"}}, "invalid", "poll cannot be set for single GPUs"),
+        ({"settings": {"workload": "holt"}}, "invalid", "Did you mean hold?"),
+        ({"seconds": -1}, "invalid", "seconds"),
+        ({"setings": {}}, "invalid", "setings"),
+    ],
+)
+def test_an_invalid_session_is_refused(
+    api: ApiServer, wish: dict[str, Any], code: str, why: str
+) -> None:
+    refused = start(api, **wish)
+    assert refused.body["code"] == code
+    assert why in refused.body["detail"]
+    assert api.commands == []
+
+
+def test_a_session_that_cannot_be_stored_is_refused_before_a_stressor_is_stopped(
+    api: ApiServer,
+) -> None:
+    assert start(api).status == 201
+    draft = Path(api.spec.state) / f"{NAME}.new"
+    draft.mkdir()  # in place of the draft of the file
+    api.commands.clear()
+    refused = start(api, name="other", gpus=["0"])
+    assert (refused.status, refused.body["code"]) == (503, "unavailable")
+    assert api.commands == []
+    over = ask(api, "DELETE", "/v1/sessions/train")
+    assert over.status == 503
+    assert "another daemon would restore it" in over.body["detail"]
+    assert [type(one) for one in api.commands] == [EndSession]
+    # Ended before, and still in the file: a second request says so as well.
+    assert ask(api, "DELETE", "/v1/sessions/train").status == 503
+
+
+def test_sessions_are_for_administrators_and_registered_workloads(tmp_path: Path) -> None:
+    body = {"name": "a", "gpus": ["0"], "settings": {"workload": "hold"}}
+    policy = AccessPolicy(tcp=Level.OPERATE, workloads=("hold",))
+    with ApiServer(tmp_path, tcp=True, access=policy) as api:
+        assert over_tcp(api, "POST", "/v1/sessions", body).status == 403
+        assert over_tcp(api, "DELETE", "/v1/sessions/a").status == 403
+        assert over_tcp(api, "GET", "/v1/sessions").status == 200
+        assert api.commands == []
+    (tmp_path / "sentinel.sock").unlink()
+    policy = AccessPolicy(tcp=Level.ADMINISTER, workloads=("hold",))
+    with ApiServer(tmp_path, tcp=True, access=policy) as api:
+        code = {**body, "settings": {"workload": "tmp.evil:run"}}
+        refused = over_tcp(api, "POST", "/v1/sessions", code)
+        assert refused.status == 403
+        assert "only the daemon's own user and root" in refused.body["detail"]
+        assert over_tcp(api, "POST", "/v1/sessions", body).status == 201

@@ -1,0 +1,183 @@
+"""Single settings of a running daemon: for all GPUs, for some, and kept over a restart."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sentinel.config.saved_settings import NAME
+from sentinel.protocol.commands import Command, CommandReply, Configure
+from tests.harness.api_harness import UUIDS, ApiServer, Reply, ask
+
+FILE = """
+workload = "hold"
+[gpu.1]
+power = "300W"
+"""
+
+
+@pytest.fixture
+def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ApiServer]:
+    (tmp_path / "config.toml").write_text(FILE)
+    monkeypatch.setenv("SENTINEL_GRACE", "7s")
+    with ApiServer(tmp_path, config=str(tmp_path / "config.toml")) as api:
+        assert ask(api, "POST", "/v1/reload").status == 200
+        api.commands.clear()
+        yield api
+
+
+def change(api: ApiServer, settings: dict[str, str | None], **more: Any) -> Reply:
+    return ask(api, "PATCH", "/v1/settings", {"settings": settings, **more})
+
+
+def configured(api: ApiServer) -> Configure:
+    """Return the last settings that the supervisor was sent."""
+    return [one for one in api.commands if isinstance(one, Configure)][-1]
+
+
+def singles(api: ApiServer) -> list[tuple[str, dict[str, str]]]:
+    """List the settings for single GPUs of the last command, in order."""
+    return [
+        (one.selector, {given.key: given.text for given in one.given})
+        for one in configured(api).overrides
+    ]
+
+
+def values(api: ApiServer) -> dict[str, tuple[str, str]]:
+    """Return the settings for all GPUs that are no defaults: texts and sources."""
+    shown = ask(api, "GET", "/v1/settings").body["settings"]
+    return {key: (one["text"], one["source"]) for key, one in shown.items() if one["source"]}
+
+
+def saved(api: ApiServer) -> dict[str, Any]:
+    return tomllib.loads((Path(api.spec.state) / NAME).read_text())
+
+
+def test_a_setting_of_single_gpus_is_over_that_of_the_file(api: ApiServer) -> None:
+    done = change(api, {"power": "200W"}, gpus=["1"])
+    assert done.status == 200
+    assert singles(api) == [("1", {"power": "300W"}), (UUIDS[1], {"power": "200W"})]
+    assert done.body["gpus"] == [UUIDS[1]]
+    assert done.body["settings"] == {}
+    value = {"text": "200W", "source": f"--power for {UUIDS[1][:12]}"}
+    assert done.body["own"] == {UUIDS[1]: {"power": value}}
+    assert done.body["saved"] is None
+
+    assert change(api, {"util.target": "50%"}, gpus=["all"]).status == 200
+    assert singles(api)[1:] == [
+        (UUIDS[1], {"power": "200W", "util.target": "50%"}),
+        (UUIDS[0], {"util.target": "50%"}),
+    ]
+    gone = change(api, {"power": None, "util.target": None}, gpus=["1"])
+    assert singles(api) == [("1", {"power": "300W"}), (UUIDS[0], {"util.target": "50%"})]
+    path = f"{api.spec.config}: gpu.1.power"
+    assert gone.body["own"][UUIDS[1]]["power"] == {"text": "300W", "source": path}
+
+
+def test_a_change_for_all_names_the_gpus_that_have_their_own_value(api: ApiServer) -> None:
+    done = change(api, {"power": "250W"})
+    assert done.body["settings"] == {"power": {"text": "250W", "source": "--power"}}
+    assert done.body["own"].keys() == {UUIDS[1]}
+
+
+def test_settings_of_single_gpus_are_kept_by_a_reload_and_a_restart(
+    api: ApiServer,
+) -> None:
+    change(api, {"power": "200W"}, gpus=["1"])
+    ask(api, "POST", "/v1/reload")
+    ask(api, "POST", "/v1/restart", {"settings": {"util.target": "50%"}})
+    assert singles(api)[-1] == (UUIDS[1], {"power": "200W"})
+
+
+@pytest.mark.parametrize(
+    ("settings", "more", "why"),
+    [
+        ({"powr": "200W"}, {}, "Did you mean power?"),
+        ({"power": "much"}, {"gpus": ["0"]}, f"--power for {UUIDS[0][:12]}: 'much'"),
+        ({"poll": "1s"}, {"gpus": ["0"]}, "poll cannot be set for single GPUs"),
+        ({"poll": None}, {"gpus": ["0"]}, "poll cannot be set for single GPUs"),
+        ({"workload": "holt"}, {"save": True}, "Did you mean hold?"),
+        ({}, {}, "settings"),
+    ],
+)
+def test_an_invalid_change_changes_and_saves_nothing(
+    api: ApiServer, settings: dict[str, str | None], more: dict[str, Any], why: str
+) -> None:
+    refused = change(api, settings, **more)
+    assert refused.status == 422
+    assert why in refused.body["detail"]
+    assert api.commands == []
+    assert change(api, {"power": "200W"}, gpus=["7"]).body["code"] == "no_such_gpu"
+
+
+def test_a_saved_setting_is_in_effect_from_the_daemons_own_file(api: ApiServer) -> None:
+    path = str(Path(api.spec.state) / NAME)
+    done = change(api, {"memory.target": "1GiB", "workload": "gemm"}, save=True)
+    assert done.status == 200
+    assert done.body["saved"] == path
+    assert done.body["notes"] == []
+    assert saved(api) == {"memory": {"target": "1GiB"}, "workload": "gemm"}
+    assert values(api)["memory.target"] == ("1GiB", f"{path}: memory.target")
+    assert values(api)["workload"] == ("gemm", f"{path}: workload")
+    assert change(api, {"power": "200W"}, gpus=["0", "1"], save=True).status == 200
+    assert saved(api)["gpu"] == {uuid: {"power": "200W"} for uuid in UUIDS}
+    assert singles(api)[-1] == (UUIDS[1], {"power": "200W"})
+
+    assert change(api, {"workload": None}, save=True).status == 200
+    assert values(api)["workload"] == ("hold", f"{api.spec.config}: workload")
+    assert change(api, {"power": None}, gpus=["1"], save=True).status == 200
+    assert saved(api)["gpu"].keys() == {UUIDS[0]}
+    assert Path(api.spec.config or "").read_text() == FILE, "the administrator's"
+
+
+def test_what_overrides_a_saved_setting_at_the_next_start_is_named(api: ApiServer) -> None:
+    assert change(api, {"power": "200W"}).status == 200
+    done = change(api, {"power": "250W", "grace": "9s"}, save=True)
+    by_variable, by_flag = done.body["notes"]
+    assert "SENTINEL_GRACE" in by_variable
+    assert "--power" in by_flag
+    assert values(api)["grace"] == ("9s", "--grace"), "in effect nevertheless"
+    assert values(api)["power"][0] == "250W"
+    assert saved(api) == {"power": "250W", "grace": "9s"}
+
+
+def test_a_refused_change_is_not_saved(api: ApiServer) -> None:
+    assert change(api, {"power": "200W"}, save=True).status == 200
+    with api.change_supervisor() as supervisor:
+        supervisor.configure_error = "poll is fixed"
+    assert change(api, {"poll": "2s"}, save=True).status == 422
+    assert saved(api) == {"power": "200W"}
+
+
+def test_nothing_changes_if_it_cannot_be_saved(api: ApiServer) -> None:
+    new = Path(api.spec.state) / f"{NAME}.new"
+    new.mkdir()  # in place of the draft of the file
+    refused = change(api, {"power": "200W"}, save=True)
+    assert (refused.status, refused.body["code"]) == (503, "unavailable")
+    assert "Nothing has changed" in refused.body["detail"]
+    assert api.commands == [], "no stressor was stopped for it"
+
+
+def test_a_change_that_was_not_saved_after_all_is_undone(api: ApiServer) -> None:
+    new, reply_to = Path(api.spec.state) / f"{NAME}.new", api.supervisor.reply_to
+
+    def fill_the_disk(command: Command) -> CommandReply:
+        new.mkdir(exist_ok=True)
+        return reply_to(command)
+
+    api.supervisor.reply_to = fill_the_disk  # type: ignore[method-assign]
+    assert change(api, {"power": "200W"}, save=True).status == 503
+    assert "power" not in values(api)
+    assert [given for given in configured(api).given if given.key == "power"] == []
+
+
+def test_an_invalid_file_of_saved_settings_is_named(api: ApiServer) -> None:
+    (Path(api.spec.state) / NAME).write_text('powr = "1W"\n')
+    for refused in (change(api, {"power": "200W"}), change(api, {"power": "200W"}, save=True)):
+        assert refused.status == 422
+        assert f"{NAME}: powr" in refused.body["detail"]
+    assert api.commands == []

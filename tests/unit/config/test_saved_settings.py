@@ -1,0 +1,105 @@
+"""The file with the settings that clients have saved."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sentinel.config.model import SETTINGS
+from sentinel.config.saved_settings import text_of, with_changes
+from sentinel.config.setting import Scope
+from sentinel.config.sources import Sources, gather, read_saved
+from sentinel.errors import ConfigError
+
+UUIDS = ("GPU-aaaa1111", "GPU-bbbb2222")
+KEYS = st.sampled_from([setting.key for setting in SETTINGS])
+SINGLE_KEYS = st.sampled_from([one.key for one in SETTINGS if one.scope is Scope.GPU])
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
+
+
+def changed(path: Path, *changes: tuple[dict[str, str | None], tuple[str, ...]]) -> Sources:
+    """Apply changes one after another, each to what the file has."""
+    for settings, gpus in changes:
+        text = text_of(with_changes(read_saved(path), settings, gpus, str(path)))
+        path.write_text(text, encoding="utf-8")
+    return read_saved(path)
+
+
+@given(
+    common=st.dictionaries(KEYS, TEXTS),
+    single=st.dictionaries(st.sampled_from(UUIDS), st.dictionaries(SINGLE_KEYS, TEXTS, min_size=1)),
+)
+def test_a_file_has_what_was_saved(
+    tmp_path_factory: pytest.TempPathFactory,
+    common: dict[str, str],
+    single: dict[str, dict[str, str]],
+) -> None:
+    path = tmp_path_factory.mktemp("state") / "settings.toml"
+    each: list[tuple[dict[str, str | None], tuple[str, ...]]] = [
+        ({**texts}, (uuid,)) for uuid, texts in single.items()
+    ]
+    found = changed(path, ({**common}, ()), *each)
+    assert {key: value.text for key, value in found.given.items()} == common
+    assert {
+        one.selector: {key: value.text for key, value in one.given.items()}
+        for one in found.overrides
+    } == single
+
+
+def test_a_change_keeps_the_others_and_none_removes_one(tmp_path: Path) -> None:
+    path = tmp_path / "settings.toml"
+    found = changed(
+        path,
+        ({"power": "200W", "memory.target": "1GiB"}, ()),
+        ({"power": "100W"}, UUIDS),
+        ({"power": None, "grace": "7s"}, ()),
+        ({"power": None}, UUIDS[:1]),
+        ({"workload": "hold"}, UUIDS[1:]),
+    )
+    assert {key: value.text for key, value in found.given.items()} == {
+        "memory.target": "1GiB",
+        "grace": "7s",
+    }
+    (single,) = found.overrides
+    assert single.selector == UUIDS[1]
+    assert found.given["grace"].source == f"{path}: grace"
+    assert single.given["power"].source == f"{path}: gpu.{UUIDS[1]}.power"
+
+
+def test_a_changed_gpu_is_at_the_end_where_it_wins(tmp_path: Path) -> None:
+    path = tmp_path / "settings.toml"
+    path.write_text(f'[gpu."{UUIDS[0]}"]\npower = "100W"\n[gpu.0]\npower = "200W"\n')
+    found = changed(path, ({"power": "300W"}, UUIDS[:1]))
+    assert [one.selector for one in found.overrides] == ["0", UUIDS[0]]
+
+
+def test_saved_settings_are_over_the_file_and_below_variables_and_flags(tmp_path: Path) -> None:
+    file, path = tmp_path / "config.toml", tmp_path / "settings.toml"
+    file.write_text(
+        'power = "1kW"\ngrace = "1s"\nrearm = "1s"\npoll = "1s"\n[gpu.0]\npower = "2kW"\n'
+    )
+    saved = changed(
+        path, ({"power": "200W", "grace": "2s", "rearm": "2s"}, ()), ({"power": "300W"}, UUIDS[:1])
+    )
+    found = gather({"rearm": "4s"}, {"SENTINEL_GRACE": "3s"}, file, saved)
+    texts = {key: value.text for key, value in found.given.items()}
+    assert texts == {"power": "200W", "grace": "3s", "rearm": "4s", "poll": "1s"}
+    assert [one.selector for one in found.overrides] == ["0", UUIDS[0]], "the later one wins"
+
+
+def test_a_missing_file_has_nothing_and_an_invalid_one_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "settings.toml"
+    assert read_saved(path) == Sources()
+    path.write_text('powr = "1W"\n')
+    with pytest.raises(ConfigError, match=r"settings\.toml: powr"):
+        read_saved(path)
+
+
+def test_the_file_says_what_it_is() -> None:
+    text = text_of(Sources())
+    assert tomllib.loads(text) == {}
+    assert "sentinel set --save" in text

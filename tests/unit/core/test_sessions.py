@@ -1,0 +1,288 @@
+"""Sessions: settings of some GPUs under a name, laid over the daemon's until they end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from sentinel.config.model import SETTINGS, Config
+from sentinel.config.plan import parse_plan
+from sentinel.config.setting import Scope
+from sentinel.core.node.sessions import (
+    MAX_SESSIONS,
+    MAX_SETTINGS,
+    MAX_TEXT_LENGTH,
+    restore,
+)
+from sentinel.core.stressor_state import Fatal, Running
+from sentinel.protocol.caller import Caller, Level
+from sentinel.protocol.codec import decode, encode
+from sentinel.protocol.commands import (
+    CancelBurnin,
+    Configure,
+    EndSession,
+    GivenOverride,
+    GivenSetting,
+    Refusal,
+    ShutDown,
+    StartBurnin,
+    StartSession,
+)
+from sentinel.protocol.views import Session, SessionsView
+from sentinel.supervisor.loop import Supervisor
+from sentinel.testing import World
+
+HOLD = {"workload": "hold"}
+ALICE = Caller(via="unix", uid=1001, pid=4711, started=99, level=Level.ADMINISTER)
+PLAN = {
+    "spec": "sentinel-plan-v1",
+    "name": "short",
+    "phase": [{"name": "first", "workload": "mixed", "seconds": 5}],
+}
+
+
+def served(config: Config | None = None, gpus: int = 3) -> tuple[World, Supervisor]:
+    """Build a daemon with a stressor on each GPU."""
+    world = World(gpus=gpus)
+    for fake in world.gpus.values():
+        fake.checks = 10
+    supervisor = world.supervisor(config or Config(rearm=1.0, rearm_longest=1.0), with_api=True)
+    world.run(supervisor, lambda: len(world.events("stressor.ready")) == gpus)
+    return world, supervisor
+
+
+def send(
+    world: World, supervisor: Supervisor, command: type, **arguments: object
+) -> tuple[Refusal | None, str]:
+    """Post a command; return why the next tick refused it, or None, and the text."""
+    number = world.api.post(command, **arguments)
+    supervisor.turn()
+    (answer,) = [answer for answer in world.api.replies if answer.number == number]
+    assert answer.text
+    return answer.refused, answer.text
+
+
+def start(world: World, supervisor: Supervisor, **arguments: object) -> tuple[Refusal | None, str]:
+    given = {"name": "a", "gpus": ("GPU-0",), "settings": HOLD, "by": ALICE, **arguments}
+    return send(world, supervisor, StartSession, **given)
+
+
+def workloads(supervisor: Supervisor) -> list[str]:
+    """List the workload of each GPU's settings, by index."""
+    return [supervisor.config.of(uuid).workload for uuid in supervisor.state.gpu_states]
+
+
+def running(supervisor: Supervisor) -> list[str | None]:
+    """List the workload of each GPU's running stressor, or None if none runs."""
+    return [
+        one.launch_spec.workload
+        if isinstance(one.stressor, Running) and one.launch_spec is not None
+        else None
+        for one in supervisor.state.gpu_states.values()
+    ]
+
+
+def test_a_session_gives_its_gpus_other_settings_and_its_end_gives_them_back() -> None:
+    world, supervisor = served()
+    pids = [view.pid for view in world.api.views.values()]
+    assert start(world, supervisor)[0] is None
+    world.run(supervisor, lambda: running(supervisor) == ["hold", "gemm", "gemm"])
+    assert [view.session for view in world.api.views.values()] == ["a", None, None]
+    assert [one.name for one in world.api.sessions] == ["a"]
+    assert [view.pid for view in world.api.views.values()][1:] == pids[1:], "not of the session"
+    assert send(world, supervisor, EndSession, name="a")[0] is None
+    world.run(supervisor, lambda: running(supervisor) == ["gemm"] * 3)
+    assert world.api.sessions == ()
+    (started,), (ended,) = world.events("session.started"), world.events("session.ended")
+    assert started.fields["settings"] == {"workload": "hold"}
+    assert "GPU-0" in str(started.fields["gpus"])
+    assert ended.fields["session"] == "a"
+
+
+def test_a_session_ends_after_its_time() -> None:
+    world, supervisor = served()
+    begun = world.now
+    assert start(world, supervisor, seconds=60.0)[0] is None
+    world.run(supervisor, lambda: not supervisor.state.sessions)
+    assert 60.0 <= world.now - begun < 61.0
+    assert workloads(supervisor) == ["gemm"] * 3
+    (ended,) = world.events("session.ended")
+    assert ended.fields["by"] is None
+
+
+def test_two_sessions_have_no_gpu_in_common() -> None:
+    world, supervisor = served()
+    assert start(world, supervisor, gpus=("GPU-0", "GPU-1"))[0] is None
+    refused, why = start(world, supervisor, name="b", gpus=("GPU-1", "GPU-2"))
+    assert refused is Refusal.CONFLICT
+    assert "GPU 1" in why
+    assert "'a'" in why
+    assert start(world, supervisor, name="b", gpus=("GPU-2",))[0] is None
+    assert workloads(supervisor) == ["hold"] * 3
+
+
+def test_a_name_is_used_once_and_the_same_request_again_changes_nothing() -> None:
+    world, supervisor = served()
+    assert start(world, supervisor)[0] is None
+    before = supervisor.state.sessions
+    assert start(world, supervisor)[0] is None
+    assert supervisor.state.sessions is before
+    assert start(world, supervisor, gpus=("GPU-1",))[0] is Refusal.CONFLICT
+    assert start(world, supervisor, by=replace(ALICE, uid=1002))[0] is Refusal.CONFLICT
+    assert send(world, supervisor, EndSession, name="b")[0] is Refusal.NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    ("arguments", "refusal", "why"),
+    [
+        ({"name": "a b"}, Refusal.INVALID, "name"),
+        ({"gpus": ()}, Refusal.INVALID, "GPUs"),
+        ({"gpus": ("GPU-0", "GPU-0")}, Refusal.INVALID, "once"),
+        ({"gpus": ("GPU-9",)}, Refusal.NO_SUCH_GPU, "GPU-9"),
+        ({"seconds": 0.0}, Refusal.INVALID, "seconds"),
+        (
+            {"settings": {"poll": "1s"}},
+            Refusal.INVALID,
+            "poll cannot be set for a single GPU",
+        ),
+        (
+            {"settings": {"util.target": "1%"}},
+            Refusal.INVALID,
+            "session a: util.target: '1%' is out of range",
+        ),
+        ({"settings": {"workload": "x" * 5000}}, Refusal.CONFLICT, "characters"),
+    ],
+)
+def test_a_session_that_cannot_be_is_refused_as_a_whole(
+    arguments: dict[str, object], refusal: Refusal, why: str
+) -> None:
+    world, supervisor = served()
+    before = supervisor.config
+    refused, text = start(world, supervisor, **arguments)
+    assert refused is refusal
+    assert why in text
+    assert supervisor.config is before
+    assert supervisor.state.sessions == {}
+
+
+def test_a_session_is_over_the_settings_of_the_daemon_and_of_its_gpu() -> None:
+    world, supervisor = served()
+    keys = {"power": "100W", "workload": "elementwise"}
+    single = tuple(GivenSetting(key=key, text=text, source="file") for key, text in keys.items())
+    override = GivenOverride(selector="0", source="file", given=single)
+    assert start(world, supervisor)[0] is None
+    common = (GivenSetting(key="util.target", text="50%", source="--util"),)
+    assert send(world, supervisor, Configure, given=common, overrides=(override,))[0] is None
+    own = supervisor.config.of("GPU-0")
+    assert (own.util, own.power, own.workload) == (0.5, 100.0, "hold")
+    assert send(world, supervisor, EndSession, name="a")[0] is None
+    own = supervisor.config.of("GPU-0")
+    assert (own.util, own.power, own.workload) == (0.5, 100.0, "elementwise")
+
+
+def test_settings_that_a_session_contradicts_are_refused() -> None:
+    world, supervisor = served()
+    low = {"throttle.temp_critical_from": "80"}
+    assert start(world, supervisor, settings=low)[0] is None
+    high = (GivenSetting(key="throttle.temp_throttled_from", text="82", source="--temp"),)
+    before = supervisor.config
+    refused, why = send(world, supervisor, Configure, given=high)
+    assert refused is Refusal.INVALID
+    assert "session a" in why
+    assert supervisor.config is before
+
+
+def test_a_failed_stressor_is_started_again_with_the_settings_of_a_session() -> None:
+    world, supervisor = served()
+    failed = replace(
+        supervisor.state.gpu_states["GPU-0"], stressor=Fatal(reason="no such workload")
+    )
+    state = supervisor.state
+    supervisor.state = state.with_gpu_states({**state.gpu_states, "GPU-0": failed})
+    assert start(world, supervisor)[0] is None
+    assert not isinstance(supervisor.state.gpu_states["GPU-0"].stressor, Fatal)
+
+
+def test_a_burn_in_and_a_session_that_ends_meanwhile() -> None:
+    world, supervisor = served()
+    assert start(world, supervisor, seconds=3.0)[0] is None
+    burnin = {"id": "one", "plan": PLAN, "gpus": ("GPU-0", "GPU-1"), "by": ALICE}
+    assert send(world, supervisor, StartBurnin, **burnin)[0] is None
+    assert workloads(supervisor) == ["mixed", "mixed", "gemm"]
+    refused, why = start(world, supervisor, name="b", gpus=("GPU-2",))
+    assert refused is Refusal.CONFLICT
+    assert "burn-in" in why
+    world.run(supervisor, lambda: not supervisor.state.sessions)
+    assert workloads(supervisor) == ["mixed", "mixed", "gemm"], "the phase goes on"
+    assert send(world, supervisor, CancelBurnin, by=ALICE)[0] is None
+    world.run(supervisor, lambda: supervisor.state.burnin_run is None)
+    assert workloads(supervisor) == ["gemm"] * 3
+
+
+def test_a_gpu_has_the_settings_of_its_session_after_a_burn_in() -> None:
+    world, supervisor = served()
+    assert start(world, supervisor)[0] is None
+    burnin = {"id": "one", "plan": PLAN, "gpus": ("GPU-0", "GPU-1"), "by": ALICE}
+    assert send(world, supervisor, StartBurnin, **burnin)[0] is None
+    assert send(world, supervisor, CancelBurnin, by=ALICE)[0] is None
+    world.run(supervisor, lambda: supervisor.state.burnin_run is None)
+    assert workloads(supervisor) == ["hold", "gemm", "gemm"]
+
+
+def test_a_session_with_a_workload_is_instead_of_the_plan_of_a_daemon() -> None:
+    plan = parse_plan(PLAN, "test")
+    world, supervisor = served(Config(plan=plan, repeat=True, workload="mixed"))
+    assert start(world, supervisor)[0] is None
+    world.run(supervisor, lambda: running(supervisor)[0] == "hold")
+    assert workloads(supervisor) == ["hold", "mixed", "mixed"]
+    assert send(world, supervisor, EndSession, name="a")[0] is None
+    world.run(supervisor, lambda: running(supervisor)[0] == "mixed")
+
+
+def test_a_daemon_that_only_watches_or_ends_has_no_new_session() -> None:
+    world, supervisor = served()
+    assert send(world, supervisor, ShutDown)[0] is None
+    assert start(world, supervisor)[0] is Refusal.ENDING
+    world = World(gpus=1)
+    supervisor = world.supervisor(Config(dry_run=True), with_api=True)
+    supervisor.turn()
+    assert start(world, supervisor)[0] is Refusal.CONFLICT
+
+
+def test_a_stored_session_that_contradicts_new_settings_is_left_out_and_said() -> None:
+    _, supervisor = served(Config(temp_throttled_from=82.0))
+    low = {"throttle.temp_critical_from": "80"}
+    stored = [
+        Session(name="a", gpus=("GPU-0",), settings=HOLD, by=ALICE, since=0.0),
+        Session(name="b", gpus=("GPU-1",), settings=low, by=ALICE, since=0.0),
+        Session(name="c", gpus=("GPU-2", "GPU-lost"), settings=HOLD, by=ALICE, since=0.0),
+    ]
+    state, config, left_out = restore(supervisor.state, supervisor.config, stored)
+    assert list(state.sessions) == ["a", "c"]
+    assert [config.of(f"GPU-{index}").workload for index in range(3)] == ["hold", "gemm", "hold"]
+    (why,) = left_out
+    assert "session b: throttle.temp_critical_from" in why
+
+
+def test_all_sessions_fit_into_one_message() -> None:
+    """The largest that are allowed, on 128 GPUs with long UUIDs and texts that JSON escapes."""
+    keys = sorted((one.key for one in SETTINGS if one.scope is Scope.GPU), key=len)
+    each, number = keys[-MAX_SETTINGS // MAX_SESSIONS :], MAX_SESSIONS
+    text = chr(0xE9) * (MAX_TEXT_LENGTH // MAX_SETTINGS)
+    caller = replace(ALICE, uid=2**31, pid=2**22, started=2**40)
+    view = SessionsView(
+        sessions=tuple(
+            Session(
+                name=f"{one:064}",
+                gpus=tuple(f"{one * 4 + gpu:080}" for gpu in range(128 // number)),
+                settings=dict.fromkeys(each, text),
+                by=caller,
+                since=1e6 + 1 / 3,
+                until=1e7 + 1 / 3,
+            )
+            for one in range(number)
+        )
+    )
+    assert sum(len(one.settings) for one in view.sessions) == MAX_SETTINGS
+    assert decode(encode(view), (SessionsView,)) == view

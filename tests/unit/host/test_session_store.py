@@ -1,0 +1,65 @@
+"""Sessions in a file: what is written is read again, with times by two clocks."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sentinel.host.session_store import NAME, load, restore, write
+from sentinel.protocol.caller import Caller
+from sentinel.protocol.views import Session
+
+HOLD = {"workload": "hold"}
+BY = Caller(via="unix", uid=1001, pid=4711, started=99)
+SESSIONS = (
+    Session(name="train", gpus=("GPU-0", "GPU-1"), settings=HOLD, by=BY, since=50.0, until=150.0),
+    Session(name="rest", gpus=("GPU-2",), settings={}, by=BY, since=60.0),
+)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / NAME
+
+
+def test_what_is_written_is_restored_within_the_same_boot(path: Path) -> None:
+    write(path, SESSIONS, wall=1000.0, monotonic=100.0, boot="one")
+    stored, problem = load(path)
+    assert problem is None
+    # A clock that was set meanwhile changes nothing.
+    assert restore(stored, wall=5.0, monotonic=120.0, boot="one") == SESSIONS
+
+
+def test_after_a_reboot_a_session_goes_on_by_the_wall_clock(path: Path) -> None:
+    write(path, SESSIONS, wall=1000.0, monotonic=100.0, boot="one")
+    train, rest = restore(load(path)[0], wall=1020.0, monotonic=10.0, boot="two")
+    assert (train.since, train.until) == (-60.0, 40.0)
+    assert rest.until is None
+    assert train.by == replace(BY, pid=None, started=None), "the PID is another process's"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"schema_version": 2},
+        {"sessions": [{"name": "train"}]},
+        {"sessions": "none"},
+    ],
+)
+def test_an_invalid_file_is_set_aside_and_named(path: Path, change: dict[str, Any]) -> None:
+    write(path, SESSIONS, wall=1000.0, monotonic=100.0, boot="one")
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    stored, problem = load(path)
+    assert stored == ()
+    assert problem is not None
+    assert f"{path}.bad" in problem
+    assert "its sessions are ignored" in problem
+    assert path.with_name(f"{NAME}.bad").exists()
+
+
+def test_a_missing_file_has_no_session(path: Path) -> None:
+    assert load(path) == ((), None)

@@ -1,0 +1,71 @@
+"""What an earlier daemon has left is restored, and what cannot be is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sentinel.config.build import Given, build_config, resolve
+from sentinel.config.model import Config
+from sentinel.core.decide import first_state
+from sentinel.core.state import State
+from sentinel.host import reservation_store, session_store
+from sentinel.protocol.caller import Caller
+from sentinel.protocol.views import Reservation, Session
+from sentinel.supervisor.restored import restore
+from sentinel.testing.gpus import fake_gpu
+
+BY = Caller(via="unix", uid=1001)
+GPUS = (fake_gpu(0), fake_gpu(1))
+CLOCKS: dict[str, Any] = {"wall": 1000.0, "monotonic": 100.0, "boot": "another"}
+
+
+def configured(**given: str) -> Config:
+    """Build the settings of a daemon with these texts, by key."""
+    values = {key.replace("__", "."): Given(text=text, source=key) for key, text in given.items()}
+    return resolve(build_config(values), (), GPUS)[0]
+
+
+@pytest.fixture
+def state() -> State:
+    return first_state(GPUS, 0.0, Config())
+
+
+def session(name: str, gpu: int, **settings: str) -> Session:
+    keys = {key.replace("__", "."): text for key, text in settings.items()}
+    return Session(name=name, gpus=(GPUS[gpu].uuid,), settings=keys, by=BY, since=0.0)
+
+
+def test_reservations_and_sessions_are_restored(tmp_path: Path, state: State) -> None:
+    held = Reservation(id="ab", gpus=(GPUS[1].uuid,), reason="", by=BY, since=0.0, confirmed=True)
+    reservation_store.write(tmp_path / reservation_store.NAME, [held], **CLOCKS)
+    stored = [session("train", 0, workload="hold")]
+    session_store.write(tmp_path / session_store.NAME, stored, **CLOCKS)
+    found = restore(state, configured(power="400W"), tmp_path)
+    assert list(found.state.reservations) == ["ab"]
+    assert list(found.state.sessions) == ["train"]
+    own = found.config.of(GPUS[0].uuid)
+    assert (own.workload, own.power) == ("hold", 400.0)
+    assert found.config.of(GPUS[1].uuid).workload == "gemm"
+    assert found.warnings == ()
+
+
+def test_what_cannot_be_restored_is_a_warning_and_no_failure(tmp_path: Path, state: State) -> None:
+    (tmp_path / reservation_store.NAME).write_text("{")
+    low = {"throttle__temp_critical_from": "80"}
+    session_store.write(
+        tmp_path / session_store.NAME, [session("a", 0, **low), session("b", 1)], **CLOCKS
+    )
+    found = restore(state, configured(throttle__temp_throttled_from="82"), tmp_path)
+    assert list(found.state.sessions) == ["b"]
+    about = [event.fields["about"] for event in found.warnings]
+    assert about == ["reservations", "sessions"]
+    assert "session a: throttle.temp_critical_from" in str(found.warnings[1].fields["text"])
+
+
+def test_without_a_state_folder_nothing_is_restored(state: State) -> None:
+    config = configured()
+    found = restore(state, config, None)
+    assert (found.state, found.config, found.warnings) == (state, config, ())
