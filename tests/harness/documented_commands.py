@@ -188,9 +188,11 @@ PROOFS: dict[str, str | Because] = {
     r"curl -s http://127\.0\.0\.1:8766/metrics .*": HERE,
     r"sentinel (?:status|history|page)\b(?! && ).*": HERE,
     r"sentinel (?:pause|resume|reserve|reservations|exec|allocate)\b.*": HERE,
+    r"sentinel (?:set|session)\b.*": HERE,
     r"sentinel unreserve fd3d4c97": HERE,
     r"sentinel status && sentinel doctor": HERE,
     # Burn-in.
+    r"for n in .* do sentinel burnin .*": _MEASURED,
     r"sentinel burnin --simulate 2 --level screen": Because(
         "It takes a minute of verified work; test_a_whole_plan_ends_with_a_pass_and_a_report has"
         " a short plan."

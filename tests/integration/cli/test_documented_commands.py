@@ -207,12 +207,15 @@ def test_it_runs_as_documented_beside_a_daemon(beside_a_daemon: Desk, command: C
     if "unreserve" in text:
         reserved = json.loads(desk.run("sentinel reserve --count 1 --for 1h --json")[1])
         text = text.replace("fd3d4c97", reserved["reservation"]["id"])
+    if "session stop" in text:
+        desk.run("sentinel session start train --gpus 0,2 --workload hold")
     if "$$" in text:  # a process that lives as long as the allocation is needed
         text = text.replace("$$", str(os.getpid()))
     try:
         check(desk, command, text)
     finally:
-        desk.run("sentinel resume; sentinel deallocate llm")
+        desk.run("sentinel resume; sentinel deallocate llm; sentinel session stop train")
+        desk.run("sentinel set memory= --save; sentinel set workload= --gpus 1")
         for one in json.loads(desk.run("sentinel reservations --json")[1])["reservations"]:
             desk.run(f"sentinel unreserve {one['id']}")
         eventually(lambda: desk.run("sentinel status")[0] == 0)
