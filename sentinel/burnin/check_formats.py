@@ -65,18 +65,13 @@ def nagios_unknown(why: str) -> str:
 def npd(report: NodeReport) -> tuple[int, str]:
     """Build the exit code and the line of a custom plugin of node-problem-detector."""
     if report.failure is not None:
-        return NPD_UNKNOWN, npd_unknown(report.failure)
+        return NPD_UNKNOWN, npd_line(report.failure)
     text = _first_words(report, 1) or f"{len(report.gpus)} GPUs tested"
-    return _NPD[report.status], _short(text)
+    return _NPD[report.status], npd_line(text)
 
 
-def npd_unknown(why: str) -> str:
-    """Build the line of a plugin that could not check anything."""
-    return _short(why)
-
-
-def _short(text: str) -> str:
-    """Cut a text to one line of the permitted length."""
+def npd_line(text: str) -> str:
+    """Cut a text to the one line that a plugin may print."""
     line = _line(text)
     return line if len(line) <= NPD_CHARACTERS else f"{line[: NPD_CHARACTERS - 3]}..."
 

@@ -13,6 +13,7 @@ from sentinel.burnin.plot import plot
 from sentinel.burnin.report import Judged, report_object
 from sentinel.burnin.run_folder import RunFolder
 from sentinel.burnin.text import text_lines
+from sentinel.burnin.verdict_summary import verdict_summary
 
 Report = Mapping[str, Any]
 
@@ -28,6 +29,7 @@ FORMATS: Mapping[str, Callable[[Judged, Report], str]] = {
     "junit": lambda _, report: junit_xml(report),
     "ocp": lambda _, report: "\n".join(ocp_lines(report)),
     "json": lambda _, report: json.dumps(report, indent=1),
+    "summary": lambda _, report: verdict_summary(report),
 }
 
 #: The file of each format in the folder of a run; report.json is the last, so that it is there only

@@ -6,7 +6,6 @@ import json
 import os
 import platform
 import signal
-import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -28,6 +27,7 @@ from sentinel.diagnostics.counters_process import read_counters_apart
 from sentinel.diagnostics.kernel_log import KernelLog
 from sentinel.errors import DriverUnavailableError, ExitCode
 from sentinel.host import simulation
+from sentinel.host.node_name import node_name
 from sentinel.host.procfs import boot_id
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.version import __version__
@@ -271,7 +271,7 @@ def _write_header(
             "settings": None if settings is None else list(settings),
             "resumed": [],
             "node": {
-                "hostname": socket.gethostname(),
+                "hostname": node_name(),
                 "machine_id": _machine_id(),
                 "kernel": platform.release(),
                 "python": platform.python_version(),

@@ -7,7 +7,6 @@ reading is fresh; otherwise Prometheus would record an old value as a current on
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -17,6 +16,7 @@ from prometheus_client.registry import Collector
 from sentinel.api.metrics.counters import Counters, GpuCounters
 from sentinel.api.metrics.definitions import METRICS, Family
 from sentinel.api.state.snapshots import MAX_AGE_S, Views
+from sentinel.host.node_name import node_name
 from sentinel.host.procfs import read_usage
 from sentinel.host.run_reports import LastVerdict
 from sentinel.host.verified_store import StoredWork
@@ -105,7 +105,7 @@ class DaemonCollector(Collector):
         self._views = views
         self._counters = counters
         self._started = time.time()
-        self._hostname = socket.gethostname()
+        self._hostname = node_name()
 
     def collect(self) -> Iterator[Family]:
         """Yield every metric that has a value.

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import fnmatch
 import json
-import os
 import random
 import secrets
 import time
@@ -24,6 +23,7 @@ from sentinel.api.notify.outbox import MAX_WAITING, Notification, Outbox
 from sentinel.api.notify.webhook import Webhook
 from sentinel.api.state.event_buffer import LoggedEvent
 from sentinel.errors import NoSuchGpuError
+from sentinel.host.node_name import node_name
 from sentinel.protocol.commands import NotifySpec
 
 #: Pauses between the attempts for one notification, in seconds; after the last it is lost.
@@ -106,7 +106,7 @@ class Recipient:
         body = {
             "schema_version": _SCHEMA_VERSION,
             "id": id_,
-            "host": os.uname().nodename,
+            "host": node_name(),
             "count": notification.count,
             "since": notification.since,
             "lost": lost,

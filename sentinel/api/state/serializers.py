@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import time
 from datetime import UTC, datetime
 
 from sentinel.api.state.snapshots import Views
 from sentinel.host.command_lines import CommandLines
+from sentinel.host.node_name import node_name
 from sentinel.host.procfs import read_stat, read_status
 from sentinel.host.run_reports import LastVerdict
 from sentinel.host.user_names import USER_NAMES
@@ -50,7 +50,7 @@ def daemon(spec: ApiSpec, shown: Views, now: float) -> api_types.DaemonInfo:
     host = shown.host
     return api_types.DaemonInfo(
         pid=host.pid,
-        host=os.uname().nodename,
+        host=node_name(),
         version=spec.version,
         phase=host.phase,
         since=datetime.fromtimestamp(spec.began, UTC).astimezone(),

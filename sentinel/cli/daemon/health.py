@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from sentinel.burnin.check_formats import NPD_UNKNOWN, npd_line
 from sentinel.burnin.proven_fault import proven_fault
 from sentinel.burnin.verdict import Verdict
 from sentinel.cli.client_options import json_option, simulated_folder
@@ -35,18 +36,44 @@ class _Card:
     serial: str | None = None
     verified: GpuProof | None = None
     burnin: LastVerdict | None = None
+    #: Whether a running daemon has it.
+    present: bool = False
 
 
 @click.command("health")
 @click.option("--simulated", is_flag=True, help="Show the simulated GPUs ($SENTINEL_SIM_DIR).")
 @color_option
 @json_option
-def command(simulated: bool, as_json: bool) -> int:  # noqa: FBT001 - click's
+@click.option("--npd", is_flag=True, help="Be a custom plugin of node-problem-detector.")
+def command(simulated: bool, as_json: bool, npd: bool) -> int:  # noqa: FBT001 - click's
     """Show for each GPU when it was last proved good, by what, and what was found.
 
     VERIFIED is work of which results were checked, under every daemon of this user; BURN-IN the
     last verdict in its state directory. Works without a daemon, too. Exit code 1 if a GPU has wrong
     results or findings, or has failed its last burn-in.
+
+    With `--npd`, one line for the condition GpuBurnInFailed: exit code 0 if every GPU has passed
+    its last burn-in, 1 if one is faulty, and 2 if that is not known.
+    """
+    if npd:
+        if as_json:
+            raise click.UsageError("--json and --npd exclude each other")
+        return _print_npd(simulated=simulated)
+    cards = _cards(simulated=simulated)
+    if as_json:
+        print_json({"gpus": [_plain(card) for card in cards]})
+    elif cards:
+        _print(cards)
+    else:
+        print("nothing is known yet: run `sentinel burnin`, or a daemon")
+    return int(ExitCode.FAIL if any(map(_is_suspect, cards)) else ExitCode.OK)
+
+
+def _cards(*, simulated: bool) -> list[_Card]:
+    """Collect what is known of each GPU, by index.
+
+    Raises:
+        SentinelError: The files of the daemon cannot be found or read.
     """
     folder = simulated_folder(chosen=simulated)
     state = find_shared(folder)
@@ -59,14 +86,7 @@ def command(simulated: bool, as_json: bool) -> int:  # noqa: FBT001 - click's
         _Card(uuid=uuid, name=one.model, index=one.index, serial=one.serial, burnin=one)
         for uuid, one in verdicts.items()
     ]
-    cards.sort(key=lambda card: (card.index is None, card.index, card.uuid))
-    if as_json:
-        print_json({"gpus": [_plain(card) for card in cards]})
-    elif cards:
-        _print(cards)
-    else:
-        print("nothing is known yet: run `sentinel burnin`, or a daemon")
-    return int(ExitCode.FAIL if any(map(_is_suspect, cards)) else ExitCode.OK)
+    return sorted(cards, key=lambda card: (card.index is None, card.index, card.uuid))
 
 
 def _proofs(client: Client, path: Path) -> list[_Card]:
@@ -101,6 +121,7 @@ def _from_daemon(client: Client) -> dict[str, _Card]:
             name=gpu.name,
             serial=gpu.serial,
             verified=gpu.verified,
+            present=True,
         )
         for gpu in gpus
     }
@@ -135,6 +156,46 @@ def _is_suspect(card: _Card) -> bool:
     burnin = card.burnin
     verdict, plan = (None, None) if burnin is None else (burnin.verdict, burnin.plan)
     return proven_fault(verdict, plan, card.verified) is not None
+
+
+#: The verdicts that accept a GPU.
+_ACCEPTED = frozenset({Verdict.PASS, Verdict.WARN})
+
+
+def _print_npd(*, simulated: bool) -> int:
+    """Print the line of a custom plugin of node-problem-detector; return its exit code."""
+    try:
+        cards = _cards(simulated=simulated)
+    except SentinelError as error:
+        print(npd_line(str(error)))
+        return NPD_UNKNOWN
+    # The reports of a replaced card remain. A running daemon knows which cards there are.
+    here = [card for card in cards if card.present] or cards
+    faulty = [card for card in here if _is_suspect(card)]
+    unproved = [
+        card for card in here if card.burnin is None or card.burnin.verdict not in _ACCEPTED
+    ]
+    shown = faulty or unproved
+    if not here:
+        print("no burn-in is known")
+        return NPD_UNKNOWN
+    if not shown:
+        print(npd_line(f"{len(here)} GPUs passed their last burn-in"))
+        return 0
+    more = f" and {len(shown) - 1} more" if len(shown) > 1 else ""
+    print(npd_line(f"{_standing(shown[0])}{more}"))
+    return 1 if faulty else NPD_UNKNOWN
+
+
+def _standing(card: _Card) -> str:
+    """Name a card and why it is not accepted; its identity is first, since the line may be cut."""
+    name = f"GPU {'?' if card.index is None else card.index} {card.uuid[:12]}"
+    proof, burnin = card.verified, card.burnin
+    if burnin is not None and burnin.verdict == Verdict.FAIL:
+        return f"{name}: FAIL {burnin.plan}"
+    if proof is not None and proof.errors + proof.findings:
+        return f"{name}: {proof.errors + proof.findings} wrong results"
+    return f"{name}: {'not burned in' if burnin is None else f'{burnin.verdict} {burnin.plan}'}"
 
 
 def _plain(card: _Card) -> dict[str, Any]:

@@ -83,7 +83,7 @@ def command(
         if not nagios and not npd:
             raise
         why = f"sentinel failed: {error!r}"
-        line = check_formats.nagios_unknown(why) if nagios else check_formats.npd_unknown(why)
+        line = check_formats.nagios_unknown(why) if nagios else check_formats.npd_line(why)
         click.echo(line)
         return check_formats.NAGIOS_UNKNOWN if nagios else check_formats.NPD_UNKNOWN
 

@@ -31,6 +31,7 @@ from sentinel.supervisor.bootstrap import leave
 @click.option("--junit", is_flag=True, help="JUnit XML, a suite for each GPU.")
 @click.option("--ocp", is_flag=True, help="OCP Test & Validation 2.0, a message a line.")
 @click.option("--json", is_flag=True, help="One JSON object.")
+@click.option("--summary", is_flag=True, help="The verdicts in a JSON object of at most 4 KiB.")
 @click.option("--compare", "both", is_flag=True, help="Compare two runs.")
 @color_option
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write a file.")

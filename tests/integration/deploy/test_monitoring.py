@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import re
 import shutil
-import socket
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse_text
@@ -28,21 +24,24 @@ from tests.harness.metrics_harness import (
     scrape,
     send_all_views,
 )
+from tests.harness.prometheus_server import (
+    check_queries,
+    expressions,
+    free_port,
+    needs_prometheus,
+    needs_promtool,
+    promtool,
+    running_prometheus,
+)
 from tests.harness.sentinel_process import eventually
-from tests.harness.timing import TIMEOUT_S
 
 DEPLOY = ROOT / "deploy"
 RULES = DEPLOY / "prometheus" / "sentinel.rules.yml"
+FLEET_RULES = DEPLOY / "prometheus" / "sentinel-fleet.rules.yml"
 CONFIG = DEPLOY / "prometheus" / "prometheus.yml"
 DASHBOARD = DEPLOY / "grafana" / "sentinel.json"
+FLEET_DASHBOARD = DEPLOY / "grafana" / "sentinel-fleet.json"
 DOCUMENT = ROOT / "docs" / "metrics.md"
-
-PROMTOOL = shutil.which("promtool")
-PROMETHEUS = shutil.which("prometheus")
-needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="needs Debian's package prometheus")
-needs_prometheus = pytest.mark.skipif(
-    None in {PROMETHEUS, PROMTOOL}, reason="needs Debian's package prometheus"
-)
 
 
 @pytest.fixture(scope="module")
@@ -79,27 +78,6 @@ def test_the_document_lists_exactly_the_defined_metrics() -> None:
     assert documented == expected
 
 
-def expressions(path: Path) -> list[str]:
-    """List all queries of the rules or of the dashboard."""
-    if path.suffix == ".json":
-        return list(_queries(json.loads(path.read_text())))
-    text = re.sub(r"#.*", "", path.read_text())
-    return re.findall(r"^ +expr: (.+?)^ +(?:for|labels):", text, re.MULTILINE | re.DOTALL)
-
-
-def _queries(value: Any) -> Iterator[str]:
-    match value:
-        case dict():
-            for key, item in value.items():
-                if key in {"expr", "query", "definition"} and isinstance(item, str):
-                    yield item
-                else:
-                    yield from _queries(item)
-        case list():
-            for item in value:
-                yield from _queries(item)
-
-
 @pytest.mark.parametrize("path", [RULES, DASHBOARD, DOCUMENT], ids=lambda path: path.name)
 def test_every_query_uses_existing_metrics_labels_and_values(api: ApiServer, path: Path) -> None:
     page = scrape(api)
@@ -114,7 +92,11 @@ def test_every_query_uses_existing_metrics_labels_and_values(api: ApiServer, pat
             assert matching_samples(page, name, **expected), query
         for labels in re.findall(r"\b(?:by|on|without|ignoring|group_left) *\(([^)]*)\)", query):
             for label in filter(None, re.split(r"[\s,]+", labels)):
-                assert label in known_labels | {"le", "instance", "job", "modelName"}, query
+                assert label in known_labels | GIVEN_LABELS, query
+
+
+#: Labels that Prometheus, its configuration or dcgm-exporter give.
+GIVEN_LABELS = {"le", "instance", "job", "modelName", "cluster"}
 
 
 def _examples() -> list[str]:
@@ -122,8 +104,9 @@ def _examples() -> list[str]:
     return [query for block in blocks for query in block.split("\n\n")]
 
 
-def test_every_panel_queries_the_chosen_prometheus_and_overlaps_no_other() -> None:
-    dashboard = json.loads(DASHBOARD.read_text())
+@pytest.mark.parametrize("path", [DASHBOARD, FLEET_DASHBOARD], ids=lambda path: path.name)
+def test_every_panel_queries_the_chosen_prometheus_and_overlaps_no_other(path: Path) -> None:
+    dashboard = json.loads(path.read_text())
     panels = [panel for panel in dashboard["panels"] if panel["type"] != "row"]
     assert len(panels) > 10
     assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
@@ -232,28 +215,10 @@ def test_hand_overs_and_findings_are_annotated() -> None:
 
 @needs_promtool
 def test_promtool_accepts_every_query_of_the_dashboard(tmp_path: Path) -> None:
-    rules = [
-        {"record": f"dashboard:{number}", "expr": query}
-        for number, query in enumerate(dashboard_queries())
-    ]
-    file = tmp_path / "dashboard.yml"  # JSON is YAML
-    file.write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}))
-    promtool("check", "rules", str(file))
+    check_queries(dashboard_queries(), tmp_path)
 
 
 # --- promtool and a real Prometheus ----------------------------------------------------------
-
-
-def promtool(*words: str, text: str | None = None) -> None:
-    done = subprocess.run(
-        [str(PROMTOOL), *words],
-        input=text,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @needs_promtool
@@ -263,7 +228,7 @@ def test_promtool_accepts_the_metrics(api: ApiServer) -> None:
 
 @needs_promtool
 def test_promtool_accepts_the_rules_and_the_configuration() -> None:
-    promtool("check", "rules", str(RULES))
+    promtool("check", "rules", str(RULES), str(FLEET_RULES))
     promtool("check", "config", str(CONFIG))
 
 
@@ -283,6 +248,11 @@ FIRING: dict[str, dict[str, str]] = {
     "SentinelReadingOld": {f"sentinel_gpu_reading_age_seconds{{{GPU}}}": "0+60x20"},
     "SentinelGpuUnknown": {f'sentinel_gpu_state{{{GPU},state="unknown"}}': "1x20"},
     "SentinelVerificationErrors": {f"sentinel_gpu_verification_errors_total{{{GPU}}}": "0x10 1x10"},
+    "SentinelBurninFailed": {f'sentinel_gpu_burnin_verdict{{{GPU},verdict="fail"}}': "1x20"},
+    "SentinelBurninIncomplete": {
+        f'sentinel_gpu_burnin_verdict{{{GPU},verdict="incomplete"}}': "1x1560",
+    },
+    "SentinelGpuMissing": {'sentinel_gpus{instance="n1:8766"}': "8x2 7x18"},
     "SentinelHandoverSlow": {
         f'sentinel_gpu_handover_kill_seconds_bucket{{{GPU},le="0.06"}}': "0x20",
         f'sentinel_gpu_handover_kill_seconds_bucket{{{GPU},le="0.1"}}': "0+1x20",
@@ -311,7 +281,14 @@ FIRING: dict[str, dict[str, str]] = {
     },
     "SentinelGpuNeedsReset": {f"sentinel_gpu_row_remap_pending{{{GPU}}}": "1x20"},
 }
-#: Series without an alert: a GPU is not read after an intentional release of the driver.
+#: When an alert fires that waits for longer than the others.
+LATE = {"SentinelBurninIncomplete": "25h"}
+#: Series without an alert: an incomplete burn-in goes on.
+BURNING_IN = {
+    **FIRING["SentinelBurninIncomplete"],
+    f"sentinel_gpu_burnin_phase{{{GPU}}}": "3x1560",
+}
+#: Nor this: a GPU is not read after an intentional release of the driver.
 RELEASED = {
     'sentinel_state{instance="n1:8766",state="released"}': "1x20",
     **FIRING["SentinelReadingOld"],
@@ -336,28 +313,30 @@ def test_each_alert_fires_for_its_series_only(tmp_path: Path) -> None:
     assert names == list(FIRING)
     probe = 'count by (alertname) (ALERTS{alertname="%s",alertstate="firing"})'
     tests = [
-        _test(series, probe % name, [{"labels": f'{{alertname="{name}"}}', "value": 1}])
+        _test(
+            series,
+            probe % name,
+            [{"labels": f'{{alertname="{name}"}}', "value": 1}],
+            LATE.get(name, "18m"),
+        )
         for name, series in FIRING.items()
     ]
-    tests += [_test(RELEASED, "ALERTS", []), _test(FULL_CARD, "ALERTS", [])]
+    tests += [_test(series, "ALERTS", []) for series in (RELEASED, FULL_CARD)]
+    tests += [_test(BURNING_IN, "ALERTS", [], at="25h")]
     body = {"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": tests}
     file = tmp_path / "tests.yml"  # JSON is YAML
     file.write_text(json.dumps(body))
     promtool("test", "rules", str(file))
 
 
-def _test(series: dict[str, str], query: str, expected: list[dict[str, Any]]) -> dict[str, Any]:
+def _test(
+    series: dict[str, str], query: str, expected: list[dict[str, Any]], at: str = "18m"
+) -> dict[str, Any]:
     return {
         "interval": "1m",
         "input_series": [{"series": name, "values": values} for name, values in series.items()],
-        "promql_expr_test": [{"expr": query, "eval_time": "18m", "exp_samples": expected}],
+        "promql_expr_test": [{"expr": query, "eval_time": at, "exp_samples": expected}],
     }
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as occupied_cells:
-        port: int = occupied_cells.getsockname()[1]
-        return port
 
 
 @pytest.mark.long
@@ -365,49 +344,40 @@ def free_port() -> int:
 def test_a_real_prometheus_scrapes_a_daemon_with_the_deployed_configuration(
     simulated: SimulatedHost, tmp_path: Path
 ) -> None:
-    scraped, port = free_port(), free_port()
+    scraped = free_port()
     config = CONFIG.read_text()
     for text, replacement in (("15s", "1s"), ('"localhost:8766"', f'"127.0.0.1:{scraped}"')):
         assert text in config
         config = config.replace(text, replacement)
     (tmp_path / "prometheus.yml").write_text(config)
-    shutil.copy(RULES, tmp_path)
+    for file in (RULES, FLEET_RULES):
+        shutil.copy(file, tmp_path)
     quick = ("--rearm", "300ms", "--poll", "100ms", "--workload", "hold")
     with simulated.sentinel(1, *quick, "--metrics", str(scraped), api=True) as process:
         process.wait_for("stressor.ready")
-        command = [
-            str(PROMETHEUS),
-            f"--config.file={tmp_path}/prometheus.yml",
-            f"--storage.tsdb.path={tmp_path}/data",
-            f"--web.listen-address=127.0.0.1:{port}",
-        ]
-        with (
-            (tmp_path / "prometheus.log").open("w") as log_file,
-            subprocess.Popen(command, stdout=log_file, stderr=log_file) as prometheus,
-        ):
-            try:
-                query = _make_query(port)
-                running = 'sentinel_gpu_stressor_state{state="running"} == 1'
-                eventually(lambda: query('up{job="sentinel"}') == [1.0])
-                eventually(lambda: query(running) == [1.0])
-                # These are the labels of dcgm-exporter.
-                uuid = simulated.uuid()
-                assert query(f'sentinel_gpu_memory_held_bytes{{UUID="{uuid}",modelName!=""}} > 0')
-                assert query("sentinel_gpu_handover_kill_seconds_count") == [0.0]
-                # Each query of the dashboard can be evaluated, and has a value if it can have one.
-                queries = [one for one in dashboard_queries() if not _has_no_value(one)]
-                assert len(queries) > 30
-                eventually(lambda: [one for one in queries if not query(one)] == [])
-                for one in dashboard_queries():
-                    query(one)  # raises if it cannot be evaluated
-                with simulated.job(stay=60.0) as job:
-                    assert job.got_memory()
-                    process.wait_for("gpu.handed_over")
-                    eventually(lambda: query("sentinel_gpu_handover_kill_seconds_count") == [1.0])
-                    eventually(lambda: query('sentinel_gpu_state{state="busy"}') == [1.0])
-            finally:
-                prometheus.terminate()
-                prometheus.wait(TIMEOUT_S)
+        with running_prometheus(tmp_path / "prometheus.yml") as samples:
+
+            def query(text: str) -> list[float]:
+                return [value for _, value in samples(text)]
+
+            running = 'sentinel_gpu_stressor_state{state="running"} == 1'
+            eventually(lambda: query('up{job="sentinel"}') == [1.0])
+            eventually(lambda: query(running) == [1.0])
+            # These are the labels of dcgm-exporter.
+            uuid = simulated.uuid()
+            assert query(f'sentinel_gpu_memory_held_bytes{{UUID="{uuid}",modelName!=""}} > 0')
+            assert query("sentinel_gpu_handover_kill_seconds_count") == [0.0]
+            # Each query of the dashboard can be evaluated, and has a value if it can have one.
+            queries = [one for one in dashboard_queries() if not _has_no_value(one)]
+            assert len(queries) > 30
+            eventually(lambda: [one for one in queries if not query(one)] == [])
+            for one in dashboard_queries():
+                query(one)  # raises if it cannot be evaluated
+            with simulated.job(stay=60.0) as job:
+                assert job.got_memory()
+                process.wait_for("gpu.handed_over")
+                eventually(lambda: query("sentinel_gpu_handover_kill_seconds_count") == [1.0])
+                eventually(lambda: query('sentinel_gpu_state{state="busy"}') == [1.0])
         assert process.stop() == 0
 
 
@@ -430,24 +400,3 @@ NOT_SIMULATED = (
 def _has_no_value(query: str) -> bool:
     """Check whether a query has no value within seconds of a simulated GPU."""
     return any(part in query for part in NOT_SIMULATED)
-
-
-def _make_query(port: int) -> Callable[[str], list[float]]:
-    """Return a function that queries a Prometheus for values."""
-
-    def query(text: str) -> list[float]:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
-        try:
-            connection.request("GET", f"/api/v1/query?query={quote(text)}")
-            response = connection.getresponse()
-            body = response.read()
-        except OSError:  # Prometheus does not listen yet
-            return []
-        finally:
-            connection.close()
-        assert response.status not in {400, 422}, (text, body)  # the query itself is wrong
-        if response.status != http.client.OK:
-            return []
-        return [float(found["value"][1]) for found in json.loads(body)["data"]["result"]]
-
-    return query

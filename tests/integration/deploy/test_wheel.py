@@ -28,14 +28,11 @@ COMPLETIONS = {
 #: The files of deploy/ in a wheel.
 SHIPPED = (
     "sentinel.service",
-    "grafana/sentinel.json",
-    "prometheus/prometheus.yml",
-    "prometheus/sentinel.rules.yml",
-    *(f"slurm/{file.name}" for file in (ROOT / "deploy" / "slurm").iterdir()),
     *(
-        str(file.relative_to(ROOT / "deploy"))
-        for file in (ROOT / "deploy" / "ansible").rglob("*")
-        if file.is_file()
+        str(path.relative_to(ROOT / "deploy"))
+        for folder in ("ansible", "docker", "grafana", "kubernetes", "prometheus", "slurm")
+        for path in sorted((ROOT / "deploy" / folder).rglob("*"))
+        if path.is_file() and "__pycache__" not in path.parts
     ),
 )
 

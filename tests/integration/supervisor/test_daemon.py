@@ -37,7 +37,7 @@ sys.exit(int(sys.stdin.readline()))
 
 
 #: The manifest of a DaemonSet.
-MANIFEST = ROOT / "deploy" / "kubernetes" / "daemonset.yaml"
+MANIFEST = ROOT / "deploy" / "kubernetes" / "base" / "daemonset.yaml"
 
 
 def hook(name: str) -> list[str]:

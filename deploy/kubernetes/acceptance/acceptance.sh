@@ -1,0 +1,36 @@
+#!/bin/sh
+# Burn in the GPUs of this node, or go on with what an earlier pod of the same Job began.
+#
+# Arguments are those of `sentinel burnin`, such as `--level long`. The exit code is that of the verdict: 0 PASS
+# or WARN, 1 FAIL, 3 INCOMPLETE, 2 nothing could be run, 64 wrong usage. The container's termination message has
+# the verdicts in at most 4 KiB; it stays empty without a report, and Kubernetes takes the end of the log then.
+set -u
+# In the state directory, where `sentinel health` finds it.
+folder=${STATE_DIRECTORY:-/var/lib/sentinel}/runs/$RUN_NAME
+message=${TERMINATION_LOG:-/dev/termination-log}
+
+if [ -e "$folder/run.json" ]; then
+	sentinel burnin --resume "$folder" &
+else
+	sentinel burnin --report "$folder" "$@" &
+fi
+burnin=$!
+
+# A deleted or evicted pod ends its burn-in, which still writes the report of what was done. Where a daemon runs,
+# the daemon does the work and is asked to end it.
+end() {
+	sentinel burnin cancel >/dev/null 2>&1 || kill -TERM "$burnin" 2>/dev/null
+}
+trap end TERM INT
+
+code=0
+wait "$burnin" || code=$?
+while kill -0 "$burnin" 2>/dev/null; do # the wait was interrupted by a signal
+	code=0
+	wait "$burnin" || code=$?
+done
+
+if [ -e "$folder/run.json" ]; then
+	sentinel report --summary "$folder" >"$message"
+fi
+exit "$code"

@@ -1,0 +1,248 @@
+"""The commands in the fenced blocks of README, documents and examples."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = (
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "examples").rglob("*.md")),
+    *sorted((ROOT / "deploy").rglob("*.md")),
+    ROOT / "benchmarks" / "README.md",
+)
+#: A block begins with one of these words if it has commands; after `sudo`, variables and comments.
+PROGRAMS = (
+    *("sentinel", "python", "python3", "pip", "uv", "pipx", "make", "curl", "docker", "kubectl"),
+    *("sudo", "systemctl", "journalctl", "nvidia-smi", "taskset", "clush", "srun", "sbatch"),
+    *("ansible-playbook", "scontrol", "set", "echo", "for", "mkdir", "export", "cat"),
+)
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command of a document."""
+
+    document: Path
+    text: str
+
+    def __str__(self) -> str:
+        """Return the document and the command."""
+        return f"{self.document.relative_to(ROOT)}: {self.text}"
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block."""
+
+    document: Path
+    language: str
+    lines: tuple[str, ...]
+
+    @property
+    def commands(self) -> list[Command]:
+        """The commands of the block: after prompts, or else all of its lines."""
+        joined = "\n".join(self.lines).replace("\\\n", " ").splitlines()
+        lines = [line.strip() for line in joined if line.strip()]
+        if any(line.startswith("$ ") for line in lines):
+            lines = [line[2:] for line in lines if line.startswith("$ ")]
+        return [Command(self.document, plain) for line in lines if (plain := without_comment(line))]
+
+    @property
+    def has_commands(self) -> bool:
+        """Whether its first line is a command."""
+        commands = self.commands
+        if not commands:
+            return False
+        first = re.sub(r"^(?:\w+=\S* +)*", "", commands[0].text)
+        word = first.split()[0]
+        program = word.rpartition("/")[2]
+        return program in PROGRAMS or bool(re.match(r"\w+=\$", first)) or word.startswith("deploy/")
+
+
+def without_comment(line: str) -> str:
+    """Remove a comment from the end of a line."""
+    return re.sub(r"(?:^|\s+)# .*$", "", line).strip()
+
+
+def blocks() -> list[Block]:
+    """Collect every block without a language or with that of a shell."""
+    found = []
+    for document in DOCUMENTS:
+        text = document.read_text()
+        for language, body in re.findall(
+            r"^ *```(\w*)\n(.*?)^ *```$", text, re.MULTILINE | re.DOTALL
+        ):
+            if language in {"", "console", "sh", "bash"}:
+                found.append(Block(document, language, tuple(body.splitlines())))
+    return found
+
+
+def commands() -> list[Command]:
+    """Collect every command, in the order of the documents."""
+    return [command for block in blocks() if block.has_commands for command in block.commands]
+
+
+# --- what runs them --------------------------------------------------------------------------
+
+#: The test that runs a command as it is in the document, on simulated GPUs.
+HERE = "integration/cli/test_documented_commands.py::test_it_runs_as_documented"
+
+
+@dataclass(frozen=True)
+class Because:
+    """Why no test runs a command."""
+
+    reason: str
+
+
+#: Fenced blocks that are no commands, by their first line, and what they are.
+NOT_COMMANDS = {
+    "event: changes": "a reply",
+    "clients: command line, Python, web page, Prometheus": "a drawing",
+    "observe ──▶ decide(state, observation, config) ──▶ act ──▶ publish": "a drawing",
+    "idle, seen twice, --rearm is over": "a drawing",
+    "newcomer   opens the node ──▶ context grows ──▶ PID listed ──▶ asks for 97 %"
+    " ····waits····▶ has it": "a drawing",
+    "#!/bin/sh": "a program for notify.command, as test_notifications.py has one",
+    "# slurm.conf": "lines of a configuration file, as test_slurm.py has them",
+    "[Service]": "lines of a unit",
+    "pass 2, pattern random, descending, covered 87.9 % of the device's memory": "a line of a log",
+}
+
+_SYSTEMD = Because("It changes the services of a host; systemd-analyze checks the unit.")
+_INDEX = Because("The project is on no package index yet; a wheel is installed instead.")
+_CLUSTER = Because("It needs a cluster; docs/kubernetes.md says what was tried instead.")
+_MEASURED = Because("It ran on H200s for the figures below it, which take minutes or hours.")
+_LIGHT = "integration/deploy/test_light_installation.py::"
+_BURNIN = "integration/burnin/test_burnin_command.py::"
+_DAEMON_BURNIN = "integration/burnin/test_daemon_burnin.py::"
+
+#: What runs a command, by a pattern of the whole command; the first that fits counts.
+PROOFS: dict[str, str | Because] = {
+    # Installation.
+    r"python3 -m venv \.venv && .*": "integration/deploy/test_makefile.py"
+    "::test_the_demo_installs_no_tools_of_developers_and_shows_progress",
+    r"python -m pip install --constraint constraints\.txt .*": _LIGHT
+    + "test_what_needs_no_daemon_works_without_torch",
+    r"python3 -m venv /opt/sentinel": Because("It writes to /opt; tests make their own."),
+    r"/opt/sentinel/bin/python -m pip (?:un)?install .*": _INDEX,
+    r"sudo /opt/sentinel/bin/python -m pip install --upgrade .*": _INDEX,
+    r"/opt/sentinel/bin/sentinel doctor": Because(
+        "It is `sentinel doctor` of an installation in /opt, which the tests do not make."
+    ),
+    r"python -c 'from importlib.*": _LIGHT + "test_the_torch_of_the_site_is_kept",
+    r"python -m pip install --constraint torch\.txt .*": _LIGHT
+    + "test_the_torch_of_the_site_is_kept",
+    r"uv pip install --constraint torch\.txt .*": _LIGHT + "test_the_torch_of_the_site_is_kept",
+    r"PIPX_DEFAULT_BACKEND=pip pipx install .*": _LIGHT
+    + "test_pipx_uses_the_torch_outside_its_environment",
+    r"python -m pip install (?:--no-deps .*|'nvidia-ml-py.*)": _LIGHT
+    + "test_the_recipes_without_torch_install_none",
+    r"echo 'torch ; .*": _LIGHT + "test_the_recipes_without_torch_install_none",
+    r"uv pip install --override .*": _LIGHT + "test_the_recipes_without_torch_install_none",
+    r"sudo (?:/opt/sentinel/bin/)?sentinel install-unit": _SYSTEMD,
+    r"(?:sudo )?systemctl .*": _SYSTEMD,
+    r"sudo rm -f /etc/systemd/system/sentinel\.service && .*": _SYSTEMD,
+    r"sudo cp -a /var/lib/sentinel .*": Because("It copies the state of a real installation."),
+    r"journalctl .*": Because("It needs the journal of a host; test_journal.py has what is sent."),
+    r"pip install \./examples/sentinel-check-site": "integration/burnin/test_own_checks.py"
+    "::test_the_installed_example_is_found_by_the_command",
+    r"pip install \./examples/sentinel-driver-amdgpu": (
+        "integration/probe/test_example_driver.py"
+        "::test_the_installed_example_is_selected_by_its_name"
+    ),
+    r"pip install \./examples/sentinel-workload-fft": (
+        "integration/stressor/test_example_workload.py::test_the_installed_example_runs_by_its_name"
+    ),
+    # Development.
+    r"make demo": "integration/deploy/test_makefile.py"
+    "::test_the_demo_installs_no_tools_of_developers_and_shows_progress",
+    r"make docs": "unit/test_documents.py::test_generated_parts_are_up_to_date",
+    r"make (?:test|test-all|soak|check)": Because("It runs the tests or the checks themselves."),
+    r"python -m benchmarks\.\w+ .*h200.*": _MEASURED,
+    r"python -m benchmarks\.handover --gpus \d .*&": _MEASURED,
+    r"taskset -c \S+ python -m benchmarks\..*": _MEASURED,
+    r"python -m benchmarks\.soak --real .*": _MEASURED,
+    r"python -m benchmarks\.soak.*": "integration/benchmarks/test_soak.py"
+    "::test_nothing_grows_in_a_short_soak",
+    r"python -m benchmarks\.random_jobs.*": "integration/benchmarks/test_random_jobs.py"
+    "::test_random_jobs_under_hostile_clients_break_no_invariant",
+    r"python -m benchmarks\.\w+.*": Because(
+        "It takes minutes and shows nothing on a busy host; the tests of benchmarks have its parts."
+    ),
+    # The daemon and its API.
+    r"sentinel start(?: --metrics 8766| --tcp 127\.0\.0\.1:8765)?": HERE,
+    r"sentinel run": HERE,
+    r"sentinel --once": HERE,
+    r"sentinel --config site\.toml": HERE,
+    r"python -m sentinel --simulate 2 --rearm 2s": HERE,
+    r"python -m sentinel simulate-job .*": HERE,
+    r"S=\$XDG_RUNTIME_DIR/sentinel/sentinel\.sock": HERE,
+    r"curl -s.* --unix-socket .*": HERE,
+    r"curl -s -H \"Authorization: .*": HERE,
+    r"curl -s http://127\.0\.0\.1:8766/metrics .*": HERE,
+    r"sentinel (?:status|history|page)\b(?! && ).*": HERE,
+    r"sentinel (?:pause|resume|reserve|reservations|exec|allocate)\b.*": HERE,
+    r"sentinel (?:set|session)\b.*": HERE,
+    r"sentinel unreserve fd3d4c97": HERE,
+    r"sentinel status && sentinel doctor": HERE,
+    # Burn-in.
+    r"for n in .* do sentinel burnin .*": _MEASURED,
+    r"sentinel burnin --simulate 2 --level screen": Because(
+        "It takes a minute of verified work; test_a_whole_plan_ends_with_a_pass_and_a_report has"
+        " a short plan."
+    ),
+    r"sentinel burnin": _BURNIN + "test_a_whole_plan_ends_with_a_pass_and_a_report",
+    r"sentinel burnin --level .* --report \w+": _MEASURED,
+    r"sentinel start; sentinel burnin .*": _MEASURED,
+    r"sentinel burnin --plan .*": _DAEMON_BURNIN
+    + "test_the_daemon_runs_a_plan_and_occupies_its_gpus_again",
+    r"sentinel burnin --resume DIR": _BURNIN
+    + "test_a_cut_run_is_incomplete_and_is_resumed_where_it_was",
+    r"sentinel burnin (?:status|attach|cancel)": _DAEMON_BURNIN
+    + "test_a_run_survives_its_terminal_and_is_attached_and_cancelled",
+    r"sentinel report.*": HERE,
+    # Without a daemon.
+    r"sentinel (?:--help|demo|workloads|check|doctor|goldens|config)\b.*": HERE,
+    r"sentinel selftest --simulate 1 .*": "integration/diagnostics/test_selftest.py"
+    "::test_exactly_the_flipped_bits_are_found",
+    r"sentinel selftest --flips .*": _MEASURED,
+    r"sentinel run --monitor --driver amdgpu|sentinel run --once --driver amdgpu:.*": (
+        "integration/probe/test_example_driver.py"
+        "::test_the_installed_example_is_selected_by_its_name"
+    ),
+    r"sentinel run (?:--simulate 2 )?--workload fft.*": (
+        "integration/stressor/test_example_workload.py::test_the_installed_example_runs_by_its_name"
+    ),
+    r"python -m sentinel --simulate 1 --workload retention.*": HERE,
+    r"python -m sentinel workloads try .*": HERE,
+    # Recipes.
+    r"set -e|gpus=.*|id=.*|trap .*|export CUDA_.*|python (?:prepare|train)\.py": (
+        "integration/cli/test_documented_commands.py::test_a_script_of_the_recipes_runs"
+    ),
+    r"sudo install -D -t /etc/slurm/.*": Because(
+        "It writes to /etc; test_slurm.py has the scripts."
+    ),
+    r"nvidia-smi --gpu-reset .*": Because("It resets a GPU, which only an operator may do."),
+    # Containers and clusters.
+    r"docker build .*": Because(
+        "It needs a registry and gigabytes; docs/kubernetes.md says how the image was built."
+    ),
+    r"docker run .*": Because("It needs Docker with NVIDIA's container toolkit and a GPU."),
+    r"kubectl kustomize .*": "integration/deploy/test_kubernetes.py"
+    "::test_what_kustomize_builds_is_valid",
+    r"kubectl .*|for node in .*|sed \"s/node-to.*|done": _CLUSTER,
+    r"deploy/kubernetes/device-taints/device_taints\.py.*": (
+        "integration/deploy/test_device_taints.py::test_a_faulty_gpu_gets_a_rule_and_only_that_one"
+    ),
+}
+
+
+def proof_of(text: str) -> str | Because | None:
+    """Find what runs a command, or why nothing does; None if it is not listed."""
+    return next((PROOFS[one] for one in PROOFS if re.fullmatch(one, text)), None)

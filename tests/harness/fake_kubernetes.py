@@ -1,0 +1,184 @@
+"""A fake Kubernetes API for the real kubectl: discovery, lists, server-side apply and delete."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+#: The resources by the path of their group: name, kind and whether they are in a namespace.
+RESOURCES = {
+    "/api/v1": [("pods", "Pod", True)],
+    "/apis/resource.k8s.io/v1": [
+        ("resourceslices", "ResourceSlice", False),
+        ("devicetaintrules", "DeviceTaintRule", False),
+    ],
+}
+#: What kubectl looks for before it leaves the validation to the server.
+OPENAPI = {
+    "openapi": "3.0.0",
+    "info": {"title": "Kubernetes", "version": "v1.37.0"},
+    "paths": {
+        "/apis/resource.k8s.io/v1/devicetaintrules/{name}": {
+            "patch": {
+                "parameters": [{"name": "fieldValidation", "in": "query"}],
+                "responses": {},
+                "x-kubernetes-group-version-kind": {
+                    "group": "resource.k8s.io",
+                    "kind": "DeviceTaintRule",
+                    "version": "v1",
+                },
+            }
+        }
+    },
+}
+ALL_VERBS = ["create", "delete", "get", "list", "patch", "update"]
+
+
+class FakeKubernetes:
+    """The objects of a cluster, and what was written.
+
+    Args:
+        config: The file for kubectl's configuration.
+    """
+
+    def __init__(self, config: Path) -> None:
+        #: Objects by the path of their list.
+        self.objects: dict[str, list[dict[str, Any]]] = {}
+        #: What was written: the method, the path and the body.
+        self.writes: list[tuple[str, str, Any]] = []
+        self.kubeconfig = config
+
+    def get(self, path: str, selector: dict[str, str]) -> Any:
+        """Answer a GET, or None for an unknown path."""
+        if path == "/api":
+            return {"kind": "APIVersions", "versions": ["v1"]}
+        if path == "/apis":
+            only = {"groupVersion": "resource.k8s.io/v1", "version": "v1"}
+            group = {"name": "resource.k8s.io", "versions": [only], "preferredVersion": only}
+            return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [group]}
+        if path == "/openapi/v3":
+            place = {"serverRelativeURL": "/openapi/v3/apis/resource.k8s.io/v1?hash=1"}
+            return {"paths": {"apis/resource.k8s.io/v1": place}}
+        if path == "/openapi/v3/apis/resource.k8s.io/v1":
+            return OPENAPI
+        if path in RESOURCES:
+            found = [
+                {
+                    "name": name,
+                    "singularName": kind.lower(),
+                    "kind": kind,
+                    "namespaced": space,
+                    "verbs": ALL_VERBS,
+                }
+                for name, kind, space in RESOURCES[path]
+            ]
+            version = path.removeprefix("/apis/").removeprefix("/api/")
+            return {"kind": "APIResourceList", "groupVersion": version, "resources": found}
+        if path not in self.objects:
+            return None
+        items = [
+            one
+            for one in self.objects[path]
+            if selector.items() <= one["metadata"].get("labels", {}).items()
+        ]
+        version = path.split("/")[2] if path.startswith("/api/") else "resource.k8s.io/v1"
+        return {"kind": "List", "apiVersion": version, "metadata": {}, "items": items}
+
+    def apply(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Create or replace the object of a server-side apply."""
+        folder, _, name = path.rpartition("/")
+        kept = [one for one in self.objects[folder] if one["metadata"]["name"] != name]
+        self.objects[folder] = [*kept, body]
+        return body
+
+    def delete(self, path: str) -> bool:
+        """Delete an object; return whether there was one."""
+        folder, _, name = path.rpartition("/")
+        before = self.objects[folder]
+        self.objects[folder] = [one for one in before if one["metadata"]["name"] != name]
+        return len(self.objects[folder]) < len(before)
+
+
+def _handler(cluster: FakeKubernetes) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            url = urlsplit(self.path)
+            query = parse_qs(url.query).get("labelSelector", [""])[0]
+            selector = dict(part.split("=", 1) for part in query.split(",") if part)
+            folder, _, name = url.path.rpartition("/")
+            found = cluster.get(url.path, selector)
+            if found is None:
+                one = [
+                    item
+                    for item in cluster.objects.get(folder, [])
+                    if item["metadata"]["name"] == name
+                ]
+                found = one[0] if one else None
+            self._send(found)
+
+        def do_PATCH(self) -> None:
+            path = urlsplit(self.path).path
+            body = json.loads(self._body())  # JSON is YAML, and kubectl sends what it was given
+            cluster.writes.append(("PATCH", self.path, body))
+            self._send(cluster.apply(path, body))
+
+        def do_DELETE(self) -> None:
+            path = urlsplit(self.path).path
+            self._body()
+            cluster.writes.append(("DELETE", path, None))
+            gone = cluster.delete(path)
+            status = {"kind": "Status", "apiVersion": "v1", "status": "Success"}
+            self._send(status if gone else None)
+
+        def _body(self) -> bytes:
+            return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+
+        def _send(self, found: Any) -> None:
+            if found is None:
+                found = {"kind": "Status", "apiVersion": "v1", "status": "Failure"}
+                found |= {"reason": "NotFound", "message": f"no {self.path}", "code": 404}
+            data = json.dumps(found).encode()
+            self.send_response(found.get("code", 200))
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    return Handler
+
+
+@contextmanager
+def fake_kubernetes(folder: Path) -> Iterator[FakeKubernetes]:
+    """Serve a cluster without objects of the known kinds' lists until the block ends."""
+    cluster = FakeKubernetes(folder / "kubeconfig")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(cluster))
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [
+            {"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}
+        ],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "users": [{"name": "u", "user": {}}],
+        "current-context": "c",
+    }
+    cluster.kubeconfig.write_text(json.dumps(config))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield cluster
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

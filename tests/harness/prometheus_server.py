@@ -1,0 +1,122 @@
+"""A real Prometheus and its promtool, and the queries of rules and dashboards."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from tests.harness.timing import TIMEOUT_S
+
+PROMTOOL = shutil.which("promtool")
+PROMETHEUS = shutil.which("prometheus")
+needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="needs Debian's package prometheus")
+needs_prometheus = pytest.mark.skipif(
+    None in {PROMETHEUS, PROMTOOL}, reason="needs Debian's package prometheus"
+)
+
+#: Runs a query; the samples' labels and values.
+Query = Callable[[str], list[tuple[dict[str, str], float]]]
+
+
+def expressions(path: Path) -> list[str]:
+    """List all queries of rules or of a dashboard."""
+    if path.suffix == ".json":
+        return list(_queries(json.loads(path.read_text())))
+    text = re.sub(r"#.*", "", path.read_text())
+    pattern = r"^ +expr: (.+?)(?=^ +(?:for|labels|- record|- alert|- name):|^\s*$|\Z)"
+    return re.findall(pattern, text, re.MULTILINE | re.DOTALL)
+
+
+def _queries(value: Any) -> Iterator[str]:
+    match value:
+        case dict():
+            for key, item in value.items():
+                if key in {"expr", "query", "definition"} and isinstance(item, str):
+                    yield item
+                else:
+                    yield from _queries(item)
+        case list():
+            for item in value:
+                yield from _queries(item)
+
+
+def promtool(*words: str, text: str | None = None) -> None:
+    """Run promtool, which must succeed."""
+    done = subprocess.run(
+        [str(PROMTOOL), *words],
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def check_queries(queries: list[str], folder: Path) -> None:
+    """Check that promtool accepts each of these queries."""
+    rules = [{"record": f"query:{number}", "expr": query} for number, query in enumerate(queries)]
+    file = folder / "queries.yml"  # JSON is YAML
+    file.write_text(json.dumps({"groups": [{"name": "queries", "rules": rules}]}))
+    promtool("check", "rules", str(file))
+
+
+def free_port() -> int:
+    """Find a port of this host that is free at the moment."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port: int = taken.getsockname()[1]
+        return port
+
+
+@contextmanager
+def running_prometheus(config: Path) -> Iterator[Query]:
+    """Run a Prometheus with a configuration until the block ends; its data go beside the file."""
+    port, folder = free_port(), config.parent
+    command = [
+        str(PROMETHEUS),
+        f"--config.file={config}",
+        f"--storage.tsdb.path={folder}/data",
+        f"--web.listen-address=127.0.0.1:{port}",
+    ]
+    with (
+        (folder / "prometheus.log").open("w") as log_file,
+        subprocess.Popen(command, stdout=log_file, stderr=log_file) as prometheus,
+    ):
+        try:
+            yield _make_query(port)
+        finally:
+            prometheus.terminate()
+            prometheus.wait(TIMEOUT_S)
+
+
+def _make_query(port: int) -> Query:
+    """Return a function that queries a Prometheus; it finds nothing before it listens."""
+
+    def query(text: str) -> list[tuple[dict[str, str], float]]:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
+        try:
+            connection.request("GET", f"/api/v1/query?query={quote(text)}")
+            response = connection.getresponse()
+            body = response.read()
+        except OSError:  # Prometheus does not listen yet
+            return []
+        finally:
+            connection.close()
+        assert response.status not in {400, 422}, (text, body)  # the query itself is wrong
+        if response.status != http.client.OK:
+            return []
+        found = json.loads(body)["data"]["result"]
+        return [(one["metric"], float(one["value"][1])) for one in found]
+
+    return query

@@ -1,0 +1,163 @@
+"""DeviceTaintRules of GPUs that failed, with the real kubectl against a fake API."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sentinel.burnin.verdict_summary import verdict_summary
+from tests.harness.fake_kubernetes import FakeKubernetes, fake_kubernetes
+from tests.harness.gpu_environment import ROOT
+from tests.harness.judged_run import RUNS, report_of
+from tests.harness.timing import TIMEOUT_S
+
+SCRIPT = ROOT / "deploy" / "kubernetes" / "device-taints" / "device_taints.py"
+PODS = "/api/v1/namespaces/sentinel/pods"
+SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+RULES = "/apis/resource.k8s.io/v1/devicetaintrules"
+
+pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl")
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[FakeKubernetes]:
+    with fake_kubernetes(tmp_path) as cluster:
+        cluster.objects = {PODS: [], SLICES: [], RULES: []}
+        yield cluster
+
+
+def run(cluster: FakeKubernetes, *words: str) -> tuple[int, Any, str]:
+    """Run the program; return its exit code, what it printed and its errors."""
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), *words],
+        env={
+            **os.environ,
+            "KUBECONFIG": str(cluster.kubeconfig),
+            "HOME": str(cluster.kubeconfig.parent),
+        },
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    return done.returncode, json.loads(done.stdout) if done.stdout else None, done.stderr
+
+
+def pod(message: str, finished: str = "2026-11-23T12:00:00Z") -> dict[str, Any]:
+    """Build a pod of an acceptance Job that has ended."""
+    ended = {"exitCode": 1, "finishedAt": finished, "message": message}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": f"p-{finished}".lower().replace(":", ""),
+            "namespace": "sentinel",
+            "labels": {"app.kubernetes.io/name": "sentinel-acceptance"},
+        },
+        "status": {"containerStatuses": [{"name": "burnin", "state": {"terminated": ended}}]},
+    }
+
+
+def resource_slice(uuids: list[str], generation: int = 1, first: int = 0) -> dict[str, Any]:
+    """Build the slice of a node as NVIDIA's driver publishes it."""
+    devices = [
+        {"name": f"gpu-{first + index}", "attributes": {"uuid": {"string": uuid}}}
+        for index, uuid in enumerate(uuids)
+    ]
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": f"s-{generation}"},
+        "spec": {
+            "driver": "gpu.nvidia.com",
+            "nodeName": "n1",
+            "pool": {"name": "n1", "generation": generation, "resourceSliceCount": 1},
+            "devices": devices,
+        },
+    }
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> dict[str, Any]:
+    return report_of(RUNS["FAIL"], tmp_path / "run")
+
+
+def uuids(report: dict[str, Any]) -> list[str]:
+    return [str(gpu["uuid"]) for gpu in report["gpus"]]
+
+
+def faulty(report: dict[str, Any]) -> str:
+    (uuid,) = (str(gpu["uuid"]) for gpu in report["gpus"] if gpu["verdict"] == "FAIL")
+    return uuid
+
+
+def test_a_faulty_gpu_gets_a_rule_and_only_that_one(
+    cluster: FakeKubernetes, report: dict[str, Any]
+) -> None:
+    known = uuids(report)
+    cluster.objects[SLICES] = [resource_slice(known[::-1]), resource_slice(known, 2, first=4)]
+    cluster.objects[PODS] = [pod("no verdict"), pod(verdict_summary(report)), pod("{}")]
+    code, shown, errors = run(cluster)
+    assert (code, errors, cluster.writes) == (0, "", []), "nothing is written without --apply"
+    (rule,) = shown["apply"]
+    code, shown, errors = run(cluster, "--apply", "--effect", "NoExecute")
+    assert code == 0, errors
+    (applied,) = cluster.objects[RULES]
+    device = f"gpu-{4 + known.index(faulty(report))}"
+    selector = {"driver": "gpu.nvidia.com", "pool": "n1", "device": device}
+    assert applied["spec"]["deviceSelector"] == selector == rule["spec"]["deviceSelector"]
+    assert applied["spec"]["taint"]["effect"] == "NoExecute"
+    assert "results.wrong" in applied["metadata"]["annotations"]["sentinel/reason"]
+    ((method, path, _),) = cluster.writes
+    assert method == "PATCH"
+    assert path.startswith(f"{RULES}/sentinel-{faulty(report).lower()}?")
+    assert "fieldValidation=Strict" in path
+
+
+def test_a_rule_is_removed_when_the_gpu_has_passed_since_and_no_other_rule(
+    cluster: FakeKubernetes, report: dict[str, Any], tmp_path: Path
+) -> None:
+    cluster.objects[SLICES] = [resource_slice(uuids(report))]
+    cluster.objects[PODS] = [pod(verdict_summary(report), "2026-11-23T12:00:00Z")]
+    code, _, errors = run(cluster, "--apply")
+    assert code == 0, errors
+    foreign = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceTaintRule",
+        "metadata": {"name": "a", "annotations": {"sentinel/gpu-uuid": faulty(report)}},
+    }
+    cluster.objects[RULES].append(foreign)
+    incomplete = report_of(RUNS["INCOMPLETE"], tmp_path / "cut")
+    assert set(uuids(incomplete)) == set(uuids(report))
+    cluster.objects[PODS].append(pod(verdict_summary(incomplete), "2026-11-23T13:00:00Z"))
+    assert run(cluster, "--apply")[1]["delete"] == [], "an incomplete burn-in proves nothing"
+    passed = report_of(RUNS["PASS"], tmp_path / "passed")
+    cluster.objects[PODS].append(pod(verdict_summary(passed), "2026-11-23T14:00:00Z"))
+    cluster.writes.clear()
+    name = f"sentinel-{faulty(report).lower()}"
+    assert run(cluster, "--apply")[1] == {"apply": [], "delete": [name]}
+    assert cluster.objects[RULES] == [foreign]
+    assert [write[0] for write in cluster.writes] == ["DELETE"]
+
+
+def test_a_gpu_without_a_device_is_named(cluster: FakeKubernetes, report: dict[str, Any]) -> None:
+    cluster.objects[PODS] = [pod(verdict_summary(report))]
+    code, shown, errors = run(cluster, "--apply")
+    assert code == 1
+    assert shown == {"apply": [], "delete": []}
+    assert faulty(report) in errors
+
+
+def test_a_cluster_that_refuses_is_an_error_with_its_words(cluster: FakeKubernetes) -> None:
+    del cluster.objects[SLICES]
+    code, shown, errors = run(cluster)
+    assert (code, shown) == (2, None)
+    assert "resourceslices" in errors

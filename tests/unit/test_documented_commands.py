@@ -1,0 +1,96 @@
+"""Every fenced command of the documents is run by a test, or listed with a reason."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+from collections import Counter
+
+import click
+import pytest
+
+from sentinel.cli.main import sentinel_command
+from tests.harness.documented_commands import (
+    HERE,
+    NOT_COMMANDS,
+    PROOFS,
+    ROOT,
+    Because,
+    Command,
+    blocks,
+    commands,
+    proof_of,
+)
+
+COMMANDS = commands()
+
+
+def test_a_block_has_commands_or_is_listed_as_something_else() -> None:
+    others = {block.lines[0].strip() for block in blocks() if not block.has_commands}
+    assert others == set(NOT_COMMANDS)
+    assert len(COMMANDS) > 150
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=str)
+def test_every_command_is_run_by_a_test_or_has_a_reason(command: Command) -> None:
+    assert proof_of(command.text) is not None, (
+        f"{command}: add it to PROOFS in tests/harness/documented_commands.py, with the test that"
+        " runs it or why none can"
+    )
+
+
+def test_every_proof_is_of_a_command_that_there_is() -> None:
+    used = Counter(
+        next(pattern for pattern in PROOFS if re.fullmatch(pattern, one.text)) for one in COMMANDS
+    )
+    assert set(PROOFS) == set(used), set(PROOFS) - set(used)
+
+
+@pytest.mark.parametrize(
+    "proof",
+    sorted({one for one in PROOFS.values() if not isinstance(one, Because) and one != HERE}),
+)
+def test_every_test_that_is_a_proof_exists(proof: str) -> None:
+    path, _, name = proof.partition("::")
+    tree = ast.parse((ROOT / "tests" / path).read_text())
+    assert name in {getattr(node, "name", None) for node in tree.body}
+
+
+def test_a_reason_is_a_sentence() -> None:
+    for pattern, proof in PROOFS.items():
+        if isinstance(proof, Because):
+            assert re.fullmatch(r"[A-Z].{15,}\.", proof.reason), pattern
+
+
+def words_of_sentinel(text: str) -> list[str] | None:
+    """Return the words of a command of sentinel, or None for another program."""
+    text = re.sub(r"^(?:sudo )?(?:python -m sentinel|(?:/\S+/)?sentinel)\b", "sentinel", text)
+    if not text.startswith("sentinel"):
+        return None
+    return shlex.split(re.split(r" (?:&&|\|) |; ", text)[0])
+
+
+@pytest.mark.parametrize(
+    "command", [one for one in COMMANDS if words_of_sentinel(one.text)], ids=str
+)
+def test_every_command_of_sentinel_has_its_options(command: Command) -> None:
+    if "--color sometimes" in command.text:
+        pytest.skip("an example of a wrong value")
+    words = words_of_sentinel(command.text)
+    assert words is not None
+    context = click.Context(sentinel_command, info_name="sentinel")
+    rest, group = words[1:], sentinel_command
+    if not rest or rest[0].startswith("-"):
+        rest = rest if rest in (["--help"], ["--version"]) else ["run", *rest]
+    if rest in (["--help"], ["--version"]):
+        return
+    name, found, rest = group.resolve_command(context, rest)
+    assert found is not None
+    if isinstance(found, click.Group) and rest and rest[0] in found.commands:
+        context = found.make_context(name, [], parent=context, resilient_parsing=True)
+        name, found, rest = found.resolve_command(context, rest)
+        assert found is not None
+    # Files of the examples do not exist here; options and their values are checked all the same.
+    parser = found.make_parser(found.make_context(name, [], parent=context, resilient_parsing=True))
+    parser.parse_args(list(rest))
