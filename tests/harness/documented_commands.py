@@ -18,7 +18,17 @@ DOCUMENTS = (
 #: A block begins with one of these words if it has commands; after `sudo`, variables and comments.
 PROGRAMS = (
     *("sentinel", "python", "python3", "pip", "uv", "pipx", "make", "curl", "docker", "kubectl"),
-    *("sudo", "systemctl", "journalctl", "nvidia-smi", "taskset", "clush", "srun", "sbatch"),
+    *(
+        "sudo",
+        "install",
+        "systemctl",
+        "journalctl",
+        "nvidia-smi",
+        "taskset",
+        "clush",
+        "srun",
+        "sbatch",
+    ),
     *("ansible-playbook", "scontrol", "set", "echo", "for", "mkdir", "export", "cat"),
 )
 
@@ -109,7 +119,11 @@ NOT_COMMANDS = {
     "newcomer   opens the node ──▶ context grows ──▶ PID listed ──▶ asks for 97 %"
     " ····waits····▶ has it": "a drawing",
     "#!/bin/sh": "a program for notify.command, as test_notifications.py has one",
-    "# slurm.conf": "lines of a configuration file, as test_slurm.py has them",
+    "PreemptType=preempt/partition_prio": "lines of slurm.conf, in test_slurm_preemption.py",
+    "FAIL  sentinel-20261123-1130-standard  standard: a fault was found": "a report",
+    "gpu-sentry: memory.remap_failed on GPU 3 (GPU-952937bc-67d8-5168-8d5a-083882c8d660)": (
+        "the reason of a drain"
+    ),
     "[Service]": "lines of a unit",
     "pass 2, pattern random, descending, covered 87.9 % of the device's memory": "a line of a log",
 }
@@ -119,6 +133,7 @@ _INDEX = Because("The project is on no package index yet; a wheel is installed i
 _CLUSTER = Because("It needs a cluster; docs/kubernetes.md says what was tried instead.")
 _MEASURED = Because("It ran on H200s for the figures below it, which take minutes or hours.")
 _LIGHT = "integration/deploy/test_light_installation.py::"
+_FLEET = "integration/fleet/test_slurm_fleet.py::"
 _BURNIN = "integration/burnin/test_burnin_command.py::"
 _DAEMON_BURNIN = "integration/burnin/test_daemon_burnin.py::"
 
@@ -225,10 +240,25 @@ PROOFS: dict[str, str | Because] = {
     r"set -e|gpus=.*|id=.*|trap .*|export CUDA_.*|python (?:prepare|train)\.py": (
         "integration/cli/test_documented_commands.py::test_a_script_of_the_recipes_runs"
     ),
-    r"sudo install -D -t /etc/slurm/.*": Because(
-        "It writes to /etc; test_slurm.py has the scripts."
-    ),
+    r"install -D -t /etc/slurm/.*": Because("It writes to /etc; test_slurm.py has the scripts."),
     r"nvidia-smi --gpu-reset .*": Because("It resets a GPU, which only an operator may do."),
+    # Fleets. The tests have short plans and simulated GPUs.
+    r"sentinel fleet burnin --partition gpu --report DIR": _FLEET
+    + "test_every_node_burns_itself_in_so_many_at_a_time",
+    r"sentinel fleet burnin --nodes 16 .*": _FLEET + "test_sixteen_nodes",
+    r"sentinel fleet burnin .* --drain .*|sentinel fleet undrain .*": _FLEET
+    + "test_a_failing_node_is_drained_and_only_this_is_taken_back",
+    r"sentinel fleet burnin --engine clush .*": "integration/fleet/test_clush_fleet.py"
+    "::test_every_node_reports_and_one_that_cannot_be_reached_is_missing",
+    r"sentinel fleet attach .*": _FLEET + "test_a_run_survives_its_controller_and_its_terminal",
+    r"sentinel fleet cancel .*": _FLEET + "test_a_cancelled_run_has_the_reports_of_what_was_done",
+    r"sentinel fleet resume .*": _FLEET + "test_a_run_that_was_cancelled_goes_on_where_it_was",
+    r"sentinel fleet report .*": "unit/cli/test_fleet_report.py"
+    "::test_the_exit_code_and_the_first_line_are_the_verdict",
+    r"ansible-playbook .*": "integration/deploy/test_ansible.py"
+    "::test_the_role_installs_everything_and_is_idempotent",
+    r"sbatch .* deploy/slurm/idle-burnin\.sh.*": "integration/deploy/test_slurm_preemption.py"
+    "::test_a_job_preempts_an_idle_burn_in_which_goes_on_afterwards",
     # Containers and clusters.
     r"docker build .*": Because(
         "It needs a registry and gigabytes; docs/kubernetes.md says how the image was built."

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.host.daemon_lookup import find_state, locate
+from sentinel.host.daemon_lookup import find_shared, locate
 from tests.harness.daemon_harness import QUICK, daemon_environment
 from tests.harness.documented_commands import HERE, ROOT, Command, commands, proof_of
 from tests.harness.gpu_environment import TESTS, SimulatedHost
@@ -105,7 +105,7 @@ class Desk:
         (self.folder / "site.toml").write_text('poll = "500ms"\n')
         (self.folder / "FILE").write_text('spec = "dcgm-error-thresholds-v1"\n')
         (self.folder / "FILE...").write_text("")
-        state = find_state(self.folder)
+        state = find_shared(self.folder)
         for place in (
             *(self.folder / name for name in ("DIR", "A", "B")),
             *(state / "runs" / f"{day}-080000-standard" for day in (20261122, 20261123)),
@@ -202,7 +202,7 @@ def test_it_runs_as_documented_beside_a_daemon(beside_a_daemon: Desk, command: C
     desk, text = beside_a_daemon, command.text
     for here in (("8766", str(desk.port)), ("8765", desk.environment["TCP"])):
         text = text.replace(*here)
-    text = text.replace("~/.local/state/sentinel", str(find_state(desk.folder)))
+    text = text.replace("~/.local/state/sentinel", str(find_shared(desk.folder)))
     text = text.replace("sentinel doctor", "sentinel doctor --simulate 4")
     if "unreserve" in text:
         reserved = json.loads(desk.run("sentinel reserve --count 1 --for 1h --json")[1])

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from sentinel.cli.daemon.health import command
-from sentinel.host.daemon_lookup import find_state, locate
+from sentinel.host.daemon_lookup import find_shared, locate
 from tests.harness.gpu_environment import SimulatedHost
 from tests.harness.judged_run import RUNS, report_of
 from tests.harness.stub_daemon import stub_daemon
@@ -20,7 +20,7 @@ def runs(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Create the folder of the runs in the state directory of simulated GPUs."""
     for name, value in simulated.environment().items():
         monkeypatch.setenv(name, value)
-    folder = find_state(simulated.folder) / "runs"
+    folder = find_shared(simulated.folder) / "runs"
     folder.mkdir(parents=True)
     return folder
 

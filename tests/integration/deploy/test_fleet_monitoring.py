@@ -13,7 +13,7 @@ import pytest
 
 from sentinel.api.metrics.collector import VERDICTS
 from sentinel.api.metrics.definitions import METRICS
-from sentinel.host.daemon_lookup import find_state
+from sentinel.host.daemon_lookup import find_shared
 from tests.harness.burnin_report import write_report
 from tests.harness.gpu_environment import ROOT, SimulatedHost
 from tests.harness.prometheus_server import (
@@ -257,7 +257,7 @@ class Node:
         self.verdict = {0: "FAIL", 1: "PASS", 2: "INCOMPLETE"}.get(number // 2, "")
         if self.verdict:
             uuids = [self.host.uuid(index) for index in range(GPUS)]
-            write_report(find_state(folder), dict.fromkeys(uuids, self.verdict))
+            write_report(find_shared(folder), dict.fromkeys(uuids, self.verdict))
 
     def start(self, stack: ExitStack) -> SentinelProcess:
         """Start the daemon; it ends with the stack."""
