@@ -110,11 +110,12 @@ def _without_report(folder: FleetFolder, name: str) -> NodeFile:
     if last is None:
         return NodeFile(node=name, missing=why)
     phase = f" in phase {last.phase} ({last.number} of {last.phases})" if last.phase else ""
+    note = f": {last.note}" if last.note else ""
     found = f"; it had proved {last.findings:,} wrong results" if last.findings else ""
     return NodeFile(
         node=name,
         missing=why,
-        last_seen=f"it wrote last at {last.time.isoformat()}{phase}{found}",
+        last_seen=f"it wrote last at {last.time.isoformat()}{phase}{note}{found}",
         findings=last.findings,
     )
 

@@ -13,6 +13,7 @@ from sentinel.burnin.peers import Peers
 from sentinel.burnin.verdict import MEANING, Verdict
 from sentinel.fleet.fleet_checks import CHECKS
 from sentinel.fleet.groups import Group
+from sentinel.fleet.node_names import count
 from sentinel.fleet.run_file import FleetRun
 from sentinel.fleet.verdict import FleetGpu, FleetNode, FleetVerdict
 
@@ -50,7 +51,8 @@ def meaning(fleet: FleetVerdict) -> str:
     """Explain the verdict of the fleet."""
     missing = sum(bool(node.missing) for node in fleet.nodes)
     if fleet.verdict is Verdict.INCOMPLETE and missing:
-        return f"no fault was found, and {missing:,} of {len(fleet.nodes):,} nodes are missing"
+        of, verb = count(len(fleet.nodes), "node"), "is" if missing == 1 else "are"
+        return f"no fault was found, and {missing:,} of {of} {verb} missing"
     return MEANING[fleet.verdict]
 
 

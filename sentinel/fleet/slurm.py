@@ -104,9 +104,10 @@ def _submit_held(run: FleetRun, folder: FleetFolder, node: str) -> str:
         (
             *("sbatch", "--parsable", "--hold", "--requeue", "--oversubscribe"),
             *("--nodes=1", "--ntasks=1", "--cpus-per-task=1"),
-            *(f"--nodelist={node}", f"--job-name={run.id}"),
             *(f"--output={folder.logs}/{node}.txt", "--open-mode=append"),
             *run.options,
+            # Last, since of two options sbatch takes the later: the run is found by these.
+            *(f"--nodelist={node}", f"--job-name={run.id}"),
         ),
         f"#!/bin/sh\nexec {shlex.join(run.command)}\n",
     )

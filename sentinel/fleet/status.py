@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from sentinel.burnin.verdict import Verdict
 from sentinel.fleet.engine import Task, TaskState
+from sentinel.fleet.node_names import count
 from sentinel.fleet.progress import NodeProgress
 from sentinel.units import format_duration
 
@@ -185,10 +186,10 @@ def change_key(status: NodeStatus) -> tuple[object, ...]:
 def summary(statuses: Sequence[NodeStatus]) -> str:
     """Describe a whole run in one line: how many nodes are in each state, and what stands out."""
     counts = {state: sum(one.state is state for one in statuses) for state in NodeState}
-    parts = [f"{count} {state}" for state, count in counts.items() if count]
+    parts = [f"{number} {state}" for state, number in counts.items() if number]
     verdicts = [one.verdict for one in statuses if one.is_over and one.verdict is not None]
     bad = [f"{verdicts.count(one)} {one}" for one in Verdict if one in verdicts]
-    text = f"{len(statuses)} nodes: {', '.join(parts)}"
+    text = f"{count(len(statuses), 'node')}: {', '.join(parts)}"
     if bad:
         text += f"; {', '.join(bad)}"
     working = [

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import signal
 import socket
 import threading
 import traceback
@@ -66,6 +67,9 @@ def run(
         stamps: Shared memory for the time at which the memory of each GPU was last read.
     """
     setup_child_process(parent, *((_SPARE_TITLE, STANDBY) if spec.spare else (_TITLE, PROBE)))
+    # A scheduler that ends a job signals all of its processes. The supervisor then ends the
+    # stressors, and waits until it sees their memory free, which takes 5 s without the probe.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     channel.settimeout(None)
     publisher = Publisher(channel)
     try:

@@ -6,6 +6,7 @@ import os
 import secrets
 import shlex
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -24,6 +25,7 @@ from sentinel.errors import ExitCode
 from sentinel.fleet.clush import expand_nodes
 from sentinel.fleet.follow import ENGINES, engine_of
 from sentinel.fleet.known_runs import known_folder, remember
+from sentinel.fleet.node_names import count
 from sentinel.fleet.run_file import FleetFolder, FleetRun, check_nodes, write_shared
 from sentinel.fleet.slurm import DEFAULT_BATCH, choose_nodes
 
@@ -33,6 +35,8 @@ _MAX_BATCH = 10_000
 DEFAULT_GIVE_UP_S = 600.0
 #: More are a mistake.
 _MAX_NODES = 1_000_000
+#: The options of sbatch that are the run's own: by them its tasks are found.
+_OWN_OPTIONS = ("--job-name", "-J", "--nodelist", "-w", "--array", "-a")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +152,7 @@ def burnin(**given: Any) -> int:
     write_shared(folder.plan, plan_text(level, order.file).rstrip("\n"))
     run = engine_of(run, folder).submit(run, folder, nodes)
     remember(known_folder(os.environ, os.getuid()), run.id, folder)
-    begun = f"{run.id}: {plan.name} on {len(nodes)} nodes; recorded in {folder.path}"
+    begun = f"{run.id}: {plan.name} on {count(len(nodes), 'node')}; recorded in {folder.path}"
     say(begun, as_json=order.as_json)
     if order.detach:
         return end_detached(folder, run, as_json=order.as_json)
@@ -187,12 +191,26 @@ def _check_usage(order: _Order) -> None:
     if order.count is not None:
         check_range("--nodes", order.count, 1, _MAX_NODES)
     if order.engine == "slurm":
+        _check_slurm_options(order.options)
         return
     if order.nodelist is None:
         raise click.UsageError(f"--engine {order.engine} needs --nodelist")
     for flag, value in (("--partition", order.partition), ("--drain", order.drain)):
         if value:
             raise click.UsageError(f"{flag} is for --engine slurm")
+
+
+def _check_slurm_options(options: Sequence[str]) -> None:
+    """Refuse options of sbatch without which the tasks of the run could not be found.
+
+    Raises:
+        UsageError: An option is one of them.
+    """
+    for option in options:
+        for own in _OWN_OPTIONS:
+            is_long = own.startswith("--")
+            if option.partition("=")[0] == own if is_long else option.startswith(own):
+                raise click.UsageError(f"--engine-option: {own} is set by fleet burnin itself")
 
 
 def _nodes(order: _Order) -> tuple[str, ...]:

@@ -82,7 +82,7 @@ class FleetScreen:
         return (
             not one.is_over
             and not one.findings
-            and (self.table.is_live or one.state is NodeState.WAITING)
+            and (self.table.is_live or (one.state is NodeState.WAITING and not one.unavailable))
         )
 
     def _line(self, one: NodeStatus) -> None:

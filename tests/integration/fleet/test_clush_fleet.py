@@ -109,6 +109,9 @@ def test_a_run_goes_on_without_its_terminal_and_is_cancelled(fleet: Fleet) -> No
         (("--engine", "clush", "--nodelist", "n1", "--partition", "p"), "--partition is for"),
         (("--nodes", "1", "--nodelist", "n1"), "--nodes and --nodelist exclude each other"),
         (("--level", "screen"), "--level and --plan exclude each other"),
+        (("--engine-option=--job-name=mine",), "--engine-option: --job-name is set by"),
+        (("--engine-option=-Jmine",), "--engine-option: -J is set by"),
+        (("--engine-option=--array=1-2",), "--engine-option: --array is set by"),
     ],
 )
 def test_wrong_usage_starts_nothing(fleet: Fleet, flags: tuple[str, ...], message: str) -> None:

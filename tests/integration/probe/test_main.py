@@ -97,6 +97,17 @@ def test_every_gpu_is_published_at_every_poll(registry: Registry, start: Start) 
             latest = reading.at
 
 
+def test_a_signal_to_all_processes_of_a_job_does_not_end_it(
+    registry: Registry, start: Start
+) -> None:
+    """The supervisor still has to see that the memory of its stressors is free."""
+    probe = start()
+    probe.inventory()
+    assert probe.process.pid is not None
+    os.kill(probe.process.pid, signal.SIGTERM)
+    probe.reading(since(time.monotonic()))
+
+
 def test_all_gpus_are_polled_at_the_same_time(registry: Registry, start: Start) -> None:
     """The supervisor wakes once per poll and not once per GPU."""
     poll = 0.25

@@ -61,6 +61,13 @@ def test_a_line_for_each_change(screen: FleetScreen, stream: io.StringIO) -> Non
     assert printed(stream) == []
 
 
+def test_a_node_that_is_down_at_first_sight_has_a_line(
+    screen: FleetScreen, stream: io.StringIO
+) -> None:
+    screen.show([NodeStatus(node="n1", state=NodeState.WAITING, unavailable=True)], None)
+    assert printed(stream) == ["n1  waiting  the node is down or drained"]
+
+
 def test_the_silence_of_the_engine_is_one_line(screen: FleetScreen, stream: io.StringIO) -> None:
     silent = replace(RUNNING, state=NodeState.UNKNOWN)
     screen.show([RUNNING], None)

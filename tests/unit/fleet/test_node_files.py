@@ -220,6 +220,9 @@ def test_a_node_without_a_report_has_what_it_wrote_last(template: Template, tmp_
     )
     write_progress(folder.progress(NODE), last)
     folder.progress("node-0002").write_text("{")
+    held = "the burn-in did not begin: GPU 0 is held by another sentinel"
+    ended = NodeProgress(node="node-0003", state="ended", time=last.time, note=held)
+    write_progress(folder.progress(ended.node), ended)
     fleet = judge_fleet(read_fleet(folder.path), Thresholds())
     assert [node.reasons for node in fleet.nodes][1:4] == [
         (
@@ -230,7 +233,7 @@ def test_a_node_without_a_report_has_what_it_wrote_last(template: Template, tmp_
             ),
         ),
         ("it has no report",),
-        ("it has no report",),
+        ("it has no report", f"it wrote last at 2026-11-23T08:04:00+00:00: {held}"),
     ]
     (missing,) = outliers(fleet)
     assert missing.reasons == ("it has no report", "1 of them had proved wrong results")
