@@ -13,6 +13,7 @@ from sentinel.config.plan import Plan
 from sentinel.config.workload_spec import check_workload, find_workload, parse_workload
 from sentinel.diagnostics.workload_catalog import describe_workloads
 from sentinel.errors import ConfigError
+from sentinel.host.packages import torch_build
 from sentinel.protocol.stressor import Account
 from sentinel.stressor.describe import Wanted
 
@@ -91,6 +92,29 @@ def check_workloads(named: Iterable[NamedWorkload], account: Account | None = No
     errors = workload_errors(named, account)
     if errors:
         raise joined(errors)
+
+
+def check_new_workload(text: str, source: str) -> None:
+    """Check the options of a workload before a running daemon gets it.
+
+    The daemon ends stressors for it, and theirs would be the first process to find a wrong option.
+    Workloads of other packages are the daemon's, which may see others than this process, and
+    without torch there is no check: the stressor finds what is wrong then.
+
+    Args:
+        text: The workload, as ``--workload`` takes it.
+        source: What names it, such as ``--workload``.
+
+    Raises:
+        ConfigError: It has a wrong option.
+    """
+    try:
+        name, options = parse_workload(text)
+        known = options and _is_built_in(name)
+    except ConfigError:
+        return  # the daemon's own answer has the reason
+    if known and torch_build() is not None:
+        check_workloads([NamedWorkload(text=text, source=source)])
 
 
 def joined(errors: Iterable[ConfigError]) -> ConfigError:

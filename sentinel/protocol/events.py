@@ -152,7 +152,7 @@ _DAEMON_EVENTS = (
         "{command}: {reason}; {by:caller}",
         "A command of a client was rejected; nothing has changed.",
         (
-            Field("command", TEXT, "the command: `pausegpus`, `reserve`, `configure` ..."),
+            Field("command", TEXT, "the command: `pause gpus`, `reserve`, `start session` ..."),
             Field("reason", TEXT, "why, and what is allowed"),
             BY,
         ),

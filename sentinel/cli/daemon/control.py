@@ -9,7 +9,13 @@ import click
 from sentinel.cli.client_options import duration, json_option, show, wait_option, with_client
 from sentinel.cli.gpu_options import gpu_selection
 from sentinel.cli.option_groups import GroupedOptions
-from sentinel.cli.setting_options import changeable_flags, flag_of, for_daemon, key_of
+from sentinel.cli.setting_options import (
+    changeable_flags,
+    check_new_workload,
+    flag_of,
+    for_daemon,
+    key_of,
+)
 from sentinel.client import Client
 from sentinel.config.model import SETTINGS
 from sentinel.config.setting import Scope
@@ -113,6 +119,7 @@ def restart(
     if both and "all" not in unset:
         raise ConfigError(f"{flag_of(min(both))} is given and removed by --unset")
     changed = {key: for_daemon(key, text) for key, text in given.items()}
+    check_new_workload(given.get("workload"), "--workload")
     return show(client.restart({**removed, **changed} or None), as_json=as_json)
 
 

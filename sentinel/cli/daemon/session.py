@@ -13,7 +13,7 @@ from sentinel.cli.gpu_options import gpus_flag
 from sentinel.cli.gpu_table import user_of
 from sentinel.cli.json_output import print_json
 from sentinel.cli.option_groups import GroupedOptions
-from sentinel.cli.setting_options import single_gpu_flags
+from sentinel.cli.setting_options import check_new_workload, single_gpu_flags
 from sentinel.client import Client, SessionInfo
 from sentinel.errors import ConfigError, ExitCode
 
@@ -38,13 +38,15 @@ def start(
     as_json: bool,  # noqa: FBT001 - click's
     given: Mapping[str, str],
 ) -> int:
-    """Give the GPUs of --gpus these settings; all others stay the daemon's.
+    """Give the GPUs of --gpus these settings.
 
-    A GPU is in one session at most, and of those that the daemon has. The session outlives the
-    daemon, and does not enable a drained one. Exit code 1 if another session has the name or a GPU.
+    All others stay the daemon's. A GPU is in one session at most, and of those that the daemon has.
+    The session outlives the daemon, and does not enable a drained one. Exit code 1 if another
+    session has the name or a GPU.
     """
     if not gpus:
         raise ConfigError("give the GPUs of the session", "Such as --gpus 0,1, or --gpus all.")
+    check_new_workload(given.get("workload"), "--workload")
     got = client.start_session(name, gpus, given, seconds=seconds)
     if as_json:
         print_json({"session": got})

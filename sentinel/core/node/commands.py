@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 
 from sentinel.config.build import build_config, given_overrides, given_values, resolve
@@ -82,8 +83,11 @@ def apply_commands(state: State, seen: Observation, config: Config) -> CommandBa
         if done.refused is not None and command.by.via == "sentinel":
             events = []  # the API process reports its own commands
         elif done.refused is not None:
-            name = type(command).__name__.lower()
-            fields = {"command": name, "reason": done.text, "by": caller_fields(command.by)}
+            fields = {
+                "command": _words(type(command).__name__),
+                "reason": done.text,
+                "by": caller_fields(command.by),
+            }
             events = [Event(name="command.rejected", at=seen.now, fields=fields)]
         batch = CommandBatch(
             state=done.state,
@@ -93,6 +97,11 @@ def apply_commands(state: State, seen: Observation, config: Config) -> CommandBa
             stop=done.stop or batch.stop,
         )
     return batch
+
+
+def _words(name: str) -> str:
+    """Return the name of a command in words: `PauseGpus` is `pause gpus`."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()
 
 
 def expire(state: State, now: float) -> tuple[State, list[Event]]:
