@@ -240,7 +240,9 @@ PROOFS: dict[str, str | Because] = {
     r"set -e|gpus=.*|id=.*|trap .*|export CUDA_.*|python (?:prepare|train)\.py": (
         "integration/cli/test_documented_commands.py::test_a_script_of_the_recipes_runs"
     ),
-    r"(?:install -D -t|chmod 644) /etc/slurm/.*": Because("It writes to /etc; test_slurm.py has the scripts."),
+    r"(?:install -D -t|chmod 644) /etc/slurm/.*": Because(
+        "It writes to /etc; test_slurm.py has the scripts."
+    ),
     r"nvidia-smi --gpu-reset .*": Because("It resets a GPU, which only an operator may do."),
     # Fleets. The tests have short plans and simulated GPUs.
     r"sentinel fleet burnin --partition gpu --report DIR": _FLEET
