@@ -240,6 +240,28 @@ def test_a_session_with_a_workload_is_instead_of_the_plan_of_a_daemon() -> None:
     world.run(supervisor, lambda: running(supervisor)[0] == "mixed")
 
 
+@pytest.mark.parametrize("gpu", ["GPU-0", "GPU-2"])
+def test_a_gpu_that_a_session_takes_out_of_the_plan_leaves_its_group(gpu: str) -> None:
+    links = {"name": "links", "workload": "links", "seconds": 10, "together": True}
+    plan = parse_plan({**PLAN, "phase": [links]}, "test")
+    config = Config(plan=plan, repeat=True, workload="links", rearm=1.0, rearm_longest=1.0)
+    world, supervisor = served(config)
+    before = supervisor.state.gpu_states[gpu].burnin
+    assert before is not None
+    assert before.group is not None
+    assert start(world, supervisor, gpus=(gpu,))[0] is None
+    world.run(supervisor, lambda: len(world.events("burnin.phase_ended")) == 2, within=100)
+    assert gpu not in {one.gpu for one in world.events("burnin.phase_ended")}
+    assert (gpu, None) in world.spawner.groups, "the workload of the session is in no group"
+    assert send(world, supervisor, EndSession, name="a")[0] is None
+    done = [*world.events("burnin.phase_ended")]
+    world.run(
+        supervisor,
+        lambda: gpu in {one.gpu for one in world.events("burnin.phase_ended")[len(done) :]},
+        within=100,
+    )
+
+
 def test_a_daemon_that_only_watches_or_ends_has_no_new_session() -> None:
     world, supervisor = served()
     assert send(world, supervisor, ShutDown)[0] is None
