@@ -279,19 +279,32 @@ def test_a_stored_session_that_contradicts_new_settings_is_left_out_and_said() -
         Session(name="a", gpus=("GPU-0",), settings=HOLD, by=ALICE, since=0.0),
         Session(name="b", gpus=("GPU-1",), settings=low, by=ALICE, since=0.0),
         Session(name="c", gpus=("GPU-2", "GPU-lost"), settings=HOLD, by=ALICE, since=0.0),
+        Session(name="d", gpus=("GPU-1",), settings={"api.tcp": "0"}, by=ALICE, since=0.0),
+        Session(name="e", gpus=("GPU-2",), settings={"power": "9W"}, by=ALICE, since=0.0),
     ]
     state, config, left_out = restore(supervisor.state, supervisor.config, stored)
     assert list(state.sessions) == ["a", "c"]
     assert [config.of(f"GPU-{index}").workload for index in range(3)] == ["hold", "gemm", "hold"]
-    (why,) = left_out
-    assert "session b: throttle.temp_critical_from" in why
+    contradicts, foreign, taken = left_out
+    assert "session b: throttle.temp_critical_from" in contradicts
+    assert "session d: api.tcp cannot be set for a single GPU" in foreign
+    assert "session e: another session has its name or a GPU of it" in taken
 
 
-def test_all_sessions_fit_into_one_message() -> None:
+def test_texts_are_counted_as_json_escapes_them() -> None:
+    world, supervisor = served()
+    text = "hold:x=" + chr(0x1F600) * (MAX_TEXT_LENGTH // 2)
+    refused, why = start(world, supervisor, settings={"workload": text})
+    assert refused is Refusal.CONFLICT
+    assert f"{MAX_TEXT_LENGTH} characters" in why
+
+
+@pytest.mark.parametrize("character", [chr(0xE9), chr(0x1F600)])
+def test_all_sessions_fit_into_one_message(character: str) -> None:
     """The largest that are allowed, on 128 GPUs with long UUIDs and texts that JSON escapes."""
     keys = sorted((one.key for one in SETTINGS if one.scope is Scope.GPU), key=len)
     each, number = keys[-MAX_SETTINGS // MAX_SESSIONS :], MAX_SESSIONS
-    text = chr(0xE9) * (MAX_TEXT_LENGTH // MAX_SETTINGS)
+    text = character * (MAX_TEXT_LENGTH // MAX_SETTINGS // (2 if ord(character) > 0xFFFF else 1))
     caller = replace(ALICE, uid=2**31, pid=2**22, started=2**40)
     view = SessionsView(
         sessions=tuple(
