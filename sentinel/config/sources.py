@@ -21,6 +21,7 @@ from sentinel.config.workload_spec import check_workload
 from sentinel.errors import ConfigError, raise_error
 from sentinel.host.paths import SIMULATED, SOCKET_VARIABLE
 from sentinel.host.regular_file import read_regular
+from sentinel.host.trusted_folder import why_untrusted
 from sentinel.protocol.commands import GivenOverride, GivenSetting
 
 #: Names the configuration file if ``--config`` does not.
@@ -197,10 +198,25 @@ def _parse(path: Path, tables: dict[str, Any], report: Callable[[ConfigError], N
 def read_saved(path: Path) -> Sources:
     """Read the settings that clients have saved; a missing file has none.
 
+    They may name code and files. A command reads them before its daemon checks its folders, and
+    the default folder of simulated GPUs is in /tmp, where any user may have created it.
+
     Raises:
-        ConfigError: As of :func:`read_file`.
+        ConfigError: As of :func:`read_file`; also if another user could have written the file.
     """
-    return read_file(path) if path.exists() else Sources()
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return Sources()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    why = why_untrusted(path.absolute())
+    if why is not None:
+        raise ConfigError(
+            f"the saved settings {path} cannot be trusted: {why}",
+            f"Remove the file, or use a folder of your own ({SIMULATED}, XDG_STATE_HOME).",
+        )
+    return read_file(path)
 
 
 def _overrides(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.host.regular_file import replace_file
-from sentinel.host.timed_file import load_file, monotonic_times
+from sentinel.host.timed_file import check_times, load_file, monotonic_times
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.codec import from_json
 from sentinel.protocol.views import Reservation
@@ -147,6 +147,7 @@ def parse(text: str) -> tuple[StoredReservation, ...]:
         ends = one.until is not None and one.since_monotonic is not None
         if ends != (one.until_monotonic is not None):
             raise ValueError(f"reservations[{number}]: until and until_monotonic contradict")
+        check_times(one, f"reservations[{number}]")
     return found
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.host.regular_file import replace_file
-from sentinel.host.timed_file import load_file, monotonic_times
+from sentinel.host.timed_file import check_times, load_file, monotonic_times
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.codec import from_json
 from sentinel.protocol.views import Session
@@ -123,10 +123,15 @@ def parse(text: str) -> tuple[StoredSession, ...]:
     file = from_json(_File, body)
     if file.schema_version != SCHEMA_VERSION:
         raise ValueError(f"schema_version: {file.schema_version} is not {SCHEMA_VERSION}")
-    return tuple(
+    stored = tuple(
         from_json(StoredSession, one, f"sessions[{number}]")
         for number, one in enumerate(file.sessions)
     )
+    for number, one in enumerate(stored):
+        if (one.until is None) != (one.until_monotonic is None):
+            raise ValueError(f"sessions[{number}]: until and until_monotonic contradict")
+        check_times(one, f"sessions[{number}]")
+    return stored
 
 
 def load(path: Path) -> tuple[tuple[StoredSession, ...], str | None]:

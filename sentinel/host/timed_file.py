@@ -7,6 +7,7 @@ after one.
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -63,6 +64,23 @@ def monotonic_times(
     # If the clock was set back, it lasts at most its whole duration from now.
     until = min(one.until, wall + one.until - one.since)
     return one.since - offset, until - offset
+
+
+def check_times(one: Timed, where: str) -> None:
+    """Refuse times that are no dates: with them, the API could not describe its daemon.
+
+    Args:
+        one: The stored thing.
+        where: Its place in the file, for the error.
+
+    Raises:
+        ValueError: One is before the year 1 or after 9999.
+    """
+    for seconds in (one.since, one.until):
+        try:
+            datetime.fromtimestamp(seconds or 0.0, UTC)
+        except (ValueError, OverflowError, OSError) as error:
+            raise ValueError(f"{where}: {seconds:g} is no date: {error}") from error
 
 
 def load_file(

@@ -183,12 +183,11 @@ def break_up(state: State, now: float, config: Config) -> NodeStep:
     if not found or state.shutdown is not None:
         return NodeStep(state=state)
     for group in sorted(found, key=lambda one: one.number):
-        plan = config.of(group.members[0]).plan
-        if plan is None:
-            continue
+        # A session with a workload takes a GPU out of the plan.
+        plans = {uuid: config.of(uuid).plan for uuid in group.members}
         left = {
             uuid: why
-            for uuid in group.members
+            for uuid, plan in plans.items()
             if (why := _why_left(state.gpu_states[uuid], group, plan)) is not None
         }
         if not left:
@@ -203,7 +202,8 @@ def break_up(state: State, now: float, config: Config) -> NodeStep:
             broken = (*burnin.broken_groups, reason) if len(group.members) > 1 else ()
             burnin = replace(burnin, group=None, broken_groups=broken)
             gpu_states[uuid] = replace(gpu_states[uuid], burnin=burnin)
-            if uuid not in left:
+            plan = plans[uuid]
+            if uuid not in left and plan is not None:
                 fields = {"phase": plan.phases[burnin.phase].name, "reason": reason}
                 events.append(gpu_event("burnin.ungrouped", gpu_states[uuid], now, **fields))
     return NodeStep(state=state.with_gpu_states(gpu_states), events=tuple(events))
@@ -217,9 +217,11 @@ def why_given_up(burnin: Burnin, plan: Plan) -> str | None:
     return f"its group was broken up {times} times; the last time, {burnin.broken_groups[-1]}"
 
 
-def _why_left(gpu_state: GpuState, group: Group, plan: Plan) -> str | None:
+def _why_left(gpu_state: GpuState, group: Group, plan: Plan | None) -> str | None:
     """Explain why a GPU is not in its group any more, or return None."""
     burnin = _burnin(gpu_state)
+    if plan is None:
+        return "it has a workload instead of the plan"
     if burnin.group != group or burnin.finished(plan):
         return burnin.ended or "it does no more of this phase"
     return _why_idle(gpu_state, group)

@@ -35,6 +35,7 @@ MAX_TEXT_LENGTH = 4096
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}")
 #: The settings of a session: those that a single GPU may have.
 _KEYS = frozenset(setting.key for setting in SETTINGS if setting.scope is Scope.GPU)
+_ALL_KEYS = frozenset(setting.key for setting in SETTINGS)
 
 
 def apply_command(
@@ -98,6 +99,10 @@ def restore(
     """
     left_out = []
     for session in sessions:
+        unfit = _why_unfit(state, session)
+        if unfit is not None:
+            left_out.append(f"session {session.name}: {unfit}; this session is over")
+            continue
         wanted = replace(state, sessions={**state.sessions, session.name: session})
         try:
             state, config = lay(wanted, config)
@@ -202,6 +207,17 @@ def _why_invalid(command: StartSession) -> str | None:
     return f"{foreign[0]} cannot be set for a single GPU" if foreign else None
 
 
+def _why_unfit(state: State, session: Session) -> str | None:
+    """Explain why a stored session cannot go on beside those before it, or return None."""
+    foreign = sorted(session.settings.keys() & _ALL_KEYS - _KEYS)
+    if foreign:
+        return f"{foreign[0]} cannot be set for a single GPU"
+    taken = [uuid for uuid in session.gpus if name_for(state, uuid) is not None]
+    if session.name in state.sessions or taken:
+        return "another session has its name or a GPU of it"
+    return None
+
+
 def _why_in_conflict(state: State, command: StartSession, config: Config) -> str | None:
     """Explain why a session cannot be started now, or return None."""
     if config.dry_run:
@@ -224,12 +240,17 @@ def _why_in_conflict(state: State, command: StartSession, config: Config) -> str
     texts += [text for session in state.sessions.values() for text in session.settings.values()]
     if len(state.sessions) >= MAX_SESSIONS:
         return f"there are {len(state.sessions)} sessions already"
-    if len(texts) > MAX_SETTINGS or sum(map(len, texts)) > MAX_TEXT_LENGTH:
+    if len(texts) > MAX_SETTINGS or sum(map(_length, texts)) > MAX_TEXT_LENGTH:
         return (
             f"all sessions together have at most {MAX_SETTINGS} settings of"
             f" {MAX_TEXT_LENGTH} characters"
         )
     return None
+
+
+def _length(text: str) -> int:
+    """Count the characters of a text as JSON escapes them: those beyond U+FFFF are two."""
+    return len(text.encode("utf-16-le", errors="surrogatepass")) // 2
 
 
 def _names(state: State, session: Session) -> str:

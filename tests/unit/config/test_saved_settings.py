@@ -99,6 +99,22 @@ def test_a_missing_file_has_nothing_and_an_invalid_one_is_named(tmp_path: Path) 
         read_saved(path)
 
 
+def test_a_file_that_another_user_could_have_written_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "sentinel-sim-1000"  # as in /tmp, where any user may create it before
+    folder.mkdir()
+    folder.chmod(0o777)
+    path = folder / "settings.toml"
+    assert read_saved(path) == Sources(), "without a file, there is nothing to trust"
+    path.write_text('workload = "code:of_a_stranger"\n')
+    with pytest.raises(ConfigError, match=r"settings\.toml cannot be trusted: all users may"):
+        read_saved(path)
+    folder.chmod(0o755)
+    assert "workload" in read_saved(path).given
+    path.chmod(0o666)
+    with pytest.raises(ConfigError, match="cannot be trusted"):
+        read_saved(path)
+
+
 def test_the_file_says_what_it_is() -> None:
     text = text_of(Sources())
     assert tomllib.loads(text) == {}

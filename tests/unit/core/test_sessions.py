@@ -240,6 +240,28 @@ def test_a_session_with_a_workload_is_instead_of_the_plan_of_a_daemon() -> None:
     world.run(supervisor, lambda: running(supervisor)[0] == "mixed")
 
 
+@pytest.mark.parametrize("gpu", ["GPU-0", "GPU-2"])
+def test_a_gpu_that_a_session_takes_out_of_the_plan_leaves_its_group(gpu: str) -> None:
+    links = {"name": "links", "workload": "links", "seconds": 10, "together": True}
+    plan = parse_plan({**PLAN, "phase": [links]}, "test")
+    config = Config(plan=plan, repeat=True, workload="links", rearm=1.0, rearm_longest=1.0)
+    world, supervisor = served(config)
+    before = supervisor.state.gpu_states[gpu].burnin
+    assert before is not None
+    assert before.group is not None
+    assert start(world, supervisor, gpus=(gpu,))[0] is None
+    world.run(supervisor, lambda: len(world.events("burnin.phase_ended")) == 2, within=100)
+    assert gpu not in {one.gpu for one in world.events("burnin.phase_ended")}
+    assert (gpu, None) in world.spawner.groups, "the workload of the session is in no group"
+    assert send(world, supervisor, EndSession, name="a")[0] is None
+    done = [*world.events("burnin.phase_ended")]
+    world.run(
+        supervisor,
+        lambda: gpu in {one.gpu for one in world.events("burnin.phase_ended")[len(done) :]},
+        within=100,
+    )
+
+
 def test_a_daemon_that_only_watches_or_ends_has_no_new_session() -> None:
     world, supervisor = served()
     assert send(world, supervisor, ShutDown)[0] is None
@@ -257,19 +279,32 @@ def test_a_stored_session_that_contradicts_new_settings_is_left_out_and_said() -
         Session(name="a", gpus=("GPU-0",), settings=HOLD, by=ALICE, since=0.0),
         Session(name="b", gpus=("GPU-1",), settings=low, by=ALICE, since=0.0),
         Session(name="c", gpus=("GPU-2", "GPU-lost"), settings=HOLD, by=ALICE, since=0.0),
+        Session(name="d", gpus=("GPU-1",), settings={"api.tcp": "0"}, by=ALICE, since=0.0),
+        Session(name="e", gpus=("GPU-2",), settings={"power": "9W"}, by=ALICE, since=0.0),
     ]
     state, config, left_out = restore(supervisor.state, supervisor.config, stored)
     assert list(state.sessions) == ["a", "c"]
     assert [config.of(f"GPU-{index}").workload for index in range(3)] == ["hold", "gemm", "hold"]
-    (why,) = left_out
-    assert "session b: throttle.temp_critical_from" in why
+    contradicts, foreign, taken = left_out
+    assert "session b: throttle.temp_critical_from" in contradicts
+    assert "session d: api.tcp cannot be set for a single GPU" in foreign
+    assert "session e: another session has its name or a GPU of it" in taken
 
 
-def test_all_sessions_fit_into_one_message() -> None:
+def test_texts_are_counted_as_json_escapes_them() -> None:
+    world, supervisor = served()
+    text = "hold:x=" + chr(0x1F600) * (MAX_TEXT_LENGTH // 2)
+    refused, why = start(world, supervisor, settings={"workload": text})
+    assert refused is Refusal.CONFLICT
+    assert f"{MAX_TEXT_LENGTH} characters" in why
+
+
+@pytest.mark.parametrize("character", [chr(0xE9), chr(0x1F600)])
+def test_all_sessions_fit_into_one_message(character: str) -> None:
     """The largest that are allowed, on 128 GPUs with long UUIDs and texts that JSON escapes."""
     keys = sorted((one.key for one in SETTINGS if one.scope is Scope.GPU), key=len)
     each, number = keys[-MAX_SETTINGS // MAX_SESSIONS :], MAX_SESSIONS
-    text = chr(0xE9) * (MAX_TEXT_LENGTH // MAX_SETTINGS)
+    text = character * (MAX_TEXT_LENGTH // MAX_SETTINGS // (2 if ord(character) > 0xFFFF else 1))
     caller = replace(ALICE, uid=2**31, pid=2**22, started=2**40)
     view = SessionsView(
         sessions=tuple(

@@ -43,6 +43,27 @@ def test_after_a_reboot_a_session_goes_on_by_the_wall_clock(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"until": 1e18, "until_monotonic": 1e18}, "1e+18 is no date"),
+        ({"since": -1e18}, "-1e+18 is no date"),
+        ({"until": 2000.0, "until_monotonic": None}, "until and until_monotonic contradict"),
+        ({"until": None, "until_monotonic": 2.0}, "until and until_monotonic contradict"),
+    ],
+)
+def test_a_session_with_impossible_times_is_none(
+    path: Path, changes: dict[str, Any], problem: str
+) -> None:
+    write(path, SESSIONS, wall=1000.0, monotonic=100.0, boot="one")
+    body = json.loads(path.read_text())
+    body["sessions"][0] |= changes
+    path.write_text(json.dumps(body))
+    stored, why = load(path)
+    assert stored == ()
+    assert f"sessions[0]: {problem}" in str(why)
+
+
+@pytest.mark.parametrize(
     "change",
     [
         {"schema_version": 2},
