@@ -137,7 +137,7 @@ def follow_to_verdict(
     screen = FleetScreen(LiveTable(stream, NODE_HEADER, NODE_RIGHT, _FLEXIBLE))
     try:
         with screen.table.shown():
-            _follow(FleetFollower(folder, run, engine), screen, engine, run, give_up_s)
+            _follow(FleetFollower(folder, run, engine), screen, engine, give_up_s)
     except KeyboardInterrupt:
         click.echo(
             f"\nthe run goes on; to follow it: sentinel fleet attach {folder.path}"
@@ -157,9 +157,7 @@ def follow_to_verdict(
     return int(EXIT_CODES[found.verdict])
 
 
-def _follow(
-    follower: FleetFollower, screen: FleetScreen, engine: Engine, run: FleetRun, give_up_s: float
-) -> None:
+def _follow(follower: FleetFollower, screen: FleetScreen, engine: Engine, give_up_s: float) -> None:
     """Show the nodes until all of them are over."""
     stalled_since: float | None = None
     while True:
@@ -173,7 +171,7 @@ def _follow(
             left = [one.node for one in statuses if not one.is_over]
             screen.say(f"given up, since they cannot be reached: {', '.join(left)}")
             try:
-                engine.cancel(run, left)
+                engine.cancel(follower.run, left)
             except EngineError as error:
                 screen.say(error.what)
             stalled_since = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -31,11 +32,14 @@ class FakeEngine:
         self.held: set[str] = set()
         self.answers = True
         self.advanced = 0
+        #: The run of the last question.
+        self.asked: FleetRun | None = None
 
     def submit(self, run: FleetRun, folder: FleetFolder, nodes: Sequence[str]) -> FleetRun:
         raise AssertionError("a follower submits nothing")
 
     def tasks(self, run: FleetRun) -> Mapping[str, Task]:
+        self.asked = run
         if not self.answers:
             raise EngineError("squeue failed")
         return {
@@ -109,6 +113,21 @@ def test_held_tasks_are_let_begin_unless_the_run_is_cancelled(
     folder.cancelled.touch()
     follower.look()
     assert engine.advanced == 1
+
+
+def test_a_resumption_in_another_terminal_is_followed(
+    folder: FleetFolder, follower: FleetFollower, engine: FakeEngine
+) -> None:
+    folder.write(RUN)
+    follower.look()
+    assert engine.asked is not None
+    assert engine.asked.tasks == {}
+    folder.write(replace(RUN, tasks={"a": "7"}))
+    follower.look()
+    assert engine.asked.tasks == {"a": "7"}
+    folder.run_file.write_text("{")  # for a moment, on some disks
+    follower.look()
+    assert engine.asked.tasks == {"a": "7"}
 
 
 def test_files_are_read_again_when_they_were_replaced(
