@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from sentinel.errors import ConfigError
 from sentinel.fleet.clush import Clush
-from sentinel.fleet.engine import Engine, EngineError, Task, TaskState
+from sentinel.fleet.engine import Engine, EngineError, EngineMissingError, Task, TaskState
 from sentinel.fleet.node_run import read_verdict
 from sentinel.fleet.progress import read_progress
 from sentinel.fleet.run_file import FleetFolder, FleetRun
@@ -60,9 +60,14 @@ class FleetFollower:
         self._runs = _Files(_read_run)
         self._was_over: frozenset[str] = frozenset()
         self._cost_s = 0.0
+        self._has_answered = False
 
     def look(self) -> tuple[NodeStatus, ...]:
-        """Read the state of every node."""
+        """Read the state of every node.
+
+        Raises:
+            EngineMissingError: The engine's commands are not installed here.
+        """
         begin = time.monotonic()
         # `fleet resume` in another terminal adds tasks to it.
         self.run = self._runs.read({"": self._folder.run_file}).get("", self.run)
@@ -90,9 +95,12 @@ class FleetFollower:
                 # Also if the task whose turn it was to do so was killed.
                 self._engine.advance(self.run)
         except EngineError as error:
+            if isinstance(error, EngineMissingError) and not self._has_answered:
+                raise  # it never will: this host is none of the cluster's
             self.engine_error = error
             return None
         self.engine_error = None
+        self._has_answered = True
         over = frozenset(node for node, task in tasks.items() if task.state is TaskState.OVER)
         sure, self._was_over = over & self._was_over, over
         return {

@@ -27,7 +27,7 @@ _json_option = click.option(
 
 @click.command("attach", cls=VerdictCommand)
 @run_argument
-@click.option("--drain", is_flag=True, help="Drain the nodes that failed (Slurm).")
+@click.option("--drain", is_flag=True, help="Drain the nodes that failed, also again (Slurm).")
 @duration(
     "--give-up",
     "give_up_s",
@@ -45,9 +45,7 @@ def attach(fleet: FleetFolder, give_up_s: float | None, **flags: bool) -> int:
     if drain and run.engine != "slurm":
         raise click.UsageError("--drain is for runs by Slurm")
     seconds = DEFAULT_GIVE_UP_S if give_up_s is None else give_up_s
-    return follow_to_verdict(
-        fleet, run, give_up_s=seconds, drain=drain or run.drain, as_json=flags["as_json"]
-    )
+    return follow_to_verdict(fleet, run, give_up_s=seconds, drain=drain, as_json=flags["as_json"])
 
 
 @click.command("resume", cls=VerdictCommand)
@@ -77,7 +75,7 @@ def resume(fleet: FleetFolder, detach: bool, as_json: bool) -> int:  # noqa: FBT
     if detach:
         return end_detached(fleet, run, as_json=as_json)
     seconds = DEFAULT_GIVE_UP_S
-    return follow_to_verdict(fleet, run, give_up_s=seconds, drain=run.drain, as_json=as_json)
+    return follow_to_verdict(fleet, run, give_up_s=seconds, drain=False, as_json=as_json)
 
 
 @click.command("cancel", cls=VerdictCommand)

@@ -126,7 +126,8 @@ def follow_to_verdict(
         folder: The folder of the run.
         run: What it has.
         give_up_s: How long to wait for nodes that are down, once all others are done.
-        drain: Whether to drain the failing nodes.
+        drain: Whether to drain failing nodes that this run has drained before, too. Without it, a
+            run that was begun with --drain drains each of them once.
         as_json: Whether to print the report as one JSON object, and the nodes on standard error.
 
     Returns:
@@ -151,8 +152,8 @@ def follow_to_verdict(
         print_json(fleet_object(found))
     else:
         print(f"\n{paint_verdicts(FORMATS['text'](found))}\n\nreports: {folder.path}")
-    if drain:
-        print_drained(folder, found, stream)
+    if drain or run.drain:
+        print_drained(folder, found, stream, again=drain)
     sys.stdout.flush()
     return int(EXIT_CODES[found.verdict])
 
@@ -184,14 +185,14 @@ def write_verdict(found: FleetVerdict, folder: FleetFolder) -> None:
         write_shared(path, FORMATS[form](found))
 
 
-def print_drained(folder: FleetFolder, found: FleetVerdict, stream: TextIO) -> None:
+def print_drained(folder: FleetFolder, found: FleetVerdict, stream: TextIO, *, again: bool) -> None:
     """Drain the failing nodes of a fleet, and print what became of each.
 
     An error of Slurm is printed: the verdict is known, and its exit code matters more.
     """
     reasons = drain_reasons(found)
     try:
-        results = drain_nodes(folder, reasons)
+        results = drain_nodes(folder, reasons, again=again)
     except SentinelError as error:
         click.echo(f"sentinel: nodes were not drained: {error}", err=True)
         return

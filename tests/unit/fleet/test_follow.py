@@ -12,7 +12,7 @@ import pytest
 
 from sentinel.burnin.verdict import Verdict
 from sentinel.errors import ConfigError
-from sentinel.fleet.engine import EngineError, Task, TaskState
+from sentinel.fleet.engine import EngineError, EngineMissingError, Task, TaskState
 from sentinel.fleet.follow import MIN_PAUSE_S, FleetFollower, engine_of
 from sentinel.fleet.progress import NodeProgress, write_progress
 from sentinel.fleet.run_file import FleetFolder, FleetRun
@@ -31,6 +31,7 @@ class FakeEngine:
         self.states = dict.fromkeys(RUN.nodes, TaskState.RUNNING)
         self.held: set[str] = set()
         self.answers = True
+        self.is_missing = False
         self.advanced = 0
         #: The run of the last question.
         self.asked: FleetRun | None = None
@@ -40,6 +41,8 @@ class FakeEngine:
 
     def tasks(self, run: FleetRun) -> Mapping[str, Task]:
         self.asked = run
+        if self.is_missing:
+            raise EngineMissingError("squeue is not installed on this host")
         if not self.answers:
             raise EngineError("squeue failed")
         return {
@@ -100,6 +103,18 @@ def test_an_engine_without_an_answer_makes_every_node_unknown(
     engine.answers = True
     assert NodeState.UNKNOWN not in states(follower)
     assert follower.engine_error is None
+
+
+def test_a_host_without_the_engine_cannot_follow_for_ever(
+    follower: FleetFollower, engine: FakeEngine
+) -> None:
+    engine.is_missing = True
+    with pytest.raises(EngineMissingError):
+        follower.look()
+    engine.is_missing = False
+    follower.look()
+    engine.is_missing = True  # its disk is away for a moment
+    assert set(states(follower)) == {NodeState.UNKNOWN}
 
 
 def test_held_tasks_are_let_begin_unless_the_run_is_cancelled(
