@@ -15,6 +15,7 @@ from sentinel.burnin.thresholds import Thresholds
 from sentinel.burnin.verdict import EXIT_CODES, Verdict
 from sentinel.cli.json_output import print_json
 from sentinel.cli.live_table import LiveTable
+from sentinel.cli.terminal import printable
 from sentinel.cli.verdict_colours import paint_verdicts
 from sentinel.errors import ExitCode, SentinelError
 from sentinel.fleet.drain import drain_nodes, reason_text
@@ -75,7 +76,8 @@ class FleetScreen:
 
     def say(self, text: str) -> None:
         """Print a line with the time."""
-        self.table.line(f"{datetime.now().astimezone():%H:%M:%S}  {text}")
+        # What nodes and the engine have written must not control the terminal.
+        self.table.line(f"{datetime.now().astimezone():%H:%M:%S}  {printable(text)}")
 
     def _is_dull(self, one: NodeStatus) -> bool:
         """Check whether the first sight of a node is worth no line: it only waits for its turn."""
@@ -200,7 +202,7 @@ def print_drained(folder: FleetFolder, found: FleetVerdict, stream: TextIO, *, a
         if why_not is None:
             print(f"drained {node}: {reasons[node]}", file=stream)
         else:
-            print(f"not drained: {node}: {why_not}", file=stream)
+            print(printable(f"not drained: {node}: {why_not}"), file=stream)
 
 
 def drain_reasons(found: FleetVerdict) -> dict[str, str]:
