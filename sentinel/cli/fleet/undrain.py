@@ -31,8 +31,8 @@ def undrain(fleet: FleetFolder, as_json: bool) -> int:  # noqa: FBT001 - click's
         print_json({"undrained": undrained, "left": left})
         return int(ExitCode.OK)
     for node, why_not in results.items():
-        left = f"not undrained: {node}: {why_not}"
-        print(f"undrained {node}" if why_not is None else printable(left))
+        stays = f"not undrained: {node}: {why_not}"
+        print(f"undrained {node}" if why_not is None else printable(stays))
     if not results:
         print("this run has drained no node")
     return int(ExitCode.OK)
