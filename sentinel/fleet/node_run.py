@@ -96,7 +96,8 @@ class NodeRun:
         if self._own.header.exists():
             where = ["--resume", str(self._own.path)]
         simulate = [] if run.simulate is None else ["--simulate", str(run.simulate)]
-        return [sys.executable, "-P", "-m", "sentinel", "burnin", *where, *simulate]
+        more = [*simulate, "--fail-fast"] if run.fail_fast else simulate
+        return [sys.executable, "-P", "-m", "sentinel", "burnin", *where, *more]
 
     def _environment(self, run: FleetRun) -> dict[str, str]:
         """Build the environment of the burn-in.

@@ -61,6 +61,8 @@ class FleetRun:
     simulate: int | None = None
     #: Whether those who follow the run drain its failing nodes once the verdict is known.
     drain: bool = False
+    #: Whether a GPU does no more after its first error.
+    fail_fast: bool = False
     schema_version: str = SCHEMA_VERSION
 
 
