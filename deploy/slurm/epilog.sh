@@ -5,6 +5,9 @@
 # reserved is idle, which is no reason for Slurm to drain the node.
 # Settings are in /etc/sentinel/slurm.env; see docs/slurm.md.
 set -u
+# A fault in a file that a shell reads ends the shell, and Slurm drains the node for its exit code.
+# shellcheck source-path=SCRIPTDIR source=settings.sh
+(. "${0%/*}/settings.sh") || exit 0
 # shellcheck source-path=SCRIPTDIR source=settings.sh
 . "${0%/*}/settings.sh"
 

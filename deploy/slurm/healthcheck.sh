@@ -7,6 +7,9 @@
 # this node, and a burn-in that has passed takes that back; see docs/slurm.md.
 set -u
 # slurmd gives SLURMD_NODENAME, and neither PATH nor SLURM_CONF.
+# A fault in a file that a shell reads ends the shell, and Slurm drains the node for its exit code.
+# shellcheck source-path=SCRIPTDIR source=settings.sh
+(. "${0%/*}/settings.sh") || exit 0
 # shellcheck source-path=SCRIPTDIR source=settings.sh
 . "${0%/*}/settings.sh"
 

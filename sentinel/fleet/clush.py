@@ -41,6 +41,9 @@ class Clush:
     def submit(self, run: FleetRun, folder: FleetFolder, nodes: Sequence[str]) -> FleetRun:
         """Start clush in a session of its own, so that it survives this terminal."""
         is_new = not folder.run_file.exists()
+        if run.jobs and _is_alive(run):
+            what = f"clush of {run.id} still works on its other nodes"
+            raise EngineError(what, "Wait for its end, or end it: sentinel fleet cancel")
         folder.write(run)
         for node in nodes:  # that of an earlier task, which has ended
             folder.progress(node).unlink(missing_ok=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sentinel.errors import ConfigError
-from sentinel.fleet.engine import run_tool
+from sentinel.fleet.engine import EngineError, run_tool
 from sentinel.fleet.run_file import FleetFolder, write_shared
 from sentinel.host.regular_file import read_regular
 
@@ -21,9 +21,13 @@ _MAX_NAMES = 500
 _NAME = re.compile(r"\bNodeName=(\S+)")
 _STATE = re.compile(r"\bState=(\S+)")
 #: The reason ends with the user and the time that wrote it; it may have spaces and equals signs.
-_REASON = re.compile(r"\bReason=(.*?) \[[^\[\]]*@[^\[\]]*\]")
-#: What a reason cannot have: scontrol reads its arguments from one line.
-_UNSAFE = re.compile(r"[\x00-\x1f\x7f\"'\\]+")
+#: One of slurm.conf has neither; what follows it in the line is then taken for a part of it.
+_REASON = re.compile(r"\bReason=(.*?)(?: \[[^\[\]]*@[^\[\]]*\]|$)")
+#: What a reason cannot have: scontrol reads its arguments from one line, the brackets would end it
+#: above, and the rest comes from the file of a node.
+_UNSAFE = re.compile(r"[^ !#-&(-Z^-~]+")
+#: The length of a reason: the name of a check and a UUID have 80 characters.
+_MAX_REASON = 240
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,10 +46,14 @@ def read_nodes(nodes: Sequence[str]) -> dict[str, NodeAdmin]:
     Raises:
         EngineError: Slurm does not answer, or does not know one of them.
     """
+    if not nodes:
+        return {}
     found: dict[str, NodeAdmin] = {}
     for first in range(0, len(nodes), _MAX_NAMES):
         names = ",".join(nodes[first : first + _MAX_NAMES])
         found |= parse_nodes(run_tool(("scontrol", "--oneliner", "show", "node", names)))
+    if missing := [node for node in nodes if node not in found]:
+        raise EngineError(f"scontrol does not show node {missing[0]}")
     return found
 
 
@@ -81,32 +89,50 @@ def why_not_undrained(node: NodeAdmin, written: str) -> str | None:
 
 def reason_text(what: str) -> str:
     """Build a reason: ``gpu-sentry: memory.errors on GPU 3 (GPU-…)``."""
-    return f"{PREFIX} {_UNSAFE.sub(' ', what)}"
+    words = _UNSAFE.sub(" ", what).split()
+    return f"{PREFIX} {' '.join(words)}"[:_MAX_REASON].rstrip()
 
 
-def drain_nodes(folder: FleetFolder, reasons: Mapping[str, str]) -> dict[str, str | None]:
+def drain_nodes(
+    folder: FleetFolder, reasons: Mapping[str, str], *, again: bool
+) -> dict[str, str | None]:
     """Drain nodes, and record which reasons are those of this run.
+
+    An operator who has made a drained node usable since is not overruled by a command that only
+    shows an old run.
 
     Args:
         folder: The folder of the run.
         reasons: The reason of each failing node; see :func:`reason_text`.
+        again: Whether to drain a node that this run has drained before.
 
     Returns:
-        By node, why it was left as it is; None if it is drained now.
+        By node, why it was left as it is, or what Slurm has refused; None if it is drained now.
 
     Raises:
-        EngineError: Slurm does not answer, or refuses.
-        ConfigError: The record cannot be written; then nothing was drained.
+        EngineError: Slurm does not answer.
+        ConfigError: The record cannot be read or written; then nothing was drained.
     """
-    there = read_nodes(list(reasons))
-    results = {node: why_not_drained(there[node]) for node in reasons}
-    chosen = [node for node, why_not in results.items() if why_not is None]
+    before = recorded(folder)
+    results: dict[str, str | None] = {}
+    if not again:
+        why = "this run has drained it before; `sentinel fleet attach --drain` does it again"
+        results = {node: why for node in reasons if node in before}
+    there = read_nodes([node for node in reasons if node not in results])
+    results |= {node: why_not_drained(one) for node, one in there.items()}
+    chosen = {node: reasons[node] for node, why_not in results.items() if why_not is None}
+    if not chosen:
+        return results
     # Recorded first: a node that was drained without a record could not be taken back.
-    _write(folder, {**recorded(folder), **{node: reasons[node] for node in chosen}})
-    for node in chosen:
-        run_tool(
-            ("scontrol", "update", f"NodeName={node}", "State=DRAIN", f"Reason={reasons[node]}")
-        )
+    _write(folder, before | chosen)
+    for node, reason in chosen.items():
+        try:
+            run_tool(("scontrol", "update", f"NodeName={node}", "State=DRAIN", f"Reason={reason}"))
+        except EngineError as error:
+            results[node] = error.what
+    refused = [node for node in chosen if results[node] is not None and node not in before]
+    if refused:
+        _write(folder, {n: one for n, one in (before | chosen).items() if n not in refused})
     return results
 
 
@@ -120,19 +146,21 @@ def undrain_nodes(folder: FleetFolder) -> dict[str, str | None]:
         EngineError: Slurm does not answer, or refuses.
         ConfigError: The record cannot be read or written.
     """
-    written = recorded(folder)
+    everything = recorded(folder)
+    written = {node: reason for node, reason in everything.items() if reason}
     there = read_nodes(list(written))
     results = {node: why_not_undrained(there[node], reason) for node, reason in written.items()}
     for node, why_not in results.items():
         if why_not is None:
             # RESUME would also declare a node usable that is down.
             run_tool(("scontrol", "update", f"NodeName={node}", "State=UNDRAIN"))
-    _write(folder, {})
+    if written:
+        _write(folder, dict.fromkeys(everything, ""))
     return results
 
 
 def recorded(folder: FleetFolder) -> dict[str, str]:
-    """Read the reasons that a run has written, by node.
+    """Read the reasons that a run has written, by node; empty ones were taken back.
 
     Raises:
         ConfigError: The record is invalid.
@@ -143,7 +171,7 @@ def recorded(folder: FleetFolder) -> dict[str, str]:
         return {str(node): str(reason) for node, reason in value.items()}
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,9 @@ from sentinel.fleet.run_file import FleetFolder, FleetRun
 #: The longest wait for a command of an engine, in seconds: a controller that restarts with the
 #: state of a large cluster answers after tens of seconds, and Slurm's own commands wait for it.
 TOOL_TIMEOUT_S = 60.0
+#: Variables by which a user chooses what Slurm's commands print: a job that SQUEUE_STATES hides
+#: would be taken for one that is over.
+_FILTERS = ("SQUEUE_", "SINFO_", "SCANCEL_")
 
 
 class TaskState(StrEnum):
@@ -42,6 +46,10 @@ class EngineError(SentinelError):
     """A command of the engine is missing, failed, or did not answer in time."""
 
     code = "engine"
+
+
+class EngineMissingError(EngineError):
+    """A command of the engine is not installed here."""
 
 
 class Engine(Protocol):
@@ -102,13 +110,21 @@ def run_tool(words: Sequence[str], text: str = "") -> str:
     Raises:
         EngineError: It is missing, failed, or took longer than TOOL_TIMEOUT_S.
     """
+    variables = {key: one for key, one in os.environ.items() if not key.startswith(_FILTERS)}
     try:
         done = subprocess.run(
-            words, input=text, capture_output=True, text=True, timeout=TOOL_TIMEOUT_S, check=False
+            words,
+            input=text,
+            capture_output=True,
+            text=True,
+            errors="replace",  # the reason of a node is in any encoding
+            env=variables,
+            timeout=TOOL_TIMEOUT_S,
+            check=False,
         )
     except FileNotFoundError:
         remedy = "Run this where the cluster's commands are installed."
-        raise EngineError(f"{words[0]} is not installed on this host", remedy) from None
+        raise EngineMissingError(f"{words[0]} is not installed on this host", remedy) from None
     except OSError as error:
         raise EngineError(f"{words[0]} cannot be run: {error.strerror}") from None
     except subprocess.TimeoutExpired:

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from sentinel.errors import ConfigError
 from sentinel.fleet.clush import Clush
-from sentinel.fleet.engine import Engine, EngineError, Task, TaskState
+from sentinel.fleet.engine import Engine, EngineError, EngineMissingError, Task, TaskState
 from sentinel.fleet.node_run import read_verdict
 from sentinel.fleet.progress import read_progress
 from sentinel.fleet.run_file import FleetFolder, FleetRun
@@ -50,19 +50,28 @@ class FleetFollower:
 
     def __init__(self, folder: FleetFolder, run: FleetRun, engine: Engine) -> None:
         self._folder = folder
-        self._run = run
+        #: What it has, as at the last look.
+        self.run = run
         self._engine = engine
         #: Why the engine did not answer at the last look, or None.
         self.engine_error: EngineError | None = None
         self._progress = _Files(read_progress)
         self._verdicts = _Files(read_verdict)
+        self._runs = _Files(_read_run)
         self._was_over: frozenset[str] = frozenset()
         self._cost_s = 0.0
+        self._has_answered = False
 
     def look(self) -> tuple[NodeStatus, ...]:
-        """Read the state of every node."""
+        """Read the state of every node.
+
+        Raises:
+            EngineMissingError: The engine's commands are not installed here.
+        """
         begin = time.monotonic()
-        nodes = self._run.nodes
+        # `fleet resume` in another terminal adds tasks to it.
+        self.run = self._runs.read({"": self._folder.run_file}).get("", self.run)
+        nodes = self.run.nodes
         tasks = self._tasks()
         # After the engine: a report is written before its task is over.
         progress = self._progress.read({one: self._folder.progress(one) for one in nodes})
@@ -81,20 +90,31 @@ class FleetFollower:
     def _tasks(self) -> Mapping[str, Task] | None:
         """Ask the engine; a task is over only if it is so twice: it may just be requeued."""
         try:
-            tasks = self._engine.tasks(self._run)
+            tasks = self._engine.tasks(self.run)
             if any(task.is_held for task in tasks.values()) and not self._is_cancelled():
                 # Also if the task whose turn it was to do so was killed.
-                self._engine.advance(self._run)
+                self._engine.advance(self.run)
         except EngineError as error:
+            if isinstance(error, EngineMissingError) and not self._has_answered:
+                raise  # it never will: this host is none of the cluster's
             self.engine_error = error
             return None
         self.engine_error = None
+        self._has_answered = True
         over = frozenset(node for node, task in tasks.items() if task.state is TaskState.OVER)
         sure, self._was_over = over & self._was_over, over
         return {
             node: Task(state=TaskState.RUNNING) if node in over - sure else task
             for node, task in tasks.items()
         }
+
+
+def _read_run(path: Path) -> FleetRun | None:
+    """Read ``fleet.json``; None if it cannot be read at the moment."""
+    try:
+        return FleetFolder(path=path.parent).read()
+    except ConfigError:
+        return None
 
 
 class _Files(Generic[T]):

@@ -11,9 +11,15 @@ from sentinel.fleet.report import fleet_object, gpu_lines
 from sentinel.fleet.text import text_lines
 from sentinel.fleet.verdict import FleetVerdict
 
+
+def _line(text: str) -> str:
+    """Keep a line one line: the report of a node must add none, and not control the terminal."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
+
+
 #: What builds each format; without a newline at the end.
 FORMATS: Mapping[str, Callable[[FleetVerdict], str]] = {
-    "text": lambda fleet: "\n".join(text_lines(fleet)),
+    "text": lambda fleet: "\n".join(map(_line, text_lines(fleet))),
     "html": html_page,
     "junit": junit_xml,
     "json": lambda fleet: json.dumps(fleet_object(fleet), indent=1),

@@ -7,22 +7,23 @@ from __future__ import annotations
 
 import gc
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from sentinel.errors import ConfigError
 from sentinel.fleet.node_result import NodeFile, NodeResult, node_result
 from sentinel.fleet.progress import read_progress
-from sentinel.fleet.run_file import NOT_NODES, FleetFolder, FleetRun
+from sentinel.fleet.run_file import MAX_REPORT_BYTES, NOT_NODES, FleetFolder, FleetRun
 from sentinel.host.regular_file import read_regular
 from sentinel.protocol.codec import DecodeError
 
-#: A larger report is not read, in bytes: one of 16 GPUs with every finding has 1 MB.
-_MAX_BYTES = 64 * 2**20
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 #: A report that began longer before the fleet's run is an earlier one; clocks differ by less (own).
 _CLOCK_TOLERANCE = timedelta(hours=1)
 
@@ -47,7 +48,7 @@ def read_fleet(path: Path) -> FleetFiles:
     """
     folder = FleetFolder(path=path)
     try:
-        there = {one.stem for one in path.iterdir() if one.suffix == ".json"} - NOT_NODES
+        there = {_name(one) for one in path.iterdir() if one.suffix == ".json"} - NOT_NODES
     except OSError as error:
         raise ConfigError(
             f"{path}: {error.strerror}", "Name the folder of a fleet's run."
@@ -68,6 +69,11 @@ def read_fleet(path: Path) -> FleetFiles:
     )
 
 
+def _name(path: Path) -> str:
+    """Return the name of a node; one that cannot be printed is escaped, and has no report."""
+    return path.stem if path.stem.isprintable() else ascii(path.stem)[1:-1]
+
+
 @contextmanager
 def _many_objects() -> Iterator[None]:
     """Pause the search for cycles: parsed JSON has none, and it would take half of the time."""
@@ -83,13 +89,13 @@ def _many_objects() -> Iterator[None]:
 def _read(folder: FleetFolder, name: str, run: FleetRun | None) -> NodeFile:
     """Read the report of one node."""
     try:
-        data = read_regular(folder.report(name), _MAX_BYTES)
+        data = read_regular(folder.report(name), MAX_REPORT_BYTES)
     except FileNotFoundError:
         return _without_report(folder, name)
     except OSError as error:
         return NodeFile(node=name, missing=f"its report cannot be read: {error.strerror}")
     try:
-        value = json.loads(data)
+        value = _parse(data)
     except (ValueError, RecursionError):
         why = "its report is not complete JSON" if data.strip() else "its report is empty"
         return NodeFile(node=name, missing=why)
@@ -101,6 +107,20 @@ def _read(folder: FleetFolder, name: str, run: FleetRun | None) -> NodeFile:
         return NodeFile(node=name, missing=why)
     has_page = (folder.node(name) / "report.html").is_file()
     return NodeFile(node=name, result=result, has_page=has_page)
+
+
+def _parse(data: bytes) -> Any:
+    """Parse JSON in UTF-8; half a character (a lone surrogate) could not be written again.
+
+    Raises:
+        ValueError: It is not valid.
+        RecursionError: It is nested too deeply.
+    """
+    text = data.decode()
+    value = json.loads(text)
+    if _SURROGATE.search(text):
+        json.dumps(value, ensure_ascii=False).encode()
+    return value
 
 
 def _without_report(folder: FleetFolder, name: str) -> NodeFile:

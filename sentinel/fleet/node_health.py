@@ -129,7 +129,7 @@ def _read(folder: Path) -> DrainRecord | None:
         return from_json(DrainRecord, json.loads(read_regular(path, _MAX_BYTES)))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from None
 
 

@@ -5,6 +5,7 @@ The names are those of docs/report.schema.json; fields that are not here are ign
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -218,6 +219,8 @@ def node_result(report: Any) -> NodeResult:
     if version.partition(".")[0] != MAJOR_VERSION:
         raise DecodeError(f"version {MAJOR_VERSION} of the schema, not {version}", "schema_version")
     one = from_json(_Report, report)
+    for check in (*one.checks, *(check for gpu in one.gpus for check in gpu.checks)):
+        _check_value(check)
     return NodeResult(
         hostname=one.node.hostname,
         machine_id=one.node.machine_id,
@@ -234,6 +237,19 @@ def node_result(report: Any) -> NodeResult:
         bad=_bad(one.checks),
         gpus=tuple(_gpu(gpu) for gpu in sorted(one.gpus, key=lambda gpu: gpu.index)),
     )
+
+
+def _check_value(check: _CheckReport) -> None:
+    """Refuse what could not be printed: a list of lists, or a number that is none.
+
+    Raises:
+        DecodeError: The value of a check is such.
+    """
+    value = check.value
+    if isinstance(value, float) and not math.isfinite(value):
+        raise DecodeError("a finite number", f"checks.{check.id}.value")
+    if not isinstance(value, str | int | float | None):
+        raise DecodeError("a number, a text or null", f"checks.{check.id}.value")
 
 
 def _gpu(gpu: _GpuReport) -> GpuResult:

@@ -23,8 +23,9 @@ from sentinel.burnin.thresholds import Thresholds
 from sentinel.burnin.verdict import EXIT_CODES, Verdict
 from sentinel.errors import ConfigError, ExitCode
 from sentinel.fleet.progress import ProgressBuilder, write_progress
-from sentinel.fleet.run_file import FleetFolder, FleetRun, write_shared
+from sentinel.fleet.run_file import MAX_REPORT_BYTES, FleetFolder, FleetRun, write_shared
 from sentinel.host.paths import SIMULATED
+from sentinel.host.regular_file import read_regular
 from sentinel.host.simulation import default_folder
 
 #: How often new events are read, and a cancelled run is noticed, in seconds.
@@ -95,7 +96,8 @@ class NodeRun:
         if self._own.header.exists():
             where = ["--resume", str(self._own.path)]
         simulate = [] if run.simulate is None else ["--simulate", str(run.simulate)]
-        return [sys.executable, "-P", "-m", "sentinel", "burnin", *where, *simulate]
+        more = [*simulate, "--fail-fast"] if run.fail_fast else simulate
+        return [sys.executable, "-P", "-m", "sentinel", "burnin", *where, *more]
 
     def _environment(self, run: FleetRun) -> dict[str, str]:
         """Build the environment of the burn-in.
@@ -227,8 +229,8 @@ class NodeRun:
 def read_verdict(path: Path) -> Verdict | None:
     """Read the verdict of a report; None if it is missing or invalid."""
     try:
-        return Verdict(json.loads(path.read_text())["verdict"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return Verdict(json.loads(read_regular(path, MAX_REPORT_BYTES))["verdict"])
+    except (OSError, ValueError, RecursionError, KeyError, TypeError):
         return None
 
 

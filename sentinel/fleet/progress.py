@@ -132,5 +132,5 @@ def read_progress(path: Path) -> NodeProgress | None:
     """Read the state of a node; None if there is none yet, or if it cannot be read."""
     try:
         return from_json(NodeProgress, json.loads(read_regular(path, _MAX_BYTES)))
-    except (OSError, ValueError, DecodeError, ConfigError):
+    except (OSError, ValueError, RecursionError, DecodeError, ConfigError):
         return None

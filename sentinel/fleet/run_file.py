@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 from sentinel.errors import ConfigError
@@ -18,6 +19,8 @@ from sentinel.protocol.codec import DecodeError, from_json
 SCHEMA_VERSION = "1.0"
 #: A larger file is none of ours: 100,000 nodes with long names and job ids have 10 MB.
 _MAX_BYTES = 64 * 2**20
+#: A larger report of a node is not read, in bytes: one of 16 GPUs with every finding has 1 MB.
+MAX_REPORT_BYTES = 64 * 2**20
 #: The files are for the administrators of the cluster, too.
 READABLE = 0o644
 #: What a host name may have (RFC 1123, and the underscore that some sites use).
@@ -58,6 +61,8 @@ class FleetRun:
     simulate: int | None = None
     #: Whether those who follow the run drain its failing nodes once the verdict is known.
     drain: bool = False
+    #: Whether a GPU does no more after its first error.
+    fail_fast: bool = False
     schema_version: str = SCHEMA_VERSION
 
 
@@ -149,7 +154,7 @@ class FleetFolder:
         except FileNotFoundError:
             what = f"{self.path} is not the folder of a fleet's run: it has no {path.name}"
             raise ConfigError(what, "Name the folder that --report named.") from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise ConfigError(f"{path} cannot be read: {error}") from None
         version = value.get("schema_version") if isinstance(value, dict) else None
         if str(version).partition(".")[0] != SCHEMA_VERSION.partition(".")[0]:
@@ -186,10 +191,12 @@ def check_nodes(nodes: tuple[str, ...], source: str) -> None:
 def write_shared(path: Path, text: str) -> None:
     """Write a file of the run by rename, readable for others.
 
+    The name of the new file is random: commands on several hosts may write the same one at once.
+
     Raises:
         ConfigError: It cannot be written.
     """
     try:
-        replace_file(path, f"{text}\n", mode=READABLE)
+        replace_file(path, f"{text}\n", mode=READABLE, temporary=f"{path.name}.{token_hex(4)}.new")
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror}") from None

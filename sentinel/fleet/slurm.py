@@ -18,6 +18,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from sentinel.fleet.engine import EngineError, Task, TaskState, run_tool
 from sentinel.fleet.run_file import FleetFolder, FleetRun
@@ -47,13 +48,15 @@ class Slurm:
     def submit(self, run: FleetRun, folder: FleetFolder, nodes: Sequence[str]) -> FleetRun:
         """Submit a held job for each node, and release the first ones."""
         tasks: dict[str, str] = {}
+        # Those of an earlier submission that still work: the batch is of the run, not of a command.
+        active = len(_active(_listed(run))) if run.tasks else 0
         try:
             for node in nodes:
                 tasks[node] = _submit_held(run, folder, node)
             jobs = (*run.jobs, *tasks.values())
             submitted = replace(run, jobs=jobs, tasks={**run.tasks, **tasks})
             folder.write(submitted)
-            _release(list(tasks.values())[: run.batch])
+            _release(list(tasks.values())[: max(0, run.batch - active)])
         except BaseException:  # also Ctrl+C: nothing of a run that has no file may remain
             for ids in _pieces(list(tasks.values())):
                 run_tool(("scancel", "--quiet", *ids))
@@ -80,11 +83,7 @@ class Slurm:
         """
         found = _listed(run)
         held = [node for node, task in found.items() if task.is_held]
-        active = [
-            node
-            for node, task in found.items()
-            if task.state is not TaskState.OVER and not task.is_held and node != ending
-        ]
+        active = _active(found) - {ending}
         _release([run.tasks[node] for node in held[: max(0, run.batch - len(active))]])
 
     def cancel(self, run: FleetRun, nodes: Sequence[str] = ()) -> None:
@@ -104,7 +103,8 @@ def _submit_held(run: FleetRun, folder: FleetFolder, node: str) -> str:
         (
             *("sbatch", "--parsable", "--hold", "--requeue", "--oversubscribe"),
             *("--nodes=1", "--ntasks=1", "--cpus-per-task=1"),
-            *(f"--output={folder.logs}/{node}.txt", "--open-mode=append"),
+            # sbatch replaces what follows a %, such as %j.
+            *(f"--output={_escaped(folder.logs)}/{node}.txt", "--open-mode=append"),
             *run.options,
             # Last, since of two options sbatch takes the later: the run is found by these.
             *(f"--nodelist={node}", f"--job-name={run.id}"),
@@ -115,6 +115,10 @@ def _submit_held(run: FleetRun, folder: FleetFolder, node: str) -> str:
     if not job.isdecimal():
         raise EngineError(f"sbatch printed {given.strip()!r} instead of a job's id")
     return job
+
+
+def _escaped(path: Path) -> str:
+    return str(path).replace("%", "%%")
 
 
 def choose_nodes(partition: str | None, count: int | None, nodelist: str | None) -> tuple[str, ...]:
@@ -166,6 +170,15 @@ def _listed(run: FleetRun) -> dict[str, Task]:
     found = dict(parse_tasks(lines))
     over = Task(state=TaskState.OVER)
     return {node: found.get(run.tasks.get(node, ""), over) for node in run.nodes}
+
+
+def _active(found: Mapping[str, Task]) -> set[str]:
+    """Select the nodes whose task works, or begins as soon as its node is free."""
+    return {
+        node
+        for node, task in found.items()
+        if task.state is not TaskState.OVER and not task.is_held
+    }
 
 
 def parse_tasks(lines: str) -> Iterator[tuple[str, Task]]:

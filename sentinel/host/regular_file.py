@@ -86,22 +86,26 @@ def sync_folder(path: Path) -> None:
         os.close(folder)
 
 
-def replace_file(path: Path, text: str, mode: int = 0o600) -> None:
+def replace_file(path: Path, text: str, mode: int = 0o600, *, temporary: str | None = None) -> None:
     """Replace the content of a file atomically, and return once it is on disk.
 
     Args:
         path: The file.
         text: Its new content.
         mode: The mode of the new file, less the umask.
+        temporary: The name of the file that is renamed, where several processes may write at once.
+            [default: that of the file and .new]
 
     Raises:
         OSError: It cannot be written. The file is unchanged or, if only the rename could not be
             written to the disk, has the new content.
     """
-    new = path.with_name(f"{path.name}.new")
+    new = path.with_name(temporary or f"{path.name}.new")
     try:
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
-        with os.fdopen(descriptor, "w") as file:
+        # A link in its place could lead to any file.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+        descriptor = os.open(new, flags | os.O_CLOEXEC, mode)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

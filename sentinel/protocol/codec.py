@@ -11,7 +11,7 @@ import math
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
+from datetime import MAXYEAR, MINYEAR, datetime
 from enum import Enum
 from functools import cache
 from typing import Any, TypeVar
@@ -191,12 +191,15 @@ def _enum(kind: type[Enum]) -> _Reader:
 
 
 def _datetime(value: Any) -> datetime:
-    """Read a time with its UTC offset; one without could be anywhere in a day."""
+    """Read a time with its UTC offset; one without could be anywhere in a day.
+
+    The first and the last year that a datetime has end in another time zone with an OverflowError.
+    """
     try:
         time = datetime.fromisoformat(value)
     except (TypeError, ValueError):
         time = None
-    if time is None or time.tzinfo is None:
+    if time is None or time.tzinfo is None or not MINYEAR < time.year < MAXYEAR:
         raise DecodeError("a time with its UTC offset")
     return time
 

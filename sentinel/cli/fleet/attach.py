@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from pathlib import Path
 
 import click
 
@@ -14,11 +15,11 @@ from sentinel.cli.fleet.run_argument import run_argument
 from sentinel.cli.json_output import print_json
 from sentinel.cli.terminal import color_option
 from sentinel.cli.verdict_command import VerdictCommand
-from sentinel.errors import ExitCode
+from sentinel.errors import ConfigError, ExitCode, SentinelError
 from sentinel.fleet.engine import TaskState
 from sentinel.fleet.follow import engine_of
 from sentinel.fleet.node_run import read_verdict
-from sentinel.fleet.run_file import FleetFolder, write_shared
+from sentinel.fleet.run_file import FleetFolder, FleetRun, write_shared
 
 _json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print the fleet's report as one JSON object."
@@ -27,7 +28,7 @@ _json_option = click.option(
 
 @click.command("attach", cls=VerdictCommand)
 @run_argument
-@click.option("--drain", is_flag=True, help="Drain the nodes that failed (Slurm).")
+@click.option("--drain", is_flag=True, help="Drain the nodes that failed, also again (Slurm).")
 @duration(
     "--give-up",
     "give_up_s",
@@ -45,9 +46,7 @@ def attach(fleet: FleetFolder, give_up_s: float | None, **flags: bool) -> int:
     if drain and run.engine != "slurm":
         raise click.UsageError("--drain is for runs by Slurm")
     seconds = DEFAULT_GIVE_UP_S if give_up_s is None else give_up_s
-    return follow_to_verdict(
-        fleet, run, give_up_s=seconds, drain=drain or run.drain, as_json=flags["as_json"]
-    )
+    return follow_to_verdict(fleet, run, give_up_s=seconds, drain=drain, as_json=flags["as_json"])
 
 
 @click.command("resume", cls=VerdictCommand)
@@ -62,6 +61,7 @@ def resume(fleet: FleetFolder, detach: bool, as_json: bool) -> int:  # noqa: FBT
     engine for is as at the first time.
     """
     run = fleet.read()
+    _check_own_folder(fleet, run)
     engine = engine_of(run, fleet)
     tasks = engine.tasks(run)
     nodes = [
@@ -70,14 +70,37 @@ def resume(fleet: FleetFolder, detach: bool, as_json: bool) -> int:  # noqa: FBT
         if tasks[node].state is TaskState.OVER
         and read_verdict(fleet.report(node)) in {None, Verdict.INCOMPLETE}
     ]
+    was_cancelled = fleet.cancelled.exists()
     fleet.cancelled.unlink(missing_ok=True)
     if nodes:
-        run = engine.submit(run, fleet, nodes)
+        try:
+            run = engine.submit(run, fleet, nodes)
+        except SentinelError:
+            if was_cancelled:
+                _cancel(fleet)
+            raise
     say(f"{run.id}: going on with {len(nodes)} of {len(run.nodes)} nodes", as_json=as_json)
     if detach:
         return end_detached(fleet, run, as_json=as_json)
     seconds = DEFAULT_GIVE_UP_S
-    return follow_to_verdict(fleet, run, give_up_s=seconds, drain=run.drain, as_json=as_json)
+    return follow_to_verdict(fleet, run, give_up_s=seconds, drain=False, as_json=as_json)
+
+
+def _cancel(fleet: FleetFolder) -> None:
+    write_shared(fleet.cancelled, f"{datetime.now().astimezone().isoformat(timespec='seconds')}")
+
+
+def _check_own_folder(fleet: FleetFolder, run: FleetRun) -> None:
+    """Refuse the copy of a folder: the tasks would write into the original.
+
+    Raises:
+        ConfigError: It is a copy.
+    """
+    named = Path(run.command[-1]) if run.command else fleet.path
+    # One that is not there has another name on the nodes, or was moved.
+    if named.is_dir() and not named.samefile(fleet.path):
+        what = f"{fleet.path} is a copy of the folder of run {run.id}, whose nodes write to {named}"
+        raise ConfigError(what, f"Name that one: sentinel fleet resume {named}")
 
 
 @click.command("cancel", cls=VerdictCommand)
@@ -91,7 +114,7 @@ def cancel(fleet: FleetFolder, as_json: bool) -> int:  # noqa: FBT001 - click's
     """
     run = fleet.read()
     # The nodes look for this file, whatever the engine still can or knows.
-    write_shared(fleet.cancelled, f"{datetime.now().astimezone().isoformat(timespec='seconds')}")
+    _cancel(fleet)
     engine_of(run, fleet).cancel(run)
     if as_json:
         print_json({"run": run.id, "folder": fleet.path})

@@ -53,6 +53,7 @@ class _Order:
     batch: int
     simulate: int | None
     drain: bool
+    fail_fast: bool
     options: tuple[str, ...]
     #: How to call sentinel on a node.
     program: str | None
@@ -95,6 +96,7 @@ class _Order:
     help="At most so many nodes at a time.",
 )
 @simulate_option("Use N simulated GPUs on each node.")
+@click.option("--fail-fast", is_flag=True, help="End a GPU's plan at its first error.")
 @click.option("--drain", is_flag=True, help="Drain the nodes that failed (Slurm).")
 @click.option(
     "--engine-option",
@@ -147,6 +149,7 @@ def burnin(**given: Any) -> int:
         started=now,
         simulate=order.simulate,
         drain=order.drain,
+        fail_fast=order.fail_fast,
     )
     folder.create()
     write_shared(folder.plan, plan_text(level, order.file).rstrip("\n"))

@@ -15,6 +15,7 @@ from sentinel.burnin.thresholds import Thresholds
 from sentinel.burnin.verdict import EXIT_CODES, Verdict
 from sentinel.cli.json_output import print_json
 from sentinel.cli.live_table import LiveTable
+from sentinel.cli.terminal import printable
 from sentinel.cli.verdict_colours import paint_verdicts
 from sentinel.errors import ExitCode, SentinelError
 from sentinel.fleet.drain import drain_nodes, reason_text
@@ -75,7 +76,8 @@ class FleetScreen:
 
     def say(self, text: str) -> None:
         """Print a line with the time."""
-        self.table.line(f"{datetime.now().astimezone():%H:%M:%S}  {text}")
+        # What nodes and the engine have written must not control the terminal.
+        self.table.line(f"{datetime.now().astimezone():%H:%M:%S}  {printable(text)}")
 
     def _is_dull(self, one: NodeStatus) -> bool:
         """Check whether the first sight of a node is worth no line: it only waits for its turn."""
@@ -126,7 +128,8 @@ def follow_to_verdict(
         folder: The folder of the run.
         run: What it has.
         give_up_s: How long to wait for nodes that are down, once all others are done.
-        drain: Whether to drain the failing nodes.
+        drain: Whether to drain failing nodes that this run has drained before, too. Without it, a
+            run that was begun with --drain drains each of them once.
         as_json: Whether to print the report as one JSON object, and the nodes on standard error.
 
     Returns:
@@ -137,7 +140,7 @@ def follow_to_verdict(
     screen = FleetScreen(LiveTable(stream, NODE_HEADER, NODE_RIGHT, _FLEXIBLE))
     try:
         with screen.table.shown():
-            _follow(FleetFollower(folder, run, engine), screen, engine, run, give_up_s)
+            _follow(FleetFollower(folder, run, engine), screen, engine, give_up_s)
     except KeyboardInterrupt:
         click.echo(
             f"\nthe run goes on; to follow it: sentinel fleet attach {folder.path}"
@@ -151,15 +154,13 @@ def follow_to_verdict(
         print_json(fleet_object(found))
     else:
         print(f"\n{paint_verdicts(FORMATS['text'](found))}\n\nreports: {folder.path}")
-    if drain:
-        print_drained(folder, found, stream)
+    if drain or run.drain:
+        print_drained(folder, found, stream, again=drain)
     sys.stdout.flush()
     return int(EXIT_CODES[found.verdict])
 
 
-def _follow(
-    follower: FleetFollower, screen: FleetScreen, engine: Engine, run: FleetRun, give_up_s: float
-) -> None:
+def _follow(follower: FleetFollower, screen: FleetScreen, engine: Engine, give_up_s: float) -> None:
     """Show the nodes until all of them are over."""
     stalled_since: float | None = None
     while True:
@@ -173,7 +174,7 @@ def _follow(
             left = [one.node for one in statuses if not one.is_over]
             screen.say(f"given up, since they cannot be reached: {', '.join(left)}")
             try:
-                engine.cancel(run, left)
+                engine.cancel(follower.run, left)
             except EngineError as error:
                 screen.say(error.what)
             stalled_since = None
@@ -186,14 +187,14 @@ def write_verdict(found: FleetVerdict, folder: FleetFolder) -> None:
         write_shared(path, FORMATS[form](found))
 
 
-def print_drained(folder: FleetFolder, found: FleetVerdict, stream: TextIO) -> None:
+def print_drained(folder: FleetFolder, found: FleetVerdict, stream: TextIO, *, again: bool) -> None:
     """Drain the failing nodes of a fleet, and print what became of each.
 
     An error of Slurm is printed: the verdict is known, and its exit code matters more.
     """
     reasons = drain_reasons(found)
     try:
-        results = drain_nodes(folder, reasons)
+        results = drain_nodes(folder, reasons, again=again)
     except SentinelError as error:
         click.echo(f"sentinel: nodes were not drained: {error}", err=True)
         return
@@ -201,7 +202,7 @@ def print_drained(folder: FleetFolder, found: FleetVerdict, stream: TextIO) -> N
         if why_not is None:
             print(f"drained {node}: {reasons[node]}", file=stream)
         else:
-            print(f"not drained: {node}: {why_not}", file=stream)
+            print(printable(f"not drained: {node}: {why_not}"), file=stream)
 
 
 def drain_reasons(found: FleetVerdict) -> dict[str, str]:

@@ -8,7 +8,8 @@ from pathlib import Path
 import click
 
 from sentinel.burnin.verdict import EXIT_CODES
-from sentinel.cli.terminal import color_option, printable
+from sentinel.cli.fleet.run_argument import run_argument
+from sentinel.cli.terminal import color_option
 from sentinel.cli.thresholds_file import load_thresholds
 from sentinel.cli.verdict_colours import paint_verdicts
 from sentinel.cli.verdict_command import VerdictCommand
@@ -16,11 +17,12 @@ from sentinel.errors import ConfigError
 from sentinel.fleet.fleet_checks import IDS, LIMITS
 from sentinel.fleet.formats import FORMATS
 from sentinel.fleet.node_files import read_fleet
+from sentinel.fleet.run_file import FleetFolder
 from sentinel.fleet.verdict import judge_fleet
 
 
 @click.command("report", cls=VerdictCommand)
-@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@run_argument
 @click.option("--text", is_flag=True, help="For a terminal: what stands out first (the default).")
 @click.option("--html", is_flag=True, help="One page that needs no network.")
 @click.option("--junit", is_flag=True, help="JUnit XML, a suite for each node.")
@@ -31,12 +33,12 @@ from sentinel.fleet.verdict import judge_fleet
 @click.option(
     "--thresholds", "limits", metavar="FILE", help="Replace limits by those of this TOML file."
 )
-def report(folder: Path, output: Path | None, limits: str | None, **formats: bool) -> int:
+def report(fleet: FleetFolder, output: Path | None, limits: str | None, **formats: bool) -> int:
     """Print the verdict of a fleet: of every node, and of all together.
 
-    DIR is the folder of a run of `fleet burnin`, or any folder with the report.json of each node as
-    NODE.json. A missing or incomplete file is MISSING, never PASS. GPUs of equal hardware are
-    compared: a slow one, and one with other checksums than most, fails.
+    DIR is the folder of a run of `fleet burnin`, by default the last one, or any folder with the
+    report.json of each node as NODE.json. A missing or incomplete file is MISSING, never PASS. GPUs
+    of equal hardware are compared: a slow one, and one with other checksums than most, fails.
 
     The page has links to the nodes' own reports: write it into DIR, as report.html.
 
@@ -47,19 +49,14 @@ def report(folder: Path, output: Path | None, limits: str | None, **formats: boo
     if others:
         raise click.UsageError(f"--{form} and --{others[0]} exclude each other")
     thresholds = load_thresholds(limits, LIMITS, IDS)
-    fleet = judge_fleet(read_fleet(folder), thresholds)
-    text = FORMATS[form](fleet)
+    found = judge_fleet(read_fleet(fleet.path), thresholds)
+    text = FORMATS[form](found)
     if output is None:
-        print(_for_a_terminal(text) if form == "text" else text)
+        print(paint_verdicts(text) if form == "text" else text)
     else:
         try:
-            output.write_text(f"{text}\n")
+            output.write_text(f"{text}\n", encoding="utf-8")
         except OSError as error:
             raise ConfigError(f"--output {output}: {error.strerror}") from None
     sys.stdout.flush()
-    return int(EXIT_CODES[fleet.verdict])
-
-
-def _for_a_terminal(text: str) -> str:
-    """Colour the verdicts; a node's report must not control the terminal."""
-    return paint_verdicts("\n".join(printable(line) for line in text.split("\n")))
+    return int(EXIT_CODES[found.verdict])

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from sentinel.cli.verdict_command import VerdictCommand
-from sentinel.fleet.engine import EngineError
+from sentinel.errors import SentinelError
 from sentinel.fleet.follow import engine_of
 from sentinel.fleet.node_run import NodeRun, node_name
 from sentinel.fleet.run_file import FleetFolder
@@ -27,6 +27,7 @@ def run_node(folder: Path, node: str | None) -> int:
     finally:
         if not fleet.cancelled.exists():
             try:
-                engine_of(run, fleet).advance(run, ending=name)
-            except EngineError as error:  # a command that follows the run does it, too
+                # Read again: a resumption since has added tasks, which count.
+                engine_of(run, fleet).advance(fleet.read(), ending=name)
+            except SentinelError as error:  # a command that follows the run does it, too
                 click.echo(f"sentinel: {error}", err=True)

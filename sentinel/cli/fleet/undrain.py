@@ -7,7 +7,7 @@ import click
 from sentinel.cli.client_options import json_option
 from sentinel.cli.fleet.run_argument import run_argument
 from sentinel.cli.json_output import print_json
-from sentinel.cli.terminal import color_option
+from sentinel.cli.terminal import color_option, printable
 from sentinel.cli.verdict_command import VerdictCommand
 from sentinel.errors import ExitCode
 from sentinel.fleet.drain import undrain_nodes
@@ -31,7 +31,8 @@ def undrain(fleet: FleetFolder, as_json: bool) -> int:  # noqa: FBT001 - click's
         print_json({"undrained": undrained, "left": left})
         return int(ExitCode.OK)
     for node, why_not in results.items():
-        print(f"undrained {node}" if why_not is None else f"not undrained: {node}: {why_not}")
+        stays = f"not undrained: {node}: {why_not}"
+        print(f"undrained {node}" if why_not is None else printable(stays))
     if not results:
         print("this run has drained no node")
     return int(ExitCode.OK)

@@ -113,6 +113,24 @@ def test_only_a_fault_that_the_command_names_is_one(daemon: Daemon) -> None:
         assert done.returncode == 0, name
 
 
+@pytest.mark.parametrize("name", ["prolog", "epilog", "healthcheck"])
+@pytest.mark.parametrize(
+    "text", ['X="open\n', "PATH=$PATH:$UNKNOWN/bin\n", "exit 3\n", "X=a b\n"], ids=repr
+)
+def test_settings_with_a_fault_drain_no_node(name: str, text: str, tmp_path: Path) -> None:
+    settings = tmp_path / "slurm.env"
+    settings.write_text(text)
+    variables = {"SENTINEL_SLURM_ENV": str(settings), "SENTINEL": "/none", "SLURM_JOB_ID": "7"}
+    done = subprocess.run([SCRIPTS / f"{name}.sh"], env=variables, check=False)
+    assert done.returncode == 0
+
+
+def test_scripts_without_their_settings_drain_no_node(tmp_path: Path) -> None:
+    for name in ("prolog", "epilog", "healthcheck"):
+        script = Path(shutil.copy(SCRIPTS / f"{name}.sh", tmp_path))
+        assert subprocess.run([script], check=False, capture_output=True).returncode == 0, name
+
+
 @pytest.mark.long
 @needs_slurm
 def test_a_real_slurm_starts_jobs_on_free_gpus() -> None:

@@ -80,9 +80,11 @@ def change(path: Path, **values: Any) -> None:
 
 def test_a_task_that_is_requeued_after_its_end_reports_and_does_nothing(fleet: Fleet) -> None:
     folder = submitted(fleet)
+    folder.write(replace(folder.read(), fail_fast=True))
     assert task(fleet).exit_code() == ExitCode.OK
     report = folder.report(NODE).read_text()
     assert report == (folder.node(NODE) / "report.json").read_text()
+    assert "fail-fast" in {one["key"] for one in fleet.report(NODE)["run"]["settings"]}
     folder.report(NODE).unlink()  # its last moment was cut off
     again = task(fleet)
     assert again.exit_code() == ExitCode.OK

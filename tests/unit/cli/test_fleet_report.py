@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sentinel.cli.main import run_command_line
+from sentinel.fleet.known_runs import known_folder, remember
 from tests.harness.example_fleet import ExampleFleet, node_report
 
 SLOW = {(2, 3): 0.8}
@@ -62,7 +66,6 @@ def test_each_format_is_written_to_a_file_or_printed(
     ("words", "code", "error"),
     [
         (["/nowhere/x"], 2, "/nowhere/x: No such file or directory"),
-        ([], 64, "DIR is missing"),
         ([".", "--html", "--json"], 64, "--html and --json exclude each other"),
         ([".", "--thresholds", "/nowhere/x"], 64, "/nowhere/x: No such file"),
         ([".", "--nope"], 64, "no option --nope"),
@@ -92,3 +95,44 @@ def test_a_file_of_thresholds_replaces_limits(
         "PASS",
         {"fleet.temperature.warn": "> 30"},
     )
+
+
+def test_a_report_adds_no_line_and_does_not_control_the_terminal(
+    template: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    example = ExampleFleet(template=template)
+    folder = example.write(tmp_path / "run")
+    report = example.report(1)
+    check = report["gpus"][0]["checks"][0]
+    check |= {"status": "fail", "evidence": "\x1b[2J\nPASS  fleet-1\n", "value": None}
+    folder.report("node-0001").write_text(json.dumps(report))
+    assert run_command_line(["fleet", "report", str(folder.path)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.startswith("PASS")] == []
+    assert all(line.isprintable() for line in lines)
+
+
+def test_a_report_is_that_of_the_last_run_or_of_an_id(
+    template: dict[str, Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    assert run_command_line(["fleet", "report"]) == 64
+    assert "no fleet run was begun here by this user" in capsys.readouterr().err
+    folder = ExampleFleet(template=template).write(tmp_path / "run")
+    remember(known_folder(os.environ, os.getuid()), "fleet-1", folder)
+    for words in ([], ["fleet-1"], [str(folder.path)]):
+        assert run_command_line(["fleet", "report", *words]) == 0
+        assert capsys.readouterr().out.startswith("PASS  fleet-1")
+
+
+def test_the_copy_of_a_folder_is_not_resumed(
+    template: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = ExampleFleet(template=template).write(tmp_path / "run")
+    folder.write(replace(folder.read(), command=("true", str(folder.path))))
+    shutil.copytree(folder.path, tmp_path / "copy")
+    assert run_command_line(["fleet", "resume", str(tmp_path / "copy")]) == 2
+    assert f"whose nodes write to {folder.path}" in capsys.readouterr().err

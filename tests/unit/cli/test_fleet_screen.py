@@ -68,6 +68,16 @@ def test_a_node_that_is_down_at_first_sight_has_a_line(
     assert printed(stream) == ["n1  waiting  the node is down or drained"]
 
 
+def test_what_a_node_has_written_does_not_control_the_terminal(
+    screen: FleetScreen, stream: io.StringIO
+) -> None:
+    note = "\x1b[2J\x1b]0;title\x07\nn2  done  PASS\x9b"
+    screen.show([replace(RUNNING, progress=replace(PROGRESS, note=note))], EngineError("\x1b[1m"))
+    lines = printed(stream)
+    assert len(lines) == 2
+    assert all(line.isprintable() for line in lines)
+
+
 def test_the_silence_of_the_engine_is_one_line(screen: FleetScreen, stream: io.StringIO) -> None:
     silent = replace(RUNNING, state=NodeState.UNKNOWN)
     screen.show([RUNNING], None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 import pytest
@@ -29,6 +28,7 @@ NodeName=n1 Arch=x86_64 State=IDLE+DRAIN ThreadsPerCore=1 Partitions=a,b ExtSens
 Reason={OURS} [root@2026-11-23T11:48:57]
 NodeName=n2 State=IDLE ThreadsPerCore=1 ExtSensorsTemp=n/s
 NodeName=n3 State=DOWN* Reason=Not responding [slurm@2026-11-23T11:00:00]
+NodeName=n5 State=DOWN Reason=from slurm.conf Comment=x
 NodeName=n4 State=MIXED+DRAIN Reason=a=b [x] c [ops@2026-11-23T11:00:00] Comment=d [e@f]
 """
 
@@ -38,6 +38,7 @@ def test_what_slurm_prints_is_parsed() -> None:
         "n1": NodeAdmin(is_drained=True, reason=OURS),
         "n2": NodeAdmin(is_drained=False, reason=""),
         "n3": NodeAdmin(is_drained=False, reason="Not responding"),
+        "n5": NodeAdmin(is_drained=False, reason="from slurm.conf Comment=x"),
         "n4": NodeAdmin(is_drained=True, reason="a=b [x] c"),
     }
 
@@ -71,6 +72,8 @@ def test_only_the_own_reason_is_taken_back(node: NodeAdmin, may: bool) -> None: 
 
 def test_a_reason_has_no_character_that_would_end_it() -> None:
     assert reason_text('a\n"b"\\c') == "gpu-sentry: a b c"
+    assert reason_text("x [a@b] \x9b2J\ud800") == "gpu-sentry: x a@b 2J"
+    assert len(reason_text("GPU-1" * 10**5)) < 1000
 
 
 class FakeSlurm:
@@ -113,7 +116,7 @@ def slurm(monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
 
 
 def test_nodes_are_drained_and_taken_back(folder: FleetFolder, slurm: FakeSlurm) -> None:
-    assert drain_nodes(folder, {"n1": OURS, "n2": OURS}) == {
+    assert drain_nodes(folder, {"n1": OURS, "n2": OURS}, again=False) == {
         "n1": None,
         "n2": "it has a reason already: fan",
     }
@@ -121,7 +124,7 @@ def test_nodes_are_drained_and_taken_back(folder: FleetFolder, slurm: FakeSlurm)
     assert slurm.nodes["n2"] == ("IDLE+DRAIN", "fan")
     assert recorded(folder) == {"n1": OURS}
     # A second time, also by another terminal, changes nothing.
-    assert drain_nodes(folder, {"n1": OURS})["n1"] is not None
+    assert drain_nodes(folder, {"n1": OURS}, again=True)["n1"] is not None
     assert recorded(folder) == {"n1": OURS}
     assert undrain_nodes(folder) == {"n1": None}
     assert slurm.nodes["n1"] == ("IDLE", "")
@@ -129,7 +132,7 @@ def test_nodes_are_drained_and_taken_back(folder: FleetFolder, slurm: FakeSlurm)
 
 
 def test_what_an_operator_has_added_since_stays(folder: FleetFolder, slurm: FakeSlurm) -> None:
-    drain_nodes(folder, {"n1": OURS})
+    drain_nodes(folder, {"n1": OURS}, again=False)
     slurm.nodes["n1"] = ("IDLE+DRAIN", "ticket 7")
     found = undrain_nodes(folder)
     assert found == {"n1": "its reason is not that of this run: ticket 7"}
@@ -139,13 +142,37 @@ def test_what_an_operator_has_added_since_stays(folder: FleetFolder, slurm: Fake
 def test_a_refusal_in_the_middle_leaves_a_record_of_what_was_drained(
     folder: FleetFolder, slurm: FakeSlurm
 ) -> None:
-    slurm.refuses = "n3"
-    with pytest.raises(EngineError):
-        drain_nodes(folder, {"n1": OURS, "n3": OURS})
-    found = undrain_nodes(folder)
-    assert found["n1"] is None
-    assert found["n3"] is not None
+    slurm.refuses = "n1"
+    found = drain_nodes(folder, {"n1": OURS, "n3": OURS}, again=False)
+    assert found == {"n1": "scontrol failed: Invalid node name", "n3": None}
+    assert slurm.nodes["n3"] == ("IDLE+DRAIN", OURS)
+    assert recorded(folder) == {"n3": OURS}
+    slurm.refuses = ""
+    assert drain_nodes(folder, {"n1": OURS, "n3": OURS}, again=False)["n1"] is None
+    assert undrain_nodes(folder) == {"n1": None, "n3": None}
+
+
+@pytest.mark.parametrize("how", ["undrain", "scontrol"])
+def test_a_node_that_was_made_usable_since_is_drained_again_only_on_request(
+    folder: FleetFolder, slurm: FakeSlurm, how: str
+) -> None:
+    drain_nodes(folder, {"n1": OURS}, again=False)
+    if how == "undrain":
+        undrain_nodes(folder)
+    else:
+        slurm.nodes["n1"] = ("IDLE", "")
+    found = drain_nodes(folder, {"n1": OURS, "n3": OURS}, again=False)
+    assert str(found["n1"]).startswith("this run has drained it before")
+    assert found["n3"] is None
     assert slurm.nodes["n1"] == ("IDLE", "")
+    assert drain_nodes(folder, {"n1": OURS}, again=True) == {"n1": None}
+    assert slurm.nodes["n1"] == ("IDLE+DRAIN", OURS)
+
+
+def test_a_node_that_scontrol_does_not_show_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drain, "run_tool", lambda *_: "NodeName=other State=IDLE\n")
+    with pytest.raises(EngineError, match="does not show node n1"):
+        drain.read_nodes(["n1"])
 
 
 def test_without_failing_nodes_slurm_is_not_asked(
@@ -155,11 +182,12 @@ def test_without_failing_nodes_slurm_is_not_asked(
         raise AssertionError(words)
 
     monkeypatch.setattr(drain, "run_tool", never)
-    assert drain_nodes(folder, {}) == {}
+    assert drain_nodes(folder, {}, again=False) == {}
     assert undrain_nodes(folder) == {}
 
 
-def test_an_invalid_record_is_refused(folder: FleetFolder) -> None:
-    folder.drained.write_text(json.dumps([]))
+@pytest.mark.parametrize("text", ["[]", "", "[" * 100_000], ids=["list", "empty", "deep"])
+def test_an_invalid_record_is_refused(folder: FleetFolder, text: str) -> None:
+    folder.drained.write_text(text)
     with pytest.raises(ConfigError, match=r"drained\.json cannot be read"):
         recorded(folder)

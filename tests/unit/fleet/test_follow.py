@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from sentinel.burnin.verdict import Verdict
 from sentinel.errors import ConfigError
-from sentinel.fleet.engine import EngineError, Task, TaskState
+from sentinel.fleet.engine import EngineError, EngineMissingError, Task, TaskState
 from sentinel.fleet.follow import MIN_PAUSE_S, FleetFollower, engine_of
 from sentinel.fleet.progress import NodeProgress, write_progress
 from sentinel.fleet.run_file import FleetFolder, FleetRun
@@ -30,12 +31,18 @@ class FakeEngine:
         self.states = dict.fromkeys(RUN.nodes, TaskState.RUNNING)
         self.held: set[str] = set()
         self.answers = True
+        self.is_missing = False
         self.advanced = 0
+        #: The run of the last question.
+        self.asked: FleetRun | None = None
 
     def submit(self, run: FleetRun, folder: FleetFolder, nodes: Sequence[str]) -> FleetRun:
         raise AssertionError("a follower submits nothing")
 
     def tasks(self, run: FleetRun) -> Mapping[str, Task]:
+        self.asked = run
+        if self.is_missing:
+            raise EngineMissingError("squeue is not installed on this host")
         if not self.answers:
             raise EngineError("squeue failed")
         return {
@@ -98,6 +105,18 @@ def test_an_engine_without_an_answer_makes_every_node_unknown(
     assert follower.engine_error is None
 
 
+def test_a_host_without_the_engine_cannot_follow_for_ever(
+    follower: FleetFollower, engine: FakeEngine
+) -> None:
+    engine.is_missing = True
+    with pytest.raises(EngineMissingError):
+        follower.look()
+    engine.is_missing = False
+    follower.look()
+    engine.is_missing = True  # its disk is away for a moment
+    assert set(states(follower)) == {NodeState.UNKNOWN}
+
+
 def test_held_tasks_are_let_begin_unless_the_run_is_cancelled(
     follower: FleetFollower, engine: FakeEngine, folder: FleetFolder
 ) -> None:
@@ -109,6 +128,21 @@ def test_held_tasks_are_let_begin_unless_the_run_is_cancelled(
     folder.cancelled.touch()
     follower.look()
     assert engine.advanced == 1
+
+
+def test_a_resumption_in_another_terminal_is_followed(
+    folder: FleetFolder, follower: FleetFollower, engine: FakeEngine
+) -> None:
+    folder.write(RUN)
+    follower.look()
+    assert engine.asked is not None
+    assert engine.asked.tasks == {}
+    folder.write(replace(RUN, tasks={"a": "7"}))
+    follower.look()
+    assert engine.asked.tasks == {"a": "7"}
+    folder.run_file.write_text("{")  # for a moment, on some disks
+    follower.look()
+    assert engine.asked.tasks == {"a": "7"}
 
 
 def test_files_are_read_again_when_they_were_replaced(

@@ -18,6 +18,7 @@ from sentinel.burnin.verdict import Verdict
 from sentinel.errors import ConfigError
 from sentinel.fleet.formats import FORMATS
 from sentinel.fleet.node_files import read_fleet
+from sentinel.fleet.node_run import read_verdict
 from sentinel.fleet.outliers import outliers
 from sentinel.fleet.progress import NodeProgress, write_progress
 from sentinel.fleet.verdict import judge_fleet
@@ -35,6 +36,12 @@ def changed(report: dict[str, Any], **run: Any) -> str:
 def of_other_plan(example: ExampleFleet) -> str:
     report = example.report(1)
     return changed(report, plan={**report["run"]["plan"], "hash": "feed"})
+
+
+def with_value(example: ExampleFleet, value: Any) -> str:
+    report = example.report(1)
+    report["gpus"][0]["checks"][0]["value"] = value
+    return json.dumps(report)
 
 
 #: What is in the file of node 1, and what is said of it.
@@ -70,6 +77,19 @@ BAD: dict[str, tuple[Callable[[ExampleFleet], str], str]] = {
         lambda e: changed(e.report(1), simulated=True),
         "its report is of simulated GPUs, and the run is not",
     ),
+    "half a character": (
+        lambda e: changed(e.report(1), id="\ud800"),
+        "its report is not complete JSON",
+    ),
+    "a time without a time zone in which it is": (
+        lambda e: changed(e.report(1), started="9999-12-31T23:59:59-14:00"),
+        "run.started: expected a time",
+    ),
+    "a list as a value": (lambda e: with_value(e, [[1]]), "expected a number, a text or null"),
+    "a value that is no number": (
+        lambda e: with_value(e, float("nan")),
+        "value: expected a finite number",
+    ),
     "of another node": (lambda e: json.dumps(e.report(2)), "its report is that of node-0002"),
 }
 
@@ -103,7 +123,7 @@ def test_a_file_that_cannot_be_read_is_missing(
             path.symlink_to(path)  # root may read everything else
         case _:
             path.write_bytes(b" " * 2000)
-            monkeypatch.setattr("sentinel.fleet.node_files._MAX_BYTES", 1000)
+            monkeypatch.setattr("sentinel.fleet.node_files.MAX_REPORT_BYTES", 1000)
     node = read_fleet(folder.path).nodes[1]
     assert node.missing.startswith("its report cannot be read: ")
     assert node.result is None
@@ -204,6 +224,33 @@ def test_the_pages_of_the_nodes_are_found(template: Template, tmp_path: Path) ->
         True,
         True,
     ]
+
+
+def test_a_name_that_cannot_be_printed_spoils_no_report(template: Template, tmp_path: Path) -> None:
+    folder = ExampleFleet(template=template).write(tmp_path / "run", run_file=False)
+    for name in (b"\xff.json", b"a\x1b[2J\n.json"):
+        Path(os.fsdecode(bytes(folder.path) + b"/" + name)).write_bytes(b"{}")
+    fleet = judge_fleet(read_fleet(folder.path), Thresholds())
+    assert fleet.verdict is Verdict.INCOMPLETE
+    for form in FORMATS.values():
+        assert form(fleet).encode()
+
+
+def test_a_progress_that_is_nested_deeply_is_none(template: Template, tmp_path: Path) -> None:
+    folder = ExampleFleet(template=template, absent=frozenset({1})).write(tmp_path / "run")
+    folder.progress(NODE).parent.mkdir(exist_ok=True)
+    folder.progress(NODE).write_text("[" * 60_000)
+    assert read_fleet(folder.path).nodes[1].missing == "it has no report"
+
+
+@pytest.mark.parametrize("kind", ["deep", "fifo"])
+def test_a_follower_takes_no_verdict_from_such_a_file(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "n1.json"
+    if kind == "deep":
+        path.write_text("[" * 100_000)
+    else:
+        os.mkfifo(path)
+    assert read_verdict(path) is None
 
 
 def test_a_node_without_a_report_has_what_it_wrote_last(template: Template, tmp_path: Path) -> None:

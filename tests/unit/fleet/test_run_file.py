@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.errors import ConfigError
-from sentinel.fleet.run_file import FleetFolder, FleetRun, check_nodes
+from sentinel.fleet.run_file import FleetFolder, FleetRun, check_nodes, write_shared
 
 RUN = FleetRun(
     id="sentinel-20261123-1130-standard",
@@ -100,3 +101,16 @@ def test_a_node_whose_report_would_be_another_file_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=f"--nodelist: {message}"):
         check_nodes(nodes, "--nodelist")
+
+
+def test_several_commands_may_write_a_file_at_once(folder: FleetFolder) -> None:
+    texts = {character * 50_000 for character in "abcd"}
+
+    def write(text: str) -> None:
+        for _ in range(8):
+            write_shared(folder.page, text)
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(write, texts))
+    assert folder.page.read_text().rstrip("\n") in texts
+    assert not list(folder.path.glob("*.new"))

@@ -47,7 +47,7 @@ class FakeSlurm:
             raise EngineError(f"{name} failed")
         match name, *rest:
             case "sbatch", *_:
-                job = str(100 + len(self.jobs))
+                job = str(100 + len(self.submitted))
                 self.jobs[job] = ("PD", "JobHeldUser")
                 self.submitted.append(words)
                 self.scripts.append(text)
@@ -160,6 +160,26 @@ def test_a_run_that_goes_on_keeps_its_file_if_slurm_refuses(
     with pytest.raises(EngineError):
         Slurm().submit(run, folder, NODES[:1])
     assert folder.read() == run
+
+
+def test_a_resumption_begins_no_more_than_a_batch(fake: FakeSlurm, folder: FleetFolder) -> None:
+    run = Slurm().submit(RUN, folder, NODES)
+    Slurm().advance(run, ending="n1")
+    del fake.jobs[run.tasks["n1"]]  # n2 and n3 run, the others are held
+    again = Slurm().submit(run, folder, ["n1"])
+    assert fake.count("R") == RUN.batch
+    for node in ("n2", "n3", "n4", "n5", "n6", "n1"):
+        Slurm().advance(again, ending=node)
+        fake.jobs.pop(again.tasks[node])
+        assert fake.count("R") <= RUN.batch
+    assert fake.jobs == {}
+
+
+def test_a_percent_sign_of_the_folder_is_none_of_sbatch(fake: FakeSlurm, tmp_path: Path) -> None:
+    folder = FleetFolder(path=tmp_path / "50%j")
+    folder.create()
+    Slurm().submit(RUN, folder, NODES[:1])
+    assert f"--output={tmp_path}/50%%j/logs/n1.txt" in fake.submitted[0]
 
 
 def test_some_tasks_or_all_are_cancelled(fake: FakeSlurm, folder: FleetFolder) -> None:

@@ -12,6 +12,7 @@ from sentinel.host.regular_file import (
     MAX_SET_ASIDE,
     open_regular,
     read_regular,
+    replace_file,
     set_aside,
     sync_folder,
 )
@@ -71,3 +72,14 @@ def test_a_folder_is_written_to_disk(tmp_path: Path) -> None:
     sync_folder(tmp_path)
     with pytest.raises(FileNotFoundError):
         sync_folder(tmp_path / "missing")
+
+
+def test_a_link_in_place_of_the_new_file_leads_nowhere(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    (tmp_path / "file.new").symlink_to(victim)
+    with pytest.raises(OSError, match="symbolic links"):
+        replace_file(tmp_path / "file", "text")
+    assert victim.read_text() == "mine"
+    replace_file(tmp_path / "file", "text")  # the link is gone
+    assert (tmp_path / "file").read_text() == "text"
