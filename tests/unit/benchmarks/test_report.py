@@ -16,7 +16,14 @@ STARTUP = ("h200-startup.jsonl", "h200-startup-2.jsonl")
 SOAK = ("simulated-soak.jsonl", "h200-soak.jsonl")
 SHAPES = ("h200-shapes.jsonl", "h200-shapes-after.jsonl")
 #: Files that other programs render: benchmarks.thermal, which plots them, and those below.
-NOT_REPORTED = {"h200-heat.jsonl", "simulated-random-jobs.jsonl", *STARTUP, *SOAK, *SHAPES}
+NOT_REPORTED = {
+    "h200-heat.jsonl",
+    "simulated-random-jobs.jsonl",
+    "scrape-tree.jsonl",
+    *STARTUP,
+    *SOAK,
+    *SHAPES,
+}
 
 
 def rendered_lines() -> set[str]:
