@@ -67,7 +67,7 @@ class FleetProcess:
     def exit_code(self) -> int:
         """Wait for its end."""
         try:
-            code = self.process.wait(3 * TIMEOUT_S)
+            code = self.process.wait(8 * TIMEOUT_S)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"it has not ended: {self.output}") from None
         self._reader.join(TIMEOUT_S)

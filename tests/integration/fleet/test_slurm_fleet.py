@@ -14,8 +14,10 @@ from sentinel.errors import ExitCode
 from tests.harness.fleet_harness import Fleet, plan
 from tests.harness.sentinel_process import eventually
 from tests.harness.slurm_cluster import SlurmCluster, needs_slurm, slurm_cluster
+from tests.harness.timing import TEST_TIMEOUT_S
 
-pytestmark = [pytest.mark.long, needs_slurm]
+# Slurm waits for two minutes before it begins a task again, and longer for a node to come back.
+pytestmark = [pytest.mark.long, needs_slurm, pytest.mark.timeout(3 * TEST_TIMEOUT_S)]
 
 #: On a busy host, a stressor works less, or is slow to start, which warns.
 PASSED = {"PASS", "WARN"}
