@@ -155,9 +155,11 @@ def test_the_installed_example_is_selected_by_its_name(
     offline = ["--no-deps", "--no-build-isolation", "--target", str(installed)]
     subprocess.run([*pip, *offline, str(source)], check=True)
     run_on(sysfs, os.getpid(), on_30381=GIB)
+    environment = simulated.environment()
+    del environment["SENTINEL_SIM_DIR"]  # it would mean simulated GPUs
     done = subprocess.run(
         [sys.executable, "-m", "sentinel", "run", "--once", "--driver", f"amdgpu:sysfs={sysfs}"],
-        env=simulated.environment(PYTHONPATH=str(installed)),
+        env={**environment, "PYTHONPATH": str(installed)},
         capture_output=True,
         text=True,
         check=False,
