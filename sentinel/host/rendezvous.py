@@ -16,6 +16,8 @@ from sentinel.protocol.stressor import Account
 #: Where root puts it for another user, whose stressors may have a /tmp of their own.
 _RUN = Path("/run")
 _PREFIX = "sentinel-group-"
+#: How often a folder is made: another start may remove it before it is locked.
+_TRIES = 5
 
 
 class Rendezvous:
@@ -50,8 +52,12 @@ class Rendezvous:
         """
         if self._folder is None or not self._is_own(self._folder):
             self._folder = None
-            with contextlib.suppress(OSError):
-                self._folder = self._make()
+            for _ in range(_TRIES):
+                with contextlib.suppress(OSError):
+                    made = self._make()
+                    if self._is_own(made):
+                        self._folder = made
+                        break
         return self._folder
 
     def _is_own(self, folder: Path) -> bool:
