@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import http.client
 import json
+import random
 import re
 import shutil
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -24,6 +25,12 @@ needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="needs Debian's pac
 needs_prometheus = pytest.mark.skipif(
     None in {PROMETHEUS, PROMTOOL}, reason="needs Debian's package prometheus"
 )
+
+#: The first and last port that a test may get: below those of outgoing connections.
+_PORTS = (20_000, 32_000)
+_given: set[int] = set()
+#: Not seeded, so that the workers of one run do not draw the same ports.
+_random = random.SystemRandom()
 
 #: Runs a query; the samples' labels and values.
 Query = Callable[[str], list[tuple[dict[str, str], float]]]
@@ -73,10 +80,18 @@ def check_queries(queries: list[str], folder: Path) -> None:
 
 
 def free_port() -> int:
-    """Find a port of this host that is free at the moment."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port: int = taken.getsockname()[1]
-        return port
+    """Find a port of this host that is free at the moment, another one at each call.
+
+    It lies below the ports that the system gives to outgoing connections, so that only a program
+    that asks for this very port can take it before the test does.
+    """
+    while True:
+        port = _random.randint(*_PORTS)
+        if port in _given:
+            continue
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            _given.add(port)
+            return port
 
 
 @contextmanager

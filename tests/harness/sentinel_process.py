@@ -97,11 +97,12 @@ class SentinelProcess:
         return gpu is None or event.get("index") == self._indices[gpu]
 
     def print_events(self) -> None:
-        """Print the latest events, each with the seconds since the first one."""
+        """Print the latest events, each with the seconds since the first one, and the errors."""
         for event in self.events[-200:]:
             details = {key: value for key, value in event.items() if key not in _NOT_PRINTED}
             after_s = event["at"] - self.events[0]["at"]
             sys.stdout.write(f"{after_s:8.3f} {event['event']} {details}\n")
+        sys.stdout.write(self.errors[-2000:])
 
     def children(self) -> list[psutil.Process]:
         """List the living descendants of the sentinel, stressors and probe alike."""

@@ -288,9 +288,10 @@ def test_a_real_prometheus_aggregates_sixteen_daemons(tmp_path: Path) -> None:
     }
     (tmp_path / "prometheus.yml").write_text(json.dumps(configuration))  # JSON is YAML
     with ExitStack() as stack:
-        daemons = [node.start(stack) for node in nodes]
-        for daemon in daemons:
-            daemon.wait_for("stressor.ready", count=GPUS)
+        daemons = []
+        for node in nodes:  # one after the other: together, their start outlasts a limit
+            daemons.append(node.start(stack))
+            daemons[-1].wait_for("stressor.ready", count=GPUS)
         query = stack.enter_context(running_prometheus(tmp_path / "prometheus.yml"))
 
         def values(text: str, *labels: str) -> dict[tuple[str, ...], float]:
