@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.harness.fake_nvml import COMPILER, NO_COMPILER, build, shared_folder
 from tests.harness.gpu_environment import GpuHost, RealHost, SimulatedHost, replace_torch
-from tests.harness.scheduling import SharedSetupScheduling
+from tests.harness.scheduling import SharedSetupScheduling, mixed
 from tests.harness.timing import TEST_TIMEOUT_S
 
 #: The duration of an example depends on what else the host does.
@@ -56,6 +57,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection() -> None:
     """Pause the garbage collector: nothing that collection creates is garbage."""
     gc.disable()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Change the order of tests where several workers share them, in all workers alike."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items[:] = mixed(items)
 
 
 def pytest_collection_finish() -> None:

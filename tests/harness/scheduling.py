@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
+import pytest
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 _ROOT = Path(__file__).parents[2]
@@ -19,6 +21,21 @@ class SharedSetupScheduling(LoadScopeScheduling):  # type: ignore[misc]
 
     def _split_scope(self, nodeid: str) -> str:
         return _shared_setup(nodeid.partition("::")[0]) or nodeid
+
+
+def mixed(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """Mix the tests that mostly wait, those of processes, evenly with those that mostly compute.
+
+    Otherwise the cores are idle during the first half of a run and overloaded in the second.
+    """
+    waiting = [item for item in items if "integration" in item.path.parts]
+    computing = [item for item in items if "integration" not in item.path.parts]
+    shares = [
+        ((number + 0.5) / len(group), index, item)
+        for index, group in enumerate((waiting, computing))
+        for number, item in enumerate(group)
+    ]
+    return [item for *_, item in sorted(shares, key=lambda share: share[:2])]
 
 
 @cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sentinel.config.model import Config
@@ -231,7 +231,6 @@ def _ungrouped(state: State) -> State:
     )
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     jobs=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 20), st.integers(1, 20)), max_size=6)
 )
