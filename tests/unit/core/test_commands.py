@@ -28,17 +28,10 @@ from sentinel.protocol.stressor import Failed, FailureKind
 from sentinel.protocol.views import Phase
 from sentinel.supervisor.loop import Supervisor
 from sentinel.testing import GIB, World
+from tests.harness.core_scenarios import send, served
 
 HOUR = 3600.0
 ALICE = Caller(via="unix", uid=1001, pid=4711, started=99)
-
-
-def served(gpus: int = 2, config: Config | None = None) -> tuple[World, Supervisor]:
-    """Build a world with an API process and a stressor on every GPU."""
-    world = World(gpus=gpus)
-    supervisor = world.supervisor(config or Config(), with_api=True)
-    world.run(supervisor, lambda: len(world.events("stressor.ready")) == gpus)
-    return world, supervisor
 
 
 def running(supervisor: Supervisor) -> list[int]:
@@ -51,17 +44,6 @@ def running(supervisor: Supervisor) -> list[int]:
 
 def free(supervisor: Supervisor, index: int) -> bool:
     return isinstance(supervisor.state.gpu_states[f"GPU-{index}"].stressor, Stopped)
-
-
-def send(
-    world: World, supervisor: Supervisor, command: type, **arguments: object
-) -> Refusal | None:
-    """Post a command, and return why the next tick refused it, or None."""
-    number = world.api.post(command, **arguments)
-    supervisor.turn()
-    (answer,) = [answer for answer in world.api.replies if answer.number == number]
-    assert answer.text
-    return answer.refused
 
 
 def phase(world: World) -> str:
