@@ -8,6 +8,7 @@ from dataclasses import replace
 from sentinel.config.model import Config
 from sentinel.core.gpu.attribution import attribute
 from sentinel.core.gpu_state import GpuState
+from sentinel.core.stressor_state import Running
 from sentinel.protocol.commands import Command, CommandReply, Refusal
 from sentinel.protocol.gpu import Reading
 from sentinel.supervisor.loop import Supervisor
@@ -67,6 +68,12 @@ def times(world: World, name: str, count: int) -> Callable[[], bool]:
 def started(world: World, count: int) -> Callable[[], bool]:
     """Build a condition: ``count`` children were started."""
     return lambda: len(world.spawner.started) >= count
+
+
+def held(supervisor: Supervisor) -> list[int]:
+    """List the indices of the GPUs with a running stressor."""
+    gpu_states = supervisor.state.gpu_states.values()
+    return [one.gpu.index for one in gpu_states if isinstance(one.stressor, Running)]
 
 
 def watched(world: World) -> list[str]:

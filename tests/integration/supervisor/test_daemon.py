@@ -293,10 +293,6 @@ def _settings_change(daemon: Daemon, file: Path) -> None:
     daemon.wait_until_occupied(0)
 
 
-def _logged(daemon: Daemon, name: str) -> bool:
-    return name in daemon.places.log.read_text()
-
-
 def _the_service_is_killed(daemon: Daemon) -> None:
     """Kill the API process by SIGKILL: clients wait for the next one; stressors are unaffected."""
     held = daemon.pids_on_gpus()
