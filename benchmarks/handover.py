@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from benchmarks.costs import Costs
 from benchmarks.faults import FAULTS, HUNG, Faults
 from benchmarks.handover_race import Races
-from benchmarks.host_gpus import Host, RealHost, SimulatedHost
+from benchmarks.measuring import add_machine, add_options, add_selection, rig_of, selected
 from benchmarks.processes import HOST, PLACES, Rig
 from benchmarks.report import WORKLOADS, Report
 from benchmarks.results import Record, Results
@@ -168,41 +164,14 @@ def _brief(records: list[Record]) -> str:
     return "; ".join(parts)
 
 
-@contextmanager
-def host_of(simulate: int, gpus: Collection[int]) -> Iterator[Host]:
-    """Return the GPUs to use."""
-    if not simulate:
-        yield RealHost(gpus)
-        return
-    with tempfile.TemporaryDirectory(prefix="sentinel-benchmark-") as folder:
-        yield SimulatedHost(Path(folder), simulate)
-
-
 def parse() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.handover", description=__doc__)
-    parser.add_argument("--results", type=Path, default=Path("handover.jsonl"), metavar="FILE")
-    parser.add_argument("--table", action="store_true", help="only render the results as tables")
+    add_options(parser, results="handover.jsonl")
+    add_selection(parser, what="cell")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK} rounds of each race")
     parser.add_argument("--rounds", type=int, metavar="N", help="at most N rounds of each race")
-    parser.add_argument("--only", default="", metavar="CELL,...", help="only these cells")
-    parser.add_argument("--list", action="store_true", help="list the cells and end")
-    parser.add_argument("--budget", type=float, default=1e9, metavar="SECONDS")
-    parser.add_argument(
-        "--gpus", type=int, nargs="*", default=(), metavar="INDEX", help="use only these real GPUs"
-    )
-    parser.add_argument("--rearm", default="300ms", help="how long sentinel leaves a GPU alone")
-    parser.add_argument("--simulate", type=int, default=0, metavar="N", help="simulate N GPUs")
     return parser.parse_args()
-
-
-def chosen(every: list[Cell], only: str) -> list[Cell]:
-    """Return the selected cells, or all."""
-    names = [name for name in only.split(",") if name]
-    unknown = set(names) - {cell.name for cell in every}
-    if unknown:
-        sys.exit(f"no such cell here: {', '.join(sorted(unknown))}; see --list")
-    return [cell for cell in every if not names or cell.name in names]
 
 
 def main() -> int:
@@ -211,21 +180,13 @@ def main() -> int:
     results = Results(given.results)
     if not given.table:
         deadline = time.monotonic() + given.budget
-        for number in (signal.SIGINT, signal.SIGTERM):
-            # Every way out passes through the clean-up.
-            signal.signal(number, lambda received, _: sys.exit(128 + received))
-        with ExitStack() as stack:
-            host = stack.enter_context(host_of(given.simulate, given.gpus))
-            errors = given.results.with_suffix(".log")
-            rig = Rig(host, errors, given.rearm)
-            stack.callback(rig.reset)
+        with rig_of(given, given.rearm) as rig:
             every = list(cells(rig, quick=given.quick))
             if given.list:
                 print("\n".join(f"{cell.name}: {cell.rounds}" for cell in every))
                 return 0
-            plan = chosen(every, given.only)
-            machine = {**host.describe(), "date": time.strftime("%Y-%m-%d")}
-            results.add({"cell": "machine", "round": results.rounds("machine"), **machine})
+            plan = selected(every, given.only)
+            add_machine(results, rig.host)
             for cell in plan:
                 most = given.rounds or (QUICK if given.quick else cell.rounds)
                 rounds = min(most, cell.rounds)

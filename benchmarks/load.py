@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean, median
 
 from benchmarks.costs import census, spent
-from benchmarks.handover import host_of
 from benchmarks.host_gpus import Telemetry
 from benchmarks.load_table import LoadTable
+from benchmarks.measuring import add_machine, add_options, add_selection, rig_of, selected
 from benchmarks.processes import Program, Rig, Sentinel, TooLateError
 from benchmarks.results import Record, Results
 from sentinel.config.workload_spec import known_workloads
@@ -185,43 +182,22 @@ def _median(values: Sequence[int | None]) -> float | None:
 def parse() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.load", description=__doc__)
-    parser.add_argument("--results", type=Path, default=Path("load.jsonl"), metavar="FILE")
-    parser.add_argument("--table", action="store_true", help="only render the results as a table")
+    add_options(parser, results="load.jsonl")
+    add_selection(parser, what="row")
     parser.add_argument(
         "--seconds", type=float, default=None, help=f"for each row [default: {SECONDS:g}]"
     )
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_SECONDS:g} s for each row")
-    parser.add_argument("--only", default="", metavar="ROW,...", help="only these rows")
-    parser.add_argument("--list", action="store_true", help="list the rows and end")
-    parser.add_argument("--budget", type=float, default=1e9, metavar="SECONDS")
-    parser.add_argument(
-        "--gpus", type=int, nargs="*", default=(), metavar="INDEX", help="use only this real GPU"
-    )
-    parser.add_argument("--rearm", default="300ms", help="how long sentinel leaves a GPU alone")
-    parser.add_argument("--simulate", type=int, default=0, metavar="N", help="simulate N GPUs")
     return parser.parse_args()
-
-
-def chosen(only: str) -> list[Cell]:
-    """Return the selected rows, or all."""
-    names = [name.strip() for name in only.split(",") if name.strip()]
-    unknown = set(names) - {cell.name for cell in CELLS}
-    if unknown:
-        sys.exit(f"no such row: {', '.join(sorted(unknown))}; see --list")
-    return [cell for cell in CELLS if not names or cell.name in names]
 
 
 def run(given: argparse.Namespace, results: Results, plan: Sequence[Cell]) -> None:
     """Measure the missing rows while there is time."""
     seconds = given.seconds or (QUICK_SECONDS if given.quick else SECONDS)
     deadline = time.monotonic() + given.budget
-    with ExitStack() as stack:
-        host = stack.enter_context(host_of(given.simulate, given.gpus))
-        rig = Rig(host, given.results.with_suffix(".log"), given.rearm)
-        stack.callback(rig.reset)
+    with rig_of(given, given.rearm) as rig:
         load = Load(rig, seconds)
-        machine = {**host.describe(), "date": time.strftime("%Y-%m-%d")}
-        results.add({"cell": "machine", "round": results.rounds("machine"), **machine})
+        add_machine(results, rig.host)
         for cell in plan:
             if results.rounds(cell.name):
                 continue
@@ -247,12 +223,9 @@ def main() -> int:
     if given.list:
         print("\n".join(f"{cell.name}: {cell.workload}" for cell in CELLS))
         return 0
-    plan = chosen(given.only)
+    plan = selected(CELLS, given.only)
     results = Results(given.results)
     if not given.table:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            # Every way out passes through the clean-up.
-            signal.signal(number, lambda received, _: sys.exit(128 + received))
         run(given, results, plan)
     table = LoadTable(results, [cell.name for cell in CELLS])
     print(table.render())

@@ -10,11 +10,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
 import resource
-import time
 from collections.abc import Sequence
 from itertools import cycle
+
+from benchmarks.client_process import run_clients
 
 #: The time limit of one request.
 _TIMEOUT_S = 10.0
@@ -144,15 +144,7 @@ class Crowd:
 
 async def _run(crowd: Crowd, clients: int, *, hostile: bool) -> None:
     client = crowd.hostile if hostile else crowd.client
-    tasks = [asyncio.create_task(client(number)) for number in range(clients)]
-    began = time.monotonic()
-    print(json.dumps({"ready": True}), flush=True)
-    while True:
-        await asyncio.sleep(1.0)
-        print(json.dumps({"s": time.monotonic() - began, "answers": crowd.answers}), flush=True)
-        for task in tasks:
-            if task.done():
-                task.result()  # an error of the benchmark ends it
+    await run_clients(map(client, range(clients)), lambda: {"answers": crowd.answers})
 
 
 def main() -> None:

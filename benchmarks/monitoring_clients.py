@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import time
+
+from benchmarks.client_process import run_clients
 
 _PAGE = b"GET /v1/watch HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n"
 _SCRAPE = (
@@ -59,15 +60,7 @@ class MonitoringClients:
 async def _run(path: str, pages: int, scrapers: int) -> None:
     clients = MonitoringClients(path)
     jobs = [clients.page() for _ in range(pages)] + [clients.scraper() for _ in range(scrapers)]
-    tasks = [asyncio.create_task(job) for job in jobs]
-    began = time.monotonic()
-    print(json.dumps({"ready": True}), flush=True)
-    while True:
-        await asyncio.sleep(1.0)
-        print(json.dumps({"s": time.monotonic() - began, "seen": clients.seen}), flush=True)
-        for task in tasks:
-            if task.done():
-                task.result()  # an error of the benchmark ends it
+    await run_clients(jobs, lambda: {"seen": clients.seen})
 
 
 def main() -> None:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from benchmarks.handover import host_of
 from benchmarks.host_gpus import Card
+from benchmarks.measuring import add_machine, add_options, rig_of
 from benchmarks.pace_plot import draw_pace
 from benchmarks.processes import Rig, Sentinel
 from benchmarks.results import Record, Results
@@ -182,29 +180,20 @@ class PaceTable:
 def parse() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.pace", description=__doc__)
-    parser.add_argument("--results", type=Path, default=Path("pace.jsonl"), metavar="FILE")
-    parser.add_argument("--table", action="store_true", help="only render the results as a table")
+    add_options(parser, results="pace.jsonl")
     parser.add_argument(
         "--plot", type=Path, metavar="FILE", help="draw the results, an .svg or .png"
     )
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_STRETCH:.0f} s for each")
     parser.add_argument("--rearm", default="300ms", help="how long sentinel leaves a GPU alone")
-    parser.add_argument(
-        "--gpus", type=int, nargs="*", default=(), metavar="INDEX", help="use only this real GPU"
-    )
-    parser.add_argument("--simulate", type=int, default=0, metavar="N", help="simulate N GPUs")
     return parser.parse_args()
 
 
 def measure(given: argparse.Namespace, results: Results) -> None:
     """Measure every target, and store each result when it is done."""
-    with ExitStack() as stack:
-        host = stack.enter_context(host_of(given.simulate, given.gpus))
-        rig = Rig(host, given.results.with_suffix(".log"), given.rearm)
-        stack.callback(rig.reset)
+    with rig_of(given, given.rearm) as rig:
         pace = Pace(rig, QUICK_STRETCH if given.quick else STRETCH)
-        machine = {**host.describe(), "date": time.strftime("%Y-%m-%d")}
-        results.add({"cell": "machine", "round": results.rounds("machine"), **machine})
+        add_machine(results, rig.host)
         results.add({"cell": "pace-full", "round": results.rounds("pace-full"), **pace.full_load()})
         for target in TARGETS:
             found = pace.reach(target)
@@ -220,9 +209,6 @@ def main() -> int:
         draw_pace([results.of(t.name)[-1] for t in TARGETS if results.of(t.name)], given.plot)
         return 0
     if not given.table:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            # Every way out passes through the clean-up.
-            signal.signal(number, lambda received, _: sys.exit(128 + received))
         measure(given, results)
     table = PaceTable(results)
     print(table.render())

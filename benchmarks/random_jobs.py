@@ -31,8 +31,8 @@ import psutil
 from benchmarks.foreign_jobs import FIRST_BYTES
 from benchmarks.gpu_histories import GpuHistories
 from benchmarks.growth import QUANTILES, distribution
-from benchmarks.handover import host_of
 from benchmarks.host_gpus import Card
+from benchmarks.measuring import host_of
 from benchmarks.processes import Program, Rig, TooLateError
 from benchmarks.results import Record, Results
 from benchmarks.watched_daemon import Event, WatchedDaemon, cpu_shares, is_failure

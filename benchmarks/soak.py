@@ -25,8 +25,8 @@ from typing import Protocol
 import psutil
 
 from benchmarks.growth import PER, Measure, Sample, Trend, distribution, trend
-from benchmarks.handover import host_of
 from benchmarks.host_gpus import Card
+from benchmarks.measuring import host_of
 from benchmarks.processes import Program, Rig, TooLateError
 from benchmarks.results import Results
 from benchmarks.watched_daemon import (

@@ -9,14 +9,13 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 import psutil
 
 from benchmarks.faults import titled
-from benchmarks.handover import host_of
+from benchmarks.measuring import add_machine, add_options, rig_of
 from benchmarks.power import PowerMeter, full_power
 from benchmarks.processes import Rig, Sentinel
 from benchmarks.results import Record, Results
@@ -145,7 +144,7 @@ def missed(results: Results) -> Iterator[str]:
 def main() -> int:
     """Measure and print the table; return 1 if a bar was missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.startup", description=__doc__)
-    parser.add_argument("--results", type=Path, default=Path("startup.jsonl"), metavar="FILE")
+    add_options(parser, results="startup.jsonl")
     parser.add_argument("--rounds", type=int, default=10, metavar="N")
     parser.add_argument("--workload", default="gemm")
     parser.add_argument("--without-standby", type=int, default=0, metavar="N", help="more rounds")
@@ -153,19 +152,12 @@ def main() -> int:
         *("--rival", "-r"), action="append", default=[], metavar="NAME=COMMAND", dest="rivals"
     )
     parser.add_argument("--rival-rounds", type=int, default=3, metavar="N")
-    parser.add_argument("--table", action="store_true", help="only print the table")
-    parser.add_argument("--simulate", type=int, default=0, metavar="N", help="simulate N GPUs")
-    parser.add_argument("--gpus", type=int, nargs="*", default=(), metavar="INDEX")
     given = parser.parse_args()
     results = Results(given.results)
     if not given.table:
-        with ExitStack() as stack:
-            host = stack.enter_context(host_of(given.simulate, given.gpus))
-            rig = Rig(host, given.results.with_suffix(".log"), "300ms")
-            stack.callback(rig.reset)
+        with rig_of(given, "300ms") as rig:
             startup = Startup(rig=rig, workload=given.workload, rearm_s=0.3)
-            machine = {**host.describe(), "date": time.strftime("%Y-%m-%d")}
-            results.add({"cell": "machine", "round": 0, **machine})
+            add_machine(results, rig.host)
             for number in range(given.rounds):
                 _add(results, "sentinel", number, startup.after_a_handover())
             for number in range(given.without_standby):

@@ -30,8 +30,10 @@ from sentinel.config.model import SETTINGS
 from sentinel.config.sources import Sources
 from sentinel.config.workload_spec import parse_workload
 from sentinel.errors import SentinelError, WireError
-from sentinel.host import reservation_store, session_store, verified_store
+from sentinel.host import verified_store
 from sentinel.host.paths import shared_folder
+from sentinel.host.reservation_store import RESERVATIONS
+from sentinel.host.session_store import SESSIONS
 from sentinel.protocol.caller import Caller, Level
 from sentinel.protocol.commands import (
     ApiSpec,
@@ -100,14 +102,14 @@ class ApiContext:
         state = Path(spec.state)
         shared = shared_folder(state)
         self.reservation_writer = StoreWriter[Reservation](
-            state / reservation_store.NAME,
-            reservation_store.write,
+            state / RESERVATIONS.name,
+            RESERVATIONS.write,
             lambda one: one.id,
             partial(self._warn_unstored, "reservations"),
         )
         self.session_writer = StoreWriter[Session](
-            state / session_store.NAME,
-            session_store.write,
+            state / SESSIONS.name,
+            SESSIONS.write,
             lambda one: one.name,
             partial(self._warn_unstored, "sessions"),
         )

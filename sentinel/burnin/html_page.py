@@ -216,13 +216,6 @@ def _settings(run: Mapping[str, Any]) -> Iterator[Markup]:
             yield element("p", "All settings are the default.")
 
 
-def _all_checks(report: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield the checks of the node and of all GPUs."""
-    yield from report["checks"]
-    for gpu in report["gpus"]:
-        yield from gpu["checks"]
-
-
 def _rules(phase: Mapping[str, Any]) -> Iterator[str]:
     """Yield the rules of a phase."""
     if phase["steady"]:

@@ -19,7 +19,8 @@ from sentinel.burnin.check import (
     not_applicable,
     untested,
 )
-from sentinel.burnin.load_checks import MIN_PEERS, RETEST, LoadEvidence
+from sentinel.burnin.load_checks import RETEST, LoadEvidence
+from sentinel.burnin.peers import MIN_PEERS
 from sentinel.burnin.record import GpuRecord, PhaseRecord
 from sentinel.burnin.thresholds import Limits, above, below
 from sentinel.protocol.stressor import FindingPlace, LinkPart

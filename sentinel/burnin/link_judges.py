@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sentinel.burnin.check import (
@@ -192,25 +192,28 @@ def _named(links: Sequence[int]) -> str:
 def fabric_state(evidence: Evidence, limits: Limits) -> Judgement:
     """Judge the registration with the NVLink fabric."""
     del limits
-    state = read(evidence.now, "fabric_state")
-    if isinstance(state, Judgement):
-        return state
-    if state == "not_supported":
-        return not_applicable("this GPU has no NVLink fabric")
-    worse = {"completed": Status.PASS, "in_progress": Status.WARN}
-    return Judgement(status=worse.get(state, Status.FAIL), value=state)
+    statuses = {"completed": Status.PASS, "in_progress": Status.WARN}
+    return _fabric(evidence, "fabric_state", statuses, "this GPU has no NVLink fabric")
 
 
 def fabric_health(evidence: Evidence, limits: Limits) -> Judgement:
     """Judge the health of the NVLink fabric as this GPU sees it."""
     del limits
-    health = read(evidence.now, "fabric_health")
-    if isinstance(health, Judgement):
-        return health
-    if health == "not_supported":
-        return not_applicable("this GPU has no NVLink fabric, or its driver does not judge it")
-    worse = {"healthy": Status.PASS, "limited_capacity": Status.WARN}
-    return Judgement(status=worse.get(health, Status.FAIL), value=health)
+    statuses = {"healthy": Status.PASS, "limited_capacity": Status.WARN}
+    without = "this GPU has no NVLink fabric, or its driver does not judge it"
+    return _fabric(evidence, "fabric_health", statuses, without)
+
+
+def _fabric(
+    evidence: Evidence, field: str, statuses: Mapping[str, Status], without: str
+) -> Judgement:
+    """Judge a word about the fabric; one that is not in ``statuses`` is a failure."""
+    word = read(evidence.now, field)
+    if isinstance(word, Judgement):
+        return word
+    if word == "not_supported":
+        return not_applicable(without)
+    return Judgement(status=statuses.get(word, Status.FAIL), value=word)
 
 
 def inventory(evidence: NodeEvidence, limits: Limits) -> Judgement:

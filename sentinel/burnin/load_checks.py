@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sentinel.burnin.check import Check, Judgement, Severity, by_limits, not_applicable, untested
 from sentinel.burnin.history import Former
+from sentinel.burnin.peers import MIN_PEERS, TEMPERATURE_LIMITS, judge_temperature, peers_of
 from sentinel.burnin.record import GpuRecord, PhaseRecord
 from sentinel.burnin.references import Reference
 from sentinel.burnin.thresholds import Limits, above, at_most, below
 from sentinel.core.node.burnin import FAULTY
 from sentinel.protocol.stressor import FindingPlace
-
-#: GPUs of one model are compared from this number on: fewer have no median to trust.
-MIN_PEERS = 4
 
 #: Below this share of the power limit a load is not representative (DCGM targeted_power).
 MIN_POWER_SHARE = 0.75
@@ -142,14 +139,10 @@ NO_STEADY = "no stretch of a steady phase counts"
 
 def _temperature_spread(evidence: LoadEvidence, limits: Limits) -> Judgement:
     own = _temperature(evidence.record)
-    others = [_temperature(one) for one in at_the_same_time(evidence)]
-    known = [one for one in others if one is not None]
-    if own is None or len(known) < MIN_PEERS:
-        why = f"fewer than {MIN_PEERS} GPUs to compare with"
-        return not_applicable(why)
-    median = statistics.median(known)
-    text = f"{own:g} C; the median of {len(known)} GPUs is {median:g} C"
-    return _judge(own - median, limits, "", text)
+    peers = peers_of(map(_temperature, at_the_same_time(evidence)))
+    if own is None or peers is None:
+        return not_applicable(f"fewer than {MIN_PEERS} GPUs to compare with")
+    return judge_temperature(own, peers, limits)
 
 
 def at_the_same_time(evidence: LoadEvidence) -> list[GpuRecord]:
@@ -343,7 +336,7 @@ CHECKS: tuple[Check[LoadEvidence], ...] = (
     ),
     Check(
         id="load.temperature_spread",
-        limits={"warn": above(15)},
+        limits=TEMPERATURE_LIMITS,
         title="No GPU is much hotter than its peers",
         reads="the median temperature of the steady phase",
         unit="C above the median",

@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from sentinel.burnin.check import Judgement, Status
+from sentinel.burnin.check import Judgement, Status, by_limits
 from sentinel.burnin.measures import format_measure
-from sentinel.burnin.thresholds import Limits
+from sentinel.burnin.thresholds import Limits, above, below
 
+#: GPUs of one model are compared from this number on: fewer have no median to trust.
+MIN_PEERS = 4
 #: The deviation of rates is taken for at least this share of their median: eight equal GPUs would
 #: make any difference look large.
 MIN_DEVIATION = 0.005
 #: Of a normal distribution: the standard deviation is so many median absolute deviations
 #: (Iglewicz and Hoaglin, How to Detect and Handle Outliers, 1993; their limit is 3.5).
 NORMAL = 1.4826
+
+#: The limits of a rate against those of equal GPUs, for ``judge_rate``, and where they are from.
+RATE_LIMITS: Limits = {
+    "fail": below(0.90),
+    "fail_with_deviation": below(0.95),
+    "deviation": below(-3.5),
+    "warn": below(0.95),
+}
+RATE_SOURCE = "gpu-fryer: 0.90; Megatron-LM, stas00/ml-engineering: 5 % alone is normal"
+#: Those of a temperature, for ``judge_temperature``.
+TEMPERATURE_LIMITS: Limits = {"warn": above(15)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,16 +43,19 @@ class Peers:
     deviation: float
 
 
-def peers_of(values: Collection[float], least: float = 0.0) -> Peers:
-    """Compute what is usual.
+def peers_of(values: Iterable[float | None], least: float = 0.0) -> Peers | None:
+    """Compute what is usual, or None if fewer than MIN_PEERS figures are known.
 
     Args:
-        values: The figures of all GPUs, at least one.
+        values: The figures of all GPUs; None where one is not known.
         least: The smallest deviation, as a share of the median.
     """
-    median = statistics.median(values)
-    deviation = statistics.median(abs(one - median) for one in values) * NORMAL
-    return Peers(count=len(values), median=median, deviation=max(deviation, least * abs(median)))
+    known = [one for one in values if one is not None]
+    if len(known) < MIN_PEERS:
+        return None
+    median = statistics.median(known)
+    deviation = statistics.median(abs(one - median) for one in known) * NORMAL
+    return Peers(count=len(known), median=median, deviation=max(deviation, least * abs(median)))
 
 
 def judge_rate(own: float, peers: Peers, limits: Limits, explained: str) -> Judgement:
@@ -67,6 +83,18 @@ def judge_rate(own: float, peers: Peers, limits: Limits, explained: str) -> Judg
     )
     text += f"; {explained}" if explained else ""
     return Judgement(status=status, value=round(ratio, 4), evidence=text)
+
+
+def judge_temperature(own: float, peers: Peers, limits: Limits) -> Judgement:
+    """Judge a temperature against those of equal GPUs.
+
+    Args:
+        own: The temperature, in degrees Celsius.
+        peers: What is usual, from ``peers_of``.
+        limits: Of the degrees above the median.
+    """
+    text = f"{own:g} C; the median of {peers.count:,} GPUs is {peers.median:g} C"
+    return by_limits(round(own - peers.median, 4), limits, text)
 
 
 # --- checksums -------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ from sentinel.burnin.check import (
     untested,
 )
 from sentinel.burnin.load_checks import (
-    MIN_PEERS,
     MIN_POWER_SHARE,
     NO_STEADY,
     RETEST,
@@ -22,7 +21,14 @@ from sentinel.burnin.load_checks import (
     power_share,
     steady_phase,
 )
-from sentinel.burnin.peers import MIN_DEVIATION, judge_rate, peers_of
+from sentinel.burnin.peers import (
+    MIN_DEVIATION,
+    MIN_PEERS,
+    RATE_LIMITS,
+    RATE_SOURCE,
+    judge_rate,
+    peers_of,
+)
 from sentinel.burnin.record import GpuRecord
 from sentinel.burnin.thresholds import Limits, below
 
@@ -71,14 +77,13 @@ def _not_representative(record: GpuRecord) -> str | None:
 
 def _peers(evidence: LoadEvidence, limits: Limits) -> Judgement:
     own = _steady_rate(evidence.record)
-    known = [rate for one in at_the_same_time(evidence) if (rate := _steady_rate(one)) is not None]
-    if len(known) < MIN_PEERS:
-        why = f"fewer than {MIN_PEERS} GPUs of this model ran at the same time"
-        return not_applicable(why)
+    peers = peers_of(map(_steady_rate, at_the_same_time(evidence)), MIN_DEVIATION)
+    if peers is None:
+        return not_applicable(f"fewer than {MIN_PEERS} GPUs of this model ran at the same time")
     unfit = _not_representative(evidence.record)
     if own is None or unfit is not None:
         return untested(unfit or NO_STEADY)
-    return judge_rate(own, peers_of(known, MIN_DEVIATION), limits, _explained(evidence))
+    return judge_rate(own, peers, limits, _explained(evidence))
 
 
 def _explained(evidence: LoadEvidence) -> str:
@@ -155,16 +160,11 @@ def _history(evidence: LoadEvidence, limits: Limits) -> Judgement:
 CHECKS: tuple[Check[LoadEvidence], ...] = (
     Check(
         id="rate.peers",
-        limits={
-            "fail": below(0.90),
-            "fail_with_deviation": below(0.95),
-            "deviation": below(-3.5),
-            "warn": below(0.95),
-        },
+        limits=RATE_LIMITS,
         title="The GPU is as fast as its peers",
         reads="the median rate of the steady phase",
         unit="of the median",
-        source="gpu-fryer: 0.90; Megatron-LM, stas00/ml-engineering: 5 % alone is normal",
+        source=RATE_SOURCE,
         severity=Severity.TRIAGE,
         action=f"TRIAGE: compare power, temperature and clocks. {RETEST}",
         judge=_peers,

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import fields
-from typing import Self
 from urllib.parse import quote, urlencode
 
+from sentinel.client.handle import Handle
 from sentinel.client.requester import Requester
 from sentinel.errors import ConfigError, NotRunningError, ServiceError
 from sentinel.protocol.api_types import (
@@ -106,17 +105,8 @@ class AllocationVerbs(Requester):
         return self.budget(gpu).available
 
 
-class Allocation(AllocationInfo):
+class Allocation(Handle[AllocationVerbs], AllocationInfo):
     """An allocation that can be ended, also by the end of a ``with`` block."""
-
-    _verbs: AllocationVerbs
-
-    @classmethod
-    def of(cls, info: AllocationInfo, verbs: AllocationVerbs) -> Self:
-        """Build it from a response and the client that ends it."""
-        one = cls(**{field.name: getattr(info, field.name) for field in fields(info)})
-        object.__setattr__(one, "_verbs", verbs)  # no field: it is not printed nor compared
-        return one
 
     def end(self) -> Outcome:
         """End the allocation.
@@ -125,9 +115,6 @@ class Allocation(AllocationInfo):
             ServiceError: It has ended already.
         """
         return self._verbs.deallocate(self.id)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         """End the allocation, if it still exists."""

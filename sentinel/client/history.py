@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import quote, urlencode
 
 from sentinel.client.requester import Requester, decode
@@ -16,8 +16,6 @@ from sentinel.protocol.history_types import (
     TemperatureTrend,
     Usage,
 )
-
-T = TypeVar("T")
 
 
 class HistoryVerbs(Requester):

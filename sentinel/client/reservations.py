@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from dataclasses import fields
-from typing import Self
 from urllib.parse import quote
 
+from sentinel.client.handle import Handle
 from sentinel.client.requester import WAIT_S, Gpus, Requester, selectors
 from sentinel.client.waiting import OnWait, send_again, watch_queue
 from sentinel.errors import NotRunningError, ServiceError
@@ -86,17 +85,8 @@ class ReservationVerbs(Requester):
         return self.fetch(Outcome, "DELETE", f"/v1/reservations/{quote(id, safe='')}")
 
 
-class Reservation(ReservationInfo):
+class Reservation(Handle[ReservationVerbs], ReservationInfo):
     """A reservation that can be ended, also by the end of a ``with`` block."""
-
-    _verbs: ReservationVerbs
-
-    @classmethod
-    def of(cls, info: ReservationInfo, verbs: ReservationVerbs) -> Self:
-        """Build it from a response and the client that ends it."""
-        one = cls(**{field.name: getattr(info, field.name) for field in fields(info)})
-        object.__setattr__(one, "_verbs", verbs)  # no field: it is not printed nor compared
-        return one
 
     @property
     def cuda_visible_devices(self) -> str:
@@ -110,9 +100,6 @@ class Reservation(ReservationInfo):
             ServiceError: It has ended already.
         """
         return self._verbs.unreserve(self.id)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         """End the reservation, unless it or its daemon has ended already.

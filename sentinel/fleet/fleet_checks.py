@@ -17,21 +17,24 @@ from sentinel.burnin.check import (
     untested,
 )
 from sentinel.burnin.counter_checks import OWN, known_limits
-from sentinel.burnin.load_checks import MIN_PEERS, RETEST
-from sentinel.burnin.peers import Vote, judge_rate, vote_on
-from sentinel.burnin.thresholds import Limits, above, below
+from sentinel.burnin.load_checks import RETEST
+from sentinel.burnin.peers import (
+    MIN_PEERS,
+    RATE_LIMITS,
+    RATE_SOURCE,
+    TEMPERATURE_LIMITS,
+    Vote,
+    judge_rate,
+    judge_temperature,
+    vote_on,
+)
+from sentinel.burnin.thresholds import Limits, above
 from sentinel.fleet.groups import COUNTED, Group, node_rate, not_representative
 from sentinel.fleet.node_result import GpuResult
 
 _FEW = f"fewer than {MIN_PEERS} GPUs of equal hardware to compare with"
 _FEW_NODES = f"fewer than {MIN_PEERS} nodes of equal hardware to compare with"
-_PEER_SOURCE = "as rate.peers: gpu-fryer: 0.90; Megatron-LM, stas00/ml-engineering: 5 % is normal"
-_RATE_LIMITS: Limits = {
-    "fail": below(0.90),
-    "fail_with_deviation": below(0.95),
-    "deviation": below(-3.5),
-    "warn": below(0.95),
-}
+_PEER_SOURCE = f"as rate.peers: {RATE_SOURCE}"
 _COUNTER_SOURCE = f"{OWN}: five standard deviations; of counts, at least the root of the median"
 
 
@@ -102,8 +105,7 @@ def _temperature(evidence: GpuEvidence, limits: Limits) -> Judgement:
         return not_applicable(_FEW)
     if own is None:
         return untested("no temperature of a steady phase counts")
-    text = f"{own:.4g} C; the median of {peers.count:,} GPUs is {peers.median:.4g} C"
-    return by_limits(round(own - peers.median, 1), limits, text)
+    return judge_temperature(own, peers, limits)
 
 
 def _counter(name: str) -> Check[GpuEvidence]:
@@ -212,7 +214,7 @@ GPU_CHECKS: tuple[Check[GpuEvidence], ...] = (
     ),
     Check(
         id="fleet.rate",
-        limits=_RATE_LIMITS,
+        limits=RATE_LIMITS,
         title="The GPU is as fast as equal GPUs of the fleet",
         reads="the median rate of the steady phase",
         unit="of the median",
@@ -223,7 +225,7 @@ GPU_CHECKS: tuple[Check[GpuEvidence], ...] = (
     ),
     Check(
         id="fleet.temperature",
-        limits={"warn": above(15)},
+        limits=TEMPERATURE_LIMITS,
         title="The GPU is not much hotter than equal GPUs of the fleet",
         reads="the median temperature of the steady phase",
         unit="C above the median",
@@ -239,7 +241,7 @@ GPU_CHECKS: tuple[Check[GpuEvidence], ...] = (
 NODE_CHECKS: tuple[Check[NodeEvidence], ...] = (
     Check(
         id="fleet.node_rate",
-        limits=_RATE_LIMITS,
+        limits=RATE_LIMITS,
         title="The node is as fast as nodes of equal hardware",
         reads="the median of its GPUs' median rates of the steady phase",
         unit="of the median",

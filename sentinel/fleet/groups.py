@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sentinel.burnin.load_checks import MIN_PEERS, MIN_POWER_SHARE
-from sentinel.burnin.peers import MIN_DEVIATION, Peers, peers_of
+from sentinel.burnin.load_checks import MIN_POWER_SHARE
+from sentinel.burnin.peers import MIN_DEVIATION, MIN_PEERS, Peers, peers_of
 from sentinel.fleet.node_result import GpuResult, NodeFile, NodeResult
 
 
@@ -144,24 +144,19 @@ def _group(number: int, hardware: Hardware, members: Sequence[Member]) -> Group:
     clocks = [one.before.sm_clock_maximum_mhz for one in gpus if one.before is not None]
     known_clocks = [one for one in clocks if one is not None]
     nodes = plain.by_node()
-    counted = {name: _peers(map(count, gpus)) for name, count in COUNTED.items()}
+    counted = {name: peers_of(map(count, gpus)) for name, count in COUNTED.items()}
     return Group(
         number=number,
         hardware=hardware,
         members=members,
-        rate=_peers((one.steady.rate for one in gpus), MIN_DEVIATION),
-        temperature=_peers(one.steady.temperature_c for one in gpus),
-        power=_peers(one.steady.power_w for one in gpus),
+        rate=peers_of((one.steady.rate for one in gpus), MIN_DEVIATION),
+        temperature=peers_of(one.steady.temperature_c for one in gpus),
+        power=peers_of(one.steady.power_w for one in gpus),
         clock_maximum=statistics.median(known_clocks) if known_clocks else None,
-        node_rate=_peers((node_rate(one) for one in nodes.values()), MIN_DEVIATION),
+        node_rate=peers_of((node_rate(one) for one in nodes.values()), MIN_DEVIATION),
         counters={name: peers for name, peers in counted.items() if peers is not None},
         usual_gpus=_usual(len(one) for one in nodes.values()),
     )
-
-
-def _peers(values: Iterable[float | None], least: float = 0.0) -> Peers | None:
-    known = [one for one in values if one is not None]
-    return peers_of(known, least) if len(known) >= MIN_PEERS else None
 
 
 def _usual(counts: Iterable[int]) -> int | None:

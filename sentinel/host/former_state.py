@@ -10,14 +10,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from sentinel.errors import ConfigError
-from sentinel.host import reservation_store
 from sentinel.host.daemon_records import DaemonRecord
 from sentinel.host.log_file import MAX_OLD_FILES
 from sentinel.host.paths import Places, stderr_file
 from sentinel.host.regular_file import open_regular, read_regular, sync_folder
+from sentinel.host.reservation_store import RESERVATIONS
 
 #: What every daemon that used the folder needs, and what one of them alone can have.
-_COPIED = (reservation_store.NAME, "token", "token-read")
+_COPIED = (RESERVATIONS.name, "token", "token-read")
 _MOVED = ("history.db-wal", "history.db-shm", "history.db")
 _MAX_BYTES = 2**24
 

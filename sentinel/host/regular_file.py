@@ -6,7 +6,11 @@ import contextlib
 import errno
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
 
 #: How many invalid files of one name are kept.
 MAX_SET_ASIDE = 5
@@ -115,6 +119,34 @@ def replace_file(path: Path, text: str, mode: int = 0o600, *, temporary: str | N
         with contextlib.suppress(OSError):
             new.unlink()
         raise
+
+
+def load_or_set_aside(
+    path: Path, read: Callable[[], T], *, empty: T, loss: str
+) -> tuple[T, str | None]:
+    """Read what a file has, and the problem with the file or None.
+
+    A missing file is empty. An invalid file is set aside and counts as empty, so that a daemon
+    starts and the content is kept.
+
+    Args:
+        path: The file.
+        read: Reads and parses it, or raises OSError or ValueError.
+        empty: What an empty file has.
+        loss: What follows from a problem, such as ``its sessions are ignored``.
+    """
+    try:
+        return read(), None
+    except FileNotFoundError:
+        return empty, None
+    except OSError as error:
+        return empty, f"{path}: cannot be read: {error.strerror}; {loss}"
+    except ValueError as error:
+        try:
+            bad = set_aside(path)
+        except OSError as failed:
+            return empty, f"{path}: {error}; renaming it failed: {failed.strerror}"
+        return empty, f"{path}: {error}; it was renamed to {bad}, and {loss}"
 
 
 def _irregular(path: Path) -> OSError:

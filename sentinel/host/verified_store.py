@@ -17,7 +17,12 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from sentinel.host.regular_file import open_regular, read_regular, replace_file, set_aside
+from sentinel.host.regular_file import (
+    load_or_set_aside,
+    open_regular,
+    read_regular,
+    replace_file,
+)
 from sentinel.protocol.api_types import GpuProof
 from sentinel.protocol.codec import from_json
 from sentinel.protocol.views import VerifiedCounts
@@ -64,16 +69,7 @@ def load(path: Path) -> tuple[dict[str, StoredWork], str | None]:
 
     A missing file is empty. An invalid file is set aside and counts as empty.
     """
-    try:
-        return read(path), None
-    except OSError as error:
-        return {}, f"{path}: cannot be read: {error.strerror}; earlier work is not counted"
-    except ValueError as error:
-        try:
-            bad = set_aside(path)
-        except OSError as failed:
-            return {}, f"{path}: {error}; renaming it failed: {failed.strerror}"
-        return {}, f"{path}: {error}; it was renamed to {bad}, and earlier work is not counted"
+    return load_or_set_aside(path, lambda: read(path), empty={}, loss="earlier work is not counted")
 
 
 def read(path: Path) -> dict[str, StoredWork]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sentinel.host.simulation import Registry
-from sentinel.probe.driver import DriverGoneError, GpuLostError, ReadError, Xid
+from sentinel.probe.driver import BasicDriver, DriverGoneError, GpuLostError, ReadError, Xid
 from sentinel.protocol.gpu import Gpu, GpuProcess, Memory
 from sentinel.protocol.telemetry import Telemetry
 
@@ -36,7 +36,7 @@ _SLOW, _FAST = 345, 1980
 _SLOWDOWN, _MEMORY_CLOCK = 89, 3201
 
 
-class SimulatedDriver:
+class SimulatedDriver(BasicDriver):
     """Simulates a driver for the GPUs of one registry.
 
     Args:
@@ -96,21 +96,6 @@ class SimulatedDriver:
                 case "leaks":
                     return tuple(replace(one, pid=_NO_PID + one.pid) for one in listed)
             return tuple(listed)
-
-    def exclusive(self, uuid: str) -> bool:
-        """Return False: simulated GPUs are always shared."""
-        del uuid
-        return False
-
-    def mig(self, uuid: str) -> bool:
-        """Return False: simulated GPUs are never divided."""
-        del uuid
-        return False
-
-    def display(self, uuid: str) -> bool:
-        """Return False: simulated GPUs have no display."""
-        del uuid
-        return False
 
     def utilization(self, uuid: str) -> float | None:
         """Return the share of the time since the last call in which a process worked.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,8 +9,9 @@ from sentinel.config.model import Config
 from sentinel.core.actions import Event
 from sentinel.core.node import sessions
 from sentinel.core.state import State
-from sentinel.host import reservation_store, session_store
-from sentinel.host.procfs import boot_id
+from sentinel.host.reservation_store import RESERVATIONS
+from sentinel.host.session_store import SESSIONS
+from sentinel.host.timed_file import Clocks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,12 +37,12 @@ def restore(state: State, config: Config, folder: Path | None) -> Restored:
     """
     if folder is None:
         return Restored(state=state, config=config)
-    reserved, why_not_reserved = reservation_store.load(folder / reservation_store.NAME)
-    started, why_not_started = session_store.load(folder / session_store.NAME)
-    now, wall, boot = time.monotonic(), time.time(), boot_id()
-    held = reservation_store.restore(reserved, wall=wall, monotonic=now, boot=boot)
+    reserved, why_not_reserved = RESERVATIONS.load(folder / RESERVATIONS.name)
+    started, why_not_started = SESSIONS.load(folder / SESSIONS.name)
+    clocks = Clocks.read()
+    held = RESERVATIONS.restore(reserved, clocks)
     state = replace(state, reservations={one.id: one for one in held})
-    laid = session_store.restore(started, wall=wall, monotonic=now, boot=boot)
+    laid = SESSIONS.restore(started, clocks)
     state, config, left_out = sessions.restore(state, config, laid)
     problems = [("reservations", why_not_reserved), ("sessions", why_not_started)]
     problems += [("sessions", why) for why in left_out]
@@ -50,7 +50,9 @@ def restore(state: State, config: Config, folder: Path | None) -> Restored:
         state=state,
         config=config,
         warnings=tuple(
-            Event(name="service.warning", at=now, fields={"about": about, "text": text})
+            Event(
+                name="service.warning", at=clocks.monotonic, fields={"about": about, "text": text}
+            )
             for about, text in problems
             if text is not None
         ),

@@ -20,7 +20,6 @@ pytestmark = pytest.mark.gpu
 
 QUICK = ("--rearm", "300ms", "--poll", "200ms", "--status-every", "1s")
 GIB = 2**30
-MIB = 2**20
 FFT = ROOT / "examples" / "sentinel-workload-fft" / "src"
 
 

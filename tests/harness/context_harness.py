@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
+from typing import Self
 
 from sentinel.host.simulation import Registry
 from sentinel.protocol import codec
@@ -24,7 +25,10 @@ CHUNK = GIB // 2
 
 
 class Bench:
-    """A context, its device and the supervisor's end of its channel; the lease is not started."""
+    """A context, its device and the supervisor's end of its channel; the lease is not started.
+
+    A context manager that closes all of them.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.registry = Registry.create(folder, 1)
@@ -36,6 +40,14 @@ class Bench:
         self.ctx = WorkloadContext(
             device=self.device, filling=filling, lease_keeper=self.lease_keeper
         )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.device.membership.close()
+        self.channel.close()
+        self.child_channel.close()
 
     def received(self) -> list[ChildMessage]:
         found: list[ChildMessage] = []

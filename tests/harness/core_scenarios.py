@@ -8,6 +8,8 @@ from dataclasses import replace
 from sentinel.config.model import Config
 from sentinel.core.gpu.attribution import attribute
 from sentinel.core.gpu_state import GpuState
+from sentinel.core.stressor_state import Running
+from sentinel.protocol.commands import Command, CommandReply, Refusal
 from sentinel.protocol.gpu import Reading
 from sentinel.supervisor.loop import Supervisor
 from sentinel.testing import World
@@ -22,6 +24,42 @@ def occupied(gpus: int = 1, config: Config | None = None) -> tuple[World, Superv
     return world, supervisor
 
 
+def served(
+    gpus: int = 2, config: Config | None = None, *, checks: int = 0
+) -> tuple[World, Supervisor]:
+    """Build a world with an API process and a stressor on every GPU.
+
+    Args:
+        gpus: How many GPUs.
+        config: The settings.
+        checks: How many results each stressor has checked.
+    """
+    world = World(gpus=gpus)
+    for fake in world.gpus.values():
+        fake.checks = checks
+    supervisor = world.supervisor(config or Config(), with_api=True)
+    world.run(supervisor, lambda: len(world.events("stressor.ready")) == gpus)
+    return world, supervisor
+
+
+def reply_to(
+    world: World, supervisor: Supervisor, command: type[Command], **arguments: object
+) -> CommandReply:
+    """Post a command, and return the reply of the next tick."""
+    number = world.api.post(command, **arguments)
+    supervisor.turn()
+    (reply,) = [reply for reply in world.api.replies if reply.number == number]
+    assert reply.text
+    return reply
+
+
+def send(
+    world: World, supervisor: Supervisor, command: type[Command], **arguments: object
+) -> Refusal | None:
+    """Post a command, and return why the next tick refused it, or None."""
+    return reply_to(world, supervisor, command, **arguments).refused
+
+
 def times(world: World, name: str, count: int) -> Callable[[], bool]:
     """Build a condition: the event was published ``count`` times."""
     return lambda: len(world.events(name)) >= count
@@ -30,6 +68,12 @@ def times(world: World, name: str, count: int) -> Callable[[], bool]:
 def started(world: World, count: int) -> Callable[[], bool]:
     """Build a condition: ``count`` children were started."""
     return lambda: len(world.spawner.started) >= count
+
+
+def held(supervisor: Supervisor) -> list[int]:
+    """List the indices of the GPUs with a running stressor."""
+    gpu_states = supervisor.state.gpu_states.values()
+    return [one.gpu.index for one in gpu_states if isinstance(one.stressor, Running)]
 
 
 def watched(world: World) -> list[str]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -35,6 +37,35 @@ class Starter(Protocol):
     ) -> subprocess.Popen[str]:
         """Start it with more variables; its output can be read."""
         ...
+
+
+@contextlib.contextmanager
+def on_this_host(environment: Mapping[str, str] = {}) -> Iterator[Starter]:
+    """Start commands on this host, with more variables; what still runs is killed at the end."""
+    given, started = environment, list[subprocess.Popen[str]]()
+
+    def start(
+        *words: str | Path, environment: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            words,
+            env={**os.environ, **(environment or {}), **given},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    try:
+        yield start
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
 
 
 class FleetProcess:

@@ -16,7 +16,6 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from sentinel.protocol.commands import NotifySpec
 from sentinel.protocol.telemetry import Telemetry
 from sentinel.protocol.views import (
-    BurninFields,
     GpuHealth,
     GpuView,
     HealthCause,
@@ -24,6 +23,7 @@ from sentinel.protocol.views import (
     VerifiedWork,
 )
 from tests.harness.api_harness import UUIDS, ApiServer, gpu_view
+from tests.harness.burnin_progress import PROGRESS
 from tests.harness.burnin_report import write_report
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
@@ -65,23 +65,7 @@ def full_view(index: int) -> GpuView:
         verified=VerifiedWork(
             counts=VerifiedCounts(seconds=60.0, checks=700, errors=7), at=now, workload="gemm"
         ),
-        burnin=BurninFields(
-            plan="standard",
-            phase="fp16",
-            number=3,
-            phases=12,
-            done_s=4.0,
-            quota_s=9.0,
-            passes=0,
-            quota_passes=0,
-            left_s=200.0,
-            seconds=250.0,
-            iterations=1,
-            flops=1.0,
-            bytes=1.0,
-            checks=10,
-            errors=0,
-        ),
+        burnin=PROGRESS,
     )
 
 

@@ -1,18 +1,16 @@
-"""A real Prometheus and its promtool, and the queries of rules and dashboards."""
+"""A real Prometheus and its promtool."""
 
 from __future__ import annotations
 
 import http.client
 import json
 import random
-import re
 import shutil
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -36,28 +34,6 @@ _random = random.SystemRandom()
 Query = Callable[[str], list[tuple[dict[str, str], float]]]
 
 
-def expressions(path: Path) -> list[str]:
-    """List all queries of rules or of a dashboard."""
-    if path.suffix == ".json":
-        return list(_queries(json.loads(path.read_text())))
-    text = re.sub(r"#.*", "", path.read_text())
-    pattern = r"^ +expr: (.+?)(?=^ +(?:for|labels|- record|- alert|- name):|^\s*$|\Z)"
-    return re.findall(pattern, text, re.MULTILINE | re.DOTALL)
-
-
-def _queries(value: Any) -> Iterator[str]:
-    match value:
-        case dict():
-            for key, item in value.items():
-                if key in {"expr", "query", "definition"} and isinstance(item, str):
-                    yield item
-                else:
-                    yield from _queries(item)
-        case list():
-            for item in value:
-                yield from _queries(item)
-
-
 def promtool(*words: str, text: str | None = None) -> None:
     """Run promtool, which must succeed."""
     done = subprocess.run(
@@ -69,14 +45,6 @@ def promtool(*words: str, text: str | None = None) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-def check_queries(queries: list[str], folder: Path) -> None:
-    """Check that promtool accepts each of these queries."""
-    rules = [{"record": f"query:{number}", "expr": query} for number, query in enumerate(queries)]
-    file = folder / "queries.yml"  # JSON is YAML
-    file.write_text(json.dumps({"groups": [{"name": "queries", "rules": rules}]}))
-    promtool("check", "rules", str(file))
 
 
 def free_port() -> int:

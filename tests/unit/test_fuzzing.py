@@ -22,7 +22,7 @@ from sentinel.config.sources import from_environment, read_file
 from sentinel.config.workload_spec import parse_workload
 from sentinel.errors import ConfigError, SentinelError, WireError
 from sentinel.host.golden_store import Goldens
-from sentinel.host.reservation_store import load, parse
+from sentinel.host.reservation_store import RESERVATIONS
 from sentinel.protocol.codec import decode, encode
 from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, Reading
 from sentinel.protocol.stressor import STRESSOR_MESSAGES, Failed, FailureKind
@@ -102,7 +102,7 @@ PARSERS: dict[str, tuple[Callable[[str], Any], tuple[str, ...], tuple[type[Excep
         ("gemm:dtype=bf16,size=8192", "package.module:run:key=a:b=c"),
         (ConfigError,),
     ),
-    "reservations": (parse, (json.dumps(STORED),), (ValueError,)),
+    "reservations": (RESERVATIONS.parse, (json.dumps(STORED),), (ValueError,)),
     "variables": (
         lambda text: from_environment({"SENTINEL_" + text: "1"}),
         ("MEMORY", "SOCKET_GROUP"),
@@ -198,7 +198,7 @@ def test_a_stored_file_with_damage_is_read_as_far_as_it_is_valid(
     """Reservations are set aside as a whole, golden checksums are skipped by line."""
     stored = tmp_path / "reservations.json"
     stored.write_bytes(data.draw(changed((json.dumps(STORED),))).encode(errors="replace"))
-    found, problem = load(stored)
+    found, problem = RESERVATIONS.load(stored)
     assert problem is None or not found
     goldens = tmp_path / "goldens.jsonl"
     goldens.write_bytes(data.draw(changed((json.dumps(GOLDEN) + "\n",))).encode(errors="replace"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from sentinel.api.state.snapshots import Views
@@ -99,14 +100,13 @@ def burnin(one: views.BurninRunView, now: float) -> api_types.BurninInfo:
 
 def reservation(one: views.Reservation, shown: Views, now: float) -> api_types.ReservationInfo:
     """Describe one reservation."""
-    indices = {view.uuid: view.index for view in shown.gpus}
     return api_types.ReservationInfo(
         id=one.id,
         gpus=one.gpus,
-        indices=tuple(indices[uuid] for uuid in one.gpus if uuid in indices),
+        indices=_indices(one.gpus, shown),
         reason=one.reason,
         since=_date(one.since, now),
-        until=None if one.until is None else _date(one.until, now),
+        until=_end(one.until, now),
         bound=one.bound,
         holder=_holder(one.by),
     )
@@ -114,14 +114,13 @@ def reservation(one: views.Reservation, shown: Views, now: float) -> api_types.R
 
 def session(one: views.Session, shown: Views, now: float) -> api_types.SessionInfo:
     """Describe one session."""
-    indices = {view.uuid: view.index for view in shown.gpus}
     return api_types.SessionInfo(
         name=one.name,
         gpus=one.gpus,
-        indices=tuple(indices[uuid] for uuid in one.gpus if uuid in indices),
+        indices=_indices(one.gpus, shown),
         settings=one.settings,
         since=_date(one.since, now),
-        until=None if one.until is None else _date(one.until, now),
+        until=_end(one.until, now),
         holder=_holder(one.by),
     )
 
@@ -218,6 +217,16 @@ def _age(at: float | None, now: float) -> float | None:
 def _left(until: float | None, now: float) -> float | None:
     """Compute the time until a moment in seconds, to the millisecond."""
     return None if until is None else round(max(0.0, until - now), 3)
+
+
+def _indices(uuids: Iterable[str], shown: Views) -> tuple[int, ...]:
+    """List the indices of GPUs, without those that are missing."""
+    indices = {view.uuid: view.index for view in shown.gpus}
+    return tuple(indices[uuid] for uuid in uuids if uuid in indices)
+
+
+def _end(at: float | None, now: float) -> datetime | None:
+    return None if at is None else _date(at, now)
 
 
 def _date(at: float, now: float) -> datetime:

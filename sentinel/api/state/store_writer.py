@@ -7,32 +7,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from sentinel.api.state.event_buffer import Broadcast
-from sentinel.host.procfs import boot_id
+from sentinel.host.timed_file import Clocks
 
 T = TypeVar("T")
-T_contra = TypeVar("T_contra", contravariant=True)
 
 #: The pause after a failed write.
 _RETRY_S = 5.0
-
-
-class Save(Protocol[T_contra]):
-    """Writes a file, as of these times; raises OSError if it cannot."""
-
-    def __call__(
-        self,
-        path: Path,
-        items: tuple[T_contra, ...],
-        /,
-        *,
-        wall: float,
-        monotonic: float,
-        boot: str,
-    ) -> None:
-        """Return once the file is on disk."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +31,7 @@ class StoreWriter(Generic[T]):
 
     Args:
         path: The file.
-        save: Writes it.
+        save: Writes it, as of a moment; raises OSError if it cannot.
         id_of: Returns the id of one item.
         report_warning: Called when a write fails, once until a write succeeds.
     """
@@ -56,7 +39,7 @@ class StoreWriter(Generic[T]):
     def __init__(
         self,
         path: Path,
-        save: Save[T],
+        save: Callable[[Path, tuple[T, ...], Clocks], None],
         id_of: Callable[[T], str],
         report_warning: Callable[[str], None],
     ) -> None:
@@ -128,15 +111,13 @@ class StoreWriter(Generic[T]):
 
     async def run(self) -> None:
         """Write the file after each update, forever."""
-        boot = boot_id()
         while True:
             wanted, test = self._wanted, self._tests_wanted
             if wanted is None or (wanted == self._written and self._tests_done == test):
                 await self._broadcast.wait(_RETRY_S)
                 continue
-            now = {"wall": time.time(), "monotonic": time.monotonic()}
             try:  # in a thread: a disk can be slow
-                await asyncio.to_thread(self._save, self._path, wanted, **now, boot=boot)
+                await asyncio.to_thread(self._save, self._path, wanted, Clocks.read())
             except (OSError, RuntimeError) as error:
                 # A RuntimeError if the host refuses the thread.
                 reason = error.strerror if isinstance(error, OSError) else error

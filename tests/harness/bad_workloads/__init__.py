@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 
 FOREVER = 10**6
-not_callable = 1
 
 
 def well_behaved(ctx: WorkloadContext, *, rest: float = 0.02) -> None:
@@ -151,12 +150,6 @@ def spins_without_end(ctx: WorkloadContext) -> None:
 def sleeps_without_end(ctx: WorkloadContext) -> None:
     """Sleep without end, and never pace."""
     become_ready(ctx)
-    while True:
-        time.sleep(FOREVER)
-
-
-def never_ready(ctx: WorkloadContext) -> None:
-    """Never become Ready."""
     while True:
         time.sleep(FOREVER)
 

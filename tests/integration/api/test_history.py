@@ -19,8 +19,7 @@ from sentinel.client import Client, connect
 from sentinel.errors import ConfigError, NoSuchGpuError
 from sentinel.protocol.gpu import GpuProcess
 from tests.harness.api_harness import UUIDS, ApiServer, ask
-from tests.harness.daemon_harness import Daemon, isolated_daemon
-from tests.harness.gpu_environment import SimulatedHost
+from tests.harness.daemon_harness import Daemon
 from tests.harness.history_harness import is_intact
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
@@ -236,12 +235,6 @@ def numbers(path: Path) -> set[int]:
 
 
 # --- a whole daemon --------------------------------------------------------------------------
-
-
-@pytest.fixture
-def daemon(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
-    with isolated_daemon(simulated, monkeypatch) as one:
-        yield one
 
 
 @pytest.mark.long

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from sentinel.host.procfs import boot_id, own_stat
-from sentinel.host.reservation_store import NAME, load
+from sentinel.host.reservation_store import RESERVATIONS
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import Confirm, Reserve, Unreserve
 from sentinel.protocol.views import Reservation
@@ -48,7 +48,7 @@ def reserve(api: ApiServer, **wish: Any) -> Reply:
 
 
 def on_disk(api: ApiServer) -> list[str]:
-    return [one.id for one in load(Path(api.spec.state) / NAME)[0]]
+    return [one.id for one in RESERVATIONS.load(Path(api.spec.state) / RESERVATIONS.name)[0]]
 
 
 def eventually(met: Any) -> None:
@@ -67,7 +67,7 @@ def test_a_reservation_is_granted_shown_stored_and_ended(api: ApiServer) -> None
     assert one["reason"] == "demo"
     assert one["until"] > one["since"]
     assert api.supervisor.gpus[UUIDS[0]].stressor == "STOPPED"
-    (record,), _ = load(Path(api.spec.state) / NAME)
+    (record,), _ = RESERVATIONS.load(Path(api.spec.state) / RESERVATIONS.name)
     assert (record.id, record.gpus, record.boot) == (one["id"], (UUIDS[0],), boot_id())
     assert abs(record.since - time.time()) < 10
     (held,) = api.supervisor.reservations.values()
@@ -272,7 +272,7 @@ def test_a_client_that_disconnects_during_the_write_gets_no_reservation(
         headers = {"content-type": "application/json"}
         client.request("POST", "/v1/reservations", json.dumps({"count": 1}), headers)
         api.wait_for(lambda: bool(api.supervisor.reservations))
-        (tmp_path / f"{NAME}.new").mkdir()  # the write fails and is retried
+        (tmp_path / f"{RESERVATIONS.name}.new").mkdir()  # the write fails and is retried
         with api.change_supervisor() as supervisor:
             supervisor.keeps_memory = False
             supervisor.free_memory()
@@ -377,27 +377,27 @@ def test_the_end_of_a_holder_is_reported_until_it_takes_effect(api: ApiServer) -
 
 
 def test_an_unwritable_file_is_reported_once_and_nothing_is_reserved(tmp_path: Path) -> None:
-    (tmp_path / f"{NAME}.new").mkdir()
+    (tmp_path / f"{RESERVATIONS.name}.new").mkdir()
     with ApiServer(tmp_path) as api:
         for _ in range(2):
             refused = reserve(api, count=1, reason="demo")
             assert (refused.status, refused.body["code"]) == (503, "unavailable")
-            assert f"Nothing is reserved: {tmp_path / NAME}" in refused.body["detail"]
+            assert f"Nothing is reserved: {tmp_path / RESERVATIONS.name}" in refused.body["detail"]
             api.wait_for(lambda: not api.supervisor.reservations)
         assert [warning.about for warning in api.warnings] == ["reservations"]
-        (tmp_path / f"{NAME}.new").rmdir()
+        (tmp_path / f"{RESERVATIONS.name}.new").rmdir()
         assert reserve(api, count=1, reason="demo").status == 201
         assert on_disk(api) == list(api.supervisor.reservations)
 
 
 #: What fails, and the reason that a client is told.
 DISK_FAULTS = {
-    f"write {NAME}.new {errno.ENOSPC}": "No space left on device",
-    f"write {NAME}.new {errno.EIO}": "Input/output error",
-    f"fsync {NAME}.new {errno.EIO}": "Input/output error",
-    f"rename {NAME} {errno.EACCES}": "Permission denied",
+    f"write {RESERVATIONS.name}.new {errno.ENOSPC}": "No space left on device",
+    f"write {RESERVATIONS.name}.new {errno.EIO}": "Input/output error",
+    f"fsync {RESERVATIONS.name}.new {errno.EIO}": "Input/output error",
+    f"rename {RESERVATIONS.name} {errno.EACCES}": "Permission denied",
     f"fsync state {errno.EIO}": "Input/output error",
-    f"fsync {NAME}.new slow": "not written within 5 s",
+    f"fsync {RESERVATIONS.name}.new slow": "not written within 5 s",
 }
 
 
@@ -406,7 +406,8 @@ DISK_FAULTS = {
     "fault",
     [
         pytest.param(
-            fault, marks=[] if f"fsync {NAME}.new {errno.EIO}" == fault else pytest.mark.long
+            fault,
+            marks=[] if f"fsync {RESERVATIONS.name}.new {errno.EIO}" == fault else pytest.mark.long,
         )
         for fault in DISK_FAULTS
     ],

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sentinel.host.session_store import NAME, load
+from sentinel.host.session_store import SESSIONS
 from sentinel.protocol.caller import Level
 from sentinel.protocol.commands import AccessPolicy, EndSession, StartSession
 from tests.harness.api_harness import UUIDS, ApiServer, Reply, ask
@@ -26,7 +26,7 @@ def start(api: ApiServer, **wish: Any) -> Reply:
 
 
 def on_disk(api: ApiServer) -> list[str]:
-    return [one.name for one in load(Path(api.spec.state) / NAME)[0]]
+    return [one.name for one in SESSIONS.load(Path(api.spec.state) / SESSIONS.name)[0]]
 
 
 def test_a_session_is_on_disk_when_it_is_acknowledged(api: ApiServer) -> None:
@@ -80,7 +80,7 @@ def test_a_session_that_cannot_be_stored_is_refused_before_a_stressor_is_stopped
     api: ApiServer,
 ) -> None:
     assert start(api).status == 201
-    draft = Path(api.spec.state) / f"{NAME}.new"
+    draft = Path(api.spec.state) / f"{SESSIONS.name}.new"
     draft.mkdir()  # in place of the draft of the file
     api.commands.clear()
     refused = start(api, name="other", gpus=["0"])

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,7 @@ from sentinel.host.run_reports import RUNS
 from sentinel.host.user_names import USER_NAMES
 from sentinel.host.verified_store import StoredWork
 from sentinel.protocol.views import VerifiedCounts
-from tests.harness.daemon_harness import Daemon, isolated_daemon
-from tests.harness.gpu_environment import SimulatedHost
+from tests.harness.daemon_harness import Daemon
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 from tests.integration.burnin.test_burnin_command import CHECKED, check_passed
@@ -40,12 +38,6 @@ name = "second"
 workload = "{CHECKED}:rest=0.01"
 seconds = 3
 """
-
-
-@pytest.fixture
-def daemon(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
-    with isolated_daemon(simulated, monkeypatch) as daemon:
-        yield daemon
 
 
 class Burnin:

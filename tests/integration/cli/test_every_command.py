@@ -186,12 +186,12 @@ def daemon(tmp_path: Path) -> Iterator[StubDaemon]:
 PRINTING = ["status", "status --json", "config show --offline", "completion bash", "--help"]
 
 
-@pytest.mark.parametrize("typed", PRINTING)
-def test_a_closed_pipe_ends_a_command_quietly(daemon: StubDaemon, typed: str) -> None:
+def run_into_closed_pipe(*words: str) -> tuple[int, str]:
+    """Run Python with an output that is closed; return the exit code and the errors."""
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run(
-        [sys.executable, "-m", "sentinel", *typed.split()],
+        [sys.executable, *words],
         stdout=writer,
         stderr=subprocess.PIPE,
         text=True,
@@ -199,7 +199,12 @@ def test_a_closed_pipe_ends_a_command_quietly(daemon: StubDaemon, typed: str) ->
         check=False,
     )
     os.close(writer)
-    assert (done.returncode, done.stderr) == (0, "")
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("typed", PRINTING)
+def test_a_closed_pipe_ends_a_command_quietly(daemon: StubDaemon, typed: str) -> None:
+    assert run_into_closed_pipe("-m", "sentinel", *typed.split()) == (0, "")
 
 
 def test_a_pipe_that_closes_within_the_output_ends_a_command_quietly(daemon: StubDaemon) -> None:
@@ -208,18 +213,7 @@ def test_a_pipe_that_closes_within_the_output_ends_a_command_quietly(daemon: Stu
         "from sentinel.cli.main import run_command_line;"
         "sys.exit(run_command_line(['config', 'show', '--offline']))"
     )
-    reader, writer = os.pipe()
-    os.close(reader)
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        stdout=writer,
-        stderr=subprocess.PIPE,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    os.close(writer)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert run_into_closed_pipe("-c", program) == (0, "")
 
 
 @pytest.mark.parametrize(

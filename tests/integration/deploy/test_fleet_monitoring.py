@@ -15,10 +15,22 @@ from sentinel.api.metrics.collector import VERDICTS
 from sentinel.api.metrics.definitions import METRICS
 from sentinel.host.daemon_lookup import find_shared
 from tests.harness.burnin_report import write_report
-from tests.harness.gpu_environment import ROOT, SimulatedHost
-from tests.harness.prometheus_server import (
+from tests.harness.gpu_environment import SimulatedHost
+from tests.harness.monitoring_files import (
+    FLEET_DASHBOARD,
+    FLEET_RULES,
+    GIVEN_LABELS,
+    RULES,
     check_queries,
+    check_rules,
+    dashboard_queries,
     expressions,
+    grouping_labels,
+    rule_case,
+    selections,
+    words_of,
+)
+from tests.harness.prometheus_server import (
     free_port,
     needs_prometheus,
     needs_promtool,
@@ -27,40 +39,19 @@ from tests.harness.prometheus_server import (
 )
 from tests.harness.sentinel_process import SentinelProcess, eventually
 
-DEPLOY = ROOT / "deploy"
-RULES = DEPLOY / "prometheus" / "sentinel-fleet.rules.yml"
-NODE_RULES = RULES.with_name("sentinel.rules.yml")
-DASHBOARD = DEPLOY / "grafana" / "sentinel-fleet.json"
-#: What each variable of the dashboard stands for in a query; Grafana's own and the dashboard's.
-VARIABLES = {
-    "__rate_interval": "1m",
-    "__range": "6h",
-    **dict.fromkeys(("cluster", "node", "gpu", "verdict"), ".*"),
-}
-#: Labels that a metric does not have from the daemon: of the configuration, or of dcgm-exporter.
-GIVEN = {"le", "instance", "job", "cluster", "modelName"}
-
 
 def records() -> dict[str, str]:
     """Read the recording rules: the expression of each name."""
-    text = re.sub(r"^ *#.*\n", "", RULES.read_text(), flags=re.MULTILINE)
+    text = re.sub(r"^ *#.*\n", "", FLEET_RULES.read_text(), flags=re.MULTILINE)
     found = re.findall(r"- record: (\S+)\n +expr: (.+)\n", text)
     assert len(found) == text.count("- record:")
     return dict(found)
 
 
-def dashboard_queries() -> list[str]:
-    """List the PromQL of the panels and annotations, with values for the variables."""
-    dashboard = json.loads(DASHBOARD.read_text())
-    targets = [target for panel in dashboard["panels"] for target in panel.get("targets", [])]
-    queries = [one["expr"] for one in (*targets, *dashboard["annotations"]["list"])]
-    return [re.sub(r"\$(\w+)", lambda found: VARIABLES[found[1]], query) for query in queries]
-
-
 # --- names and labels ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", [RULES, DASHBOARD], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [FLEET_RULES, FLEET_DASHBOARD], ids=lambda path: path.name)
 def test_every_query_uses_existing_metrics_and_labels(path: Path) -> None:
     queries = expressions(path)
     assert len(queries) > 20
@@ -70,12 +61,10 @@ def test_every_query_uses_existing_metrics_and_labels(path: Path) -> None:
     for query in queries:
         for name in re.findall(r"\b(?:\w+:)?sentinel_\w+(?::\w+)?", query):
             assert name in metrics.keys() | buckets | aggregates.keys(), query
-        for name, chosen in re.findall(r"\b(sentinel_\w+)\{([^}]*)\}", query):
+        for name, chosen in selections(query):
             labels = set(re.findall(r"(\w+)[=!]", chosen))
-            assert labels <= metrics[name.removesuffix("_bucket")] | GIVEN, query
-        known = set().union(*metrics.values()) | GIVEN
-        for labels in re.findall(r"\b(?:by|on|without|ignoring|group_left) *\(([^)]*)\)", query):
-            assert set(filter(None, re.split(r"[\s,]+", labels))) <= known, query
+            assert labels <= metrics[name.removesuffix("_bucket")] | GIVEN_LABELS, query
+        assert grouping_labels(query) <= set().union(*metrics.values()) | GIVEN_LABELS, query
 
 
 def test_the_name_of_an_aggregate_has_its_labels_and_its_metric() -> None:
@@ -92,13 +81,13 @@ def test_the_name_of_an_aggregate_has_its_labels_and_its_metric() -> None:
 
 
 def test_every_aggregate_is_shown() -> None:
-    shown = " ".join(dashboard_queries())
+    shown = " ".join(dashboard_queries(FLEET_DASHBOARD))
     hidden = {name for name in records() if name not in shown}
     assert hidden == {"cluster_state:sentinel_gpu_admin_state:sum"}
 
 
 def test_every_verdict_has_a_word_and_a_colour() -> None:
-    panels = json.loads(DASHBOARD.read_text())["panels"]
+    panels = json.loads(FLEET_DASHBOARD.read_text())["panels"]
     (table,) = [one for one in panels if one["title"].startswith("GPUs with the chosen")]
     numbers = dict(re.findall(r'(\d) \* \w+\{[^}]*verdict="(\w+)"', table["targets"][0]["expr"]))
     assert set(numbers.values()) == set(VERDICTS.values())
@@ -108,25 +97,16 @@ def test_every_verdict_has_a_word_and_a_colour() -> None:
         for part in one["properties"]
         if part["id"] == "mappings"
     ]
-    words = {
-        number: one["text"].lower().replace("n/a", "not_applicable")
-        for number, one in mapping.items()
-    }
-    assert words == numbers
-    assert len({one["color"] for one in mapping.values()}) == len(numbers)
+    assert words_of(mapping) == numbers
 
 
 @needs_promtool
 def test_promtool_accepts_the_rules_and_every_query_of_the_dashboard(tmp_path: Path) -> None:
-    promtool("check", "rules", str(RULES))
-    check_queries(dashboard_queries(), tmp_path)
+    promtool("check", "rules", str(FLEET_RULES))
+    check_queries(dashboard_queries(FLEET_DASHBOARD), tmp_path)
 
 
 # --- rules -----------------------------------------------------------------------------------
-
-
-def series(values: dict[str, str]) -> list[dict[str, str]]:
-    return [{"series": name, "values": value} for name, value in values.items()]
 
 
 def gpu(number: int, cluster: str, **labels: str) -> str:
@@ -217,18 +197,7 @@ def test_aggregates_and_alerts_have_the_right_values(tmp_path: Path) -> None:
         )
     ]
     expected['count by (alertname, cluster) (ALERTS{alertstate="firing"})'] = fired
-    test = {
-        "interval": "1m",
-        "input_series": series(FLEET),
-        "promql_expr_test": [
-            {"expr": expression, "eval_time": "80m", "exp_samples": samples}
-            for expression, samples in expected.items()
-        ],
-    }
-    body = {"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": [test]}
-    file = tmp_path / "tests.yml"  # JSON is YAML
-    file.write_text(json.dumps(body))
-    promtool("test", "rules", str(file))
+    check_rules(FLEET_RULES, [rule_case(FLEET, expected, at="80m")], tmp_path)
 
 
 # --- a real Prometheus -----------------------------------------------------------------------
@@ -279,11 +248,11 @@ def test_a_real_prometheus_aggregates_sixteen_daemons(tmp_path: Path) -> None:
         }
         for cluster in CLUSTERS
     ]
-    for file in (RULES, NODE_RULES):
+    for file in (FLEET_RULES, RULES):
         shutil.copy(file, tmp_path)
     configuration = {
         "global": {"scrape_interval": "2s", "evaluation_interval": "2s"},
-        "rule_files": [RULES.name, NODE_RULES.name],
+        "rule_files": [FLEET_RULES.name, RULES.name],
         "scrape_configs": [{"job_name": "sentinel", "static_configs": config}],
     }
     (tmp_path / "prometheus.yml").write_text(json.dumps(configuration))  # JSON is YAML
@@ -330,10 +299,10 @@ def test_a_real_prometheus_aggregates_sixteen_daemons(tmp_path: Path) -> None:
         eventually(lambda: len(query(fired)) == 2 * GPUS)
         assert {one["alertname"] for one, _ in query(fired)} == {"SentinelBurninFailed"}
         # A query of the dashboard that can have a value has one.
-        expected = [one for one in dashboard_queries() if not NO_VALUE.search(one)]
+        expected = [one for one in dashboard_queries(FLEET_DASHBOARD) if not NO_VALUE.search(one)]
         assert len(expected) > 20
         eventually(lambda: [one for one in expected if not query(one)] == [])
-        for one in dashboard_queries():
+        for one in dashboard_queries(FLEET_DASHBOARD):
             query(one)  # raises if it cannot be evaluated
         with nodes[5].host.job(stay=60.0) as job:
             assert job.got_memory()

@@ -20,7 +20,7 @@ from sentinel.burnin.verdict_summary import MAX_BYTES
 from sentinel.cli.main import sentinel_command
 from sentinel.errors import ExitCode
 from sentinel.protocol.version import __version__
-from tests.harness.daemon_harness import Daemon, isolated_daemon
+from tests.harness.daemon_harness import Daemon
 from tests.harness.gpu_environment import ROOT, SimulatedHost
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
@@ -307,12 +307,6 @@ def test_an_evicted_acceptance_is_incomplete_and_the_next_pod_goes_on(
     assert code == 0, output
     report = json.loads((acceptance.report / "report.json").read_text())
     assert len(report["run"]["resumed"]) == 1
-
-
-@pytest.fixture
-def daemon(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
-    with isolated_daemon(simulated, monkeypatch) as daemon:
-        yield daemon
 
 
 @pytest.mark.long

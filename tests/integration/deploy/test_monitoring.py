@@ -24,9 +24,23 @@ from tests.harness.metrics_harness import (
     scrape,
     send_all_views,
 )
-from tests.harness.prometheus_server import (
+from tests.harness.monitoring_files import (
+    CONFIG,
+    DASHBOARD,
+    FLEET_DASHBOARD,
+    FLEET_RULES,
+    GIVEN_LABELS,
+    RULES,
     check_queries,
+    check_rules,
+    dashboard_queries,
     expressions,
+    grouping_labels,
+    rule_case,
+    selections,
+    words_of,
+)
+from tests.harness.prometheus_server import (
     free_port,
     needs_prometheus,
     needs_promtool,
@@ -35,12 +49,6 @@ from tests.harness.prometheus_server import (
 )
 from tests.harness.sentinel_process import eventually
 
-DEPLOY = ROOT / "deploy"
-RULES = DEPLOY / "prometheus" / "sentinel.rules.yml"
-FLEET_RULES = DEPLOY / "prometheus" / "sentinel-fleet.rules.yml"
-CONFIG = DEPLOY / "prometheus" / "prometheus.yml"
-DASHBOARD = DEPLOY / "grafana" / "sentinel.json"
-FLEET_DASHBOARD = DEPLOY / "grafana" / "sentinel-fleet.json"
 DOCUMENT = ROOT / "docs" / "metrics.md"
 
 
@@ -87,16 +95,10 @@ def test_every_query_uses_existing_metrics_labels_and_values(api: ApiServer, pat
     for query in queries:
         named = set(re.findall(r"\bsentinel_\w+", query))
         assert named <= page.keys(), query
-        for name, chosen in re.findall(r"\b(sentinel_\w+)\{([^}]*)\}", query):
+        for name, chosen in selections(query):
             expected = dict(re.findall(r'(\w+)="(\w+)"', chosen))
             assert matching_samples(page, name, **expected), query
-        for labels in re.findall(r"\b(?:by|on|without|ignoring|group_left) *\(([^)]*)\)", query):
-            for label in filter(None, re.split(r"[\s,]+", labels)):
-                assert label in known_labels | GIVEN_LABELS, query
-
-
-#: Labels that Prometheus, its configuration or dcgm-exporter give.
-GIVEN_LABELS = {"le", "instance", "job", "modelName", "cluster"}
+        assert grouping_labels(query) <= known_labels | GIVEN_LABELS, query
 
 
 def _examples() -> list[str]:
@@ -132,24 +134,12 @@ def test_every_panel_queries_the_chosen_prometheus_and_overlaps_no_other(path: P
     assert used - {"__rate_interval", "__range", "__all"} == variables
 
 
-#: What each variable of the dashboard stands for in a query.
-VARIABLES = {"__rate_interval": "1m", "__range": "6h", "node": ".*", "instance": ".*", "gpu": ".*"}
-
-
-def dashboard_queries() -> list[str]:
-    """List the PromQL of the panels and annotations, with values for the variables."""
-    dashboard = json.loads(DASHBOARD.read_text())
-    targets = [target for panel in dashboard["panels"] for target in panel.get("targets", [])]
-    queries = [one["expr"] for one in (*targets, *dashboard["annotations"]["list"])]
-    return [re.sub(r"\$(\w+)", lambda found: VARIABLES[found[1]], query) for query in queries]
-
-
 def test_every_query_of_a_gpu_is_limited_to_the_chosen_nodes_and_gpus() -> None:
     chosen = 'hostname=~"$node",instance=~"$instance",gpu=~"$gpu"'
     for query in expressions(DASHBOARD):
         if "label_values" in query:
             continue
-        for metric, labels in re.findall(r"\b(sentinel_\w+)\{([^}]*)\}", query):
+        for metric, labels in selections(query):
             if metric.startswith("sentinel_gpu_"):
                 assert labels.startswith(chosen), query
             else:
@@ -185,9 +175,7 @@ def test_each_state_has_a_word_and_a_colour() -> None:
         assert mapping["type"] == "value"
         assert tuple(value for _, _, value in parts) == STATES[metric]
         assert list(options) == [number for number, _, _ in parts]
-        texts = [one["text"].lower().replace("n/a", "not_applicable") for one in options.values()]
-        assert tuple(texts) == STATES[metric]
-        assert len({one["color"] for one in options.values()}) == len(options)
+        assert tuple(words_of(options).values()) == STATES[metric]
 
 
 def _mappings_of_columns(panel: dict[str, Any]) -> dict[str, list[Any]]:
@@ -215,7 +203,7 @@ def test_hand_overs_and_findings_are_annotated() -> None:
 
 @needs_promtool
 def test_promtool_accepts_every_query_of_the_dashboard(tmp_path: Path) -> None:
-    check_queries(dashboard_queries(), tmp_path)
+    check_queries(dashboard_queries(DASHBOARD), tmp_path)
 
 
 # --- promtool and a real Prometheus ----------------------------------------------------------
@@ -312,31 +300,17 @@ def test_each_alert_fires_for_its_series_only(tmp_path: Path) -> None:
     names = re.findall(r"^ +- alert: (\w+)", RULES.read_text(), re.MULTILINE)
     assert names == list(FIRING)
     probe = 'count by (alertname) (ALERTS{alertname="%s",alertstate="firing"})'
-    tests = [
-        _test(
+    cases = [
+        rule_case(
             series,
-            probe % name,
-            [{"labels": f'{{alertname="{name}"}}', "value": 1}],
+            {probe % name: [{"labels": f'{{alertname="{name}"}}', "value": 1}]},
             LATE.get(name, "18m"),
         )
         for name, series in FIRING.items()
     ]
-    tests += [_test(series, "ALERTS", []) for series in (RELEASED, FULL_CARD)]
-    tests += [_test(BURNING_IN, "ALERTS", [], at="25h")]
-    body = {"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": tests}
-    file = tmp_path / "tests.yml"  # JSON is YAML
-    file.write_text(json.dumps(body))
-    promtool("test", "rules", str(file))
-
-
-def _test(
-    series: dict[str, str], query: str, expected: list[dict[str, Any]], at: str = "18m"
-) -> dict[str, Any]:
-    return {
-        "interval": "1m",
-        "input_series": [{"series": name, "values": values} for name, values in series.items()],
-        "promql_expr_test": [{"expr": query, "eval_time": at, "exp_samples": expected}],
-    }
+    cases += [rule_case(series, {"ALERTS": []}, "18m") for series in (RELEASED, FULL_CARD)]
+    cases += [rule_case(BURNING_IN, {"ALERTS": []}, "25h")]
+    check_rules(RULES, cases, tmp_path)
 
 
 @pytest.mark.long
@@ -368,10 +342,10 @@ def test_a_real_prometheus_scrapes_a_daemon_with_the_deployed_configuration(
             assert query(f'sentinel_gpu_memory_held_bytes{{UUID="{uuid}",modelName!=""}} > 0')
             assert query("sentinel_gpu_handover_kill_seconds_count") == [0.0]
             # Each query of the dashboard can be evaluated, and has a value if it can have one.
-            queries = [one for one in dashboard_queries() if not _has_no_value(one)]
+            queries = [one for one in dashboard_queries(DASHBOARD) if not _has_no_value(one)]
             assert len(queries) > 30
             eventually(lambda: [one for one in queries if not query(one)] == [])
-            for one in dashboard_queries():
+            for one in dashboard_queries(DASHBOARD):
                 query(one)  # raises if it cannot be evaluated
             with simulated.job(stay=60.0) as job:
                 assert job.got_memory()

@@ -7,13 +7,11 @@ import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.harness.daemon_harness import Daemon, isolated_daemon
-from tests.harness.gpu_environment import SimulatedHost
+from tests.harness.daemon_harness import Daemon
 from tests.harness.node_daemon import HOOKS, SCRIPTS, NodeDaemon, install_scripts, reservations
 from tests.harness.sentinel_process import eventually
 from tests.harness.slurm_cluster import needs_slurm, slurm_cluster
@@ -23,12 +21,6 @@ pytestmark = pytest.mark.usefixtures("fake_torch")
 
 #: A job that takes most of a simulated GPU at once, and says whether it got it.
 JOB = f"{sys.executable} -P -m sentinel simulate-job --json --memory 97% --for 10ms --gpus "
-
-
-@pytest.fixture
-def daemon(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
-    with isolated_daemon(simulated, monkeypatch) as daemon:
-        yield daemon
 
 
 def script(

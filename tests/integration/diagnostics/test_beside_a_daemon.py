@@ -11,20 +11,13 @@ import psutil
 import pytest
 
 from sentinel.protocol.api_types import ReservationInfo
-from tests.harness.daemon_harness import Daemon, isolated_daemon
-from tests.harness.gpu_environment import SimulatedHost
+from tests.harness.daemon_harness import Daemon
 from tests.harness.sentinel_process import eventually
 
 pytestmark = pytest.mark.long
 
 #: More results than a test computes.
 ENDLESS = ("--rounds", "100000000", "--flips", "1", "--dtype", "fp32")
-
-
-@pytest.fixture
-def daemon(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
-    with isolated_daemon(simulated, monkeypatch) as daemon:
-        yield daemon
 
 
 def reservation(daemon: Daemon) -> ReservationInfo:

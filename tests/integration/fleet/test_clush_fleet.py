@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from sentinel.errors import ExitCode
-from tests.harness.fleet_harness import Fleet, plan
+from tests.harness.fleet_harness import Fleet, on_this_host, plan
 from tests.harness.sentinel_process import eventually
 
 needs_clush = pytest.mark.skipif(
@@ -42,31 +41,11 @@ def fleet(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Fleet]:
     (tmp_path / "ssh").write_text(SSH)
     (tmp_path / "ssh").chmod(0o755)
     (tmp_path / "clush.conf").write_text(f"[Main]\nssh_path: {tmp_path}/ssh\ncommand_timeout: 0\n")
-    started: list[subprocess.Popen[str]] = []
-
-    def start(
-        *words: str | Path, environment: Mapping[str, str] | None = None
-    ) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            words,
-            env={**os.environ, **(environment or {}), "CLUSTERSHELL_CFGDIR": str(tmp_path)},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        started.append(process)
-        return process
-
-    made = Fleet(start, tmp_path, getattr(request, "param", plan(1, 1)))
-    yield made
-    if made.path.exists():
-        (made.path / "cancelled").touch()  # the nodes of a failed test end, too
-    for process in started:
-        process.kill()
-        process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
+    with on_this_host({"CLUSTERSHELL_CFGDIR": str(tmp_path)}) as start:
+        made = Fleet(start, tmp_path, getattr(request, "param", plan(1, 1)))
+        yield made
+        if made.path.exists():
+            (made.path / "cancelled").touch()  # the nodes of a failed test end, too
 
 
 def test_every_node_reports_and_one_that_cannot_be_reached_is_missing(fleet: Fleet) -> None:

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +17,7 @@ import pytest
 
 from sentinel.errors import ExitCode
 from sentinel.fleet.run_file import FleetFolder, FleetRun
-from tests.harness.fleet_harness import CHECKED, Fleet, FleetProcess, plan
+from tests.harness.fleet_harness import CHECKED, Fleet, FleetProcess, on_this_host, plan
 
 pytestmark = pytest.mark.long
 
@@ -27,28 +27,8 @@ NODE = "node1"
 @pytest.fixture
 def fleet(tmp_path: Path) -> Iterator[Fleet]:
     """Return a fleet whose commands run on this host."""
-    started: list[subprocess.Popen[str]] = []
-
-    def start(
-        *words: str | Path, environment: Mapping[str, str] | None = None
-    ) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            words,
-            env={**os.environ, **(environment or {})},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        started.append(process)
-        return process
-
-    yield Fleet(start, tmp_path, plan(1, 3))
-    for process in started:
-        process.kill()
-        process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
+    with on_this_host() as start:
+        yield Fleet(start, tmp_path, plan(1, 3))
 
 
 def submitted(fleet: Fleet) -> FleetFolder:

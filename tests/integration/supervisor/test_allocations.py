@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
 from sentinel.errors import ConflictError
-from tests.harness.daemon_harness import Daemon, isolated_daemon, read_line, write_line
-from tests.harness.gpu_environment import ROOT, SimulatedHost
+from tests.harness.daemon_harness import Daemon, read_line, write_line
+from tests.harness.gpu_environment import ROOT
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
@@ -33,12 +32,6 @@ with client.allocation("llm", "2GiB", gpu=0) as got:
     print("more", flush=True)
     input()
 """
-
-
-@pytest.fixture
-def daemon(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
-    with isolated_daemon(simulated, monkeypatch) as daemon:
-        yield daemon
 
 
 @pytest.mark.long

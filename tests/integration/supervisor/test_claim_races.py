@@ -10,25 +10,17 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from sentinel.supervisor.single_instance import running
-from tests.harness.daemon_harness import QUICK, Daemon, isolated_daemon
-from tests.harness.gpu_environment import SimulatedHost
+from tests.harness.daemon_harness import QUICK, Daemon
 from tests.harness.sentinel_process import eventually
 
 pytestmark = pytest.mark.usefixtures("fake_torch")
 #: The points at which a daemon is killed.
 POINTS = ("claimed", "starting", "stopping", "yielding")
-
-
-@pytest.fixture
-def daemon(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
-    with isolated_daemon(simulated, monkeypatch) as daemon:
-        yield daemon
 
 
 def winner_of_two(daemon: Daemon) -> int:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from tests.harness.daemon_harness import Daemon, isolated_daemon
+from tests.harness.daemon_harness import Daemon
 from tests.harness.fake_nvml import COMPILER, NO_COMPILER, shared_folder
-from tests.harness.gpu_environment import SimulatedHost
 from tests.harness.jumping_clock import JumpingClock
 from tests.harness.sentinel_process import eventually
 
@@ -42,13 +40,10 @@ def clock(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> JumpingCl
 
 
 @pytest.fixture
-def daemon(
-    simulated: SimulatedHost, clock: JumpingClock, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Daemon]:
-    with isolated_daemon(simulated, monkeypatch) as daemon:
-        for name, value in clock.environment.items():
-            monkeypatch.setenv(name, value)
-        yield daemon
+def daemon(daemon: Daemon, clock: JumpingClock, monkeypatch: pytest.MonkeyPatch) -> Daemon:
+    for name, value in clock.environment.items():
+        monkeypatch.setenv(name, value)
+    return daemon
 
 
 def test_durations_do_not_follow_the_wall_clock(daemon: Daemon, clock: JumpingClock) -> None:

@@ -38,7 +38,6 @@ from tests.harness.timing import TIMEOUT_S
 
 T = TypeVar("T")
 
-GIB = 2**30
 #: The GPU that the daemon occupies, and the one that is reserved from the first run on, and why.
 HELD, RESERVED, REASON = 0, 1, "kept"
 FLAGS = (*QUICK, "--rearm-longest", "300ms", "--grace", "1s")

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,12 +17,11 @@ from sentinel.host.log_file import MAX_BYTES
 from tests.harness.daemon_harness import (
     Daemon,
     children_of,
-    isolated_daemon,
     read_line,
     settings_file,
     write_line,
 )
-from tests.harness.gpu_environment import ROOT, SimulatedHost
+from tests.harness.gpu_environment import ROOT
 from tests.harness.pid_namespaces import OWN_NAMESPACE, needs_namespaces
 from tests.harness.sentinel_process import eventually, gone
 from tests.harness.timing import TIMEOUT_S
@@ -49,12 +47,6 @@ def hook(name: str) -> list[str]:
 
 
 pytestmark = pytest.mark.usefixtures("fake_torch")
-
-
-@pytest.fixture
-def daemon(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
-    with isolated_daemon(simulated, monkeypatch) as daemon:
-        yield daemon
 
 
 def train() -> str:
@@ -299,10 +291,6 @@ def _settings_change(daemon: Daemon, file: Path) -> None:
     os.kill(daemon.pid, signal.SIGHUP)
     eventually(lambda: daemon.gpu().workload == "bad_workloads:well_behaved")
     daemon.wait_until_occupied(0)
-
-
-def _logged(daemon: Daemon, name: str) -> bool:
-    return name in daemon.places.log.read_text()
 
 
 def _the_service_is_killed(daemon: Daemon) -> None:

@@ -5,17 +5,15 @@ from __future__ import annotations
 import errno
 import socket
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from sentinel.protocol.history_types import PastEvent
-from tests.harness.daemon_harness import Daemon, isolated_daemon
+from tests.harness.daemon_harness import Daemon
 from tests.harness.failing_disk import FailingDisk
 from tests.harness.fake_nvml import COMPILER, NO_COMPILER, shared_folder
-from tests.harness.gpu_environment import SimulatedHost
 from tests.harness.sentinel_process import eventually
 
 #: What fails while the daemon runs, and the subject of the warning, if anything is lost.
@@ -39,13 +37,10 @@ def disk(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> FailingDis
 
 
 @pytest.fixture
-def daemon(
-    simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch, disk: FailingDisk
-) -> Iterator[Daemon]:
-    with isolated_daemon(simulated, monkeypatch) as daemon:
-        for name, text in disk.environment.items():
-            monkeypatch.setenv(name, text)
-        yield daemon
+def daemon(daemon: Daemon, disk: FailingDisk, monkeypatch: pytest.MonkeyPatch) -> Daemon:
+    for name, text in disk.environment.items():
+        monkeypatch.setenv(name, text)
+    return daemon
 
 
 def stored_events(daemon: Daemon) -> set[str]:

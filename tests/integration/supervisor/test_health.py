@@ -12,8 +12,7 @@ import pytest
 import sentinel
 from sentinel.client import GpuStatus
 from sentinel.host.simulation import DEFAULT_TOTAL
-from tests.harness.daemon_harness import Daemon, isolated_daemon, read_line, write_line
-from tests.harness.gpu_environment import SimulatedHost
+from tests.harness.daemon_harness import Daemon, read_line, write_line
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
@@ -52,12 +51,6 @@ ok = here.allocate(int(float(sys.argv[1]) * 2**30))
 time.sleep(0.3)  # until it has been listed and read
 sys.exit(0 if ok else 1)
 """
-
-
-@pytest.fixture
-def daemon(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
-    with isolated_daemon(simulated, monkeypatch) as daemon:
-        yield daemon
 
 
 @pytest.fixture

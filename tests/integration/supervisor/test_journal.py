@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.supervisor.single_instance import running
-from tests.harness.daemon_harness import QUICK, Daemon, isolated_daemon
-from tests.harness.gpu_environment import SimulatedHost
+from tests.harness.daemon_harness import QUICK, Daemon
 from tests.harness.journal_harness import FakeJournal, fake_journal
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
@@ -36,12 +35,6 @@ JOURNALCTL = """#!/bin/sh
 printf '%s\\n' "$*" >"$0.words"
 cat "$0.entries"
 """
-
-
-@pytest.fixture
-def daemon(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
-    with isolated_daemon(simulated, monkeypatch) as one:
-        yield one
 
 
 @contextmanager

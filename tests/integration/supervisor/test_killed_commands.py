@@ -19,8 +19,8 @@ import psutil
 import pytest
 
 from sentinel.errors import SentinelError
-from sentinel.host import session_store
-from tests.harness.daemon_harness import Daemon, isolated_daemon, read_line, write_line
+from sentinel.host.session_store import SESSIONS
+from tests.harness.daemon_harness import Daemon, read_line, write_line
 from tests.harness.gpu_environment import SimulatedHost
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
@@ -61,12 +61,6 @@ DELAYS_S = (0.002, 0.01, 0.06)
 LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("fake_torch")]
-
-
-@pytest.fixture
-def daemon(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
-    with isolated_daemon(simulated, monkeypatch) as daemon:
-        yield daemon
 
 
 @contextmanager
@@ -120,7 +114,7 @@ def reserved_on_disk(daemon: Daemon) -> list[str]:
 
 def sessions_on_disk(daemon: Daemon) -> list[str]:
     """List the sessions that another daemon would restore."""
-    return [one.name for one in session_store.load(daemon.places.state / session_store.NAME)[0]]
+    return [one.name for one in SESSIONS.load(daemon.places.state / SESSIONS.name)[0]]
 
 
 def is_whole(daemon: Daemon, command: str, client: subprocess.Popen[str]) -> bool:

@@ -5,25 +5,17 @@ from __future__ import annotations
 import json
 import socket
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
 
 from sentinel.errors import ConfigError
 from sentinel.host import verified_store
-from tests.harness.daemon_harness import Daemon, isolated_daemon
-from tests.harness.gpu_environment import SimulatedHost
+from tests.harness.daemon_harness import Daemon
 from tests.harness.sentinel_process import eventually
 from tests.harness.webhook_server import WebhookServer
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("fake_torch")]
-
-
-@pytest.fixture
-def daemon(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
-    with isolated_daemon(simulated, monkeypatch) as daemon:
-        yield daemon
 
 
 def test_a_webhook_gets_a_free_gpu_and_the_end_of_the_daemon(daemon: Daemon) -> None:

@@ -29,11 +29,8 @@ Start = Callable[..., Child]
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(tmp_path)
-    yield bench
-    bench.device.membership.close()
-    bench.channel.close()
-    bench.child_channel.close()
+    with Bench(tmp_path) as bench:
+        yield bench
 
 
 def order(bench: Bench, message: object) -> None:

@@ -6,12 +6,10 @@ import json
 import os
 import pwd
 import signal
-from collections.abc import Iterator
 
 import pytest
 
-from tests.harness.daemon_harness import Daemon, isolated_daemon, read_line
-from tests.harness.gpu_environment import SimulatedHost
+from tests.harness.daemon_harness import Daemon, read_line
 from tests.harness.sentinel_process import eventually
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("fake_torch")]
@@ -21,10 +19,9 @@ JOB = ("--", "sh", "-c", 'echo "$0"; exec sleep 600')
 
 
 @pytest.fixture
-def daemon(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Iterator[Daemon]:
-    with isolated_daemon(simulated, monkeypatch) as daemon:
-        daemon.start(2, "--workload", "hold")
-        yield daemon
+def daemon(daemon: Daemon) -> Daemon:
+    daemon.start(2, "--workload", "hold")
+    return daemon
 
 
 def queued(daemon: Daemon) -> list[int | None]:

@@ -26,7 +26,6 @@ CHECKS: dict[str, Check[LoadEvidence]] = {
 }
 STEADY = Phase(name="steady", workload="gemm", seconds=60, steady=True)
 MEMORY = Phase(name="memory", workload="memtest", passes=1)
-COPY = Phase(name="copy", workload="elementwise", seconds=5, checked=False)
 REFERENCE = Reference(
     workload="gemm", unit="TFLOP/s", median=600.0, n=2, state="warm", source="a test"
 )

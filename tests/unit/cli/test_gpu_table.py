@@ -21,6 +21,7 @@ from sentinel.client import (
 )
 from sentinel.protocol.api_types import BurninProgress
 from sentinel.units import format_brief
+from tests.harness.burnin_progress import PROGRESS
 
 NOW = datetime(2026, 11, 21, 20, 0, tzinfo=UTC)
 SEVEN_S_AGO = f"{(NOW - timedelta(seconds=7)).astimezone():%H:%M:%S}"
@@ -294,23 +295,7 @@ def test_a_graph_has_a_bar_for_each_value_and_a_dot_for_what_is_unknown() -> Non
 
 
 def test_a_burn_in_is_a_note_until_all_gpus_are_done() -> None:
-    one = BurninProgress(
-        plan="standard",
-        phase="fp16",
-        number=3,
-        phases=12,
-        done_s=4.0,
-        quota_s=9.0,
-        passes=0,
-        quota_passes=0,
-        left_s=200.0,
-        seconds=250.0,
-        iterations=1,
-        flops=1.0,
-        bytes=1.0,
-        checks=10,
-        errors=0,
-    )
+    one = BurninProgress(**vars(PROGRESS))
     waits = replace(one, waiting="the GPU is busy")
     over = replace(one, over=True)
     ended = replace(over, ended="cancelled by user 0")

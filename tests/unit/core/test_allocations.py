@@ -25,7 +25,7 @@ from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, Reading
 from sentinel.protocol.views import Allocation
 from sentinel.supervisor.loop import Supervisor
 from sentinel.testing import GIB, World
-from tests.harness.core_scenarios import attributed, occupied, stressor
+from tests.harness.core_scenarios import attributed, occupied, reply_to, served, stressor
 
 ME = Caller(via="unix", uid=1000, pid=5000, started=70)
 GPU = Gpu(uuid="GPU-0", index=0, name="Fake", pci_bus_id="0", memory_total=140 * GIB)
@@ -34,20 +34,14 @@ CALM = Config(rearm=1.0)
 
 def held(config: Config = CALM, gpus: int = 1) -> tuple[World, Supervisor]:
     """Build a world with an API process and a stressor on every GPU."""
-    world = World(gpus=gpus)
-    supervisor = world.supervisor(config, with_api=True)
-    world.run(supervisor, lambda: len(world.events("stressor.ready")) == gpus)
+    world, supervisor = served(gpus, config)
     world.run_for(supervisor, 0.5)
     return world, supervisor
 
 
 def send(world: World, supervisor: Supervisor, command: type, **given: object) -> Refusal | None:
     """Post a command, and return why it was refused, or None."""
-    number = world.api.post(command, **{"by": ME, **given})
-    supervisor.turn()
-    (answer,) = [answer for answer in world.api.replies if answer.number == number]
-    assert answer.text
-    return answer.refused
+    return reply_to(world, supervisor, command, **{"by": ME, **given}).refused
 
 
 def allocate(world: World, supervisor: Supervisor, size: int = 40 * GIB, **more: object) -> None:

@@ -23,6 +23,7 @@ from sentinel.protocol.commands import (
 from sentinel.protocol.phase_work import EarlierWork, PhaseWork
 from sentinel.supervisor.loop import Supervisor
 from sentinel.testing import World
+from tests.harness.core_scenarios import send, served
 
 PLAN: dict[str, Any] = {
     "spec": "sentinel-plan-v1",
@@ -37,26 +38,21 @@ ALICE = Caller(via="unix", uid=1001, level=Level.OPERATE)
 BOB = Caller(via="unix", uid=1002, level=Level.OPERATE)
 
 
-def served(config: Config | None = None) -> tuple[World, Supervisor]:
+def checking(config: Config | None = None) -> tuple[World, Supervisor]:
     """Build a daemon with a stressor on each of two GPUs, which check results."""
+    own = config or Config(rearm=1.0, rearm_longest=1.0, workload="hold", util=0.5)
+    return served(2, own, checks=10)
+
+
+def one_at_a_time() -> tuple[World, Supervisor]:
+    """Build a daemon that holds one of its two GPUs at a time."""
+    config = Config(rearm=1.0, rearm_longest=1.0, workload="hold", max_gpus=1)
     world = World(gpus=2)
     for fake in world.gpus.values():
         fake.checks = 10
-    own = config or Config(rearm=1.0, rearm_longest=1.0, workload="hold", util=0.5)
-    supervisor = world.supervisor(own, with_api=True)
-    world.run(supervisor, lambda: len(world.events("stressor.ready")) == 2)
+    supervisor = world.supervisor(config, with_api=True)
+    world.run(supervisor, lambda: bool(world.events("stressor.ready")))
     return world, supervisor
-
-
-def send(
-    world: World, supervisor: Supervisor, command: type, **arguments: object
-) -> Refusal | None:
-    """Post a command, and return why the next tick refused it, or None."""
-    number = world.api.post(command, **arguments)
-    supervisor.turn()
-    (answer,) = [answer for answer in world.api.replies if answer.number == number]
-    assert answer.text
-    return answer.refused
 
 
 def start(world: World, supervisor: Supervisor, **arguments: object) -> Refusal | None:
@@ -76,7 +72,7 @@ def workloads(world: World) -> list[tuple[str | None, object]]:
 
 
 def test_selected_gpus_do_the_plan_and_have_their_settings_again() -> None:
-    world, supervisor = served()
+    world, supervisor = checking()
     assert start(world, supervisor, gpus=("GPU-1",)) is None
     world.run(supervisor, lambda: bool(world.events("burnin.run_ended")))
     (begun,) = world.events("burnin.run_started")
@@ -96,7 +92,7 @@ def test_selected_gpus_do_the_plan_and_have_their_settings_again() -> None:
 
 
 def test_a_plan_runs_at_full_speed_and_is_shown() -> None:
-    world, supervisor = served()
+    world, supervisor = checking()
     assert start(world, supervisor) is None
     world.run(supervisor, lambda: bool(world.events("burnin.phase_started")))
     assert all(supervisor.config.of(uuid).util is None for uuid in ("GPU-0", "GPU-1"))
@@ -116,7 +112,7 @@ def test_a_plan_runs_at_full_speed_and_is_shown() -> None:
 
 
 def test_a_gpu_that_is_done_does_not_wait_for_the_others() -> None:
-    world, supervisor = served()
+    world, supervisor = checking()
     assert start(world, supervisor) is None
     world.run(supervisor, lambda: len(world.events("stressor.ready")) > 2)
     world.gpus["GPU-1"].checks = 0  # nothing of its work counts
@@ -130,7 +126,7 @@ def test_a_gpu_that_is_done_does_not_wait_for_the_others() -> None:
 
 
 def test_one_burn_in_runs_at_a_time_and_the_settings_stay() -> None:
-    world, supervisor = served()
+    world, supervisor = checking()
     assert start(world, supervisor) is None
     assert start(world, supervisor) is Refusal.CONFLICT
     assert send(world, supervisor, Configure, given=()) is Refusal.CONFLICT
@@ -146,7 +142,7 @@ def test_one_burn_in_runs_at_a_time_and_the_settings_stay() -> None:
     ],
 )
 def test_its_owner_and_administrators_cancel_it(by: Caller, refused: Refusal | None) -> None:
-    world, supervisor = served()
+    world, supervisor = checking()
     assert send(world, supervisor, CancelBurnin, by=by) is Refusal.NOT_FOUND
     assert start(world, supervisor) is None
     world.run(supervisor, lambda: len(world.events("stressor.ready")) > 2)
@@ -180,14 +176,14 @@ def test_its_owner_and_administrators_cancel_it(by: Caller, refused: Refusal | N
     ],
 )
 def test_a_wrong_order_changes_nothing(arguments: dict[str, object], refused: Refusal) -> None:
-    world, supervisor = served()
+    world, supervisor = checking()
     assert start(world, supervisor, **arguments) is refused
     assert supervisor.state.burnin_run is None
     assert supervisor.config.each == {}
 
 
 def test_each_gpu_goes_on_where_it_was() -> None:
-    world, supervisor = served()
+    world, supervisor = checking()
     half = PhaseWork(seconds=4.0, longest=4.0, checks=7, stretch=4.0)
     done = {UUID: EarlierWork(phase=1, work=half), "GPU-1": EarlierWork(phase=2)}
     assert start(world, supervisor, done=done) is None
@@ -209,7 +205,7 @@ def test_a_monitor_refuses() -> None:
 
 
 def test_a_shutdown_ends_it_with_the_reason() -> None:
-    world, supervisor = served()
+    world, supervisor = checking()
     assert start(world, supervisor) is None
     world.run(supervisor, lambda: len(world.events("stressor.ready")) > 2)
     assert send(world, supervisor, ShutDown, by=ALICE) is None
@@ -236,7 +232,7 @@ def planned(phases: int, **phase: object) -> Config:
 
 @pytest.mark.parametrize("phases", [1, 5])
 def test_a_gpu_that_is_done_goes_on_with_the_plan_of_the_daemon(phases: int) -> None:
-    world, supervisor = served(planned(phases))
+    world, supervisor = checking(planned(phases))
     assert start(world, supervisor) is None
     world.gpus["GPU-1"].checks = 0  # nothing of its work counts
     world.run(supervisor, lambda: bool(world.events("burnin.ended")))
@@ -253,7 +249,7 @@ def test_a_gpu_that_is_done_goes_on_with_the_plan_of_the_daemon(phases: int) -> 
 
 
 def test_a_cancellation_leaves_the_plans_of_other_gpus() -> None:
-    world, supervisor = served(planned(3))
+    world, supervisor = checking(planned(3))
     assert start(world, supervisor, gpus=("GPU-1",)) is None
     world.run_for(supervisor, 1)
     assert send(world, supervisor, CancelBurnin, by=ALICE) is None
@@ -261,7 +257,7 @@ def test_a_cancellation_leaves_the_plans_of_other_gpus() -> None:
 
 
 def test_a_shutdown_ends_a_repeated_plan_once() -> None:
-    world, supervisor = served(planned(3))
+    world, supervisor = checking(planned(3))
     assert send(world, supervisor, ShutDown, by=ALICE) is None
     world.run(supervisor, lambda: supervisor.state.finished)
     assert sorted(str(one.gpu) for one in world.events("burnin.ended")) == ["GPU-0", "GPU-1"]
@@ -269,7 +265,7 @@ def test_a_shutdown_ends_a_repeated_plan_once() -> None:
 
 def test_a_burn_in_forms_no_group_with_the_plan_of_the_daemon() -> None:
     config = planned(1, together=True)
-    world, supervisor = served(config)
+    world, supervisor = checking(config)
     table = {
         **PLAN,
         "name": "own",
@@ -289,7 +285,7 @@ def put(supervisor: Supervisor, **changes: Any) -> None:
 
 
 def test_a_failure_of_the_former_workload_gives_no_phase_up() -> None:
-    world, supervisor = served()
+    world, supervisor = checking()
     world.gpus[UUID].child = None
     failed = supervisor.state.gpu_states[UUID].started + 1
     put(supervisor, stressor=Fatal(reason="the former workload is broken"), failures=(failed,))
@@ -301,7 +297,7 @@ def test_a_failure_of_the_former_workload_gives_no_phase_up() -> None:
 
 @pytest.mark.parametrize("during", [False, True])
 def test_only_an_error_of_the_burn_in_ends_it_at_once(during: bool) -> None:  # noqa: FBT001
-    world, supervisor = served()
+    world, supervisor = checking()
     findings = replace(supervisor.state.gpu_states[UUID].findings, total=1)
     put(supervisor, findings=findings)
     assert start(world, supervisor, fail_fast=True) is None
@@ -317,7 +313,7 @@ def test_only_an_error_of_the_burn_in_ends_it_at_once(during: bool) -> None:  # 
 
 
 def test_it_waits_for_a_driver_that_was_released() -> None:
-    world, supervisor = served()
+    world, supervisor = checking()
     assert start(world, supervisor) is None
     world.run(supervisor, lambda: len(world.events("stressor.ready")) > 2)
     root = Caller(via="unix", uid=0, level=Level.OWN)
@@ -346,12 +342,7 @@ def test_no_group_is_formed_and_broken_up_while_nothing_may_start() -> None:
 
 
 def test_its_gpus_come_first_where_few_may_be_held() -> None:
-    config = Config(rearm=1.0, rearm_longest=1.0, workload="hold", max_gpus=1)
-    world = World(gpus=2)
-    for fake in world.gpus.values():
-        fake.checks = 10
-    supervisor = world.supervisor(config, with_api=True)
-    world.run(supervisor, lambda: bool(world.events("stressor.ready")))
+    world, supervisor = one_at_a_time()
     assert start(world, supervisor, gpus=("GPU-1",)) is None
     world.run(supervisor, lambda: bool(world.events("burnin.run_ended")), within=120)
     assert [one.fields["reason"] for one in world.events("burnin.ended")] == [None]
@@ -359,12 +350,7 @@ def test_its_gpus_come_first_where_few_may_be_held() -> None:
 
 
 def test_a_phase_together_has_groups_of_as_many_gpus_as_may_be_held() -> None:
-    config = Config(rearm=1.0, rearm_longest=1.0, workload="hold", max_gpus=1)
-    world = World(gpus=2)
-    for fake in world.gpus.values():
-        fake.checks = 10
-    supervisor = world.supervisor(config, with_api=True)
-    world.run(supervisor, lambda: bool(world.events("stressor.ready")))
+    world, supervisor = one_at_a_time()
     phase = {"name": "links", "workload": "links", "seconds": 5, "together": True}
     assert start(world, supervisor, plan={**PLAN, "phase": [phase]}) is None
     world.run(supervisor, lambda: bool(world.events("burnin.run_ended")), within=120)
@@ -373,7 +359,7 @@ def test_a_phase_together_has_groups_of_as_many_gpus_as_may_be_held() -> None:
 
 
 def test_a_drained_daemon_says_why_nothing_happens() -> None:
-    world, supervisor = served()
+    world, supervisor = checking()
     assert send(world, supervisor, Drain) is None
     world.run_for(supervisor, 5)
     assert start(world, supervisor) is None

@@ -8,7 +8,7 @@ import pytest
 
 from sentinel.config.model import Config
 from sentinel.core.node.api_supervision import LOST_AFTER_S
-from sentinel.core.stressor_state import Fatal, Running, Stopped
+from sentinel.core.stressor_state import Fatal, Stopped
 from sentinel.errors import ExitCode
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import (
@@ -28,40 +28,14 @@ from sentinel.protocol.stressor import Failed, FailureKind
 from sentinel.protocol.views import Phase
 from sentinel.supervisor.loop import Supervisor
 from sentinel.testing import GIB, World
+from tests.harness.core_scenarios import held, send, served
 
 HOUR = 3600.0
 ALICE = Caller(via="unix", uid=1001, pid=4711, started=99)
 
 
-def served(gpus: int = 2, config: Config | None = None) -> tuple[World, Supervisor]:
-    """Build a world with an API process and a stressor on every GPU."""
-    world = World(gpus=gpus)
-    supervisor = world.supervisor(config or Config(), with_api=True)
-    world.run(supervisor, lambda: len(world.events("stressor.ready")) == gpus)
-    return world, supervisor
-
-
-def running(supervisor: Supervisor) -> list[int]:
-    """List the indices of the GPUs with a running stressor."""
-    gpu_states = supervisor.state.gpu_states.values()
-    return [
-        gpu_state.gpu.index for gpu_state in gpu_states if isinstance(gpu_state.stressor, Running)
-    ]
-
-
 def free(supervisor: Supervisor, index: int) -> bool:
     return isinstance(supervisor.state.gpu_states[f"GPU-{index}"].stressor, Stopped)
-
-
-def send(
-    world: World, supervisor: Supervisor, command: type, **arguments: object
-) -> Refusal | None:
-    """Post a command, and return why the next tick refused it, or None."""
-    number = world.api.post(command, **arguments)
-    supervisor.turn()
-    (answer,) = [answer for answer in world.api.replies if answer.number == number]
-    assert answer.text
-    return answer.refused
 
 
 def phase(world: World) -> str:
@@ -97,7 +71,7 @@ def test_in_the_foreground_gpus_are_occupied_although_the_api_process_fails() ->
     supervisor = world.supervisor(Config(), with_api=True)
     world.run(supervisor, lambda: world.events("stressor.ready"))
     world.run_for(supervisor, 60)
-    assert running(supervisor) == [0]
+    assert held(supervisor) == [0]
     failed = world.events("service.failed")
     assert {event.fields["reason"] for event in failed} == {world.api.fails_with}
     assert [event.fields["pause_s"] for event in failed[:5]] == [0.0, 1.0, 2.0, 4.0, 8.0]
@@ -127,7 +101,7 @@ def test_an_ordinary_stop_is_a_success_although_the_api_process_failed() -> None
 def test_a_daemon_that_cannot_be_reached_releases_its_gpus_until_it_can() -> None:
     world = World(gpus=2)
     supervisor = world.supervisor(Config(), daemon=True)
-    world.run(supervisor, lambda: running(supervisor) == [0, 1])
+    world.run(supervisor, lambda: held(supervisor) == [0, 1])
     lost = world.now
     world.api.fails_with = "OSError: no space left"
     world.run(supervisor, lambda: world.events("gpu.released"), within=60)
@@ -137,9 +111,9 @@ def test_a_daemon_that_cannot_be_reached_releases_its_gpus_until_it_can() -> Non
         "the API has not answered for 30 s: OSError: no space left"
     )
     world.run_for(supervisor, 10)
-    assert running(supervisor) == []
+    assert held(supervisor) == []
     world.api.fails_with = None
-    world.run(supervisor, lambda: running(supervisor) == [0, 1], within=60)
+    world.run(supervisor, lambda: held(supervisor) == [0, 1], within=60)
 
 
 def test_drain_releases_every_gpu_and_resume_occupies_them_again() -> None:
@@ -149,11 +123,11 @@ def test_drain_releases_every_gpu_and_resume_occupies_them_again() -> None:
     assert world.spawner.killed == [], "they were requested to stop"
     assert not supervisor.state.finished
     world.run_for(supervisor, 30)
-    assert running(supervisor) == []
+    assert held(supervisor) == []
     assert phase(world) == Phase.DRAINED
     assert {view.admin for view in world.api.views.values()} == {"DRAINED"}
     assert send(world, supervisor, Resume) is None
-    world.run(supervisor, lambda: running(supervisor) == [0, 1])
+    world.run(supervisor, lambda: held(supervisor) == [0, 1])
     assert phase(world) == Phase.OCCUPYING
 
 
@@ -163,7 +137,7 @@ def test_a_client_can_shut_down_and_later_commands_are_refused() -> None:
     assert send(world, supervisor, Resume) is Refusal.ENDING
     assert "user 1001" in reply_text(world)
     world.run(supervisor, lambda: supervisor.state.finished)
-    assert running(supervisor) == []
+    assert held(supervisor) == []
 
 
 def test_a_monitor_refuses_to_occupy() -> None:
@@ -182,7 +156,7 @@ def test_a_command_restarts_a_fatal_stressor() -> None:
     child.dies_at = world.now
     world.run(supervisor, lambda: isinstance(supervisor.state.gpu_states["GPU-0"].stressor, Fatal))
     assert send(world, supervisor, Resume) is None
-    world.run(supervisor, lambda: running(supervisor) == [0, 1])
+    world.run(supervisor, lambda: held(supervisor) == [0, 1])
 
 
 # --- pauses ----------------------------------------------------------------------------------
@@ -193,8 +167,8 @@ def test_a_pause_frees_one_gpu_and_expires() -> None:
     assert send(world, supervisor, PauseGpus, gpus=("GPU-1",), seconds=60.0) is None
     world.run(supervisor, lambda: free(supervisor, 1))
     began = world.now
-    assert running(supervisor) == [0]
-    world.run(supervisor, lambda: running(supervisor) == [0, 1], within=100)
+    assert held(supervisor) == [0]
+    world.run(supervisor, lambda: held(supervisor) == [0, 1], within=100)
     assert world.now - began > 50
     assert [event.gpu for event in world.events("gpu.resumed")] == ["GPU-1"]
 
@@ -202,13 +176,13 @@ def test_a_pause_frees_one_gpu_and_expires() -> None:
 def test_a_resume_ends_a_pause_early_and_another_pause_replaces_one() -> None:
     world, supervisor = served()
     assert send(world, supervisor, PauseGpus) is None
-    world.run(supervisor, lambda: running(supervisor) == [])
+    world.run(supervisor, lambda: held(supervisor) == [])
     world.pass_time(2 * HOUR)
     world.run_for(supervisor, 30)
-    assert running(supervisor) == [], "without a duration a pause lasts"
+    assert held(supervisor) == [], "without a duration a pause lasts"
     assert send(world, supervisor, PauseGpus, gpus=("GPU-0",), seconds=5.0) is None
     assert send(world, supervisor, ResumeGpus, gpus=("GPU-1",)) is None
-    world.run(supervisor, lambda: running(supervisor) == [0, 1])
+    world.run(supervisor, lambda: held(supervisor) == [0, 1])
 
 
 def test_a_released_driver_is_unused_until_it_is_resumed() -> None:
@@ -224,7 +198,7 @@ def test_a_released_driver_is_unused_until_it_is_resumed() -> None:
     assert phase(world) == Phase.RELEASED
     assert send(world, supervisor, ResumeGpus, gpus=("GPU-0",)) is Refusal.INVALID
     assert send(world, supervisor, ResumeGpus) is None
-    world.run(supervisor, lambda: running(supervisor) == [0, 1])
+    world.run(supervisor, lambda: held(supervisor) == [0, 1])
     assert "gpu.yielding" not in world.names()
     assert "probe.hung" not in world.names()
 
@@ -233,7 +207,7 @@ def test_a_release_of_the_driver_expires() -> None:
     world, supervisor = served(1)
     assert send(world, supervisor, PauseGpus, release=True, seconds=30.0) is None
     world.run(supervisor, lambda: not world.probe.alive)
-    world.run(supervisor, lambda: running(supervisor) == [0], within=60)
+    world.run(supervisor, lambda: held(supervisor) == [0], within=60)
 
 
 def test_an_invalid_pause_is_refused_with_a_reason() -> None:
@@ -245,7 +219,7 @@ def test_an_invalid_pause_is_refused_with_a_reason() -> None:
     both = {"gpus": ("GPU-0",), "release": True}
     assert send(world, supervisor, PauseGpus, **both) is Refusal.INVALID
     world.run_for(supervisor, 5)
-    assert running(supervisor) == [0, 1]
+    assert held(supervisor) == [0, 1]
     commands = [event.fields["command"] for event in world.events("command.rejected")]
     assert commands == ["pause gpus"] * 3
 
@@ -289,8 +263,8 @@ def test_a_reservation_prefers_free_gpus_and_lasts_until_it_expires() -> None:
     view = world.api.views["GPU-0"]
     assert (view.admin, view.reservation) == ("RESERVED", "a1")
     world.run_for(supervisor, 30)
-    assert running(supervisor) == [1]
-    world.run(supervisor, lambda: running(supervisor) == [0, 1], within=60)
+    assert held(supervisor) == [1]
+    world.run(supervisor, lambda: held(supervisor) == [0, 1], within=60)
     assert world.api.views["GPU-2"].admin == "PAUSED", "pauses are independent"
     assert [event.gpu for event in world.events("gpu.unreserved")] == ["GPU-2", "GPU-0"]
 
@@ -322,18 +296,18 @@ def test_no_stressor_starts_on_a_reserved_gpu_after_a_job() -> None:
     world.run_for(supervisor, 60)
     world.at(0).foreign.clear()
     world.run_for(supervisor, 60)
-    assert running(supervisor) == []
+    assert held(supervisor) == []
     assert send(world, supervisor, Unreserve, id="a1") is None
-    world.run(supervisor, lambda: running(supervisor) == [0])
+    world.run(supervisor, lambda: held(supervisor) == [0])
 
 
 def test_a_reservation_without_a_duration_lasts_until_it_is_ended() -> None:
     world, supervisor = served(1)
     assert send(world, supervisor, Reserve, id="a1", reason="", count=1) is None
     world.run_for(supervisor, 60)
-    assert running(supervisor) == []
+    assert held(supervisor) == []
     assert send(world, supervisor, Unreserve, id="a1") is None
-    world.run(supervisor, lambda: running(supervisor) == [0])
+    world.run(supervisor, lambda: held(supervisor) == [0])
 
 
 @pytest.mark.parametrize(
@@ -397,7 +371,7 @@ def test_new_settings_apply_to_running_stressors_and_restart_only_affected_ones(
     assert world.spawner.started == [first], "a pace needs no new stressor"
     assert supervisor.config.rearm == 7.0
     assert send(world, supervisor, Configure, given=given(workload="hold")) is None
-    world.run(supervisor, lambda: len(world.spawner.started) == 2 and running(supervisor) == [0])
+    world.run(supervisor, lambda: len(world.spawner.started) == 2 and held(supervisor) == [0])
     assert world.events("stressor.starting")[-1].fields["workload"] == "hold"
     assert world.spawner.killed == []
     assert supervisor.config.util is None, "a setting not given has its default"
@@ -442,7 +416,7 @@ def test_no_stressor_starts_on_leaked_memory_after_new_settings() -> None:
     world.run_for(supervisor, 10)
     assert len(world.events("stressor.starting")) == 1, "apart from children that clear the leak"
     world.at(0).unlisted = 0
-    world.run(supervisor, lambda: running(supervisor) == [0])
+    world.run(supervisor, lambda: held(supervisor) == [0])
 
 
 def test_settings_that_prevent_every_stressor_can_be_corrected() -> None:
@@ -458,7 +432,7 @@ def test_settings_that_prevent_every_stressor_can_be_corrected() -> None:
     world.run_for(supervisor, 5)
     assert supervisor.state.shutdown is None
     assert send(world, supervisor, Configure, given=given(workload="hold")) is None
-    world.run(supervisor, lambda: running(supervisor) == [0])
+    world.run(supervisor, lambda: held(supervisor) == [0])
 
 
 # --- the API process -------------------------------------------------------------------------
@@ -485,7 +459,7 @@ def test_an_unresponsive_api_process_is_killed_and_replaced(fault: str) -> None:
     world.run(supervisor, lambda: world.api.generation == 2)
     world.api.serving = True
     world.run(supervisor, lambda: len(world.events("service.ready")) == 2)
-    assert running(supervisor) == [0]
+    assert held(supervisor) == [0]
 
 
 def test_the_pause_before_the_next_api_process_grows() -> None:

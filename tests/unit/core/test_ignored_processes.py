@@ -14,19 +14,11 @@ from sentinel.core.stressor_state import Running
 from sentinel.protocol.gpu import GpuProcess, Memory, ProcessKind, Reading
 from sentinel.supervisor.loop import Supervisor
 from sentinel.testing import GIB, World
-from tests.harness.core_scenarios import attributed
+from tests.harness.core_scenarios import attributed, held
 
 MIB = 2**20
 LONG = parse_ignore_rules("name=a-very-long-name")
 SMALL = Config(ignore=parse_ignore_rules("memory<200MiB"), rearm=1.0)
-
-
-def held(supervisor: Supervisor) -> list[int]:
-    """List the indices of the GPUs with a running stressor."""
-    gpu_states = supervisor.state.gpu_states.values()
-    return [
-        gpu_state.gpu.index for gpu_state in gpu_states if isinstance(gpu_state.stressor, Running)
-    ]
 
 
 def graphics(memory: int, name: str = "Xorg", user: str | None = "root") -> GpuProcess:

@@ -21,7 +21,7 @@ from sentinel.protocol.gpu import GpuProcess, ProcessKind
 from sentinel.protocol.views import GpuView
 from sentinel.supervisor.loop import Supervisor
 from sentinel.testing import GIB, World
-from tests.harness.core_scenarios import occupied
+from tests.harness.core_scenarios import occupied, served
 
 ROOT = Path(sentinel.__file__).parent
 #: The files of the path itself, in the order in which a newcomer's reading passes them.
@@ -139,11 +139,9 @@ def test_nothing_about_the_node_is_decided_before_the_kill() -> None:
 # --- kills come before views and replies -----------------------------------------------------
 
 
-def served() -> tuple[World, Supervisor]:
-    """Return a world with an API process and a stressor on each of two GPUs."""
-    world = World(gpus=2)
-    supervisor = world.supervisor(Config(), with_api=True)
-    world.run(supervisor, lambda: len(world.events("stressor.ready")) == 2)
+def settled() -> tuple[World, Supervisor]:
+    """Build a world with an API process and a stressor on each of two GPUs, for half a second."""
+    world, supervisor = served()
     world.run_for(supervisor, 0.5)
     return world, supervisor
 
@@ -167,7 +165,7 @@ def record(world: World) -> list[str]:
 
 
 def test_a_kill_comes_before_the_view_and_the_view_before_the_reply() -> None:
-    world, supervisor = served()
+    world, supervisor = settled()
     order = record(world)
     world.newcomer(0)
     world.api.post(PauseGpus, gpus=("GPU-1",))
@@ -180,7 +178,7 @@ def test_a_kill_comes_before_the_view_and_the_view_before_the_reply() -> None:
 
 
 def test_a_kill_does_not_wait_for_the_api_process() -> None:
-    world, supervisor = served()
+    world, supervisor = settled()
     killed_when_sent: list[bool] = []
 
     def broken(_: object) -> None:
@@ -198,7 +196,7 @@ def test_a_kill_does_not_wait_for_the_api_process() -> None:
 def test_a_kill_does_not_wait_for_the_rest_of_the_decision(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    world, supervisor = served()
+    world, supervisor = settled()
 
     def broken(*_: object) -> None:
         raise AssertionError

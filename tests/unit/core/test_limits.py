@@ -7,23 +7,12 @@ from itertools import pairwise
 
 import pytest
 
-from sentinel.config.ignore_rules import parse_ignore_rules
 from sentinel.config.model import Config
 from sentinel.config.schedule import parse_hours
-from sentinel.core.stressor_state import Running, Stopped
+from sentinel.core.stressor_state import Stopped
 from sentinel.supervisor.loop import Supervisor
 from sentinel.testing import GIB, World
-
-MIB = 2**20
-LONG = parse_ignore_rules("name=a-very-long-name")
-
-
-def held(supervisor: Supervisor) -> list[int]:
-    """List the GPUs with a running stressor."""
-    gpu_states = supervisor.state.gpu_states.values()
-    return [
-        gpu_state.gpu.index for gpu_state in gpu_states if isinstance(gpu_state.stressor, Running)
-    ]
+from tests.harness.core_scenarios import held
 
 
 def reason(world: World, supervisor: Supervisor, gpu: int) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from sentinel.config.model import Config
 from sentinel.protocol.caller import Caller, Level
 from sentinel.protocol.commands import (
     Allocate,
@@ -18,6 +17,7 @@ from sentinel.protocol.commands import (
 )
 from sentinel.supervisor.loop import Supervisor
 from sentinel.testing import GIB, World
+from tests.harness.core_scenarios import reply_to, served
 
 ALICE = Caller(via="unix", uid=1001, pid=4711, started=99, level=Level.OPERATE)
 #: Another process of the same user.
@@ -47,27 +47,13 @@ PAIRS: dict[str, tuple[type[Command], dict[str, object], type[Command], dict[str
 }
 
 
-@pytest.fixture
-def world() -> World:
-    return World(gpus=1)
-
-
-@pytest.fixture
-def supervisor(world: World) -> Supervisor:
-    supervisor = world.supervisor(Config(), with_api=True)
-    world.run(supervisor, lambda: len(world.events("stressor.ready")) == 1)
-    return supervisor
-
-
 def send(
     world: World, supervisor: Supervisor, command: type[Command], **arguments: object
 ) -> Refusal | None:
-    number = world.api.post(command, **arguments)
-    supervisor.turn()
-    (answer,) = [answer for answer in world.api.replies if answer.number == number]
-    if answer.refused is Refusal.FORBIDDEN:
-        assert "administrator" in answer.text
-    return answer.refused
+    reply = reply_to(world, supervisor, command, **arguments)
+    if reply.refused is Refusal.FORBIDDEN:
+        assert "administrator" in reply.text
+    return reply.refused
 
 
 @pytest.mark.parametrize("pair", PAIRS)
@@ -85,18 +71,18 @@ def send(
     ],
 )
 def test_only_the_owner_and_administrators_end_what_was_begun(
-    world: World, supervisor: Supervisor, pair: str, owner: Caller, other: Caller, *, may: bool
+    pair: str, owner: Caller, other: Caller, *, may: bool
 ) -> None:
     begin, given, end, which = PAIRS[pair]
+    world, supervisor = served(1)
     assert send(world, supervisor, begin, by=owner, **given) is None
     assert send(world, supervisor, end, by=other, **which) is (None if may else Refusal.FORBIDDEN)
 
 
 @pytest.mark.parametrize(("by", "may"), [(ALICE, False), (TOKEN, False), (ROOT, True)])
-def test_only_administrators_release_and_acquire_the_driver(
-    world: World, supervisor: Supervisor, by: Caller, *, may: bool
-) -> None:
+def test_only_administrators_release_and_acquire_the_driver(by: Caller, *, may: bool) -> None:
     refused = None if may else Refusal.FORBIDDEN
+    world, supervisor = served(1)
     assert send(world, supervisor, PauseGpus, by=by, release=True) is refused
     assert send(world, supervisor, PauseGpus, by=ROOT, release=True) is None
     assert send(world, supervisor, ResumeGpus, by=by) is refused

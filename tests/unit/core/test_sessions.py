@@ -32,6 +32,7 @@ from sentinel.protocol.commands import (
 from sentinel.protocol.views import Session, SessionsView
 from sentinel.supervisor.loop import Supervisor
 from sentinel.testing import World
+from tests.harness.core_scenarios import reply_to, send, served
 
 HOLD = {"workload": "hold"}
 ALICE = Caller(via="unix", uid=1001, pid=4711, started=99, level=Level.ADMINISTER)
@@ -42,30 +43,15 @@ PLAN = {
 }
 
 
-def served(config: Config | None = None, gpus: int = 3) -> tuple[World, Supervisor]:
-    """Build a daemon with a stressor on each GPU."""
-    world = World(gpus=gpus)
-    for fake in world.gpus.values():
-        fake.checks = 10
-    supervisor = world.supervisor(config or Config(rearm=1.0, rearm_longest=1.0), with_api=True)
-    world.run(supervisor, lambda: len(world.events("stressor.ready")) == gpus)
-    return world, supervisor
-
-
-def send(
-    world: World, supervisor: Supervisor, command: type, **arguments: object
-) -> tuple[Refusal | None, str]:
-    """Post a command; return why the next tick refused it, or None, and the text."""
-    number = world.api.post(command, **arguments)
-    supervisor.turn()
-    (answer,) = [answer for answer in world.api.replies if answer.number == number]
-    assert answer.text
-    return answer.refused, answer.text
+def checking(config: Config | None = None) -> tuple[World, Supervisor]:
+    """Build a daemon with a stressor on each of three GPUs, which check results."""
+    return served(3, config or Config(rearm=1.0, rearm_longest=1.0), checks=10)
 
 
 def start(world: World, supervisor: Supervisor, **arguments: object) -> tuple[Refusal | None, str]:
     given = {"name": "a", "gpus": ("GPU-0",), "settings": HOLD, "by": ALICE, **arguments}
-    return send(world, supervisor, StartSession, **given)
+    reply = reply_to(world, supervisor, StartSession, **given)
+    return reply.refused, reply.text
 
 
 def workloads(supervisor: Supervisor) -> list[str]:
@@ -84,14 +70,14 @@ def running(supervisor: Supervisor) -> list[str | None]:
 
 
 def test_a_session_gives_its_gpus_other_settings_and_its_end_gives_them_back() -> None:
-    world, supervisor = served()
+    world, supervisor = checking()
     pids = [view.pid for view in world.api.views.values()]
     assert start(world, supervisor)[0] is None
     world.run(supervisor, lambda: running(supervisor) == ["hold", "gemm", "gemm"])
     assert [view.session for view in world.api.views.values()] == ["a", None, None]
     assert [one.name for one in world.api.sessions] == ["a"]
     assert [view.pid for view in world.api.views.values()][1:] == pids[1:], "not of the session"
-    assert send(world, supervisor, EndSession, name="a")[0] is None
+    assert send(world, supervisor, EndSession, name="a") is None
     world.run(supervisor, lambda: running(supervisor) == ["gemm"] * 3)
     assert world.api.sessions == ()
     (started,), (ended,) = world.events("session.started"), world.events("session.ended")
@@ -101,7 +87,7 @@ def test_a_session_gives_its_gpus_other_settings_and_its_end_gives_them_back() -
 
 
 def test_a_session_ends_after_its_time() -> None:
-    world, supervisor = served()
+    world, supervisor = checking()
     begun = world.now
     assert start(world, supervisor, seconds=60.0)[0] is None
     world.run(supervisor, lambda: not supervisor.state.sessions)
@@ -112,7 +98,7 @@ def test_a_session_ends_after_its_time() -> None:
 
 
 def test_two_sessions_have_no_gpu_in_common() -> None:
-    world, supervisor = served()
+    world, supervisor = checking()
     assert start(world, supervisor, gpus=("GPU-0", "GPU-1"))[0] is None
     refused, why = start(world, supervisor, name="b", gpus=("GPU-1", "GPU-2"))
     assert refused is Refusal.CONFLICT
@@ -123,14 +109,14 @@ def test_two_sessions_have_no_gpu_in_common() -> None:
 
 
 def test_a_name_is_used_once_and_the_same_request_again_changes_nothing() -> None:
-    world, supervisor = served()
+    world, supervisor = checking()
     assert start(world, supervisor)[0] is None
     before = supervisor.state.sessions
     assert start(world, supervisor)[0] is None
     assert supervisor.state.sessions is before
     assert start(world, supervisor, gpus=("GPU-1",))[0] is Refusal.CONFLICT
     assert start(world, supervisor, by=replace(ALICE, uid=1002))[0] is Refusal.CONFLICT
-    assert send(world, supervisor, EndSession, name="b")[0] is Refusal.NOT_FOUND
+    assert send(world, supervisor, EndSession, name="b") is Refusal.NOT_FOUND
 
 
 @pytest.mark.parametrize(
@@ -157,7 +143,7 @@ def test_a_name_is_used_once_and_the_same_request_again_changes_nothing() -> Non
 def test_a_session_that_cannot_be_is_refused_as_a_whole(
     arguments: dict[str, object], refusal: Refusal, why: str
 ) -> None:
-    world, supervisor = served()
+    world, supervisor = checking()
     before = supervisor.config
     refused, text = start(world, supervisor, **arguments)
     assert refused is refusal
@@ -167,34 +153,34 @@ def test_a_session_that_cannot_be_is_refused_as_a_whole(
 
 
 def test_a_session_is_over_the_settings_of_the_daemon_and_of_its_gpu() -> None:
-    world, supervisor = served()
+    world, supervisor = checking()
     keys = {"power": "100W", "workload": "elementwise"}
     single = tuple(GivenSetting(key=key, text=text, source="file") for key, text in keys.items())
     override = GivenOverride(selector="0", source="file", given=single)
     assert start(world, supervisor)[0] is None
     common = (GivenSetting(key="util.target", text="50%", source="--util"),)
-    assert send(world, supervisor, Configure, given=common, overrides=(override,))[0] is None
+    assert send(world, supervisor, Configure, given=common, overrides=(override,)) is None
     own = supervisor.config.of("GPU-0")
     assert (own.util, own.power, own.workload) == (0.5, 100.0, "hold")
-    assert send(world, supervisor, EndSession, name="a")[0] is None
+    assert send(world, supervisor, EndSession, name="a") is None
     own = supervisor.config.of("GPU-0")
     assert (own.util, own.power, own.workload) == (0.5, 100.0, "elementwise")
 
 
 def test_settings_that_a_session_contradicts_are_refused() -> None:
-    world, supervisor = served()
+    world, supervisor = checking()
     low = {"throttle.temp_critical_from": "80"}
     assert start(world, supervisor, settings=low)[0] is None
     high = (GivenSetting(key="throttle.temp_throttled_from", text="82", source="--temp"),)
     before = supervisor.config
-    refused, why = send(world, supervisor, Configure, given=high)
-    assert refused is Refusal.INVALID
-    assert "session a" in why
+    reply = reply_to(world, supervisor, Configure, given=high)
+    assert reply.refused is Refusal.INVALID
+    assert "session a" in reply.text
     assert supervisor.config is before
 
 
 def test_a_failed_stressor_is_started_again_with_the_settings_of_a_session() -> None:
-    world, supervisor = served()
+    world, supervisor = checking()
     failed = replace(
         supervisor.state.gpu_states["GPU-0"], stressor=Fatal(reason="no such workload")
     )
@@ -205,38 +191,38 @@ def test_a_failed_stressor_is_started_again_with_the_settings_of_a_session() -> 
 
 
 def test_a_burn_in_and_a_session_that_ends_meanwhile() -> None:
-    world, supervisor = served()
+    world, supervisor = checking()
     assert start(world, supervisor, seconds=3.0)[0] is None
     burnin = {"id": "one", "plan": PLAN, "gpus": ("GPU-0", "GPU-1"), "by": ALICE}
-    assert send(world, supervisor, StartBurnin, **burnin)[0] is None
+    assert send(world, supervisor, StartBurnin, **burnin) is None
     assert workloads(supervisor) == ["mixed", "mixed", "gemm"]
     refused, why = start(world, supervisor, name="b", gpus=("GPU-2",))
     assert refused is Refusal.CONFLICT
     assert "burn-in" in why
     world.run(supervisor, lambda: not supervisor.state.sessions)
     assert workloads(supervisor) == ["mixed", "mixed", "gemm"], "the phase goes on"
-    assert send(world, supervisor, CancelBurnin, by=ALICE)[0] is None
+    assert send(world, supervisor, CancelBurnin, by=ALICE) is None
     world.run(supervisor, lambda: supervisor.state.burnin_run is None)
     assert workloads(supervisor) == ["gemm"] * 3
 
 
 def test_a_gpu_has_the_settings_of_its_session_after_a_burn_in() -> None:
-    world, supervisor = served()
+    world, supervisor = checking()
     assert start(world, supervisor)[0] is None
     burnin = {"id": "one", "plan": PLAN, "gpus": ("GPU-0", "GPU-1"), "by": ALICE}
-    assert send(world, supervisor, StartBurnin, **burnin)[0] is None
-    assert send(world, supervisor, CancelBurnin, by=ALICE)[0] is None
+    assert send(world, supervisor, StartBurnin, **burnin) is None
+    assert send(world, supervisor, CancelBurnin, by=ALICE) is None
     world.run(supervisor, lambda: supervisor.state.burnin_run is None)
     assert workloads(supervisor) == ["hold", "gemm", "gemm"]
 
 
 def test_a_session_with_a_workload_is_instead_of_the_plan_of_a_daemon() -> None:
     plan = parse_plan(PLAN, "test")
-    world, supervisor = served(Config(plan=plan, repeat=True, workload="mixed"))
+    world, supervisor = checking(Config(plan=plan, repeat=True, workload="mixed"))
     assert start(world, supervisor)[0] is None
     world.run(supervisor, lambda: running(supervisor)[0] == "hold")
     assert workloads(supervisor) == ["hold", "mixed", "mixed"]
-    assert send(world, supervisor, EndSession, name="a")[0] is None
+    assert send(world, supervisor, EndSession, name="a") is None
     world.run(supervisor, lambda: running(supervisor)[0] == "mixed")
 
 
@@ -245,7 +231,7 @@ def test_a_gpu_that_a_session_takes_out_of_the_plan_leaves_its_group(gpu: str) -
     links = {"name": "links", "workload": "links", "seconds": 10, "together": True}
     plan = parse_plan({**PLAN, "phase": [links]}, "test")
     config = Config(plan=plan, repeat=True, workload="links", rearm=1.0, rearm_longest=1.0)
-    world, supervisor = served(config)
+    world, supervisor = checking(config)
     before = supervisor.state.gpu_states[gpu].burnin
     assert before is not None
     assert before.group is not None
@@ -253,7 +239,7 @@ def test_a_gpu_that_a_session_takes_out_of_the_plan_leaves_its_group(gpu: str) -
     world.run(supervisor, lambda: len(world.events("burnin.phase_ended")) == 2, within=100)
     assert gpu not in {one.gpu for one in world.events("burnin.phase_ended")}
     assert (gpu, None) in world.spawner.groups, "the workload of the session is in no group"
-    assert send(world, supervisor, EndSession, name="a")[0] is None
+    assert send(world, supervisor, EndSession, name="a") is None
     done = [*world.events("burnin.phase_ended")]
     world.run(
         supervisor,
@@ -263,8 +249,8 @@ def test_a_gpu_that_a_session_takes_out_of_the_plan_leaves_its_group(gpu: str) -
 
 
 def test_a_daemon_that_only_watches_or_ends_has_no_new_session() -> None:
-    world, supervisor = served()
-    assert send(world, supervisor, ShutDown)[0] is None
+    world, supervisor = checking()
+    assert send(world, supervisor, ShutDown) is None
     assert start(world, supervisor)[0] is Refusal.ENDING
     world = World(gpus=1)
     supervisor = world.supervisor(Config(dry_run=True), with_api=True)
@@ -273,7 +259,7 @@ def test_a_daemon_that_only_watches_or_ends_has_no_new_session() -> None:
 
 
 def test_a_stored_session_that_contradicts_new_settings_is_left_out_and_said() -> None:
-    _, supervisor = served(Config(temp_throttled_from=82.0))
+    _, supervisor = checking(Config(temp_throttled_from=82.0))
     low = {"throttle.temp_critical_from": "80"}
     stored = [
         Session(name="a", gpus=("GPU-0",), settings=HOLD, by=ALICE, since=0.0),
@@ -292,7 +278,7 @@ def test_a_stored_session_that_contradicts_new_settings_is_left_out_and_said() -
 
 
 def test_texts_are_counted_as_json_escapes_them() -> None:
-    world, supervisor = served()
+    world, supervisor = checking()
     text = "hold:x=" + chr(0x1F600) * (MAX_TEXT_LENGTH // 2)
     refused, why = start(world, supervisor, settings={"workload": text})
     assert refused is Refusal.CONFLICT

@@ -14,14 +14,8 @@ from hypothesis import strategies as st
 from sentinel.config.model import Config
 from sentinel.core.decide import first_state
 from sentinel.core.node.reservation_commands import expire
-from sentinel.host.reservation_store import (
-    StoredReservation,
-    load,
-    parse,
-    restore,
-    save,
-    to_stored,
-)
+from sentinel.host.reservation_store import RESERVATIONS, StoredReservation
+from sentinel.host.timed_file import Clocks
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.views import Reservation
 from sentinel.testing.gpus import fake_gpu
@@ -38,28 +32,35 @@ RESERVATION = Reservation(
 )
 
 
-def in_force(
-    stored: Iterable[StoredReservation], *, wall: float, monotonic: float, boot: str
-) -> tuple[Reservation, ...]:
+def in_force(stored: Iterable[StoredReservation], clocks: Clocks) -> tuple[Reservation, ...]:
     """List the restored reservations that the supervisor will not end at once."""
-    found = restore(stored, wall=wall, monotonic=monotonic, boot=boot)
-    return tuple(one for one in found if one.until is None or one.until > monotonic)
+    found = RESERVATIONS.restore(stored, clocks)
+    return tuple(one for one in found if one.until is None or one.until > clocks.monotonic)
 
 
-ON_DISK = to_stored([RESERVATION], wall=1_000_100.0, monotonic=100.0, boot="this")
+ON_DISK = RESERVATIONS.to_stored(
+    [RESERVATION], Clocks(wall=1_000_100.0, monotonic=100.0, boot="this")
+)
 
 
 def test_setting_the_clock_back_does_not_extend_a_reservation() -> None:
-    (restored,) = restore(ON_DISK, wall=900_000.0, monotonic=110.0, boot="next")
+    (restored,) = RESERVATIONS.restore(
+        ON_DISK, Clocks(wall=900_000.0, monotonic=110.0, boot="next")
+    )
     assert restored.until == 110.0 + 100.0
 
 
 @pytest.mark.parametrize("wall", [0.0, 900_000.0, 1_000_110.0, 1_000_160.0, 4e9])
 def test_changes_of_the_clock_within_a_boot_have_no_effect(wall: float) -> None:
     endless = replace(RESERVATION, id="x", until=None)
-    stored = to_stored([RESERVATION, endless], wall=1_000_100.0, monotonic=100.0, boot="this")
-    assert restore(stored, wall=wall, monotonic=149.9, boot="this") == (RESERVATION, endless)
-    assert in_force(stored, wall=wall, monotonic=150.0, boot="this") == (endless,)
+    stored = RESERVATIONS.to_stored(
+        [RESERVATION, endless], Clocks(wall=1_000_100.0, monotonic=100.0, boot="this")
+    )
+    assert RESERVATIONS.restore(stored, Clocks(wall=wall, monotonic=149.9, boot="this")) == (
+        RESERVATION,
+        endless,
+    )
+    assert in_force(stored, Clocks(wall=wall, monotonic=150.0, boot="this")) == (endless,)
 
 
 @given(
@@ -73,8 +74,10 @@ def test_a_restart_of_the_daemon_does_not_change_the_end_of_a_reservation(
     since: float, duration: float, outage: float, before: float, after: float
 ) -> None:
     reservation = replace(RESERVATION, since=since, until=since + duration)
-    stored = to_stored([reservation], wall=before, monotonic=since, boot="this")
-    found = in_force(stored, wall=after, monotonic=since + outage, boot="this")
+    stored = RESERVATIONS.to_stored(
+        [reservation], Clocks(wall=before, monotonic=since, boot="this")
+    )
+    found = in_force(stored, Clocks(wall=after, monotonic=since + outage, boot="this"))
     assert found == ((reservation,) if since + outage < since + duration else ())
 
 
@@ -85,10 +88,14 @@ def test_a_restart_of_the_daemon_does_not_change_the_end_of_a_reservation(
 def test_with_another_monotonic_clock_the_wall_clock_is_used(
     monotonic: float, stored_boot: str, boot: str
 ) -> None:
-    stored = to_stored([RESERVATION], wall=1_000_100.0, monotonic=100.0, boot=stored_boot)
-    (restored,) = restore(stored, wall=1_000_120.0, monotonic=monotonic, boot=boot)
+    stored = RESERVATIONS.to_stored(
+        [RESERVATION], Clocks(wall=1_000_100.0, monotonic=100.0, boot=stored_boot)
+    )
+    (restored,) = RESERVATIONS.restore(
+        stored, Clocks(wall=1_000_120.0, monotonic=monotonic, boot=boot)
+    )
     assert restored.until == monotonic + 30.0
-    assert in_force(stored, wall=1_000_150.0, monotonic=monotonic, boot=boot) == ()
+    assert in_force(stored, Clocks(wall=1_000_150.0, monotonic=monotonic, boot=boot)) == ()
 
 
 def test_times_are_stored_by_the_wall_clock_and_by_the_monotonic_clock() -> None:
@@ -98,11 +105,15 @@ def test_times_are_stored_by_the_wall_clock_and_by_the_monotonic_clock() -> None
 
 
 def test_a_reservation_is_unchanged_after_a_restart_of_the_daemon() -> None:
-    assert restore(ON_DISK, wall=1_000_110.0, monotonic=110.0, boot="this") == (RESERVATION,)
+    assert RESERVATIONS.restore(
+        ON_DISK, Clocks(wall=1_000_110.0, monotonic=110.0, boot="this")
+    ) == (RESERVATION,)
 
 
 def test_after_a_boot_the_time_continues_and_the_process_is_unbound() -> None:
-    (reservation,) = restore(ON_DISK, wall=1_000_140.0, monotonic=5.0, boot="next")
+    (reservation,) = RESERVATIONS.restore(
+        ON_DISK, Clocks(wall=1_000_140.0, monotonic=5.0, boot="next")
+    )
     assert reservation.until == 15.0
     assert reservation.by == Caller(via="unix", uid=1000)
 
@@ -114,7 +125,7 @@ def test_the_end_of_a_reservation_without_a_daemon_is_reported(
     wall: float, monotonic: float, boot: str
 ) -> None:
     """Also if a clock that is wrong after a boot ends it too early."""
-    held = restore(ON_DISK, wall=wall, monotonic=monotonic, boot=boot)
+    held = RESERVATIONS.restore(ON_DISK, Clocks(wall=wall, monotonic=monotonic, boot=boot))
     gpu = fake_gpu(0)
     state = first_state((gpu,), monotonic, Config())
     kept = {one.id: replace(one, gpus=(gpu.uuid,)) for one in held}
@@ -124,9 +135,11 @@ def test_the_end_of_a_reservation_without_a_daemon_is_reported(
 
 
 def test_a_bound_reservation_ends_with_the_boot() -> None:
-    bound = to_stored([replace(RESERVATION, bound=True)], wall=100.0, monotonic=100.0, boot="this")
-    assert len(restore(bound, wall=110.0, monotonic=110.0, boot="this")) == 1
-    assert in_force(bound, wall=110.0, monotonic=10.0, boot="next") == ()
+    bound = RESERVATIONS.to_stored(
+        [replace(RESERVATION, bound=True)], Clocks(wall=100.0, monotonic=100.0, boot="this")
+    )
+    assert len(RESERVATIONS.restore(bound, Clocks(wall=110.0, monotonic=110.0, boot="this"))) == 1
+    assert in_force(bound, Clocks(wall=110.0, monotonic=10.0, boot="next")) == ()
 
 
 def test_a_file_returns_the_stored_reservations(tmp_path: Path) -> None:
@@ -134,8 +147,8 @@ def test_a_file_returns_the_stored_reservations(tmp_path: Path) -> None:
     endless = replace(
         ON_DISK[0], id="x", until=None, until_monotonic=None, uid=None, pid=None, started=None
     )
-    save(path, [*ON_DISK, endless])
-    assert load(path) == ((*ON_DISK, endless), None)
+    RESERVATIONS.save(path, [*ON_DISK, endless])
+    assert RESERVATIONS.load(path) == ((*ON_DISK, endless), None)
     assert path.stat().st_mode & 0o777 == 0o600
     assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
 
@@ -165,17 +178,19 @@ FIRST_VERSION = """{
 def test_a_file_of_the_first_version_is_read_by_the_wall_clock(tmp_path: Path) -> None:
     path = tmp_path / "reservations.json"
     path.write_text(FIRST_VERSION)
-    found, error = load(path)
+    found, error = RESERVATIONS.load(path)
     assert error is None
     assert found == (replace(ON_DISK[0], since_monotonic=None, until_monotonic=None),)
-    assert restore(found, wall=1_000_110.0, monotonic=110.0, boot="this") == (RESERVATION,)
-    assert in_force(found, wall=1_000_150.0, monotonic=110.0, boot="this") == ()
-    save(path, found)
-    assert load(path) == (found, None)
+    assert RESERVATIONS.restore(found, Clocks(wall=1_000_110.0, monotonic=110.0, boot="this")) == (
+        RESERVATION,
+    )
+    assert in_force(found, Clocks(wall=1_000_150.0, monotonic=110.0, boot="this")) == ()
+    RESERVATIONS.save(path, found)
+    assert RESERVATIONS.load(path) == (found, None)
 
 
 def test_a_missing_file_is_empty_and_no_problem(tmp_path: Path) -> None:
-    assert load(tmp_path / "none.json") == ((), None)
+    assert RESERVATIONS.load(tmp_path / "none.json") == ((), None)
 
 
 def bodies() -> list[str]:
@@ -208,37 +223,37 @@ def bodies() -> list[str]:
 @pytest.mark.parametrize("text", bodies())
 def test_an_invalid_file_is_renamed_and_reported(tmp_path: Path, text: str) -> None:
     with pytest.raises(ValueError, match=r"^(reservations|schema_version|the value|not JSON)"):
-        parse(text)
+        RESERVATIONS.parse(text)
     path = tmp_path / "reservations.json"
     path.write_text(text)
-    found, error = load(path)
+    found, error = RESERVATIONS.load(path)
     assert found == ()
     assert error is not None
     assert str(path) in error
     assert (tmp_path / "reservations.json.bad").read_text() == text
-    assert load(path) == ((), None)
+    assert RESERVATIONS.load(path) == ((), None)
 
 
 def test_a_file_that_is_not_text_is_renamed(tmp_path: Path) -> None:
     path = tmp_path / "reservations.json"
     path.write_bytes(b"\xff\xfe\x00")
-    assert load(path)[1]
+    assert RESERVATIONS.load(path)[1]
     assert not path.exists()
 
 
 def test_a_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "reservations.json"
-    save(path, ON_DISK)
+    RESERVATIONS.save(path, ON_DISK)
     (tmp_path / "reservations.json.new").mkdir()
     with pytest.raises(OSError, match="directory"):
-        save(path, [])
-    assert load(path) == (ON_DISK, None)
+        RESERVATIONS.save(path, [])
+    assert RESERVATIONS.load(path) == (ON_DISK, None)
 
 
 def test_an_unreadable_file_is_reported_and_kept(tmp_path: Path) -> None:
     path = tmp_path / "reservations.json"
     path.mkdir()
-    found, error = load(path)
+    found, error = RESERVATIONS.load(path)
     assert found == ()
     assert "cannot be read" in (error or "")
     assert path.exists()

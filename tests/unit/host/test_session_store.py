@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from sentinel.host.session_store import NAME, load, restore, write
+from sentinel.host.session_store import SESSIONS
+from sentinel.host.timed_file import Clocks
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.views import Session
 
 HOLD = {"workload": "hold"}
 BY = Caller(via="unix", uid=1001, pid=4711, started=99)
-SESSIONS = (
+STARTED = (
     Session(name="train", gpus=("GPU-0", "GPU-1"), settings=HOLD, by=BY, since=50.0, until=150.0),
     Session(name="rest", gpus=("GPU-2",), settings={}, by=BY, since=60.0),
 )
@@ -23,20 +24,22 @@ SESSIONS = (
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return tmp_path / NAME
+    return tmp_path / SESSIONS.name
 
 
 def test_what_is_written_is_restored_within_the_same_boot(path: Path) -> None:
-    write(path, SESSIONS, wall=1000.0, monotonic=100.0, boot="one")
-    stored, problem = load(path)
+    SESSIONS.write(path, STARTED, Clocks(wall=1000.0, monotonic=100.0, boot="one"))
+    stored, problem = SESSIONS.load(path)
     assert problem is None
     # A clock that was set meanwhile changes nothing.
-    assert restore(stored, wall=5.0, monotonic=120.0, boot="one") == SESSIONS
+    assert SESSIONS.restore(stored, Clocks(wall=5.0, monotonic=120.0, boot="one")) == STARTED
 
 
 def test_after_a_reboot_a_session_goes_on_by_the_wall_clock(path: Path) -> None:
-    write(path, SESSIONS, wall=1000.0, monotonic=100.0, boot="one")
-    train, rest = restore(load(path)[0], wall=1020.0, monotonic=10.0, boot="two")
+    SESSIONS.write(path, STARTED, Clocks(wall=1000.0, monotonic=100.0, boot="one"))
+    train, rest = SESSIONS.restore(
+        SESSIONS.load(path)[0], Clocks(wall=1020.0, monotonic=10.0, boot="two")
+    )
     assert (train.since, train.until) == (-60.0, 40.0)
     assert rest.until is None
     assert train.by == replace(BY, pid=None, started=None), "the PID is another process's"
@@ -54,11 +57,11 @@ def test_after_a_reboot_a_session_goes_on_by_the_wall_clock(path: Path) -> None:
 def test_a_session_with_impossible_times_is_none(
     path: Path, changes: dict[str, Any], problem: str
 ) -> None:
-    write(path, SESSIONS, wall=1000.0, monotonic=100.0, boot="one")
+    SESSIONS.write(path, STARTED, Clocks(wall=1000.0, monotonic=100.0, boot="one"))
     body = json.loads(path.read_text())
     body["sessions"][0] |= changes
     path.write_text(json.dumps(body))
-    stored, why = load(path)
+    stored, why = SESSIONS.load(path)
     assert stored == ()
     assert f"sessions[0]: {problem}" in str(why)
 
@@ -72,15 +75,15 @@ def test_a_session_with_impossible_times_is_none(
     ],
 )
 def test_an_invalid_file_is_set_aside_and_named(path: Path, change: dict[str, Any]) -> None:
-    write(path, SESSIONS, wall=1000.0, monotonic=100.0, boot="one")
+    SESSIONS.write(path, STARTED, Clocks(wall=1000.0, monotonic=100.0, boot="one"))
     path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
-    stored, problem = load(path)
+    stored, problem = SESSIONS.load(path)
     assert stored == ()
     assert problem is not None
     assert f"{path}.bad" in problem
     assert "its sessions are ignored" in problem
-    assert path.with_name(f"{NAME}.bad").exists()
+    assert path.with_name(f"{SESSIONS.name}.bad").exists()
 
 
 def test_a_missing_file_has_no_session(path: Path) -> None:
-    assert load(path) == ((), None)
+    assert SESSIONS.load(path) == ((), None)

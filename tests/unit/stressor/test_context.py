@@ -53,11 +53,8 @@ FLIP = Finding(
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
-    bench = Bench(tmp_path)
-    yield bench
-    bench.device.membership.close()
-    bench.channel.close()
-    bench.child_channel.close()
+    with Bench(tmp_path) as bench:
+        yield bench
 
 
 class Clock:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,7 +10,9 @@ from sentinel.config.build import Given, build_config, resolve
 from sentinel.config.model import Config
 from sentinel.core.decide import first_state
 from sentinel.core.state import State
-from sentinel.host import reservation_store, session_store
+from sentinel.host.reservation_store import RESERVATIONS
+from sentinel.host.session_store import SESSIONS
+from sentinel.host.timed_file import Clocks
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.views import Reservation, Session
 from sentinel.supervisor.restored import restore
@@ -19,7 +20,7 @@ from sentinel.testing.gpus import fake_gpu
 
 BY = Caller(via="unix", uid=1001)
 GPUS = (fake_gpu(0), fake_gpu(1))
-CLOCKS: dict[str, Any] = {"wall": 1000.0, "monotonic": 100.0, "boot": "another"}
+CLOCKS = Clocks(wall=1000.0, monotonic=100.0, boot="another")
 
 
 def configured(**given: str) -> Config:
@@ -40,9 +41,9 @@ def session(name: str, gpu: int, **settings: str) -> Session:
 
 def test_reservations_and_sessions_are_restored(tmp_path: Path, state: State) -> None:
     held = Reservation(id="ab", gpus=(GPUS[1].uuid,), reason="", by=BY, since=0.0, confirmed=True)
-    reservation_store.write(tmp_path / reservation_store.NAME, [held], **CLOCKS)
+    RESERVATIONS.write(tmp_path / RESERVATIONS.name, [held], CLOCKS)
     stored = [session("train", 0, workload="hold")]
-    session_store.write(tmp_path / session_store.NAME, stored, **CLOCKS)
+    SESSIONS.write(tmp_path / SESSIONS.name, stored, CLOCKS)
     found = restore(state, configured(power="400W"), tmp_path)
     assert list(found.state.reservations) == ["ab"]
     assert list(found.state.sessions) == ["train"]
@@ -53,11 +54,9 @@ def test_reservations_and_sessions_are_restored(tmp_path: Path, state: State) ->
 
 
 def test_what_cannot_be_restored_is_a_warning_and_no_failure(tmp_path: Path, state: State) -> None:
-    (tmp_path / reservation_store.NAME).write_text("{")
+    (tmp_path / RESERVATIONS.name).write_text("{")
     low = {"throttle__temp_critical_from": "80"}
-    session_store.write(
-        tmp_path / session_store.NAME, [session("a", 0, **low), session("b", 1)], **CLOCKS
-    )
+    SESSIONS.write(tmp_path / SESSIONS.name, [session("a", 0, **low), session("b", 1)], CLOCKS)
     found = restore(state, configured(throttle__temp_throttled_from="82"), tmp_path)
     assert list(found.state.sessions) == ["b"]
     about = [event.fields["about"] for event in found.warnings]
