@@ -17,7 +17,7 @@ if [ "$age" -gt "$longest" ]; then
 fi
 read -r code line <"$file"
 printf '%.80s\n' "$line"
-case $code in
-0 | 1) exit "$code" ;;
+case $code,$line in
+[01],?*) exit "$code" ;;
 *) exit 2 ;;
 esac

@@ -351,6 +351,8 @@ def plugin(file: Path, *words: str) -> tuple[int, str]:
         ("1 GPU 1 GPU-952937bc: FAIL standard\n", 1, "GPU 1 GPU-952937bc: FAIL standard"),
         ("2 no burn-in is known\n", 2, "no burn-in is known"),
         ("127 sentinel health failed\n", 2, "sentinel health failed"),
+        ("1\n", 2, ""),
+        ("0\n", 2, ""),
         ("", 2, ""),
         (f"1 {'x' * 300}\n", 1, "x" * 80),
     ],
@@ -371,10 +373,19 @@ def test_the_plugin_does_not_know_without_a_fresh_answer(tmp_path: Path) -> None
     assert line.endswith("s old")
 
 
-@pytest.mark.parametrize("code", [0, 1, 2])
-def test_the_writer_writes_again_and_again_and_ends_at_once(tmp_path: Path, code: int) -> None:
+@pytest.mark.parametrize(
+    ("answer", "code", "known", "line"),
+    [
+        *(('echo "$@"', code, code, "health --npd") for code in (0, 1, 2)),
+        # Python that cannot start has no line, and the code of a faulty GPU.
+        *(("", code, 2, "sentinel health failed") for code in (0, 1)),
+    ],
+)
+def test_the_writer_writes_again_and_again_and_ends_at_once(
+    tmp_path: Path, answer: str, code: int, known: int, line: str
+) -> None:
     command, file, calls = tmp_path / "sentinel", tmp_path / "npd", tmp_path / "calls"
-    command.write_text(f'#!/bin/sh\necho x >> {calls}\necho "$@"\nexit {code}\n')
+    command.write_text(f"#!/bin/sh\necho x >> {calls}\n{answer}\nexit {code}\n")
     command.chmod(0o755)
     environment = {
         **os.environ,
@@ -384,7 +395,7 @@ def test_the_writer_writes_again_and_again_and_ends_at_once(tmp_path: Path, code
     }
     with subprocess.Popen(["sh", str(WRITER)], env=environment) as process:
         eventually(lambda: calls.exists() and len(calls.read_text()) > 4)
-        assert plugin(file) == (code, "health --npd")
+        assert plugin(file) == (known, line)
         process.terminate()
         assert process.wait(TIMEOUT_S) == 0
 
@@ -400,4 +411,21 @@ def test_the_monitors_are_for_the_same_condition_and_name_commands_that_exist() 
         assert one["pluginConfig"]["max_output_length"] == 80
     inside, host = (one["rules"][0] for one in found)
     assert [Path(word).name for word in inside["args"]] == [PLUGIN.name]
-    check_words([Path(host["path"]).name, *host["args"]])
+    (line,) = re.findall(r"/usr/bin/(sentinel [^;)]*?) 2>", host["args"][1])
+    check_words(line.split())
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "known"),
+    [("echo good", 0, 0), ("echo bad", 1, 1), ("echo what", 2, 2), ("", 1, 2), ("", 127, 2)],
+)
+def test_on_the_host_no_answer_is_no_fault(
+    tmp_path: Path, answer: str, code: int, known: int
+) -> None:
+    command = tmp_path / "sentinel"
+    command.write_text(f"#!/bin/sh\n{answer}\nexit {code}\n")
+    command.chmod(0o755)
+    (rule,) = json.loads((PLUGIN.parent / "sentinel-monitor-host.json").read_text())["rules"]
+    words = [word.replace("/usr/bin/sentinel", str(command)) for word in rule["args"]]
+    done = subprocess.run([rule["path"], *words], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (known, "")
