@@ -516,3 +516,24 @@ def test_on_the_host_no_answer_is_no_fault(
     words = [word.replace("/usr/bin/sentinel", str(command)) for word in rule["args"]]
     done = subprocess.run([rule["path"], *words], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (known, "")
+
+
+# --- the PodMonitor --------------------------------------------------------------------------
+
+
+def test_a_new_pod_of_a_node_continues_its_series() -> None:
+    """SentinelGpuMissing compares with the last day, and counts of restarts with an hour."""
+    folder = DEPLOY / "components" / "pod-monitor"
+    monitor = yaml.safe_load((folder / "podmonitor.yaml").read_text())
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    rules = endpoint["relabelings"]
+    # The operator adds these to a target; namespace, container and endpoint do not change.
+    labels = {"pod": "sentinel-abcde", "instance": "10.0.0.7:8766"}
+    for rule in rules:
+        if rule["action"] == "labeldrop":
+            labels = {k: v for k, v in labels.items() if not re.fullmatch(rule["regex"], k)}
+        elif rule.get("sourceLabels") == ["__meta_kubernetes_pod_node_name"]:
+            labels[rule["targetLabel"]] = "node-a"
+        else:
+            labels[rule["targetLabel"]] = rule["replacement"]
+    assert labels == {"instance": "node-a", "cluster": "main"}
