@@ -79,7 +79,10 @@ def _cards(*, simulated: bool) -> list[_Card]:
     """
     folder = simulated_folder(chosen=simulated)
     state = find_shared(folder)
-    verdicts = last_verdicts(report_paths(state))
+    try:
+        verdicts = last_verdicts(report_paths(state))
+    except OSError as error:
+        raise ConfigError(f"{state} cannot be read: {error.strerror}") from None
     cards = [
         _with_verdict(card, verdicts.pop(card.uuid, None))
         for card in _proofs(connect(simulated=folder), state / verified_store.NAME)
