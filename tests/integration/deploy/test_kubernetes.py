@@ -451,6 +451,15 @@ def test_the_plugin_answers_what_was_written(
     assert plugin(tmp_path / "npd") == (code, line)
 
 
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+def test_the_plugin_does_not_know_what_it_cannot_read(tmp_path: Path, shell: str) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"no {shell} here")
+    command = [shell, str(PLUGIN), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert (done.returncode, done.stderr) == (2, "")
+
+
 def test_the_plugin_does_not_know_without_a_fresh_answer(tmp_path: Path) -> None:
     assert plugin(tmp_path / "npd")[0] == 2
     (tmp_path / "npd").write_text("0 good\n")
