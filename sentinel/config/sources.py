@@ -144,7 +144,18 @@ def find_file(flag: str | None, environment: Mapping[str, str], home: Path) -> P
     if named:
         return Path(named)
     places = (_users_file(environment, home), _HOSTS_FILE)
-    return next((place for place in places if place.exists()), None)
+    return next((place for place in places if _may_exist(place)), None)
+
+
+def _may_exist(path: Path) -> bool:
+    """Check for a file; one in a folder that this user cannot enter is found, and fails later.
+
+    Its settings may be limits that an operator wants, so it is not taken for missing.
+    """
+    try:
+        return path.exists()
+    except PermissionError:
+        return True
 
 
 def file_to_write(environment: Mapping[str, str], uid: int, home: Path) -> Path:

@@ -129,8 +129,12 @@ def read_all(folder: Path) -> list[DaemonRecord]:
 
 
 def _all(folder: Path) -> list[tuple[Path, DaemonRecord]]:
-    found = []
-    for path in sorted(folder.glob(f"*{_SUFFIX}")):
+    found: list[tuple[Path, DaemonRecord]] = []
+    try:
+        paths = sorted(folder.glob(f"*{_SUFFIX}"))
+    except OSError:  # a home that is another user's, as in a container: there are none of this one
+        return found
+    for path in paths:
         # What another user has put there would lead to a socket of theirs.
         with contextlib.suppress(OSError, ValueError, TypeError):
             if _is_own(path):

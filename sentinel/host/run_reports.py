@@ -19,11 +19,14 @@ RUNS = "runs"
 MAX_RUNS = 100
 #: A larger report is left out, in bytes.
 _MAX_BYTES = 64 * 2**20
+#: Verdicts as reports have them.
+_FAILED = "FAIL"
+_PROVES_NOTHING = frozenset({"INCOMPLETE", "N/A"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class LastVerdict:
-    """The verdict of a GPU's last run."""
+    """The verdict of a GPU's last run that decides; see last_verdicts."""
 
     verdict: str
     plan: str
@@ -52,11 +55,18 @@ def read_reports(paths: Iterable[Path]) -> Iterator[Mapping[str, Any]]:
 
 
 def last_verdicts(paths: Iterable[Path]) -> dict[str, LastVerdict]:
-    """Collect the last verdict of each GPU from reports, by its UUID."""
+    """Collect the last verdict of each GPU from reports, by its UUID.
+
+    A fault stays one until the GPU has passed: a later burn-in that was cut short, or a screen,
+    found none and proves nothing.
+    """
     found: dict[str, LastVerdict] = {}
     for report in read_reports(paths):
         with contextlib.suppress(KeyError, TypeError, ValueError):
-            found |= _verdicts(report)
+            for uuid, last in _verdicts(report).items():
+                known = found.get(uuid)
+                if known is None or known.verdict != _FAILED or last.verdict not in _PROVES_NOTHING:
+                    found[uuid] = last
     return found
 
 

@@ -52,6 +52,11 @@ class FakeKubernetes:
         self.objects: dict[str, list[dict[str, Any]]] = {}
         #: What was written: the method, the path and the body.
         self.writes: list[tuple[str, str, Any]] = []
+        #: Answers instead of the usual ones, by the method and the start of the path: a status, or
+        #: a body of bytes with the status 200.
+        self.faults: dict[tuple[str, str], int | bytes] = {}
+        #: All requests for objects: the method and the path.
+        self.requests: list[tuple[str, str]] = []
         self.kubeconfig = config
 
     def get(self, path: str, selector: dict[str, str]) -> Any:
@@ -90,6 +95,16 @@ class FakeKubernetes:
         version = path.split("/")[2] if path.startswith("/api/") else "resource.k8s.io/v1"
         return {"kind": "List", "apiVersion": version, "metadata": {}, "items": items}
 
+    def fault(self, method: str, path: str) -> int | bytes | None:
+        """Find the answer to give instead of the usual one."""
+        self.requests.append((method, path))
+        found = [
+            answer
+            for (of, start), answer in self.faults.items()
+            if of == method and path.startswith(start)
+        ]
+        return found[0] if found else None
+
     def apply(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """Create or replace the object of a server-side apply."""
         folder, _, name = path.rpartition("/")
@@ -105,64 +120,82 @@ class FakeKubernetes:
         return len(self.objects[folder]) < len(before)
 
 
-def _handler(cluster: FakeKubernetes) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+class _Handler(BaseHTTPRequestHandler):
+    #: Of a subclass.
+    cluster: FakeKubernetes
+    protocol_version = "HTTP/1.1"
 
-        def do_GET(self) -> None:
-            url = urlsplit(self.path)
-            query = parse_qs(url.query).get("labelSelector", [""])[0]
-            selector = dict(part.split("=", 1) for part in query.split(",") if part)
-            folder, _, name = url.path.rpartition("/")
-            found = cluster.get(url.path, selector)
-            if found is None:
-                one = [
-                    item
-                    for item in cluster.objects.get(folder, [])
-                    if item["metadata"]["name"] == name
-                ]
-                found = one[0] if one else None
-            self._send(found)
+    def do_GET(self) -> None:
+        if self._fail():
+            return
+        url = urlsplit(self.path)
+        query = parse_qs(url.query).get("labelSelector", [""])[0]
+        selector = dict(part.split("=", 1) for part in query.split(",") if part)
+        folder, _, name = url.path.rpartition("/")
+        found = self.cluster.get(url.path, selector)
+        if found is None:
+            one = [
+                item
+                for item in self.cluster.objects.get(folder, [])
+                if item["metadata"]["name"] == name
+            ]
+            found = one[0] if one else None
+        self._send(found)
 
-        def do_PATCH(self) -> None:
-            path = urlsplit(self.path).path
-            body = json.loads(self._body())  # JSON is YAML, and kubectl sends what it was given
-            cluster.writes.append(("PATCH", self.path, body))
-            self._send(cluster.apply(path, body))
+    def do_PATCH(self) -> None:
+        path = urlsplit(self.path).path
+        body = json.loads(self._body())  # JSON is YAML, and kubectl sends what it was given
+        if self._fail():
+            return
+        self.cluster.writes.append(("PATCH", self.path, body))
+        self._send(self.cluster.apply(path, body))
 
-        def do_DELETE(self) -> None:
-            path = urlsplit(self.path).path
-            self._body()
-            cluster.writes.append(("DELETE", path, None))
-            gone = cluster.delete(path)
-            status = {"kind": "Status", "apiVersion": "v1", "status": "Success"}
-            self._send(status if gone else None)
+    def do_DELETE(self) -> None:
+        path = urlsplit(self.path).path
+        self._body()
+        if self._fail():
+            return
+        self.cluster.writes.append(("DELETE", path, None))
+        gone = self.cluster.delete(path)
+        status = {"kind": "Status", "apiVersion": "v1", "status": "Success"}
+        self._send(status if gone else None)
 
-        def _body(self) -> bytes:
-            return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+    def _fail(self) -> bool:
+        """Send the answer of a fault, if there is one."""
+        fault = self.cluster.fault(self.command, self.path)
+        if isinstance(fault, int):
+            status = {"kind": "Status", "apiVersion": "v1", "status": "Failure"}
+            self._send(status | {"message": f"injected {fault}", "code": fault})
+        elif fault is not None:
+            self._send_bytes(200, fault)
+        return fault is not None
 
-        def _send(self, found: Any) -> None:
-            if found is None:
-                found = {"kind": "Status", "apiVersion": "v1", "status": "Failure"}
-                found |= {"reason": "NotFound", "message": f"no {self.path}", "code": 404}
-            data = json.dumps(found).encode()
-            self.send_response(found.get("code", 200))
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
+    def _body(self) -> bytes:
+        return self.rfile.read(int(self.headers.get("Content-Length", 0)))
 
-        def log_message(self, *_: object) -> None:
-            pass
+    def _send(self, found: Any) -> None:
+        if found is None:
+            found = {"kind": "Status", "apiVersion": "v1", "status": "Failure"}
+            found |= {"reason": "NotFound", "message": f"no {self.path}", "code": 404}
+        self._send_bytes(found.get("code", 200), json.dumps(found).encode())
 
-    return Handler
+    def _send_bytes(self, code: int, data: bytes) -> None:
+        self.send_response(code)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: object) -> None:
+        pass
 
 
 @contextmanager
 def fake_kubernetes(folder: Path) -> Iterator[FakeKubernetes]:
     """Serve a cluster without objects of the known kinds' lists until the block ends."""
     cluster = FakeKubernetes(folder / "kubeconfig")
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(cluster))
+    handler = type("Handler", (_Handler,), {"cluster": cluster})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     config = {
         "apiVersion": "v1",
         "kind": "Config",

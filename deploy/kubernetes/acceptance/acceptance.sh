@@ -9,19 +9,23 @@ set -u
 folder=${STATE_DIRECTORY:-/var/lib/sentinel}/runs/$RUN_NAME
 message=${TERMINATION_LOG:-/dev/termination-log}
 
+# A deleted or evicted pod ends its burn-in, which still writes the report of what was done. Where a daemon runs,
+# the daemon does the work and is asked to end it.
+end() {
+	[ -n "$burnin" ] || exit 3
+	sentinel burnin cancel >/dev/null 2>&1 || kill -TERM "$burnin" 2>/dev/null
+}
+burnin=
+trap end TERM INT
+
+resumed=
 if [ -e "$folder/run.json" ]; then
+	resumed=yes
 	sentinel burnin --resume "$folder" &
 else
 	sentinel burnin --report "$folder" "$@" &
 fi
 burnin=$!
-
-# A deleted or evicted pod ends its burn-in, which still writes the report of what was done. Where a daemon runs,
-# the daemon does the work and is asked to end it.
-end() {
-	sentinel burnin cancel >/dev/null 2>&1 || kill -TERM "$burnin" 2>/dev/null
-}
-trap end TERM INT
 
 code=0
 wait "$burnin" || code=$?
@@ -32,5 +36,8 @@ done
 
 if [ -e "$folder/run.json" ]; then
 	sentinel report --summary "$folder" >"$message"
+	verdict=$?
+	# There may be nothing left to do: an earlier pod ended the run, and its node was lost after that.
+	[ "$resumed$code" = yes2 ] && [ "$verdict" -le 1 ] && code=$verdict
 fi
 exit "$code"

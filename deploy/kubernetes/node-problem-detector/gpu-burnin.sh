@@ -15,9 +15,11 @@ if [ "$age" -gt "$longest" ]; then
 	echo "the answer of sentinel is $age s old"
 	exit 2
 fi
-read -r code line <"$file"
+# bash would end with 1, the code of a fault, if the file cannot be read.
+code='' line=''
+{ read -r code line <"$file"; } 2>/dev/null || :
 printf '%.80s\n' "$line"
-case $code in
-0 | 1) exit "$code" ;;
+case $code,$line in
+[01],?*) exit "$code" ;;
 *) exit 2 ;;
 esac

@@ -150,7 +150,7 @@ _GPU_STATE = _of_gpu(
     ("stressor_bytes_per_second", "GPU memory that the stressor reads and writes."),
     ("stressor_resident_memory_bytes", "Host memory of the stressor's process."),
     ("verified_timestamp_seconds", "The end of the last verified work, since the epoch."),
-    ("burnin_verdict", "1 for the verdict of the last burn-in.", "verdict"),
+    ("burnin_verdict", "1 for the verdict of the last burn-in; fail until a pass.", "verdict"),
     ("burnin_timestamp_seconds", "The end of the last burn-in, since the epoch."),
     ("burnin_phase", "The number of the current phase of a burn-in, from 1."),
     ("burnin_phases", "The number of phases of its plan."),

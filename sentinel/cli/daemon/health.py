@@ -38,6 +38,8 @@ class _Card:
     burnin: LastVerdict | None = None
     #: Whether a running daemon has it.
     present: bool = False
+    #: When a daemon or a burn-in last had it, in seconds since the epoch; 0 if that is not known.
+    seen: float = 0.0
 
 
 @click.command("health")
@@ -77,16 +79,25 @@ def _cards(*, simulated: bool) -> list[_Card]:
     """
     folder = simulated_folder(chosen=simulated)
     state = find_shared(folder)
-    verdicts = last_verdicts(report_paths(state))
+    try:
+        verdicts = last_verdicts(report_paths(state))
+    except OSError as error:
+        raise ConfigError(f"{state} cannot be read: {error.strerror}") from None
     cards = [
-        replace(card, burnin=verdicts.pop(card.uuid, None))
+        _with_verdict(card, verdicts.pop(card.uuid, None))
         for card in _proofs(connect(simulated=folder), state / verified_store.NAME)
     ]
     cards += [
-        _Card(uuid=uuid, name=one.model, index=one.index, serial=one.serial, burnin=one)
+        _with_verdict(_Card(uuid=uuid, name=one.model, index=one.index, serial=one.serial), one)
         for uuid, one in verdicts.items()
     ]
     return sorted(cards, key=lambda card: (card.index is None, card.index, card.uuid))
+
+
+def _with_verdict(card: _Card, last: LastVerdict | None) -> _Card:
+    """Add the last verdict of a card, if it has one."""
+    ended = 0.0 if last is None or last.ended is None else last.ended.timestamp()
+    return replace(card, burnin=last, seen=max(card.seen, ended))
 
 
 def _proofs(client: Client, path: Path) -> list[_Card]:
@@ -146,6 +157,7 @@ def _from_file(path: Path) -> dict[str, _Card]:
             name=one.name,
             serial=one.serial,
             verified=verified_store.proof_of(one),
+            seen=max(one.daemon, one.last or 0.0),
         )
         for uuid, one in stored.items()
     }
@@ -169,11 +181,15 @@ def _print_npd(*, simulated: bool) -> int:
     except SentinelError as error:
         print(npd_line(str(error)))
         return NPD_UNKNOWN
-    # The reports of a replaced card remain. A running daemon knows which cards there are.
+    # The reports of a replaced card remain. A running daemon knows which cards there are. Without
+    # one, a card whose place another one has had since may be gone: its fault is not known.
     here = [card for card in cards if card.present] or cards
-    faulty = [card for card in here if _is_suspect(card)]
+    latest = {card.index: card for card in sorted(here, key=lambda card: card.seen)}
+    faulty = [card for card in here if _is_suspect(card) and latest[card.index] is card]
     unproved = [
-        card for card in here if card.burnin is None or card.burnin.verdict not in _ACCEPTED
+        card
+        for card in here
+        if card.burnin is None or card.burnin.verdict not in _ACCEPTED or _is_suspect(card)
     ]
     shown = faulty or unproved
     if not here:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from click.testing import CliRunner
 
 from sentinel.cli.daemon.health import command
 from sentinel.host.daemon_lookup import find_shared, locate
+from sentinel.host.verified_store import StoredWork, save
 from tests.harness.gpu_environment import SimulatedHost
 from tests.harness.judged_run import RUNS, report_of
 from tests.harness.stub_daemon import stub_daemon
@@ -76,6 +78,28 @@ def test_a_card_that_was_replaced_no_longer_counts(runs: Path, simulated: Simula
     socket.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with stub_daemon(socket):  # its only GPU is another card
         assert npd() == (2, "GPU 0 GPU-952937bc: not burned in")
+
+
+@pytest.mark.parametrize("known_by", ["burn-in", "daemon"])
+def test_without_a_daemon_a_card_in_whose_place_another_is_has_no_known_fault(
+    runs: Path, known_by: str
+) -> None:
+    write(runs, "FAIL")
+    report = json.loads((runs / "run" / "report.json").read_text())
+    (bad,) = (gpu for gpu in report["gpus"] if gpu["verdict"] == "FAIL")
+    ended = datetime.fromisoformat(report["run"]["ended"]) + timedelta(hours=1)
+    if known_by == "burn-in":
+        report["run"]["ended"] = ended.isoformat()
+        report["gpus"] = [{**bad, "uuid": "GPU-new", "verdict": "PASS"}]
+        (runs / "later").mkdir()
+        (runs / "later" / "report.json").write_text(json.dumps(report))
+    else:
+        at = ended.timestamp()
+        new = StoredWork(index=bad["index"], name="new", since=at, daemon=at)
+        save(runs.parent / "verified.json", {"GPU-new": new}, {})
+    code, line = npd()
+    assert code == 2, "neither a fault nor proved good"
+    assert bad["uuid"][:12] in line or "GPU-new" in line
 
 
 def test_the_formats_exclude_each_other(runs: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,8 @@ from tests.harness.fake_kubernetes import FakeKubernetes, fake_kubernetes
 from tests.harness.gpu_environment import ROOT
 from tests.harness.judged_run import RUNS, report_of
 from tests.harness.timing import TIMEOUT_S
+
+yaml = pytest.importorskip("yaml")
 
 SCRIPT = ROOT / "deploy" / "kubernetes" / "device-taints" / "device_taints.py"
 PODS = "/api/v1/namespaces/sentinel/pods"
@@ -161,3 +164,156 @@ def test_a_cluster_that_refuses_is_an_error_with_its_words(cluster: FakeKubernet
     code, shown, errors = run(cluster)
     assert (code, shown) == (2, None)
     assert "resourceslices" in errors
+
+
+def test_an_incomplete_burn_in_does_not_hide_an_earlier_failure(
+    cluster: FakeKubernetes, report: dict[str, Any], tmp_path: Path
+) -> None:
+    incomplete = report_of(RUNS["INCOMPLETE"], tmp_path / "cut")
+    cluster.objects[SLICES] = [resource_slice(uuids(report))]
+    cluster.objects[PODS] = [
+        pod(verdict_summary(report), "2026-11-23T12:00:00Z"),
+        pod(verdict_summary(incomplete), "2026-11-23T13:00:00Z"),
+    ]
+    (rule,) = run(cluster)[1]["apply"]
+    assert rule["metadata"]["annotations"]["sentinel/gpu-uuid"] == faulty(report)
+
+
+def with_rule(cluster: FakeKubernetes, report: dict[str, Any]) -> int:
+    """Make the rule of the GPU that failed; return the index of its device."""
+    cluster.objects[SLICES] = [resource_slice(uuids(report))]
+    cluster.objects[PODS] = [pod(verdict_summary(report))]
+    assert run(cluster, "--apply", "--effect", "NoExecute")[0] == 0
+    return uuids(report).index(faulty(report))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("job_kept", [False, True])
+def test_the_gpu_that_replaced_a_faulty_one_is_not_tainted(
+    cluster: FakeKubernetes, report: dict[str, Any], *, job_kept: bool
+) -> None:
+    slot = with_rule(cluster, report)
+    after = uuids(report)
+    after[slot] = "GPU-new"
+    # The slice of the time before may still be there, and its pool has a newer generation.
+    cluster.objects[SLICES] = [resource_slice(uuids(report)), resource_slice(after, 2)]
+    cluster.objects[PODS] = cluster.objects[PODS] if job_kept else []
+    code, shown, errors = run(cluster, "--apply")
+    assert shown == {"apply": [], "delete": [f"sentinel-{faulty(report).lower()}"]}
+    assert cluster.objects[RULES] == []
+    assert code == int(job_kept), errors
+    assert (faulty(report) in errors) == job_kept, "its verdict has no device"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("job_kept", [False, True])
+def test_a_rule_follows_a_gpu_that_has_another_device(
+    cluster: FakeKubernetes, report: dict[str, Any], *, job_kept: bool
+) -> None:
+    slot = with_rule(cluster, report)
+    cluster.objects[SLICES] = [resource_slice(uuids(report), 2, first=4)]
+    cluster.objects[PODS] = cluster.objects[PODS] if job_kept else []
+    assert run(cluster, "--apply", "--effect", "NoExecute")[1]["delete"] == []
+    (rule,) = cluster.objects[RULES]
+    assert rule["spec"]["deviceSelector"]["device"] == f"gpu-{4 + slot}"
+    assert rule["spec"]["taint"]["effect"] == "NoExecute"
+    assert "results.wrong" in rule["metadata"]["annotations"]["sentinel/reason"]
+
+
+def test_a_rule_stays_while_its_device_is_not_published(
+    cluster: FakeKubernetes, report: dict[str, Any]
+) -> None:
+    with_rule(cluster, report)
+    before = list(cluster.objects[RULES])
+    cluster.objects |= {SLICES: [], PODS: []}
+    assert run(cluster, "--apply")[1] == {"apply": [], "delete": []}
+    assert cluster.objects[RULES] == before
+
+
+OTHER_SHAPES = (
+    *('{"schema_version":1}', '{"schema_version":1,"gpus":null}', "[]", '{"gpus":[]}', "7"),
+    *('{"schema_version":1,"gpus":[{"verdict":"FAIL"}]}', '{"schema_version":1,"gpus":[3]}'),
+)
+
+
+def test_a_message_of_another_shape_is_no_verdict(cluster: FakeKubernetes) -> None:
+    without = {**pod(""), "status": {"containerStatuses": None}}
+    cluster.objects[PODS] = [*map(pod, OTHER_SHAPES), without]
+    assert run(cluster) == (0, {"apply": [], "delete": []}, "")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("answer", [401, 403, 500, b'{"kind": "List", "items"', b"null"])
+def test_an_answer_that_is_none_changes_nothing(
+    cluster: FakeKubernetes, report: dict[str, Any], answer: int | bytes
+) -> None:
+    with_rule(cluster, report)
+    cluster.writes.clear()
+    for path in (PODS, SLICES, RULES):
+        cluster.faults = {("GET", f"{path}?"): answer}
+        code, shown, errors = run(cluster, "--apply")
+        assert (code, shown) == (2, None), "1 is for a GPU without a device"
+        assert errors
+        assert "Traceback" not in errors
+    assert cluster.writes == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("answer", [403, 409, 422])
+def test_a_refused_rule_does_not_keep_another_from_being_removed(
+    cluster: FakeKubernetes, report: dict[str, Any], answer: int
+) -> None:
+    with_rule(cluster, report)
+    (bad,) = (gpu for gpu in report["gpus"] if gpu["verdict"] == "FAIL")
+    other = next(gpu for gpu in report["gpus"] if gpu["verdict"] != "FAIL")
+    bad["verdict"], other["verdict"] = "PASS", "FAIL"
+    cluster.objects[PODS].append(pod(verdict_summary(report), "2026-11-23T15:00:00Z"))
+    cluster.faults = {("PATCH", RULES): answer}
+    code, shown, errors = run(cluster, "--apply")
+    assert code == 2, errors
+    assert f"injected {answer}" in errors
+    assert shown["delete"] == [f"sentinel-{str(bad['uuid']).lower()}"]
+    assert cluster.objects[RULES] == []
+
+
+@pytest.mark.long
+def test_an_api_version_that_the_server_lacks_changes_nothing(
+    cluster: FakeKubernetes, report: dict[str, Any]
+) -> None:
+    with_rule(cluster, report)
+    cluster.writes.clear()
+    code, shown, errors = run(cluster, "--apply", "--api-version", "resource.k8s.io/v1beta2")
+    assert (code, shown, cluster.writes) == (2, None, [])
+    assert "devicetaintrules" in errors
+
+
+def test_the_command_may_have_options(cluster: FakeKubernetes, tmp_path: Path) -> None:
+    config = cluster.kubeconfig.rename(tmp_path / "elsewhere")
+    code, _, errors = run(cluster, "--kubectl", f"kubectl --kubeconfig {config}")
+    assert (code, errors) == (0, "")
+
+
+@pytest.mark.long
+def test_the_rights_are_those_of_the_calls(
+    cluster: FakeKubernetes, report: dict[str, Any], tmp_path: Path
+) -> None:
+    with_rule(cluster, report)
+    passed = report_of(RUNS["PASS"], tmp_path / "passed")
+    cluster.objects[PODS].append(pod(verdict_summary(passed), "2026-11-23T14:00:00Z"))
+    assert run(cluster, "--apply")[0] == 0
+    called = set()
+    for method, path in cluster.requests:
+        resource = re.search(r"/(pods|resourceslices|devicetaintrules)(/[^?]+)?(\?|$)", path)
+        if resource is None or path.startswith("/openapi"):
+            continue
+        read = "get" if resource[2] else "list"
+        called.add((resource[1], {"GET": read}.get(method, method.lower())))
+    rights = {
+        (resource, verb)
+        for role in yaml.safe_load_all((SCRIPT.parent / "rbac.yaml").read_text())
+        for one in role["rules"]
+        for resource in one["resources"]
+        for verb in one["verbs"]
+    }
+    # A PATCH of a rule that is not there creates it.
+    assert called | {("devicetaintrules", "create")} == rights

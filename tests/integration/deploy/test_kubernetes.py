@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -28,7 +29,10 @@ from tests.harness.timing import TIMEOUT_S
 yaml = pytest.importorskip("yaml")
 
 DEPLOY = ROOT / "deploy" / "kubernetes"
-RENDERED = ("base", "acceptance", "node-problem-detector", "examples/overlay")
+RENDERED = (
+    *("base", "acceptance", "node-problem-detector"),
+    *("examples/overlay", "examples/acceptance-overlay"),
+)
 PLAIN = ("device-taints/rbac.yaml", "device-taints/devicetaintrule.yaml")
 KUBECTL = shutil.which("kubectl")
 #: Beside the Python that runs the tests, or in the search path.
@@ -142,6 +146,86 @@ def test_the_job_shares_the_folders_of_the_daemon(daemon_set: dict[str, Any]) ->
         int(ExitCode.VERDICT_USAGE),
     ]
     assert rule["onExitCodes"]["containerName"] == container["name"]
+
+
+@needs_kubectl
+@pytest.mark.parametrize(
+    ("folder", "kind", "owner"),
+    [
+        ("base", "DaemonSet", "0:0"),
+        ("examples/overlay", "DaemonSet", "10001:10001"),
+        ("examples/acceptance-overlay", "Job", "10001:10001"),
+    ],
+)
+def test_the_folders_become_those_of_the_user_of_the_pod(
+    folder: str, kind: str, owner: str, tmp_path: Path
+) -> None:
+    (found,) = objects(folder, kind)
+    pod = found["spec"]["template"]["spec"]
+    users = pod["securityContext"]
+    assert f"{users['runAsUser']}:{users['runAsGroup']}" == owner
+    (init,) = pod["initContainers"]
+    assert {"name": "OWNER", "value": owner} in init["env"]
+    (script,) = init["args"]
+    names = ("run/sentinel", "var/lib/sentinel", "run/lock/sentinel")
+    for name in names:
+        (tmp_path / name).mkdir(parents=True)
+        script = script.replace(f"/{name}", str(tmp_path / name))
+    (tmp_path / names[0] / "socket.lock").touch(0o600)
+    (tmp_path / names[1] / "runs").mkdir()
+    (tmp_path / names[1] / "runs" / "report.json").touch(0o600)
+    # Another user is root's to choose.
+    user = 10001 if os.getuid() == 0 else os.getuid()
+    environment = {**os.environ, "OWNER": f"{user}:{user if user == 10001 else os.getgid()}"}
+    for _ in range(2):  # the next pod finds what the first one made
+        subprocess.run([*init["command"], script], env=environment, check=True)
+    inside = [path for name in names[:2] for path in (tmp_path / name).rglob("*")]
+    assert {path.stat().st_uid for path in inside} == {user}
+    modes = {name: (tmp_path / name).stat().st_mode & 0o7777 for name in names}
+    assert modes == dict(zip(names, (0o755, 0o700, 0o1777), strict=True))
+
+
+@needs_kubectl
+def test_an_acceptance_leaves_the_folders_of_a_running_daemon_alone(tmp_path: Path) -> None:
+    (found,) = objects("examples/acceptance-overlay", "Job")
+    (init,) = found["spec"]["template"]["spec"]["initContainers"]
+    script = init["args"][0].replace("/run/sentinel", str(tmp_path))
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "sentinel.sock"))
+        environment = {**os.environ, "OWNER": "no-such-user"}
+        subprocess.run([*init["command"], script], env=environment, check=True)
+
+
+@needs_kubectl
+def test_the_name_of_a_job_fits_whatever_the_name_of_the_node() -> None:
+    text = rendered("acceptance")
+    number = "261123-153000-100000"
+    text = text.replace("node-to-burn-in", "n" * 253).replace("number-of-the-run", number)
+    (job,) = (one for one in yaml.safe_load_all(text) if one["kind"] == "Job")
+    # The controller makes a label of it: kubernetes.io/docs/concepts/workloads/controllers/job
+    assert len(job["metadata"]["name"]) <= 63
+    terms = job["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
+    (term,) = terms["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert term["matchFields"][0]["values"] == ["n" * 253]
+
+
+@needs_kubectl
+@pytest.mark.parametrize("folder", ["base", "acceptance", "examples/overlay"])
+def test_kubectl_logs_and_exec_mean_sentinel(folder: str) -> None:
+    (template,) = (
+        one["spec"]["template"]
+        for one in yaml.safe_load_all(rendered(folder))
+        if one["kind"] in {"DaemonSet", "Job"}
+    )
+    default = template["metadata"]["annotations"]["kubectl.kubernetes.io/default-container"]
+    assert default in {"sentinel", "burnin"}
+    assert default in [one["name"] for one in template["spec"]["containers"]]
+
+
+def test_tini_reaps_with_the_pids_of_the_host() -> None:
+    text = (ROOT / "deploy" / "docker" / "Dockerfile").read_text()
+    assert re.search(r'^ENTRYPOINT \["tini", "--"', text, re.MULTILINE)
+    assert "TINI_SUBREAPER=1" in text
 
 
 def _words(value: Any) -> Iterator[list[str]]:
@@ -288,6 +372,9 @@ def test_an_acceptance_leaves_the_verdict_of_each_gpu(
     assert summary["verdict"] in verdicts
     assert len(summary["gpus"]) == 2
     assert "short" in output
+    again, output = acceptance.run()
+    assert again == code, f"the verdict of a run that is over stands: {output}"
+    assert acceptance.summary() == summary
 
 
 @pytest.mark.long
@@ -345,6 +432,8 @@ def plugin(file: Path, *words: str) -> tuple[int, str]:
         ("1 GPU 1 GPU-952937bc: FAIL standard\n", 1, "GPU 1 GPU-952937bc: FAIL standard"),
         ("2 no burn-in is known\n", 2, "no burn-in is known"),
         ("127 sentinel health failed\n", 2, "sentinel health failed"),
+        ("1\n", 2, ""),
+        ("0\n", 2, ""),
         ("", 2, ""),
         (f"1 {'x' * 300}\n", 1, "x" * 80),
     ],
@@ -356,6 +445,15 @@ def test_the_plugin_answers_what_was_written(
     assert plugin(tmp_path / "npd") == (code, line)
 
 
+@pytest.mark.parametrize("shell", ["sh", "bash"])
+def test_the_plugin_does_not_know_what_it_cannot_read(tmp_path: Path, shell: str) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"no {shell} here")
+    command = [shell, str(PLUGIN), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert (done.returncode, done.stderr) == (2, "")
+
+
 def test_the_plugin_does_not_know_without_a_fresh_answer(tmp_path: Path) -> None:
     assert plugin(tmp_path / "npd")[0] == 2
     (tmp_path / "npd").write_text("0 good\n")
@@ -365,10 +463,19 @@ def test_the_plugin_does_not_know_without_a_fresh_answer(tmp_path: Path) -> None
     assert line.endswith("s old")
 
 
-@pytest.mark.parametrize("code", [0, 1, 2])
-def test_the_writer_writes_again_and_again_and_ends_at_once(tmp_path: Path, code: int) -> None:
+@pytest.mark.parametrize(
+    ("answer", "code", "known", "line"),
+    [
+        *(('echo "$@"', code, code, "health --npd") for code in (0, 1, 2)),
+        # Python that cannot start has no line, and the code of a faulty GPU.
+        *(("", code, 2, "sentinel health failed") for code in (0, 1)),
+    ],
+)
+def test_the_writer_writes_again_and_again_and_ends_at_once(
+    tmp_path: Path, answer: str, code: int, known: int, line: str
+) -> None:
     command, file, calls = tmp_path / "sentinel", tmp_path / "npd", tmp_path / "calls"
-    command.write_text(f'#!/bin/sh\necho x >> {calls}\necho "$@"\nexit {code}\n')
+    command.write_text(f"#!/bin/sh\necho x >> {calls}\n{answer}\nexit {code}\n")
     command.chmod(0o755)
     environment = {
         **os.environ,
@@ -378,7 +485,7 @@ def test_the_writer_writes_again_and_again_and_ends_at_once(tmp_path: Path, code
     }
     with subprocess.Popen(["sh", str(WRITER)], env=environment) as process:
         eventually(lambda: calls.exists() and len(calls.read_text()) > 4)
-        assert plugin(file) == (code, "health --npd")
+        assert plugin(file) == (known, line)
         process.terminate()
         assert process.wait(TIMEOUT_S) == 0
 
@@ -394,4 +501,42 @@ def test_the_monitors_are_for_the_same_condition_and_name_commands_that_exist() 
         assert one["pluginConfig"]["max_output_length"] == 80
     inside, host = (one["rules"][0] for one in found)
     assert [Path(word).name for word in inside["args"]] == [PLUGIN.name]
-    check_words([Path(host["path"]).name, *host["args"]])
+    (line,) = re.findall(r"/usr/bin/(sentinel [^;)]*?) 2>", host["args"][1])
+    check_words(line.split())
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "known"),
+    [("echo good", 0, 0), ("echo bad", 1, 1), ("echo what", 2, 2), ("", 1, 2), ("", 127, 2)],
+)
+def test_on_the_host_no_answer_is_no_fault(
+    tmp_path: Path, answer: str, code: int, known: int
+) -> None:
+    command = tmp_path / "sentinel"
+    command.write_text(f"#!/bin/sh\n{answer}\nexit {code}\n")
+    command.chmod(0o755)
+    (rule,) = json.loads((PLUGIN.parent / "sentinel-monitor-host.json").read_text())["rules"]
+    words = [word.replace("/usr/bin/sentinel", str(command)) for word in rule["args"]]
+    done = subprocess.run([rule["path"], *words], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (known, "")
+
+
+# --- the PodMonitor --------------------------------------------------------------------------
+
+
+def test_a_new_pod_of_a_node_continues_its_series() -> None:
+    """SentinelGpuMissing compares with the last day, and counts of restarts with an hour."""
+    folder = DEPLOY / "components" / "pod-monitor"
+    monitor = yaml.safe_load((folder / "podmonitor.yaml").read_text())
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    rules = endpoint["relabelings"]
+    # The operator adds these to a target; namespace, container and endpoint do not change.
+    labels = {"pod": "sentinel-abcde", "instance": "10.0.0.7:8766"}
+    for rule in rules:
+        if rule["action"] == "labeldrop":
+            labels = {k: v for k, v in labels.items() if not re.fullmatch(rule["regex"], k)}
+        elif rule.get("sourceLabels") == ["__meta_kubernetes_pod_node_name"]:
+            labels[rule["targetLabel"]] = "node-a"
+        else:
+            labels[rule["targetLabel"]] = rule["replacement"]
+    assert labels == {"instance": "node-a", "cluster": "main"}

@@ -6,6 +6,8 @@ from datetime import timedelta
 from os import utime
 from pathlib import Path
 
+import pytest
+
 from sentinel.api.state.burnin_verdicts import BurninVerdicts
 from tests.harness.burnin_report import ENDED, write_report
 
@@ -29,6 +31,16 @@ def test_the_newest_report_of_each_gpu_counts(tmp_path: Path) -> None:
     second.unlink()
     first.unlink()
     assert verdicts(found) == {}
+
+
+@pytest.mark.parametrize("later", ["INCOMPLETE", "N/A"])
+def test_a_run_that_proves_nothing_takes_no_fault_back(tmp_path: Path, later: str) -> None:
+    found = BurninVerdicts(tmp_path)
+    utime(write_report(tmp_path, {"GPU-0": "FAIL", "GPU-1": "PASS"}, "first"), (1.0, 1.0))
+    utime(write_report(tmp_path, {"GPU-0": later, "GPU-1": later}, "second"), (2.0, 2.0))
+    assert verdicts(found) == {"GPU-0": "FAIL", "GPU-1": later}
+    write_report(tmp_path, {"GPU-0": "PASS"}, "third")
+    assert verdicts(found) == {"GPU-0": "PASS", "GPU-1": later}
 
 
 def test_an_invalid_report_is_none(tmp_path: Path) -> None:

@@ -8,7 +8,10 @@ interval=${CONDITION_INTERVAL:-30}
 trap 'exit 0' TERM INT
 while :; do
 	line=$(sentinel health --npd 2>/dev/null)
-	printf '%s %s\n' "$?" "${line:-sentinel health failed}" >"$file.new" && mv -f "$file.new" "$file"
+	code=$?
+	# Python ends with 1, the code of a faulty GPU, where it cannot start.
+	[ -n "$line" ] || { code=2 line="sentinel health failed"; }
+	printf '%s %s\n' "$code" "$line" >"$file.new" && mv -f "$file.new" "$file"
 	# In the background, so that a signal ends the wait at once.
 	sleep "$interval" &
 	wait "$!"

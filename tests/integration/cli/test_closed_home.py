@@ -1,0 +1,61 @@
+"""Commands of a user whose home is another user's, as in a container with a user of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness.gpu_environment import ROOT
+from tests.harness.timing import TIMEOUT_S
+
+#: Root without the capability to enter every folder is a user like any other.
+WITHOUT_RIGHTS = ("setpriv", "--bounding-set", "-all", "--inh-caps", "-all")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    """Create a folder that this user cannot enter."""
+    closed = tmp_path / "home"
+    closed.mkdir(mode=0o000)
+    yield closed
+    closed.chmod(0o700)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "text"),
+    [
+        ("status", 3, "no sentinel daemon runs"),
+        ("health", 2, "cannot be read"),
+        ("health --npd", 2, "/"),  # the line is cut
+        ("run --simulate 1", 2, "config.toml: cannot be read: Permission denied"),
+    ],
+)
+def test_a_home_that_cannot_be_entered_is_no_bug(
+    home: Path, tmp_path: Path, words: str, code: int, text: str
+) -> None:
+    (tmp_path / "run").mkdir(mode=0o700)
+    variables = {"HOME": home, "XDG_STATE_HOME": home / "state", "XDG_CONFIG_HOME": home / "config"}
+    variables |= {"XDG_RUNTIME_DIR": tmp_path / "run", "RUNTIME_DIRECTORY": tmp_path / "run"}
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("SENTINEL_")}
+    environment.pop("STATE_DIRECTORY", None)
+    if os.getuid() == 0:  # whose state is in no home
+        state = home / "state" if words.startswith("health") else tmp_path / "state"
+        environment["STATE_DIRECTORY"] = str(state)
+    done = subprocess.run(
+        [*(WITHOUT_RIGHTS * (os.getuid() == 0)), sys.executable, "-m", "sentinel", *words.split()],
+        env=environment | {name: str(value) for name, value in variables.items()},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    output = done.stdout + done.stderr
+    assert "Traceback" not in output
+    assert text in output
+    assert done.returncode == code
