@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 #: As many links as the kernel follows in one path.
@@ -22,7 +24,7 @@ def why_untrusted(folder: Path) -> str | None:
         folder: An absolute path.
     """
     above = [Path("/"), *Path(os.environ.get("HOME") or "/").absolute().parents]
-    trusted = {0, os.getuid(), *(part.stat().st_uid for part in above if part.exists())}
+    trusted = {0, os.getuid(), *_owners(above)}
     done, names, links = Path("/"), list(folder.parts[1:]), 0
     while names:
         name = names.pop(0)
@@ -46,6 +48,13 @@ def why_untrusted(folder: Path) -> str | None:
         elif there.st_mode & stat.S_IWOTH and not there.st_mode & stat.S_ISVTX:
             return f"all users may replace what is in the folder {done}"
     return None
+
+
+def _owners(folders: Iterable[Path]) -> Iterator[int]:
+    """Read the owners of folders; one that this user cannot examine adds none."""
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            yield folder.stat().st_uid
 
 
 def make_private(folder: Path) -> None:

@@ -17,12 +17,12 @@ from tests.harness.timing import TIMEOUT_S
 WITHOUT_RIGHTS = ("setpriv", "--bounding-set", "-all", "--inh-caps", "-all")
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Iterator[Path]:
-    """Create a folder that this user cannot enter."""
+@pytest.fixture(params=["home", "home/of/another"])
+def home(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """Create a home in, or as, a folder that this user cannot enter."""
     closed = tmp_path / "home"
     closed.mkdir(mode=0o000)
-    yield closed
+    yield tmp_path / request.param
     closed.chmod(0o700)
 
 
