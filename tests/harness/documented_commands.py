@@ -17,7 +17,19 @@ DOCUMENTS = (
 )
 #: A block begins with one of these words if it has commands; after `sudo`, variables and comments.
 PROGRAMS = (
-    *("sentinel", "python", "python3", "pip", "uv", "pipx", "make", "curl", "docker", "kubectl"),
+    *(
+        "sentinel",
+        "python",
+        "python3",
+        "pip",
+        "uv",
+        "pipx",
+        "make",
+        "curl",
+        "docker",
+        "kubectl",
+        "helm",
+    ),
     *(
         "sudo",
         "install",
@@ -266,9 +278,15 @@ PROOFS: dict[str, str | Because] = {
         "It needs a registry and gigabytes; docs/kubernetes.md says how the image was built."
     ),
     r"docker run .*": Because("It needs Docker with NVIDIA's container toolkit and a GPU."),
-    r"kubectl kustomize .*": "integration/deploy/test_kubernetes.py"
-    "::test_what_kustomize_builds_is_valid",
-    r"kubectl .*|for node in .*|sed \"s/node-to.*|done": _CLUSTER,
+    r"kubectl kustomize .*|for node in .*|sed \"s/acceptance-node-to.*|done": (
+        "integration/deploy/test_kubernetes.py::test_the_document_makes_a_job_for_each_node"
+    ),
+    r"for file in deploy/prometheus/.*|echo '---'|printf '(?:apiVersion|metadata):.*"
+    r"|sed 's/\^/  /'.*|done > sentinel-rules\.yaml|kubectl create configmap .*": (
+        "integration/deploy/test_kubernetes.py"
+        "::test_the_document_makes_rules_and_dashboards_for_the_operator"
+    ),
+    r"(?:kubectl|helm) .*": _CLUSTER,
     r"deploy/kubernetes/device-taints/device_taints\.py.*": (
         "integration/deploy/test_device_taints.py::test_a_faulty_gpu_gets_a_rule_and_only_that_one"
     ),

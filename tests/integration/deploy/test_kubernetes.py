@@ -28,7 +28,13 @@ from tests.harness.timing import TIMEOUT_S
 yaml = pytest.importorskip("yaml")
 
 DEPLOY = ROOT / "deploy" / "kubernetes"
-RENDERED = ("base", "acceptance", "node-problem-detector", "examples/overlay")
+RENDERED = (
+    "base",
+    "acceptance",
+    "node-problem-detector",
+    "examples/overlay",
+    "examples/overlay-acceptance",
+)
 PLAIN = ("device-taints/rbac.yaml", "device-taints/devicetaintrule.yaml")
 KUBECTL = shutil.which("kubectl")
 #: Beside the Python that runs the tests, or in the search path.
@@ -142,6 +148,130 @@ def test_the_job_shares_the_folders_of_the_daemon(daemon_set: dict[str, Any]) ->
         int(ExitCode.VERDICT_USAGE),
     ]
     assert rule["onExitCodes"]["containerName"] == container["name"]
+
+
+@needs_kubectl
+@pytest.mark.parametrize("folder", ["base", "examples/overlay"])
+def test_kubectl_exec_means_the_daemon(folder: str) -> None:
+    (found,) = objects(folder, "DaemonSet")
+    template = found["spec"]["template"]
+    chosen = template["metadata"]["annotations"]["kubectl.kubernetes.io/default-container"]
+    (container,) = [one for one in template["spec"]["containers"] if one["name"] == chosen]
+    assert container["args"] == ["run", "--json"]
+
+
+@needs_kubectl
+def test_tini_reaps_although_it_is_not_pid_1(daemon_set: dict[str, Any]) -> None:
+    assert daemon_set["hostPID"] is True
+    lines = (ROOT / "deploy/docker/Dockerfile").read_text().splitlines()
+    assert "    TINI_SUBREAPER=1" in lines
+
+
+@needs_kubectl
+def test_the_component_takes_all_privileges_from_daemon_and_job() -> None:
+    (daemon,) = objects("examples/overlay", "DaemonSet")
+    (job,) = objects("examples/overlay-acceptance", "Job")
+    pods = [one["spec"]["template"]["spec"] for one in (daemon, job)]
+    for pod in pods:
+        assert pod["securityContext"]["runAsUser"] == 10001
+        for container in pod["containers"]:
+            rights = container["securityContext"]
+            assert not rights.get("privileged")
+            assert "runAsUser" not in rights
+            assert rights["capabilities"] == {"drop": ["ALL"]}
+    assert pods[0]["initContainers"] == pods[1]["initContainers"]
+
+
+@needs_kubectl
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root")
+def test_the_component_takes_over_what_a_daemon_of_root_left(tmp_path: Path) -> None:
+    (daemon,) = objects("examples/overlay", "DaemonSet")
+    (init,) = daemon["spec"]["template"]["spec"]["initContainers"]
+    rights = ",".join(f"+{one.lower()}" for one in init["securityContext"]["capabilities"]["add"])
+    (text,) = init["args"]
+    folders = [tmp_path / one["mountPath"].lstrip("/") for one in init["volumeMounts"]]
+    for folder in folders:
+        folder.mkdir(mode=0o700, parents=True)
+        text = text.replace(f"/{folder.relative_to(tmp_path)}", str(folder))
+    run, state, locks = folders
+    (state / "runs").mkdir(mode=0o700)
+    (state / "runs" / "kept").touch(mode=0o600)
+    words = ["setpriv", f"--bounding-set=-all,{rights}", *init["command"], text]
+    for _ in range(2):  # the second pod finds the folders as the first left them
+        subprocess.run(words, check=True, timeout=TIMEOUT_S)
+        for path in (run, state, state / "runs", state / "runs" / "kept"):
+            assert path.stat().st_uid == path.stat().st_gid == 10001
+        assert [one.stat().st_mode & 0o7777 for one in folders] == [0o755, 0o700, 0o1777]
+        assert locks.stat().st_uid == 0
+
+
+# --- the commands of the document ------------------------------------------------------------
+
+NODES = ("ip-192-168-100-200.eu-central-1.compute.internal", "node-b")
+#: Knows two nodes, keeps what is applied from its input, and is the real one otherwise.
+FAKE_KUBECTL = """#!/bin/sh
+case "$1 $3" in
+get*) echo {nodes} ;;
+"apply -") cat >>{applied}; echo --- >>{applied} ;;
+apply*) : ;;
+*) exec {kubectl} "$@" ;;
+esac
+"""
+
+
+def run_documented(name: str, folder: Path) -> Path:
+    """Run a block of the document beside a copy of deploy/; return what was applied."""
+    shutil.copytree(ROOT / "deploy", folder / "deploy")
+    examples = folder / "deploy" / "kubernetes" / "examples"
+    shutil.copytree(examples / "overlay-acceptance", examples / "site-acceptance")
+    command, applied = folder / "kubectl", folder / "applied.yaml"
+    text = FAKE_KUBECTL.format(nodes=" ".join(NODES), applied=applied, kubectl=KUBECTL)
+    command.write_text(text)
+    command.chmod(0o755)
+    document = (ROOT / "docs" / "kubernetes.md").read_text()
+    block = re.search(
+        rf"^<!-- test: {name} -->\n```\n(.*?)^```$", document, re.DOTALL | re.MULTILINE
+    )
+    assert block is not None
+    subprocess.run(
+        ["sh", "-euc", block[1]],
+        cwd=folder,
+        env={**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"},
+        check=True,
+        timeout=TIMEOUT_S,
+    )
+    return applied
+
+
+@needs_kubectl
+def test_the_document_makes_a_job_for_each_node(tmp_path: Path) -> None:
+    applied = run_documented("acceptance", tmp_path)
+    jobs = [one for one in yaml.safe_load_all(applied.read_text()) if one and one["kind"] == "Job"]
+    found = {}
+    for job in jobs:
+        assert len(job["metadata"]["name"]) <= 63
+        affinity = job["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
+        (term,) = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+        found[job["metadata"]["name"]] = term["matchFields"][0]["values"]
+    assert found == {
+        "sentinel-acceptance-ip-192-168-100-200": [NODES[0]],
+        "sentinel-acceptance-node-b": [NODES[1]],
+    }
+
+
+@needs_kubectl
+def test_the_document_makes_rules_and_dashboards_for_the_operator(tmp_path: Path) -> None:
+    run_documented("monitoring", tmp_path)
+    rules = list(yaml.safe_load_all((tmp_path / "sentinel-rules.yaml").read_text()))
+    folder = ROOT / "deploy" / "prometheus"
+    for one in rules:
+        file = folder / f"{one['metadata']['name']}.rules.yml"
+        assert one["spec"] == yaml.safe_load(file.read_text())
+    assert len(rules) == len(list(folder.glob("*.rules.yml")))
+    dashboards = yaml.safe_load((tmp_path / "sentinel-dashboards.yaml").read_text())
+    assert dashboards["metadata"]["labels"] == {"grafana_dashboard": "1"}
+    for file in (ROOT / "deploy" / "grafana").glob("*.json"):
+        assert dashboards["data"][file.name] == file.read_text()
 
 
 def _words(value: Any) -> Iterator[list[str]]:
