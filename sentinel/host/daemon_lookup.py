@@ -13,7 +13,6 @@ from pathlib import Path
 from sentinel.errors import AccessDeniedError, ConfigError
 from sentinel.host.daemon_records import DaemonRecord, read_all, records_folder
 from sentinel.host.paths import (
-    ELSEWHERE,
     SIMULATED,
     SOCKET_VARIABLE,
     Places,
@@ -26,6 +25,8 @@ from sentinel.host.trusted_folder import why_untrusted
 _CHOOSE = (
     "Choose one: --socket PATH or SENTINEL_SOCKET; one of simulated GPUs also by SENTINEL_SIM_DIR."
 )
+#: A named socket is not checked.
+_NAME_IT = "Name it if its user is trusted: --socket PATH or SENTINEL_SOCKET."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,7 +179,7 @@ def _check_trusted(usual: Places) -> None:
     """Refuse a folder that any user could have created first; a named one is not checked."""
     folder = usual.socket.parent
     if not usual.named and (why := why_untrusted(folder)) is not None:
-        raise AccessDeniedError(f"the socket in {folder} cannot be trusted: {why}", ELSEWHERE)
+        raise AccessDeniedError(f"the socket in {folder} cannot be trusted: {why}", _NAME_IT)
 
 
 def _unrecorded(usual: Places) -> list[DaemonRecord]:
