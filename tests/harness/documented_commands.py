@@ -183,6 +183,10 @@ PROOFS: dict[str, str | Because] = {
         "integration/probe/test_example_driver.py"
         "::test_the_installed_example_is_selected_by_its_name"
     ),
+    r"python -m pip install \.|sentinel run --workload traffic:.*": (
+        "integration/stressor/test_example_workload.py"
+        "::test_the_package_of_the_document_runs_by_its_name"
+    ),
     r"pip install \./examples/sentinel-workload-fft": (
         "integration/stressor/test_example_workload.py::test_the_installed_example_runs_by_its_name"
     ),
