@@ -18,6 +18,7 @@ import pytest
 
 from sentinel.burnin.verdict_summary import MAX_BYTES
 from sentinel.cli.main import sentinel_command
+from sentinel.config.model import SETTINGS
 from sentinel.errors import ExitCode
 from sentinel.protocol.version import __version__
 from tests.harness.daemon_harness import Daemon, isolated_daemon
@@ -241,6 +242,25 @@ def run_documented(name: str, folder: Path) -> Path:
         timeout=TIMEOUT_S,
     )
     return applied
+
+
+@needs_kubectl
+def test_the_document_gives_the_daemon_settings(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "deploy", tmp_path / "deploy")
+    overlay = tmp_path / "deploy" / "kubernetes" / "examples" / "overlay"
+    document = (ROOT / "docs" / "kubernetes.md").read_text()
+    block = re.search(r"^```yaml\n(patches:\n.*?)^```$", document, re.DOTALL | re.MULTILINE)
+    assert block is not None
+    with (overlay / "kustomization.yaml").open("a") as file:
+        file.write(block[1])
+    (found,) = objects(str(overlay), "DaemonSet")
+    (container,) = [
+        one for one in found["spec"]["template"]["spec"]["containers"] if one["name"] == "sentinel"
+    ]
+    given = {one["name"]: one.get("value") for one in container["env"]}
+    assert given["SENTINEL_METRICS"]
+    variables = {one.variable for one in SETTINGS}
+    assert {"SENTINEL_WORKLOAD", "SENTINEL_QUIET"} <= set(given) & variables
 
 
 @needs_kubectl
