@@ -14,6 +14,9 @@ from sentinel.cli.verdict_command import VerdictCommand
 from sentinel.errors import ExitCode, SentinelError
 from sentinel.host.process_limits import explain_exhaustion
 
+#: How click's message for an unknown command of a group begins.
+_NO_COMMAND = "No such command "
+
 
 class UnknownCommandError(click.UsageError):
     """There is no such command.
@@ -147,6 +150,9 @@ def _usage_text(error: click.ClickException) -> str:
             return f"{name}: {error.message}"
         words = ", ".join(_allowed(error))
         return f"{name} is missing{f'; it is one of {words}' if words else ''}"
+    if known := _commands_of_group(error):
+        unknown = error.message.removeprefix(_NO_COMMAND).rstrip(".")
+        return f"there is no command {unknown}; there are: {', '.join(known)}"
     if not isinstance(error, click.NoSuchOption) or error.ctx is None:
         return error.format_message()
     from sentinel.cli.unknown_option import explain
@@ -154,8 +160,22 @@ def _usage_text(error: click.ClickException) -> str:
     return explain(error.option_name, error.ctx)
 
 
+def _commands_of_group(error: click.ClickException) -> list[str]:
+    """List the commands of a group if the error is that it has no such command."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    if context is None or not error.message.startswith(_NO_COMMAND):
+        return []
+    group = context.command
+    if not isinstance(group, click.Group):
+        return []
+    found = {name: group.get_command(context, name) for name in group.list_commands(context)}
+    return [name for name, one in found.items() if one is not None and not one.hidden]
+
+
 def _allowed(error: click.ClickException) -> list[str]:
     """Return what could have been given instead."""
+    if known := _commands_of_group(error):
+        return known
     if isinstance(error, UnknownCommandError):
         return list(error.known)
     if isinstance(error, click.NoSuchOption) and error.ctx is not None:

@@ -7,6 +7,9 @@ import click
 from sentinel.config.nearest import nearest
 from sentinel.config.renamed import new_name
 
+#: The options that name a daemon.
+_OF_CLIENTS = {"--connect", "--token", "--socket", "--simulated"}
+
 
 def explain(name: str, context: click.Context) -> str:
     """Return the message for an option that a command does not have."""
@@ -22,5 +25,7 @@ def explain(name: str, context: click.Context) -> str:
         for text in (*one.opts, *one.secondary_opts)
     ]
     what = f"`{context.command_path}` has no option {name}"
+    if context.info_name == "run" and name in _OF_CLIENTS:  # before a command, options are of run
+        return f"{what}; it follows a command, as in `sentinel status {name}`"
     near = nearest(name, shown)
     return f"{what}; did you mean {' or '.join(near)}?" if near else what

@@ -22,12 +22,11 @@ from sentinel.client.http_response import (
     Response,
     request_bytes,
 )
+from sentinel.client.refusal import refusal
 from sentinel.errors import (
     AccessDeniedError,
     ConfigError,
-    ConflictError,
     ConnectionLostError,
-    NoSuchGpuError,
     NotRunningError,
     SentinelError,
     ServiceError,
@@ -212,7 +211,7 @@ def send(
         raise ServiceError(what)
     parsed = _parse(text)
     if not _OK <= response.status < _MULTIPLE_CHOICES:
-        raise _error_of(address, response.status, parsed)
+        raise refusal(address, response.status, parsed)
     if not isinstance(parsed, dict):
         raise ServiceError(f"{address} is not a sentinel daemon: it sent {text[:60]!r}")
     return parsed
@@ -244,7 +243,7 @@ def stream_lines(
             response = connection.exchange("GET", path, None, headers)
             if response.status != _OK:
                 body = _parse(response.read(MAX_RESPONSE_BYTES))
-                raise _error_of(address, response.status, body)
+                raise refusal(address, response.status, body)
         lines = response.lines(MAX_RESPONSE_BYTES, lambda: connection.postpone(silence))
         while True:
             with _translated_errors(address, silence):
@@ -327,32 +326,6 @@ def _help_for_silence(address: Address) -> str:
     return (
         "" if pid is None else f"Its log has the reason: sentinel logs. SIGTERM ends it: kill {pid}"
     )
-
-
-def _error_of(address: Address, status: int, body: Any) -> SentinelError:
-    """Build the error for a problem, which should be the ``body`` of a failed request."""
-    if not isinstance(body, dict) or not isinstance(body.get("title"), str):
-        return ServiceError(f"the daemon at {address} answers with HTTP status {status}")
-    what = body.get("detail") or body["title"]
-    code = str(body.get("code"))
-    error = _error_type(code)(str(what))
-    error.code = code
-    return error
-
-
-def _error_type(code: str) -> type[SentinelError]:
-    """Return the error for the code of a problem; all others are a ServiceError."""
-    from sentinel.protocol.problem import Code  # slow to import
-
-    errors: dict[str, type[SentinelError]] = {
-        Code.NO_SUCH_GPU: NoSuchGpuError,
-        Code.UNAUTHORIZED: AccessDeniedError,
-        Code.FORBIDDEN: AccessDeniedError,
-        Code.INVALID: ConfigError,
-        Code.CONFLICT: ConflictError,
-        Code.TIMEOUT: TimedOutError,
-    }
-    return errors.get(code, ServiceError)
 
 
 # --- the end of a daemon ---------------------------------------------------------------------

@@ -259,7 +259,12 @@ def _settings(
         if key not in settings:
             elsewhere = any(setting.key == key for setting in SETTINGS)
             what = "cannot be set for a single GPU" if elsewhere else "there is no such key"
-            report(unknown_name(f"{source}: {what}", key, settings))
+            flag = f"--{key.replace('_', '-')}"
+            meant = [setting.key for setting in settings.values() if setting.flag == flag]
+            if meant:
+                report(ConfigError(f"{source}: {what}", f"The key of {flag} is {meant[0]}."))
+            else:
+                report(unknown_name(f"{source}: {what}", key, settings))
             continue
         text = _text(settings[key], value)
         if text is not None:

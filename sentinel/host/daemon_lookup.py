@@ -13,7 +13,6 @@ from pathlib import Path
 from sentinel.errors import AccessDeniedError, ConfigError
 from sentinel.host.daemon_records import DaemonRecord, read_all, records_folder
 from sentinel.host.paths import (
-    ELSEWHERE,
     SIMULATED,
     SOCKET_VARIABLE,
     Places,
@@ -26,6 +25,10 @@ from sentinel.host.trusted_folder import why_untrusted
 _CHOOSE = (
     "Choose one: --socket PATH or SENTINEL_SOCKET; one of simulated GPUs also by SENTINEL_SIM_DIR."
 )
+#: The socket of the service of the host, in a folder of root.
+SERVICE_SOCKET = places({}, 0).socket
+#: A named socket is not checked.
+_NAME_IT = "Name it if its user is trusted: --socket PATH or SENTINEL_SOCKET."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,13 +110,16 @@ def running_daemons(known: Sequence[DaemonRecord], usual: Places) -> list[Daemon
 
 
 def find_socket(given: str | None = None, simulated: Path | None = None) -> str:
-    """Find the path of the daemon's socket; see :func:`locate`.
+    """Find the path of the daemon's socket: see :func:`locate`, or else the service of the host.
 
     Raises:
         AccessDeniedError: As :func:`locate`.
         ConfigError: As :func:`locate`.
     """
-    return given if given is not None else locate(None, simulated).socket
+    if given is not None:
+        return given
+    found = locate(None, simulated).socket
+    return str(SERVICE_SOCKET) if simulated is None and _service_is_meant() else found
 
 
 def find_shared(simulated: Path | None = None) -> Path:
@@ -143,6 +149,17 @@ def find_simulation() -> Path:
         what = f"{len(running)} daemons of this user have simulated GPUs:{listed}"
         raise ConfigError(what, f"Choose one: {SIMULATED}, the folder of its socket.")
     return Path(running[0].simulated or "") if running else default_folder()
+
+
+def _service_is_meant() -> bool:
+    """Check whether no daemon is chosen, none of this user runs, and the host has a service."""
+    usual = places(os.environ, os.getuid())
+    if os.getuid() == 0 or usual.named or os.environ.get(SIMULATED):
+        return False
+    with contextlib.suppress(OSError):
+        if SERVICE_SOCKET.is_socket() and why_untrusted(SERVICE_SOCKET.parent) is None:
+            return not running_daemons(read_all(records_folder(os.environ, os.getuid())), usual)
+    return False
 
 
 def _last_active(record: DaemonRecord) -> float:
@@ -178,7 +195,7 @@ def _check_trusted(usual: Places) -> None:
     """Refuse a folder that any user could have created first; a named one is not checked."""
     folder = usual.socket.parent
     if not usual.named and (why := why_untrusted(folder)) is not None:
-        raise AccessDeniedError(f"the socket in {folder} cannot be trusted: {why}", ELSEWHERE)
+        raise AccessDeniedError(f"the socket in {folder} cannot be trusted: {why}", _NAME_IT)
 
 
 def _unrecorded(usual: Places) -> list[DaemonRecord]:

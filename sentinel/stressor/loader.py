@@ -13,6 +13,11 @@ from sentinel.stressor.options import Workload
 
 #: The maximum length of a plugin's error text.
 _MAX_TEXT_LENGTH = 1000
+#: What to do about a module that is not found.
+_FOLDER = (
+    "Put its folder into PYTHONPATH; only `python -m sentinel` in the foreground also searches the "
+    "current directory."
+)
 
 
 def import_torch() -> None:
@@ -38,6 +43,11 @@ def load_workload(name: str) -> Workload:
             found = find_workload(name).load()
     except ConfigError:
         raise
+    except ModuleNotFoundError as error:
+        missing = name.partition(":")[0]
+        remedy = _FOLDER if f"{missing}.".startswith(f"{error.name}.") else ""
+        what = f"workload {name} cannot be imported: {describe(error)}"
+        raise WorkloadError(what, remedy) from error
     except BaseException as error:  # a plugin's import may raise anything, even SystemExit
         raise WorkloadError(f"workload {name} cannot be imported: {describe(error)}") from error
     if not callable(found):
@@ -56,7 +66,8 @@ def describe(error: BaseException) -> str:
     if len(line) > _MAX_TEXT_LENGTH:
         line = line[:_MAX_TEXT_LENGTH] + " ..."
     frames = traceback.extract_tb(error.__traceback__)
-    if not frames:
+    places = [one for one in frames if not one.filename.startswith("<frozen ")]
+    if not places:
         return line
-    last = frames[-1]
+    last = places[-1]
     return f"{line} ({Path(last.filename).name}:{last.lineno} in {last.name})"

@@ -19,10 +19,10 @@ from sentinel.protocol.inspection import WorkloadOption
 #: A loaded workload.
 Workload = Callable[..., object]
 
-_FUNCTION = "Write it as `def {name}(ctx, *, option=default)`; see docs/workloads.md."
+_FUNCTION = "Write it as `def {name}(ctx, *, option=default)`; see docs/writing-workloads.md."
 _CLASS = (
     "Give the class an `__init__(self, *, option=default)` and a `run(self, ctx)`; see "
-    "docs/workloads.md."
+    "docs/writing-workloads.md."
 )
 #: Stands for the context when a signature is checked.
 _CONTEXT = object()

@@ -17,7 +17,19 @@ DOCUMENTS = (
 )
 #: A block begins with one of these words if it has commands; after `sudo`, variables and comments.
 PROGRAMS = (
-    *("sentinel", "python", "python3", "pip", "uv", "pipx", "make", "curl", "docker", "kubectl"),
+    *(
+        "sentinel",
+        "python",
+        "python3",
+        "pip",
+        "uv",
+        "pipx",
+        "make",
+        "curl",
+        "docker",
+        "kubectl",
+        "helm",
+    ),
     *(
         "sudo",
         "install",
@@ -68,7 +80,7 @@ class Block:
         commands = self.commands
         if not commands:
             return False
-        first = re.sub(r"^(?:\w+=\S* +)*", "", commands[0].text)
+        first = re.sub(r"^(?:\w+=(?!\$\()\S* +)*", "", commands[0].text)
         word = first.split()[0]
         program = word.rpartition("/")[2]
         return program in PROGRAMS or bool(re.match(r"\w+=\$", first)) or word.startswith("deploy/")
@@ -171,6 +183,10 @@ PROOFS: dict[str, str | Because] = {
         "integration/probe/test_example_driver.py"
         "::test_the_installed_example_is_selected_by_its_name"
     ),
+    r"python -m pip install \.|sentinel run --workload traffic:.*": (
+        "integration/stressor/test_example_workload.py"
+        "::test_the_package_of_the_document_runs_by_its_name"
+    ),
     r"pip install \./examples/sentinel-workload-fft": (
         "integration/stressor/test_example_workload.py::test_the_installed_example_runs_by_its_name"
     ),
@@ -266,9 +282,16 @@ PROOFS: dict[str, str | Because] = {
         "It needs a registry and gigabytes; docs/kubernetes.md says how the image was built."
     ),
     r"docker run .*": Because("It needs Docker with NVIDIA's container toolkit and a GPU."),
-    r"kubectl kustomize .*": "integration/deploy/test_kubernetes.py"
-    "::test_what_kustomize_builds_is_valid",
-    r"kubectl .*|for node in .*|sed \"s/node-to.*|done": _CLUSTER,
+    r"kubectl kustomize .*|run=\$\(date .*|for node in .*|n=\$\(\(n \+ 1\)\)"
+    r"|sed \"s/node-to.*|done": (
+        "integration/deploy/test_kubernetes.py::test_the_document_makes_a_job_for_each_node"
+    ),
+    r"for file in deploy/prometheus/.*|echo '---'|printf '(?:apiVersion|metadata):.*"
+    r"|sed 's/\^/  /'.*|done > sentinel-rules\.yaml|kubectl create configmap .*": (
+        "integration/deploy/test_kubernetes.py"
+        "::test_the_document_makes_rules_and_dashboards_for_the_operator"
+    ),
+    r"(?:pod=\$\()?(?:kubectl|helm) .*": _CLUSTER,
     r"deploy/kubernetes/device-taints/device_taints\.py.*": (
         "integration/deploy/test_device_taints.py::test_a_faulty_gpu_gets_a_rule_and_only_that_one"
     ),

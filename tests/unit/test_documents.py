@@ -200,6 +200,16 @@ def test_every_file_that_the_architecture_names_exists() -> None:
     assert not {name for name in named if not (PACKAGE / name).is_file()}
 
 
+def test_every_document_that_a_message_names_exists() -> None:
+    named = {
+        name
+        for path in PACKAGE.rglob("*.py")
+        for name in re.findall(r"\bdocs/[\w/-]+\.md\b", path.read_text())
+    }
+    assert "docs/writing-workloads.md" in named
+    assert not {name for name in named if not (ROOT / name).is_file()}
+
+
 # --- tests -----------------------------------------------------------------------------------
 
 

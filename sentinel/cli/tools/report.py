@@ -72,9 +72,14 @@ def command(
 
 
 def _judge(run: str | None, thresholds: Thresholds) -> Judged:
-    """Find a run, and judge it."""
-    state = find_shared()
-    return judge_run(RunFolder(path=find_run(state, run)), thresholds)
+    """Find a run, and judge it.
+
+    A folder needs no state directory: there may be several daemons, or one of another user.
+    """
+    folder = RunFolder(path=Path(run)) if run is not None else None
+    if folder is None or not folder.header.exists():
+        folder = RunFolder(path=find_run(find_shared(), run))
+    return judge_run(folder, thresholds)
 
 
 def _comparison(runs: list[Judged], form: str) -> str:

@@ -19,6 +19,7 @@ import pytest
 
 from sentinel.burnin.verdict_summary import MAX_BYTES
 from sentinel.cli.main import sentinel_command
+from sentinel.config.model import SETTINGS
 from sentinel.errors import ExitCode
 from sentinel.protocol.version import __version__
 from tests.harness.daemon_harness import Daemon
@@ -226,6 +227,105 @@ def test_tini_reaps_with_the_pids_of_the_host() -> None:
     text = (ROOT / "deploy" / "docker" / "Dockerfile").read_text()
     assert re.search(r'^ENTRYPOINT \["tini", "--"', text, re.MULTILINE)
     assert "TINI_SUBREAPER=1" in text
+
+
+@needs_kubectl
+def test_the_component_takes_all_privileges_from_daemon_and_job() -> None:
+    (daemon,) = objects("examples/overlay", "DaemonSet")
+    (job,) = objects("examples/acceptance-overlay", "Job")
+    pods = [one["spec"]["template"]["spec"] for one in (daemon, job)]
+    for pod in pods:
+        assert pod["securityContext"]["runAsUser"] == 10001
+        for container in pod["containers"]:
+            rights = container["securityContext"]
+            assert not rights.get("privileged")
+            assert rights.get("runAsUser", 10001) == 10001
+            assert rights["capabilities"] == {"drop": ["ALL"]}
+
+
+# --- the commands of the document ------------------------------------------------------------
+
+NODES = ("ip-192-168-100-200.eu-central-1.compute.internal", "node-b")
+#: Knows two nodes, keeps what is applied from its input, and is the real one otherwise.
+FAKE_KUBECTL = """#!/bin/sh
+case "$1 $3" in
+get*) echo {nodes} ;;
+"apply -") cat >>{applied}; echo --- >>{applied} ;;
+apply*) : ;;
+*) exec {kubectl} "$@" ;;
+esac
+"""
+
+
+def run_documented(name: str, folder: Path) -> Path:
+    """Run a block of the document beside a copy of deploy/; return what was applied."""
+    shutil.copytree(ROOT / "deploy", folder / "deploy")
+    examples = folder / "deploy" / "kubernetes" / "examples"
+    shutil.copytree(examples / "acceptance-overlay", examples / "site-acceptance")
+    command, applied = folder / "kubectl", folder / "applied.yaml"
+    text = FAKE_KUBECTL.format(nodes=" ".join(NODES), applied=applied, kubectl=KUBECTL)
+    command.write_text(text)
+    command.chmod(0o755)
+    document = (ROOT / "docs" / "kubernetes.md").read_text()
+    block = re.search(
+        rf"^<!-- test: {name} -->\n```\n(.*?)^```$", document, re.DOTALL | re.MULTILINE
+    )
+    assert block is not None
+    subprocess.run(
+        ["sh", "-euc", block[1]],
+        cwd=folder,
+        env={**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"},
+        check=True,
+        timeout=TIMEOUT_S,
+    )
+    return applied
+
+
+@needs_kubectl
+def test_the_document_gives_the_daemon_settings(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "deploy", tmp_path / "deploy")
+    overlay = tmp_path / "deploy" / "kubernetes" / "examples" / "overlay"
+    document = (ROOT / "docs" / "kubernetes.md").read_text()
+    block = re.search(r"^```yaml\n(patches:\n.*?)^```$", document, re.DOTALL | re.MULTILINE)
+    assert block is not None
+    with (overlay / "kustomization.yaml").open("a") as file:
+        file.write(block[1])
+    (found,) = objects(str(overlay), "DaemonSet")
+    (container,) = [
+        one for one in found["spec"]["template"]["spec"]["containers"] if one["name"] == "sentinel"
+    ]
+    given = {one["name"]: one.get("value") for one in container["env"]}
+    assert given["SENTINEL_METRICS"]
+    variables = {one.variable for one in SETTINGS}
+    assert {"SENTINEL_WORKLOAD", "SENTINEL_QUIET"} <= set(given) & variables
+
+
+@needs_kubectl
+def test_the_document_makes_a_job_for_each_node(tmp_path: Path) -> None:
+    applied = run_documented("acceptance", tmp_path)
+    jobs = [one for one in yaml.safe_load_all(applied.read_text()) if one and one["kind"] == "Job"]
+    found = {}
+    for job in jobs:
+        assert len(job["metadata"]["name"]) <= 63
+        affinity = job["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
+        (term,) = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+        found[job["metadata"]["name"]] = term["matchFields"][0]["values"]
+    assert list(found.values()) == [[NODES[0]], [NODES[1]]]
+
+
+@needs_kubectl
+def test_the_document_makes_rules_and_dashboards_for_the_operator(tmp_path: Path) -> None:
+    run_documented("monitoring", tmp_path)
+    rules = list(yaml.safe_load_all((tmp_path / "sentinel-rules.yaml").read_text()))
+    folder = ROOT / "deploy" / "prometheus"
+    for one in rules:
+        file = folder / f"{one['metadata']['name']}.rules.yml"
+        assert one["spec"] == yaml.safe_load(file.read_text())
+    assert len(rules) == len(list(folder.glob("*.rules.yml")))
+    dashboards = yaml.safe_load((tmp_path / "sentinel-dashboards.yaml").read_text())
+    assert dashboards["metadata"]["labels"] == {"grafana_dashboard": "1"}
+    for file in (ROOT / "deploy" / "grafana").glob("*.json"):
+        assert dashboards["data"][file.name] == file.read_text()
 
 
 def _words(value: Any) -> Iterator[list[str]]:

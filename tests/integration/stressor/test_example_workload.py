@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -37,16 +38,40 @@ def workload() -> str:
     return str(project["entry-points"]["sentinel.workloads"]["fft"])
 
 
+def install(source: Path, installed: Path) -> None:
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    offline = ["--no-deps", "--no-build-isolation", "--target", str(installed)]
+    subprocess.run([*pip, *offline, str(source)], check=True)
+
+
 @pytest.mark.long
 def test_the_installed_example_runs_by_its_name(simulated: SimulatedHost, tmp_path: Path) -> None:
     source = shutil.copytree(EXAMPLE, tmp_path / "source")  # the build writes into its folder
     installed = tmp_path / "installed"
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    offline = ["--no-deps", "--no-build-isolation", "--target", str(installed)]
-    subprocess.run([*pip, *offline, str(source)], check=True)
+    install(source, installed)
     flags = ("--poll", "200ms", "--status-every", "1s", "--workload", "fft:length=1024")
     with simulated.sentinel(1, *flags, environment={"PYTHONPATH": str(installed)}) as sentinel:
         eventually(lambda: any(event.get("checks", 0) > 0 for event in sentinel.events))
+        assert "stressor.failed" not in sentinel.names()
+
+
+@pytest.mark.long
+def test_the_package_of_the_document_runs_by_its_name(
+    simulated: SimulatedHost, tmp_path: Path
+) -> None:
+    text = (EXAMPLE.parents[1] / "docs" / "writing-workloads.md").read_text()
+    source, installed = tmp_path / "source", tmp_path / "installed"
+    source.mkdir()
+    (project,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    (source / "pyproject.toml").write_text(project)
+    (module,) = (
+        one for one in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "Traffic" in one
+    )
+    (source / "traffic.py").write_text(module)
+    install(source, installed)
+    flags = ("--poll", "200ms", "--status-every", "1s", "--workload", "traffic:turns=2")
+    with simulated.sentinel(1, *flags, environment={"PYTHONPATH": str(installed)}) as sentinel:
+        eventually(lambda: any(event.get("bytes_per_s") for event in sentinel.events))
         assert "stressor.failed" not in sentinel.names()
 
 

@@ -9,10 +9,20 @@ import pytest
 from sentinel.cli.main import run_command_line
 
 
+def test_a_hidden_command_is_not_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command_line(["burnin", "end"]) == 64
+    assert "'end'; there are: attach, cancel, status\n" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["rum"], "there is no command 'rum'; did you mean run?"),
+        (["session", "end"], "there is no command 'end'; there are: list, start, stop"),
+        (
+            ["--connect", "node7:8765", "status"],
+            "`sentinel run` has no option --connect; it follows a command, as in `sentinel status",
+        ),
         (["frobnicate"], "there is no command 'frobnicate'; `sentinel --help` lists all"),
         (["--stndby", "on"], "`sentinel run` has no option --stndby; did you mean --standby?"),
         (["--wrkload", "x"], "`sentinel run` has no option --wrkload; did you mean --workload?"),

@@ -12,7 +12,7 @@ from sentinel.burnin.formats import FILES, write_reports
 from sentinel.burnin.report import judge_run
 from sentinel.burnin.thresholds import Thresholds
 from sentinel.cli.tools.report import command
-from sentinel.errors import ConfigError, ExitCode
+from sentinel.errors import AccessDeniedError, ConfigError, ExitCode
 from tests.harness.example_run import ExampleRun
 from tests.harness.judged_run import RUNS
 
@@ -47,6 +47,18 @@ def test_a_run_is_found_by_its_name_and_by_its_folder(state: Path) -> None:
         found = report(run)
         assert found.stdout.startswith("PASS  node-7")
         assert found.return_value == ExitCode.OK
+
+
+def test_a_folder_needs_no_state_directory(
+    state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = tmp_path / "all"
+    shared.mkdir()
+    shared.chmod(0o777)
+    monkeypatch.setenv("SENTINEL_SIM_DIR", str(shared / "folder"))
+    assert isinstance(report("20261122-080000-example").exception, AccessDeniedError)
+    found = report(str(state / "runs" / "20261122-080000-example"))
+    assert found.return_value == ExitCode.OK
 
 
 def test_another_name_and_a_state_directory_without_runs_are_errors(

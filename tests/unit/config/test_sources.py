@@ -90,6 +90,12 @@ def test_a_file_may_write_numbers_and_lists(tmp_path: Path) -> None:
     [
         ("rearm 5", ["is not TOML", "line 1"]),
         ('rearn = "5s"', ["rearn: there is no such key", "Did you mean rearm?"]),
+        (
+            'memory = "50%"',
+            ["memory: there is no such key", "The key of --memory is memory.target."],
+        ),
+        ("leave_idle = 1", ["The key of --leave-idle is limits.leave_idle."]),
+        ('[gpu.0]\nutil = "30%"', ["The key of --util is util.target."]),
         ('[memory]\ntraget = "5s"', ["memory.traget", "Did you mean memory.target?"]),
         ('rearm = "8d"', ["rearm: '8d' is out of range", "from 100ms to 7d"]),
         ("rearm = true", ["rearm: True is not a string or a number"]),

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
-from sentinel.errors import ConfigError
+from sentinel.errors import ConfigError, WorkloadError
 from sentinel.stressor.loader import describe, load_workload
-
-if TYPE_CHECKING:
-    pass
 
 
 @pytest.mark.parametrize(
@@ -26,6 +23,21 @@ def test_an_unloadable_workload_is_an_error_with_its_name(name: str, message: st
     with pytest.raises(ConfigError) as caught:
         load_workload(name)
     assert message in str(caught.value)
+
+
+def test_a_module_that_is_not_found_has_a_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "needs_another.py").write_text("\nimport not_installed\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(WorkloadError) as caught:
+        load_workload("nowhere_to_be_found.sub:work")
+    assert "PYTHONPATH" in caught.value.remedy
+    assert "<frozen" not in str(caught.value)
+    with pytest.raises(WorkloadError) as caught:
+        load_workload("needs_another:work")
+    assert caught.value.remedy == ""
+    assert "(needs_another.py:2 in <module>)" in str(caught.value)
 
 
 def test_an_error_is_described_in_one_bounded_line() -> None:
