@@ -134,6 +134,7 @@ def burnin(**given: Any) -> int:
     level = order.level or "standard"
     plan = load_plan(level, order.file)
     folder = FleetFolder(path=order.target.absolute())
+    program = _program(order)
     nodes = _nodes(order)
     now = datetime.now().astimezone()
     run = FleetRun(
@@ -144,7 +145,7 @@ def burnin(**given: Any) -> int:
         plan_hash=plan.hash,
         nodes=nodes,
         batch=order.batch,
-        command=(*_program(order), "fleet", "run-node", str(folder.path)),
+        command=(*program, "fleet", "run-node", str(folder.path)),
         options=_options(order),
         started=now,
         simulate=order.simulate,
@@ -190,6 +191,10 @@ def _check_usage(order: _Order) -> None:
         raise click.UsageError("--level and --plan exclude each other")
     if order.count is not None and order.nodelist is not None:
         raise click.UsageError("--nodes and --nodelist exclude each other")
+    given = (("--partition", order.partition), ("--nodelist", order.nodelist))
+    for flag, value in (*given, *(("--engine-option", one) for one in order.options)):
+        if value is not None and not value.strip():
+            raise click.UsageError(f"{flag}: {value!r} names nothing")
     check_range("--batch", order.batch, 1, _MAX_BATCH)
     if order.count is not None:
         check_range("--nodes", order.count, 1, _MAX_NODES)
@@ -231,9 +236,20 @@ def _nodes(order: _Order) -> tuple[str, ...]:
 
 
 def _program(order: _Order) -> list[str]:
-    """Build how sentinel is called on a node."""
-    here = [sys.executable, "-P", "-m", "sentinel"]
-    return here if order.program is None else shlex.split(order.program)
+    """Build how sentinel is called on a node.
+
+    Raises:
+        UsageError: The words of --sentinel cannot be told apart, or there are none.
+    """
+    if order.program is None:
+        return [sys.executable, "-P", "-m", "sentinel"]
+    try:
+        words = shlex.split(order.program)
+    except ValueError as error:
+        raise click.UsageError(f"--sentinel: {order.program!r} is no command: {error}") from None
+    if not words:
+        raise click.UsageError("--sentinel: the command is empty")
+    return words
 
 
 def _options(order: _Order) -> tuple[str, ...]:
