@@ -191,10 +191,10 @@ def _check_usage(order: _Order) -> None:
         raise click.UsageError("--level and --plan exclude each other")
     if order.count is not None and order.nodelist is not None:
         raise click.UsageError("--nodes and --nodelist exclude each other")
-    given = (("--partition", order.partition), ("--nodelist", order.nodelist))
-    for flag, value in (*given, *(("--engine-option", one) for one in order.options)):
-        if value is not None and not value.strip():
-            raise click.UsageError(f"{flag}: {value!r} names nothing")
+    named = (("--partition", order.partition), ("--nodelist", order.nodelist))
+    for flag, name in (*named, *(("--engine-option", one) for one in order.options)):
+        if name is not None and not name.strip():
+            raise click.UsageError(f"{flag}: {name!r} names nothing")
     check_range("--batch", order.batch, 1, _MAX_BATCH)
     if order.count is not None:
         check_range("--nodes", order.count, 1, _MAX_NODES)
