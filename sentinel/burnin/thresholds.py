@@ -16,7 +16,7 @@ from __future__ import annotations
 import difflib
 import math
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -114,6 +114,11 @@ class Thresholds:
     def source_of(self, check: str, default: str) -> str:
         """Name the source of a check's limits: the file if it replaced one of them."""
         return self.origin if check in self.replaced else default
+
+    def only(self, checks: Collection[str], *, xids: bool) -> Thresholds:
+        """Keep what concerns these checks, and the XIDs or not."""
+        kept = {check: limits for check, limits in self.replaced.items() if check in checks}
+        return replace(self, replaced=kept, xids=self.xids if xids else {})
 
     def overridden(self) -> dict[str, str]:
         """List the replaced limits and XIDs, for a report."""

@@ -51,6 +51,8 @@ class FleetRun:
     batch: int = 200
     #: The command line of a node's task, the same for all nodes.
     command: tuple[str, ...] = ()
+    #: The hash of the file of thresholds that every node and the verdict use, or None without one.
+    thresholds_hash: str | None = None
     #: More options of the engine's command, such as ``--partition=gpu`` for sbatch.
     options: tuple[str, ...] = ()
     #: The ids of the engine's jobs: those of Slurm; of clush, its process.
@@ -81,6 +83,11 @@ class FleetFolder:
     def plan(self) -> Path:
         """The plan that every node does, as TOML."""
         return self.path / "plan.toml"
+
+    @property
+    def thresholds(self) -> Path:
+        """The limits that replace those of the checks, as TOML; there if the run has some."""
+        return self.path / "thresholds.toml"
 
     @property
     def cancelled(self) -> Path:

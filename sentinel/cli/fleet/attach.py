@@ -20,6 +20,7 @@ from sentinel.fleet.engine import TaskState
 from sentinel.fleet.follow import engine_of
 from sentinel.fleet.node_run import read_verdict
 from sentinel.fleet.run_file import FleetFolder, FleetRun, write_shared
+from sentinel.fleet.shared_thresholds import check_copy
 
 _json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print the fleet's report as one JSON object."
@@ -62,6 +63,7 @@ def resume(fleet: FleetFolder, detach: bool, as_json: bool) -> int:  # noqa: FBT
     """
     run = fleet.read()
     _check_own_folder(fleet, run)
+    check_copy(fleet, run)
     engine = engine_of(run, fleet)
     tasks = engine.tasks(run)
     nodes = [

@@ -20,6 +20,7 @@ from sentinel.cli.fleet.following import follow_to_verdict
 from sentinel.cli.json_output import print_json
 from sentinel.cli.setting_options import check_range, simulate_option
 from sentinel.cli.terminal import color_option
+from sentinel.cli.thresholds_file import load_thresholds
 from sentinel.cli.verdict_command import VerdictCommand
 from sentinel.errors import ExitCode
 from sentinel.fleet.clush import expand_nodes
@@ -55,6 +56,8 @@ class _Order:
     drain: bool
     fail_fast: bool
     options: tuple[str, ...]
+    #: The file of thresholds, or None.
+    limits: str | None
     #: How to call sentinel on a node.
     program: str | None
     give_up_s: float | None
@@ -97,6 +100,12 @@ class _Order:
 )
 @simulate_option("Use N simulated GPUs on each node.")
 @click.option("--fail-fast", is_flag=True, help="End a GPU's plan at its first error.")
+@click.option(
+    "--thresholds",
+    "limits",
+    metavar="FILE",
+    help="Replace limits by those of this TOML file, on the nodes and in the fleet's report.",
+)
 @click.option("--drain", is_flag=True, help="Drain the nodes that failed (Slurm).")
 @click.option(
     "--engine-option",
@@ -133,6 +142,7 @@ def burnin(**given: Any) -> int:
     _check_usage(order)
     level = order.level or "standard"
     plan = load_plan(level, order.file)
+    thresholds = load_thresholds(order.limits)
     folder = FleetFolder(path=order.target.absolute())
     program = _program(order)
     nodes = _nodes(order)
@@ -146,6 +156,7 @@ def burnin(**given: Any) -> int:
         nodes=nodes,
         batch=order.batch,
         command=(*program, "fleet", "run-node", str(folder.path)),
+        thresholds_hash=thresholds.hash,
         options=_options(order),
         started=now,
         simulate=order.simulate,
@@ -154,6 +165,8 @@ def burnin(**given: Any) -> int:
     )
     folder.create()
     write_shared(folder.plan, plan_text(level, order.file).rstrip("\n"))
+    if thresholds.hash is not None:
+        write_shared(folder.thresholds, thresholds.text.rstrip("\n"))
     run = engine_of(run, folder).submit(run, folder, nodes)
     remember(known_folder(os.environ, os.getuid()), run.id, folder)
     begun = f"{run.id}: {plan.name} on {count(len(nodes), 'node')}; recorded in {folder.path}"

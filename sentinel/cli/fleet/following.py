@@ -11,7 +11,6 @@ from typing import TextIO
 
 import click
 
-from sentinel.burnin.thresholds import Thresholds
 from sentinel.burnin.verdict import EXIT_CODES, Verdict
 from sentinel.cli.json_output import print_json
 from sentinel.cli.live_table import LiveTable
@@ -25,6 +24,7 @@ from sentinel.fleet.formats import FORMATS
 from sentinel.fleet.node_files import read_fleet
 from sentinel.fleet.report import fleet_object
 from sentinel.fleet.run_file import FleetFolder, FleetRun, write_shared
+from sentinel.fleet.shared_thresholds import read_run_thresholds
 from sentinel.fleet.status import (
     NODE_HEADER,
     NODE_RIGHT,
@@ -135,6 +135,7 @@ def follow_to_verdict(
     Returns:
         The exit code of the verdict.
     """
+    thresholds = read_run_thresholds(folder, run).fleet  # an error is to be known before the wait
     engine = engine_of(run, folder)
     stream = sys.stderr if as_json else sys.stdout
     screen = FleetScreen(LiveTable(stream, NODE_HEADER, NODE_RIGHT, _FLEXIBLE))
@@ -148,7 +149,7 @@ def follow_to_verdict(
             err=True,
         )
         return int(ExitCode.INTERRUPTED)
-    found = judge_fleet(read_fleet(folder.path), Thresholds())
+    found = judge_fleet(read_fleet(folder.path), thresholds)
     write_verdict(found, folder)
     if as_json:
         print_json(fleet_object(found))

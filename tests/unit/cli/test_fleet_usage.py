@@ -33,12 +33,34 @@ WRONG = {
     ("burnin", "--simulate"): ("0", "-1", "x", ""),
     ("burnin", "--engine-option"): ("", "--job-name=x", "-wx", "--array"),
     ("burnin", "--sentinel"): ("", " ", "'"),
+    ("burnin", "--thresholds"): ("", "/nowhere/x"),
     ("burnin", "--give-up"): ("0", "-1s", "x", ""),
     ("attach", "--give-up"): ("0", "-1s", "x", ""),
     ("report", "--thresholds"): ("", "/nowhere/x"),
 }
 #: Options whose value is a path: what cannot be used there is no wrong usage.
 PATHS = {("burnin", "--plan"), ("burnin", "--report"), ("report", "--output")}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('"fleet.temperature.wran".GT', "Did you mean fleet.temperature.warn"),
+        ('"memory.retired_pages.fial".GTE', "Did you mean memory.retired_pages.fail"),
+        ('"fleet.temperature.warn".LT', "Allowed are GT"),
+    ],
+)
+def test_a_file_of_thresholds_is_refused_before_anything_is_submitted(
+    text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "limits.toml"
+    file.write_text(f'spec = "dcgm-error-thresholds-v1"\n[common_thresholds.{text}]\nvalue = 1\n')
+    words = ["fleet", "burnin", "--report", str(tmp_path / "new"), "--thresholds", str(file)]
+    assert run_command_line(words) == ExitCode.VERDICT_USAGE
+    error = capsys.readouterr().err
+    assert f"{file}: common_thresholds." in error
+    assert message in error
+    assert not (tmp_path / "new").exists()
 
 
 def test_every_option_with_a_value_is_in_the_table() -> None:
