@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import shlex
 import sys
 from collections.abc import Sequence
@@ -27,12 +26,13 @@ from sentinel.fleet.clush import expand_nodes
 from sentinel.fleet.follow import ENGINES, engine_of
 from sentinel.fleet.known_runs import known_folder, remember
 from sentinel.fleet.node_names import count
-from sentinel.fleet.run_file import FleetFolder, FleetRun, check_nodes, write_shared
+from sentinel.fleet.run_file import FleetFolder, FleetRun, check_nodes, new_id, write_shared
 from sentinel.fleet.slurm import DEFAULT_BATCH, choose_nodes
 
 #: The largest number of nodes that work at the same time; the shared disk sets the real limit.
 _MAX_BATCH = 10_000
-#: How long nodes that are down are waited for, once all others are done, in seconds.
+#: How long nodes that are down, or whose tasks are held, are waited for, once all others are done,
+#: in seconds.
 DEFAULT_GIVE_UP_S = 600.0
 #: More are a mistake.
 _MAX_NODES = 1_000_000
@@ -123,7 +123,7 @@ class _Order:
 @duration(
     "--give-up",
     "give_up_s",
-    "How long to wait for nodes that are down, when all others are done.  [default: 10m]",
+    "How long to wait for nodes that are down or held, when all others are done.  [default: 10m]",
 )
 @click.option("--detach", is_flag=True, help="Submit, and do not follow.")
 @click.option(
@@ -148,7 +148,7 @@ def burnin(**given: Any) -> int:
     nodes = _nodes(order)
     now = datetime.now().astimezone()
     run = FleetRun(
-        id=f"sentinel-{plan.name}-{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
+        id=new_id(plan.name, now, folder.path),
         engine=order.engine,
         level=level if order.file is None else None,
         plan=plan.name,

@@ -239,6 +239,7 @@ def test_the_page_has_a_tile_for_each_node_and_a_letter_for_each_gpu(fleet: Flee
     assert cells.count("<i>P</i>") == 67
     assert cells.count('<i class="fail">F</i>') == 10
     assert cells.count("missing</em>") == 2
+    assert "all names begin with node-, which is left out below" in parsed.text
 
 
 def test_the_page_needs_no_network_and_links_to_the_nodes_own_pages(fleet: FleetVerdict) -> None:
