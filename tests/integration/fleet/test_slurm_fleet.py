@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -68,13 +69,24 @@ def is_requeued(cluster: SlurmCluster, fleet: Fleet, node: str) -> bool:
 
 def test_every_node_burns_itself_in_so_many_at_a_time(make: Make) -> None:
     cluster, fleet = make(4, plan(1))
-    run = fleet.burnin("--batch", "2")
+    limits = fleet.path.with_name("limits.toml")
+    limits.write_text(
+        'spec = "dcgm-error-thresholds-v1"\n'
+        '[common_thresholds."memory.retired_pages.fail".GTE]\nvalue = 30\n'
+        '[common_thresholds."fleet.temperature.warn".GT]\nvalue = 30\n'
+    )
+    run = fleet.burnin("--batch", "2", "--thresholds", str(limits))
+    eventually((fleet.path / "fleet.json").exists)
+    limits.unlink()  # the nodes have the copy
     assert run.exit_code() == ExitCode.OK, run.output
+    whole = json.loads((fleet.path / "report.json").read_text())
+    assert whole["thresholds_overridden"] == {"fleet.temperature.warn": "> 30"}
     starts, ends = [], []
     for node in cluster.nodes:
         report = fleet.report(node)
         assert report["verdict"] in PASSED, report["gpus"][0]["reasons"]
         assert report["node"]["hostname"] == node  # its task was pinned to it
+        assert report["thresholds_overridden"] == {"memory.retired_pages.fail": ">= 30"}
         assert (fleet.path / "nodes" / node / "report.html").exists()
         assert fleet.progress(node)["state"] == "ended"
         starts.append(datetime.fromisoformat(report["run"]["started"]).timestamp())
@@ -83,6 +95,11 @@ def test_every_node_burns_itself_in_so_many_at_a_time(make: Make) -> None:
     for start, end in zip(sorted(starts)[2:], sorted(ends)[:2], strict=True):
         assert start + 1 > end
     assert "4 nodes" in run.output
+    junit = fleet.command("report", str(fleet.path), "--junit")
+    assert junit.exit_code() == ExitCode.OK
+    times = [float(time) for time in re.findall(r'<testcase .* time="([\d.]+)"', junit.output)]
+    assert len(times) == 2 * len(cluster.nodes)
+    assert min(times) >= 1  # of the plan
     assert cluster.run("squeue", "--noheader").stdout == ""
 
 

@@ -148,6 +148,19 @@ def test_a_report_has_the_thresholds_of_its_run(
     assert "the thresholds of run fleet-1 cannot be read" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["attach", "resume", "report"])
+def test_a_run_does_not_go_on_with_other_thresholds(
+    command: str, template: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = ExampleFleet(template=template).write(tmp_path / "run")
+    folder.write(replace(folder.read(), thresholds_hash="0" * 16))
+    folder.thresholds.write_text('spec = "dcgm-error-thresholds-v1"')
+    assert run_command_line(["fleet", command, str(folder.path)]) == 2
+    error = capsys.readouterr().err
+    assert f"{folder.thresholds}: it was changed since run fleet-1 began" in error
+    assert not folder.summary.exists()
+
+
 def test_a_report_adds_no_line_and_does_not_control_the_terminal(
     template: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
