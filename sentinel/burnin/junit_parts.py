@@ -10,9 +10,9 @@ _NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _COUNTED = ("failure", "error", "skipped")
 
 
-def document(root: Element) -> str:
-    """Count the cases of all suites, and write the document."""
-    count_cases(root)
+def document(root: Element, seconds: float | None = None) -> str:
+    """Count the cases of all suites, and write the document; the time is as of a suite."""
+    count_cases(root, seconds)
     indent(root)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{tostring(root, encoding="unicode")}'
 
@@ -32,13 +32,19 @@ def add_result(case: Element, name: str, text: str, kind: str | None = None) -> 
         found.text = clean(text)
 
 
-def count_cases(parent: Element) -> None:
-    """Set the numbers of cases of a suite, or of all suites."""
+def count_cases(parent: Element, seconds: float | None = None) -> None:
+    """Set the numbers of cases of a suite, or of all suites, and its time.
+
+    Args:
+        parent: The suite.
+        seconds: How long it took; None for the sum of its cases, which were one after the other.
+    """
     cases = list(parent.iter("testcase"))
     parent.set("tests", str(len(cases)))
     for name, attribute in zip(_COUNTED, ("failures", "errors", "skipped"), strict=True):
         parent.set(attribute, str(sum(case.find(name) is not None for case in cases)))
-    parent.set("time", f"{sum(float(case.get('time', 0)) for case in cases):.3f}")
+    total = sum(float(case.get("time", 0)) for case in cases) if seconds is None else seconds
+    parent.set("time", f"{total:.3f}")
 
 
 def clean(text: object) -> str:

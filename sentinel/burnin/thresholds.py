@@ -16,7 +16,7 @@ from __future__ import annotations
 import difflib
 import math
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -115,6 +115,11 @@ class Thresholds:
         """Name the source of a check's limits: the file if it replaced one of them."""
         return self.origin if check in self.replaced else default
 
+    def only(self, checks: Collection[str], *, xids: bool) -> Thresholds:
+        """Keep what concerns these checks, and the XIDs or not."""
+        kept = {check: limits for check, limits in self.replaced.items() if check in checks}
+        return replace(self, replaced=kept, xids=self.xids if xids else {})
+
     def overridden(self) -> dict[str, str]:
         """List the replaced limits and XIDs, for a report."""
         found = {
@@ -153,7 +158,7 @@ def parse(text: str, origin: str, known: Mapping[str, Limits]) -> Thresholds:
         if key not in limits:
             near = difflib.get_close_matches(key, limits, n=3)
             allowed = f"Did you mean {' or '.join(near)}? " if near else ""
-            allowed += "docs/checks.md lists all."
+            allowed += "docs/checks.md and docs/fleet-report.md list all."
             raise ConfigError(f"{origin}: {where} is not a threshold", allowed)
         check, name = limits[key]
         default = known[check][name]

@@ -28,6 +28,15 @@ class VerdictCommand(click.Command):
         except ConfigError as error:
             raise click.UsageError(str(error), ctx) from error
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run as any command; a refused value of an option that the error names is wrong usage."""
+        try:
+            return super().invoke(ctx)
+        except ConfigError as error:
+            if not _OF_AN_OPTION.match(error.what):
+                raise
+            raise click.UsageError(str(error), ctx) from error
+
     def usage_exit_code(self, arguments: Sequence[str]) -> int:
         """Choose the exit code of wrong usage."""
         if "--nagios" in arguments:
@@ -37,12 +46,3 @@ class VerdictCommand(click.Command):
 
 class VerdictGroup(VerdictCommand, GroupedGroup):
     """Such a command that has settings and further commands, and runs by itself without one."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run as any command; a refused value of an option that the error names is wrong usage."""
-        try:
-            return super().invoke(ctx)
-        except ConfigError as error:
-            if not _OF_AN_OPTION.match(error.what):
-                raise
-            raise click.UsageError(str(error), ctx) from error

@@ -15,6 +15,7 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from sentinel.errors import ConfigError
 from sentinel.fleet.engine import EngineError, Task, TaskState, run_tool
@@ -25,6 +26,8 @@ from sentinel.host.procfs import boot_id, read_stat
 #: A node that was reached by a clush that is gone still works if its progress is not older, in
 #: seconds; it is written every 30 s at least.
 _FRESH_S = 90.0
+#: Linux has shorter command lines unless a limit was raised.
+_MAX_COMMAND_BYTES = 2**23
 #: How clush reports a command that has failed, as soon as it has ended; with -b only at the end.
 _ENDED = re.compile(
     r"^clush: (\S+): (?:exited with exit code|command timeout|.*[Tt]imeout)", re.MULTILINE
@@ -41,7 +44,7 @@ class Clush:
     def submit(self, run: FleetRun, folder: FleetFolder, nodes: Sequence[str]) -> FleetRun:
         """Start clush in a session of its own, so that it survives this terminal."""
         is_new = not folder.run_file.exists()
-        if run.jobs and _is_alive(run):
+        if run.jobs and self._is_alive(run):
             what = f"clush of {run.id} still works on its other nodes"
             raise EngineError(what, "Wait for its end, or end it: sentinel fleet cancel")
         folder.write(run)
@@ -73,7 +76,7 @@ class Clush:
     def tasks(self, run: FleetRun) -> Mapping[str, Task]:
         """Conclude from clush and the files of the nodes which tasks are over."""
         folder = self.folder
-        alive = _is_alive(run)
+        alive = self._is_alive(run)
         failed = set(_ENDED.findall(_log_text(folder))) if alive else set()
         return {node: Task(state=_state(folder, node, failed, alive=alive)) for node in run.nodes}
 
@@ -85,9 +88,30 @@ class Clush:
         if nodes:
             return
         process = _pid(run)
-        if process is not None and _is_alive(run):
+        if process is not None and self._is_alive(run):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process, signal.SIGTERM)
+
+    def _is_alive(self, run: FleetRun) -> bool:
+        """Check whether clush still runs here, and is that of this folder.
+
+        A user who can write the folder can name any process in ``fleet.json``.
+        """
+        pid = _pid(run)
+        stat = read_stat(pid) if pid is not None else None
+        if pid is None or stat is None or not stat.alive:
+            return False
+        if str(stat.started) != run.jobs[0].rpartition(":")[2]:
+            return False
+        words = _command_of(pid)
+        if not words or words[-1] != shlex.join(run.command):
+            return False
+        try:
+            is_own = Path(run.command[-1]).samefile(self.folder.path)
+        except OSError:
+            is_own = False
+        # The second one is that of the interpreter's command line.
+        return is_own and "clush" in {Path(word).name for word in words[:2]}
 
 
 def expand_nodes(nodelist: str) -> tuple[str, ...]:
@@ -130,11 +154,14 @@ def _pid(run: FleetRun) -> int | None:
     return int(pid) if boot == boot_id() and pid.isdecimal() else None
 
 
-def _is_alive(run: FleetRun) -> bool:
-    """Check whether clush still runs here."""
-    pid = _pid(run)
-    stat = read_stat(pid) if pid is not None else None
-    return stat is not None and stat.alive and str(stat.started) == run.jobs[0].rpartition(":")[2]
+def _command_of(pid: int) -> list[str]:
+    """Read the words of the command line of a process; empty if it has none."""
+    try:
+        with Path(f"/proc/{pid}/cmdline").open("rb") as file:
+            data = file.read(_MAX_COMMAND_BYTES)
+    except OSError:
+        return []
+    return [os.fsdecode(word) for word in data.split(b"\0")[:-1]]
 
 
 def _log_text(folder: FleetFolder) -> str:

@@ -168,11 +168,17 @@ def recorded(folder: FleetFolder) -> dict[str, str]:
     path = folder.drained
     try:
         value = json.loads(read_regular(path, _MAX_BYTES))
-        return {str(node): str(reason) for node, reason in value.items()}
+        found = {str(node): str(reason) for node, reason in value.items()}
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from None
+    for node, reason in found.items():
+        # Those of operators are never taken back, whatever a file says.
+        if reason and not reason.startswith(PREFIX):
+            what = f"{path}: {node}: {reason!r} is not a reason that a run has written"
+            raise ConfigError(what, f"Such a reason begins with {PREFIX}")
+    return found
 
 
 def _write(folder: FleetFolder, reasons: Mapping[str, str]) -> None:

@@ -34,12 +34,15 @@ class Task:
     """The task of one node, as the engine sees it."""
 
     state: TaskState
-    #: Why it waits, in the engine's words, or empty.
+    #: Why it waits, or how it has ended, in the engine's words; or empty.
     reason: str = ""
     #: The node is down, drained or unknown, so that a waiting task cannot begin.
     node_unavailable: bool = False
+    #: Why an operator or the engine itself holds it, and how to release it; empty if it is not
+    #: held. Nothing but that lets it begin.
+    hold: str = ""
     #: It waits for its turn in this run, until the engine is asked to advance.
-    is_held: bool = False
+    awaits_turn: bool = False
 
 
 class EngineError(SentinelError):

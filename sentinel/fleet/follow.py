@@ -33,7 +33,7 @@ def engine_of(run: FleetRun, folder: FleetFolder) -> Engine:
         ConfigError: This version has no such engine.
     """
     if run.engine == "slurm":
-        return Slurm()
+        return Slurm(folder)
     if run.engine == "clush":
         return Clush(folder=folder)
     raise ConfigError(f"engine {run.engine!r} is unknown", f"Known are {', '.join(ENGINES)}.")
@@ -91,7 +91,7 @@ class FleetFollower:
         """Ask the engine; a task is over only if it is so twice: it may just be requeued."""
         try:
             tasks = self._engine.tasks(self.run)
-            if any(task.is_held for task in tasks.values()) and not self._is_cancelled():
+            if any(task.awaits_turn for task in tasks.values()) and not self._is_cancelled():
                 # Also if the task whose turn it was to do so was killed.
                 self._engine.advance(self.run)
         except EngineError as error:

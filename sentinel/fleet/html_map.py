@@ -35,7 +35,7 @@ def map_section(fleet: FleetVerdict) -> Markup:
     most = max((len(node.gpus) for node in fleet.nodes), default=0)
     longest = max((len(node.name) - len(prefix) for node in fleet.nodes), default=0)
     tiles = (_tile(number, node, prefix, most) for number, node in enumerate(fleet.nodes))
-    note = f"names without {prefix}" if prefix else ""
+    note = f"all names begin with {prefix}, which is left out below" if prefix else ""
     return element(
         "section",
         element(

@@ -19,7 +19,16 @@ def junit_xml(fleet: FleetVerdict) -> str:
     started = fleet.run.started if fleet.run is not None else min(began, default=None)
     for number, node in enumerate(fleet.nodes):
         root.append(_suite(node, number, started))
-    return document(root)
+    return document(root, _span_s(fleet))
+
+
+def _span_s(fleet: FleetVerdict) -> float:
+    """Compute the time from the first start of a node to the last end."""
+    found = [node.result for node in fleet.nodes if node.result is not None]
+    if not found:
+        return 0.0
+    last = max(one.started.timestamp() + one.duration_s for one in found)
+    return last - min(one.started.timestamp() for one in found)
 
 
 def _suite(node: FleetNode, number: int, started: datetime | None) -> Element:
@@ -35,7 +44,8 @@ def _suite(node: FleetNode, number: int, started: datetime | None) -> Element:
     if time is not None:
         suite.set("timestamp", time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S"))
     group = f"fleet.{node.name}"
-    case = add_case(suite, group, "node", node.result.duration_s if node.result else 0.0)
+    seconds = node.result.duration_s if node.result is not None else 0.0
+    case = add_case(suite, group, "node", seconds)
     own = [one for one in node.bad if one.status.value == "fail"]
     if node.missing:
         add_result(case, "error", f"missing: {node.missing}", "Missing")
@@ -46,7 +56,7 @@ def _suite(node: FleetNode, number: int, started: datetime | None) -> Element:
     else:
         SubElement(case, "system-out").text = clean("; ".join((node.word, *node.reasons)))
     for gpu in node.gpus:
-        case = add_case(suite, group, f"GPU {gpu.gpu.index} {gpu.gpu.uuid}", 0.0)
+        case = add_case(suite, group, f"GPU {gpu.gpu.index} {gpu.gpu.uuid}", gpu.gpu.duration_s)
         text = "; ".join((gpu.verdict.value, *gpu.reasons))
         match gpu.verdict:
             case Verdict.FAIL:
@@ -56,5 +66,5 @@ def _suite(node: FleetNode, number: int, started: datetime | None) -> Element:
                 add_result(case, "skipped", text)
             case _:
                 SubElement(case, "system-out").text = clean(text)
-    count_cases(suite)
+    count_cases(suite, seconds)  # its GPUs work at the same time
     return suite

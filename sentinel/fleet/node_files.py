@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.errors import ConfigError
+from sentinel.fleet.missing_nodes import read_reasons
 from sentinel.fleet.node_result import NodeFile, NodeResult, node_result
 from sentinel.fleet.progress import read_progress
 from sentinel.fleet.run_file import MAX_REPORT_BYTES, NOT_NODES, FleetFolder, FleetRun
@@ -60,8 +61,9 @@ def read_fleet(path: Path) -> FleetFiles:
             what, "Name the folder of a fleet's run: it has a file NODE.json for each."
         )
     names = sorted(there) if run is None else sorted(run.nodes)
+    reasons = read_reasons(folder)
     with _many_objects():
-        nodes = tuple(_read(folder, name, run) for name in names)
+        nodes = tuple(_read(folder, name, run, reasons.get(name, "")) for name in names)
     return FleetFiles(
         run=run,
         nodes=tuple(_without_copies(nodes)),
@@ -86,12 +88,12 @@ def _many_objects() -> Iterator[None]:
             gc.enable()
 
 
-def _read(folder: FleetFolder, name: str, run: FleetRun | None) -> NodeFile:
-    """Read the report of one node."""
+def _read(folder: FleetFolder, name: str, run: FleetRun | None, known: str) -> NodeFile:
+    """Read the report of one node; without one, ``known`` is what its engine knew."""
     try:
         data = read_regular(folder.report(name), MAX_REPORT_BYTES)
     except FileNotFoundError:
-        return _without_report(folder, name)
+        return _without_report(folder, name, known)
     except OSError as error:
         return NodeFile(node=name, missing=f"its report cannot be read: {error.strerror}")
     try:
@@ -123,10 +125,10 @@ def _parse(data: bytes) -> Any:
     return value
 
 
-def _without_report(folder: FleetFolder, name: str) -> NodeFile:
-    """Describe a node that has no report by what it wrote last."""
+def _without_report(folder: FleetFolder, name: str, known: str) -> NodeFile:
+    """Describe a node that has no report by what its engine knew, and by what it wrote last."""
     last = read_progress(folder.progress(name))
-    why = "it has no report"
+    why = f"it has no report: {known}" if known else "it has no report"
     if last is None:
         return NodeFile(node=name, missing=why)
     phase = f" in phase {last.phase} ({last.number} of {last.phases})" if last.phase else ""

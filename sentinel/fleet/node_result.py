@@ -49,6 +49,14 @@ class Coverage:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class _PhaseReport(Coverage):
+    """A phase with its time, in seconds of a clock of the node's run; None if it was not so far."""
+
+    began: float | None = None
+    ended: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Checksum:
     """A golden checksum that a GPU computed."""
 
@@ -93,7 +101,7 @@ class _GpuReport:
     serial: str | None
     verdict: Verdict
     incomplete: tuple[str, ...]
-    coverage: tuple[Coverage, ...]
+    coverage: tuple[_PhaseReport, ...]
     checks: tuple[_CheckReport, ...]
     measurements: tuple[_Measurement, ...]
     counters: _Readings
@@ -156,6 +164,8 @@ class GpuResult:
     #: What is missing of the plan.
     incomplete: tuple[str, ...]
     coverage: tuple[Coverage, ...]
+    #: From the begin of its first phase to the end of its last one; 0 if none has begun.
+    duration_s: float
     #: The checks that failed or warned.
     bad: tuple[CheckResult, ...]
     steady: Steady
@@ -261,13 +271,29 @@ def _gpu(gpu: _GpuReport) -> GpuResult:
         serial=gpu.serial,
         verdict=gpu.verdict,
         incomplete=gpu.incomplete,
-        coverage=gpu.coverage,
+        coverage=tuple(
+            Coverage(**{name: getattr(one, name) for name in Coverage.__slots__})
+            for one in gpu.coverage
+        ),
+        duration_s=_duration_s(gpu.coverage),
         bad=_bad(gpu.checks),
         steady=_steady(gpu.measurements),
         before=gpu.counters.before,
         after=gpu.counters.after,
         checksums=gpu.golden_checksums,
     )
+
+
+def _duration_s(phases: tuple[_PhaseReport, ...]) -> float:
+    """Compute how long a GPU took part; a phase that was cut off lasts as long as its work."""
+    began = [one for one in phases if one.began is not None]
+    ends = [
+        one.ended if one.ended is not None else one.began + one.done_s
+        for one in began
+        if one.began is not None
+    ]
+    seconds = max(ends, default=0.0) - min((one.began or 0.0 for one in began), default=0.0)
+    return seconds if math.isfinite(seconds) and seconds > 0 else 0.0
 
 
 def _bad(checks: tuple[_CheckReport, ...]) -> tuple[CheckResult, ...]:

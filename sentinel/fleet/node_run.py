@@ -19,11 +19,11 @@ from typing import Any
 from sentinel.burnin.formats import write_reports
 from sentinel.burnin.report import judge_run
 from sentinel.burnin.run_folder import RunFolder
-from sentinel.burnin.thresholds import Thresholds
 from sentinel.burnin.verdict import EXIT_CODES, Verdict
 from sentinel.errors import ConfigError, ExitCode
 from sentinel.fleet.progress import ProgressBuilder, write_progress
 from sentinel.fleet.run_file import MAX_REPORT_BYTES, FleetFolder, FleetRun, write_shared
+from sentinel.fleet.shared_thresholds import check_copy, read_run_thresholds
 from sentinel.host.paths import SIMULATED
 from sentinel.host.regular_file import read_regular
 from sentinel.host.simulation import default_folder
@@ -79,7 +79,13 @@ class NodeRun:
         if self._folder.cancelled.exists():
             return int(ExitCode.INCOMPLETE)
         if self._is_final():  # the task was requeued at its very end
-            return self._publish(None)
+            return self._publish(run, None)
+        try:
+            check_copy(self._folder, run)
+        except ConfigError as error:
+            code, note = int(error.exit_code), f"the burn-in did not begin: {error.what}"
+            self._write_progress("ended", exit_code=code, note=note)
+            raise
         with self._signals():
             process = subprocess.Popen(
                 self._words(run),
@@ -88,7 +94,7 @@ class NodeRun:
                 stderr=subprocess.PIPE,
             )
             code = self._follow(process)
-        return self._publish(code)
+        return self._publish(run, code)
 
     def _words(self, run: FleetRun) -> list[str]:
         """Build the command line of the node's own burn-in."""
@@ -97,6 +103,8 @@ class NodeRun:
             where = ["--resume", str(self._own.path)]
         simulate = [] if run.simulate is None else ["--simulate", str(run.simulate)]
         more = [*simulate, "--fail-fast"] if run.fail_fast else simulate
+        if run.thresholds_hash is not None:
+            more = [*more, "--thresholds", str(self._folder.thresholds.absolute())]
         return [sys.executable, "-P", "-m", "sentinel", "burnin", *where, *more]
 
     def _environment(self, run: FleetRun) -> dict[str, str]:
@@ -199,10 +207,11 @@ class NodeRun:
         verdict = read_verdict(self._own.path / "report.json")
         return verdict is not None and verdict is not Verdict.INCOMPLETE
 
-    def _publish(self, code: int | None) -> int:
+    def _publish(self, run: FleetRun, code: int | None) -> int:
         """Copy the report to its place in the fleet's folder; judge a run that was cut off first.
 
         Args:
+            run: What is run.
             code: The exit code of the burn-in, or None if it has ended before.
         """
         report = self._own.path / "report.json"
@@ -213,7 +222,8 @@ class NodeRun:
             # It was killed, or refused to go on: what it has recorded is judged as it is.
             why = self._complaint or f"exit code {code}"
             note = f"the burn-in was cut off, and judged as it is: {why}"
-            write_reports(self._own, judge_run(self._own, Thresholds()))
+            thresholds = read_run_thresholds(self._folder, run).node
+            write_reports(self._own, judge_run(self._own, thresholds))
         elif code == ExitCode.USAGE and self._complaint:
             note = f"the burn-in did not go on: {self._complaint}"
         verdict = read_verdict(report)

@@ -77,9 +77,10 @@ def _missing(nodes: Iterable[FleetNode]) -> Iterator[Outlier]:
     """Yield an entry for each reason of missing nodes, the most frequent first."""
     reasons: dict[str, list[FleetNode]] = {}
     for node in nodes:
-        if node.missing:
-            reasons.setdefault(node.missing, []).append(node)
-    for reason, found in sorted(reasons.items(), key=lambda item: (-len(item[1]), item[0])):
+        if node.missing:  # without numbers: those of jobs differ
+            reasons.setdefault(_NUMBER.sub("#", node.missing), []).append(node)
+    for _, found in sorted(reasons.items(), key=lambda item: (-len(item[1]), item[0])):
+        reason = found[0].missing
         more = found[0].reasons[1:] if len(found) == 1 else ()
         if len(found) > 1 and (proved := sum(bool(node.findings) for node in found)):
             more = (f"{proved:,} of them had proved wrong results",)

@@ -94,6 +94,7 @@ def _run(run: FleetRun) -> dict[str, Any]:
         "level": run.level,
         "plan": run.plan,
         "plan_hash": run.plan_hash,
+        "thresholds_hash": run.thresholds_hash,
         "nodes": len(run.nodes),
         "started": run.started.isoformat(),
         "jobs": list(run.jobs),

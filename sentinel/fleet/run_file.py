@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -25,8 +26,10 @@ MAX_REPORT_BYTES = 64 * 2**20
 READABLE = 0o644
 #: What a host name may have (RFC 1123, and the underscore that some sites use).
 _NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
+#: The id of a run, which is the name of its jobs; a comma would be a list of names.
+_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 #: The names of files in the folder that are no node's report.
-NOT_NODES = frozenset({"drained", "fleet", "report"})
+NOT_NODES = frozenset({"drained", "fleet", "missing", "report"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,12 +54,16 @@ class FleetRun:
     batch: int = 200
     #: The command line of a node's task, the same for all nodes.
     command: tuple[str, ...] = ()
+    #: The hash of the file of thresholds that every node and the verdict use, or None without one.
+    thresholds_hash: str | None = None
     #: More options of the engine's command, such as ``--partition=gpu`` for sbatch.
     options: tuple[str, ...] = ()
     #: The ids of the engine's jobs: those of Slurm; of clush, its process.
     jobs: tuple[str, ...] = ()
     #: The id of each node's task in the engine, by node; empty if the engine has none.
     tasks: Mapping[str, str] = field(default_factory=dict)
+    #: When tasks were submitted last; None before that, and if the engine has none.
+    submitted: datetime | None = None
     #: The number of simulated GPUs of each node, or None with real ones.
     simulate: int | None = None
     #: Whether those who follow the run drain its failing nodes once the verdict is known.
@@ -83,6 +90,11 @@ class FleetFolder:
         return self.path / "plan.toml"
 
     @property
+    def thresholds(self) -> Path:
+        """The limits that replace those of the checks, as TOML; there if the run has some."""
+        return self.path / "thresholds.toml"
+
+    @property
     def cancelled(self) -> Path:
         """The nodes end their work once this file exists."""
         return self.path / "cancelled"
@@ -91,6 +103,11 @@ class FleetFolder:
     def drained(self) -> Path:
         """The reasons that were written for the drained nodes, by node."""
         return self.path / "drained.json"
+
+    @property
+    def missing(self) -> Path:
+        """Why nodes have no report, by node."""
+        return self.path / "missing.json"
 
     @property
     def page(self) -> Path:
@@ -139,7 +156,10 @@ class FleetFolder:
         Raises:
             ConfigError: It cannot be written.
         """
-        values = {**asdict(run), "started": run.started.isoformat(timespec="seconds")}
+        values = {
+            key: value.isoformat(timespec="seconds") if isinstance(value, datetime) else value
+            for key, value in asdict(run).items()
+        }
         write_shared(self.run_file, json.dumps(values, indent=1))
 
     def read(self) -> FleetRun:
@@ -165,7 +185,57 @@ class FleetFolder:
         except DecodeError as error:
             raise ConfigError(f"{path}: {error}") from None
         check_nodes(run.nodes, str(path))
+        _check_tasks(run, str(path))
         return run
+
+    def has_run(self, run: FleetRun) -> bool:
+        """Check whether a run was begun with this folder, by the path in its id.
+
+        A user who can write the folder can write any ``fleet.json``, and name the jobs of another
+        run there, but cannot make the id of that run one of this folder.
+        """
+        if not run.command:
+            return False
+        named = run.command[-1]
+        prefix, _, mark = run.id.rpartition("-")
+        try:
+            return mark == _mark(prefix, named) and Path(named).samefile(self.path)
+        except OSError:  # it has another path here
+            return False
+
+
+def new_id(plan: str, now: datetime, folder: Path) -> str:
+    """Build the id of a new run: its plan, its time, and what binds it to its folder.
+
+    Args:
+        plan: The name of the plan.
+        now: When it is begun.
+        folder: Its folder, as the command line of its tasks ends with it.
+    """
+    prefix = f"sentinel-{plan}-{now:%Y%m%d-%H%M%S}"
+    return f"{prefix}-{_mark(prefix, str(folder))}"
+
+
+def _mark(prefix: str, folder: str) -> str:
+    """Compute the end of an id: 64 bits, so that no other folder with the same is found."""
+    return hashlib.sha256(f"{prefix}\0{folder}".encode()).hexdigest()[:16]
+
+
+def _check_tasks(run: FleetRun, source: str) -> None:
+    """Refuse ids that would be more than one job for the commands of Slurm, or an option.
+
+    Raises:
+        ConfigError: There is such an id.
+    """
+    if run.engine != "slurm":
+        return
+    if not _RUN_ID.fullmatch(run.id):
+        remedy = "It must be letters, digits, dots, hyphens and underscores."
+        raise ConfigError(f"{source}: {run.id!r} is not the id of a run", remedy)
+    for node, job in run.tasks.items():
+        if not re.fullmatch("[0-9]+", job):
+            what = f"{source}: tasks.{node}: {job!r} is not the id of a job"
+            raise ConfigError(what, "It must be a number.")
 
 
 def check_nodes(nodes: tuple[str, ...], source: str) -> None:

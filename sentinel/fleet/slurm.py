@@ -18,10 +18,12 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 
 from sentinel.fleet.engine import EngineError, Task, TaskState, run_tool
 from sentinel.fleet.run_file import FleetFolder, FleetRun
+from sentinel.fleet.slurm_queue import JobList
 
 #: The number of nodes that work at the same time, if the user names none: what soperator uses.
 #: Azure's tests, which were one step, broke at about 300.
@@ -30,8 +32,6 @@ DEFAULT_BATCH = 200
 _MAX_IDS = 1000
 #: For more nodes, Slurm is asked about all that it has: an argument has 128 KB at most.
 _MAX_NAMES = 500
-#: Why a job waits that was submitted held.
-_HELD = "JobHeldUser"
 #: The states of a node, without their flags, in which a task cannot begin there, as sinfo(1) has
 #: them with ``%T``.
 _UNAVAILABLE = (
@@ -43,18 +43,27 @@ _FLAGS = "*$@^!%~#+-"
 
 
 class Slurm:
-    """Runs a fleet by Slurm; what :class:`~sentinel.fleet.engine.Engine` describes."""
+    """Runs a fleet by Slurm; what :class:`~sentinel.fleet.engine.Engine` describes.
+
+    Args:
+        folder: The folder of the run.
+    """
+
+    def __init__(self, folder: FleetFolder) -> None:
+        self._folder = folder
+        self._jobs = JobList()
 
     def submit(self, run: FleetRun, folder: FleetFolder, nodes: Sequence[str]) -> FleetRun:
         """Submit a held job for each node, and release the first ones."""
         tasks: dict[str, str] = {}
         # Those of an earlier submission that still work: the batch is of the run, not of a command.
-        active = len(_active(_listed(run))) if run.tasks else 0
+        active = len(_active(self._jobs.look(run))) if run.tasks else 0
         try:
             for node in nodes:
                 tasks[node] = _submit_held(run, folder, node)
             jobs = (*run.jobs, *tasks.values())
-            submitted = replace(run, jobs=jobs, tasks={**run.tasks, **tasks})
+            now = datetime.now().astimezone().replace(microsecond=0)
+            submitted = replace(run, jobs=jobs, tasks={**run.tasks, **tasks}, submitted=now)
             folder.write(submitted)
             _release(list(tasks.values())[: max(0, run.batch - active)])
         except BaseException:  # also Ctrl+C: nothing of a run that has no file may remain
@@ -69,7 +78,7 @@ class Slurm:
 
     def tasks(self, run: FleetRun) -> Mapping[str, Task]:
         """Query the jobs, and the nodes of those that wait."""
-        found = _listed(run)
+        found = self._jobs.look(run)
         waiting = [node for node, task in found.items() if task.state is TaskState.WAITING]
         missing = unavailable(waiting) if waiting else frozenset()
         return {
@@ -79,19 +88,37 @@ class Slurm:
     def advance(self, run: FleetRun, ending: str | None = None) -> None:
         """Release as many held jobs as may work beside those that are released already.
 
-        Two at the same time release the same jobs, so that fewer work for a while, never more.
+        Two at the same time release the same jobs, so that fewer work for a while, never more. The
+        jobs of a folder that has not begun them are left alone.
         """
-        found = _listed(run)
-        held = [node for node, task in found.items() if task.is_held]
+        if not self._folder.has_run(run):
+            return
+        found = self._jobs.look(run)
+        held = [node for node, task in found.items() if task.awaits_turn]
         active = _active(found) - {ending}
         _release([run.tasks[node] for node in held[: max(0, run.batch - len(active))]])
 
     def cancel(self, run: FleetRun, nodes: Sequence[str] = ()) -> None:
-        """Cancel jobs, or all of the run; those that are over are no error for scancel."""
+        """Cancel jobs, or all of the run; those that are over are no error for scancel.
+
+        Raises:
+            EngineError: Slurm does not answer, or the folder has not begun these jobs.
+        """
+        if not self._folder.has_run(run):
+            named = run.command[-1] if run.command else "no folder"
+            what = (
+                f"{self._folder.run_file} names jobs that were not begun with this folder"
+                f" ({run.id} is of {named}); they are left alone"
+            )
+            raise EngineError(what, f"To look at them: squeue --name={run.id}")
         if not nodes:
             run_tool(("scancel", "--quiet", f"--name={run.id}"))
-        for ids in _pieces([run.tasks[node] for node in nodes]):
-            run_tool(("scancel", "--quiet", *ids))
+            return
+        # Slurm may have given an id that it has forgotten to the job of another user.
+        found = self._jobs.look(run)
+        alive = [run.tasks[node] for node in nodes if found[node].state is not TaskState.OVER]
+        for ids in _pieces(alive):
+            run_tool(("scancel", "--quiet", f"--name={run.id}", *ids))
 
 
 def _submit_held(run: FleetRun, folder: FleetFolder, node: str) -> str:
@@ -164,36 +191,13 @@ def unavailable(nodes: Sequence[str]) -> frozenset[str]:
     return frozenset(node for node in nodes if _is_unavailable(states.get(node, "unknown")))
 
 
-def _listed(run: FleetRun) -> dict[str, Task]:
-    """Query the jobs of a run by their name, since an id that is forgotten is an error; by node."""
-    lines = run_tool(("squeue", "--noheader", f"--name={run.id}", "--format=%i|%t|%r"))
-    found = dict(parse_tasks(lines))
-    over = Task(state=TaskState.OVER)
-    return {node: found.get(run.tasks.get(node, ""), over) for node in run.nodes}
-
-
 def _active(found: Mapping[str, Task]) -> set[str]:
     """Select the nodes whose task works, or begins as soon as its node is free."""
     return {
         node
         for node, task in found.items()
-        if task.state is not TaskState.OVER and not task.is_held
+        if task.state is not TaskState.OVER and not task.awaits_turn
     }
-
-
-def parse_tasks(lines: str) -> Iterator[tuple[str, Task]]:
-    """Parse what squeue prints: the id of a job, its state and why it waits."""
-    for line in lines.splitlines():
-        job, state, reason = [*line.split("|", 2), "", ""][:3]
-        waits = state == "PD"
-        yield (
-            job,
-            Task(
-                state=TaskState.WAITING if waits else TaskState.RUNNING,
-                reason=reason if waits and reason not in {"None", _HELD} else "",
-                is_held=waits and reason == _HELD,
-            ),
-        )
 
 
 def _release(jobs: Sequence[str]) -> None:

@@ -12,6 +12,9 @@ from sentinel.fleet.node_names import count
 from sentinel.fleet.progress import NodeProgress
 from sentinel.units import format_duration
 
+#: So many nodes are named in a line about many.
+_MAX_NAMES = 3
+
 
 class NodeState(StrEnum):
     """What is known of a node's part of a run."""
@@ -39,15 +42,31 @@ class NodeStatus:
     verdict: Verdict | None = None
     #: What it has written last, or None.
     progress: NodeProgress | None = None
-    #: Why it waits, in the engine's words, or empty.
+    #: Why it waits, or how its task has ended, in the engine's words; or empty.
     reason: str = ""
     #: Its task cannot begin: the node is down or drained.
     unavailable: bool = False
+    #: Why its task is held and how to release it; empty if it is not.
+    hold: str = ""
+    #: It waits for its turn, which comes when another node is over.
+    awaits_turn: bool = False
 
     @property
     def is_over(self) -> bool:
         """Whether nothing more can come from it."""
         return self.state in {NodeState.DONE, NodeState.MISSING}
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether its task cannot begin until the node is up or an operator releases it."""
+        return self.state is NodeState.WAITING and (self.unavailable or bool(self.hold))
+
+    @property
+    def why_stuck(self) -> str:
+        """Why its task cannot begin; empty if it can."""
+        if not self.is_stuck:
+            return ""
+        return f"held: {self.hold}" if self.hold else "the node is down or drained"
 
     @property
     def findings(self) -> int:
@@ -60,7 +79,7 @@ class NodeStatus:
         heat = self.progress.temperature_c if self.progress is not None else None
         if self.findings or self.verdict is Verdict.FAIL:
             first = 0
-        elif self.state is NodeState.MISSING or self.unavailable:
+        elif self.state is NodeState.MISSING or self.is_stuck:
             first = 1
         elif self.is_over and self.verdict is Verdict.INCOMPLETE:
             first = 2
@@ -115,13 +134,17 @@ def _status(
         progress=progress,
         reason=task.reason if task is not None else "",
         unavailable=task is not None and task.node_unavailable,
+        hold=task.hold if task is not None else "",
+        awaits_turn=task is not None and task.awaits_turn,
     )
 
 
 def is_stalled(statuses: Iterable[NodeStatus]) -> bool:
-    """Check whether only nodes are left that cannot begin: they are down or drained."""
+    """Check whether only nodes are left that cannot begin, or wait until these are over."""
     left = [one for one in statuses if not one.is_over]
-    return bool(left) and all(one.state is NodeState.WAITING and one.unavailable for one in left)
+    return any(one.is_stuck for one in left) and all(
+        one.is_stuck or one.awaits_turn for one in left
+    )
 
 
 def describe(status: NodeStatus) -> tuple[str, ...]:
@@ -159,9 +182,9 @@ def note(status: NodeStatus) -> str:
         parts.append(str(status.verdict))
     if status.state is NodeState.MISSING:
         parts.append("no report")
-    if status.unavailable:
-        parts.append("the node is down or drained")
-    elif status.reason:
+    if status.is_stuck:
+        parts.append(status.why_stuck)
+    elif status.reason and status.state is not NodeState.DONE:
         parts.append(status.reason)
     progress = status.progress
     if progress is not None:
@@ -180,7 +203,7 @@ def change_key(status: NodeStatus) -> tuple[object, ...]:
         if progress is not None
         else ()
     )
-    return (status.state, status.verdict, status.unavailable, *shown)
+    return (status.state, status.verdict, status.why_stuck, *shown)
 
 
 def summary(statuses: Sequence[NodeStatus]) -> str:
@@ -202,8 +225,26 @@ def summary(statuses: Sequence[NodeStatus]) -> str:
     if working:
         heat, node = max(working)
         text += f"; hottest {heat:.0f} C ({node})"
+    waiting: dict[str, list[str]] = {}
+    for one in statuses:
+        if reason := _why_waiting(one):
+            waiting.setdefault(reason, []).append(one.node)
+    for reason, nodes in sorted(waiting.items(), key=lambda item: -len(item[1])):
+        text += f"; {reason}: {_some(nodes)}"
     found = [one.node for one in statuses if one.findings]
-    if found:
-        more = f" and {len(found) - 3} more" if len(found) > 3 else ""  # noqa: PLR2004
-        text += f"; findings on {', '.join(found[:3])}{more}"
-    return text
+    return f"{text}; findings on {_some(found)}" if found else text
+
+
+def _why_waiting(status: NodeStatus) -> str:
+    """Name what a node waits for, other than its turn; empty if it does not wait."""
+    if status.state is not NodeState.WAITING:
+        return ""
+    if status.is_stuck:
+        return "held" if status.hold else "down or drained"
+    return status.reason
+
+
+def _some(nodes: Sequence[str]) -> str:
+    """Name the first nodes, and count the others."""
+    more = f" and {len(nodes) - _MAX_NAMES} more" if len(nodes) > _MAX_NAMES else ""
+    return f"{', '.join(nodes[:_MAX_NAMES])}{more}"

@@ -16,6 +16,7 @@ from sentinel.burnin.verdict import Verdict, describe_result
 from sentinel.fleet.fleet_checks import BAD, GPU_CHECKS, NODE_CHECKS, GpuEvidence, NodeEvidence
 from sentinel.fleet.groups import Group, Hardware, groups_of, hardware_of
 from sentinel.fleet.node_files import FleetFiles
+from sentinel.fleet.node_names import count
 from sentinel.fleet.node_result import GpuResult, NodeFile, NodeResult
 from sentinel.fleet.run_file import FleetRun
 
@@ -24,6 +25,9 @@ MISSING = "MISSING"
 
 #: So many different reasons for a comparison that could not be made are listed.
 MAX_NOT_COMPARED = 8
+
+#: So many names of files are in a notice.
+_MAX_NAMES = 5
 
 #: All words of nodes, the worst first.
 WORDS = (Verdict.FAIL.value, MISSING, *(one.value for one in Verdict if one is not Verdict.FAIL))
@@ -266,15 +270,18 @@ def _notices(files: FleetFiles) -> Iterable[str]:
     if files.run is None:
         yield "There is no fleet.json: a node that has written no report is not known here."
     if simulated := sum(one.simulated for one in results):
-        which = "These" if simulated == len(results) else f"The GPUs of {simulated:,} nodes are"
+        some = f"The GPUs of {count(simulated, 'node')} are"
+        which = "These" if simulated == len(results) else some
         verb = " GPUs are" if which == "These" else ""
         yield f"{which}{verb} simulated: the report says nothing about hardware."
     if files.unexpected:
-        names = ", ".join(files.unexpected[:5])
-        more = ", ..." if len(files.unexpected) > 5 else ""  # noqa: PLR2004 - a line of text
-        yield f"{len(files.unexpected):,} files are of no node of the run: {names}{more}"
+        names = ", ".join(f"{name}.json" for name in files.unexpected[:_MAX_NAMES])
+        more = ", ..." if len(files.unexpected) > _MAX_NAMES else ""
+        which, verb = count(len(files.unexpected), "file"), _were(len(files.unexpected))
+        yield f"{which} of no node of this run {verb} not judged: {names}{more}"
     if overridden := sum(bool(one.overridden) for one in results):
-        yield f"{overridden:,} nodes were judged by thresholds that are not the default."
+        which, verb = count(overridden, "node"), _were(overridden)
+        yield f"{which} {verb} judged by thresholds that are not the default."
     plans = sorted({f"{one.plan} ({one.plan_hash})" for one in results})
     if len(plans) > 1:
         yield f"The nodes did different plans, which are not compared: {', '.join(plans)}"
@@ -283,4 +290,9 @@ def _notices(files: FleetFiles) -> Iterable[str]:
         yield f"The nodes were judged by different versions: {', '.join(versions)}"
     cards = Counter(gpu.uuid for one in results if not one.simulated for gpu in one.gpus)
     if twice := sorted(uuid for uuid, count in cards.items() if count > 1):
-        yield f"{len(twice):,} GPUs are in the reports of two nodes, such as {twice[0]}"
+        which, verb = count(len(twice), "GPU"), "is" if len(twice) == 1 else "are"
+        yield f"{which} {verb} in the reports of two nodes, such as {twice[0]}"
+
+
+def _were(number: int) -> str:
+    return "was" if number == 1 else "were"

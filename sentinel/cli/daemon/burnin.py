@@ -14,7 +14,7 @@ import click
 from sentinel.burnin.formats import write_reports
 from sentinel.burnin.levels import LEVELS, load_plan, plan_text
 from sentinel.burnin.own_checks import registered_checks
-from sentinel.burnin.report import IDS, LIMITS, Judged, judge_run, report_object
+from sentinel.burnin.report import IDS, Judged, judge_run, report_object
 from sentinel.burnin.run import STATUS_EVERY_S, new_folder, run_plan
 from sentinel.burnin.run_folder import RunFolder, find_run
 from sentinel.burnin.run_settings import recorded_settings
@@ -116,7 +116,7 @@ def command(
         return int(ExitCode.OK)
     plan, text = load_plan(level, file), plan_text(level, file)
     registered_checks(IDS)  # a conflict is to be known before the run
-    thresholds = load_thresholds(limits, LIMITS, IDS)
+    thresholds = load_thresholds(limits).node
     simulated = simulation.default_folder() if simulate is not None else None
     daemon = _daemon(simulated)
     if daemon is not None and daemon.status().daemon.simulated:

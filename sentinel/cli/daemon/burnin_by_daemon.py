@@ -22,7 +22,7 @@ import click
 
 from sentinel.burnin.daemon_run import record_run
 from sentinel.burnin.formats import write_reports
-from sentinel.burnin.report import IDS, LIMITS, judge_run
+from sentinel.burnin.report import judge_run
 from sentinel.burnin.resume import can_go_on
 from sentinel.burnin.run_folder import RunFolder, find_run
 from sentinel.burnin.text import text_lines as report_lines
@@ -189,7 +189,7 @@ def record() -> int:
     order = Order(folder=folder, **{**given, "gpus": tuple(given["gpus"])})
     verdicts: list[Verdict] = []
     try:
-        thresholds = load_thresholds(order.thresholds, LIMITS, IDS)
+        thresholds = load_thresholds(order.thresholds).node
 
         def judge() -> None:
             run = judge_run(folder, thresholds)

@@ -18,8 +18,10 @@ from sentinel.cli.verdict_command import VerdictCommand
 from sentinel.errors import ConfigError, ExitCode, SentinelError
 from sentinel.fleet.engine import TaskState
 from sentinel.fleet.follow import engine_of
+from sentinel.fleet.missing_nodes import read_reasons, record_reasons
 from sentinel.fleet.node_run import read_verdict
 from sentinel.fleet.run_file import FleetFolder, FleetRun, write_shared
+from sentinel.fleet.shared_thresholds import check_copy
 
 _json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print the fleet's report as one JSON object."
@@ -32,7 +34,7 @@ _json_option = click.option(
 @duration(
     "--give-up",
     "give_up_s",
-    "How long to wait for nodes that are down, when all others are done.  [default: 10m]",
+    "How long to wait for nodes that are down or held, when all others are done.  [default: 10m]",
 )
 @_json_option
 @color_option
@@ -62,6 +64,7 @@ def resume(fleet: FleetFolder, detach: bool, as_json: bool) -> int:  # noqa: FBT
     """
     run = fleet.read()
     _check_own_folder(fleet, run)
+    check_copy(fleet, run)
     engine = engine_of(run, fleet)
     tasks = engine.tasks(run)
     nodes = [
@@ -79,6 +82,7 @@ def resume(fleet: FleetFolder, detach: bool, as_json: bool) -> int:  # noqa: FBT
             if was_cancelled:
                 _cancel(fleet)
             raise
+        record_reasons(fleet, read_reasons(fleet).keys() - set(nodes), {})
     say(f"{run.id}: going on with {len(nodes)} of {len(run.nodes)} nodes", as_json=as_json)
     if detach:
         return end_detached(fleet, run, as_json=as_json)

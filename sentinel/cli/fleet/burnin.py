@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import shlex
 import sys
 from collections.abc import Sequence
@@ -20,18 +19,20 @@ from sentinel.cli.fleet.following import follow_to_verdict
 from sentinel.cli.json_output import print_json
 from sentinel.cli.setting_options import check_range, simulate_option
 from sentinel.cli.terminal import color_option
+from sentinel.cli.thresholds_file import load_thresholds
 from sentinel.cli.verdict_command import VerdictCommand
 from sentinel.errors import ExitCode
 from sentinel.fleet.clush import expand_nodes
 from sentinel.fleet.follow import ENGINES, engine_of
 from sentinel.fleet.known_runs import known_folder, remember
 from sentinel.fleet.node_names import count
-from sentinel.fleet.run_file import FleetFolder, FleetRun, check_nodes, write_shared
+from sentinel.fleet.run_file import FleetFolder, FleetRun, check_nodes, new_id, write_shared
 from sentinel.fleet.slurm import DEFAULT_BATCH, choose_nodes
 
 #: The largest number of nodes that work at the same time; the shared disk sets the real limit.
 _MAX_BATCH = 10_000
-#: How long nodes that are down are waited for, once all others are done, in seconds.
+#: How long nodes that are down, or whose tasks are held, are waited for, once all others are done,
+#: in seconds.
 DEFAULT_GIVE_UP_S = 600.0
 #: More are a mistake.
 _MAX_NODES = 1_000_000
@@ -55,6 +56,8 @@ class _Order:
     drain: bool
     fail_fast: bool
     options: tuple[str, ...]
+    #: The file of thresholds, or None.
+    limits: str | None
     #: How to call sentinel on a node.
     program: str | None
     give_up_s: float | None
@@ -97,6 +100,12 @@ class _Order:
 )
 @simulate_option("Use N simulated GPUs on each node.")
 @click.option("--fail-fast", is_flag=True, help="End a GPU's plan at its first error.")
+@click.option(
+    "--thresholds",
+    "limits",
+    metavar="FILE",
+    help="Replace limits by those of this TOML file, on the nodes and in the fleet's report.",
+)
 @click.option("--drain", is_flag=True, help="Drain the nodes that failed (Slurm).")
 @click.option(
     "--engine-option",
@@ -114,7 +123,7 @@ class _Order:
 @duration(
     "--give-up",
     "give_up_s",
-    "How long to wait for nodes that are down, when all others are done.  [default: 10m]",
+    "How long to wait for nodes that are down or held, when all others are done.  [default: 10m]",
 )
 @click.option("--detach", is_flag=True, help="Submit, and do not follow.")
 @click.option(
@@ -133,18 +142,21 @@ def burnin(**given: Any) -> int:
     _check_usage(order)
     level = order.level or "standard"
     plan = load_plan(level, order.file)
+    thresholds = load_thresholds(order.limits)
     folder = FleetFolder(path=order.target.absolute())
+    program = _program(order)
     nodes = _nodes(order)
     now = datetime.now().astimezone()
     run = FleetRun(
-        id=f"sentinel-{plan.name}-{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
+        id=new_id(plan.name, now, folder.path),
         engine=order.engine,
         level=level if order.file is None else None,
         plan=plan.name,
         plan_hash=plan.hash,
         nodes=nodes,
         batch=order.batch,
-        command=(*_program(order), "fleet", "run-node", str(folder.path)),
+        command=(*program, "fleet", "run-node", str(folder.path)),
+        thresholds_hash=thresholds.hash,
         options=_options(order),
         started=now,
         simulate=order.simulate,
@@ -153,6 +165,8 @@ def burnin(**given: Any) -> int:
     )
     folder.create()
     write_shared(folder.plan, plan_text(level, order.file).rstrip("\n"))
+    if thresholds.hash is not None:
+        write_shared(folder.thresholds, thresholds.text.rstrip("\n"))
     run = engine_of(run, folder).submit(run, folder, nodes)
     remember(known_folder(os.environ, os.getuid()), run.id, folder)
     begun = f"{run.id}: {plan.name} on {count(len(nodes), 'node')}; recorded in {folder.path}"
@@ -190,6 +204,10 @@ def _check_usage(order: _Order) -> None:
         raise click.UsageError("--level and --plan exclude each other")
     if order.count is not None and order.nodelist is not None:
         raise click.UsageError("--nodes and --nodelist exclude each other")
+    named = (("--partition", order.partition), ("--nodelist", order.nodelist))
+    for flag, name in (*named, *(("--engine-option", one) for one in order.options)):
+        if name is not None and not name.strip():
+            raise click.UsageError(f"{flag}: {name!r} names nothing")
     check_range("--batch", order.batch, 1, _MAX_BATCH)
     if order.count is not None:
         check_range("--nodes", order.count, 1, _MAX_NODES)
@@ -231,9 +249,20 @@ def _nodes(order: _Order) -> tuple[str, ...]:
 
 
 def _program(order: _Order) -> list[str]:
-    """Build how sentinel is called on a node."""
-    here = [sys.executable, "-P", "-m", "sentinel"]
-    return here if order.program is None else shlex.split(order.program)
+    """Build how sentinel is called on a node.
+
+    Raises:
+        UsageError: The words of --sentinel cannot be told apart, or there are none.
+    """
+    if order.program is None:
+        return [sys.executable, "-P", "-m", "sentinel"]
+    try:
+        words = shlex.split(order.program)
+    except ValueError as error:
+        raise click.UsageError(f"--sentinel: {order.program!r} is no command: {error}") from None
+    if not words:
+        raise click.UsageError("--sentinel: the command is empty")
+    return words
 
 
 def _options(order: _Order) -> tuple[str, ...]:

@@ -11,7 +11,6 @@ from typing import TextIO
 
 import click
 
-from sentinel.burnin.thresholds import Thresholds
 from sentinel.burnin.verdict import EXIT_CODES, Verdict
 from sentinel.cli.json_output import print_json
 from sentinel.cli.live_table import LiveTable
@@ -22,9 +21,11 @@ from sentinel.fleet.drain import drain_nodes, reason_text
 from sentinel.fleet.engine import Engine, EngineError
 from sentinel.fleet.follow import FleetFollower, engine_of
 from sentinel.fleet.formats import FORMATS
+from sentinel.fleet.missing_nodes import record_reasons
 from sentinel.fleet.node_files import read_fleet
 from sentinel.fleet.report import fleet_object
 from sentinel.fleet.run_file import FleetFolder, FleetRun, write_shared
+from sentinel.fleet.shared_thresholds import read_run_thresholds
 from sentinel.fleet.status import (
     NODE_HEADER,
     NODE_RIGHT,
@@ -37,6 +38,7 @@ from sentinel.fleet.status import (
     summary,
 )
 from sentinel.fleet.verdict import FleetNode, FleetVerdict, judge_fleet
+from sentinel.units import format_duration
 
 #: How often a pipe gets a line where nothing changes, in seconds.
 _SUMMARY_EVERY_S = 30.0
@@ -84,7 +86,7 @@ class FleetScreen:
         return (
             not one.is_over
             and not one.findings
-            and (self.table.is_live or (one.state is NodeState.WAITING and not one.unavailable))
+            and (self.table.is_live or (one.state is NodeState.WAITING and not one.is_stuck))
         )
 
     def _line(self, one: NodeStatus) -> None:
@@ -127,7 +129,7 @@ def follow_to_verdict(
     Args:
         folder: The folder of the run.
         run: What it has.
-        give_up_s: How long to wait for nodes that are down, once all others are done.
+        give_up_s: How long to wait for nodes that are down or held, once all others are done.
         drain: Whether to drain failing nodes that this run has drained before, too. Without it, a
             run that was begun with --drain drains each of them once.
         as_json: Whether to print the report as one JSON object, and the nodes on standard error.
@@ -135,12 +137,15 @@ def follow_to_verdict(
     Returns:
         The exit code of the verdict.
     """
+    thresholds = read_run_thresholds(folder, run).fleet  # an error is to be known before the wait
     engine = engine_of(run, folder)
     stream = sys.stderr if as_json else sys.stdout
     screen = FleetScreen(LiveTable(stream, NODE_HEADER, NODE_RIGHT, _FLEXIBLE))
     try:
         with screen.table.shown():
-            _follow(FleetFollower(folder, run, engine), screen, engine, give_up_s)
+            statuses, given_up = _follow(
+                FleetFollower(folder, run, engine), screen, engine, give_up_s
+            )
     except KeyboardInterrupt:
         click.echo(
             f"\nthe run goes on; to follow it: sentinel fleet attach {folder.path}"
@@ -148,7 +153,10 @@ def follow_to_verdict(
             err=True,
         )
         return int(ExitCode.INTERRUPTED)
-    found = judge_fleet(read_fleet(folder.path), Thresholds())
+    missing = {one.node: one for one in statuses if one.state is NodeState.MISSING}
+    reasons = {node: one.reason for node, one in missing.items() if one.reason}
+    record_reasons(folder, missing, {**reasons, **given_up})
+    found = judge_fleet(read_fleet(folder.path), thresholds)
     write_verdict(found, folder)
     if as_json:
         print_json(fleet_object(found))
@@ -160,21 +168,35 @@ def follow_to_verdict(
     return int(EXIT_CODES[found.verdict])
 
 
-def _follow(follower: FleetFollower, screen: FleetScreen, engine: Engine, give_up_s: float) -> None:
-    """Show the nodes until all of them are over."""
+def _follow(
+    follower: FleetFollower, screen: FleetScreen, engine: Engine, give_up_s: float
+) -> tuple[tuple[NodeStatus, ...], dict[str, str]]:
+    """Show the nodes until all of them are over.
+
+    Returns:
+        The last look, and the nodes that were given up, with the reason.
+    """
     stalled_since: float | None = None
+    given_up: dict[str, str] = {}
     while True:
         statuses = follower.look()
         screen.show(statuses, follower.engine_error)
         if all(one.is_over for one in statuses):
-            return
+            return statuses, given_up
         now = time.monotonic()
         stalled_since = (stalled_since or now) if is_stalled(statuses) else None
         if stalled_since is not None and now - stalled_since >= give_up_s:
-            left = [one.node for one in statuses if not one.is_over]
-            screen.say(f"given up, since they cannot be reached: {', '.join(left)}")
+            stuck = [one for one in statuses if one.is_stuck]
+            after = f"given up after {format_duration(round(give_up_s))}"
+            given_up |= {one.node: f"{after}: {one.why_stuck}" for one in stuck}
+            for why, chosen in (
+                ("they cannot be reached", [one.node for one in stuck if not one.hold]),
+                ("their tasks are held", [one.node for one in stuck if one.hold]),
+            ):
+                if chosen:
+                    screen.say(f"given up, since {why}: {', '.join(chosen)}")
             try:
-                engine.cancel(follower.run, left)
+                engine.cancel(follower.run, [one.node for one in stuck])
             except EngineError as error:
                 screen.say(error.what)
             stalled_since = None

@@ -14,10 +14,10 @@ from sentinel.cli.thresholds_file import load_thresholds
 from sentinel.cli.verdict_colours import paint_verdicts
 from sentinel.cli.verdict_command import VerdictCommand
 from sentinel.errors import ConfigError
-from sentinel.fleet.fleet_checks import IDS, LIMITS
 from sentinel.fleet.formats import FORMATS
 from sentinel.fleet.node_files import read_fleet
 from sentinel.fleet.run_file import FleetFolder
+from sentinel.fleet.shared_thresholds import SharedThresholds, read_run_thresholds
 from sentinel.fleet.verdict import judge_fleet
 
 
@@ -31,7 +31,10 @@ from sentinel.fleet.verdict import judge_fleet
 @color_option
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write a file.")
 @click.option(
-    "--thresholds", "limits", metavar="FILE", help="Replace limits by those of this TOML file."
+    "--thresholds",
+    "limits",
+    metavar="FILE",
+    help="Replace limits by those of this TOML file.  [default: those of the run]",
 )
 def report(fleet: FleetFolder, output: Path | None, limits: str | None, **formats: bool) -> int:
     """Print the verdict of a fleet: of every node, and of all together.
@@ -48,8 +51,11 @@ def report(fleet: FleetFolder, output: Path | None, limits: str | None, **format
     form, *others = [name for name, given in formats.items() if given] or ["text"]
     if others:
         raise click.UsageError(f"--{form} and --{others[0]} exclude each other")
-    thresholds = load_thresholds(limits, LIMITS, IDS)
-    found = judge_fleet(read_fleet(fleet.path), thresholds)
+    given = None if limits is None else load_thresholds(limits)
+    files = read_fleet(fleet.path)
+    if given is None and files.run is not None:
+        given = read_run_thresholds(fleet, files.run)
+    found = judge_fleet(files, (given or SharedThresholds()).fleet)
     text = FORMATS[form](found)
     if output is None:
         print(paint_verdicts(text) if form == "text" else text)

@@ -13,7 +13,6 @@ import click
 from sentinel.burnin import check_formats
 from sentinel.burnin.check import CheckResult, Status
 from sentinel.burnin.node_report import NodeReport, judge_node
-from sentinel.burnin.report import IDS, LIMITS
 from sentinel.burnin.thresholds import Thresholds
 from sentinel.cli.gpu_options import gpus_flag
 from sentinel.cli.json_output import print_json
@@ -73,7 +72,7 @@ def command(
     """
     if as_json + nagios + npd > 1:
         raise click.UsageError("--json, --nagios and --npd exclude each other")
-    thresholds = load_thresholds(file, LIMITS, IDS)  # one file serves a burn-in, too
+    thresholds = load_thresholds(file).node
     try:
         return _check(gpus, thresholds, simulate, as_json=as_json, nagios=nagios, npd=npd)
     except click.ClickException:

@@ -10,7 +10,7 @@ import click
 
 from sentinel.burnin.compare import compare, compare_lines
 from sentinel.burnin.formats import FORMATS
-from sentinel.burnin.report import IDS, LIMITS, Judged, judge_run, report_object
+from sentinel.burnin.report import Judged, judge_run, report_object
 from sentinel.burnin.run_folder import RunFolder, find_run
 from sentinel.burnin.thresholds import Thresholds
 from sentinel.burnin.verdict import EXIT_CODES
@@ -59,7 +59,7 @@ def command(
         raise click.UsageError(f"--compare cannot be combined with --{form}")
     if len(runs) > wanted or (both and len(runs) < wanted):
         raise click.UsageError("--compare needs two runs" if both else "give one run")
-    thresholds = load_thresholds(limits, LIMITS, IDS)
+    thresholds = load_thresholds(limits).node
     found = [_judge(run, thresholds) for run in runs or (None,)]
     text = _comparison(found, form) if both else FORMATS[form](found[0], report_object(found[0]))
     if output is None:

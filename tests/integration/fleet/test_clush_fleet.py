@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -21,6 +22,13 @@ needs_clush = pytest.mark.skipif(
 pytestmark = [pytest.mark.long, needs_clush]
 
 PASSED = {"PASS", "WARN"}
+#: One limit of a node, and one of the fleet.
+LIMITS = """spec = "dcgm-error-thresholds-v1"
+[common_thresholds."memory.retired_pages.fail".GTE]
+value = 30
+[common_thresholds."fleet.temperature.warn".GT]
+value = 30
+"""
 NODES = ("node1", "node2", "node3")
 #: Takes the options of ssh, and gives the command a host name of its own; node9 is not there.
 SSH = """#!/bin/sh
@@ -49,16 +57,24 @@ def fleet(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Fleet]:
 
 
 def test_every_node_reports_and_one_that_cannot_be_reached_is_missing(fleet: Fleet) -> None:
-    run = fleet.burnin("--engine", "clush", "--nodelist", "node[1-3],node9", "--batch", "2")
+    limits = fleet.path.with_name("limits.toml")
+    limits.write_text(LIMITS)
+    words = ("--nodelist", "node[1-3],node9", "--batch", "2", "--thresholds", str(limits))
+    run = fleet.burnin("--engine", "clush", *words)
+    eventually((fleet.path / "fleet.json").exists)
+    limits.unlink()  # the nodes have the copy
     assert run.exit_code() == ExitCode.INCOMPLETE, run.output
     for node in NODES:
         report = fleet.report(node)
         assert report["verdict"] in PASSED, report["gpus"][0]["reasons"]
         assert report["node"]["hostname"] == node
+        assert report["thresholds_overridden"] == {"memory.retired_pages.fail": ">= 30"}
     assert fleet.report("node9") is None
     assert "node9  missing  no report" in run.output
     assert "No route to host" in (fleet.path / "logs" / "clush.txt").read_text()
     assert (fleet.path / "report.html").exists()
+    whole = json.loads((fleet.path / "report.json").read_text())
+    assert whole["thresholds_overridden"] == {"fleet.temperature.warn": "> 30"}
 
 
 @pytest.mark.parametrize("fleet", [plan(1, 30)], indirect=True, ids=["long"])

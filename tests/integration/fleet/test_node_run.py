@@ -17,6 +17,7 @@ import pytest
 
 from sentinel.errors import ExitCode
 from sentinel.fleet.run_file import FleetFolder, FleetRun
+from sentinel.fleet.shared_thresholds import read_thresholds
 from tests.harness.fleet_harness import CHECKED, Fleet, FleetProcess, on_this_host, plan
 
 pytestmark = pytest.mark.long
@@ -98,6 +99,40 @@ def test_a_node_that_cannot_begin_says_why_and_is_missing(fleet: Fleet) -> None:
     assert fleet.report(NODE) is None
     assert "the burn-in did not begin: " in fleet.progress(NODE)["note"]
     assert "no phases" in fleet.progress(NODE)["note"]
+
+
+LIMITS = """spec = "dcgm-error-thresholds-v1"
+[common_thresholds."memory.retired_pages.fail".GTE]
+value = 30
+[common_thresholds."fleet.temperature.warn".GT]
+value = 30
+"""
+
+
+def test_a_node_is_judged_by_the_thresholds_of_the_run(fleet: Fleet) -> None:
+    folder = submitted(fleet)
+    folder.thresholds.write_text(LIMITS)
+    limits = read_thresholds(folder.thresholds)
+    folder.write(replace(folder.read(), thresholds_hash=limits.hash))
+    first = task(fleet)
+    fleet.wait_for_phase(NODE, 2)
+    first.process.terminate()
+    assert first.exit_code() == ExitCode.INCOMPLETE, first.output
+    assert fleet.report(NODE)["thresholds_overridden"] == {"memory.retired_pages.fail": ">= 30"}
+    for name in ("report.json", "report.txt"):  # as if it had lost its power
+        (folder.node(NODE) / name).unlink()
+    change(folder.node(NODE) / "run.json", boot="another")
+    assert task(fleet).exit_code() == ExitCode.INCOMPLETE  # what was recorded is judged
+    assert fleet.report(NODE)["thresholds_overridden"] == {"memory.retired_pages.fail": ">= 30"}
+
+
+def test_a_node_does_not_begin_with_other_thresholds_than_its_run(fleet: Fleet) -> None:
+    folder = submitted(fleet)
+    folder.write(replace(folder.read(), thresholds_hash="0" * 16))
+    folder.thresholds.write_text(LIMITS)
+    assert task(fleet).exit_code() == ExitCode.USAGE
+    assert fleet.report(NODE) is None
+    assert "thresholds.toml: it was changed since run" in fleet.progress(NODE)["note"]
 
 
 def test_a_cancelled_run_begins_nowhere(fleet: Fleet) -> None:

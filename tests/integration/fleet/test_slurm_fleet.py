@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -30,11 +32,14 @@ def make(tmp_path: Path) -> Iterator[Make]:
     """Return a function that starts a cluster of so many nodes, and has a fleet run for a plan."""
     with ExitStack() as stack:
 
-        def started(nodes: int, text: str) -> tuple[SlurmCluster, Fleet]:
+        def started(nodes: int, text: str, prolog: str | None = None) -> tuple[SlurmCluster, Fleet]:
+            files = {} if prolog is None else {"prolog": prolog}
             cluster = stack.enter_context(
                 slurm_cluster(
                     nodes=nodes,
+                    files=files,
                     settings={
+                        **({} if prolog is None else {"Prolog": "{folder}/prolog"}),
                         "PreemptType": "preempt/partition_prio",
                         "PreemptMode": "REQUEUE",
                         "SlurmdTimeout": "5",
@@ -64,13 +69,24 @@ def is_requeued(cluster: SlurmCluster, fleet: Fleet, node: str) -> bool:
 
 def test_every_node_burns_itself_in_so_many_at_a_time(make: Make) -> None:
     cluster, fleet = make(4, plan(1))
-    run = fleet.burnin("--batch", "2")
+    limits = fleet.path.with_name("limits.toml")
+    limits.write_text(
+        'spec = "dcgm-error-thresholds-v1"\n'
+        '[common_thresholds."memory.retired_pages.fail".GTE]\nvalue = 30\n'
+        '[common_thresholds."fleet.temperature.warn".GT]\nvalue = 30\n'
+    )
+    run = fleet.burnin("--batch", "2", "--thresholds", str(limits))
+    eventually((fleet.path / "fleet.json").exists)
+    limits.unlink()  # the nodes have the copy
     assert run.exit_code() == ExitCode.OK, run.output
+    whole = json.loads((fleet.path / "report.json").read_text())
+    assert whole["thresholds_overridden"] == {"fleet.temperature.warn": "> 30"}
     starts, ends = [], []
     for node in cluster.nodes:
         report = fleet.report(node)
         assert report["verdict"] in PASSED, report["gpus"][0]["reasons"]
         assert report["node"]["hostname"] == node  # its task was pinned to it
+        assert report["thresholds_overridden"] == {"memory.retired_pages.fail": ">= 30"}
         assert (fleet.path / "nodes" / node / "report.html").exists()
         assert fleet.progress(node)["state"] == "ended"
         starts.append(datetime.fromisoformat(report["run"]["started"]).timestamp())
@@ -79,6 +95,11 @@ def test_every_node_burns_itself_in_so_many_at_a_time(make: Make) -> None:
     for start, end in zip(sorted(starts)[2:], sorted(ends)[:2], strict=True):
         assert start + 1 > end
     assert "4 nodes" in run.output
+    junit = fleet.command("report", str(fleet.path), "--junit")
+    assert junit.exit_code() == ExitCode.OK
+    times = [float(time) for time in re.findall(r'<testcase .* time="([\d.]+)"', junit.output)]
+    assert len(times) == 2 * len(cluster.nodes)
+    assert min(times) >= 1  # of the plan
     assert cluster.run("squeue", "--noheader").stdout == ""
 
 
@@ -201,6 +222,89 @@ def test_a_run_that_was_cancelled_goes_on_where_it_was(make: Make) -> None:
     again = fleet.command("resume", str(fleet.path))
     assert again.exit_code() == ExitCode.OK, again.output
     assert "going on with 0 of 2 nodes" in again.output
+
+
+def test_a_task_that_an_operator_holds_is_shown_and_given_up(make: Make) -> None:
+    cluster, fleet = make(2, plan(1))
+    # Only one has its turn, and the other one waits for it.
+    assert fleet.burnin("--batch", "1", "--detach").exit_code() == ExitCode.OK
+    fleet.wait_for_phase("node1", 1)
+    job = fleet.run_file()["tasks"]["node2"]
+    cluster.run("scontrol", "hold", job)
+    run = fleet.attach("--give-up", "1s")
+    held = f"held: JobHeldAdmin; release it: scontrol release {job}"
+    run.wait_for(f"node2  waiting  {held}")
+    assert run.exit_code() == ExitCode.INCOMPLETE, run.output
+    assert "given up, since their tasks are held: node2" in run.output
+    assert fleet.report("node1")["verdict"] in PASSED
+    assert f"it has no report: given up after 1 s: {held}" in run.output
+    assert cluster.jobs()[job] == "CANCELLED"
+    report = fleet.command("report", str(fleet.path))
+    assert report.exit_code() == ExitCode.INCOMPLETE
+    assert f"given up after 1 s: {held}" in report.output
+    resume = fleet.command("resume", str(fleet.path))
+    assert resume.exit_code() == ExitCode.OK, resume.output
+    assert set(fleet.verdicts(cluster.nodes)) <= PASSED
+
+
+def test_a_task_that_slurm_holds_since_it_could_not_begin_goes_on_once_it_is_released(
+    make: Make, tmp_path: Path
+) -> None:
+    bad = tmp_path / "bad"
+    bad.touch()
+    cluster, fleet = make(2, plan(1), f"#!/bin/sh\n[ $(hostname) != node2 ] || [ ! -e {bad} ]")
+    (cluster.folder / "prolog").chmod(0o755)
+    run = fleet.burnin()
+    run.wait_for("node2  waiting  held: launch failed requeued held; release it: scontrol release")
+    bad.unlink()
+    cluster.run("scontrol", "update", "NodeName=node2", "State=RESUME")
+    cluster.run("scontrol", "release", fleet.run_file()["tasks"]["node2"])
+    begin_again(cluster, fleet, "node2")
+    assert run.exit_code() == ExitCode.OK, run.output
+    assert set(fleet.verdicts(cluster.nodes)) <= PASSED
+
+
+def test_a_run_that_is_forged_ends_no_job_of_others(make: Make, tmp_path: Path) -> None:
+    cluster, fleet = make(1, plan(1, 1000))
+    assert fleet.burnin("--detach").exit_code() == ExitCode.OK
+    fleet.wait_for_phase("node1", 1)
+    words = ("--wrap=sleep 1000", "--oversubscribe", "--output=/dev/null")
+    other = cluster.run("sbatch", "--parsable", "--job-name=training", *words).stdout.strip()
+    eventually(lambda: cluster.jobs()[other] == "RUNNING")
+    own = fleet.run_file()
+    forged = tmp_path / "forged"
+    for changed in (
+        own,  # the jobs of another run
+        own | {"command": [*own["command"][:-1], str(forged)]},
+        own | {"id": "training", "tasks": {"node1": other}, "jobs": [other]},
+    ):
+        forged.mkdir(exist_ok=True)
+        (forged / "fleet.json").write_text(json.dumps(changed))
+        cancel = fleet.command("cancel", str(forged))
+        assert cancel.exit_code() == ExitCode.USAGE, cancel.output
+        assert "names jobs that were not begun with this folder" in cancel.output
+    assert set(cluster.jobs().values()) == {"RUNNING"}
+    # Nor does the run itself, with the id of a job that Slurm has given to another user since.
+    path = fleet.path / "fleet.json"
+    path.write_text(json.dumps(own | {"tasks": {"node1": other}}))
+    assert fleet.command("cancel", str(fleet.path)).exit_code() == ExitCode.OK
+    eventually(lambda: cluster.jobs()[own["tasks"]["node1"]] not in {"RUNNING", "COMPLETING"})
+    assert cluster.jobs()[other] == "RUNNING"
+
+
+def test_a_task_that_a_controller_forgot_is_missing_with_this_reason(make: Make) -> None:
+    cluster, fleet = make(2, plan(1))
+    cluster.kill("node2")
+    eventually(lambda: cluster.state("node2").endswith("*"))
+    cluster.restart_controller()  # it writes its state some seconds after each change
+    assert fleet.burnin("--detach").exit_code() == ExitCode.OK
+    cluster.restart_controller()
+    run = fleet.attach()
+    assert run.exit_code() == ExitCode.INCOMPLETE, run.output
+    job, name = fleet.run_file()["tasks"]["node2"], fleet.run_file()["id"]
+    why = f"Slurm does not know job {job} any more (a restarted controller forgot it)"
+    assert f"{why}: sentinel fleet resume {name}" in run.output
+    assert job not in cluster.jobs()
 
 
 def test_a_run_survives_its_controller_and_its_terminal(make: Make) -> None:

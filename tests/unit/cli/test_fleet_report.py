@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from sentinel.cli.main import run_command_line
+from sentinel.cli.thresholds_file import load_thresholds
 from sentinel.fleet.known_runs import known_folder, remember
 from tests.harness.example_fleet import ExampleFleet, node_report
 
@@ -95,6 +96,69 @@ def test_a_file_of_thresholds_replaces_limits(
         "PASS",
         {"fleet.temperature.warn": "> 30"},
     )
+
+
+def test_one_file_has_the_limits_of_nodes_and_of_the_fleet(
+    template: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    limits = tmp_path / "limits.toml"
+    limits.write_text(
+        'spec = "dcgm-error-thresholds-v1"\n'
+        '[common_thresholds."fleet.temperature.warn".GT]\nvalue = 30\n'
+        '[common_thresholds."memory.retired_pages.fail".GTE]\nvalue = 30\n'
+        '[xids]\n63 = "fail"\n'
+    )
+    folder = ExampleFleet(template=template).write(tmp_path / "run").path
+    words = ["fleet", "report", str(folder), "--thresholds", str(limits), "--json"]
+    assert run_command_line(words) == 0
+    # What the nodes have applied is in their own reports.
+    report = json.loads(capsys.readouterr().out)
+    assert report["thresholds_overridden"] == {"fleet.temperature.warn": "> 30"}
+    assert run_command_line(["check", "--simulate", "1", "--thresholds", str(limits)]) != 64
+    assert load_thresholds(str(limits)).node.overridden() == {
+        "memory.retired_pages.fail": ">= 30",
+        "xid.63": "fail",
+    }
+
+
+def test_a_report_has_the_thresholds_of_its_run(
+    template: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def write(value: int) -> None:
+        folder.thresholds.write_text(
+            'spec = "dcgm-error-thresholds-v1"\n'
+            f'[common_thresholds."fleet.temperature.warn".GT]\nvalue = {value}\n'
+        )
+
+    folder = ExampleFleet(template=template, heat={(2, 3): 20.0}).write(tmp_path / "run")
+    write(30)
+    words = ["fleet", "report", str(folder.path), "--json"]
+    run_command_line(words)  # a file that the run was not begun with
+    assert json.loads(capsys.readouterr().out)["verdict"] == "WARN"
+    found = load_thresholds(str(folder.thresholds))
+    folder.write(replace(folder.read(), thresholds_hash=found.hash))
+    run_command_line(words)
+    report = json.loads(capsys.readouterr().out)
+    assert (report["verdict"], report["run"]["thresholds_hash"]) == ("PASS", found.hash)
+    write(31)
+    assert run_command_line(words) == 2
+    assert "thresholds.toml: it was changed since run fleet-1 began" in capsys.readouterr().out
+    folder.thresholds.unlink()
+    assert run_command_line(words[:-1]) == 2
+    assert "the thresholds of run fleet-1 cannot be read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["attach", "resume", "report"])
+def test_a_run_does_not_go_on_with_other_thresholds(
+    command: str, template: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = ExampleFleet(template=template).write(tmp_path / "run")
+    folder.write(replace(folder.read(), thresholds_hash="0" * 16))
+    folder.thresholds.write_text('spec = "dcgm-error-thresholds-v1"')
+    assert run_command_line(["fleet", command, str(folder.path)]) == 2
+    error = capsys.readouterr().err
+    assert f"{folder.thresholds}: it was changed since run fleet-1 began" in error
+    assert not folder.summary.exists()
 
 
 def test_a_report_adds_no_line_and_does_not_control_the_terminal(

@@ -1,8 +1,12 @@
-"""What is asked of ClusterShell, and what may not be asked while it works."""
+"""What is asked of ClusterShell, and which process is taken for that of a run."""
 
 from __future__ import annotations
 
-import os
+import shlex
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,25 +17,100 @@ from sentinel.fleet.engine import EngineError
 from sentinel.fleet.run_file import FleetFolder, FleetRun
 from sentinel.host.procfs import boot_id, read_stat
 
+Start = Callable[..., subprocess.Popen[bytes]]
 
-def test_a_run_is_not_resumed_beside_its_own_clush(tmp_path: Path) -> None:
-    """The file names one clush alone: the nodes of the first would be taken for over."""
-    folder = FleetFolder(path=tmp_path)
-    folder.create()
-    stat = read_stat(os.getpid())
-    assert stat is not None
-    run = FleetRun(
+
+@pytest.fixture
+def folder(tmp_path: Path) -> FleetFolder:
+    found = FleetFolder(path=tmp_path / "run")
+    found.create()
+    return found
+
+
+@pytest.fixture
+def run(folder: FleetFolder) -> FleetRun:
+    """Return a run whose clush has not been started."""
+    return FleetRun(
         id="x",
         engine="clush",
         plan="x",
         plan_hash="0" * 16,
         nodes=("n1", "n2"),
         started=datetime(2026, 11, 23, tzinfo=UTC),
-        jobs=(f"{boot_id()}:{os.getpid()}:{stat.started}",),
+        command=("sentinel", "fleet", "run-node", str(folder.path)),
     )
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Return a function that starts a process with these words, which waits."""
+    started = []
+
+    def started_with(*words: str) -> subprocess.Popen[bytes]:
+        # `read` waits for its standard input, and the words after the script are its own.
+        process = subprocess.Popen(
+            [words[0], "-c", "read line", *words[1:]],
+            executable="/bin/sh",
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
+        started.append(process)
+        return process
+
+    yield started_with
+    for process in started:
+        process.kill()
+        process.wait()
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+def with_process(run: FleetRun, process: subprocess.Popen[bytes]) -> FleetRun:
+    """Name a process as the clush of a run."""
+    stat = read_stat(process.pid)
+    assert stat is not None
+    return replace(run, jobs=(f"{boot_id()}:{process.pid}:{stat.started}",))
+
+
+def test_a_run_is_not_resumed_beside_its_own_clush(
+    folder: FleetFolder, run: FleetRun, start: Start
+) -> None:
+    """The file names one clush alone: the nodes of the first would be taken for over."""
+    run = with_process(run, start("/usr/bin/clush", "-n", shlex.join(run.command)))
     folder.write(run)
     (folder.logs / "clush.txt").write_text("n1: begun")
     with pytest.raises(EngineError, match="still works on its other nodes"):
         Clush(folder=folder).submit(run, folder, ["n2"])
     assert folder.read() == run
     assert (folder.logs / "clush.txt").read_text() == "n1: begun"
+
+
+def test_the_clush_of_a_run_is_ended_with_it(
+    folder: FleetFolder, run: FleetRun, start: Start
+) -> None:
+    process = start("clush", "-n", shlex.join(run.command))
+    Clush(folder=folder).cancel(with_process(run, process))
+    assert process.wait(30) == -signal.SIGTERM
+
+
+@pytest.mark.parametrize(
+    "name", ["another program", "another run of clush", "the clush of another folder"]
+)
+def test_a_process_that_is_none_of_the_run_is_left_alone(
+    folder: FleetFolder, run: FleetRun, start: Start, tmp_path: Path, name: str
+) -> None:
+    words = {
+        "another program": ("sleep", "-n", shlex.join(run.command)),
+        "another run of clush": ("clush", "-n", "uptime"),
+        "the clush of another folder": ("clush", "-n", shlex.join(run.command)),
+    }
+    process = start(*words[name])
+    if name == "the clush of another folder":
+        folder = FleetFolder(path=tmp_path / "forged")
+        folder.create()
+    named = with_process(run, process)
+    Clush(folder=folder).cancel(named)
+    assert {task.state.value for task in Clush(folder=folder).tasks(named).values()} == {"over"}
+    # A signal would have come before this one.
+    process.send_signal(signal.SIGUSR1)
+    assert process.wait(30) == -signal.SIGUSR1

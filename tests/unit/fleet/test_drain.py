@@ -191,3 +191,9 @@ def test_an_invalid_record_is_refused(folder: FleetFolder, text: str) -> None:
     folder.drained.write_text(text)
     with pytest.raises(ConfigError, match=r"drained\.json cannot be read"):
         recorded(folder)
+
+
+def test_the_reason_of_an_operator_is_never_taken_back(folder: FleetFolder) -> None:
+    folder.drained.write_text('{"n1": "fan 3 is loud"}')
+    with pytest.raises(ConfigError, match="n1: 'fan 3 is loud' is not a reason that a run has"):
+        undrain_nodes(folder)

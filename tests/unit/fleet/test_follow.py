@@ -46,7 +46,7 @@ class FakeEngine:
         if not self.answers:
             raise EngineError("squeue failed")
         return {
-            node: Task(state=state, is_held=node in self.held)
+            node: Task(state=state, awaits_turn=node in self.held)
             for node, state in self.states.items()
         }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -196,6 +197,36 @@ def test_junit_has_a_suite_for_each_node_and_a_case_for_each_gpu(fleet: FleetVer
     assert kinds["node-0008"] == ["system-out", "skipped"] + ["system-out"] * 7
 
 
+def test_junit_has_the_times_of_the_nodes_and_of_their_gpus(
+    template: Template, tmp_path: Path
+) -> None:
+    example = ExampleFleet(template=template, nodes=3, absent=frozenset({2}))
+    folder = example.write(tmp_path / "run")
+    report = example.report(1)
+    began = datetime.fromisoformat(report["run"]["started"])
+    report["run"] |= {"started": (began + timedelta(seconds=10)).isoformat(), "duration_s": 200.0}
+    for gpu in report["gpus"]:
+        for number, phase in enumerate(gpu["coverage"]):
+            phase |= {"began": 5.0 + 10 * number, "ended": 15.0 + 10 * number}
+    phases = len(report["gpus"][0]["coverage"])
+    report["gpus"][3]["coverage"][-1] |= {"ended": None, "done_s": 4.0}  # it was cut off
+    for phase in report["gpus"][4]["coverage"]:
+        phase |= {"began": None, "ended": None}
+    folder.report("node-0001").write_text(json.dumps(report))
+    text = FORMATS["junit"](judge_fleet(read_fleet(folder.path), Thresholds()))
+    first, second, missing = parsed_suites(text)
+    times = [float(str(case.get("time"))) for case in second.iter("testcase")]
+    whole = 10.0 * phases
+    assert times == [200.0, whole, whole, whole, whole - 6, 0.0, whole, whole, whole]
+    assert float(str(second.get("time"))) == 200.0
+    (case,) = missing.iter("testcase")
+    assert (case.get("time"), missing.get("time")) == ("0.000", "0.000")
+    for case in first.iter("testcase"):
+        assert float(str(case.get("time"))) > 0
+    # From the first start to the last end.
+    assert 'time="210.000"' in text.partition("<testsuite ")[0]
+
+
 # --- the page --------------------------------------------------------------------------------
 
 
@@ -208,6 +239,7 @@ def test_the_page_has_a_tile_for_each_node_and_a_letter_for_each_gpu(fleet: Flee
     assert cells.count("<i>P</i>") == 67
     assert cells.count('<i class="fail">F</i>') == 10
     assert cells.count("missing</em>") == 2
+    assert "all names begin with node-, which is left out below" in parsed.text
 
 
 def test_the_page_needs_no_network_and_links_to_the_nodes_own_pages(fleet: FleetVerdict) -> None:

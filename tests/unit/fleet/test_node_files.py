@@ -189,7 +189,7 @@ def test_files_of_no_node_are_named_and_not_judged(template: Template, tmp_path:
     assert files.unexpected == ("other",)
     fleet = judge_fleet(files, Thresholds())
     assert fleet.verdict is Verdict.PASS
-    assert fleet.notices == ("1 files are of no node of the run: other",)
+    assert fleet.notices == ("1 file of no node of this run was not judged: other.json",)
 
 
 def test_without_fleet_json_the_nodes_are_those_with_files(

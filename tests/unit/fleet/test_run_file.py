@@ -21,8 +21,9 @@ RUN = FleetRun(
     plan_hash="0123456789abcdef",
     nodes=("node1", "node2.example.org"),
     started=datetime(2026, 11, 23, 11, 30, tzinfo=UTC),
-    jobs=("17",),
-    tasks={"node1": "17_0", "node2.example.org": "17_1"},
+    jobs=("17", "18"),
+    tasks={"node1": "17", "node2.example.org": "18"},
+    submitted=datetime(2026, 11, 23, 11, 31, tzinfo=UTC),
     simulate=2,
 )
 

@@ -10,21 +10,22 @@ from pathlib import Path
 import pytest
 
 from sentinel.errors import ConfigError
-from sentinel.fleet import slurm
+from sentinel.fleet import slurm, slurm_queue
 from sentinel.fleet.engine import EngineError, TaskState
-from sentinel.fleet.run_file import FleetFolder, FleetRun
-from sentinel.fleet.slurm import Slurm, choose_nodes, parse_tasks
+from sentinel.fleet.run_file import FleetFolder, FleetRun, new_id
+from sentinel.fleet.slurm import Slurm, choose_nodes
 
 NODES = tuple(f"n{number}" for number in range(1, 7))
+STARTED = datetime(2026, 11, 23, tzinfo=UTC)
+OTHERS = "700"
 RUN = FleetRun(
-    id="sentinel-x",
+    id="",
     engine="slurm",
     plan="x",
     plan_hash="0" * 16,
     nodes=NODES,
-    started=datetime(2026, 11, 23, tzinfo=UTC),
+    started=STARTED,
     batch=2,
-    command=("sentinel", "fleet", "run-node", "/shared/a run"),
     options=("--partition=gpu",),
 )
 
@@ -33,8 +34,12 @@ RUN = FleetRun(
 class FakeSlurm:
     """A queue of jobs and a list of nodes behind the commands that are used."""
 
-    #: The state and the reason of each job, by id.
+    #: The state and the reason of each job, by id; all have the name of the run.
     jobs: dict[str, tuple[str, str]] = field(default_factory=dict)
+    #: The jobs of other users.
+    others: set[str] = field(default_factory=lambda: {OTHERS})
+    #: The name of the run.
+    name: str = ""
     states: dict[str, str] = field(default_factory=lambda: dict.fromkeys(NODES, "idle"))
     scripts: list[str] = field(default_factory=list)
     submitted: list[Sequence[str]] = field(default_factory=list)
@@ -48,29 +53,44 @@ class FakeSlurm:
         match name, *rest:
             case "sbatch", *_:
                 job = str(100 + len(self.submitted))
-                self.jobs[job] = ("PD", "JobHeldUser")
+                self.jobs[job] = ("PENDING", "JobHeldUser")
                 self.submitted.append(words)
                 self.scripts.append(text)
                 return f"{job}\n"
             case "scontrol", "release", ids:
                 for job in ids.split(","):
-                    if self.jobs[job] == ("PD", "JobHeldUser"):
-                        self.jobs[job] = ("R", "None")
+                    if self.jobs[job] == ("PENDING", "JobHeldUser"):
+                        self.jobs[job] = ("RUNNING", "None")
                 return ""
             case "squeue", *_:
-                return "\n".join(f"{job}|{one[0]}|{one[1]}" for job, one in self.jobs.items())
-            case "scancel", "--quiet", *ids:
-                named = any(word.startswith("--name=") for word in ids)
-                for job in list(self.jobs) if named else ids:
-                    self.jobs.pop(job, None)
+                return self._list(rest)
+            case "scancel", *_:
+                self._cancel(rest)
                 return ""
-            case "scontrol", "show", "hostnames", names:
-                return "\n".join(names.split(","))
+            case "scontrol", "show", *names:
+                return "\n".join(names[1].split(",")) if names[1:] else "MinJobAge = 300 sec"
             case "sinfo", *_, "--format=%P":
                 return "other\ngpu*\n"
             case "sinfo", *_:
                 return "\n".join(f"{node}|{state}" for node, state in self.states.items())
         raise AssertionError(words)
+
+    def _list(self, options: Sequence[str]) -> str:
+        if f"--name={self.name}" not in options:
+            return ""
+        return "\n".join(
+            f"{job}|{state}|{0 if 'eld' in reason else 7}|{reason}"
+            for job, (state, reason) in self.jobs.items()
+        )
+
+    def _cancel(self, words: Sequence[str]) -> None:
+        names = [word for word in words if word.startswith("--name=")]
+        given = {word for word in words if not word.startswith("--")}
+        if not names:
+            self.others -= given
+        if not names or names == [f"--name={self.name}"]:
+            for job in given or set(self.jobs):
+                self.jobs.pop(job, None)
 
     def count(self, state: str) -> int:
         return sum(one[0] == state for one in self.jobs.values())
@@ -79,63 +99,73 @@ class FakeSlurm:
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
     found = FakeSlurm()
-    monkeypatch.setattr(slurm, "run_tool", found.run)
+    for module in (slurm, slurm_queue):
+        monkeypatch.setattr(module, "run_tool", found.run)
     return found
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> FleetFolder:
-    found = FleetFolder(path=tmp_path)
+    found = FleetFolder(path=tmp_path / "a run")
     found.create()
     return found
 
 
+@pytest.fixture
+def new(folder: FleetFolder, fake: FakeSlurm) -> FleetRun:
+    """Return a run of the folder that is not submitted yet."""
+    fake.name = new_id("x", STARTED, folder.path)
+    return replace(RUN, id=fake.name, command=("sentinel", "fleet", "run-node", str(folder.path)))
+
+
 def test_each_node_has_a_job_of_its_own_and_a_batch_begins(
-    fake: FakeSlurm, folder: FleetFolder
+    fake: FakeSlurm, folder: FleetFolder, new: FleetRun
 ) -> None:
-    run = Slurm().submit(RUN, folder, NODES)
+    run = Slurm(folder).submit(new, folder, NODES)
     assert folder.read() == run
     assert set(run.tasks) == set(NODES)
     assert len(set(run.tasks.values())) == len(NODES)
-    assert fake.count("R") == RUN.batch
+    assert fake.count("RUNNING") == new.batch
     for node, words in zip(NODES, fake.submitted, strict=True):
         assert f"--nodelist={node}" in words
         assert "--partition=gpu" in words
         assert not [word for word in words if "gres" in word or "gpus" in word]
-    assert fake.scripts[0] == "#!/bin/sh\nexec sentinel fleet run-node '/shared/a run'\n"
+    assert fake.scripts[0] == f"#!/bin/sh\nexec sentinel fleet run-node '{folder.path}'\n"
 
 
 def test_a_task_that_ends_lets_the_next_begin_and_never_too_many(
-    fake: FakeSlurm, folder: FleetFolder
+    fake: FakeSlurm, folder: FleetFolder, new: FleetRun
 ) -> None:
-    run = Slurm().submit(RUN, folder, NODES)
+    run = Slurm(folder).submit(new, folder, NODES)
     for number, node in enumerate(NODES):
-        Slurm().advance(run, ending=node)
+        Slurm(folder).advance(run, ending=node)
         del fake.jobs[run.tasks[node]]
-        assert fake.count("R") == min(RUN.batch, len(NODES) - 1 - number)
+        assert fake.count("RUNNING") == min(new.batch, len(NODES) - 1 - number)
     assert fake.jobs == {}
 
 
-def test_two_tasks_that_end_at_once_are_made_up_for(fake: FakeSlurm, folder: FleetFolder) -> None:
-    run = Slurm().submit(RUN, folder, NODES)
-    Slurm().advance(run, ending="n1")
-    Slurm().advance(run, ending="n2")  # n1 is still in the queue
-    assert fake.count("R") <= 2 + RUN.batch
+def test_two_tasks_that_end_at_once_are_made_up_for(
+    fake: FakeSlurm, folder: FleetFolder, new: FleetRun
+) -> None:
+    run = Slurm(folder).submit(new, folder, NODES)
+    Slurm(folder).advance(run, ending="n1")
+    Slurm(folder).advance(run, ending="n2")  # n1 is still in the queue
+    assert fake.count("RUNNING") <= 2 + new.batch
     del fake.jobs[run.tasks["n1"]], fake.jobs[run.tasks["n2"]]
-    Slurm().advance(run)
-    assert fake.count("R") == RUN.batch
+    Slurm(folder).advance(run)
+    assert fake.count("RUNNING") == new.batch
 
 
 def test_a_node_that_is_down_takes_one_turn_and_no_more(
-    fake: FakeSlurm, folder: FleetFolder
+    fake: FakeSlurm, folder: FleetFolder, new: FleetRun
 ) -> None:
-    run = Slurm().submit(RUN, folder, NODES)
-    fake.jobs[run.tasks["n1"]] = ("PD", "ReqNodeNotAvail")
+    run = Slurm(folder).submit(new, folder, NODES)
+    fake.jobs[run.tasks["n1"]] = ("PENDING", "ReqNodeNotAvail")
     fake.states["n1"] = "down*"
     for node in NODES[1:]:
-        Slurm().advance(run, ending=node)
+        Slurm(folder).advance(run, ending=node)
         del fake.jobs[run.tasks[node]]
-    tasks = Slurm().tasks(run)
+    tasks = Slurm(folder).tasks(run)
     assert tasks["n1"].state is TaskState.WAITING
     assert tasks["n1"].node_unavailable
     assert {tasks[node].state for node in NODES[1:]} == {TaskState.OVER}
@@ -143,65 +173,57 @@ def test_a_node_that_is_down_takes_one_turn_and_no_more(
 
 @pytest.mark.parametrize("fails", ["sbatch", "scontrol release"])
 def test_nothing_remains_of_a_run_that_was_refused(
-    fake: FakeSlurm, folder: FleetFolder, fails: str
+    fake: FakeSlurm, folder: FleetFolder, new: FleetRun, fails: str
 ) -> None:
     fake.fails = fails
     with pytest.raises(EngineError):
-        Slurm().submit(RUN, folder, NODES)
+        Slurm(folder).submit(new, folder, NODES)
     assert fake.jobs == {}
     assert not folder.run_file.exists()
 
 
 def test_a_run_that_goes_on_keeps_its_file_if_slurm_refuses(
-    fake: FakeSlurm, folder: FleetFolder
+    fake: FakeSlurm, folder: FleetFolder, new: FleetRun
 ) -> None:
-    run = Slurm().submit(RUN, folder, NODES)
+    run = Slurm(folder).submit(new, folder, NODES)
     fake.fails = "sbatch"
     with pytest.raises(EngineError):
-        Slurm().submit(run, folder, NODES[:1])
+        Slurm(folder).submit(run, folder, NODES[:1])
     assert folder.read() == run
 
 
-def test_a_resumption_begins_no_more_than_a_batch(fake: FakeSlurm, folder: FleetFolder) -> None:
-    run = Slurm().submit(RUN, folder, NODES)
-    Slurm().advance(run, ending="n1")
+def test_a_resumption_begins_no_more_than_a_batch(
+    fake: FakeSlurm, folder: FleetFolder, new: FleetRun
+) -> None:
+    run = Slurm(folder).submit(new, folder, NODES)
+    Slurm(folder).advance(run, ending="n1")
     del fake.jobs[run.tasks["n1"]]  # n2 and n3 run, the others are held
-    again = Slurm().submit(run, folder, ["n1"])
-    assert fake.count("R") == RUN.batch
+    again = Slurm(folder).submit(run, folder, ["n1"])
+    assert fake.count("RUNNING") == new.batch
     for node in ("n2", "n3", "n4", "n5", "n6", "n1"):
-        Slurm().advance(again, ending=node)
+        Slurm(folder).advance(again, ending=node)
         fake.jobs.pop(again.tasks[node])
-        assert fake.count("R") <= RUN.batch
+        assert fake.count("RUNNING") <= new.batch
     assert fake.jobs == {}
 
 
-def test_a_percent_sign_of_the_folder_is_none_of_sbatch(fake: FakeSlurm, tmp_path: Path) -> None:
+def test_a_percent_sign_of_the_folder_is_none_of_sbatch(
+    fake: FakeSlurm, new: FleetRun, tmp_path: Path
+) -> None:
     folder = FleetFolder(path=tmp_path / "50%j")
     folder.create()
-    Slurm().submit(RUN, folder, NODES[:1])
+    Slurm(folder).submit(new, folder, NODES[:1])
     assert f"--output={tmp_path}/50%%j/logs/n1.txt" in fake.submitted[0]
 
 
-def test_some_tasks_or_all_are_cancelled(fake: FakeSlurm, folder: FleetFolder) -> None:
-    run = Slurm().submit(RUN, folder, NODES)
-    Slurm().cancel(run, ["n3"])
+def test_some_tasks_or_all_are_cancelled(
+    fake: FakeSlurm, folder: FleetFolder, new: FleetRun
+) -> None:
+    run = Slurm(folder).submit(new, folder, NODES)
+    Slurm(folder).cancel(run, ["n3"])
     assert len(fake.jobs) == len(NODES) - 1
-    Slurm().cancel(run)
+    Slurm(folder).cancel(run)
     assert fake.jobs == {}
-
-
-def test_states_of_jobs() -> None:
-    found = dict(parse_tasks("1|R|None\n2|PD|Resources\n3|CG|None\n4|PD|JobHeldUser\n5|PD|a|b\n"))
-    assert [one.state for one in found.values()] == [
-        TaskState.RUNNING,
-        TaskState.WAITING,
-        TaskState.RUNNING,
-        TaskState.WAITING,
-        TaskState.WAITING,
-    ]
-    assert found["2"].reason == "Resources"
-    assert found["4"].is_held
-    assert found["5"].reason == "a|b"
 
 
 def test_a_partition_has_all_nodes_and_a_number_only_those_that_can_be_used(
@@ -242,18 +264,76 @@ def test_in_which_states_a_task_can_begin(fake: FakeSlurm, state: str, *, usable
     assert ("n1" not in slurm.unavailable(["n1"])) == usable
 
 
-def test_a_run_without_tasks_has_none_that_runs(fake: FakeSlurm) -> None:
-    tasks = Slurm().tasks(replace(RUN, tasks={}))
+def test_a_run_without_tasks_has_none_that_runs(
+    fake: FakeSlurm, folder: FleetFolder, new: FleetRun
+) -> None:
+    tasks = Slurm(folder).tasks(replace(new, tasks={}))
     assert {task.state for task in tasks.values()} == {TaskState.OVER}
 
 
 def test_a_folder_that_cannot_be_written_starts_nothing(
-    fake: FakeSlurm, folder: FleetFolder, monkeypatch: pytest.MonkeyPatch
+    fake: FakeSlurm, folder: FleetFolder, new: FleetRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(self: FleetFolder, run: FleetRun) -> None:
         raise ConfigError("No space left on device")
 
     monkeypatch.setattr(FleetFolder, "write", full)
     with pytest.raises(ConfigError):
-        Slurm().submit(RUN, folder, NODES)
+        Slurm(folder).submit(new, folder, NODES)
     assert fake.jobs == {}
+
+
+# --- jobs of others --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("nodes", [(), ("n1",)])
+def test_the_jobs_of_another_folder_are_left_alone(
+    fake: FakeSlurm, folder: FleetFolder, new: FleetRun, nodes: Sequence[str], tmp_path: Path
+) -> None:
+    run = Slurm(folder).submit(new, folder, NODES)
+    before = dict(fake.jobs)
+    forged = FleetFolder(path=tmp_path / "forged")
+    forged.create()
+    for command in (run.command, (*run.command[:-1], str(forged.path)), ()):
+        named = replace(run, command=command)
+        with pytest.raises(EngineError, match="jobs that were not begun with this folder"):
+            Slurm(forged).cancel(named, nodes)
+        Slurm(forged).advance(named)
+    assert fake.jobs == before
+    assert Slurm(folder).tasks(run)["n1"].state is TaskState.RUNNING
+
+
+def test_a_folder_is_the_same_by_another_path(
+    fake: FakeSlurm, folder: FleetFolder, new: FleetRun, tmp_path: Path
+) -> None:
+    run = Slurm(folder).submit(new, folder, NODES)
+    (tmp_path / "link").symlink_to(folder.path)
+    Slurm(FleetFolder(path=tmp_path / "link")).cancel(run)
+    assert fake.jobs == {}
+
+
+def test_an_id_that_slurm_gave_to_another_job_is_not_cancelled(
+    fake: FakeSlurm, folder: FleetFolder, new: FleetRun
+) -> None:
+    run = Slurm(folder).submit(new, folder, NODES)
+    del fake.jobs[run.tasks["n1"]]  # forgotten, and given to another user
+    forgotten = replace(run, tasks={**run.tasks, "n1": OTHERS})
+    Slurm(folder).cancel(forgotten, ["n1", "n2"])
+    assert fake.others == {OTHERS}
+    assert len(fake.jobs) == len(NODES) - 2
+
+
+@pytest.mark.parametrize("job", ["", "--user=root", "1,2", "1 2", "17_0", "\u0661"])
+def test_an_id_that_is_no_number_is_refused(folder: FleetFolder, new: FleetRun, job: str) -> None:
+    folder.write(replace(new, tasks={"n1": job}))
+    with pytest.raises(ConfigError, match=r"fleet.json: tasks.n1: .* is not the id of a job"):
+        folder.read()
+
+
+@pytest.mark.parametrize("name", ["", "a,b", "--me", "a b"])
+def test_an_id_of_a_run_that_is_more_than_one_name_is_refused(
+    folder: FleetFolder, new: FleetRun, name: str
+) -> None:
+    folder.write(replace(new, id=name))
+    with pytest.raises(ConfigError, match=r"fleet.json: .* is not the id of a run"):
+        folder.read()

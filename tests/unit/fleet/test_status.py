@@ -16,6 +16,8 @@ OVER = Task(state=TaskState.OVER)
 RUNNING = Task(state=TaskState.RUNNING)
 WAITING = Task(state=TaskState.WAITING, reason="Resources")
 DOWN = Task(state=TaskState.WAITING, reason="BeginTime", node_unavailable=True)
+HELD = Task(state=TaskState.WAITING, hold="JobHeldAdmin; release it: scontrol release 12")
+TURN = Task(state=TaskState.WAITING, awaits_turn=True)
 PROGRESS = NodeProgress(
     node="n",
     state="running",
@@ -65,6 +67,23 @@ def test_a_run_is_stalled_only_if_all_that_is_left_cannot_begin() -> None:
     assert not is_stalled([one(OVER, Verdict.PASS)])
 
 
+def test_a_task_that_is_held_cannot_begin_either_nor_one_whose_turn_comes_after_it() -> None:
+    assert is_stalled([one(OVER), one(HELD), one(DOWN)])
+    assert is_stalled([one(HELD), one(TURN)])
+    assert is_stalled([one(DOWN), one(TURN)])
+    assert not is_stalled([one(TURN)])  # it is released now
+    assert not is_stalled([one(HELD), one(TURN), one(RUNNING)])
+    assert note(one(HELD)) == "held: JobHeldAdmin; release it: scontrol release 12"
+    assert not one(TURN).is_stuck
+    assert note(one(TURN)) == ""
+
+
+def test_a_missing_node_has_the_end_of_its_task() -> None:
+    ended = Task(state=TaskState.OVER, reason="job 12 has ended: TIMEOUT")
+    assert note(one(ended)) == "no report, job 12 has ended: TIMEOUT"
+    assert note(one(ended, Verdict.PASS)) == "PASS"
+
+
 def test_a_row_has_the_phase_while_it_runs_and_the_verdict_afterwards() -> None:
     running = ("n", "running", "2 of 6 steady", "1m 30s", "71 C", "", "")
     assert describe(one(RUNNING))[:3] == running[:3]
@@ -108,4 +127,13 @@ def test_the_summary_counts_and_names_what_stands_out() -> None:
     ]
     assert summary(statuses) == (
         "4 nodes: 2 running, 2 done; 1 FAIL, 1 PASS; hottest 83 C (b); findings on b"
+    )
+
+
+def test_the_summary_has_what_nodes_wait_for() -> None:
+    statuses = [replace(one(WAITING), node=f"a{number}") for number in range(5)]
+    statuses += [replace(one(HELD), node="b"), replace(one(DOWN), node="c")]
+    statuses += [replace(one(TURN), node="d")]
+    assert summary(statuses) == (
+        "8 nodes: 8 waiting; Resources: a0, a1, a2 and 2 more; held: b; down or drained: c"
     )

@@ -1,0 +1,103 @@
+"""Every option of ``sentinel fleet`` refuses a wrong value with the exit code of wrong usage."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+import pytest
+
+from sentinel.cli.fleet.group import COMMANDS, FleetGroup
+from sentinel.cli.main import run_command_line
+from sentinel.errors import ExitCode
+from sentinel.fleet.run_file import FleetFolder, FleetRun
+
+#: A command line for each command, without what a test adds.
+LINES = {
+    "burnin": ("--nodes", "1", "--report", "{new}"),
+    "attach": ("{run}",),
+    "resume": ("{run}",),
+    "cancel": ("{run}",),
+    "report": ("{run}",),
+    "undrain": ("{run}",),
+}
+#: Wrong values of each option that takes one. A path is judged by what is there, and not here.
+WRONG = {
+    ("burnin", "--engine"): ("", "ray"),
+    ("burnin", "--partition"): ("", " "),
+    ("burnin", "--nodes"): ("0", "-1", "1000001", "x", ""),
+    ("burnin", "--nodelist"): ("", " "),
+    ("burnin", "--level"): ("", "short"),
+    ("burnin", "--batch"): ("0", "-1", "10001", "x", ""),
+    ("burnin", "--simulate"): ("0", "-1", "x", ""),
+    ("burnin", "--engine-option"): ("", "--job-name=x", "-wx", "--array"),
+    ("burnin", "--sentinel"): ("", " ", "'"),
+    ("burnin", "--thresholds"): ("", "/nowhere/x"),
+    ("burnin", "--give-up"): ("0", "-1s", "x", ""),
+    ("attach", "--give-up"): ("0", "-1s", "x", ""),
+    ("report", "--thresholds"): ("", "/nowhere/x"),
+}
+#: Options whose value is a path: what cannot be used there is no wrong usage.
+PATHS = {("burnin", "--plan"), ("burnin", "--report"), ("report", "--output")}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('"fleet.temperature.wran".GT', "Did you mean fleet.temperature.warn"),
+        ('"memory.retired_pages.fial".GTE', "Did you mean memory.retired_pages.fail"),
+        ('"fleet.temperature.warn".LT', "Allowed are GT"),
+    ],
+)
+def test_a_file_of_thresholds_is_refused_before_anything_is_submitted(
+    text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "limits.toml"
+    file.write_text(f'spec = "dcgm-error-thresholds-v1"\n[common_thresholds.{text}]\nvalue = 1\n')
+    words = ["fleet", "burnin", "--report", str(tmp_path / "new"), "--thresholds", str(file)]
+    assert run_command_line(words) == ExitCode.VERDICT_USAGE
+    error = capsys.readouterr().err
+    assert f"{file}: common_thresholds." in error
+    assert message in error
+    assert not (tmp_path / "new").exists()
+
+
+def test_every_option_with_a_value_is_in_the_table() -> None:
+    group = FleetGroup("fleet")
+    context = click.Context(group)
+    found = set()
+    for name in COMMANDS:
+        command = group.get_command(context, name)
+        assert command is not None
+        found |= {
+            (name, option.opts[0])
+            for option in command.params
+            if isinstance(option, click.Option) and not option.is_flag
+        }
+    # --color is that of every command.
+    assert {one for one in found if one[1] != "--color"} == WRONG.keys() | PATHS
+
+
+@pytest.mark.parametrize(
+    ("command", "flag", "value"),
+    [(*key, value) for key, values in WRONG.items() for value in values],
+)
+def test_a_wrong_value_is_wrong_usage_and_starts_nothing(
+    command: str, flag: str, value: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = FleetFolder(path=tmp_path / "run")
+    folder.create()
+    started = datetime(2026, 11, 23, tzinfo=UTC)
+    run = FleetRun(
+        id="x", engine="slurm", plan="x", plan_hash="0" * 16, nodes=("n1",), started=started
+    )
+    folder.write(run)
+    words = [one.format(new=tmp_path / "new", run=folder.path) for one in LINES[command]]
+    if flag == "--nodelist":  # it excludes --nodes
+        words = words[2:]
+    code = run_command_line(["fleet", command, *words, flag, value])
+    assert code == ExitCode.VERDICT_USAGE, capsys.readouterr()
+    assert flag in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+    assert folder.read() == run
