@@ -106,6 +106,19 @@ def running_daemons(known: Sequence[DaemonRecord], usual: Places) -> list[Daemon
     return running
 
 
+def list_daemons(simulated: Path | None = None) -> list[DaemonRecord]:
+    """List the daemons of this user that run, whatever GPUs and sockets they have.
+
+    Args:
+        simulated: The folder of the simulated GPUs, if they are used.
+
+    Raises:
+        ConfigError: ``$SENTINEL_SOCKET`` is not an absolute path.
+    """
+    known = read_all(records_folder(os.environ, os.getuid()))
+    return running_daemons(known, places(os.environ, os.getuid(), simulated))
+
+
 def find_socket(given: str | None = None, simulated: Path | None = None) -> str:
     """Find the path of the daemon's socket; see :func:`locate`.
 
