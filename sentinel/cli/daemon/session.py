@@ -13,7 +13,7 @@ from sentinel.cli.gpu_options import gpus_flag
 from sentinel.cli.gpu_table import user_of
 from sentinel.cli.json_output import print_json
 from sentinel.cli.option_groups import GroupedOptions
-from sentinel.cli.setting_options import check_new_workload, single_gpu_flags
+from sentinel.cli.setting_options import single_gpu_flags
 from sentinel.client import Client, SessionInfo
 from sentinel.errors import ConfigError, ExitCode
 
@@ -46,7 +46,6 @@ def start(
     """
     if not gpus:
         raise ConfigError("give the GPUs of the session", "Such as --gpus 0,1, or --gpus all.")
-    check_new_workload(given.get("workload"), "--workload")
     got = client.start_session(name, gpus, given, seconds=seconds)
     if as_json:
         print_json({"session": got})

@@ -101,6 +101,8 @@ def test_settings_of_single_gpus_are_kept_by_a_reload_and_a_restart(
         ({"poll": "1s"}, {"gpus": ["0"]}, "poll cannot be set for single GPUs"),
         ({"poll": None}, {"gpus": ["0"]}, "poll cannot be set for single GPUs"),
         ({"workload": "holt"}, {"save": True}, "Did you mean hold?"),
+        ({"workload": "gemm:size=banana"}, {}, "size='banana' is not a whole number; its options"),
+        ({"workload": "gemm:sise=64"}, {"gpus": ["0"]}, "gemm has no option 'sise'; its options"),
         ({}, {}, "settings"),
     ],
 )

@@ -211,23 +211,6 @@ def test_the_status_marks_the_gpus_of_a_session(
         assert json.loads(capsys.readouterr().out)["sessions"] == [SESSION]
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "typed",
-    [
-        ["set", "workload=hold:a=1"],
-        ["restart", "--workload", "hold:a=1"],
-        ["session", "start", "train", "--gpus", "0", "--workload", "hold:a=1"],
-    ],
-)
-def test_a_wrong_option_of_a_workload_is_refused_before_a_stressor_ends_for_it(
-    daemon: StubDaemon, capsys: pytest.CaptureFixture[str], typed: list[str]
-) -> None:
-    assert run_command_line(typed) == 2
-    assert "workload: workload hold has no option 'a'" in capsys.readouterr().err
-    assert daemon.commands == []
-
-
 def test_options_of_other_packages_are_left_to_the_daemon(
     daemon: StubDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
