@@ -100,7 +100,7 @@ def _describe(one: SessionInfo) -> str:
 
 
 def _row(one: SessionInfo) -> tuple[str, ...]:
-    until = "stopped" if one.until is None else format_clock(one.until)
+    until = "no end" if one.until is None else format_clock(one.until)
     by = user_of(one.holder)
     return one.name, ",".join(map(str, one.indices)), until, by, _settings(one)
 

@@ -8,7 +8,14 @@ import pytest
 
 from tests.harness.api_harness import ApiServer, ask
 
-PLAN = 'spec = "sentinel-plan-v1"\nname = "p"\n[[phase]]\nname = "warm"\nworkload = "{}"\nseconds = "1m"\n'
+PLAN = """
+spec = "sentinel-plan-v1"
+name = "p"
+[[phase]]
+name = "warm"
+workload = "{}"
+seconds = "1m"
+"""
 
 
 @pytest.mark.parametrize(

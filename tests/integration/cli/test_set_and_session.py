@@ -162,7 +162,7 @@ def test_sessions_are_listed_and_stopped(
     assert run_command_line(["session", "list"]) == 0
     header, row = capsys.readouterr().out.splitlines()
     assert header.split() == ["NAME", "GPU", "UNTIL", "BY", "SETTINGS"]
-    assert row.split() == ["train", "0", "stopped", "root", "workload=hold", "memory.target=1GiB"]
+    assert row.split() == ["train", "0", "no", "end", "root", "workload=hold", "memory.target=1GiB"]
     assert run_command_line(["session", "list", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["sessions"] == [SESSION]
     assert run_command_line(["session", "stop", "train", "train"]) == 0
