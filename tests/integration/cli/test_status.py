@@ -78,6 +78,10 @@ def test_the_short_list_has_one_line_per_gpu(
 ) -> None:
     assert run_command_line(["status", "--list"]) == 0
     assert capsys.readouterr().out == f"GPU 0: Simulated GPU (UUID: {GPU['uuid']}) occupied\n"
+    assert run_command_line(["status", "--list", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed.keys() == {"schema_version", "running", "gpus"}
+    assert printed["gpus"] == [GPU]
 
 
 @pytest.mark.parametrize(
