@@ -157,11 +157,14 @@ def _processes(status: Status, width: int, *, local: bool, colour: bool) -> Iter
 
 
 def _logged(log: str | None) -> Iterator[str]:
-    """Yield the last lines of the log if it can be read; the daemon may be on another host."""
+    """Yield the last lines of the log if it can be read; the daemon may be on another host.
+
+    What is logged at the debug level is left out: several lines a second would hide all else.
+    """
     if log is None:
         return
-    from sentinel.cli.event_format import readable
-    from sentinel.cli.log_follow import last_lines
+    from sentinel.cli.event_format import is_notable, readable
+    from sentinel.cli.log_follow import last_wanted
 
     with contextlib.suppress(ConfigError):
-        yield from readable(last_lines(Path(log), LOG_LINES))
+        yield from readable(last_wanted(Path(log), LOG_LINES, is_notable))
