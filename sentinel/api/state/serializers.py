@@ -123,6 +123,7 @@ def session(one: views.Session, shown: Views, now: float) -> api_types.SessionIn
         since=_date(one.since, now),
         until=None if one.until is None else _date(one.until, now),
         holder=_holder(one.by),
+        suspended=one.suspended,
     )
 
 

@@ -102,7 +102,8 @@ def _describe(one: SessionInfo) -> str:
 def _row(one: SessionInfo) -> tuple[str, ...]:
     until = "no end" if one.until is None else format_clock(one.until)
     by = user_of(one.holder)
-    return one.name, ",".join(map(str, one.indices)), until, by, _settings(one)
+    suspended = "" if one.suspended is None else f"suspended, {one.suspended}: "
+    return one.name, ",".join(map(str, one.indices)), until, by, f"{suspended}{_settings(one)}"
 
 
 def _settings(one: SessionInfo) -> str:
