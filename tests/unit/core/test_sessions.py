@@ -24,8 +24,8 @@ from sentinel.protocol.commands import (
     CancelBurnin,
     Configure,
     EndSession,
-    GivenOverride,
     GivenSetting,
+    OverrideGroup,
     Refusal,
     ShutDown,
     StartBurnin,
@@ -172,7 +172,7 @@ def test_a_session_is_over_the_settings_of_the_daemon_and_of_its_gpu() -> None:
     world, supervisor = served()
     keys = {"power": "100W", "workload": "elementwise"}
     single = tuple(GivenSetting(key=key, text=text, source="file") for key, text in keys.items())
-    override = GivenOverride(selector="0", source="file", given=single)
+    override = OverrideGroup(selectors=("0",), source="file", given=single)
     assert start(world, supervisor)[0] is None
     common = (GivenSetting(key="util.target", text="50%", source="--util"),)
     assert send(world, supervisor, Configure, given=common, overrides=(override,))[0] is None
