@@ -27,6 +27,7 @@ from sentinel.api.state.store_writer import StoreWriter
 from sentinel.api.state.supervisor_link import SupervisorLink, SupervisorMessage
 from sentinel.api.state.verified_total import VerifiedTotal
 from sentinel.config.model import SETTINGS
+from sentinel.config.override_groups import group_overrides
 from sentinel.config.sources import Sources
 from sentinel.config.workload_spec import parse_workload
 from sentinel.errors import SentinelError, WireError
@@ -170,7 +171,11 @@ class ApiContext:
                 self.settings.current = new
 
         return await self.supervisor.request(
-            Configure, take_over, by=by, given=new.given, overrides=new.overrides
+            Configure,
+            take_over,
+            by=by,
+            given=new.given,
+            overrides=group_overrides(new.overrides),
         )
 
     def check_trust(

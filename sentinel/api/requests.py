@@ -12,6 +12,16 @@ _YEAR_S = 366 * _DAY_S
 #: More than the memory of any GPU; larger sizes are mistakes.
 _MAX_SIZE_BYTES = 2**50
 
+#: The forms of texts, and what an error says of each: a pattern is not for people.
+_NAME = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,63}$"
+_ID = r"^[0-9a-f]{8,32}$"
+_LINE = r"^[^\x00-\x1f\x7f]*$"
+FORMS = {
+    _NAME: "1 to 64 letters, digits and ._:-, of which the first is a letter or a digit",
+    _ID: "8 to 32 hexadecimal digits in lower case",
+    _LINE: "characters of one line, without control characters",
+}
+
 Selectors = Annotated[
     list[Annotated[str, Field(max_length=256)]],
     Field(
@@ -30,9 +40,7 @@ Seconds = Annotated[
 Name = Annotated[
     str,
     Field(
-        min_length=1,
-        max_length=64,
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]*$",
+        pattern=_NAME,
         description="The allocation's id: letters, digits and `._:-`.",
     ),
 ]
@@ -105,7 +113,7 @@ class SessionRequest(RequestModel):
     name: Annotated[
         str,
         Field(
-            pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,63}$",
+            pattern=_NAME,
             description="The session's name: letters, digits and `._:-`.",
         ),
     ]
@@ -145,7 +153,7 @@ class ReservationRequest(RequestModel):
 
     id: str | None = Field(
         default=None,
-        pattern=r"^[0-9a-f]{8,32}$",
+        pattern=_ID,
         description="The id of the reservation, by which its place in the queue is found."
         "  After the end of the connection, the same request with the same id continues at its"
         " place for half a minute.",
@@ -153,7 +161,7 @@ class ReservationRequest(RequestModel):
     gpus: Selectors | None = None
     count: int | None = Field(default=None, ge=1, le=128)
     seconds: Seconds | None = None
-    reason: str = Field(default="", max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")
+    reason: str = Field(default="", max_length=200, pattern=_LINE)
     wait_s: WaitS = 30.0
     bound: bool = Field(
         default=False, description="End it with the calling process; Unix socket only."

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
 from sentinel.cli.terminal import printable, styled, wants_colour
-from sentinel.protocol.event_type import Kind
+from sentinel.protocol.event_type import DEBUG_EVENTS, Kind
 from sentinel.protocol.events import EVENTS
 from sentinel.protocol.quantum import MAX_QUANTUM_S
 from sentinel.protocol.rules import with_time
@@ -99,6 +99,17 @@ def format_clock(moment: datetime) -> str:
     local = moment.astimezone()
     today = local.date() == datetime.now().astimezone().date()
     return f"{local:%H:%M:%S}" if today else f"{local:%m-%d %H:%M:%S}"
+
+
+def is_notable(line: str) -> bool:
+    """Check for a line of the log that people are shown, and is not at the debug level."""
+    if any(f'"{name}"' in line for name in DEBUG_EVENTS):  # most lines then; quickly
+        return False
+    try:
+        record = json.loads(line)
+        return not is_hidden(record["event"], record)
+    except (ValueError, TypeError, KeyError):
+        return True
 
 
 def is_hidden(name: str, fields: _Fields) -> bool:

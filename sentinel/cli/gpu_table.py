@@ -171,7 +171,8 @@ def _grants(status: Status) -> Iterator[str]:
         yield f"GPU {where}: {format_size(allocation.size)} allocated as {allocation.id}{user}"
     for session in status.sessions or ():
         end = f" until {session.until.astimezone():%H:%M:%S}" if session.until else ""
-        yield f"GPU {', '.join(map(str, session.indices))}: session {session.name}{end}"
+        why = f", suspended: {session.suspended}" if session.suspended else ""
+        yield f"GPU {', '.join(map(str, session.indices))}: session {session.name}{end}{why}"
 
 
 def describe_queued(one: QueueEntry) -> str:

@@ -22,7 +22,11 @@ def print_json(values: Mapping[str, Any]) -> None:
 def to_json(value: Any) -> Any:
     """Convert a value to JSON types: dataclasses to objects, times to ISO 8601, paths to text."""
     if is_dataclass(value) and not isinstance(value, type):
-        return {one.name: to_json(getattr(value, one.name)) for one in fields(value)}
+        # By the names of the API: `alias` is that of a field whose own is a keyword of Python.
+        return {
+            one.metadata.get("alias", one.name): to_json(getattr(value, one.name))
+            for one in fields(value)
+        }
     match value:
         case datetime():
             return value.isoformat().replace("+00:00", "Z")  # as the API writes it

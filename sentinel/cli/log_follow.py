@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import BinaryIO
 
@@ -17,6 +18,8 @@ POLL_INTERVAL_S = 0.25
 _BLOCK_BYTES = 64 * 1024
 #: A longer line is truncated at its beginning.
 _MAX_LINE_BYTES = 2**20
+#: How much of the end of a log is searched for wanted lines.
+_MAX_SEARCHED_BYTES = 2**23
 
 
 def last_lines(path: Path, count: int) -> list[str]:
@@ -28,6 +31,22 @@ def last_lines(path: Path, count: int) -> list[str]:
     with _opened(path) as file:
         lines, _ = _end(file, count)
     return lines
+
+
+def last_wanted(path: Path, count: int, wanted: Callable[[str], bool]) -> list[str]:
+    """Return the last ``count`` lines of a file that are wanted, of its last 8 MiB.
+
+    Args:
+        path: The file.
+        count: The number of lines, at least 1.
+        wanted: Checks a line.
+
+    Raises:
+        ConfigError: The file cannot be read.
+    """
+    with _opened(path) as file:
+        found = islice(filter(wanted, map(_text, _backwards(file))), count)
+        return list(found)[::-1]
 
 
 def follow(path: Path, count: int, wait: Callable[[float], None] = time.sleep) -> Iterator[str]:
@@ -99,6 +118,24 @@ def _end(file: BinaryIO, count: int) -> tuple[list[str], bytes]:
     file.seek(end)
     *whole, rest = data.split(b"\n")
     return [_text(line) for line in whole[-count:]] if count else [], rest
+
+
+def _backwards(file: BinaryIO) -> Iterator[bytes]:
+    """Yield the complete lines at the end of a file, the last one first."""
+    position = file.seek(0, os.SEEK_END)
+    least = max(0, position - _MAX_SEARCHED_BYTES)
+    rest, complete = b"", False
+    while position > least:
+        step = min(_BLOCK_BYTES, position)
+        position -= step
+        file.seek(position)
+        rest, *lines = (file.read(step) + rest).split(b"\n")
+        if lines and not complete:
+            lines.pop()  # not written completely yet, or empty
+            complete = True
+        yield from reversed(lines)
+    if complete and position == 0:
+        yield rest
 
 
 def _text(line: bytes) -> str:

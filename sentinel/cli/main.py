@@ -63,6 +63,10 @@ SECTIONS = {
         "status": ("sentinel.cli.daemon.status", "Show every GPU, its processes and the daemon."),
         "top": ("sentinel.cli.daemon.top", "Show every GPU live; pause, resume and reserve."),
         "page": ("sentinel.cli.tools.web", "Print the address of the web page."),
+        "daemons": (
+            "sentinel.cli.daemon.daemons",
+            "List the daemons of this user, and their state directories.",
+        ),
         "history": ("sentinel.cli.daemon.history", "Show past use and readings of the GPUs."),
         "logs": ("sentinel.cli.daemon.logs", "Show the end of the daemon's log, and follow it."),
     },

@@ -27,7 +27,8 @@ _INSTRUCTIONS = """\
 Sentinel keeps the idle NVIDIA GPUs of this host busy with stressors, and yields each one as soon as
 a foreign process appears: a job needs no permission and can simply start. Reserve GPUs that must
 stay free for a while, set CUDA_VISIBLE_DEVICES to the UUIDs in the response, and unreserve them
-when done. Pause GPUs on which no stressor may run, for example during a measurement."""
+when done. Pause GPUs on which no stressor may run, for example during a measurement. Start a
+session to give GPUs another workload or another share of their memory for a while."""
 
 _SELECTED_BY = "by nvidia-smi index, UUID or a unique prefix of it, or PCI address"
 
@@ -70,6 +71,9 @@ def serve(client: Client) -> None:
     server.add_tool(tools.resume, annotations=idempotent)
     server.add_tool(tools.reserve, annotations=additive)
     server.add_tool(tools.unreserve, annotations=destructive)
+    server.add_tool(tools.sessions, annotations=read_only)
+    server.add_tool(tools.start_session, annotations=idempotent)
+    server.add_tool(tools.stop_session, annotations=destructive)
     server.run("stdio")
 
 
@@ -164,6 +168,51 @@ class _Tools:
         """
         with _as_tool_errors():
             return _outcome(self._client.unreserve(id))
+
+    def sessions(self) -> dict[str, Any]:
+        """List the sessions: GPUs that have settings of their own under a name."""
+        with _as_tool_errors():
+            return {"sessions": to_json(self._client.sessions())}
+
+    def start_session(
+        self,
+        name: Annotated[
+            str, Field(max_length=64, description="A new name: letters, digits and ._:-")
+        ],
+        gpus: Annotated[_Selectors, Field(description=f"The GPUs, {_SELECTED_BY}.")],
+        settings: Annotated[
+            dict[str, str],
+            Field(
+                max_length=256,
+                description="Settings by key, as a single GPU may have them, such as"
+                ' {"workload": "hold", "memory.target": "20GiB"}; all others stay as they are.',
+            ),
+        ],
+        seconds: Annotated[
+            _Seconds | None, Field(description="The duration; until stop_session by default.")
+        ] = None,
+    ) -> dict[str, Any]:
+        """Give GPUs settings of their own under a name, such as another workload or less memory.
+
+        Stressors with other settings start again. A GPU is in one session at most; an error names
+        the other. Set seconds if possible: a session outlives the agent and the daemon.
+        """
+        with _as_tool_errors():
+            got = self._client.start_session(name, gpus, settings, seconds=seconds)
+            return dict(to_json(got))
+
+    def stop_session(
+        self,
+        name: Annotated[
+            str, Field(min_length=1, max_length=64, description="The name, as sessions lists it.")
+        ],
+    ) -> dict[str, Any]:
+        """End a session; its GPUs have the daemon's settings again.
+
+        End only your own sessions, unless you were asked to end another one.
+        """
+        with _as_tool_errors():
+            return _outcome(self._client.stop_session(name))
 
 
 @contextlib.contextmanager

@@ -234,23 +234,6 @@ def for_daemon(key: str, text: str) -> str:
     return str(Path(text).absolute()) if relative else text
 
 
-def check_new_workload(text: str | None, source: str) -> None:
-    """Check the options of a workload that a running daemon is about to get.
-
-    Args:
-        text: The workload, as ``--workload`` takes it, or None for no change.
-        source: What names it, such as ``--workload``.
-
-    Raises:
-        ConfigError: An option is wrong; nothing was sent.
-    """
-    if text is None or ":" not in text:
-        return
-    from sentinel.diagnostics import workload_check  # slow to import
-
-    workload_check.check_new_workload(text, source)
-
-
 def _passing_given(
     function: Callable[..., Any], settings: Sequence[Setting] = SETTINGS
 ) -> Callable[..., Any]:

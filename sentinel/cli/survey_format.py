@@ -44,9 +44,11 @@ def print_survey(survey: Sequence[Survey], *, text: bool, explain: bool) -> None
             continue
         memory = row.reading.memory
         click.echo(f"  {format_size(memory.used)} of {format_size(memory.total)} in use")
-        reasons = {**row.pending_ignores, **row.ignored_processes} if explain else {}
+        notes = {**row.pending_ignores, **row.ignored_processes} if explain else {}
+        for pid, socket in row.daemon_stressors.items():
+            notes[pid] = f"stressor of the daemon at {socket}"
         for process in row.reading.processes or ():
             held = format_size(process.memory) if process.memory is not None else "memory unknown"
-            ignored = f" - {reasons[process.pid]}" if process.pid in reasons else ""
+            note = f" - {notes[process.pid]}" if process.pid in notes else ""
             shown = processes([asdict(process)])
-            click.echo(f"    {process.kind.value}: {shown}, {held}{ignored}")
+            click.echo(f"    {process.kind.value}: {shown}, {held}{note}")

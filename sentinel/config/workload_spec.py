@@ -9,6 +9,8 @@ import difflib
 import re
 from importlib.metadata import EntryPoint, entry_points
 
+from sentinel.config.built_in_workloads import BUILT_IN, PACKAGE
+from sentinel.config.option_values import convert_options
 from sentinel.errors import ConfigError
 
 #: The entry-point group of workloads.
@@ -79,12 +81,25 @@ def known_workloads() -> dict[str, str]:
 def check_workload(text: str) -> None:
     """Check that a workload is registered; ``module:attribute`` is only parsed.
 
+    The options of built-in workloads are checked, too. Those of other packages are known only to
+    processes that import them.
+
     Raises:
-        ConfigError: The text is malformed, or no package registers the workload.
+        ConfigError: The text is malformed, no package registers the workload, or an option of a
+            built-in one is wrong.
     """
-    name, _ = parse_workload(text)
-    if ":" not in name:
-        find_workload(name)
+    name, given = parse_workload(text)
+    if ":" in name:
+        return
+    entry = find_workload(name)
+    options = BUILT_IN.get(entry.attr) if is_built_in(entry) else None
+    if options is not None:
+        convert_options(f"workload {entry.attr}", options, given)
+
+
+def is_built_in(entry: EntryPoint) -> bool:
+    """Check whether an entry point is that of a workload of Sentinel's own."""
+    return entry.value.startswith(PACKAGE)
 
 
 def origin_of(entry: EntryPoint) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from sentinel.core import decide
 from sentinel.core.gpu.ignored_processes import pending_ignores
@@ -42,6 +42,8 @@ class Survey:
     ignored_processes: Mapping[int, str]
     #: The processes that may be ignored later, by PID.
     pending_ignores: Mapping[int, str]
+    #: The sockets of this user's daemons that have a stressor on it, by the PID of the stressor.
+    daemon_stressors: Mapping[int, str] = field(default_factory=dict)
 
 
 def inventory(options: Options) -> tuple[Gpu, ...]:
@@ -76,6 +78,22 @@ def survey(options: Options) -> tuple[Survey, ...]:
         )
         found.probe.close()
     return tuple(_verdicts(found, readings))
+
+
+def with_daemons(row: Survey, stressors: Mapping[int, str]) -> Survey:
+    """Name the daemon that has its stressor on a GPU, which looks like a foreign process.
+
+    Args:
+        row: The GPU.
+        stressors: The sockets of daemons, by the PIDs of their stressors.
+    """
+    pids = () if row.reading is None else [one.pid for one in row.reading.processes or ()]
+    known = {pid: stressors[pid] for pid in pids if pid in stressors}
+    verdict = row.verdict
+    if known and verdict.rule == "process" and known.keys() | row.ignored_processes >= set(pids):
+        sockets = " and ".join(sorted(set(known.values())))
+        verdict = replace(verdict, reason=f"occupied by the daemon at {sockets}")
+    return replace(row, daemon_stressors=known, verdict=verdict)
 
 
 def _verdicts(found: Found, readings: Mapping[str, Reading]) -> Iterator[Survey]:

@@ -10,15 +10,11 @@ from dataclasses import dataclass
 
 from sentinel.config.build import Given, Override
 from sentinel.config.plan import Plan
-from sentinel.config.workload_spec import check_workload, find_workload, parse_workload
+from sentinel.config.workload_spec import check_workload, find_workload, is_built_in, parse_workload
 from sentinel.diagnostics.workload_catalog import describe_workloads
 from sentinel.errors import ConfigError
-from sentinel.host.packages import torch_build
 from sentinel.protocol.stressor import Account
 from sentinel.stressor.describe import Wanted
-
-#: The package of the built-in workloads, which need no check without options.
-_BUILT_IN = "sentinel.stressor.workloads."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +50,8 @@ def workload_errors(
 ) -> list[ConfigError]:
     """Find what is wrong with workloads and their options.
 
-    Only workloads with options and those of other packages are imported, by another process; that
-    takes the seconds of an import of torch. What depends on the GPU is not checked.
+    Only workloads of other packages are imported, by another process; that takes the seconds of an
+    import of torch. What depends on the GPU is not checked.
 
     Args:
         named: The workloads.
@@ -68,7 +64,7 @@ def workload_errors(
         try:
             check_workload(one.text)
             name, options = parse_workload(one.text)
-            if options or not _is_built_in(name):
+            if not _is_built_in(name):
                 wanted.append(Wanted(number=len(wanted), place=name, options=options))
                 sources.append(one.source)
         except ConfigError as error:
@@ -94,29 +90,6 @@ def check_workloads(named: Iterable[NamedWorkload], account: Account | None = No
         raise joined(errors)
 
 
-def check_new_workload(text: str, source: str) -> None:
-    """Check the options of a workload before a running daemon gets it.
-
-    The daemon ends stressors for it, and theirs would be the first process to find a wrong option.
-    Workloads of other packages are the daemon's, which may see others than this process, and
-    without torch there is no check: the stressor finds what is wrong then.
-
-    Args:
-        text: The workload, as ``--workload`` takes it.
-        source: What names it, such as ``--workload``.
-
-    Raises:
-        ConfigError: It has a wrong option.
-    """
-    try:
-        name, options = parse_workload(text)
-        known = options and _is_built_in(name)
-    except ConfigError:
-        return  # the daemon's own answer has the reason
-    if known and torch_build() is not None:
-        check_workloads([NamedWorkload(text=text, source=source)])
-
-
 def joined(errors: Iterable[ConfigError]) -> ConfigError:
     """Return one error for several, a line each; of one alone the error itself."""
     first, *more = errors
@@ -138,4 +111,4 @@ def _at(source: str, error: ConfigError) -> ConfigError:
 
 
 def _is_built_in(name: str) -> bool:
-    return is_registered(name) and find_workload(name).value.startswith(_BUILT_IN)
+    return is_registered(name) and is_built_in(find_workload(name))

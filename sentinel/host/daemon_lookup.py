@@ -109,6 +109,19 @@ def running_daemons(known: Sequence[DaemonRecord], usual: Places) -> list[Daemon
     return running
 
 
+def list_daemons(simulated: Path | None = None) -> list[DaemonRecord]:
+    """List the daemons of this user that run, whatever GPUs and sockets they have.
+
+    Args:
+        simulated: The folder of the simulated GPUs, if they are used.
+
+    Raises:
+        ConfigError: ``$SENTINEL_SOCKET`` is not an absolute path.
+    """
+    known = read_all(records_folder(os.environ, os.getuid()))
+    return running_daemons(known, places(os.environ, os.getuid(), simulated))
+
+
 def find_socket(given: str | None = None, simulated: Path | None = None) -> str:
     """Find the path of the daemon's socket: see :func:`locate`, or else the service of the host.
 
@@ -122,14 +135,40 @@ def find_socket(given: str | None = None, simulated: Path | None = None) -> str:
     return str(SERVICE_SOCKET) if simulated is None and _service_is_meant() else found
 
 
-def find_shared(simulated: Path | None = None) -> Path:
+def find_shared(simulated: Path | None = None, socket: str | None = None) -> Path:
     """Find the directory with what belongs to the host of this user's daemon: see shared_folder.
+
+    Several daemons with real GPUs usually share it; then none of them needs to be named. Those of
+    simulated GPUs count only if there are no others.
+
+    Args:
+        simulated: The folder of the simulated GPUs, if they are used.
+        socket: The path that a user or a script gave.
 
     Raises:
         AccessDeniedError: As :func:`locate`.
         ConfigError: As :func:`locate`.
     """
-    return shared_folder(locate(None, simulated).state)
+    if socket is None and simulated is None and not os.environ.get(SIMULATED):
+        running = list_daemons()
+        real = [one for one in running if one.simulated is None] or running
+        folders = {shared_folder(Path(one.state)) for one in real}
+        if len(running) > 1 and len(folders) == 1 and not os.environ.get(SOCKET_VARIABLE):
+            return folders.pop()
+    return shared_folder(locate(socket, simulated).state)
+
+
+def daemons_sharing(folder: Path, simulated: Path | None = None) -> list[str]:
+    """List the sockets of this user's running daemons that have this as their shared directory.
+
+    Raises:
+        ConfigError: As :func:`list_daemons`.
+    """
+    return [
+        one.socket
+        for one in list_daemons(simulated)
+        if one.socket is not None and shared_folder(Path(one.state)) == folder
+    ]
 
 
 def find_simulation() -> Path:

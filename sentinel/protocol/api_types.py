@@ -222,6 +222,13 @@ class SessionInfo(ResponseType):
     #: When it ends, or None if it has no time limit.
     until: datetime | None = None
     holder: Holder = field(default_factory=Holder)
+    suspended: str | None = field(
+        default=None,
+        metadata=described(
+            "Why its settings are not in effect: an earlier daemon accepted it, and the settings of"
+            " this one contradict it. Null if they are in effect."
+        ),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

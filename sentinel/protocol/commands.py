@@ -195,11 +195,20 @@ class GivenOverride:
 
 
 @dataclass(frozen=True, kw_only=True)
+class OverrideGroup:
+    """The same settings for the GPUs of several selectors; see ``config.override_groups``."""
+
+    selectors: tuple[str, ...]
+    source: str
+    given: tuple[GivenSetting, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Configure(_Command):
     """Apply all of these settings, or none of them."""
 
     given: tuple[GivenSetting, ...]
-    overrides: tuple[GivenOverride, ...] = ()
+    overrides: tuple[OverrideGroup, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+#: What only the log gets, at the debug level: at the rate of the checks, it would crowd all else
+#: out of the history and the last lines of the status.
+DEBUG_EVENTS = frozenset({"gpu.checked"})
+
 
 class Kind(StrEnum):
     """What an event is about."""

@@ -88,6 +88,8 @@ class Session:
     since: float
     #: When it ends, or None.
     until: float | None = None
+    #: Why its settings are not in effect, or None if they are. An earlier daemon has accepted it.
+    suspended: str | None = None
 
     @property
     def given(self) -> tuple[GivenSetting, ...]:

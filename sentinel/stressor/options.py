@@ -7,13 +7,13 @@ its options and has a ``run`` that takes a context.
 from __future__ import annotations
 
 import inspect
-import math
 import re
 import types
 import typing
 from collections.abc import Callable, Mapping
 
-from sentinel.errors import ConfigError, WorkloadError
+from sentinel.config.option_values import REQUIRED, Option, convert_options, kind_of
+from sentinel.errors import WorkloadError
 from sentinel.protocol.inspection import WorkloadOption
 
 #: A loaded workload.
@@ -26,11 +26,6 @@ _CLASS = (
 )
 #: Stands for the context when a signature is checked.
 _CONTEXT = object()
-
-_BOOLS = dict.fromkeys(("true", "yes", "on", "1"), True) | dict.fromkeys(
-    ("false", "no", "off", "0"), False
-)
-_KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 #: The maximum length of a docstring's text and of a default.
 _MAX_TEXT_LENGTH = 300
@@ -54,27 +49,7 @@ def bind_options(workload: Workload, options: Mapping[str, str]) -> dict[str, ob
         WorkloadError: It cannot be called with a context, or an annotation cannot be resolved.
         ConfigError: An option is unknown, missing, of the wrong kind, or refused by its check.
     """
-    name, parameters = _name(workload), _parameters(workload)
-    allowed = _describe(parameters)
-    for key in options.keys() - parameters.keys():
-        raise ConfigError(f"{name} has no option {key!r}; {allowed}")
-    for key, parameter in parameters.items():
-        if parameter.default is parameter.empty and key not in options:
-            raise ConfigError(f"{name} needs the option {key!r}; {allowed}")
-    bound: dict[str, object] = {}
-    for key, text in options.items():
-        annotation = parameters[key].annotation
-        try:
-            bound[key] = _convert(annotation, text)
-        except (ValueError, KeyError):
-            what = f"{name}: option {key}={text!r} is not {_kind(annotation)}; {allowed}"
-            raise ConfigError(what) from None
-        for check in _checks(annotation):
-            try:
-                check(bound[key])
-            except ConfigError as error:
-                raise ConfigError(f"{name}: {error.what}", error.remedy) from None
-    return bound
+    return convert_options(_name(workload), _parameters(workload), options)
 
 
 def list_options(workload: Workload) -> tuple[WorkloadOption, ...]:
@@ -87,11 +62,11 @@ def list_options(workload: Workload) -> tuple[WorkloadOption, ...]:
     return tuple(
         WorkloadOption(
             name=name,
-            kind=_kind(parameter.annotation),
-            default=_default(parameter),
+            kind=kind_of(option.annotation),
+            default=_default(option),
             text=texts.get(name, ""),
         )
-        for name, parameter in _parameters(workload).items()
+        for name, option in _parameters(workload).items()
     )
 
 
@@ -107,7 +82,7 @@ def _name(workload: Workload) -> str:
     return f"workload {getattr(workload, '__name__', type(workload).__name__)}"
 
 
-def _parameters(workload: Workload) -> dict[str, inspect.Parameter]:
+def _parameters(workload: Workload) -> dict[str, Option]:
     """Return the options of ``workload`` with their annotations resolved.
 
     Raises:
@@ -125,7 +100,10 @@ def _parameters(workload: Workload) -> dict[str, inspect.Parameter]:
         remedy = _FUNCTION.format(name=getattr(workload, "__name__", "work"))
         options, scope = _options(workload, workload, (_CONTEXT,), remedy), _globals(workload)
     return {
-        name: parameter.replace(annotation=_resolve(parameter, scope))
+        name: Option(
+            _resolve(parameter, scope),
+            REQUIRED if parameter.default is parameter.empty else parameter.default,
+        )
         for name, parameter in options.items()
     }
 
@@ -188,62 +166,12 @@ def _resolve(parameter: inspect.Parameter, scope: dict[str, object]) -> object:
         raise WorkloadError(text) from error
 
 
-# --- values ----------------------------------------------------------------------------------
-
-
-def _describe(parameters: Mapping[str, inspect.Parameter]) -> str:
-    """Describe all options, for an error."""
-    shown = [
-        f"{name} ({_kind(parameter.annotation)}"
-        + ("" if parameter.default is parameter.empty else f", default {parameter.default!r}")
-        + ")"
-        for name, parameter in parameters.items()
-    ]
-    return f"its options are {', '.join(shown)}" if shown else "it has no options"
-
-
-def _default(parameter: inspect.Parameter) -> str | None:
+def _default(option: Option) -> str | None:
     """Return a default as it is written as an option, or None if there is none."""
-    if parameter.default is parameter.empty:
+    if option.default is REQUIRED:
         return None
-    text = str(parameter.default)
-    return (text.lower() if isinstance(parameter.default, bool) else text)[:_MAX_TEXT_LENGTH]
-
-
-def _checks(annotation: object) -> list[Callable[[object], None]]:
-    """Return the checks of an ``Annotated``; of any other annotation there are none."""
-    return [one for one in getattr(annotation, "__metadata__", ()) if callable(one)]
-
-
-def _plain(annotation: object) -> object:
-    """Return an annotation without what ``Annotated`` adds to it."""
-    is_annotated = typing.get_origin(annotation) is typing.Annotated
-    return typing.get_args(annotation)[0] if is_annotated else annotation
-
-
-def _kind(annotation: object) -> str:
-    """Describe the values that ``annotation`` allows."""
-    annotation = _plain(annotation)
-    if typing.get_origin(annotation) is typing.Literal:
-        return "one of " + ", ".join(map(str, typing.get_args(annotation)))
-    unsupported = f"{annotation}, which cannot be written as an option"
-    return next((name for kind, name in _KINDS.items() if annotation is kind), unsupported)
-
-
-def _convert(annotation: object, text: str) -> object:
-    """Convert ``text``; raises ValueError or KeyError if ``annotation`` does not allow it."""
-    annotation = _plain(annotation)
-    if typing.get_origin(annotation) is typing.Literal:
-        return {str(value): value for value in typing.get_args(annotation)}[text]
-    if annotation is bool:
-        return _BOOLS[text.lower()]
-    if annotation is str:
-        return text
-    if annotation is int:
-        return int(text)
-    if annotation is float and math.isfinite(number := float(text)):
-        return number
-    raise ValueError
+    text = str(option.default)
+    return (text.lower() if isinstance(option.default, bool) else text)[:_MAX_TEXT_LENGTH]
 
 
 # --- docstrings ------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.api import main as api_main
+from sentinel.config.override_groups import ungroup_overrides
 from sentinel.core.observation import ApiFacts
 from sentinel.errors import WireError
 from sentinel.host.child_setup import Inherited
@@ -175,9 +176,8 @@ class ApiProcess(ReplaceableProcess[ApiMessage]):
         if answer.number == configure.number:
             self._configure = None
             if answer.refused is None:
-                self._spec = replace(
-                    self._spec, given=configure.given, overrides=configure.overrides
-                )
+                overrides = ungroup_overrides(configure.overrides)
+                self._spec = replace(self._spec, given=configure.given, overrides=overrides)
 
 
 def _key(message: CommandReply | View | ReloadConfig) -> tuple[str, object]:

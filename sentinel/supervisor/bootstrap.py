@@ -17,7 +17,6 @@ from sentinel.config.sources import as_overrides
 from sentinel.config.workload_spec import parse_workload
 from sentinel.core import decide
 from sentinel.core.actions import Event
-from sentinel.core.node.status_events import DEBUG_EVENTS
 from sentinel.core.node.views import Host
 from sentinel.core.state import ProbeUp
 from sentinel.errors import ExitCode
@@ -31,6 +30,7 @@ from sentinel.host.systemd import Notifier
 from sentinel.host.unprivileged import find_account
 from sentinel.protocol.caller import Level
 from sentinel.protocol.commands import AccessPolicy, ApiSpec, NotifySpec
+from sentinel.protocol.event_type import DEBUG_EVENTS
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.stressor import Account, StandbySpec, StressorSpec
 from sentinel.protocol.version import __version__

@@ -228,6 +228,9 @@ class FakeSupervisor:
         raise AssertionError(command)
 
     def reserve(self, command: Reserve) -> CommandReply:
+        if command.count > len(UUIDS):  # it would wait for them until its limit
+            text = f"{command.count} GPUs are requested, and there are {len(UUIDS)}"
+            return CommandReply(number=command.number, refused=Refusal.INVALID, text=text)
         taken = {uuid for held in self.reservations.values() for uuid in held.gpus}
         free = tuple(uuid for uuid in UUIDS if uuid not in taken)
         gpus = command.gpus or free[: command.count]

@@ -217,7 +217,7 @@ PROOFS: dict[str, str | Because] = {
     r"curl -s.* --unix-socket .*": HERE,
     r"curl -s -H \"Authorization: .*": HERE,
     r"curl -s http://127\.0\.0\.1:8766/metrics .*": HERE,
-    r"sentinel (?:status|history|page)\b(?! && ).*": HERE,
+    r"sentinel (?:status|daemons|history|page)\b(?! && ).*": HERE,
     r"sentinel (?:pause|resume|reserve|reservations|exec|allocate)\b.*": HERE,
     r"sentinel (?:set|session)\b.*": HERE,
     r"sentinel unreserve fd3d4c97": HERE,

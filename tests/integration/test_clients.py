@@ -139,7 +139,8 @@ async def _be_an_agent(here: Daemon) -> None:
             return str(done.content)
 
         tools = {tool.name: tool for tool in (await agent.list_tools()).tools}
-        assert list(tools) == ["status", "pause", "resume", "reserve", "unreserve"]
+        sessions = ["sessions", "start_session", "stop_session"]
+        assert list(tools) == ["status", "pause", "resume", "reserve", "unreserve", *sessions]
         assert all(tool.description for tool in tools.values())
         assert tools["reserve"].input_schema["required"] == ["seconds", "reason"]
         assert [gpu["stressor"] for gpu in (await call("status"))["gpus"]] == ["RUNNING"] * 2
@@ -154,6 +155,19 @@ async def _be_an_agent(here: Daemon) -> None:
         assert "an agent's run" in await refused("reserve", **again)
         await call("unreserve", id=got["id"])
         assert (await call("status"))["reservations"] == []
+        await anyio.to_thread.run_sync(here.wait_until_occupied, 0, 1)
+
+        settings = {"memory.target": "1GiB"}
+        begun = await call("start_session", name="train", gpus=[1], settings=settings, seconds=60)
+        assert (begun["gpus"], begun["settings"]) == ([here.host.uuid(1)], settings)
+        assert [one["name"] for one in (await call("sessions"))["sessions"]] == ["train"]
+        other = {"name": "b", "gpus": ["1"], "settings": {}}
+        assert "in the session 'train'" in await refused("start_session", **other)
+        assert "not a whole" in await refused(
+            "start_session", name="c", gpus=[0], settings={"workload": "gemm:size=x"}
+        )
+        assert (await call("stop_session", name="train"))["gpus"] == [here.host.uuid(1)]
+        assert "there is no session" in await refused("stop_session", name="train")
         await anyio.to_thread.run_sync(here.wait_until_occupied, 0, 1)
 
         await call("pause", gpus=[1], seconds=60)
@@ -216,6 +230,10 @@ async def _be_a_careless_agent(here: Daemon) -> None:
             ("status", {"gpu": {"$ref": "#"}}),
             ("pause", {"gpus": [None], "seconds": -1}),
             ("shutdown", {"now": True}),
+            ("start_session", {"name": "../x", "gpus": [0], "settings": {}}),
+            ("start_session", {"name": "x", "gpus": [], "settings": {}}),
+            ("start_session", {"name": "x", "gpus": [0], "settings": {"poll": "1s"}}),
+            ("stop_session", {"name": "../reservations"}),
         ]
         for tool, given in wrong:
             assert (await agent.call_tool(tool, given)).is_error, tool

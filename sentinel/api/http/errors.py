@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match
 
+from sentinel.api.requests import FORMS
 from sentinel.errors import ConfigError, NoSuchGpuError, SentinelError
 from sentinel.protocol.problem import Code, Problem
 
@@ -25,6 +26,8 @@ PROBLEM_REFERENCE = "#/components/schemas/Problem"
 CLOSE = {"connection": "close"}
 #: Invalid fields that one error lists.
 _MAX_LISTED = 5
+#: The most characters of a wrong text that are repeated.
+_MAX_INPUT_LENGTH = 80
 
 
 class ProblemError(Exception):
@@ -136,7 +139,15 @@ def explain(error: Exception) -> tuple[Code, str]:
 def _describe_fields(errors: Any) -> str:
     """Describe the invalid fields of a request."""
     parts = [
-        f"{'.'.join(str(part) for part in error['loc'])}: {error['msg']}"
+        f"{'.'.join(str(part) for part in error['loc'])}: {_describe_field(error)}"
         for error in errors[:_MAX_LISTED]
     ]
     return "; ".join(parts) + "."
+
+
+def _describe_field(error: Mapping[str, Any]) -> str:
+    """Describe what is wrong with one field; the form of a text in words, not by its pattern."""
+    allowed = FORMS.get(error.get("ctx", {}).get("pattern"))
+    if allowed is None:
+        return str(error["msg"])
+    return f"{error['input'][:_MAX_INPUT_LENGTH]!r} is not allowed; allowed are {allowed}"

@@ -16,6 +16,8 @@ from sentinel.api.requests import BurninRequest
 from sentinel.api.routes.dependencies import By, ContextDep, problems
 from sentinel.api.state.serializers import burnin
 from sentinel.config.plan import Plan, parse_plan
+from sentinel.config.workload_spec import check_workload
+from sentinel.errors import ConfigError
 from sentinel.protocol.api_types import BurninStarted, Outcome
 from sentinel.protocol.caller import Level
 from sentinel.protocol.codec import DecodeError, from_json
@@ -43,9 +45,13 @@ async def start_burnin(context: ContextDep, by: By, body: BurninRequest) -> Burn
     gpus = context.views.select(body.gpus)
     done = _earlier(body.done)
     table, plan = _parse(body.plan, done)
-    if by.level < Level.OWN:
-        for phase in plan.phases:
+    for phase in plan.phases:
+        if by.level < Level.OWN:
             context.check_workload(phase.workload, f"phase {phase.name!r}")
+        try:
+            check_workload(phase.workload)
+        except ConfigError as error:
+            raise ConfigError(f"phase {phase.name!r}: {error.what}", error.remedy) from error
     id_ = secrets.token_hex(4)
     reply = await context.supervisor.execute(
         StartBurnin,

@@ -122,6 +122,7 @@ def session(one: views.Session, shown: Views, now: float) -> api_types.SessionIn
         since=_date(one.since, now),
         until=_end(one.until, now),
         holder=_holder(one.by),
+        suspended=one.suspended,
     )
 
 

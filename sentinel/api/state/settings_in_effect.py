@@ -90,7 +90,7 @@ def _single(
     for one in current.overrides:
         yield one.selector, one.given
     for session in views.sessions:
-        for uuid in session.gpus:
+        for uuid in session.gpus if session.suspended is None else ():
             yield uuid, session.given
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from sentinel.config.build import Given, Override, build_config, given_overrides, given_values
 from sentinel.config.model import SETTINGS, Config
+from sentinel.config.override_groups import UUID_LENGTH
 from sentinel.config.saved_settings import NAME
 from sentinel.config.setting import Scope
 from sentinel.config.sources import (
@@ -27,8 +28,6 @@ from sentinel.protocol.commands import ApiSpec, GivenOverride, GivenSetting
 
 #: The source of the settings that clients have given for a single GPU.
 _BY_CLIENT = "sentinel set"
-#: The beginning of a UUID in a source: `GPU-` and eight digits.
-_UUID_LENGTH = 12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +149,7 @@ def _by_client(uuid: str, texts: Mapping[str, str]) -> Override:
     """Return the settings of a single GPU that clients have given."""
     flags = {setting.key: setting.flag for setting in SETTINGS}
     given = {
-        key: Given(text=text, source=f"{flags[key]} for {uuid[:_UUID_LENGTH]}")
+        key: Given(text=text, source=f"{flags[key]} for {uuid[:UUID_LENGTH]}")
         for key, text in texts.items()
     }
     return Override(selector=uuid, source=_BY_CLIENT, given=given)

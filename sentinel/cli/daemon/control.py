@@ -11,7 +11,6 @@ from sentinel.cli.gpu_options import gpu_selection
 from sentinel.cli.option_groups import GroupedOptions
 from sentinel.cli.setting_options import (
     changeable_flags,
-    check_new_workload,
     flag_of,
     for_daemon,
     key_of,
@@ -119,7 +118,6 @@ def restart(
     if both and "all" not in unset:
         raise ConfigError(f"{flag_of(min(both))} is given and removed by --unset")
     changed = {key: for_daemon(key, text) for key, text in given.items()}
-    check_new_workload(given.get("workload"), "--workload")
     return show(client.restart({**removed, **changed} or None), as_json=as_json)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -12,13 +13,13 @@ import click
 from sentinel.burnin.check_formats import NPD_UNKNOWN, npd_line
 from sentinel.burnin.proven_fault import proven_fault
 from sentinel.burnin.verdict import Verdict
-from sentinel.cli.client_options import json_option, simulated_folder
+from sentinel.cli.client_options import address_options, json_option, simulated_folder
 from sentinel.cli.json_output import print_json
 from sentinel.cli.terminal import color_option
 from sentinel.client import Client, connect
 from sentinel.errors import ConfigError, ExitCode, SentinelError
 from sentinel.host import verified_store
-from sentinel.host.daemon_lookup import find_shared
+from sentinel.host.daemon_lookup import daemons_sharing, find_shared, locate
 from sentinel.host.run_reports import LastVerdict, last_verdicts, report_paths
 from sentinel.protocol.api_types import GpuProof
 from sentinel.units import format_duration
@@ -43,16 +44,16 @@ class _Card:
 
 
 @click.command("health")
-@click.option("--simulated", is_flag=True, help="Show the simulated GPUs ($SENTINEL_SIM_DIR).")
+@address_options
 @color_option
 @json_option
 @click.option("--npd", is_flag=True, help="Be a custom plugin of node-problem-detector.")
-def command(simulated: bool, as_json: bool, npd: bool) -> int:  # noqa: FBT001 - click's
+def command(socket: str | None, simulated: bool, as_json: bool, npd: bool) -> int:  # noqa: FBT001
     """Show for each GPU when it was last proved good, by what, and what was found.
 
     VERIFIED is work of which results were checked, under every daemon of this user; BURN-IN the
-    last verdict in its state directory. Works without a daemon, too. Exit code 1 if a GPU has wrong
-    results or findings, or has failed its last burn-in.
+    last verdict in their state directory. Works without a daemon, too. Exit code 1 if a GPU has
+    wrong results or findings, or has failed its last burn-in.
 
     With `--npd`, one line for the condition GpuBurnInFailed: exit code 0 if every GPU has passed
     its last burn-in, 1 if one is faulty, and 2 if that is not known.
@@ -60,8 +61,8 @@ def command(simulated: bool, as_json: bool, npd: bool) -> int:  # noqa: FBT001 -
     if npd:
         if as_json:
             raise click.UsageError("--json and --npd exclude each other")
-        return _print_npd(simulated=simulated)
-    cards = _cards(simulated=simulated)
+        return _print_npd(socket, simulated=simulated)
+    cards = _cards(socket, simulated=simulated)
     if as_json:
         print_json({"gpus": [_plain(card) for card in cards]})
     elif cards:
@@ -71,21 +72,22 @@ def command(simulated: bool, as_json: bool, npd: bool) -> int:  # noqa: FBT001 -
     return int(ExitCode.FAIL if any(map(_is_suspect, cards)) else ExitCode.OK)
 
 
-def _cards(*, simulated: bool) -> list[_Card]:
+def _cards(socket: str | None, *, simulated: bool) -> list[_Card]:
     """Collect what is known of each GPU, by index.
 
     Raises:
         SentinelError: The files of the daemon cannot be found or read.
     """
     folder = simulated_folder(chosen=simulated)
-    state = find_shared(folder)
+    state = find_shared(folder, socket)
+    sockets = [socket] if socket is not None else _sockets(state, folder)
     try:
         verdicts = last_verdicts(report_paths(state))
     except OSError as error:
         raise ConfigError(f"{state} cannot be read: {error.strerror}") from None
     cards = [
         _with_verdict(card, verdicts.pop(card.uuid, None))
-        for card in _proofs(connect(simulated=folder), state / verified_store.NAME)
+        for card in _proofs(sockets, state / verified_store.NAME)
     ]
     cards += [
         _with_verdict(_Card(uuid=uuid, name=one.model, index=one.index, serial=one.serial), one)
@@ -100,13 +102,23 @@ def _with_verdict(card: _Card, last: LastVerdict | None) -> _Card:
     return replace(card, burnin=last, seen=max(card.seen, ended))
 
 
-def _proofs(client: Client, path: Path) -> list[_Card]:
-    """Join what a running daemon knows of its GPUs with what is stored of others.
+def _sockets(state: Path, folder: Path | None) -> list[str]:
+    """List the sockets of the daemons that share a state directory, and that of the default."""
+    sockets = daemons_sharing(state, folder)
+    with contextlib.suppress(SentinelError):  # several run, and all of them are listed
+        sockets.append(locate(None, folder).socket)
+    return list(dict.fromkeys(sockets))
+
+
+def _proofs(sockets: Sequence[str], path: Path) -> list[_Card]:
+    """Join what running daemons know of their GPUs with what is stored of others.
 
     Raises:
         ConfigError: There is no daemon, and the file is invalid.
     """
-    current = _from_daemon(client)
+    current: dict[str, _Card] = {}
+    for socket in sockets:
+        current |= _from_daemon(connect(socket))
     try:
         stored = _from_file(path)
     except ConfigError:
@@ -174,10 +186,10 @@ def _is_suspect(card: _Card) -> bool:
 _ACCEPTED = frozenset({Verdict.PASS, Verdict.WARN})
 
 
-def _print_npd(*, simulated: bool) -> int:
+def _print_npd(socket: str | None, *, simulated: bool) -> int:
     """Print the line of a custom plugin of node-problem-detector; return its exit code."""
     try:
-        cards = _cards(simulated=simulated)
+        cards = _cards(socket, simulated=simulated)
     except SentinelError as error:
         print(npd_line(str(error)))
         return NPD_UNKNOWN

@@ -153,7 +153,7 @@ def _row(one: ReservationInfo) -> tuple[str, ...]:
     by = user_of(one.holder)
     if one.bound and one.holder.pid is not None:
         by = f"{by} ({one.holder.name or 'pid'} {one.holder.pid})".lstrip()
-    end = "its process ends" if one.bound else "unreserved"
+    end = "its process ends" if one.bound else "no end"
     until = end if one.until is None else format_clock(one.until)
     return one.id, ",".join(map(str, one.indices)), until, by, one.reason
 

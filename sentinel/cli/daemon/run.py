@@ -86,7 +86,7 @@ def command(
         survey_format.print_gpus(survey.inventory(options), text=text)
         return int(ExitCode.OK)
     if flags["once"]:
-        survey_format.print_survey(survey.survey(options), text=text, explain=explain)
+        _report_once(options, text=text, explain=explain)
         return int(ExitCode.OK)
     if not flags["daemon"]:  # `sentinel start` has done it
         check_before_start(config, sources, plan)
@@ -100,6 +100,8 @@ def command(
         option = "--no-api" if flags["no_api"] else "--dry-run"
         why = f"since {option} starts no API process, which sends them"
         warn_of_no_notifications(config, sources, why)
+    if dry_run or monitor:
+        _warn_of_daemons(simulate)
     script = os.getppid()
     try:
         return _supervise(options, chosen_log(sources), text=text)
@@ -135,6 +137,27 @@ def _supervise(options: Options, file: Path | None, *, text: bool) -> int:
             prepare_log(file)
             options = replace(options, log=stack.enter_context(RotatingLog(file)))
         return int(bootstrap.supervise(options, sink_for))
+
+
+def _report_once(options: Options, *, text: bool, explain: bool) -> None:
+    """Print the use of each GPU; what the daemons of this user have there is named as theirs."""
+    found = survey.survey(options)
+    stressors = _stressors_of_daemons(options.simulate)
+    rows = [survey.with_daemons(row, stressors) for row in found]
+    survey_format.print_survey(rows, text=text, explain=explain)
+
+
+def _warn_of_daemons(simulate: int | None) -> None:
+    """Print a warning for each daemon of this user whose stressors are foreign processes here."""
+    for socket in sorted(set(_stressors_of_daemons(simulate).values())):
+        what = f"the daemon at {socket} occupies GPUs: its stressors are foreign processes here"
+        click.echo(f"sentinel: warning: {what}", err=True)
+
+
+def _stressors_of_daemons(simulate: int | None) -> dict[int, str]:
+    from sentinel.cli.own_stressors import find_stressors  # slow to import
+
+    return find_stressors(simulation.default_folder() if simulate is not None else None)
 
 
 def with_plan(config: Config, plan: str, sources: Sources) -> Config:

@@ -13,7 +13,7 @@ from sentinel.cli.gpu_options import gpus_flag
 from sentinel.cli.gpu_table import user_of
 from sentinel.cli.json_output import print_json
 from sentinel.cli.option_groups import GroupedOptions
-from sentinel.cli.setting_options import check_new_workload, single_gpu_flags
+from sentinel.cli.setting_options import single_gpu_flags
 from sentinel.client import Client, SessionInfo
 from sentinel.errors import ConfigError, ExitCode
 
@@ -46,7 +46,6 @@ def start(
     """
     if not gpus:
         raise ConfigError("give the GPUs of the session", "Such as --gpus 0,1, or --gpus all.")
-    check_new_workload(given.get("workload"), "--workload")
     got = client.start_session(name, gpus, given, seconds=seconds)
     if as_json:
         print_json({"session": got})
@@ -101,9 +100,10 @@ def _describe(one: SessionInfo) -> str:
 
 
 def _row(one: SessionInfo) -> tuple[str, ...]:
-    until = "stopped" if one.until is None else format_clock(one.until)
+    until = "no end" if one.until is None else format_clock(one.until)
     by = user_of(one.holder)
-    return one.name, ",".join(map(str, one.indices)), until, by, _settings(one)
+    suspended = "" if one.suspended is None else f"suspended, {one.suspended}: "
+    return one.name, ",".join(map(str, one.indices)), until, by, f"{suspended}{_settings(one)}"
 
 
 def _settings(one: SessionInfo) -> str:

@@ -11,7 +11,7 @@ from sentinel.cli import value_completion
 from sentinel.cli.client_options import json_option, with_client
 from sentinel.cli.gpu_options import gpus_flag
 from sentinel.cli.json_output import print_json
-from sentinel.cli.setting_options import check_new_workload, for_daemon, key_of
+from sentinel.cli.setting_options import for_daemon, key_of
 from sentinel.config.plan import toml_value
 from sentinel.errors import ConfigError, ExitCode
 
@@ -54,7 +54,6 @@ def command(
     wanted = _changes(changes, unset)
     if not wanted:
         raise ConfigError("give at least one KEY=VALUE", "Such as: sentinel set memory=50%")
-    check_new_workload(wanted.get("workload"), "workload")
     result = client.configure(wanted, gpus, save=save)
     if as_json:
         print_json(

@@ -34,7 +34,9 @@ LOG_LINES = 5
 
 
 @click.command("status")
-@click.option("--list", "as_list", is_flag=True, help="Print one line for each GPU, and no more.")
+@click.option(
+    "--list", "as_list", is_flag=True, help="Print the GPUs and no more, one line for each."
+)
 @duration("--watch", "every", "Repeat this often, until Ctrl+C.")
 @color_option
 @gpu_selection
@@ -54,9 +56,9 @@ def command(
     and the time since. A `!` marks a GPU with findings: it computed or stored something wrong.
     """
     if as_json:
-        if every is not None or as_list:
-            raise ConfigError(f"--{'list' if as_list else 'watch'} cannot be combined with --json")
-        return _print_json(client, gpus)
+        if every is not None:
+            raise ConfigError("--watch cannot be combined with --json")
+        return _print_json(client, gpus, as_list=as_list)
     if every is None:
         print("\n".join(_lines(client, gpus, as_list=as_list)))
         return int(ExitCode.OK)
@@ -65,13 +67,13 @@ def command(
     return repeat(lambda: _lines(client, gpus, as_list=as_list), every)
 
 
-def _print_json(client: Requester, gpus: Sequence[str]) -> int:
+def _print_json(client: Requester, gpus: Sequence[str], *, as_list: bool) -> int:
     try:
         status = only_json(client.request("GET", "/v1/status"), gpus)
     except NotRunningError as error:
         print_json({"running": False, **error_fields(error)})
         return int(error.exit_code)
-    print_json({"running": True, **status})
+    print_json({"running": True, **({"gpus": status["gpus"]} if as_list else status)})
     return int(ExitCode.OK)
 
 
@@ -155,11 +157,14 @@ def _processes(status: Status, width: int, *, local: bool, colour: bool) -> Iter
 
 
 def _logged(log: str | None) -> Iterator[str]:
-    """Yield the last lines of the log if it can be read; the daemon may be on another host."""
+    """Yield the last lines of the log if it can be read; the daemon may be on another host.
+
+    What is logged at the debug level is left out: several lines a second would hide all else.
+    """
     if log is None:
         return
-    from sentinel.cli.event_format import readable
-    from sentinel.cli.log_follow import last_lines
+    from sentinel.cli.event_format import is_notable, readable
+    from sentinel.cli.log_follow import last_wanted
 
     with contextlib.suppress(ConfigError):
-        yield from readable(last_lines(Path(log), LOG_LINES))
+        yield from readable(last_wanted(Path(log), LOG_LINES, is_notable))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import click
 
@@ -25,6 +27,8 @@ from sentinel.config.gpu_selection import select_gpus
 from sentinel.diagnostics.counters import CountersResult, read_counters
 from sentinel.errors import ExitCode, NoSuchGpuError, SentinelError
 from sentinel.host import simulation
+from sentinel.host.daemon_lookup import list_daemons, locate
+from sentinel.protocol.api_types import GpuProof
 from sentinel.protocol.counters import Counters
 from sentinel.protocol.gpu import Gpu
 
@@ -128,17 +132,26 @@ def _read(simulate: int | None) -> tuple[CountersResult, str | None]:
 
 
 def _findings(simulate: int | None) -> dict[str, int]:
-    """Ask a running daemon how much it has found wrong, by UUID; empty without an answer."""
+    """Ask running daemons how much they have found wrong, by UUID; empty without an answer."""
     folder = simulation.default_folder() if simulate is not None else None
-    try:
-        gpus = connect(simulated=folder, timeout=_DAEMON_TIMEOUT_S).status().gpus
-    except SentinelError:
-        return {}
-    proofs = {gpu.uuid: gpu.verified for gpu in gpus}
+    proofs: dict[str, GpuProof | None] = {}
+    for socket in _sockets(folder):
+        with contextlib.suppress(SentinelError):
+            gpus = connect(socket, timeout=_DAEMON_TIMEOUT_S).status().gpus
+            proofs.update({gpu.uuid: gpu.verified for gpu in gpus})
     return {
         uuid: 0 if proof is None else proof.errors + proof.findings
         for uuid, proof in proofs.items()
     }
+
+
+def _sockets(folder: Path | None) -> list[str]:
+    """List the sockets of the daemon that is meant, and of all that run if none is named."""
+    with contextlib.suppress(SentinelError):
+        return [locate(None, folder).socket]
+    with contextlib.suppress(SentinelError):
+        return [one.socket or "" for one in list_daemons(folder)]
+    return []
 
 
 def _selected(selectors: Sequence[str], result: CountersResult) -> frozenset[int] | None:

@@ -12,9 +12,9 @@ from sentinel.burnin.compare import compare, compare_lines
 from sentinel.burnin.formats import FORMATS
 from sentinel.burnin.report import Judged, judge_run, report_object
 from sentinel.burnin.run_folder import RunFolder, find_run
-from sentinel.burnin.thresholds import Thresholds
 from sentinel.burnin.verdict import EXIT_CODES
 from sentinel.cli import value_completion
+from sentinel.cli.client_options import address_options, simulated_folder
 from sentinel.cli.terminal import color_option
 from sentinel.cli.thresholds_file import load_thresholds
 from sentinel.cli.verdict_colours import paint_verdicts
@@ -33,6 +33,7 @@ from sentinel.supervisor.bootstrap import leave
 @click.option("--json", is_flag=True, help="One JSON object.")
 @click.option("--summary", is_flag=True, help="The verdicts in a JSON object of at most 4 KiB.")
 @click.option("--compare", "both", is_flag=True, help="Compare two runs.")
+@address_options
 @color_option
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write a file.")
 @click.option(
@@ -43,11 +44,14 @@ def command(
     both: bool,  # noqa: FBT001 - click's
     output: Path | None,
     limits: str | None,
+    socket: str | None,
+    simulated: bool,  # noqa: FBT001
     **formats: bool,
 ) -> int:
     """Print the report of a burn-in, judged again from what it recorded.
 
     RUN is a folder or the name of a run in the state directory; without it, the newest run there.
+    Daemons of several sockets share that directory, unless it was moved for one of them.
     With `--compare`, give two. The exit code is that of the verdict, as of `burnin`; 0 of a
     comparison.
     """
@@ -60,7 +64,8 @@ def command(
     if len(runs) > wanted or (both and len(runs) < wanted):
         raise click.UsageError("--compare needs two runs" if both else "give one run")
     thresholds = load_thresholds(limits).node
-    found = [_judge(run, thresholds) for run in runs or (None,)]
+    folders = [_find(run, socket, simulated=simulated) for run in runs or (None,)]
+    found = [judge_run(RunFolder(path=folder), thresholds) for folder in folders]
     text = _comparison(found, form) if both else FORMATS[form](found[0], report_object(found[0]))
     if output is None:
         print(paint_verdicts(text) if form == "text" and not both else text)
@@ -71,15 +76,11 @@ def command(
     return int(leave(code, clean=not any(one.stuck for one in found)))
 
 
-def _judge(run: str | None, thresholds: Thresholds) -> Judged:
-    """Find a run, and judge it.
-
-    A folder needs no state directory: there may be several daemons, or one of another user.
-    """
-    folder = RunFolder(path=Path(run)) if run is not None else None
-    if folder is None or not folder.header.exists():
-        folder = RunFolder(path=find_run(find_shared(), run))
-    return judge_run(folder, thresholds)
+def _find(run: str | None, socket: str | None, *, simulated: bool) -> Path:
+    """Find the folder of a run; one that is named needs no state directory."""
+    if run is not None and RunFolder(path=Path(run)).header.exists():
+        return Path(run)
+    return find_run(find_shared(simulated_folder(chosen=simulated), socket), run)
 
 
 def _comparison(runs: list[Judged], form: str) -> str:

@@ -32,6 +32,8 @@ from sentinel.protocol.views import Session
 MAX_SESSIONS = 32
 MAX_SETTINGS = 256
 MAX_TEXT_LENGTH = 4096
+#: The most characters of why a session is suspended, which are of ASCII.
+MAX_REASON_LENGTH = 200
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}")
 #: The settings of a session: those that a single GPU may have.
 _KEYS = frozenset(setting.key for setting in SETTINGS if setting.scope is Scope.GPU)
@@ -74,6 +76,8 @@ def lay(state: State, config: Config) -> tuple[State, Config]:
     """
     each = dict(config.lasting)
     for session in state.sessions.values():
+        if session.suspended is not None:
+            continue
         given = given_values(session.given)
         for uuid in session.gpus:
             own = each.get(uuid, config)
@@ -93,27 +97,42 @@ def restore(
 ) -> tuple[State, Config, list[str]]:
     """Start the stored sessions of an earlier daemon again.
 
+    A daemon starts although settings have changed that a session contradicts. Such a session is
+    suspended: it stays in the file and in the status, since a client was told that it had started,
+    and the next daemon tries again.
+
     Returns:
-        The state, the configuration, and why sessions were left out, a sentence each: a daemon
-        starts although settings have changed that a session contradicts.
+        The state, the configuration, and why sessions are suspended, a sentence each.
     """
-    left_out = []
+    suspended = []
     for session in sessions:
-        unfit = _why_unfit(state, session)
-        if unfit is not None:
-            left_out.append(f"session {session.name}: {unfit}; this session is over")
+        if session.name in state.sessions:  # only of a file that was written by hand
+            suspended.append(f"session {session.name}: another session has its name; it is over")
             continue
-        wanted = replace(state, sessions={**state.sessions, session.name: session})
+        unfit = _why_unfit(state, session)
         try:
-            state, config = lay(wanted, config)
+            if unfit is None:
+                state, config = lay(_with(state, session), config)
         except ConfigError as error:
-            left_out.append(f"{error}; this session is over")
-    return state, config, left_out
+            unfit = error.what.removeprefix(f"session {session.name}: ")
+        if unfit is not None:
+            suspended.append(
+                f"session {session.name}: {unfit}; it is suspended, and ends with"
+                f" `sentinel session stop {session.name}`"
+            )
+            line = " ".join(unfit.encode("ascii", "replace").decode().split())
+            state = _with(state, replace(session, suspended=line[:MAX_REASON_LENGTH]))
+    return state, config, suspended
+
+
+def _with(state: State, session: Session) -> State:
+    return replace(state, sessions={**state.sessions, session.name: session})
 
 
 def name_for(state: State, uuid: str) -> str | None:
-    """Return the name of a GPU's session, or None if it is in none."""
-    return next((one.name for one in state.sessions.values() if uuid in one.gpus), None)
+    """Return the name of a GPU's session, or None if it is in none that is in effect."""
+    active = (one for one in state.sessions.values() if one.suspended is None)
+    return next((one.name for one in active if uuid in one.gpus), None)
 
 
 def _start(state: State, command: StartSession, now: float, config: Config) -> CommandResult:
@@ -137,9 +156,8 @@ def _start(state: State, command: StartSession, now: float, config: Config) -> C
         since=now,
         until=None if command.seconds is None else now + command.seconds,
     )
-    started = replace(state, sessions={**state.sessions, session.name: session})
     try:
-        started, config = lay(started, config)
+        started, config = lay(_with(state, session), config)
     except ConfigError as error:
         return CommandResult(state, str(error), refused=Refusal.INVALID)
     fields = {
@@ -188,6 +206,7 @@ def _is_started(state: State, command: StartSession) -> bool:
     there = state.sessions.get(command.name)
     return (
         there is not None
+        and there.suspended is None
         and (there.by.via, there.by.uid) == (command.by.via, command.by.uid)
         and (there.gpus, there.settings) == (command.gpus, command.settings)
         and (there.until is None) == (command.seconds is None)
@@ -212,10 +231,8 @@ def _why_unfit(state: State, session: Session) -> str | None:
     foreign = sorted(session.settings.keys() & _ALL_KEYS - _KEYS)
     if foreign:
         return f"{foreign[0]} cannot be set for a single GPU"
-    taken = [uuid for uuid in session.gpus if name_for(state, uuid) is not None]
-    if session.name in state.sessions or taken:
-        return "another session has its name or a GPU of it"
-    return None
+    taken = next(filter(None, (name_for(state, uuid) for uuid in session.gpus)), None)
+    return None if taken is None else f"session {taken} has a GPU of it"
 
 
 def _why_in_conflict(state: State, command: StartSession, config: Config) -> str | None:

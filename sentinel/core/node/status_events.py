@@ -18,9 +18,6 @@ from sentinel.core.state import State
 from sentinel.core.stressor_state import Running
 from sentinel.protocol.gpu import Reading
 
-#: What only the log gets: at the rate of the checks, it would crowd all else out of the history.
-DEBUG_EVENTS = frozenset({"gpu.checked"})
-
 
 def explain(state: State, seen: Observation, config: Config) -> NodeStep:
     """Report the deciding rule of each GPU for which it has changed."""

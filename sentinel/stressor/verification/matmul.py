@@ -14,11 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sentinel.config.built_in_workloads import GRAIN
 from sentinel.errors import ConfigError
 from sentinel.stressor.verification.layout import Layout, Needs
-
-#: Sides of matrices are a multiple of this. cuBLAS requires 16 for fp8 and 8 for int8.
-GRAIN = 64
 
 #: Distinct random values in an input. A prime, so that rows of a power of two start at different
 #: offsets, and far from a power of two, so that no row is a slightly shifted copy of its neighbour.

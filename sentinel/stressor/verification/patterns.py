@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sentinel.errors import ConfigError
+from sentinel.config.built_in_workloads import ALL, check_patterns, split_names
 
 _BITS = 64
 
@@ -21,9 +21,6 @@ _GOLDEN = 0x9E3779B97F4A7C15
 _FIRST = (30, 0xBF58476D1CE4E5B9)
 _SECOND = (27, 0x94D049BB133111EB)
 _LAST = 31
-
-
-_MIN_RETENTION_S, _MAX_RETENTION_S = 1.0, 7200.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,25 +43,10 @@ def parse_patterns(text: str) -> tuple[Pattern, ...]:
     Raises:
         ConfigError: A name is unknown.
     """
-    if text == "all":
+    if text == ALL:
         return tuple(PATTERNS.values())
-    names = dict.fromkeys(name.strip() for name in text.split("+"))
-    for name in names:
-        if name not in PATTERNS:
-            allowed = f"allowed are all, or some of {'+'.join(PATTERNS)}"
-            raise ConfigError(f"memtest: patterns={text} has {name!r} in it; {allowed}")
-    return tuple(PATTERNS[name] for name in names)
-
-
-def check_retention(retention: float) -> None:
-    """Check how long a stripe is left untouched, in seconds; 0 leaves none.
-
-    Raises:
-        ConfigError: It is out of range.
-    """
-    if retention and not _MIN_RETENTION_S <= retention <= _MAX_RETENTION_S:
-        what = f"memtest: retention={retention:g} is out of range; allowed is 0, or from 1 to 7200"
-        raise ConfigError(what)
+    check_patterns(text)
+    return tuple(PATTERNS[name] for name in dict.fromkeys(split_names(text)))
 
 
 def _signed(word: int) -> int:

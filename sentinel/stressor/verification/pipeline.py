@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Literal
 
 import torch
 from torch import Tensor
 
+from sentinel.config.built_in_workloads import Verify
 from sentinel.host.golden_store import GoldenKey, Goldens
 from sentinel.protocol.stressor import ReferenceChecksum
 from sentinel.stressor.context import WorkloadContext
@@ -24,8 +24,7 @@ from sentinel.stressor.verification.inspector import Inspector, StagingBuffers
 from sentinel.stressor.verification.layout import Layout
 from sentinel.stressor.verification.matmul import Product
 
-#: Which results are checked: every one, one in 16, or none.
-Verify = Literal["full", "sample", "off"]
+#: Of how many results one is checked if not every one is.
 _ONE_IN = 16
 
 #: The maximum number of quanta between a check and the host's knowledge of it. One is in flight.

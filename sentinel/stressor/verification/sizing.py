@@ -4,48 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
-from typing import Annotated
 
+from sentinel.config.built_in_workloads import GRAIN, Verify, check_size
 from sentinel.errors import ConfigError
 from sentinel.stressor.context import WorkloadContext
 from sentinel.stressor.verification.diagnosis import FindingReporter
 from sentinel.stressor.verification.inspector import StagingBuffers
 from sentinel.stressor.verification.layout import MIN_SLOTS, Layout, Needs, lay_out
-from sentinel.stressor.verification.matmul import GRAIN, Dtype, Product, Shape, forbid_shortcuts
-from sentinel.stressor.verification.pipeline import ResultPipeline, Verify
+from sentinel.stressor.verification.matmul import Dtype, Product, Shape, forbid_shortcuts
+from sentinel.stressor.verification.pipeline import ResultPipeline
 
 #: The maximum duration of one multiplication, in quanta.
 _MAX_QUANTA = 1.25
 
-#: More seeds than a day has time for.
-_MAX_SEEDS = 1000
-
 _REMEDY = "Hold more memory, or take it in larger chunks."
-
-
-def check_seeds(seeds: int) -> None:
-    """Check the number of seeds.
-
-    Raises:
-        ConfigError: It is not from 1 to 1000.
-    """
-    if not 1 <= seeds <= _MAX_SEEDS:
-        raise ConfigError(f"seeds={seeds} is out of range", f"allowed is from 1 to {_MAX_SEEDS}")
-
-
-def check_size(size: int) -> None:
-    """Check the rows of square matrices; 0 chooses.
-
-    Raises:
-        ConfigError: It is no positive multiple of 64.
-    """
-    if size and (size < GRAIN or size % GRAIN):
-        raise ConfigError(f"size={size} is not a positive multiple of {GRAIN}")
-
-
-#: The options of workloads that multiply.
-Seeds = Annotated[int, check_seeds]
-Size = Annotated[int, check_size]
 
 
 def build(

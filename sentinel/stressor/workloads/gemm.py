@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import Literal
 
+from sentinel.config.built_in_workloads import GemmDtype, Seeds, Size, Verify, check_seeds
 from sentinel.stressor.context import WorkloadContext
 from sentinel.stressor.verification.matmul import choose_dtype
-from sentinel.stressor.verification.pipeline import ResultPipeline, Verify
-from sentinel.stressor.verification.sizing import Seeds, Size, build, check_seeds
+from sentinel.stressor.verification.pipeline import ResultPipeline
+from sentinel.stressor.verification.sizing import build
 
 #: The minimum duration of a seed, which ends with a full round of the ring.
 _SEED_DURATION_S = 60.0
@@ -16,7 +16,7 @@ _SEED_DURATION_S = 60.0
 
 def gemm(
     ctx: WorkloadContext,
-    dtype: Literal["auto", "bf16", "fp16", "tf32", "fp32", "fp64", "fp8", "int8"] = "auto",
+    dtype: GemmDtype = "auto",
     size: Size = 0,
     verify: Verify = "full",
     seeds: Seeds = 4,

@@ -16,13 +16,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from typing import Annotated
 
 import torch
 
+from sentinel.config.built_in_workloads import Patterns, Retention, check_retention
 from sentinel.protocol.stressor import Finding, FindingPlace, MemoryCovered
 from sentinel.stressor.context import WorkloadContext
-from sentinel.stressor.verification import patterns as known
 from sentinel.stressor.verification.memory_cells import READS, REPEATS, MemoryCells, Piece, Task
 from sentinel.stressor.verification.patterns import PATTERNS, Pattern, parse_patterns
 
@@ -47,9 +46,9 @@ _KEPT = (PATTERNS["random"], PATTERNS["random-complement"])
 def memtest(
     ctx: WorkloadContext,
     *,
-    patterns: Annotated[str, parse_patterns] = "all",
+    patterns: Patterns = "all",
     seed: int = 1,
-    retention: Annotated[float, known.check_retention] = 0.0,
+    retention: Retention = 0.0,
 ) -> None:
     """Test the memory, pattern by pattern, in ascending and in descending order of addresses.
 
@@ -61,7 +60,7 @@ def memtest(
             before it is read back, one stripe after the other; 0 leaves out this test.
     """
     chosen = parse_patterns(patterns)
-    known.check_retention(retention)
+    check_retention(retention)
     test = MemoryTest(ctx, _cells_for(ctx, holds=retention > 0), chosen, seed, retention)
     test.next_hold = random.randrange(len(_KEPT) * len(test.cells.stripes))  # noqa: S311
     test.prove()

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import time
 from itertools import cycle
-from typing import Annotated
 
 import torch
 
-from sentinel.errors import ConfigError
+from sentinel.config.built_in_workloads import (
+    ALL,
+    PhaseSeconds,
+    Plan,
+    Seeds,
+    Verify,
+    check_plan,
+    check_seconds,
+    check_seeds,
+    split_names,
+)
 from sentinel.stressor.context import WorkloadContext
 from sentinel.stressor.verification.matmul import (
     DTYPES,
@@ -17,46 +26,16 @@ from sentinel.stressor.verification.matmul import (
     check_capability,
     has_capability,
 )
-from sentinel.stressor.verification.pipeline import ResultPipeline, Verify
-from sentinel.stressor.verification.sizing import Seeds, build, check_seeds
+from sentinel.stressor.verification.pipeline import ResultPipeline
+from sentinel.stressor.verification.sizing import build
 
 _PHASES: dict[str, Dtype] = {**DTYPES, MEMORY.name: MEMORY}
-
-#: The plan of every phase that the GPU supports.
-_ALL = "all"
-
-#: Limits of the duration of a phase.
-_MIN_PHASE_S, _MAX_PHASE_S = 0.1, 3600.0
-
-
-def check_seconds(seconds: float) -> None:
-    """Check the duration of a phase.
-
-    Raises:
-        ConfigError: It is out of range.
-    """
-    if not _MIN_PHASE_S <= seconds <= _MAX_PHASE_S:
-        what = f"mixed: seconds={seconds:g} is out of range"
-        raise ConfigError(what, f"allowed is from {_MIN_PHASE_S:g} to {_MAX_PHASE_S:g}")
-
-
-def check_plan(plan: str) -> None:
-    """Check the names of the phases, if they are not all.
-
-    Raises:
-        ConfigError: A phase is unknown.
-    """
-    for name in _names(plan) if plan != _ALL else ():
-        if name not in _PHASES:
-            known = ", ".join(_PHASES)
-            what = f"mixed: there is no {name!r} in plan={plan!r}"
-            raise ConfigError(what, f"Write some of {known} with a plus between them, or {_ALL}.")
 
 
 def mixed(
     ctx: WorkloadContext,
-    plan: Annotated[str, check_plan] = _ALL,
-    seconds: Annotated[float, check_seconds] = 10.0,
+    plan: Plan = ALL,
+    seconds: PhaseSeconds = 10.0,
     verify: Verify = "full",
     seeds: Seeds = 4,
 ) -> None:
@@ -104,14 +83,10 @@ def _parse_plan(plan: str, device: torch.device) -> list[str]:
     Raises:
         ConfigError: A phase is unknown, or the GPU does not support it.
     """
-    if plan == _ALL:
+    if plan == ALL:
         return [name for name, dtype in _PHASES.items() if has_capability(dtype, device)]
     check_plan(plan)
-    names = _names(plan)
+    names = split_names(plan)
     for name in names:
         check_capability(_PHASES[name], device, "mixed")
     return names
-
-
-def _names(plan: str) -> list[str]:
-    return [name.strip() for name in plan.split("+")]

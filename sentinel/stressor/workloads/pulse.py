@@ -11,50 +11,22 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Annotated, Literal
 
-from sentinel.errors import ConfigError
+from sentinel.config.built_in_workloads import Duty, Hz, Size, Sync, check_duty, check_hz
 from sentinel.stressor.context import WorkloadContext
 from sentinel.stressor.verification.matmul import AUTO, choose_dtype
 from sentinel.stressor.verification.pipeline import ResultPipeline
-from sentinel.stressor.verification.sizing import Size, build
-
-_MIN_HZ, _MAX_HZ = 0.5, 10.0
-_MIN_DUTY, _MAX_DUTY = 0.1, 0.9
+from sentinel.stressor.verification.sizing import build
 
 #: The share of a period by which a time may be wrong: rounding is far below, jitter far above.
 _ROUNDING = 1e-3
-
-#: Whether the GPUs of a host pulse on their own, all at once, or every other one half a period
-#: later.
-Sync = Literal["off", "in-phase", "out-of-phase"]
-
-
-def check_hz(hz: float) -> None:
-    """Check the periods per second.
-
-    Raises:
-        ConfigError: They are out of range.
-    """
-    if not _MIN_HZ <= hz <= _MAX_HZ:
-        raise ConfigError(f"pulse: hz={hz:g} is out of range; allowed is from 0.5 to 10")
-
-
-def check_duty(duty: float) -> None:
-    """Check the share of a period under load.
-
-    Raises:
-        ConfigError: It is out of range.
-    """
-    if not _MIN_DUTY <= duty <= _MAX_DUTY:
-        raise ConfigError(f"pulse: duty={duty:g} is out of range; allowed is from 0.1 to 0.9")
 
 
 def pulse(
     ctx: WorkloadContext,
     *,
-    hz: Annotated[float, check_hz] = 1.0,
-    duty: Annotated[float, check_duty] = 0.5,
+    hz: Hz = 1.0,
+    duty: Duty = 0.5,
     size: Size = 0,
     sync: Sync = "off",
 ) -> None:

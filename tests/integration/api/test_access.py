@@ -226,7 +226,7 @@ SETTINGS = [
     ({"workload": "tmp.evil:run"}, False),
     ({"workload": "memtest"}, False),  # registered, but not listed
     ({"workload": "hold"}, True),
-    ({"workload": "gemm:seconds=10"}, True),
+    ({"workload": "gemm:seeds=10"}, True),
     ({"goldens": "/root/.profile"}, False),
     ({"goldens": "off"}, False),
     ({"memory.target": "50%"}, True),

@@ -59,10 +59,15 @@ def test_a_session_is_on_disk_when_it_is_acknowledged(api: ApiServer) -> None:
     [
         ({"gpus": ["7"]}, "no_such_gpu", "'7'"),
         ({"gpus": []}, "invalid", "gpus"),
-        ({"name": "-x"}, "invalid", "name"),
+        (
+            {"name": "bad name"},
+            "invalid",
+            "body.name: 'bad name' is not allowed; allowed are 1 to 64 letters, digits and ._:-,",
+        ),
         ({"settings": {"powr": "1W"}}, "invalid", "Did you mean power?"),
         ({"settings": {"poll": "1s"}}, "invalid", "poll cannot be set for single GPUs"),
         ({"settings": {"workload": "holt"}}, "invalid", "Did you mean hold?"),
+        ({"settings": {"workload": "gemm:size=x"}}, "invalid", "size='x' is not a whole number"),
         ({"seconds": -1}, "invalid", "seconds"),
         ({"setings": {}}, "invalid", "setings"),
     ],

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from sentinel.config.override_groups import ungroup_overrides
 from sentinel.config.saved_settings import NAME
 from sentinel.protocol.commands import Command, CommandReply, Configure
 from tests.harness.api_harness import UUIDS, ApiServer, Reply, ask
@@ -43,7 +44,7 @@ def singles(api: ApiServer) -> list[tuple[str, dict[str, str]]]:
     """List the settings for single GPUs of the last command, in order."""
     return [
         (one.selector, {given.key: given.text for given in one.given})
-        for one in configured(api).overrides
+        for one in ungroup_overrides(configured(api).overrides)
     ]
 
 
@@ -101,6 +102,8 @@ def test_settings_of_single_gpus_are_kept_by_a_reload_and_a_restart(
         ({"poll": "1s"}, {"gpus": ["0"]}, "poll cannot be set for single GPUs"),
         ({"poll": None}, {"gpus": ["0"]}, "poll cannot be set for single GPUs"),
         ({"workload": "holt"}, {"save": True}, "Did you mean hold?"),
+        ({"workload": "gemm:size=banana"}, {}, "size='banana' is not a whole number; its options"),
+        ({"workload": "gemm:sise=64"}, {"gpus": ["0"]}, "gemm has no option 'sise'; its options"),
         ({}, {}, "settings"),
     ],
 )

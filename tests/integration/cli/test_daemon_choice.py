@@ -13,11 +13,13 @@ from pathlib import Path
 import pytest
 
 from sentinel.cli.main import run_command_line
+from sentinel.cli.tools.check import _findings
 from sentinel.client import connect
 from sentinel.errors import ConfigError
 from sentinel.host import daemon_records
+from sentinel.host.daemon_lookup import find_shared
 from sentinel.host.daemon_records import DaemonRecord, read_all, records_folder
-from tests.harness.stub_daemon import DAEMON, STATUS, Reply, StubDaemon, stub_daemon
+from tests.harness.stub_daemon import DAEMON, GPU, STATUS, Reply, StubDaemon, stub_daemon
 
 EVENT = {"event": "sentinel.stopped", "time": "2026-11-21T20:00:00.000+00:00", "exit_code": 0}
 
@@ -52,7 +54,7 @@ def add(tmp_path: Path) -> Iterator[Callable[..., StubDaemon]]:
             log.write_text(json.dumps({**EVENT, "exit_code": len(name)}) + "\n")
             daemon = {**DAEMON, "socket": str(socket), "log": str(log)}
             one.replies["GET /v1/status"] = Reply({**STATUS, "daemon": daemon})
-            record(folder, socket=str(socket), log=str(log), **facts)
+            record(facts.pop("state", folder), socket=str(socket), log=str(log), **facts)  # type: ignore[arg-type]
             return one
 
         yield add_one
@@ -103,6 +105,37 @@ def test_several_daemons_are_listed_with_how_to_choose(
     monkeypatch.setenv("SENTINEL_SIM_DIR", str(tmp_path / "third"))
     assert run_command_line(["status"]) == 3
     assert f"{tmp_path}/third" in capsys.readouterr().err
+
+
+def test_commands_about_the_host_need_no_choice_between_daemons_that_share_its_state(
+    add: Callable[..., StubDaemon],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    shared = tmp_path / "state" / "sentinel"
+    for number, name in enumerate(("first", "second")):
+        one = add(name, state=shared / "sockets" / name)
+        proof: dict[str, object] = {"seconds": 60.0, "checks": 5, "errors": number, "findings": 0}
+        proof |= {"since": EVENT["time"]}
+        gpu = {**GPU, "uuid": f"GPU-{name}", "index": number, "verified": proof}
+        one.replies["GET /v1/status"] = Reply({**STATUS, "gpus": [gpu]})
+    add("simulated", simulated=str(tmp_path / "simulated"), simulate=2)
+    assert run_command_line(["health", "--json"]) == 1
+    cards = json.loads(capsys.readouterr().out)["gpus"]
+    assert [one["uuid"] for one in cards] == ["GPU-first", "GPU-second"]
+    assert _findings(None) == {GPU["uuid"]: 0, "GPU-first": 0, "GPU-second": 1}
+    socket = str(tmp_path / "second" / "sentinel.sock")
+    assert run_command_line(["health", "--json", "--socket", socket]) == 1
+    assert [one["uuid"] for one in json.loads(capsys.readouterr().out)["gpus"]] == ["GPU-second"]
+    assert find_shared() == shared
+    assert run_command_line(["report"]) == 2
+    assert f"{shared}/runs has no run" in capsys.readouterr().err
+    # A daemon with real GPUs and a state directory of its own: now one must be chosen.
+    add("third", state=tmp_path / "third")
+    assert run_command_line(["health"]) == 2
+    assert "4 daemons of this user run" in capsys.readouterr().err
+    assert run_command_line(["health", "--socket", socket]) == 1
 
 
 def test_the_daemon_of_the_default_path_counts_also_without_a_record(

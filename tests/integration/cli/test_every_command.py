@@ -262,7 +262,7 @@ def test_a_crash_beside_a_supervisor_says_that_stressors_have_ended(
 def test_a_crash_under_json_is_an_object_and_a_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("sentinel.cli.daemon.status._print_json", lambda *_: 1 / 0)
+    monkeypatch.setattr("sentinel.cli.daemon.status._print_json", lambda *_, **__: 1 / 0)
     assert run_command_line(["status", "--json"]) == 2
     output = capsys.readouterr()
     assert json.loads(output.out)["code"] == "internal"

@@ -30,6 +30,7 @@ SESSION = {
     "since": "2026-11-21T20:00:00Z",
     "until": None,
     "holder": {"uid": 0, "user": "root", "pid": 77, "name": "sentinel"},
+    "suspended": None,
 }
 
 
@@ -162,7 +163,12 @@ def test_sessions_are_listed_and_stopped(
     assert run_command_line(["session", "list"]) == 0
     header, row = capsys.readouterr().out.splitlines()
     assert header.split() == ["NAME", "GPU", "UNTIL", "BY", "SETTINGS"]
-    assert row.split() == ["train", "0", "stopped", "root", "workload=hold", "memory.target=1GiB"]
+    assert row.split() == ["train", "0", "no", "end", "root", "workload=hold", "memory.target=1GiB"]
+    why = "session other has a GPU of it"
+    daemon.replies["GET /v1/sessions"] = Reply({"sessions": [{**SESSION, "suspended": why}]})
+    assert run_command_line(["session", "list"]) == 0
+    assert f"suspended, {why}"[:25] in capsys.readouterr().out
+    daemon.replies["GET /v1/sessions"] = Reply({"sessions": [SESSION]})
     assert run_command_line(["session", "list", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["sessions"] == [SESSION]
     assert run_command_line(["session", "stop", "train", "train"]) == 0
@@ -209,23 +215,11 @@ def test_the_status_marks_the_gpus_of_a_session(
         assert "GPU 0: session train\n" in out
         assert run_command_line(["status", "--json", "0"]) == 0
         assert json.loads(capsys.readouterr().out)["sessions"] == [SESSION]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "typed",
-    [
-        ["set", "workload=hold:a=1"],
-        ["restart", "--workload", "hold:a=1"],
-        ["session", "start", "train", "--gpus", "0", "--workload", "hold:a=1"],
-    ],
-)
-def test_a_wrong_option_of_a_workload_is_refused_before_a_stressor_ends_for_it(
-    daemon: StubDaemon, capsys: pytest.CaptureFixture[str], typed: list[str]
-) -> None:
-    assert run_command_line(typed) == 2
-    assert "workload: workload hold has no option 'a'" in capsys.readouterr().err
-    assert daemon.commands == []
+    (tmp_path / "s").unlink()
+    over = {**STATUS, "sessions": [{**SESSION, "suspended": "its power is too low"}]}
+    with stub_daemon(tmp_path / "s", over):
+        assert run_command_line(["status"]) == 0
+        assert "GPU 0: session train, suspended: its power is too low\n" in capsys.readouterr().out
 
 
 def test_options_of_other_packages_are_left_to_the_daemon(

@@ -124,14 +124,17 @@ def test_the_workloads_of_all_levels_take_their_options() -> None:
     assert workload_errors(named) == []
 
 
-def test_a_built_in_workload_without_options_needs_no_process(
+def test_a_built_in_workload_needs_no_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a process was started")
 
     monkeypatch.setattr("sentinel.diagnostics.workload_check.describe_workloads", refuse)
-    assert workload_errors([NamedWorkload(text="gemm", source="x")]) == []
+    named = [NamedWorkload(text=text, source="x") for text in ("gemm", "gemm:size=64", "gemm:a=1")]
+    assert [str(error).partition(";")[0] for error in workload_errors(named)] == [
+        "x: workload gemm has no option 'a'"
+    ]
 
 
 @pytest.mark.long

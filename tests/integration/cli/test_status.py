@@ -78,6 +78,24 @@ def test_the_short_list_has_one_line_per_gpu(
 ) -> None:
     assert run_command_line(["status", "--list"]) == 0
     assert capsys.readouterr().out == f"GPU 0: Simulated GPU (UUID: {GPU['uuid']}) occupied\n"
+    assert run_command_line(["status", "--list", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed.keys() == {"schema_version", "running", "gpus"}
+    assert printed["gpus"] == [GPU]
+
+
+def test_the_last_lines_leave_out_what_is_logged_at_the_debug_level(
+    daemon: StubDaemon, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    time = {"time": "2026-11-21T20:00:00+00:00", "at": 1.0}
+    kept = [{**time, "event": "sentinel.stopped", "exit_code": n} for n in range(6)]
+    checked = {**time, "event": "gpu.checked", "gpu": "x", "memory_used": 1, "memory_total": 2}
+    log = tmp_path / "log"
+    log.write_text("\n".join(map(json.dumps, [*kept, *[checked] * 1000])) + "\n")
+    daemon.replies["GET /v1/status"] = Reply({**STATUS, "daemon": {**DAEMON, "log": str(log)}})
+    assert run_command_line(["status"]) == 0
+    shown = capsys.readouterr().out.splitlines()[-5:]
+    assert [line.split()[-1] for line in shown] == ["1", "2", "3", "4", "5"]
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import pytest
 from sentinel.api.http.errors import ProblemError
 from sentinel.api.state import supervisor_link as channels
 from sentinel.api.state.supervisor_link import SupervisorLink
+from sentinel.config.override_groups import ungroup_overrides
 from sentinel.protocol import codec
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import (
@@ -23,8 +24,8 @@ from sentinel.protocol.commands import (
     Command,
     CommandReply,
     Configure,
-    GivenOverride,
     GivenSetting,
+    OverrideGroup,
     Refusal,
     Unreserve,
 )
@@ -41,7 +42,7 @@ WISH = Configure(
     number=3,
     by=Caller(via="unix"),
     given=(GivenSetting(key="util.target", text="50%", source="--util"),),
-    overrides=(GivenOverride(selector="1", source="site.toml", given=HOT),),
+    overrides=(OverrideGroup(selectors=("1",), source="site.toml", given=HOT),),
 )
 LONG = "x" * 4000
 #: The number of lines that fit into the channel.
@@ -212,7 +213,7 @@ def test_a_replacement_gets_the_settings_that_were_accepted_last(
     service.kill(1)
     service.start(2)
     assert specs[0] == began
-    wanted = replace(began, given=WISH.given, overrides=WISH.overrides)
+    wanted = replace(began, given=WISH.given, overrides=ungroup_overrides(WISH.overrides))
     assert specs[1] == (wanted if refused is None else began)
     for child in made:
         child.theirs.close()

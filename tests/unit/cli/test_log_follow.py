@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.cli import log_follow
-from sentinel.cli.log_follow import follow, last_lines
+from sentinel.cli.log_follow import follow, last_lines, last_wanted
 from sentinel.errors import ConfigError
 
 
@@ -35,6 +35,42 @@ def test_the_last_lines_are_complete(
     path = tmp_path / "log"
     path.write_text(content)
     assert last_lines(path, count) == lines
+
+
+@pytest.mark.parametrize("block", [1, 7, 2**16])
+@pytest.mark.parametrize(
+    ("content", "count", "lines"),
+    [
+        ("", 5, []),
+        ("unfinished", 5, []),
+        ("a\nb\nc\n", 2, ["b", "c"]),
+        ("a\nb\nc\n", 9, ["a", "b", "c"]),
+        ("a\n" + "skip\n" * 50 + "b\nskip\nc", 2, ["a", "b"]),
+        ("\na\n", 2, ["", "a"]),
+    ],
+)
+def test_the_last_wanted_lines_are_found_behind_others(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    block: int,
+    content: str,
+    count: int,
+    lines: list[str],
+) -> None:
+    monkeypatch.setattr(log_follow, "_BLOCK_BYTES", block)
+    path = tmp_path / "log"
+    path.write_text(content)
+    assert last_wanted(path, count, lambda line: line != "skip") == lines
+
+
+def test_the_search_for_wanted_lines_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_follow, "_BLOCK_BYTES", 5)
+    monkeypatch.setattr(log_follow, "_MAX_SEARCHED_BYTES", 50)
+    path = tmp_path / "log"
+    path.write_text("a\n" + "skip\n" * 50)
+    assert last_wanted(path, 1, lambda line: line != "skip") == []
 
 
 def test_invalid_utf8_is_replaced(tmp_path: Path) -> None:

@@ -10,9 +10,11 @@ from sentinel.config.model import SETTINGS, Config
 from sentinel.config.plan import parse_plan
 from sentinel.config.setting import Scope
 from sentinel.core.node.sessions import (
+    MAX_REASON_LENGTH,
     MAX_SESSIONS,
     MAX_SETTINGS,
     MAX_TEXT_LENGTH,
+    name_for,
     restore,
 )
 from sentinel.core.stressor_state import Fatal, Running
@@ -22,8 +24,8 @@ from sentinel.protocol.commands import (
     CancelBurnin,
     Configure,
     EndSession,
-    GivenOverride,
     GivenSetting,
+    OverrideGroup,
     Refusal,
     ShutDown,
     StartBurnin,
@@ -156,7 +158,7 @@ def test_a_session_is_over_the_settings_of_the_daemon_and_of_its_gpu() -> None:
     world, supervisor = checking()
     keys = {"power": "100W", "workload": "elementwise"}
     single = tuple(GivenSetting(key=key, text=text, source="file") for key, text in keys.items())
-    override = GivenOverride(selector="0", source="file", given=single)
+    override = OverrideGroup(selectors=("0",), source="file", given=single)
     assert start(world, supervisor)[0] is None
     common = (GivenSetting(key="util.target", text="50%", source="--util"),)
     assert send(world, supervisor, Configure, given=common, overrides=(override,)) is None
@@ -258,8 +260,8 @@ def test_a_daemon_that_only_watches_or_ends_has_no_new_session() -> None:
     assert start(world, supervisor)[0] is Refusal.CONFLICT
 
 
-def test_a_stored_session_that_contradicts_new_settings_is_left_out_and_said() -> None:
-    _, supervisor = checking(Config(temp_throttled_from=82.0))
+def test_a_stored_session_that_contradicts_new_settings_is_suspended_and_said() -> None:
+    world, supervisor = checking(Config(temp_throttled_from=82.0))
     low = {"throttle.temp_critical_from": "80"}
     stored = [
         Session(name="a", gpus=("GPU-0",), settings=HOLD, by=ALICE, since=0.0),
@@ -268,13 +270,27 @@ def test_a_stored_session_that_contradicts_new_settings_is_left_out_and_said() -
         Session(name="d", gpus=("GPU-1",), settings={"api.tcp": "0"}, by=ALICE, since=0.0),
         Session(name="e", gpus=("GPU-2",), settings={"power": "9W"}, by=ALICE, since=0.0),
     ]
-    state, config, left_out = restore(supervisor.state, supervisor.config, stored)
-    assert list(state.sessions) == ["a", "c"]
+    state, config, said = restore(supervisor.state, supervisor.config, stored)
+    assert list(state.sessions) == ["a", "b", "c", "d", "e"]
+    assert [name for name, one in state.sessions.items() if one.suspended is None] == ["a", "c"]
     assert [config.of(f"GPU-{index}").workload for index in range(3)] == ["hold", "gemm", "hold"]
-    contradicts, foreign, taken = left_out
+    contradicts, foreign, taken = said
     assert "session b: throttle.temp_critical_from" in contradicts
+    assert contradicts.endswith("it is suspended, and ends with `sentinel session stop b`")
     assert "session d: api.tcp cannot be set for a single GPU" in foreign
-    assert "session e: another session has its name or a GPU of it" in taken
+    assert "session e: session c has a GPU of it" in taken
+    assert state.sessions["e"].suspended == "session c has a GPU of it"
+    assert name_for(state, "GPU-1") is None
+
+    # It is there until a client ends it, and keeps neither its GPU nor its settings.
+    supervisor.state, supervisor.config = state, config
+    same = {"name": "b", "gpus": ("GPU-1",), "settings": low}
+    assert start(world, supervisor, **same)[0] is Refusal.CONFLICT
+    assert start(world, supervisor, name="f", gpus=("GPU-1",))[0] is None
+    assert supervisor.config.of("GPU-1").workload == "hold"
+    assert send(world, supervisor, EndSession, name="b") is None
+    assert supervisor.config.of("GPU-1").workload == "hold"
+    assert list(supervisor.state.sessions) == ["a", "c", "d", "e", "f"]
 
 
 def test_texts_are_counted_as_json_escapes_them() -> None:
@@ -301,6 +317,7 @@ def test_all_sessions_fit_into_one_message(character: str) -> None:
                 by=caller,
                 since=1e6 + 1 / 3,
                 until=1e7 + 1 / 3,
+                suspended="x" * MAX_REASON_LENGTH,
             )
             for one in range(number)
         )

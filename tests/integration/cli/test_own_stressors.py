@@ -1,0 +1,90 @@
+"""``run --once`` names the stressors of this user's daemon, which it reads as foreign processes."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from sentinel.cli.daemon import run
+from sentinel.cli.main import run_command_line
+from sentinel.host import daemon_records
+from sentinel.host.simulation import Registry
+from tests.harness.stub_daemon import GPU, STATUS, Reply, stub_daemon
+
+RESERVED = 2**30
+
+
+@pytest.fixture
+def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
+    """Provide one simulated GPU that this process uses, as a stressor would."""
+    monkeypatch.setenv("SENTINEL_SIM_DIR", str(tmp_path / "gpus"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.delenv("SENTINEL_SOCKET", raising=False)
+    registry = Registry.create(tmp_path / "gpus", 1)
+    with closing(registry.attach(registry.gpus()[0].uuid)) as share:
+        assert share.allocate(RESERVED)
+        yield registry
+
+
+def record(registry: Registry, socket: Path) -> None:
+    """Record this process as the daemon at a socket."""
+    facts: dict[str, str | int] = {
+        "socket": str(socket),
+        "simulated": str(registry.folder),
+        "simulate": 1,
+    }
+    one = daemon_records.describe_own(registry.folder, **facts)
+    folder = daemon_records.records_folder(os.environ, os.getuid())
+    assert daemon_records.write(one, folder)
+
+
+def test_the_stressor_of_a_daemon_is_named_with_its_socket(
+    registry: Registry, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    socket = tmp_path / "s"
+    record(registry, socket)
+    status = {**STATUS, "gpus": [{**GPU, "pid": os.getpid()}]}
+    with stub_daemon(socket, status):
+        assert run_command_line(["run", "--once"]) == 0
+        out = capfd.readouterr().out
+        assert f"busy: would be left alone (occupied by the daemon at {socket})" in out
+        assert f"1.0 GiB - stressor of the daemon at {socket}" in out
+        assert run_command_line(["run", "--once", "--json"]) == 0
+        (gpu,) = json.loads(capfd.readouterr().out)["gpus"]
+    assert gpu["daemon_stressors"] == {str(os.getpid()): str(socket)}
+    assert gpu["verdict"]["rule"] == "process"
+
+
+def test_a_run_that_occupies_nothing_warns_of_the_daemon_that_does(
+    registry: Registry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record(registry, tmp_path / "s")
+    idle = {**STATUS, "gpus": [{**GPU, "pid": None}]}
+    with stub_daemon(tmp_path / "s", idle) as daemon:
+        run._warn_of_daemons(1)
+        assert capsys.readouterr().err == ""
+        daemon.replies["GET /v1/status"] = Reply(STATUS)
+        run._warn_of_daemons(1)
+    assert f"daemon at {tmp_path}/s occupies GPUs" in capsys.readouterr().err
+
+
+def test_a_process_that_is_not_the_stressor_stays_foreign(
+    registry: Registry, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    record(registry, tmp_path / "s")
+    with stub_daemon(tmp_path / "s", {**STATUS, "gpus": [{**GPU, "pid": os.getppid()}]}):
+        assert run_command_line(["run", "--once"]) == 0
+    assert "used by foreign processes" in capfd.readouterr().out
+
+
+def test_a_daemon_that_does_not_answer_is_left_out(
+    registry: Registry, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    record(registry, tmp_path / "s")
+    assert run_command_line(["run", "--once"]) == 0
+    assert "used by foreign processes" in capfd.readouterr().out
