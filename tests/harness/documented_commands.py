@@ -268,7 +268,10 @@ PROOFS: dict[str, str | Because] = {
     r"docker run .*": Because("It needs Docker with NVIDIA's container toolkit and a GPU."),
     r"kubectl kustomize .*": "integration/deploy/test_kubernetes.py"
     "::test_what_kustomize_builds_is_valid",
-    r"kubectl .*|for node in .*|sed \"s/node-to.*|done": _CLUSTER,
+    r"run=.* n=0|for node in .*|n=.*|sed \"s/node-to.*|done": (
+        "integration/deploy/test_kubernetes.py::test_the_documented_loop_makes_a_job_for_each_node"
+    ),
+    r"kubectl .*": _CLUSTER,
     r"deploy/kubernetes/device-taints/device_taints\.py.*": (
         "integration/deploy/test_device_taints.py::test_a_faulty_gpu_gets_a_rule_and_only_that_one"
     ),

@@ -209,6 +209,36 @@ def test_the_name_of_a_job_fits_whatever_the_name_of_the_node() -> None:
     assert term["matchFields"][0]["values"] == ["n" * 253]
 
 
+#: Lists two nodes, and keeps what is applied.
+STUB = """#!/bin/sh
+case $1 in
+kustomize) exec {kubectl} "$@" ;;
+get) echo node-a ip-10-0-123-234.ap-northeast-1.compute.internal ;;
+apply) cat >> applied.yaml && echo --- >> applied.yaml ;;
+esac
+"""
+
+
+@needs_kubectl
+def test_the_documented_loop_makes_a_job_for_each_node(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "kubernetes.md").read_text()
+    (loop,) = re.findall(r"```\n(kubectl kustomize \S+ > acceptance.yaml.*?)```", text, re.DOTALL)
+    (tmp_path / "deploy").symlink_to(ROOT / "deploy")
+    stub = tmp_path / "bin" / "kubectl"
+    stub.parent.mkdir()
+    stub.write_text(STUB.format(kubectl=KUBECTL))
+    stub.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{stub.parent}:{os.environ['PATH']}"}
+    subprocess.run(["sh", "-euc", loop], cwd=tmp_path, env=environment, check=True)
+    applied = list(yaml.safe_load_all((tmp_path / "applied.yaml").read_text()))
+    jobs = [one for one in applied if one is not None and one["kind"] == "Job"]
+    nodes = [job["metadata"]["annotations"]["sentinel/node"] for job in jobs]
+    assert nodes == ["node-a", "ip-10-0-123-234.ap-northeast-1.compute.internal"]
+    assert len({job["metadata"]["name"] for job in jobs}) == 2
+    assert "node-to-burn-in" not in str(jobs)
+    assert "number-of-the-run" not in str(jobs)
+
+
 @needs_kubectl
 @pytest.mark.parametrize("folder", ["base", "acceptance", "examples/overlay"])
 def test_kubectl_logs_and_exec_mean_sentinel(folder: str) -> None:
