@@ -291,7 +291,7 @@ PROOFS: dict[str, str | Because] = {
         "integration/deploy/test_kubernetes.py"
         "::test_the_document_makes_rules_and_dashboards_for_the_operator"
     ),
-    r"(?:pod=\$\()?(?:kubectl|helm) .*": _CLUSTER,
+    r"(?:kubectl|helm) .*": _CLUSTER,
     r"deploy/kubernetes/device-taints/device_taints\.py.*": (
         "integration/deploy/test_device_taints.py::test_a_faulty_gpu_gets_a_rule_and_only_that_one"
     ),

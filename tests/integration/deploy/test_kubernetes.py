@@ -304,13 +304,14 @@ def test_the_document_gives_the_daemon_settings(tmp_path: Path) -> None:
 def test_the_document_makes_a_job_for_each_node(tmp_path: Path) -> None:
     applied = run_documented("acceptance", tmp_path)
     jobs = [one for one in yaml.safe_load_all(applied.read_text()) if one and one["kind"] == "Job"]
-    found = {}
+    assert [job["metadata"]["annotations"]["sentinel/node"] for job in jobs] == list(NODES)
+    assert len({job["metadata"]["name"] for job in jobs}) == len(NODES)
     for job in jobs:
-        assert len(job["metadata"]["name"]) <= 63
         affinity = job["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
         (term,) = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
-        found[job["metadata"]["name"]] = term["matchFields"][0]["values"]
-    assert list(found.values()) == [[NODES[0]], [NODES[1]]]
+        assert term["matchFields"][0]["values"] == [job["metadata"]["annotations"]["sentinel/node"]]
+    assert "node-to-burn-in" not in str(jobs)
+    assert "number-of-the-run" not in str(jobs)
 
 
 @needs_kubectl
