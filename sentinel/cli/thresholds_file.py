@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from sentinel.burnin.own_checks import own_limits, registered_checks
-from sentinel.burnin.thresholds import Limits, Thresholds, parse
+from sentinel.burnin.checks.own_checks import own_limits, registered_checks
+from sentinel.burnin.checks.thresholds import Limits, Thresholds, parse
 from sentinel.errors import ConfigError
 from sentinel.host.regular_file import read_regular
 

@@ -11,8 +11,8 @@ from typing import TextIO
 
 import click
 
-from sentinel.burnin.thresholds import Thresholds
-from sentinel.burnin.verdict import EXIT_CODES, Verdict
+from sentinel.burnin.checks.thresholds import Thresholds
+from sentinel.burnin.reports.verdict import EXIT_CODES, Verdict
 from sentinel.cli.json_output import print_json
 from sentinel.cli.live_table import LiveTable
 from sentinel.cli.terminal import printable

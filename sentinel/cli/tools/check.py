@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 
 import click
 
-from sentinel.burnin import check_formats
-from sentinel.burnin.check import CheckResult, Status
-from sentinel.burnin.node_report import NodeReport, judge_node
-from sentinel.burnin.report import IDS, LIMITS
-from sentinel.burnin.thresholds import Thresholds
+from sentinel.burnin.checks import check_formats
+from sentinel.burnin.checks.check import CheckResult, Status
+from sentinel.burnin.checks.node_report import NodeReport, judge_node
+from sentinel.burnin.checks.thresholds import Thresholds
+from sentinel.burnin.reports.report import IDS, LIMITS
 from sentinel.cli.gpu_options import gpus_flag
 from sentinel.cli.json_output import print_json
 from sentinel.cli.setting_options import simulate_option

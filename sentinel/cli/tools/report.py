@@ -8,12 +8,12 @@ from pathlib import Path
 
 import click
 
-from sentinel.burnin.compare import compare, compare_lines
-from sentinel.burnin.formats import FORMATS
-from sentinel.burnin.report import IDS, LIMITS, Judged, judge_run, report_object
-from sentinel.burnin.run_folder import RunFolder, find_run
-from sentinel.burnin.thresholds import Thresholds
-from sentinel.burnin.verdict import EXIT_CODES
+from sentinel.burnin.checks.thresholds import Thresholds
+from sentinel.burnin.records.run_folder import RunFolder, find_run
+from sentinel.burnin.reports.compare import compare, compare_lines
+from sentinel.burnin.reports.formats import FORMATS
+from sentinel.burnin.reports.report import IDS, LIMITS, Judged, judge_run, report_object
+from sentinel.burnin.reports.verdict import EXIT_CODES
 from sentinel.cli import value_completion
 from sentinel.cli.terminal import color_option
 from sentinel.cli.thresholds_file import load_thresholds

@@ -16,7 +16,7 @@ from typing import Any
 import click
 import pytest
 
-from sentinel.burnin.verdict_summary import MAX_BYTES
+from sentinel.burnin.reports.verdict_summary import MAX_BYTES
 from sentinel.cli.main import sentinel_command
 from sentinel.errors import ExitCode
 from sentinel.protocol.version import __version__
