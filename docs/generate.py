@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from sentinel.burnin.check import Check
+    from sentinel.burnin.checks.check import Check
 
 DOCS = Path(__file__).resolve().parent
 
@@ -132,28 +132,28 @@ def levels() -> str:
 
 def checks_of_a_moment() -> str:
     """Return the table of the checks of one moment."""
-    from sentinel.burnin.counter_checks import DAEMON_CHECKS, MOMENT_CHECKS, NODE_CHECKS
+    from sentinel.burnin.checks.counter_checks import DAEMON_CHECKS, MOMENT_CHECKS, NODE_CHECKS
 
     return _checks((*NODE_CHECKS, *MOMENT_CHECKS, *DAEMON_CHECKS))
 
 
 def checks_of_a_difference() -> str:
     """Return the table of the checks of two readings."""
-    from sentinel.burnin.growth_checks import GROWTH_CHECKS
+    from sentinel.burnin.checks.growth_checks import GROWTH_CHECKS
 
     return _checks(GROWTH_CHECKS)
 
 
 def checks_of_a_load() -> str:
     """Return the table of the checks of a burn-in's load."""
-    from sentinel.burnin.report import LOAD_CHECKS
+    from sentinel.burnin.reports.report import LOAD_CHECKS
 
     return _checks(LOAD_CHECKS)
 
 
 def checks_of_links() -> str:
     """Return the table of the checks of a burn-in's links."""
-    from sentinel.burnin import link_checks
+    from sentinel.burnin.checks import link_checks
 
     return _checks(link_checks.CHECKS)
 
@@ -185,7 +185,7 @@ def _checks(checks: Iterable[Check[Any]]) -> str:
 
 def xids() -> str:
     """Return the table of the XIDs; those of one verdict, bucket and source share a row."""
-    from sentinel.burnin.xid_table import XIDS, Verdict
+    from sentinel.burnin.checks.xid_table import XIDS, Verdict
 
     groups: dict[tuple[Verdict, str, str], list[str]] = {}
     for xid in XIDS.values():

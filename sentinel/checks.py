@@ -3,7 +3,7 @@
 A check runs in a process of its own after a run, on what the run has recorded.
 """
 
-from sentinel.burnin.check import (
+from sentinel.burnin.checks.check import (
     Judgement,
     Severity,
     Status,
@@ -11,10 +11,10 @@ from sentinel.burnin.check import (
     not_applicable,
     untested,
 )
-from sentinel.burnin.load_checks import LoadEvidence
-from sentinel.burnin.own_check import GpuCheck, NodeCheck, RunEvidence
-from sentinel.burnin.record import Checksum, GpuRecord, Interruption, PhaseRecord, Sample
-from sentinel.burnin.thresholds import Limit, Limits, above, at_least, at_most, below
+from sentinel.burnin.checks.load_checks import LoadEvidence
+from sentinel.burnin.checks.own_check import GpuCheck, NodeCheck, RunEvidence
+from sentinel.burnin.checks.thresholds import Limit, Limits, above, at_least, at_most, below
+from sentinel.burnin.records.record import Checksum, GpuRecord, Interruption, PhaseRecord, Sample
 from sentinel.config.plan import Phase, Plan
 from sentinel.protocol.counters import Counters
 

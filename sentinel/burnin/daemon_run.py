@@ -13,9 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from sentinel.burnin.counters_at_end import CountersAtEnd
-from sentinel.burnin.record import LOST
-from sentinel.burnin.recorder import (
+from sentinel.burnin.checks.counters_at_end import CountersAtEnd
+from sentinel.burnin.records.record import LOST
+from sentinel.burnin.records.recorder import (
     CHECKSUM,
     END,
     LAST,
@@ -27,9 +27,9 @@ from sentinel.burnin.recorder import (
     interval,
     sample,
 )
+from sentinel.burnin.records.run_folder import RunFolder
 from sentinel.burnin.resume import earlier_work
 from sentinel.burnin.run import complete, new_run, prepare, reopen, with_xids
-from sentinel.burnin.run_folder import RunFolder
 from sentinel.client.client import Client
 from sentinel.client.event_stream import EventStream
 from sentinel.client.types import EventInfo

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NoReturn
 
-from sentinel.burnin.record import PhaseRecord
-from sentinel.burnin.recorded_run import read_run
-from sentinel.burnin.report import judge_run
-from sentinel.burnin.run_folder import RunFolder
-from sentinel.burnin.thresholds import Thresholds
-from sentinel.burnin.verdict import Verdict
+from sentinel.burnin.checks.recorded_run import read_run
+from sentinel.burnin.checks.thresholds import Thresholds
+from sentinel.burnin.records.record import PhaseRecord
+from sentinel.burnin.records.run_folder import RunFolder
+from sentinel.burnin.reports.report import judge_run
+from sentinel.burnin.reports.verdict import Verdict
 from sentinel.config.plan import Plan
 from sentinel.core.burnin_state import Burnin
 from sentinel.errors import ConfigError

@@ -14,11 +14,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from sentinel.burnin.counters_at_end import CountersAtEnd
-from sentinel.burnin.recorder import LAST, XID, Recorder, sample
+from sentinel.burnin.checks.counters_at_end import CountersAtEnd
+from sentinel.burnin.records.recorder import LAST, XID, Recorder, sample
+from sentinel.burnin.records.run_folder import RunFolder, drop_torn_line, plan_object
+from sentinel.burnin.records.xid_event import parse
 from sentinel.burnin.resume import earlier_work
-from sentinel.burnin.run_folder import RunFolder, drop_torn_line, plan_object
-from sentinel.burnin.xid import parse
 from sentinel.config.plan import Plan
 from sentinel.core.actions import Event
 from sentinel.core.burnin_state import Burnin

@@ -72,7 +72,7 @@ def report_usage(error: click.ClickException, arguments: Sequence[str]) -> int:
     code = int(ExitCode.USAGE)
     if context is not None and isinstance(context.command, VerdictCommand):
         if "--nagios" in arguments:  # Nagios shows the standard output
-            from sentinel.burnin.check_formats import nagios_unknown  # slow to import
+            from sentinel.burnin.checks.check_formats import nagios_unknown  # slow to import
 
             print(nagios_unknown(_usage_text(error)))
         code = context.command.usage_exit_code(arguments)

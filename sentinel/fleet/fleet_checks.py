@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sentinel.burnin.check import (
+from sentinel.burnin.checks.check import (
     Check,
     Judgement,
     Severity,
@@ -16,9 +16,9 @@ from sentinel.burnin.check import (
     not_applicable,
     untested,
 )
-from sentinel.burnin.counter_checks import OWN, known_limits
-from sentinel.burnin.load_checks import RETEST
-from sentinel.burnin.peers import (
+from sentinel.burnin.checks.counter_checks import OWN, known_limits
+from sentinel.burnin.checks.load_checks import RETEST
+from sentinel.burnin.checks.peers import (
     MIN_PEERS,
     RATE_LIMITS,
     RATE_SOURCE,
@@ -28,7 +28,7 @@ from sentinel.burnin.peers import (
     judge_temperature,
     vote_on,
 )
-from sentinel.burnin.thresholds import Limits, above
+from sentinel.burnin.checks.thresholds import Limits, above
 from sentinel.fleet.groups import COUNTED, Group, node_rate, not_representative
 from sentinel.fleet.node_result import GpuResult
 

@@ -7,9 +7,9 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from sentinel.burnin.html_parts import kind
-from sentinel.burnin.markup import Markup, element, escape, join
-from sentinel.burnin.verdict import Verdict
+from sentinel.burnin.reports.html_parts import kind
+from sentinel.burnin.reports.markup import Markup, element, escape, join
+from sentinel.burnin.reports.verdict import Verdict
 from sentinel.fleet.node_names import count
 from sentinel.fleet.report import page_of, rate_unit
 from sentinel.fleet.verdict import MISSING, WORDS, FleetGpu, FleetNode, FleetVerdict

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from sentinel.burnin.html_document import asset, html_document
-from sentinel.burnin.html_parts import (
+from sentinel.burnin.checks.measures import MISSING, format_measure, format_seconds, format_time
+from sentinel.burnin.checks.peers import Peers
+from sentinel.burnin.reports.html_document import asset, html_document
+from sentinel.burnin.reports.html_parts import (
     badge,
     facts,
     folded,
@@ -15,9 +17,7 @@ from sentinel.burnin.html_parts import (
     symbol,
     table,
 )
-from sentinel.burnin.markup import Child, Markup, element, join
-from sentinel.burnin.measures import MISSING, format_measure, format_seconds, format_time
-from sentinel.burnin.peers import Peers
+from sentinel.burnin.reports.markup import Child, Markup, element, join
 from sentinel.fleet.fleet_checks import CHECKS
 from sentinel.fleet.html_map import data, map_section
 from sentinel.fleet.html_plots import plots_section
@@ -51,7 +51,7 @@ def html_page(fleet: FleetVerdict) -> str:
     )
     return html_document(
         title=f"{fleet.verdict} {name}, {len(fleet.nodes)} nodes",
-        style=asset("sentinel.burnin", "report.css") + asset(__package__, "fleet.css"),
+        style=asset("sentinel.burnin.reports", "report.css") + asset(__package__, "fleet.css"),
         body=body,
         script=asset(__package__, "fleet.js"),
     )

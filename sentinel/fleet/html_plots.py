@@ -9,11 +9,11 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from sentinel.burnin.html_parts import kind
-from sentinel.burnin.markup import Markup, element, join
-from sentinel.burnin.peers import Peers
-from sentinel.burnin.thresholds import Limits
-from sentinel.burnin.verdict import Verdict
+from sentinel.burnin.checks.peers import Peers
+from sentinel.burnin.checks.thresholds import Limits
+from sentinel.burnin.reports.html_parts import kind
+from sentinel.burnin.reports.markup import Markup, element, join
+from sentinel.burnin.reports.verdict import Verdict
 from sentinel.fleet.fleet_checks import CHECKS
 from sentinel.fleet.groups import Group
 from sentinel.fleet.node_names import count

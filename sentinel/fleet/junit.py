@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from xml.etree.ElementTree import Element, SubElement
 
-from sentinel.burnin.junit_parts import add_case, add_result, clean, count_cases, document
-from sentinel.burnin.verdict import Verdict
+from sentinel.burnin.reports.junit_parts import add_case, add_result, clean, count_cases, document
+from sentinel.burnin.reports.verdict import Verdict
 from sentinel.fleet.verdict import FleetNode, FleetVerdict
 
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from enum import Enum
 from pathlib import Path
 
-from sentinel.burnin.proven_fault import PASSED, proven_fault
+from sentinel.burnin.checks.proven_fault import PASSED, proven_fault
 from sentinel.errors import ConfigError
 from sentinel.fleet.drain import read_nodes, reason_text, why_not_drained, why_not_undrained
 from sentinel.fleet.engine import run_tool

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sentinel.burnin.check import CheckResult, Severity, Status
-from sentinel.burnin.verdict import Verdict
+from sentinel.burnin.checks.check import CheckResult, Severity, Status
+from sentinel.burnin.reports.verdict import Verdict
 from sentinel.protocol.codec import DecodeError, from_json
 
 #: The first number of the versions of reports that can be read.

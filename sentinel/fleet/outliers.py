@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sentinel.burnin.check import CheckResult, Severity, Status
-from sentinel.burnin.measures import format_value
-from sentinel.burnin.verdict import Verdict
+from sentinel.burnin.checks.check import CheckResult, Severity, Status
+from sentinel.burnin.checks.measures import format_value
+from sentinel.burnin.reports.verdict import Verdict
 from sentinel.fleet.verdict import MISSING, FleetGpu, FleetNode, FleetVerdict
 
 #: The words that are listed, the worst first.

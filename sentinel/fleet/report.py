@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import Any
 
-from sentinel.burnin.check import CheckResult
-from sentinel.burnin.measures import scaled_unit
-from sentinel.burnin.peers import Peers
-from sentinel.burnin.verdict import MEANING, Verdict
+from sentinel.burnin.checks.check import CheckResult
+from sentinel.burnin.checks.measures import scaled_unit
+from sentinel.burnin.checks.peers import Peers
+from sentinel.burnin.reports.verdict import MEANING, Verdict
 from sentinel.fleet.fleet_checks import CHECKS
 from sentinel.fleet.groups import Group
 from sentinel.fleet.node_names import count

@@ -6,9 +6,9 @@ import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sentinel.burnin import report
-from sentinel.burnin.own_checks import own_limits, registered_checks
-from sentinel.burnin.thresholds import Thresholds, parse
+from sentinel.burnin.checks.own_checks import own_limits, registered_checks
+from sentinel.burnin.checks.thresholds import Thresholds, parse
+from sentinel.burnin.reports import report
 from sentinel.errors import ConfigError
 from sentinel.fleet import fleet_checks
 from sentinel.fleet.run_file import FleetFolder, FleetRun

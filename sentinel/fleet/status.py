@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from sentinel.burnin.verdict import Verdict
+from sentinel.burnin.reports.verdict import Verdict
 from sentinel.fleet.engine import Task, TaskState
 from sentinel.fleet.node_names import count
 from sentinel.fleet.progress import NodeProgress

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from sentinel.burnin.measures import format_measure
-from sentinel.burnin.peers import Peers
+from sentinel.burnin.checks.measures import format_measure
+from sentinel.burnin.checks.peers import Peers
 from sentinel.fleet.groups import Group
 from sentinel.fleet.node_names import count, fold_names
 from sentinel.fleet.outliers import LISTED, Outlier, outliers

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from sentinel.burnin.check import CheckResult, Status
-from sentinel.burnin.thresholds import Thresholds
-from sentinel.burnin.verdict import Verdict, describe_result
+from sentinel.burnin.checks.check import CheckResult, Status
+from sentinel.burnin.checks.thresholds import Thresholds
+from sentinel.burnin.reports.verdict import Verdict, describe_result
 from sentinel.fleet.fleet_checks import BAD, GPU_CHECKS, NODE_CHECKS, GpuEvidence, NodeEvidence
 from sentinel.fleet.groups import Group, Hardware, groups_of, hardware_of
 from sentinel.fleet.node_files import FleetFiles

@@ -12,9 +12,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sentinel.burnin.formats import FORMATS
-from sentinel.burnin.report import report_object
-from sentinel.burnin.thresholds import Thresholds
+from sentinel.burnin.checks.thresholds import Thresholds
+from sentinel.burnin.reports.formats import FORMATS
+from sentinel.burnin.reports.report import report_object
 from sentinel.fleet.html_page import html_page
 from sentinel.fleet.node_files import read_fleet
 from sentinel.fleet.verdict import judge_fleet

@@ -13,7 +13,7 @@ from types import ModuleType
 
 import pytest
 
-from sentinel.burnin.report import IDS
+from sentinel.burnin.reports.report import IDS
 from sentinel.cli.daemon.run import command
 from sentinel.cli.event_format import describe
 from sentinel.config.model import SETTINGS

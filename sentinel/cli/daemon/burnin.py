@@ -11,15 +11,15 @@ from pathlib import Path
 
 import click
 
-from sentinel.burnin.formats import write_reports
+from sentinel.burnin.checks.own_checks import registered_checks
+from sentinel.burnin.checks.thresholds import Thresholds
 from sentinel.burnin.levels import LEVELS, load_plan, plan_text
-from sentinel.burnin.own_checks import registered_checks
-from sentinel.burnin.report import IDS, Judged, judge_run, report_object
+from sentinel.burnin.records.run_folder import RunFolder, find_run
+from sentinel.burnin.reports.formats import write_reports
+from sentinel.burnin.reports.report import IDS, Judged, judge_run, report_object
+from sentinel.burnin.reports.verdict import EXIT_CODES
 from sentinel.burnin.run import STATUS_EVERY_S, new_folder, run_plan
-from sentinel.burnin.run_folder import RunFolder, find_run
 from sentinel.burnin.run_settings import recorded_settings
-from sentinel.burnin.thresholds import Thresholds
-from sentinel.burnin.verdict import EXIT_CODES
 from sentinel.cli import value_completion
 from sentinel.cli.burnin_screen import Screen
 from sentinel.cli.daemon.burnin_by_daemon import (

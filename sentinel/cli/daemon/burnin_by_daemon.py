@@ -21,12 +21,12 @@ from typing import Any
 import click
 
 from sentinel.burnin.daemon_run import record_run
-from sentinel.burnin.formats import write_reports
-from sentinel.burnin.report import judge_run
+from sentinel.burnin.records.run_folder import RunFolder, find_run
+from sentinel.burnin.reports.formats import write_reports
+from sentinel.burnin.reports.report import judge_run
+from sentinel.burnin.reports.text import text_lines as report_lines
+from sentinel.burnin.reports.verdict import EXIT_CODES, Verdict
 from sentinel.burnin.resume import can_go_on
-from sentinel.burnin.run_folder import RunFolder, find_run
-from sentinel.burnin.text import text_lines as report_lines
-from sentinel.burnin.verdict import EXIT_CODES, Verdict
 from sentinel.cli import value_completion
 from sentinel.cli.burnin_screen import HEADER, RIGHT, Screen, progress_row
 from sentinel.cli.client_options import json_option, show, simulated_folder, with_client

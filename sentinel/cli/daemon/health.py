@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
-from sentinel.burnin.check_formats import NPD_UNKNOWN, npd_line
-from sentinel.burnin.proven_fault import proven_fault
-from sentinel.burnin.verdict import Verdict
+from sentinel.burnin.checks.check_formats import NPD_UNKNOWN, npd_line
+from sentinel.burnin.checks.proven_fault import proven_fault
+from sentinel.burnin.reports.verdict import Verdict
 from sentinel.cli.client_options import address_options, json_option, simulated_folder
 from sentinel.cli.json_output import print_json
 from sentinel.cli.terminal import color_option

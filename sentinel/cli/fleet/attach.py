@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from sentinel.burnin.verdict import Verdict
+from sentinel.burnin.reports.verdict import Verdict
 from sentinel.cli.client_options import duration, json_option
 from sentinel.cli.fleet.burnin import DEFAULT_GIVE_UP_S, end_detached, say
 from sentinel.cli.fleet.following import follow_to_verdict

@@ -11,7 +11,7 @@ from typing import TextIO
 
 import click
 
-from sentinel.burnin.verdict import EXIT_CODES, Verdict
+from sentinel.burnin.reports.verdict import EXIT_CODES, Verdict
 from sentinel.cli.json_output import print_json
 from sentinel.cli.live_table import LiveTable
 from sentinel.cli.terminal import printable

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from sentinel.burnin.verdict import EXIT_CODES
+from sentinel.burnin.reports.verdict import EXIT_CODES
 from sentinel.cli.fleet.run_argument import run_argument
 from sentinel.cli.terminal import color_option
 from sentinel.cli.thresholds_file import load_thresholds

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import click
 
-from sentinel.burnin import check_formats
-from sentinel.burnin.check import CheckResult, Status
-from sentinel.burnin.node_report import NodeReport, judge_node
-from sentinel.burnin.thresholds import Thresholds
+from sentinel.burnin.checks import check_formats
+from sentinel.burnin.checks.check import CheckResult, Status
+from sentinel.burnin.checks.node_report import NodeReport, judge_node
+from sentinel.burnin.checks.thresholds import Thresholds
 from sentinel.cli.gpu_options import gpus_flag
 from sentinel.cli.json_output import print_json
 from sentinel.cli.setting_options import simulate_option

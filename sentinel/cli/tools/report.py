@@ -8,11 +8,11 @@ from pathlib import Path
 
 import click
 
-from sentinel.burnin.compare import compare, compare_lines
-from sentinel.burnin.formats import FORMATS
-from sentinel.burnin.report import Judged, judge_run, report_object
-from sentinel.burnin.run_folder import RunFolder, find_run
-from sentinel.burnin.verdict import EXIT_CODES
+from sentinel.burnin.records.run_folder import RunFolder, find_run
+from sentinel.burnin.reports.compare import compare, compare_lines
+from sentinel.burnin.reports.formats import FORMATS
+from sentinel.burnin.reports.report import Judged, judge_run, report_object
+from sentinel.burnin.reports.verdict import EXIT_CODES
 from sentinel.cli import value_completion
 from sentinel.cli.client_options import address_options, simulated_folder
 from sentinel.cli.terminal import color_option

@@ -239,7 +239,7 @@ def test_a_killed_run_is_resumed_on_its_own_gpus(simulated: SimulatedHost) -> No
 
 def shorten(header: Path) -> None:
     """Shorten the steady phase of a recorded plan, together with its hash."""
-    from sentinel.burnin.run_folder import plan_object
+    from sentinel.burnin.records.run_folder import plan_object
     from sentinel.config.plan import Plan
     from sentinel.protocol.codec import from_json
 

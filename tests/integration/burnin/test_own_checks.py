@@ -13,11 +13,16 @@ from typing import Any
 
 import pytest
 
-from sentinel.burnin.check import CheckResult, Status
-from sentinel.burnin.own_checks import GROUP, judge_by_own_checks, own_limits, registered_checks
-from sentinel.burnin.report import IDS, LIMITS, judge_run
-from sentinel.burnin.thresholds import Thresholds, below, parse
-from sentinel.burnin.verdict import Verdict
+from sentinel.burnin.checks.check import CheckResult, Status
+from sentinel.burnin.checks.own_checks import (
+    GROUP,
+    judge_by_own_checks,
+    own_limits,
+    registered_checks,
+)
+from sentinel.burnin.checks.thresholds import Thresholds, below, parse
+from sentinel.burnin.reports.report import IDS, LIMITS, judge_run
+from sentinel.burnin.reports.verdict import Verdict
 from sentinel.diagnostics.one_shot import Timeouts
 from sentinel.errors import ConfigError
 from tests.harness import registered_package

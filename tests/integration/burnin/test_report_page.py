@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from sentinel.burnin.formats import FORMATS
-from sentinel.burnin.report import report_object
+from sentinel.burnin.reports.formats import FORMATS
+from sentinel.burnin.reports.report import report_object
 from tests.harness.browser import Browser, Page, browser, chromium
 from tests.harness.example_run import ExampleRun
 from tests.harness.judged_run import judged

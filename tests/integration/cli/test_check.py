@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sentinel.burnin.counter_checks import DAEMON_CHECKS, MOMENT_CHECKS
+from sentinel.burnin.checks.counter_checks import DAEMON_CHECKS, MOMENT_CHECKS
 from sentinel.cli.main import run_command_line
 from sentinel.host.simulation import Registry
 

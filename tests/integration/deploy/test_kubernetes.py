@@ -17,7 +17,7 @@ from typing import Any
 import click
 import pytest
 
-from sentinel.burnin.verdict_summary import MAX_BYTES
+from sentinel.burnin.reports.verdict_summary import MAX_BYTES
 from sentinel.cli.main import sentinel_command
 from sentinel.config.model import SETTINGS
 from sentinel.errors import ExitCode

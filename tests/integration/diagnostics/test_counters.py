@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from sentinel.burnin.check import CheckResult, Evidence, Status
-from sentinel.burnin.counter_checks import MOMENT_CHECKS
-from sentinel.burnin.growth_checks import GROWTH_CHECKS
-from sentinel.burnin.node_report import judge_node
-from sentinel.burnin.thresholds import Thresholds
+from sentinel.burnin.checks.check import CheckResult, Evidence, Status
+from sentinel.burnin.checks.counter_checks import MOMENT_CHECKS
+from sentinel.burnin.checks.growth_checks import GROWTH_CHECKS
+from sentinel.burnin.checks.node_report import judge_node
+from sentinel.burnin.checks.thresholds import Thresholds
 from sentinel.diagnostics.counters import CountersResult, read_counters
 from sentinel.diagnostics.one_shot import Timeouts
 from sentinel.host.simulation import Registry

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sentinel.burnin.thresholds import Thresholds
+from sentinel.burnin.checks.thresholds import Thresholds
 from sentinel.fleet.html_page import html_page
 from sentinel.fleet.node_files import read_fleet
 from sentinel.fleet.verdict import judge_fleet

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from sentinel.burnin import check_formats
-from sentinel.burnin.node_report import NodeReport, judge_node
-from sentinel.burnin.thresholds import Thresholds
+from sentinel.burnin.checks import check_formats
+from sentinel.burnin.checks.node_report import NodeReport, judge_node
+from sentinel.burnin.checks.thresholds import Thresholds
 from sentinel.cli.json_output import to_json
 from sentinel.protocol.counters import Counters
 from tests.harness.healthy_counters import HEALTHY

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sentinel.burnin.check import (
+from sentinel.burnin.checks.check import (
     Check,
     CheckResult,
     Evidence,
@@ -20,10 +20,10 @@ from sentinel.burnin.check import (
     Status,
     worst,
 )
-from sentinel.burnin.counter_checks import DAEMON_CHECKS, MOMENT_CHECKS, NODE_CHECKS
-from sentinel.burnin.growth_checks import GROWTH_CHECKS
-from sentinel.burnin.node_report import judge_node
-from sentinel.burnin.thresholds import Thresholds
+from sentinel.burnin.checks.counter_checks import DAEMON_CHECKS, MOMENT_CHECKS, NODE_CHECKS
+from sentinel.burnin.checks.growth_checks import GROWTH_CHECKS
+from sentinel.burnin.checks.node_report import judge_node
+from sentinel.burnin.checks.thresholds import Thresholds
 from sentinel.protocol.counters import READ_FIELDS, Counters, NvLink
 from tests.harness.healthy_counters import HEALTHY, later, random_healthy
 

@@ -9,7 +9,7 @@ from typing import Self, cast
 import pytest
 
 from sentinel.burnin.daemon_run import Samples, samples_of, until_end
-from sentinel.burnin.recorder import TELEMETRY, sample
+from sentinel.burnin.records.recorder import TELEMETRY, sample
 from sentinel.client.client import Client
 from sentinel.client.event_stream import EventStream
 from sentinel.client.types import EventInfo

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from sentinel.burnin.check import CheckResult, Status
-from sentinel.burnin.golden_checks import CHECKS
-from sentinel.burnin.load_checks import CHECKS as LOAD_CHECKS
-from sentinel.burnin.load_checks import LoadEvidence
-from sentinel.burnin.record import Checksum, GpuRecord, load
-from sentinel.burnin.thresholds import Thresholds
+from sentinel.burnin.checks.check import CheckResult, Status
+from sentinel.burnin.checks.golden_checks import CHECKS
+from sentinel.burnin.checks.load_checks import CHECKS as LOAD_CHECKS
+from sentinel.burnin.checks.load_checks import LoadEvidence
+from sentinel.burnin.checks.thresholds import Thresholds
+from sentinel.burnin.records.record import Checksum, GpuRecord, load
 from sentinel.config.plan import Phase, Plan
 
 STORED, PEERS = CHECKS

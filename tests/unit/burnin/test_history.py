@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from sentinel.burnin.history import former_runs
-from sentinel.burnin.run_folder import RunFolder
+from sentinel.burnin.records.history import former_runs
+from sentinel.burnin.records.run_folder import RunFolder
 from sentinel.host import run_reports
 
 HEADER: dict[str, Any] = {

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.burnin.formats import FORMATS
-from sentinel.burnin.plot import COLUMNS, path
-from sentinel.burnin.report import report_object
-from sentinel.burnin.timeline import Span
+from sentinel.burnin.reports.formats import FORMATS
+from sentinel.burnin.reports.plot import COLUMNS, path
+from sentinel.burnin.reports.report import report_object
+from sentinel.burnin.reports.timeline import Span
 from tests.harness.example_run import ExampleRun
 from tests.harness.judged_run import RUNS, judged
 from tests.harness.parsed_page import Parsed
@@ -137,7 +137,7 @@ def test_a_value_off_the_scale_is_drawn_at_its_edge() -> None:
 
 def themes() -> Iterator[dict[str, str]]:
     """Read the colours of the light and of the dark theme from the style sheet."""
-    style = resources.files("sentinel.burnin").joinpath("report.css").read_text()
+    style = resources.files("sentinel.burnin.reports").joinpath("report.css").read_text()
     light, _, rest = style.partition("@media screen and (prefers-color-scheme: dark)")
     dark = rest.partition("* { box-sizing")[0]
     own = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{3,6});", light))

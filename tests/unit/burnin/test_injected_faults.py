@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from sentinel.burnin.check import CheckResult, Evidence, Status
-from sentinel.burnin.counter_checks import MOMENT_CHECKS
-from sentinel.burnin.growth_checks import GROWTH_CHECKS
-from sentinel.burnin.history import Former
-from sentinel.burnin.load_checks import LoadEvidence
-from sentinel.burnin.record import GpuRecord, PhaseRecord, Sample, load
-from sentinel.burnin.references import Reference
-from sentinel.burnin.report import LOAD_CHECKS
-from sentinel.burnin.thresholds import Thresholds
+from sentinel.burnin.checks.check import CheckResult, Evidence, Status
+from sentinel.burnin.checks.counter_checks import MOMENT_CHECKS
+from sentinel.burnin.checks.growth_checks import GROWTH_CHECKS
+from sentinel.burnin.checks.load_checks import LoadEvidence
+from sentinel.burnin.checks.references import Reference
+from sentinel.burnin.checks.thresholds import Thresholds
+from sentinel.burnin.records.history import Former
+from sentinel.burnin.records.record import GpuRecord, PhaseRecord, Sample, load
+from sentinel.burnin.reports.report import LOAD_CHECKS
 from sentinel.config.model import Config
 from sentinel.config.plan import Phase, Plan
 from sentinel.protocol.counters import Counters

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from sentinel.burnin import link_checks
-from sentinel.burnin.check import Check, CheckResult, Status
-from sentinel.burnin.load_checks import LoadEvidence
-from sentinel.burnin.record import GpuRecord, PhaseRecord, Sample, load
-from sentinel.burnin.thresholds import Thresholds
+from sentinel.burnin.checks import link_checks
+from sentinel.burnin.checks.check import Check, CheckResult, Status
+from sentinel.burnin.checks.load_checks import LoadEvidence
+from sentinel.burnin.checks.thresholds import Thresholds
+from sentinel.burnin.records.record import GpuRecord, PhaseRecord, Sample, load
 from sentinel.config.plan import Phase, Plan
 from sentinel.protocol.counters import Counters
 from sentinel.protocol.stressor import LinkPart

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from sentinel.burnin import link_checks
-from sentinel.burnin.check import Check, CheckResult, Status
-from sentinel.burnin.history import Former
-from sentinel.burnin.load_checks import LoadEvidence
-from sentinel.burnin.record import Checksum, GpuRecord, PhaseRecord, Sample
-from sentinel.burnin.references import Reference, load_references
-from sentinel.burnin.report import LOAD_CHECKS
-from sentinel.burnin.thresholds import Thresholds
-from sentinel.burnin.verdict import Verdict, judge_gpu, judge_node
+from sentinel.burnin.checks import link_checks
+from sentinel.burnin.checks.check import Check, CheckResult, Status
+from sentinel.burnin.checks.load_checks import LoadEvidence
+from sentinel.burnin.checks.references import Reference, load_references
+from sentinel.burnin.checks.thresholds import Thresholds
+from sentinel.burnin.records.history import Former
+from sentinel.burnin.records.record import Checksum, GpuRecord, PhaseRecord, Sample
+from sentinel.burnin.reports.report import LOAD_CHECKS
+from sentinel.burnin.reports.verdict import Verdict, judge_gpu, judge_node
 from sentinel.config.plan import Phase, Plan
 from sentinel.protocol.counters import Counters
 

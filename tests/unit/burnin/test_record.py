@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from sentinel.burnin.record import GpuRecord, load
-from sentinel.burnin.recorded_run import read_run
-from sentinel.burnin.run_folder import RunFolder, plan_object
+from sentinel.burnin.checks.recorded_run import read_run
+from sentinel.burnin.records.record import GpuRecord, load
+from sentinel.burnin.records.run_folder import RunFolder, plan_object
 from sentinel.config.plan import Phase, Plan
 from sentinel.errors import ConfigError
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sentinel.burnin.formats import FORMATS
-from sentinel.burnin.report import judge_run, report_object
+from sentinel.burnin.checks.thresholds import Thresholds
+from sentinel.burnin.reports.formats import FORMATS
+from sentinel.burnin.reports.report import judge_run, report_object
+from sentinel.burnin.reports.text import text_lines
 from sentinel.burnin.run_settings import recorded_settings
-from sentinel.burnin.text import text_lines
-from sentinel.burnin.thresholds import Thresholds
 from sentinel.config.sources import gather
 from tests.harness.example_run import ExampleRun
 from tests.harness.judged_run import judged

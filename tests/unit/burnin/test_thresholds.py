@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from sentinel.burnin.check import Evidence, Status
-from sentinel.burnin.counter_checks import MOMENT_CHECKS, NODE_CHECKS, known_limits
-from sentinel.burnin.growth_checks import GROWTH_CHECKS
-from sentinel.burnin.thresholds import (
+from sentinel.burnin.checks.check import Evidence, Status
+from sentinel.burnin.checks.counter_checks import MOMENT_CHECKS, NODE_CHECKS, known_limits
+from sentinel.burnin.checks.growth_checks import GROWTH_CHECKS
+from sentinel.burnin.checks.thresholds import (
     SPEC,
     Thresholds,
     above,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from sentinel.burnin.check import Severity, Status
-from sentinel.burnin.xid import XidEvent, is_of, judge_xids, parse
-from sentinel.burnin.xid_table import XIDS, Verdict
+from sentinel.burnin.checks.check import Severity, Status
+from sentinel.burnin.checks.xid import judge_xids
+from sentinel.burnin.checks.xid_table import XIDS, Verdict
+from sentinel.burnin.records.xid_event import XidEvent, is_of, parse
 from sentinel.core.gpu_state import OwnEnd
 
 BUS = "00000000:3B:00.0"

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from sentinel.burnin.check import CheckResult, Status
-from sentinel.burnin.record import GpuRecord, load
-from sentinel.burnin.thresholds import Thresholds
-from sentinel.burnin.xid import XidEvent
-from sentinel.burnin.xid_check import judge_xids_of
-from sentinel.burnin.xid_sources import joined, missed
+from sentinel.burnin.checks.check import CheckResult, Status
+from sentinel.burnin.checks.thresholds import Thresholds
+from sentinel.burnin.checks.xid_check import judge_xids_of
+from sentinel.burnin.records.record import GpuRecord, load
+from sentinel.burnin.records.xid_event import XidEvent
+from sentinel.burnin.records.xid_sources import joined, missed
 from sentinel.config.plan import Phase, Plan
 from sentinel.protocol.counters import Counters
 

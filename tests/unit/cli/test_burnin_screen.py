@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from sentinel.burnin.records.run_folder import RunFolder
 from sentinel.burnin.run import STATUS_EVERY_S, thinned
-from sentinel.burnin.run_folder import RunFolder
 from sentinel.cli.burnin_screen import HEADER, RIGHT, Screen, progress_row
 from sentinel.cli.daemon import burnin_by_daemon
 from sentinel.cli.output import table

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from sentinel.burnin.verdict import Verdict
+from sentinel.burnin.reports.verdict import Verdict
 from sentinel.cli.fleet.following import FleetScreen
 from sentinel.cli.live_table import LiveTable
 from sentinel.fleet.engine import EngineError

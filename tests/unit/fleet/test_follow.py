@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.burnin.verdict import Verdict
+from sentinel.burnin.reports.verdict import Verdict
 from sentinel.errors import ConfigError
 from sentinel.fleet.engine import EngineError, EngineMissingError, Task, TaskState
 from sentinel.fleet.follow import MIN_PAUSE_S, FleetFollower, engine_of

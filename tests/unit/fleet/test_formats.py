@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from sentinel.burnin.thresholds import Thresholds
+from sentinel.burnin.checks.thresholds import Thresholds
 from sentinel.fleet.formats import FORMATS
 from sentinel.fleet.html_map import common_prefix
 from sentinel.fleet.html_plots import HEIGHT, WIDTH, places

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sentinel.burnin.thresholds import Thresholds
+from sentinel.burnin.checks.thresholds import Thresholds
 from sentinel.fleet.missing_nodes import read_reasons, record_reasons
 from sentinel.fleet.node_files import read_fleet
 from sentinel.fleet.outliers import outliers

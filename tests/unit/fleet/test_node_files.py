@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sentinel.burnin.thresholds import Thresholds
-from sentinel.burnin.verdict import Verdict
+from sentinel.burnin.checks.thresholds import Thresholds
+from sentinel.burnin.reports.verdict import Verdict
 from sentinel.errors import ConfigError
 from sentinel.fleet.formats import FORMATS
 from sentinel.fleet.node_files import read_fleet

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from sentinel.burnin.verdict import Verdict
+from sentinel.burnin.reports.verdict import Verdict
 from sentinel.fleet.engine import Task, TaskState
 from sentinel.fleet.progress import NodeProgress
 from sentinel.fleet.status import NodeState, NodeStatus, describe, is_stalled, merge, note, summary

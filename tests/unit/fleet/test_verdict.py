@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from sentinel.burnin.check import Status
-from sentinel.burnin.thresholds import Thresholds, parse
-from sentinel.burnin.verdict import EXIT_CODES, Verdict
+from sentinel.burnin.checks.check import Status
+from sentinel.burnin.checks.thresholds import Thresholds, parse
+from sentinel.burnin.reports.verdict import EXIT_CODES, Verdict
 from sentinel.fleet.fleet_checks import IDS, LIMITS
 from sentinel.fleet.node_files import FleetFiles, read_fleet
 from sentinel.fleet.report import meaning

@@ -1,0 +1,107 @@
+"""Read a run from its folder, and build the evidence for the checks of the load."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sentinel.burnin.checks.load_checks import LoadEvidence
+from sentinel.burnin.checks.references import load_references
+from sentinel.burnin.records.history import Former
+from sentinel.burnin.records.record import GpuRecord, load
+from sentinel.burnin.records.run_folder import RunFolder, lines
+from sentinel.config.plan import Plan
+from sentinel.errors import ConfigError
+from sentinel.protocol.codec import DecodeError, from_json
+from sentinel.protocol.counters import Counters
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded:
+    """A run as it was recorded."""
+
+    header: Mapping[str, Any]
+    plan: Plan
+    #: By UUID.
+    records: Mapping[str, GpuRecord]
+    #: The counters of all GPUs before.
+    node: tuple[Counters, ...]
+    #: The GPUs on the PCI bus, or None if unknown.
+    pci_devices: Sequence[str] | None
+    #: Why XIDs are unknown, or None.
+    kernel_log_error: str | None
+
+
+def read_run(folder: RunFolder) -> Recorded:
+    """Read everything that the folder of a run has.
+
+    Raises:
+        ConfigError: The folder has no run, or a file of it is invalid.
+    """
+    header = _object(folder.header)
+    try:
+        plan = from_json(Plan, {k: v for k, v in header["plan"].items() if k != "hash"}, "plan")
+        counters = _object(folder.counters) if folder.counters.exists() else {}
+        before = _by_uuid(counters.get("before", ()))
+        after = _by_uuid(counters.get("after", ()))
+    except (DecodeError, KeyError, AttributeError, TypeError) as error:
+        raise ConfigError(f"{folder.path}: it is not a run of this version: {error}") from None
+    try:
+        records = load(plan, lines(folder.events), lines(folder.samples))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"{folder.path}: an event or a sample is invalid: {what}") from None
+    for uuid, record in records.items():
+        record.before, record.after = before.get(uuid), after.get(uuid)
+        known = "after" in counters and counters.get("driver_error") is None
+        if record.before is not None and record.after is None and known:
+            gone = "it is not listed any more after the run"
+            record.after = replace(record.before, lost=gone)
+    return Recorded(
+        header=header,
+        plan=plan,
+        records=records,
+        node=tuple(before.values()),
+        pci_devices=counters.get("pci_devices"),
+        kernel_log_error=counters.get("kernel_log_error", "the run was cut off"),
+    )
+
+
+def evidence_of_load(
+    record: GpuRecord, run: Recorded, former: Mapping[tuple[str, str], Sequence[Former]]
+) -> LoadEvidence:
+    """Build the evidence for the checks of the load of one GPU.
+
+    Args:
+        record: The GPU.
+        run: The run that it is of.
+        former: Earlier runs by the UUID and the serial number of each card.
+    """
+    model = record.before.name if record.before is not None else ""
+    return LoadEvidence(
+        record=record,
+        peers=[
+            one
+            for one in run.records.values()
+            if one.before is not None and one.before.name == model
+        ],
+        references=load_references().get(model, ()),
+        former=former.get((record.uuid, (record.before and record.before.serial) or ""), ()),
+        model=model or "this GPU",
+    )
+
+
+def _object(path: Any) -> Any:
+    try:
+        return json.loads(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    except ValueError:
+        raise ConfigError(f"{path}: not JSON") from None
+
+
+def _by_uuid(values: Iterable[Any]) -> dict[str, Counters]:
+    found = [from_json(Counters, one, "counters") for one in values]
+    return {one.uuid: one for one in found}

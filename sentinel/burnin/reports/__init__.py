@@ -1,0 +1,1 @@
+"""Verdicts, and the report of a run in each of its formats."""
