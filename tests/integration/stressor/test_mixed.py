@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from sentinel.config import built_in_workloads as module
+from sentinel.config import built_in_workloads
 from sentinel.errors import ChildExitCode, ConfigError
 from sentinel.protocol.stressor import FindingPlace, Progress, Ready
 from sentinel.stressor.verification.comparison import flip
 from sentinel.stressor.verification.pipeline import ResultPipeline
+from sentinel.stressor.workloads import mixed as module
 from sentinel.stressor.workloads.mixed import mixed
 from tests.harness.stressor_harness import stressors
 from tests.harness.workload_harness import GIB, Workbench, workbench
@@ -27,7 +28,7 @@ def bench(tmp_path: Path) -> Iterator[Workbench]:
 
 @pytest.fixture
 def short_phases(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_MIN_PHASE_S", 0.0)
+    monkeypatch.setattr(built_in_workloads, "_MIN_PHASE_S", 0.0)
 
 
 def phases(bench: Workbench, monkeypatch: pytest.MonkeyPatch, count: int) -> list[tuple[str, int]]:
