@@ -55,6 +55,7 @@ def test_the_first_message_is_the_complete_status(api: ApiServer) -> None:
         assert first.data["daemon"]["tcp"] == f"127.0.0.1:{api.port}"
 
 
+@pytest.mark.long
 def test_later_messages_have_only_changes(api: ApiServer) -> None:
     api.reset()
     with watching(api) as stream:
@@ -89,6 +90,7 @@ def test_the_start_and_the_end_of_a_reservation_are_changes(api: ApiServer) -> N
             ended = next(one.data for one in stream if one.data.get("reservations") is not None)
 
 
+@pytest.mark.long
 def test_the_start_and_the_end_of_a_session_are_changes(api: ApiServer) -> None:
     api.reset()
     with watching(api) as stream:

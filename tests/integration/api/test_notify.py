@@ -176,6 +176,7 @@ def test_a_program_gets_the_event_on_its_input_and_in_variables(
     assert text.endswith("; touch /tmp/injected\n")
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("safe")
 def test_a_program_that_fails_or_does_not_end_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -333,6 +334,7 @@ def test_events_are_joined_while_a_recipient_hangs_and_none_blocks() -> None:
 # --- the API process -------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_the_api_process_sends_selected_events_and_answers_meanwhile(tmp_path: Path) -> None:
     with WebhookServer() as server:
         server.behaviours = ["hang"]

@@ -535,6 +535,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.long
 def test_the_caller_is_the_connecting_process_even_if_its_pid_is_reused(tmp_path: Path) -> None:
     path = str(tmp_path / "socket")
     with socket.socket(socket.AF_UNIX) as listening:

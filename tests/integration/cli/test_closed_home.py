@@ -30,7 +30,7 @@ def home(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
     ("words", "code", "text"),
     [
         ("status", 3, "no sentinel daemon runs"),
-        ("health", 2, "cannot be read"),
+        pytest.param("health", 2, "cannot be read", marks=pytest.mark.long),
         ("health --npd", 2, "/"),  # the line is cut
         ("run --simulate 1", 2, "config.toml: cannot be read: Permission denied"),
     ],

@@ -125,6 +125,7 @@ def test_a_faulty_gpu_gets_a_rule_and_only_that_one(
     assert "fieldValidation=Strict" in path
 
 
+@pytest.mark.long
 def test_a_rule_is_removed_when_the_gpu_has_passed_since_and_no_other_rule(
     cluster: FakeKubernetes, report: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -220,6 +221,7 @@ def test_a_rule_follows_a_gpu_that_has_another_device(
     assert "results.wrong" in rule["metadata"]["annotations"]["sentinel/reason"]
 
 
+@pytest.mark.long
 def test_a_rule_stays_while_its_device_is_not_published(
     cluster: FakeKubernetes, report: dict[str, Any]
 ) -> None:

@@ -153,6 +153,7 @@ def test_a_hold_stressor_takes_all_free_memory_and_ends_with_its_supervisor(star
     assert child.wait_for_end() == ChildExitCode.ORPHANED
 
 
+@pytest.mark.long
 def test_the_kernel_timer_ends_a_stuck_interpreter(start: Start) -> None:
     child = start("bad_workloads:holds_the_interpreter", lease=1.0)
     child.wait_for(Ready)

@@ -40,6 +40,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         yield start
 
 
+@pytest.mark.long
 def test_memory_is_taken_in_segments_and_used_again() -> None:
     gpu = Gpu(100 * MIB)
     chunk = torch.empty(MIB, dtype=torch.uint8)
@@ -64,6 +65,7 @@ def test_memory_is_taken_in_segments_and_used_again() -> None:
     assert small.numel() == 1000
 
 
+@pytest.mark.long
 def test_memory_that_is_not_free_is_refused() -> None:
     with TensorAccount(Gpu(10 * MIB).allocate, []), pytest.raises(torch.cuda.OutOfMemoryError):
         torch.empty(2 * MIB, dtype=torch.uint8)

@@ -158,6 +158,7 @@ def test_a_daemon_that_exits_before_it_answers_is_an_error_with_its_last_output(
     assert " ".join(caught.value.remedy.splitlines()[-1].split()) in " ".join(shown.split())
 
 
+@pytest.mark.long
 def test_a_daemon_that_never_answers_is_ended(where: Places) -> None:
     with pytest.raises(NotStartedError, match="did not answer in time and was ended"):
         launch("hang", where, 1.0)

@@ -81,6 +81,7 @@ def batches(host: GpuHost, workloads: Sequence[str]) -> Iterator[Sequence[str]]:
         yield batch
 
 
+@pytest.mark.long
 def test_sentinel_occupies_yields_and_occupies_again(host: GpuHost) -> None:
     with host.sentinel(1, *QUICK, "--status-every", "1s") as sentinel:
         sentinel.wait_for("stressor.ready", gpu=0)

@@ -215,6 +215,7 @@ def work_of(child: Child) -> float:
     return seconds
 
 
+@pytest.mark.long
 def test_a_child_stops_and_continues_when_its_pace_changes(start: Start) -> None:
     child = start("elementwise")
     child.wait_for(Ready)
@@ -234,6 +235,7 @@ def stands_still(child: Child) -> bool:
     return work_of(child) == before
 
 
+@pytest.mark.long
 def test_an_endlessly_resting_child_sends_progress_and_stops_on_request(start: Start) -> None:
     child = start("elementwise")
     child.wait_for(Ready)

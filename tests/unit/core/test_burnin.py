@@ -121,7 +121,9 @@ def test_a_plan_with_wrong_results_comes_to_its_end() -> None:
     [
         (FP64, 0, (), "checked no results"),
         (replace(FP64, passes=1), 10, (), "covered no memory"),
-        (replace(STEADY, warm_up=0), 0, (), "checked no results"),
+        pytest.param(
+            *(replace(STEADY, warm_up=0), 0, (), "checked no results"), marks=pytest.mark.long
+        ),
     ],
 )
 def test_a_phase_of_which_nothing_counts_is_given_up(

@@ -166,6 +166,7 @@ def test_failures_of_one_member_end_the_phase_for_all() -> None:
         assert "rank 1 went" in str(progress_of(supervisor, gpu).work[0].given_up)
 
 
+@pytest.mark.long
 def test_a_gpu_that_waits_for_too_long_goes_on_without_the_busy_ones() -> None:
     world, supervisor = running(LINKS, LAST, gpus=3)
     job = world.newcomer(2)
@@ -231,6 +232,7 @@ def _ungrouped(state: State) -> State:
     )
 
 
+@pytest.mark.long
 @given(
     jobs=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 20), st.integers(1, 20)), max_size=6)
 )

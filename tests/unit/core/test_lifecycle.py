@@ -76,6 +76,7 @@ def test_a_gpu_that_becomes_unknown_again_is_left_alone_for_longer(
     assert not world.events("stressor.failed")
 
 
+@pytest.mark.long
 def test_ten_failures_within_an_hour_are_fatal_until_reset() -> None:
     world = World(tick=0.5)
     supervisor = world.supervisor(Config())

@@ -6,6 +6,7 @@ import itertools
 from dataclasses import dataclass, field, replace
 from typing import cast
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -311,6 +312,7 @@ def test_no_request_is_passed_on_a_gpu_that_it_can_use(
         assert len(taken) == len(set(taken))
 
 
+@pytest.mark.long
 @settings(max_examples=200)
 @given(st.lists(Wish, min_size=1, max_size=12), st.data())
 def test_every_request_is_served_if_gpus_become_free(
