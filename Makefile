@@ -89,4 +89,6 @@ $(INSTALLED):
 $(INSTALLED_DEV): $(INSTALLED)
 	@echo 'Installing what development needs'
 	@$(PIP) --quiet --editable '.[dev]'
+	@echo 'Compiling what the tests import: each of their workers would do it otherwise'
+	-@$(BIN)/python -m pytest --collect-only --quiet --quiet >/dev/null 2>&1
 	@touch $@
