@@ -34,9 +34,12 @@ def share_rows(needs: Sequence[int], rows: int) -> list[int]:
     """Share rows among panels one below the other: what each needs, and the rest to the last.
 
     Args:
-        needs: The rows that each needs, with its title, from top to bottom.
+        needs: The rows that each needs, with its title, from top to bottom; none is displayed any
+            more once the screen closes.
         rows: The rows that there are.
     """
+    if not needs:
+        return []
     given: list[int] = []
     left = rows
     for number, need in enumerate(needs[:-1]):

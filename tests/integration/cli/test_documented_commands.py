@@ -203,6 +203,7 @@ def test_it_runs_as_documented_beside_a_daemon(beside_a_daemon: Desk, command: C
     for here in (("8766", str(desk.port)), ("8765", desk.environment["TCP"])):
         text = text.replace(*here)
     text = text.replace("~/.local/state/sentinel", str(find_shared(desk.folder)))
+    text = text.replace("/run/sentinel/sentinel.sock", desk.environment["S"])
     text = text.replace("sentinel doctor", "sentinel doctor --simulate 4")
     if "unreserve" in text:
         reserved = json.loads(desk.run("sentinel reserve --count 1 --for 1h --json")[1])

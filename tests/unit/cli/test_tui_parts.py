@@ -212,6 +212,7 @@ def test_as_many_panels_are_shown_as_there_is_room_for(
         ([14, 20, 200], 30, [14, 10, 6]),
         ([40, 3, 200], 24, [15, 3, 6]),
         ([9], 12, [12]),
+        ([], 18, []),
     ],
 )
 def test_the_lowest_panel_has_the_rows_that_the_others_do_not_need(
