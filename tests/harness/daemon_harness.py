@@ -148,7 +148,7 @@ class Daemon:
     def wait_until_gone(self) -> None:
         """Wait until every known process is gone, and check that no memory is held."""
         eventually(lambda: all(gone(process) for process in self._seen))
-        # A child that was started after the last look has the lock, too, until it ends.
+        # The lock was seen to be free some milliseconds after the last known process had ended.
         eventually(lambda: running(self.places) is None)
         assert self.pids_on_gpus() == []
 
