@@ -107,6 +107,11 @@ def format_duration(seconds: float) -> str:
     return f"{minutes} min {rest} s" if rest else f"{minutes} min"
 
 
+def format_count(number: int, noun: str) -> str:
+    """Format a number with its noun: 1 node, 1,000 nodes."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def format_indices(indices: Iterable[int]) -> str:
     """Format indices in ascending order, runs of them as ranges: 0-3, 7."""
     runs: list[list[int]] = []

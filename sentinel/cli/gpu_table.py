@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from sentinel.protocol.rules import with_time
-from sentinel.units import format_brief, format_duration, format_size
+from sentinel.units import format_brief, format_count, format_duration, format_size
 
 if TYPE_CHECKING:  # `sentinel status` shows JSON without these types, which are slow to import
     from sentinel.client import GpuStatus, Holder, Process, QueueEntry, ReservationInfo, Status
@@ -178,7 +178,7 @@ def _grants(status: Status) -> Iterator[str]:
 def describe_queued(one: QueueEntry) -> str:
     """Describe a request in the queue: what it waits for, since when, for whom."""
     named = ", ".join(map(str, one.indices))
-    what = f"GPU {named}" if named else f"{one.count} GPU{'' if one.count == 1 else 's'}"
+    what = f"GPU {named}" if named else format_count(one.count, "GPU")
     why = f" for {one.reason}" if one.reason else ""
     holder = one.holder
     process = f"{holder.name or 'pid'} {holder.pid}" if holder.pid is not None else ""

@@ -10,9 +10,9 @@ from typing import Any
 from sentinel.burnin.reports.html_parts import kind
 from sentinel.burnin.reports.markup import Markup, element, escape, join
 from sentinel.burnin.reports.verdict import Verdict
-from sentinel.fleet.node_names import count
 from sentinel.fleet.report import page_of, rate_unit
 from sentinel.fleet.verdict import MISSING, WORDS, FleetGpu, FleetNode, FleetVerdict
+from sentinel.units import format_count
 
 #: The letter of each verdict; colour is never the only difference.
 LETTERS = {
@@ -42,7 +42,9 @@ def map_section(fleet: FleetVerdict) -> Markup:
             "header",
             element("h2", "Map"),
             element(
-                "span", f"{count(len(fleet.nodes), 'node')}, each with its GPUs", class_="quiet"
+                "span",
+                f"{format_count(len(fleet.nodes), 'node')}, each with its GPUs",
+                class_="quiet",
             ),
             element("span", note, class_="quiet") if note else None,
         ),

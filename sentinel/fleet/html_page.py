@@ -21,10 +21,11 @@ from sentinel.burnin.reports.markup import Child, Markup, element, join
 from sentinel.fleet.fleet_checks import CHECKS
 from sentinel.fleet.html_map import data, map_section
 from sentinel.fleet.html_plots import plots_section
-from sentinel.fleet.node_names import count, fold_names
+from sentinel.fleet.node_names import fold_names
 from sentinel.fleet.outliers import Outlier, outliers
 from sentinel.fleet.report import SCHEMA_VERSION, meaning, page_of
 from sentinel.fleet.verdict import FleetVerdict
+from sentinel.units import format_count
 
 #: So many outliers are listed at once, and so many more behind a fold.
 _SHOWN, _FOLDED = 12, 1000
@@ -94,7 +95,7 @@ def _verdict(fleet: FleetVerdict) -> Markup:
             element("p", symbol(word), word, class_="word"),
             element(
                 "div",
-                element("h1", f"Burn-in of {count(len(fleet.nodes), 'node')}"),
+                element("h1", f"Burn-in of {format_count(len(fleet.nodes), 'node')}"),
                 element("p", sentence(meaning(fleet)), class_="meaning"),
             ),
             element("dl", *counts, class_="tally"),
@@ -148,8 +149,8 @@ def _where(one: Outlier, numbers: dict[str, int]) -> Markup:
     """Name the nodes and GPUs of an outlier, with links to the map and to the node's own page."""
     if len(one.nodes) > 1:
         names = fold_names(node.name for node in one.nodes)
-        gpus = f"{count(len(one.gpus), 'GPU')} of " if one.gpus else ""
-        subject = f"{gpus}{count(len(one.nodes), 'node')}"
+        gpus = f"{format_count(len(one.gpus), 'GPU')} of " if one.gpus else ""
+        subject = f"{gpus}{format_count(len(one.nodes), 'node')}"
         return join(element("strong", subject), element("div", names))
     (node,) = one.nodes
     subject, below = "", list[Child]()
@@ -257,4 +258,4 @@ def _basis(fleet: FleetVerdict) -> Markup:
 def _not_compared(fleet: FleetVerdict) -> Iterator[str]:
     """Yield why GPUs were not compared, with their numbers."""
     for text, number in fleet.not_compared:
-        yield f"{count(number, 'GPU')}: {text}"
+        yield f"{format_count(number, 'GPU')}: {text}"

@@ -16,9 +16,9 @@ from sentinel.burnin.reports.markup import Markup, element, join
 from sentinel.burnin.reports.verdict import Verdict
 from sentinel.fleet.fleet_checks import CHECKS
 from sentinel.fleet.groups import Group
-from sentinel.fleet.node_names import count
 from sentinel.fleet.report import rate_unit
 from sentinel.fleet.verdict import FleetGpu, FleetVerdict
+from sentinel.units import format_count
 
 #: The size of a plot in pixels of its own.
 WIDTH, HEIGHT = 480, 150
@@ -94,7 +94,9 @@ def _group(group: Group, gpus: Sequence[FleetGpu], fleet: FleetVerdict) -> Marku
     found = [one for one in _distributions(group, gpus, fleet) if len(one.points) >= _MIN_POINTS]
     if not found:
         return Markup()
-    size = f"{count(len(group.members), 'GPU')} of {count(len(group.by_node()), 'node')}"
+    size = (
+        f"{format_count(len(group.members), 'GPU')} of {format_count(len(group.by_node()), 'node')}"
+    )
     return join(
         element("h3", f"{group.hardware} ", element("span", size, class_="quiet")),
         element("div", *(_plot(one, group.number) for one in found), class_="plots"),

@@ -23,11 +23,6 @@ def fold_names(names: Iterable[str]) -> str:
     return ",".join(sorted(plain + folded))
 
 
-def count(number: int, noun: str) -> str:
-    """Write a number with its noun: ``1 node``, ``1,000 nodes``."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
 def _fold(before: str, width: int, after: str, numbers: list[int]) -> str:
     """Fold the numbers of names that have all else in common."""
     parts = [

@@ -13,9 +13,9 @@ from sentinel.burnin.checks.peers import Peers
 from sentinel.burnin.reports.verdict import MEANING, Verdict
 from sentinel.fleet.fleet_checks import CHECKS
 from sentinel.fleet.groups import Group
-from sentinel.fleet.node_names import count
 from sentinel.fleet.run_file import FleetRun
 from sentinel.fleet.verdict import FleetGpu, FleetNode, FleetVerdict
+from sentinel.units import format_count
 
 #: The version of the report: additions raise the second number, other changes the first.
 SCHEMA_VERSION = "1.0"
@@ -51,7 +51,7 @@ def meaning(fleet: FleetVerdict) -> str:
     """Explain the verdict of the fleet."""
     missing = sum(bool(node.missing) for node in fleet.nodes)
     if fleet.verdict is Verdict.INCOMPLETE and missing:
-        of, verb = count(len(fleet.nodes), "node"), "is" if missing == 1 else "are"
+        of, verb = format_count(len(fleet.nodes), "node"), "is" if missing == 1 else "are"
         return f"no fault was found, and {missing:,} of {of} {verb} missing"
     return MEANING[fleet.verdict]
 

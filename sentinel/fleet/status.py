@@ -8,9 +8,8 @@ from enum import StrEnum
 
 from sentinel.burnin.reports.verdict import Verdict
 from sentinel.fleet.engine import Task, TaskState
-from sentinel.fleet.node_names import count
 from sentinel.fleet.progress import NodeProgress
-from sentinel.units import format_duration
+from sentinel.units import format_count, format_duration
 
 #: So many nodes are named in a line about many.
 _MAX_NAMES = 3
@@ -212,7 +211,7 @@ def summary(statuses: Sequence[NodeStatus]) -> str:
     parts = [f"{number} {state}" for state, number in counts.items() if number]
     verdicts = [one.verdict for one in statuses if one.is_over and one.verdict is not None]
     bad = [f"{verdicts.count(one)} {one}" for one in Verdict if one in verdicts]
-    text = f"{count(len(statuses), 'node')}: {', '.join(parts)}"
+    text = f"{format_count(len(statuses), 'node')}: {', '.join(parts)}"
     if bad:
         text += f"; {', '.join(bad)}"
     working = [

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from sentinel.burnin.checks.measures import format_measure
 from sentinel.burnin.checks.peers import Peers
 from sentinel.fleet.groups import Group
-from sentinel.fleet.node_names import count, fold_names
+from sentinel.fleet.node_names import fold_names
 from sentinel.fleet.outliers import LISTED, Outlier, outliers
 from sentinel.fleet.report import meaning
 from sentinel.fleet.verdict import FleetVerdict
+from sentinel.units import format_count
 
 #: Of each verdict, so many entries are listed with their reasons; the others only by their nodes.
 MAX_LISTED = 40
@@ -24,8 +25,8 @@ def text_lines(fleet: FleetVerdict) -> Iterator[str]:
     run = fleet.run
     name = "fleet" if run is None else f"{run.id}  {run.plan}"
     yield f"{fleet.verdict}  {name}: {meaning(fleet)}"
-    yield f"{count(len(fleet.nodes), 'node')}: {_counts(fleet.node_counts)}"
-    yield f"{count(len(fleet.gpus), 'GPU')}: {_counts(fleet.gpu_counts)}"
+    yield f"{format_count(len(fleet.nodes), 'node')}: {_counts(fleet.node_counts)}"
+    yield f"{format_count(len(fleet.gpus), 'GPU')}: {_counts(fleet.gpu_counts)}"
     yield from fleet.notices
     found = outliers(fleet)
     for word in LISTED:
@@ -34,7 +35,7 @@ def text_lines(fleet: FleetVerdict) -> Iterator[str]:
     for group in fleet.groups:
         yield from _group(group)
     for text, number in fleet.not_compared:
-        yield f"not compared on {count(number, 'GPU')}: {text}"
+        yield f"not compared on {format_count(number, 'GPU')}: {text}"
 
 
 def _counts(counts: Mapping[str, int]) -> str:
@@ -60,8 +61,8 @@ def _subject(outlier: Outlier) -> str:
     """Name the nodes or GPUs of an entry."""
     names = fold_names(node.name for node in outlier.nodes)
     if len(outlier.nodes) > 1:
-        gpus = f"{count(len(outlier.gpus), 'GPU')} of " if outlier.gpus else ""
-        return f"{gpus}{count(len(outlier.nodes), 'node')}: {names}"
+        gpus = f"{format_count(len(outlier.gpus), 'GPU')} of " if outlier.gpus else ""
+        return f"{gpus}{format_count(len(outlier.nodes), 'node')}: {names}"
     if not outlier.gpus:
         return names
     if len(outlier.gpus) > 1:
@@ -74,7 +75,7 @@ def _subject(outlier: Outlier) -> str:
 def _group(group: Group) -> Iterator[str]:
     """Yield what is usual in a group."""
     nodes = group.by_node()
-    size = f"{count(len(group.members), 'GPU')} of {count(len(nodes), 'node')}"
+    size = f"{format_count(len(group.members), 'GPU')} of {format_count(len(nodes), 'node')}"
     yield f"group {group.number}: {size}: {group.hardware}"
     parts = [
         f"{title} {format_measure(name, peers.median)} ± {_deviation(name, peers)}"

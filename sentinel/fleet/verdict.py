@@ -16,9 +16,9 @@ from sentinel.burnin.reports.verdict import Verdict, describe_result
 from sentinel.fleet.fleet_checks import BAD, GPU_CHECKS, NODE_CHECKS, GpuEvidence, NodeEvidence
 from sentinel.fleet.groups import Group, Hardware, groups_of, hardware_of
 from sentinel.fleet.node_files import FleetFiles
-from sentinel.fleet.node_names import count
 from sentinel.fleet.node_result import GpuResult, NodeFile, NodeResult
 from sentinel.fleet.run_file import FleetRun
+from sentinel.units import format_count
 
 #: The word for a node without a report; for exit codes it is INCOMPLETE.
 MISSING = "MISSING"
@@ -270,17 +270,17 @@ def _notices(files: FleetFiles) -> Iterable[str]:
     if files.run is None:
         yield "There is no fleet.json: a node that has written no report is not known here."
     if simulated := sum(one.simulated for one in results):
-        some = f"The GPUs of {count(simulated, 'node')} are"
+        some = f"The GPUs of {format_count(simulated, 'node')} are"
         which = "These" if simulated == len(results) else some
         verb = " GPUs are" if which == "These" else ""
         yield f"{which}{verb} simulated: the report says nothing about hardware."
     if files.unexpected:
         names = ", ".join(f"{name}.json" for name in files.unexpected[:_MAX_NAMES])
         more = ", ..." if len(files.unexpected) > _MAX_NAMES else ""
-        which, verb = count(len(files.unexpected), "file"), _were(len(files.unexpected))
+        which, verb = format_count(len(files.unexpected), "file"), _were(len(files.unexpected))
         yield f"{which} of no node of this run {verb} not judged: {names}{more}"
     if overridden := sum(bool(one.overridden) for one in results):
-        which, verb = count(overridden, "node"), _were(overridden)
+        which, verb = format_count(overridden, "node"), _were(overridden)
         yield f"{which} {verb} judged by thresholds that are not the default."
     plans = sorted({f"{one.plan} ({one.plan_hash})" for one in results})
     if len(plans) > 1:
@@ -290,7 +290,7 @@ def _notices(files: FleetFiles) -> Iterable[str]:
         yield f"The nodes were judged by different versions: {', '.join(versions)}"
     cards = Counter(gpu.uuid for one in results if not one.simulated for gpu in one.gpus)
     if twice := sorted(uuid for uuid, count in cards.items() if count > 1):
-        which, verb = count(len(twice), "GPU"), "is" if len(twice) == 1 else "are"
+        which, verb = format_count(len(twice), "GPU"), "is" if len(twice) == 1 else "are"
         yield f"{which} {verb} in the reports of two nodes, such as {twice[0]}"
 
 

@@ -252,13 +252,20 @@ def test_a_long_kernel_is_detected_without_a_wait_of_the_host(
     assert 0.1 < figures["longest_quantum_s"] < 1.0
 
 
-def test_the_status_shows_the_process_on_the_gpu(real: RealHost) -> None:
-    listed = run(real, "--list")
+def judged(real: RealHost) -> dict[str, Any]:
+    """Return what ``--once`` says of the first GPU."""
+    done = run(real, "--once", "--json")
+    assert done.returncode == 0, done.stderr
+    (gpu,) = json.loads(done.stdout)["gpus"]
+    return dict(gpu)
+
+
+def test_a_process_on_the_gpu_is_listed(real: RealHost) -> None:
+    listed = run(real, "--list", "--json")
     assert [gpu["uuid"] for gpu in json.loads(listed.stdout)["gpus"]] == [real.uuid()]
-    idle = run(real, "--once")
-    assert (idle.returncode, "IDLE" in idle.stdout) == (0, True), idle.stderr
+    assert judged(real)["occupancy"] == "IDLE"
     with real.job(share=0.1, stay=TIMEOUT_S) as job:
         assert job.got_memory()
-        busy = run(real, "--once")
-        assert str(job.pid) in busy.stdout, busy.stdout
-        assert "BUSY" in busy.stdout
+        busy = judged(real)
+        assert busy["occupancy"] == "BUSY"
+        assert job.pid in [process["pid"] for process in busy["reading"]["processes"]]

@@ -8,6 +8,7 @@ from typing import Any
 
 from sentinel.burnin.checks.check import CheckResult, Status
 from sentinel.burnin.checks.node_report import NodeReport
+from sentinel.units import format_count
 
 #: The exit codes of ``sentinel check``.
 EXIT_CODES = {Status.PASS: 0, Status.WARN: 0, Status.FAIL: 1, Status.NOT_TESTED: 3}
@@ -46,7 +47,7 @@ def nagios(report: NodeReport) -> tuple[int, str]:
         return NAGIOS_UNKNOWN, nagios_unknown(report.failure)
     code, word = _NAGIOS[report.status]
     counts = Counter(gpu.status for gpu in report.gpus)
-    text = _first_words(report, 5) or f"{len(report.gpus)} GPUs tested"
+    text = _first_words(report, 5) or f"{format_count(len(report.gpus), 'GPU')} tested"
     data = [
         f"gpus={len(report.gpus)}",
         f"fail={counts[Status.FAIL]};;0",
@@ -66,7 +67,7 @@ def npd(report: NodeReport) -> tuple[int, str]:
     """Build the exit code and the line of a custom plugin of node-problem-detector."""
     if report.failure is not None:
         return NPD_UNKNOWN, npd_line(report.failure)
-    text = _first_words(report, 1) or f"{len(report.gpus)} GPUs tested"
+    text = _first_words(report, 1) or f"{format_count(len(report.gpus), 'GPU')} tested"
     return _NPD[report.status], npd_line(text)
 
 

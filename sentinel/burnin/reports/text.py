@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sentinel.units import format_duration
+from sentinel.units import format_count, format_duration
 
 
 def text_lines(report: Mapping[str, Any]) -> Iterator[str]:
@@ -23,8 +23,7 @@ def text_lines(report: Mapping[str, Any]) -> Iterator[str]:
             yield f"            {power}"
         if gpu["interruptions"]:
             causes = ", ".join(sorted({one["cause"] for one in gpu["interruptions"]}))
-            count = len(gpu["interruptions"])
-            yield f"            {count} interruption{'s' if count > 1 else ''}: {causes}"
+            yield f"            {format_count(len(gpu['interruptions']), 'interruption')}: {causes}"
         if gpu["not_tested"]:
             names = ", ".join(one.partition(":")[0] for one in gpu["not_tested"])
             yield f"            not tested: {names}"

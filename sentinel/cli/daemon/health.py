@@ -22,7 +22,7 @@ from sentinel.host import verified_store
 from sentinel.host.daemon_lookup import daemons_sharing, find_shared, locate
 from sentinel.host.run_reports import LastVerdict, last_verdicts, report_paths
 from sentinel.protocol.api_types import GpuProof
-from sentinel.units import format_duration
+from sentinel.units import format_count, format_duration
 
 _HOUR_S = 3600.0
 
@@ -208,7 +208,7 @@ def _print_npd(socket: str | None, *, simulated: bool) -> int:
         print("no burn-in is known")
         return NPD_UNKNOWN
     if not shown:
-        print(npd_line(f"{len(here)} GPUs passed their last burn-in"))
+        print(npd_line(f"{format_count(len(here), 'GPU')} passed the last burn-in"))
         return 0
     more = f" and {len(shown) - 1} more" if len(shown) > 1 else ""
     print(npd_line(f"{_standing(shown[0])}{more}"))

@@ -25,9 +25,9 @@ from sentinel.errors import ExitCode
 from sentinel.fleet.clush import expand_nodes
 from sentinel.fleet.follow import ENGINES, engine_of
 from sentinel.fleet.known_runs import known_folder, remember
-from sentinel.fleet.node_names import count
 from sentinel.fleet.run_file import FleetFolder, FleetRun, check_nodes, new_id, write_shared
 from sentinel.fleet.slurm import DEFAULT_BATCH, choose_nodes
+from sentinel.units import format_count
 
 #: The largest number of nodes that work at the same time; the shared disk sets the real limit.
 _MAX_BATCH = 10_000
@@ -169,7 +169,9 @@ def burnin(**given: Any) -> int:
         write_shared(folder.thresholds, thresholds.text.rstrip("\n"))
     run = engine_of(run, folder).submit(run, folder, nodes)
     remember(known_folder(os.environ, os.getuid()), run.id, folder)
-    begun = f"{run.id}: {plan.name} on {count(len(nodes), 'node')}; recorded in {folder.path}"
+    begun = (
+        f"{run.id}: {plan.name} on {format_count(len(nodes), 'node')}; recorded in {folder.path}"
+    )
     say(begun, as_json=order.as_json)
     if order.detach:
         return end_detached(folder, run, as_json=order.as_json)

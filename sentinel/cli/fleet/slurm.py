@@ -18,6 +18,7 @@ from sentinel.fleet.node_health import apply, faults
 from sentinel.host.device_files import DRIVER_FILES, addresses_by_minor
 from sentinel.host.paths import SIMULATED
 from sentinel.protocol.api_types import GpuStatus
+from sentinel.units import format_count
 
 _FOLDER = Path("/var/lib/sentinel/slurm")
 #: The daemon answers from what it has read already; the whole check must end within a second.
@@ -122,7 +123,8 @@ def healthcheck(folder: Path, drain: bool) -> int:  # noqa: FBT001 - click's
     try:
         gpus = client.status().gpus
         found = faults(gpus)
-        click.echo(f"{PREFIX} {'; '.join(found.values()) or f'no fault on {len(gpus)} GPUs'}")
+        no_fault = f"no fault on {format_count(len(gpus), 'GPU')}"
+        click.echo(f"{PREFIX} {'; '.join(found.values()) or no_fault}")
         end_unused(client, JobFiles(path=folder))
         node = os.environ.get("SLURMD_NODENAME", "")
         if drain and node:

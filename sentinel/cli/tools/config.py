@@ -26,6 +26,7 @@ from sentinel.host.paths import places
 from sentinel.host.unprivileged import look_up
 from sentinel.protocol.settings_types import Settings, SettingValue
 from sentinel.supervisor.single_instance import find_group
+from sentinel.units import format_count
 
 
 @click.group("config")
@@ -95,7 +96,7 @@ def check(file: str | None, config: str | None, as_json: bool) -> int:  # noqa: 
     if as_json:
         print_json({"file": path, "settings": count})
         return int(ExitCode.OK)
-    click.echo(f"{path}: {count} setting{'' if count == 1 else 's'}, all valid")
+    click.echo(f"{path}: {format_count(count, 'setting')}, all valid")
     return int(ExitCode.OK)
 
 

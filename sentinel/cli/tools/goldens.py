@@ -15,6 +15,7 @@ from sentinel.cli.json_output import print_json
 from sentinel.config.sources import checked, find_file, gather
 from sentinel.errors import ConfigError, ExitCode
 from sentinel.host.golden_store import Conflict, Golden, Goldens, Skipped, locate
+from sentinel.units import format_count
 
 
 @click.group("goldens")
@@ -62,8 +63,7 @@ def list_(ours: Path, as_json: bool) -> int:  # noqa: FBT001 - click's
         return _print_json(goldens, {"file": str(ours), "goldens": _rows(goldens.records())})
     for golden in goldens.records():
         click.echo(_line(golden))
-    count = len(goldens.records())
-    click.echo(f"{ours}: {count} golden checksum{'' if count == 1 else 's'}")
+    click.echo(f"{ours}: {format_count(len(goldens.records()), 'golden checksum')}")
     return _print_problems(goldens)
 
 

@@ -35,6 +35,7 @@ from sentinel.cli.tui.processes import process_lines
 from sentinel.cli.tui.samples import Samples
 from sentinel.client import Client, GpuStatus, Status
 from sentinel.errors import SentinelError
+from sentinel.units import format_count
 
 #: From this age on, a reading is stale; as /v1/health has it.
 _STALE_S = 5.0
@@ -223,7 +224,7 @@ class Live(GpuActions):
         first = gpu_table.title(self._status)
         second = []
         if self._words:
-            second.append(f"filter: {self._words} ({len(self._gpus())} GPUs)")
+            second.append(f"filter: {self._words} ({format_count(len(self._gpus()), 'GPU')})")
         if self._sort != SORTS[0]:
             second.append(f"sort: {self._sort}")
         second += [facts[0].replace("  ", " ", 1), facts[1]]

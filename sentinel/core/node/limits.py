@@ -18,7 +18,7 @@ from sentinel.core.observation import Observation
 from sentinel.core.state import ProbeDown, Shutdown, State
 from sentinel.core.stressor_state import Running, Starting, Stopping
 from sentinel.protocol.gpu import Reading
-from sentinel.units import format_size
+from sentinel.units import format_count, format_size
 
 
 def verdicts(state: State, seen: Observation, config: Config) -> dict[str, Verdict]:
@@ -225,7 +225,9 @@ def _node_releases(state: State, seen: Observation, config: Config) -> dict[str,
         if isinstance(gpu_state.stressor, Starting | Running)
     ]
     live.sort(key=lambda gpu_state: (gpu_state.started, gpu_state.gpu.index), reverse=True)
-    reason = hours or f"{_gpus(config.leave_idle)} must be left idle (limits.leave_idle)"
+    reason = (
+        hours or f"{format_count(config.leave_idle, 'GPU')} must be left idle (limits.leave_idle)"
+    )
     released = live if hours else live[: max(0, missing)]
     return {gpu_state.gpu.uuid: reason for gpu_state in released}
 
@@ -307,10 +309,13 @@ def node_verdict(state: State, seen: Observation, config: Config) -> Verdict | N
         isinstance(gpu_state.stressor, Starting | Running | Stopping) for gpu_state in gpu_states
     )
     if config.max_gpus is not None and held >= config.max_gpus:
-        return Verdict.deny("limits.gpus", f"{_gpus(held)} held already (limits.gpus)")
+        return Verdict.deny(
+            "limits.gpus", f"{format_count(held, 'GPU')} held already (limits.gpus)"
+        )
     if config.leave_idle and sum(map(_is_free, gpu_states)) <= config.leave_idle:
         return Verdict.deny(
-            "limits.leave_idle", f"{_gpus(config.leave_idle)} must be left idle (limits.leave_idle)"
+            "limits.leave_idle",
+            f"{format_count(config.leave_idle, 'GPU')} must be left idle (limits.leave_idle)",
         )
     if config.idle_gate == "all":
         for gpu_state in gpu_states:
@@ -328,10 +333,6 @@ def node_verdict(state: State, seen: Observation, config: Config) -> Verdict | N
             due,
         )
     return None
-
-
-def _gpus(count: int) -> str:
-    return f"{count} GPU{'' if count == 1 else 's'}"
 
 
 def _is_free(gpu_state: GpuState) -> bool:

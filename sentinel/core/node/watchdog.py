@@ -15,6 +15,7 @@ from sentinel.core.node.probe_supervision import readable, suspected
 from sentinel.core.observation import Observation
 from sentinel.core.state import ProbeDown, ProbeUp, State
 from sentinel.core.stressor_state import Running, Starting, Stopped
+from sentinel.units import format_count
 
 #: An idle GPU without a stressor after so long is left idle by a rule, in seconds.
 FIRST_START_S = 3.0
@@ -140,8 +141,7 @@ def _status_line(state: State) -> str:
     counts = Counter(_summary(gpu_state) for gpu_state in state.gpu_states.values())
     summaries = ("occupied", "idle", "busy", "unknown")
     parts = [f"{counts[summary]} {summary}" for summary in summaries if counts[summary]]
-    total = len(state.gpu_states)
-    return f"{total} {'GPU' if total == 1 else 'GPUs'}: {', '.join(parts)}"
+    return f"{format_count(len(state.gpu_states), 'GPU')}: {', '.join(parts)}"
 
 
 def _summary(gpu_state: GpuState) -> str:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from sentinel.diagnostics.doctor.facts import GpuFacts, HostFacts, Numbers, Unread
 from sentinel.diagnostics.doctor.finding import Finding, problem, warning, well
+from sentinel.units import format_count
 
 _COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
 _NOT_SUPPORTED = "not supported"
@@ -221,6 +222,5 @@ def _repairs(gpu: GpuFacts) -> Finding:
         if isinstance(pages, Unread):
             return _unread(check, rows, "")
         return well(check, "no page retirement is pending", "nothing to repair")
-    done = rows[0] + rows[1]
-    found = f"{done} row{'' if done == 1 else 's'} remapped, none pending"
+    found = f"{format_count(rows[0] + rows[1], 'row')} remapped, none pending"
     return well(check, found, "nothing to repair")

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from sentinel.diagnostics.doctor.facts import Folder, HostFacts
 from sentinel.diagnostics.doctor.finding import Finding, problem, warning, well
-from sentinel.units import format_size
+from sentinel.units import format_count, format_size
 
 #: Host memory that one stressor keeps resident, in bytes: 846 MB were measured with `gemm` on an
 #: H200 (docs/benchmarks.md), and what torch loads differs between its builds.
@@ -146,7 +146,7 @@ def _memory(facts: HostFacts) -> Finding:
     each = f"a stressor takes about {format_size(RESIDENT)}"
     if not facts.usable_gpus:
         return well(check, found, f"{each}; there is no GPU to use")
-    count = f"{facts.usable_gpus} GPU{'' if facts.usable_gpus == 1 else 's'}"
+    count = format_count(facts.usable_gpus, "GPU")
     if room.available >= needed:
         return well(check, found, f"{each}: enough for {count}")
     fit = room.available // RESIDENT

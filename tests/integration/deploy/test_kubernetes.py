@@ -529,7 +529,7 @@ def plugin(file: Path, *words: str) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("written", "code", "line"),
     [
-        ("0 8 GPUs passed their last burn-in\n", 0, "8 GPUs passed their last burn-in"),
+        ("0 8 GPUs passed the last burn-in\n", 0, "8 GPUs passed the last burn-in"),
         ("1 GPU 1 GPU-952937bc: FAIL standard\n", 1, "GPU 1 GPU-952937bc: FAIL standard"),
         ("2 no burn-in is known\n", 2, "no burn-in is known"),
         ("127 sentinel health failed\n", 2, "sentinel health failed"),
