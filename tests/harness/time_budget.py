@@ -10,7 +10,8 @@ import pytest
 
 from tests.harness.scheduling import file_of
 
-#: The files that find most. A run that has no time for all tests begins with them.
+#: The files that find most. A run that has no time for all tests begins with them, after the files
+#: whose tests share a setup: they take longest in one worker, and xdist starts them first.
 FIRST = (
     "tests/integration/supervisor/test_handover.py",
     "tests/integration/supervisor/test_shutdown.py",
