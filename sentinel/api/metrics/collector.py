@@ -18,15 +18,15 @@ from sentinel.api.history.writer import FILE_NAME as HISTORY_FILE
 from sentinel.api.metrics.counters import Counters, GpuCounters
 from sentinel.api.metrics.definitions import METRICS, Family
 from sentinel.api.state.snapshots import MAX_AGE_S, Views
-from sentinel.host import verified_store
+from sentinel.host.files.paths import shared_folder
+from sentinel.host.files.regular_file import count_set_aside
 from sentinel.host.node_name import node_name
-from sentinel.host.paths import shared_folder
-from sentinel.host.procfs import read_usage
-from sentinel.host.regular_file import count_set_aside
-from sentinel.host.reservation_store import RESERVATIONS
-from sentinel.host.run_reports import LastVerdict
-from sentinel.host.session_store import SESSIONS
-from sentinel.host.verified_store import StoredWork, proof_of
+from sentinel.host.processes.procfs import read_usage
+from sentinel.host.stores import verified_store
+from sentinel.host.stores.reservation_store import RESERVATIONS
+from sentinel.host.stores.run_reports import LastVerdict
+from sentinel.host.stores.session_store import SESSIONS
+from sentinel.host.stores.verified_store import StoredWork, proof_of
 from sentinel.protocol.commands import ApiSpec
 from sentinel.protocol.stressor import FailureKind
 from sentinel.protocol.telemetry import EVENT_REASONS, Telemetry

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sentinel.api.http.errors import ProblemError
-from sentinel.host import verified_store
-from sentinel.host.verified_store import StoredWork
+from sentinel.host.stores import verified_store
+from sentinel.host.stores.verified_store import StoredWork
 from sentinel.protocol.problem import Code
 from sentinel.protocol.views import GpuView, VerifiedCounts
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from sentinel.client import connect
 from sentinel.errors import AccessDeniedError, ConfigError, ConflictError, NotRunningError
-from sentinel.host import verified_store
-from sentinel.host.known_gpus import KnownGpu, select_known
+from sentinel.host.gpus.known_gpus import KnownGpu, select_known
+from sentinel.host.stores import verified_store
 from sentinel.protocol.api_types import Outcome
 from sentinel.units import format_count
 

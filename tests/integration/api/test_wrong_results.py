@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from sentinel.host import verified_store
-from sentinel.host.verified_store import StoredWork
+from sentinel.host.stores import verified_store
+from sentinel.host.stores.verified_store import StoredWork
 from sentinel.protocol.caller import Level
 from sentinel.protocol.commands import AccessPolicy, AcknowledgeResults
 from sentinel.protocol.views import VerifiedCounts, VerifiedWork

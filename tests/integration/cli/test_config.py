@@ -11,7 +11,7 @@ import pytest
 
 from sentinel.cli.main import run_command_line
 from sentinel.config.model import SETTINGS
-from tests.harness.stub_daemon import STATUS, Reply, StubDaemon, stub_daemon
+from tests.harness.stub_daemon import DAEMON, STATUS, Reply, StubDaemon, stub_daemon
 
 RUNNING = {
     "settings": {
@@ -59,7 +59,7 @@ def test_show_is_the_configuration_of_the_daemon(
 def test_show_names_the_driver_that_is_in_use(
     daemon: StubDaemon, capsys: pytest.CaptureFixture[str], *, simulated: bool, line: str
 ) -> None:
-    shown = {**STATUS, "daemon": {**STATUS["daemon"], "simulated": simulated}}
+    shown = {**STATUS, "daemon": {**DAEMON, "simulated": simulated}}
     daemon.replies["GET /v1/status"] = Reply(shown)
     assert run_command_line(["config", "show"]) == 0
     text = capsys.readouterr().out

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sentinel.errors import NoSuchGpuError
-from sentinel.host.known_gpus import KnownGpu, select_known
+from sentinel.host.gpus.known_gpus import KnownGpu, select_known
 
 OLD = KnownGpu(uuid="GPU-aaaa1111", index=1, serial="1650001", present=False)
 NEW = KnownGpu(uuid="GPU-aaaa2222", index=1, serial="1650002", present=True)
