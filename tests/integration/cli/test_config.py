@@ -59,7 +59,7 @@ def test_show_is_the_configuration_of_the_daemon(
 def test_show_names_the_driver_that_is_in_use(
     daemon: StubDaemon, capsys: pytest.CaptureFixture[str], *, simulated: bool, line: str
 ) -> None:
-    shown = {**STATUS, "daemon": {**DAEMON, "simulated": simulated}}
+    shown: dict[str, object] = {**STATUS, "daemon": {**DAEMON, "simulated": simulated}}
     daemon.replies["GET /v1/status"] = Reply(shown)
     assert run_command_line(["config", "show"]) == 0
     text = capsys.readouterr().out
