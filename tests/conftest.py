@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from sentinel.host.files.paths import SOCKET_VARIABLE, SOCKETS, places
 from tests.harness.fake_nvml import COMPILER, NO_COMPILER, build, shared_folder
 from tests.harness.gpu_environment import GpuHost, RealHost, SimulatedHost, replace_torch
 from tests.harness.scheduling import SharedSetupScheduling, mixed
@@ -88,6 +89,27 @@ def _own_records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_real_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Fail if a test has made the state of its daemon in the folder of root's real one.
+
+    Other daemons of the host may do that meanwhile, so only folders of sockets in the temporary
+    folder of these tests count: their names have the hash of the socket's path.
+    """
+    real = Path("/var/lib/sentinel") / SOCKETS
+    before = {path.name for path in real.glob("*")}
+    yield
+    new = {path.name for path in real.glob("*")} - before
+    names = {name.rpartition("-")[0] for name in new}
+    folders = (path for path in tmp_path_factory.getbasetemp().rglob("*") if path.is_dir())
+    ours = {
+        places({SOCKET_VARIABLE: str(folder / name)}, 0).state.name
+        for folder in (folders if new else ())
+        for name in names
+    }
+    assert not new & ours, f"tests have made {sorted(new & ours)} in {real}: set STATE_DIRECTORY"
 
 
 @pytest.hookimpl(tryfirst=True)

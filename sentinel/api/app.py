@@ -20,12 +20,14 @@ from sentinel.api.routes import (
     settings,
     status,
     streams,
+    wrong_results,
 )
 
 #: In the order of the OpenAPI document.
 _ROUTES = (
     status,
     control,
+    wrong_results,
     reservations,
     allocations,
     burnin,

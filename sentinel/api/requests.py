@@ -80,6 +80,26 @@ class ResumeRequest(RequestModel):
     gpus: Selectors | None = None
 
 
+class AcknowledgeRequest(RequestModel):
+    """Acknowledge the wrong results of GPUs."""
+
+    gpus: Annotated[
+        list[Annotated[str, Field(max_length=256)]],
+        Field(
+            min_length=1,
+            max_length=128,
+            description="GPUs by index, UUID or its unique beginning, or serial number; also"
+            " GPUs that are missing now.",
+        ),
+    ]
+    reason: str = Field(
+        min_length=1,
+        max_length=200,
+        pattern=_LINE,
+        description="Why the results no longer count, such as what was repaired.",
+    )
+
+
 class RestartRequest(RequestModel):
     """Apply new settings, and occupy GPUs with them."""
 

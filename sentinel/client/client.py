@@ -267,6 +267,21 @@ class Client(AllocationVerbs, HistoryVerbs, ReservationVerbs, SessionVerbs):
         """
         return self._command("/v1/resume", {"gpus": selectors(gpus)})
 
+    def acknowledge(self, gpus: Gpus, reason: str) -> Outcome:
+        """Take the wrong results of repaired GPUs as known: they no longer count as a fault.
+
+        They stay counted and recorded. A later wrong result counts again.
+
+        Args:
+            gpus: The GPUs by index, UUID or serial number, also those that are missing now.
+            reason: Why they no longer count, in one line.
+
+        Raises:
+            ConflictError: No wrong results count against these GPUs.
+            NoSuchGpuError: A GPU is not known.
+        """
+        return self._command("/v1/acknowledge", {"gpus": selectors(gpus), "reason": reason})
+
     def _command(self, path: str, body: Mapping[str, Any], *, wait: float = 0.0) -> Outcome:
         """Send a command, without the fields that are ``None``."""
         given = {key: value for key, value in body.items() if value is not None}

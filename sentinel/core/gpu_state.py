@@ -93,6 +93,13 @@ class Findings:
     #: That child's number of the last finding.
     number: int = 0
     last: Finding | None = None
+    #: How many of them no longer count, since an administrator has acknowledged them.
+    acknowledged: int = 0
+
+    @property
+    def standing(self) -> int:
+        """How many of them count."""
+        return self.total - self.acknowledged
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -77,6 +77,19 @@ class BurninProgress(BurninFields, ResponseType):
 
 
 @dataclass(frozen=True, kw_only=True)
+class AcknowledgedResults(ResponseType):
+    """Wrong results of a GPU that no longer count, as an administrator has said why."""
+
+    at: datetime
+    #: The user who acknowledged them, or else the transport.
+    by: str
+    reason: str
+    #: How many of the GPU's errors and findings it is about, without those of earlier ones.
+    errors: int
+    findings: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class GpuProof(VerifiedCounts, ResponseType):
     """Work of which results were checked, under all daemons with this state directory."""
 
@@ -85,6 +98,16 @@ class GpuProof(VerifiedCounts, ResponseType):
     #: The end of the last of it, and its workload; None if there was none.
     last: datetime | None = None
     workload: str | None = None
+    acknowledged: tuple[AcknowledgedResults, ...] = field(
+        default=(),
+        metadata=described("Errors and findings that no longer count; all of them stay counted."),
+    )
+
+    @property
+    def wrong(self) -> int:
+        """The errors and findings that are not acknowledged."""
+        known = sum(one.errors + one.findings for one in self.acknowledged)
+        return self.errors + self.findings - known
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +153,11 @@ class GpuStatus(GpuFields, ResponseType):
     burnin: BurninProgress | None = None
     verified: GpuProof | None = None
     verdict: GpuVerdict | None = None
+
+    @property
+    def standing_findings(self) -> int:
+        """How many findings count: those that are not acknowledged."""
+        return self.findings - self.findings_acknowledged
 
     @property
     def occupied(self) -> bool:

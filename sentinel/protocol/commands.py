@@ -252,6 +252,19 @@ class CancelBurnin(_Command):
 
 
 @dataclass(frozen=True, kw_only=True)
+class AcknowledgeResults(_Command):
+    """Report that wrong results of a GPU no longer count; that is on disk already."""
+
+    #: Its UUID; it may be missing.
+    gpu: str
+    reason: str
+    errors: int
+    findings: int
+    #: How many findings of this daemon are acknowledged in all.
+    counted: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class ShutDown(_Command):
     """Release every GPU and exit."""
 
@@ -271,6 +284,7 @@ Command = (
     | EndSession
     | StartBurnin
     | CancelBurnin
+    | AcknowledgeResults
     | ShutDown
 )
 

@@ -281,6 +281,20 @@ GPU_EVENTS = (
         (Field("id", TEXT, "the reservation"), BY_OR_NULL),
     ),
     EventType(
+        "gpu.results_acknowledged",
+        "acknowledged",
+        Kind.COMMAND,
+        "{errors} wrong results and {findings} findings, {by:caller}: {reason}",
+        "An administrator acknowledged the wrong results of a GPU, as after a repair: they [no"
+        " longer count](health.md#after-a-repair) as a fault.",
+        (
+            Field("reason", TEXT, "why they no longer count"),
+            Field("errors", COUNT, "how many wrong results were acknowledged"),
+            Field("findings", COUNT, "how many findings were acknowledged"),
+            BY,
+        ),
+    ),
+    EventType(
         "gpu.health_changed",
         "health",
         Kind.USE,

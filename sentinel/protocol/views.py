@@ -287,6 +287,9 @@ class GpuFields:
     #: The serial number of the board; None if it has none.
     serial: str | None = None
     findings: int = 0
+    findings_acknowledged: int = field(
+        default=0, metadata=described("How many of `findings` no longer count.")
+    )
     #: The id of the reservation.
     reservation: str | None = None
     session: str | None = field(

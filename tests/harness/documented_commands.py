@@ -190,6 +190,8 @@ PROOFS: dict[str, str | Because] = {
     r"pip install \./examples/sentinel-workload-fft": (
         "integration/stressor/test_example_workload.py::test_the_installed_example_runs_by_its_name"
     ),
+    r"sentinel health(?: --acknowledge 3 .*)?": "integration/cli/test_health.py"
+    "::test_without_a_daemon_the_file_has_who_acknowledged_what_when_and_why",
     # Development.
     r"make demo": "integration/deploy/test_makefile.py"
     "::test_the_demo_installs_no_tools_of_developers_and_shows_progress",

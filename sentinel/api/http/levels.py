@@ -22,6 +22,7 @@ _ADMINISTRATION = frozenset(
         ("POST", "/v1/burnin"),
         ("DELETE", "/v1/burnin"),
         ("POST", "/v1/sessions"),
+        ("POST", "/v1/acknowledge"),
         ("PUT", "/api/gpu/config"),
     }
 )

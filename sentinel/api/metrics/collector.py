@@ -9,17 +9,24 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from prometheus_client.registry import Collector
 
+from sentinel.api.history.writer import FILE_NAME as HISTORY_FILE
 from sentinel.api.metrics.counters import Counters, GpuCounters
 from sentinel.api.metrics.definitions import METRICS, Family
 from sentinel.api.state.snapshots import MAX_AGE_S, Views
+from sentinel.host.files.paths import shared_folder
+from sentinel.host.files.regular_file import count_set_aside
 from sentinel.host.node_name import node_name
 from sentinel.host.processes.procfs import read_usage
+from sentinel.host.stores import verified_store
+from sentinel.host.stores.reservation_store import RESERVATIONS
 from sentinel.host.stores.run_reports import LastVerdict
-from sentinel.host.stores.verified_store import StoredWork
+from sentinel.host.stores.session_store import SESSIONS
+from sentinel.host.stores.verified_store import StoredWork, proof_of
 from sentinel.protocol.commands import ApiSpec
 from sentinel.protocol.stressor import FailureKind
 from sentinel.protocol.telemetry import EVENT_REASONS, Telemetry
@@ -106,6 +113,14 @@ class DaemonCollector(Collector):
         self._counters = counters
         self._started = time.time()
         self._hostname = node_name()
+        state = Path(spec.state)
+        #: The files that are set aside if they are damaged.
+        self._state_files = (
+            state / RESERVATIONS.name,
+            state / SESSIONS.name,
+            state / HISTORY_FILE,
+            shared_folder(state) / verified_store.NAME,
+        )
 
     def collect(self) -> Iterator[Family]:
         """Yield every metric that has a value.
@@ -139,6 +154,8 @@ class DaemonCollector(Collector):
         families.add("view_age_seconds", max(0.0, now - host.at))
         families.add("gpus", len(host.gpus))
         families.add("events_lost_total", counters.lost)
+        for path in self._state_files:
+            families.add("files_set_aside", count_set_aside(path), path.name)
         for recipient, results in counters.notifications.items():
             for result in ("sent", "failed", "dropped"):
                 families.add("notifications_total", results[result], recipient, result)
@@ -240,6 +257,7 @@ class _GpuMetrics:
             self.add("verified_seconds_total", work.total.seconds)
             self.add("verified_results_total", work.total.checks)
             self.add("verified_timestamp_seconds", work.last)
+            self.add("wrong_results", proof_of(work).wrong)
         burnin = self._view.burnin
         if burnin is not None:
             self.add("burnin_phase", burnin.number)

@@ -98,6 +98,11 @@ _HOST = (
         ("gpus", "GPUs that the daemon manages.", ()),
         ("reservations", "Reservations.", ()),
         (
+            "files_set_aside",
+            "Damaged state files that were renamed to `.bad` and are still there, by name.",
+            ("file",),
+        ),
+        (
             "process_resident_memory_bytes",
             "Host memory of the supervisor and of the API process.",
             ("process",),
@@ -150,6 +155,7 @@ _GPU_STATE = _of_gpu(
     ("stressor_bytes_per_second", "GPU memory that the stressor reads and writes."),
     ("stressor_resident_memory_bytes", "Host memory of the stressor's process."),
     ("verified_timestamp_seconds", "The end of the last verified work, since the epoch."),
+    ("wrong_results", "Errors and findings, under all daemons, that are not acknowledged."),
     ("burnin_verdict", "1 for the verdict of the last burn-in; fail until a pass.", "verdict"),
     ("burnin_timestamp_seconds", "The end of the last burn-in, since the epoch."),
     ("burnin_phase", "The number of the current phase of a burn-in, from 1."),

@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from sentinel.api.http.errors import ProblemError
 from sentinel.host.stores import verified_store
 from sentinel.host.stores.verified_store import StoredWork
+from sentinel.protocol.problem import Code
 from sentinel.protocol.views import GpuView, VerifiedCounts
 
 #: How often the file is written if something has changed, in seconds. A crash of the host costs
 #: that much work.
 _WRITE_EVERY_S = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Acknowledged:
+    """Wrong results of one GPU that were acknowledged."""
+
+    uuid: str
+    errors: int
+    findings: int
+    #: How many findings of this daemon are acknowledged in all.
+    counted: int
 
 
 class VerifiedTotal:
@@ -35,6 +48,8 @@ class VerifiedTotal:
         self._written: Mapping[str, StoredWork] = {}
         self._has_failed = False
         self._loaded = False
+        #: Held while the file is written: what is new is added to what it has, and only once.
+        self._lock = asyncio.Lock()
 
     def update(self, view: GpuView) -> None:
         """Add what a view has more than the one before."""
@@ -67,24 +82,93 @@ class VerifiedTotal:
             await self.store()
 
     async def store(self) -> None:
-        """Write the file if something has changed; report the first failure."""
+        """Write the file if something has changed, here or in it; report the first failure."""
+        async with self._lock:
+            try:
+                await self._store()
+            except (OSError, RuntimeError) as error:  # the latter if the host refuses the thread
+                if not self._has_failed:
+                    why = f"{self._path}: cannot be written: {_why(error)}"
+                    self._report_warning(f"{why}; verified work is not kept")
+                self._has_failed = True
+
+    async def acknowledge(
+        self, uuids: Sequence[str], by: str, reason: str
+    ) -> tuple[Acknowledged, ...]:
+        """Acknowledge all wrong results of GPUs, and return once that is on disk.
+
+        Args:
+            uuids: The GPUs; one without wrong results that count is left out.
+            by: The user.
+            reason: Why they no longer count.
+
+        Raises:
+            ProblemError: The file cannot be read or written; nothing is acknowledged.
+        """
+        async with self._lock:
+            try:
+                await self._store()  # also what was counted since the last minute
+                done = await asyncio.to_thread(
+                    verified_store.acknowledge, self._path, uuids, by, reason
+                )
+            except (OSError, RuntimeError, ValueError) as error:
+                why = f"Nothing was acknowledged: {self._path}: {_why(error)}."
+                raise ProblemError(Code.UNAVAILABLE, why) from None
+            written = dict(self._written)
+            for uuid, one in done.items():
+                both = (*written[uuid].acknowledged, one)
+                self.gpus[uuid] = replace(self.gpus[uuid], acknowledged=both)
+                written[uuid] = replace(written[uuid], acknowledged=both)
+            self._written = written
+        return tuple(
+            Acknowledged(
+                uuid=uuid,
+                errors=one.errors,
+                findings=one.findings,
+                counted=self._findings_of_this_daemon(written[uuid]),
+            )
+            for uuid, one in done.items()
+        )
+
+    async def _store(self) -> None:
+        """Write the file if something has changed, here or in it.
+
+        Raises:
+            OSError: It cannot be read or written.
+            RuntimeError: The host refuses a thread.
+        """
+        if not self._loaded:
+            self._load()
         gpus = dict(self.gpus)
-        if gpus == self._written:
+        # In a thread: a disk can be slow.
+        if gpus == self._written and not await asyncio.to_thread(self._is_newer):
             return
-        try:  # in a thread: a disk can be slow
-            saved = await asyncio.to_thread(verified_store.save, self._path, gpus, self._written)
-        except (OSError, RuntimeError) as error:  # the latter if the host refuses the thread
-            if not self._has_failed:
-                reason = error.strerror if isinstance(error, OSError) else error
-                why = f"{self._path}: cannot be written: {reason}; verified work is not kept"
-                self._report_warning(why)
-            self._has_failed = True
-            return
-        for uuid, work in gpus.items():  # what another daemon of the same GPU has added
-            more = verified_store.add(self.gpus[uuid].total, saved[uuid].total, work.total)
-            self.gpus[uuid] = replace(self.gpus[uuid], total=more)
-        added = {uuid: replace(one, total=saved[uuid].total) for uuid, one in gpus.items()}
-        self._written, self._has_failed = added, False
+        saved = await asyncio.to_thread(verified_store.save, self._path, gpus, self._written)
+        written = {}
+        for uuid, there in saved.items():
+            work = gpus.get(uuid)
+            if work is None:  # of another daemon alone
+                continue
+            # What another daemon of the same GPU has added, and what was acknowledged without this.
+            more = verified_store.add(self.gpus[uuid].total, there.total, work.total)
+            self.gpus[uuid] = replace(self.gpus[uuid], total=more, acknowledged=there.acknowledged)
+            written[uuid] = replace(work, total=there.total, acknowledged=there.acknowledged)
+        self._written, self._has_failed = written, False
+
+    def _is_newer(self) -> bool:
+        """Check whether wrong results were acknowledged in the file by another process."""
+        try:
+            stored = verified_store.read(self._path)
+        except (OSError, ValueError):
+            return False  # reported when something is to be written
+        return any(
+            work.acknowledged != stored[uuid].acknowledged
+            for uuid, work in self._written.items()
+            if uuid in stored
+        )
+
+    def _findings_of_this_daemon(self, work: StoredWork) -> int:
+        return work.counted.findings if work.daemon == self._began else 0
 
     def _load(self) -> None:
         stored, warning = verified_store.load(self._path)
@@ -92,3 +176,8 @@ class VerifiedTotal:
         self._written, self._loaded = stored, True
         if warning is not None:
             self._report_warning(warning)
+
+
+def _why(error: Exception) -> str:
+    """Describe an error of the file in a few words."""
+    return str((error.strerror if isinstance(error, OSError) else None) or error)

@@ -92,7 +92,8 @@ export class Card {
 
   #notes(gpu, word, lost) {
     const notes = [];
-    if (gpu.findings) notes.push(`${gpu.findings} findings${gpu.last_finding ? `, last: ${gpu.last_finding}` : ""}; do not trust its results`);
+    const findings = gpu.findings - gpu.findings_acknowledged;
+    if (findings) notes.push(`${findings} findings${gpu.last_finding ? `, last: ${gpu.last_finding}` : ""}; do not trust its results`);
     if (gpu.health_cause === "hardware") notes.push(healthText(gpu));
     if (gpu.burnin) notes.push(burnin(gpu.burnin));
     const passed = Date.now() / 1000 - gpu.at;
@@ -106,7 +107,7 @@ export class Card {
     setText(this.note, text);
     this.note.title = text; // the text may be cut off
     this.who.title = this.who.textContent;
-    this.element.classList.toggle("suspect", gpu.findings > 0);
+    this.element.classList.toggle("suspect", gpu.findings > gpu.findings_acknowledged);
   }
 
   #memory(gpu) {

@@ -24,5 +24,5 @@ def proven_fault(verdict: str | None, plan: str | None, proof: GpuProof | None) 
     """
     if verdict == FAILED:
         return f"failed burn-in {plan}" if plan else "failed burn-in"
-    wrong = 0 if proof is None else proof.errors + proof.findings
+    wrong = 0 if proof is None else proof.wrong
     return f"{wrong} wrong result{'s' * (wrong != 1)}" if wrong else None

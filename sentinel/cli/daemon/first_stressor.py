@@ -71,7 +71,8 @@ def wait_for_stressor(
         gpus = status.gpus
         occupied = tuple(gpu.index for gpu in gpus if gpu.occupied)
         if occupied:
-            return FirstStressor(occupied=occupied, text=f"occupies {_names(occupied)}")
+            text = f"occupies {_names(occupied)}{_rest(gpus, late)}"
+            return FirstStressor(occupied=occupied, text=text)
         pending = [gpu for gpu in gpus if _is_pending(gpu, late)]
         failed = [gpu for gpu in gpus if gpu.stressor.upper() in {"BACKOFF", "FATAL"}]
         if failed and not pending:
@@ -94,6 +95,22 @@ def _is_pending(gpu: GpuStatus, late: float) -> bool:
     if gpu.rule_until_s is not None and late + gpu.rule_until_s > _SHORT_WAIT_S:
         return False
     return late < _SHORT_WAIT_S and (gpu.rule in _SHORT_RULES or gpu.reason.startswith(_NOT_READ))
+
+
+def _rest(gpus: tuple[GpuStatus, ...], late: float) -> str:
+    """Describe the GPUs beside those that are occupied that get a stressor now or soon."""
+    starting = [gpu.index for gpu in gpus if gpu.stressor.upper() == "STARTING"]
+    waiting = [
+        gpu.index
+        for gpu in gpus
+        if not gpu.occupied and gpu.index not in starting and _is_pending(gpu, late)
+    ]
+    parts = [
+        f"; {_names(indices)} {'is' if len(indices) == 1 else 'are'} {verb}"
+        for indices, verb in ((starting, "starting"), (waiting, "about to start"))
+        if indices
+    ]
+    return "".join(parts)
 
 
 def _reasons(gpus: tuple[GpuStatus, ...] | list[GpuStatus]) -> str:

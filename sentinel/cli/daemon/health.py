@@ -13,15 +13,17 @@ import click
 from sentinel.burnin.checks.check_formats import NPD_UNKNOWN, npd_line
 from sentinel.burnin.checks.proven_fault import proven_fault
 from sentinel.burnin.reports.verdict import Verdict
+from sentinel.cli.daemon.acknowledgement import acknowledge
 from sentinel.cli.display.json_output import print_json
-from sentinel.cli.display.terminal import color_option
-from sentinel.cli.options.client_options import address_options, json_option, simulated_folder
-from sentinel.client import Client, connect
+from sentinel.cli.display.terminal import color_option, printable
+from sentinel.cli.options.client_options import address_options, json_option, show, simulated_folder
+from sentinel.client import connect
 from sentinel.errors import ConfigError, ExitCode, SentinelError
 from sentinel.host.daemons.daemon_lookup import daemons_sharing, find_shared, locate
+from sentinel.host.gpus.known_gpus import KnownGpu
 from sentinel.host.stores import verified_store
 from sentinel.host.stores.run_reports import LastVerdict, last_verdicts, report_paths
-from sentinel.protocol.api_types import GpuProof
+from sentinel.protocol.api_types import GpuProof, Outcome
 from sentinel.units import format_count, format_duration
 
 _HOUR_S = 3600.0
@@ -37,10 +39,15 @@ class _Card:
     serial: str | None = None
     verified: GpuProof | None = None
     burnin: LastVerdict | None = None
-    #: Whether a running daemon has it.
-    present: bool = False
+    #: The socket of the running daemon that has it; None if none has.
+    socket: str | None = None
     #: When a daemon or a burn-in last had it, in seconds since the epoch; 0 if that is not known.
     seen: float = 0.0
+
+    @property
+    def present(self) -> bool:
+        """Whether a running daemon has it."""
+        return self.socket is not None
 
 
 @click.command("health")
@@ -48,7 +55,22 @@ class _Card:
 @color_option
 @json_option
 @click.option("--npd", is_flag=True, help="Be a custom plugin of node-problem-detector.")
-def command(socket: str | None, simulated: bool, as_json: bool, npd: bool) -> int:  # noqa: FBT001
+@click.option(
+    "--acknowledge",
+    "acknowledged",
+    metavar="GPU",
+    multiple=True,
+    help="Take the wrong results of a repaired GPU as known: by index, UUID or serial number.",
+)
+@click.option("--reason", metavar="TEXT", help="Why they no longer count, for --acknowledge.")
+def command(
+    socket: str | None,
+    simulated: bool,  # noqa: FBT001 - click passes options by name
+    as_json: bool,  # noqa: FBT001
+    npd: bool,  # noqa: FBT001
+    acknowledged: tuple[str, ...],
+    reason: str | None,
+) -> int:
     """Show for each GPU when it was last proved good, by what, and what was found.
 
     VERIFIED is work of which results were checked, under every daemon of this user; BURN-IN the
@@ -57,7 +79,16 @@ def command(socket: str | None, simulated: bool, as_json: bool, npd: bool) -> in
 
     With `--npd`, one line for the condition GpuBurnInFailed: exit code 0 if every GPU has passed
     its last burn-in, 1 if one is faulty, and 2 if that is not known.
+
+    With `--acknowledge GPU --reason TEXT`, the wrong results and findings of that GPU no longer
+    count, until there are new ones. They stay counted and are shown with the user, the time and
+    the reason. A FAIL stays until a burn-in passes. Exit code 1 if there is nothing to acknowledge.
     """
+    if acknowledged or reason is not None:
+        if npd or not acknowledged or reason is None:
+            raise click.UsageError("--acknowledge and --reason need each other, and exclude --npd")
+        outcome = _acknowledge(acknowledged, reason, socket, simulated=simulated)
+        return show(outcome, as_json=as_json)
     if npd:
         if as_json:
             raise click.UsageError("--json and --npd exclude each other")
@@ -72,15 +103,40 @@ def command(socket: str | None, simulated: bool, as_json: bool, npd: bool) -> in
     return int(ExitCode.FAIL if any(map(_is_suspect, cards)) else ExitCode.OK)
 
 
+def _acknowledge(
+    selectors: Sequence[str], reason: str, socket: str | None, *, simulated: bool
+) -> Outcome:
+    """Acknowledge the wrong results of GPUs.
+
+    Raises:
+        SentinelError: It is refused, or the files of the daemon cannot be found, read or written.
+    """
+    state, sockets = _places(socket, simulated=simulated)
+    gpus = {
+        KnownGpu(uuid=one.uuid, index=one.index, serial=one.serial, present=one.present): one.socket
+        for one in _cards(socket, simulated=simulated)
+    }
+    return acknowledge(selectors, reason, gpus, sockets, state / verified_store.NAME)
+
+
+def _places(socket: str | None, *, simulated: bool) -> tuple[Path, list[str]]:
+    """Find the state directory, and the sockets of the daemons that share it.
+
+    Raises:
+        SentinelError: They cannot be found.
+    """
+    folder = simulated_folder(chosen=simulated)
+    state = find_shared(folder, socket)
+    return state, [socket] if socket is not None else _sockets(state, folder)
+
+
 def _cards(socket: str | None, *, simulated: bool) -> list[_Card]:
     """Collect what is known of each GPU, by index.
 
     Raises:
         SentinelError: The files of the daemon cannot be found or read.
     """
-    folder = simulated_folder(chosen=simulated)
-    state = find_shared(folder, socket)
-    sockets = [socket] if socket is not None else _sockets(state, folder)
+    state, sockets = _places(socket, simulated=simulated)
     try:
         verdicts = last_verdicts(report_paths(state))
     except OSError as error:
@@ -118,7 +174,7 @@ def _proofs(sockets: Sequence[str], path: Path) -> list[_Card]:
     """
     current: dict[str, _Card] = {}
     for socket in sockets:
-        current |= _from_daemon(connect(socket))
+        current |= _from_daemon(socket)
     try:
         stored = _from_file(path)
     except ConfigError:
@@ -126,15 +182,18 @@ def _proofs(sockets: Sequence[str], path: Path) -> list[_Card]:
             raise
         stored = {}  # the daemon reports it
     known = {
-        uuid: one for uuid, one in current.items() if one.verified is not None or uuid not in stored
+        uuid: one
+        if one.verified is not None or uuid not in stored
+        else replace(stored[uuid], socket=one.socket)
+        for uuid, one in current.items()
     }
     return list({**stored, **known}.values())
 
 
-def _from_daemon(client: Client) -> dict[str, _Card]:
+def _from_daemon(socket: str) -> dict[str, _Card]:
     """Read what a running daemon knows; nothing without one."""
     try:
-        gpus = client.status().gpus
+        gpus = connect(socket).status().gpus
     except SentinelError:
         return {}
     return {
@@ -144,7 +203,7 @@ def _from_daemon(client: Client) -> dict[str, _Card]:
             name=gpu.name,
             serial=gpu.serial,
             verified=gpu.verified,
-            present=True,
+            socket=socket,
         )
         for gpu in gpus
     }
@@ -221,8 +280,8 @@ def _standing(card: _Card) -> str:
     proof, burnin = card.verified, card.burnin
     if burnin is not None and burnin.verdict == Verdict.FAIL:
         return f"{name}: FAIL {burnin.plan}"
-    if proof is not None and proof.errors + proof.findings:
-        return f"{name}: {proof.errors + proof.findings} wrong results"
+    if proof is not None and proof.wrong:
+        return f"{name}: {proof.wrong} wrong results"
     return f"{name}: {'not burned in' if burnin is None else f'{burnin.verdict} {burnin.plan}'}"
 
 
@@ -247,6 +306,12 @@ def _print(cards: Sequence[_Card]) -> None:
     rows = [_row(card) for card in cards]
     failed = {row[-1]: "bold red" for row in rows if row[-1].startswith(Verdict.FAIL)}
     print_table(header, rows, flexible=1, right=(0, 2, 3, 4, 5), styles=failed)
+    for card in cards:
+        for one in () if card.verified is None else card.verified.acknowledged:
+            name = card.uuid if card.index is None else f"GPU {card.index}"
+            count = format_count(one.errors + one.findings, "wrong result")
+            when = f"{one.at:%Y-%m-%d %H:%M}"
+            print(printable(f"{name}: {count} acknowledged {when} by {one.by}: {one.reason}"))
 
 
 def _hours(seconds: float) -> str:

@@ -75,10 +75,10 @@ def row(
 ) -> tuple[str, ...]:
     """Return the cells of a GPU; an empty cell is unknown, as are all of a stale status."""
     if stale:
-        name = f"{gpu.index}{'!' if gpu.findings else ''}"
+        name = f"{gpu.index}{'!' if gpu.standing_findings else ''}"
         return (name, "unknown", "", f"last: {state(gpu)}", *("" for _ in HEADER[4:]))
     return (
-        f"{gpu.index}{'!' if gpu.findings else ''}",
+        f"{gpu.index}{'!' if gpu.standing_findings else ''}",
         state(gpu),
         "" if gpu.since_s is None else format_brief(gpu.since_s),
         _holder(gpu, reservations),
@@ -148,9 +148,9 @@ def notes(status: Status) -> Iterator[str]:
     if not stale:
         yield from _reasons(status.gpus)
     for gpu in status.gpus:
-        if gpu.findings:
+        if gpu.standing_findings:
             last = f"; last: {gpu.last_finding}" if gpu.last_finding else ""
-            yield f"GPU {gpu.index}: {gpu.findings} findings, it cannot be trusted{last}"
+            yield f"GPU {gpu.index}: {gpu.standing_findings} findings, it cannot be trusted{last}"
         if not stale:
             yield from (f"GPU {gpu.index}: {note}" for note in _current_notes(gpu))
     yield from _grants(status)

@@ -139,10 +139,7 @@ def _findings(simulate: int | None) -> dict[str, int]:
         with contextlib.suppress(SentinelError):
             gpus = connect(socket, timeout=_DAEMON_TIMEOUT_S).status().gpus
             proofs.update({gpu.uuid: gpu.verified for gpu in gpus})
-    return {
-        uuid: 0 if proof is None else proof.errors + proof.findings
-        for uuid, proof in proofs.items()
-    }
+    return {uuid: 0 if proof is None else proof.wrong for uuid, proof in proofs.items()}
 
 
 def _sockets(folder: Path | None) -> list[str]:

@@ -135,6 +135,7 @@ def _running(client: Client) -> tuple[dict[str, Given], tuple[Override, ...]]:
     """Read the settings of the running daemon."""
     try:
         settings: Settings = client.settings()
+        simulated = client.status().daemon.simulated
     except NotRunningError as error:
         remedy = "What a new one would take: sentinel config show --offline"
         raise NotRunningError(error.what, remedy) from error
@@ -142,7 +143,10 @@ def _running(client: Client) -> tuple[dict[str, Given], tuple[Override, ...]]:
         Override(selector=selector, source="", given=_given(values))
         for selector, values in settings.gpus.items()
     )
-    return _given(settings.settings), overrides
+    values = _given(settings.settings)
+    if simulated:  # `driver` is ignored, and no setting stands for what is used instead
+        values["driver"] = Given(text="", source="the GPUs are simulated: --simulate")
+    return values, overrides
 
 
 def _given(values: Mapping[str, SettingValue]) -> dict[str, Given]:

@@ -137,9 +137,9 @@ def _work(gpu: GpuStatus) -> Iterator[str]:
         facts.append(f"verified for {format_duration(round(gpu.verified.seconds))} in all")
     if facts:
         yield f"work   {', '.join(facts)}"
-    if gpu.findings:
+    if gpu.standing_findings:
         last = f"; last: {gpu.last_finding}" if gpu.last_finding else ""
-        yield f"WRONG  {gpu.findings} findings, it cannot be trusted{last}"
+        yield f"WRONG  {gpu.standing_findings} findings, it cannot be trusted{last}"
 
 
 def _handover(one: Handover) -> str:

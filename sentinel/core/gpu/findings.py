@@ -7,7 +7,7 @@ from dataclasses import replace
 from sentinel.core.actions import Acknowledge, Action, Event
 from sentinel.core.events import gpu_event, sensor_fields
 from sentinel.core.gpu.teardown import Step
-from sentinel.core.gpu_state import Findings, GpuState
+from sentinel.core.gpu_state import GpuState
 from sentinel.core.observation import ChildFacts
 from sentinel.protocol.gpu import Reading
 from sentinel.protocol.stressor import Finding
@@ -29,7 +29,8 @@ def fold(gpu_state: GpuState, facts: ChildFacts, reading: Reading | None, now: f
         before = gpu_state.findings
         if before.generation == facts.generation and finding.number <= before.number:
             continue
-        findings = Findings(
+        findings = replace(
+            before,
             total=before.total + 1,
             generation=facts.generation,
             number=finding.number,

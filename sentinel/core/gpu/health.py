@@ -192,7 +192,7 @@ def _hardware(gpu_state: GpuState) -> GpuHealth:
     slows it down.
     """
     telemetry = gpu_state.telemetry
-    if gpu_state.findings.total or (telemetry is not None and telemetry.remap_failed):
+    if gpu_state.findings.standing or (telemetry is not None and telemetry.remap_failed):
         return GpuHealth.CRITICAL
     if telemetry is not None and _POWER_BRAKE in (telemetry.reasons or ()):
         return GpuHealth.THROTTLED

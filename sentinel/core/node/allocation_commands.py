@@ -10,7 +10,13 @@ from sentinel.core.events import gpu_event
 from sentinel.core.gpu.allocations import available, budget
 from sentinel.core.gpu_state import GpuState, Unknown
 from sentinel.core.node.admin import reservation_of
-from sentinel.core.node.command_result import CommandResult, caller_fields, not_owner, wrong_gpus
+from sentinel.core.node.command_result import (
+    CommandResult,
+    caller_fields,
+    not_found,
+    not_owner,
+    wrong_gpus,
+)
 from sentinel.core.observation import Observation
 from sentinel.core.state import State
 from sentinel.protocol.caller import Caller
@@ -112,13 +118,8 @@ def _confirm_or_end(state: State, command: Deallocate | Confirm, now: float) -> 
     """Confirm or end an allocation."""
     allocation = _find(state, command.id)
     if allocation is None:
-        ids = sorted(
-            one for gpu_state in state.gpu_states.values() for one in gpu_state.allocations
-        )
-        more = f" and {len(ids) - _MAX_LISTED} more" if len(ids) > _MAX_LISTED else ""
-        known = f"{', '.join(ids[:_MAX_LISTED]) or 'none'}{more}"
-        text = f"there is no allocation {command.id!r}; there are: {known}"
-        return CommandResult(state, text, refused=Refusal.NOT_FOUND)
+        ids = (one for gpu_state in state.gpu_states.values() for one in gpu_state.allocations)
+        return not_found(state, "allocation", command.id, ids, most=_MAX_LISTED)
     if isinstance(command, Confirm):
         gpu_state = state.gpu_states[allocation.gpu]
         kept = {**gpu_state.allocations, allocation.id: replace(allocation, confirmed=True)}

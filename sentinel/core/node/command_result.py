@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from sentinel.config.model import Config
@@ -28,6 +29,26 @@ class CommandResult:
     config: Config | None = None
     #: The reason for a shutdown, or None.
     stop: str | None = None
+
+
+def not_found(
+    state: State, noun: str, name: str, known: Iterable[str], *, most: int | None = None
+) -> CommandResult:
+    """Refuse a command that names something that does not exist, and list what there is.
+
+    Args:
+        state: The state, which stays as it is.
+        noun: What is named, in the singular.
+        name: The name that was given.
+        known: The names that there are.
+        most: List at most so many; None lists all of them.
+    """
+    names = sorted(known)
+    listed = names[:most]
+    more = f" and {len(names) - len(listed)} more" if len(listed) < len(names) else ""
+    there = f"there are: {', '.join(listed)}{more}" if names else f"there are no {noun}s"
+    text = f"there is no {noun} {name!r}; {there}"
+    return CommandResult(state, text, refused=Refusal.NOT_FOUND)
 
 
 def wrong_gpus(state: State, gpus: tuple[str, ...]) -> CommandResult | None:

@@ -34,6 +34,7 @@ from sentinel.core.state import State
 from sentinel.errors import ConfigError
 from sentinel.protocol.caller import Caller, Level
 from sentinel.protocol.commands import (
+    AcknowledgeResults,
     Allocate,
     CancelBurnin,
     Command,
@@ -144,8 +145,8 @@ def _apply(state: State, command: Command, seen: Observation, config: Config) ->
         reason = f"sentinel is shutting down: {state.shutdown.reason}"
         return CommandResult(state, reason, refused=Refusal.ENDING)
     match command:
-        case PauseGpus() | ResumeGpus():
-            return _pause_or_resume(state, command, seen.now)
+        case PauseGpus() | ResumeGpus() | AcknowledgeResults():
+            return _change_gpus(state, command, seen.now)
         case Confirm(allocation=True) | Allocate() | Deallocate():
             return allocation_commands.apply_command(state, command, seen, config)
         case Reserve() | Confirm() | Unreserve():
@@ -189,13 +190,19 @@ def _change_daemon(
             return CommandResult(state, "releases every GPU and shuts down", gpus, stop=reason)
 
 
-# --- pauses ----------------------------------------------------------------------------------
+# --- single GPUs -----------------------------------------------------------------------------
 
 
-def _pause_or_resume(state: State, command: PauseGpus | ResumeGpus, now: float) -> CommandResult:
-    if isinstance(command, PauseGpus):
-        return _pause(state, command, now)
-    return _resume(state, command, now)
+def _change_gpus(
+    state: State, command: PauseGpus | ResumeGpus | AcknowledgeResults, now: float
+) -> CommandResult:
+    match command:
+        case PauseGpus():
+            return _pause(state, command, now)
+        case ResumeGpus():
+            return _resume(state, command, now)
+        case AcknowledgeResults():
+            return _acknowledge(state, command, now)
 
 
 def _pause(state: State, command: PauseGpus, now: float) -> CommandResult:
@@ -271,6 +278,24 @@ def _not_pauser(
             if refused is not None:
                 return refused
     return None
+
+
+def _acknowledge(state: State, command: AcknowledgeResults, now: float) -> CommandResult:
+    """Report an acknowledgement, and judge the GPU without the findings that it is about."""
+    fields = {
+        "reason": command.reason,
+        "errors": command.errors,
+        "findings": command.findings,
+        "by": caller_fields(command.by),
+    }
+    event = Event(name="gpu.results_acknowledged", at=now, gpu=command.gpu, fields=fields)
+    gpu_state = state.gpu_states.get(command.gpu)
+    if gpu_state is not None:  # its results are acknowledged also if it is missing
+        known = min(command.counted, gpu_state.findings.total)
+        findings = replace(gpu_state.findings, acknowledged=known)
+        gpu_states = {**state.gpu_states, command.gpu: replace(gpu_state, findings=findings)}
+        state = state.with_gpu_states(gpu_states)
+    return CommandResult(state, "acknowledges wrong results", (command.gpu,), events=[event])
 
 
 # --- settings --------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from sentinel.core.node import reservation_queue
 from sentinel.core.node.command_result import (
     CommandResult,
     names_of,
+    not_found,
     not_owner,
     wrong_gpus,
     wrong_seconds,
@@ -108,9 +109,7 @@ def _confirm_or_end(state: State, command: Confirm | Unreserve, now: float) -> C
         refused = not_owner(state, command.by, waiting.command.by, what)
         return refused or reservation_queue.leave(state, waiting, command.by, now)
     if reservation is None:
-        known = ", ".join(sorted(state.reservations)) or "none"
-        text = f"there is no reservation {command.id!r}; there are: {known}"
-        return CommandResult(state, text, refused=Refusal.NOT_FOUND)
+        return not_found(state, "reservation", command.id, state.reservations)
     if isinstance(command, Confirm):
         kept = {**state.reservations, command.id: replace(reservation, confirmed=True)}
         state = reservation_queue.forget(replace(state, reservations=kept), command.id)

@@ -19,6 +19,7 @@ from sentinel.core.node.command_result import (
     CommandResult,
     caller_fields,
     names_of,
+    not_found,
     wrong_gpus,
     wrong_seconds,
 )
@@ -48,9 +49,7 @@ def apply_command(
         return _start(state, command, now, config)
     session = state.sessions.get(command.name)
     if session is None:
-        text = f"there is no session {command.name!r}; there are: "
-        text += ", ".join(sorted(state.sessions)) or "none"
-        return CommandResult(state, text, refused=Refusal.NOT_FOUND)
+        return not_found(state, "session", command.name, state.sessions)
     state, config, events = _end(state, session, command.by, now, config)
     text = f"session {session.name} is over; its GPUs have the daemon's settings"
     return CommandResult(state, text, session.gpus, events=events, config=config)

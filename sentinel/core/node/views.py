@@ -120,6 +120,7 @@ def _view(
         "ended": gpu_state.ended if math.isfinite(gpu_state.ended) else None,
         "leaked": gpu_state.leak.load or gpu_state.leak.unattributed is not None,
         "findings": gpu_state.findings.total,
+        "findings_acknowledged": gpu_state.findings.acknowledged,
         "last_finding": None if last is None else f"{last.place.value} of {last.workload}",
         "since": hold.since if hold and hold.since else gpu_state.changed,
         "processes": _plain(gpu_state.occupancy.processes)

@@ -66,12 +66,22 @@ def set_aside(path: Path) -> Path:
     Raises:
         OSError: It cannot be renamed.
     """
-    numbered = [path.with_name(f"{path.name}.bad.{n}") for n in range(2, MAX_SET_ASIDE + 1)]
-    names = [path.with_name(f"{path.name}.bad"), *numbered]
+    names = _names_aside(path)
     free = [name for name in names if not os.path.lexists(name)]
     chosen = free[0] if free else min(names, key=lambda name: name.lstat().st_ctime_ns)
     path.replace(chosen)
     return chosen
+
+
+def count_set_aside(path: Path) -> int:
+    """Count the invalid files of this name that were set aside and are still there."""
+    return sum(os.path.lexists(name) for name in _names_aside(path))
+
+
+def _names_aside(path: Path) -> list[Path]:
+    """List the names that invalid files get."""
+    numbered = [path.with_name(f"{path.name}.bad.{n}") for n in range(2, MAX_SET_ASIDE + 1)]
+    return [path.with_name(f"{path.name}.bad"), *numbered]
 
 
 def sync_folder(path: Path) -> None:

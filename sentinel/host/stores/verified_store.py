@@ -12,7 +12,7 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +23,7 @@ from sentinel.host.files.regular_file import (
     read_regular,
     replace_file,
 )
-from sentinel.protocol.api_types import GpuProof
+from sentinel.protocol.api_types import AcknowledgedResults, GpuProof
 from sentinel.protocol.codec import from_json
 from sentinel.protocol.views import VerifiedCounts
 
@@ -37,6 +37,17 @@ _LOCK_TIMEOUT_S = 5.0
 _RETRY_INTERVAL_S = 0.02
 #: The version of the file format. A later version is refused.
 SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredAcknowledgement:
+    """Wrong results that no longer count; see ``AcknowledgedResults`` for the fields."""
+
+    at: float
+    by: str
+    reason: str
+    errors: int
+    findings: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +67,8 @@ class StoredWork:
     #: The part of ``total`` that is of the daemon that began at ``daemon``.
     counted: VerifiedCounts = field(default_factory=VerifiedCounts)
     daemon: float = 0.0
+    #: What was acknowledged, oldest first. Only :func:`acknowledge` adds to it, in the file.
+    acknowledged: tuple[StoredAcknowledgement, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +117,9 @@ def proof_of(work: StoredWork) -> GpuProof:
         since=_moment(work.since),
         last=None if work.last is None else _moment(work.last),
         workload=work.workload,
+        acknowledged=tuple(
+            AcknowledgedResults(**{**vars(one), "at": _moment(one.at)}) for one in work.acknowledged
+        ),
     )
 
 
@@ -148,13 +164,67 @@ def save(
                     work,
                     since=min(work.since, there.since),
                     total=add(there.total, work.total, counted),
+                    acknowledged=there.acknowledged,
                 )
-        body = {
-            "schema_version": SCHEMA_VERSION,
-            "gpus": {uuid: asdict(one) for uuid, one in merged.items()},
-        }
-        replace_file(path, json.dumps(body, indent=1) + "\n")
+        _write(path, merged)
     return merged
+
+
+def acknowledge(
+    path: Path, uuids: Iterable[str], by: str, reason: str
+) -> dict[str, StoredAcknowledgement]:
+    """Acknowledge all wrong results of GPUs in the file, and return once that is on disk.
+
+    The counts stay as they are. A later wrong result counts again.
+
+    Args:
+        path: The file.
+        uuids: The GPUs; one without wrong results that count is left out.
+        by: The user.
+        reason: Why they no longer count.
+
+    Returns:
+        What was acknowledged, by UUID.
+
+    Raises:
+        OSError: It cannot be read or written, or would be too large.
+        ValueError: It is not a file of verified work.
+    """
+    done = {}
+    with _locked(path):
+        gpus = read(path)
+        for uuid in uuids:
+            work = gpus.get(uuid)
+            if work is None or not proof_of(work).wrong:
+                continue
+            before = work.acknowledged
+            done[uuid] = StoredAcknowledgement(
+                at=round(time.time(), 3),
+                by=by,
+                reason=reason,
+                errors=work.total.errors - sum(one.errors for one in before),
+                findings=work.total.findings - sum(one.findings for one in before),
+            )
+            gpus[uuid] = replace(work, acknowledged=(*before, done[uuid]))
+        if done:
+            _write(path, gpus)
+    return done
+
+
+def _write(path: Path, gpus: Mapping[str, StoredWork]) -> None:
+    """Replace the content of the file atomically, and return once it is on disk.
+
+    Raises:
+        OSError: It cannot be written, or is larger than a file that is read.
+    """
+    body = {
+        "schema_version": SCHEMA_VERSION,
+        "gpus": {uuid: asdict(one) for uuid, one in gpus.items()},
+    }
+    text = json.dumps(body, indent=1) + "\n"
+    if len(text) > _MAX_BYTES:
+        raise OSError(errno.EFBIG, f"it would have more than {_MAX_BYTES:,} bytes", str(path))
+    replace_file(path, text)
 
 
 def add(total: VerifiedCounts, now: VerifiedCounts, counted: VerifiedCounts) -> VerifiedCounts:

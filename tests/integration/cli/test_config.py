@@ -11,7 +11,7 @@ import pytest
 
 from sentinel.cli.main import run_command_line
 from sentinel.config.model import SETTINGS
-from tests.harness.stub_daemon import Reply, StubDaemon, stub_daemon
+from tests.harness.stub_daemon import DAEMON, STATUS, Reply, StubDaemon, stub_daemon
 
 RUNNING = {
     "settings": {
@@ -45,7 +45,26 @@ def test_show_is_the_configuration_of_the_daemon(
     assert shown["running"] is True
     (row,) = (one for one in shown["settings"] if one["key"] == "memory.target")
     assert row == {"key": "memory.target", "value": "50%", "origin": "--memory"}
-    assert daemon.requests == [("GET /v1/settings", None)] * 2
+    requests = [("GET /v1/settings", None), ("GET /v1/status", None)]
+    assert daemon.requests == requests * 2
+
+
+@pytest.mark.parametrize(
+    ("simulated", "line"),
+    [
+        (False, 'driver = "nvml"                   # default'),
+        (True, "# driver is not set               # the GPUs are simulated: --simulate"),
+    ],
+)
+def test_show_names_the_driver_that_is_in_use(
+    daemon: StubDaemon, capsys: pytest.CaptureFixture[str], *, simulated: bool, line: str
+) -> None:
+    shown: dict[str, object] = {**STATUS, "daemon": {**DAEMON, "simulated": simulated}}
+    daemon.replies["GET /v1/status"] = Reply(shown)
+    assert run_command_line(["config", "show"]) == 0
+    text = capsys.readouterr().out
+    assert line in text.splitlines()
+    tomllib.loads(text)
 
 
 def test_show_is_toml_whatever_a_value_has(

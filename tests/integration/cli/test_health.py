@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import os
+import pwd
+import re
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -10,10 +15,14 @@ import pytest
 from click.testing import CliRunner
 
 from sentinel.cli.daemon.health import command
+from sentinel.cli.main import run_command_line
 from sentinel.host.daemons.daemon_lookup import find_shared, locate
-from sentinel.host.stores.verified_store import StoredWork, save
+from sentinel.host.stores.verified_store import StoredWork, read, save
+from sentinel.protocol.views import VerifiedCounts
+from tests.harness.daemon_harness import CommandOutput, isolated_daemon
 from tests.harness.gpu_environment import SimulatedHost
 from tests.harness.judged_run import RUNS, report_of
+from tests.harness.sentinel_process import eventually
 from tests.harness.stub_daemon import stub_daemon
 
 
@@ -106,3 +115,106 @@ def test_the_formats_exclude_each_other(runs: Path) -> None:
     done = CliRunner().invoke(command, ["--simulated", "--npd", "--json"])
     assert done.exit_code == 2
     assert "exclude each other" in done.output
+
+
+# --- acknowledged results --------------------------------------------------------------------
+
+
+def invoke(*words: str) -> CommandOutput:
+    """Run the command; its output has the errors, too."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+        code = run_command_line(["health", "--simulated", *words])
+    return CommandOutput(code, out.getvalue(), "")
+
+
+def store(runs: Path, **gpus: int) -> None:
+    """Store the wrong results of GPUs by UUID, each with the index of its place."""
+    work = {
+        uuid.replace("_", "-"): StoredWork(
+            index=index, name="H200", since=100.0, last=200.0, total=VerifiedCounts(errors=errors)
+        )
+        for index, (uuid, errors) in enumerate(gpus.items())
+    }
+    save(runs.parent / "verified.json", work, {})
+
+
+def test_without_a_daemon_the_file_has_who_acknowledged_what_when_and_why(runs: Path) -> None:
+    store(runs, GPU_a=3, GPU_b=1)
+    assert invoke().code == 1
+    done = invoke("--acknowledge", "0", "--acknowledge", "GPU-b", "--reason", "replaced the riser")
+    assert done.code == 0
+    assert "3 wrong results of GPU-a; 1 wrong result of GPU-b; no daemon runs" in done.out
+    shown = invoke()
+    assert shown.code == 0
+    user = pwd.getpwuid(os.getuid()).pw_name
+    when = r"\d{4}-\d\d-\d\d \d\d:\d\d"
+    line = f"GPU 0: 3 wrong results acknowledged {when} by {user}: replaced the riser"
+    assert re.search(line, shown.out)
+    (first, _) = json.loads(invoke("--json").out)["gpus"]
+    assert first["verified"]["errors"] == 3, "nothing is erased"
+    assert first["verified"]["acknowledged"][0]["reason"] == "replaced the riser"
+    again = invoke("--acknowledge", "0", "--reason", "again")
+    assert again.code == 1
+    assert "no wrong results count against GPU-a" in again.out
+
+
+def test_beyond_a_hundred_gpus_each_can_be_named(runs: Path) -> None:
+    store(runs, **{f"GPU_{number:04}": 1 for number in range(130)})
+    assert invoke("--acknowledge", "129", "--reason", "replaced").code == 0
+    suspect = [one for one in json.loads(invoke("--json").out)["gpus"] if one["verified"]]
+    assert [one["index"] for one in suspect if one["verified"]["acknowledged"]] == [129]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "why"),
+    [
+        (["--acknowledge", "0"], 2, "need each other"),
+        (["--reason", "why"], 2, "need each other"),
+        (["--acknowledge", "0", "--reason", "why", "--npd"], 2, "exclude --npd"),
+        (["--acknowledge", "0", "--reason", " " * 201], 2, "1 to 200 characters"),
+        (["--acknowledge", "0", "--reason", ""], 2, "1 to 200 characters"),
+        (["--acknowledge", "0", "--reason", "two\nlines"], 2, "1 to 200 characters"),
+        (["--acknowledge", "9", "--reason", "why"], 4, "no GPU matches '9'"),
+    ],
+)
+def test_wrong_usage_acknowledges_nothing(
+    runs: Path, words: list[str], code: int, why: str
+) -> None:
+    store(runs, GPU_a=3)
+    done = invoke(*words)
+    assert (done.code, why in done.out) == (code, True), done.out
+    assert not read(runs.parent / "verified.json")["GPU-a"].acknowledged
+
+
+def test_a_file_of_another_user_is_left_as_it_is(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store(runs, GPU_a=3)
+    monkeypatch.setattr("os.geteuid", lambda: os.getuid() + 1)
+    done = invoke("--acknowledge", "0", "--reason", "why")
+    assert done.code != 0
+    assert "belongs to another user" in done.out
+
+
+@pytest.mark.long
+def test_with_a_daemon_it_is_acknowledged_there(
+    runs: Path, simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with isolated_daemon(simulated, monkeypatch) as daemon:
+        daemon.start(1, "--workload", "bad_workloads:faulty")
+        client = daemon.client
+
+        def standing() -> int:
+            proof = client.gpu(0).verified
+            return 0 if proof is None else proof.wrong
+
+        eventually(lambda: standing() > 0)
+        daemon.run("pause", "0")
+        found = client.gpu(0).verified
+        assert found is not None
+        done = daemon.run("health", "--acknowledge", "0", "--reason", "replaced the riser")
+        assert f"acknowledged {found.wrong} wrong result" in done
+        assert standing() == 0
+        daemon.run("resume", "0")
+        eventually(lambda: standing() > 0)

@@ -233,9 +233,12 @@ FIRING: dict[str, dict[str, str]] = {
     "SentinelProbeRestarts": {
         'sentinel_probe_restarts_total{instance="n1:8766",reason="hung"}': "0+1x20"
     },
+    "SentinelFileSetAside": {
+        'sentinel_files_set_aside{instance="n1:8766",file="reservations.json"}': "0x10 1x10"
+    },
     "SentinelReadingOld": {f"sentinel_gpu_reading_age_seconds{{{GPU}}}": "0+60x20"},
     "SentinelGpuUnknown": {f'sentinel_gpu_state{{{GPU},state="unknown"}}': "1x20"},
-    "SentinelVerificationErrors": {f"sentinel_gpu_verification_errors_total{{{GPU}}}": "0x10 1x10"},
+    "SentinelVerificationErrors": {f"sentinel_gpu_wrong_results{{{GPU}}}": "0x10 1x10"},
     "SentinelBurninFailed": {f'sentinel_gpu_burnin_verdict{{{GPU},verdict="fail"}}': "1x20"},
     "SentinelBurninIncomplete": {
         f'sentinel_gpu_burnin_verdict{{{GPU},verdict="incomplete"}}': "1x1560",

@@ -35,7 +35,7 @@ CLAIMER = """
     from sentinel.errors import SentinelError
     from sentinel.host.files.paths import places
 
-    where = places({"SENTINEL_SOCKET": sys.argv[1], "HOME": sys.argv[2]}, os.getuid())
+    where = places({"SENTINEL_SOCKET": sys.argv[1], "STATE_DIRECTORY": sys.argv[2]}, os.getuid())
     for line in sys.stdin:
         try:
             held = claim(where, tcp=sys.argv[3] if len(sys.argv) > 3 else None)
@@ -57,7 +57,8 @@ CLAIMER = """
 def at(folder: Path) -> Places:
     """Build the paths of a daemon in this folder."""
     return places(
-        {"SENTINEL_SOCKET": str(folder / "s.sock"), "HOME": str(folder / "home")}, os.getuid()
+        {"SENTINEL_SOCKET": str(folder / "s.sock"), "STATE_DIRECTORY": str(folder / "state")},
+        os.getuid(),
     )
 
 
@@ -66,7 +67,7 @@ def claimer(folder: Path, *more: str) -> Iterator[subprocess.Popen[str]]:
     """Run another process that claims these paths on request."""
     code = textwrap.dedent(CLAIMER)
     process = subprocess.Popen(
-        [sys.executable, "-c", code, str(folder / "s.sock"), str(folder / "home"), *more],
+        [sys.executable, "-c", code, str(folder / "s.sock"), str(folder / "state"), *more],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -247,7 +248,8 @@ def test_the_socket_is_private_to_its_owner_with_any_umask(tmp_path: Path) -> No
 
 def test_a_group_can_be_given_access(tmp_path: Path) -> None:
     gid = max(os.getgroups() or [os.getgid()])
-    ours = places({"RUNTIME_DIRECTORY": str(tmp_path / "run"), "HOME": str(tmp_path)}, os.getuid())
+    folders = {"RUNTIME_DIRECTORY": str(tmp_path / "run"), "STATE_DIRECTORY": str(tmp_path)}
+    ours = places(folders, os.getuid())
     for where in (ours, at(tmp_path / "new")):
         held = claim(where, group=str(gid))
         there = where.socket.stat()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from sentinel.api.http.errors import ProblemError
 from sentinel.api.state.verified_total import VerifiedTotal
 from sentinel.host.stores import verified_store
 from sentinel.host.stores.verified_store import StoredWork
@@ -105,3 +106,51 @@ def test_nothing_is_written_without_a_change(tmp_path: Path) -> None:
     path.unlink()
     asyncio.run(one.store())
     assert not path.exists()
+
+
+def wrong(one: VerifiedTotal) -> int:
+    return verified_store.proof_of(one.gpus[UUID]).wrong
+
+
+def test_an_acknowledgement_covers_what_was_counted_by_then_and_no_more(tmp_path: Path) -> None:
+    path = tmp_path / "verified.json"
+    one = total(path, 1.0)
+    one.update(view(1.0, 10, errors=3))  # not in the file yet
+    (done,) = asyncio.run(one.acknowledge([UUID], "root", "replaced the riser"))
+    assert (done.uuid, done.errors, done.findings) == (UUID, 3, 0)
+    assert wrong(one) == 0
+    assert verified_store.proof_of(verified_store.read(path)[UUID]).wrong == 0
+    one.update(view(2.0, 20, errors=4))
+    assert wrong(one) == 1, "a later wrong result counts at once"
+    asyncio.run(one.store())
+    again = total(path, 2.0)
+    again.update(view(0.0, 0))
+    assert wrong(again) == 1
+    (kept,) = again.gpus[UUID].acknowledged
+    assert (kept.by, kept.reason, kept.errors) == ("root", "replaced the riser", 3)
+    assert asyncio.run(again.acknowledge(["GPU-other"], "root", "why")) == ()
+
+
+def test_an_acknowledgement_of_another_process_is_taken_over(tmp_path: Path) -> None:
+    path = tmp_path / "verified.json"
+    one = total(path, 1.0)
+    one.update(view(1.0, 10, errors=3))
+    asyncio.run(one.store())
+    two = total(path, 2.0)  # a daemon with a socket of its own
+    two.update(view(1.0, 10, errors=2))
+    asyncio.run(two.acknowledge([UUID], "root", "replaced"))
+    one.update(view(1.0, 12, errors=4))
+    asyncio.run(one.store())
+    assert wrong(one) == 1
+    verified_store.acknowledge(path, [UUID], "root", "and again")
+    asyncio.run(one.store())
+    assert wrong(one) == 0
+    assert one.gpus[UUID].total.errors == 6
+
+
+def test_what_cannot_be_written_is_not_acknowledged(tmp_path: Path) -> None:
+    one = total(tmp_path / "missing" / "verified.json", 1.0)
+    one.update(view(1.0, 10, errors=3))
+    with pytest.raises(ProblemError, match="Nothing was acknowledged"):
+        asyncio.run(one.acknowledge([UUID], "root", "replaced"))
+    assert wrong(one) == 3

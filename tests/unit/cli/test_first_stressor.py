@@ -64,6 +64,12 @@ def wait(*states: tuple[GpuStatus, ...], ending: str | None = None) -> Any:
     ("states", "occupied", "text"),
     [
         ([(UNREAD,), (SOON,), (STARTING,), (RUNNING,)], (0,), "occupies GPU 0"),
+        ([(RUNNING, gpu(1, "STARTING"))], (0,), "occupies GPU 0; GPU 1 is starting"),
+        (
+            [(RUNNING, gpu(1, "STARTING"), gpu(2, "STARTING"), BUSY, replace(SOON, index=3))],
+            (0,),
+            "occupies GPU 0; GPU 1, 2 are starting; GPU 3 is about to start",
+        ),
         ([(BROKEN, gpu(1, "STARTING")), (BROKEN, gpu(1, "RUNNING"))], (1,), "occupies GPU 1"),
         ([(gpu(0, "STOPPING", "paused"), BUSY), (gpu(0, "STOPPED", "paused"), BUSY)], (), "GPU 0"),
         ([(BUSY,)], (), "has nothing to start: GPU 1: used by foreign processes"),

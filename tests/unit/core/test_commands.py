@@ -12,9 +12,12 @@ from sentinel.core.stressor_state import Fatal, Stopped
 from sentinel.errors import ExitCode
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import (
+    Command,
     Configure,
     Confirm,
+    Deallocate,
     Drain,
+    EndSession,
     GivenSetting,
     PauseGpus,
     Refusal,
@@ -28,7 +31,7 @@ from sentinel.protocol.stressor import Failed, FailureKind
 from sentinel.protocol.views import Phase
 from sentinel.supervisor.loop import Supervisor
 from sentinel.testing import GIB, World
-from tests.harness.core_scenarios import held, send, served
+from tests.harness.core_scenarios import held, reply_to, send, served
 
 HOUR = 3600.0
 ALICE = Caller(via="unix", uid=1001, pid=4711, started=99)
@@ -518,3 +521,18 @@ def test_changed_views_are_sent_soon_and_not_at_every_tick() -> None:
     world.run_for(supervisor, 10)
     moments = sorted(set(times))
     assert all(later - earlier >= 0.24 for earlier, later in itertools.pairwise(moments))
+
+
+@pytest.mark.parametrize(
+    ("command", "named", "text"),
+    [
+        (Unreserve, {"id": "nope"}, "there is no reservation 'nope'; there are no reservations"),
+        (Deallocate, {"id": "nope"}, "there is no allocation 'nope'; there are no allocations"),
+        (EndSession, {"name": "nope"}, "there is no session 'nope'; there are no sessions"),
+    ],
+)
+def test_an_unknown_name_where_there_is_none_gets_a_sentence(
+    command: type[Command], named: dict[str, str], text: str
+) -> None:
+    world, supervisor = served()
+    assert reply_to(world, supervisor, command, **named).text == text

@@ -11,9 +11,13 @@ from sentinel.config.model import Config
 from sentinel.core.gpu.findings import kind_of
 from sentinel.core.stressor_state import Running
 from sentinel.protocol import codec
+from sentinel.protocol.commands import AcknowledgeResults
 from sentinel.protocol.stressor import Finding, FindingPlace
+from sentinel.protocol.views import GpuHealth
 from sentinel.supervisor.loop import Supervisor
 from sentinel.testing import World
+from tests.harness.core_scenarios import send as post
+from tests.harness.core_scenarios import served
 
 FLIP = Finding(
     number=1,
@@ -118,3 +122,31 @@ def test_the_terminal_line_describes_the_finding(world: World, supervisor: Super
     assert word == "finding"
     assert "WRONG result in bf16 (transient)" in text
     assert "bit 1" in text
+
+
+def test_an_acknowledgement_ends_the_critical_health_until_the_next_finding() -> None:
+    world, supervisor = served()
+
+    def is_critical() -> bool:
+        health = supervisor.state.gpu_states["GPU-0"].health
+        return health is not None and health.hardware is GpuHealth.CRITICAL
+
+    send(world, FLIP)
+    world.run(supervisor, is_critical, within=5)
+    fields = {"reason": "replaced the riser", "errors": 0, "findings": 1, "counted": 1}
+    assert post(world, supervisor, AcknowledgeResults, gpu="GPU-0", **fields) is None
+    world.run(supervisor, lambda: not is_critical(), within=5)
+    (event,) = world.events("gpu.results_acknowledged")
+    assert (event.gpu, event.fields["reason"]) == ("GPU-0", "replaced the riser")
+    assert supervisor.state.gpu_states["GPU-0"].findings.total == 1, "the history stays"
+    send(world, replace(FLIP, number=2))
+    world.run(supervisor, is_critical, within=5)
+    assert supervisor.state.gpu_states["GPU-0"].findings.standing == 1
+
+
+def test_results_of_a_missing_gpu_are_acknowledged_with_an_event_alone() -> None:
+    world, supervisor = served()
+    fields = {"reason": "returned", "errors": 2, "findings": 0, "counted": 0}
+    assert post(world, supervisor, AcknowledgeResults, gpu="GPU-gone", **fields) is None
+    (event,) = world.events("gpu.results_acknowledged")
+    assert event.gpu == "GPU-gone"

@@ -49,3 +49,55 @@ def test_a_lock_that_is_kept_is_an_error(tmp_path: Path, monkeypatch: pytest.Mon
         with pytest.raises(OSError, match="another process keeps its lock"):
             verified_store.save(tmp_path / NAME, {"A": work(1)}, {})
     assert not (tmp_path / NAME).exists()
+
+
+def faulty(errors: int, findings: int = 0) -> StoredWork:
+    counts = VerifiedCounts(checks=9, errors=errors, findings=findings)
+    return StoredWork(index=0, name="H200", since=100.0, total=counts)
+
+
+def wrong(path: Path, uuid: str = "A") -> int:
+    return verified_store.proof_of(verified_store.read(path)[uuid]).wrong
+
+
+def test_acknowledged_results_stay_counted_and_later_ones_count_again(tmp_path: Path) -> None:
+    path = tmp_path / NAME
+    verified_store.save(path, {"A": faulty(2, findings=1), "B": faulty(5)}, {})
+    done = verified_store.acknowledge(path, ["A", "unknown"], "root", "replaced the riser")
+    assert list(done) == ["A"]
+    assert (done["A"].errors, done["A"].findings, done["A"].by) == (2, 1, "root")
+    assert (wrong(path), wrong(path, "B")) == (0, 5)
+    assert verified_store.read(path)["A"].total == faulty(2, findings=1).total
+    assert not verified_store.acknowledge(path, ["A"], "root", "again"), "nothing is left"
+
+    # A daemon that has counted on, and does not know of it.
+    verified_store.save(path, {"A": faulty(6, findings=1)}, {"A": faulty(2, findings=1)})
+    assert wrong(path) == 4
+    verified_store.acknowledge(path, ["A"], "root", "and the card, too")
+    stored = verified_store.read(path)["A"].acknowledged
+    assert [(one.errors, one.findings, one.reason) for one in stored] == [
+        (2, 1, "replaced the riser"),
+        (4, 0, "and the card, too"),
+    ]
+    assert wrong(path) == 0
+
+
+def test_nothing_is_acknowledged_that_is_not_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / NAME
+    verified_store.save(path, {"A": faulty(2)}, {})
+    before = path.read_text()
+    monkeypatch.setattr(verified_store, "_MAX_BYTES", len(before) + 10)
+    with pytest.raises(OSError, match="it would have more than"):
+        verified_store.acknowledge(path, ["A"], "root", "replaced")
+    assert path.read_text() == before
+
+    def fail(descriptor: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.undo()
+    monkeypatch.setattr("os.fsync", fail)
+    with pytest.raises(OSError, match="Input/output error"):
+        verified_store.acknowledge(path, ["A"], "root", "replaced")
+    assert path.read_text() == before

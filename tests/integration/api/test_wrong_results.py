@@ -1,0 +1,120 @@
+"""Wrong results are acknowledged over the API by administrators, and on disk by then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sentinel.host.stores import verified_store
+from sentinel.host.stores.verified_store import StoredWork
+from sentinel.protocol.caller import Level
+from sentinel.protocol.commands import AccessPolicy, AcknowledgeResults
+from sentinel.protocol.views import VerifiedCounts, VerifiedWork
+from tests.harness.api_harness import UUIDS, ApiServer, Reply, ask, gpu_view
+from tests.harness.sentinel_process import eventually
+from tests.integration.api.test_access import over_tcp
+
+#: A card that was at index 1 before, by another daemon.
+OLD = StoredWork(
+    index=1,
+    name="H200",
+    serial="1650099",
+    since=100.0,
+    total=VerifiedCounts(checks=9, errors=2),
+)
+
+
+def find_errors(api: ApiServer, errors: int, findings: int = 0) -> None:
+    """Have the supervisor report wrong results of the first GPU."""
+    counts = VerifiedCounts(seconds=1.0, checks=100, errors=errors, findings=findings)
+    with api.change_supervisor() as supervisor:
+        supervisor.gpus[UUIDS[0]] = replace(
+            gpu_view(0), verified=VerifiedWork(counts=counts), findings=findings
+        )
+    eventually(lambda: proof(api)["errors"] == errors)
+
+
+@pytest.fixture
+def api(tmp_path: Path) -> Iterator[ApiServer]:
+    verified_store.save(tmp_path / verified_store.NAME, {"GPU-old": OLD}, {})
+    with ApiServer(tmp_path) as api:
+        find_errors(api, 3, findings=1)
+        yield api
+
+
+def acknowledge(api: ApiServer, *gpus: str, **body: Any) -> Reply:
+    body = {"gpus": list(gpus), "reason": "replaced the riser", **body}
+    return ask(api, "POST", "/v1/acknowledge", body)
+
+
+def proof(api: ApiServer) -> dict[str, Any]:
+    found: dict[str, Any] = ask(api, "GET", "/v1/gpus/0").body["verified"]
+    return found
+
+
+def on_disk(api: ApiServer, uuid: str) -> StoredWork:
+    return verified_store.read(Path(api.spec.state) / verified_store.NAME)[uuid]
+
+
+def test_wrong_results_are_acknowledged_on_disk_and_stay_in_the_status(api: ApiServer) -> None:
+    done = acknowledge(api, "0")
+    assert done.status == 200
+    assert done.body["gpus"] == [UUIDS[0]]
+    assert done.body["text"] == "acknowledged 4 wrong results of GPU 0"
+    (stored,) = on_disk(api, UUIDS[0]).acknowledged
+    assert (stored.errors, stored.findings, stored.reason) == (3, 1, "replaced the riser")
+    (command,) = [one for one in api.commands if isinstance(one, AcknowledgeResults)]
+    assert (command.gpu, command.errors, command.findings, command.counted) == (UUIDS[0], 3, 1, 1)
+    shown = proof(api)
+    assert (shown["errors"], shown["findings"]) == (3, 1), "nothing is erased"
+    (one,) = shown["acknowledged"]
+    assert (one["errors"], one["findings"], one["by"]) == (3, 1, stored.by)
+
+    again = acknowledge(api, "0")
+    assert (again.status, again.body["code"]) == (409, "conflict")
+    find_errors(api, 5, findings=1)
+    assert acknowledge(api, "0").body["text"] == "acknowledged 2 wrong results of GPU 0"
+
+
+def test_a_gpu_that_is_missing_is_named_by_its_serial_number_or_uuid(api: ApiServer) -> None:
+    assert acknowledge(api, "1").status == 409, "the index is that of the present GPU"
+    assert acknowledge(api, "1650099").body["gpus"] == ["GPU-old"]
+    assert on_disk(api, "GPU-old").acknowledged[0].errors == 2
+    assert acknowledge(api, "GPU-old").status == 409
+
+
+@pytest.mark.parametrize(
+    ("gpu", "body", "status"),
+    [
+        ("7", {}, 404),
+        ("all", {}, 404),
+        ("0", {"reason": ""}, 422),
+        ("0", {"reason": "two\nlines"}, 422),
+        ("0", {"reason": "x" * 201}, 422),
+    ],
+)
+def test_an_unknown_gpu_or_a_reason_that_is_none_changes_nothing(
+    api: ApiServer, gpu: str, body: dict[str, Any], status: int
+) -> None:
+    assert acknowledge(api, gpu, **body).status == status
+    assert proof(api)["acknowledged"] == []
+
+
+def test_a_disk_that_cannot_be_written_acknowledges_nothing(api: ApiServer) -> None:
+    path = Path(api.spec.state) / verified_store.NAME
+    path.unlink(missing_ok=True)
+    path.mkdir()  # neither read nor replaced
+    refused = acknowledge(api, "0")
+    assert (refused.status, refused.body["code"]) == (503, "unavailable")
+    assert "Nothing was acknowledged" in refused.body["detail"]
+    assert proof(api)["acknowledged"] == []
+
+
+def test_operators_acknowledge_nothing(tmp_path: Path) -> None:
+    with ApiServer(tmp_path, tcp=True, access=AccessPolicy(tcp=Level.OPERATE)) as api:
+        body = {"gpus": ["0"], "reason": "why"}
+        assert over_tcp(api, "POST", "/v1/acknowledge", body).status == 403
