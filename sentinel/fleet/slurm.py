@@ -118,7 +118,8 @@ class Slurm:
         found = self._jobs.look(run)
         alive = [run.tasks[node] for node in nodes if found[node].state is not TaskState.OVER]
         for ids in _pieces(alive):
-            run_tool(("scancel", "--quiet", f"--name={run.id}", *ids))
+            # One that has begun since the last look goes on.
+            run_tool(("scancel", "--quiet", f"--name={run.id}", "--state=PENDING", *ids))
 
 
 def _submit_held(run: FleetRun, folder: FleetFolder, node: str) -> str:

@@ -90,7 +90,8 @@ class FakeSlurm:
             self.others -= given
         if not names or names == [f"--name={self.name}"]:
             for job in given or set(self.jobs):
-                self.jobs.pop(job, None)
+                if "--state=PENDING" not in words or self.jobs[job][0] == "PENDING":
+                    self.jobs.pop(job, None)
 
     def count(self, state: str) -> int:
         return sum(one[0] == state for one in self.jobs.values())
@@ -222,6 +223,8 @@ def test_some_tasks_or_all_are_cancelled(
     run = Slurm(folder).submit(new, folder, NODES)
     Slurm(folder).cancel(run, ["n3"])
     assert len(fake.jobs) == len(NODES) - 1
+    Slurm(folder).cancel(run, ["n1"])  # it works: nodes are given up while they wait
+    assert run.tasks["n1"] in fake.jobs
     Slurm(folder).cancel(run)
     assert fake.jobs == {}
 
@@ -318,7 +321,7 @@ def test_an_id_that_slurm_gave_to_another_job_is_not_cancelled(
     run = Slurm(folder).submit(new, folder, NODES)
     del fake.jobs[run.tasks["n1"]]  # forgotten, and given to another user
     forgotten = replace(run, tasks={**run.tasks, "n1": OTHERS})
-    Slurm(folder).cancel(forgotten, ["n1", "n2"])
+    Slurm(folder).cancel(forgotten, ["n1", "n3"])
     assert fake.others == {OTHERS}
     assert len(fake.jobs) == len(NODES) - 2
 
