@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -13,7 +14,7 @@ from secrets import token_hex
 from typing import Any
 
 from sentinel.errors import ConfigError
-from sentinel.host.regular_file import read_regular, replace_file
+from sentinel.host.regular_file import open_regular, read_regular, replace_file
 from sentinel.protocol.codec import DecodeError, from_json
 
 #: The version of ``fleet.json``: additions raise the second number, other changes the first.
@@ -194,14 +195,53 @@ class FleetFolder:
         A user who can write the folder can write any ``fleet.json``, and name the jobs of another
         run there, but cannot make the id of that run one of this folder.
         """
+        prefix, _, mark = run.id.rpartition("-")
+        return bool(run.command) and mark == _mark(prefix, run.command[-1]) and self.is_of(run)
+
+    def is_of(self, run: FleetRun) -> bool:
+        """Check whether this is the folder that the tasks of a run use, or that folder, moved.
+
+        It was moved if the path of the tasks has no ``fleet.json``, and the one here was written by
+        this user: one that another user has forged has another owner. Tasks that still work may
+        have created the old folder again.
+        """
         if not run.command:
             return False
-        named = run.command[-1]
-        prefix, _, mark = run.id.rpartition("-")
+        named = FleetFolder(path=Path(run.command[-1]))
         try:
-            return mark == _mark(prefix, named) and Path(named).samefile(self.path)
-        except OSError:  # it has another path here
+            if named.path.exists() and named.path.samefile(self.path):
+                return True
+            return not named.has_run_file() and self._is_own(run)
+        except OSError:  # the disk does not answer
             return False
+
+    def has_run_file(self) -> bool:
+        """Check whether ``fleet.json`` is there.
+
+        Raises:
+            OSError: The disk does not answer.
+        """
+        try:
+            self.run_file.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def _is_own(self, run: FleetRun) -> bool:
+        """Check whether this user alone can have written ``fleet.json``, and it has this run."""
+        try:
+            file = open_regular(self.run_file, os.O_RDONLY | os.O_NOFOLLOW)
+        except OSError:
+            return False
+        with os.fdopen(file, "rb") as stream:
+            there = os.fstat(file)
+            if there.st_uid != os.geteuid() or there.st_mode & 0o022:
+                return False
+            try:  # the file of the run may have been another one when it was read
+                value = json.loads(stream.read(_MAX_BYTES))
+                return (value["id"], tuple(value["command"])) == (run.id, run.command)
+            except (OSError, ValueError, RecursionError, LookupError, TypeError):
+                return False
 
 
 def new_id(plan: str, now: datetime, folder: Path) -> str:

@@ -110,7 +110,8 @@ class Slurm:
                 f"{self._folder.run_file} names jobs that were not begun with this folder"
                 f" ({run.id} is of {named}); they are left alone"
             )
-            raise EngineError(what, f"To look at them: squeue --name={run.id}")
+            remedy = "Name that folder. If it was moved or is elsewhere on this host, link it there"
+            raise EngineError(what, f"{remedy}, or end its jobs: scancel --name={run.id}")
         if not nodes:
             run_tool(("scancel", "--quiet", f"--name={run.id}"))
             return

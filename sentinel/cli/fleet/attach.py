@@ -95,14 +95,16 @@ def _cancel(fleet: FleetFolder) -> None:
 
 
 def _check_own_folder(fleet: FleetFolder, run: FleetRun) -> None:
-    """Refuse the copy of a folder: the tasks would write into the original.
+    """Refuse a folder that the tasks would not find: a copy, or one that was moved.
 
     Raises:
-        ConfigError: It is a copy.
+        ConfigError: It is such a folder.
     """
     named = Path(run.command[-1]) if run.command else fleet.path
-    # One that is not there has another name on the nodes, or was moved.
-    if named.is_dir() and not named.samefile(fleet.path):
+    if not FleetFolder(path=named).has_run_file():
+        what = f"{fleet.path} was moved: the nodes of run {run.id} write to {named}"
+        raise ConfigError(what, "Move it back, or make that path a symbolic link to it.")
+    if not named.samefile(fleet.path):
         what = f"{fleet.path} is a copy of the folder of run {run.id}, whose nodes write to {named}"
         raise ConfigError(what, f"Name that one: sentinel fleet resume {named}")
 

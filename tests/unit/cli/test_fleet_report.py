@@ -200,3 +200,14 @@ def test_the_copy_of_a_folder_is_not_resumed(
     shutil.copytree(folder.path, tmp_path / "copy")
     assert run_command_line(["fleet", "resume", str(tmp_path / "copy")]) == 2
     assert f"whose nodes write to {folder.path}" in capsys.readouterr().err
+
+
+def test_a_folder_that_was_moved_is_not_resumed(
+    template: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = ExampleFleet(template=template).write(tmp_path / "run")
+    folder.write(replace(folder.read(), command=("true", str(folder.path))))
+    moved = folder.path.rename(tmp_path / "moved")
+    assert run_command_line(["fleet", "resume", str(moved)]) == 2
+    assert f"{moved} was moved: the nodes of run" in capsys.readouterr().err
+    assert not folder.path.exists()
