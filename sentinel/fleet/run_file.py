@@ -6,7 +6,8 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -148,8 +149,40 @@ class FleetFolder:
                 folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"--report {self.path}: {error.strerror}") from None
+        self.check_new()
+
+    def check_new(self) -> None:
+        """Check that the folder has no run yet.
+
+        Raises:
+            ConfigError: It has one.
+        """
         if self.run_file.exists() or any(self.path.glob("*.json")):
             raise ConfigError(f"--report {self.path}: it has a run already", "Name another folder.")
+
+    @contextmanager
+    def submitting(self) -> Iterator[None]:
+        """Exclude other commands that submit tasks of this folder, on any host.
+
+        The tasks of two would work on the same nodes, and ``fleet.json`` has those of one alone. A
+        folder is what every shared disk creates for one of two commands only.
+
+        Raises:
+            ConfigError: Another command submits, or was killed while it did.
+        """
+        claim = self.path / "submitting"
+        try:
+            claim.mkdir(mode=0o755)
+        except FileExistsError:
+            what = f"another command submits the tasks of {self.path}"
+            raise ConfigError(what, f"If it was killed: rmdir {claim}") from None
+        except OSError as error:
+            raise ConfigError(f"{claim}: {error.strerror}") from None
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                claim.rmdir()
 
     def write(self, run: FleetRun) -> None:
         """Write ``fleet.json`` completely or not at all.

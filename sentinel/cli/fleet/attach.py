@@ -62,8 +62,19 @@ def resume(fleet: FleetFolder, detach: bool, as_json: bool) -> int:  # noqa: FBT
     Each goes on where it was cut off, as `burnin --resume` does, or begins. What it asks the
     engine for is as at the first time.
     """
+    _check_own_folder(fleet, fleet.read())
+    with fleet.submitting():
+        run, count = _submit_again(fleet)
+    say(f"{run.id}: going on with {count} of {len(run.nodes)} nodes", as_json=as_json)
+    if detach:
+        return end_detached(fleet, run, as_json=as_json)
+    seconds = DEFAULT_GIVE_UP_S
+    return follow_to_verdict(fleet, run, give_up_s=seconds, drain=False, as_json=as_json)
+
+
+def _submit_again(fleet: FleetFolder) -> tuple[FleetRun, int]:
+    """Submit the tasks of the nodes that are over and not done; return their number, too."""
     run = fleet.read()
-    _check_own_folder(fleet, run)
     check_copy(fleet, run)
     engine = engine_of(run, fleet)
     tasks = engine.tasks(run)
@@ -83,11 +94,7 @@ def resume(fleet: FleetFolder, detach: bool, as_json: bool) -> int:  # noqa: FBT
                 _cancel(fleet)
             raise
         record_reasons(fleet, read_reasons(fleet).keys() - set(nodes), {})
-    say(f"{run.id}: going on with {len(nodes)} of {len(run.nodes)} nodes", as_json=as_json)
-    if detach:
-        return end_detached(fleet, run, as_json=as_json)
-    seconds = DEFAULT_GIVE_UP_S
-    return follow_to_verdict(fleet, run, give_up_s=seconds, drain=False, as_json=as_json)
+    return run, len(nodes)
 
 
 def _cancel(fleet: FleetFolder) -> None:

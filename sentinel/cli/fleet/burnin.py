@@ -164,10 +164,12 @@ def burnin(**given: Any) -> int:
         fail_fast=order.fail_fast,
     )
     folder.create()
-    write_shared(folder.plan, plan_text(level, order.file).rstrip("\n"))
-    if thresholds.hash is not None:
-        write_shared(folder.thresholds, thresholds.text.rstrip("\n"))
-    run = engine_of(run, folder).submit(run, folder, nodes)
+    with folder.submitting():
+        folder.check_new()  # another command may have submitted since
+        write_shared(folder.plan, plan_text(level, order.file).rstrip("\n"))
+        if thresholds.hash is not None:
+            write_shared(folder.thresholds, thresholds.text.rstrip("\n"))
+        run = engine_of(run, folder).submit(run, folder, nodes)
     remember(known_folder(os.environ, os.getuid()), run.id, folder)
     begun = (
         f"{run.id}: {plan.name} on {format_count(len(nodes), 'node')}; recorded in {folder.path}"
