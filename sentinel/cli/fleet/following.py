@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TextIO
@@ -16,7 +17,7 @@ from sentinel.cli.json_output import print_json
 from sentinel.cli.live_table import LiveTable
 from sentinel.cli.terminal import printable
 from sentinel.cli.verdict_colours import paint_verdicts
-from sentinel.errors import ExitCode, SentinelError
+from sentinel.errors import ConfigError, ExitCode, SentinelError
 from sentinel.fleet.drain import drain_nodes, reason_text
 from sentinel.fleet.engine import Engine, EngineError
 from sentinel.fleet.follow import FleetFollower, engine_of
@@ -154,9 +155,11 @@ def follow_to_verdict(
         return int(ExitCode.INTERRUPTED)
     missing = {one.node: one for one in statuses if one.state is NodeState.MISSING}
     reasons = {node: one.reason for node, one in missing.items() if one.reason}
-    record_reasons(folder, missing.keys() | given_up, {**reasons, **given_up})
+    with _without_writing():
+        record_reasons(folder, missing.keys() | given_up, {**reasons, **given_up})
     found = judge_fleet(read_fleet(folder.path), thresholds)
-    write_verdict(found, folder)
+    with _without_writing():
+        write_verdict(found, folder)
     if as_json:
         print_json(fleet_object(found))
     else:
@@ -165,6 +168,18 @@ def follow_to_verdict(
         print_drained(folder, found, stream, again=drain)
     sys.stdout.flush()
     return int(EXIT_CODES[found.verdict])
+
+
+@contextlib.contextmanager
+def _without_writing() -> Iterator[None]:
+    """Report that a file cannot be written: the verdict is known, and its exit code matters more.
+
+    A user who may only read the folder can follow its run, too.
+    """
+    try:
+        yield
+    except ConfigError as error:
+        click.echo(f"sentinel: {error}", err=True)
 
 
 def _follow(
