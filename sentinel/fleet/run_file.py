@@ -277,6 +277,23 @@ class FleetFolder:
                 return False
 
 
+def check_path(path: Path) -> None:
+    """Refuse the path of a new folder that cannot be written in files, or named to Slurm.
+
+    Slurm removes backslashes from the path of a task's output, and cannot begin the task.
+
+    Raises:
+        ConfigError: It is not UTF-8 text, or has a backslash.
+    """
+    name = str(path)
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"--report {name!a}: it is not UTF-8 text") from None
+    if "\\" in name:
+        raise ConfigError(f"--report {name}: it has a backslash", "Slurm removes it from paths.")
+
+
 def new_id(plan: str, now: datetime, folder: Path) -> str:
     """Build the id of a new run: its plan, its time, and what binds it to its folder.
 

@@ -25,7 +25,14 @@ from sentinel.errors import ExitCode
 from sentinel.fleet.clush import expand_nodes
 from sentinel.fleet.follow import ENGINES, engine_of
 from sentinel.fleet.known_runs import known_folder, remember
-from sentinel.fleet.run_file import FleetFolder, FleetRun, check_nodes, new_id, write_shared
+from sentinel.fleet.run_file import (
+    FleetFolder,
+    FleetRun,
+    check_nodes,
+    check_path,
+    new_id,
+    write_shared,
+)
 from sentinel.fleet.slurm import DEFAULT_BATCH, choose_nodes
 from sentinel.units import format_count
 
@@ -144,6 +151,7 @@ def burnin(**given: Any) -> int:
     plan = load_plan(level, order.file)
     thresholds = load_thresholds(order.limits)
     folder = FleetFolder(path=order.target.absolute())
+    check_path(folder.path)
     program = _program(order)
     nodes = _nodes(order)
     now = datetime.now().astimezone()
