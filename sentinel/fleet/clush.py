@@ -106,12 +106,8 @@ class Clush:
         words = _command_of(pid)
         if not words or words[-1] != shlex.join(run.command):
             return False
-        try:
-            is_own = Path(run.command[-1]).samefile(self.folder.path)
-        except OSError:
-            is_own = False
         # The second one is that of the interpreter's command line.
-        return is_own and "clush" in {Path(word).name for word in words[:2]}
+        return self.folder.is_of(run) and "clush" in {Path(word).name for word in words[:2]}
 
 
 def expand_nodes(nodelist: str) -> tuple[str, ...]:

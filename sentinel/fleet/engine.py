@@ -38,8 +38,8 @@ class Task:
     reason: str = ""
     #: The node is down, drained or unknown, so that a waiting task cannot begin.
     node_unavailable: bool = False
-    #: Why an operator or the engine itself holds it, and how to release it; empty if it is not
-    #: held. Nothing but that lets it begin.
+    #: Why nothing but an operator lets it begin, since it is held or beyond a limit, and the
+    #: command for that; empty if it can begin by itself.
     hold: str = ""
     #: It waits for its turn in this run, until the engine is asked to advance.
     awaits_turn: bool = False
@@ -95,7 +95,7 @@ class Engine(Protocol):
         ...
 
     def cancel(self, run: FleetRun, nodes: Sequence[str] = ()) -> None:
-        """End the tasks of these nodes, or all; those that are over stay as they are.
+        """End the tasks of these nodes that wait, or all tasks; those that are over stay so.
 
         Raises:
             EngineError: The engine does not answer.

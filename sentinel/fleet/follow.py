@@ -91,9 +91,6 @@ class FleetFollower:
         """Ask the engine; a task is over only if it is so twice: it may just be requeued."""
         try:
             tasks = self._engine.tasks(self.run)
-            if any(task.awaits_turn for task in tasks.values()) and not self._is_cancelled():
-                # Also if the task whose turn it was to do so was killed.
-                self._engine.advance(self.run)
         except EngineError as error:
             if isinstance(error, EngineMissingError) and not self._has_answered:
                 raise  # it never will: this host is none of the cluster's
@@ -101,6 +98,11 @@ class FleetFollower:
             return None
         self.engine_error = None
         self._has_answered = True
+        if any(task.awaits_turn for task in tasks.values()) and not self._is_cancelled():
+            try:  # also if the task whose turn it was to do so was killed
+                self._engine.advance(self.run)
+            except EngineError as error:  # the tasks are known all the same
+                self.engine_error = error
         over = frozenset(node for node, task in tasks.items() if task.state is TaskState.OVER)
         sure, self._was_over = over & self._was_over, over
         return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -45,7 +46,7 @@ class NodeStatus:
     reason: str = ""
     #: Its task cannot begin: the node is down or drained.
     unavailable: bool = False
-    #: Why its task is held and how to release it; empty if it is not.
+    #: Why nothing but an operator lets its task begin; empty if it can begin by itself.
     hold: str = ""
     #: It waits for its turn, which comes when another node is over.
     awaits_turn: bool = False
@@ -57,7 +58,7 @@ class NodeStatus:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether its task cannot begin until the node is up or an operator releases it."""
+        """Whether its task cannot begin until the node is up or an operator acts."""
         return self.state is NodeState.WAITING and (self.unavailable or bool(self.hold))
 
     @property
@@ -65,7 +66,7 @@ class NodeStatus:
         """Why its task cannot begin; empty if it can."""
         if not self.is_stuck:
             return ""
-        return f"held: {self.hold}" if self.hold else "the node is down or drained"
+        return self.hold or "the node is down or drained"
 
     @property
     def findings(self) -> int:
@@ -139,11 +140,13 @@ def _status(
 
 
 def is_stalled(statuses: Iterable[NodeStatus]) -> bool:
-    """Check whether only nodes are left that cannot begin, or wait until these are over."""
+    """Check whether only nodes are left that cannot begin, or wait for their turn.
+
+    Where nothing else is left, the next look releases those that wait for their turn. If that goes
+    on for long, it was refused.
+    """
     left = [one for one in statuses if not one.is_over]
-    return any(one.is_stuck for one in left) and all(
-        one.is_stuck or one.awaits_turn for one in left
-    )
+    return bool(left) and all(one.is_stuck or one.awaits_turn for one in left)
 
 
 def describe(status: NodeStatus) -> tuple[str, ...]:
@@ -239,7 +242,7 @@ def _why_waiting(status: NodeStatus) -> str:
     if status.state is not NodeState.WAITING:
         return ""
     if status.is_stuck:
-        return "held" if status.hold else "down or drained"
+        return re.split("[:;]", status.hold)[0] if status.hold else "down or drained"
     return status.reason
 
 

@@ -62,8 +62,19 @@ def resume(fleet: FleetFolder, detach: bool, as_json: bool) -> int:  # noqa: FBT
     Each goes on where it was cut off, as `burnin --resume` does, or begins. What it asks the
     engine for is as at the first time.
     """
+    _check_own_folder(fleet, fleet.read())
+    with fleet.submitting():
+        run, count = _submit_again(fleet)
+    say(f"{run.id}: going on with {count} of {len(run.nodes)} nodes", as_json=as_json)
+    if detach:
+        return end_detached(fleet, run, as_json=as_json)
+    seconds = DEFAULT_GIVE_UP_S
+    return follow_to_verdict(fleet, run, give_up_s=seconds, drain=False, as_json=as_json)
+
+
+def _submit_again(fleet: FleetFolder) -> tuple[FleetRun, int]:
+    """Submit the tasks of the nodes that are over and not done; return their number, too."""
     run = fleet.read()
-    _check_own_folder(fleet, run)
     check_copy(fleet, run)
     engine = engine_of(run, fleet)
     tasks = engine.tasks(run)
@@ -83,11 +94,7 @@ def resume(fleet: FleetFolder, detach: bool, as_json: bool) -> int:  # noqa: FBT
                 _cancel(fleet)
             raise
         record_reasons(fleet, read_reasons(fleet).keys() - set(nodes), {})
-    say(f"{run.id}: going on with {len(nodes)} of {len(run.nodes)} nodes", as_json=as_json)
-    if detach:
-        return end_detached(fleet, run, as_json=as_json)
-    seconds = DEFAULT_GIVE_UP_S
-    return follow_to_verdict(fleet, run, give_up_s=seconds, drain=False, as_json=as_json)
+    return run, len(nodes)
 
 
 def _cancel(fleet: FleetFolder) -> None:
@@ -95,14 +102,16 @@ def _cancel(fleet: FleetFolder) -> None:
 
 
 def _check_own_folder(fleet: FleetFolder, run: FleetRun) -> None:
-    """Refuse the copy of a folder: the tasks would write into the original.
+    """Refuse a folder that the tasks would not find: a copy, or one that was moved.
 
     Raises:
-        ConfigError: It is a copy.
+        ConfigError: It is such a folder.
     """
     named = Path(run.command[-1]) if run.command else fleet.path
-    # One that is not there has another name on the nodes, or was moved.
-    if named.is_dir() and not named.samefile(fleet.path):
+    if not FleetFolder(path=named).has_run_file():
+        what = f"{fleet.path} was moved: the nodes of run {run.id} write to {named}"
+        raise ConfigError(what, "Move it back, or make that path a symbolic link to it.")
+    if not named.samefile(fleet.path):
         what = f"{fleet.path} is a copy of the folder of run {run.id}, whose nodes write to {named}"
         raise ConfigError(what, f"Name that one: sentinel fleet resume {named}")
 

@@ -25,7 +25,14 @@ from sentinel.errors import ExitCode
 from sentinel.fleet.clush import expand_nodes
 from sentinel.fleet.follow import ENGINES, engine_of
 from sentinel.fleet.records.known_runs import known_folder, remember
-from sentinel.fleet.records.run_file import FleetFolder, FleetRun, check_nodes, new_id, write_shared
+from sentinel.fleet.records.run_file import (
+    FleetFolder,
+    FleetRun,
+    check_nodes,
+    check_path,
+    new_id,
+    write_shared,
+)
 from sentinel.fleet.slurm.slurm_engine import DEFAULT_BATCH, choose_nodes
 from sentinel.units import format_count
 
@@ -144,6 +151,7 @@ def burnin(**given: Any) -> int:
     plan = load_plan(level, order.file)
     thresholds = load_thresholds(order.limits)
     folder = FleetFolder(path=order.target.absolute())
+    check_path(folder.path)
     program = _program(order)
     nodes = _nodes(order)
     now = datetime.now().astimezone()
@@ -164,10 +172,12 @@ def burnin(**given: Any) -> int:
         fail_fast=order.fail_fast,
     )
     folder.create()
-    write_shared(folder.plan, plan_text(level, order.file).rstrip("\n"))
-    if thresholds.hash is not None:
-        write_shared(folder.thresholds, thresholds.text.rstrip("\n"))
-    run = engine_of(run, folder).submit(run, folder, nodes)
+    with folder.submitting():
+        folder.check_new()  # another command may have submitted since
+        write_shared(folder.plan, plan_text(level, order.file).rstrip("\n"))
+        if thresholds.hash is not None:
+            write_shared(folder.thresholds, thresholds.text.rstrip("\n"))
+        run = engine_of(run, folder).submit(run, folder, nodes)
     remember(known_folder(os.environ, os.getuid()), run.id, folder)
     begun = (
         f"{run.id}: {plan.name} on {format_count(len(nodes), 'node')}; recorded in {folder.path}"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TextIO
@@ -16,11 +17,12 @@ from sentinel.cli.display.json_output import print_json
 from sentinel.cli.display.live_table import LiveTable
 from sentinel.cli.display.terminal import printable
 from sentinel.cli.display.verdict_colours import paint_verdicts
-from sentinel.errors import ExitCode, SentinelError
+from sentinel.errors import ConfigError, ExitCode, SentinelError
 from sentinel.fleet.checks.shared_thresholds import read_run_thresholds
 from sentinel.fleet.checks.verdict import FleetNode, FleetVerdict, judge_fleet
 from sentinel.fleet.engine import Engine, EngineError
 from sentinel.fleet.follow import FleetFollower, engine_of
+from sentinel.fleet.giving_up import GivingUp
 from sentinel.fleet.records.missing_nodes import record_reasons
 from sentinel.fleet.records.node_files import read_fleet
 from sentinel.fleet.records.run_file import FleetFolder, FleetRun, write_shared
@@ -34,11 +36,9 @@ from sentinel.fleet.status import (
     NodeStatus,
     change_key,
     describe,
-    is_stalled,
     note,
     summary,
 )
-from sentinel.units import format_duration
 
 #: How often a pipe gets a line where nothing changes, in seconds.
 _SUMMARY_EVERY_S = 30.0
@@ -155,9 +155,11 @@ def follow_to_verdict(
         return int(ExitCode.INTERRUPTED)
     missing = {one.node: one for one in statuses if one.state is NodeState.MISSING}
     reasons = {node: one.reason for node, one in missing.items() if one.reason}
-    record_reasons(folder, missing, {**reasons, **given_up})
+    with _without_writing():
+        record_reasons(folder, missing.keys() | given_up, {**reasons, **given_up})
     found = judge_fleet(read_fleet(folder.path), thresholds)
-    write_verdict(found, folder)
+    with _without_writing():
+        write_verdict(found, folder)
     if as_json:
         print_json(fleet_object(found))
     else:
@@ -168,39 +170,61 @@ def follow_to_verdict(
     return int(EXIT_CODES[found.verdict])
 
 
+@contextlib.contextmanager
+def _without_writing() -> Iterator[None]:
+    """Report that a file cannot be written: the verdict is known, and its exit code matters more.
+
+    A user who may only read the folder can follow its run, too.
+    """
+    try:
+        yield
+    except ConfigError as error:
+        click.echo(f"sentinel: {error}", err=True)
+
+
 def _follow(
     follower: FleetFollower, screen: FleetScreen, engine: Engine, give_up_s: float
 ) -> tuple[tuple[NodeStatus, ...], dict[str, str]]:
-    """Show the nodes until all of them are over.
+    """Show the nodes until all of them are over, or those that are left cannot be ended.
 
     Returns:
         The last look, and the nodes that were given up, with the reason.
     """
-    stalled_since: float | None = None
-    given_up: dict[str, str] = {}
+    giving_up = GivingUp(give_up_s)
+    refusal = ""
     while True:
         statuses = follower.look()
         screen.show(statuses, follower.engine_error)
         if all(one.is_over for one in statuses):
-            return statuses, given_up
-        now = time.monotonic()
-        stalled_since = (stalled_since or now) if is_stalled(statuses) else None
-        if stalled_since is not None and now - stalled_since >= give_up_s:
-            stuck = [one for one in statuses if one.is_stuck]
-            after = f"given up after {format_duration(round(give_up_s))}"
-            given_up |= {one.node: f"{after}: {one.why_stuck}" for one in stuck}
-            for why, chosen in (
-                ("they cannot be reached", [one.node for one in stuck if not one.hold]),
-                ("their tasks are held", [one.node for one in stuck if one.hold]),
-            ):
-                if chosen:
-                    screen.say(f"given up, since {why}: {', '.join(chosen)}")
+            return statuses, giving_up.reasons
+        chosen = giving_up.chosen(statuses, time.monotonic())
+        if chosen:
+            again = giving_up.give_up(chosen)
+            for why, nodes in _by_reason(chosen).items():
+                screen.say(f"given up, since {why}: {', '.join(nodes)}")
+            if again:
+                giving_up.not_cancelled(chosen, refusal or "it is still in the queue")
+                return statuses, giving_up.reasons
             try:
-                engine.cancel(follower.run, [one.node for one in stuck])
+                engine.cancel(follower.run, [one.node for one in chosen])
             except EngineError as error:
-                screen.say(error.what)
-            stalled_since = None
+                refusal = error.what
+                screen.say(refusal)
         time.sleep(follower.pause_s)
+
+
+def _by_reason(chosen: Sequence[NodeStatus]) -> dict[str, list[str]]:
+    """Group nodes that are given up by the reason, as a line for people has it."""
+    found: dict[str, list[str]] = {}
+    for one in chosen:
+        if one.hold:
+            why = "their tasks cannot begin"
+        elif one.is_stuck:
+            why = "they cannot be reached"
+        else:
+            why = "their tasks were not released"
+        found.setdefault(why, []).append(one.node)
+    return found
 
 
 def write_verdict(found: FleetVerdict, folder: FleetFolder) -> None:

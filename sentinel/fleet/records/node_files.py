@@ -166,16 +166,27 @@ def _short(hostname: str) -> str:
 
 
 def _without_copies(nodes: tuple[NodeFile, ...]) -> Iterator[NodeFile]:
-    """Drop the reports that are copies of one run: only the node that it names may have it."""
+    """Drop reports of one run or one host for several nodes: it is that of the node it names."""
     runs = Counter(_identity(one.result) for one in nodes if one.result is not None)
+    cards = Counter(card for one in nodes if one.result is not None for card in _cards(one.result))
     for one in nodes:
-        if one.result is None or runs[_identity(one.result)] == 1:
+        if one.result is None or _short(one.node) == _short(one.result.hostname):
             yield one
-            continue
-        named = one.result.hostname
-        why = f"its report is a copy of that of {named}"
-        own = _short(one.node) == _short(named)
-        yield one if own else replace(one, result=None, missing=why)
+        elif runs[_identity(one.result)] > 1:
+            why = f"its report is a copy of that of {one.result.hostname}"
+            yield replace(one, result=None, missing=why)
+        elif any(cards[card] > 1 for card in _cards(one.result)):
+            why = f"its report is of {one.result.hostname}, which another node has reported, too"
+            yield replace(one, result=None, missing=why)
+        else:
+            yield one
+
+
+def _cards(result: NodeResult) -> frozenset[tuple[str, str]]:
+    """Collect the GPUs of a host; simulated ones are the same on every host."""
+    if result.simulated:
+        return frozenset()
+    return frozenset((_short(result.hostname), gpu.uuid) for gpu in result.gpus)
 
 
 def _identity(result: NodeResult) -> tuple[object, ...]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -13,7 +15,7 @@ from secrets import token_hex
 from typing import Any
 
 from sentinel.errors import ConfigError
-from sentinel.host.files.regular_file import read_regular, replace_file
+from sentinel.host.files.regular_file import open_regular, read_regular, replace_file
 from sentinel.protocol.codec import DecodeError, from_json
 
 #: The version of ``fleet.json``: additions raise the second number, other changes the first.
@@ -147,8 +149,40 @@ class FleetFolder:
                 folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"--report {self.path}: {error.strerror}") from None
+        self.check_new()
+
+    def check_new(self) -> None:
+        """Check that the folder has no run yet.
+
+        Raises:
+            ConfigError: It has one.
+        """
         if self.run_file.exists() or any(self.path.glob("*.json")):
             raise ConfigError(f"--report {self.path}: it has a run already", "Name another folder.")
+
+    @contextmanager
+    def submitting(self) -> Iterator[None]:
+        """Exclude other commands that submit tasks of this folder, on any host.
+
+        The tasks of two would work on the same nodes, and ``fleet.json`` has those of one alone. A
+        folder is what every shared disk creates for one of two commands only.
+
+        Raises:
+            ConfigError: Another command submits, or was killed while it did.
+        """
+        claim = self.path / "submitting"
+        try:
+            claim.mkdir(mode=0o755)
+        except FileExistsError:
+            what = f"another command submits the tasks of {self.path}"
+            raise ConfigError(what, f"If it was killed: rmdir {claim}") from None
+        except OSError as error:
+            raise ConfigError(f"{claim}: {error.strerror}") from None
+        try:
+            yield
+        finally:
+            with suppress(OSError):
+                claim.rmdir()
 
     def write(self, run: FleetRun) -> None:
         """Write ``fleet.json`` completely or not at all.
@@ -194,14 +228,70 @@ class FleetFolder:
         A user who can write the folder can write any ``fleet.json``, and name the jobs of another
         run there, but cannot make the id of that run one of this folder.
         """
+        prefix, _, mark = run.id.rpartition("-")
+        return bool(run.command) and mark == _mark(prefix, run.command[-1]) and self.is_of(run)
+
+    def is_of(self, run: FleetRun) -> bool:
+        """Check whether this is the folder that the tasks of a run use, or that folder, moved.
+
+        It was moved if the path of the tasks has no ``fleet.json``, and the one here was written by
+        this user: one that another user has forged has another owner. Tasks that still work may
+        have created the old folder again.
+        """
         if not run.command:
             return False
-        named = run.command[-1]
-        prefix, _, mark = run.id.rpartition("-")
+        named = FleetFolder(path=Path(run.command[-1]))
         try:
-            return mark == _mark(prefix, named) and Path(named).samefile(self.path)
-        except OSError:  # it has another path here
+            if named.path.exists() and named.path.samefile(self.path):
+                return True
+            return not named.has_run_file() and self._is_own(run)
+        except OSError:  # the disk does not answer
             return False
+
+    def has_run_file(self) -> bool:
+        """Check whether ``fleet.json`` is there.
+
+        Raises:
+            OSError: The disk does not answer.
+        """
+        try:
+            self.run_file.lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def _is_own(self, run: FleetRun) -> bool:
+        """Check whether this user alone can have written ``fleet.json``, and it has this run."""
+        try:
+            file = open_regular(self.run_file, os.O_RDONLY | os.O_NOFOLLOW)
+        except OSError:
+            return False
+        with os.fdopen(file, "rb") as stream:
+            there = os.fstat(file)
+            if there.st_uid != os.geteuid() or there.st_mode & 0o022:
+                return False
+            try:  # the file of the run may have been another one when it was read
+                value = json.loads(stream.read(_MAX_BYTES))
+                return (value["id"], tuple(value["command"])) == (run.id, run.command)
+            except (OSError, ValueError, RecursionError, LookupError, TypeError):
+                return False
+
+
+def check_path(path: Path) -> None:
+    """Refuse the path of a new folder that cannot be written in files, or named to Slurm.
+
+    Slurm removes backslashes from the path of a task's output, and cannot begin the task.
+
+    Raises:
+        ConfigError: It is not UTF-8 text, or has a backslash.
+    """
+    name = str(path)
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"--report {name!a}: it is not UTF-8 text") from None
+    if "\\" in name:
+        raise ConfigError(f"--report {name}: it has a backslash", "Slurm removes it from paths.")
 
 
 def new_id(plan: str, now: datetime, folder: Path) -> str:

@@ -110,7 +110,8 @@ class Slurm:
                 f"{self._folder.run_file} names jobs that were not begun with this folder"
                 f" ({run.id} is of {named}); they are left alone"
             )
-            raise EngineError(what, f"To look at them: squeue --name={run.id}")
+            remedy = "Name that folder. If it was moved or is elsewhere on this host, link it there"
+            raise EngineError(what, f"{remedy}, or end its jobs: scancel --name={run.id}")
         if not nodes:
             run_tool(("scancel", "--quiet", f"--name={run.id}"))
             return
@@ -118,7 +119,8 @@ class Slurm:
         found = self._jobs.look(run)
         alive = [run.tasks[node] for node in nodes if found[node].state is not TaskState.OVER]
         for ids in _pieces(alive):
-            run_tool(("scancel", "--quiet", f"--name={run.id}", *ids))
+            # One that has begun since the last look goes on.
+            run_tool(("scancel", "--quiet", f"--name={run.id}", "--state=PENDING", *ids))
 
 
 def _submit_held(run: FleetRun, folder: FleetFolder, node: str) -> str:

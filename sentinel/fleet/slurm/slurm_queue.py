@@ -24,6 +24,13 @@ _WAITING = frozenset({"PENDING", "SPECIAL_EXIT", "REQUEUE_HOLD", "RESV_DEL_HOLD"
 _OWN_HOLD = "JobHeldUser"
 #: Slurm gives this priority to every job that is held, whatever the reason (scontrol(1)).
 _HELD_PRIORITY = "0"
+#: Why a job of this run waits for ever, unless an operator changes the job, the partition or the
+#: account: a limit that it is beyond, or something that is not there (job_reason_string in Slurm).
+_HOPELESS = re.compile(
+    "AccountNotAllowed|BadConstraints|DependencyNeverSatisfied|InvalidAccount|InvalidQOS"
+    "|Partition(Down|Inactive|NodeLimit|TimeLimit)|QOSNotAllowed|QOSTimeLimit|ReservationDeleted"
+    r"|(Assoc|QOS)Max\w*PerJob(Limit)?"
+)
 _FORMAT = "%i|%T|%Q|%r"
 _MIN_JOB_AGE = re.compile(r"^MinJobAge\s*=\s*(\d+)", re.MULTILINE)
 #: A longer time is not made use of, in seconds; 300 s is the default of Slurm.
@@ -122,9 +129,11 @@ def parse_jobs(lines: str) -> Iterator[tuple[str, Job]]:
 
 def _waiting(job: str, priority: str, reason: str) -> Task:
     """Describe a job that waits: for its turn, for what it needs, or for an operator."""
+    if priority != _HELD_PRIORITY and _HOPELESS.fullmatch(reason):
+        return Task(state=TaskState.WAITING, hold=f"{reason}; see: scontrol show job {job}")
     if priority != _HELD_PRIORITY:
         return Task(state=TaskState.WAITING, reason="" if reason == "None" else reason)
     if reason == _OWN_HOLD:
         return Task(state=TaskState.WAITING, awaits_turn=True)
-    hold = f"{reason}; release it: scontrol release {job}"
+    hold = f"held: {reason}; release it: scontrol release {job}"
     return Task(state=TaskState.WAITING, hold=hold)

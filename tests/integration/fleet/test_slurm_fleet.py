@@ -235,7 +235,7 @@ def test_a_task_that_an_operator_holds_is_shown_and_given_up(make: Make) -> None
     held = f"held: JobHeldAdmin; release it: scontrol release {job}"
     run.wait_for(f"node2  waiting  {held}")
     assert run.exit_code() == ExitCode.INCOMPLETE, run.output
-    assert "given up, since their tasks are held: node2" in run.output
+    assert "given up, since their tasks cannot begin: node2" in run.output
     assert fleet.report("node1")["verdict"] in PASSED
     assert f"it has no report: given up after 1 s: {held}" in run.output
     assert cluster.jobs()[job] == "CANCELLED"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -13,6 +14,8 @@ import pytest
 
 from sentinel.cli.main import run_command_line
 from sentinel.cli.options.thresholds_file import load_thresholds
+from sentinel.fleet import follow
+from sentinel.fleet.records import run_file
 from sentinel.fleet.records.known_runs import known_folder, remember
 from tests.harness.example_fleet import ExampleFleet, node_report
 
@@ -192,6 +195,27 @@ def test_a_report_is_that_of_the_last_run_or_of_an_id(
         assert capsys.readouterr().out.startswith("PASS  fleet-1")
 
 
+def test_the_verdict_is_printed_even_if_it_cannot_be_written(
+    template: dict[str, Any],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An administrator may follow the run of another user, whose folder is readable alone."""
+    folder = ExampleFleet(template=template, absent=frozenset({2})).write(tmp_path / "run")
+    folder.write(replace(folder.read(), engine="clush", command=("true", str(folder.path))))
+
+    def refuse(path: Path, *_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(run_file, "replace_file", refuse)
+    monkeypatch.setattr(follow, "MIN_PAUSE_S", 0.0)
+    assert run_command_line(["fleet", "attach", str(folder.path)]) == 3
+    printed = capsys.readouterr()
+    assert "5 PASS" in printed.out
+    assert f"{folder.path}/report.html cannot be written: Permission denied" in printed.err
+
+
 def test_the_copy_of_a_folder_is_not_resumed(
     template: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -200,3 +224,14 @@ def test_the_copy_of_a_folder_is_not_resumed(
     shutil.copytree(folder.path, tmp_path / "copy")
     assert run_command_line(["fleet", "resume", str(tmp_path / "copy")]) == 2
     assert f"whose nodes write to {folder.path}" in capsys.readouterr().err
+
+
+def test_a_folder_that_was_moved_is_not_resumed(
+    template: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = ExampleFleet(template=template).write(tmp_path / "run")
+    folder.write(replace(folder.read(), command=("true", str(folder.path))))
+    moved = folder.path.rename(tmp_path / "moved")
+    assert run_command_line(["fleet", "resume", str(moved)]) == 2
+    assert f"{moved} was moved: the nodes of run" in capsys.readouterr().err
+    assert not folder.path.exists()

@@ -72,12 +72,12 @@ def test_a_task_that_is_held_has_a_line_and_another_once_it_is_released(
     screen: FleetScreen, stream: io.StringIO
 ) -> None:
     waits = NodeStatus(node="n1", state=NodeState.WAITING)
-    hold = "JobHeldAdmin; release it: scontrol release 12"
+    hold = "held: JobHeldAdmin; release it: scontrol release 12"
     screen.show([waits], None)
     assert printed(stream) == []
     for _ in range(2):
         screen.show([replace(waits, hold=hold)], None)
-    assert printed(stream) == [f"n1  waiting  held: {hold}"]
+    assert printed(stream) == [f"n1  waiting  {hold}"]
     screen.show([waits], None)
     assert printed(stream) == ["n1  waiting"]
 

@@ -101,3 +101,15 @@ def test_a_wrong_value_is_wrong_usage_and_starts_nothing(
     assert flag in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
     assert folder.read() == run
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("a\udcffb", "it is not UTF-8 text"), ("a\\b", "it has a backslash")]
+)
+def test_a_folder_that_the_nodes_could_not_write_is_refused(
+    name: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["fleet", "burnin", "--nodes", "1", "--report", str(tmp_path / name)]
+    assert run_command_line(words) == ExitCode.USAGE
+    assert message in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []

@@ -42,20 +42,24 @@ def start() -> Iterator[Start]:
     def started_with(*words: str) -> subprocess.Popen[bytes]:
         # `read` waits for its standard input, and the words after the script are its own.
         process = subprocess.Popen(
-            [words[0], "-c", "read line", *words[1:]],
+            [words[0], "-c", "echo; read line", *words[1:]],
             executable="/bin/sh",
             stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
             start_new_session=True,
         )
         started.append(process)
+        assert process.stdout is not None
+        process.stdout.readline()  # a process has no command line for a moment after exec
         return process
 
     yield started_with
     for process in started:
         process.kill()
         process.wait()
-        assert process.stdin is not None
-        process.stdin.close()
+        for stream in (process.stdin, process.stdout):
+            assert stream is not None
+            stream.close()
 
 
 def with_process(run: FleetRun, process: subprocess.Popen[bytes]) -> FleetRun:
@@ -83,6 +87,17 @@ def test_the_clush_of_a_run_is_ended_with_it(
 ) -> None:
     process = start("clush", "-n", shlex.join(run.command))
     Clush(folder=folder).cancel(with_process(run, process))
+    assert process.wait(30) == -signal.SIGTERM
+
+
+def test_the_clush_of_a_folder_that_was_moved_is_ended(
+    folder: FleetFolder, run: FleetRun, start: Start, tmp_path: Path
+) -> None:
+    process = start("clush", "-n", shlex.join(run.command))
+    run = with_process(run, process)
+    folder.write(run)
+    moved = FleetFolder(path=folder.path.rename(tmp_path / "moved"))
+    Clush(folder=moved).cancel(run)
     assert process.wait(30) == -signal.SIGTERM
 
 

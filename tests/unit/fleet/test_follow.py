@@ -32,6 +32,7 @@ class FakeEngine:
         self.held: set[str] = set()
         self.answers = True
         self.is_missing = False
+        self.refuses = False
         self.advanced = 0
         #: The run of the last question.
         self.asked: FleetRun | None = None
@@ -52,6 +53,8 @@ class FakeEngine:
 
     def advance(self, run: FleetRun, ending: str | None = None) -> None:
         self.advanced += 1
+        if self.refuses:
+            raise EngineError("scontrol failed: Access denied")
 
     def cancel(self, run: FleetRun, nodes: Sequence[str] = ()) -> None:
         raise AssertionError("a follower cancels nothing")
@@ -128,6 +131,15 @@ def test_held_tasks_are_let_begin_unless_the_run_is_cancelled(
     folder.cancelled.touch()
     follower.look()
     assert engine.advanced == 1
+
+
+def test_tasks_are_known_even_if_they_may_not_be_released(
+    follower: FleetFollower, engine: FakeEngine
+) -> None:
+    engine.states["n1"], engine.held, engine.refuses = TaskState.WAITING, {"n1"}, True
+    assert NodeState.UNKNOWN not in states(follower)
+    assert follower.engine_error is not None
+    assert follower.engine_error.what == "scontrol failed: Access denied"
 
 
 def test_a_resumption_in_another_terminal_is_followed(

@@ -160,6 +160,26 @@ def test_a_copy_of_a_report_is_that_of_the_node_that_it_names(
     }
 
 
+@pytest.mark.parametrize(
+    ("hostname", "missing"), [("ip-10-0-0-7", {"node-0001", "node-0002"}), (NODE, {"node-0002"})]
+)
+def test_a_host_that_reports_for_two_nodes_is_one_of_them_at_most(
+    template: Template, tmp_path: Path, hostname: str, missing: set[str]
+) -> None:
+    """Two names may lead to one host: its second run is not that of the node that it left out."""
+    example = ExampleFleet(template=template)
+    folder = example.write(tmp_path / "run", run_file=False)
+    for number in (1, 2):
+        report = example.report(1)
+        report["node"]["hostname"] = hostname
+        report["run"] |= {"id": f"run{number}", "started": f"2026-11-23T08:0{number}:00+00:00"}
+        folder.report(example.name(number)).write_text(json.dumps(report))
+    files = read_fleet(folder.path)
+    assert {one.node for one in files.nodes if one.missing} == missing
+    why = f"its report is of {hostname}, which another node has reported, too"
+    assert {one.missing for one in files.nodes if one.missing} == {why}
+
+
 def test_a_node_may_call_itself_otherwise_than_its_engine_does(
     template: Template, tmp_path: Path
 ) -> None:

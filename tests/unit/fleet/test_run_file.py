@@ -108,3 +108,20 @@ def test_several_commands_may_write_a_file_at_once(folder: FleetFolder) -> None:
         list(pool.map(write, texts))
     assert folder.page.read_text().rstrip("\n") in texts
     assert not list(folder.path.glob("*.new"))
+
+
+def test_one_command_at_a_time_submits_the_tasks_of_a_folder(folder: FleetFolder) -> None:
+    other = FleetFolder(path=folder.path)
+    with folder.submitting():
+        with (
+            pytest.raises(ConfigError, match="another command submits the tasks of") as refused,
+            other.submitting(),
+        ):
+            raise AssertionError("both submit")
+        assert f"rmdir {folder.path}/submitting" in str(refused.value)
+        other.write(RUN)
+        with pytest.raises(ConfigError, match="it has a run already"):
+            folder.check_new()
+    with other.submitting():
+        pass
+    assert not (folder.path / "submitting").exists()

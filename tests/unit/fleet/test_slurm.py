@@ -91,7 +91,8 @@ class FakeSlurm:
             self.others -= given
         if not names or names == [f"--name={self.name}"]:
             for job in given or set(self.jobs):
-                self.jobs.pop(job, None)
+                if "--state=PENDING" not in words or self.jobs[job][0] == "PENDING":
+                    self.jobs.pop(job, None)
 
     def count(self, state: str) -> int:
         return sum(one[0] == state for one in self.jobs.values())
@@ -223,6 +224,8 @@ def test_some_tasks_or_all_are_cancelled(
     run = Slurm(folder).submit(new, folder, NODES)
     Slurm(folder).cancel(run, ["n3"])
     assert len(fake.jobs) == len(NODES) - 1
+    Slurm(folder).cancel(run, ["n1"])  # it works: nodes are given up while they wait
+    assert run.tasks["n1"] in fake.jobs
     Slurm(folder).cancel(run)
     assert fake.jobs == {}
 
@@ -313,13 +316,54 @@ def test_a_folder_is_the_same_by_another_path(
     assert fake.jobs == {}
 
 
+def test_a_folder_that_was_moved_can_be_cancelled(
+    fake: FakeSlurm, folder: FleetFolder, new: FleetRun, tmp_path: Path
+) -> None:
+    run = Slurm(folder).submit(new, folder, NODES)
+    moved = FleetFolder(path=folder.path.rename(tmp_path / "moved"))
+    folder.node("n1").mkdir(parents=True)  # by a task that still works
+    Slurm(moved).cancel(run)
+    assert fake.jobs == {}
+
+
+@pytest.mark.parametrize("forged", ["owner", "mode", "link", "other", "none", "copy"])
+def test_a_folder_that_only_looks_as_if_it_was_moved_ends_no_job(
+    fake: FakeSlurm,
+    folder: FleetFolder,
+    new: FleetRun,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    forged: str,
+) -> None:
+    run = Slurm(folder).submit(new, folder, NODES)
+    before = dict(fake.jobs)
+    moved = FleetFolder(path=folder.path.rename(tmp_path / "moved"))
+    if forged == "owner":
+        monkeypatch.setattr("os.geteuid", lambda: moved.run_file.stat().st_uid + 1)
+    elif forged == "mode":
+        moved.run_file.chmod(0o664)
+    elif forged == "link":
+        moved.run_file.symlink_to(moved.run_file.rename(tmp_path / "elsewhere"))
+    elif forged == "other":  # replaced since it was read
+        moved.write(replace(run, id=new_id("y", STARTED, folder.path)))
+    elif forged == "none":
+        moved.run_file.unlink()
+    else:
+        folder.path.mkdir()
+        folder.write(run)
+    with pytest.raises(EngineError, match="jobs that were not begun with this folder"):
+        Slurm(moved).cancel(run)
+    Slurm(moved).advance(run)
+    assert fake.jobs == before
+
+
 def test_an_id_that_slurm_gave_to_another_job_is_not_cancelled(
     fake: FakeSlurm, folder: FleetFolder, new: FleetRun
 ) -> None:
     run = Slurm(folder).submit(new, folder, NODES)
     del fake.jobs[run.tasks["n1"]]  # forgotten, and given to another user
     forgotten = replace(run, tasks={**run.tasks, "n1": OTHERS})
-    Slurm(folder).cancel(forgotten, ["n1", "n2"])
+    Slurm(folder).cancel(forgotten, ["n1", "n3"])
     assert fake.others == {OTHERS}
     assert len(fake.jobs) == len(NODES) - 2
 

@@ -55,24 +55,41 @@ def test_states_of_jobs(state: str, *, over: bool, waits: bool) -> None:
     [
         ("PENDING|7|Resources", Task(state=TaskState.WAITING, reason="Resources")),
         ("PENDING|7|a|b", Task(state=TaskState.WAITING, reason="a|b")),
+        (
+            "PENDING|7|QOSMaxJobsPerUserLimit",
+            Task(state=TaskState.WAITING, reason="QOSMaxJobsPerUserLimit"),
+        ),
+        (
+            "PENDING|7|PartitionTimeLimit",
+            Task(state=TaskState.WAITING, hold="PartitionTimeLimit; see: scontrol show job 12"),
+        ),
+        (
+            "PENDING|7|QOSMaxWallDurationPerJobLimit",
+            Task(
+                state=TaskState.WAITING,
+                hold="QOSMaxWallDurationPerJobLimit; see: scontrol show job 12",
+            ),
+        ),
         ("PENDING|0|JobHeldUser", Task(state=TaskState.WAITING, awaits_turn=True)),
         # These are what Slurm 22.05 prints for hold, requeuehold and a prolog that fails.
         (
             "PENDING|0|JobHeldAdmin",
-            Task(state=TaskState.WAITING, hold="JobHeldAdmin; release it: scontrol release 12"),
+            Task(
+                state=TaskState.WAITING, hold="held: JobHeldAdmin; release it: scontrol release 12"
+            ),
         ),
         (
             "PENDING|0|launch failed requeued held",
             Task(
                 state=TaskState.WAITING,
-                hold="launch failed requeued held; release it: scontrol release 12",
+                hold="held: launch failed requeued held; release it: scontrol release 12",
             ),
         ),
         (
             "SPECIAL_EXIT|0|job requeued in held state",
             Task(
                 state=TaskState.WAITING,
-                hold="job requeued in held state; release it: scontrol release 12",
+                hold="held: job requeued in held state; release it: scontrol release 12",
             ),
         ),
     ],
