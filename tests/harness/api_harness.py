@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from sentinel.api import main
 from sentinel.api.history.timestamps import iso
-from sentinel.host.child_setup import Inherited
+from sentinel.host.processes.child_setup import Inherited
 from sentinel.protocol.codec import decode
 from sentinel.protocol.commands import (
     API_MESSAGES,
@@ -408,6 +408,11 @@ class ApiServer:
         with self.lock:
             yield self.supervisor
             self.send_views()
+
+    def change_gpu(self, index: int = 0, **changes: Any) -> None:
+        """Change fields of the view of one GPU, and send the views."""
+        with self.change_supervisor() as supervisor:
+            supervisor.gpus[UUIDS[index]] = replace(supervisor.gpus[UUIDS[index]], **changes)
 
     def send_views(self) -> None:
         if self.supervisor.sends_no_views:

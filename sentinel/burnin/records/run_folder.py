@@ -15,8 +15,8 @@ from typing import Any, BinaryIO
 
 from sentinel.config.plan import Plan
 from sentinel.errors import ConfigError
-from sentinel.host.regular_file import open_regular, read_regular, replace_file
-from sentinel.host.run_reports import RUNS
+from sentinel.host.files.regular_file import open_regular, read_regular, replace_file
+from sentinel.host.stores.run_reports import RUNS
 
 #: A longer line is none of ours, and neither is a larger file with one object; in bytes.
 _MAX_LINE = 2**20

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.errors import ConfigError
-from sentinel.fleet.run_file import FleetFolder, FleetRun, check_nodes, write_shared
+from sentinel.fleet.records.run_file import FleetFolder, FleetRun, check_nodes, write_shared
 
 RUN = FleetRun(
     id="sentinel-20261123-1130-standard",
@@ -26,13 +26,6 @@ RUN = FleetRun(
     submitted=datetime(2026, 11, 23, 11, 31, tzinfo=UTC),
     simulate=2,
 )
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> FleetFolder:
-    found = FleetFolder(path=tmp_path / "run")
-    found.create()
-    return found
 
 
 def test_a_run_is_read_as_it_was_written(folder: FleetFolder) -> None:

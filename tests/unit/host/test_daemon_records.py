@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sentinel.host.daemon_records import describe_own, read_all, write
+from sentinel.host.daemons.daemon_records import describe_own, read_all, write
 
 
 def test_a_record_that_is_none_is_left_out(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.host.trusted_folder import why_foreign
+from sentinel.host.files.trusted_folder import why_foreign
 from tests.harness.other_user import STRANGER
 
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="needs root, to give files away")
