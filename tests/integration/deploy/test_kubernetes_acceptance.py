@@ -116,7 +116,8 @@ def test_an_evicted_acceptance_is_incomplete_and_the_next_pod_goes_on(
     acceptance = Acceptance(simulated, "checks_results", seconds=6)
     with acceptance.start() as process:
         events = acceptance.report / "events.jsonl"
-        eventually(lambda: events.exists() and events.read_text().count('"stressor.ready"') == 2)
+        # The first of two: on a busy host, the other one has most of its seconds still to do.
+        eventually(lambda: events.exists() and '"stressor.ready"' in events.read_text())
         process.terminate()
         output, _ = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == ExitCode.INCOMPLETE, output
