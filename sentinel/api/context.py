@@ -6,7 +6,7 @@ import asyncio
 import os
 import socket
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from sentinel.api.state.supervisor_link import SupervisorLink, SupervisorMessage
 from sentinel.api.state.verified_total import VerifiedTotal
 from sentinel.config.model import SETTINGS
 from sentinel.config.override_groups import group_overrides
+from sentinel.config.setting import Scope
 from sentinel.config.sources import Sources
 from sentinel.config.workload_spec import parse_workload
 from sentinel.errors import SentinelError, WireError
@@ -71,6 +72,11 @@ _SIGNAL = Caller(via="signal", level=Level.OWN)
 _TRUSTED = (
     "{what} names code or a file, so only the daemon's own user and root may set it, over the Unix"
     " socket."
+)
+#: Why a client may not save something.
+_FIXED = (
+    "{what} is fixed at the start of the daemon, so only the daemon's own user and root may save"
+    " it, over the Unix socket."
 )
 
 
@@ -201,6 +207,25 @@ class ApiContext:
                 self.check_workload(str(text), setting.key)
             else:
                 raise ProblemError(Code.FORBIDDEN, _TRUSTED.format(what=setting.key))
+
+    def check_kept(self, by: Caller, changes: Iterable[str]) -> None:
+        """Check that a client may keep settings for the next daemon, which reads them at its start.
+
+        A running daemon refuses a new value of those that are fixed at the start. The value that
+        it has would be kept as well: over the administrator's file, whose next daemon is to have
+        another one, for example fewer rights of this very client.
+
+        Args:
+            by: The caller.
+            changes: The keys.
+
+        Raises:
+            ProblemError: One is fixed at the start, and the client is not the daemon's user.
+        """
+        fixed = {setting.key for setting in SETTINGS if setting.scope is Scope.START}
+        kept = [key for key in changes if key in fixed]
+        if by.level < Level.OWN and kept:
+            raise ProblemError(Code.FORBIDDEN, _FIXED.format(what=kept[0]))
 
     def check_workload(self, text: str, what: str) -> None:
         """Check that a client who might not run code as this user may set a workload.

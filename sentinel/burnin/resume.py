@@ -19,6 +19,7 @@ from sentinel.burnin.reports.verdict import Verdict
 from sentinel.config.plan import Plan
 from sentinel.core.burnin_state import Burnin
 from sentinel.errors import ConfigError
+from sentinel.host.files.trusted_folder import why_foreign
 from sentinel.host.processes.procfs import boot_id
 from sentinel.protocol.counters import Counters
 from sentinel.protocol.phase_work import PhaseWork
@@ -41,6 +42,7 @@ def earlier_work(
     Raises:
         ConfigError: It cannot be resumed; the message says why.
     """
+    _check_own(folder)
     run = read_run(folder)
     header, plan = run.header, run.plan
     failed = [
@@ -77,6 +79,18 @@ def earlier_work(
     if all(one.phase >= len(plan.phases) for one in found.values()):
         _refuse(where, "each GPU has done its phases, but for those that it could not do")
     return plan, found
+
+
+def _check_own(folder: RunFolder) -> None:
+    """Refuse a run that another user could have written: its plan names workloads, which are code.
+
+    Raises:
+        ConfigError: It is such a run.
+    """
+    foreign = why_foreign(folder.header)
+    if foreign is not None:
+        remedy = "The user who began the run can resume it."
+        raise ConfigError(f"--resume {folder.path}: {foreign}", remedy)
 
 
 def can_go_on(report: Mapping[str, Any]) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import signal
@@ -16,7 +15,12 @@ from typing import Any
 
 from sentinel.burnin.checks.counters_at_end import CountersAtEnd
 from sentinel.burnin.records.recorder import LAST, XID, Recorder, sample
-from sentinel.burnin.records.run_folder import RunFolder, drop_torn_line, plan_object
+from sentinel.burnin.records.run_folder import (
+    RunFolder,
+    drop_torn_line,
+    plan_object,
+    read_object,
+)
 from sentinel.burnin.records.xid_event import parse
 from sentinel.burnin.resume import earlier_work
 from sentinel.config.plan import Plan
@@ -189,7 +193,7 @@ def prepare(
 
 def complete(folder: RunFolder, after: CountersResult, unread: str | None) -> None:
     """Add the counters after a run, and why the kernel's log was not read, or None."""
-    first = json.loads(folder.counters.read_text())
+    first = read_object(folder.counters)
     folder.write(
         folder.counters,
         {
@@ -209,7 +213,7 @@ def reopen(folder: RunFolder, settings: Sequence[Mapping[str, Any]] | None = Non
         settings: What to record of the settings, or None if they are those of a daemon.
     """
     _mend(folder)
-    header = json.loads(folder.header.read_text())
+    header = read_object(folder.header)
     started = datetime.now().astimezone().isoformat(timespec="seconds")
     given = None if settings is None else list(settings)
     resumed = [*header.get("resumed", ()), {"started": started, "settings": given}]
@@ -220,7 +224,7 @@ def _mend(folder: RunFolder) -> None:
     """Drop what was not written completely, and note that a part may be missing."""
     for path in (folder.events, folder.samples):
         drop_torn_line(path)
-    counters = json.loads(folder.counters.read_text())
+    counters = read_object(folder.counters)
     cut = {"kernel_log_error": "a part of the run was cut off"}
     folder.write(folder.counters, {**cut, **counters})
 

@@ -214,7 +214,7 @@ def _read_identity(file: int) -> Mapping[str, object] | None:
         note = json.loads(os.pread(file, 4096, 0))
         its = read_stat(int(note["pid"]))
         alive = its is not None and its.alive and its.started == note["started"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
     return note if alive else None
 

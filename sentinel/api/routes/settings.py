@@ -111,6 +111,7 @@ async def _change_and_save(
             then.
     """
     _check(context, by, changes, gpus)
+    context.check_kept(by, changes)
     live = context.settings
     before, saved = live.runtime, await live.read_saved()
     # As it is, before a stressor is stopped for what could not be kept.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,7 +10,7 @@ from sentinel.burnin.checks.load_checks import LoadEvidence
 from sentinel.burnin.checks.references import load_references
 from sentinel.burnin.records.history import Former
 from sentinel.burnin.records.record import GpuRecord, load
-from sentinel.burnin.records.run_folder import RunFolder, lines
+from sentinel.burnin.records.run_folder import RunFolder, lines, read_object
 from sentinel.config.plan import Plan
 from sentinel.errors import ConfigError
 from sentinel.protocol.codec import DecodeError, from_json
@@ -40,10 +39,10 @@ def read_run(folder: RunFolder) -> Recorded:
     Raises:
         ConfigError: The folder has no run, or a file of it is invalid.
     """
-    header = _object(folder.header)
+    header = read_object(folder.header)
     try:
         plan = from_json(Plan, {k: v for k, v in header["plan"].items() if k != "hash"}, "plan")
-        counters = _object(folder.counters) if folder.counters.exists() else {}
+        counters = read_object(folder.counters) if folder.counters.exists() else {}
         before = _by_uuid(counters.get("before", ()))
         after = _by_uuid(counters.get("after", ()))
     except (DecodeError, KeyError, AttributeError, TypeError) as error:
@@ -91,15 +90,6 @@ def evidence_of_load(
         former=former.get((record.uuid, (record.before and record.before.serial) or ""), ()),
         model=model or "this GPU",
     )
-
-
-def _object(path: Any) -> Any:
-    try:
-        return json.loads(path.read_text())
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from None
-    except ValueError:
-        raise ConfigError(f"{path}: not JSON") from None
 
 
 def _by_uuid(values: Iterable[Any]) -> dict[str, Counters]:

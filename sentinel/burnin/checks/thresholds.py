@@ -148,6 +148,8 @@ def parse(text: str, origin: str, known: Mapping[str, Limits]) -> Thresholds:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{origin}: it is not TOML: {error}") from error
+    except RecursionError:
+        raise ConfigError(f"{origin}: its tables or lists are nested too deeply") from None
     _only(document, ("version", "spec", "common_thresholds", "xids"), origin, "")
     if document.get("spec") != SPEC:
         raise ConfigError(f"{origin}: spec is {document.get('spec')!r}", f'It must be "{SPEC}".')

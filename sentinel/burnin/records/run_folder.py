@@ -11,14 +11,18 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from sentinel.config.plan import Plan
 from sentinel.errors import ConfigError
+from sentinel.host.files.regular_file import open_regular, read_regular, replace_file
 from sentinel.host.stores.run_reports import RUNS
 
-#: A longer line is none of ours.
+#: A longer line is none of ours, and neither is a larger file with one object; in bytes.
 _MAX_LINE = 2**20
+_MAX_OBJECT = 2**26
+#: The files are for the administrators of the host, too.
+_MODE = 0o644
 
 #: A process that only looks whether a run is recorded holds its lock for a moment, in seconds.
 _LOCK_TIMEOUT_S = 5.0
@@ -106,8 +110,8 @@ class RunFolder:
     def event_count(self) -> int:
         """Count the events, without a last one that was not written completely."""
         try:
-            with self.events.open("rb") as file:
-                return sum(line.endswith(b"\n") for line in file)
+            with os.fdopen(open_regular(self.events, os.O_RDONLY), "rb") as file:
+                return sum(line.endswith(b"\n") for line in _lines(file))
         except OSError:
             return 0
 
@@ -118,13 +122,8 @@ class RunFolder:
             ConfigError: It cannot be written.
         """
         text = content if isinstance(content, str) else json.dumps(content, indent=1)
-        part = path.with_name(f"{path.name}.part")
         try:
-            with part.open("w") as file:
-                file.write(text + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            part.replace(path)
+            replace_file(path, text + "\n", _MODE)
         except OSError as error:
             raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
 
@@ -141,12 +140,34 @@ class RunFolder:
 
 def drop_torn_line(path: Path) -> None:
     """Cut off a last line that was not written completely."""
-    with path.open("rb+") as file:
+    with os.fdopen(open_regular(path, os.O_RDWR), "rb+") as file:
         end = file.seek(0, os.SEEK_END)
         file.seek(max(0, end - _MAX_LINE))
         tail = file.read()
         if tail and not tail.endswith(b"\n"):
             file.truncate(end - len(tail) + tail.rfind(b"\n") + 1)
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Read a file with one JSON object.
+
+    Raises:
+        ConfigError: It cannot be read, or has something else.
+    """
+    try:
+        value = json.loads(read_regular(path, _MAX_OBJECT))
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        raise ConfigError(f"{path}: not JSON") from None
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path}: not a JSON object")
+    return value
+
+
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    """Yield lines; one that is too long, as of another kind of file, comes in pieces."""
+    return iter(lambda: file.readline(_MAX_LINE + 1), b"")
 
 
 def lines(path: Path) -> Iterator[Mapping[str, Any]]:
@@ -156,13 +177,13 @@ def lines(path: Path) -> Iterator[Mapping[str, Any]]:
         ConfigError: The file cannot be read, or a line in its middle is invalid.
     """
     try:
-        with path.open() as file:
-            for number, line in enumerate(file, start=1):
-                if not line.endswith("\n") or len(line) > _MAX_LINE:
+        with os.fdopen(open_regular(path, os.O_RDONLY), "rb") as file:
+            for number, line in enumerate(_lines(file), start=1):
+                if not line.endswith(b"\n") or len(line) > _MAX_LINE:
                     return
                 try:
                     value = json.loads(line)
-                except ValueError:
+                except (ValueError, RecursionError):
                     raise ConfigError(f"{path}, line {number}: not JSON") from None
                 yield value
     except OSError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -35,6 +36,7 @@ from sentinel.burnin.reports.verdict import (
     judge_node,
 )
 from sentinel.config.plan import Plan
+from sentinel.host.files.regular_file import open_regular
 
 #: The version of the report: additions raise the second number, other changes the first.
 SCHEMA_VERSION = "1.2"
@@ -151,7 +153,7 @@ def _digests(folder: RunFolder) -> dict[str, str]:
     found = {}
     for path in (folder.header, folder.events, folder.samples, folder.counters):
         if path.exists():
-            with path.open("rb") as file:
+            with os.fdopen(open_regular(path, os.O_RDONLY), "rb") as file:
                 found[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
     return found
 

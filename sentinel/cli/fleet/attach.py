@@ -22,6 +22,7 @@ from sentinel.fleet.follow import engine_of
 from sentinel.fleet.node_run import read_verdict
 from sentinel.fleet.records.missing_nodes import read_reasons, record_reasons
 from sentinel.fleet.records.run_file import FleetFolder, FleetRun, write_shared
+from sentinel.host.files.trusted_folder import why_foreign
 
 _json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print the fleet's report as one JSON object."
@@ -62,6 +63,7 @@ def resume(fleet: FleetFolder, detach: bool, as_json: bool) -> int:  # noqa: FBT
     Each goes on where it was cut off, as `burnin --resume` does, or begins. What it asks the
     engine for is as at the first time.
     """
+    _check_own_files(fleet)
     _check_own_folder(fleet, fleet.read())
     with fleet.submitting():
         run, count = _submit_again(fleet)
@@ -99,6 +101,19 @@ def _submit_again(fleet: FleetFolder) -> tuple[FleetRun, int]:
 
 def _cancel(fleet: FleetFolder) -> None:
     write_shared(fleet.cancelled, f"{datetime.now().astimezone().isoformat(timespec='seconds')}")
+
+
+def _check_own_files(fleet: FleetFolder) -> None:
+    """Refuse what another user could have written: its command, options and plan would be run.
+
+    Raises:
+        ConfigError: There is such a file.
+    """
+    for path in (fleet.run_file, fleet.plan):
+        foreign = why_foreign(path)
+        if foreign is not None:
+            what = f"{fleet.path} says what is run, and {foreign}"
+            raise ConfigError(what, "The user who began the run can resume it.")
 
 
 def _check_own_folder(fleet: FleetFolder, run: FleetRun) -> None:

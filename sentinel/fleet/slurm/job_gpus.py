@@ -77,7 +77,7 @@ class JobFiles:
                 boot, gpus = str(content["boot"]), list(map(str, content["gpus"]))
             except FileNotFoundError:
                 continue
-            except (OSError, ValueError, KeyError, TypeError):
+            except (OSError, ValueError, KeyError, TypeError, RecursionError):
                 boot, gpus = "", []  # not written by add
             if boot == boot_id():
                 found.update(gpus)

@@ -258,7 +258,7 @@ def _unrecorded(usual: Places) -> list[DaemonRecord]:
         os.close(file)
     try:
         pid = int(json.loads(text)["pid"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         pid = 0
     return [
         DaemonRecord(

@@ -136,7 +136,7 @@ def _all(folder: Path) -> list[tuple[Path, DaemonRecord]]:
         return found
     for path in paths:
         # What another user has put there would lead to a socket of theirs.
-        with contextlib.suppress(OSError, ValueError, TypeError):
+        with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
             if _is_own(path):
                 found.append((path, DaemonRecord(**json.loads(read_regular(path, _MAX_BYTES)))))
     return found

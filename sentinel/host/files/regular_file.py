@@ -118,7 +118,7 @@ def replace_file(path: Path, text: str, mode: int = 0o600, *, temporary: str | N
     try:
         # A link in its place could lead to any file.
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
-        descriptor = os.open(new, flags | os.O_CLOEXEC, mode)
+        descriptor = open_regular(new, flags, mode)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()

@@ -1,10 +1,11 @@
-"""Whether another user could replace what is in a folder, and folders that none can."""
+"""Whether another user could replace or write what is in a folder, and folders that none can."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import stat
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -48,6 +49,41 @@ def why_untrusted(folder: Path) -> str | None:
         elif there.st_mode & stat.S_IWOTH and not there.st_mode & stat.S_ISVTX:
             return f"all users may replace what is in the folder {done}"
     return None
+
+
+def why_foreign(file: Path) -> str | None:
+    """Say which other user could have written a file, or None if only this one and root could.
+
+    The file may name what is run. On a shared disk that takes root for another user, the files of
+    root belong to that one; so does a file that is created beside them.
+
+    Args:
+        file: A file; one that does not exist was not written.
+    """
+    try:
+        found = [(one, one.lstat()) for one in (file.parent, file)]
+        if stat.S_ISLNK(found[-1][1].st_mode):
+            return f"{file} is a link"
+        for one, there in found:
+            if there.st_uid not in {0, os.getuid()} and there.st_uid != _created_owner(file.parent):
+                return f"{one} belongs to uid {there.st_uid}"
+            is_sticky = stat.S_ISDIR(there.st_mode) and there.st_mode & stat.S_ISVTX
+            if there.st_mode & stat.S_IWOTH and not is_sticky:
+                return f"all users may write {one}"
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return f"{file} cannot be examined: {error.strerror}"
+    return None
+
+
+def _created_owner(folder: Path) -> int | None:
+    """Find out to whom the files belong that this user creates in a folder; None if it cannot."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            return os.fstat(file.fileno()).st_uid
+    except OSError:
+        return None
 
 
 def _owners(folders: Iterable[Path]) -> Iterator[int]:

@@ -49,7 +49,7 @@ def read_reports(paths: Iterable[Path]) -> Iterator[Mapping[str, Any]]:
     """Read the newest reports of this user, oldest first; one that is invalid is no report."""
     for path in newest_reports(paths):
         # Another user's file could make a card look slow, or good.
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError, RecursionError):
             if path.stat().st_uid == getuid():
                 yield json.loads(read_regular(path, _MAX_BYTES))
 

@@ -17,6 +17,7 @@ import pytest
 from sentinel.api.app import make_app
 from sentinel.api.http.connection import MAX_OPERATORS_OF_USER, MAX_READERS_OF_USER
 from sentinel.api.openapi import document
+from sentinel.config.saved_settings import NAME as SAVED
 from sentinel.host.user_names import look_up
 from sentinel.protocol.caller import Level
 from sentinel.protocol.commands import AccessPolicy, Configure
@@ -280,6 +281,24 @@ def test_what_is_in_effect_may_be_repeated(folder: Path) -> None:
         assert over_tcp(api, "POST", "/v1/reload", {}).status == 200
         body["settings"]["goldens"] = "/srv/others"
         assert over_tcp(api, "POST", "/v1/restart", body).status == 403
+
+
+@needs_root
+def test_an_administrator_of_the_group_keeps_no_right_for_the_next_daemon(folder: Path) -> None:
+    """What is saved overrides the file in which the administrator takes that right away."""
+    with ApiServer(folder, tcp=True, access=ADMINISTER_ALL) as api:
+        for text in ("operate", None):  # that of this daemon, and what would remove a saved one
+            settings: dict[str, str | None] = {"rearm": "3s", "access.group": text}
+            body: dict[str, Any] = {"settings": settings, "save": True}
+            ((status, reply),) = as_another(api, [GROUP], ("PATCH", "/v1/settings", body))
+            assert status == over_tcp(api, "PATCH", "/v1/settings", body).status == 403
+            assert "access.group is fixed at the start" in json.loads(reply)["detail"]
+        assert api.commands == []
+        assert not (Path(api.spec.state) / SAVED).exists()
+        body["settings"] = {"rearm": "3s"}
+        assert over_tcp(api, "PATCH", "/v1/settings", body).status == 200
+        body["settings"] = {"access.group": "operate"}
+        assert ask(api, "PATCH", "/v1/settings", body).status == 200  # as root
 
 
 def test_every_command_has_the_level_of_its_caller(folder: Path) -> None:

@@ -79,6 +79,7 @@ def test_the_steady_rates_of_earlier_runs_count(tmp_path: Path) -> None:
         report(schema_version="2.0"),
         report(gpus=None),
         "no JSON",
+        "[" * 100_000,
         "[]",
     ],
 )

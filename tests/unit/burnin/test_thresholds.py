@@ -151,3 +151,8 @@ def test_a_limit_is_broken_on_its_own_side() -> None:
         False,
     ]
     assert describe({"fail": above(80), "warn": at_most(8.5)}) == "fail > 80, warn <= 8.5"
+
+
+def test_a_file_that_is_nested_too_deeply_is_refused() -> None:
+    with pytest.raises(ConfigError, match="f: its tables or lists are nested too deeply"):
+        parse(f"a = {'[' * 100_000}", "f", KNOWN)

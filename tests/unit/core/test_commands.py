@@ -324,6 +324,7 @@ def test_a_reservation_without_a_duration_lasts_until_it_is_ended() -> None:
         ({"count": 1, "seconds": float("nan")}, Refusal.INVALID, "not a number of seconds"),
         ({"count": 1, "reason": "a\nb"}, Refusal.INVALID, "one line"),
         ({"count": 1, "reason": 201 * "x"}, Refusal.INVALID, "200 characters"),
+        ({"count": 1, "reason": 101 * "é"}, Refusal.INVALID, "600 bytes"),
         ({"count": 1, "id": "taken"}, Refusal.CONFLICT, "taken"),
         (
             {"count": 1, "bound": True, "by": Caller(via="tcp")},
@@ -342,6 +343,13 @@ def test_an_invalid_reservation_is_refused_with_a_reason(
     assert send(world, supervisor, Reserve, **fields) is refusal
     assert text in reply_text(world)
     assert list(supervisor.state.reservations) == ["taken"]
+
+
+@pytest.mark.parametrize("reason", [200 * "x", 100 * "é", 50 * "😀"])
+def test_the_longest_reason_is_accepted(reason: str) -> None:
+    world, supervisor = served()
+    assert send(world, supervisor, Reserve, id="a1", reason=reason, count=1) is None
+    assert supervisor.state.reservations["a1"].reason == reason
 
 
 def test_a_refused_reservation_names_the_processes_in_the_way() -> None:

@@ -83,3 +83,9 @@ def test_a_link_in_place_of_the_new_file_leads_nowhere(tmp_path: Path) -> None:
     assert victim.read_text() == "mine"
     replace_file(tmp_path / "file", "text")  # the link is gone
     assert (tmp_path / "file").read_text() == "text"
+
+
+def test_a_fifo_in_place_of_the_new_file_blocks_nothing(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "file.new")
+    with pytest.raises(OSError, match="not a regular file"):
+        replace_file(tmp_path / "file", "text")
