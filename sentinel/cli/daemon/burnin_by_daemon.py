@@ -204,6 +204,7 @@ def record() -> int:
             gpus=order.gpus,
             fail_fast=order.fail_fast,
             on_start=_report_start,
+            thresholds=thresholds,
             judge=judge,
         )
     except SentinelError as error:
