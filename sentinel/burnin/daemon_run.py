@@ -103,7 +103,8 @@ def record_run(  # noqa: PLR0913 - what a run is made of
         else:
             plan = parse_plan(tomllib.loads(text), "the plan")
             outer.enter_context(new_run(folder))
-            prepare(folder, plan, before, simulated=simulated is not None)
+            selected = bool(gpus) or client.settings().settings["gpus"].source is not None
+            prepare(folder, plan, before, simulated=simulated is not None, selected=selected)
         with ExitStack() as stack:
             events = stack.enter_context(folder.events.open("a"))
             samples = stack.enter_context(folder.samples.open("a"))

@@ -93,7 +93,11 @@ def run_plan(  # noqa: PLR0913 - what a run is made of
             options = replace(options, config=replace(options.config, gpus=tuple(burnins)))
         else:
             stack.enter_context(new_run(folder))
-            prepare(folder, plan, before, settings, simulated=options.simulate is not None)
+            prepare(
+                *(folder, plan, before, settings),
+                simulated=options.simulate is not None,
+                selected=_is_selection(options, before),
+            )
         config = replace(
             options.config, plan=plan, fail_fast=fail_fast, workload=plan.phases[0].workload
         )
@@ -137,6 +141,13 @@ def run_plan(  # noqa: PLR0913 - what a run is made of
     return code, clean and not (before.stuck or after.stuck)
 
 
+def _is_selection(options: Options, before: CountersResult) -> bool:
+    """Check whether GPUs of the node may be left out on purpose."""
+    fewer = options.simulate is not None and options.simulate < len(before.counters)
+    named = set(options.config.gpus) - {"all"}
+    return fewer or bool(named) or "CUDA_VISIBLE_DEVICES" in os.environ
+
+
 def thinned(write: Sink) -> Sink:
     """Write of the events that repeat the status of a GPU one in STATUS_EVERY_S seconds."""
     written: dict[tuple[str, str | None], float] = {}
@@ -173,6 +184,7 @@ def prepare(
     settings: Sequence[Mapping[str, Any]] | None = None,
     *,
     simulated: bool,
+    selected: bool,
 ) -> None:
     """Write the header of a new run, and the counters before it.
 
@@ -182,13 +194,15 @@ def prepare(
         before: The counters of all GPUs.
         settings: What to record of the settings, or None if they are those of a daemon.
         simulated: Whether the GPUs are simulated.
+        selected: Whether GPUs were selected, so that others of the node are none of the run's.
 
     Raises:
         ConfigError: They cannot be written.
     """
     _write_header(folder, plan, before, settings, simulated=simulated)
     counters = [asdict(one) for one in before.counters]
-    folder.write(folder.counters, {"before": counters, "pci_devices": before.pci_devices})
+    found = {"before": counters, "pci_devices": before.pci_devices, "selected": selected}
+    folder.write(folder.counters, found)
 
 
 def complete(folder: RunFolder, after: CountersResult, unread: str | None) -> None:
@@ -231,7 +245,8 @@ def _mend(folder: RunFolder) -> None:
     unread = counters.get("kernel_log_error")
     if "after" not in counters:
         unread = unread or "a part of the run was cut off"
-    kept = {name: counters[name] for name in ("before", "pci_devices") if name in counters}
+    before = ("before", "pci_devices", "selected")
+    kept = {name: counters[name] for name in before if name in counters}
     folder.write(folder.counters, kept | ({"kernel_log_error": unread} if unread else {}))
 
 
