@@ -153,13 +153,16 @@ def lines(path: Path) -> Iterator[Mapping[str, Any]]:
     """Read JSON objects, one a line; a last line that is incomplete ends them.
 
     Raises:
-        ConfigError: The file cannot be read, or a line in its middle is invalid.
+        ConfigError: The file cannot be read, or a line in its middle is invalid: what comes after
+            it may be a fault.
     """
     try:
         with path.open() as file:
             for number, line in enumerate(file, start=1):
-                if not line.endswith("\n") or len(line) > _MAX_LINE:
+                if not line.endswith("\n"):
                     return
+                if len(line) > _MAX_LINE:
+                    raise ConfigError(f"{path}, line {number}: longer than {_MAX_LINE} characters")
                 try:
                     value = json.loads(line)
                 except ValueError:

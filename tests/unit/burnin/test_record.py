@@ -10,7 +10,7 @@ import pytest
 
 from sentinel.burnin.checks.recorded_run import read_run
 from sentinel.burnin.records.record import GpuRecord, load
-from sentinel.burnin.records.run_folder import RunFolder, plan_object
+from sentinel.burnin.records.run_folder import RunFolder, lines, plan_object
 from sentinel.config.plan import Phase, Plan
 from sentinel.errors import ConfigError
 
@@ -122,6 +122,14 @@ def test_an_invalid_event_is_an_error_that_names_the_run(line: bytes, tmp_path: 
     folder.events.write_bytes(json.dumps(STARTED).encode() + b"\n" + line + b"\n")
     with pytest.raises(ConfigError, match=str(tmp_path)):
         read_run(folder)
+
+
+def test_a_line_that_is_too_long_hides_nothing_that_comes_after_it(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    long = json.dumps({**STARTED, "detail": "x" * 2**20})
+    path.write_text(f"{long}\n{json.dumps(event('stressor.mismatch', 1.0, errors=1))}\n")
+    with pytest.raises(ConfigError, match="line 1"):
+        list(lines(path))
 
 
 def test_a_probe_that_was_replaced_names_no_gpu() -> None:
