@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from pathlib import Path
 
-from sentinel.host.run_reports import LastVerdict, last_verdicts, newest_reports, report_paths
+from sentinel.host.run_reports import LastVerdict, last_verdicts, report_paths, sorted_reports
 
 #: How often the folder is looked at, in seconds. A burn-in takes hours.
 _LOOK_EVERY_S = 30.0
@@ -39,7 +39,7 @@ class BurninVerdicts:
         Raises:
             OSError: The folder cannot be read.
         """
-        paths = newest_reports(report_paths(self._state))
+        paths = sorted_reports(report_paths(self._state))
         if paths == self._read:
             return
         found = last_verdicts(paths)
