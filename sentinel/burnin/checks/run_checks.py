@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from sentinel.burnin.checks.check import Check, Judgement, Severity, Status, by_limits, untested
+from sentinel.burnin.checks.check import (
+    Check,
+    Judgement,
+    Severity,
+    Status,
+    by_limits,
+    not_applicable,
+    untested,
+)
 from sentinel.burnin.checks.thresholds import Limits, above
 from sentinel.protocol.counters import Counters
 
@@ -27,7 +35,7 @@ def _took_part(evidence: RunEvidence, limits: Limits) -> Judgement:
     if evidence.selected is None:
         return untested("it is not recorded whether GPUs were selected")
     if evidence.selected:
-        return untested("GPUs were selected")
+        return not_applicable("GPUs were selected")
     absent = [one for one in evidence.listed if one.uuid not in evidence.tested]
     lost = [one for one in absent if one.lost is not None]
     text = "; ".join(

@@ -94,6 +94,8 @@ class PhaseRecord:
     reports: list[Sample] = field(default_factory=list)
     #: What was measured of links.
     links: list[Sample] = field(default_factory=list)
+    #: When its first stressor was ready; the work before is of the former phase's stressor.
+    ready: float | None = None
 
     @property
     def began(self) -> float | None:
@@ -283,13 +285,17 @@ def _take_event(record: GpuRecord, event: Mapping[str, Any]) -> None:
             _close_spans(record)  # of a run that was killed
             before = record.phases[max(0, record.phases.index(phase) - 1)]
             goes_on = before.ended == at and before.phase.workload == phase.phase.workload
+            if goes_on and phase.ready is None:
+                phase.ready = at
             if goes_on and not phase.phase.in_one_stretch:  # the same stressor
                 phase.stretches.append((at, at))
             phase.spans.append((at, None))
         case "burnin.warm" if phase is not None:
             phase.stretches.append((at, at))
-        case "stressor.ready" if phase is not None and not phase.phase.steady:
-            phase.stretches.append((at, at))
+        case "stressor.ready" if phase is not None:
+            phase.ready = at if phase.ready is None else phase.ready
+            if not phase.phase.steady:
+                phase.stretches.append((at, at))
         case _ if name in ("burnin.interrupted", *_DISTURBANCES) and phase is not None:
             _interrupt(record, phase, at, event.get("stretch_s", 0.0))
         case "burnin.phase_ended" if phase is not None:
@@ -380,13 +386,14 @@ def _take_sample(record: GpuRecord, sample: Mapping[str, Any]) -> None:
         names = ("key", "checksum", "stored")
         record.checksums.append(Checksum(**{name: sample[name] for name in names}))
         return
-    for phase in record.phases:
+    for number, phase in enumerate(record.phases):
         if phase.has(at):
             one = Sample(at=at, values=sample)
             if sample["event"] == TELEMETRY:
                 phase.telemetry.append(one)
             elif sample["event"] == WORK:
-                phase.reports.append(one)
+                early = phase.ready is None or at < phase.ready
+                (record.phases[number - 1] if early and number else phase).reports.append(one)
             elif sample["event"] == LINK:
                 phase.links.append(one)
             return

@@ -56,6 +56,17 @@ def test_a_phase_with_the_same_workload_goes_on_with_the_stretch() -> None:
     assert three.stretches == []
 
 
+def test_the_last_work_of_a_stressor_is_of_its_own_phase() -> None:
+    """It is recorded at the exit, when the next phase has begun; its rate is that of its work."""
+    work = {"event": "work", "gpu": "G", "seconds": 1.0, "flops": 1.0}
+    samples = tuple({**work, "at": at} for at in (3.0, 5.0, 6.5, 8.0))
+    ready = event("stressor.ready", 7.0)
+    one, two, three = record(*BEGUN, ready, samples=samples).phases
+    assert [s.at for s in one.reports] == [3.0]
+    assert [s.at for s in two.reports] == [5.0, 6.5]
+    assert [s.at for s in three.reports] == [8.0]
+
+
 def test_an_open_phase_of_a_killed_run_ends_with_its_last_event() -> None:
     sample = {"event": "work", "gpu": "G", "at": 25.0, "seconds": 1.0, "flops": 1.0}
     again = event("burnin.phase_started", 20.0, phase="one")

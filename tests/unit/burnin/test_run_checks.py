@@ -29,7 +29,7 @@ UNUSED = Counters(uuid="GPU-c", index=2, name="NVIDIA H200", at=0.0)
         ((TESTED, LOST), False, Status.FAIL, 1),
         ((TESTED, LOST, LOST, UNUSED), False, Status.FAIL, 2),
         ((TESTED, UNUSED), False, Status.WARN, 1),
-        ((TESTED, LOST, UNUSED), True, Status.NOT_TESTED, None),
+        ((TESTED, LOST, UNUSED), True, Status.NOT_APPLICABLE, None),
         ((TESTED, LOST, UNUSED), None, Status.NOT_TESTED, None),
     ],
 )
