@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.die_with_parent import end_with_parent
-from sentinel.host.simulation import Registry
+from sentinel.host.gpus.simulation import Registry
 
 _CHUNK = 512 * 2**20
 _SHARE = 0.88

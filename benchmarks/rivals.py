@@ -17,8 +17,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from sentinel.host.paths import Places, places
-from sentinel.host.simulation import Registry
+from sentinel.host.files.paths import Places, places
+from sentinel.host.gpus.simulation import Registry
 from sentinel.supervisor.single_instance import running
 
 #: A fast daemon with a workload that leaves the CPU to other processes.

@@ -161,7 +161,7 @@ def checks_of_links() -> str:
 
 def checks_of_a_fleet() -> str:
     """Return the table of the comparisons between the GPUs and nodes of a fleet."""
-    from sentinel.fleet.fleet_checks import CHECKS
+    from sentinel.fleet.checks.fleet_checks import CHECKS
 
     return _checks(CHECKS)
 
@@ -223,7 +223,7 @@ def light() -> str:
 
 def torch_builds() -> str:
     """Return the table of the commands that install torch, by driver."""
-    from sentinel.host.torch_install import BUILDS, Installer
+    from sentinel.host.installed.torch_install import BUILDS, Installer
 
     rows = [
         (

@@ -31,10 +31,10 @@ from sentinel.config.override_groups import group_overrides
 from sentinel.config.sources import Sources
 from sentinel.config.workload_spec import parse_workload
 from sentinel.errors import SentinelError, WireError
-from sentinel.host import verified_store
-from sentinel.host.paths import shared_folder
-from sentinel.host.reservation_store import RESERVATIONS
-from sentinel.host.session_store import SESSIONS
+from sentinel.host.files.paths import shared_folder
+from sentinel.host.stores import verified_store
+from sentinel.host.stores.reservation_store import RESERVATIONS
+from sentinel.host.stores.session_store import SESSIONS
 from sentinel.protocol.caller import Caller, Level
 from sentinel.protocol.commands import (
     ApiSpec,

@@ -7,9 +7,9 @@ import socket
 import sys
 import traceback
 
-from sentinel.host.child_setup import InheritedFd, setup_child_process
-from sentinel.host.process_limits import explain_exhaustion
-from sentinel.host.process_title import API
+from sentinel.host.processes.child_setup import InheritedFd, setup_child_process
+from sentinel.host.processes.process_limits import explain_exhaustion
+from sentinel.host.processes.process_title import API
 from sentinel.protocol.codec import encode
 from sentinel.protocol.commands import ApiSpec, ServiceFailed
 

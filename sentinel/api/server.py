@@ -28,7 +28,7 @@ from sentinel.api.http.connection import (
 from sentinel.api.http.middleware import MAX_HEADER_BYTES, AccessMiddleware
 from sentinel.api.metrics.scrape_endpoint import ScrapeApp
 from sentinel.errors import WireError
-from sentinel.host.paths import identity
+from sentinel.host.files.paths import identity
 from sentinel.protocol.caller import Level
 from sentinel.protocol.commands import ApiHeartbeat, ApiSpec
 

@@ -40,8 +40,8 @@ from sentinel.diagnostics.counters import read_counters
 from sentinel.diagnostics.counters_process import read_counters_apart
 from sentinel.diagnostics.kernel_log import KernelLog
 from sentinel.errors import DriverUnavailableError, SentinelError
-from sentinel.host import simulation
-from sentinel.host.daemon_lookup import locate
+from sentinel.host.daemons.daemon_lookup import locate
+from sentinel.host.gpus import simulation
 from sentinel.protocol.api_types import BurninProgress, GpuStatus
 from sentinel.protocol.phase_work import EarlierWork
 from sentinel.supervisor.event_log import Sink, json_lines

@@ -21,7 +21,7 @@ from sentinel.burnin.reports.verdict import Verdict
 from sentinel.config.plan import Plan
 from sentinel.core.burnin_state import Burnin
 from sentinel.errors import ConfigError
-from sentinel.host.procfs import boot_id
+from sentinel.host.processes.procfs import boot_id
 from sentinel.protocol.counters import Counters
 from sentinel.protocol.phase_work import PhaseWork
 from sentinel.protocol.version import __version__

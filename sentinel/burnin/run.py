@@ -27,9 +27,9 @@ from sentinel.diagnostics.counters import CountersResult, read_counters
 from sentinel.diagnostics.counters_process import read_counters_apart
 from sentinel.diagnostics.kernel_log import KernelLog
 from sentinel.errors import DriverUnavailableError, ExitCode
-from sentinel.host import simulation
+from sentinel.host.gpus import simulation
 from sentinel.host.node_name import node_name
-from sentinel.host.procfs import boot_id
+from sentinel.host.processes.procfs import boot_id
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.version import __version__
 from sentinel.supervisor.bootstrap import run_parts

@@ -12,7 +12,7 @@ import click
 
 from sentinel.cli.verdict_command import VerdictCommand
 from sentinel.errors import ExitCode, SentinelError
-from sentinel.host.process_limits import explain_exhaustion
+from sentinel.host.processes.process_limits import explain_exhaustion
 
 #: How click's message for an unknown command of a group begins.
 _NO_COMMAND = "No such command "
@@ -155,7 +155,7 @@ def _usage_text(error: click.ClickException) -> str:
         return f"there is no command {unknown}; there are: {', '.join(known)}"
     if not isinstance(error, click.NoSuchOption) or error.ctx is None:
         return error.format_message()
-    from sentinel.cli.unknown_option import explain
+    from sentinel.cli.options.unknown_option import explain
 
     return explain(error.option_name, error.ctx)
 
@@ -188,6 +188,6 @@ def _allowed(error: click.ClickException) -> list[str]:
 
 
 def _print_json(fields: dict[str, Any]) -> None:
-    from sentinel.cli.json_output import print_json
+    from sentinel.cli.display.json_output import print_json
 
     print_json(fields)

@@ -6,10 +6,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from sentinel.cli.event_format import describe, is_hidden
-from sentinel.cli.terminal import printable
+from sentinel.cli.display.event_format import describe, is_hidden
+from sentinel.cli.display.terminal import printable
 from sentinel.core.actions import Event
-from sentinel.host.journal import Journal, field_name
+from sentinel.host.logs.journal import Journal, field_name
 from sentinel.protocol.event_type import Kind
 from sentinel.protocol.events import EVENTS
 from sentinel.protocol.gpu import Gpu

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from sentinel.errors import ConfigError
-from sentinel.host.regular_file import open_regular
+from sentinel.host.files.regular_file import open_regular
 
 #: How often a log is polled.
 POLL_INTERVAL_S = 0.25

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sentinel.cli import failures
-from sentinel.cli.terminal import degrade_streams
+from sentinel.cli.display.terminal import degrade_streams
 from sentinel.errors import ExitCode, SentinelError
-from sentinel.host.process_limits import open_missing_streams
+from sentinel.host.processes.process_limits import open_missing_streams
 from sentinel.protocol.version import __version__
 
 if TYPE_CHECKING:

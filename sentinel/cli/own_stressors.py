@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sentinel.client import connect
 from sentinel.errors import SentinelError
-from sentinel.host.daemon_lookup import list_daemons
+from sentinel.host.daemons.daemon_lookup import list_daemons
 
 #: A daemon that does not answer must not delay a look at the GPUs.
 _TIMEOUT_S = 1.0

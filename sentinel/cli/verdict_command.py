@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from sentinel.cli.option_groups import GroupedGroup
+from sentinel.cli.options.option_groups import GroupedGroup
 from sentinel.errors import ConfigError, ExitCode
 
 #: How an error begins that is about the value of an option.

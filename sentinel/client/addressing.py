@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sentinel.client.transport import Address
 from sentinel.errors import ConfigError
-from sentinel.host.daemon_lookup import find_socket
+from sentinel.host.daemons.daemon_lookup import find_socket
 
 
 def find_address(

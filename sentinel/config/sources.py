@@ -19,9 +19,9 @@ from sentinel.config.renamed import new_name
 from sentinel.config.setting import Scope, Setting
 from sentinel.config.workload_spec import check_workload
 from sentinel.errors import ConfigError, raise_error
-from sentinel.host.paths import SIMULATED, SOCKET_VARIABLE
-from sentinel.host.regular_file import read_regular
-from sentinel.host.trusted_folder import why_untrusted
+from sentinel.host.files.paths import SIMULATED, SOCKET_VARIABLE
+from sentinel.host.files.regular_file import read_regular
+from sentinel.host.files.trusted_folder import why_untrusted
 from sentinel.protocol.commands import GivenOverride, GivenSetting
 
 #: Names the configuration file if ``--config`` does not.

@@ -17,8 +17,8 @@ from multiprocessing.connection import wait as wait_for_files
 from typing import TypeVar
 
 from sentinel.errors import WireError
-from sentinel.host.bounded_output import KEPT_BYTES, BoundedOutput
-from sentinel.host.child_setup import Inherited
+from sentinel.host.logs.bounded_output import KEPT_BYTES, BoundedOutput
+from sentinel.host.processes.child_setup import Inherited
 from sentinel.protocol.inflight_calls import InflightCalls, gpu_of
 from sentinel.supervisor.child_process import ChildHandle
 

@@ -15,7 +15,7 @@ from importlib.metadata import EntryPoint
 from sentinel.config.workload_spec import registered
 from sentinel.diagnostics.one_shot import START, Timeouts, run_one_shot
 from sentinel.errors import WireError
-from sentinel.host.unprivileged import environment_of
+from sentinel.host.processes.unprivileged import environment_of
 from sentinel.protocol.inspection import WorkloadInfo, WorkloadOption
 from sentinel.protocol.stressor import Account
 from sentinel.stressor import describe

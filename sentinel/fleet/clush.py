@@ -19,9 +19,9 @@ from pathlib import Path
 
 from sentinel.errors import ConfigError
 from sentinel.fleet.engine import EngineError, Task, TaskState, run_tool
-from sentinel.fleet.progress import read_progress
-from sentinel.fleet.run_file import FleetFolder, FleetRun
-from sentinel.host.procfs import boot_id, read_stat
+from sentinel.fleet.records.progress import read_progress
+from sentinel.fleet.records.run_file import FleetFolder, FleetRun
+from sentinel.host.processes.procfs import boot_id, read_stat
 
 #: A node that was reached by a clush that is gone still works if its progress is not older, in
 #: seconds; it is written every 30 s at least.

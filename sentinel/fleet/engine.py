@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from sentinel.errors import SentinelError
-from sentinel.fleet.run_file import FleetFolder, FleetRun
+from sentinel.fleet.records.run_file import FleetFolder, FleetRun
 
 #: The longest wait for a command of an engine, in seconds: a controller that restarts with the
 #: state of a large cluster answers after tens of seconds, and Slurm's own commands wait for it.

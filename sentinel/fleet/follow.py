@@ -11,9 +11,9 @@ from sentinel.errors import ConfigError
 from sentinel.fleet.clush import Clush
 from sentinel.fleet.engine import Engine, EngineError, EngineMissingError, Task, TaskState
 from sentinel.fleet.node_run import read_verdict
-from sentinel.fleet.progress import read_progress
-from sentinel.fleet.run_file import FleetFolder, FleetRun
-from sentinel.fleet.slurm import Slurm
+from sentinel.fleet.records.progress import read_progress
+from sentinel.fleet.records.run_file import FleetFolder, FleetRun
+from sentinel.fleet.slurm.slurm_engine import Slurm
 from sentinel.fleet.status import NodeStatus, merge
 
 T = TypeVar("T")

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from sentinel.burnin.reports.verdict import Verdict
 from sentinel.fleet.engine import Task, TaskState
-from sentinel.fleet.progress import NodeProgress
+from sentinel.fleet.records.progress import NodeProgress
 from sentinel.units import format_count, format_duration
 
 #: So many nodes are named in a line about many.

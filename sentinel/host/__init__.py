@@ -1,1 +1,1 @@
-"""What the operating system provides: /proc, paths, locks, files and simulated GPUs."""
+"""The operating system as Sentinel uses it: files, processes, logs, stores, daemons and GPUs."""

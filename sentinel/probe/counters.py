@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from sentinel.host.child_setup import InheritedFd, setup_child_process
-from sentinel.host.simulation import Registry
+from sentinel.host.gpus.simulation import Registry
+from sentinel.host.processes.child_setup import InheritedFd, setup_child_process
 from sentinel.probe import pci_inventory
 from sentinel.probe.driver import DriverError, GpuLostError, ReadError
 from sentinel.probe.nvml.counters import Announce, CountersDriver

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from sentinel.host.import_stubs import without_ctypes_util
+from sentinel.host.installed.import_stubs import without_ctypes_util
 
 #: Opens of one node that indicate a CUDA program. On an H200 host cuInit opened the node of a GPU
 #: in use 4 or 5 times within 7 ms and once more 10 ms later. NVML clients and nvidia-smi did so 3

@@ -14,10 +14,10 @@ import threading
 import traceback
 from dataclasses import replace
 
-from sentinel.host.child_setup import InheritedFd, setup_child_process
-from sentinel.host.own_memory import give_back
-from sentinel.host.process_limits import explain_exhaustion
-from sentinel.host.process_title import PROBE, STANDBY, set_process_title
+from sentinel.host.processes.child_setup import InheritedFd, setup_child_process
+from sentinel.host.processes.own_memory import give_back
+from sentinel.host.processes.process_limits import explain_exhaustion
+from sentinel.host.processes.process_title import PROBE, STANDBY, set_process_title
 from sentinel.probe.device_watch import NodeWatch
 from sentinel.probe.driver import Driver, DriverError, DriverGoneError
 from sentinel.probe.driver_loader import load_driver

@@ -12,7 +12,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterable
 
-from sentinel.host.procfs import ProcessStat, ancestors_of, read_stat, read_status
+from sentinel.host.processes.procfs import ProcessStat, ancestors_of, read_stat, read_status
 from sentinel.protocol.gpu import GpuProcess
 
 #: The number of cached processes. Dropping one costs another read of /proc.

@@ -7,7 +7,7 @@ import time
 from dataclasses import fields
 from typing import Any
 
-from sentinel.host.simulation import Registry
+from sentinel.host.gpus.simulation import Registry
 from sentinel.probe.driver import ReadError
 from sentinel.probe.nvml.counters import Announce
 from sentinel.probe.simulated_driver import SimulatedDriver

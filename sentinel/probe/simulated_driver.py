@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from sentinel.host.simulation import Registry
+from sentinel.host.gpus.simulation import Registry
 from sentinel.probe.driver import BasicDriver, DriverGoneError, GpuLostError, ReadError, Xid
 from sentinel.protocol.gpu import Gpu, GpuProcess, Memory
 from sentinel.protocol.telemetry import Telemetry

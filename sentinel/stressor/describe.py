@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sentinel.errors import SentinelError
-from sentinel.host.child_setup import InheritedFd, setup_child_process
-from sentinel.host.unprivileged import become
+from sentinel.host.processes.child_setup import InheritedFd, setup_child_process
+from sentinel.host.processes.unprivileged import become
 from sentinel.protocol.codec import encode
 from sentinel.protocol.inflight_calls import InflightCalls
 from sentinel.protocol.inspection import WorkloadInfo

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sentinel.errors import DriverUnavailableError
-from sentinel.host.simulation import Membership, Registry
+from sentinel.host.gpus.simulation import Membership, Registry
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.stressor import StressorSpec
 from sentinel.units import format_size

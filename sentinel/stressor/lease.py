@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from sentinel.errors import ChildExitCode, WireError
-from sentinel.host.procfs import own_stat, read_stat
+from sentinel.host.processes.procfs import own_stat, read_stat
 from sentinel.protocol.codec import MAX_DATAGRAM_BYTES, decode, encode
 from sentinel.protocol.stressor import (
     STRESSOR_COMMANDS,

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sentinel.errors import ChildExitCode, ConfigError, PeersError, SentinelError, WorkloadError
-from sentinel.host.child_setup import InheritedFd, setup_child_process
-from sentinel.host.golden_store import Goldens
-from sentinel.host.process_title import STRESSOR
-from sentinel.host.unprivileged import become, check_devices
+from sentinel.host.processes.child_setup import InheritedFd, setup_child_process
+from sentinel.host.processes.process_title import STRESSOR
+from sentinel.host.processes.unprivileged import become, check_devices
+from sentinel.host.stores.golden_store import Goldens
 from sentinel.protocol.shared_memory import Stamps
 from sentinel.protocol.stressor import (
     CreatingContext,

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from sentinel.config.workload_spec import registered
 from sentinel.errors import ChildExitCode
-from sentinel.host.child_setup import setup_child_process
-from sentinel.host.own_memory import give_back
-from sentinel.host.process_title import STANDBY, STRESSOR, set_process_title
-from sentinel.host.unprivileged import become
+from sentinel.host.processes.child_setup import setup_child_process
+from sentinel.host.processes.own_memory import give_back
+from sentinel.host.processes.process_title import STANDBY, STRESSOR, set_process_title
+from sentinel.host.processes.unprivileged import become
 from sentinel.protocol.codec import MAX_DATAGRAM_BYTES, decode, encode
 from sentinel.protocol.stressor import Activate, Failed, FailureKind, Prepared, StandbySpec
 from sentinel.stressor.loader import describe

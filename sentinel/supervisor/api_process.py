@@ -13,7 +13,7 @@ from sentinel.api import main as api_main
 from sentinel.config.override_groups import ungroup_overrides
 from sentinel.core.observation import ApiFacts
 from sentinel.errors import WireError
-from sentinel.host.child_setup import Inherited
+from sentinel.host.processes.child_setup import Inherited
 from sentinel.protocol.commands import (
     API_MESSAGES,
     ApiHeartbeat,

@@ -20,14 +20,14 @@ from sentinel.core.actions import Event
 from sentinel.core.node.views import Host
 from sentinel.core.state import ProbeUp
 from sentinel.errors import ExitCode
-from sentinel.host.golden_store import locate
-from sentinel.host.gpu_locks import SHARED_FOLDERS, GpuLocks
-from sentinel.host.paths import lock_folders
-from sentinel.host.process_limits import allow_open_files
-from sentinel.host.process_title import set_process_title
-from sentinel.host.rendezvous import Rendezvous
+from sentinel.host.daemons.gpu_locks import SHARED_FOLDERS, GpuLocks
+from sentinel.host.files.paths import lock_folders
+from sentinel.host.files.rendezvous import Rendezvous
+from sentinel.host.processes.process_limits import allow_open_files
+from sentinel.host.processes.process_title import set_process_title
+from sentinel.host.processes.unprivileged import find_account
+from sentinel.host.stores.golden_store import locate
 from sentinel.host.systemd import Notifier
-from sentinel.host.unprivileged import find_account
 from sentinel.protocol.caller import Level
 from sentinel.protocol.commands import AccessPolicy, ApiSpec, NotifySpec
 from sentinel.protocol.event_type import DEBUG_EVENTS

@@ -23,9 +23,9 @@ from typing import ClassVar, Generic, TypeVar
 from sentinel.core.identity import OwnChild
 from sentinel.core.observation import ChildExit
 from sentinel.errors import WireError
-from sentinel.host.child_setup import group_signals_blocked
-from sentinel.host.process_limits import explain_exhaustion
-from sentinel.host.procfs import read_stat
+from sentinel.host.processes.child_setup import group_signals_blocked
+from sentinel.host.processes.process_limits import explain_exhaustion
+from sentinel.host.processes.procfs import read_stat
 from sentinel.protocol import codec
 
 T = TypeVar("T")

@@ -7,10 +7,11 @@ import os
 import stat
 from collections.abc import Iterator
 
-from sentinel.host import daemon_records, simulation
-from sentinel.host.bounded_output import BoundedOutput
-from sentinel.host.former_state import take_over
-from sentinel.host.process_limits import check_file_size
+from sentinel.host.daemons import daemon_records
+from sentinel.host.daemons.former_state import take_over
+from sentinel.host.gpus import simulation
+from sentinel.host.logs.bounded_output import BoundedOutput
+from sentinel.host.processes.process_limits import check_file_size
 from sentinel.supervisor import single_instance
 from sentinel.supervisor.daemonize import redirect_output
 from sentinel.supervisor.discovery import Options, Serve

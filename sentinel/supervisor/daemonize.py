@@ -16,11 +16,12 @@ from typing import IO
 
 from sentinel.core.actions import Event
 from sentinel.errors import ConfigError, ExitCode, SentinelError
-from sentinel.host import daemon_records, systemd
-from sentinel.host.log_file import RotatingLog
-from sentinel.host.paths import SERVICE_FOLDERS, SIMULATED, Places, prepare
-from sentinel.host.process_limits import check_file_size
-from sentinel.host.regular_file import open_regular
+from sentinel.host import systemd
+from sentinel.host.daemons import daemon_records
+from sentinel.host.files.paths import SERVICE_FOLDERS, SIMULATED, Places, prepare
+from sentinel.host.files.regular_file import open_regular
+from sentinel.host.logs.log_file import RotatingLog
+from sentinel.host.processes.process_limits import check_file_size
 from sentinel.supervisor.event_log import event_object
 from sentinel.supervisor.single_instance import running
 
@@ -128,7 +129,7 @@ def redirect_output(places: Places) -> int | None:
 
     Returns:
         The descriptor of the file, which
-        :class:`sentinel.host.bounded_output.BoundedOutput` keeps small; None if nothing was
+        :class:`sentinel.host.logs.bounded_output.BoundedOutput` keeps small; None if nothing was
         redirected.
 
     Raises:

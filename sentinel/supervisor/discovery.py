@@ -19,12 +19,12 @@ from sentinel.config.model import Config
 from sentinel.core.burnin_state import Burnin
 from sentinel.core.observation import ProbeFacts
 from sentinel.errors import ConfigError, DriverUnavailableError, EndedEarlyError, NoSuchGpuError
-from sentinel.host import simulation
-from sentinel.host.cuda_order import cuda_order_of_this_host
-from sentinel.host.packages import binding_version, misreads, torch_build, version_of
-from sentinel.host.paths import Places
-from sentinel.host.pid_namespace import why_processes_are_hidden
-from sentinel.host.torch_install import how_to_install, installer
+from sentinel.host.files.paths import Places
+from sentinel.host.gpus import simulation
+from sentinel.host.gpus.cuda_order import cuda_order_of_this_host
+from sentinel.host.installed.packages import binding_version, misreads, torch_build, version_of
+from sentinel.host.installed.torch_install import how_to_install, installer
+from sentinel.host.processes.pid_namespace import why_processes_are_hidden
 from sentinel.protocol.commands import GivenSetting
 from sentinel.protocol.gpu import Gpu, Reading
 from sentinel.protocol.probe import NVML, DriverSpec, Inventory, ProbeSpec, simulated

@@ -9,9 +9,9 @@ from sentinel.config.model import Config
 from sentinel.core.actions import Event
 from sentinel.core.node import sessions
 from sentinel.core.state import State
-from sentinel.host.reservation_store import RESERVATIONS
-from sentinel.host.session_store import SESSIONS
-from sentinel.host.timed_file import Clocks
+from sentinel.host.stores.reservation_store import RESERVATIONS
+from sentinel.host.stores.session_store import SESSIONS
+from sentinel.host.stores.timed_file import Clocks
 
 
 @dataclass(frozen=True, kw_only=True)

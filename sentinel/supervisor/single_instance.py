@@ -20,9 +20,9 @@ from datetime import datetime
 from pathlib import Path
 
 from sentinel.errors import AlreadyRunningError, ConfigError
-from sentinel.host.paths import Places, identity, prepare
-from sentinel.host.procfs import own_stat, read_stat
-from sentinel.host.regular_file import open_regular
+from sentinel.host.files.paths import Places, identity, prepare
+from sentinel.host.files.regular_file import open_regular
+from sentinel.host.processes.procfs import own_stat, read_stat
 
 #: How many connections may wait until the API accepts them.
 BACKLOG = 512

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 
 from sentinel.core.identity import OwnChild
 from sentinel.core.observation import ChildFacts
-from sentinel.host.child_setup import Inherited
-from sentinel.host.unprivileged import environment_of
+from sentinel.host.processes.child_setup import Inherited
+from sentinel.host.processes.unprivileged import environment_of
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.shared_memory import Stamps
 from sentinel.protocol.stressor import (

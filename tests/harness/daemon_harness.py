@@ -20,7 +20,7 @@ import sentinel
 from sentinel.cli.main import run_command_line
 from sentinel.client import Client, GpuStatus
 from sentinel.errors import SentinelError
-from sentinel.host.paths import Places, places
+from sentinel.host.files.paths import Places, places
 from sentinel.supervisor.single_instance import running
 from tests.harness.gpu_environment import ROOT, SimulatedHost
 from tests.harness.sentinel_process import eventually, gone

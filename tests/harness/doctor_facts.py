@@ -13,7 +13,7 @@ from sentinel.diagnostics.doctor.facts import (
     Room,
     Unread,
 )
-from sentinel.host.packages import Bindings, TorchBuild
+from sentinel.host.installed.packages import Bindings, TorchBuild
 
 GIB = 2**30
 GPU = GpuFacts(

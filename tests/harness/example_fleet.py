@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from sentinel.fleet.run_file import FleetFolder, FleetRun
+from sentinel.fleet.records.run_file import FleetFolder, FleetRun
 from tests.harness.example_run import ExampleRun
 from tests.harness.judged_run import report_of
 

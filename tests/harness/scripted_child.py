@@ -7,7 +7,7 @@ import socket
 import time
 from collections.abc import Sequence
 
-from sentinel.host.child_setup import InheritedFd
+from sentinel.host.processes.child_setup import InheritedFd
 from sentinel.protocol.codec import encode
 from sentinel.protocol.inflight_calls import InflightCalls
 

@@ -15,9 +15,9 @@ import pytest
 
 from sentinel.burnin.reports.report import IDS
 from sentinel.cli.daemon.run import command
-from sentinel.cli.event_format import describe
+from sentinel.cli.display.event_format import describe
 from sentinel.config.model import SETTINGS
-from sentinel.fleet.fleet_checks import IDS as FLEET_IDS
+from sentinel.fleet.checks.fleet_checks import IDS as FLEET_IDS
 from sentinel.protocol.events import EVENTS as EVENT_TYPES
 from sentinel.protocol.rules import IDLE, RULES, RUNNING
 

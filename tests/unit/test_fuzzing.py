@@ -21,8 +21,8 @@ from sentinel.config.model import SETTINGS
 from sentinel.config.sources import from_environment, read_file
 from sentinel.config.workload_spec import parse_workload
 from sentinel.errors import ConfigError, SentinelError, WireError
-from sentinel.host.golden_store import Goldens
-from sentinel.host.reservation_store import RESERVATIONS
+from sentinel.host.stores.golden_store import Goldens
+from sentinel.host.stores.reservation_store import RESERVATIONS
 from sentinel.protocol.codec import decode, encode
 from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, Reading
 from sentinel.protocol.stressor import STRESSOR_MESSAGES, Failed, FailureKind

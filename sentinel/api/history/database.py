@@ -26,8 +26,8 @@ from sentinel.api.history.schema import (
     gpu_key,
 )
 from sentinel.api.history.usage import MAX_GAP_S, Use
-from sentinel.host.paths import identity
-from sentinel.host.regular_file import set_aside
+from sentinel.host.files.paths import identity
+from sentinel.host.files.regular_file import set_aside
 
 T = TypeVar("T")
 Row = tuple[Any, ...]

@@ -10,8 +10,8 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-from sentinel.host.procfs import read_stat
-from sentinel.host.regular_file import open_regular
+from sentinel.host.files.regular_file import open_regular
+from sentinel.host.processes.procfs import read_stat
 from sentinel.host.user_names import USER_NAMES
 from sentinel.protocol.caller import Caller, Level
 

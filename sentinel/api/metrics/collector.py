@@ -17,9 +17,9 @@ from sentinel.api.metrics.counters import Counters, GpuCounters
 from sentinel.api.metrics.definitions import METRICS, Family
 from sentinel.api.state.snapshots import MAX_AGE_S, Views
 from sentinel.host.node_name import node_name
-from sentinel.host.procfs import read_usage
-from sentinel.host.run_reports import LastVerdict
-from sentinel.host.verified_store import StoredWork
+from sentinel.host.processes.procfs import read_usage
+from sentinel.host.stores.run_reports import LastVerdict
+from sentinel.host.stores.verified_store import StoredWork
 from sentinel.protocol.commands import ApiSpec
 from sentinel.protocol.stressor import FailureKind
 from sentinel.protocol.telemetry import EVENT_REASONS, Telemetry

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from sentinel.api.notify.delivery import DeliveryError
 from sentinel.config.notify_settings import parse_webhook
-from sentinel.host.regular_file import read_regular
+from sentinel.host.files.regular_file import read_regular
 from sentinel.protocol.version import __version__
 
 #: The time for one attempt, from the lookup of the name to the status line, in seconds.

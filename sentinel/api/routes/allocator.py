@@ -8,7 +8,7 @@ from sentinel.api.context import ApiContext
 from sentinel.api.http.errors import ProblemError
 from sentinel.api.routes.confirmation import confirm
 from sentinel.api.state.memory_budget import memory_free
-from sentinel.host.procfs import read_stat, read_status
+from sentinel.host.processes.procfs import read_stat, read_status
 from sentinel.host.user_names import USER_NAMES
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import Allocate, Deallocate

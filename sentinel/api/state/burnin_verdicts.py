@@ -6,7 +6,12 @@ import asyncio
 import contextlib
 from pathlib import Path
 
-from sentinel.host.run_reports import LastVerdict, last_verdicts, report_paths, sorted_reports
+from sentinel.host.stores.run_reports import (
+    LastVerdict,
+    last_verdicts,
+    report_paths,
+    sorted_reports,
+)
 
 #: How often the folder is looked at, in seconds. A burn-in takes hours.
 _LOOK_EVERY_S = 30.0

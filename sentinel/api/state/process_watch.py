@@ -7,7 +7,7 @@ import contextlib
 import os
 from collections.abc import Callable, Mapping
 
-from sentinel.host.procfs import read_stat
+from sentinel.host.processes.procfs import read_stat
 from sentinel.protocol.caller import Caller
 
 

@@ -8,12 +8,12 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from sentinel.api.state.snapshots import Views
-from sentinel.host.command_lines import CommandLines
 from sentinel.host.node_name import node_name
-from sentinel.host.procfs import read_stat, read_status
-from sentinel.host.run_reports import LastVerdict
+from sentinel.host.processes.command_lines import CommandLines
+from sentinel.host.processes.procfs import read_stat, read_status
+from sentinel.host.stores.run_reports import LastVerdict
+from sentinel.host.stores.verified_store import proof_of
 from sentinel.host.user_names import USER_NAMES
-from sentinel.host.verified_store import proof_of
 from sentinel.protocol import api_types, views
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import ApiSpec

@@ -8,7 +8,7 @@ from pathlib import Path
 from sentinel.api.http.errors import ProblemError
 from sentinel.config.saved_settings import text_of
 from sentinel.config.sources import Sources
-from sentinel.host.regular_file import replace_file
+from sentinel.host.files.regular_file import replace_file
 from sentinel.protocol.problem import Code
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from sentinel.api.http.errors import ProblemError
 from sentinel.api.state.event_buffer import Broadcast
 from sentinel.config.gpu_selection import select_gpus
-from sentinel.host.run_reports import LastVerdict
-from sentinel.host.verified_store import StoredWork
+from sentinel.host.stores.run_reports import LastVerdict
+from sentinel.host.stores.verified_store import StoredWork
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.problem import Code
 from sentinel.protocol.views import (

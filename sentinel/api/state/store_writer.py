@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from sentinel.api.state.event_buffer import Broadcast
-from sentinel.host.timed_file import Clocks
+from sentinel.host.stores.timed_file import Clocks
 
 T = TypeVar("T")
 

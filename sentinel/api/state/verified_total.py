@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from sentinel.host import verified_store
-from sentinel.host.verified_store import StoredWork
+from sentinel.host.stores import verified_store
+from sentinel.host.stores.verified_store import StoredWork
 from sentinel.protocol.views import GpuView, VerifiedCounts
 
 #: How often the file is written if something has changed, in seconds. A crash of the host costs

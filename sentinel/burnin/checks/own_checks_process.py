@@ -30,7 +30,7 @@ from sentinel.burnin.checks.thresholds import Limit, Thresholds
 from sentinel.burnin.records.history import former_runs
 from sentinel.burnin.records.run_folder import RunFolder
 from sentinel.errors import ConfigError
-from sentinel.host.child_setup import InheritedFd, setup_child_process
+from sentinel.host.processes.child_setup import InheritedFd, setup_child_process
 from sentinel.protocol.codec import encode
 from sentinel.protocol.inflight_calls import InflightCalls
 from sentinel.stressor.loader import describe

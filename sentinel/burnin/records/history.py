@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sentinel.burnin.records.run_folder import RunFolder
-from sentinel.host.run_reports import read_reports
+from sentinel.host.stores.run_reports import read_reports
 
 
 @dataclass(frozen=True, kw_only=True)

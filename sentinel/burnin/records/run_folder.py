@@ -15,7 +15,7 @@ from typing import Any
 
 from sentinel.config.plan import Plan
 from sentinel.errors import ConfigError
-from sentinel.host.run_reports import RUNS
+from sentinel.host.stores.run_reports import RUNS
 
 #: A longer line is none of ours.
 _MAX_LINE = 2**20

@@ -20,8 +20,6 @@ from sentinel.burnin.reports.report import IDS, Judged, judge_run, report_object
 from sentinel.burnin.reports.verdict import EXIT_CODES
 from sentinel.burnin.run import STATUS_EVERY_S, new_folder, run_plan
 from sentinel.burnin.run_settings import recorded_settings
-from sentinel.cli import value_completion
-from sentinel.cli.burnin_screen import Screen
 from sentinel.cli.daemon.burnin_by_daemon import (
     Order,
     attach,
@@ -33,9 +31,15 @@ from sentinel.cli.daemon.burnin_by_daemon import (
 )
 from sentinel.cli.daemon.run import account_of
 from sentinel.cli.daemon.start import count_simulated
-from sentinel.cli.setting_options import settings_without, simulate_option, warn_of_no_notifications
-from sentinel.cli.terminal import color_option
-from sentinel.cli.thresholds_file import load_thresholds
+from sentinel.cli.display.burnin_screen import Screen
+from sentinel.cli.display.terminal import color_option
+from sentinel.cli.options import value_completion
+from sentinel.cli.options.setting_options import (
+    settings_without,
+    simulate_option,
+    warn_of_no_notifications,
+)
+from sentinel.cli.options.thresholds_file import load_thresholds
 from sentinel.cli.verdict_command import VerdictGroup
 from sentinel.cli.word import Word
 from sentinel.client import Client, connect
@@ -48,8 +52,9 @@ from sentinel.diagnostics.workload_check import (
     workloads_of_plan,
 )
 from sentinel.errors import AccessDeniedError, ConfigError, ExitCode, NotRunningError
-from sentinel.host import daemon_records, simulation
-from sentinel.host.paths import places
+from sentinel.host.daemons import daemon_records
+from sentinel.host.files.paths import places
+from sentinel.host.gpus import simulation
 from sentinel.supervisor.bootstrap import leave
 from sentinel.supervisor.discovery import Options
 

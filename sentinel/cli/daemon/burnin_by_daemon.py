@@ -27,19 +27,19 @@ from sentinel.burnin.reports.report import judge_run
 from sentinel.burnin.reports.text import text_lines as report_lines
 from sentinel.burnin.reports.verdict import EXIT_CODES, Verdict
 from sentinel.burnin.resume import can_go_on
-from sentinel.cli import value_completion
-from sentinel.cli.burnin_screen import HEADER, RIGHT, Screen, progress_row
-from sentinel.cli.client_options import json_option, show, simulated_folder, with_client
-from sentinel.cli.event_format import log_line
-from sentinel.cli.json_output import print_json
+from sentinel.cli.display.burnin_screen import HEADER, RIGHT, Screen, progress_row
+from sentinel.cli.display.event_format import log_line
+from sentinel.cli.display.json_output import print_json
+from sentinel.cli.display.terminal import color_option
+from sentinel.cli.display.verdict_colours import paint_verdicts
 from sentinel.cli.log_follow import follow
-from sentinel.cli.terminal import color_option
-from sentinel.cli.thresholds_file import load_thresholds
-from sentinel.cli.verdict_colours import paint_verdicts
+from sentinel.cli.options import value_completion
+from sentinel.cli.options.client_options import json_option, show, simulated_folder, with_client
+from sentinel.cli.options.thresholds_file import load_thresholds
 from sentinel.client import Client, Status, connect
 from sentinel.errors import ConfigError, ExitCode, NotRunningError, SentinelError
-from sentinel.host.daemon_lookup import find_shared
-from sentinel.host.daemon_records import records_folder, running_burnins
+from sentinel.host.daemons.daemon_lookup import find_shared
+from sentinel.host.daemons.daemon_records import records_folder, running_burnins
 from sentinel.protocol.api_types import GpuStatus
 
 #: All lines of a file of events, which has fewer.
@@ -143,7 +143,7 @@ def _print_progress(shown: Status, *, alone: bool) -> None:
         if alone:
             print("no burn-in runs")
         return
-    from sentinel.cli.output import print_table
+    from sentinel.cli.display.output import print_table
 
     if run is not None:
         print(f"{run.plan}, since {run.since:%Y-%m-%d %H:%M}")

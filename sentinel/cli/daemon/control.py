@@ -6,10 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import click
 
-from sentinel.cli.client_options import duration, json_option, show, wait_option, with_client
-from sentinel.cli.gpu_options import gpu_selection
-from sentinel.cli.option_groups import GroupedOptions
-from sentinel.cli.setting_options import (
+from sentinel.cli.options.client_options import (
+    duration,
+    json_option,
+    show,
+    wait_option,
+    with_client,
+)
+from sentinel.cli.options.gpu_options import gpu_selection
+from sentinel.cli.options.option_groups import GroupedOptions
+from sentinel.cli.options.setting_options import (
     changeable_flags,
     flag_of,
     for_daemon,

@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 
 import click
 
-from sentinel.cli.client_options import json_option
-from sentinel.cli.json_output import print_json
+from sentinel.cli.display.json_output import print_json
+from sentinel.cli.options.client_options import json_option
 from sentinel.errors import ExitCode
-from sentinel.host.state_folders import KnownDaemon, known_daemons
+from sentinel.host.daemons.state_folders import KnownDaemon, known_daemons
 from sentinel.units import format_size
 
 _HEADER = ("PID", "GPUS", "CHANGED", "SIZE", "SOCKET", "STATE")
@@ -32,7 +32,7 @@ def command(as_json: bool) -> int:  # noqa: FBT001 - click's
     if not found:
         click.echo("this user has no daemon, and none has left a state directory", err=True)
         return int(ExitCode.OK)
-    from sentinel.cli.output import print_table
+    from sentinel.cli.display.output import print_table
 
     print_table(_HEADER, [_row(one) for one in found], flexible=None, right=(0, 3))
     return int(ExitCode.OK)

@@ -14,9 +14,9 @@ from typing import NoReturn
 
 import click
 
-from sentinel.cli.client_options import address_options, simulated_folder, wait_option
 from sentinel.cli.daemon.reserve import place_reporter, quiet_option
-from sentinel.cli.gpu_options import chosen, count_option, gpus_flag
+from sentinel.cli.options.client_options import address_options, simulated_folder, wait_option
+from sentinel.cli.options.gpu_options import chosen, count_option, gpus_flag
 from sentinel.client import Client, connect
 from sentinel.errors import SentinelError
 

@@ -13,14 +13,14 @@ import click
 from sentinel.burnin.checks.check_formats import NPD_UNKNOWN, npd_line
 from sentinel.burnin.checks.proven_fault import proven_fault
 from sentinel.burnin.reports.verdict import Verdict
-from sentinel.cli.client_options import address_options, json_option, simulated_folder
-from sentinel.cli.json_output import print_json
-from sentinel.cli.terminal import color_option
+from sentinel.cli.display.json_output import print_json
+from sentinel.cli.display.terminal import color_option
+from sentinel.cli.options.client_options import address_options, json_option, simulated_folder
 from sentinel.client import Client, connect
 from sentinel.errors import ConfigError, ExitCode, SentinelError
-from sentinel.host import verified_store
-from sentinel.host.daemon_lookup import daemons_sharing, find_shared, locate
-from sentinel.host.run_reports import LastVerdict, last_verdicts, report_paths
+from sentinel.host.daemons.daemon_lookup import daemons_sharing, find_shared, locate
+from sentinel.host.stores import verified_store
+from sentinel.host.stores.run_reports import LastVerdict, last_verdicts, report_paths
 from sentinel.protocol.api_types import GpuProof
 from sentinel.units import format_count, format_duration
 
@@ -239,7 +239,7 @@ def _plain(card: _Card) -> dict[str, Any]:
 
 
 def _print(cards: Sequence[_Card]) -> None:
-    from sentinel.cli.output import print_table
+    from sentinel.cli.display.output import print_table
 
     header = (
         *("GPU", "NAME", "VERIFIED", "RESULTS", "WRONG", "FINDINGS", "LAST", "BY", "BURN-IN"),

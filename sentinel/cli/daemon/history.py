@@ -8,11 +8,11 @@ from datetime import datetime
 
 import click
 
-from sentinel.cli.client_options import json_option, with_client
-from sentinel.cli.event_format import format_clock
-from sentinel.cli.gpu_options import gpu_selection
-from sentinel.cli.json_output import print_json, to_json
-from sentinel.cli.terminal import color_option
+from sentinel.cli.display.event_format import format_clock
+from sentinel.cli.display.json_output import print_json, to_json
+from sentinel.cli.display.terminal import color_option
+from sentinel.cli.options.client_options import json_option, with_client
+from sentinel.cli.options.gpu_options import gpu_selection
 from sentinel.client import Client, PastEvent, PastReading, PastUse
 from sentinel.errors import ConfigError, ExitCode, NoSuchGpuError
 from sentinel.units import format_brief, parse_duration
@@ -138,7 +138,7 @@ def _gpus(client: Client, gpu: str | None) -> list[tuple[int | None, str]]:
 
 
 def _show(uses: Sequence[PastUse], readings: Sequence[tuple[int | None, str, PastReading]]) -> None:
-    from sentinel.cli.output import print_table
+    from sentinel.cli.display.output import print_table
 
     if not uses:
         click.echo("No use of a GPU is recorded in this time.")
@@ -184,7 +184,7 @@ def _show_events(events: Sequence[PastEvent], *, as_json: bool) -> None:
     if as_json:
         print_json({"events": events})
         return
-    from sentinel.cli.event_format import readable
+    from sentinel.cli.display.event_format import readable
 
     for line in readable(map(_line, events)):
         print(line)

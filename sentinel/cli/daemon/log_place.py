@@ -9,8 +9,8 @@ from pathlib import Path
 from sentinel.config.setting import variable_of
 from sentinel.config.sources import Sources, checked
 from sentinel.errors import ConfigError
-from sentinel.host.daemon_lookup import locate
-from sentinel.host.paths import Places
+from sentinel.host.daemons.daemon_lookup import locate
+from sentinel.host.files.paths import Places
 
 _KEY, _FLAG = "log.file", "--log-file"
 

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import click
 
-from sentinel.cli.client_options import address_options, simulated_folder
-from sentinel.cli.event_format import readable
+from sentinel.cli.display.event_format import readable
+from sentinel.cli.display.terminal import color_option, printable
 from sentinel.cli.log_follow import follow, last_lines
-from sentinel.cli.terminal import color_option, printable
+from sentinel.cli.options.client_options import address_options, simulated_folder
 from sentinel.client import connect
 from sentinel.errors import ConfigError, ExitCode, NotRunningError, SentinelError
-from sentinel.host.daemon_lookup import Location, last_location, locate
-from sentinel.host.paths import stderr_file
+from sentinel.host.daemons.daemon_lookup import Location, last_location, locate
+from sentinel.host.files.paths import stderr_file
 
 #: How many lines of the standard error of a daemon that has ended are shown.
 _STDERR_LINES = 20

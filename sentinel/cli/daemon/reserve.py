@@ -8,19 +8,19 @@ from collections.abc import Sequence
 
 import click
 
-from sentinel.cli import value_completion
-from sentinel.cli.client_options import (
+from sentinel.cli.display.event_format import format_clock
+from sentinel.cli.display.gpu_table import describe_queued, user_of
+from sentinel.cli.display.json_output import print_json
+from sentinel.cli.display.terminal import printable
+from sentinel.cli.options import value_completion
+from sentinel.cli.options.client_options import (
     duration,
     json_option,
     show,
     wait_option,
     with_client,
 )
-from sentinel.cli.event_format import format_clock
-from sentinel.cli.gpu_options import chosen, count_option, gpu_selection, one_gpu
-from sentinel.cli.gpu_table import describe_queued, user_of
-from sentinel.cli.json_output import print_json
-from sentinel.cli.terminal import printable
+from sentinel.cli.options.gpu_options import chosen, count_option, gpu_selection, one_gpu
 from sentinel.client import Client, QueueEntry, ReservationInfo
 from sentinel.client.waiting import OnWait
 from sentinel.errors import ConfigError, ExitCode, SentinelError
@@ -135,7 +135,7 @@ def reservations(client: Client, as_json: bool) -> int:  # noqa: FBT001 - click'
         return int(ExitCode.OK)
     if not found:
         click.echo("there are no reservations", err=True)
-    from sentinel.cli.output import print_table
+    from sentinel.cli.display.output import print_table
 
     rows = [_row(one) for one in found]
     if rows:

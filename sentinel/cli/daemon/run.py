@@ -15,30 +15,30 @@ import click
 from click.core import ParameterSource
 
 from sentinel.cli.daemon.log_place import chosen_log, with_chosen_log
-from sentinel.cli.event_format import text_lines
-from sentinel.cli.option_groups import GroupedOptions
-from sentinel.cli.setting_options import (
+from sentinel.cli.display.event_format import text_lines
+from sentinel.cli.display.terminal import color_option, wants_colour
+from sentinel.cli.options.option_groups import GroupedOptions
+from sentinel.cli.options.setting_options import (
     log_format,
     plan_option,
     settings_of_daemon,
     simulate_option,
     warn_of_no_notifications,
 )
-from sentinel.cli.terminal import color_option, wants_colour
 from sentinel.config.model import Config
 from sentinel.config.sources import Sources, as_values, checked
 from sentinel.errors import ConfigError, ExitCode
-from sentinel.host import simulation
-from sentinel.host.import_stubs import without_rich
-from sentinel.host.journal import Journal, gets_stream, match_of_this_run
-from sentinel.host.log_file import RotatingLog
-from sentinel.host.paths import places, prepare, prepare_log
-from sentinel.host.unprivileged import look_up
+from sentinel.host.files.paths import places, prepare, prepare_log
+from sentinel.host.gpus import simulation
+from sentinel.host.installed.import_stubs import without_rich
+from sentinel.host.logs.journal import Journal, gets_stream, match_of_this_run
+from sentinel.host.logs.log_file import RotatingLog
+from sentinel.host.processes.unprivileged import look_up
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.stressor import Account
 
 with without_rich():  # only here: a program that embeds a supervisor may need rich
-    from sentinel.cli import survey_format
+    from sentinel.cli.display import survey_format
     from sentinel.cli.journal_sink import journal_sink
     from sentinel.diagnostics import survey
     from sentinel.diagnostics.workload_check import (

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 
 import click
 
-from sentinel.cli import value_completion
-from sentinel.cli.client_options import duration, json_option, with_client
-from sentinel.cli.event_format import format_clock
-from sentinel.cli.gpu_options import gpus_flag
-from sentinel.cli.gpu_table import user_of
-from sentinel.cli.json_output import print_json
-from sentinel.cli.option_groups import GroupedOptions
-from sentinel.cli.setting_options import single_gpu_flags
+from sentinel.cli.display.event_format import format_clock
+from sentinel.cli.display.gpu_table import user_of
+from sentinel.cli.display.json_output import print_json
+from sentinel.cli.options import value_completion
+from sentinel.cli.options.client_options import duration, json_option, with_client
+from sentinel.cli.options.gpu_options import gpus_flag
+from sentinel.cli.options.option_groups import GroupedOptions
+from sentinel.cli.options.setting_options import single_gpu_flags
 from sentinel.client import Client, SessionInfo
 from sentinel.errors import ConfigError, ExitCode
 
@@ -67,7 +67,7 @@ def list_(client: Client, as_json: bool) -> int:  # noqa: FBT001 - click's
     if not found:
         click.echo("there are no sessions", err=True)
         return int(ExitCode.OK)
-    from sentinel.cli.output import print_table
+    from sentinel.cli.display.output import print_table
 
     print_table(
         ("NAME", "GPU", "UNTIL", "BY", "SETTINGS"), [_row(one) for one in found], flexible=4

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sentinel.cli import value_completion
-from sentinel.cli.client_options import json_option, with_client
-from sentinel.cli.gpu_options import gpus_flag
-from sentinel.cli.json_output import print_json
-from sentinel.cli.setting_options import for_daemon, key_of
+from sentinel.cli.display.json_output import print_json
+from sentinel.cli.options import value_completion
+from sentinel.cli.options.client_options import json_option, with_client
+from sentinel.cli.options.gpu_options import gpus_flag
+from sentinel.cli.options.setting_options import for_daemon, key_of
 from sentinel.config.plan import toml_value
 from sentinel.errors import ConfigError, ExitCode
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import click
 
 from sentinel.burnin.levels import LEVELS
-from sentinel.cli.client_options import wait_option
 from sentinel.cli.daemon.first_stressor import FirstStressor, NotProvedError, wait_for_stressor
 from sentinel.cli.daemon.log_place import recorded_log, with_chosen_log
 from sentinel.cli.daemon.run import check_before_start, with_plan
-from sentinel.cli.json_output import print_json
-from sentinel.cli.option_groups import GroupedOptions
-from sentinel.cli.setting_options import (
+from sentinel.cli.display.json_output import print_json
+from sentinel.cli.options.client_options import wait_option
+from sentinel.cli.options.option_groups import GroupedOptions
+from sentinel.cli.options.setting_options import (
     for_daemon,
     plan_option,
     settings_of_daemon,
@@ -30,9 +30,9 @@ from sentinel.errors import (
     ExitCode,
     SentinelError,
 )
-from sentinel.host.daemon_lookup import locate
-from sentinel.host.paths import SIMULATED, Places, places
-from sentinel.host.simulation import default_folder
+from sentinel.host.daemons.daemon_lookup import locate
+from sentinel.host.files.paths import SIMULATED, Places, places
+from sentinel.host.gpus.simulation import default_folder
 from sentinel.supervisor.daemonize import NotStartedError, last_reason, start_detached
 from sentinel.supervisor.single_instance import running
 

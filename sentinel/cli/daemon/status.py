@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from sentinel.cli import gpu_table
-from sentinel.cli.client_options import duration, json_option, with_requester
+from sentinel.cli.display import gpu_table
+from sentinel.cli.display.json_output import print_json
+from sentinel.cli.display.output import table, terminal_width
+from sentinel.cli.display.terminal import color_option, cut, printable, wants_colour
 from sentinel.cli.failures import error_fields
-from sentinel.cli.gpu_options import gpu_selection, only_json
-from sentinel.cli.json_output import print_json
-from sentinel.cli.output import table, terminal_width
-from sentinel.cli.terminal import color_option, cut, printable, wants_colour
+from sentinel.cli.options.client_options import duration, json_option, with_requester
+from sentinel.cli.options.gpu_options import gpu_selection, only_json
 from sentinel.client.json_view import JsonView
 from sentinel.errors import ConfigError, ExitCode, NotRunningError, ServiceError
 
@@ -62,7 +62,7 @@ def command(
     if every is None:
         print("\n".join(_lines(client, gpus, as_list=as_list)))
         return int(ExitCode.OK)
-    from sentinel.cli.redraw import repeat
+    from sentinel.cli.display.redraw import repeat
 
     return repeat(lambda: _lines(client, gpus, as_list=as_list), every)
 
@@ -102,7 +102,7 @@ def _lines(client: Requester, gpus: Sequence[str], *, as_list: bool) -> list[str
 
 def _with_burnins(error: NotRunningError) -> NotRunningError:
     """Name the burn-ins that hold GPUs without a daemon."""
-    from sentinel.host.daemon_records import records_folder, running_burnins
+    from sentinel.host.daemons.daemon_records import records_folder, running_burnins
 
     runs = running_burnins(records_folder(os.environ, os.getuid()))
     text = "".join(f"\n{one}\nTo follow it: sentinel burnin attach {one.run}" for one in runs)
@@ -141,7 +141,7 @@ def _report(status: Status, *, local: bool) -> Iterator[str]:
 
 def _processes(status: Status, width: int, *, local: bool, colour: bool) -> Iterator[str]:
     """Yield the table of processes, if there are any."""
-    from sentinel.cli import process_table
+    from sentinel.cli.display import process_table
 
     rows = [process_table.row(job) for job in process_table.jobs(status.gpus, local=local)]
     if rows:
@@ -163,7 +163,7 @@ def _logged(log: str | None) -> Iterator[str]:
     """
     if log is None:
         return
-    from sentinel.cli.event_format import is_notable, readable
+    from sentinel.cli.display.event_format import is_notable, readable
     from sentinel.cli.log_follow import last_wanted
 
     with contextlib.suppress(ConfigError):

@@ -7,10 +7,10 @@ import sys
 
 import click
 
-from sentinel.cli import value_completion
-from sentinel.cli.client_options import duration, with_client
-from sentinel.cli.gpu_options import gpu_selection, only
-from sentinel.cli.terminal import color_option, wants_colour
+from sentinel.cli.display.terminal import color_option, wants_colour
+from sentinel.cli.options import value_completion
+from sentinel.cli.options.client_options import duration, with_client
+from sentinel.cli.options.gpu_options import gpu_selection, only
 from sentinel.cli.word import Word
 from sentinel.client import Client
 from sentinel.errors import ConfigError, ExitCode

@@ -8,20 +8,20 @@ from pathlib import Path
 import click
 
 from sentinel.burnin.reports.verdict import Verdict
-from sentinel.cli.client_options import duration, json_option
+from sentinel.cli.display.json_output import print_json
+from sentinel.cli.display.terminal import color_option
 from sentinel.cli.fleet.burnin import DEFAULT_GIVE_UP_S, end_detached, say
 from sentinel.cli.fleet.following import follow_to_verdict
 from sentinel.cli.fleet.run_argument import run_argument
-from sentinel.cli.json_output import print_json
-from sentinel.cli.terminal import color_option
+from sentinel.cli.options.client_options import duration, json_option
 from sentinel.cli.verdict_command import VerdictCommand
 from sentinel.errors import ConfigError, ExitCode, SentinelError
+from sentinel.fleet.checks.shared_thresholds import check_copy
 from sentinel.fleet.engine import TaskState
 from sentinel.fleet.follow import engine_of
-from sentinel.fleet.missing_nodes import read_reasons, record_reasons
 from sentinel.fleet.node_run import read_verdict
-from sentinel.fleet.run_file import FleetFolder, FleetRun, write_shared
-from sentinel.fleet.shared_thresholds import check_copy
+from sentinel.fleet.records.missing_nodes import read_reasons, record_reasons
+from sentinel.fleet.records.run_file import FleetFolder, FleetRun, write_shared
 
 _json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print the fleet's report as one JSON object."

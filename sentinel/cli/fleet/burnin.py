@@ -14,19 +14,19 @@ from typing import Any
 import click
 
 from sentinel.burnin.levels import LEVELS, load_plan, plan_text
-from sentinel.cli.client_options import duration
+from sentinel.cli.display.json_output import print_json
+from sentinel.cli.display.terminal import color_option
 from sentinel.cli.fleet.following import follow_to_verdict
-from sentinel.cli.json_output import print_json
-from sentinel.cli.setting_options import check_range, simulate_option
-from sentinel.cli.terminal import color_option
-from sentinel.cli.thresholds_file import load_thresholds
+from sentinel.cli.options.client_options import duration
+from sentinel.cli.options.setting_options import check_range, simulate_option
+from sentinel.cli.options.thresholds_file import load_thresholds
 from sentinel.cli.verdict_command import VerdictCommand
 from sentinel.errors import ExitCode
 from sentinel.fleet.clush import expand_nodes
 from sentinel.fleet.follow import ENGINES, engine_of
-from sentinel.fleet.known_runs import known_folder, remember
-from sentinel.fleet.run_file import FleetFolder, FleetRun, check_nodes, new_id, write_shared
-from sentinel.fleet.slurm import DEFAULT_BATCH, choose_nodes
+from sentinel.fleet.records.known_runs import known_folder, remember
+from sentinel.fleet.records.run_file import FleetFolder, FleetRun, check_nodes, new_id, write_shared
+from sentinel.fleet.slurm.slurm_engine import DEFAULT_BATCH, choose_nodes
 from sentinel.units import format_count
 
 #: The largest number of nodes that work at the same time; the shared disk sets the real limit.

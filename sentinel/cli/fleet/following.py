@@ -12,20 +12,21 @@ from typing import TextIO
 import click
 
 from sentinel.burnin.reports.verdict import EXIT_CODES, Verdict
-from sentinel.cli.json_output import print_json
-from sentinel.cli.live_table import LiveTable
-from sentinel.cli.terminal import printable
-from sentinel.cli.verdict_colours import paint_verdicts
+from sentinel.cli.display.json_output import print_json
+from sentinel.cli.display.live_table import LiveTable
+from sentinel.cli.display.terminal import printable
+from sentinel.cli.display.verdict_colours import paint_verdicts
 from sentinel.errors import ExitCode, SentinelError
-from sentinel.fleet.drain import drain_nodes, reason_text
+from sentinel.fleet.checks.shared_thresholds import read_run_thresholds
+from sentinel.fleet.checks.verdict import FleetNode, FleetVerdict, judge_fleet
 from sentinel.fleet.engine import Engine, EngineError
 from sentinel.fleet.follow import FleetFollower, engine_of
-from sentinel.fleet.formats import FORMATS
-from sentinel.fleet.missing_nodes import record_reasons
-from sentinel.fleet.node_files import read_fleet
-from sentinel.fleet.report import fleet_object
-from sentinel.fleet.run_file import FleetFolder, FleetRun, write_shared
-from sentinel.fleet.shared_thresholds import read_run_thresholds
+from sentinel.fleet.records.missing_nodes import record_reasons
+from sentinel.fleet.records.node_files import read_fleet
+from sentinel.fleet.records.run_file import FleetFolder, FleetRun, write_shared
+from sentinel.fleet.reports.formats import FORMATS
+from sentinel.fleet.reports.report import fleet_object
+from sentinel.fleet.slurm.drain import drain_nodes, reason_text
 from sentinel.fleet.status import (
     NODE_HEADER,
     NODE_RIGHT,
@@ -37,7 +38,6 @@ from sentinel.fleet.status import (
     note,
     summary,
 )
-from sentinel.fleet.verdict import FleetNode, FleetVerdict, judge_fleet
 from sentinel.units import format_duration
 
 #: How often a pipe gets a line where nothing changes, in seconds.

@@ -8,17 +8,17 @@ from pathlib import Path
 import click
 
 from sentinel.burnin.reports.verdict import EXIT_CODES
+from sentinel.cli.display.terminal import color_option
+from sentinel.cli.display.verdict_colours import paint_verdicts
 from sentinel.cli.fleet.run_argument import run_argument
-from sentinel.cli.terminal import color_option
-from sentinel.cli.thresholds_file import load_thresholds
-from sentinel.cli.verdict_colours import paint_verdicts
+from sentinel.cli.options.thresholds_file import load_thresholds
 from sentinel.cli.verdict_command import VerdictCommand
 from sentinel.errors import ConfigError
-from sentinel.fleet.formats import FORMATS
-from sentinel.fleet.node_files import read_fleet
-from sentinel.fleet.run_file import FleetFolder
-from sentinel.fleet.shared_thresholds import SharedThresholds, read_run_thresholds
-from sentinel.fleet.verdict import judge_fleet
+from sentinel.fleet.checks.shared_thresholds import SharedThresholds, read_run_thresholds
+from sentinel.fleet.checks.verdict import judge_fleet
+from sentinel.fleet.records.node_files import read_fleet
+from sentinel.fleet.records.run_file import FleetFolder
+from sentinel.fleet.reports.formats import FORMATS
 
 
 @click.command("report", cls=VerdictCommand)

@@ -6,8 +6,8 @@ import os
 
 import click
 
-from sentinel.fleet.known_runs import find_fleet, known_folder
-from sentinel.fleet.run_file import FleetFolder
+from sentinel.fleet.records.known_runs import find_fleet, known_folder
+from sentinel.fleet.records.run_file import FleetFolder
 
 
 def _find(_context: click.Context, _parameter: click.Parameter, name: str | None) -> FleetFolder:

@@ -11,7 +11,7 @@ from sentinel.cli.verdict_command import VerdictCommand
 from sentinel.errors import SentinelError
 from sentinel.fleet.follow import engine_of
 from sentinel.fleet.node_run import NodeRun, node_name
-from sentinel.fleet.run_file import FleetFolder
+from sentinel.fleet.records.run_file import FleetFolder
 
 
 @click.command("run-node", cls=VerdictCommand, hidden=True)

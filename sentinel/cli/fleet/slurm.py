@@ -8,15 +8,15 @@ from pathlib import Path
 
 import click
 
-from sentinel.cli.client_options import duration, wait_option
+from sentinel.cli.options.client_options import duration, wait_option
 from sentinel.client import connect
 from sentinel.errors import ExitCode, NotRunningError, SentinelError
-from sentinel.fleet.drain import PREFIX
-from sentinel.fleet.gres import gpus_of_job, numbers_of_job, read_gres
-from sentinel.fleet.job_gpus import JobFiles, end_unused, release_job, reserve_for_job
-from sentinel.fleet.node_health import apply, faults
-from sentinel.host.device_files import DRIVER_FILES, addresses_by_minor
-from sentinel.host.paths import SIMULATED
+from sentinel.fleet.slurm.drain import PREFIX
+from sentinel.fleet.slurm.gres import gpus_of_job, numbers_of_job, read_gres
+from sentinel.fleet.slurm.job_gpus import JobFiles, end_unused, release_job, reserve_for_job
+from sentinel.fleet.slurm.node_health import apply, faults
+from sentinel.host.files.paths import SIMULATED
+from sentinel.host.gpus.device_files import DRIVER_FILES, addresses_by_minor
 from sentinel.protocol.api_types import GpuStatus
 from sentinel.units import format_count
 

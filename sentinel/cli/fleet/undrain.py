@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import click
 
-from sentinel.cli.client_options import json_option
+from sentinel.cli.display.json_output import print_json
+from sentinel.cli.display.terminal import color_option, printable
 from sentinel.cli.fleet.run_argument import run_argument
-from sentinel.cli.json_output import print_json
-from sentinel.cli.terminal import color_option, printable
+from sentinel.cli.options.client_options import json_option
 from sentinel.cli.verdict_command import VerdictCommand
 from sentinel.errors import ExitCode
-from sentinel.fleet.drain import undrain_nodes
-from sentinel.fleet.run_file import FleetFolder
+from sentinel.fleet.records.run_file import FleetFolder
+from sentinel.fleet.slurm.drain import undrain_nodes
 
 
 @click.command("undrain", cls=VerdictCommand)

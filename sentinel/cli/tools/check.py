@@ -16,18 +16,18 @@ from sentinel.burnin.checks import check_formats
 from sentinel.burnin.checks.check import CheckResult, Status
 from sentinel.burnin.checks.node_report import NodeReport, judge_node
 from sentinel.burnin.checks.thresholds import Thresholds
-from sentinel.cli.gpu_options import gpus_flag
-from sentinel.cli.json_output import print_json
-from sentinel.cli.setting_options import simulate_option
-from sentinel.cli.terminal import color_option, printable, wants_colour
-from sentinel.cli.thresholds_file import load_thresholds
+from sentinel.cli.display.json_output import print_json
+from sentinel.cli.display.terminal import color_option, printable, wants_colour
+from sentinel.cli.options.gpu_options import gpus_flag
+from sentinel.cli.options.setting_options import simulate_option
+from sentinel.cli.options.thresholds_file import load_thresholds
 from sentinel.cli.verdict_command import VerdictCommand
 from sentinel.client import connect
 from sentinel.config.gpu_selection import select_gpus
 from sentinel.diagnostics.counters import CountersResult, read_counters
 from sentinel.errors import ExitCode, NoSuchGpuError, SentinelError
-from sentinel.host import simulation
-from sentinel.host.daemon_lookup import list_daemons, locate
+from sentinel.host.daemons.daemon_lookup import list_daemons, locate
+from sentinel.host.gpus import simulation
 from sentinel.protocol.api_types import GpuProof
 from sentinel.protocol.counters import Counters
 from sentinel.protocol.gpu import Gpu

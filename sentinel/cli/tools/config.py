@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
-from sentinel.cli.client_options import simulated_folder, with_client
-from sentinel.cli.json_output import print_json
-from sentinel.cli.option_groups import GroupedOptions
-from sentinel.cli.setting_options import config_option, flag_of, flags, read_sources
+from sentinel.cli.display.json_output import print_json
+from sentinel.cli.options.client_options import simulated_folder, with_client
+from sentinel.cli.options.option_groups import GroupedOptions
+from sentinel.cli.options.setting_options import config_option, flag_of, flags, read_sources
 from sentinel.client import Client
 from sentinel.config.build import Given, Override, build_config
 from sentinel.config.file_text import new_file_text
@@ -22,8 +22,8 @@ from sentinel.config.saved_settings import NAME
 from sentinel.config.setting import Setting
 from sentinel.config.sources import Sources, checked, file_to_write, find_file, read_file
 from sentinel.errors import ConfigError, ExitCode, NotRunningError
-from sentinel.host.paths import places
-from sentinel.host.unprivileged import look_up
+from sentinel.host.files.paths import places
+from sentinel.host.processes.unprivileged import look_up
 from sentinel.protocol.settings_types import Settings, SettingValue
 from sentinel.supervisor.single_instance import find_group
 from sentinel.units import format_count

@@ -16,9 +16,9 @@ from collections.abc import Mapping
 
 import click
 
-from sentinel.cli.terminal import wants_colour
+from sentinel.cli.display.terminal import wants_colour
 from sentinel.errors import ExitCode
-from sentinel.host.paths import SIMULATED
+from sentinel.host.files.paths import SIMULATED
 
 #: How long each state is shown.
 SHOW_S = 6.0

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import click
 
-from sentinel.cli.json_output import print_json
-from sentinel.cli.setting_options import simulate_option
-from sentinel.cli.terminal import color_option, wants_colour
+from sentinel.cli.display.json_output import print_json
+from sentinel.cli.display.terminal import color_option, wants_colour
+from sentinel.cli.options.setting_options import simulate_option
 from sentinel.config.sources import checked, find_file, gather
 from sentinel.diagnostics.doctor.finding import Finding, Level, verdict
 from sentinel.diagnostics.doctor.host_inspection import examine

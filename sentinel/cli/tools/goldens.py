@@ -10,11 +10,11 @@ from typing import Any
 
 import click
 
-from sentinel.cli.client_options import simulated_folder
-from sentinel.cli.json_output import print_json
+from sentinel.cli.display.json_output import print_json
+from sentinel.cli.options.client_options import simulated_folder
 from sentinel.config.sources import checked, find_file, gather
 from sentinel.errors import ConfigError, ExitCode
-from sentinel.host.golden_store import Conflict, Golden, Goldens, Skipped, locate
+from sentinel.host.stores.golden_store import Conflict, Golden, Goldens, Skipped, locate
 from sentinel.units import format_count
 
 

@@ -13,14 +13,14 @@ from sentinel.burnin.reports.compare import compare, compare_lines
 from sentinel.burnin.reports.formats import FORMATS
 from sentinel.burnin.reports.report import Judged, judge_run, report_object
 from sentinel.burnin.reports.verdict import EXIT_CODES
-from sentinel.cli import value_completion
-from sentinel.cli.client_options import address_options, simulated_folder
-from sentinel.cli.terminal import color_option
-from sentinel.cli.thresholds_file import load_thresholds
-from sentinel.cli.verdict_colours import paint_verdicts
+from sentinel.cli.display.terminal import color_option
+from sentinel.cli.display.verdict_colours import paint_verdicts
+from sentinel.cli.options import value_completion
+from sentinel.cli.options.client_options import address_options, simulated_folder
+from sentinel.cli.options.thresholds_file import load_thresholds
 from sentinel.cli.verdict_command import VerdictCommand
 from sentinel.errors import ConfigError, ExitCode
-from sentinel.host.daemon_lookup import find_shared
+from sentinel.host.daemons.daemon_lookup import find_shared
 from sentinel.supervisor.bootstrap import leave
 
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import click
 
-from sentinel.cli.client_options import wait_option
-from sentinel.cli.gpu_options import one_gpu
-from sentinel.cli.json_output import print_json
-from sentinel.cli.setting_options import check_range, simulate_option
+from sentinel.cli.display.json_output import print_json
+from sentinel.cli.options.client_options import wait_option
+from sentinel.cli.options.gpu_options import one_gpu
+from sentinel.cli.options.setting_options import check_range, simulate_option
 from sentinel.cli.tools.reserved_gpu import reserved_gpu
 from sentinel.config.build import Given, build_config
 from sentinel.diagnostics.selftest import CLEAN, Outcome, Trials, is_well, run_selftest, summary

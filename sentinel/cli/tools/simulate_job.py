@@ -11,14 +11,14 @@ import time
 
 import click
 
-from sentinel.cli.gpu_options import one_gpu
-from sentinel.cli.setting_options import log_format
+from sentinel.cli.options.gpu_options import one_gpu
+from sentinel.cli.options.setting_options import log_format
 from sentinel.config.build import Given, parse_given
 from sentinel.config.gpu_selection import select_gpus
 from sentinel.config.parsers import parse_memory
 from sentinel.errors import ExitCode, NoSuchGpuError
-from sentinel.host import simulation
-from sentinel.host.daemon_lookup import find_simulation
+from sentinel.host.daemons.daemon_lookup import find_simulation
+from sentinel.host.gpus import simulation
 from sentinel.protocol.gpu import Gpu
 from sentinel.units import format_duration, format_size, parse_duration
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import click
 
-from sentinel.cli import value_completion
-from sentinel.cli.client_options import wait_option
-from sentinel.cli.event_format import text_lines
-from sentinel.cli.gpu_options import one_gpu
-from sentinel.cli.json_output import print_json
-from sentinel.cli.setting_options import simulate_option
-from sentinel.cli.terminal import wants_colour
+from sentinel.cli.display.event_format import text_lines
+from sentinel.cli.display.json_output import print_json
+from sentinel.cli.display.terminal import wants_colour
+from sentinel.cli.options import value_completion
+from sentinel.cli.options.client_options import wait_option
+from sentinel.cli.options.gpu_options import one_gpu
+from sentinel.cli.options.setting_options import simulate_option
 from sentinel.cli.tools.reserved_gpu import reserved_gpu
 from sentinel.config.build import Given, build_config, parse_given
 from sentinel.config.model import Config

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from sentinel.cli.client_options import json_option, with_client
-from sentinel.cli.json_output import print_json
+from sentinel.cli.display.json_output import print_json
+from sentinel.cli.options.client_options import json_option, with_client
 from sentinel.client import Client, Status
 from sentinel.errors import AccessDeniedError, ConfigError, ExitCode
 

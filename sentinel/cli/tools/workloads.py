@@ -10,12 +10,12 @@ from collections.abc import Iterator
 
 import click
 
-from sentinel.cli.json_output import print_json
+from sentinel.cli.display.json_output import print_json
 from sentinel.cli.tools import trial
 from sentinel.diagnostics.workload_catalog import Listed, list_workloads
 from sentinel.errors import ExitCode
-from sentinel.host.packages import torch_build
-from sentinel.host.torch_install import how_to_install, installer
+from sentinel.host.installed.packages import torch_build
+from sentinel.host.installed.torch_install import how_to_install, installer
 from sentinel.protocol.inspection import WorkloadOption
 
 #: The maximum width, and the indent of the lines below a name.

@@ -13,8 +13,8 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.events import Resize
 from textual.widgets import DataTable, Footer, Static
 
-from sentinel.cli import gpu_table
-from sentinel.cli.terminal import cut, printable
+from sentinel.cli.display import gpu_table
+from sentinel.cli.display.terminal import cut, printable
 from sentinel.cli.tui.actions import GpuActions
 from sentinel.cli.tui.columns import (
     SORTS,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from sentinel.cli import gpu_table
-from sentinel.cli.terminal import cell_width, cut, printable
+from sentinel.cli.display import gpu_table
+from sentinel.cli.display.terminal import cell_width, cut, printable
 from sentinel.client import GpuStatus, ReservationInfo
 
 #: By what the table can be sorted.

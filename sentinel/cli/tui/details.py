@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sentinel.cli import gpu_table
-from sentinel.cli.terminal import cut, printable
+from sentinel.cli.display import gpu_table
+from sentinel.cli.display.terminal import cut, printable
 from sentinel.cli.tui.columns import power_limit_w, temperature_limit_c
 from sentinel.cli.tui.samples import Samples, highest
 from sentinel.client import GpuStatus

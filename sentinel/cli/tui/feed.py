@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sentinel.cli.event_format import log_line
-from sentinel.cli.gpu_options import only
-from sentinel.cli.process_table import GpuJob, jobs
+from sentinel.cli.display.event_format import log_line
+from sentinel.cli.display.process_table import GpuJob, jobs
+from sentinel.cli.options.gpu_options import only
 from sentinel.cli.tui.samples import ProcessMeter, Usage
 from sentinel.client import Client, EventInfo, Status
 from sentinel.errors import SentinelError

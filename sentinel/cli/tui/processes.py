@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from sentinel.cli import process_table
-from sentinel.cli.output import table
-from sentinel.cli.process_table import GpuJob
-from sentinel.cli.terminal import cut
+from sentinel.cli.display import process_table
+from sentinel.cli.display.output import table
+from sentinel.cli.display.process_table import GpuJob
+from sentinel.cli.display.terminal import cut
 from sentinel.cli.tui.samples import Usage
 
 HEADER = ("GPU", "PID", "USER", "MEMORY", "CPU", "RAM", "TYPE", "COMMAND")

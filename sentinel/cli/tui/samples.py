@@ -6,10 +6,10 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sentinel.cli.gpu_table import graph
-from sentinel.cli.process_table import GpuJob
+from sentinel.cli.display.gpu_table import graph
+from sentinel.cli.display.process_table import GpuJob
 from sentinel.client import GpuStatus
-from sentinel.host.procfs import read_usage
+from sentinel.host.processes.procfs import read_usage
 
 #: Samples of each GPU, which fill the details of a wide screen.
 MAX_SAMPLES = 240

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from sentinel.host.packages import Bindings, TorchBuild
-from sentinel.host.torch_install import Installer
+from sentinel.host.installed.packages import Bindings, TorchBuild
+from sentinel.host.installed.torch_install import Installer
 
 
 @dataclass(frozen=True, kw_only=True)

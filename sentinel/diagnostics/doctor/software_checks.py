@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from sentinel.diagnostics.doctor.facts import DriverFacts, HostFacts, Unread
 from sentinel.diagnostics.doctor.finding import Finding, problem, warning, well
-from sentinel.host.packages import ODD_BINDING, Bindings, Version, misreads, version_of
-from sentinel.host.torch_install import how_to_install
+from sentinel.host.installed.packages import ODD_BINDING, Bindings, Version, misreads, version_of
+from sentinel.host.installed.torch_install import how_to_install
 
 #: The first binding after that; older ones are not tried with sentinel.
 _LEAST_BINDING = (12, 535, 108)

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
-from sentinel.host.import_stubs import without_ctypes_util
+from sentinel.host.installed.import_stubs import without_ctypes_util
 from sentinel.probe.driver import (
     DriverError,
     DriverGoneError,

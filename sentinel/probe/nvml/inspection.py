@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from sentinel.host.child_setup import InheritedFd, setup_child_process
+from sentinel.host.processes.child_setup import InheritedFd, setup_child_process
 from sentinel.probe.driver import DriverError, ReadError
 from sentinel.probe.nvml.driver import NvmlDriver
 from sentinel.probe.nvml.errors import ABSENT

@@ -8,7 +8,7 @@ from functools import cache
 
 import torch
 
-from sentinel.host.golden_store import GoldenKey
+from sentinel.host.stores.golden_store import GoldenKey
 from sentinel.stressor.verification.matmul import Product
 
 #: Incremented when the inputs, the multiplication or the checksum change.

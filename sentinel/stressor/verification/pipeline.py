@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from sentinel.config.built_in_workloads import Verify
-from sentinel.host.golden_store import GoldenKey, Goldens
+from sentinel.host.stores.golden_store import GoldenKey, Goldens
 from sentinel.protocol.stressor import ReferenceChecksum
 from sentinel.stressor.context import WorkloadContext
 from sentinel.stressor.verification.comparison import flip

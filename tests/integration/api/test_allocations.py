@@ -17,7 +17,7 @@ import pytest
 
 from sentinel.api.http.errors import ProblemError
 from sentinel.api.routes.allocator import resolve_holder
-from sentinel.host.procfs import own_stat, read_stat
+from sentinel.host.processes.procfs import own_stat, read_stat
 from sentinel.host.user_names import look_up
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import Allocate, Confirm, Deallocate

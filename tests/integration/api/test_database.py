@@ -24,7 +24,7 @@ from sentinel.api.history.retention import MINUTES_RETENTION, SECONDS_RETENTION,
 from sentinel.api.history.schema import VERSION
 from sentinel.api.history.writer import History
 from sentinel.api.state.event_buffer import LoggedEvent
-from sentinel.host.regular_file import MAX_SET_ASIDE
+from sentinel.host.files.regular_file import MAX_SET_ASIDE
 from sentinel.protocol.views import GpuHealth, GpuView
 from tests.harness.gpu_environment import ROOT
 from tests.harness.history_harness import (

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from sentinel.host.procfs import boot_id, own_stat
-from sentinel.host.reservation_store import RESERVATIONS
+from sentinel.host.processes.procfs import boot_id, own_stat
+from sentinel.host.stores.reservation_store import RESERVATIONS
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import Confirm, Reserve, Unreserve
 from sentinel.protocol.views import Reservation
@@ -361,7 +361,7 @@ def test_a_replaced_api_process_watches_stored_bound_reservations(tmp_path: Path
 
 
 def started(pid: int) -> int:
-    from sentinel.host.procfs import read_stat
+    from sentinel.host.processes.procfs import read_stat
 
     stat = read_stat(pid)
     assert stat is not None

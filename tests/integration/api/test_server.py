@@ -30,7 +30,7 @@ from sentinel.api.http.connection import (
     MAX_UNPROVEN_OF_ADDRESS,
 )
 from sentinel.client.transport import Address, listener_pid
-from sentinel.host.procfs import read_stat
+from sentinel.host.processes.procfs import read_stat
 from sentinel.protocol.caller import Caller, Level
 from sentinel.protocol.commands import Resume
 from tests.harness.api_harness import ApiServer, Reply, UnixConnection, ask, exchange

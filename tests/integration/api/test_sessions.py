@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sentinel.host.session_store import SESSIONS
+from sentinel.host.stores.session_store import SESSIONS
 from sentinel.protocol.caller import Level
 from sentinel.protocol.commands import AccessPolicy, EndSession, StartSession
 from tests.harness.api_harness import UUIDS, ApiServer, Reply, ask

@@ -11,7 +11,7 @@ import pytest
 
 from sentinel.burnin.checks.counter_checks import DAEMON_CHECKS, MOMENT_CHECKS
 from sentinel.cli.main import run_command_line
-from sentinel.host.simulation import Registry
+from sentinel.host.gpus.simulation import Registry
 
 pytestmark = pytest.mark.long
 

@@ -16,9 +16,9 @@ from sentinel.cli.main import run_command_line
 from sentinel.cli.tools.check import _findings
 from sentinel.client import connect
 from sentinel.errors import ConfigError
-from sentinel.host import daemon_records
-from sentinel.host.daemon_lookup import find_shared
-from sentinel.host.daemon_records import DaemonRecord, read_all, records_folder
+from sentinel.host.daemons import daemon_records
+from sentinel.host.daemons.daemon_lookup import find_shared
+from sentinel.host.daemons.daemon_records import DaemonRecord, read_all, records_folder
 from tests.harness.stub_daemon import DAEMON, GPU, STATUS, Reply, StubDaemon, stub_daemon
 
 EVENT = {"event": "sentinel.stopped", "time": "2026-11-21T20:00:00.000+00:00", "exit_code": 0}
@@ -32,8 +32,8 @@ def _own_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     # As another user than root, whose paths follow from no variable.
     monkeypatch.setattr("os.getuid", lambda: os.geteuid() or 12345)
-    monkeypatch.setattr("sentinel.host.daemon_lookup.why_untrusted", lambda _: None)
-    monkeypatch.setattr("sentinel.host.daemon_records._is_own", lambda _: True)
+    monkeypatch.setattr("sentinel.host.daemons.daemon_lookup.why_untrusted", lambda _: None)
+    monkeypatch.setattr("sentinel.host.daemons.daemon_records._is_own", lambda _: True)
     runtime = tmp_path / "run"
     (runtime / "sentinel").mkdir(parents=True, mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
@@ -164,7 +164,8 @@ def test_a_lock_in_a_folder_of_another_user_is_no_daemon(
     folder = tmp_path / "run" / "sentinel"
     why = f"the folder {folder} belongs to uid 4711"
     monkeypatch.setattr(
-        "sentinel.host.daemon_lookup.why_untrusted", lambda one: why if one == folder else None
+        "sentinel.host.daemons.daemon_lookup.why_untrusted",
+        lambda one: why if one == folder else None,
     )
     lock = folder / "sentinel.sock.lock"
     lock.write_text('{"pid": 1}')

@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from sentinel.cli.daemon.health import command
-from sentinel.host.daemon_lookup import find_shared, locate
-from sentinel.host.verified_store import StoredWork, save
+from sentinel.host.daemons.daemon_lookup import find_shared, locate
+from sentinel.host.stores.verified_store import StoredWork, save
 from tests.harness.gpu_environment import SimulatedHost
 from tests.harness.judged_run import RUNS, report_of
 from tests.harness.stub_daemon import stub_daemon

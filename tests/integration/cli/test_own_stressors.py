@@ -12,8 +12,8 @@ import pytest
 
 from sentinel.cli.daemon import run
 from sentinel.cli.main import run_command_line
-from sentinel.host import daemon_records
-from sentinel.host.simulation import Registry
+from sentinel.host.daemons import daemon_records
+from sentinel.host.gpus.simulation import Registry
 from tests.harness.stub_daemon import GPU, STATUS, Reply, stub_daemon
 
 RESERVED = 2**30

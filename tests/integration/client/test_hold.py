@@ -28,8 +28,8 @@ from sentinel.errors import (
     ServiceError,
     TimedOutError,
 )
-from sentinel.host.daemon_records import read_all, records_folder
-from sentinel.host.procfs import read_stat
+from sentinel.host.daemons.daemon_records import read_all, records_folder
+from sentinel.host.processes.procfs import read_stat
 from tests.harness.gpu_environment import TESTS
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S

@@ -22,7 +22,7 @@ from sentinel.client.callbacks import names_of
 from sentinel.client.hold import private_sentinel
 from sentinel.client.types import EventInfo
 from sentinel.errors import ConfigError, ConflictError, NoSuchGpuError, NotRunningError
-from sentinel.host.procfs import read_stat
+from sentinel.host.processes.procfs import read_stat
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import Allocate, Configure, Deallocate, GivenSetting
 from sentinel.protocol.views import GpuHealth

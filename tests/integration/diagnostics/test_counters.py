@@ -16,7 +16,7 @@ from sentinel.burnin.checks.node_report import judge_node
 from sentinel.burnin.checks.thresholds import Thresholds
 from sentinel.diagnostics.counters import CountersResult, read_counters
 from sentinel.diagnostics.one_shot import Timeouts
-from sentinel.host.simulation import Registry
+from sentinel.host.gpus.simulation import Registry
 from sentinel.probe.nvml.counter_calls import FUNCTIONS
 from sentinel.protocol.counters import READ_FIELDS, Counters, CountersSpec
 from tests.harness import fake_nvml

@@ -15,7 +15,7 @@ import pytest
 
 from sentinel.diagnostics.counters import read_counters
 from sentinel.diagnostics.counters_process import read_counters_apart
-from sentinel.host.simulation import Registry
+from sentinel.host.gpus.simulation import Registry
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 

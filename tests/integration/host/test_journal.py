@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.host.journal import Journal
+from sentinel.host.logs.journal import Journal
 from tests.harness.journal_harness import fake_journal
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.host.simulation import Registry
+from sentinel.host.gpus.simulation import Registry
 from sentinel.protocol.stressor import MemoryTarget
 from sentinel.stressor.contention import (
     ALLOCATION_SLACK_BYTES,

@@ -27,7 +27,7 @@ import pytest
 from hypothesis import settings
 
 from sentinel.errors import SentinelError
-from sentinel.host.simulation import Registry
+from sentinel.host.gpus.simulation import Registry
 from sentinel.protocol.events import EVENTS
 from sentinel.supervisor.single_instance import running
 from tests.harness.crash_points import DECIDED, WRITTEN

@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from sentinel.errors import SentinelError
-from sentinel.host.session_store import SESSIONS
+from sentinel.host.stores.session_store import SESSIONS
 from tests.harness.daemon_harness import Daemon, read_line, write_line
 from tests.harness.gpu_environment import SimulatedHost
 from tests.harness.sentinel_process import eventually

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from sentinel.errors import AlreadyRunningError, ConfigError, ExitCode
-from sentinel.host.paths import Places, places
+from sentinel.host.files.paths import Places, places
 from sentinel.supervisor import single_instance
 from sentinel.supervisor.single_instance import claim, running
 from tests.harness.sentinel_process import eventually
@@ -33,7 +33,7 @@ CLAIMER = """
     from pathlib import Path
     from sentinel.supervisor.single_instance import claim
     from sentinel.errors import SentinelError
-    from sentinel.host.paths import places
+    from sentinel.host.files.paths import places
 
     where = places({"SENTINEL_SOCKET": sys.argv[1], "HOME": sys.argv[2]}, os.getuid())
     for line in sys.stdin:

@@ -16,7 +16,7 @@ import pytest
 
 from sentinel.core.observation import ChildFacts, SpareFacts
 from sentinel.errors import ChildExitCode
-from sentinel.host.simulation import Registry
+from sentinel.host.gpus.simulation import Registry
 from sentinel.protocol.stressor import Failed, MemoryTarget, Ready, StandbySpec, StressorSpec
 from sentinel.supervisor.leases import LONG_LEASE_S
 from sentinel.supervisor.stressor_pool import StressorPool

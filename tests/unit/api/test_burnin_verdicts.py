@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.api.state.burnin_verdicts import BurninVerdicts
-from sentinel.host.run_reports import MAX_RUNS
+from sentinel.host.stores.run_reports import MAX_RUNS
 from tests.harness.burnin_report import ENDED, write_report
 
 

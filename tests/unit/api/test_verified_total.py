@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from sentinel.api.state.verified_total import VerifiedTotal
-from sentinel.host import verified_store
-from sentinel.host.verified_store import StoredWork
+from sentinel.host.stores import verified_store
+from sentinel.host.stores.verified_store import StoredWork
 from sentinel.protocol.views import GpuView, VerifiedCounts, VerifiedWork
 
 UUID = "GPU-0"

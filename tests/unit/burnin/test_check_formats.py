@@ -10,7 +10,7 @@ import pytest
 from sentinel.burnin.checks import check_formats
 from sentinel.burnin.checks.node_report import NodeReport, judge_node
 from sentinel.burnin.checks.thresholds import Thresholds
-from sentinel.cli.json_output import to_json
+from sentinel.cli.display.json_output import to_json
 from sentinel.protocol.counters import Counters
 from tests.harness.healthy_counters import HEALTHY
 

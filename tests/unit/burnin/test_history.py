@@ -11,7 +11,7 @@ import pytest
 
 from sentinel.burnin.records.history import former_runs
 from sentinel.burnin.records.run_folder import RunFolder
-from sentinel.host import run_reports
+from sentinel.host.stores import run_reports
 
 HEADER: dict[str, Any] = {
     "id": "now",

@@ -19,7 +19,7 @@ from sentinel.burnin.resume import earlier_work
 from sentinel.burnin.run import complete, reopen
 from sentinel.diagnostics.counters import CountersResult
 from sentinel.errors import ConfigError
-from sentinel.host.procfs import boot_id
+from sentinel.host.processes.procfs import boot_id
 from sentinel.protocol.codec import from_json
 from sentinel.protocol.counters import Counters
 from sentinel.protocol.version import __version__

@@ -12,9 +12,9 @@ import pytest
 
 from sentinel.burnin.records.run_folder import RunFolder
 from sentinel.burnin.run import STATUS_EVERY_S, thinned
-from sentinel.cli.burnin_screen import HEADER, RIGHT, Screen, progress_row
 from sentinel.cli.daemon import burnin_by_daemon
-from sentinel.cli.output import table
+from sentinel.cli.display.burnin_screen import HEADER, RIGHT, Screen, progress_row
+from sentinel.cli.display.output import table
 from sentinel.client import connect
 from sentinel.core.actions import Event
 from sentinel.errors import ExitCode

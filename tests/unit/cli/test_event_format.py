@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from sentinel.cli.event_format import describe, text_lines
+from sentinel.cli.display.event_format import describe, text_lines
 from sentinel.core.actions import Event
 from sentinel.protocol.gpu import Gpu
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from sentinel.cli.main import run_command_line
-from sentinel.cli.thresholds_file import load_thresholds
-from sentinel.fleet.known_runs import known_folder, remember
+from sentinel.cli.options.thresholds_file import load_thresholds
+from sentinel.fleet.records.known_runs import known_folder, remember
 from tests.harness.example_fleet import ExampleFleet, node_report
 
 SLOW = {(2, 3): 0.8}

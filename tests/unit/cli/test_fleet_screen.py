@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 import pytest
 
 from sentinel.burnin.reports.verdict import Verdict
+from sentinel.cli.display.live_table import LiveTable
 from sentinel.cli.fleet.following import FleetScreen
-from sentinel.cli.live_table import LiveTable
 from sentinel.fleet.engine import EngineError
-from sentinel.fleet.progress import NodeProgress
+from sentinel.fleet.records.progress import NodeProgress
 from sentinel.fleet.status import NODE_HEADER, NODE_RIGHT, NodeState, NodeStatus
 
 PROGRESS = NodeProgress(

@@ -11,7 +11,7 @@ import pytest
 from sentinel.cli.fleet.group import COMMANDS, FleetGroup
 from sentinel.cli.main import run_command_line
 from sentinel.errors import ExitCode
-from sentinel.fleet.run_file import FleetFolder, FleetRun
+from sentinel.fleet.records.run_file import FleetFolder, FleetRun
 
 #: A command line for each command, without what a test adds.
 LINES = {

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from sentinel.cli import gpu_table
-from sentinel.cli.output import table
+from sentinel.cli.display import gpu_table
+from sentinel.cli.display.output import table
 from sentinel.client import (
     DaemonInfo,
     GpuStatus,

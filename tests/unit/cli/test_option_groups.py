@@ -9,7 +9,7 @@ import click
 import pytest
 
 from sentinel.cli.main import run_command_line, sentinel_command
-from sentinel.cli.option_groups import GROUPS
+from sentinel.cli.options.option_groups import GROUPS
 from sentinel.config.model import SETTINGS
 from sentinel.config.setting import Scope
 

@@ -10,7 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from sentinel.cli import terminal
+from sentinel.cli.display import terminal
 
 VARIABLES = ("NO_COLOR", "FORCE_COLOR", "TERM")
 

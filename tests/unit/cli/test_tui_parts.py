@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from sentinel.cli.process_table import GpuJob
-from sentinel.cli.terminal import cell_width
+from sentinel.cli.display.process_table import GpuJob
+from sentinel.cli.display.terminal import cell_width
 from sentinel.cli.tui.columns import (
     COLUMNS,
     SORTS,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from sentinel.cli.event_format import describe
+from sentinel.cli.display.event_format import describe
 from sentinel.config.model import Config
 from sentinel.core.gpu.findings import kind_of
 from sentinel.core.stressor_state import Running

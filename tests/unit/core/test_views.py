@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from sentinel.cli.event_format import describe
+from sentinel.cli.display.event_format import describe
 from sentinel.config.model import Config
 from sentinel.core.actions import Event
 from sentinel.core.state import State

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sentinel.cli.event_format import describe
+from sentinel.cli.display.event_format import describe
 from sentinel.core.gpu.xids import KILL_WINDOW_S, is_of_own_end
 from sentinel.core.gpu_state import OwnEnd
 from sentinel.core.stressor_state import Stopped

@@ -21,8 +21,8 @@ from sentinel.diagnostics.doctor.facts import (
 from sentinel.diagnostics.doctor.finding import Finding, Level, verdict
 from sentinel.diagnostics.doctor.host_checks import RESIDENT
 from sentinel.diagnostics.doctor.report import diagnose
-from sentinel.host.packages import Bindings, TorchBuild
-from sentinel.host.torch_install import Installer
+from sentinel.host.installed.packages import Bindings, TorchBuild
+from sentinel.host.installed.torch_install import Installer
 from tests.harness.doctor_facts import FAILED, GPU, HOST, NO_DRIVER, with_gpu
 
 

@@ -14,8 +14,8 @@ import pytest
 
 from sentinel.fleet.clush import Clush
 from sentinel.fleet.engine import EngineError
-from sentinel.fleet.run_file import FleetFolder, FleetRun
-from sentinel.host.procfs import boot_id, read_stat
+from sentinel.fleet.records.run_file import FleetFolder, FleetRun
+from sentinel.host.processes.procfs import boot_id, read_stat
 
 Start = Callable[..., subprocess.Popen[bytes]]
 

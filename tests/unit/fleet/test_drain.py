@@ -7,8 +7,10 @@ from collections.abc import Sequence
 import pytest
 
 from sentinel.errors import ConfigError
-from sentinel.fleet import drain
-from sentinel.fleet.drain import (
+from sentinel.fleet.engine import EngineError
+from sentinel.fleet.records.run_file import FleetFolder
+from sentinel.fleet.slurm import drain
+from sentinel.fleet.slurm.drain import (
     NodeAdmin,
     drain_nodes,
     parse_nodes,
@@ -18,8 +20,6 @@ from sentinel.fleet.drain import (
     why_not_drained,
     why_not_undrained,
 )
-from sentinel.fleet.engine import EngineError
-from sentinel.fleet.run_file import FleetFolder
 
 OURS = "gpu-sentry: memory.remap_failed on GPU 3 (GPU-1)"
 #: As Slurm 22.05 prints it with --oneliner.

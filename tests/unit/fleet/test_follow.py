@@ -14,8 +14,8 @@ from sentinel.burnin.reports.verdict import Verdict
 from sentinel.errors import ConfigError
 from sentinel.fleet.engine import EngineError, EngineMissingError, Task, TaskState
 from sentinel.fleet.follow import MIN_PAUSE_S, FleetFollower, engine_of
-from sentinel.fleet.progress import NodeProgress, write_progress
-from sentinel.fleet.run_file import FleetFolder, FleetRun
+from sentinel.fleet.records.progress import NodeProgress, write_progress
+from sentinel.fleet.records.run_file import FleetFolder, FleetRun
 from sentinel.fleet.status import NodeState
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)

@@ -11,13 +11,13 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from sentinel.burnin.checks.thresholds import Thresholds
-from sentinel.fleet.formats import FORMATS
-from sentinel.fleet.html_map import common_prefix
-from sentinel.fleet.html_plots import HEIGHT, WIDTH, places
-from sentinel.fleet.node_files import read_fleet
-from sentinel.fleet.outliers import MAX_ALIKE, outliers
-from sentinel.fleet.report import LINE_SCHEMA, SCHEMA_VERSION, fleet_object
-from sentinel.fleet.verdict import FleetVerdict, judge_fleet
+from sentinel.fleet.checks.outliers import MAX_ALIKE, outliers
+from sentinel.fleet.checks.verdict import FleetVerdict, judge_fleet
+from sentinel.fleet.records.node_files import read_fleet
+from sentinel.fleet.reports.formats import FORMATS
+from sentinel.fleet.reports.html_map import common_prefix
+from sentinel.fleet.reports.html_plots import HEIGHT, WIDTH, places
+from sentinel.fleet.reports.report import LINE_SCHEMA, SCHEMA_VERSION, fleet_object
 from tests.harness.example_fleet import ExampleFleet
 from tests.harness.parsed_page import Parsed
 from tests.harness.report_formats import ROOT, closed, parsed_suites, schema_problems

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from sentinel.fleet.gres import expand, gpus_of_job, numbers_of_job, parse_gres
+from sentinel.fleet.slurm.gres import expand, gpus_of_job, numbers_of_job, parse_gres
 from sentinel.protocol.api_types import GpuStatus
 
 #: As slurmd 22.05.8 printed it; the last line but one is of a GPU without a device file.

@@ -12,7 +12,7 @@ import pytest
 
 from sentinel.client import Client
 from sentinel.errors import ConfigError, ConflictError
-from sentinel.fleet.job_gpus import JobFiles, end_unused, release_job, reserve_for_job
+from sentinel.fleet.slurm.job_gpus import JobFiles, end_unused, release_job, reserve_for_job
 from sentinel.protocol.api_types import Holder, ReservationInfo
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from sentinel.errors import ConfigError
-from sentinel.fleet.known_runs import MAX_KNOWN, find_fleet, known_folder, remember
-from sentinel.fleet.run_file import FleetFolder
+from sentinel.fleet.records.known_runs import MAX_KNOWN, find_fleet, known_folder, remember
+from sentinel.fleet.records.run_file import FleetFolder
 
 
 def begun(tmp_path: Path, known: Path, run_id: str) -> FleetFolder:

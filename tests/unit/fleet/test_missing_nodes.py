@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from sentinel.burnin.checks.thresholds import Thresholds
-from sentinel.fleet.missing_nodes import read_reasons, record_reasons
-from sentinel.fleet.node_files import read_fleet
-from sentinel.fleet.outliers import outliers
-from sentinel.fleet.run_file import FleetFolder
-from sentinel.fleet.verdict import judge_fleet
+from sentinel.fleet.checks.outliers import outliers
+from sentinel.fleet.checks.verdict import judge_fleet
+from sentinel.fleet.records.missing_nodes import read_reasons, record_reasons
+from sentinel.fleet.records.node_files import read_fleet
+from sentinel.fleet.records.run_file import FleetFolder
 from tests.harness.example_fleet import ExampleFleet
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sentinel.fleet.node_health import DrainRecord, Step, next_step
+from sentinel.fleet.slurm.node_health import DrainRecord, Step, next_step
 
 
 @pytest.mark.parametrize(

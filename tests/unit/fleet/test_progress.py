@@ -8,7 +8,12 @@ from typing import Any
 
 import pytest
 
-from sentinel.fleet.progress import NodeProgress, ProgressBuilder, read_progress, write_progress
+from sentinel.fleet.records.progress import (
+    NodeProgress,
+    ProgressBuilder,
+    read_progress,
+    write_progress,
+)
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
 

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from sentinel.errors import ConfigError
-from sentinel.fleet import slurm, slurm_queue
 from sentinel.fleet.engine import EngineError, TaskState
-from sentinel.fleet.run_file import FleetFolder, FleetRun, new_id
-from sentinel.fleet.slurm import Slurm, choose_nodes
+from sentinel.fleet.records.run_file import FleetFolder, FleetRun, new_id
+from sentinel.fleet.slurm import slurm_engine as slurm
+from sentinel.fleet.slurm import slurm_queue
+from sentinel.fleet.slurm.slurm_engine import Slurm, choose_nodes
 
 NODES = tuple(f"n{number}" for number in range(1, 7))
 STARTED = datetime(2026, 11, 23, tzinfo=UTC)

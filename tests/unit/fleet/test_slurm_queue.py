@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from sentinel.fleet import slurm_queue
 from sentinel.fleet.engine import EngineError, Task, TaskState
-from sentinel.fleet.run_file import FleetRun
-from sentinel.fleet.slurm_queue import JobList, parse_jobs
+from sentinel.fleet.records.run_file import FleetRun
+from sentinel.fleet.slurm import slurm_queue
+from sentinel.fleet.slurm.slurm_queue import JobList, parse_jobs
 
 SUBMITTED = datetime(2026, 11, 23, tzinfo=UTC)
 RUN = FleetRun(

@@ -9,7 +9,7 @@ import pytest
 
 from sentinel.burnin.reports.verdict import Verdict
 from sentinel.fleet.engine import Task, TaskState
-from sentinel.fleet.progress import NodeProgress
+from sentinel.fleet.records.progress import NodeProgress
 from sentinel.fleet.status import NodeState, NodeStatus, describe, is_stalled, merge, note, summary
 
 OVER = Task(state=TaskState.OVER)

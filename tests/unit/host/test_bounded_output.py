@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.host import bounded_output
-from sentinel.host.bounded_output import BoundedOutput
+from sentinel.host.logs import bounded_output
+from sentinel.host.logs.bounded_output import BoundedOutput
 from tests.harness.sentinel_process import eventually
 
 FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from sentinel.errors import AccessDeniedError
-from sentinel.host import daemon_lookup
-from sentinel.host.daemon_lookup import find_socket
+from sentinel.host.daemons import daemon_lookup
+from sentinel.host.daemons.daemon_lookup import find_socket
 
 
 @pytest.fixture

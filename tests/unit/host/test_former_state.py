@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from sentinel.errors import ConfigError
-from sentinel.host import daemon_records
-from sentinel.host.daemon_records import DaemonRecord
-from sentinel.host.former_state import take_over
-from sentinel.host.paths import Places, places, prepare
+from sentinel.host.daemons import daemon_records
+from sentinel.host.daemons.daemon_records import DaemonRecord
+from sentinel.host.daemons.former_state import take_over
+from sentinel.host.files.paths import Places, places, prepare
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 
 from sentinel.core.actions import Event
 from sentinel.errors import ConfigError
-from sentinel.host.log_file import RotatingLog
+from sentinel.host.logs.log_file import RotatingLog
 from sentinel.supervisor.event_log import EventLog, json_lines
 from tests.harness.timing import TIMEOUT_S
 

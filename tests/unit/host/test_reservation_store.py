@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from sentinel.config.model import Config
 from sentinel.core.decide import first_state
 from sentinel.core.node.reservation_commands import expire
-from sentinel.host.reservation_store import RESERVATIONS, StoredReservation
-from sentinel.host.timed_file import Clocks
+from sentinel.host.stores.reservation_store import RESERVATIONS, StoredReservation
+from sentinel.host.stores.timed_file import Clocks
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.views import Reservation
 from sentinel.testing.gpus import fake_gpu

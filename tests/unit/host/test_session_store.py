@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from sentinel.host.session_store import SESSIONS
-from sentinel.host.timed_file import Clocks
+from sentinel.host.stores.session_store import SESSIONS
+from sentinel.host.stores.timed_file import Clocks
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.views import Session
 

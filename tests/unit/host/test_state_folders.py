@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.host import daemon_records
-from sentinel.host.state_folders import known_daemons
+from sentinel.host.daemons import daemon_records
+from sentinel.host.daemons.state_folders import known_daemons
 
 UID = 12345
 
 
 @pytest.fixture(autouse=True)
 def _own_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sentinel.host.daemon_lookup.why_untrusted", lambda _: None)
+    monkeypatch.setattr("sentinel.host.daemons.daemon_lookup.why_untrusted", lambda _: None)
     monkeypatch.setattr("os.getuid", os.geteuid)
 
 

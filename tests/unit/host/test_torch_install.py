@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from sentinel.host.torch_install import Installer, how_to_install, installer
+from sentinel.host.installed.torch_install import Installer, how_to_install, installer
 
 PIP = Installer(python="/venv/bin/python")
 

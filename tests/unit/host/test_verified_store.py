@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.host import verified_store
-from sentinel.host.verified_store import NAME, StoredWork
+from sentinel.host.stores import verified_store
+from sentinel.host.stores.verified_store import NAME, StoredWork
 from sentinel.protocol.views import VerifiedCounts
 
 

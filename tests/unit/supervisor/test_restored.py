@@ -10,9 +10,9 @@ from sentinel.config.build import Given, build_config, resolve
 from sentinel.config.model import Config
 from sentinel.core.decide import first_state
 from sentinel.core.state import State
-from sentinel.host.reservation_store import RESERVATIONS
-from sentinel.host.session_store import SESSIONS
-from sentinel.host.timed_file import Clocks
+from sentinel.host.stores.reservation_store import RESERVATIONS
+from sentinel.host.stores.session_store import SESSIONS
+from sentinel.host.stores.timed_file import Clocks
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.views import Reservation, Session
 from sentinel.supervisor.restored import restore

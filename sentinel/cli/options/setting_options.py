@@ -1,0 +1,292 @@
+"""Command-line options for the settings, and the option for the log format."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sentinel.cli.options import value_completion
+from sentinel.cli.word import Word
+from sentinel.config.model import SETTINGS, Config
+from sentinel.config.saved_settings import NAME
+from sentinel.config.setting import Scope, Setting
+from sentinel.config.sources import Sources, find_file, gather, read_saved, unknown_name
+from sentinel.errors import ConfigError
+from sentinel.host.files.paths import SIMULATED, places
+from sentinel.host.gpus.simulation import default_folder
+
+#: The largest number of simulated GPUs.
+_MAX_SIMULATED = 64
+
+
+def _checked_count(_: click.Context, option: click.Parameter, count: int | None) -> int | None:
+    """Check the number of simulated GPUs."""
+    if count is not None:
+        check_range(option.opts[0], count, 1, _MAX_SIMULATED)
+    return count
+
+
+def simulate_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return the option ``--simulate``; without it, ``$SENTINEL_SIM_DIR`` selects its GPUs.
+
+    The command gets the number as ``simulate``, or None for real GPUs.
+    """
+
+    def add(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def counted(*, simulate: int | None, **rest: Any) -> Any:
+            if simulate is None and click.get_current_context().invoked_subcommand is None:
+                simulate = _count_of_environment()
+            return function(simulate=simulate, **rest)
+
+        return click.option(
+            "--simulate", metavar="N", type=int, callback=_checked_count, help=text
+        )(counted)
+
+    return add
+
+
+def _count_of_environment() -> int | None:
+    """Count the GPUs of ``$SENTINEL_SIM_DIR``: those of its daemon, or else all; None if not set.
+
+    Raises:
+        UsageError: It has no simulated GPUs.
+    """
+    if not os.environ.get(SIMULATED):
+        return None
+    from sentinel.host.daemons import daemon_records  # slow to import, and seldom needed
+    from sentinel.host.gpus import simulation
+
+    folder = simulation.default_folder().absolute()
+    records = daemon_records.read_all(daemon_records.records_folder(os.environ, os.getuid()))
+    for record in records:
+        if record.simulated == str(folder) and record.simulate is not None and record.alive:
+            return record.simulate
+    count = len(simulation.Registry(folder).gpus())
+    if not count:
+        raise click.UsageError(
+            f"{SIMULATED}={folder} has no simulated GPUs:"
+            f" create N of them by --simulate N, or unset {SIMULATED} for real GPUs"
+        )
+    return count
+
+
+def check_range(flag: str, value: int, least: int, most: int) -> None:
+    """Check the value of an option.
+
+    Raises:
+        ConfigError: It is out of range.
+    """
+    if not least <= value <= most:
+        raise ConfigError(f"{flag}: {value} is out of range", f"allowed is from {least} to {most}")
+
+
+#: Adds the argument ``plan``: a level or a file, whose plan each GPU goes through again and again.
+plan_option = click.option(
+    "--plan",
+    metavar="LEVEL|FILE",
+    shell_complete=value_completion.plans,
+    help="Go through this burn-in plan again and again, instead of one workload.",
+)
+
+
+def log_format(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--log-format`` and ``--json``; pass whether to print ``text`` instead of JSON."""
+
+    @functools.wraps(function)
+    def chosen(*, log_format: str, as_json: bool, **rest: Any) -> Any:
+        return function(text=log_format == "text" and not as_json, **rest)
+
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="The same as --log-format json."),
+        click.option(
+            "--log-format",
+            type=Word(["text", "json"]),
+            default="text",
+            help="Text or JSON lines, also for a pipe or a file.  [default: text]",
+        ),
+    ):
+        chosen = option(chosen)
+    return chosen
+
+
+#: Adds the option ``--config``.
+config_option = click.option(
+    "--config",
+    metavar="FILE",
+    help="Read settings from this TOML file; flags and SENTINEL_* variables override it.",
+)
+
+
+def settings(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add one option per setting and ``--config``; pass all given values as ``sources``."""
+    return settings_without()(function)
+
+
+def settings_of_daemon(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add options as :func:`settings` does, for a daemon: ``sources`` has what clients saved."""
+
+    @functools.wraps(function)
+    def gathered(*, config: str | None, simulate: int | None, **values: Any) -> Any:
+        given = _taken(values)
+        folder = default_folder() if simulate is not None else None
+        saved = places(os.environ, os.getuid(), folder).state / NAME
+        sources = read_sources(given, config, saved)
+        return function(sources=sources, simulate=simulate, **values)
+
+    return config_option(_with_flags(gathered))
+
+
+def settings_without(*refused: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return the decorator :func:`settings` of a command that refuses some of the settings.
+
+    Args:
+        refused: The fields of Config that the help does not list.
+    """
+    return functools.partial(_add_settings, hidden=refused)
+
+
+def _add_settings(function: Callable[..., Any], hidden: Collection[str]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def gathered(*, config: str | None, **values: Any) -> Any:
+        given = _taken(values)
+        return function(sources=read_sources(given, config), **values)
+
+    return config_option(_with_flags(gathered, hidden=hidden))
+
+
+def read_sources(
+    given: Mapping[str, str], config: str | None, saved: Path | None = None
+) -> Sources:
+    """Combine flags, variables and files; print a warning for each unknown variable.
+
+    Args:
+        given: The texts of the given flags, by key.
+        config: The named file, or None.
+        saved: The file with what clients of the daemon have saved, or None.
+
+    Raises:
+        ConfigError: A file cannot be read, a key is unknown, or a variable was renamed.
+    """
+    file = find_file(config, os.environ, Path(os.environ.get("HOME") or "/"))
+    sources = gather(given, os.environ, file, None if saved is None else read_saved(saved))
+    for warning in sources.warnings:
+        click.echo(f"sentinel: warning: {warning}", err=True)
+    return sources
+
+
+def flags(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add one option per setting; pass the texts of the given ones by key as ``given``."""
+    return _with_flags(_passing_given(function), defaults=False)
+
+
+def changeable_flags(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add options as :func:`flags` does; the help lists those that a running daemon can change.
+
+    The others are options, too: the daemon says why it does not change them.
+    """
+    fixed = {setting.field for setting in SETTINGS if setting.scope is Scope.START}
+    return _with_flags(_passing_given(function), defaults=False, hidden=fixed)
+
+
+def single_gpu_flags(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add options as :func:`flags` does, for the settings that a single GPU may have."""
+    single = [setting for setting in SETTINGS if setting.scope is Scope.GPU]
+    return _with_flags(_passing_given(function, single), single, defaults=False)
+
+
+def key_of(name: str, where: str = "") -> str:
+    """Return the key of a setting that is named by its key or by its option.
+
+    Args:
+        name: Such as ``memory.target``, ``memory`` or ``--memory``.
+        where: Where it was given, for the error, such as ``--unset: ``.
+
+    Raises:
+        ConfigError: There is no such setting, or a running daemon cannot change it.
+    """
+    names = {one.flag.removeprefix("--"): one for one in SETTINGS}
+    names |= {one.key: one for one in SETTINGS}
+    found = names.get(name.removeprefix("--"))
+    changeable = [one for one, setting in names.items() if setting.scope is not Scope.START]
+    if found is None:
+        raise unknown_name(f"{where}there is no setting {name!r}", name, changeable)
+    if found.scope is Scope.START:
+        raise ConfigError(
+            f"{where}{found.key} is fixed while sentinel runs: shut it down and start it"
+        )
+    return found.key
+
+
+def flag_of(key: str) -> str:
+    """Return the flag of a setting."""
+    return next(setting.flag for setting in SETTINGS if setting.key == key)
+
+
+def for_daemon(key: str, text: str) -> str:
+    """Return the text of a setting for a daemon, whose working directory is another one."""
+    relative = key in {"goldens", "log.file"} and text != "off"
+    relative = relative and not text.startswith(("/", "~/"))
+    return str(Path(text).absolute()) if relative else text
+
+
+def _passing_given(
+    function: Callable[..., Any], settings: Sequence[Setting] = SETTINGS
+) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def taken(**values: Any) -> Any:
+        return function(given=_taken(values, settings), **values)
+
+    return taken
+
+
+def _taken(values: dict[str, Any], settings: Sequence[Setting] = SETTINGS) -> dict[str, str]:
+    """Remove the settings from click's arguments; return the given texts by key."""
+    given = {}
+    for setting in settings:
+        value = values.pop(setting.field)
+        text = ",".join(value) if setting.form.many and value else value
+        if text is not None and text != ():
+            given[setting.key] = text
+    return given
+
+
+def _with_flags(
+    command: Callable[..., Any],
+    settings: Sequence[Setting] = SETTINGS,
+    *,
+    defaults: bool = True,
+    hidden: Collection[str] = (),
+) -> Callable[..., Any]:
+    for setting in reversed(settings):
+        default = f"  [default: {setting.default}]" if setting.default and defaults else ""
+        command = click.option(
+            setting.flag,
+            setting.field,
+            metavar=setting.form.metavar,
+            multiple=setting.form.many,
+            shell_complete=value_completion.of_setting(setting.key, setting.form.metavar),
+            help=setting.help + default,
+            hidden=setting.field in hidden,
+        )(command)
+    return command
+
+
+def warn_of_no_notifications(config: Config, sources: Sources, why: str) -> None:
+    """Print a warning for each recipient of notifications that the settings name in vain.
+
+    Args:
+        config: The settings.
+        sources: Where they come from.
+        why: Why nothing is sent.
+    """
+    recipients = {"notify.webhook": config.notify_webhook, "notify.command": config.notify_command}
+    for key, recipient in recipients.items():
+        if recipient is not None:
+            source = sources.given[key].source
+            click.echo(f"sentinel: warning: {source}: no notification is sent, {why}", err=True)

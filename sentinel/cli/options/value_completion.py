@@ -1,0 +1,195 @@
+"""Values that a shell completes: GPUs, workloads, levels, runs, reservations and words of settings.
+
+A completion never fails and never waits: what cannot be found out at once is not offered.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sentinel.errors import SentinelError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+_Complete = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]
+
+#: How long the daemon may take to answer, in seconds.
+_TIMEOUT_S = 0.5
+#: Where NVIDIA's driver lists its GPUs, by PCI address.
+_DRIVER = Path("/proc/driver/nvidia/gpus")
+#: A metavar that is a choice of words, such as kill|ask.
+_CHOICE = re.compile(r"[a-z]+(?:\|[a-z]+)+")
+
+
+def gpus(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete the last GPU of a list: index, UUID or PCI address, with its model and state."""
+    from sentinel.cli.display.gpu_table import state
+    from sentinel.client.json_view import JsonView
+
+    rows: list[tuple[str, str]] = []
+    by_uuid: list[tuple[str, str]] = []
+    for fields in _status(ctx).get("gpus", ()):
+        gpu: Any = JsonView(fields)
+        about = f"{gpu.name}, {state(gpu)}"
+        rows.append((str(gpu.index), about))
+        by_uuid.append((gpu.uuid, about))
+    if not rows:
+        rows = _of_driver()
+    last = incomplete.rpartition(",")[2]
+    if "gpu".startswith(last[:3].lower()) and last:  # UUIDs are long: only where one has begun
+        rows += by_uuid
+    if "," not in incomplete:
+        rows.append(("all", "every GPU"))
+    return _items(rows, incomplete, chosen=incomplete.split(",")[:-1])
+
+
+def workloads(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete the name of an installed workload."""
+    from importlib.metadata import entry_points
+
+    found = entry_points(group="sentinel.workloads")
+    return _items(sorted((one.name, one.value) for one in found), incomplete)
+
+
+def plans(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete a level of a burn-in, or a TOML file."""
+    from click.shell_completion import CompletionItem
+
+    from sentinel.burnin.levels import LEVELS
+
+    levels = _items([(level, "a shipped plan") for level in LEVELS], incomplete)
+    return levels or [CompletionItem(incomplete, type="file")]
+
+
+def runs(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete the name of a recorded burn-in, newest first, or a folder."""
+    from click.shell_completion import CompletionItem
+
+    from sentinel.host.daemons.daemon_lookup import find_shared
+    from sentinel.host.stores.run_reports import RUNS
+
+    try:
+        names = sorted((one.name for one in (find_shared() / RUNS).iterdir()), reverse=True)
+    except (OSError, SentinelError):
+        names = []
+    found = _items([(name, "") for name in names], incomplete)
+    return found or [CompletionItem(incomplete, type="dir")]
+
+
+def reservations(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete the id of a reservation."""
+    return _items(
+        [(one["id"], one.get("reason", "")) for one in _status(ctx).get("reservations", ())],
+        incomplete,
+    )
+
+
+def allocations(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete the id of an allocation."""
+    found = _status(ctx).get("allocations", ())
+    return _items([(one["id"], f"{one.get('size', 0)} bytes") for one in found], incomplete)
+
+
+def sessions(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete the name of a session."""
+    return _items(
+        [
+            (one["name"], f"GPU {','.join(map(str, one.get('indices', ())))}")
+            for one in _status(ctx).get("sessions", ())
+        ],
+        incomplete,
+    )
+
+
+def keys(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete the key of a setting that a running daemon can change."""
+    return _items(_changeable(), incomplete)
+
+
+def changes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete ``KEY=VALUE``: the key, and the words of its value."""
+    from click.shell_completion import CompletionItem
+
+    from sentinel.config.model import SETTINGS
+
+    key, equals, value = incomplete.partition("=")
+    if not equals:
+        return _items([(f"{name}=", about) for name, about in _changeable()], incomplete)
+    form = next((one.form.metavar for one in SETTINGS if key in {one.key, one.flag[2:]}), "")
+    complete = of_setting(key, form)
+    found = complete(ctx, param, value) if complete is not None else []
+    return [CompletionItem(f"{key}={one.value}", help=one.help) for one in found]
+
+
+def _changeable() -> list[tuple[str, str]]:
+    """List the settings that a running daemon can change, with their help."""
+    from sentinel.config.model import SETTINGS
+    from sentinel.config.setting import Scope
+
+    return [(one.key, one.help) for one in SETTINGS if one.scope is not Scope.START]
+
+
+def states(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete the state of a GPU."""
+    from sentinel.cli.display.gpu_table import STYLES
+
+    return _items([(name, "") for name in sorted({*STYLES, "idle"})], incomplete)
+
+
+def of_setting(key: str, metavar: str) -> _Complete | None:
+    """Return the completion of a setting, or None if its value is free."""
+    if key == "gpus":
+        return gpus
+    if key in {"workload", "access.workloads"}:
+        return workloads
+    if _CHOICE.fullmatch(metavar) is None:
+        return None
+
+    def words(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return _items([(word, "") for word in metavar.split("|")], incomplete)
+
+    return words
+
+
+def _items(
+    rows: Iterable[tuple[str, str]], incomplete: str, chosen: Sequence[str] = ()
+) -> list[CompletionItem]:
+    """Build the values that begin as typed; a list keeps what was chosen before."""
+    from click.shell_completion import CompletionItem
+
+    before, comma, last = incomplete.rpartition(",")
+    return [
+        CompletionItem(f"{before}{comma}{value}", help=about or None)
+        for value, about in rows
+        if value.lower().startswith(last.lower()) and value not in chosen
+    ]
+
+
+def _status(ctx: click.Context) -> dict[str, Any]:
+    """Request the status of the daemon that the options so far name; empty without an answer."""
+    from sentinel.cli.options.client_options import simulated_folder
+    from sentinel.client.addressing import find_address
+    from sentinel.client.requester import Requester
+
+    try:
+        address = find_address(
+            ctx.params.get("socket"),
+            simulated=simulated_folder(chosen=bool(ctx.params.get("simulated"))),
+        )
+        return Requester(address, timeout=_TIMEOUT_S).request("GET", "/v1/status")
+    except SentinelError:
+        return {}
+
+
+def _of_driver() -> list[tuple[str, str]]:
+    """List the PCI addresses of the driver's GPUs."""
+    try:
+        return [(one.name, "") for one in sorted(_DRIVER.iterdir())]
+    except OSError:
+        return []

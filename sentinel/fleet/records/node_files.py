@@ -1,0 +1,184 @@
+"""Read the reports of all nodes from the folder of a fleet's run; a file that is none is missing.
+
+No report is ever taken for another one: a node passes only by its own report of this run.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from sentinel.errors import ConfigError
+from sentinel.fleet.records.missing_nodes import read_reasons
+from sentinel.fleet.records.node_result import NodeFile, NodeResult, node_result
+from sentinel.fleet.records.progress import read_progress
+from sentinel.fleet.records.run_file import MAX_REPORT_BYTES, NOT_NODES, FleetFolder, FleetRun
+from sentinel.host.files.regular_file import read_regular
+from sentinel.protocol.codec import DecodeError
+
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+#: A report that began longer before the fleet's run is an earlier one; clocks differ by less (own).
+_CLOCK_TOLERANCE = timedelta(hours=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetFiles:
+    """Everything that the folder of a fleet's run has."""
+
+    #: What was run, or None without ``fleet.json``: then nodes without a file are not known.
+    run: FleetRun | None
+    #: By name.
+    nodes: tuple[NodeFile, ...]
+    #: The nodes of files that are not of the run.
+    unexpected: tuple[str, ...] = ()
+
+
+def read_fleet(path: Path) -> FleetFiles:
+    """Read the folder of a fleet's run.
+
+    Raises:
+        ConfigError: It is no folder, it has no report, or its ``fleet.json`` cannot be read.
+    """
+    folder = FleetFolder(path=path)
+    try:
+        there = {_name(one) for one in path.iterdir() if one.suffix == ".json"} - NOT_NODES
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: {error.strerror}", "Name the folder of a fleet's run."
+        ) from None
+    run = folder.read() if folder.run_file.exists() else None
+    if run is None and not there:
+        what = f"{path} has no fleet.json and no report of a node"
+        raise ConfigError(
+            what, "Name the folder of a fleet's run: it has a file NODE.json for each."
+        )
+    names = sorted(there) if run is None else sorted(run.nodes)
+    reasons = read_reasons(folder)
+    with _many_objects():
+        nodes = tuple(_read(folder, name, run, reasons.get(name, "")) for name in names)
+    return FleetFiles(
+        run=run,
+        nodes=tuple(_without_copies(nodes)),
+        unexpected=() if run is None else tuple(sorted(there - set(run.nodes))),
+    )
+
+
+def _name(path: Path) -> str:
+    """Return the name of a node; one that cannot be printed is escaped, and has no report."""
+    return path.stem if path.stem.isprintable() else ascii(path.stem)[1:-1]
+
+
+@contextmanager
+def _many_objects() -> Iterator[None]:
+    """Pause the search for cycles: parsed JSON has none, and it would take half of the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _read(folder: FleetFolder, name: str, run: FleetRun | None, known: str) -> NodeFile:
+    """Read the report of one node; without one, ``known`` is what its engine knew."""
+    try:
+        data = read_regular(folder.report(name), MAX_REPORT_BYTES)
+    except FileNotFoundError:
+        return _without_report(folder, name, known)
+    except OSError as error:
+        return NodeFile(node=name, missing=f"its report cannot be read: {error.strerror}")
+    try:
+        value = _parse(data)
+    except (ValueError, RecursionError):
+        why = "its report is not complete JSON" if data.strip() else "its report is empty"
+        return NodeFile(node=name, missing=why)
+    try:
+        result = node_result(value)
+    except DecodeError as error:
+        return NodeFile(node=name, missing=f"its file is not a report: {error}")
+    if run is not None and (why := _of_another_run(result, name, run)):
+        return NodeFile(node=name, missing=why)
+    has_page = (folder.node(name) / "report.html").is_file()
+    return NodeFile(node=name, result=result, has_page=has_page)
+
+
+def _parse(data: bytes) -> Any:
+    """Parse JSON in UTF-8; half a character (a lone surrogate) could not be written again.
+
+    Raises:
+        ValueError: It is not valid.
+        RecursionError: It is nested too deeply.
+    """
+    text = data.decode()
+    value = json.loads(text)
+    if _SURROGATE.search(text):
+        json.dumps(value, ensure_ascii=False).encode()
+    return value
+
+
+def _without_report(folder: FleetFolder, name: str, known: str) -> NodeFile:
+    """Describe a node that has no report by what its engine knew, and by what it wrote last."""
+    last = read_progress(folder.progress(name))
+    why = f"it has no report: {known}" if known else "it has no report"
+    if last is None:
+        return NodeFile(node=name, missing=why)
+    phase = f" in phase {last.phase} ({last.number} of {last.phases})" if last.phase else ""
+    note = f": {last.note}" if last.note else ""
+    found = f"; it had proved {last.findings:,} wrong results" if last.findings else ""
+    return NodeFile(
+        node=name,
+        missing=why,
+        last_seen=f"it wrote last at {last.time.isoformat()}{phase}{note}{found}",
+        findings=last.findings,
+    )
+
+
+def _of_another_run(result: NodeResult, name: str, run: FleetRun) -> str:
+    """Explain why a report is not of this node in this run; empty if it is."""
+    if result.plan_hash != run.plan_hash:
+        return (
+            f"its report is of another plan: {result.plan} ({result.plan_hash}), and not"
+            f" {run.plan} ({run.plan_hash})"
+        )
+    if result.started < run.started - _CLOCK_TOLERANCE:
+        began, submitted = result.started.isoformat(), run.started.isoformat()
+        return f"its report is of an earlier run: it began {began}, and this run {submitted}"
+    if result.simulated and run.simulate is None:
+        return "its report is of simulated GPUs, and the run is not"
+    other = {_short(one): one for one in run.nodes}.get(_short(result.hostname))
+    if other is not None and other != name and _short(name) != _short(result.hostname):
+        return f"its report is that of {other}"
+    return ""
+
+
+def _short(hostname: str) -> str:
+    """Cut a host name at its first dot: some hosts report their domain, and some do not."""
+    return hostname.partition(".")[0].lower()
+
+
+def _without_copies(nodes: tuple[NodeFile, ...]) -> Iterator[NodeFile]:
+    """Drop the reports that are copies of one run: only the node that it names may have it."""
+    runs = Counter(_identity(one.result) for one in nodes if one.result is not None)
+    for one in nodes:
+        if one.result is None or runs[_identity(one.result)] == 1:
+            yield one
+            continue
+        named = one.result.hostname
+        why = f"its report is a copy of that of {named}"
+        own = _short(one.node) == _short(named)
+        yield one if own else replace(one, result=None, missing=why)
+
+
+def _identity(result: NodeResult) -> tuple[object, ...]:
+    """Identify a run of a node; two of one host begin at different times."""
+    uuids = tuple(gpu.uuid for gpu in result.gpus)
+    return result.hostname, result.machine_id, result.run_id, result.started, uuids

@@ -1,0 +1,1 @@
+"""The report of a fleet: as text, JSON, JUnit XML and a page."""

@@ -1,0 +1,168 @@
+"""Keep the GPUs of Slurm's jobs free from the prolog to the epilog, by reservations.
+
+Each job has a file with its GPUs. A reservation of these functions lasts as long as the file of any
+job names one of its GPUs. So a GPU that jobs share (shards, MPS) is kept free until the last of
+them ends. What an epilog could not end, because no daemon ran or the node crashed, ends with the
+next prolog, epilog or health check.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sentinel.client import Client
+from sentinel.errors import ConfigError, NotRunningError, SentinelError
+from sentinel.host.files.regular_file import read_regular, replace_file
+from sentinel.host.processes.procfs import boot_id
+
+#: How the reason of every such reservation begins; the job's id follows.
+REASON = "Slurm job"
+#: The wait for each GPU by itself, in seconds, after not all of them were available together.
+_SINGLE_WAIT_S = 2.0
+_MAX_BYTES = 2**16
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobFiles:
+    """The files of the jobs of this node."""
+
+    #: The folder; it is created when it is needed.
+    path: Path
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Exclude other prologs and epilogs.
+
+        Raises:
+            ConfigError: The folder cannot be written.
+        """
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            file = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise ConfigError(f"{self.path} cannot be written: {error.strerror}") from None
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(file)
+
+    def add(self, job: str, gpus: Sequence[str]) -> None:
+        """Write the file of a job.
+
+        Raises:
+            ConfigError: It cannot be written.
+        """
+        try:
+            replace_file(self._file(job), json.dumps({"boot": boot_id(), "gpus": list(gpus)}))
+        except OSError as error:
+            raise ConfigError(f"{self._file(job)} cannot be written: {error.strerror}") from None
+
+    def remove(self, job: str) -> None:
+        """Delete the file of a job, if there is one."""
+        self._file(job).unlink(missing_ok=True)
+
+    def gpus(self) -> frozenset[str]:
+        """Collect the UUIDs of the GPUs of all jobs since the last boot; delete older files."""
+        found: set[str] = set()
+        for file in self.path.glob("*.job"):
+            try:
+                content = json.loads(read_regular(file, _MAX_BYTES))
+                boot, gpus = str(content["boot"]), list(map(str, content["gpus"]))
+            except FileNotFoundError:
+                continue
+            except (OSError, ValueError, KeyError, TypeError):
+                boot, gpus = "", []  # not written by add
+            if boot == boot_id():
+                found.update(gpus)
+            else:
+                file.unlink(missing_ok=True)
+        return frozenset(found)
+
+    def _file(self, job: str) -> Path:
+        return self.path / f"{job}.job"
+
+
+def reserve_for_job(
+    client: Client, files: JobFiles, job: str, gpus: Sequence[str], *, wait: float, longest: float
+) -> list[str]:
+    """Reserve GPUs for a job; return once they are free, or say of each why it is not.
+
+    A GPU that is not free in time is in use by a process that neither Slurm nor the daemon has
+    started. The daemon holds it no more than after a success.
+
+    Args:
+        client: The client of the daemon.
+        files: The files of the jobs.
+        job: The job's id.
+        gpus: The UUIDs.
+        wait: The longest wait, in seconds.
+        longest: The end of the reservation without an epilog, in seconds.
+
+    Raises:
+        NotRunningError: No daemon runs, so nothing is held.
+        SentinelError: The daemon does not answer, or the file cannot be written.
+    """
+    with files.locked():
+        files.add(job, gpus)
+        held = _end_unused(client, files)
+    missing = [uuid for uuid in gpus if uuid not in held]
+    if not missing:
+        return []
+    attempts = [missing] if len(missing) == 1 else [missing, *([uuid] for uuid in missing)]
+    problems: list[str] = []
+    for number, attempt in enumerate(attempts):
+        seconds = wait if number == 0 else min(wait, _SINGLE_WAIT_S)
+        try:
+            client.reserve(attempt, reason=f"{REASON} {job}", seconds=longest, wait=seconds)
+        except NotRunningError:
+            raise
+        except SentinelError as error:
+            if number or len(attempts) == 1:
+                problems.append(error.what)
+        else:
+            if number == 0:
+                break
+    return problems
+
+
+def release_job(client: Client, files: JobFiles, job: str) -> None:
+    """End the reservations of a job, unless another job uses the same GPUs.
+
+    Raises:
+        SentinelError: The daemon does not run or answer; the next call ends them.
+    """
+    with files.locked():
+        files.remove(job)
+        _end_unused(client, files)
+
+
+def end_unused(client: Client, files: JobFiles) -> None:
+    """End the reservations of jobs that are over.
+
+    Raises:
+        SentinelError: As for :func:`release_job`.
+    """
+    with files.locked():
+        _end_unused(client, files)
+
+
+def _end_unused(client: Client, files: JobFiles) -> frozenset[str]:
+    """End the reservations that no job needs; return the UUIDs of those that are left."""
+    used = files.gpus()
+    left: set[str] = set()
+    for one in client.reservations():
+        # Another user's may have the same words.
+        if not one.reason.startswith(f"{REASON} ") or one.holder.uid != os.getuid():
+            continue
+        if used.isdisjoint(one.gpus):
+            client.unreserve(one.id)
+        else:
+            left.update(one.gpus)
+    return frozenset(left)

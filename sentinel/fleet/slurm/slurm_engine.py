@@ -1,0 +1,244 @@
+"""Slurm as the engine: one job for each node, bound to it, and so many at a time.
+
+Why not one job array, which has a throttle: all tasks of an array have one list of nodes. Where
+each is given its own by ``scontrol update``, Slurm still takes them for equal: its schedulers skip
+every task of an array after the first that cannot begin, so that one node that is down or full
+keeps all others waiting (seen with 22.05; ``reject_array_job`` in its two schedulers).
+Why not one ``srun`` over all nodes: it is one step, whose launch breaks at some hundreds of nodes,
+which waits for the slowest node to be free, and which ends as a whole. Why no dependencies: a job
+that waits for a node that is down would keep others waiting, too.
+
+So the jobs are submitted held. The first ones are released at once; each that ends releases as many
+as may follow, by what the queue says, and a command that follows the run does the same. Nothing has
+to run all the time, and a task that is killed costs at most its turn.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+from sentinel.fleet.engine import EngineError, Task, TaskState, run_tool
+from sentinel.fleet.records.run_file import FleetFolder, FleetRun
+from sentinel.fleet.slurm.slurm_queue import JobList
+
+#: The number of nodes that work at the same time, if the user names none: what soperator uses.
+#: Azure's tests, which were one step, broke at about 300.
+DEFAULT_BATCH = 200
+#: The longest list of jobs for one command, in one argument of at most 128 KB.
+_MAX_IDS = 1000
+#: For more nodes, Slurm is asked about all that it has: an argument has 128 KB at most.
+_MAX_NAMES = 500
+#: The states of a node, without their flags, in which a task cannot begin there, as sinfo(1) has
+#: them with ``%T``.
+_UNAVAILABLE = (
+    *("down", "drained", "draining", "drain", "error", "fail", "failing", "future", "inval"),
+    *("maint", "perfctrs", "power_down", "powered_down", "powering_down", "reboot", "unknown"),
+)
+#: Flags of a state: not responding, in a reservation, rebooting, powered down.
+_FLAGS = "*$@^!%~#+-"
+
+
+class Slurm:
+    """Runs a fleet by Slurm; what :class:`~sentinel.fleet.engine.Engine` describes.
+
+    Args:
+        folder: The folder of the run.
+    """
+
+    def __init__(self, folder: FleetFolder) -> None:
+        self._folder = folder
+        self._jobs = JobList()
+
+    def submit(self, run: FleetRun, folder: FleetFolder, nodes: Sequence[str]) -> FleetRun:
+        """Submit a held job for each node, and release the first ones."""
+        tasks: dict[str, str] = {}
+        # Those of an earlier submission that still work: the batch is of the run, not of a command.
+        active = len(_active(self._jobs.look(run))) if run.tasks else 0
+        try:
+            for node in nodes:
+                tasks[node] = _submit_held(run, folder, node)
+            jobs = (*run.jobs, *tasks.values())
+            now = datetime.now().astimezone().replace(microsecond=0)
+            submitted = replace(run, jobs=jobs, tasks={**run.tasks, **tasks}, submitted=now)
+            folder.write(submitted)
+            _release(list(tasks.values())[: max(0, run.batch - active)])
+        except BaseException:  # also Ctrl+C: nothing of a run that has no file may remain
+            for ids in _pieces(list(tasks.values())):
+                run_tool(("scancel", "--quiet", *ids))
+            if not run.tasks:
+                folder.run_file.unlink(missing_ok=True)
+            elif tasks:
+                folder.write(run)
+            raise
+        return submitted
+
+    def tasks(self, run: FleetRun) -> Mapping[str, Task]:
+        """Query the jobs, and the nodes of those that wait."""
+        found = self._jobs.look(run)
+        waiting = [node for node, task in found.items() if task.state is TaskState.WAITING]
+        missing = unavailable(waiting) if waiting else frozenset()
+        return {
+            node: replace(task, node_unavailable=node in missing) for node, task in found.items()
+        }
+
+    def advance(self, run: FleetRun, ending: str | None = None) -> None:
+        """Release as many held jobs as may work beside those that are released already.
+
+        Two at the same time release the same jobs, so that fewer work for a while, never more. The
+        jobs of a folder that has not begun them are left alone.
+        """
+        if not self._folder.has_run(run):
+            return
+        found = self._jobs.look(run)
+        held = [node for node, task in found.items() if task.awaits_turn]
+        active = _active(found) - {ending}
+        _release([run.tasks[node] for node in held[: max(0, run.batch - len(active))]])
+
+    def cancel(self, run: FleetRun, nodes: Sequence[str] = ()) -> None:
+        """Cancel jobs, or all of the run; those that are over are no error for scancel.
+
+        Raises:
+            EngineError: Slurm does not answer, or the folder has not begun these jobs.
+        """
+        if not self._folder.has_run(run):
+            named = run.command[-1] if run.command else "no folder"
+            what = (
+                f"{self._folder.run_file} names jobs that were not begun with this folder"
+                f" ({run.id} is of {named}); they are left alone"
+            )
+            raise EngineError(what, f"To look at them: squeue --name={run.id}")
+        if not nodes:
+            run_tool(("scancel", "--quiet", f"--name={run.id}"))
+            return
+        # Slurm may have given an id that it has forgotten to the job of another user.
+        found = self._jobs.look(run)
+        alive = [run.tasks[node] for node in nodes if found[node].state is not TaskState.OVER]
+        for ids in _pieces(alive):
+            run_tool(("scancel", "--quiet", f"--name={run.id}", *ids))
+
+
+def _submit_held(run: FleetRun, folder: FleetFolder, node: str) -> str:
+    """Submit the job of one node; return its id.
+
+    It takes one processor and no GPU: it runs beside jobs, and the burn-in yields to them.
+    """
+    given = run_tool(
+        (
+            *("sbatch", "--parsable", "--hold", "--requeue", "--oversubscribe"),
+            *("--nodes=1", "--ntasks=1", "--cpus-per-task=1"),
+            # sbatch replaces what follows a %, such as %j.
+            *(f"--output={_escaped(folder.logs)}/{node}.txt", "--open-mode=append"),
+            *run.options,
+            # Last, since of two options sbatch takes the later: the run is found by these.
+            *(f"--nodelist={node}", f"--job-name={run.id}"),
+        ),
+        f"#!/bin/sh\nexec {shlex.join(run.command)}\n",
+    )
+    job, _, _ = given.strip().partition(";")  # with several clusters, the cluster follows
+    if not job.isdecimal():
+        raise EngineError(f"sbatch printed {given.strip()!r} instead of a job's id")
+    return job
+
+
+def _escaped(path: Path) -> str:
+    return str(path).replace("%", "%%")
+
+
+def choose_nodes(partition: str | None, count: int | None, nodelist: str | None) -> tuple[str, ...]:
+    """Choose the nodes of a run.
+
+    Those that are down are left out only where a number is given. Where nodes or a partition are
+    named, a report is expected from each of them.
+
+    Args:
+        partition: The partition, or None for the default one.
+        count: How many, or None for all; those that are idle come first.
+        nodelist: Slurm's list of names, such as ``node[1-16]``, or None.
+
+    Raises:
+        EngineError: Slurm does not know them, or there are too few.
+    """
+    if nodelist is not None:
+        names = run_tool(("scontrol", "show", "hostnames", nodelist)).split()
+        known = _states(partition="", nodes=names)
+        missing = [name for name in names if name not in known]
+        if missing:
+            raise EngineError(f"--nodelist: Slurm has no node {missing[0]}")
+        return tuple(names)
+    states = _states(partition=partition or _default_partition(), nodes=())
+    if not states:
+        raise EngineError(f"--partition: Slurm has no partition {partition}, or it has no nodes")
+    if count is None:
+        return tuple(states)
+    usable = [node for node, state in states.items() if not _is_unavailable(state)]
+    if len(usable) < count:
+        what = f"--nodes {count}: {len(usable)} of {len(states)} nodes can be used"
+        raise EngineError(what, "sinfo --Node --long shows why the others cannot.")
+    return tuple(sorted(usable, key=lambda node: _order(states[node]))[:count])
+
+
+def unavailable(nodes: Sequence[str]) -> frozenset[str]:
+    """Select the nodes on which no task can begin at the moment.
+
+    Raises:
+        EngineError: Slurm does not answer.
+    """
+    states = _states(partition="", nodes=nodes)
+    return frozenset(node for node in nodes if _is_unavailable(states.get(node, "unknown")))
+
+
+def _active(found: Mapping[str, Task]) -> set[str]:
+    """Select the nodes whose task works, or begins as soon as its node is free."""
+    return {
+        node
+        for node, task in found.items()
+        if task.state is not TaskState.OVER and not task.awaits_turn
+    }
+
+
+def _release(jobs: Sequence[str]) -> None:
+    """Release held jobs."""
+    for ids in _pieces(jobs):
+        run_tool(("scontrol", "release", ",".join(ids)))
+
+
+def _pieces(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Split a list of jobs for several commands."""
+    for first in range(0, len(ids), _MAX_IDS):
+        yield ids[first : first + _MAX_IDS]
+
+
+def _states(*, partition: str, nodes: Sequence[str]) -> dict[str, str]:
+    """Query the states of nodes by name, in Slurm's order."""
+    chosen = [f"--partition={partition}"] if partition else ["--all"]
+    if nodes and len(nodes) <= _MAX_NAMES:
+        chosen.append(f"--nodes={','.join(nodes)}")
+    lines = run_tool(("sinfo", "--noheader", "--Node", "--format=%N|%T", *chosen)).splitlines()
+    found = dict(line.split("|", 1) for line in lines if "|" in line)
+    return {node: found[node] for node in nodes if node in found} if nodes else found
+
+
+def _is_unavailable(state: str) -> bool:
+    """Check whether a task cannot begin on a node; ``*`` is a node that does not respond."""
+    return "*" in state or state.rstrip(_FLAGS).lower() in _UNAVAILABLE
+
+
+def _order(state: str) -> int:
+    """Sort key of nodes that can be used: the idle ones first."""
+    return 0 if state.startswith("idle") else 1
+
+
+def _default_partition() -> str:
+    """Find the default partition, which sinfo marks with an asterisk.
+
+    Raises:
+        EngineError: There is none.
+    """
+    for name in run_tool(("sinfo", "--noheader", "--format=%P")).split():
+        if name.endswith("*"):
+            return name[:-1]
+    raise EngineError("Slurm has no default partition", "Give --partition or --nodelist.")

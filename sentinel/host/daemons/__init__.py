@@ -1,0 +1,1 @@
+"""The daemons of this host: their records, how a command finds one, and the locks of their GPUs."""

@@ -1,0 +1,1 @@
+"""GPUs without NVML: device files, the order of CUDA, and simulated GPUs."""

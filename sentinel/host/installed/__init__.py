@@ -1,0 +1,1 @@
+"""What is installed: packages, the build of torch, and files that come with Sentinel."""

@@ -1,0 +1,1 @@
+"""Where events and the output of children are written: files and the system journal."""

@@ -1,0 +1,1 @@
+"""Processes: what /proc says of others, and the setup and limits of Sentinel's own."""

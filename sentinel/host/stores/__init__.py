@@ -1,0 +1,1 @@
+"""State that outlives a daemon, each in a file of its own."""
