@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.die_with_parent import end_with_parent
+from benchmarks.measured_line import write_line
 from sentinel.host.gpus.simulation import Registry
 
 _CHUNK = 512 * 2**20
@@ -31,12 +32,6 @@ _SIDE = 16384  # a bf16 matrix of this side is one chunk
 _POLL = 1.0
 
 Step = Callable[[], dict[str, float]]
-
-
-def write_line(**fields: object) -> None:
-    """Write one line for the benchmark."""
-    sys.stdout.write(json.dumps(fields) + "\n")
-    sys.stdout.flush()
 
 
 def main() -> None:

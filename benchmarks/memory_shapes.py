@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.host_gpus import RealHost
+from benchmarks.measured_line import write_line
 from benchmarks.newcomer import Driver
 from benchmarks.results import Results
 
@@ -92,7 +93,7 @@ def hold() -> None:
     """Hold memory in the shape that a line on standard input names, until it is killed."""
     import torch
 
-    _write(loaded=True)
+    write_line(loaded=True)
     handles, size = SHAPES[sys.stdin.readline().strip()]
     cuda: Any = torch.cuda
     matrix = torch.randn(8192, 8192, device="cuda:0", dtype=torch.bfloat16)
@@ -112,18 +113,13 @@ def hold() -> None:
             count = ctypes.c_size_t(min(GIB, length - offset))
             driver.do("cuMemsetD8_v2", ctypes.c_uint64(start + offset), ctypes.c_ubyte(1), count)
     cuda.synchronize()
-    _write(ready=True, pieces=len(pieces))
+    write_line(ready=True, pieces=len(pieces))
     done = cuda.Event(blocking=True)
     while True:
         for _ in range(10):
             torch.mm(matrix, matrix, out=product)
         done.record()
         done.synchronize()
-
-
-def _write(**fields: object) -> None:
-    sys.stdout.write(json.dumps(fields) + "\n")
-    sys.stdout.flush()
 
 
 class Pool:

@@ -8,7 +8,6 @@ before the read. It takes a tenth of a core, so it does not run while costs are 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import select
 import signal
@@ -19,16 +18,11 @@ from pathlib import Path
 
 from benchmarks.die_with_parent import end_with_parent
 from benchmarks.host_gpus import RealHost
+from benchmarks.measured_line import write_line
 from sentinel.host.gpus.simulation import Registry
 
 _GROWTH = 2**20
 _EVERY = 0.001
-
-
-def write_line(**fields: object) -> None:
-    """Write one line for the benchmark."""
-    sys.stdout.write(json.dumps(fields) + "\n")
-    sys.stdout.flush()
 
 
 def main() -> None:

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks.die_with_parent import end_with_parent
+from benchmarks.measured_line import write_line
 
 #: How long, and at what interval, the free memory is watched after the allocation.
 _WATCH = 0.3
@@ -28,12 +29,6 @@ _WATCH_EVERY = 0.02
 _OUT_OF_MEMORY = 2
 
 Result = dict[str, Any]
-
-
-def write_line(**fields: object) -> None:
-    """Write one line for the benchmark."""
-    sys.stdout.write(json.dumps(fields) + "\n")
-    sys.stdout.flush()
 
 
 def wait_for_start() -> float:

@@ -14,8 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.baselines import end_with_input, write_line
+from benchmarks.baselines import end_with_input
 from benchmarks.die_with_parent import end_with_parent
+from benchmarks.measured_line import write_line
 
 #: The divisor of each side on the CPU, and the rest after a step in seconds.
 _SMALLER = 128

@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, settings
 from tests.harness.fake_nvml import COMPILER, NO_COMPILER, build, shared_folder
 from tests.harness.gpu_environment import GpuHost, RealHost, SimulatedHost, replace_torch
 from tests.harness.scheduling import SharedSetupScheduling, mixed
+from tests.harness.time_budget import add_options, leave_out_if_late, list_left_out, rotated
 from tests.harness.timing import TEST_TIMEOUT_S
 
 #: The duration of an example depends on what else the host does.
@@ -31,6 +32,10 @@ settings.load_profile("common")
 sys.dont_write_bytecode = False
 # pytest rewrites the assertions of test files only, unless asked to.
 pytest.register_assert_rewrite("tests.harness.state_machine")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    add_options(parser)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -59,9 +64,11 @@ def pytest_collection() -> None:
     gc.disable()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Change the order of tests where several workers share them, in all workers alike."""
-    if "PYTEST_XDIST_WORKER" in os.environ:
+    if config.option.rotate is not None:
+        items[:] = rotated(items, config.option.rotate)
+    elif "PYTEST_XDIST_WORKER" in os.environ:
         items[:] = mixed(items)
 
 
@@ -83,9 +90,15 @@ def _own_records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    leave_out_if_late(item.config)
     if item.get_closest_marker("gpu") and not Path("/dev/nvidiactl").exists():
         pytest.skip("needs a real NVIDIA GPU")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    list_left_out(terminalreporter)
 
 
 @pytest.fixture(params=["simulated", pytest.param("real", marks=pytest.mark.gpu)])

@@ -7,7 +7,7 @@ import socket
 from dataclasses import replace
 
 from sentinel.errors import WireError
-from sentinel.protocol.codec import encode
+from sentinel.protocol.channel import send_now
 from sentinel.protocol.gpu import Reading
 from sentinel.protocol.probe import ProbeMessage
 
@@ -24,11 +24,7 @@ class Publisher:
         Raises:
             WireError: It is too large.
         """
-        try:
-            self._channel.send(encode(message), socket.MSG_DONTWAIT)
-        except OSError:
-            return False  # full, or the supervisor is gone, which ends the main thread
-        return True
+        return send_now(self._channel, message)
 
     def send_reading(self, reading: Reading) -> bool:
         """Send ``reading``, or only the number of its processes if it is too large."""

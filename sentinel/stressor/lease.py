@@ -18,7 +18,8 @@ from pathlib import Path
 
 from sentinel.errors import ChildExitCode, WireError
 from sentinel.host.processes.procfs import own_stat, read_stat
-from sentinel.protocol.codec import MAX_DATAGRAM_BYTES, decode, encode
+from sentinel.protocol.channel import send_now
+from sentinel.protocol.codec import MAX_DATAGRAM_BYTES, decode
 from sentinel.protocol.stressor import (
     STRESSOR_COMMANDS,
     ChildMessage,
@@ -105,11 +106,7 @@ class LeaseKeeper:
 
     def try_send(self, message: ChildMessage) -> bool:
         """Send ``message`` if the channel has room now, and return whether it had."""
-        try:
-            self._channel.send(encode(message), socket.MSG_DONTWAIT)
-        except OSError:  # full, or the supervisor is gone: the thread notices that
-            return False
-        return True
+        return send_now(self._channel, message)
 
     def report_finding(self, finding: Finding) -> bool:
         """Send ``finding`` until the supervisor acknowledges it, and return whether it did.

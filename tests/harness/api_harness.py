@@ -409,6 +409,11 @@ class ApiServer:
             yield self.supervisor
             self.send_views()
 
+    def change_gpu(self, index: int = 0, **changes: Any) -> None:
+        """Change fields of the view of one GPU, and send the views."""
+        with self.change_supervisor() as supervisor:
+            supervisor.gpus[UUIDS[index]] = replace(supervisor.gpus[UUIDS[index]], **changes)
+
     def send_views(self) -> None:
         if self.supervisor.sends_no_views:
             return

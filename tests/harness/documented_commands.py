@@ -284,11 +284,11 @@ PROOFS: dict[str, str | Because] = {
     r"docker run .*": Because("It needs Docker with NVIDIA's container toolkit and a GPU."),
     r"kubectl kustomize .*|run=\$\(date .*|for node in .*|n=\$\(\(n \+ 1\)\)"
     r"|sed \"s/node-to.*|done": (
-        "integration/deploy/test_kubernetes.py::test_the_document_makes_a_job_for_each_node"
+        "integration/deploy/test_kubernetes_document.py::test_the_document_makes_a_job_for_each_node"
     ),
     r"for file in deploy/prometheus/.*|echo '---'|printf '(?:apiVersion|metadata):.*"
     r"|sed 's/\^/  /'.*|done > sentinel-rules\.yaml|kubectl create configmap .*": (
-        "integration/deploy/test_kubernetes.py"
+        "integration/deploy/test_kubernetes_document.py"
         "::test_the_document_makes_rules_and_dashboards_for_the_operator"
     ),
     r"(?:kubectl|helm) .*": _CLUSTER,

@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from sentinel.burnin.checks.thresholds import Thresholds
+from sentinel.fleet.checks.verdict import FleetVerdict, judge_fleet
+from sentinel.fleet.records.node_files import read_fleet
 from sentinel.fleet.records.run_file import FleetFolder, FleetRun
 from tests.harness.example_run import ExampleRun
 from tests.harness.judged_run import report_of
@@ -131,3 +134,8 @@ class ExampleFleet:
             more = self.heat.get(place, 0.0) if one["name"] == "temperature_c" else 0.0
             for key in ("median", "p5", "p95", "lowest", "highest"):
                 one[key] = one[key] * factor + more
+
+
+def judged(fleet: ExampleFleet, folder: Path, **written: bool) -> FleetVerdict:
+    """Write the folder of a fleet, read it, and judge it."""
+    return judge_fleet(read_fleet(fleet.write(folder / "run", **written).path), Thresholds())

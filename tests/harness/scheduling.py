@@ -20,7 +20,12 @@ class SharedSetupScheduling(LoadScopeScheduling):  # type: ignore[misc]
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        return _shared_setup(nodeid.partition("::")[0]) or nodeid
+        return _shared_setup(file_of(nodeid)) or nodeid
+
+
+def file_of(nodeid: str) -> str:
+    """Return the path of the file of a test, from the root of the repository."""
+    return nodeid.partition("::")[0]
 
 
 def mixed(items: Sequence[pytest.Item]) -> list[pytest.Item]:

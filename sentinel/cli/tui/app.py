@@ -23,8 +23,7 @@ from sentinel.cli.tui.columns import (
     columns_at,
     fit,
     history_width,
-    matches,
-    sort_key,
+    shown_gpus,
     table_cell,
 )
 from sentinel.cli.tui.details import detail_lines
@@ -339,15 +338,7 @@ class Live(GpuActions):
 
     def _gpus(self) -> list[GpuStatus]:
         """Return the GPUs that match the filter, sorted."""
-        commands: dict[int, list[str]] = {}
-        for job in self._look.jobs:
-            commands.setdefault(job.index, []).append(job.command or "")
-        found = [
-            gpu
-            for gpu in self._status.gpus
-            if matches(gpu, self._words, commands.get(gpu.index, ()))
-        ]
-        return sorted(found, key=sort_key(self._sort))
+        return shown_gpus(self._status.gpus, self._look.jobs, self._words, self._sort)
 
     def _table(self) -> DataTable[Text]:
         return self.query_one("#gpus", DataTable)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from rich.text import Text
 
 from sentinel.cli.display import gpu_table
+from sentinel.cli.display.process_table import GpuJob
 from sentinel.cli.display.terminal import cell_width, cut, printable
 from sentinel.client import GpuStatus, ReservationInfo
 
@@ -153,6 +154,24 @@ def matches(gpu: GpuStatus, text: str, more: Sequence[str] = ()) -> bool:
     about = [gpu_table.state(gpu), gpu.name, gpu.uuid, gpu.workload or "", *named, *more]
     whole = " ".join(about).lower()
     return all(word == str(gpu.index) or word in whole for word in text.lower().split())
+
+
+def shown_gpus(
+    gpus: Sequence[GpuStatus], jobs: Iterable[GpuJob], words: str, sort: str
+) -> list[GpuStatus]:
+    """List the GPUs that match a filter, sorted.
+
+    Args:
+        gpus: All GPUs.
+        jobs: Their processes, whose command lines are searched, too.
+        words: The words of the filter; see :func:`matches`.
+        sort: By what they are sorted; see SORTS.
+    """
+    commands: dict[int, list[str]] = {}
+    for job in jobs:
+        commands.setdefault(job.index, []).append(job.command or "")
+    found = [gpu for gpu in gpus if matches(gpu, words, commands.get(gpu.index, ()))]
+    return sorted(found, key=sort_key(sort))
 
 
 def table_cell(text: str, column: Column, *, style: str = "", first: bool) -> Text:

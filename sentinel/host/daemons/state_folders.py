@@ -44,39 +44,24 @@ def known_daemons(environ: Mapping[str, str], uid: int) -> list[KnownDaemon]:
     records = [one for one in read_all(records_folder(environ, uid)) if one.socket is not None]
     running = running_daemons(records, places(environ, uid))
     ended = [one for one in records if not one.alive and Path(one.state).is_dir()]
-    found = [_describe(one, running=True) for one in running]
-    found += [_describe(one, running=False) for one in ended]
+    found = [_describe(Path(one.state), one, running=True) for one in running]
+    found += [_describe(Path(one.state), one) for one in ended]
     shared = {shared_folder(one.state) for one in found} | {state_folder(environ, uid)}
     known = {one.state for one in found}
-    others = [_without_record(path) for path in _of_sockets(shared) if path not in known]
+    others = [_describe(path, None) for path in _of_sockets(shared) if path not in known]
     found += [one for one in others if one.changed is not None]  # there is nothing in the others
     return sorted(found, key=lambda one: (not one.running, -(one.since or one.changed or 0)))
 
 
-def _describe(record: DaemonRecord, *, running: bool) -> KnownDaemon:
-    state = Path(record.state)
+def _describe(state: Path, record: DaemonRecord | None, *, running: bool = False) -> KnownDaemon:
+    """Describe a state directory; records are limited, so that its daemon may have left none."""
     size, changed = _measure(state)
     return KnownDaemon(
         running=running,
-        pid=record.pid if running else None,
-        since=record.since or None,
-        socket=record.socket,
-        simulated=record.simulate,
-        state=state,
-        size=size,
-        changed=changed,
-    )
-
-
-def _without_record(state: Path) -> KnownDaemon:
-    """Describe a state directory whose daemon has left no record: records are limited."""
-    size, changed = _measure(state)
-    return KnownDaemon(
-        running=False,
-        pid=None,
-        since=None,
-        socket=None,
-        simulated=None,
+        pid=record.pid if record is not None and running else None,
+        since=(record.since or None) if record is not None else None,
+        socket=record.socket if record is not None else None,
+        simulated=record.simulate if record is not None else None,
         state=state,
         size=size,
         changed=changed,

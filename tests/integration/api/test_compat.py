@@ -7,7 +7,6 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,14 +61,8 @@ def data(api: ApiServer, path: str) -> Any:
     return answer["data"]
 
 
-def so(api: ApiServer, index: int = 0, **changes: Any) -> None:
-    with api.change_supervisor() as supervisor:
-        supervisor.gpus[UUIDS[index]] = replace(supervisor.gpus[UUIDS[index]], **changes)
-
-
 def hot(api: ApiServer) -> None:
-    so(
-        api,
+    api.change_gpu(
         health=GpuHealth.THROTTLED,
         multiplier=0.5,
         temperature_c=80,
@@ -149,7 +142,7 @@ def test_metrics_history_and_trend_have_the_documented_fields(api: ApiServer) ->
 
 
 def test_the_throttling_state_is_that_of_the_worst_gpu(api: ApiServer) -> None:
-    so(api, 1, health=GpuHealth.CRITICAL, multiplier=0.0)
+    api.change_gpu(1, health=GpuHealth.CRITICAL, multiplier=0.0)
     assert data(api, "/throttle/status") == {
         "should_throttle": True,
         "speed_multiplier": 0.0,
@@ -158,10 +151,10 @@ def test_the_throttling_state_is_that_of_the_worst_gpu(api: ApiServer) -> None:
         "gpu_id": 1,
     }
     # A job is not slow because its own memory is full.
-    so(api, 1, health=GpuHealth.CRITICAL, health_cause=HealthCause.MEMORY, multiplier=1.0)
+    api.change_gpu(1, health=GpuHealth.CRITICAL, health_cause=HealthCause.MEMORY, multiplier=1.0)
     full = data(api, "/throttle/status?gpu_id=1")
     assert (full["should_throttle"], full["is_throttled"]) == (False, False)
-    so(api, 0, health=GpuHealth.NORMAL, multiplier=0.8)
+    api.change_gpu(0, health=GpuHealth.NORMAL, multiplier=0.8)
     normal = data(api, "/throttle/status?gpu_id=0")
     assert (normal["should_throttle"], normal["speed_multiplier"]) == (False, 0.8)
 
@@ -295,7 +288,7 @@ def test_null_removes_the_limit_and_zero_the_reserve(api: ApiServer) -> None:
     ],
 )
 def test_each_state_has_its_colour(api: ApiServer, health: GpuHealth | None, color: str) -> None:
-    so(api, health=health)
+    api.change_gpu(health=health)
     assert data(api, "/status")["state_color"] == color
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+import sentinel
 from sentinel.host.daemons.daemon_lookup import find_shared, locate
 from tests.harness.daemon_harness import QUICK, daemon_environment
 from tests.harness.documented_commands import HERE, ROOT, Command, commands, proof_of
@@ -215,11 +216,22 @@ def test_it_runs_as_documented_beside_a_daemon(beside_a_daemon: Desk, command: C
     try:
         check(desk, command, text)
     finally:
-        desk.run("sentinel resume; sentinel deallocate llm; sentinel session stop train")
-        desk.run("sentinel set memory= --save; sentinel set workload= --gpus 1")
-        for one in json.loads(desk.run("sentinel reservations --json")[1])["reservations"]:
-            desk.run(f"sentinel unreserve {one['id']}")
-        eventually(lambda: desk.run("sentinel status")[0] == 0)
+        undo(desk)
+
+
+def undo(desk: Desk) -> None:
+    """Take back what a command may have done; by the client, without a process for each step."""
+    client = sentinel.connect(desk.environment["S"])
+    client.resume()
+    for allocation in client.allocations():
+        client.deallocate(allocation.id)
+    for session in client.sessions():
+        client.stop_session(session.name)
+    client.configure({"memory.target": None}, save=True)
+    client.configure({"workload": None}, [1])
+    for reservation in client.reservations():
+        client.unreserve(reservation.id)
+    eventually(client.health)
 
 
 def test_a_script_of_the_recipes_runs(beside_a_daemon: Desk) -> None:

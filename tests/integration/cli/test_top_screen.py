@@ -169,7 +169,7 @@ def test_a_filter_has_the_matching_gpus_and_their_processes(daemon: StubDaemon) 
         app.screen.query_one(Input).value = "train.py"
         await pilot.press("enter")
         assert indices(app) == ["1"]
-        assert "filter: train.py (1 GPUs)" in text(app, "facts")
+        assert "filter: train.py (1 GPU)" in text(app, "facts")
         assert "sentinel gemm" not in text(app, "processes-text")
         await pilot.press("escape")
         assert indices(app) == ["0", "1"]

@@ -51,12 +51,6 @@ def monitor(api: ApiServer) -> Iterator[sentinel.Monitor]:
         yield monitor
 
 
-def change_gpu(api: ApiServer, index: int = 0, **changes: Any) -> None:
-    """Change fields of a GPU's view."""
-    with api.change_supervisor() as supervisor:
-        supervisor.gpus[UUIDS[index]] = replace(supervisor.gpus[UUIDS[index]], **changes)
-
-
 def started(pid: int) -> int:
     """Read the start time of a process."""
     stat = read_stat(pid)
@@ -170,7 +164,7 @@ def test_callbacks_receive_the_gpu_and_the_event_although_others_fail(
     publish_health(api, "optimal", "normal")  # before start()
     monitor.start()
     monitor.start()  # has no effect
-    change_gpu(api, health=GpuHealth.THROTTLED, multiplier=0.5, temperature_c=80)
+    api.change_gpu(health=GpuHealth.THROTTLED, multiplier=0.5, temperature_c=80)
     publish_health(api, "normal", "throttled")
     publish_health(api, "throttled", "critical", 1)
     publish_health(api, "critical", "normal", 1)
@@ -262,8 +256,8 @@ def test_the_monitor_continues_with_the_next_api_process(
 def test_the_state_is_that_of_the_selected_gpu(api: ApiServer, monitor: sentinel.Monitor) -> None:
     assert monitor.is_available()
     assert monitor.reason == ""
-    change_gpu(api, 0, health=GpuHealth.OPTIMAL)
-    change_gpu(api, 1, health=GpuHealth.THROTTLED, multiplier=0.5)
+    api.change_gpu(0, health=GpuHealth.OPTIMAL)
+    api.change_gpu(1, health=GpuHealth.THROTTLED, multiplier=0.5)
     eventually(lambda: monitor.status(1).health == "throttled")
     assert [gpu.index for gpu in monitor.status_all()] == [0, 1]
     assert (monitor.should_throttle(1), monitor.speed_multiplier(1)) == (True, 0.5)
@@ -290,7 +284,7 @@ def test_the_library_and_the_compatible_route_agree_on_throttling(
     *,
     expected: bool,
 ) -> None:
-    change_gpu(api, health=health, multiplier=multiplier)
+    api.change_gpu(health=health, multiplier=multiplier)
     eventually(lambda: monitor.status().health == health)
     connection = UnixConnection(api.path)
     connection.request("GET", "/api/gpu/throttle/status?gpu_id=0")

@@ -45,9 +45,9 @@ def later(bench: Bench, message: object) -> threading.Timer:
     return timer
 
 
-def worked(bench: Bench) -> float:
+def worked(on: Bench | Child) -> float:
     """Return the busy time of the device, in seconds."""
-    (seconds,) = bench.registry.work(bench.uuid).values()
+    (seconds,) = on.registry.work(on.uuid).values()
     assert seconds is not None
     return seconds
 
@@ -209,12 +209,6 @@ def start(tmp_path: Path) -> Iterator[Start]:
         yield start
 
 
-def work_of(child: Child) -> float:
-    (seconds,) = child.registry.work(child.uuid).values()
-    assert seconds is not None
-    return seconds
-
-
 @pytest.mark.long
 def test_a_child_stops_and_continues_when_its_pace_changes(start: Start) -> None:
     child = start("elementwise")
@@ -230,9 +224,9 @@ def test_a_child_stops_and_continues_when_its_pace_changes(start: Start) -> None
 
 def stands_still(child: Child) -> bool:
     """Check whether the device is idle for longer than a quantum."""
-    before = work_of(child)
+    before = worked(child)
     time.sleep(0.1)
-    return work_of(child) == before
+    return worked(child) == before
 
 
 @pytest.mark.long

@@ -210,7 +210,7 @@ def test_every_counter_that_rises_is_found(name: str) -> None:
 def hung(draw: random.Random) -> GpuRecord:
     """Run a plan in a world in which a stressor hangs twice; build the record of its GPU."""
     plan = Plan(name="test", phases=(Phase(name="gemm", workload="gemm", seconds=100),))
-    world = World(gpus=1)
+    world = World(gpus=1, tick=0.4)
     world.at(0).checks = 10
     supervisor = world.supervisor(Config(rearm=1.0, rearm_longest=1.0, plan=plan))
 

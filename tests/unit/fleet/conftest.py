@@ -1,11 +1,13 @@
-"""The report of one node, which the invented fleets vary."""
+"""An empty folder of a run, and the report of one node, which the invented fleets vary."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sentinel.fleet.records.run_file import FleetFolder
 from tests.harness.example_fleet import node_report
 
 
@@ -13,3 +15,10 @@ from tests.harness.example_fleet import node_report
 def template(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Return the report of a node of eight GPUs that pass."""
     return node_report(tmp_path_factory.mktemp("node"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> FleetFolder:
+    found = FleetFolder(path=tmp_path / "run")
+    found.create()
+    return found

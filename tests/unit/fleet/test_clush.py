@@ -21,13 +21,6 @@ Start = Callable[..., subprocess.Popen[bytes]]
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> FleetFolder:
-    found = FleetFolder(path=tmp_path / "run")
-    found.create()
-    return found
-
-
-@pytest.fixture
 def run(folder: FleetFolder) -> FleetRun:
     """Return a run whose clush has not been started."""
     return FleetRun(

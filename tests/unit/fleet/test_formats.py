@@ -18,7 +18,7 @@ from sentinel.fleet.reports.formats import FORMATS
 from sentinel.fleet.reports.html_map import common_prefix
 from sentinel.fleet.reports.html_plots import HEIGHT, WIDTH, places
 from sentinel.fleet.reports.report import LINE_SCHEMA, SCHEMA_VERSION, fleet_object
-from tests.harness.example_fleet import ExampleFleet
+from tests.harness.example_fleet import ExampleFleet, judged
 from tests.harness.parsed_page import Parsed
 from tests.harness.report_formats import ROOT, closed, parsed_suites, schema_problems
 
@@ -26,11 +26,6 @@ Template = dict[str, Any]
 SCHEMA = json.loads((ROOT / "docs" / "fleet-report.schema.json").read_text())
 LINE = {"$defs": SCHEMA["$defs"], "$ref": "#/$defs/line"}
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\"'&"
-
-
-def judged(fleet: ExampleFleet, folder: Path, **written: bool) -> FleetVerdict:
-    """Write the folder of a fleet, read it, and judge it."""
-    return judge_fleet(read_fleet(fleet.write(folder / "run", **written).path), Thresholds())
 
 
 def everything(template: Template, **more: Any) -> ExampleFleet:

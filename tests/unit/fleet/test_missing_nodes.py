@@ -17,13 +17,6 @@ from sentinel.fleet.records.run_file import FleetFolder
 from tests.harness.example_fleet import ExampleFleet
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> FleetFolder:
-    found = FleetFolder(path=tmp_path / "run")
-    found.create()
-    return found
-
-
 def test_a_reason_stays_until_the_node_is_not_missing(folder: FleetFolder) -> None:
     record_reasons(folder, ["a"], {})
     assert not folder.missing.exists()

@@ -28,13 +28,6 @@ RUN = FleetRun(
 )
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> FleetFolder:
-    found = FleetFolder(path=tmp_path / "run")
-    found.create()
-    return found
-
-
 def test_a_run_is_read_as_it_was_written(folder: FleetFolder) -> None:
     folder.write(RUN)
     assert folder.read() == RUN

@@ -17,14 +17,9 @@ from sentinel.fleet.checks.fleet_checks import IDS, LIMITS
 from sentinel.fleet.checks.verdict import FleetVerdict, judge_fleet
 from sentinel.fleet.records.node_files import FleetFiles, read_fleet
 from sentinel.fleet.reports.report import meaning
-from tests.harness.example_fleet import ExampleFleet
+from tests.harness.example_fleet import ExampleFleet, judged
 
 Template = dict[str, Any]
-
-
-def judged(fleet: ExampleFleet, folder: Path, **written: bool) -> FleetVerdict:
-    """Write the folder of a fleet, read it, and judge it."""
-    return judge_fleet(read_fleet(fleet.write(folder / "run", **written).path), Thresholds())
 
 
 def found(fleet: FleetVerdict) -> dict[tuple[str, int | None], dict[str, Status]]:

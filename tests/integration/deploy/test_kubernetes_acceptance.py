@@ -1,0 +1,142 @@
+"""The script of the acceptance Job, on simulated GPUs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from sentinel.burnin.reports.verdict_summary import MAX_BYTES
+from sentinel.errors import ExitCode
+from tests.harness.daemon_harness import Daemon
+from tests.harness.gpu_environment import ROOT, SimulatedHost
+from tests.harness.kubernetes_manifests import DEPLOY
+from tests.harness.sentinel_process import eventually
+from tests.harness.timing import TIMEOUT_S
+
+PLAN = """
+spec = "sentinel-plan-v1"
+name = "short"
+[[phase]]
+name = "first"
+workload = "bad_workloads:{workload}"
+seconds = {seconds}
+"""
+#: A run that is resumed finds its GPUs by itself, unless they are simulated.
+COMMAND = """#!/bin/sh
+[ "$1 $2" = "burnin --resume" ] && set -- "$@" --simulate 2
+exec {python} -m sentinel "$@"
+"""
+
+
+class Acceptance:
+    """The script of the Job on simulated GPUs.
+
+    Args:
+        host: The simulated GPUs.
+        workload: The workload of the plan's only phase.
+        seconds: Its duration.
+    """
+
+    def __init__(self, host: SimulatedHost, workload: str, seconds: int = 2) -> None:
+        self.plan = host.folder / "plan.toml"
+        self.plan.write_text(PLAN.format(workload=workload, seconds=seconds))
+        self.message = host.folder / "termination-log"
+        self.state = host.folder / "state"
+        self.report = self.state / "runs" / "uid-1"
+        command = host.folder / "bin" / "sentinel"
+        command.parent.mkdir(exist_ok=True)
+        command.write_text(COMMAND.format(python=sys.executable))
+        command.chmod(0o755)
+        self.environment = host.environment(
+            SENTINEL_SIM_DIR=str(host.folder),
+            RUN_NAME="uid-1",
+            TERMINATION_LOG=str(self.message),
+            STATE_DIRECTORY=str(self.state),
+            NODE_NAME="worker-7",
+            PATH=f"{command.parent}:{os.environ['PATH']}",
+        )
+
+    def start(self) -> subprocess.Popen[str]:
+        """Start the script as the Job's container does."""
+        words = ("--simulate", "2", "--plan", str(self.plan), "--fail-fast")
+        return subprocess.Popen(
+            ["sh", str(DEPLOY / "acceptance" / "acceptance.sh"), *words],
+            env=self.environment,
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def run(self) -> tuple[int, str]:
+        """Run the script; return its exit code and its log."""
+        with self.start() as process:
+            output, _ = process.communicate(timeout=3 * TIMEOUT_S)
+        return process.returncode, output
+
+    def summary(self) -> dict[str, Any]:
+        """Read the termination message."""
+        assert self.message.stat().st_size <= MAX_BYTES
+        found: dict[str, Any] = json.loads(self.message.read_text())
+        return found
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("fake_torch")
+@pytest.mark.parametrize(
+    ("workload", "code", "verdicts"),
+    [("checks_results", 0, {"PASS", "WARN"}), ("faulty", 1, {"FAIL"})],
+)
+def test_an_acceptance_leaves_the_verdict_of_each_gpu(
+    simulated: SimulatedHost, workload: str, code: int, verdicts: set[str]
+) -> None:
+    acceptance = Acceptance(simulated, workload)
+    found, output = acceptance.run()
+    assert found == code, output
+    summary = acceptance.summary()
+    assert summary["node"] == "worker-7"
+    assert summary["verdict"] in verdicts
+    assert len(summary["gpus"]) == 2
+    assert "short" in output
+    again, output = acceptance.run()
+    assert again == code, f"the verdict of a run that is over stands: {output}"
+    assert acceptance.summary() == summary
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("fake_torch")
+def test_an_evicted_acceptance_is_incomplete_and_the_next_pod_goes_on(
+    simulated: SimulatedHost,
+) -> None:
+    acceptance = Acceptance(simulated, "checks_results", seconds=6)
+    with acceptance.start() as process:
+        events = acceptance.report / "events.jsonl"
+        # The first of two: on a busy host, the other one has most of its seconds still to do.
+        eventually(lambda: events.exists() and '"stressor.ready"' in events.read_text())
+        process.terminate()
+        output, _ = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == ExitCode.INCOMPLETE, output
+    assert acceptance.summary()["verdict"] == "INCOMPLETE"
+    code, output = acceptance.run()
+    assert code == 0, output
+    report = json.loads((acceptance.report / "report.json").read_text())
+    assert len(report["run"]["resumed"]) == 1
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("fake_torch")
+def test_an_evicted_acceptance_beside_a_daemon_has_the_daemon_end_it(daemon: Daemon) -> None:
+    daemon.start(2)
+    acceptance = Acceptance(daemon.host, "checks_results", seconds=3000)
+    with acceptance.start() as process:
+        eventually(lambda: daemon.client.status().daemon.burnin is not None)
+        process.terminate()
+        output, _ = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == ExitCode.INCOMPLETE, output
+    assert acceptance.summary()["verdict"] == "INCOMPLETE"
+    eventually(lambda: daemon.client.status().daemon.burnin is None)
