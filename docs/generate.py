@@ -146,9 +146,10 @@ def checks_of_a_difference() -> str:
 
 def checks_of_a_load() -> str:
     """Return the table of the checks of a burn-in's load."""
+    from sentinel.burnin.checks import run_checks
     from sentinel.burnin.reports.report import LOAD_CHECKS
 
-    return _checks(LOAD_CHECKS)
+    return _checks((*LOAD_CHECKS, *run_checks.CHECKS))
 
 
 def checks_of_links() -> str:

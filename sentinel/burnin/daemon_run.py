@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from sentinel.burnin.checks.counters_at_end import CountersAtEnd
+from sentinel.burnin.checks.thresholds import Thresholds
 from sentinel.burnin.records.record import LOST
 from sentinel.burnin.records.recorder import (
     CHECKSUM,
@@ -58,7 +59,7 @@ _RECONNECT_TIMEOUT_S = 60.0
 _RECONNECT_EVERY_S = 0.2
 
 
-def record_run(
+def record_run(  # noqa: PLR0913 - what a run is made of
     client: Client,
     folder: RunFolder,
     text: str | None,
@@ -66,6 +67,7 @@ def record_run(
     gpus: Sequence[str] = (),
     fail_fast: bool = False,
     on_start: Callable[[], None] = lambda: None,
+    thresholds: Thresholds = Thresholds(),  # noqa: B008 - frozen
     judge: Callable[[], None] = lambda: None,
 ) -> None:
     """Have a daemon run a plan, and record it until its end or until the daemon ends.
@@ -77,6 +79,7 @@ def record_run(
         gpus: The selected GPUs; the default is all of the daemon's, or those of a resumed run.
         fail_fast: A GPU on which an error was found does no more of the plan.
         on_start: Called once the daemon has begun.
+        thresholds: By which a run to go on with has failed or not.
         judge: Called once everything is recorded; until its end, the folder counts as recorded.
 
     Raises:
@@ -87,18 +90,21 @@ def record_run(
     before = read_counters(simulated)
     if before.driver_error is not None:
         raise DriverUnavailableError(f"no GPU can be read: {before.driver_error}")
-    if goes_on := text is None:
-        plan, burnins = earlier_work(folder, datetime.now().astimezone(), before.counters)
-        done = {
-            uuid: EarlierWork(phase=one.phase, work=one.current) for uuid, one in burnins.items()
-        }
-        text, gpus = plan_toml(plan), tuple(done)
-    else:
-        plan = parse_plan(tomllib.loads(text), "the plan")
     with ExitStack() as outer:
-        outer.enter_context(folder.locked() if goes_on else new_run(folder))
-        if not goes_on:
-            prepare(folder, plan, before, simulated=simulated is not None)
+        if goes_on := text is None:
+            outer.enter_context(folder.locked())  # first: another process may still add to it
+            now = datetime.now().astimezone()
+            plan, burnins = earlier_work(folder, now, before.counters, thresholds)
+            done = {
+                uuid: EarlierWork(phase=one.phase, work=one.current)
+                for uuid, one in burnins.items()
+            }
+            text, gpus = plan_toml(plan), tuple(done)
+        else:
+            plan = parse_plan(tomllib.loads(text), "the plan")
+            outer.enter_context(new_run(folder))
+            selected = bool(gpus) or client.settings().settings["gpus"].source is not None
+            prepare(folder, plan, before, simulated=simulated is not None, selected=selected)
         with ExitStack() as stack:
             events = stack.enter_context(folder.events.open("a"))
             samples = stack.enter_context(folder.samples.open("a"))

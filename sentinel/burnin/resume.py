@@ -7,13 +7,14 @@ the plan allows. A reboot ends it, too: it may have been the GPU's doing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, NoReturn
 
 from sentinel.burnin.checks.recorded_run import read_run
 from sentinel.burnin.checks.thresholds import Thresholds
 from sentinel.burnin.records.record import PhaseRecord
-from sentinel.burnin.records.run_folder import RunFolder
+from sentinel.burnin.records.run_folder import RunFolder, read_object
 from sentinel.burnin.reports.report import judge_run
 from sentinel.burnin.reports.verdict import Verdict
 from sentinel.config.plan import Plan
@@ -30,7 +31,7 @@ _SAME = ("uuid", "serial", "vbios", "driver")
 
 
 def earlier_work(
-    folder: RunFolder, now: datetime, counters: tuple[Counters, ...]
+    folder: RunFolder, now: datetime, counters: tuple[Counters, ...], thresholds: Thresholds
 ) -> tuple[Plan, dict[str, Burnin]]:
     """Load the plan of a run, and what each GPU has done of it.
 
@@ -38,6 +39,7 @@ def earlier_work(
         folder: The run.
         now: The time, with its zone.
         counters: The GPUs as they are now.
+        thresholds: The limits in force; a FAIL by them or in the last report is final.
 
     Raises:
         ConfigError: It cannot be resumed; the message says why.
@@ -46,9 +48,12 @@ def earlier_work(
     run = read_run(folder)
     header, plan = run.header, run.plan
     failed = [
-        one.record.index
-        for one in judge_run(folder, Thresholds()).gpus
-        if one.verdict is Verdict.FAIL
+        *(
+            gpu.record.index
+            for gpu in judge_run(folder, thresholds).gpus
+            if gpu.verdict is Verdict.FAIL
+        ),
+        *_reported_failures(folder),
     ]
     where = f"--resume {folder.path}"
     if header.get("version") != __version__:
@@ -104,6 +109,14 @@ def can_go_on(report: Mapping[str, Any]) -> bool:
         for gpu in report["gpus"]
         for phase in gpu["coverage"]
     )
+
+
+def _reported_failures(folder: RunFolder) -> list[int]:
+    """List the GPUs that have failed by the last report, whose limits may have been others."""
+    with suppress(ConfigError, ValueError, KeyError, TypeError):
+        report = read_object(folder.path / "report.json")
+        return [int(gpu["index"]) for gpu in report["gpus"] if gpu["verdict"] == Verdict.FAIL]
+    return []  # a run that was killed has none
 
 
 def _burnin(phases: Sequence[PhaseRecord]) -> Burnin:

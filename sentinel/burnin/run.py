@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.burnin.checks.counters_at_end import CountersAtEnd
+from sentinel.burnin.checks.thresholds import Thresholds
 from sentinel.burnin.records.recorder import LAST, XID, Recorder, sample
 from sentinel.burnin.records.run_folder import (
     RunFolder,
@@ -50,7 +51,7 @@ _TOLERANCE_S = 0.5
 _SCREEN_TIMEOUT_S = 2.0
 
 
-def run_plan(
+def run_plan(  # noqa: PLR0913 - what a run is made of
     options: Options,
     plan: Plan | None,
     folder: RunFolder,
@@ -58,6 +59,7 @@ def run_plan(
     *,
     fail_fast: bool = False,
     settings: Sequence[Mapping[str, Any]] = (),
+    thresholds: Thresholds = Thresholds(),  # noqa: B008 - frozen
     judge: Callable[[], None] = lambda: None,
 ) -> tuple[ExitCode, bool]:
     """Run a plan on every selected GPU until each has done it, a signal comes or ``--for`` is over.
@@ -69,6 +71,7 @@ def run_plan(
         sink_for: Builds the sink of the events for people, given the GPUs by UUID.
         fail_fast: Whether a GPU does no more after its first error.
         settings: What to record of the settings; see :func:`recorded_settings`.
+        thresholds: By which a run to go on with has failed or not.
         judge: Called once everything is recorded; until its end, the folder counts as recorded.
 
     Returns:
@@ -86,19 +89,22 @@ def run_plan(
     if before.driver_error is not None:
         raise DriverUnavailableError(f"no GPU can be read: {before.driver_error}")
     burnins: Mapping[str, Burnin] = {}
-    if goes_on := plan is None:
-        plan, burnins = earlier_work(folder, datetime.now().astimezone(), before.counters)
-        options = replace(options, config=replace(options.config, gpus=tuple(burnins)))
-    config = replace(
-        options.config, plan=plan, fail_fast=fail_fast, workload=plan.phases[0].workload
-    )
     with ExitStack() as stack:
-        if goes_on:
-            stack.enter_context(folder.locked())
-            reopen(folder, settings)
+        if goes_on := plan is None:
+            stack.enter_context(folder.locked())  # first: another process may still add to it
+            now = datetime.now().astimezone()
+            plan, burnins = earlier_work(folder, now, before.counters, thresholds)
+            options = replace(options, config=replace(options.config, gpus=tuple(burnins)))
         else:
             stack.enter_context(new_run(folder))
-            prepare(folder, plan, before, settings, simulated=options.simulate is not None)
+            prepare(
+                *(folder, plan, before, settings),
+                simulated=options.simulate is not None,
+                selected=_is_selection(options, before),
+            )
+        config = replace(
+            options.config, plan=plan, fail_fast=fail_fast, workload=plan.phases[0].workload
+        )
         events = stack.enter_context(folder.events.open("a"))
         samples = stack.enter_context(folder.samples.open("a"))
 
@@ -106,6 +112,8 @@ def run_plan(
         at_end = CountersAtEnd(lambda uuid: read_counters_apart(simulated, uuid))
 
         def sink(gpus: Mapping[str, Gpu]) -> Sink:
+            if goes_on:  # only now, since a refused run leaves its folder as it was
+                reopen(folder, settings)
             keep, screen = thinned(json_lines(events, gpus)), EventLog([sink_for(gpus)])
             screens.append(screen)
 
@@ -135,6 +143,13 @@ def run_plan(
         complete(folder, after, unread)
         judge()
     return code, clean and not (before.stuck or after.stuck)
+
+
+def _is_selection(options: Options, before: CountersResult) -> bool:
+    """Check whether GPUs of the node may be left out on purpose."""
+    fewer = options.simulate is not None and options.simulate < len(before.counters)
+    named = set(options.config.gpus) - {"all"}
+    return fewer or bool(named) or "CUDA_VISIBLE_DEVICES" in os.environ
 
 
 def thinned(write: Sink) -> Sink:
@@ -173,6 +188,7 @@ def prepare(
     settings: Sequence[Mapping[str, Any]] | None = None,
     *,
     simulated: bool,
+    selected: bool,
 ) -> None:
     """Write the header of a new run, and the counters before it.
 
@@ -182,13 +198,15 @@ def prepare(
         before: The counters of all GPUs.
         settings: What to record of the settings, or None if they are those of a daemon.
         simulated: Whether the GPUs are simulated.
+        selected: Whether GPUs were selected, so that others of the node are none of the run's.
 
     Raises:
         ConfigError: They cannot be written.
     """
     _write_header(folder, plan, before, settings, simulated=simulated)
     counters = [asdict(one) for one in before.counters]
-    folder.write(folder.counters, {"before": counters, "pci_devices": before.pci_devices})
+    found = {"before": counters, "pci_devices": before.pci_devices, "selected": selected}
+    folder.write(folder.counters, found)
 
 
 def complete(folder: RunFolder, after: CountersResult, unread: str | None) -> None:
@@ -221,12 +239,19 @@ def reopen(folder: RunFolder, settings: Sequence[Mapping[str, Any]] | None = Non
 
 
 def _mend(folder: RunFolder) -> None:
-    """Drop what was not written completely, and note that a part may be missing."""
+    """Drop what was not written completely, and what says how the run ended.
+
+    The counters after the former part are not those after this one, which may be killed, too.
+    """
     for path in (folder.events, folder.samples):
         drop_torn_line(path)
     counters = read_object(folder.counters)
-    cut = {"kernel_log_error": "a part of the run was cut off"}
-    folder.write(folder.counters, {**cut, **counters})
+    unread = counters.get("kernel_log_error")
+    if "after" not in counters:
+        unread = unread or "a part of the run was cut off"
+    before = ("before", "pci_devices", "selected")
+    kept = {name: counters[name] for name in before if name in counters}
+    folder.write(folder.counters, kept | ({"kernel_log_error": unread} if unread else {}))
 
 
 def with_xids(write: Sink, kernel: KernelLog) -> Sink:

@@ -9,8 +9,8 @@ from pathlib import Path
 from sentinel.host.stores.run_reports import (
     LastVerdict,
     last_verdicts,
-    newest_reports,
     report_paths,
+    sorted_reports,
 )
 
 #: How often the folder is looked at, in seconds. A burn-in takes hours.
@@ -44,7 +44,7 @@ class BurninVerdicts:
         Raises:
             OSError: The folder cannot be read.
         """
-        paths = newest_reports(report_paths(self._state))
+        paths = sorted_reports(report_paths(self._state))
         if paths == self._read:
             return
         found = last_verdicts(paths)

@@ -27,6 +27,8 @@ class Recorded:
     records: Mapping[str, GpuRecord]
     #: The counters of all GPUs before.
     node: tuple[Counters, ...]
+    #: Whether GPUs were selected, or None if unknown.
+    selected: bool | None
     #: The GPUs on the PCI bus, or None if unknown.
     pci_devices: Sequence[str] | None
     #: Why XIDs are unknown, or None.
@@ -43,7 +45,8 @@ def read_run(folder: RunFolder) -> Recorded:
     try:
         plan = from_json(Plan, {k: v for k, v in header["plan"].items() if k != "hash"}, "plan")
         counters = read_object(folder.counters) if folder.counters.exists() else {}
-        before = _by_uuid(counters.get("before", ()))
+        node = tuple(from_json(Counters, one, "counters") for one in counters.get("before", ()))
+        before = {one.uuid: one for one in node}
         after = _by_uuid(counters.get("after", ()))
     except (DecodeError, KeyError, AttributeError, TypeError) as error:
         raise ConfigError(f"{folder.path}: it is not a run of this version: {error}") from None
@@ -62,7 +65,8 @@ def read_run(folder: RunFolder) -> Recorded:
         header=header,
         plan=plan,
         records=records,
-        node=tuple(before.values()),
+        node=node,
+        selected=counters.get("selected"),
         pci_devices=counters.get("pci_devices"),
         kernel_log_error=counters.get("kernel_log_error", "the run was cut off"),
     )

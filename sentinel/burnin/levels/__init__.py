@@ -50,7 +50,8 @@ def load_plan(level: str, file: Path | None) -> Plan:
     """Load a plan: that of a file, or of a level.
 
     Raises:
-        ConfigError: The file cannot be read, is not a plan, or names an unknown workload.
+        ConfigError: The file cannot be read, is not a plan, has the name of a level and another
+            content, or names an unknown workload.
     """
     text = plan_text(level, file)
     source = f"level {level}" if file is None else f"--plan {file}"
@@ -59,6 +60,10 @@ def load_plan(level: str, file: Path | None) -> Plan:
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ConfigError(f"{source} cannot be read: {error}") from None
     plan = parse_plan(table, source)
+    if file is not None and plan.name in LEVELS and plan.hash != find_plan(plan.name).hash:
+        # A verdict names its plan: a changed copy of a level must not pass as the level.
+        what = f"{source}: its name is that of the level {plan.name}, and its content is not"
+        raise ConfigError(what, "Give it another name.")
     checked: set[str] = set()  # cycles repeat workloads, and each check reads all packages
     for phase in plan.phases:
         if phase.workload in checked:

@@ -21,6 +21,7 @@ from sentinel.burnin.records.recorder import (
     WORK,
     XID,
 )
+from sentinel.burnin.records.stretches import Stretches
 from sentinel.burnin.records.xid_event import XidEvent, is_of
 from sentinel.config.plan import Phase, Plan
 from sentinel.core.gpu.xids import BEFORE_EXIT_S
@@ -94,6 +95,8 @@ class PhaseRecord:
     reports: list[Sample] = field(default_factory=list)
     #: What was measured of links.
     links: list[Sample] = field(default_factory=list)
+    #: When its first stressor was ready; work before that is of the former phase.
+    ready: float = float("inf")
 
     @property
     def began(self) -> float | None:
@@ -126,7 +129,8 @@ class PhaseRecord:
 
     def judged(self, samples: Iterable[Sample]) -> list[Sample]:
         """Select the samples of the stretches that count."""
-        return [s for s in samples if any(first <= s.at <= last for first, last in self.stretches)]
+        counting = Stretches(self.stretches)
+        return [sample for sample in samples if sample.at in counting]
 
     def median(self, name: str) -> float | None:
         """Compute the median of a reading over the stretches that count."""
@@ -283,13 +287,15 @@ def _take_event(record: GpuRecord, event: Mapping[str, Any]) -> None:
             _close_spans(record)  # of a run that was killed
             before = record.phases[max(0, record.phases.index(phase) - 1)]
             goes_on = before.ended == at and before.phase.workload == phase.phase.workload
+            phase.ready = at if goes_on else phase.ready
             if goes_on and not phase.phase.in_one_stretch:  # the same stressor
                 phase.stretches.append((at, at))
             phase.spans.append((at, None))
         case "burnin.warm" if phase is not None:
             phase.stretches.append((at, at))
-        case "stressor.ready" if phase is not None and not phase.phase.steady:
-            phase.stretches.append((at, at))
+        case "stressor.ready" if phase is not None:
+            phase.ready = min(phase.ready, at)
+            phase.stretches += [] if phase.phase.steady else [(at, at)]
         case _ if name in ("burnin.interrupted", *_DISTURBANCES) and phase is not None:
             _interrupt(record, phase, at, event.get("stretch_s", 0.0))
         case "burnin.phase_ended" if phase is not None:
@@ -377,16 +383,17 @@ def _take_sample(record: GpuRecord, sample: Mapping[str, Any]) -> None:
         record.ends.append(OwnEnd(pid=sample["pid"], at=at - BEFORE_EXIT_S))
         return
     if sample["event"] == CHECKSUM:
-        names = ("key", "checksum", "stored")
-        record.checksums.append(Checksum(**{name: sample[name] for name in names}))
+        fields = {name: sample[name] for name in ("key", "checksum", "stored")}
+        record.checksums.append(Checksum(**fields))
         return
-    for phase in record.phases:
+    for number, phase in enumerate(record.phases):
         if phase.has(at):
             one = Sample(at=at, values=sample)
             if sample["event"] == TELEMETRY:
                 phase.telemetry.append(one)
             elif sample["event"] == WORK:
-                phase.reports.append(one)
+                owner = record.phases[number - 1] if number and at < phase.ready else phase
+                owner.reports.append(one)
             elif sample["event"] == LINK:
                 phase.links.append(one)
             return

@@ -174,12 +174,15 @@ def lines(path: Path) -> Iterator[Mapping[str, Any]]:
     """Read JSON objects, one a line; a last line that is incomplete ends them.
 
     Raises:
-        ConfigError: The file cannot be read, or a line in its middle is invalid.
+        ConfigError: The file cannot be read, or a line in its middle is invalid: what comes after
+            it may be a fault.
     """
     try:
         with os.fdopen(open_regular(path, os.O_RDONLY), "rb") as file:
             for number, line in enumerate(_lines(file), start=1):
-                if not line.endswith(b"\n") or len(line) > _MAX_LINE:
+                if len(line) > _MAX_LINE:
+                    raise ConfigError(f"{path}, line {number}: longer than {_MAX_LINE} bytes")
+                if not line.endswith(b"\n"):
                     return
                 try:
                     value = json.loads(line)

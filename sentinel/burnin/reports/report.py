@@ -9,7 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sentinel.burnin.checks import golden_checks, link_checks, load_checks, rate_checks
+from sentinel.burnin.checks import (
+    golden_checks,
+    link_checks,
+    load_checks,
+    rate_checks,
+    run_checks,
+)
 from sentinel.burnin.checks.check import CheckResult, Evidence, NodeEvidence, Status
 from sentinel.burnin.checks.counter_checks import (
     DAEMON_CHECKS,
@@ -20,6 +26,7 @@ from sentinel.burnin.checks.counter_checks import (
 from sentinel.burnin.checks.growth_checks import GROWTH_CHECKS
 from sentinel.burnin.checks.own_checks import judge_by_own_checks, registered_checks
 from sentinel.burnin.checks.recorded_run import Recorded, evidence_of_load, read_run
+from sentinel.burnin.checks.run_checks import RunEvidence
 from sentinel.burnin.checks.thresholds import Thresholds
 from sentinel.burnin.checks.xid import XID_CHECK
 from sentinel.burnin.checks.xid_check import judge_xids_of
@@ -50,12 +57,17 @@ LOAD_CHECKS = (
 )
 
 #: The default limits of all checks of a run, for a file of thresholds.
-LIMITS = known_limits(MOMENT_CHECKS, DAEMON_CHECKS, NODE_CHECKS, GROWTH_CHECKS, LOAD_CHECKS)
+LIMITS = known_limits(
+    MOMENT_CHECKS, DAEMON_CHECKS, NODE_CHECKS, GROWTH_CHECKS, LOAD_CHECKS, run_checks.CHECKS
+)
 
 #: The ids of all checks of a run and of ``sentinel check``.
 IDS = frozenset(
     check.id
-    for checks in (MOMENT_CHECKS, DAEMON_CHECKS, NODE_CHECKS, GROWTH_CHECKS, LOAD_CHECKS)
+    for checks in (
+        *(MOMENT_CHECKS, DAEMON_CHECKS, NODE_CHECKS, GROWTH_CHECKS, LOAD_CHECKS),
+        run_checks.CHECKS,
+    )
     for check in checks
 ) | {XID_CHECK}
 
@@ -108,8 +120,13 @@ def judge_run(folder: RunFolder, thresholds: Thresholds) -> Judged:
     )
     devices = None if run.pci_devices is None else tuple(run.pci_devices)
     evidence = NodeEvidence(gpus=run.node, pci_devices=devices)
-    whole = {one.uuid for one in run.node} == set(run.records)
-    node = (*(check.run(evidence, thresholds) for check in NODE_CHECKS if whole), *own.node)
+    whole = {one.uuid for one in run.node} == set(run.records) or run.selected is False
+    took_part = RunEvidence(listed=run.node, tested=run.records.keys(), selected=run.selected)
+    node = (
+        *(check.run(evidence, thresholds) for check in NODE_CHECKS if whole),
+        *(check.run(took_part, thresholds) for check in run_checks.CHECKS if run.records),
+        *own.node,
+    )
     return Judged(
         header=run.header,
         plan=run.plan,

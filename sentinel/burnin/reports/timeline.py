@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -56,10 +57,11 @@ def span(records: Iterable[GpuRecord]) -> Span:
 
 def absences(record: GpuRecord) -> list[Absence]:
     """Find the time after each interruption until the next stressor is ready."""
-    ready = [float(one["at"]) for one in record.named("stressor.ready")]
+    ready = sorted(float(one["at"]) for one in record.named("stressor.ready"))
     last = max((float(one["at"]) for one in record.events), default=0.0)
     found = []
     for one in record.interruptions:
-        end = next((at for at in ready if at > one.at), last)
+        later = bisect_right(ready, one.at)
+        end = ready[later] if later < len(ready) else last
         found.append(Absence(first=one.at, last=end, cause=one.cause))
     return found

@@ -230,6 +230,7 @@ def _run_here(
                 screen.sink_for,
                 fail_fast=fail_fast,
                 settings=recorded_settings(sources, fail_fast=fail_fast),
+                thresholds=thresholds,
                 judge=judge,
             )
     finally:

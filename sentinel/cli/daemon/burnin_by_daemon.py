@@ -166,8 +166,36 @@ def attach(run: str | None, as_json: bool, simulated: bool) -> int:  # noqa: FBT
     simulation = simulated_folder(chosen=simulated)
     folder = RunFolder(path=find_run(find_shared(simulation), run))
     client = connect(simulated=simulation)
+    if run is None:
+        _check_last(client, folder)
     following = _Following(folder, client, is_over=lambda: not folder.is_recorded)
     return following.to_report(as_json=as_json)
+
+
+def _check_last(client: Client, folder: RunFolder) -> None:
+    """Refuse the last run of the state directory if the daemon does another one.
+
+    Its verdict would be taken for that of the run in progress, which has a folder of its own.
+
+    Raises:
+        ConfigError: It is another one.
+    """
+    try:
+        current = client.status().daemon.burnin
+    except SentinelError:
+        return
+    if current is not None and not _is_of(folder, current.id):
+        raise ConfigError(
+            f"the daemon's burn-in {current.plan} is recorded in another folder than {folder.path}",
+            "Name it: sentinel burnin attach DIR",
+        )
+
+
+def _is_of(folder: RunFolder, run: str) -> bool:
+    """Check whether a folder records a run of the daemon, by its id."""
+    with contextlib.suppress(OSError), folder.events.open() as events:
+        return any(_STARTED in line and f'"{run}"' in line for line in events)
+    return False
 
 
 @click.command("cancel")
@@ -204,6 +232,7 @@ def record() -> int:
             gpus=order.gpus,
             fail_fast=order.fail_fast,
             on_start=_report_start,
+            thresholds=thresholds,
             judge=judge,
         )
     except SentinelError as error:
@@ -326,11 +355,9 @@ class _Following:
 
     def _cancel_unrecorded(self) -> None:
         """Cancel the run if it goes on without a record: its work would prove nothing."""
-        with contextlib.suppress(SentinelError, OSError), self._folder.events.open() as events:
+        with contextlib.suppress(SentinelError):
             run = self._client.status().daemon.burnin
-            if run is not None and any(
-                _STARTED in line and f'"{run.id}"' in line for line in events
-            ):
+            if run is not None and _is_of(self._folder, run.id):
                 self._client.cancel_burnin()
 
     def _print_events(self, screen: Screen) -> None:

@@ -13,6 +13,9 @@ from typing import Any
 import psutil
 import pytest
 
+from sentinel.burnin.checks.thresholds import Thresholds
+from sentinel.burnin.reports.formats import write_reports
+from sentinel.burnin.reports.report import judge_run
 from sentinel.errors import ExitCode
 from sentinel.host.stores import verified_store
 from sentinel.host.stores.run_reports import RUNS
@@ -20,6 +23,7 @@ from sentinel.host.stores.verified_store import StoredWork
 from sentinel.host.user_names import USER_NAMES
 from sentinel.protocol.views import VerifiedCounts
 from tests.harness.daemon_harness import Daemon
+from tests.harness.example_run import ExampleRun
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 from tests.integration.burnin.test_burnin_command import CHECKED, check_passed
@@ -144,6 +148,11 @@ def test_a_run_survives_its_terminal_and_is_attached_and_cancelled(daemon: Daemo
     assert again.code == ExitCode.HELD
     assert "the burn-in short runs" in again.err
     assert not Path(daemon.host.folder, "other").exists()
+    former = ExampleRun().write(daemon.places.state / RUNS / "20260101-080000-former")
+    write_reports(former, judge_run(former, Thresholds()))
+    last = daemon.run_unchecked("burnin", "attach", "--simulated")
+    assert last.code == ExitCode.USAGE, "the verdict of a former run is not that of this one"
+    assert "is recorded in another folder" in last.err
     with daemon.start_command("burnin", "attach", str(burnin.folder)) as attached:
         assert "ends the burn-in short" in daemon.run("burnin", "cancel")
         output, _ = attached.communicate(timeout=TIMEOUT_S)

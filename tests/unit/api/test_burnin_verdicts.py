@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.api.state.burnin_verdicts import BurninVerdicts
+from sentinel.host.stores.run_reports import MAX_RUNS
 from tests.harness.burnin_report import ENDED, write_report
 
 
@@ -41,6 +42,16 @@ def test_a_run_that_proves_nothing_takes_no_fault_back(tmp_path: Path, later: st
     assert verdicts(found) == {"GPU-0": "FAIL", "GPU-1": later}
     write_report(tmp_path, {"GPU-0": "PASS"}, "third")
     assert verdicts(found) == {"GPU-0": "PASS", "GPU-1": later}
+
+
+def test_a_fault_is_known_however_many_runs_prove_nothing_after_it(tmp_path: Path) -> None:
+    found = BurninVerdicts(tmp_path)
+    utime(write_report(tmp_path, {"GPU-0": "FAIL", "GPU-1": "FAIL"}, "first"), (1.0, 1.0))
+    utime(write_report(tmp_path, {"GPU-1": "PASS"}, "second"), (2.0, 2.0))
+    for number in range(MAX_RUNS + 1):
+        screen = write_report(tmp_path, {"GPU-0": "N/A"}, f"screen-{number}")
+        utime(screen, (3.0 + number, 3.0 + number))
+    assert verdicts(found) == {"GPU-0": "FAIL", "GPU-1": "PASS"}
 
 
 def test_an_invalid_report_is_none(tmp_path: Path) -> None:

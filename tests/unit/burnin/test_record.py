@@ -10,7 +10,7 @@ import pytest
 
 from sentinel.burnin.checks.recorded_run import read_run
 from sentinel.burnin.records.record import GpuRecord, load
-from sentinel.burnin.records.run_folder import RunFolder, plan_object
+from sentinel.burnin.records.run_folder import RunFolder, lines, plan_object
 from sentinel.config.plan import Phase, Plan
 from sentinel.errors import ConfigError
 
@@ -54,6 +54,17 @@ def test_a_phase_with_the_same_workload_goes_on_with_the_stretch() -> None:
     assert one.stretches == [(2.0, 4.0)]
     assert two.stretches == [(4.0, 6.0)]
     assert three.stretches == []
+
+
+def test_the_last_work_of_a_stressor_is_of_its_own_phase() -> None:
+    """It is recorded at the exit, when the next phase has begun; its rate is that of its work."""
+    work = {"event": "work", "gpu": "G", "seconds": 1.0, "flops": 1.0}
+    samples = tuple({**work, "at": at} for at in (3.0, 5.0, 6.5, 8.0))
+    ready = event("stressor.ready", 7.0)
+    one, two, three = record(*BEGUN, ready, samples=samples).phases
+    assert [s.at for s in one.reports] == [3.0]
+    assert [s.at for s in two.reports] == [5.0, 6.5]
+    assert [s.at for s in three.reports] == [8.0]
 
 
 def test_an_open_phase_of_a_killed_run_ends_with_its_last_event() -> None:
@@ -122,6 +133,14 @@ def test_an_invalid_event_is_an_error_that_names_the_run(line: bytes, tmp_path: 
     folder.events.write_bytes(json.dumps(STARTED).encode() + b"\n" + line + b"\n")
     with pytest.raises(ConfigError, match=str(tmp_path)):
         read_run(folder)
+
+
+def test_a_line_that_is_too_long_hides_nothing_that_comes_after_it(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    long = json.dumps({**STARTED, "detail": "x" * 2**20})
+    path.write_text(f"{long}\n{json.dumps(event('stressor.mismatch', 1.0, errors=1))}\n")
+    with pytest.raises(ConfigError, match="line 1"):
+        list(lines(path))
 
 
 def test_a_probe_that_was_replaced_names_no_gpu() -> None:

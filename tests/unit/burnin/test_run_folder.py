@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.burnin.checks.recorded_run import read_run
+from sentinel.burnin.checks.thresholds import Thresholds
 from sentinel.burnin.records.run_folder import RunFolder, lines, read_object
 from sentinel.burnin.resume import earlier_work
 from sentinel.errors import ConfigError
@@ -51,11 +52,14 @@ def test_a_list_is_no_object(tmp_path: Path) -> None:
         read_object(path)
 
 
-def test_a_line_without_an_end_is_not_read_whole(tmp_path: Path) -> None:
+def test_a_line_that_is_too_long_is_not_read_whole_and_no_end(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     path.write_text('{"event": 1}\n')
     os.truncate(path, 2**36)  # it has no blocks; as one line, it would not fit into the memory
-    assert list(lines(path)) == [{"event": 1}]
+    read = lines(path)
+    assert next(read) == {"event": 1}
+    with pytest.raises(ConfigError, match="line 2: longer than"):
+        next(read)
     assert RunFolder(path=tmp_path / "none").event_count() == 0
 
 
@@ -65,8 +69,8 @@ def test_the_run_of_another_user_is_not_resumed(tmp_path: Path) -> None:
     folder = RunFolder(path=tmp_path)
     folder.write(folder.header, {"plan": {}})
     with pytest.raises(ConfigError, match="not a run of this version"):
-        earlier_work(folder, datetime.now(UTC), ())
+        earlier_work(folder, datetime.now(UTC), (), Thresholds())
     os.chown(folder.header, STRANGER, STRANGER)
     with pytest.raises(ConfigError, match=f"belongs to uid {STRANGER}") as refused:
-        earlier_work(folder, datetime.now(UTC), ())
+        earlier_work(folder, datetime.now(UTC), (), Thresholds())
     assert "who began the run" in str(refused.value.remedy)

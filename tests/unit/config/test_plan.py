@@ -41,6 +41,18 @@ def test_all_but_the_screen_have_the_mandatory_phases() -> None:
         assert any(phase.steady and phase.warm_up for phase in phases)
 
 
+def test_a_changed_copy_of_a_level_needs_another_name(tmp_path: Path) -> None:
+    file = tmp_path / "plan.toml"
+    file.write_text(level_text("standard"))
+    assert load_plan("", file) == load_plan("standard", None)
+    changed = level_text("standard").replace('"3m"', '"3s"')
+    file.write_text(changed)
+    with pytest.raises(ConfigError, match="name is that of the level standard"):
+        load_plan("", file)
+    file.write_text(changed.replace('name = "standard"', 'name = "mine"'))
+    assert load_plan("", file).name == "mine"
+
+
 def test_a_hash_changes_with_anything_that_is_asked_for() -> None:
     hashes = {load_plan(name, None).hash for name in LEVELS}
     assert len(hashes) == len(LEVELS)
