@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -79,6 +78,8 @@ def why_foreign(file: Path) -> str | None:
 
 def _created_owner(folder: Path) -> int | None:
     """Find out to whom the files belong that this user creates in a folder; None if it cannot."""
+    import tempfile  # a command that asks the daemon need not load it
+
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             return os.fstat(file.fileno()).st_uid
