@@ -103,7 +103,7 @@ def record_run(  # noqa: PLR0913 - what a run is made of
         else:
             plan = parse_plan(tomllib.loads(text), "the plan")
             outer.enter_context(new_run(folder))
-            selected = bool(gpus) or client.settings().settings["gpus"].source is not None
+            selected = bool(gpus) or _has_selection(client)
             prepare(folder, plan, before, simulated=simulated is not None, selected=selected)
         with ExitStack() as stack:
             events = stack.enter_context(folder.events.open("a"))
@@ -135,6 +135,12 @@ def record_run(  # noqa: PLR0913 - what a run is made of
             unread = kernel.error if simulated is None else "simulated GPUs have none"
         complete(folder, at_end.close(lambda: read_counters(simulated)), unread)
         judge()
+
+
+def _has_selection(client: Client) -> bool:
+    """Check whether a daemon leaves GPUs of the node out on purpose."""
+    named = client.settings().settings["gpus"].source is not None
+    return named or client.status().daemon.visible_devices is not None
 
 
 def _simulation(client: Client) -> Path | None:

@@ -67,6 +67,8 @@ class ApiSpec:
     access: AccessPolicy = field(default_factory=AccessPolicy)
     #: The match for journalctl if the log is in the journal, or None.
     journal: str | None = None
+    #: CUDA_VISIBLE_DEVICES, or None if it is not set.
+    visible_devices: str | None = None
     #: The TCP address, ``host:port``, or None.
     tcp: str | None = None
     #: The file with the token for TCP, or None.

@@ -157,6 +157,7 @@ def _api(options: Options, claim: Claim | None) -> ApiProcess | None:
         state=str(serve.places.state),
         log=log_of(serve),
         journal=serve.journal,
+        visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
         began=time.time(),
         version=__version__,
         access=AccessPolicy(

@@ -63,6 +63,7 @@ def daemon(spec: ApiSpec, shown: Views, now: float) -> api_types.DaemonInfo:
         token=spec.token,
         log=spec.log,
         journal=spec.journal,
+        visible_devices=spec.visible_devices,
         age_s=_age(host.at, now) or 0.0,
         burnin=None if host.burnin is None else burnin(host.burnin, now),
         ending=host.ending,

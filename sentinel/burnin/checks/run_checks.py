@@ -54,7 +54,7 @@ CHECKS: tuple[Check[RunEvidence], ...] = (
         reads="nvmlDeviceGetCount before the run, the events of the run",
         limits={"fail": above(0), "warn": above(0)},
         rule="of GPUs that are not in the run, fail those that are lost, warn of others: {limits};"
-        " not with --gpus",
+        " not with --gpus or CUDA_VISIBLE_DEVICES",
         source="own: no verdict is no PASS",
         severity=Severity.ISOLATE,
         action="RESTART_BM: look for XIDs in `dmesg` and reboot if a GPU is lost. Else name the"

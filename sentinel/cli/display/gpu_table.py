@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+from sentinel.cli.display.terminal import printable
 from sentinel.protocol.rules import with_time
 from sentinel.units import format_brief, format_count, format_duration, format_size
 
@@ -136,6 +137,8 @@ def facts(status: Status, now: datetime) -> Iterator[str]:
             f" for {format_duration(round(age))}"
         )
     yield f"{daemon.phase}{ending}  {daemon.workload}{driver}"
+    if daemon.visible_devices is not None:
+        yield f"CUDA_VISIBLE_DEVICES={printable(daemon.visible_devices)}"
     yield f"pid {daemon.pid} for {running}, version {daemon.version}"
     yield f"socket {daemon.socket}"
     kept = "on the standard output of the daemon" if daemon.journal is None else "in the journal"

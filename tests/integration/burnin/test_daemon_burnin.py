@@ -103,6 +103,22 @@ def test_the_daemon_runs_a_plan_and_occupies_its_gpus_again(daemon: Daemon) -> N
     assert [one for one in health(daemon) if one["index"] == 1] == [proved]
 
 
+def test_the_gpus_that_a_daemon_does_not_see_are_none_of_its_runs(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    daemon.start(2)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    daemon.wait_until_occupied(1)
+    assert "CUDA_VISIBLE_DEVICES=1\n" in daemon.run("status")
+    burnin = Burnin(daemon)
+    daemon.run(*burnin.words)
+    report = burnin.report()
+    check_passed(report)
+    assert [gpu["index"] for gpu in report["gpus"]] == [1]
+    assert [one["status"] for one in report["checks"] if one["id"] == "node.tested"] == ["n/a"]
+
+
 def health(daemon: Daemon) -> list[dict[str, Any]]:
     """Read what each GPU has proved."""
     found: list[dict[str, Any]] = json.loads(daemon.run("health", "--simulated", "--json"))["gpus"]
