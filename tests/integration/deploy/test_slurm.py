@@ -139,10 +139,13 @@ def test_a_real_slurm_starts_jobs_on_free_gpus() -> None:
         output = job(1, "sh", "-c", f"{JOB} $CUDA_VISIBLE_DEVICES")
         assert '"job.got"' in output
         held = cluster.start(
-            *("srun", "--nodelist=node1", "--gres=gpu:1", "cat"), stdin=subprocess.PIPE
+            *("srun", "--nodelist=node1", "--gres=gpu:1", "sh", "-c", "echo begun; cat"),
+            stdin=subprocess.PIPE,
         )
         eventually(lambda: reservations(clients["node1"]) == [("Slurm job 2", (0,))])
-        eventually(lambda: cluster.jobs()["2"] == "RUNNING")
+        # Slurm calls a job running while its prolog still is.
+        assert held.stdout is not None
+        assert "begun\n" in held.stdout
         assert first.used(0) == 0
         assert first.used(1) > 0
         assert reservations(clients["node2"]) == []
