@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -98,11 +99,14 @@ def test_at_a_slow_poll_a_gpu_in_use_is_read_rarely(tmp_path: Path, package: str
     def count(call: str, gpu: int) -> int:
         return calls.read_text().splitlines().count(f"{call} {host.uuid(gpu)}")
 
-    with (
-        host.job(0, share=0.5, stay=600.0) as job,
-        host.sentinel(2, *flags, environment={"PYTHONPATH": package}) as sentinel,
-    ):
-        assert job.got_memory()
+    with ExitStack() as stack:
+        job = stack.enter_context(host.job(0, share=0.5, stay=600.0))
+        assert (
+            job.got_memory()
+        )  # it is there before the first reading, so that nothing changes later
+        sentinel = stack.enter_context(
+            host.sentinel(2, *flags, environment={"PYTHONPATH": package})
+        )
         sentinel.wait_for("stressor.ready", gpu=1)
         before = count("processes", 0)
         # Every 25 ms: these take 7.5 s, longer than a reading of a held GPU counts.
