@@ -109,7 +109,7 @@ def test_a_gpu_without_a_uuid_does_not_prevent_reads_of_others(nvml: NvmlHost) -
 def test_a_crash_inside_the_library_excludes_its_gpu_and_replaces_the_probe_once(
     nvml: NvmlHost,
 ) -> None:
-    """The GPU is excluded as after a hang; the stressor on the other GPU continues."""
+    """The GPU is excluded as after a hang; the stressor on a GPU without a call continues."""
     with nvml.sentinel(2, *QUICK) as sentinel:
         wait_until_both_are_held(sentinel)
         stressor = stressor_on(nvml, 0)
@@ -127,7 +127,9 @@ def test_a_crash_inside_the_library_excludes_its_gpu_and_replaces_the_probe_once
         sentinel.wait_for("stressor.ready", gpu=1, count=2)
         sentinel.wait_for("stressor.ready", gpu=0, count=2)
         assert sentinel.names().count("probe.exited") == 1
-        assert "stressor.stopped" not in sentinel.names(1)
+        # A GPU with a call in flight is excluded, too: any of them may have crashed the library.
+        in_flight = "gpu.unknown" in sentinel.names(1)
+        assert in_flight or "stressor.stopped" not in sentinel.names(1)
 
         nvml.inject(f"memory@{nvml.uuid(1)} segfault")
         exited = sentinel.wait_for("probe.exited", count=2)
