@@ -128,8 +128,13 @@ def test_a_crash_inside_the_library_excludes_its_gpu_and_replaces_the_probe_once
         sentinel.wait_for("stressor.ready", gpu=0, count=2)
         assert sentinel.names().count("probe.exited") == 1
         # A GPU with a call in flight is excluded, too: any of them may have crashed the library.
-        in_flight = "gpu.unknown" in sentinel.names(1)
-        assert in_flight or "stressor.stopped" not in sentinel.names(1)
+        in_flight = [
+            event
+            for event in sentinel.events
+            if event["event"] == "gpu.unknown" and event.get("index") == 1
+        ]
+        assert all("crashed in" in event["reason"] for event in in_flight)
+        assert sentinel.names(1).count("stressor.stopped") == len(in_flight)
 
         nvml.inject(f"memory@{nvml.uuid(1)} segfault")
         exited = sentinel.wait_for("probe.exited", count=2)
