@@ -144,7 +144,7 @@ def with_torch(size: int, stay: float) -> None:
 def simulated(gpu: str, size: int, stay: float) -> None:
     """Run sentinel's own test job on a simulated GPU."""
     go = wait_for_start()
-    command = ["simulate-job", "--json", "--gpus", gpu, "--memory", f"{size or 2**20}B"]
+    command = ["demo", "job", "--json", "--gpus", gpu, "--memory", f"{size or 2**20}B"]
     command += ["--for", f"{stay or _WATCH}s"]
     job = subprocess.Popen(
         [

@@ -39,6 +39,8 @@ class ExitCode(IntEnum):
     NO_SUCH_GPU = 4
     NO_DRIVER = 5
     UNKILLABLE = 7
+    #: Inside the daemon only: it starts again.
+    RESTART = 8
     #: Wrong usage of a command whose other codes are verdicts (EX_USAGE of sysexits.h).
     VERDICT_USAGE = 64
     HELD = 75

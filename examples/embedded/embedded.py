@@ -40,7 +40,7 @@ class Counter:
 def visit(counter: Counter) -> None:
     """Use a simulated GPU as a foreign process, then ask the supervisor to end."""
     if counter.all_occupied.wait(60):
-        job = [sys.executable, "-m", "sentinel", "simulate-job", "--for", "1s"]
+        job = [sys.executable, "-m", "sentinel", "demo", "job", "--for", "1s"]
         subprocess.run(job, check=False, stdout=subprocess.DEVNULL)
     os.kill(os.getpid(), signal.SIGTERM)
 

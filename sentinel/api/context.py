@@ -39,14 +39,14 @@ from sentinel.host.stores.session_store import SESSIONS
 from sentinel.protocol.caller import Caller, Level
 from sentinel.protocol.commands import (
     ApiSpec,
+    CancelAllocation,
     CancelBurnin,
+    CancelReservation,
     CommandReply,
     Configure,
-    Deallocate,
     ReloadConfig,
     ServiceWarning,
-    ShutDown,
-    Unreserve,
+    StopDaemon,
 )
 from sentinel.protocol.problem import Code
 from sentinel.protocol.views import (
@@ -137,8 +137,8 @@ class ApiContext:
         self.counters.notifications = {one.name: one.results for one in self.notifier.recipients}
         self.verdicts = BurninVerdicts(shared)
         self.views.verdicts = self.verdicts.gpus
-        self._reservation_watch = ProcessWatch(self._unreserve)
-        self._allocation_watch = ProcessWatch(self._deallocate)
+        self._reservation_watch = ProcessWatch(self._cancel_reservation)
+        self._allocation_watch = ProcessWatch(self._cancel_allocation)
         self._burnin_watch = ProcessWatch(self._cancel_burnin)
         self._on_end = on_end
         self._tasks: set[asyncio.Task[None]] = set()
@@ -148,10 +148,10 @@ class ApiContext:
         """Log a warning of this process."""
         self.supervisor.send(ServiceWarning(about=about, text=text[:_MAX_WARNING_LENGTH]))
 
-    def shut_down(self, reason: str) -> None:
+    def stop_daemon(self, reason: str) -> None:
         """End the daemon because of an error."""
         self.report_warning("socket", reason)
-        self.supervisor.post(ShutDown, by=_THIS_PROCESS)
+        self.supervisor.post(StopDaemon, by=_THIS_PROCESS)
 
     async def configure(
         self, by: Caller, runtime: RuntimeSettings, saved: Sources | None = None
@@ -285,14 +285,14 @@ class ApiContext:
         self.change_feed.end()
         self._on_end(error)
 
-    def _unreserve(self, id_: str) -> None:
-        self.supervisor.post(Unreserve, by=_THIS_PROCESS, id=id_)
+    def _cancel_reservation(self, id_: str) -> None:
+        self.supervisor.post(CancelReservation, by=_THIS_PROCESS, id=id_)
 
     def _cancel_burnin(self, _: str) -> None:
         self.supervisor.post(CancelBurnin, by=_THIS_PROCESS)
 
-    def _deallocate(self, id_: str) -> None:
-        self.supervisor.post(Deallocate, by=_THIS_PROCESS, id=id_)
+    def _cancel_allocation(self, id_: str) -> None:
+        self.supervisor.post(CancelAllocation, by=_THIS_PROCESS, id=id_)
 
     def _watch_allocations(self, allocations: tuple[Allocation, ...]) -> None:
         """End allocations with a process that has ended, or with a client that left early.
@@ -306,7 +306,7 @@ class ApiContext:
         )
         for one in allocations:
             if one not in wanted:
-                self._deallocate(one.id)
+                self._cancel_allocation(one.id)
 
     def _warn_unstored(self, about: str, text: str) -> None:
         what = f"{text}; a new daemon will not restore the current {about}"

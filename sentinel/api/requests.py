@@ -57,12 +57,6 @@ class EmptyRequest(RequestModel):
     """A body without fields."""
 
 
-class StopRequest(RequestModel):
-    """Drain all GPUs."""
-
-    wait_s: WaitS = 30.0
-
-
 class PauseRequest(RequestModel):
     """Pause GPUs, until they are resumed or for a duration."""
 
@@ -97,16 +91,6 @@ class AcknowledgeRequest(RequestModel):
         max_length=200,
         pattern=_LINE,
         description="Why the results no longer count, such as what was repaired.",
-    )
-
-
-class RestartRequest(RequestModel):
-    """Apply new settings, and occupy GPUs with them."""
-
-    settings: dict[str, SettingText | None] | None = Field(
-        default=None,
-        max_length=256,
-        description="Flags by the key of their setting; null removes a flag, and others stay.",
     )
 
 

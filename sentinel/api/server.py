@@ -171,7 +171,7 @@ async def _send_heartbeats(context: ApiContext, server: _Server) -> None:
     while True:
         context.supervisor.send(ApiHeartbeat())
         if original is None or identity(path) != original:
-            context.shut_down(f"{path} was removed or replaced: clients cannot reach the daemon")
+            context.stop_daemon(f"{path} was removed or replaced: clients cannot reach the daemon")
             return
         await asyncio.sleep(_HEARTBEAT_INTERVAL_S)
 

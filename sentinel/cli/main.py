@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 
+#: The section of the commands that are not for people.
+_FOR_PROGRAMS = "For other programs"
 #: The commands by section: the module (and the name in it, if not ``command``) and a summary.
 SECTIONS = {
     "Burn-in": {
@@ -32,27 +34,17 @@ SECTIONS = {
     },
     "The daemon": {
         "run": ("sentinel.cli.daemon.run", "Occupy idle GPUs in the foreground (the default)."),
-        "start": ("sentinel.cli.daemon.start", "Start the daemon, or enable a running one."),
-        "stop": (
-            "sentinel.cli.daemon.control:stop",
-            "Drain: release every GPU; the daemon stays.",
-        ),
+        "start": ("sentinel.cli.daemon.start", "Start the daemon."),
+        "stop": ("sentinel.cli.daemon.control:stop", "Release every GPU and end the daemon."),
         "restart": (
-            "sentinel.cli.daemon.control:restart",
-            "Change settings, and enable occupying.",
+            "sentinel.cli.daemon.start:restart",
+            "End the daemon, and start it again as it was started.",
         ),
         "reload": ("sentinel.cli.daemon.control:reload_", "Read the settings again."),
-        "set": (
-            "sentinel.cli.daemon.set_",
-            "Change single settings of the daemon or of some GPUs.",
-        ),
+        "set": ("sentinel.cli.daemon.set_", "Change settings of the daemon or of some GPUs."),
         "session": (
             "sentinel.cli.daemon.session",
             "Give some GPUs settings of their own under a name.",
-        ),
-        "shutdown": (
-            "sentinel.cli.daemon.control:shutdown",
-            "Release every GPU and end the daemon.",
         ),
         "install-unit": (
             "sentinel.cli.tools.install_unit",
@@ -60,33 +52,26 @@ SECTIONS = {
         ),
     },
     "Status": {
-        "status": ("sentinel.cli.daemon.status", "Show every GPU, its processes and the daemon."),
-        "top": ("sentinel.cli.daemon.top", "Show every GPU live; pause, resume and reserve."),
-        "page": ("sentinel.cli.tools.web", "Print the address of the web page."),
-        "daemons": (
-            "sentinel.cli.daemon.daemons",
-            "List the daemons of this user, and their state directories.",
+        "status": (
+            "sentinel.cli.daemon.status",
+            "Show every GPU, its processes and the daemon; or its web page.",
         ),
+        "top": ("sentinel.cli.daemon.top", "Show every GPU live; pause, resume and reserve."),
         "history": ("sentinel.cli.daemon.history", "Show past use and readings of the GPUs."),
         "logs": ("sentinel.cli.daemon.logs", "Show the end of the daemon's log, and follow it."),
     },
     "Hand-over": {
         "pause": ("sentinel.cli.daemon.control:pause", "Release GPUs and do not occupy them."),
         "resume": ("sentinel.cli.daemon.control:resume", "End a pause."),
-        "reserve": ("sentinel.cli.daemon.reserve:reserve", "Reserve GPUs."),
-        "unreserve": ("sentinel.cli.daemon.reserve:unreserve", "End reservations."),
-        "reservations": ("sentinel.cli.daemon.reserve:reservations", "List the reservations."),
+        "reserve": (
+            "sentinel.cli.daemon.reserve:reserve",
+            "Reserve GPUs; list and cancel reservations.",
+        ),
         "allocate": (
             "sentinel.cli.daemon.reserve:allocate",
-            "Allocate memory of a GPU to a process.",
+            "Allocate memory of a GPU to a process; list and cancel that.",
         ),
-        "deallocate": ("sentinel.cli.daemon.reserve:deallocate", "End an allocation."),
         "exec": ("sentinel.cli.daemon.exec_", "Run a command on reserved GPUs."),
-        "slurm": (
-            "sentinel.cli.fleet.slurm",
-            "Serve the prolog, epilog and health check of Slurm.",
-        ),
-        "mcp": ("sentinel.cli.tools.mcp", "Serve tools for agents (Model Context Protocol)."),
     },
     "Configuration and tests": {
         "config": ("sentinel.cli.tools.config", "Show the settings, check a file, or write one."),
@@ -95,25 +80,55 @@ SECTIONS = {
             "sentinel.cli.tools.check",
             "Check the health of the GPUs in seconds, idle or not.",
         ),
-        "workloads": ("sentinel.cli.tools.workloads", "List the workloads, or try one."),
-        "selftest": (
-            "sentinel.cli.tools.selftest",
-            "Prove on one GPU that flipped bits are found.",
-        ),
-        "goldens": ("sentinel.cli.tools.goldens", "List or merge the golden checksums."),
-        "completion": ("sentinel.cli.manpage:completion", "Print the completion for a shell."),
-    },
-    "Demonstration": {
-        "simulate-job": (
-            "sentinel.cli.tools.simulate_job",
-            "Act as a foreign job on a simulated GPU.",
+        "workloads": (
+            "sentinel.cli.tools.workloads",
+            "List the workloads, try one, or prove what their checks find.",
         ),
         "demo": ("sentinel.cli.tools.demo", "Show a hand-over on two simulated GPUs."),
     },
+    _FOR_PROGRAMS: {
+        "slurm": (
+            "sentinel.cli.fleet.slurm",
+            "Serve the prolog, epilog and health check of Slurm.",
+        ),
+        "mcp": ("sentinel.cli.tools.mcp", "Serve tools for agents (Model Context Protocol)."),
+        "completion": ("sentinel.cli.manpage:completion", "Print the completion for a shell."),
+    },
+}
+#: What a word is here that is a command of earlier versions, or of another program.
+_ELSEWHERE = {
+    "shutdown": "stop",
+    "off": "stop",
+    "kill": "stop",
+    "on": "start",
+    "launch": "start --paused",
+    "enable": "resume",
+    "disable": "pause",
+    "drain": "pause",
+    "release": "pause",
+    "page": "status --page",
+    "daemons": "status --daemons",
+    "unreserve": "reserve --cancel ID",
+    "reservations": "reserve --list",
+    "deallocate": "allocate --cancel ID",
+    "allocations": "allocate --list",
+    "goldens": "workloads goldens",
+    "selftest": "workloads selftest",
+    "simulate-job": "demo job",
 }
 #: The options of the program itself; all others are those of `run`.
 _OWN_OPTIONS = ("--help", "-h", "--version")
 COMMANDS = {name: row for section in SECTIONS.values() for name, row in section.items()}
+
+
+def _hint(word: str) -> str:
+    """Name the command that was meant."""
+    if word in _ELSEWHERE:
+        return f"use: sentinel {_ELSEWHERE[word]}"
+    import difflib  # slow to import
+
+    near = difflib.get_close_matches(word, COMMANDS, n=1)
+    return f"did you mean {near[0]}?" if near else "`sentinel --help` lists all"
 
 
 class _ReaderGoneError(Exception):
@@ -147,12 +162,8 @@ class _Commands(click.Group):
             options_of_run = args[:1] and args[0].startswith("-") and args[0] not in _OWN_OPTIONS
             return super().parse_args(ctx, ["run", *args] if options_of_run else args)
         if args and not args[0].startswith("-") and args[0] not in COMMANDS:
-            import difflib  # slow to import
-
-            near = difflib.get_close_matches(args[0], COMMANDS, n=1)
-            hint = f"; did you mean {near[0]}?" if near else "; `sentinel --help` lists all"
             raise failures.UnknownCommandError(
-                f"there is no command {args[0]!r}{hint}", tuple(COMMANDS)
+                f"there is no command {args[0]!r}; {_hint(args[0])}", tuple(COMMANDS)
             )
         if not args or (args[0] not in COMMANDS and args[0] not in _OWN_OPTIONS):
             args = ["run", *args]
@@ -184,6 +195,8 @@ class _Commands(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         for title, section in SECTIONS.items():
+            if title == _FOR_PROGRAMS:
+                continue
             with formatter.section(title):
                 formatter.write_dl([(name, text) for name, (_, text) in section.items()])
 
@@ -206,6 +219,8 @@ def sentinel_command() -> None:
 
     Options without a command are those of `run`: see `sentinel run --help`. A GPU is selected by
     nvidia-smi index, UUID or a unique prefix of it, or PCI address.
+
+    Programs call `slurm` (its prolog and epilog), `mcp` (agents) and `completion` (shells).
     """
 
 

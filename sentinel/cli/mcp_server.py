@@ -26,9 +26,9 @@ _MAX_DURATION_S = 7 * 86_400
 _INSTRUCTIONS = """\
 Sentinel keeps the idle NVIDIA GPUs of this host busy with stressors, and yields each one as soon as
 a foreign process appears: a job needs no permission and can simply start. Reserve GPUs that must
-stay free for a while, set CUDA_VISIBLE_DEVICES to the UUIDs in the response, and unreserve them
-when done. Pause GPUs on which no stressor may run, for example during a measurement. Start a
-session to give GPUs another workload or another share of their memory for a while."""
+stay free for a while, set CUDA_VISIBLE_DEVICES to the UUIDs in the response, and cancel the
+reservation when done. Pause GPUs on which no stressor may run, for example during a measurement.
+Start a session to give GPUs another workload or another share of their memory for a while."""
 
 _SELECTED_BY = "by nvidia-smi index, UUID or a unique prefix of it, or PCI address"
 
@@ -70,7 +70,7 @@ def serve(client: Client) -> None:
     server.add_tool(tools.pause, annotations=idempotent)
     server.add_tool(tools.resume, annotations=idempotent)
     server.add_tool(tools.reserve, annotations=additive)
-    server.add_tool(tools.unreserve, annotations=destructive)
+    server.add_tool(tools.cancel_reservation, annotations=destructive)
     server.add_tool(tools.sessions, annotations=read_only)
     server.add_tool(tools.start_session, annotations=idempotent)
     server.add_tool(tools.stop_session, annotations=destructive)
@@ -127,7 +127,7 @@ class _Tools:
     def reserve(
         self,
         seconds: Annotated[
-            _Seconds, Field(description="The maximum duration; unreserve ends it earlier.")
+            _Seconds, Field(description="The maximum duration; cancel_reservation ends it earlier.")
         ],
         reason: Annotated[
             str,
@@ -143,8 +143,8 @@ class _Tools:
     ) -> dict[str, Any]:
         """Reserve GPUs, by count or by name.
 
-        Returns when the memory of all of them is free, with the id for unreserve and the UUIDs for
-        CUDA_VISIBLE_DEVICES. After an error nothing is reserved.
+        Returns when the memory of all of them is free, with the id for cancel_reservation and the
+        UUIDs for CUDA_VISIBLE_DEVICES. After an error nothing is reserved.
         """
         with _as_tool_errors():
             if gpus is None and count is not None:
@@ -156,7 +156,7 @@ class _Tools:
             got = self._client.reserve(wanted, reason=reason, seconds=seconds, wait=wait_s)
             return dict(to_json(got))
 
-    def unreserve(
+    def cancel_reservation(
         self,
         id: Annotated[  # noqa: A002 - the public name
             str, Field(min_length=1, description="The id that reserve returned or status lists.")
@@ -167,7 +167,7 @@ class _Tools:
         End only your own reservations, unless you were asked to end another one.
         """
         with _as_tool_errors():
-            return _outcome(self._client.unreserve(id))
+            return _outcome(self._client.cancel_reservation(id))
 
     def sessions(self) -> dict[str, Any]:
         """List the sessions: GPUs that have settings of their own under a name."""

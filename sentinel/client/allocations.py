@@ -36,11 +36,11 @@ class AllocationVerbs(Requester):
 
         Returns when the memory is free: the stressor makes room, and does not yield to these
         processes while the allocation exists. The allocation ends with this process at the latest;
-        over TCP, where the process is not known, it exists until :meth:`deallocate`. The result is
-        a context manager, whose block it ends with.
+        over TCP, where the process is not known, it exists until :meth:`cancel_allocation`. The
+        result is a context manager, whose block it ends with.
 
         Args:
-            id: The allocation's name for :meth:`deallocate`; letters, digits and ``._:-``.
+            id: The allocation's name for :meth:`cancel_allocation`; letters, digits and ``._:-``.
             size: The size with its unit, such as ``"40GiB"``, or ``f"{count}B"`` for bytes.
             gpu: The GPU by index, UUID or its unique beginning, or PCI address.
             wait: Seconds until the memory must be free.
@@ -58,7 +58,7 @@ class AllocationVerbs(Requester):
         got = self.fetch(Allocated, "POST", _PATH, body, wait=wait).allocation
         return Allocation.of(got, self)
 
-    def deallocate(self, id: str) -> Outcome:  # noqa: A002 - the usual name
+    def cancel_allocation(self, id: str) -> Outcome:  # noqa: A002 - the usual name
         """End an allocation.
 
         Raises:
@@ -114,7 +114,7 @@ class Allocation(Handle[AllocationVerbs], AllocationInfo):
         Raises:
             ServiceError: It has ended already.
         """
-        return self._verbs.deallocate(self.id)
+        return self._verbs.cancel_allocation(self.id)
 
     def __exit__(self, *_: object) -> None:
         """End the allocation, if it still exists."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -15,9 +16,9 @@ from sentinel.client.history import HistoryVerbs
 from sentinel.client.requester import WAIT_S, Gpus, decode, selectors
 from sentinel.client.reservations import ReservationVerbs
 from sentinel.client.sessions import SessionVerbs
-from sentinel.client.transport import exit_check
+from sentinel.client.transport import exit_check, process_check
 from sentinel.client.types import Status
-from sentinel.errors import ServiceError, TimedOutError
+from sentinel.errors import NotRunningError, SentinelError, ServiceError, TimedOutError
 from sentinel.protocol.api_types import (
     BurninInfo,
     BurninStarted,
@@ -27,6 +28,9 @@ from sentinel.protocol.api_types import (
 from sentinel.protocol.phase_work import EarlierWork
 from sentinel.protocol.settings_types import Settings, SettingsChanged
 from sentinel.units import format_duration
+
+#: How long a daemon may take to start again, in seconds.
+START_S = 90.0
 
 
 def connect(
@@ -116,35 +120,56 @@ class Client(AllocationVerbs, HistoryVerbs, ReservationVerbs, SessionVerbs):
 
     # --- the daemon --------------------------------------------------------------------------
 
-    def start(self) -> Outcome:
-        """Occupy idle GPUs from now on."""
-        return self._command("/v1/start", {})
-
     def stop(self, wait: float = WAIT_S) -> Outcome:
-        """Drain all GPUs; the daemon keeps running. Returns when all memory is free.
+        """Release all GPUs and end the daemon; returns when its process has ended.
 
         Raises:
-            TimedOutError: Memory is still held after ``wait`` seconds. 0 does not wait.
+            TimedOutError: It still runs after ``wait`` seconds. 0 does not wait.
         """
-        return self._command("/v1/stop", {"wait_s": wait}, wait=wait)
+        deadline = time.monotonic() + wait
+        has_exited = exit_check(self, self.status().daemon.pid) if wait else None
+        outcome = self._command("/v1/stop", {})
+        while has_exited is not None and not has_exited():
+            if time.monotonic() > deadline:
+                raise TimedOutError(
+                    f"the daemon at {self.address} has not ended within {format_duration(wait)}"
+                )
+            time.sleep(0.02)
+        return outcome
 
-    def restart(self, settings: Mapping[str, str | None] | None = None) -> Outcome:
-        """Change single settings, keep all others, and occupy GPUs; the file is reread.
-
-        Args:
-            settings: New values by key; ``None`` removes a flag.
+    def restart(self, wait: float = START_S) -> Outcome:
+        """End the daemon and start it again with its arguments; returns when it answers again.
 
         Raises:
-            ConfigError: A setting is invalid; nothing has changed.
+            ConflictError: systemd runs the daemon.
+            NotRunningError: The daemon has ended, and did not start again.
+            TimedOutError: It does not answer after ``wait`` seconds. 0 does not wait.
         """
-        body = {"settings": None if settings is None else dict(settings)}
-        return self._command("/v1/restart", body)
+        deadline = time.monotonic() + wait
+        before = self.status().daemon
+        has_exited = process_check(self, before.pid)
+        outcome = self._command("/v1/restart", {})
+        while wait and not self._is_later(before.since):
+            if has_exited is not None and has_exited():
+                raise NotRunningError(f"the daemon at {self.address} did not start again")
+            if time.monotonic() > deadline:
+                what = f"the daemon at {self.address} has not started within"
+                raise TimedOutError(f"{what} {format_duration(wait)}")
+            time.sleep(0.05)
+        return outcome
+
+    def _is_later(self, since: datetime) -> bool:
+        """Check whether a daemon answers that started later."""
+        try:
+            return self.status().daemon.since > since
+        except SentinelError:
+            return False
 
     def settings(self) -> Settings:
         """Read all settings of the daemon, and the source of each."""
         return self.fetch(Settings, "GET", "/v1/settings")
 
-    def configure(
+    def set(
         self, settings: Mapping[str, str | None], gpus: Gpus = (), *, save: bool = False
     ) -> SettingsChanged:
         """Change single settings and keep all others; unaffected stressors continue.
@@ -172,23 +197,6 @@ class Client(AllocationVerbs, HistoryVerbs, ReservationVerbs, SessionVerbs):
             ConfigError: A setting is invalid; nothing has changed.
         """
         return self._command("/v1/reload", {})
-
-    def shutdown(self, wait: float = WAIT_S) -> Outcome:
-        """Release all GPUs and end the daemon; returns when its process has ended.
-
-        Raises:
-            TimedOutError: It still runs after ``wait`` seconds. 0 does not wait.
-        """
-        deadline = time.monotonic() + wait
-        has_exited = exit_check(self, self.status().daemon.pid) if wait else None
-        outcome = self._command("/v1/shutdown", {})
-        while has_exited is not None and not has_exited():
-            if time.monotonic() > deadline:
-                raise TimedOutError(
-                    f"the daemon at {self.address} has not ended within {format_duration(wait)}"
-                )
-            time.sleep(0.02)
-        return outcome
 
     # --- the burn-in -------------------------------------------------------------------------
 

@@ -190,9 +190,9 @@ class Monitor:
         """Allocate memory for this process; see :meth:`sentinel.Client.allocate`."""
         return self.client.allocate(id, size, gpu, wait=wait)
 
-    def deallocate(self, id: str) -> Outcome:  # noqa: A002 - the usual name
+    def cancel_allocation(self, id: str) -> Outcome:  # noqa: A002 - the usual name
         """End an allocation."""
-        return self.client.deallocate(id)
+        return self.client.cancel_allocation(id)
 
     def allocation(
         self,
@@ -226,7 +226,7 @@ class Monitor:
             ConfigError: A setting is unknown or a value is invalid; nothing has changed.
         """
         texts = {key: None if value is None else str(value) for key, value in settings.items()}
-        return self.client.configure(texts)
+        return self.client.set(texts)
 
     # --- events ------------------------------------------------------------------------------
 

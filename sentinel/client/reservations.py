@@ -47,7 +47,7 @@ class ReservationVerbs(Requester):
 
         While too few GPUs are available, the request waits in a queue: first come, first served.
         The result is a context manager: the reservation ends with its ``with`` block. Without a
-        block it lasts until :meth:`unreserve`.
+        block it lasts until :meth:`cancel_reservation`.
 
         Args:
             gpus: The GPUs, or their number.
@@ -76,7 +76,7 @@ class ReservationVerbs(Requester):
         with watch_queue(self._reservations, id_, on_wait if wait else None):
             return Reservation.of(send_again(send, wait).reservation, self)
 
-    def unreserve(self, id: str) -> Outcome:  # noqa: A002 - the usual name
+    def cancel_reservation(self, id: str) -> Outcome:  # noqa: A002 - the usual name
         """End a reservation.
 
         Raises:
@@ -99,7 +99,7 @@ class Reservation(Handle[ReservationVerbs], ReservationInfo):
         Raises:
             ServiceError: It has ended already.
         """
-        return self._verbs.unreserve(self.id)
+        return self._verbs.cancel_reservation(self.id)
 
     def __exit__(self, *_: object) -> None:
         """End the reservation, unless it or its daemon has ended already.

@@ -348,16 +348,6 @@ def exit_check(client: _Client, pid: int) -> Callable[[], bool]:
     used only if the kernel names the same for the socket's listener. Otherwise, and on another
     host, the check waits until no process listens.
     """
-    is_visible = listener_pid(client.address, _CONNECT_TIMEOUT_S) == pid
-    before = read_stat(pid) if is_visible else None
-    if before is not None:
-        started = before.started
-
-        def has_exited() -> bool:
-            now = read_stat(pid)
-            return now is None or not now.alive or now.started != started
-
-        return has_exited
 
     def is_unreachable() -> bool:
         try:
@@ -368,4 +358,19 @@ def exit_check(client: _Client, pid: int) -> Callable[[], bool]:
             return False
         return False
 
-    return is_unreachable
+    return process_check(client, pid) or is_unreachable
+
+
+def process_check(client: _Client, pid: int) -> Callable[[], bool] | None:
+    """Build a check for the end of the daemon's process; None if it is not visible from here."""
+    is_visible = listener_pid(client.address, _CONNECT_TIMEOUT_S) == pid
+    before = read_stat(pid) if is_visible else None
+    if before is None:
+        return None
+    started = before.started
+
+    def has_exited() -> bool:
+        now = read_stat(pid)
+        return now is None or not now.alive or now.started != started
+
+    return has_exited

@@ -359,8 +359,8 @@ class Config(NotifySettings, AccessSettings, ApiSettings, LogSettings):
 
     #: Decide, but start no stressor.
     dry_run: bool = False
-    #: Start drained: occupy nothing until an operator starts it.
-    drained: bool = False
+    #: Start with all GPUs paused: occupy nothing until an operator resumes them.
+    paused: bool = False
     #: Publish an event whenever another rule decides about a GPU.
     explain: bool = False
     #: What each GPU does instead of one workload for ever, and whether it begins that again.

@@ -149,8 +149,6 @@ class State:
     served_at: float = 0.0
     #: Nothing is occupied unless the API serves clients: a daemon has no other control.
     api_required: bool = False
-    #: GPUs may be occupied at all; False while drained.
-    occupying: bool = True
     #: The settings were changed at run time.
     reconfigured: bool = False
     #: The API process must still reload the settings.
@@ -167,6 +165,8 @@ class State:
     #: The number of the last group of GPUs that did a phase together.
     last_group: int = 0
     shutdown: Shutdown | None = None
+    #: The daemon starts again after the shutdown.
+    restart: bool = False
     finished: bool = False
 
     def with_gpu_states(self, gpu_states: Mapping[str, GpuState]) -> State:

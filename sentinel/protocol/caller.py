@@ -14,7 +14,7 @@ class Level(IntEnum):
     READ = 1
     #: Reserve, allocate and pause GPUs, and end what the same user has begun.
     OPERATE = 2
-    #: Also end what others have begun, stop and shut down, and change settings.
+    #: Also end what others have begun, stop the daemon, and change settings.
     ADMINISTER = 3
     #: Also set what names code or a file: the daemon's own user and root, over the Unix socket.
     OWN = 4

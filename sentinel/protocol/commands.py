@@ -67,6 +67,8 @@ class ApiSpec:
     access: AccessPolicy = field(default_factory=AccessPolicy)
     #: The match for journalctl if the log is in the journal, or None.
     journal: str | None = None
+    #: Whether systemd waits for notifications of this daemon.
+    managed: bool = False
     #: CUDA_VISIBLE_DEVICES, or None if it is not set.
     visible_devices: str | None = None
     #: The TCP address, ``host:port``, or None.
@@ -94,16 +96,6 @@ class _Command:
     #: Counts the commands of one API process.
     number: int
     by: Caller
-
-
-@dataclass(frozen=True, kw_only=True)
-class Resume(_Command):
-    """Occupy idle GPUs from now on."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Drain(_Command):
-    """Release every GPU and start no stressor."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +143,7 @@ class Confirm(_Command):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Unreserve(_Command):
+class CancelReservation(_Command):
     """End a reservation, or take a request out of the queue."""
 
     id: str
@@ -172,7 +164,7 @@ class Allocate(_Command):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Deallocate(_Command):
+class CancelAllocation(_Command):
     """End the allocation with this id."""
 
     id: str
@@ -267,27 +259,28 @@ class AcknowledgeResults(_Command):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShutDown(_Command):
+class StopDaemon(_Command):
     """Release every GPU and exit."""
+
+    #: Whether to start again, with the same arguments and environment.
+    restart: bool = False
 
 
 Command = (
-    Resume
-    | Drain
-    | PauseGpus
+    PauseGpus
     | ResumeGpus
     | Reserve
     | Confirm
-    | Unreserve
+    | CancelReservation
     | Allocate
-    | Deallocate
+    | CancelAllocation
     | Configure
     | StartSession
     | EndSession
     | StartBurnin
     | CancelBurnin
     | AcknowledgeResults
-    | ShutDown
+    | StopDaemon
 )
 
 

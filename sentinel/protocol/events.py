@@ -41,7 +41,7 @@ _DAEMON_EVENTS = (
         "stopping",
         Kind.COMMAND,
         "{reason}[{at_once?}, at once]",
-        "A shutdown starts: stressors are asked to end, and none is started any more. A second"
+        "The daemon ends: stressors are asked to end, and none is started any more. A second"
         " event follows if a second signal demands an immediate end.",
         (
             Field("reason", TEXT, "the signal, an expired time, or why no stressor can ever run"),
@@ -88,35 +88,19 @@ _DAEMON_EVENTS = (
         (Field("source", TEXT, "the file and the table in it"),),
     ),
     EventType(
-        "sentinel.occupying",
-        "occupying",
+        "sentinel.configured",
+        "configured",
         Kind.COMMAND,
-        "{by:caller}",
-        "A client enabled the occupying of idle GPUs.",
+        "{workload}, {by:caller}",
+        "New settings are in force. Stressors with other settings are released and started again.",
         (
+            Field("workload", TEXT, "the workload for all GPUs without their own"),
             Field(
                 "by",
                 "caller",
                 "who sent it: `via` (`unix` or `tcp`), `uid`, `user` and `pid`, null if unknown",
             ),
         ),
-    ),
-    EventType(
-        "sentinel.drained",
-        "drained",
-        Kind.COMMAND,
-        "{by:caller}",
-        "A client drained the host: every GPU is released, and none is occupied until"
-        " `sentinel.occupying`.",
-        (BY,),
-    ),
-    EventType(
-        "sentinel.configured",
-        "configured",
-        Kind.COMMAND,
-        "{workload}, {by:caller}",
-        "New settings are in force. Stressors with other settings are released and started again.",
-        (Field("workload", TEXT, "the workload for all GPUs without their own"), BY),
     ),
     EventType(
         "session.started",

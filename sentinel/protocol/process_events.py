@@ -211,7 +211,7 @@ PROCESS_EVENTS = (
             Field(
                 "until",
                 TEXT,
-                "what ends this: the next phase of a plan; else a restart, `start`, `resume` or new"
+                "what ends this: the next phase of a plan; else a restart, `resume` or new"
                 " settings",
             ),
             Field("kind", TEXT, "as in [`stressor.failed`](#stressorfailed)"),

@@ -36,10 +36,10 @@ RULES = {
         Rule("shutdown", "the daemon is ending"),
         Rule("released", "a client has released the driver (`pause --release`)", "its end"),
         Rule("reserved", "the GPU is reserved", "the end of the reservation"),
-        Rule("paused", "a client has paused the GPU", "the end of the pause"),
         Rule(
-            "drained",
-            "a client has drained the host (`stop`), or the daemon was started with `--drained`",
+            "paused",
+            "a client has paused the GPU, or the daemon was started with `--paused`",
+            "the end of the pause",
         ),
         Rule(
             "unknown",

@@ -25,10 +25,10 @@ class Phase(StrEnum):
     WAITING = "waiting"
     """No GPU is idle."""
     OCCUPYING = "occupying"
-    DRAINED = "drained"
-    """An operator drained the daemon."""
+    PAUSED = "paused"
+    """An operator paused all GPUs."""
     RELEASED = "released"
-    """Drained, and the driver is released, too."""
+    """Paused, and the driver is released, too."""
     STOPPING = "stopping"
 
 
@@ -278,7 +278,7 @@ class GpuFields:
     occupancy: str
     #: The state of the stressor, such as RUNNING.
     stressor: str
-    #: The operator's hold: ENABLED, PAUSED, RESERVED, DRAINED or RELEASED.
+    #: The operator's hold: ENABLED, PAUSED, RESERVED or RELEASED.
     admin: str
     #: The rule that keeps the GPU from being occupied, or "running" (see
     #: sentinel/protocol/rules.py); and the reason as a sentence.

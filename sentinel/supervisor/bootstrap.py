@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from multiprocessing.connection import wait as wait_for_files
+from typing import NoReturn
 
 from sentinel.config.model import Config
 from sentinel.config.schedule import first_after
@@ -17,9 +19,10 @@ from sentinel.config.sources import as_overrides
 from sentinel.config.workload_spec import parse_workload
 from sentinel.core import decide
 from sentinel.core.actions import Event
+from sentinel.core.gpu_state import Pause
 from sentinel.core.node.views import Host
 from sentinel.core.state import ProbeUp
-from sentinel.errors import ExitCode
+from sentinel.errors import ConfigError, ExitCode
 from sentinel.host.daemons.gpu_locks import SHARED_FOLDERS, GpuLocks
 from sentinel.host.files.paths import lock_folders
 from sentinel.host.files.rendezvous import Rendezvous
@@ -28,7 +31,7 @@ from sentinel.host.processes.process_title import set_process_title
 from sentinel.host.processes.unprivileged import find_account
 from sentinel.host.stores.golden_store import locate
 from sentinel.host.systemd import Notifier
-from sentinel.protocol.caller import Level
+from sentinel.protocol.caller import Caller, Level
 from sentinel.protocol.commands import AccessPolicy, ApiSpec, NotifySpec
 from sentinel.protocol.event_type import DEBUG_EVENTS
 from sentinel.protocol.gpu import Gpu
@@ -86,7 +89,23 @@ def supervise(options: Options, sink_for: Callable[[Mapping[str, Gpu]], Sink]) -
             another sentinel holds one, or torch cannot use any.
     """
     code, clean = run_parts(options, sink_for)
+    if code is ExitCode.RESTART:
+        if clean:
+            _restart()
+        code = ExitCode.UNKILLABLE
     return leave(code, clean=clean)
+
+
+def _restart() -> NoReturn:
+    """Replace this process by a new daemon with the same arguments, environment and output.
+
+    Raises:
+        ConfigError: The interpreter cannot be executed.
+    """
+    try:
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - our own
+    except OSError as error:
+        raise ConfigError(f"{sys.executable} cannot be executed: {error.strerror}") from error
 
 
 def leave(code: ExitCode, *, clean: bool) -> ExitCode:
@@ -158,6 +177,7 @@ def _api(options: Options, claim: Claim | None) -> ApiProcess | None:
         log=log_of(serve),
         journal=serve.journal,
         visible_devices=os.environ.get("CUDA_VISIBLE_DEVICES"),
+        managed="NOTIFY_SOCKET" in os.environ,
         began=time.time(),
         version=__version__,
         access=AccessPolicy(
@@ -238,9 +258,10 @@ def _run(
     )
     up = ProbeUp(generation=1, since=now, ready=True)
     state = decide.first_state(found.gpus, now, config, up, found.hidden, with_api=api is not None)
+    pause = Pause(since=now, by=_own_user()) if config.paused else None
     state = state.with_gpu_states(
         {
-            uuid: replace(gpu_state, burnin=found.burnins.get(uuid))
+            uuid: replace(gpu_state, burnin=found.burnins.get(uuid), pause=pause)
             for uuid, gpu_state in state.gpu_states.items()
         }
     )
@@ -248,7 +269,7 @@ def _run(
     config = kept.config
     api_required = api is not None and api.required
     supervisor = Supervisor(
-        state=replace(kept.state, occupying=not config.drained, api_required=api_required),
+        state=replace(kept.state, api_required=api_required),
         config=config,
         parts=parts,
         publish=lambda _, events: event_log.publish(events),
@@ -263,14 +284,21 @@ def _run(
         stressors.kill_all()
         probe_gone = found.probe.close()
         standby_gone = stressors.standby.close()
-        if signals.at_once and code is ExitCode.OK:
+        if signals.at_once and code in {ExitCode.OK, ExitCode.RESTART}:
             code = ExitCode.INTERRUPTED
-        last = Event(name="sentinel.stopped", at=time.monotonic(), fields={"exit_code": int(code)})
+        exit_code = ExitCode.OK if code is ExitCode.RESTART else code
+        fields = {"exit_code": int(exit_code)}
+        last = Event(name="sentinel.stopped", at=time.monotonic(), fields=fields)
         event_log.publish([last])
         written = event_log.close(LOG_FLUSH_TIMEOUT_S)
         served = api is None or api.close()
     stuck = stressors.files() or not (probe_gone and standby_gone and written and served)
     return code, not stuck
+
+
+def _own_user() -> Caller:
+    """Return the user of this process as the caller of a command."""
+    return Caller(via="unix", uid=os.getuid(), pid=os.getpid())
 
 
 def _started(found: Found, now: float) -> Event:

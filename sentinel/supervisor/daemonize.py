@@ -135,7 +135,10 @@ def redirect_output(places: Places) -> int | None:
     Raises:
         ConfigError: The file cannot be written.
     """
-    if not Path("/proc/self/fd/2").readlink().name.startswith(f"memfd:{_OUTPUT_NAME}"):
+    output = Path("/proc/self/fd/2").readlink()
+    if output == places.stderr:
+        return 2  # it was restarted
+    if not output.name.startswith(f"memfd:{_OUTPUT_NAME}"):
         return None
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
     try:

@@ -114,7 +114,7 @@ class Supervisor:
 
         Returns:
             7 if a child could not be killed, 2 if no stressor could ever run or no client could
-            ever reach a daemon, else 0.
+            ever reach a daemon, RESTART if it is to start again, else 0.
         """
         while not self.state.finished:
             self.turn()
@@ -123,7 +123,9 @@ class Supervisor:
         shutdown = self.state.shutdown
         unreachable = shutdown is not None and shutdown.unreachable
         failed = unreachable or permanently_failed(self.state)
-        return ExitCode.USAGE if failed else ExitCode.OK
+        if failed:
+            return ExitCode.USAGE
+        return ExitCode.RESTART if self.state.restart else ExitCode.OK
 
     def turn(self) -> Decision:
         """Wait until something happens or is due, then tick."""

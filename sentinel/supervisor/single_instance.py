@@ -226,7 +226,7 @@ def _already(places: Places, holder: Mapping[str, object] | None) -> AlreadyRunn
         holder_text = f"pid {holder['pid']} of uid {holder['uid']} since {holder['since']}"
     return AlreadyRunningError(
         f"a daemon is already running: {holder_text}, socket {places.socket}",
-        "Use it, or stop it with: sentinel shutdown. Nothing was started.",
+        "Use it, or stop it with: sentinel stop. Nothing was started.",
     )
 
 

@@ -163,7 +163,7 @@ def test_one_flipped_bit_is_found_and_changes_no_memory(real: RealHost) -> None:
 def test_exactly_the_flipped_bits_are_found_on_the_gpu(real: RealHost) -> None:
     chosen = ("--gpus", str(real.index(0)), "--flips", "5", "--rounds", "1000", "--json")
     done = subprocess.run(
-        [sys.executable, "-m", "sentinel", "selftest", *chosen],
+        [sys.executable, "-m", "sentinel", "workloads", "selftest", *chosen],
         env=real.environment(),
         capture_output=True,
         text=True,

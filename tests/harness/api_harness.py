@@ -25,21 +25,20 @@ from sentinel.protocol.commands import (
     ApiHeartbeat,
     ApiMessage,
     ApiSpec,
+    CancelAllocation,
+    CancelReservation,
     Command,
     CommandReply,
     Configure,
     Confirm,
-    Deallocate,
-    Drain,
     EndSession,
     PauseGpus,
     Refusal,
     Reserve,
-    Resume,
+    ResumeGpus,
     ServiceFailed,
     ServiceWarning,
     StartSession,
-    Unreserve,
 )
 from sentinel.protocol.gpu import GpuProcess
 from sentinel.protocol.views import (
@@ -169,22 +168,17 @@ class FakeSupervisor:
     def reply_to(self, command: Command) -> CommandReply:
         gpus: tuple[str, ...] = UUIDS
         match command:
-            case Resume():
+            case ResumeGpus():
                 self.phase = Phase.OCCUPYING
                 for uuid, view in self.gpus.items():
                     self.gpus[uuid] = replace(view, stressor="RUNNING", admin="ENABLED")
                 text = "idle GPUs are occupied"
-            case Drain():
-                self.phase = Phase.DRAINED
-                for uuid in UUIDS:
-                    self.stop_stressor(uuid, "ENABLED")
-                text = "no GPU is held"
             case PauseGpus():
                 gpus, text = command.gpus or UUIDS, "paused"
                 self.phase = Phase.RELEASED if command.release else self.phase
                 for uuid in gpus:
                     self.stop_stressor(uuid, "PAUSED")
-            case Reserve() | Confirm() | Unreserve() | Allocate() | Deallocate():
+            case Reserve() | Confirm() | CancelReservation() | Allocate() | CancelAllocation():
                 return self.change_records(command)
             case StartSession() | EndSession():
                 return self.change_sessions(command)
@@ -221,9 +215,9 @@ class FakeSupervisor:
                 return self.reserve(command)
             case Allocate():
                 return self.allocate(command)
-            case Confirm(allocation=True) | Deallocate():
+            case Confirm(allocation=True) | CancelAllocation():
                 return self.settle_allocation(command)
-            case Confirm() | Unreserve():
+            case Confirm() | CancelReservation():
                 return self.settle_reservation(command)
         raise AssertionError(command)
 
@@ -278,7 +272,7 @@ class FakeSupervisor:
             self.stop_stressor(command.gpu, "ENABLED")
         return CommandReply(number=command.number, text="allocated", gpus=(command.gpu,))
 
-    def settle_allocation(self, command: Confirm | Deallocate) -> CommandReply:
+    def settle_allocation(self, command: Confirm | CancelAllocation) -> CommandReply:
         given = self.allocations.pop(command.id, None)
         if given is None:
             text = f"there is no allocation {command.id!r}"
@@ -287,7 +281,7 @@ class FakeSupervisor:
             self.allocations[command.id] = replace(given, confirmed=True)
         return CommandReply(number=command.number, text="settled", gpus=(given.gpu,))
 
-    def settle_reservation(self, command: Confirm | Unreserve) -> CommandReply:
+    def settle_reservation(self, command: Confirm | CancelReservation) -> CommandReply:
         waiting = self.queue.pop(command.id, None)
         if waiting is not None and command.id not in self.reservations:
             return CommandReply(number=command.number, text="the GPUs are reserved; place 1")
@@ -295,7 +289,7 @@ class FakeSupervisor:
         if held is None:
             text = f"there is no reservation {command.id!r}"
             return CommandReply(number=command.number, refused=Refusal.NOT_FOUND, text=text)
-        if isinstance(command, Unreserve):
+        if isinstance(command, CancelReservation):
             return CommandReply(number=command.number, text="ended", gpus=held.gpus)
         self.reservations[command.id] = replace(held, confirmed=True)
         return CommandReply(number=command.number, text="confirmed", gpus=held.gpus)

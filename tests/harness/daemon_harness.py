@@ -156,7 +156,7 @@ class Daemon:
         """Shut the daemon down, kill remaining processes and fail if there are any."""
         self.processes()
         with contextlib.suppress(SentinelError):
-            self.client.shutdown(TIMEOUT_S)
+            self.client.stop(TIMEOUT_S)
         with contextlib.suppress(AssertionError):
             eventually(lambda: all(gone(process) for process in self._seen))
         remaining = [process for process in self._seen if not gone(process)]

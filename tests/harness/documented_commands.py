@@ -214,15 +214,14 @@ PROOFS: dict[str, str | Because] = {
     r"sentinel --once": HERE,
     r"sentinel --config site\.toml": HERE,
     r"python -m sentinel --simulate 2 --rearm 2s": HERE,
-    r"python -m sentinel simulate-job .*": HERE,
+    r"python -m sentinel demo job .*": HERE,
     r"S=\$XDG_RUNTIME_DIR/sentinel/sentinel\.sock": HERE,
     r"curl -s.* --unix-socket .*": HERE,
     r"curl -s -H \"Authorization: .*": HERE,
     r"curl -s http://127\.0\.0\.1:8766/metrics .*": HERE,
-    r"sentinel (?:status|daemons|history|page)\b(?! && ).*": HERE,
-    r"sentinel (?:pause|resume|reserve|reservations|exec|allocate)\b.*": HERE,
+    r"sentinel (?:status|history)\b(?! && ).*": HERE,
+    r"sentinel (?:pause|resume|reserve|exec|allocate)\b.*": HERE,
     r"sentinel (?:set|session)\b.*": HERE,
-    r"sentinel unreserve fd3d4c97": HERE,
     r"sentinel status && sentinel doctor": HERE,
     # Burn-in.
     r"for n in .* do sentinel burnin .*": _MEASURED,
@@ -241,10 +240,10 @@ PROOFS: dict[str, str | Because] = {
     + "test_a_run_survives_its_terminal_and_is_attached_and_cancelled",
     r"sentinel report.*": HERE,
     # Without a daemon.
-    r"sentinel (?:--help|demo|workloads|check|doctor|goldens|config)\b.*": HERE,
-    r"sentinel selftest --simulate 1 .*": "integration/diagnostics/test_selftest.py"
+    r"sentinel workloads selftest --simulate 1 .*": "integration/diagnostics/test_selftest.py"
     "::test_exactly_the_flipped_bits_are_found",
-    r"sentinel selftest --flips .*": _MEASURED,
+    r"sentinel workloads selftest --flips .*": _MEASURED,
+    r"sentinel (?:--help|demo|workloads|check|doctor|config)\b.*": HERE,
     r"sentinel run --monitor --driver amdgpu|sentinel run --once --driver amdgpu:.*": (
         "integration/probe/test_example_driver.py"
         "::test_the_installed_example_is_selected_by_its_name"

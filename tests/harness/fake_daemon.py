@@ -25,10 +25,8 @@ class _Handler(BaseHTTPRequestHandler):
         self._send_json(200 if self.path == "/v1/health" else 404, {})
 
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
-        if self.path == "/v1/start" and json.loads(body) == {}:
-            self._send_json(200, {"schema_version": 1, "text": "occupying every idle GPU"})
-        elif self.path == "/v1/shutdown":
+        self.rfile.read(int(self.headers.get("Content-Length", "0")))
+        if self.path == "/v1/stop":
             self._send_json(
                 200, {"cwd": str(Path.cwd()), "argv": sys.argv, "env": dict(os.environ)}
             )

@@ -228,7 +228,7 @@ class SimulatedHost(GpuHost):
             membership.close()
 
     def command(self, gpu: int, share: float, stay: float) -> list[str]:
-        job = ["simulate-job", "--json", "--gpus", str(gpu), "--memory", f"{share:.2%}"]
+        job = ["demo", "job", "--json", "--gpus", str(gpu), "--memory", f"{share:.2%}"]
         job += ["--for", f"{stay}s"]
         # The benchmarks measure the speed of a hand-over; here the host is busy with other tests.
         context = f"{0.7 * MACHINE_SLOWNESS:.1f}s"

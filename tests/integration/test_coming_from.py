@@ -32,7 +32,7 @@ from tests.harness.timing import TIMEOUT_S
 
 DOCUMENT = ROOT / "docs" / "coming-from.md"
 
-#: The daemon's settings; `sentinel restart` removes none of them.
+#: The daemon's settings; `sentinel set` removes none of them.
 FILE = """
 gpus = ["0", "1"]
 rearm = "300ms"
@@ -137,15 +137,15 @@ def foreign_on_a_held_gpu(daemon: Daemon) -> Iterator[None]:
 
 #: What is so after an example, besides what :func:`check_effect` checks of each.
 EFFECTS: dict[str, Callable[[Daemon], bool]] = {
-    "sentinel start --simulate 3": lambda one: one.client.status().daemon.phase != "drained",
-    "POST /v1/start {}": lambda one: one.client.status().daemon.phase != "drained",
-    "sentinel start --simulate 3 --drained": lambda one: (
-        one.client.status().daemon.phase == "drained" and one.pids_on_gpus() == []
+    "sentinel start --simulate 3": lambda one: one.client.status().daemon.phase != "paused",
+    "POST /v1/resume {}": lambda one: one.client.status().daemon.phase != "paused",
+    "sentinel start --simulate 3 --paused": lambda one: (
+        one.client.status().daemon.phase == "paused" and one.pids_on_gpus() == []
     ),
-    "sentinel shutdown": lambda one: running(one.places) is None,
+    "sentinel stop": lambda one: running(one.places) is None,
     "SENTINEL_LOG_FILE=$PWD/sentinel.log sentinel start --simulate 3": is_log_here,
-    "sentinel stop": lambda one: (
-        one.client.status().daemon.phase == "drained" and one.pids_on_gpus() == []
+    "sentinel pause": lambda one: (
+        one.client.status().daemon.phase == "paused" and one.pids_on_gpus() == []
     ),
     "POST /api/gpu/monitoring/stop": lambda one: not is_recorded(one),
     "POST /api/gpu/monitoring/start": is_recorded,
@@ -168,7 +168,7 @@ EFFECTS: dict[str, Callable[[Daemon], bool]] = {
     'monitor.allocate("llm_model", "2GiB", gpu=0)': lambda one: (
         [(own.id, own.size) for own in one.client.allocations()] == [("llm_model", 2 * 2**30)]
     ),
-    'monitor.deallocate("llm_model")': lambda one: one.client.allocations() == (),
+    'monitor.cancel_allocation("llm_model")': lambda one: one.client.allocations() == (),
     'POST /api/gpu/memory/allocate {"allocation_id": "llm_model", "required_mb": 2048,'
     ' "gpu_id": 0}': lambda one: (
         [(own.id, own.size) for own in one.client.allocations()] == [("llm_model", 2 * 2**30)]
@@ -270,7 +270,7 @@ _CHECKED_THEMSELVES = (
     "monitor.on(",
     "monitor.start()",
     "monitor.stop()",
-    "sentinel restart ",
+    "sentinel set ",
     "PUT /api/gpu/config ",
     "sentinel run --simulate 3 --gpus 2 --no-api --poll 30s",
 )
@@ -304,11 +304,11 @@ def is_healthy(daemon: Daemon, health: str) -> bool:
 
 def check_effect(daemon: Daemon, example: str) -> None:
     """Check that settings are in force, and the effect of the table."""
-    if example.startswith("sentinel restart "):
-        words = shlex.split(example)[2:]
-        keys = {one.flag: one.key for one in SETTINGS}
-        for flag, text in zip(words[::2], words[1::2], strict=True):
-            assert settings(daemon)[keys[flag]] == text
+    if example.startswith("sentinel set "):
+        keys = {setting.flag: setting.key for setting in SETTINGS}
+        for word in shlex.split(example)[2:]:
+            name, _, text = word.partition("=")
+            assert settings(daemon)[keys[f"--{name}"]] == text
     if example.startswith("PUT /api/gpu/config "):
         wanted = json.loads(example.split(" ", 2)[2])
         assert {key: answer_to(daemon, "/config")[key] for key in wanted} == wanted

@@ -228,7 +228,7 @@ async def deallocate(
 ) -> Data[MemoryDeallocated]:
     """End an allocation."""
     id_ = body.allocation_id
-    reply = await context.supervisor.execute(commands.Deallocate, by=by, id=id_)
+    reply = await context.supervisor.execute(commands.CancelAllocation, by=by, id=id_)
     available = sum(_available(context, gpu) for gpu in reply.gpus)
     return Data(data=MemoryDeallocated(allocation_id=id_, available_mb=available))
 

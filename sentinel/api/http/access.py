@@ -31,9 +31,7 @@ _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 #: Requests for administrators: they concern all GPUs, or the daemon itself.
 _ADMINISTRATION = frozenset(
     {
-        ("POST", "/v1/start"),
         ("POST", "/v1/stop"),
-        ("POST", "/v1/shutdown"),
         ("POST", "/v1/restart"),
         ("POST", "/v1/reload"),
         ("PATCH", "/v1/settings"),

@@ -35,7 +35,7 @@ from sentinel.protocol.views import GpuHealth, GpuView, HealthCause, Phase
 #: All states, so that each has a series from the start.
 OCCUPANCY = ("unknown", "busy", "idle")
 STRESSOR = ("stopped", "starting", "running", "stopping", "backoff", "fatal")
-ADMIN = ("enabled", "paused", "reserved", "drained", "released")
+ADMIN = ("enabled", "paused", "reserved", "released")
 #: The label of each verdict of a burn-in.
 VERDICTS = {
     "PASS": "pass",

@@ -13,7 +13,7 @@ from sentinel.api.routes.dependencies import By, ContextDep, cancel_on_disconnec
 from sentinel.api.state.memory_budget import budget
 from sentinel.api.state.serializers import allocation
 from sentinel.protocol.api_types import Allocated, Allocations, Outcome
-from sentinel.protocol.commands import Deallocate
+from sentinel.protocol.commands import CancelAllocation
 from sentinel.protocol.problem import Code
 
 router = APIRouter(prefix="/v1/allocations", tags=["allocations"])
@@ -63,7 +63,9 @@ async def allocate(
 
 
 @router.delete("/{id}", responses=problems(Code.NOT_FOUND, Code.INVALID))
-async def deallocate(id_: Annotated[str, Path(alias="id")], context: ContextDep, by: By) -> Outcome:
+async def cancel_allocation(
+    id_: Annotated[str, Path(alias="id")], context: ContextDep, by: By
+) -> Outcome:
     """End an allocation."""
-    reply = await context.supervisor.execute(Deallocate, by=by, id=id_)
+    reply = await context.supervisor.execute(CancelAllocation, by=by, id=id_)
     return Outcome(text=reply.text, gpus=reply.gpus)

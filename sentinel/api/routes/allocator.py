@@ -11,7 +11,7 @@ from sentinel.api.state.memory_budget import memory_free
 from sentinel.host.processes.procfs import read_stat, read_status
 from sentinel.host.user_names import USER_NAMES
 from sentinel.protocol.caller import Caller
-from sentinel.protocol.commands import Allocate, Deallocate
+from sentinel.protocol.commands import Allocate, CancelAllocation
 from sentinel.protocol.problem import Code
 from sentinel.protocol.views import Allocation
 
@@ -42,7 +42,7 @@ async def allocate_memory(
         return await confirm(context, by, id_, context.views.allocation, allocation=True)
     except BaseException:
         if is_created:
-            context.supervisor.post(Deallocate, by=by, id=id_)
+            context.supervisor.post(CancelAllocation, by=by, id=id_)
         raise
     finally:
         context.pending_allocations[id_] -= 1
@@ -64,7 +64,7 @@ def resolve_holder(by: Caller, pid: int | None) -> Caller:
     if by.started is None:
         why = (
             "The calling process is not visible here, as from another container, so its end cannot"
-            " be seen: use TCP, and deallocate the memory."
+            " be seen: use TCP, and cancel the allocation."
         )
         raise ProblemError(Code.INVALID, why)
     if pid is None or pid == by.pid:

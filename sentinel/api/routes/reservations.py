@@ -19,7 +19,7 @@ from sentinel.api.state.process_watch import is_alive
 from sentinel.api.state.serializers import queue, reservation
 from sentinel.protocol.api_types import Outcome, Reservations, Reserved
 from sentinel.protocol.caller import Caller, Level
-from sentinel.protocol.commands import Reserve, Unreserve
+from sentinel.protocol.commands import CancelReservation, Reserve
 from sentinel.protocol.problem import Code
 from sentinel.protocol.views import Reservation
 
@@ -62,14 +62,16 @@ async def reserve(
 
 
 @router.delete("/{id}", responses=problems(Code.NOT_FOUND, Code.INVALID))
-async def unreserve(id_: Annotated[str, Path(alias="id")], context: ContextDep, by: By) -> Outcome:
+async def cancel_reservation(
+    id_: Annotated[str, Path(alias="id")], context: ContextDep, by: By
+) -> Outcome:
     """End a reservation, or a request that waits for one.
 
     If that cannot be stored, the response is an error: another daemon would restore it.
     """
     over = f"Reservation {id_} is over, but another daemon would restore it"
     try:
-        reply = await context.supervisor.execute(Unreserve, by=by, id=id_)
+        reply = await context.supervisor.execute(CancelReservation, by=by, id=id_)
     except ProblemError as error:
         if error.code is Code.NOT_FOUND:  # maybe ended before, when that could not be stored
             await _stored(context, id_, over, present=False)
@@ -152,7 +154,7 @@ async def _obtain(
         refused = isinstance(error, ProblemError) and error.code is not Code.UNAVAILABLE
         if reply is not None or not refused:
             # No client knows its id, so no client would end it.
-            context.supervisor.post(Unreserve, by=_THIS_PROCESS, id=id_)
+            context.supervisor.post(CancelReservation, by=_THIS_PROCESS, id=id_)
         raise
     return Reserved(reservation=reservation(confirmed, context.views, time.monotonic()))
 
@@ -169,7 +171,7 @@ async def _granted(context: ApiContext, id_: str, deadline: float) -> tuple[str,
         return views.reservation(id_) is not None or views.queued(id_) is None
 
     if not await views.until(is_settled, deadline):
-        left = await context.supervisor.request(Unreserve, by=_THIS_PROCESS, id=id_)
+        left = await context.supervisor.request(CancelReservation, by=_THIS_PROCESS, id=id_)
         raise ProblemError(Code.CONFLICT, left.text)
     granted = views.reservation(id_)
     if granted is None:

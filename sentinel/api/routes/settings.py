@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from fastapi import APIRouter
 
 from sentinel.api.context import ApiContext
-from sentinel.api.requests import EmptyRequest, RestartRequest, SettingsChange
+from sentinel.api.requests import EmptyRequest, SettingsChange
 from sentinel.api.routes.dependencies import By, ContextDep, problems
 from sentinel.api.state import settings_in_effect
 from sentinel.api.state.settings_reload import check_keys
@@ -17,7 +17,7 @@ from sentinel.config.model import SETTINGS
 from sentinel.config.saved_settings import with_changes
 from sentinel.protocol.api_types import Outcome
 from sentinel.protocol.caller import Caller
-from sentinel.protocol.commands import CommandReply, Resume
+from sentinel.protocol.commands import CommandReply
 from sentinel.protocol.problem import Code
 from sentinel.protocol.settings_types import Settings, SettingsChanged
 
@@ -56,20 +56,6 @@ async def change_settings(context: ContextDep, by: By, body: SettingsChange) -> 
 async def reload(context: ContextDep, by: By, _: EmptyRequest | None = None) -> Outcome:
     """Reread the settings, and apply all of them or, if one is invalid, none."""
     return Outcome(text=(await change(context, by, {})).text)
-
-
-@router.post("/v1/restart", responses=_CHANGE)
-async def restart(context: ContextDep, by: By, body: RestartRequest | None = None) -> Outcome:
-    """Change single settings and keep all others, and occupy GPUs; null removes a flag.
-
-    The files are reread. Stressors with changed settings end, and start again. If a setting is
-    invalid, nothing changes.
-    """
-    changes = (body or RestartRequest()).settings or {}
-    async with context.settings_lock:
-        reply = await _change(context, by, changes)
-        await context.supervisor.execute(Resume, by=by)
-    return Outcome(text=reply.text)
 
 
 async def change(

@@ -8,7 +8,7 @@ const PARTS = [["ours", "sentinel"], ["foreign", "foreign"], ["allocated", "allo
 /** The maximum age of a reading without a note, as in the daemon's health check. */
 const MAX_AGE_S = 5;
 
-/** A card; `act` has the functions `pause`, `resume`, `reserve`, `unreserve` and `details`. */
+/** A card; `act` has the functions `pause`, `resume`, `reserve`, `endReservation` and `details`. */
 export class Card {
   constructor(readings, act) {
     this.gpu = null;
@@ -31,7 +31,7 @@ export class Card {
     this.last = make("p", "last");
     this.buttons = {
       pause: button("Pause", "", () => act[this.paused ? "resume" : "pause"](this.gpu)),
-      reserve: button("Reserve", "", () => act[this.gpu.reservation ? "unreserve" : "reserve"](this.gpu)),
+      reserve: button("Reserve", "", () => act[this.gpu.reservation ? "endReservation" : "reserve"](this.gpu)),
       details: button("Details", "", () => act.details(this.gpu)),
     };
     const tiles = make("div", "tiles", ...Object.values(this.figures).map((one) => one.tile));
@@ -150,7 +150,7 @@ export class Card {
 
   #actions(gpu, live) {
     setText(this.buttons.pause, this.paused ? "Resume" : "Pause");
-    setText(this.buttons.reserve, gpu.reservation ? "Unreserve" : "Reserve");
+    setText(this.buttons.reserve, gpu.reservation ? "End reservation" : "Reserve");
     for (const [name, one] of Object.entries(this.buttons)) {
       one.setAttribute("aria-label", `${one.textContent} GPU ${gpu.index}`);
       one.disabled = !live && name !== "details";

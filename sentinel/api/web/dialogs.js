@@ -118,7 +118,7 @@ export function reserve(gpu, gpus) {
 }
 
 /** End the reservation of a GPU. */
-export function unreserve(gpu, reservations) {
+export function endReservation(gpu, reservations) {
   const reservation = reservations.find((one) => one.id === gpu.reservation);
   const gpus = reservation ? reservation.indices.map((index) => `GPU ${index}`).join(", ") : `GPU ${gpu.index}`;
   const why = reservation?.reason ? ` for “${reservation.reason}”` : "";

@@ -38,7 +38,7 @@ const act = {
   pause: dialogs.pause,
   resume: dialogs.resume,
   reserve: (gpu) => dialogs.reserve(gpu, gpus()),
-  unreserve: (gpu) => dialogs.unreserve(gpu, reservations),
+  endReservation: (gpu) => dialogs.endReservation(gpu, reservations),
   details: (gpu) => dialogs.details(cards.get(gpu.uuid), () => reservations),
 };
 const gpus = () => [...cards.values()].map((card) => card.gpu).sort((one, other) => one.index - other.index);

@@ -285,11 +285,11 @@ def _check_for_daemon(daemon: Client, sources: Sources, simulate: int | None) ->
     gpus = simulate if simulate is None else count_simulated(daemon)
     if simulate != gpus:
         what = f"--simulate: a daemon runs, and has {gpus} simulated GPUs, not {simulate}"
-        raise ConfigError(what, f"Give --simulate {gpus} --gpus, or end it: sentinel shutdown")
+        raise ConfigError(what, f"Give --simulate {gpus} --gpus, or end it: sentinel stop")
     for given in sources.given.values():
         if given.source.startswith("--") and given.source != "--gpus":
             what = f"{given.source}: a daemon runs, and its own settings apply"
-            raise ConfigError(what, "Omit it, or end the daemon first: sentinel shutdown")
+            raise ConfigError(what, "Omit it, or end the daemon first: sentinel stop")
 
 
 def _selected(sources: Sources) -> tuple[str, ...]:

@@ -1,8 +1,6 @@
-"""``sentinel stop``, ``reload``, ``shutdown``, ``pause``, ``resume`` and ``restart``."""
+"""``sentinel stop``, ``reload``, ``pause`` and ``resume``."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator, Mapping, Sequence
 
 import click
 
@@ -14,28 +12,15 @@ from sentinel.cli.options.client_options import (
     with_client,
 )
 from sentinel.cli.options.gpu_options import gpu_selection
-from sentinel.cli.options.option_groups import GroupedOptions
-from sentinel.cli.options.setting_options import (
-    changeable_flags,
-    flag_of,
-    for_daemon,
-    key_of,
-)
 from sentinel.client import Client
-from sentinel.config.model import SETTINGS
-from sentinel.config.setting import Scope
-from sentinel.errors import ConfigError
 
 
 @click.command("stop")
-@wait_option("Maximum wait until the memory of every GPU is free")
+@wait_option("Maximum wait for the end of the daemon")
 @json_option
 @with_client
 def stop(client: Client, wait: float, as_json: bool) -> int:  # noqa: FBT001 - click's
-    """Drain: release every GPU; the daemon stays, and `sentinel start` enables it again.
-
-    Exit code 1 if a GPU is still held after --wait.
-    """
+    """Release every GPU and end the daemon; `sentinel pause` releases them only."""
     return show(client.stop(wait), as_json=as_json)
 
 
@@ -48,15 +33,6 @@ def reload_(client: Client, as_json: bool) -> int:  # noqa: FBT001 - click's
     Exit code 2 if a setting is invalid; then nothing has changed.
     """
     return show(client.reload(), as_json=as_json)
-
-
-@click.command("shutdown")
-@wait_option("Maximum wait for the end of the daemon")
-@json_option
-@with_client
-def shutdown(client: Client, wait: float, as_json: bool) -> int:  # noqa: FBT001 - click's
-    """Release every GPU and end the daemon."""
-    return show(client.shutdown(wait), as_json=as_json)
 
 
 @click.command("pause")
@@ -94,49 +70,3 @@ def pause(
 def resume(client: Client, gpus: tuple[str, ...], as_json: bool) -> int:  # noqa: FBT001 - click's
     """End the pause of these GPUs, by default all."""
     return show(client.resume(gpus), as_json=as_json)
-
-
-@click.command("restart", cls=GroupedOptions)
-@click.option(
-    "--unset",
-    metavar="OPTION,...",
-    multiple=True,
-    help="Remove options that were given before: the value of the file or the default applies."
-    " `all` removes every one.",
-)
-@json_option
-@with_client
-@changeable_flags
-def restart(
-    client: Client,
-    unset: tuple[str, ...],
-    as_json: bool,  # noqa: FBT001 - click's
-    given: Mapping[str, str],
-) -> int:
-    """Change these settings, and enable occupying; the daemon stays.
-
-    All other options that were given before stay, and the file is read again. Stressors whose
-    settings change start again. Settings that are fixed at the start of the daemon, such as --gpus
-    and --tcp, need a shutdown and a start.
-    """
-    removed = dict.fromkeys(_unset_keys(client, unset))
-    both = given.keys() & removed.keys()
-    if both and "all" not in unset:
-        raise ConfigError(f"{flag_of(min(both))} is given and removed by --unset")
-    changed = {key: for_daemon(key, text) for key, text in given.items()}
-    return show(client.restart({**removed, **changed} or None), as_json=as_json)
-
-
-def _unset_keys(client: Client, names: Sequence[str]) -> Iterator[str]:
-    """Yield the key of each setting to remove, named by its key or its flag.
-
-    Raises:
-        ConfigError: There is no such setting, or it is fixed at the start.
-    """
-    changeable = [one.key for one in SETTINGS if one.scope is not Scope.START]
-    for name in (part.strip() for text in names for part in text.split(",")):
-        if name != "all":
-            yield key_of(name, "--unset: ")
-            continue
-        given = client.settings().settings
-        yield from (key for key in changeable if (given[key].source or "").startswith("--"))

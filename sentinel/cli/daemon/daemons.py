@@ -1,24 +1,25 @@
-"""``sentinel daemons``: list the daemons of this user and their state directories."""
+"""``sentinel status --daemons`` and ``--page``: the daemons of this user, and the web page."""
 
 from __future__ import annotations
 
 import os
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
 import click
 
 from sentinel.cli.display.json_output import print_json
-from sentinel.cli.options.client_options import json_option
-from sentinel.errors import ExitCode
+from sentinel.errors import AccessDeniedError, ConfigError, ExitCode
 from sentinel.host.daemons.state_folders import KnownDaemon, known_daemons
 from sentinel.units import format_size
 
 _HEADER = ("PID", "GPUS", "CHANGED", "SIZE", "SOCKET", "STATE")
+#: Browsers cannot open the wildcard addresses; use the loopback address of the family.
+_LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared, not bound
 
 
-@click.command("daemons")
-@json_option
-def command(as_json: bool) -> int:  # noqa: FBT001 - click's
+def list_daemons(*, as_json: bool) -> int:
     """List the daemons of this user that run, and those that have ended and left their state.
 
     PID is empty for one that has ended. CHANGED is the last change in its state directory, and SIZE
@@ -66,3 +67,54 @@ def _plain(one: KnownDaemon) -> dict[str, object]:
 
 def _time(seconds: float | None) -> datetime | None:
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+
+
+def print_page(daemon: Any, *, as_json: bool) -> int:
+    """Print the address of the web page, for a browser on this host.
+
+    It includes the daemon's token after a `#`, which browsers never send: everyone with the address
+    can do what the page can do.
+
+    Args:
+        daemon: The daemon in the status.
+        as_json: Whether to print an object.
+    """
+    found = address(daemon.tcp, daemon.token)
+    if as_json:
+        print_json({"address": found})
+    else:
+        click.echo(found)
+    return int(ExitCode.OK)
+
+
+def address(tcp: str | None, token: str | None) -> str:
+    """Return the address of the web page with the token.
+
+    Raises:
+        AccessDeniedError: This user cannot read the token.
+        ConfigError: The daemon listens at no TCP address.
+    """
+    if not tcp:
+        raise ConfigError(
+            "the page requires a TCP address, and this daemon listens only at its socket",
+            "End it with `sentinel stop`, and start it again as before with --tcp"
+            " 127.0.0.1:8765 added. Or set api.tcp, and use: sentinel restart.",
+        )
+    host, _, port = tcp.rpartition(":")
+    host = host.strip("[]")
+    host = _LOOPBACK.get(host, host)
+    host = f"[{host}]" if ":" in host else host
+    return f"http://{host}:{port}/#token={_token(token)}"
+
+
+def _token(path: str | None) -> str:
+    """Read the token.
+
+    Raises:
+        AccessDeniedError: This user cannot read it.
+    """
+    try:
+        return Path(path or "").read_text(encoding="ascii").strip()
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "it is not a token"
+        raise AccessDeniedError(f"{path}: the token cannot be read: {why}") from error

@@ -66,11 +66,11 @@ def command(  # noqa: PLR0913, PLR0917 - click's
     try:
         _replace_process(path, command, reservation.gpus)
     except OSError as error:
-        _unreserve(client, reservation.id)
+        _cancel_reservation(client, reservation.id)
         print(f"sentinel: {command[0]} cannot be executed: {error.strerror}", file=sys.stderr)
         return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
     except BaseException:
-        _unreserve(client, reservation.id)
+        _cancel_reservation(client, reservation.id)
         raise
 
 
@@ -99,9 +99,9 @@ def _replace_process(path: str, command: tuple[str, ...], gpus: tuple[str, ...])
     os.execve(path, command, environment)  # noqa: S606 - the purpose of exec
 
 
-def _unreserve(client: Client, id_: str) -> None:
+def _cancel_reservation(client: Client, id_: str) -> None:
     """End the unused reservation early; it would end with this process anyway."""
     try:
-        client.unreserve(id_)
+        client.cancel_reservation(id_)
     except SentinelError as error:
         print(f"sentinel: {error}", file=sys.stderr)

@@ -1,10 +1,11 @@
-"""``sentinel reserve``, ``unreserve``, ``reservations``, ``allocate`` and ``deallocate``."""
+"""``sentinel reserve`` and ``allocate``: make, list and cancel them."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import click
 
@@ -24,7 +25,10 @@ from sentinel.cli.options.gpu_options import chosen, count_option, gpu_selection
 from sentinel.client import Client, QueueEntry, ReservationInfo
 from sentinel.client.waiting import OnWait
 from sentinel.errors import ConfigError, ExitCode, SentinelError
+from sentinel.protocol.api_types import Holder
 from sentinel.units import format_size
+
+_Function = Callable[..., Any]
 
 #: A waiter sees so many requests before its own.
 _MAX_EARLIER = 5
@@ -48,18 +52,31 @@ def place_reporter(client: Client, *, quiet: bool) -> OnWait | None:
             for other in earlier[:_MAX_EARLIER]
         ]
         if len(earlier) > _MAX_EARLIER:
-            lines.append(f"  and {len(earlier) - _MAX_EARLIER} more: sentinel reservations")
+            lines.append(f"  and {len(earlier) - _MAX_EARLIER} more: sentinel reserve --list")
         click.echo("\n".join(map(printable, lines)), err=True)
 
     return None if quiet else report
 
 
+def _list_option(nouns: str) -> Callable[[_Function], _Function]:
+    return click.option("--list", "as_list", is_flag=True, help=f"List the {nouns}.")
+
+
 @click.command("reserve")
 @gpu_selection
 @count_option
-@duration("--for", "seconds", "Duration; `sentinel unreserve` ends it earlier.", required=True)
+@duration("--for", "seconds", "Duration; --cancel ends it earlier.")
 @click.option("--reason", metavar="TEXT", default="", help="The purpose, shown to other users.")
 @wait_option("Maximum wait for the GPUs and their memory")
+@_list_option("reservations with their holders and ends, and the queue")
+@click.option(
+    "--cancel",
+    metavar="ID,...",
+    multiple=True,
+    shell_complete=value_completion.reservations,
+    help="End these reservations, or take these requests out of the queue; `all` ends all of this"
+    " user.",
+)
 @quiet_option
 @json_option
 @with_client
@@ -67,10 +84,12 @@ def reserve(  # noqa: PLR0913, PLR0917 - click's
     client: Client,
     count: int | None,
     gpus: tuple[str, ...],
-    seconds: float,
+    seconds: float | None,
     reason: str,
     wait: float,
-    quiet: bool,  # noqa: FBT001 - click's
+    as_list: bool,  # noqa: FBT001 - click's
+    cancel: tuple[str, ...],
+    quiet: bool,  # noqa: FBT001
     as_json: bool,  # noqa: FBT001
 ) -> int:
     """Reserve GPUs; print their UUIDs, one per line, when their memory is free.
@@ -78,6 +97,12 @@ def reserve(  # noqa: PLR0913, PLR0917 - click's
     While too few are available, the request waits in a queue, first come, first served. Exit code 1
     if they are not available within --wait; then nothing is reserved.
     """
+    if as_list:
+        return _list_reservations(client, as_json=as_json)
+    if cancel:
+        return _cancel_reservations(client, cancel, as_json=as_json)
+    if seconds is None:
+        raise ConfigError("give the duration of the reservation", "Such as --for 1h.")
     on_wait = place_reporter(client, quiet=quiet)
     got = client.reserve(
         chosen(count, gpus), reason=reason, seconds=seconds, wait=wait, on_wait=on_wait
@@ -89,34 +114,20 @@ def reserve(  # noqa: PLR0913, PLR0917 - click's
     end = f"until {format_clock(got.until)}" if got.until else "until it is ended"
     indices = ", ".join(map(str, got.indices))
     click.echo(f"GPU {indices} reserved as {got.id}, {end}", err=True)
-    click.echo(f"To end it: sentinel unreserve {got.id}", err=True)
+    click.echo(f"To end it: sentinel reserve --cancel {got.id}", err=True)
     return int(ExitCode.OK)
 
 
-@click.command("unreserve")
-@click.argument("ids", metavar="[ID]...", nargs=-1, shell_complete=value_completion.reservations)
-@click.option("--all-mine", is_flag=True, help="End all reservations of this user.")
-@json_option
-@with_client
-def unreserve(
-    client: Client,
-    ids: tuple[str, ...],
-    all_mine: bool,  # noqa: FBT001 - click's
-    as_json: bool,  # noqa: FBT001
-) -> int:
-    """End reservations."""
-    if bool(ids) == all_mine:
-        raise ConfigError(
-            "give the reservations to end",
-            "Either their IDs, which `sentinel reservations` lists, or --all-mine.",
-        )
-    ending = dict.fromkeys(ids) if ids else [one.id for one in client.reservations() if _ours(one)]
-    ended = [client.unreserve(id_) for id_ in ending]
+def _cancel_reservations(client: Client, given: Sequence[str], *, as_json: bool) -> int:
+    names = [part.strip() for text in given for part in text.split(",")]
+    if "all" in names:
+        names = [found.id for found in client.reservations() if found.holder.uid == os.getuid()]
+    ended = {name: client.cancel_reservation(name) for name in names}
     if as_json:
-        gpus = list(dict.fromkeys(gpu for outcome in ended for gpu in outcome.gpus))
-        print_json({"ids": list(ending), "gpus": gpus})
+        gpus = list(dict.fromkeys(gpu for outcome in ended.values() for gpu in outcome.gpus))
+        print_json({"ids": list(ended), "gpus": gpus})
         return int(ExitCode.OK)
-    for outcome in ended:
+    for outcome in ended.values():
         if outcome.text:
             click.echo(outcome.text)
     if not ended:
@@ -124,11 +135,7 @@ def unreserve(
     return int(ExitCode.OK)
 
 
-@click.command("reservations")
-@json_option
-@with_client
-def reservations(client: Client, as_json: bool) -> int:  # noqa: FBT001 - click's
-    """List the reservations with their holders and ends, and the queue."""
+def _list_reservations(client: Client, *, as_json: bool) -> int:
     found, queue = client.reservations(), client.queue()
     if as_json:
         print_json({"reservations": found, "queue": queue})
@@ -137,30 +144,31 @@ def reservations(client: Client, as_json: bool) -> int:  # noqa: FBT001 - click'
         click.echo("there are no reservations", err=True)
     from sentinel.cli.display.output import print_table
 
-    rows = [_row(one) for one in found]
+    rows = [_reservation_row(reservation) for reservation in found]
     if rows:
         print_table(("ID", "GPU", "UNTIL", "BY", "REASON"), rows, flexible=4)
-    for one in queue:
-        click.echo(f"queue {one.place}: {printable(describe_queued(one))}")
+    for request in queue:
+        click.echo(f"queue {request.place}: {printable(describe_queued(request))}")
     return int(ExitCode.OK)
 
 
-def _ours(one: ReservationInfo) -> bool:
-    return one.holder.uid == os.getuid()
+def _reservation_row(found: ReservationInfo) -> tuple[str, ...]:
+    end = "its process ends" if found.bound else "no end"
+    until = end if found.until is None else format_clock(found.until)
+    by = _holder(found.holder) if found.bound else user_of(found.holder)
+    return found.id, ",".join(map(str, found.indices)), until, by, found.reason
 
 
-def _row(one: ReservationInfo) -> tuple[str, ...]:
-    by = user_of(one.holder)
-    if one.bound and one.holder.pid is not None:
-        by = f"{by} ({one.holder.name or 'pid'} {one.holder.pid})".lstrip()
-    end = "its process ends" if one.bound else "no end"
-    until = end if one.until is None else format_clock(one.until)
-    return one.id, ",".join(map(str, one.indices)), until, by, one.reason
+def _holder(holder: Holder) -> str:
+    """Name the user and the process of a holder."""
+    if holder.pid is None:
+        return user_of(holder)
+    return f"{user_of(holder)} ({holder.name or 'pid'} {holder.pid})".lstrip()
 
 
 @click.command("allocate")
-@click.argument("id_", metavar="ID")
-@click.argument("size")
+@click.argument("id_", metavar="[ID]", required=False)
+@click.argument("size", metavar="[SIZE]", required=False)
 @one_gpu("0", "0")
 @click.option(
     "--pid",
@@ -169,23 +177,35 @@ def _row(one: ReservationInfo) -> tuple[str, ...]:
     help="The process that may use it, with its children.  [default: the parent process]",
 )
 @wait_option("Maximum wait for free memory")
+@_list_option("allocations with their holders")
+@click.option(
+    "--cancel", metavar="ID", shell_complete=value_completion.allocations, help="End an allocation."
+)
 @json_option
 @with_client
-def allocate(
+def allocate(  # noqa: PLR0913, PLR0917 - click's
     client: Client,
-    id_: str,
-    size: str,
+    id_: str | None,
+    size: str | None,
     gpu: str,
     pid: int | None,
     wait: float,
+    as_list: bool,  # noqa: FBT001 - click's
+    cancel: str | None,
     as_json: bool,  # noqa: FBT001
 ) -> int:
     """Allocate SIZE of a GPU's memory, such as 40GiB, to a process; print the GPU's UUID.
 
     The memory is free when the command returns; the process and its children can use it without a
-    yield. The allocation ends with `sentinel deallocate ID`, or with that process. Exit code 1 if
-    the memory is not available within --wait; then nothing is allocated.
+    yield. The allocation ends with --cancel ID, or with that process. Exit code 1 if the memory is
+    not available within --wait; then nothing is allocated.
     """
+    if as_list:
+        return _list_allocations(client, as_json=as_json)
+    if cancel is not None:
+        return show(client.cancel_allocation(cancel), as_json=as_json)
+    if id_ is None or size is None:
+        raise ConfigError("give an id and a size", "Such as: sentinel allocate llm 40GiB")
     # Over TCP there is no process, and the allocation lasts until it is ended.
     holder = pid if pid is not None or client.address.host else os.getppid()
     got = client.allocate(id_, size, gpu, wait=wait, pid=holder)
@@ -195,14 +215,21 @@ def allocate(
     click.echo(got.gpu)
     end = f"until process {got.holder.pid} ends" if got.holder.pid else "until it is ended"
     click.echo(f"GPU {got.index}: {format_size(got.size)} allocated as {got.id}, {end}", err=True)
-    click.echo(f"To end it: sentinel deallocate {got.id}", err=True)
+    click.echo(f"To end it: sentinel allocate --cancel {got.id}", err=True)
     return int(ExitCode.OK)
 
 
-@click.command("deallocate")
-@click.argument("id_", metavar="ID", shell_complete=value_completion.allocations)
-@json_option
-@with_client
-def deallocate(client: Client, id_: str, as_json: bool) -> int:  # noqa: FBT001 - click's
-    """End an allocation."""
-    return show(client.deallocate(id_), as_json=as_json)
+def _list_allocations(client: Client, *, as_json: bool) -> int:
+    found = client.allocations()
+    if as_json:
+        print_json({"allocations": found})
+    elif not found:
+        click.echo("there are no allocations", err=True)
+    else:
+        from sentinel.cli.display.output import print_table
+
+        rows = [
+            (got.id, str(got.index), format_size(got.size), _holder(got.holder)) for got in found
+        ]
+        print_table(("ID", "GPU", "SIZE", "BY"), rows, flexible=3, right=(2,))
+    return int(ExitCode.OK)

@@ -63,7 +63,7 @@ with without_rich():  # only here: a program that embeds a supervisor may need r
 @click.option("--explain", is_flag=True, help="Report for each GPU which rule decides.")
 @click.option("--no-api", is_flag=True, help="Open no socket; only signals control this process.")
 @click.option("--daemon", is_flag=True, hidden=True)  # how `sentinel start` starts it
-@click.option("--drained", is_flag=True, hidden=True)  # how `sentinel start --drained` does
+@click.option("--paused", is_flag=True, hidden=True)  # how `sentinel start --paused` does
 @click.option("--private", is_flag=True, hidden=True)  # how a script starts its own
 @color_option
 @plan_option
@@ -78,7 +78,7 @@ def command(
     """Occupy every idle GPU until Ctrl+C, and yield it as soon as a foreign process appears."""
     dry_run, explain, monitor = flags["dry_run"], flags["explain"], flags["monitor"]
     config = replace(checked(sources), dry_run=dry_run or monitor, explain=explain)
-    config = replace(config, drained=monitor or flags["drained"])
+    config = replace(config, paused=monitor or flags["paused"])
     if plan is not None:
         config = with_plan(config, plan, sources)
     options = Options(config=config, overrides=sources.overrides, simulate=simulate)

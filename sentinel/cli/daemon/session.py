@@ -41,7 +41,7 @@ def start(
     """Give the GPUs of --gpus these settings.
 
     All others stay the daemon's. A GPU is in one session at most, and of those that the daemon has.
-    The session outlives the daemon, and does not enable a drained one. Exit code 1 if another
+    The session outlives the daemon, and resumes no paused GPU. Exit code 1 if another
     session has the name or a GPU.
     """
     if not gpus:

@@ -1,4 +1,4 @@
-"""``sentinel set``: change single settings of the running daemon, of all GPUs or of some."""
+"""``sentinel set``: change settings of the running daemon, of all GPUs or of some."""
 
 from __future__ import annotations
 
@@ -12,12 +12,17 @@ from sentinel.cli.options import value_completion
 from sentinel.cli.options.client_options import json_option, with_client
 from sentinel.cli.options.gpu_options import gpus_flag
 from sentinel.cli.options.setting_options import for_daemon, key_of
+from sentinel.config.model import SETTINGS
 from sentinel.config.plan import toml_value
+from sentinel.config.setting import Scope
 from sentinel.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
     from sentinel.client import Client
     from sentinel.protocol.settings_types import SettingsChanged, SettingValue
+
+#: In place of a key, it removes every setting that an option gave.
+_ALL = "all"
 
 
 @click.command("set")
@@ -29,7 +34,8 @@ if TYPE_CHECKING:
     metavar="KEY,...",
     multiple=True,
     shell_complete=value_completion.keys,
-    help="Remove what was set: the value of the file or the default applies. The same as KEY=.",
+    help="Remove what was set: the value of the file or the default applies. The same as KEY=."
+    " `all` removes all that was set by options.",
 )
 @gpus_flag()
 @click.option(
@@ -45,16 +51,19 @@ def command(
     save: bool,  # noqa: FBT001 - click's
     as_json: bool,  # noqa: FBT001
 ) -> int:
-    """Change single settings of the running daemon; print what is in effect, and from where.
+    """Change settings of the running daemon; print what is in effect, and from where.
 
     KEY is that of the configuration file, such as memory.target, or the name of the option, such as
     memory. All other settings stay, and stressors with the same settings continue. Without --save
     the change ends with the daemon. Exit code 2 if a setting is invalid; then nothing has changed.
     """
-    wanted = _changes(changes, unset)
+    names = [part.strip() for text in unset for part in text.split(",")]
+    wanted = _changes(changes, [name for name in names if name != _ALL])
+    if _ALL in names:
+        wanted = {**dict.fromkeys(_given(client)), **wanted}
     if not wanted:
         raise ConfigError("give at least one KEY=VALUE", "Such as: sentinel set memory=50%")
-    result = client.configure(wanted, gpus, save=save)
+    result = client.set(wanted, gpus, save=save)
     if as_json:
         print_json(
             {
@@ -96,8 +105,15 @@ def _pairs(changes: Sequence[str], unset: Sequence[str]) -> Iterator[tuple[str, 
         if not equals:
             raise ConfigError(f"{text!r} has no value", f"Write {text}=VALUE, or --unset {text}.")
         yield key, for_daemon(key, value.strip()) if value.strip() else None
-    for name in (part.strip() for text in unset for part in text.split(",")):
+    for name in unset:
         yield key_of(name, "--unset: "), None
+
+
+def _given(client: Client) -> list[str]:
+    """List the keys of the settings that options gave, and that a running daemon can change."""
+    shown = client.settings().settings
+    changeable = [setting.key for setting in SETTINGS if setting.scope is not Scope.START]
+    return [key for key in changeable if (shown[key].source or "").startswith("--")]
 
 
 def _rows(values: Mapping[str, SettingValue]) -> list[dict[str, str | None]]:

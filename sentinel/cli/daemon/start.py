@@ -1,9 +1,10 @@
-"""``sentinel start``: start the daemon, or enable a running one."""
+"""``sentinel start`` and ``restart``: start the daemon, or end it and start it again."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from sentinel.cli.daemon.first_stressor import FirstStressor, NotProvedError, wa
 from sentinel.cli.daemon.log_place import recorded_log, with_chosen_log
 from sentinel.cli.daemon.run import check_before_start, with_plan
 from sentinel.cli.display.json_output import print_json
-from sentinel.cli.options.client_options import wait_option
+from sentinel.cli.options.client_options import json_option, wait_option, with_client
 from sentinel.cli.options.option_groups import GroupedOptions
 from sentinel.cli.options.setting_options import (
     for_daemon,
@@ -28,6 +29,7 @@ from sentinel.config.sources import Sources, checked
 from sentinel.errors import (
     AlreadyRunningError,
     ExitCode,
+    NotRunningError,
     SentinelError,
 )
 from sentinel.host.daemons.daemon_lookup import locate
@@ -38,6 +40,7 @@ from sentinel.supervisor.single_instance import running
 
 #: A driver without persistence mode needs up to 3 s per GPU.
 START_TIMEOUT_S = 60.0
+_WAIT = "Maximum wait until a stressor is ready"
 #: What is printed for a daemon without a log.
 NO_LOG = "none: it runs in the foreground and prints its events"
 
@@ -46,18 +49,18 @@ NO_LOG = "none: it runs in the foreground and prints its events"
 @simulate_option("Use N simulated GPUs, for a host without GPUs.")
 @settings_of_daemon
 @plan_option
-@click.option("--drained", is_flag=True, help="Occupy no GPU until the next `sentinel start`.")
-@wait_option("Maximum wait until a stressor is ready", "5m")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--paused", is_flag=True, help="Occupy no GPU until `sentinel resume`.")
+@wait_option(_WAIT, "5m")
+@json_option
 def command(
     sources: Sources,
     simulate: int | None,
     plan: str | None,
-    drained: bool,  # noqa: FBT001 - click passes options by name
+    paused: bool,  # noqa: FBT001 - click passes options by name
     wait: float,
     as_json: bool,  # noqa: FBT001 - click passes options by name
 ) -> int:
-    """Start the daemon, or enable the occupying of GPUs if it is already running.
+    """Start the daemon; one that runs already stays as it is, and paused GPUs stay paused.
 
     The daemon survives the terminal. The command waits until a stressor is ready on one GPU, or
     until the daemon has nothing to start: exit code 1 if stressors fail, or none is ready within
@@ -68,17 +71,17 @@ def command(
         with_plan(config, plan, sources)
         of_plan = [f"--plan={plan if plan in LEVELS else Path(plan).absolute()}"]
     where, pid = _find(simulated=simulate is not None)
-    if drained and pid is not None:
+    if paused and pid is not None:
         raise AlreadyRunningError(
             f"a daemon runs already: pid {pid or 'unknown'}, socket {where.socket}",
-            "To release its GPUs, use: sentinel stop",
+            "To release its GPUs, use: sentinel pause",
         )
     flags = [*_flags(sources), *of_plan]
     if pid is None:
         where = with_chosen_log(where, sources)
         check_before_start(config, sources, plan)
         more = ["--simulate", str(simulate)] if simulate is not None else []
-        more += ["--drained"] if drained else []
+        more += ["--paused"] if paused else []
         pid = start_detached([*_config(sources), *flags, *more], where, START_TIMEOUT_S).pid
         proof = _prove(where, pid, wait)
         _print(where, pid, f"started: pid {pid}{proof.text}", proof, as_json=as_json, started=True)
@@ -88,11 +91,36 @@ def command(
     if flags:
         raise AlreadyRunningError(
             f"a daemon runs already: pid {pid or 'unknown'}, socket {where.socket}",
-            "It keeps its settings. To replace them, use: sentinel restart",
+            "It keeps its settings. To change them, use: sentinel set",
         )
-    text = f"runs already: pid {pid or 'unknown'}; {_occupy(where, pid)}"
+    _check_that_it_answers(where, pid)
     proof = _prove(where, pid, wait)
-    _print(where, pid, f"{text}{proof.text}", proof, as_json=as_json, started=False)
+    text = f"runs already: pid {pid or 'unknown'}{proof.text}"
+    _print(where, pid, text, proof, as_json=as_json, started=False)
+    return int(ExitCode.OK)
+
+
+@click.command("restart")
+@wait_option(_WAIT, "5m")
+@json_option
+@with_client
+def restart(client: Client, wait: float, as_json: bool) -> int:  # noqa: FBT001 - click's
+    """End the daemon, and start it again with its arguments and environment.
+
+    Reservations and sessions continue, pauses and settings without --save end. The command waits
+    as `sentinel start` does. `sentinel set` changes settings without a restart.
+    """
+    try:
+        client.restart(START_TIMEOUT_S)
+    except NotRunningError as error:
+        raise NotStartedError(error.what, "Its log has the reason: sentinel logs") from error
+    daemon = client.status().daemon
+    proof = FirstStressor(occupied=None, text="")
+    if wait:
+        proof = _with_subject(wait_for_stressor(client, wait, client.health))
+    text = f"restarted: pid {daemon.pid}{proof.text}"
+    facts = {"started": True, "pid": daemon.pid, "socket": daemon.socket, "log": daemon.log}
+    _print_facts(text, facts, proof, as_json=as_json)
     return int(ExitCode.OK)
 
 
@@ -115,7 +143,7 @@ def _check_number(where: Places, pid: int, simulate: int) -> None:
         raise AlreadyRunningError(
             f"--simulate {simulate}: a daemon with {number} simulated GPUs runs already:"
             f" pid {pid or 'unknown'}, socket {where.socket}",
-            f"End it with `sentinel shutdown --socket {where.socket}`, or use another folder:"
+            f"End it with `sentinel stop --socket {where.socket}`, or use another folder:"
             f" {SIMULATED}.",
         )
 
@@ -158,14 +186,12 @@ def _config(sources: Sources) -> list[str]:
     return [f"--config={sources.file.absolute()}"] if sources.file is not None else []
 
 
-def _occupy(where: Places, pid: int) -> str:
-    """Enable the occupying of GPUs; return the text of the response."""
-    daemon = f"pid {pid or 'unknown'}"
+def _check_that_it_answers(where: Places, pid: int) -> None:
     try:
-        return connect(where.socket).start().text
+        connect(where.socket).request("GET", "/v1/health")
     except SentinelError as error:
         raise NotStartedError(
-            f"the daemon, {daemon}, could not be enabled: {error.what}",
+            f"the daemon, pid {pid or 'unknown'}, runs and does not answer: {error.what}",
             f"Its log is {recorded_log(where)}. To end it: kill {pid or 'PID'}",
         ) from error
 
@@ -185,17 +211,26 @@ def _prove(where: Places, pid: int, wait: float) -> FirstStressor:
             what = f"the daemon has ended: {last_reason(where) or error.what}"
             raise NotProvedError(what, f"Its log is {recorded_log(where)}") from error
         how = f"The daemon, pid {pid or 'unknown'}, goes on; its log is {recorded_log(where)}"
-        raise NotProvedError(error.what, f"{how}\nTo end it: sentinel shutdown") from error
+        raise NotProvedError(error.what, f"{how}\nTo end it: sentinel stop") from error
+    return _with_subject(proof)
+
+
+def _with_subject(proof: FirstStressor) -> FirstStressor:
     return replace(proof, text=f"; it {proof.text}")
 
 
 def _print(
     where: Places, pid: int, text: str, proof: FirstStressor, *, as_json: bool, started: bool
 ) -> None:
-    """Print the outcome."""
-    log = recorded_log(where)
-    if not as_json:
-        print(f"sentinel {text}\nsocket {where.socket}\nlog    {log or NO_LOG}")
-        return
-    facts = {"started": started, "pid": pid, "socket": where.socket, "log": log}
-    print_json({**facts, "occupied": proof.occupied})
+    """Print the outcome for a daemon at these paths."""
+    facts = {"started": started, "pid": pid, "socket": where.socket, "log": recorded_log(where)}
+    _print_facts(text, facts, proof, as_json=as_json)
+
+
+def _print_facts(
+    text: str, facts: Mapping[str, object], proof: FirstStressor, *, as_json: bool
+) -> None:
+    if as_json:
+        print_json({**facts, "occupied": proof.occupied})
+    else:
+        print(f"sentinel {text}\nsocket {facts['socket']}\nlog    {facts['log'] or NO_LOG}")

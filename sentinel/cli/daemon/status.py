@@ -7,12 +7,13 @@ tests/integration/cli/test_status.py for the modules that it may import.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -33,7 +34,24 @@ if TYPE_CHECKING:
 LOG_LINES = 5
 
 
+def _or_daemons(function: Callable[..., int]) -> Callable[..., int]:
+    """Add ``--daemons``, which needs no daemon."""
+
+    @functools.wraps(function)
+    def either(*, daemons: bool, as_json: bool, **options: Any) -> int:
+        if daemons:
+            from sentinel.cli.daemon.daemons import list_daemons
+
+            return list_daemons(as_json=as_json)
+        return function(as_json=as_json, **options)
+
+    text = "List the daemons of this user, running or ended, and their state directories."
+    return click.option("--daemons", is_flag=True, help=text)(either)
+
+
 @click.command("status")
+@_or_daemons
+@click.option("--page", is_flag=True, help="Print the address of the web page, with its token.")
 @click.option(
     "--list", "as_list", is_flag=True, help="Print the GPUs and no more, one line for each."
 )
@@ -47,7 +65,8 @@ def command(
     gpus: tuple[str, ...],
     every: float | None,
     as_list: bool,  # noqa: FBT001 - click's
-    as_json: bool,  # noqa: FBT001 - click's
+    page: bool,  # noqa: FBT001
+    as_json: bool,  # noqa: FBT001
 ) -> int:
     """Show the GPUs, by default all, their processes and the daemon; exit code 3 if none runs.
 
@@ -55,6 +74,11 @@ def command(
     holder of a reservation. HAND-OVER is the time until the memory was free at the last hand-over,
     and the time since. A `!` marks a GPU with findings: it computed or stored something wrong.
     """
+    if page:
+        from sentinel.cli.daemon.daemons import print_page
+
+        daemon = JsonView(client.request("GET", "/v1/status")["daemon"])
+        return print_page(daemon, as_json=as_json)
     if as_json:
         if every is not None:
             raise ConfigError("--watch cannot be combined with --json")

@@ -185,15 +185,6 @@ def flags(function: Callable[..., Any]) -> Callable[..., Any]:
     return _with_flags(_passing_given(function), defaults=False)
 
 
-def changeable_flags(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add options as :func:`flags` does; the help lists those that a running daemon can change.
-
-    The others are options, too: the daemon says why it does not change them.
-    """
-    fixed = {setting.field for setting in SETTINGS if setting.scope is Scope.START}
-    return _with_flags(_passing_given(function), defaults=False, hidden=fixed)
-
-
 def single_gpu_flags(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add options as :func:`flags` does, for the settings that a single GPU may have."""
     single = [setting for setting in SETTINGS if setting.scope is Scope.GPU]
@@ -218,7 +209,7 @@ def key_of(name: str, where: str = "") -> str:
         raise unknown_name(f"{where}there is no setting {name!r}", name, changeable)
     if found.scope is Scope.START:
         raise ConfigError(
-            f"{where}{found.key} is fixed while sentinel runs: shut it down and start it"
+            f"{where}{found.key} is fixed while sentinel runs: stop it and start it with another"
         )
     return found.key
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from sentinel.config.model import SETTINGS
 from sentinel.config.nearest import nearest
 from sentinel.config.renamed import new_name
 
@@ -27,5 +28,8 @@ def explain(name: str, context: click.Context) -> str:
     what = f"`{context.command_path}` has no option {name}"
     if context.info_name == "run" and name in _OF_CLIENTS:  # before a command, options are of run
         return f"{what}; it follows a command, as in `sentinel status {name}`"
+    setting = next((one for one in SETTINGS if one.flag == name), None)
+    if setting is not None and context.info_name in {"set", "start", "restart", "reload"}:
+        return f"{what}; to change it: sentinel set {name.removeprefix('--')}=VALUE"
     near = nearest(name, shown)
     return f"{what}; did you mean {' or '.join(near)}?" if near else what

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 import click
 
 from sentinel.cli.display.terminal import wants_colour
+from sentinel.cli.tools import simulate_job
 from sentinel.errors import ExitCode
 from sentinel.host.files.paths import SIMULATED
 
@@ -30,9 +31,12 @@ START_TIMEOUT_S = 120.0
 _OCCUPIED = re.compile(r"GPU (\d+) +occupied")
 
 
-@click.command("demo")
-def command() -> int:
+@click.group("demo", invoke_without_command=True)
+@click.pass_context
+def command(ctx: click.Context) -> int:
     """Show a hand-over on two simulated GPUs: occupy, yield, occupy again; half a minute."""
+    if ctx.invoked_subcommand is not None:
+        return int(ExitCode.OK)
     with tempfile.TemporaryDirectory(prefix="sentinel-demo-") as folder:
         environment = {**os.environ, SIMULATED: folder}
         environment.pop("CUDA_VISIBLE_DEVICES", None)
@@ -42,16 +46,16 @@ def command() -> int:
         # Without a socket: no command of this user should take it for a daemon.
         often = ["--status-every", "8s", "--no-api"]
         colour = ["--color", "always" if wants_colour(sys.stdout) else "never"]
-        command = [*base, "run", *flags, *often, *colour]
+        supervisor = [*base, "run", *flags, *often, *colour]
         with (
-            subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as sentinel,
+            subprocess.Popen(supervisor, env=environment, stdout=subprocess.PIPE) as sentinel,
             contextlib.ExitStack() as stack,
         ):
             stack.callback(_end, sentinel)  # if the reader of the demo is gone
             output = _Output(sentinel)
             if not output.show_occupied({0: 1, 1: 1}):
                 return sentinel.wait() or int(ExitCode.FAIL)
-            job = ["simulate-job", "--gpus", "0", "--memory", "97%", "--for", f"{SHOW_S:g}s"]
+            job = ["demo", "job", "--gpus", "0", "--memory", "97%", "--for", f"{SHOW_S:g}s"]
             job += ["--context", CONTEXT]
             _print(f"$ python -m sentinel {' '.join(job)}")
             refused = subprocess.run([*base, *job], env=environment, check=False).returncode
@@ -64,6 +68,9 @@ def command() -> int:
             "The foreign job got its memory." if refused == 0 else "The foreign job was REFUSED."
         )
         return code or refused
+
+
+command.add_command(simulate_job.command)
 
 
 class _Output(threading.Thread):

@@ -1,4 +1,4 @@
-"""``sentinel goldens``: list golden checksums, and merge those of other hosts."""
+"""``sentinel workloads goldens``: list golden checksums, and merge those of other hosts."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from sentinel.errors import ConfigError, ExitCode
 def command(client: Client) -> int:
     """Serve tools for agents over standard input and output (Model Context Protocol).
 
-    The tools are status, pause, resume, reserve, unreserve, sessions, start_session and
+    The tools are status, pause, resume, reserve, cancel_reservation, sessions, start_session and
     stop_session. An agent starts this command if it is in the agent's configuration. It ends when
     the agent closes its standard input; the daemon need not run. Requires the package mcp: pip
     install 'gpu-sentry[mcp]'.

@@ -67,7 +67,7 @@ def reserved_gpu(
         yield replace(options, lent=True)
     finally:
         try:
-            client.unreserve(made.id)
+            client.cancel_reservation(made.id)
         except SentinelError as error:  # it ends with this process anyway
             print(f"sentinel: reservation {made.id}: {error.what}", file=sys.stderr)
 

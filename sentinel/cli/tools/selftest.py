@@ -1,4 +1,4 @@
-"""``sentinel selftest``: prove that the checks find every flipped bit, and nothing else."""
+"""``sentinel workloads selftest``: prove that the checks find each flipped bit."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def command(
     config = replace(build_config(given), throttle="off")  # test a warm GPU like a cool one
     options = Options(config=config, simulate=simulate)
     trials = Trials(flips=flips, rounds=rounds, dtypes=dtypes)
-    with reserved_gpu(options, "sentinel selftest", wait) as usable:
+    with reserved_gpu(options, "sentinel workloads selftest", wait) as usable:
         outcome = run_selftest(usable, trials, _hide if as_json else _print)
     error = outcome.error
     if as_json and (error is None or isinstance(error, IncompleteError)):

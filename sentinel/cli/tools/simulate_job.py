@@ -1,4 +1,4 @@
-"""``sentinel simulate-job``: act as a foreign job on a simulated GPU.
+"""``sentinel demo job``: act as a foreign job on a simulated GPU.
 
 It follows the measured behaviour of a CUDA program: it opens the device, its context grows for a
 tenth of a second, and then it requests all of its memory in one allocation.
@@ -28,7 +28,7 @@ from sentinel.units import format_duration, format_size, parse_duration
 CONTEXT_STEPS = ((13 * 2**20, 0.86), (27 * 2**20, 0.09), (486 * 2**20, 0.05))
 
 
-@click.command("simulate-job")
+@click.command("job")
 @one_gpu("0", "0")
 @click.option(
     "--memory", default="90%", show_default=True, help="Share of the whole GPU, or a size."

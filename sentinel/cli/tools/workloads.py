@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import click
 
 from sentinel.cli.display.json_output import print_json
-from sentinel.cli.tools import trial
+from sentinel.cli.tools import goldens, selftest, trial
 from sentinel.diagnostics.workload_catalog import Listed, list_workloads
 from sentinel.errors import ExitCode
 from sentinel.host.installed.packages import torch_build
@@ -27,7 +27,7 @@ _INDENT = " " * 4
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
 def command(ctx: click.Context, as_json: bool) -> int:  # noqa: FBT001 - click's
-    """List the installed workloads with their options, or try one."""
+    """List the installed workloads with their options, try one, or prove what their checks find."""
     if ctx.invoked_subcommand is not None:
         return int(ExitCode.OK)
     listed, stuck = list_workloads()
@@ -45,7 +45,8 @@ def command(ctx: click.Context, as_json: bool) -> int:  # noqa: FBT001 - click's
     return code
 
 
-command.add_command(trial.command)
+for _command in (trial.command, selftest.command, goldens.command):
+    command.add_command(_command)
 
 
 def _page(listed: tuple[Listed, ...], width: int) -> Iterator[str]:

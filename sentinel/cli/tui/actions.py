@@ -85,14 +85,14 @@ class GpuActions(App[None]):
         question = f"Reserve GPU {gpu.index} for how long? Escape cancels."
         self.push_screen(Ask(question, "1h", parse_duration), reserve)
 
-    def action_unreserve(self) -> None:
+    def action_end_reservation(self) -> None:
         """End the reservation of the selected GPU."""
         gpu = self.selected()
         id_ = None if gpu is None else gpu.reservation
         if id_ is None:
             self.notify("this GPU is not reserved", severity="warning")
             return
-        self._in_thread(lambda: self._client.unreserve(id_).text)
+        self._in_thread(lambda: self._client.cancel_reservation(id_).text)
 
     def _reserve(self, uuid: str, seconds: float) -> str:
         got = self._client.reserve([uuid], reason="sentinel top", seconds=seconds)

@@ -76,7 +76,7 @@ class Live(GpuActions):
         Binding("p", "pause", "Pause"),
         Binding("r", "resume", "Resume"),
         Binding("v", "reserve", "Reserve"),
-        Binding("u", "unreserve", "Unreserve", show=False),
+        Binding("e", "end_reservation", "End reservation", show=False),
         Binding("s", "sort", "Sort", show=False),
         Binding("slash", "filter", "Filter"),
         Binding("tab", "panel", "Panel", priority=True),

@@ -243,7 +243,7 @@ def _failed(gpu_state: GpuState, stopping: Stopping, failed: Failed, now: float)
         if not permanent:
             reason = f"{len(failures)} failures within an hour, the last: {reason}"
         in_plan = gpu_state.burnin is not None and gpu_state.burnin.ended is None
-        until = "the next phase" if in_plan else "a restart, start, resume or new settings"
+        until = "the next phase" if in_plan else "a restart, resume or new settings"
         event = gpu_event("stressor.fatal", gpu_state, now, reason=reason, kind=kind, until=until)
         fatal = Fatal(reason=reason, unusable=permanent)
         return Step(gpu_state=replace(gpu_state, stressor=fatal), events=(event,))

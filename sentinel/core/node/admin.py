@@ -1,4 +1,4 @@
-"""Find the operator's hold on a GPU: a release, reservation, pause or drain. Pure."""
+"""Find the operator's hold on a GPU: a release, reservation or pause. Pure."""
 
 from __future__ import annotations
 
@@ -49,12 +49,10 @@ def admin_hold(state: State, gpu_state: GpuState) -> AdminHold | None:
         return AdminHold(
             admin="PAUSED",
             rule="paused",
-            reason="paused",
+            reason="paused until sentinel resume" if gpu_state.pause.until is None else "paused",
             since=gpu_state.pause.since,
             until=gpu_state.pause.until,
         )
-    if not state.occupying:
-        return AdminHold(admin="DRAINED", rule="drained", reason="drained until sentinel start")
     return None
 
 

@@ -1,4 +1,4 @@
-"""Apply the commands that allocate and deallocate memory of GPUs. Pure."""
+"""Apply the commands that allocate memory of GPUs, and end that. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sentinel.core.node.command_result import (
 from sentinel.core.observation import Observation
 from sentinel.core.state import State
 from sentinel.protocol.caller import Caller
-from sentinel.protocol.commands import Allocate, Confirm, Deallocate, Refusal
+from sentinel.protocol.commands import Allocate, CancelAllocation, Confirm, Refusal
 from sentinel.protocol.views import Allocation
 from sentinel.units import format_size
 
@@ -32,13 +32,13 @@ _MAX_LISTED = 10
 
 
 def apply_command(
-    state: State, command: Allocate | Deallocate | Confirm, seen: Observation, config: Config
+    state: State, command: Allocate | CancelAllocation | Confirm, seen: Observation, config: Config
 ) -> CommandResult:
     """Apply one command about allocated memory."""
     match command:
         case Allocate():
             return _allocate(state, command, seen, config)
-        case Deallocate() | Confirm():
+        case CancelAllocation() | Confirm():
             return _confirm_or_end(state, command, seen.now)
 
 
@@ -114,7 +114,7 @@ def _wrong(state: State, command: Allocate) -> CommandResult | None:
     return None
 
 
-def _confirm_or_end(state: State, command: Deallocate | Confirm, now: float) -> CommandResult:
+def _confirm_or_end(state: State, command: CancelAllocation | Confirm, now: float) -> CommandResult:
     """Confirm or end an allocation."""
     allocation = _find(state, command.id)
     if allocation is None:

@@ -36,23 +36,21 @@ from sentinel.protocol.caller import Caller, Level
 from sentinel.protocol.commands import (
     AcknowledgeResults,
     Allocate,
+    CancelAllocation,
     CancelBurnin,
+    CancelReservation,
     Command,
     CommandReply,
     Configure,
     Confirm,
-    Deallocate,
-    Drain,
     EndSession,
     PauseGpus,
     Refusal,
     Reserve,
-    Resume,
     ResumeGpus,
-    ShutDown,
     StartBurnin,
     StartSession,
-    Unreserve,
+    StopDaemon,
 )
 
 #: Settings that are fixed at the start of the daemon: its probe, locks and sockets depend on them.
@@ -146,10 +144,10 @@ def _apply(state: State, command: Command, seen: Observation, config: Config) ->
         return CommandResult(state, reason, refused=Refusal.ENDING)
     match command:
         case PauseGpus() | ResumeGpus() | AcknowledgeResults():
-            return _change_gpus(state, command, seen.now)
-        case Confirm(allocation=True) | Allocate() | Deallocate():
+            return _change_gpus(state, command, seen.now, config)
+        case Confirm(allocation=True) | Allocate() | CancelAllocation():
             return allocation_commands.apply_command(state, command, seen, config)
-        case Reserve() | Confirm() | Unreserve():
+        case Reserve() | Confirm() | CancelReservation():
             return reservation_commands.apply_command(state, command, seen.now)
         case Configure():
             return _configure(state, command, seen, config)
@@ -157,50 +155,31 @@ def _apply(state: State, command: Command, seen: Observation, config: Config) ->
             return sessions.apply_command(state, command, seen.now, config)
         case StartBurnin() | CancelBurnin():
             return burnin_commands.apply_command(state, command, seen.now, config)
-        case Resume() | Drain() | ShutDown():
-            return _change_daemon(state, command, seen.now, config)
+        case StopDaemon():
+            return _stop(state, command)
 
 
-# --- the whole daemon ------------------------------------------------------------------------
+# --- the daemon, and pauses of its GPUs --------------------------------------------------------
 
 
-def _change_daemon(
-    state: State, command: Resume | Drain | ShutDown, now: float, config: Config
-) -> CommandResult:
-    gpus, by = tuple(state.gpu_states), command.by
-    match command:
-        case Resume() if config.dry_run:
-            text = "this sentinel only watches (--monitor) and occupies nothing"
-            return CommandResult(state, text, refused=Refusal.CONFLICT)
-        case Resume():
-            gpu_states = {
-                uuid: reset_failures(gpu_state) for uuid, gpu_state in state.gpu_states.items()
-            }
-            event = Event(name="sentinel.occupying", at=now, fields={"by": caller_fields(by)})
-            state = replace(state, gpu_states=gpu_states, occupying=True)
-            return CommandResult(state, "occupies idle GPUs", gpus, events=[event])
-        case Drain():
-            event = Event(name="sentinel.drained", at=now, fields={"by": caller_fields(by)})
-            state = replace(state, occupying=False)
-            return CommandResult(state, "releases every GPU", gpus, events=[event])
-        case ShutDown():
-            reason = f"requested by {by}"
-            if by.via == "sentinel":
-                reason = "no client can reach it any more"
-            return CommandResult(state, "releases every GPU and shuts down", gpus, stop=reason)
-
-
-# --- single GPUs -----------------------------------------------------------------------------
+def _stop(state: State, command: StopDaemon) -> CommandResult:
+    what = "restart" if command.restart else "stop"
+    reason = f"a {what} requested by {command.by}"
+    if command.by.via == "sentinel":
+        reason = "no client can reach it any more"
+    state = replace(state, restart=command.restart)
+    text = f"releases every GPU and {what}s"
+    return CommandResult(state, text, tuple(state.gpu_states), stop=reason)
 
 
 def _change_gpus(
-    state: State, command: PauseGpus | ResumeGpus | AcknowledgeResults, now: float
+    state: State, command: PauseGpus | ResumeGpus | AcknowledgeResults, now: float, config: Config
 ) -> CommandResult:
     match command:
         case PauseGpus():
             return _pause(state, command, now)
         case ResumeGpus():
-            return _resume(state, command, now)
+            return _resume(state, command, now, config)
         case AcknowledgeResults():
             return _acknowledge(state, command, now)
 
@@ -239,7 +218,10 @@ def _pause(state: State, command: PauseGpus, now: float) -> CommandResult:
     )
 
 
-def _resume(state: State, command: ResumeGpus, now: float) -> CommandResult:
+def _resume(state: State, command: ResumeGpus, now: float, config: Config) -> CommandResult:
+    if config.dry_run and config.paused:
+        text = "this sentinel only watches (--monitor) and occupies nothing"
+        return CommandResult(state, text, refused=Refusal.CONFLICT)
     wrong = wrong_gpus(state, command.gpus)
     if wrong is not None:
         return wrong
@@ -319,7 +301,7 @@ def _configure(
         return CommandResult(state, str(error), refused=Refusal.INVALID)
     fixed = [key for name, key in _FIXED.items() if getattr(new, name) != getattr(config, name)]
     if fixed:
-        text = f"{fixed[0]} is fixed while sentinel runs: shut it down and start it"
+        text = f"{fixed[0]} is fixed while sentinel runs: stop it and start it with another"
         return CommandResult(state, text, refused=Refusal.INVALID)
     if new.until is not None:
         if seen.local is None:

@@ -18,7 +18,7 @@ from sentinel.core.node.command_result import (
 from sentinel.core.node.reservation_grants import choose, end, grant
 from sentinel.core.state import State
 from sentinel.protocol.caller import Caller
-from sentinel.protocol.commands import Confirm, Refusal, Reserve, Unreserve
+from sentinel.protocol.commands import CancelReservation, Confirm, Refusal, Reserve
 
 #: Limits of all reservations together and of a reason.
 _MAX_RESERVATIONS = 256
@@ -29,7 +29,7 @@ _MAX_REASON_BYTES = 600
 
 
 def apply_command(
-    state: State, command: Reserve | Confirm | Unreserve, now: float
+    state: State, command: Reserve | Confirm | CancelReservation, now: float
 ) -> CommandResult:
     """Apply one command about a reservation."""
     if isinstance(command, Reserve):
@@ -109,11 +109,13 @@ def forget_unconfirmed(state: State, now: float) -> tuple[State, list[Event]]:
     return reservation_queue.orphan(state, now), events
 
 
-def _confirm_or_end(state: State, command: Confirm | Unreserve, now: float) -> CommandResult:
+def _confirm_or_end(
+    state: State, command: Confirm | CancelReservation, now: float
+) -> CommandResult:
     """Confirm or end a reservation, or end a request in the queue."""
     reservation = state.reservations.get(command.id)
     waiting = reservation_queue.find(state, command.id)
-    if reservation is None and waiting is not None and isinstance(command, Unreserve):
+    if reservation is None and waiting is not None and isinstance(command, CancelReservation):
         what = f"request {command.id}"
         refused = not_owner(state, command.by, waiting.command.by, what)
         return refused or reservation_queue.leave(state, waiting, command.by, now)

@@ -47,6 +47,8 @@ def begin(state: State, seen: Observation, config: Config) -> tuple[State, list[
     reason = seen.stop
     if reason is None and state.shutdown is None:
         reason = _why_time_is_over(state, seen, config)
+    if reason is not None and state.shutdown is not None:
+        state = replace(state, restart=False)  # a signal after the command ends it for good
     if reason is None or (state.shutdown is not None and not seen.at_once):
         return state, []
     kill_at = seen.now if seen.at_once else seen.now + config.grace

@@ -82,8 +82,8 @@ def _phase(state: State) -> Phase:
         return Phase.STOPPING
     if state.released is not None and isinstance(state.probe, ProbeDown) and state.probe.gone:
         return Phase.RELEASED
-    if not state.occupying:
-        return Phase.DRAINED
+    if all(gpu_state.pause is not None for gpu_state in state.gpu_states.values()):
+        return Phase.PAUSED
     if not state.served and state.api_required:
         return Phase.STARTING
     return Phase.OCCUPYING if held else Phase.WAITING

@@ -78,7 +78,7 @@ def _nothing_is_due(state: State, gpu_state: GpuState, now: float, config: Confi
         return hold.admin != "RESERVED"
     if leaks.needs_utilization(gpu_state, now):
         return False
-    return isinstance(gpu_state.occupancy, Busy) or config.dry_run or not state.occupying
+    return isinstance(gpu_state.occupancy, Busy) or config.dry_run
 
 
 def confirmation_due(gpu_state: GpuState) -> float | None:

@@ -162,7 +162,7 @@ def _end_unused(client: Client, files: JobFiles) -> frozenset[str]:
         if not one.reason.startswith(f"{REASON} ") or one.holder.uid != os.getuid():
             continue
         if used.isdisjoint(one.gpus):
-            client.unreserve(one.id)
+            client.cancel_reservation(one.id)
         else:
             left.update(one.gpus)
     return frozenset(left)

@@ -1,6 +1,7 @@
 """Prove on a device that the checks find every flipped bit, and nothing else.
 
-It runs as a workload, but it is not registered: only ``sentinel selftest`` receives its results.
+It runs as a workload, but it is not registered: ``sentinel workloads selftest`` receives
+its results.
 """
 
 from __future__ import annotations

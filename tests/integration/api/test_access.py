@@ -112,8 +112,8 @@ def test_every_operation_needs_its_documented_level(folder: Path, level: Level) 
     policy = AccessPolicy(users=Level.NONE, gid=GROUP, group=level)
     wanted = list(operations())
     assert {needed for *_, needed in wanted} == {Level.READ, Level.OPERATE, Level.ADMINISTER}
-    # The daemon ends with a shutdown, so that comes last.
-    wanted.sort(key=lambda one: one[1] == "/v1/shutdown")
+    # The daemon ends with a stop, so that comes last.
+    wanted.sort(key=lambda one: one[1] == "/v1/stop")
     with ApiServer(folder, access=policy) as api:
         requests: list[tuple[str, str, Any]] = [(method, path, {}) for method, path, _ in wanted]
         replies = as_another(api, [GROUP], *requests)
@@ -140,7 +140,7 @@ def test_a_stranger_reads_by_default_and_is_told_which_settings_allow_more(folde
 def test_a_member_of_the_group_operates_but_does_not_end_the_daemon(folder: Path) -> None:
     with ApiServer(folder, access=AccessPolicy(gid=GROUP)) as api:
         (paused, _), (ended, body) = as_another(
-            api, [GROUP], ("POST", "/v1/pause", {}), ("POST", "/v1/shutdown", {})
+            api, [GROUP], ("POST", "/v1/pause", {}), ("POST", "/v1/stop", {})
         )
         assert (paused, ended) == (200, 403)
         assert "--access-group" in json.loads(body)["detail"]
@@ -214,7 +214,7 @@ def test_the_levels_of_the_tokens(folder: Path) -> None:
         for name, pause in (("token", 200), ("token-read", 403)):
             assert over_tcp(api, "GET", "/v1/status", name=name).status == 200
             assert over_tcp(api, "POST", "/v1/pause", {}, name=name).status == pause
-            refused = over_tcp(api, "POST", "/v1/shutdown", {}, name=name)
+            refused = over_tcp(api, "POST", "/v1/stop", {}, name=name)
             assert refused.status == 403
             assert (
                 "--access-tcp sets the level of the token in the file `token`, and of no"
@@ -245,16 +245,12 @@ def administered() -> Iterator[ApiServer]:
         yield api
 
 
-@pytest.mark.parametrize("way", ["PATCH /v1/settings", "POST /v1/restart"])
 @pytest.mark.parametrize(("change", "may"), SETTINGS)
 def test_an_administrator_over_tcp_sets_neither_code_nor_a_file(
-    administered: ApiServer, way: str, change: dict[str, Any], *, may: bool
+    administered: ApiServer, change: dict[str, Any], *, may: bool
 ) -> None:
-    method, path = way.split()
-    if method == "POST":
-        change = {key: text for key, text in change.items() if text is not None}
     administered.commands.clear()
-    reply = over_tcp(administered, method, path, {"settings": change})
+    reply = over_tcp(administered, "PATCH", "/v1/settings", {"settings": change})
     assert reply.status == (200 if may else 403), reply
     assert any(isinstance(one, Configure) for one in administered.commands) is may
     if not may:
@@ -276,11 +272,11 @@ def test_what_is_in_effect_may_be_repeated(folder: Path) -> None:
     """A restart with the settings of the running daemon changes none of them."""
     with ApiServer(folder, tcp=True, access=ADMINISTER_ALL) as api:
         body = {"settings": {"workload": "examples.one:run", "goldens": "/srv/goldens"}}
-        assert ask(api, "POST", "/v1/restart", body).status == 200
-        assert over_tcp(api, "POST", "/v1/restart", body).status == 200
+        assert ask(api, "PATCH", "/v1/settings", body).status == 200
+        assert over_tcp(api, "PATCH", "/v1/settings", body).status == 200
         assert over_tcp(api, "POST", "/v1/reload", {}).status == 200
         body["settings"]["goldens"] = "/srv/others"
-        assert over_tcp(api, "POST", "/v1/restart", body).status == 403
+        assert over_tcp(api, "PATCH", "/v1/settings", body).status == 403
 
 
 @needs_root

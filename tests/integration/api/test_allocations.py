@@ -20,7 +20,7 @@ from sentinel.api.routes.allocator import resolve_holder
 from sentinel.host.processes.procfs import own_stat, read_stat
 from sentinel.host.user_names import look_up
 from sentinel.protocol.caller import Caller
-from sentinel.protocol.commands import Allocate, Confirm, Deallocate
+from sentinel.protocol.commands import Allocate, CancelAllocation, Confirm
 from sentinel.protocol.gpu import GpuProcess
 from sentinel.protocol.problem import Code
 from tests.harness.api_harness import UUIDS, ApiServer, Reply, UnixConnection, ask, exchange
@@ -90,7 +90,7 @@ def test_an_unavailable_amount_is_refused_without_side_effects(api: ApiServer) -
         refused = allocate(api, name, size)
         assert (refused.status, refused.body["code"]) == (409, "conflict")
         assert "can be allocated" in refused.body["detail"]
-    assert not [order for order in api.commands if isinstance(order, Deallocate)]
+    assert not [order for order in api.commands if isinstance(order, CancelAllocation)]
     assert set(api.supervisor.allocations) == {"llm"}
 
 
@@ -116,7 +116,7 @@ def test_memory_is_not_allocated_before_a_reading_shows_it_free(
     late = allocate(api, wait_s=0.3)
     assert (late.status, late.body["code"]) == (504, "timeout"), late
     assert why in late.body["detail"]
-    api.wait_for(lambda: isinstance(api.commands[-1], Deallocate))
+    api.wait_for(lambda: isinstance(api.commands[-1], CancelAllocation))
     assert not api.supervisor.allocations
 
 
@@ -203,7 +203,7 @@ def test_an_allocation_ends_with_its_process(api: ApiServer) -> None:
         process.kill()
     api.wait_for(lambda: not api.supervisor.allocations)
     order = api.commands[-1]
-    assert isinstance(order, Deallocate)
+    assert isinstance(order, CancelAllocation)
     assert (order.id, order.by.via) == ("llm", "sentinel")
 
 
@@ -264,7 +264,7 @@ def leave(api: ApiServer, deaf: tuple[Any, ...]) -> None:
 
 def test_a_client_that_disconnects_before_the_reply_gets_no_allocation(api: ApiServer) -> None:
     leave(api, (Confirm,))
-    api.wait_for(lambda: isinstance(api.commands[-1], Deallocate))
+    api.wait_for(lambda: isinstance(api.commands[-1], CancelAllocation))
     assert not api.supervisor.allocations
 
 
@@ -277,7 +277,7 @@ def test_an_applied_command_of_a_disconnected_client_is_undone(api: ApiServer) -
         api.change_supervisor() as supervisor
     ):  # the command is applied now, and its reply has no receiver
         supervisor.allocate(order)
-    api.wait_for(lambda: isinstance(api.commands[-1], Deallocate))
+    api.wait_for(lambda: isinstance(api.commands[-1], CancelAllocation))
     assert not api.supervisor.allocations
     assert threading.active_count() == threads
 

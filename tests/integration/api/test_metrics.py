@@ -360,7 +360,7 @@ def test_metrics_over_the_api_need_its_access_rights(api: ApiServer) -> None:
         ("POST", "/metrics", 405),
         ("DELETE", "/metrics", 405),
         ("GET", "/v1/status", 404),
-        ("POST", "/v1/shutdown", 404),
+        ("POST", "/v1/stop", 404),
         ("GET", "/", 404),
         ("GET", "/metrics/", 404),
     ],

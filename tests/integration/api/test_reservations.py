@@ -20,7 +20,7 @@ import pytest
 from sentinel.host.processes.procfs import boot_id, own_stat
 from sentinel.host.stores.reservation_store import RESERVATIONS
 from sentinel.protocol.caller import Caller
-from sentinel.protocol.commands import Confirm, Reserve, Unreserve
+from sentinel.protocol.commands import CancelReservation, Confirm, Reserve
 from sentinel.protocol.views import Reservation
 from tests.harness.api_harness import UUIDS, ApiServer, Reply, UnixConnection, ask
 from tests.harness.failing_disk import FailingDisk
@@ -189,7 +189,9 @@ def test_a_request_whose_response_was_lost_has_what_it_has_reserved(tmp_path: Pa
         eventually(lambda: reserve(api, **wish).status == 409)
         # A request that comes later is executed after an end of the reservation that it may cause.
         assert reserve(api, count=1, id="e" * 8).status in {201, 409}
-        assert not any(isinstance(one, Unreserve) for one in api.commands), "it is another's"
+        assert not any(isinstance(one, CancelReservation) for one in api.commands), (
+            "it is another's"
+        )
 
 
 def test_gpus_that_cannot_be_freed_in_time_are_not_reserved(api: ApiServer) -> None:
@@ -198,7 +200,7 @@ def test_gpus_that_cannot_be_freed_in_time_are_not_reserved(api: ApiServer) -> N
     late = reserve(api, gpus=["1"], wait_s=0.1)
     assert (late.status, late.body["code"]) == (504, "timeout")
     assert "GPU 1" in late.body["detail"]
-    api.wait_for(lambda: isinstance(api.commands[-1], Unreserve))
+    api.wait_for(lambda: isinstance(api.commands[-1], CancelReservation))
     assert not api.supervisor.reservations
 
 
@@ -224,7 +226,7 @@ def test_gpus_are_not_reserved_before_a_reading_shows_them_free(
     assert (late.status, late.body["code"]) == (504, "timeout")
     assert "GPU 1" in late.body["detail"]
     assert why in late.body["detail"]
-    api.wait_for(lambda: isinstance(api.commands[-1], Unreserve))
+    api.wait_for(lambda: isinstance(api.commands[-1], CancelReservation))
     with api.change_supervisor() as supervisor:
         supervisor.gpus[UUIDS[1]] = replace(view, ended=1.0, read=2.0)
     assert reserve(api, gpus=["1"]).status == 201
@@ -246,7 +248,7 @@ def test_a_client_that_disconnects_while_waiting_gets_no_reservation(api: ApiSer
     client.request("POST", "/v1/reservations", json.dumps({"count": 1}), headers)
     api.wait_for(lambda: bool(api.supervisor.reservations))
     client.close()
-    api.wait_for(lambda: isinstance(api.commands[-1], Unreserve))
+    api.wait_for(lambda: isinstance(api.commands[-1], CancelReservation))
     assert not api.supervisor.reservations
 
 
@@ -263,7 +265,7 @@ def test_a_reservation_is_confirmed_and_stored_once_it_is_complete(
     time.sleep(0.3)  # views arrive, and a confirmation would be stored by now
     assert on_disk(api) == []
     client.close()  # before the client received the reply
-    api.wait_for(lambda: isinstance(api.commands[-1], Unreserve))
+    api.wait_for(lambda: isinstance(api.commands[-1], CancelReservation))
     assert not api.supervisor.reservations
 
 
@@ -284,7 +286,7 @@ def test_a_client_that_disconnects_during_the_write_gets_no_reservation(
             supervisor.free_memory()
         api.wait_for(lambda: any(held.confirmed for held in api.supervisor.reservations.values()))
         client.close()
-        api.wait_for(lambda: isinstance(api.commands[-1], Unreserve))
+        api.wait_for(lambda: isinstance(api.commands[-1], CancelReservation))
         assert not api.supervisor.reservations
 
 
@@ -327,7 +329,7 @@ def test_a_bound_reservation_ends_with_its_process(api: ApiServer) -> None:
         time.sleep(0.5)  # views arrive meanwhile
         assert made["id"] in api.supervisor.reservations
         holder.kill()
-        api.wait_for(lambda: isinstance(api.commands[-1], Unreserve))
+        api.wait_for(lambda: isinstance(api.commands[-1], CancelReservation))
         assert not api.supervisor.reservations
     assert api.commands[-1].by.via == "sentinel"
 
@@ -353,7 +355,9 @@ def test_a_replaced_api_process_watches_stored_bound_reservations(tmp_path: Path
         api.start()
         api.wait_for(lambda: bool(api.commands))
         # The report is repeated until it takes effect, so several are possible on a busy host.
-        assert {order.id for order in api.commands if isinstance(order, Unreserve)} == {"gone"}
+        assert {order.id for order in api.commands if isinstance(order, CancelReservation)} == {
+            "gone"
+        }
         assert list(api.supervisor.reservations) == ["lives"]
         eventually(lambda: on_disk(api) == ["lives"])
         holder.kill()

@@ -32,7 +32,7 @@ from sentinel.api.http.connection import (
 from sentinel.client.transport import Address, listener_pid
 from sentinel.host.processes.procfs import read_stat
 from sentinel.protocol.caller import Caller, Level
-from sentinel.protocol.commands import Resume
+from sentinel.protocol.commands import ResumeGpus
 from tests.harness.api_harness import ApiServer, Reply, UnixConnection, ask, exchange
 from tests.harness.timing import TIMEOUT_S
 
@@ -235,7 +235,7 @@ def test_a_client_that_disconnects_during_a_request_leaks_nothing(api: ApiServer
     assert ask(api, "GET", "/v1/health").status == 200
 
 
-@pytest.mark.parametrize("path", ["pause", "stop", "restart", "shutdown", "reservations"])
+@pytest.mark.parametrize("path", ["pause", "stop", "restart", "reservations"])
 @pytest.mark.parametrize("sent", [b"", b'{"gpus": [', b"{}"])
 def test_an_incomplete_request_of_a_disconnected_client_is_not_applied(
     api: ApiServer, path: str, sent: bytes
@@ -245,8 +245,8 @@ def test_an_incomplete_request_of_a_disconnected_client_is_not_applied(
     with connect(api) as connection:
         connection.sendall(head.encode() + b"Content-Length: 15\r\n\r\n" + sent)
     # A later request to the same loop: the earlier one was processed before.
-    assert ask(api, "POST", "/v1/start").status == 200
-    assert [type(order) for order in api.commands] == [Resume]
+    assert ask(api, "POST", "/v1/resume").status == 200
+    assert [type(order) for order in api.commands] == [ResumeGpus]
 
 
 @pytest.mark.long
@@ -500,7 +500,7 @@ def test_the_api_process_exits_when_its_channel_is_closed(tmp_path: Path) -> Non
         events = UnixConnection(api.path)
         events.request("GET", "/v1/events")
         waiting = UnixConnection(api.path)
-        waiting.request("POST", "/v1/stop")
+        waiting.request("POST", "/v1/pause")
         api.wait_for(lambda: bool(api.commands))
         api.stop_supervisor()
         api.child.channel.close()

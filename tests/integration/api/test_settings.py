@@ -90,7 +90,7 @@ def test_settings_of_single_gpus_are_kept_by_a_reload_and_a_restart(
 ) -> None:
     change(api, {"power": "200W"}, gpus=["1"])
     ask(api, "POST", "/v1/reload")
-    ask(api, "POST", "/v1/restart", {"settings": {"util.target": "50%"}})
+    ask(api, "PATCH", "/v1/settings", {"settings": {"util.target": "50%"}})
     assert singles(api)[-1] == (UUIDS[1], {"power": "200W"})
 
 

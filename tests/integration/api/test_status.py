@@ -19,13 +19,11 @@ from sentinel.protocol.api_types import GpuVerdict
 from sentinel.protocol.commands import (
     CommandReply,
     Configure,
-    Drain,
     PauseGpus,
     Refusal,
     ReloadConfig,
-    Resume,
     ResumeGpus,
-    ShutDown,
+    StopDaemon,
 )
 from sentinel.protocol.views import Phase
 from tests.harness.api_harness import UUIDS, ApiServer, Reply, ask
@@ -115,25 +113,30 @@ def test_an_ambiguous_or_unknown_selector_is_refused_with_the_candidates(
 
 
 def test_each_command_has_its_caller(api: ApiServer) -> None:
-    ask(api, "POST", "/v1/start")
+    ask(api, "POST", "/v1/resume")
     by = api.commands[-1].by
     assert (by.via, by.uid, by.pid) == ("unix", os.getuid(), os.getpid())
     assert by.started == own_stat().started
 
 
-def test_a_start_and_a_shutdown_are_passed_on(api: ApiServer) -> None:
-    started = ask(api, "POST", "/v1/start", {})
-    assert started.body["text"] == "idle GPUs are occupied"
-    assert started.body["gpus"] == list(UUIDS)
-    assert ask(api, "POST", "/v1/shutdown").status == 200
-    assert [type(order) for order in api.commands] == [Resume, ShutDown]
+def test_a_resume_a_stop_and_a_restart_are_passed_on(api: ApiServer) -> None:
+    resumed = ask(api, "POST", "/v1/resume", {})
+    assert resumed.body["text"] == "idle GPUs are occupied"
+    assert resumed.body["gpus"] == list(UUIDS)
+    assert ask(api, "POST", "/v1/stop").status == 200
+    assert ask(api, "POST", "/v1/restart").status == 200
+    resume, stop, restart = api.commands
+    assert isinstance(resume, ResumeGpus)
+    assert isinstance(stop, StopDaemon)
+    assert isinstance(restart, StopDaemon)
+    assert (stop.restart, restart.restart) == (False, True)
 
 
-def test_a_drain_is_answered_when_all_memory_is_free(api: ApiServer) -> None:
+def test_a_pause_of_all_is_answered_when_all_memory_is_free(api: ApiServer) -> None:
     with api.change_supervisor() as supervisor:
         supervisor.keeps_memory = True
     replies: list[Reply] = []
-    client = threading.Thread(target=lambda: replies.append(ask(api, "POST", "/v1/stop")))
+    client = threading.Thread(target=lambda: replies.append(ask(api, "POST", "/v1/pause")))
     client.start()
     api.wait_for(lambda: bool(api.commands))
     time.sleep(0.1)  # a reply would have arrived by now
@@ -144,28 +147,28 @@ def test_a_drain_is_answered_when_all_memory_is_free(api: ApiServer) -> None:
     assert replies[0].status == 200
 
 
-def test_a_drain_that_times_out_names_the_held_gpus(api: ApiServer) -> None:
+def test_a_pause_that_times_out_names_the_held_gpus(api: ApiServer) -> None:
     with api.change_supervisor() as supervisor:
         supervisor.keeps_memory = True
-    late = ask(api, "POST", "/v1/stop", {"wait_s": 0.1})
+    late = ask(api, "POST", "/v1/pause", {"wait_s": 0.1})
     assert (late.status, late.body["code"]) == (504, "timeout")
     assert "GPUs 0-1 (stopping for up to" in late.body["detail"]
     assert "2.0 GiB in all" in late.body["detail"]
-    assert ask(api, "POST", "/v1/stop", {"wait_s": 0}).status == 200
+    assert ask(api, "POST", "/v1/pause", {"wait_s": 0}).status == 200
 
 
 @pytest.mark.parametrize("left", [{"leaked": True}, {"ended": 3.0}, {"read": None}])
-def test_a_drain_is_not_answered_before_a_reading_shows_the_memory_free(
+def test_a_pause_is_not_answered_before_a_reading_shows_the_memory_free(
     api: ApiServer, left: dict[str, Any]
 ) -> None:
     with api.change_supervisor() as supervisor:
         view = replace(supervisor.gpus[UUIDS[1]], stressor="STOPPED", ended=1.0, read=2.0)
         supervisor.gpus[UUIDS[1]] = replace(view, **left)
-    late = ask(api, "POST", "/v1/stop", {"wait_s": 0.1})
+    late = ask(api, "POST", "/v1/pause", {"wait_s": 0.1})
     assert (late.status, late.body["code"]) == (504, "timeout")
     with api.change_supervisor() as supervisor:  # a foreign process has no effect
         supervisor.gpus[UUIDS[1]] = replace(view, occupancy="BUSY")
-    assert ask(api, "POST", "/v1/stop").status == 200
+    assert ask(api, "POST", "/v1/pause").status == 200
     with api.change_supervisor() as supervisor:  # no GPU is read after the release of the driver
         supervisor.gpus[UUIDS[1]] = replace(view, **left)
     assert ask(api, "POST", "/v1/pause", {"release": True}).status == 200
@@ -193,7 +196,7 @@ def test_a_silent_supervisor_is_reported_to_clients(api: ApiServer) -> None:
     with api.change_supervisor() as supervisor:
         supervisor.sends_no_replies = supervisor.sends_no_views = True
     began = time.monotonic()
-    silent = ask(api, "POST", "/v1/start")
+    silent = ask(api, "POST", "/v1/resume")
     assert (silent.status, silent.body["code"]) == (503, "unavailable")
     assert time.monotonic() - began > 4.5
     while (health := ask(api, "GET", "/v1/health")).status == 200:
@@ -231,49 +234,37 @@ def test_settings_that_the_supervisor_refuses_are_refused(api: ApiServer) -> Non
     assert refused.body["detail"] == "there is no workload 'gem'"
 
 
-def test_a_restart_configures_resumes_and_keeps_the_new_flags(api: ApiServer) -> None:
-    done = ask(api, "POST", "/v1/restart", {"settings": {"util.every": "500ms"}})
+def test_changed_settings_are_kept_over_a_reload(api: ApiServer) -> None:
+    done = ask(api, "PATCH", "/v1/settings", {"settings": {"util.every": "500ms"}})
     assert done.status == 200
-    configure, occupy = api.commands
+    (configure,) = api.commands
     given = ("500ms", "--util-every")
-    assert isinstance(occupy, Resume)
     assert isinstance(configure, Configure)
     assert [(v.text, v.source) for v in configure.given if v.key == "util.every"] == [given]
     ask(api, "POST", "/v1/reload")
     again = api.commands[-1]
     assert isinstance(again, Configure)
     assert again.given == configure.given
-    ask(api, "POST", "/v1/restart", {"settings": {"util.every": None}})
-    bare = api.commands[-2]
+    ask(api, "PATCH", "/v1/settings", {"settings": {"util.every": None}})
+    bare = api.commands[-1]
     assert isinstance(bare, Configure)
     assert [v.text for v in bare.given if v.key == "util.every"] == []
 
 
-def test_a_restart_keeps_the_settings_that_it_is_not_told_to_change(api: ApiServer) -> None:
-    ask(api, "POST", "/v1/restart", {"settings": {"poll": "500ms", "util.every": "5s"}})
-    ask(api, "POST", "/v1/restart", {"settings": {"power": "400W"}})
-    ask(api, "POST", "/v1/restart", {"settings": {}})
-    again = api.commands[-2]
-    assert isinstance(again, Configure)
-    flags = {v.key: v.text for v in again.given if v.source.startswith("--")}
-    assert flags == {"poll": "500ms", "util.every": "5s", "power": "400W"}
-
-
 @pytest.mark.parametrize("settings", [{"pol": "1s"}, {"poll": "never"}])
-def test_a_restart_with_an_invalid_setting_releases_nothing(
-    api: ApiServer, settings: dict[str, str]
-) -> None:
-    refused = ask(api, "POST", "/v1/restart", {"settings": settings})
+def test_an_invalid_setting_changes_nothing(api: ApiServer, settings: dict[str, str]) -> None:
+    refused = ask(api, "PATCH", "/v1/settings", {"settings": settings})
     assert refused.status == 422
     assert "poll" in refused.body["detail"]
     assert not api.commands
 
 
-def test_a_rejected_restart_changes_nothing(api: ApiServer) -> None:
+def test_settings_that_were_refused_are_not_kept(api: ApiServer) -> None:
     with api.change_supervisor() as supervisor:
         supervisor.configure_error = "no"
         supervisor.phase = Phase.RELEASED
-    assert ask(api, "POST", "/v1/restart", {"settings": {"poll": "700ms"}}).status == 422
+    changes = {"settings": {"poll": "700ms"}}
+    assert ask(api, "PATCH", "/v1/settings", changes).status == 422
     assert [type(order) for order in api.commands] == [Configure]
     assert api.supervisor.phase is Phase.RELEASED
     with api.change_supervisor() as supervisor:
@@ -306,12 +297,12 @@ def test_settings_are_read_again_at_the_supervisors_request(api: ApiServer) -> N
         ("GET", "/v2/status", None, 404, "not_found"),
         ("DELETE", "/v1/status", None, 405, "invalid"),
         ("BREW", "/v1/status", None, 405, "invalid"),
-        ("POST", "/v1/stop", b"{", 422, "invalid"),
-        ("POST", "/v1/stop", b"\xff\xfe", 422, "invalid"),
-        ("POST", "/v1/stop", b"[" * 30_000, 422, "invalid"),
-        ("POST", "/v1/stop", {"wait": 3}, 422, "invalid"),
-        ("POST", "/v1/stop", {"wait_s": "3"}, 422, "invalid"),
-        ("POST", "/v1/stop", b'{"wait_s": NaN}', 422, "invalid"),
+        ("POST", "/v1/pause", b"{", 422, "invalid"),
+        ("POST", "/v1/pause", b"\xff\xfe", 422, "invalid"),
+        ("POST", "/v1/pause", b"[" * 30_000, 422, "invalid"),
+        ("POST", "/v1/pause", {"wait": 3}, 422, "invalid"),
+        ("POST", "/v1/pause", {"wait_s": "3"}, 422, "invalid"),
+        ("POST", "/v1/pause", b'{"wait_s": NaN}', 422, "invalid"),
         ("POST", "/v1/pause", {"gpus": []}, 422, "invalid"),
         ("POST", "/v1/pause", {"seconds": 0}, 422, "invalid"),
         ("POST", "/v1/reservations", {}, 422, "invalid"),
@@ -319,8 +310,8 @@ def test_settings_are_read_again_at_the_supervisors_request(api: ApiServer) -> N
         ("POST", "/v1/reservations", {"count": 1, "reason": "a\nb"}, 422, "invalid"),
         ("DELETE", "/v1/reservations/none", None, 404, "not_found"),
         ("GET", "/v1/events?since=x", None, 422, "invalid"),
-        ("POST", "/v1/stop", b" " * 70_000, 413, "too_large"),
-        ("POST", "/v1/stop", b" " * 1_000_000, 413, "too_large"),
+        ("POST", "/v1/pause", b" " * 70_000, 413, "too_large"),
+        ("POST", "/v1/pause", b" " * 1_000_000, 413, "too_large"),
     ],
 )
 def test_every_error_has_one_shape(
@@ -328,7 +319,7 @@ def test_every_error_has_one_shape(
 ) -> None:
     refused = ask(api, method, path, body)
     assert (refused.status, refused.body["code"]) == (status, code)
-    assert not any(isinstance(order, Drain) for order in api.commands)
+    assert not any(isinstance(order, PauseGpus) for order in api.commands)
 
 
 @pytest.mark.parametrize(("refusal", "status"), [(Refusal.ENDING, 503), (Refusal.CONFLICT, 409)])
@@ -337,19 +328,19 @@ def test_a_rejection_of_the_supervisor_becomes_a_status_code(
 ) -> None:
     answer = api.supervisor.reply_to
 
-    def refuse(order: Resume) -> CommandReply:
+    def refuse(order: ResumeGpus) -> CommandReply:
         return replace(answer(order), refused=refusal, text="no")
 
     monkeypatch.setattr(api.supervisor, "reply_to", refuse)
-    refused = ask(api, "POST", "/v1/start")
+    refused = ask(api, "POST", "/v1/resume")
     assert (refused.status, refused.body["code"]) == (status, refusal.value)
 
 
 @pytest.mark.long
-def test_a_daemon_with_a_lost_socket_requests_its_shutdown(tmp_path: Path) -> None:
+def test_a_daemon_with_a_lost_socket_requests_its_stop(tmp_path: Path) -> None:
     with ApiServer(tmp_path) as api:
         Path(api.path).rename(tmp_path / "elsewhere")
         api.wait_for(lambda: bool(api.commands))
         (order,) = api.commands
-        assert isinstance(order, ShutDown)
+        assert isinstance(order, StopDaemon)
         assert [trouble.about for trouble in api.warnings] == ["socket"]

@@ -71,7 +71,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
 
 def test_a_card_shows_a_newcomer(daemon: Daemon, chrome: Browser) -> None:
     host = daemon.host
-    with opened(chrome, daemon.run("page").strip()) as page:
+    with opened(chrome, daemon.run("status", "--page").strip()) as page:
         page.wait_until(f"{state(0)} === 'occupied'")
         assert "token" not in page.evaluate("location.href")
         with host.job(0, share=0.6, stay=60) as job:
@@ -87,7 +87,7 @@ def test_a_card_shows_a_newcomer(daemon: Daemon, chrome: Browser) -> None:
 
 
 def test_a_card_names_the_session_of_its_gpu(daemon: Daemon, chrome: Browser) -> None:
-    with opened(chrome, daemon.run("page").strip()) as page:
+    with opened(chrome, daemon.run("status", "--page").strip()) as page:
         page.wait_until(f"{state(0)} === 'occupied'")
         daemon.client.start_session("train", [0], {"memory.chunk": "256MiB"})
         page.wait_until(f"{words(0)}.includes('[train]')")
@@ -100,7 +100,7 @@ def test_a_card_names_the_session_of_its_gpu(daemon: Daemon, chrome: Browser) ->
 def test_a_reservation_made_on_the_page_is_visible_to_the_command_line(
     daemon: Daemon, chrome: Browser
 ) -> None:
-    with opened(chrome, daemon.run("page").strip()) as page:
+    with opened(chrome, daemon.run("status", "--page").strip()) as page:
         page.wait_until(f"{state(1)} === 'occupied'")
         page.evaluate("document.querySelector('#gpu-1 [aria-label=\"Reserve GPU 1\"]').click()")
         page.evaluate("document.querySelector('#reserve-dialog [name=reason]').focus()")
@@ -112,7 +112,9 @@ def test_a_reservation_made_on_the_page_is_visible_to_the_command_line(
         assert f"for {HOSTILE}" in daemon.run("status")
         page.wait_until(f"{state(1)} === 'reserved'")
         assert HOSTILE in page.evaluate(words(1))
-        page.evaluate("document.querySelector('#gpu-1 [aria-label=\"Unreserve GPU 1\"]').click()")
+        page.evaluate(
+            "document.querySelector('#gpu-1 [aria-label=\"CancelReservation GPU 1\"]').click()"
+        )
         page.press("Enter")
         eventually(lambda: not daemon.client.status().reservations)
         page.wait_until(f"{state(1)} === 'occupied'")
@@ -120,7 +122,7 @@ def test_a_reservation_made_on_the_page_is_visible_to_the_command_line(
 
 def test_a_gpu_is_paused_and_resumed_by_the_keyboard_alone(daemon: Daemon, chrome: Browser) -> None:
     focus = "document.activeElement.getAttribute('aria-label')"
-    with opened(chrome, daemon.run("page").strip()) as page:
+    with opened(chrome, daemon.run("status", "--page").strip()) as page:
         page.wait_until(f"{state(1)} === 'occupied'")
         for _ in range(20):
             page.press("Tab")
@@ -147,7 +149,7 @@ def test_a_gpu_is_paused_and_resumed_by_the_keyboard_alone(daemon: Daemon, chrom
 def test_the_page_shows_that_the_daemon_is_gone_and_recovers_with_it(
     daemon: Daemon, chrome: Browser, port: int
 ) -> None:
-    with opened(chrome, daemon.run("page").strip()) as page:
+    with opened(chrome, daemon.run("status", "--page").strip()) as page:
         daemon.kill()
         page.wait_until("document.getElementById('lost').innerText.includes('Connection lost')")
         assert page.evaluate("document.body.dataset.connection") == "lost"

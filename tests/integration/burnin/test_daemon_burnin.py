@@ -99,7 +99,7 @@ def test_the_daemon_runs_a_plan_and_occupies_its_gpus_again(daemon: Daemon) -> N
     assert proved["burnin"] is None, "its report is in a folder of its own"
     assert proved["verified"]["checks"] >= sum(one["checks"] for one in gpu["coverage"])
     assert proved["verified"]["seconds"] >= 5
-    daemon.run("shutdown")
+    daemon.run("stop")
     assert [one for one in health(daemon) if one["index"] == 1] == [proved]
 
 
@@ -141,7 +141,7 @@ def test_a_failed_card_is_shown_with_its_verdict(daemon: Daemon) -> None:
     checked = daemon.run_unchecked("check", "--simulate", "2", "--nagios")
     assert checked.code == 2, checked
     assert "daemon.findings" in checked.out
-    daemon.run("shutdown")
+    daemon.run("stop")
     alone = daemon.run_unchecked("check", "--simulate", "2")
     assert alone.code == ExitCode.OK, "without a daemon, its findings are not known"
 
@@ -206,7 +206,7 @@ def test_an_end_before_time_has_a_report_of_what_was_done(daemon: Daemon, how: s
             case "ctrl-c":
                 process.send_signal(signal.SIGINT)
             case "shutdown":
-                daemon.run("shutdown")
+                daemon.run("stop")
             case "kill":
                 os.kill(pid, signal.SIGKILL)
         output, errors = process.communicate(timeout=2 * TIMEOUT_S)

@@ -148,27 +148,8 @@ def test_the_events_of_several_gpus_are_one_list_in_the_order_of_time(
 @pytest.mark.parametrize(
     ("typed", "request_", "body"),
     [
-        (["stop", "--wait", "0"], "POST /v1/stop", {"wait_s": 0}),
+        (["stop", "--wait", "0"], "POST /v1/stop", {}),
         (["reload"], "POST /v1/reload", {}),
-        (["restart"], "POST /v1/restart", {}),
-        (
-            ["restart", "--util", "50%", "--gpus", "0", "--gpus", "1"],
-            "POST /v1/restart",
-            {"settings": {"gpus": "0,1", "util.target": "50%"}},
-        ),
-        (
-            ["restart", "--unset", "util,--memory", "--unset", "power", "--chunk", "1GiB"],
-            "POST /v1/restart",
-            {
-                "settings": {
-                    "util.target": None,
-                    "memory.target": None,
-                    "power": None,
-                    "memory.chunk": "1GiB",
-                }
-            },
-        ),
-        (["shutdown", "--wait", "0"], "POST /v1/shutdown", {}),
         (["pause"], "POST /v1/pause", {"wait_s": 30}),
         (
             ["pause", "0,GPU-ab", "01:00.0", "0", "--for", "30m", "--wait", "5s"],
@@ -183,7 +164,7 @@ def test_the_events_of_several_gpus_are_one_list_in_the_order_of_time(
             {"gpus": ["1", "2", "3"]},
         ),
         (["pause", "--gpus", "1", "--wait", "0"], "POST /v1/pause", {"gpus": ["1"], "wait_s": 0}),
-        (["unreserve", "1a2b3c4d"], "DELETE /v1/reservations/1a2b3c4d", None),
+        (["reserve", "--cancel", "1a2b3c4d"], "DELETE /v1/reservations/1a2b3c4d", None),
     ],
 )
 def test_a_command_is_sent_and_its_response_printed(
@@ -219,15 +200,16 @@ def test_a_rejection_is_printed_to_standard_error(
         (["pause", "--for", "soon"], "--for: 'soon' is not a duration; write one such as"),
         (["pause", "0,,1"], "'0,,1' has an empty name in it"),
         (["stop", "--wait", "x"], "--wait: 'x' is not a duration"),
-        (["reserve", "--count", "1"], "--for is missing"),
+        (["reserve", "--count", "1"], "give the duration of the reservation"),
         (["reserve", "--for", "1h"], "give the number of GPUs, or their names\nEither --count 2,"),
         (
             ["reserve", "--count", "1", "--gpus", "0", "--for", "1h"],
             "give the number of GPUs, or their names",
         ),
         (["exec", "--", "true"], "give the number of GPUs, or their names"),
-        (["unreserve"], "give the reservations to end"),
-        (["unreserve", "1", "--all-mine"], "give the reservations to end"),
+        (["allocate", "llm"], "give an id and a size"),
+        (["set", "--memory", "50%"], "to change it: sentinel set memory=VALUE"),
+        (["restart", "--memory", "50%"], "to change it: sentinel set memory=VALUE"),
         (["status", "--connect", "x"], "'x' is not an address"),
         (
             ["status", "--connect", "x:1", "--socket", "y"],
@@ -239,18 +221,21 @@ def test_a_rejection_is_printed_to_standard_error(
         (["history", "--gpu", "0"], "--gpu was renamed to --gpus"),
         (["allocate", "a", "1GiB", "--gpu", "0"], "--gpu was renamed to --gpus"),
         (["allocate", "a", "1GiB", "--gpus", "0,1"], "--gpus: `sentinel allocate` takes one GPU"),
-        (["selftest", "--gpus", "0", "--gpus", "1"], "--gpus: `sentinel selftest` takes one GPU"),
-        (["workloads", "try", "gemm", "--gpus", "all"], "--gpus: `sentinel workloads try` takes"),
-        (["selftest", "--gpu", "0"], "--gpu was renamed to --gpus"),
-        (["simulate-job", "--gpu", "0"], "--gpu was renamed to --gpus"),
-        (["restart", "--reserve", "1GiB"], "--reserve was renamed to --keep-free"),
         (
-            ["restart", "--temp-critical", "90"],
+            ["workloads", "selftest", "--gpus", "0", "--gpus", "1"],
+            "--gpus: `sentinel workloads selftest` takes one GPU",
+        ),
+        (["workloads", "try", "gemm", "--gpus", "all"], "--gpus: `sentinel workloads try` takes"),
+        (["workloads", "selftest", "--gpu", "0"], "--gpu was renamed to --gpus"),
+        (["demo", "job", "--gpu", "0"], "--gpu was renamed to --gpus"),
+        (["run", "--reserve", "1GiB"], "--reserve was renamed to --keep-free"),
+        (
+            ["run", "--temp-critical", "90"],
             "--temp-critical was renamed to --temp-overheating-f",
         ),
-        (["restart", "--unset", "utl"], "--unset: there is no setting 'utl'"),
-        (["restart", "--unset", "tcp"], "--unset: api.tcp is fixed while sentinel runs"),
-        (["restart", "--unset", "util", "--util", "9%"], "--util is given and removed by --unset"),
+        (["set", "--unset", "utl"], "--unset: there is no setting 'utl'"),
+        (["set", "--unset", "tcp"], "--unset: api.tcp is fixed while sentinel runs"),
+        (["set", "--unset", "util", "util=9%"], "util.target is given twice"),
         (["reserve", "--count", "0"], "--count: 0 is not in the range"),
     ],
 )
@@ -295,7 +280,7 @@ def test_unreserve_all_mine_keeps_reservations_of_other_users(
     theirs = {**RESERVATION, "holder": {"uid": os.getuid() + 1}}
     daemon.replies["GET /v1/reservations"] = Reply({"reservations": [mine, theirs]})
     daemon.replies["DELETE /v1/reservations/00000001"] = Reply({"text": "given back"})
-    assert run_command_line(["unreserve", "--all-mine"]) == 0
+    assert run_command_line(["reserve", "--cancel", "all"]) == 0
     assert capsys.readouterr().out == "given back\n"
     assert [request for request, _ in daemon.requests if request.startswith("DELETE")] == [
         "DELETE /v1/reservations/00000001"
@@ -460,7 +445,7 @@ def test_the_completion_of_each_shell_is_printed(
 @pytest.mark.parametrize(
     ("words", "word", "expected", "other"),
     [
-        ("sentinel res", 1, {"restart", "reserve", "reservations", "resume"}, {"run"}),
+        ("sentinel res", 1, {"restart", "reserve", "resume"}, {"run"}),
         ("sentinel ", 1, {"status", "run", "exec"}, set()),
         ("sentinel --work", 1, {"--workload"}, {"--memory"}),
         ("sentinel pause --rel", 2, {"--release"}, {"--for"}),
@@ -536,7 +521,7 @@ def test_memory_is_allocated_for_the_process_that_runs_the_command_or_for_anothe
     assert json.loads(capsys.readouterr().out)["allocation"] == ALLOCATION
     assert daemon.requests[-1][1] == {**asked, "gpu": "1", "pid": 77, "wait_s": 30}
     daemon.replies["DELETE /v1/allocations/llm"] = Reply({"text": "over", "gpus": [UUID]})
-    assert run_command_line(["deallocate", "llm"]) == 0
+    assert run_command_line(["allocate", "--cancel", "llm"]) == 0
     assert capsys.readouterr().out == "over\n"
 
 

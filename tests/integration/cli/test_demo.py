@@ -9,7 +9,11 @@ import pytest
 
 from tests.harness.timing import TIMEOUT_S
 
-SCRIPT = "import sys, sentinel.cli.tools.demo as demo; demo.SHOW_S = 1.0; sys.exit(demo.command())"
+SCRIPT = """
+import sys, sentinel.cli.tools.demo as demo
+demo.SHOW_S = 1.0
+sys.exit(demo.command([], standalone_mode=False))
+"""
 
 
 @pytest.mark.long
@@ -18,7 +22,7 @@ def test_the_demo_shows_a_hand_over_and_exits_with_0() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     story = (
-        *("GPU 0     occupied", "simulate-job", "GPU 0     yielding", "GPU 0     handed over"),
+        *("GPU 0     occupied", "demo job", "GPU 0     yielding", "GPU 0     handed over"),
         *("ends and frees", "GPU 0     occupied", "stopping", "exit code 0"),
         "The foreign job got its memory.",
     )

@@ -167,7 +167,7 @@ def beside_a_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
         try:
             yield desk
         finally:
-            desk.run("sentinel shutdown")
+            desk.run("sentinel stop")
 
 
 def check(desk: Desk, command: Command, text: str) -> None:
@@ -193,7 +193,7 @@ def test_it_runs_as_documented(desk: Desk, command: Command) -> None:
         check(desk, command, text)
     finally:
         if text.startswith("sentinel start"):
-            desk.run("sentinel shutdown")
+            desk.run("sentinel stop")
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_it_runs_as_documented_beside_a_daemon(beside_a_daemon: Desk, command: C
     text = text.replace("~/.local/state/sentinel", str(find_shared(desk.folder)))
     text = text.replace("/run/sentinel/sentinel.sock", desk.environment["S"])
     text = text.replace("sentinel doctor", "sentinel doctor --simulate 4")
-    if "unreserve" in text:
+    if "--cancel fd3d4c97" in text:
         reserved = json.loads(desk.run("sentinel reserve --count 1 --for 1h --json")[1])
         text = text.replace("fd3d4c97", reserved["reservation"]["id"])
     if "session stop" in text:
@@ -224,13 +224,13 @@ def undo(desk: Desk) -> None:
     client = sentinel.connect(desk.environment["S"])
     client.resume()
     for allocation in client.allocations():
-        client.deallocate(allocation.id)
+        client.cancel_allocation(allocation.id)
     for session in client.sessions():
         client.stop_session(session.name)
-    client.configure({"memory.target": None}, save=True)
-    client.configure({"workload": None}, [1])
+    client.set({"memory.target": None}, save=True)
+    client.set({"workload": None}, [1])
     for reservation in client.reservations():
-        client.unreserve(reservation.id)
+        client.cancel_reservation(reservation.id)
     eventually(client.health)
 
 

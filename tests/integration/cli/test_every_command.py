@@ -31,10 +31,9 @@ NO_DATA = {
 #: Words by which each command fails without an effect, where nothing else is wrong.
 WRONG: dict[str, Sequence[str]] = {
     "allocate": ("x", "much"),
-    "deallocate": ("x",),
     "reserve": ("--for", "soon"),
-    "goldens merge": ("/nowhere/x",),
-    "goldens check": ("/nowhere/x",),
+    "workloads goldens merge": ("/nowhere/x",),
+    "workloads goldens check": ("/nowhere/x",),
     "config check": ("/nowhere/x",),
     "workloads try": ("nope",),
     "report": ("/nowhere/x",),
@@ -46,8 +45,7 @@ WRONG: dict[str, Sequence[str]] = {
     "fleet resume": ("/nowhere/x",),
     "fleet undrain": ("/nowhere/x",),
     "logs": ("--lines", "-1"),
-    "simulate-job": ("--for", "soon"),
-    "unreserve": ("1", "--all-mine"),
+    "demo job": ("--for", "soon"),
     "set": ("utl=50%",),
     "session start": ("train",),
     "session stop": ("train",),
@@ -57,23 +55,22 @@ OUTCOME = {"text": "so be it", "gpus": [GPU["uuid"]]}
 REPLIES: dict[str, Reply] = {
     "status": Reply(STATUS),
     "burnin status": Reply(STATUS),
-    "reservations": Reply({"reservations": [RESERVATION]}),
+    "reserve --list": Reply({"reservations": [RESERVATION]}),
     "pause --wait 0": Reply(OUTCOME),
     "resume": Reply(OUTCOME),
     "stop --wait 0": Reply(OUTCOME),
     "reload": Reply(OUTCOME),
-    "restart": Reply(OUTCOME),
     "reserve 0 --for 1h --wait 0": Reply({"reservation": RESERVATION}, 201),
-    "unreserve 1a2b3c4d": Reply(OUTCOME),
+    "reserve --cancel 1a2b3c4d": Reply(OUTCOME),
     "set util=50%": Reply(OUTCOME),
     "session list": Reply({"sessions": []}),
 }
 ROUTES = {
     "status": "GET /v1/status",
     "burnin": "GET /v1/status",
-    "reservations": "GET /v1/reservations",
-    "reserve": "POST /v1/reservations",
-    "unreserve": "DELETE /v1/reservations/1a2b3c4d",
+    "reserve --list": "GET /v1/reservations",
+    "reserve --cancel": "DELETE /v1/reservations/1a2b3c4d",
+    "reserve 0": "POST /v1/reservations",
     "set": "PATCH /v1/settings",
     "session": "GET /v1/sessions",
 }
@@ -126,7 +123,9 @@ def test_wrong_usage_under_json_is_one_object(
     assert "--json" in error["allowed"]
 
 
-@pytest.mark.parametrize("name", sorted({*WRONG, "status", "history", "page", "reload", "pause"}))
+@pytest.mark.parametrize(
+    "name", sorted({*WRONG, "status", "history", "restart", "reload", "pause"})
+)
 def test_a_failure_under_json_is_one_object(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     code = run_command_line([*name.split(), *WRONG.get(name, ()), "--json"])
     error = only_object(capsys)

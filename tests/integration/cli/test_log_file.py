@@ -57,7 +57,7 @@ def test_at_debug_level_the_log_has_the_memory_at_every_check(daemon: Daemon) ->
     daemon.wait_until_occupied(0)
     log = daemon.places.log
     assert not any(one["event"] == "gpu.checked" for one in events(log))
-    daemon.run("restart", "--log-level", "debug")
+    daemon.run("set", "log-level=debug")
 
     def checks() -> list[dict[str, Any]]:
         return [one for one in events(log) if one["event"] == "gpu.checked"]

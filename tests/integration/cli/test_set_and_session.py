@@ -74,12 +74,10 @@ def test_a_relative_path_is_that_of_this_folder(
 ) -> None:
     """The daemon has another working directory."""
     monkeypatch.chdir(tmp_path)
-    daemon.replies["POST /v1/restart"] = Reply({"text": "", "gpus": []})
     assert run_command_line(["set", "goldens=mine.jsonl"]) == 0
-    assert run_command_line(["restart", "--goldens", "mine.jsonl"]) == 0
     assert run_command_line(["set", "goldens=off"]) == 0
     sent = [body["settings"]["goldens"] for _, body in daemon.commands]
-    assert sent == [f"{tmp_path}/mine.jsonl", f"{tmp_path}/mine.jsonl", "off"]
+    assert sent == [f"{tmp_path}/mine.jsonl", "off"]
 
 
 def test_what_is_in_effect_is_printed_with_its_source(

@@ -37,7 +37,7 @@ def test_commands_use_the_gpus_of_the_variable(
 def test_the_golden_checksums_are_those_of_the_variable(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run_command_line(["goldens", "list", "--json"]) == 0
+    assert run_command_line(["workloads", "goldens", "list", "--json"]) == 0
     assert Path(json.loads(capsys.readouterr().out)["file"]).parent == folder
 
 
@@ -48,7 +48,7 @@ def test_the_golden_checksums_are_those_of_the_variable(
         ("doctor", 2),
         ("run --list", 2),
         ("start", 2),
-        ("selftest", 2),
+        ("workloads selftest", 2),
         ("workloads try gemm", 2),
         ("burnin --level screen", 64),
     ],

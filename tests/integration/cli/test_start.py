@@ -10,8 +10,9 @@ import pytest
 
 from sentinel.burnin.levels import LEVELS, load_plan
 from sentinel.diagnostics.workload_check import NamedWorkload, workload_errors, workloads_of_plan
+from sentinel.host.files.paths import stderr_file
 from sentinel.supervisor.single_instance import running
-from tests.harness.daemon_harness import QUICK, Daemon, isolated_daemon
+from tests.harness.daemon_harness import QUICK, Daemon, isolated_daemon, settings_file
 from tests.harness.gpu_environment import SimulatedHost
 from tests.harness.sentinel_process import eventually
 
@@ -48,17 +49,49 @@ def test_it_waits_until_a_stressor_is_ready(daemon: Daemon) -> None:
 
 
 @pytest.mark.long
-def test_a_daemon_that_is_started_drained_occupies_nothing_until_the_next_start(
+def test_a_daemon_that_is_started_paused_occupies_nothing_until_it_is_resumed(
     daemon: Daemon,
 ) -> None:
-    done = daemon.run("start", *SIMULATE, *QUICK, "--drained")
-    assert "it has nothing to start: GPU 0: drained until sentinel start" in done
-    assert (daemon.gpu().rule, daemon.gpu().starts) == ("drained", 0)
-    again = daemon.run_unchecked("start", *SIMULATE, "--drained")
+    done = daemon.run("start", *SIMULATE, *QUICK, "--paused")
+    assert "it has nothing to start: GPU 0: paused until sentinel resume" in done
+    assert (daemon.gpu().rule, daemon.gpu().starts) == ("paused", 0)
+    again = daemon.run_unchecked("start", *SIMULATE, "--paused")
     assert again.code != 0
-    assert "use: sentinel stop" in again.err
-    daemon.run("start")
-    assert daemon.gpu().occupied
+    assert "use: sentinel pause" in again.err
+    assert "GPU 0: paused until sentinel resume" in daemon.run("start")
+    daemon.run("resume")
+    daemon.wait_until_occupied(0)
+
+
+@pytest.mark.long
+def test_a_restart_starts_the_daemon_again_with_what_it_was_given(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SENTINEL_GRACE", "3s")
+    pid = daemon.start(1, "--chunk", "256MiB")
+    monkeypatch.delenv("SENTINEL_GRACE")
+    daemon.client.reserve([0], seconds=3600, reason="kept")
+    daemon.run("set", "chunk=512MiB")
+    began = daemon.client.status().daemon.since
+    done = daemon.run("restart")
+    assert f"sentinel restarted: pid {pid}; it has nothing to start: GPU 0: reserved" in done
+    status = daemon.client.status()
+    assert (status.daemon.pid, status.daemon.since > began) == (pid, True)
+    settings = daemon.client.settings().settings
+    assert (settings["memory.chunk"].text, settings["grace"].text) == ("256MiB", "3s")
+    assert [kept.reason for kept in status.reservations] == ["kept"]
+    (output,) = {Path(f"/proc/{pid}/fd/{number}").readlink() for number in (1, 2)}
+    assert output == stderr_file(daemon.places.log)
+
+
+@pytest.mark.long
+def test_a_restart_with_settings_that_are_wrong_now_reports_why(daemon: Daemon) -> None:
+    file = settings_file(daemon.host.folder)
+    daemon.start(1)
+    file.write_text("poll = 1\n")
+    failed = daemon.run_unchecked("restart")
+    assert (failed.code, "did not start again" in failed.err) == (2, True)
+    daemon.wait_until_gone()
 
 
 @pytest.mark.long

@@ -67,7 +67,7 @@ def test_the_daemon_is_the_one_that_the_options_name(tmp_path: Path, daemon: Stu
 def test_without_a_daemon_nothing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SENTINEL_SOCKET", str(tmp_path / "none"))
     assert "all" in offered("pause", "")
-    assert offered("unreserve", "") == {}
+    assert offered("reserve", "--cancel", "") == {}
 
 
 @pytest.mark.parametrize(
@@ -81,8 +81,8 @@ def test_without_a_daemon_nothing_fails(tmp_path: Path, monkeypatch: pytest.Monk
         (("run", "--plan", "s"), {"screen", "standard", "soak"}),
         (("burnin", "--level", "s"), {"screen", "standard", "soak"}),
         (("status", "--color", "a"), {"auto", "always"}),
-        (("unreserve", "1"), {"1a2b3c4d"}),
-        (("deallocate", ""), {"llm"}),
+        (("reserve", "--cancel", "1"), {"1a2b3c4d"}),
+        (("allocate", "--cancel", ""), {"llm"}),
         (("completion", ""), {"bash", "zsh", "fish"}),
         (("top", "--filter", "b"), {"backoff", "busy"}),
     ],

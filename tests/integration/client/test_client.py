@@ -76,16 +76,9 @@ def test_the_status_is_parsed_and_unknown_fields_are_kept(
 @pytest.mark.parametrize(
     ("verb", "request_", "body"),
     [
-        (lambda c: c.start(), "POST /v1/start", {}),
-        (lambda c: c.stop(wait=5), "POST /v1/stop", {"wait_s": 5}),
-        (lambda c: c.restart(), "POST /v1/restart", {}),
-        (
-            lambda c: c.restart({"util": "50%"}),
-            "POST /v1/restart",
-            {"settings": {"util": "50%"}},
-        ),
+        (lambda c: c.stop(wait=0), "POST /v1/stop", {}),
+        (lambda c: c.restart(wait=0), "POST /v1/restart", {}),
         (lambda c: c.reload(), "POST /v1/reload", {}),
-        (lambda c: c.shutdown(wait=0), "POST /v1/shutdown", {}),
         (lambda c: c.pause(wait=0), "POST /v1/pause", {"wait_s": 0}),
         (
             lambda c: c.pause([0, "GPU-ab,1"], seconds=60, release=True, wait=1),
@@ -94,7 +87,7 @@ def test_the_status_is_parsed_and_unknown_fields_are_kept(
         ),
         (lambda c: c.resume(), "POST /v1/resume", {}),
         (lambda c: c.resume([1]), "POST /v1/resume", {"gpus": ["1"]}),
-        (lambda c: c.unreserve("1a/b"), "DELETE /v1/reservations/1a%2Fb", None),
+        (lambda c: c.cancel_reservation("1a/b"), "DELETE /v1/reservations/1a%2Fb", None),
     ],
 )
 def test_each_verb_sends_its_request(
@@ -206,44 +199,44 @@ time.sleep(60)
 def report_pid(daemon: StubDaemon, pid: int) -> None:
     """Set the PID in the status of the daemon."""
     daemon.replies["GET /v1/status"] = Reply({**STATUS, "daemon": {**DAEMON, "pid": pid}})
-    daemon.replies["POST /v1/shutdown"] = Reply({"text": "it ends"})
+    daemon.replies["POST /v1/stop"] = Reply({"text": "it ends"})
 
 
-def test_a_shutdown_returns_after_the_process_has_ended(daemon: StubDaemon, client: Client) -> None:
+def test_a_stop_returns_after_the_process_has_ended(daemon: StubDaemon, client: Client) -> None:
     command = [sys.executable, "-c", LISTENS, str(daemon.listening)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, pass_fds=[daemon.listening]) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"\n"
         report_pid(daemon, process.pid)
         with pytest.raises(TimedOutError, match=r"has not ended within 100 ms"):
-            client.shutdown(wait=0.1)
+            client.stop(wait=0.1)
         threading.Timer(0.3, process.kill).start()
         began = time.monotonic()
-        assert client.shutdown(wait=TIMEOUT_S).text == "it ends"
+        assert client.stop(wait=TIMEOUT_S).text == "it ends"
         assert time.monotonic() - began > 0.1
 
 
-def test_a_shutdown_does_not_wait_for_an_unrelated_process_with_the_pid(
+def test_a_stop_does_not_wait_for_an_unrelated_process_with_the_pid(
     daemon: StubDaemon, client: Client
 ) -> None:
     with subprocess.Popen(["sleep", "60"]) as unrelated:
         report_pid(daemon, unrelated.pid)
         with pytest.raises(TimedOutError, match=r"has not ended within 100 ms"):
-            client.shutdown(wait=0.1)
+            client.stop(wait=0.1)
         threading.Timer(0.3, daemon.socket.unlink).start()
-        assert client.shutdown(wait=TIMEOUT_S).text == "it ends"
+        assert client.stop(wait=TIMEOUT_S).text == "it ends"
         assert unrelated.poll() is None
         unrelated.kill()
 
 
-def test_the_end_of_an_unrelated_process_does_not_end_a_shutdown(
+def test_the_end_of_an_unrelated_process_does_not_end_a_stop(
     daemon: StubDaemon, client: Client
 ) -> None:
     with subprocess.Popen(["sleep", "60"]) as unrelated:
         report_pid(daemon, unrelated.pid)
         threading.Timer(0.1, unrelated.kill).start()
         with pytest.raises(TimedOutError, match=r"has not ended within 1 s"):
-            client.shutdown(wait=1)
+            client.stop(wait=1)
 
 
 @pytest.mark.parametrize(("status", "healthy"), [(200, True), (503, False)])

@@ -24,7 +24,7 @@ from sentinel.client.types import EventInfo
 from sentinel.errors import ConfigError, ConflictError, NoSuchGpuError, NotRunningError
 from sentinel.host.processes.procfs import read_stat
 from sentinel.protocol.caller import Caller
-from sentinel.protocol.commands import Allocate, Configure, Deallocate, GivenSetting
+from sentinel.protocol.commands import Allocate, CancelAllocation, Configure, GivenSetting
 from sentinel.protocol.views import GpuHealth
 from tests.harness.api_harness import UUIDS, ApiServer, UnixConnection
 from tests.harness.gpu_environment import SimulatedHost
@@ -115,7 +115,7 @@ def test_an_unknown_name_is_an_error_with_the_known_names(name: str) -> None:
         sentinel.Monitor().on(name, lambda *_: None)
 
 
-@pytest.mark.parametrize("name", ["sentinel.drained", "service.ready", "burnin.run_ended"])
+@pytest.mark.parametrize("name", ["sentinel.configured", "service.ready", "burnin.run_ended"])
 def test_an_event_about_the_host_is_refused_since_a_callback_gets_a_gpu(name: str) -> None:
     with pytest.raises(ConfigError, match=f"{name} is an event about the host.*\n.*events\\(\\)"):
         sentinel.Monitor().on(name, lambda *_: None)
@@ -317,13 +317,15 @@ def test_memory_is_allocated_for_the_duration_of_a_block(
         with pytest.raises(ConflictError, match="can be allocated"):
             monitor.allocate("llm", "1GiB")
         assert [one.id for one in monitor.client.allocations()] == ["llm"]
-    assert [type(order) for order in api.commands if type(order) in {Allocate, Deallocate}] == [
+    assert [
+        type(order) for order in api.commands if type(order) in {Allocate, CancelAllocation}
+    ] == [
         Allocate,
         Allocate,
-        Deallocate,
+        CancelAllocation,
     ]
     with monitor.allocation("llm", f"{2**20}B"):
-        monitor.deallocate("llm")  # the end of the block is no error then
+        monitor.cancel_allocation("llm")  # the end of the block is no error then
         other = Caller(via="unix", uid=0, pid=1, started=started(1))
         with api.change_supervisor() as supervisor:  # and the name may have another owner
             supervisor.allocate(Allocate(number=0, by=other, id="llm", gpu=UUIDS[0], size=1))
@@ -419,7 +421,7 @@ def test_a_private_sentinel_occupies_nothing_and_ends_with_the_monitor(
         assert monitor.is_available(), monitor.reason
         assert other.is_available()  # two private sentinels do not disturb each other
         daemon = monitor.client.status().daemon
-        assert (daemon.phase, daemon.simulated) == ("drained", True)
+        assert (daemon.phase, daemon.simulated) == ("paused", True)
         assert other.client.status().daemon.pid != daemon.pid
         busy = threading.Event()
         monitor.on("busy", lambda *_: busy.set())
@@ -430,7 +432,7 @@ def test_a_private_sentinel_occupies_nothing_and_ends_with_the_monitor(
             # The name of a process may be known a moment later than its presence.
             eventually(lambda: [one.pid for one in monitor.status(1).processes] == [job.pid])
         with pytest.raises(ConflictError, match="only watches"):
-            monitor.client.start()
+            monitor.client.resume()
         assert monitor.update_config({"throttle.temp_critical_from": "80"}).text
         assert host.empty(0)
     stat = read_stat(daemon.pid)

@@ -143,7 +143,7 @@ def test_a_missing_torch_is_reported_with_what_to_do(light: Light) -> None:
     for words in (
         ["run", "--simulate", "1"],
         ["start", "--simulate", "1"],
-        ["selftest", "--simulate", "1"],
+        ["workloads", "selftest", "--simulate", "1"],
         ["workloads", "try", "gemm", "--simulate", "1"],
         ["demo"],
     ):
@@ -194,9 +194,9 @@ def test_a_monitor_serves_its_clients_without_torch(light: Light) -> None:
         ]
         assert "sentinel_gpu_memory_used_bytes" in light.run_python(READS_METRICS)
         assert light.run_python(LOOKS_AT_TOP) == "2\n"
-        assert "http://127.0.0.1:" in light.run("page")
+        assert "http://127.0.0.1:" in light.run("status", "--page")
         light.run("history")
-        light.run("shutdown")
+        light.run("stop")
         assert process.wait(TIMEOUT_S) == 0
 
 

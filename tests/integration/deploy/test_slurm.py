@@ -20,7 +20,7 @@ from tests.harness.timing import TIMEOUT_S
 pytestmark = pytest.mark.usefixtures("fake_torch")
 
 #: A job that takes most of a simulated GPU at once, and says whether it got it.
-JOB = f"{sys.executable} -P -m sentinel simulate-job --json --memory 97% --for 10ms --gpus "
+JOB = f"{sys.executable} -P -m sentinel demo job --json --memory 97% --for 10ms --gpus "
 
 
 def script(
@@ -80,7 +80,7 @@ def test_a_job_starts_unless_a_fault_is_proven(daemon: Daemon) -> None:
         assert done.returncode == 0
         assert "GPU 1" in done.stderr
     # Without a daemon, an epilog cannot end the reservation; the next one does.
-    daemon.run("shutdown")
+    daemon.run("stop")
     assert script(daemon, "epilog", SLURM_JOB_ID="8").returncode == 0
     daemon.start(2)
     assert reservations(daemon.client) == [("Slurm job 7", (0,))]
@@ -152,7 +152,7 @@ def test_a_real_slurm_starts_jobs_on_free_gpus() -> None:
         held.communicate(timeout=TIMEOUT_S)
         eventually(lambda: clients["node1"].reservations() == ())
         eventually(lambda: all(gpu.occupied for gpu in clients["node1"].status().gpus))
-        first.run("shutdown")
+        first.run("stop")
         job(2, "true")
         eventually(lambda: cluster.state("node1") == "idle")  # not drained
 
@@ -225,7 +225,7 @@ def test_a_job_does_not_start_on_a_gpu_that_has_failed(tmp_path: Path) -> None:
         install_scripts(cluster)
         node = NodeDaemon(cluster, "node1")
         node.start()
-        node.run("shutdown")
+        node.run("stop")
         node.write_verdict(0, "FAIL")
         node.start()
         job = tmp_path / "job"

@@ -39,7 +39,7 @@ def wait_for_line(cluster: SlurmCluster, text: str, after: int = 0) -> None:
 
 def restart_with(node: NodeDaemon, verdict: str) -> None:
     """Restart the daemon after a burn-in of GPU 0."""
-    node.run("shutdown")
+    node.run("stop")
     node.write_verdict(0, verdict)
     node.start()
 

@@ -29,7 +29,7 @@ def reservation(daemon: Daemon) -> ReservationInfo:
 
 @contextlib.contextmanager
 def endless_selftest(daemon: Daemon) -> Iterator[subprocess.Popen[str]]:
-    with daemon.start_command("selftest", "--simulate", "2", *ENDLESS) as process:
+    with daemon.start_command("workloads", "selftest", "--simulate", "2", *ENDLESS) as process:
         try:
             yield process
         finally:
@@ -77,7 +77,7 @@ def test_a_selftest_holds_its_gpu_until_it_is_killed(daemon: Daemon) -> None:
 def test_a_gpu_that_the_daemon_cannot_lend_is_reported_with_its_user(daemon: Daemon) -> None:
     daemon.start(2)
     daemon.client.reserve([0], reason="maintenance")
-    refused = daemon.run_unchecked("selftest", "--simulate", "2", "--wait", "0")
+    refused = daemon.run_unchecked("workloads", "selftest", "--simulate", "2", "--wait", "0")
     assert refused.code == 3
     assert "GPU 0 is reserved: maintenance" in refused.err
     assert "--wait" in refused.err

@@ -1,4 +1,4 @@
-"""``sentinel selftest`` reports the results of its trials, and can fail."""
+"""``sentinel workloads selftest`` reports the results of its trials, and can fail."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
 
 
 def run(capsys: pytest.CaptureFixture[str], *flags: str) -> tuple[int, str, str]:
-    code = run_command_line(["selftest", "--simulate", "1", *flags])
+    code = run_command_line(["workloads", "selftest", "--simulate", "1", *flags])
     out, err = capsys.readouterr()
     return code, out, err
 
@@ -57,7 +57,7 @@ def begun(host: GpuHost, *flags: str) -> Iterator[subprocess.Popen[str]]:
     simulated = isinstance(host, SimulatedHost)
     where = ("--simulate", "1") if simulated else ("--gpus", str(host.index(0)))
     process = subprocess.Popen(
-        [sys.executable, "-m", "sentinel", "selftest", *where, *flags],
+        [sys.executable, "-m", "sentinel", "workloads", "selftest", *where, *flags],
         env=host.environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -159,7 +159,7 @@ def daemon(fleet: Fleet) -> Iterator[None]:
     start = [*words, "start", "--simulate", "1", "--workload", CHECKED]
     subprocess.run(start, env=environment, check=True, capture_output=True)
     yield
-    subprocess.run([*words, "shutdown"], env=environment, check=True, capture_output=True)
+    subprocess.run([*words, "stop"], env=environment, check=True, capture_output=True)
 
 
 def test_a_daemon_of_the_node_does_the_work(fleet: Fleet, daemon: None) -> None:

@@ -24,7 +24,7 @@ import subprocess, sys, sentinel
 client = sentinel.connect()
 with client.allocation("llm", "2GiB", gpu=0) as got:
     print(got.id, client.available(0), flush=True)
-    job = [sys.executable, "-m", "sentinel", "simulate-job", "--memory", "2GiB", "--for", "500ms"]
+    job = [sys.executable, "-m", "sentinel", "demo", "job", "--memory", "2GiB", "--for", "500ms"]
     done = subprocess.run([*job, "--json"], capture_output=True, text=True)
     print(done.returncode, flush=True)
     input()
@@ -71,7 +71,7 @@ def test_memory_is_allocated_beside_the_stressor_and_allocated_processes_are_no_
 
     daemon.run("allocate", "shell", "2GiB", "--gpus", "0")
     assert json.loads(daemon.run("status", "--json"))["allocations"][0]["id"] == "shell"
-    assert "is over" in daemon.run("deallocate", "shell")
+    assert "is over" in daemon.run("allocate", "--cancel", "shell")
     too_much = daemon.run_unchecked("allocate", "shell", "16GiB")
     assert (too_much.code, too_much.out) == (1, "")
     assert "GiB can be allocated" in too_much.err

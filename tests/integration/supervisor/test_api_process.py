@@ -21,13 +21,13 @@ from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import (
     ApiHeartbeat,
     ApiSpec,
+    CancelReservation,
     Command,
     CommandReply,
     Configure,
     GivenSetting,
     OverrideGroup,
     Refusal,
-    Unreserve,
 )
 from sentinel.protocol.views import HostView, LogRecord, Phase
 from sentinel.supervisor import api_process, child_process
@@ -234,7 +234,7 @@ def test_a_reply_after_the_timeout_is_still_delivered_to_its_callback(
             late.set()
 
         with pytest.raises(ProblemError, match="did not answer"):
-            await channel.request(Unreserve, heard, by=Caller(via="sentinel"), id="a")
+            await channel.request(CancelReservation, heard, by=Caller(via="sentinel"), id="a")
         theirs.send(codec.encode(CommandReply(number=1, text="late")))
         async with asyncio.timeout(10):
             await late.wait()
@@ -253,13 +253,13 @@ def test_a_posted_command_is_sent_once_the_channel_has_room() -> None:
         channel = SupervisorLink(ours, lambda _: None, lambda _: None)
         while channel.send(ApiHeartbeat()):
             pass
-        channel.post(Unreserve, by=Caller(via="sentinel"), id="a")
-        channel.post(Unreserve, by=Caller(via="sentinel"), id="b")
+        channel.post(CancelReservation, by=Caller(via="sentinel"), id="a")
+        channel.post(CancelReservation, by=Caller(via="sentinel"), id="b")
         found: list[Command] = []
         async with asyncio.timeout(10):
             while len(found) < 2:
-                messages = heard(theirs, (ApiHeartbeat, Unreserve))
-                found += [m for m in messages if isinstance(m, Unreserve)]
+                messages = heard(theirs, (ApiHeartbeat, CancelReservation))
+                found += [m for m in messages if isinstance(m, CancelReservation)]
                 await asyncio.sleep(0)
         theirs.close()
         await asyncio.sleep(0.01)

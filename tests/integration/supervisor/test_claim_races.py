@@ -124,5 +124,5 @@ def test_a_full_state_disk_is_reported_and_affects_only_its_files(
     assert "No space left on device" in trouble.fields["text"]
     assert "a new daemon will not restore the current reservations" in trouble.fields["text"]
     daemon.wait_for_stressor(0)
-    daemon.run("shutdown")
+    daemon.run("stop")
     daemon.wait_until_gone()

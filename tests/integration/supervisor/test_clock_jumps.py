@@ -77,7 +77,7 @@ def test_durations_do_not_follow_the_wall_clock(daemon: Daemon, clock: JumpingCl
     assert quiet(daemon)
 
     clock.jump(JUMPS[0])  # a new daemon in the same boot of the host
-    daemon.run("shutdown")
+    daemon.run("stop")
     daemon.wait_until_gone()
     daemon.start(3)
     assert [one.reason for one in daemon.client.reservations()] == ["kept"]

@@ -94,7 +94,7 @@ def test_gpus_are_handed_over_on_request_and_reservations_outlive_the_daemon(
     assert train() == f"training on {host.uuid(1)}\n"
     assert [one.reason for one in daemon.client.reservations()] == ["a demo"]
 
-    daemon.run("shutdown")
+    daemon.run("stop")
     assert not daemon.places.socket.exists()
     daemon.wait_until_gone()
     assert daemon.run_unchecked("status").code == 3
@@ -103,8 +103,8 @@ def test_gpus_are_handed_over_on_request_and_reservations_outlive_the_daemon(
     assert daemon.start(2) != pid
     daemon.wait_for_stressor(1)
     assert host.empty(0)
-    assert "a demo" in daemon.run("reservations")
-    daemon.run("unreserve", "--all-mine")
+    assert "a demo" in daemon.run("reserve", "--list")
+    daemon.run("reserve", "--cancel", "all")
     daemon.wait_for_stressor(0)
     assert daemon.places.stderr.read_text() == ""
 
@@ -134,7 +134,7 @@ def test_a_job_keeps_its_gpus_across_the_death_of_the_daemon(
         assert read_line(job) == f"{job.pid} {host.uuid()}"
         daemon.kill()
         assert daemon.places.socket.exists()
-        for words in ("status", "stop", "shutdown", "reserve --count 1 --for 1h"):
+        for words in ("status", "stop", "pause", "reserve --count 1 --for 1h"):
             assert daemon.run_unchecked(*words.split()).code == 3
         daemon.start(1)
         # The reservation persists, as the process that it is bound to is alive.
@@ -162,7 +162,7 @@ Path("{LAST_PID}").write_text(str(pid - 1))
 with subprocess.Popen(["sleep", "600"]) as stranger:
     try:
         assert stranger.pid == pid, stranger.pid
-        client.shutdown(wait=20)
+        client.stop(wait=20)
         assert stranger.poll() is None
     finally:
         stranger.kill()
@@ -194,10 +194,12 @@ def test_the_daemon_survives_changes_of_settings_api_process_and_driver(
     file.write_text('workload = "pulse"')
     assert _settings(daemon)["workload"] != "pulse", "the file is read on request only"
     file.write_text(began)
-    daemon.run("stop")
+    daemon.run("pause")
     assert (host.empty(), daemon.pids_on_gpus()) == (True, [])
-    assert daemon.client.status().daemon.phase == "drained"
+    assert daemon.client.status().daemon.phase == "paused"
     daemon.run("start")
+    assert host.empty()
+    daemon.run("resume")
     daemon.wait_for_stressor(0)
 
     _settings_change(daemon, file)
@@ -207,7 +209,7 @@ def test_the_daemon_survives_changes_of_settings_api_process_and_driver(
     daemon.run(*words)
     _the_driver_is_let_go_of(daemon)
     assert daemon.pid == pid
-    daemon.run("shutdown")
+    daemon.run("stop")
     assert not daemon.places.socket.exists()
     daemon.wait_until_gone()
 
@@ -258,7 +260,7 @@ def test_sessions_and_saved_settings_outlive_the_daemon_and_others_do_not(
 
     daemon.run("session", "stop", "train")
     eventually(lambda: in_effect() == ["hold", "hold", "hold", None, None])
-    daemon.run("shutdown")
+    daemon.run("stop")
     daemon.wait_until_gone()
     daemon.start(3)
     assert daemon.client.sessions() == ()
@@ -273,7 +275,7 @@ def _own(daemon: Daemon, index: int) -> dict[str, str]:
 def _settings_change(daemon: Daemon, file: Path) -> None:
     """Apply settings in every way, and check that invalid ones are refused."""
     file.write_text('workload = "bad_workloads:WellBehaved"')
-    daemon.run("restart", "--unset", "workload")
+    daemon.run("set", "--unset", "workload")
     assert daemon.client.status().daemon.workload == "bad_workloads:WellBehaved"
     daemon.wait_until_occupied(0)
 

@@ -72,7 +72,7 @@ def run_logs() -> str:
 
 def shut_down(where: Places) -> dict[str, Any]:
     """Shut a fake daemon down; return its report about itself."""
-    answer = send(Address(socket=str(where.socket)), "POST", "/v1/shutdown", {}, TIMEOUT_S)
+    answer = send(Address(socket=str(where.socket)), "POST", "/v1/stop", {}, TIMEOUT_S)
     eventually(lambda: running(where) is None)
     return answer
 
@@ -250,7 +250,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(start, "start_detached", detached)
 
 
-def test_the_command_starts_a_daemon_and_enables_it_the_next_time(
+def test_the_command_starts_a_daemon_and_leaves_it_the_next_time(
     where: Places, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     pretend(monkeypatch)
@@ -261,7 +261,6 @@ def test_the_command_starts_a_daemon_and_enables_it_the_next_time(
     pid = running(where)
     assert f"started: pid {pid}\nsocket {where.socket}\nlog    {where.log}\n" in output
     assert "runs already" in run()()
-    assert "occupying every idle GPU" in run()()
     again = json.loads(run("--json")())
     assert again == {
         "schema_version": 1,
@@ -299,14 +298,14 @@ def test_flags_for_a_running_daemon_are_refused(
 ) -> None:
     pretend(monkeypatch)
     run()()
-    with pytest.raises(AlreadyRunningError, match="use: sentinel restart"):
+    with pytest.raises(AlreadyRunningError, match="use: sentinel set"):
         run("--poll", "1s")()
 
 
 def test_a_running_daemon_that_does_not_answer_is_an_error_with_its_pid(where: Places) -> None:
     held = claim(where)
     held.socket.close()
-    with pytest.raises(NotStartedError, match=f"pid {os.getpid()}, could not be enabled"):
+    with pytest.raises(NotStartedError, match=f"pid {os.getpid()}, runs and does not answer"):
         run()()
     held.release()
 

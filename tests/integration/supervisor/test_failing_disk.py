@@ -71,7 +71,7 @@ def test_gpus_are_yielded_and_held_while_a_disk_fails(
         eventually(lambda: warnings_about(daemon, about))
     daemon.run("reserve", "--gpus", "0", "--for", "1h")
     disk.set()
-    daemon.run("unreserve", "--all-mine")
+    daemon.run("reserve", "--cancel", "all")
     daemon.wait_until_occupied(0)
     if about == "log":
         eventually(lambda: '"event": "log.dropped"' in daemon.places.log.read_text())
@@ -87,7 +87,7 @@ def test_a_token_that_could_not_be_stored_is_created_by_the_next_daemon(
     daemon.start(1, *tcp)
     eventually(lambda: warnings_about(daemon, "token"))
     assert not daemon.places.token.exists()
-    daemon.run("shutdown")
+    daemon.run("stop")
     disk.set()
     daemon.start(1, *tcp)
     assert len(daemon.places.token.read_text()) > 32

@@ -35,7 +35,7 @@ for line in sys.stdin:
     if word == "promise":
         print(sentinel.connect().allocate("llm", size + "GiB").id, flush=True)
     elif word == "return":
-        print(sentinel.connect().deallocate("llm").gpus, flush=True)
+        print(sentinel.connect().cancel_allocation("llm").gpus, flush=True)
     elif word == "take":
         here = here or registry.attach(gpu)
         print(here.allocate(int(float(size) * GIB)), flush=True)

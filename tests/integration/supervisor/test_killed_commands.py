@@ -31,7 +31,7 @@ COMMANDS = {
     "reserve": "client.reserve([0], seconds=600)",
     "pause": "client.pause([0], seconds=600)",
     "session": 'client.start_session("train", [0], {"memory.keep_free": "1GiB"})',
-    "configure": 'client.configure({"grace": "7s", "limits.leave_idle": "1"})',
+    "configure": 'client.set({"grace": "7s", "limits.leave_idle": "1"})',
 }
 CLIENT = """
 import sentinel
@@ -144,14 +144,14 @@ def undo(daemon: Daemon, command: str) -> None:
         case "allocate":
             eventually(lambda: daemon.client.allocations() == ())
         case "reserve":
-            daemon.run("unreserve", "--all-mine")
+            daemon.run("reserve", "--cancel", "all")
         case "pause":
             daemon.run("resume")
         case "session":
             daemon.run_unchecked("session", "stop", "train")
             assert daemon.client.sessions() == ()
         case _:
-            daemon.client.configure({"grace": None, "limits.leave_idle": None})
+            daemon.client.set({"grace": None, "limits.leave_idle": None})
             eventually(lambda: changed(daemon) == {False})
     daemon.wait_until_occupied(0)
 

@@ -34,8 +34,8 @@ def test_a_webhook_gets_a_free_gpu_and_the_end_of_the_daemon(daemon: Daemon) -> 
         eventually(lambda: received("gpu.idle"))
         for change in ({"notify.command": "/bin/true"}, {"notify.webhook": "http://127.0.0.1:1/"}):
             with pytest.raises(ConfigError, match="is fixed while sentinel runs"):
-                daemon.client.configure(change)
-        daemon.run("shutdown")
+                daemon.client.set(change)
+        daemon.run("stop")
         assert received("sentinel.stopping")
         log = [json.loads(line)["event"] for line in daemon.places.log.read_text().splitlines()]
         assert "service.warning" not in log
@@ -51,7 +51,7 @@ def test_a_recipient_without_an_answer_costs_no_record_at_the_end(daemon: Daemon
             slow.connect(str(daemon.places.socket))
             head = b"POST /v1/stop HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n"
             slow.sendall(head + b"Content-Type: application/json\r\n\r\n{")
-            daemon.run("shutdown")
+            daemon.run("stop")
         with closing(sqlite3.connect(daemon.places.state / "history.db")) as history:
             names = [name for (name,) in history.execute("SELECT name FROM events")]
         assert "sentinel.stopped" in names

@@ -53,7 +53,7 @@ def test_jobs_start_in_the_order_in_which_they_came(daemon: Daemon) -> None:
                 assert before.startswith(f"  before it, at place {place}: ")
                 assert f"({user}, " in before
                 assert f" {pid})" in before
-            shown = json.loads(daemon.run("reservations", "--json"))["queue"]
+            shown = json.loads(daemon.run("reserve", "--list", "--json"))["queue"]
             assert [one["place"] for one in shown] == [1, 2, 3]
             assert "queue 3: " in daemon.run("status")
 
@@ -63,7 +63,7 @@ def test_jobs_start_in_the_order_in_which_they_came(daemon: Daemon) -> None:
             daemon.child("sentinel: api").send_signal(signal.SIGKILL)
             eventually(lambda: queued(daemon) == [large.pid, small.pid])
 
-            daemon.client.unreserve(held.id)
+            daemon.client.cancel_reservation(held.id)
             assert read_line(large) == "large"
             assert queued(daemon) == [small.pid]
             large.kill()

@@ -100,7 +100,7 @@ def owners(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Owner, Owner]]:
             os.chown(folder, uid, uid)
             folder.chmod(0o755)
             found.append(Owner(host, uid, folder))
-            stack.callback(found[-1].sentinel, "shutdown")
+            stack.callback(found[-1].sentinel, "stop")
         yield found[0], found[1]
 
 
@@ -119,16 +119,16 @@ def test_the_sentinel_of_another_user_leaves_the_gpus_of_root_alone(
     # Each finds the own daemon, and the other user cannot end that of root.
     daemon = psutil.Process(root.pid())
     assert daemon.pid != other.pid()
-    refused = other.sentinel("shutdown", "--socket", str(root.folder / "sock"))
+    refused = other.sentinel("stop", "--socket", str(root.folder / "sock"))
     assert refused.returncode == 4, refused
-    assert other.sentinel("shutdown").returncode == 0
+    assert other.sentinel("stop").returncode == 0
     assert root.pid() == daemon.pid
     eventually(lambda: root.holds(0))
 
     full = other.start("--gpus", "0")
     assert full.returncode == 75
     assert f"is held by another sentinel: pid {daemon.pid} of uid 0" in full.stderr
-    assert root.sentinel("shutdown").returncode == 0
+    assert root.sentinel("stop").returncode == 0
     eventually(lambda: gone(daemon))
     assert other.start().returncode == 0
     eventually(lambda: other.holds(0, 1))
@@ -155,5 +155,5 @@ def test_root_waits_until_the_sentinel_of_another_user_ends(owners: tuple[Owner,
     eventually(lambda: [owner.stressor() for owner in owners].count("RUNNING") == 1)
     assert holders(root.host).keys() == {0, 1}
 
-    assert other.sentinel("shutdown").returncode == 0
+    assert other.sentinel("stop").returncode == 0
     eventually(lambda: root.holds(0, 1))

@@ -23,6 +23,9 @@ def test_a_hidden_command_is_not_listed(capsys: pytest.CaptureFixture[str]) -> N
             ["--connect", "node7:8765", "status"],
             "`sentinel run` has no option --connect; it follows a command, as in `sentinel status",
         ),
+        (["shutdown"], "there is no command 'shutdown'; use: sentinel stop"),
+        (["deallocate", "x"], "there is no command 'deallocate'; use: sentinel allocate --cancel"),
+        (["drain"], "there is no command 'drain'; use: sentinel pause"),
         (["frobnicate"], "there is no command 'frobnicate'; `sentinel --help` lists all"),
         (["--stndby", "on"], "`sentinel run` has no option --stndby; did you mean --standby?"),
         (["--wrkload", "x"], "`sentinel run` has no option --wrkload; did you mean --workload?"),
@@ -40,7 +43,7 @@ def test_a_hidden_command_is_not_listed(capsys: pytest.CaptureFixture[str]) -> N
         (["workloads", "try", "hold", "--for", "1ms"], "--for: '1ms' is out of range\nallowed is"),
         (["workloads", "try", "hold", "--memory", "2"], "--memory: '2' has no unit; write 2% for"),
         (["config", "check", "/nowhere"], "/nowhere: cannot be read: No such file"),
-        (["simulate-job", "--for", "soon"], "--for: 'soon' is not a duration; write one such as"),
+        (["demo", "job", "--for", "soon"], "--for: 'soon' is not a duration; write one such as"),
     ],
 )
 def test_a_usage_error_has_a_message_and_exit_code_2(

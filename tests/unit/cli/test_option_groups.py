@@ -11,7 +11,6 @@ import pytest
 from sentinel.cli.main import run_command_line, sentinel_command
 from sentinel.cli.options.option_groups import GROUPS
 from sentinel.config.model import SETTINGS
-from sentinel.config.setting import Scope
 
 FLAGS = {setting.field: setting.flag for setting in SETTINGS}
 RARE = {name for _, rare in GROUPS.values() for name in rare}
@@ -44,7 +43,7 @@ def test_every_option_of_a_command_with_groups_is_in_its_help(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     context = click.Context(sentinel_command)
-    for name in ("run", "start", "burnin", "restart", "session start"):
+    for name in ("run", "start", "burnin", "session start"):
         command: click.Command | None = sentinel_command
         for word in name.split():
             assert isinstance(command, click.Group)
@@ -65,12 +64,6 @@ def test_burnin_does_not_list_what_it_refuses(capsys: pytest.CaptureFixture[str]
     assert "--memory" in options
     for flag in ("--workload", "--util"):
         assert run_command_line(["burnin", flag, "50%"]) == 64
-
-
-def test_restart_lists_what_it_can_change(capsys: pytest.CaptureFixture[str]) -> None:
-    options = listed(capsys, "restart", "--help-all")
-    for setting in SETTINGS:
-        assert (setting.flag in options) is (setting.scope is not Scope.START), setting
 
 
 @pytest.mark.parametrize(

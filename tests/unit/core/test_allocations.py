@@ -20,7 +20,7 @@ from sentinel.core.gpu.allocations import (
 from sentinel.core.gpu_state import GpuState
 from sentinel.core.stressor_state import Running, Stopped
 from sentinel.protocol.caller import Caller
-from sentinel.protocol.commands import Allocate, Confirm, Deallocate, Refusal, Reserve
+from sentinel.protocol.commands import Allocate, CancelAllocation, Confirm, Refusal, Reserve
 from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, Reading
 from sentinel.protocol.views import Allocation
 from sentinel.supervisor.loop import Supervisor
@@ -71,7 +71,7 @@ def test_deallocation_under_a_live_process_yields_at_once_and_is_in_the_reply() 
     wait_for_smaller_stressor(world, supervisor)
     world.at(0).foreign = [process(5000, 20 * GIB, started=70)]
     world.run_for(supervisor, 2)
-    assert send(world, supervisor, Deallocate, id="llm") is None
+    assert send(world, supervisor, CancelAllocation, id="llm") is None
     view = world.api.views["GPU-0"]
     assert view.occupancy == "BUSY"
     assert [one.pid for one in view.processes] == [5000]
@@ -88,7 +88,7 @@ def test_no_stressor_starts_when_an_allocation_ends_under_a_live_process() -> No
     assert send(world, supervisor, Allocate, id="llm", gpu="GPU-0", size=40 * GIB) is None
     world.run_for(supervisor, 2.5)
     starts = len(world.spawner.started)
-    assert send(world, supervisor, Deallocate, id="llm") is None
+    assert send(world, supervisor, CancelAllocation, id="llm") is None
     world.run_for(supervisor, 5)
     assert len(world.spawner.started) == starts
 
@@ -207,7 +207,7 @@ def test_a_deallocation_ends_an_allocation() -> None:
     wait_for_smaller_stressor(world, supervisor)
     world.at(0).foreign = [process(5000, GIB, started=70)]
     world.run_for(supervisor, 1.0)
-    assert send(world, supervisor, Deallocate, id="llm") is None
+    assert send(world, supervisor, CancelAllocation, id="llm") is None
     world.run(supervisor, lambda: yields(world), within=1.0)
     assert world.api.host is not None
     world.run_for(supervisor, 1.0)
@@ -280,7 +280,7 @@ def test_the_stressor_is_released_where_allocated_processes_are_indistinguishabl
     world.run_for(supervisor, 30.0)
     stays = isinstance(stressor(supervisor), Running)
     assert stays is (by is ME and hidden is None)
-    assert send(world, supervisor, Deallocate, id="llm", by=by) is None
+    assert send(world, supervisor, CancelAllocation, id="llm", by=by) is None
     world.run(supervisor, lambda: isinstance(stressor(supervisor), Running))
 
 
@@ -323,7 +323,7 @@ def test_no_stressor_starts_where_an_allocation_leaves_too_little_memory() -> No
     world.run_for(supervisor, 120.0)
     assert len(world.spawner.started) == before
     assert world.api.views["GPU-0"].rule == "allocations"
-    assert send(world, supervisor, Deallocate, id="llm") is None
+    assert send(world, supervisor, CancelAllocation, id="llm") is None
     world.run(supervisor, lambda: isinstance(stressor(supervisor), Running))
 
 
@@ -332,7 +332,7 @@ def test_a_stressor_is_restarted_larger_some_time_after_the_last_deallocation() 
     allocate(world, supervisor)
     wait_for_smaller_stressor(world, supervisor)
     small = world.at(0).used
-    assert send(world, supervisor, Deallocate, id="llm") is None
+    assert send(world, supervisor, CancelAllocation, id="llm") is None
     at, before = world.now, len(world.spawner.started)
     world.run(supervisor, lambda: len(world.spawner.started) > before, within=REGROW_S + 5)
     assert world.now >= at + REGROW_S

@@ -14,11 +14,10 @@ from sentinel.protocol.caller import Caller, Level
 from sentinel.protocol.commands import (
     CancelBurnin,
     Configure,
-    Drain,
     PauseGpus,
     Refusal,
-    ShutDown,
     StartBurnin,
+    StopDaemon,
 )
 from sentinel.protocol.phase_work import EarlierWork, PhaseWork
 from sentinel.supervisor.loop import Supervisor
@@ -208,7 +207,7 @@ def test_a_shutdown_ends_it_with_the_reason() -> None:
     world, supervisor = checking()
     assert start(world, supervisor) is None
     world.run(supervisor, lambda: len(world.events("stressor.ready")) > 2)
-    assert send(world, supervisor, ShutDown, by=ALICE) is None
+    assert send(world, supervisor, StopDaemon, by=ALICE) is None
     world.run(supervisor, lambda: supervisor.state.finished)
     assert [one.fields["reason"] for one in world.events("burnin.ended")] == [
         "requested by user 1001"
@@ -258,7 +257,7 @@ def test_a_cancellation_leaves_the_plans_of_other_gpus() -> None:
 
 def test_a_shutdown_ends_a_repeated_plan_once() -> None:
     world, supervisor = checking(planned(3))
-    assert send(world, supervisor, ShutDown, by=ALICE) is None
+    assert send(world, supervisor, StopDaemon, by=ALICE) is None
     world.run(supervisor, lambda: supervisor.state.finished)
     assert sorted(str(one.gpu) for one in world.events("burnin.ended")) == ["GPU-0", "GPU-1"]
 
@@ -358,12 +357,12 @@ def test_a_phase_together_has_groups_of_as_many_gpus_as_may_be_held() -> None:
     assert [one.fields["members"] for one in world.events("burnin.grouped")] == [(0,), (1,)]
 
 
-def test_a_drained_daemon_says_why_nothing_happens() -> None:
+def test_a_paused_daemon_says_why_nothing_happens() -> None:
     world, supervisor = checking()
-    assert send(world, supervisor, Drain) is None
+    assert send(world, supervisor, PauseGpus) is None
     world.run_for(supervisor, 5)
     assert start(world, supervisor) is None
     world.run_for(supervisor, 5)
     view = world.api.views[UUID].burnin
     assert view is not None
-    assert view.waiting == "drained until sentinel start"
+    assert view.waiting == "paused until sentinel resume"

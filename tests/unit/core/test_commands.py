@@ -12,20 +12,18 @@ from sentinel.core.stressor_state import Fatal, Stopped
 from sentinel.errors import ExitCode
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import (
+    CancelAllocation,
+    CancelReservation,
     Command,
     Configure,
     Confirm,
-    Deallocate,
-    Drain,
     EndSession,
     GivenSetting,
     PauseGpus,
     Refusal,
     Reserve,
-    Resume,
     ResumeGpus,
-    ShutDown,
-    Unreserve,
+    StopDaemon,
 )
 from sentinel.protocol.stressor import Failed, FailureKind
 from sentinel.protocol.views import Phase
@@ -119,25 +117,25 @@ def test_a_daemon_that_cannot_be_reached_releases_its_gpus_until_it_can() -> Non
     world.run(supervisor, lambda: held(supervisor) == [0, 1], within=60)
 
 
-def test_drain_releases_every_gpu_and_resume_occupies_them_again() -> None:
+def test_a_pause_of_all_releases_every_gpu_and_resume_occupies_them_again() -> None:
     world, supervisor = served()
-    assert send(world, supervisor, Drain) is None
+    assert send(world, supervisor, PauseGpus) is None
     world.run(supervisor, lambda: free(supervisor, 0) and free(supervisor, 1))
     assert world.spawner.killed == [], "they were requested to stop"
     assert not supervisor.state.finished
     world.run_for(supervisor, 30)
     assert held(supervisor) == []
-    assert phase(world) == Phase.DRAINED
-    assert {view.admin for view in world.api.views.values()} == {"DRAINED"}
-    assert send(world, supervisor, Resume) is None
+    assert phase(world) == Phase.PAUSED
+    assert {view.admin for view in world.api.views.values()} == {"PAUSED"}
+    assert send(world, supervisor, ResumeGpus) is None
     world.run(supervisor, lambda: held(supervisor) == [0, 1])
     assert phase(world) == Phase.OCCUPYING
 
 
-def test_a_client_can_shut_down_and_later_commands_are_refused() -> None:
+def test_a_client_can_stop_the_daemon_and_later_commands_are_refused() -> None:
     world, supervisor = served()
-    assert send(world, supervisor, ShutDown, by=ALICE) is None
-    assert send(world, supervisor, Resume) is Refusal.ENDING
+    assert send(world, supervisor, StopDaemon, by=ALICE) is None
+    assert send(world, supervisor, ResumeGpus) is Refusal.ENDING
     assert "user 1001" in reply_text(world)
     world.run(supervisor, lambda: supervisor.state.finished)
     assert held(supervisor) == []
@@ -145,10 +143,10 @@ def test_a_client_can_shut_down_and_later_commands_are_refused() -> None:
 
 def test_a_monitor_refuses_to_occupy() -> None:
     world = World(gpus=1)
-    supervisor = world.supervisor(Config(dry_run=True), with_api=True)
+    supervisor = world.supervisor(Config(dry_run=True, paused=True), with_api=True)
     world.run(supervisor, lambda: world.api.host is not None)
-    assert send(world, supervisor, Resume) is Refusal.CONFLICT
-    assert send(world, supervisor, Drain) is None
+    assert send(world, supervisor, ResumeGpus) is Refusal.CONFLICT
+    assert send(world, supervisor, PauseGpus) is None
 
 
 def test_a_command_restarts_a_fatal_stressor() -> None:
@@ -158,7 +156,7 @@ def test_a_command_restarts_a_fatal_stressor() -> None:
     child.outbox.append(Failed(kind=FailureKind.MALFORMED, reason="no function"))
     child.dies_at = world.now
     world.run(supervisor, lambda: isinstance(supervisor.state.gpu_states["GPU-0"].stressor, Fatal))
-    assert send(world, supervisor, Resume) is None
+    assert send(world, supervisor, ResumeGpus) is None
     world.run(supervisor, lambda: held(supervisor) == [0, 1])
 
 
@@ -242,10 +240,9 @@ def test_the_driver_is_released_only_when_the_last_probe_is_gone() -> None:
     world.run(supervisor, lambda: phase(world) == Phase.RELEASED)
 
 
-@pytest.mark.parametrize("order", [Drain, PauseGpus])
-def test_no_leak_is_cleared_on_a_gpu_with_a_hold(order: type) -> None:
+def test_no_leak_is_cleared_on_a_paused_gpu() -> None:
     world, supervisor = served(1)
-    assert send(world, supervisor, order) is None
+    assert send(world, supervisor, PauseGpus) is None
     world.at(0).leaked = 20 * GIB  # when the stressor ends
     world.run(supervisor, lambda: world.events("gpu.memory_leaked"))
     world.run_for(supervisor, 120)
@@ -300,7 +297,7 @@ def test_no_stressor_starts_on_a_reserved_gpu_after_a_job() -> None:
     world.at(0).foreign.clear()
     world.run_for(supervisor, 60)
     assert held(supervisor) == []
-    assert send(world, supervisor, Unreserve, id="a1") is None
+    assert send(world, supervisor, CancelReservation, id="a1") is None
     world.run(supervisor, lambda: held(supervisor) == [0])
 
 
@@ -309,7 +306,7 @@ def test_a_reservation_without_a_duration_lasts_until_it_is_ended() -> None:
     assert send(world, supervisor, Reserve, id="a1", reason="", count=1) is None
     world.run_for(supervisor, 60)
     assert held(supervisor) == []
-    assert send(world, supervisor, Unreserve, id="a1") is None
+    assert send(world, supervisor, CancelReservation, id="a1") is None
     world.run(supervisor, lambda: held(supervisor) == [0])
 
 
@@ -361,7 +358,7 @@ def test_a_refused_reservation_names_the_processes_in_the_way() -> None:
     assert f"python (pid {newcomer.pid})" in reply_text(world)
     assert send(world, supervisor, Reserve, id="b", count=2, **fields) is Refusal.CONFLICT
     assert "1 of 2 GPUs can be reserved" in reply_text(world)
-    assert send(world, supervisor, Unreserve, id="c") is Refusal.NOT_FOUND
+    assert send(world, supervisor, CancelReservation, id="c") is Refusal.NOT_FOUND
 
 
 # --- settings --------------------------------------------------------------------------------
@@ -534,8 +531,16 @@ def test_changed_views_are_sent_soon_and_not_at_every_tick() -> None:
 @pytest.mark.parametrize(
     ("command", "named", "text"),
     [
-        (Unreserve, {"id": "nope"}, "there is no reservation 'nope'; there are no reservations"),
-        (Deallocate, {"id": "nope"}, "there is no allocation 'nope'; there are no allocations"),
+        (
+            CancelReservation,
+            {"id": "nope"},
+            "there is no reservation 'nope'; there are no reservations",
+        ),
+        (
+            CancelAllocation,
+            {"id": "nope"},
+            "there is no allocation 'nope'; there are no allocations",
+        ),
         (EndSession, {"name": "nope"}, "there is no session 'nope'; there are no sessions"),
     ],
 )

@@ -15,7 +15,7 @@ from sentinel.config.plan import Phase, Plan
 from sentinel.config.schedule import end_of_hours, parse_hours
 from sentinel.core.observation import Call
 from sentinel.protocol.caller import Caller
-from sentinel.protocol.commands import Allocate, Drain, PauseGpus, Reserve
+from sentinel.protocol.commands import Allocate, PauseGpus, Reserve
 from sentinel.protocol.rules import RULES
 from sentinel.protocol.stressor import Failed, FailureKind, MemoryContention
 from sentinel.protocol.views import GpuView
@@ -126,8 +126,7 @@ CASES = {
         then=_posts(Reserve, id="a", gpus=("GPU-0",), reason="demo", seconds=60.0),
     ),
     "paused": Case(words="paused", left_s=60.0, then=_posts(PauseGpus, seconds=60.0)),
-    "paused without end": Case(words="paused", then=_posts(PauseGpus)),
-    "drained": Case(words="drained until sentinel start", then=_posts(Drain)),
+    "paused without end": Case(words="paused until sentinel resume", then=_posts(PauseGpus)),
     "unknown": Case(words="unknown: Unknown Error", begin=_set("fault", "Unknown Error")),
     "unknown after a hang": Case(
         words="unknown: the driver hung in memory; left out", left_s=10.0, then=_hangs

@@ -14,14 +14,12 @@ from sentinel.core.decide import Decision
 from sentinel.core.node.admin import admin_hold
 from sentinel.core.stressor_state import Fatal, Running, Starting
 from sentinel.protocol.commands import (
+    CancelReservation,
     Configure,
-    Drain,
     GivenSetting,
     PauseGpus,
     Reserve,
-    Resume,
     ResumeGpus,
-    Unreserve,
 )
 from sentinel.protocol.stressor import MemoryContention
 from sentinel.testing import GIB
@@ -95,10 +93,6 @@ class ServedHistories(Histories):
             self.backoffs.clear()
         super().check(before, decision)
 
-    @rule(command=st.sampled_from([Resume, Drain]))
-    def a_client_drains_or_resumes(self, command: Any) -> None:
-        self.post(command)
-
     @rule(gpus=CHOSEN, seconds=SECONDS, release=st.booleans())
     def a_client_pauses(
         self, *, gpus: tuple[str, ...], seconds: float | None, release: bool
@@ -117,7 +111,7 @@ class ServedHistories(Histories):
 
     @rule(id_=st.sampled_from("ab"))
     def a_client_ends_a_reservation(self, id_: str) -> None:
-        self.post(Unreserve, id=id_)
+        self.post(CancelReservation, id=id_)
 
     @rule(workload=st.sampled_from(["hold", "gemm"]), rearm=st.sampled_from(["2s", "no time"]))
     def a_client_changes_the_settings(self, workload: str, rearm: str) -> None:

@@ -7,13 +7,13 @@ import pytest
 from sentinel.protocol.caller import Caller, Level
 from sentinel.protocol.commands import (
     Allocate,
+    CancelAllocation,
+    CancelReservation,
     Command,
-    Deallocate,
     PauseGpus,
     Refusal,
     Reserve,
     ResumeGpus,
-    Unreserve,
 )
 from sentinel.supervisor.loop import Supervisor
 from sentinel.testing import GIB, World
@@ -30,11 +30,16 @@ ADMINISTRATORS_TOKEN = Caller(via="tcp", level=Level.ADMINISTER)
 
 #: What begins something, and what ends it.
 PAIRS: dict[str, tuple[type[Command], dict[str, object], type[Command], dict[str, object]]] = {
-    "reservation": (Reserve, {"id": "one", "reason": "", "count": 1}, Unreserve, {"id": "one"}),
+    "reservation": (
+        Reserve,
+        {"id": "one", "reason": "", "count": 1},
+        CancelReservation,
+        {"id": "one"},
+    ),
     "allocation": (
         Allocate,
         {"id": "one", "gpu": "GPU-0", "size": GIB},
-        Deallocate,
+        CancelAllocation,
         {"id": "one"},
     ),
     "pause": (PauseGpus, {"gpus": ("GPU-0",)}, ResumeGpus, {}),

@@ -19,7 +19,7 @@ from sentinel.core.node.reservation_grants import choose
 from sentinel.core.node.reservation_queue import MAX_QUEUED, MAX_QUEUED_OF_USER, ORPHANED_S
 from sentinel.core.state import State
 from sentinel.protocol.caller import Caller, Level
-from sentinel.protocol.commands import Confirm, Refusal, Reserve, Unreserve
+from sentinel.protocol.commands import CancelReservation, Confirm, Refusal, Reserve
 from sentinel.protocol.gpu import Gpu
 from sentinel.supervisor.loop import Supervisor
 from sentinel.testing import World
@@ -52,7 +52,7 @@ class Node:
             {**self.state.gpu_states, f"GPU-{index}": gpu_state}
         )
 
-    def apply(self, command: Reserve | Confirm | Unreserve) -> CommandResult:
+    def apply(self, command: Reserve | Confirm | CancelReservation) -> CommandResult:
         done = reservation_commands.apply_command(self.state, command, self.now)
         self.state = done.state
         return done
@@ -77,7 +77,7 @@ class Node:
         assert done.refused is None
 
     def leave(self, id_: str, by: Caller = API) -> CommandResult:
-        return self.apply(Unreserve(number=next(self.numbers), by=by, id=id_))
+        return self.apply(CancelReservation(number=next(self.numbers), by=by, id=id_))
 
     def step(self, seconds: float = 0.0) -> list[str]:
         """Serve the queue after some seconds; return the names of the events."""
@@ -254,7 +254,7 @@ def test_the_supervisor_grants_in_the_tick_in_which_a_reservation_ends() -> None
     send(Reserve, id="b", reason="next", count=1, wait=True)
     (shown,) = world.api.queue
     assert (shown.id, shown.count, shown.reason, shown.granted) == ("b", 1, "next", False)
-    send(Unreserve, id="a")
+    send(CancelReservation, id="a")
     assert set(supervisor.state.reservations) == {"b"}
     assert world.api.queue[0].granted
     assert "waited_s" in world.events("gpu.reserved")[-1].fields

@@ -27,9 +27,9 @@ from sentinel.protocol.commands import (
     GivenSetting,
     OverrideGroup,
     Refusal,
-    ShutDown,
     StartBurnin,
     StartSession,
+    StopDaemon,
 )
 from sentinel.protocol.views import Session, SessionsView
 from sentinel.supervisor.loop import Supervisor
@@ -252,7 +252,7 @@ def test_a_gpu_that_a_session_takes_out_of_the_plan_leaves_its_group(gpu: str) -
 
 def test_a_daemon_that_only_watches_or_ends_has_no_new_session() -> None:
     world, supervisor = checking()
-    assert send(world, supervisor, ShutDown) is None
+    assert send(world, supervisor, StopDaemon) is None
     assert start(world, supervisor)[0] is Refusal.ENDING
     world = World(gpus=1)
     supervisor = world.supervisor(Config(dry_run=True), with_api=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sentinel.config.model import Config
-from sentinel.core.gpu_state import Busy
+from sentinel.core.gpu_state import Busy, Pause
+from sentinel.protocol.caller import Caller
 from sentinel.protocol.probe import Watch
 from sentinel.testing import World
 from tests.harness.core_scenarios import times
@@ -37,13 +38,16 @@ def test_an_idle_gpu_that_may_be_occupied_is_not_slow() -> None:
     world.run(supervisor, times(world, "stressor.ready", 1))
 
 
-def test_a_drained_gpu_is_slow_until_it_may_be_occupied() -> None:
+def test_a_paused_gpu_is_slow_until_it_may_be_occupied() -> None:
     world = World()
-    supervisor = world.supervisor(Config(poll=600.0, drained=True))
-    supervisor.state = replace(supervisor.state, occupying=False)
+    supervisor = world.supervisor(Config(poll=600.0))
+    (gpu_state,) = supervisor.state.gpu_states.values()
+    paused = replace(gpu_state, pause=Pause(since=0.0, by=Caller(via="unix")))
+    supervisor.state = replace(supervisor.state, gpu_states={"GPU-0": paused})
     world.run_for(supervisor, 2.0)
     assert watch_of(world).slow == ("GPU-0",)
-    supervisor.state = replace(supervisor.state, occupying=True)
+    resumed = replace(supervisor.state.gpu_states["GPU-0"], pause=None)
+    supervisor.state = replace(supervisor.state, gpu_states={"GPU-0": resumed})
     world.run(supervisor, times(world, "stressor.ready", 1))
     assert watch_of(world).slow == ()
 

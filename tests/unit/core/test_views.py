@@ -11,7 +11,7 @@ from sentinel.core.actions import Event
 from sentinel.core.state import State
 from sentinel.core.stressor_state import Running
 from sentinel.protocol import codec
-from sentinel.protocol.commands import Drain
+from sentinel.protocol.commands import PauseGpus
 from sentinel.protocol.stressor import Note
 from sentinel.protocol.views import GpuView
 from sentinel.testing import World
@@ -61,9 +61,9 @@ def test_the_state_of_an_event_is_published_before_the_event() -> None:
             if event.name in _SHOWN:
                 assert _SHOWN[event.name](world.api.views["GPU-0"], event), event
                 checked.append(event.name)
-            if event.name == "sentinel.drained":
+            if event.name == "gpu.paused":
                 assert world.api.host is not None
-                assert world.api.host.phase == "drained"
+                assert world.api.host.phase == "paused"
                 checked.append(event.name)
         publish(state, events)
 
@@ -75,6 +75,6 @@ def test_the_state_of_an_event_is_published_before_the_event() -> None:
         world.run(supervisor, lambda: checked.count("gpu.health_changed") > changes, within=200)  # noqa: B023
     world.newcomer()
     world.run(supervisor, lambda: "gpu.handed_over" in checked)
-    world.api.post(Drain)
-    world.run(supervisor, lambda: "sentinel.drained" in checked)
-    assert {*_SHOWN, "sentinel.drained"} == set(checked)
+    world.api.post(PauseGpus)
+    world.run(supervisor, lambda: "gpu.paused" in checked)
+    assert {*_SHOWN, "gpu.paused"} == set(checked)

@@ -48,7 +48,7 @@ class FakeDaemon:
             holder=Holder(uid=os.getuid() if uid is None else uid),
         )
 
-    def unreserve(self, name: str) -> None:
+    def cancel_reservation(self, name: str) -> None:
         """End a reservation."""
         del self.kept[name]
 

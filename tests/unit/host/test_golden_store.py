@@ -303,11 +303,11 @@ def test_exported_records_can_be_imported_on_another_host(
     imported = write_records(tmp_path / "theirs", (KEY, 1), (OTHER, 2))
     write_records(path, (KEY, 1))
     option = ["--goldens", str(path)]
-    assert run_command_line(["goldens", "check", str(imported), *option]) == 0
+    assert run_command_line(["workloads", "goldens", "check", str(imported), *option]) == 0
     assert "2 golden checksums, 1 of them not in" in capsys.readouterr().out
-    assert run_command_line(["goldens", "merge", str(imported), *option]) == 0
+    assert run_command_line(["workloads", "goldens", "merge", str(imported), *option]) == 0
     assert capsys.readouterr().out == f"{path}: 1 added\n"
-    assert run_command_line(["goldens", "list", "--json", *option]) == 0
+    assert run_command_line(["workloads", "goldens", "list", "--json", *option]) == 0
     listing = json.loads(capsys.readouterr().out)
     assert listing["goldens"] == [
         asdict(KEY) | {"checksum": "0x1"},
@@ -323,7 +323,7 @@ def test_a_conflict_is_listed_and_not_imported(
     imported = write_records(tmp_path / "theirs", (KEY, 9))
     write_records(path, (KEY, 1))
     before = path.read_bytes()
-    arguments = ["goldens", command, str(imported), "--goldens", str(path)]
+    arguments = ["workloads", "goldens", command, str(imported), "--goldens", str(path)]
     assert run_command_line(arguments) == 1
     assert "NVIDIA H200" in capsys.readouterr().err
     assert run_command_line([*arguments, "--json"]) == 1
@@ -336,12 +336,12 @@ def test_the_commands_report_problems_of_a_file(
     path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     missing = str(tmp_path / "missing")
-    assert run_command_line(["goldens", "merge", missing, "--goldens", str(path)]) == 2
+    assert run_command_line(["workloads", "goldens", "merge", missing, "--goldens", str(path)]) == 2
     assert f"{missing}: there is no such file" in capsys.readouterr().err
-    assert run_command_line(["goldens", "list", "--goldens", str(tmp_path)]) == 2
+    assert run_command_line(["workloads", "goldens", "list", "--goldens", str(tmp_path)]) == 2
     assert "cannot be read" in capsys.readouterr().err
     monkeypatch.setenv("SENTINEL_GOLDENS", "off")
-    assert run_command_line(["goldens", "list"]) == 2
+    assert run_command_line(["workloads", "goldens", "list"]) == 2
     assert "SENTINEL_GOLDENS: golden checksums are off" in capsys.readouterr().err
 
 
@@ -354,8 +354,8 @@ def test_the_records_of_simulated_gpus_are_selected_by_an_option_and_a_variable(
     assert simulated is not None
     Goldens(simulated).record(KEY, 1)
     for option in ([], ["--simulated"]):
-        assert run_command_line(["goldens", "list", *option]) == 0
+        assert run_command_line(["workloads", "goldens", "list", *option]) == 0
         assert f"{simulated}: 1 golden checksum" in capsys.readouterr().out
     monkeypatch.delenv("SENTINEL_SIM_DIR")
-    assert run_command_line(["goldens", "list"]) == 0
+    assert run_command_line(["workloads", "goldens", "list"]) == 0
     assert "0 golden checksums" in capsys.readouterr().out

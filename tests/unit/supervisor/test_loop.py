@@ -8,7 +8,9 @@ from dataclasses import replace
 import pytest
 
 from sentinel.config.model import Config
+from sentinel.core.gpu_state import Pause
 from sentinel.core.state import State
+from sentinel.protocol.caller import Caller
 from sentinel.supervisor.loop import GATHER_S, MAX_SLEEP_S, Supervisor
 from sentinel.testing import FakeClock, World
 
@@ -34,13 +36,13 @@ class StoppedOnce(FakeClock):
 @pytest.mark.parametrize("sleeps", [0, 1, 2, 3])
 def test_the_length_of_a_stop_is_right(held: bool, sleeps: int) -> None:  # noqa: FBT001 - a case
     world = World()
-    supervisor = world.supervisor(Config(drained=not held, poll=2.0))
+    supervisor = world.supervisor(Config(poll=2.0))
     clock = StoppedOnce(world)
     supervisor._clock = clock
     if held:
         world.run(supervisor, lambda: world.events("stressor.ready"))
     else:
-        supervisor.state = _drained(supervisor)
+        supervisor.state = _paused(supervisor)
         world.run_for(supervisor, 1.0)
     assert not world.events("sentinel.stalled")
     for _ in range(sleeps):
@@ -59,7 +61,7 @@ def test_a_stop_outside_the_wait_counts_as_well(
     supervisor = world.supervisor(Config(poll=2.0))
     clock = StoppedOnce(world)
     supervisor._clock = clock
-    supervisor.state = _drained(supervisor)
+    supervisor.state = _paused(supervisor)
     world.run_for(supervisor, 1.0)
 
     def stop(*_: object) -> None:
@@ -80,5 +82,8 @@ def test_a_stop_outside_the_wait_counts_as_well(
     assert STOP_S - MAX_SLEEP_S <= float(str(event.fields["s"])) <= STOP_S + GATHER_S
 
 
-def _drained(supervisor: Supervisor) -> State:
-    return replace(supervisor.state, occupying=False)
+def _paused(supervisor: Supervisor) -> State:
+    pause = Pause(since=0.0, by=Caller(via="unix"))
+    gpu_states = supervisor.state.gpu_states
+    paused = {uuid: replace(gpu_state, pause=pause) for uuid, gpu_state in gpu_states.items()}
+    return replace(supervisor.state, gpu_states=paused)
