@@ -98,8 +98,8 @@ class Slurm:
         active = _active(found) - {ending}
         _release([run.tasks[node] for node in held[: max(0, run.batch - len(active))]])
 
-    def cancel(self, run: FleetRun, nodes: Sequence[str] = ()) -> None:
-        """Cancel jobs, or all of the run; those that are over are no error for scancel.
+    def cancel(self, run: FleetRun) -> None:
+        """Cancel the jobs of the run; those that are over are no error for scancel.
 
         Raises:
             EngineError: Slurm does not answer, or the folder has not begun these jobs.
@@ -112,15 +112,7 @@ class Slurm:
             )
             remedy = "Name that folder. If it was moved or is elsewhere on this host, link it there"
             raise EngineError(what, f"{remedy}, or end its jobs: scancel --name={run.id}")
-        if not nodes:
-            run_tool(("scancel", "--quiet", f"--name={run.id}"))
-            return
-        # Slurm may have given an id that it has forgotten to the job of another user.
-        found = self._jobs.look(run)
-        alive = [run.tasks[node] for node in nodes if found[node].state is not TaskState.OVER]
-        for ids in _pieces(alive):
-            # One that has begun since the last look goes on.
-            run_tool(("scancel", "--quiet", f"--name={run.id}", "--state=PENDING", *ids))
+        run_tool(("scancel", "--quiet", f"--name={run.id}"))
 
 
 def _submit_held(run: FleetRun, folder: FleetFolder, node: str) -> str:

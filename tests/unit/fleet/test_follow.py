@@ -56,7 +56,7 @@ class FakeEngine:
         if self.refuses:
             raise EngineError("scontrol failed: Access denied")
 
-    def cancel(self, run: FleetRun, nodes: Sequence[str] = ()) -> None:
+    def cancel(self, run: FleetRun) -> None:
         raise AssertionError("a follower cancels nothing")
 
 
