@@ -19,7 +19,7 @@ from sentinel.fleet.checks.shared_thresholds import check_copy
 from sentinel.fleet.engine import TaskState
 from sentinel.fleet.follow import engine_of
 from sentinel.fleet.node_run import NodeRun, node_name, read_verdict
-from sentinel.fleet.records.missing_nodes import read_reasons, record_reasons
+from sentinel.fleet.records.progress import read_reasons, record_reasons
 from sentinel.fleet.records.run_file import FleetFolder, FleetRun, write_shared
 from sentinel.fleet.slurm.drain import undrain_nodes
 from sentinel.host.files.trusted_folder import why_foreign

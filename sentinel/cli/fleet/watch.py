@@ -22,25 +22,26 @@ from sentinel.errors import ConfigError, ExitCode, SentinelError
 from sentinel.fleet.checks.shared_thresholds import read_run_thresholds
 from sentinel.fleet.checks.verdict import FleetNode, FleetVerdict, judge_fleet
 from sentinel.fleet.engine import EngineError
-from sentinel.fleet.follow import FleetFollower, engine_of
-from sentinel.fleet.records.known_runs import find_fleet, known_folder
-from sentinel.fleet.records.missing_nodes import record_reasons
-from sentinel.fleet.records.node_files import read_fleet
-from sentinel.fleet.records.run_file import FleetFolder, FleetRun, write_shared
-from sentinel.fleet.reports.formats import FORMATS
-from sentinel.fleet.reports.report import fleet_object
-from sentinel.fleet.slurm.drain import drain_nodes, reason_text
-from sentinel.fleet.status import (
+from sentinel.fleet.follow import (
     NODE_HEADER,
     NODE_RIGHT,
+    FleetFollower,
     NodeState,
     NodeStatus,
     change_key,
     describe,
+    engine_of,
     is_stalled,
     note,
     summary,
 )
+from sentinel.fleet.records.known_runs import find_fleet, known_folder
+from sentinel.fleet.records.node_files import read_fleet
+from sentinel.fleet.records.progress import record_reasons
+from sentinel.fleet.records.run_file import FleetFolder, FleetRun, write_shared
+from sentinel.fleet.reports.formats import FORMATS
+from sentinel.fleet.reports.report import fleet_object
+from sentinel.fleet.slurm.drain import drain_nodes, reason_text
 from sentinel.units import format_duration
 
 #: How long nodes that are down, or whose tasks are held, are waited for, once all others are done,

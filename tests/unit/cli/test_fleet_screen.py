@@ -13,8 +13,8 @@ from sentinel.cli.display.live_table import LiveTable
 from sentinel.cli.fleet import watch
 from sentinel.cli.fleet.watch import FleetScreen
 from sentinel.fleet.engine import EngineError
+from sentinel.fleet.follow import NODE_HEADER, NODE_RIGHT, NodeState, NodeStatus
 from sentinel.fleet.records.progress import NodeProgress
-from sentinel.fleet.status import NODE_HEADER, NODE_RIGHT, NodeState, NodeStatus
 
 PROGRESS = NodeProgress(
     node="n1",

@@ -12,8 +12,7 @@ import pytest
 from sentinel.errors import ConfigError
 from sentinel.fleet.engine import EngineError, TaskState
 from sentinel.fleet.records.run_file import FleetFolder, FleetRun, new_id
-from sentinel.fleet.slurm import slurm_engine as slurm
-from sentinel.fleet.slurm import slurm_queue
+from sentinel.fleet.slurm import slurm_engine
 from sentinel.fleet.slurm.slurm_engine import Slurm, choose_nodes
 
 NODES = tuple(f"n{number}" for number in range(1, 7))
@@ -94,13 +93,13 @@ class FakeSlurm:
                 self.jobs.pop(job, None)
 
     def count(self, state: str) -> int:
-        return sum(one[0] == state for one in self.jobs.values())
+        return sum(job[0] == state for job in self.jobs.values())
 
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
     found = FakeSlurm()
-    for module in (slurm, slurm_queue):
+    for module in (slurm_engine, slurm_engine):
         monkeypatch.setattr(module, "run_tool", found.run)
     return found
 
@@ -252,7 +251,7 @@ def test_a_partition_has_all_nodes_and_a_number_only_those_that_can_be_used(
 )
 def test_in_which_states_a_task_can_begin(fake: FakeSlurm, state: str, *, usable: bool) -> None:
     fake.states = {"n1": state}
-    assert ("n1" not in slurm.unavailable(["n1"])) == usable
+    assert ("n1" not in slurm_engine.unavailable(["n1"])) == usable
 
 
 def test_a_run_without_tasks_has_none_that_runs(
