@@ -18,7 +18,7 @@ from sentinel.host.stores.reservation_store import RESERVATIONS, StoredReservati
 from sentinel.host.stores.timed_file import Clocks
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.views import Reservation
-from sentinel.testing.gpus import fake_gpu
+from tests.harness.world.gpus import fake_gpu
 
 RESERVATION = Reservation(
     id="1a2b3c4d",
