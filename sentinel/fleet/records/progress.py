@@ -1,4 +1,4 @@
-"""How far a node is, in progress/NODE.json, and why it has no report as its engine knew, in missing.json."""
+"""How far a node is (progress/NODE.json), and why it has no report (missing.json)."""
 
 from __future__ import annotations
 
