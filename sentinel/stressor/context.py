@@ -33,11 +33,11 @@ from sentinel.protocol.stressor import (
     ReferenceChecksum,
     StressorGroup,
 )
-from sentinel.stressor.contention import PREPARATION_SLACK_BYTES, ContentionMonitor
 from sentinel.stressor.device import Device, Fence
 from sentinel.stressor.duty_cycle import DutyCycle
 from sentinel.stressor.lease import LeaseKeeper
 from sentinel.stressor.memory import Filling
+from sentinel.stressor.self_watch import PREPARATION_SLACK_BYTES, ContentionMonitor
 
 #: The maximum length of a finding's ``detail``.
 _MAX_DETAIL_LENGTH = 1000

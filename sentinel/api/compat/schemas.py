@@ -13,8 +13,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field, ValidationInfo, field_validator
 
-from sentinel.api.compat.monitoring import Monitoring
-from sentinel.api.compat.readings import PastReading
+from sentinel.api.compat.readings import Monitoring, PastReading
 from sentinel.api.history.trend import Trend
 from sentinel.api.requests import Name, RequestModel
 from sentinel.api.state.memory_budget import budget

@@ -15,8 +15,7 @@ from typing import Any
 from sentinel.host.processes.child_setup import InheritedFd, setup_child_process
 from sentinel.probe.driver import DriverError, ReadError
 from sentinel.probe.nvml.driver import NvmlDriver
-from sentinel.probe.nvml.errors import ABSENT
-from sentinel.probe.nvml.text import as_text
+from sentinel.probe.nvml.errors import ABSENT, as_text
 from sentinel.protocol.codec import encode
 from sentinel.protocol.gpu import ProcessKind
 from sentinel.protocol.inflight_calls import MAX_GPUS, InflightCalls, slots_of

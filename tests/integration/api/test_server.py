@@ -23,7 +23,7 @@ import pytest
 import uvicorn
 
 from sentinel.api.http import connection as connections
-from sentinel.api.http.auth import peer_of
+from sentinel.api.http.access import peer_of
 from sentinel.api.http.connection import (
     MAX_TCP_CONNECTIONS,
     MAX_UNPROVEN,

@@ -30,8 +30,8 @@ from sentinel.protocol.commands import (
 from sentinel.protocol.stressor import Failed, FailureKind
 from sentinel.protocol.views import Phase
 from sentinel.supervisor.loop import Supervisor
-from sentinel.testing import GIB, World
 from tests.harness.core_scenarios import held, reply_to, send, served
+from tests.harness.world import GIB, World
 
 HOUR = 3600.0
 ALICE = Caller(via="unix", uid=1001, pid=4711, started=99)

@@ -28,8 +28,8 @@ from sentinel.protocol.commands import (
 )
 from sentinel.protocol.views import Session
 from sentinel.supervisor.loop import Supervisor
-from sentinel.testing import World
 from tests.harness.core_scenarios import reply_to, send, served
+from tests.harness.world import World
 
 HOLD = {"workload": "hold"}
 ALICE = Caller(via="unix", uid=1001, pid=4711, started=99, level=Level.ADMINISTER)
