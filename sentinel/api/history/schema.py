@@ -1,26 +1,18 @@
-"""The tables of the history, and how a file with them is opened and migrated."""
+"""The tables of the history, and how a file with them is opened."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import sqlite3
-from collections.abc import Iterable
 from pathlib import Path
 
 from sentinel.api.history.recorder import MEANS, RANGED, SAMPLE_COLUMNS
 
 #: SQLite's names of the file, and of the memory that replaces it during errors.
 DISK, MEMORY = "disk", "main"
-#: The version of the tables. An older file is migrated; a newer one is set aside.
-VERSION = 2
-#: The statements that migrate a file from each older version to the next.
-_MIGRATIONS = {
-    1: (
-        "ALTER TABLE {0}.seconds RENAME COLUMN condition TO health",
-        "ALTER TABLE {0}.minutes RENAME COLUMN condition TO health",
-    )
-}
+#: The version of the tables. A file of another version is set aside.
+VERSION = 1
 #: The application id in the file's header: "SNTL".
 _APPLICATION_ID = 0x534E544C
 #: SQLite's default, set explicitly so that sizes can be computed from it.
@@ -91,29 +83,10 @@ def create(connection: sqlite3.Connection, schema: str) -> None:
     """
     statements = _TABLES.format(schema).split(";")[:-1]
     header = f"PRAGMA {schema}.application_id = {_APPLICATION_ID}"
-    _execute_all(connection, (*statements, header, _set_version(schema, VERSION)))
-
-
-def _migrate(connection: sqlite3.Connection, schema: str, version: int) -> None:
-    """Migrate the tables of an older ``version``, completely or not at all.
-
-    Raises:
-        sqlite3.Error: They cannot be migrated.
-    """
-    for old in range(version, VERSION):
-        statements = (statement.format(schema) for statement in _MIGRATIONS[old])
-        _execute_all(connection, (*statements, _set_version(schema, old + 1)))
-
-
-def _set_version(schema: str, version: int) -> str:
-    return f"PRAGMA {schema}.user_version = {version}"
-
-
-def _execute_all(connection: sqlite3.Connection, statements: Iterable[str]) -> None:
-    """Execute statements in one transaction."""
+    version = f"PRAGMA {schema}.user_version = {VERSION}"
     connection.execute("BEGIN IMMEDIATE")
     try:
-        for statement in statements:
+        for statement in (*statements, header, version):
             connection.execute(statement)
         connection.execute("COMMIT")
     except sqlite3.Error:
@@ -136,7 +109,7 @@ def attach(connection: sqlite3.Connection, path: Path, size: int) -> None:
         size: The maximum size of the file and its write-ahead log, in bytes.
 
     Raises:
-        InvalidFileError: It is not a history, of a newer version, or damaged.
+        InvalidFileError: It is not a history, of another version, or damaged.
         sqlite3.Error: It cannot be opened, written or created.
         OSError: It cannot be opened or created.
     """
@@ -162,7 +135,7 @@ def detach(connection: sqlite3.Connection) -> None:
 
 
 def _prepare(connection: sqlite3.Connection) -> None:
-    """Check the file, create the tables of a new one, and migrate an older one."""
+    """Check the file, and create the tables of a new one."""
     (application_id,) = connection.execute(f"PRAGMA {DISK}.application_id").fetchone()
     (version,) = connection.execute(f"PRAGMA {DISK}.user_version").fetchone()
     (tables,) = connection.execute(f"SELECT count(*) FROM {DISK}.sqlite_master").fetchone()
@@ -173,9 +146,8 @@ def _prepare(connection: sqlite3.Connection) -> None:
         return
     if application_id != _APPLICATION_ID:
         raise InvalidFileError("it is the database of another application")
-    if version != VERSION and version not in _MIGRATIONS:
+    if version != VERSION:
         raise InvalidFileError(f"its version is {version}; supported is {VERSION}")
     (found,) = connection.execute(f"PRAGMA {DISK}.quick_check(1)").fetchone()
     if found != "ok":
         raise InvalidFileError(f"it is damaged: {found}")
-    _migrate(connection, DISK, version)

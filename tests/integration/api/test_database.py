@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 
 from sentinel.api.history import queries, retention
 from sentinel.api.history.database import MEMORY_BYTES, Database
-from sentinel.api.history.recorder import HEALTH_ORDER, SAMPLE_COLUMNS, Batch
+from sentinel.api.history.recorder import SAMPLE_COLUMNS, Batch
 from sentinel.api.history.retention import MINUTES_RETENTION, SECONDS_RETENTION, THIN_INTERVAL
 from sentinel.api.history.schema import VERSION
 from sentinel.api.history.writer import History
 from sentinel.api.state.event_buffer import LoggedEvent
 from sentinel.host.files.regular_file import MAX_SET_ASIDE
-from sentinel.protocol.views import GpuHealth, GpuView
+from sentinel.protocol.views import GpuView
 from tests.harness.gpu_environment import ROOT
 from tests.harness.history_harness import (
     BEGIN,
@@ -303,45 +303,6 @@ def foreign(path: Path) -> None:
     connection.close()
 
 
-def older(path: Path) -> None:
-    """Write a file of version 1, in which the column health is called condition."""
-    past = HistoryHarness(path)
-    past.write_views(make_view(past.now, health=GpuHealth.CRITICAL))
-    past.advance(3 * THIN_INTERVAL + SECONDS_RETENTION)
-    past.write_views(make_view(past.now, health=GpuHealth.THROTTLED))
-    past.database.close()
-    connection = sqlite3.connect(path)
-    for table in ("seconds", "minutes"):
-        connection.execute(f"ALTER TABLE {table} RENAME COLUMN health TO condition")
-    connection.execute("PRAGMA user_version = 1")
-    connection.close()
-
-
-def test_a_file_of_version_1_is_migrated_and_keeps_its_rows(tmp_path: Path) -> None:
-    path = tmp_path / "history.db"
-    older(path)
-    assert "condition" in columns(path, "minutes") & columns(path, "seconds")
-    past = HistoryHarness(path)
-    past.advance(3 * THIN_INTERVAL + SECONDS_RETENTION + 1)
-    assert past.write_views(make_view(past.now, health=GpuHealth.NORMAL)) == []
-    assert not path.with_name("history.db.bad").exists()
-    worst = [row["health"] for row in past.readings(seconds=86_400, step=60)]
-    assert worst == [HEALTH_ORDER.index(one) for one in ("critical", "throttled")]
-    past.database.close()
-    assert "condition" not in columns(path, "minutes") | columns(path, "seconds")
-    connection = sqlite3.connect(path)
-    assert connection.execute("PRAGMA user_version").fetchone() == (VERSION,)
-    connection.close()
-
-
-def columns(path: Path, table: str) -> set[str]:
-    connection = sqlite3.connect(path)
-    try:
-        return {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}
-    finally:
-        connection.close()
-
-
 def newer(path: Path) -> None:
     HistoryHarness(path).write_event()
     connection = sqlite3.connect(path)
@@ -353,7 +314,7 @@ def newer(path: Path) -> None:
     ("made", "says"),
     [(foreign, "of another application"), (newer, f"its version is {VERSION + 1}")],
 )
-def test_a_file_of_another_kind_or_a_newer_version_is_set_aside_whole(
+def test_a_file_of_another_kind_or_version_is_set_aside_whole(
     tmp_path: Path, made: object, says: str
 ) -> None:
     path = tmp_path / "history.db"

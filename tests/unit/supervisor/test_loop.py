@@ -12,7 +12,7 @@ from sentinel.core.gpu_state import Pause
 from sentinel.core.state import State
 from sentinel.protocol.caller import Caller
 from sentinel.supervisor.loop import GATHER_S, MAX_SLEEP_S, Supervisor
-from sentinel.testing import FakeClock, World
+from tests.harness.world import FakeClock, World
 
 STOP_S = 5.0
 
