@@ -18,7 +18,7 @@ from sentinel.client.reservations import ReservationVerbs
 from sentinel.client.sessions import SessionVerbs
 from sentinel.client.transport import exit_check, process_check
 from sentinel.client.types import Status
-from sentinel.errors import NotRunningError, SentinelError, ServiceError, TimedOutError
+from sentinel.errors import SentinelError, ServiceError, TimedOutError
 from sentinel.protocol.api_types import (
     BurninInfo,
     BurninStarted,
@@ -142,16 +142,17 @@ class Client(AllocationVerbs, HistoryVerbs, ReservationVerbs, SessionVerbs):
 
         Raises:
             ConflictError: systemd runs the daemon.
-            NotRunningError: The daemon has ended, and did not start again.
+            ServiceError: The daemon has ended, and did not start again.
             TimedOutError: It does not answer after ``wait`` seconds. 0 does not wait.
         """
         deadline = time.monotonic() + wait
-        before = self.status().daemon
-        has_exited = process_check(self, before.pid)
+        before = self.status().daemon if wait else None
+        has_exited = None if before is None else process_check(self, before.pid)
         outcome = self._command("/v1/restart", {})
-        while wait and not self._is_later(before.since):
+        while before is not None and not self._is_later(before.since):
             if has_exited is not None and has_exited():
-                raise NotRunningError(f"the daemon at {self.address} did not start again")
+                what = f"the daemon at {self.address} did not start again"
+                raise ServiceError(what, "Its log has the reason: sentinel logs")
             if time.monotonic() > deadline:
                 what = f"the daemon at {self.address} has not started within"
                 raise TimedOutError(f"{what} {format_duration(wait)}")

@@ -22,7 +22,7 @@ from sentinel.supervisor.single_instance import claim
 
 class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        self._send_json(200 if self.path == "/v1/health" else 404, {})
+        self._send_json(200 if self.path == "/v1/health" else 404, {"schema_version": 1})
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length", "0")))

@@ -29,7 +29,6 @@ from sentinel.config.sources import Sources, checked
 from sentinel.errors import (
     AlreadyRunningError,
     ExitCode,
-    NotRunningError,
     SentinelError,
 )
 from sentinel.host.daemons.daemon_lookup import locate
@@ -110,10 +109,7 @@ def restart(client: Client, wait: float, as_json: bool) -> int:  # noqa: FBT001 
     Reservations and sessions continue, pauses and settings without --save end. The command waits
     as `sentinel start` does. `sentinel set` changes settings without a restart.
     """
-    try:
-        client.restart(START_TIMEOUT_S)
-    except NotRunningError as error:
-        raise NotStartedError(error.what, "Its log has the reason: sentinel logs") from error
+    client.restart()
     daemon = client.status().daemon
     proof = FirstStressor(occupied=None, text="")
     if wait:

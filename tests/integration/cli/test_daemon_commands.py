@@ -208,8 +208,14 @@ def test_a_rejection_is_printed_to_standard_error(
         ),
         (["exec", "--", "true"], "give the number of GPUs, or their names"),
         (["allocate", "llm"], "give an id and a size"),
-        (["set", "--memory", "50%"], "to change it: sentinel set memory=VALUE"),
-        (["restart", "--memory", "50%"], "to change it: sentinel set memory=VALUE"),
+        (
+            ["set", "--memory", "50%"],
+            "`sentinel set` has no option --memory; to change it: sentinel set memory=VALUE",
+        ),
+        (
+            ["restart", "--memory", "50%"],
+            "`sentinel restart` has no option --memory; to change it: sentinel set memory=VALUE",
+        ),
         (["status", "--connect", "x"], "'x' is not an address"),
         (
             ["status", "--connect", "x:1", "--socket", "y"],
@@ -288,13 +294,13 @@ def test_reservations_are_listed(daemon: StubDaemon, capsys: pytest.CaptureFixtu
         "holder": {"uid": 4_000_000, "user": None, "pid": 77, "name": None},
     }
     daemon.replies["GET /v1/reservations"] = Reply({"reservations": [root, unknown_user]})
-    assert run_command_line(["reservations"]) == 0
+    assert run_command_line(["reserve", "--list"]) == 0
     header, one, other = capsys.readouterr().out.splitlines()
     assert header.split() == ["ID", "GPU", "UNTIL", "BY", "REASON"]
     assert one.split()[0] == "1a2b3c4d"
     assert one.split()[-4:] == ["root", "(train", "77)", "demo"]
     assert other.split()[-3:] == ["uid", "4000000", "demo"]
-    assert run_command_line(["reservations", "--json"]) == 0
+    assert run_command_line(["reserve", "--list", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["reservations"] == [root, unknown_user]
 
 

@@ -148,16 +148,11 @@ def test_a_success_under_json_is_one_object(
     typed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = typed.split()
-    if words[0] == "reserve":
-        words = ["reserve", *RESERVE_ZERO, *words[2:]]
+    route = ROUTES.get(words[0]) or ROUTES.get(" ".join(words[:2]), f"POST /v1/{words[0]}")
     with stub_daemon(tmp_path / "s") as daemon:
-        daemon.replies[ROUTES.get(words[0], f"POST /v1/{words[0]}")] = REPLIES[typed]
+        daemon.replies[route] = REPLIES[typed]
         assert run_command_line([*words, "--json"]) == 0
     assert only_object(capsys)["schema_version"] == 1
-
-
-#: How `reserve` selects GPU 0.
-RESERVE_ZERO = ("--gpus", "0")
 
 
 def only_object(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:

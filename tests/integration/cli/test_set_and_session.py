@@ -126,7 +126,7 @@ def test_set_as_json_has_the_form_of_config_show(
         (["utl=50%"], "Did you mean util?"),
         (["memroy.target=50%"], "Did you mean memory.target?"),
         (["--unset", "utl"], "--unset: there is no setting 'utl'"),
-        (["poll=2s"], "poll is fixed while sentinel runs: shut it down and start it"),
+        (["poll=2s"], "poll is fixed while sentinel runs: stop it and start it with another"),
         (["util=50%", "util.target=20%"], "util.target is given twice"),
         (["util=50%", "--unset", "util"], "util.target is given twice"),
     ],

@@ -111,7 +111,9 @@ def test_a_daemon_outlives_the_session_that_started_it(
         assert shell.stdout.readline() == b"started\n"
         os.killpg(shell.pid, signal.SIGHUP)
         os.killpg(shell.pid, signal.SIGKILL)
-    assert send(Address(socket=str(where.socket)), "GET", "/v1/health", None, TIMEOUT_S) == {}
+    assert send(Address(socket=str(where.socket)), "GET", "/v1/health", None, TIMEOUT_S) == {
+        "schema_version": 1
+    }
 
 
 def test_paths_in_variables_become_absolute_and_those_of_systemd_are_removed(
