@@ -14,7 +14,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field, ValidationInfo, field_validator
 
 from sentinel.api.compat.readings import Monitoring, PastReading
-from sentinel.api.history.trend import Trend
+from sentinel.api.history.queries import Trend
 from sentinel.api.requests import Name, RequestModel
 from sentinel.api.state.memory_budget import budget
 from sentinel.config.model import Config
