@@ -85,12 +85,10 @@ def test_a_restart_starts_the_daemon_again_with_what_it_was_given(
 
 
 @pytest.mark.long
-def test_a_restart_with_settings_that_are_wrong_now_reports_why(
-    daemon: Daemon, tmp_path: Path
-) -> None:
-    file = settings_file(tmp_path)
-    daemon.start(1)
-    file.write_text('poll = "never"\n')
+def test_a_restart_with_settings_that_are_wrong_now_reports_why(daemon: Daemon) -> None:
+    file = settings_file(daemon.host.folder)
+    daemon.start(1, "--config", str(file))
+    file.write_text('chunk = "never"\n')
     failed = daemon.run_unchecked("restart")
     assert (failed.code, "did not start again" in failed.err) == (2, True)
     daemon.wait_until_gone()
