@@ -176,7 +176,7 @@ async def read_history(
         for view in views
         for reading in await readings.readings(context, view, size, monitoring)
     ]
-    found.sort(key=lambda one: one.timestamp)
+    found.sort(key=lambda reading: reading.timestamp)
     return Data(data=MetricsHistory(count=len(found[-size:]), metrics=found[-size:]))
 
 

@@ -17,11 +17,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sentinel.api.history import queries, retention
+from sentinel.api.history import queries, tables
 from sentinel.api.history.database import MEMORY_BYTES, Database
 from sentinel.api.history.recorder import SAMPLE_COLUMNS, Batch
-from sentinel.api.history.retention import MINUTES_RETENTION, SECONDS_RETENTION, THIN_INTERVAL
-from sentinel.api.history.schema import VERSION
+from sentinel.api.history.tables import MINUTES_RETENTION, SECONDS_RETENTION, THIN_INTERVAL, VERSION
 from sentinel.api.history.writer import History
 from sentinel.api.state.event_buffer import LoggedEvent
 from sentinel.host.files.regular_file import MAX_SET_ASIDE
@@ -160,6 +159,7 @@ def test_a_jump_of_the_clock_neither_loses_rows_nor_keeps_expired_ones(
 ) -> None:
     """Each part is a number of seconds with readings, a pause and a jump of the wall clock."""
     database, second, wall, written = Database(None, SIZE), 0, WALL, 0
+    assert database._connection is not None
     execute = database._connection.execute
     for length, pause, jump in story:
         database.write(batch_of(range(second, second + length), wall), BEGIN + second + length - 1)
@@ -279,10 +279,11 @@ def test_a_file_that_becomes_corrupt_while_open_is_set_aside(past: HistoryHarnes
     for _ in range(300):
         past.write_event(text="x" * 500)
     assert past.path is not None
+    assert past.database._connection is not None
     execute = past.database._connection.execute
-    execute("PRAGMA disk.wal_checkpoint(TRUNCATE)").fetchall()
-    execute("PRAGMA disk.shrink_memory").fetchall()
-    execute("PRAGMA disk.cache_size = 1")
+    execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    execute("PRAGMA shrink_memory").fetchall()
+    execute("PRAGMA cache_size = 1")
     size = past.path.stat().st_size
     with past.path.open("r+b") as file:
         file.seek(4096)
@@ -538,10 +539,30 @@ def test_a_history_in_memory_has_its_own_limit() -> None:
     past = HistoryHarness(None)
     for _ in range(30):
         past.database.write(Batch(events=event_rows(100, 10_000)), past.now)
-    assert retention.used_bytes(past.database._connection, "main") <= MEMORY_BYTES
+    assert past.database._connection is not None
+    assert tables.used_bytes(past.database._connection) <= MEMORY_BYTES
     assert (
         past.database.query(lambda where: len(queries.events(where, None, 0, None, 700)), 0) == 700
     )
+    past.database.close()
+
+
+def test_rows_that_wait_for_their_file_are_bounded_and_the_oldest_are_lost(tmp_path: Path) -> None:
+    folder = tmp_path / "missing"
+    past = HistoryHarness(folder / "history.db")
+    (warning,) = past.write_views(busy_view(past.now, process(7)))
+    assert "cannot be written" in warning
+    for _ in range(30):
+        past.database.write(Batch(events=event_rows(100, 10_000)), past.now)
+    past.write_event("gpu.busy")
+    assert sum(batch.size for batch in past.database._waiting) <= MEMORY_BYTES
+    assert past.readings() == []
+    assert past.database.query(lambda where: queries.events(where, None, 0, None, 1), past.now)
+    folder.mkdir(mode=0o700)
+    past.advance(6)
+    assert past.write_views(busy_view(past.now, process(7))) == []
+    assert past.rows("events")[-1][2] == "gpu.busy"
+    assert [(use.pid, use.began) for use in past.uses()] == [(7, WALL)], "the use goes on"
     past.database.close()
 
 
