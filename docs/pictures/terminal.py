@@ -41,7 +41,7 @@ def main() -> None:
             )
             picture = asyncio.run(record(client))
         finally:
-            run("shutdown")
+            run("stop")
     PICTURE.write_text(FONTS.sub("", picture))
 
 

@@ -61,7 +61,7 @@ REPLIES: dict[str, Reply] = {
     "reload": Reply(OUTCOME),
     "reserve 0 --for 1h --wait 0": Reply({"reservation": RESERVATION}, 201),
     "reserve --cancel 1a2b3c4d": Reply(OUTCOME),
-    "set util=50%": Reply(OUTCOME),
+    "set util=50%": Reply({**OUTCOME, "settings": []}),
     "session list": Reply({"sessions": []}),
 }
 ROUTES = {

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from sentinel.burnin.levels import LEVELS, load_plan
-from sentinel.diagnostics.workload_check import NamedWorkload, workload_errors, workloads_of_plan
+from sentinel.diagnostics.workload_check import workload_errors, workloads_of_plan
 from sentinel.host.files.paths import stderr_file
+from sentinel.protocol.commands import Given
 from sentinel.supervisor.single_instance import running
 from tests.harness.daemon_harness import QUICK, Daemon, isolated_daemon, settings_file
 from tests.harness.gpu_environment import SimulatedHost
@@ -77,8 +78,8 @@ def test_a_restart_starts_the_daemon_again_with_what_it_was_given(
     assert f"sentinel restarted: pid {pid}; it has nothing to start: GPU 0: reserved" in done
     status = daemon.client.status()
     assert (status.daemon.pid, status.daemon.since > began) == (pid, True)
-    settings = daemon.client.settings().settings
-    assert (settings["memory.chunk"].text, settings["grace"].text) == ("256MiB", "3s")
+    settings = {value.key: value.text for value in daemon.client.settings().settings}
+    assert (settings["memory.chunk"], settings["grace"]) == ("256MiB", "3s")
     assert [kept.reason for kept in status.reservations] == ["kept"]
     (output,) = {Path(f"/proc/{pid}/fd/{number}").readlink() for number in (1, 2)}
     assert output == stderr_file(daemon.places.log)
@@ -142,12 +143,16 @@ def test_all_wrong_workloads_are_reported_with_their_places(tmp_path: Path) -> N
         "bad_workloads:well_behaved": None,
         "bad_workloads:well_behaved:rest=long": "option rest='long' is not a number",
     }
-    named = [NamedWorkload(text=text, source=f"place {n}") for n, text in enumerate(texts)]
+    named = [_named(text, f"place {n}") for n, text in enumerate(texts)]
     errors = [str(error) for error in workload_errors(named)]
     expected = {f"place {n}": why for n, why in enumerate(texts.values()) if why is not None}
     assert {error.partition(":")[0] for error in errors} == set(expected)
     for error in errors:
         assert expected[error.partition(":")[0]] in error
+
+
+def _named(text: str, source: str) -> Given:
+    return Given(key="workload", text=text, source=source)
 
 
 @pytest.mark.long
@@ -164,7 +169,7 @@ def test_a_built_in_workload_needs_no_process(
         raise AssertionError("a process was started")
 
     monkeypatch.setattr("sentinel.diagnostics.workload_check.describe_workloads", refuse)
-    named = [NamedWorkload(text=text, source="x") for text in ("gemm", "gemm:size=64", "gemm:a=1")]
+    named = [_named(text, "x") for text in ("gemm", "gemm:size=64", "gemm:a=1")]
     assert [str(error).partition(";")[0] for error in workload_errors(named)] == [
         "x: workload gemm has no option 'a'"
     ]
