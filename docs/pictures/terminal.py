@@ -68,7 +68,7 @@ def change_states(client: Client) -> subprocess.Popen[bytes]:
     """Make GPU 1 busy, reserve GPU 2 and pause GPU 3; return the job on GPU 1."""
     run("pause", "1")  # the job gets its memory, however loaded this machine is
     job = subprocess.Popen(
-        sentinel_command("simulate-job", "--gpus", "1", "--memory", "70%", "--for", "5m"),
+        sentinel_command("demo", "job", "--gpus", "1", "--memory", "70%", "--for", "5m"),
         stdout=subprocess.DEVNULL,
     )
     wait_until(lambda: client.gpu(1).occupancy == "BUSY", "GPU 1 is busy")
