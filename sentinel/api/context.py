@@ -26,7 +26,7 @@ from sentinel.api.state.supervisor_link import SupervisorLink, SupervisorMessage
 from sentinel.api.state.verified_total import VerifiedTotal
 from sentinel.config.model import SETTINGS
 from sentinel.config.setting import Scope
-from sentinel.config.workload_spec import parse_workload
+from sentinel.config.specs import parse_workload
 from sentinel.errors import SentinelError, WireError
 from sentinel.host.files.paths import shared_folder
 from sentinel.host.stores import verified_store

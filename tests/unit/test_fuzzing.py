@@ -16,10 +16,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sentinel.config.gpu_selection import select_gpus, visible_gpus
-from sentinel.config.ignore_rules import parse_ignore_rules
 from sentinel.config.model import SETTINGS
+from sentinel.config.parsers import parse_ignore_rules
 from sentinel.config.sources import from_environment, read_file
-from sentinel.config.workload_spec import parse_workload
+from sentinel.config.specs import parse_workload
 from sentinel.errors import ConfigError, SentinelError, WireError
 from sentinel.host.stores.golden_store import Goldens
 from sentinel.host.stores.reservation_store import RESERVATIONS

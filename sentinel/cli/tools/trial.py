@@ -22,7 +22,7 @@ from sentinel.cli.tools.reserved_gpu import reserved_gpu
 from sentinel.config.build import build_config, parse_given
 from sentinel.config.model import Config
 from sentinel.config.sources import from_flags
-from sentinel.config.workload_spec import check_workload, parse_workload
+from sentinel.config.specs import check_workload, parse_workload
 from sentinel.core.actions import Event
 from sentinel.diagnostics.trial.assessment import Judgement, Verdict, grown, judge
 from sentinel.diagnostics.trial.measurement import Trial
