@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from sentinel.api.http.auth import Peer, TokenFile
 from sentinel.api.http.errors import CLOSE, problem, too_many_connections
 from sentinel.api.http.levels import local_level, needed_level, why_forbidden
-from sentinel.api.web import PUBLIC_PATHS
+from sentinel.api.http.page import PUBLIC_PATHS
 from sentinel.protocol.caller import Level
 from sentinel.protocol.commands import AccessPolicy
 from sentinel.protocol.problem import Code
