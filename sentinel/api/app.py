@@ -6,7 +6,7 @@ from fastapi import FastAPI
 
 from sentinel.api import openapi
 from sentinel.api.compat import routes as compat
-from sentinel.api.compat.monitoring import Monitoring
+from sentinel.api.compat.readings import Monitoring
 from sentinel.api.context import ApiContext
 from sentinel.api.http import errors, page
 from sentinel.api.routes import (

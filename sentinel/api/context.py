@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -27,7 +26,6 @@ from sentinel.api.state.store_writer import StoreWriter
 from sentinel.api.state.supervisor_link import SupervisorLink, SupervisorMessage
 from sentinel.api.state.verified_total import VerifiedTotal
 from sentinel.config.model import SETTINGS
-from sentinel.config.override_groups import group_overrides
 from sentinel.config.setting import Scope
 from sentinel.config.sources import Sources
 from sentinel.config.workload_spec import parse_workload
@@ -37,6 +35,7 @@ from sentinel.host.stores import verified_store
 from sentinel.host.stores.reservation_store import RESERVATIONS
 from sentinel.host.stores.session_store import SESSIONS
 from sentinel.protocol.caller import Caller, Level
+from sentinel.protocol.channel import MessageStream
 from sentinel.protocol.commands import (
     ApiSpec,
     CancelBurnin,
@@ -60,8 +59,6 @@ from sentinel.protocol.views import (
     SessionsView,
 )
 
-#: The longest warning, in characters; it must fit into a datagram.
-_MAX_WARNING_LENGTH = 4000
 #: The caller of commands without a client.
 _THIS_PROCESS = Caller(via="sentinel", level=Level.OWN)
 #: The caller of a reload by SIGHUP, which only the daemon's own user and root can send.
@@ -92,7 +89,7 @@ class ApiContext:
     def __init__(
         self,
         spec: ApiSpec,
-        channel: socket.socket,
+        channel: MessageStream,
         on_end: Callable[[WireError | None], None],
     ) -> None:
         self.spec = spec
@@ -146,7 +143,7 @@ class ApiContext:
 
     def report_warning(self, about: str, text: str) -> None:
         """Log a warning of this process."""
-        self.supervisor.send(ServiceWarning(about=about, text=text[:_MAX_WARNING_LENGTH]))
+        self.supervisor.send(ServiceWarning(about=about, text=text))
 
     def shut_down(self, reason: str) -> None:
         """End the daemon because of an error."""
@@ -181,7 +178,7 @@ class ApiContext:
             take_over,
             by=by,
             given=new.given,
-            overrides=group_overrides(new.overrides),
+            overrides=new.overrides,
         )
 
     def check_trust(

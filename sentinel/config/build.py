@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 from sentinel.config.gpu_selection import matching
 from sentinel.config.model import SETTINGS, Config
-from sentinel.config.renamed import new_name
 from sentinel.config.setting import Setting
 from sentinel.errors import ConfigError, raise_error
 from sentinel.protocol.commands import GivenOverride, GivenSetting
@@ -156,9 +155,7 @@ def _values(given: Mapping[str, Given], report: Callable[[ConfigError], None]) -
     values = {}
     for key, value in given.items():
         if key not in _BY_KEY:
-            new = new_name(key, _BY_KEY)
-            renamed = f"{key} was renamed to {new}." if new is not None else ""
-            report(ConfigError(f"{value.source}: there is no setting {key!r}", renamed))
+            report(ConfigError(f"{value.source}: there is no setting {key!r}"))
             continue
         try:
             values[_BY_KEY[key].field] = _parse(_BY_KEY[key], value)

@@ -15,7 +15,6 @@ from typing import Any
 from sentinel.config.build import Given, Override, build_config
 from sentinel.config.model import SETTINGS, Config
 from sentinel.config.nearest import nearest
-from sentinel.config.renamed import new_name
 from sentinel.config.setting import Scope, Setting
 from sentinel.config.workload_spec import check_workload
 from sentinel.errors import ConfigError, raise_error
@@ -72,7 +71,7 @@ def gather(
         saved: What clients have saved, which overrides that file.
 
     Raises:
-        ConfigError: The file cannot be read, a key is unknown, or a variable was renamed.
+        ConfigError: The file cannot be read, or a key is unknown.
     """
     base = read_file(file) if file is not None else Sources()
     kept = saved or Sources()
@@ -103,19 +102,12 @@ def as_overrides(overrides: Iterable[Override]) -> tuple[GivenOverride, ...]:
 
 
 def from_environment(environment: Mapping[str, str]) -> dict[str, Given]:
-    """Return the settings among the variables, by key; an empty variable sets nothing.
-
-    Raises:
-        ConfigError: A variable has a new name.
-    """
-    settings = {setting.variable: setting for setting in SETTINGS}
-    found = {}
-    for name, text in environment.items():
-        if text and name in settings:
-            found[settings[name].key] = Given(text=text, source=name)
-        elif text and new_name(name, settings) is not None:
-            raise unknown_name(f"there is no variable {name}", name, settings)
-    return found
+    """Return the settings among the variables, by key; an empty variable sets nothing."""
+    return {
+        setting.key: Given(text=text, source=setting.variable)
+        for setting in SETTINGS
+        if (text := environment.get(setting.variable))
+    }
 
 
 def unknown_variables(environment: Mapping[str, str]) -> Iterator[str]:
@@ -298,7 +290,7 @@ def _text(setting: Setting, value: object) -> str | None:
 
 
 def unknown_name(what: str, name: str, known: Iterable[str]) -> ConfigError:
-    """Return an unknown-name error with the new name of a renamed setting, or the closest match.
+    """Return an unknown-name error with the closest match.
 
     Args:
         what: What is wrong, for the message.
@@ -306,9 +298,6 @@ def unknown_name(what: str, name: str, known: Iterable[str]) -> ConfigError:
         known: The names that are allowed there.
     """
     names = sorted(known)
-    new = new_name(name, names)
-    if new is not None:
-        return ConfigError(what, f"{name} was renamed to {new}.")
     near = nearest(name, names)
     if near:
         return ConfigError(what, f"Did you mean {near[0]}?")

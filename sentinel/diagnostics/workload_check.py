@@ -14,7 +14,7 @@ from sentinel.config.workload_spec import check_workload, find_workload, is_buil
 from sentinel.diagnostics.workload_catalog import describe_workloads
 from sentinel.errors import ConfigError
 from sentinel.protocol.stressor import Account
-from sentinel.stressor.describe import Wanted
+from sentinel.stressor.loader import Wanted
 
 
 @dataclass(frozen=True, kw_only=True)

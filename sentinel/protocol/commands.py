@@ -197,20 +197,11 @@ class GivenOverride:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OverrideGroup:
-    """The same settings for the GPUs of several selectors; see ``config.override_groups``."""
-
-    selectors: tuple[str, ...]
-    source: str
-    given: tuple[GivenSetting, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
 class Configure(_Command):
     """Apply all of these settings, or none of them."""
 
     given: tuple[GivenSetting, ...]
-    overrides: tuple[OverrideGroup, ...] = ()
+    overrides: tuple[GivenOverride, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -300,7 +291,8 @@ class ApiHeartbeat:
 class ServiceWarning:
     """A failure in the API process outside any request, for the log."""
 
-    #: "settings", "reservations", "sessions", "history", "watch", "token", "notify" or "socket".
+    #: "settings", "reservations", "sessions", "history", "watch", "token", "notify", "socket" or
+    #: "channel".
     about: str
     #: What is wrong, and where.
     text: str

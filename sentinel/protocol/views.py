@@ -58,7 +58,6 @@ class QueuedReservation:
     indices: tuple[int, ...] = ()
     #: How many GPUs.
     count: int
-    #: The beginning of the purpose.
     reason: str
     by: Caller
     #: When it entered the queue.

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from sentinel.api.compat import readings, schemas
-from sentinel.api.compat.monitoring import Monitoring
+from sentinel.api.compat.readings import Monitoring
 from sentinel.api.context import ApiContext
 from sentinel.api.http.errors import ProblemError, explain
 from sentinel.api.routes.allocator import allocate_memory, resolve_holder
@@ -175,7 +175,7 @@ async def read_history(
         for view in views
         for reading in await readings.readings(context, view, size, monitoring)
     ]
-    found.sort(key=lambda one: one.timestamp)
+    found.sort(key=lambda reading: reading.timestamp)
     return Data(data=MetricsHistory(count=len(found[-size:]), metrics=found[-size:]))
 
 

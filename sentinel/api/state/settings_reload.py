@@ -9,7 +9,6 @@ from pathlib import Path
 
 from sentinel.config.build import Given, Override, build_config, given_overrides, given_values
 from sentinel.config.model import SETTINGS, Config
-from sentinel.config.override_groups import UUID_LENGTH
 from sentinel.config.saved_settings import NAME
 from sentinel.config.setting import Scope
 from sentinel.config.sources import (
@@ -26,6 +25,8 @@ from sentinel.config.sources import (
 from sentinel.errors import ConfigError
 from sentinel.protocol.commands import ApiSpec, GivenOverride, GivenSetting
 
+#: The length of the beginning of a UUID in a source: `GPU-` and eight digits.
+UUID_LENGTH = 12
 #: The source of the settings that clients have given for a single GPU.
 _BY_CLIENT = "sentinel set"
 

@@ -171,7 +171,7 @@ def read_sources(
         saved: The file with what clients of the daemon have saved, or None.
 
     Raises:
-        ConfigError: A file cannot be read, a key is unknown, or a variable was renamed.
+        ConfigError: A file cannot be read, or a key is unknown.
     """
     file = find_file(config, os.environ, Path(os.environ.get("HOME") or "/"))
     sources = gather(given, os.environ, file, None if saved is None else read_saved(saved))

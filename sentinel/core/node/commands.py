@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from sentinel.config.build import build_config, given_overrides, given_values, resolve
 from sentinel.config.model import SETTINGS, Config
-from sentinel.config.override_groups import ungroup_overrides
 from sentinel.config.schedule import first_after
 from sentinel.config.setting import Scope
 from sentinel.core.actions import Action, Event, Reply
@@ -309,7 +308,7 @@ def _configure(
         text = "a burn-in runs with the present settings: cancel it first (sentinel burnin cancel)"
         return CommandResult(state, text, refused=Refusal.CONFLICT)
     try:
-        overrides = given_overrides(ungroup_overrides(command.overrides))
+        overrides = given_overrides(command.overrides)
         new = build_config(given_values(command.given), overrides)
         new = replace(new, plan=config.plan, repeat=config.repeat)
         gpus = tuple(gpu_state.gpu for gpu_state in state.gpu_states.values())

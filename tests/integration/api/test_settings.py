@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from sentinel.config.override_groups import ungroup_overrides
 from sentinel.config.saved_settings import NAME
 from sentinel.protocol.commands import Command, CommandReply, Configure
 from tests.harness.api_harness import UUIDS, ApiServer, Reply, ask
@@ -44,7 +43,7 @@ def singles(api: ApiServer) -> list[tuple[str, dict[str, str]]]:
     """List the settings for single GPUs of the last command, in order."""
     return [
         (one.selector, {given.key: given.text for given in one.given})
-        for one in ungroup_overrides(configured(api).overrides)
+        for one in configured(api).overrides
     ]
 
 

@@ -211,7 +211,7 @@ def test_a_reload_reads_flags_variables_and_the_file_again(api: ApiServer) -> No
     assert isinstance(order, Configure)
     given = {value.key: value.text for value in order.given}
     assert given == {"poll": "2s", "rearm": "7s"}
-    assert order.overrides[0].selectors == ("1",)
+    assert order.overrides[0].selector == "1"
     assert order.overrides[0].given[0].text == "hold"
 
 

@@ -39,7 +39,6 @@ WRONG: dict[str, Sequence[str]] = {
     "workloads try": ("nope",),
     "report": ("/nowhere/x",),
     "burnin attach": ("/nowhere/x",),
-    "fleet attach": ("/nowhere/x",),
     "fleet burnin": ("--report", "/nowhere/x", "--batch", "0"),
     "fleet cancel": ("/nowhere/x",),
     "fleet report": ("/nowhere/x",),

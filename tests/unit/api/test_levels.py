@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sentinel.api.http.auth import Peer
-from sentinel.api.http.levels import why_forbidden
+from sentinel.api.http.access import Peer, why_forbidden
 from sentinel.config.build import Given, build_config
 from sentinel.errors import ConfigError
 from sentinel.protocol.caller import Level

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sentinel.burnin.checks.thresholds import Thresholds
 from sentinel.burnin.reports.formats import FORMATS
-from sentinel.burnin.reports.report import judge_run, report_object
+from sentinel.burnin.reports.report import report_object
 from sentinel.burnin.reports.text import text_lines
 from sentinel.burnin.run_settings import recorded_settings
 from sentinel.config.sources import gather
@@ -44,16 +43,3 @@ def test_every_report_shows_the_settings(tmp_path: Path) -> None:
     assert "<code>rearm</code>" in page
     assert "&lt;half&gt;" in page
     assert "Resumed at" in page
-
-
-def test_a_run_of_an_earlier_version_has_no_settings(tmp_path: Path) -> None:
-    folder = ExampleRun().write(tmp_path / "run")
-    header = folder.header.read_text()
-    for line in ('"settings": [],\n', '"resumed": [],\n'):
-        assert line in header
-        header = header.replace(line, "")
-    folder.header.write_text(header)
-    report = report_object(judge_run(folder, Thresholds()))
-    assert (report["run"]["settings"], report["run"]["resumed"]) == (None, [])
-    assert not any(line.startswith("setting") for line in text_lines(report))
-    assert schema_problems(SCHEMA, report) == []

@@ -9,8 +9,6 @@ import pytest
 
 from sentinel.config.build import Given, Override, build_config, resolve
 from sentinel.config.model import SETTINGS, Config
-from sentinel.config.renamed import RENAMED
-from sentinel.config.setting import variable_of
 from sentinel.config.sources import Sources, find_file, from_environment, gather, read_file
 from sentinel.errors import ConfigError
 from sentinel.protocol.gpu import Gpu
@@ -159,26 +157,6 @@ def test_the_file_is_the_named_one_or_the_users_default(tmp_path: Path) -> None:
     assert find_file(None, environment, tmp_path) == own
     (tmp_path / ".config").symlink_to(tmp_path / "config")
     assert find_file(None, {}, tmp_path) == tmp_path / ".config/sentinel/config.toml"
-
-
-# --- renamed settings ------------------------------------------------------------------------
-
-
-def test_a_renamed_setting_is_refused_with_its_new_name(tmp_path: Path) -> None:
-    """An old name must not be read, and some new names are similar to other old ones."""
-    known = {setting.key: setting for setting in SETTINGS}
-    for one in RENAMED:
-        assert one.old_key not in known
-        assert known[one.key].flag == one.flag
-        with pytest.raises(ConfigError, match=f"{one.old_key} was renamed to {one.key}"):
-            read_file(written(tmp_path, f"{one.old_key} = 1"))
-        with pytest.raises(ConfigError, match=f"{one.old_key} was renamed to {one.key}"):
-            read_file(written(tmp_path, f"[gpu.0]\n{one.old_key} = 1"))
-        old, new = variable_of(one.old_flag), known[one.key].variable
-        with pytest.raises(ConfigError, match=f"{old} was renamed to {new}"):
-            from_environment({old: "1"})
-        with pytest.raises(ConfigError, match=f"{one.old_key} was renamed to {one.key}"):
-            build_config({one.old_key: Given(text="1", source="PATCH")})
 
 
 # --- values for single GPUs ------------------------------------------------------------------

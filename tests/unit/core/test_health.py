@@ -18,8 +18,8 @@ from sentinel.protocol.gpu import Gpu, Memory, Reading
 from sentinel.protocol.stressor import Ready
 from sentinel.protocol.telemetry import Telemetry
 from sentinel.protocol.views import GpuHealth, HealthCause
-from sentinel.testing import GIB
 from tests.harness.core_scenarios import occupied, stressor
+from tests.harness.world import GIB
 
 OPTIMAL, NORMAL, THROTTLED, CRITICAL = GpuHealth
 GPU = Gpu(uuid="GPU-0", index=0, name="Fake", pci_bus_id="0", memory_total=100 * GIB)

@@ -24,8 +24,8 @@ from sentinel.protocol.commands import (
     Unreserve,
 )
 from sentinel.protocol.stressor import MemoryContention
-from sentinel.testing import GIB
 from tests.harness.state_machine import GPUS, HISTORY_SETTINGS, MIB, PLAIN, Histories
+from tests.harness.world import GIB
 
 LIMITED = replace(
     PLAIN,

@@ -16,7 +16,7 @@ from sentinel.host.stores.timed_file import Clocks
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.views import Reservation, Session
 from sentinel.supervisor.restored import restore
-from sentinel.testing.gpus import fake_gpu
+from tests.harness.world.gpus import fake_gpu
 
 BY = Caller(via="unix", uid=1001)
 GPUS = (fake_gpu(0), fake_gpu(1))
