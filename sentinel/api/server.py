@@ -15,7 +15,7 @@ import uvicorn
 
 from sentinel.api.app import make_app
 from sentinel.api.context import ApiContext
-from sentinel.api.http.auth import TokenFile
+from sentinel.api.http.access import MAX_HEADER_BYTES, AccessMiddleware, TokenFile
 from sentinel.api.http.connection import (
     MAX_CONNECTIONS,
     MAX_OPERATORS,
@@ -25,11 +25,11 @@ from sentinel.api.http.connection import (
     REQUEST_TIMEOUT_S,
     Connection,
 )
-from sentinel.api.http.middleware import MAX_HEADER_BYTES, AccessMiddleware
-from sentinel.api.metrics.scrape_endpoint import ScrapeApp
+from sentinel.api.metrics.exposition import ScrapeApp
 from sentinel.errors import WireError
 from sentinel.host.files.paths import identity
 from sentinel.protocol.caller import Level
+from sentinel.protocol.channel import MessageStream
 from sentinel.protocol.commands import ApiHeartbeat, ApiSpec
 
 _HEARTBEAT_INTERVAL_S = 1.0
@@ -49,7 +49,7 @@ _DESCRIPTORS = (
 
 def serve(
     spec: ApiSpec,
-    channel: socket.socket,
+    channel: MessageStream,
     sockets: list[socket.socket],
     scrape_socket: socket.socket | None = None,
 ) -> None:
@@ -90,7 +90,7 @@ class _Server(uvicorn.Server):
 
 async def _serve(
     spec: ApiSpec,
-    channel: socket.socket,
+    channel: MessageStream,
     sockets: list[socket.socket],
     scrape_socket: socket.socket | None,
 ) -> None:

@@ -18,15 +18,15 @@ from sentinel.errors import WireError
 from sentinel.host.processes.unprivileged import environment_of
 from sentinel.protocol.inspection import WorkloadInfo, WorkloadOption
 from sentinel.protocol.stressor import Account
-from sentinel.stressor import describe
-from sentinel.stressor.describe import Wanted
+from sentinel.stressor import loader
+from sentinel.stressor.loader import Wanted
 
 #: The importing process gets no GPU to create a context on, and one thread.
 _ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 _SUBJECTS = {
     START: "the start of the process that imports workloads",
-    describe.TORCH: "the import of torch",
+    loader.TORCH: "the import of torch",
 }
 
 
@@ -109,8 +109,8 @@ def describe_workloads(
             return infos.keys() >= missing.keys()
 
         done = run_one_shot(
-            describe.run,
-            describe.DescribeSpec(wanted=tuple(missing.values()), account=account),
+            loader.run,
+            loader.DescribeSpec(wanted=tuple(missing.values()), account=account),
             environment,
             kinds=(WorkloadInfo,),
             take=take,

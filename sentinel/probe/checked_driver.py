@@ -1,7 +1,8 @@
-"""Check all that the driver of a package returns: what is wrong is unknown, never idle."""
+"""Import the driver of a probe, and check what it returns: what is wrong is unknown, never idle."""
 
 from __future__ import annotations
 
+import importlib
 import math
 import re
 from collections.abc import Callable, Collection
@@ -18,6 +19,7 @@ from sentinel.probe.driver import (
 )
 from sentinel.protocol.codec import decode, encode
 from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, ProcessKind
+from sentinel.protocol.probe import DriverSpec
 from sentinel.protocol.telemetry import Telemetry
 
 T = TypeVar("T")
@@ -223,7 +225,7 @@ def _gpus(found: Any) -> tuple[Gpu, ...]:
         _require(_is_count(gpu.index), gpu.index, "an index, 0 or more")
         _require(_is_count(gpu.memory_total), gpu.memory_total, "memory_total in bytes")
         texts = (gpu.name, gpu.pci_bus_id, gpu.serial or "")
-        _require(all(isinstance(one, str) for one in texts), texts, "names as text")
+        _require(all(isinstance(text, str) for text in texts), texts, "names as text")
     for key in ("uuid", "index"):
         keys = [getattr(gpu, key) for gpu in found]
         _require(len(set(keys)) == len(keys), keys, f"each {key} once")
@@ -250,7 +252,9 @@ def _processes(found: Any) -> tuple[GpuProcess, ...]:
     pids = [process.pid for process in found]
     _require(len(set(pids)) == len(pids), pids, "each PID once")
     # The other fields are those of /proc, which the probe reads.
-    own = (GpuProcess(pid=one.pid, kind=one.kind, memory=one.memory) for one in found)
+    own = (
+        GpuProcess(pid=process.pid, kind=process.kind, memory=process.memory) for process in found
+    )
     return tuple(sorted(own, key=lambda process: process.pid))
 
 
@@ -269,3 +273,43 @@ def _telemetry(found: Any) -> Telemetry:
     except (WireError, TypeError, ValueError) as error:
         message = f"telemetry that cannot be sent: {one_line(error)}"
         raise ValueError(message) from error
+
+
+#: The error code of a driver of a package that cannot be loaded.
+UNUSABLE = "driver_unusable"
+
+
+def load_driver(spec: DriverSpec) -> Driver:
+    """Create a driver; one of a package is wrapped in checks of all that it returns.
+
+    Raises:
+        DriverGoneError: The driver of a package cannot be imported or created, or lacks a method.
+    """
+    if spec.origin is None:
+        driver: Driver = _create(spec)
+        return driver
+
+    named = f"driver {spec.name} of {spec.origin}"
+    try:
+        driver = _create(spec)
+    except Exception as error:
+        reason = f"{named} cannot be loaded: {one_line(error)}"
+        raise DriverGoneError(UNUSABLE, reason) from error
+    missing = [call for call in CALLS if not callable(getattr(driver, call, None))]
+    if missing:
+        raise DriverGoneError(UNUSABLE, f"{named} has no {', '.join(missing)}()")
+    return CheckedDriver(spec.name, driver)
+
+
+def _create(spec: DriverSpec) -> Driver:
+    """Import what creates the driver, and call it with the options."""
+    module, _, attribute = spec.place.partition(":")
+    found = importlib.import_module(module)
+    for part in attribute.split("."):
+        found = getattr(found, part)
+    create: object = found
+    if not callable(create):
+        message = f"{spec.place} is a {type(create).__name__}, which cannot be called"
+        raise TypeError(message)
+    driver: Driver = create(**spec.options)
+    return driver

@@ -18,7 +18,7 @@ from sentinel.probe import pci_inventory
 from sentinel.probe.driver import DriverError, GpuLostError, ReadError
 from sentinel.probe.nvml.counters import Announce, CountersDriver
 from sentinel.probe.nvml.inspection import announced
-from sentinel.probe.simulated_counters import SimulatedCounters
+from sentinel.probe.simulated_driver import SimulatedCounters
 from sentinel.protocol.codec import encode
 from sentinel.protocol.counters import (
     Counters,

@@ -18,9 +18,9 @@ from sentinel.host.processes.child_setup import InheritedFd, setup_child_process
 from sentinel.host.processes.own_memory import give_back
 from sentinel.host.processes.process_limits import explain_exhaustion
 from sentinel.host.processes.process_title import PROBE, STANDBY, set_process_title
+from sentinel.probe.checked_driver import load_driver
 from sentinel.probe.device_watch import NodeWatch
 from sentinel.probe.driver import Driver, DriverError, DriverGoneError
-from sentinel.probe.driver_loader import load_driver
 from sentinel.probe.process_info import ProcessIdentifier
 from sentinel.probe.publisher import Publisher
 from sentinel.probe.reader import Reader, SharedServices

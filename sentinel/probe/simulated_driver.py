@@ -3,17 +3,120 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import threading
 import time
 from collections.abc import Collection, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 from sentinel.host.gpus.simulation import Registry
 from sentinel.probe.driver import BasicDriver, DriverGoneError, GpuLostError, ReadError, Xid
+from sentinel.probe.nvml.counters import Announce
+from sentinel.protocol.codec import from_json
+from sentinel.protocol.counters import Counters
 from sentinel.protocol.gpu import Gpu, GpuProcess, Memory
 from sentinel.protocol.telemetry import Telemetry
+
+_FIELDS = {field.name for field in fields(Counters)}
+
+#: The mean power of the energy counter in watts.
+_MEAN_POWER = 80.0
+
+#: What a healthy GPU reports, about as an H200 without NVLink; the rest is telemetry.
+_HEALTHY: dict[str, Any] = {
+    "vbios": "96.00.00.00.01",
+    "inforom": "G520.0000.00.01",
+    "persistence": True,
+    "mig": False,
+    "ecc": True,
+    "ecc_pending": True,
+    "inforom_valid": True,
+    "ecc_corrected_lifetime_total": 0,
+    "ecc_uncorrected_lifetime_total": 0,
+    "sram_corrected_lifetime_total": 0,
+    "sram_uncorrected_lifetime_total": 0,
+    "sram_threshold_exceeded": False,
+    "remap_banks_low": 0,
+    "remap_banks_none": 0,
+    "channel_repair_pending": False,
+    "tpc_repair_pending": False,
+    "memory_unrepairable": False,
+    "recovery_action": "none",
+    "software_thermal_throttled_s": 0.0,
+    "hardware_thermal_throttled_s": 0.0,
+    "power_brake_throttled_s": 0.0,
+    "sm_clock_maximum_mhz": 1980,
+    "memory_clock_maximum_mhz": 3201,
+    "memory_maximum_c": 95,
+    "slowdown_margin_c": -2,
+    "pcie_generation_maximum": 5,
+    "pcie_generation_own_maximum": 5,
+    "pcie_width_maximum": 16,
+}
+
+
+class SimulatedCounters:
+    """Counts for the simulated GPUs of one registry, which may replace any figure.
+
+    Args:
+        registry: The simulated GPUs; its faults and figures are what tests inject.
+    """
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._driver = SimulatedDriver(registry)
+
+    def open(self) -> None:
+        """Check that the registry exists."""
+        self._driver.open()
+
+    def version(self) -> str:
+        """Return a version that cannot be taken for a real one."""
+        return self._driver.version()
+
+    def count(self) -> int:
+        """Count the GPUs."""
+        return len(self._driver.gpus(()))
+
+    def identity(self, index: int, driver: str, announce: Announce) -> Counters:
+        """Return the UUID and the name of a GPU."""
+        del announce
+        gpu = self._driver.gpus(())[index]
+        return Counters(
+            uuid=gpu.uuid, index=index, name=gpu.name, at=time.monotonic(), driver=driver
+        )
+
+    def read(self, identity: Counters, announce: Announce) -> Counters:
+        """Return the counters of a GPU.
+
+        Raises:
+            DriverError: A fault is injected, or the injected figures are invalid.
+        """
+        uuid = identity.uuid
+        announce("memory", lambda: self._driver.memory(uuid))
+        telemetry = vars(self._driver.telemetry(uuid))
+        known = {name: value for name, value in telemetry.items() if name in _FIELDS}
+        values = vars(identity) | known | _HEALTHY
+        gpu = self._driver.gpus(())[identity.index]
+        values |= {"pci_bus_id": gpu.pci_bus_id, "serial": gpu.serial}
+        values["power_limit_default_w"] = values["power_limit_w"]
+        values["energy_j"] = _MEAN_POWER * values["at"]
+        return self._with_figures(uuid, values)
+
+    def _with_figures(self, uuid: str, values: dict[str, Any]) -> Counters:
+        """Replace the figures that a test injected."""
+        try:
+            figures = self._registry.figures(uuid)
+            replaced = from_json(Counters, json.loads(json.dumps({**values, **figures})))
+        except (OSError, ValueError) as error:
+            raise ReadError("garbage", f"the injected figures are invalid: {error}") from error
+        if unknown := sorted(figures.keys() - _FIELDS):
+            raise ReadError("garbage", f"there are no counters {', '.join(unknown)}")
+        return replaced
+
 
 #: Not a valid PID: the kernel's PID_MAX_LIMIT.
 _NO_PID = 2**22
@@ -94,7 +197,7 @@ class SimulatedDriver(BasicDriver):
                 case "blind":
                     return ()
                 case "leaks":
-                    return tuple(replace(one, pid=_NO_PID + one.pid) for one in listed)
+                    return tuple(replace(process, pid=_NO_PID + process.pid) for process in listed)
             return tuple(listed)
 
     def utilization(self, uuid: str) -> float | None:
@@ -107,7 +210,9 @@ class SimulatedDriver(BasicDriver):
             before, had, share = self._sampled.get(uuid, (0.0, {}, 0.0))
             if now - before < _SAMPLING_PERIOD_S:
                 return share
-            shares = [_share(had.get(one), worked, now - before) for one, worked in work.items()]
+            shares = [
+                _share(had.get(member), worked, now - before) for member, worked in work.items()
+            ]
             share = min(1.0, sum(shares))
             self._sampled[uuid] = now, work, share
             return share

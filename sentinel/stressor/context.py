@@ -33,11 +33,11 @@ from sentinel.protocol.stressor import (
     ReferenceChecksum,
     StressorGroup,
 )
-from sentinel.stressor.contention import PREPARATION_SLACK_BYTES, ContentionMonitor
 from sentinel.stressor.device import Device, Fence
 from sentinel.stressor.duty_cycle import DutyCycle
 from sentinel.stressor.lease import LeaseKeeper
 from sentinel.stressor.memory import Filling
+from sentinel.stressor.self_watch import PREPARATION_SLACK_BYTES, ContentionMonitor
 
 #: The maximum length of a finding's ``detail``.
 _MAX_DETAIL_LENGTH = 1000
@@ -254,7 +254,7 @@ class WorkloadContext:
         """
         numbers = (finding.round, finding.count, *finding.first, *finding.bits)
         more = (finding.seed, finding.repeated, finding.repeats)
-        for number in (*numbers, *(one for one in more if one is not None)):
+        for number in (*numbers, *(extra for extra in more if extra is not None)):
             if type(number) is not int:
                 message = f"find(): {number!r} in the finding is not an int"
                 raise TypeError(message)

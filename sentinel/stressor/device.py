@@ -20,7 +20,7 @@ from sentinel.protocol.stressor import StressorSpec
 from sentinel.units import format_size
 
 if TYPE_CHECKING:  # the CUDA device needs none of it
-    from sentinel.stressor.simulated_memory import TensorAccount
+    from sentinel.stressor.memory import TensorAccount
 
 #: The work that a workload queues between two calls of pace(). At most two such quanta are in
 #: flight, and an ordinary stop waits for them.
@@ -316,7 +316,7 @@ class SimulatedDevice:
 
     def follow(self, taken: Iterable[Tensor]) -> None:
         """Account for the tensors of this thread, and count a quantum with no operation as idle."""
-        from sentinel.stressor.simulated_memory import TensorAccount
+        from sentinel.stressor.memory import TensorAccount
 
         self.membership.count_work(0.0, 0.0)
         self._account = TensorAccount(self.membership.allocate, taken)

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch import Tensor
 
+from sentinel.errors import ConfigError, PeersError
+from sentinel.protocol.stressor import StressorGroup
 from sentinel.stressor.context import WorkloadContext
 
 #: The longest time of a transfer, in seconds: below ``--hang-after``, which is for the GPU's own
@@ -125,3 +133,162 @@ class Transfers:
                 stopped = now if stopped is None else stopped
                 if now - stopped >= self._patience:
                     raise StoppedError
+
+
+#: How long to wait for the other ranks, in seconds: a cold start of torch may take half of it. It
+#: is below ``--start-timeout``.
+RENDEZVOUS_TIMEOUT_S = 90.0
+#: How long a rank without its peers waits for the supervisor to end it, in seconds.
+_STOP_WAIT_S = 10.0
+_POLL_S_PEERS = 0.05
+
+#: Sockets listen on the loopback device alone, and network cards are left alone. NVLink multicast
+#: is off: a process that is killed while it is used may leave the switches in a bad state. torch's
+#: own threads must not end a process that waits for a rank: that would look like a crash.
+ENVIRONMENT = {
+    "NCCL_NVLS_ENABLE": "0",
+    "NCCL_SOCKET_IFNAME": "lo",
+    "NCCL_IB_DISABLE": "1",
+    "NCCL_NET": "Socket",
+    "GLOO_SOCKET_IFNAME": "lo",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+    "TORCH_NCCL_BLOCKING_WAIT": "0",
+    "TORCH_NCCL_ENABLE_MONITORING": "0",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+}
+
+#: What NCCL may take for its buffers and kernels, in bytes, for each other rank: its buffers are
+#: 4 MiB each, several for each of up to 32 channels.
+_BUFFER_BYTES = 512 * 2**20
+
+#: torch declares no types for these.
+_dist: Any = dist
+
+
+class Peers:
+    """The group of this stressor, once all ranks are there.
+
+    Args:
+        ctx: The workload's context; its group has two members or more.
+        group: The place of this stressor.
+        transfers: Runs what the ranks do together.
+
+    Raises:
+        ConfigError: This torch cannot do it.
+        PeersError: The other ranks did not come in time.
+        StoppedError: The workload is to return.
+    """
+
+    def __init__(self, ctx: WorkloadContext, group: StressorGroup, transfers: Transfers) -> None:
+        self.rank, self.size, self.gpus = group.rank, group.size, group.gpus
+        self._ctx = ctx
+        self._transfers = transfers
+        backend = "nccl" if transfers.real else "gloo"
+        if not dist.is_available() or not getattr(_dist, f"is_{backend}_available")():
+            raise ConfigError(f"this torch has no torch.distributed with {backend}")
+        if ctx.rendezvous is None:
+            raise ConfigError("a group of stressors needs a folder to find each other in")
+        os.environ.update(ENVIRONMENT)
+        ctx.allow_growth(_BUFFER_BYTES * (self.size - 1))
+        with self._errors():
+            store = self._rendezvous(ctx.rendezvous, group.number)
+            _dist.init_process_group(
+                backend,
+                store=store,
+                rank=self.rank,
+                world_size=self.size,
+                timeout=timedelta(seconds=TIMEOUT_S),
+            )
+        self._flag: Tensor = transfers.compute(
+            lambda: torch.zeros(1, dtype=torch.int32, device=ctx.device)
+        )
+
+    def agree(self, *, goes_on: bool) -> bool:
+        """Wait for all ranks, and check that every one of them goes on."""
+        self.run(lambda: self._meet(goes_on=goes_on))
+        return bool(self._transfers.compute(lambda: int(self._flag.item())))
+
+    def exchange(self, sent: Tensor, received: Tensor, shift: int, repeats: int) -> float:
+        """Send to the rank ``shift`` places on, and receive from the one as far back.
+
+        Returns:
+            The seconds of all repetitions.
+        """
+        to, from_ = (self.rank + shift) % self.size, (self.rank - shift) % self.size
+
+        def queue() -> None:
+            for _ in range(repeats):
+                both = [
+                    _dist.P2POp(_dist.isend, sent, to),
+                    _dist.P2POp(_dist.irecv, received, from_),
+                ]
+                self._finish(_dist.batch_isend_irecv(both))
+
+        return self.run(queue, at_once=True)
+
+    def all_reduce(self, numbers: Tensor, repeats: int) -> float:
+        """Replace the numbers by their sums over all ranks; return the seconds of all repeats."""
+
+        def queue() -> None:
+            for _ in range(repeats):
+                self._finish([_dist.all_reduce(numbers, async_op=True)])
+
+        return self.run(queue, at_once=True)
+
+    def run(self, queue: Callable[[], object], *, at_once: bool = False) -> float:
+        """Run transfers as :meth:`Transfers.run` does, if ``at_once`` on all ranks at once."""
+        with self._errors():
+            return self._transfers.run(queue, before=self._meet if at_once else None)
+
+    def _meet(self, *, goes_on: bool = True) -> None:
+        """Queue a wait for all ranks."""
+        self._flag.fill_(int(goes_on))
+        self._finish([_dist.all_reduce(self._flag, op=_dist.ReduceOp.MIN, async_op=True)])
+
+    def _rendezvous(self, folder: Path, number: int) -> Any:
+        """Wait until all ranks are there; a file per group, so that none meets an earlier one."""
+        store = _dist.FileStore(str(folder / f"group-{number}"), self.size)
+        store.set_timeout(timedelta(seconds=TIMEOUT_S))
+        store.set(f"here-{self.rank}", "1")
+        deadline = time.monotonic() + RENDEZVOUS_TIMEOUT_S
+        while missing := [
+            gpu for rank, gpu in enumerate(self.gpus) if not store.check([f"here-{rank}"])
+        ]:
+            if not self._ctx.drain(rests=False):
+                raise StoppedError
+            if time.monotonic() >= deadline:
+                names = ", ".join(map(str, missing))
+                what = f"the stressors of GPU {names} did not come in {RENDEZVOUS_TIMEOUT_S:g} s"
+                raise PeersError(what)
+            time.sleep(_POLL_S_PEERS)
+        return _dist.PrefixStore("links", store)
+
+    def _finish(self, works: list[Any]) -> None:
+        """Make the stream wait for works; on a simulated GPU, this thread waits."""
+        for work in works:
+            work.wait()
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Turn the errors of a missing rank into one that proves nothing about this GPU."""
+        kind = _dist.DistError if self._transfers.real else RuntimeError
+        try:
+            yield
+        except (TransferTimeoutError, kind) as error:
+            if isinstance(error, torch.cuda.OutOfMemoryError):
+                raise
+            self._wait_for_stop()
+            text = " ".join(str(error).split())
+            raise PeersError(f"a transfer with the other GPUs failed: {text}") from error
+
+    def _wait_for_stop(self) -> None:
+        """Wait for the stop that follows when another rank is gone.
+
+        Raises:
+            StoppedError: It has come.
+        """
+        deadline = time.monotonic() + _STOP_WAIT_S
+        while time.monotonic() < deadline:
+            if not self._ctx.drain(rests=False):
+                raise StoppedError
+            time.sleep(_POLL_S_PEERS)

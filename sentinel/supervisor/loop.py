@@ -43,7 +43,7 @@ from sentinel.errors import ExitCode
 from sentinel.protocol.commands import ReloadConfig
 from sentinel.protocol.gpu import Reading
 from sentinel.protocol.probe import Watch
-from sentinel.protocol.views import GpuView, QueueView, SessionsView
+from sentinel.protocol.views import GpuView, HostView, QueueView, SessionsView
 from sentinel.supervisor.leases import RENEW_SHORT_EVERY_S, Leases
 from sentinel.supervisor.ports import Parts
 
@@ -99,6 +99,7 @@ class Supervisor:
         self._publish = publish
         self._host = host or Host(pid=0, driver="", simulated=False)
         self._views: dict[str, GpuView] = {}
+        self._host_view: HostView | None = None
         self._queue = QueueView()
         self._sessions = SessionsView()
         self._views_at = self._all_views_at = 0.0
@@ -316,7 +317,10 @@ class Supervisor:
         if all_ or sessions != self._sessions:
             self._sessions = sessions
             self._api.send(sessions)
-        self._api.send(host_view(self.state, seen.now, self.config, self._host))
+        host = host_view(self.state, seen.now, self.config, self._host)
+        if all_ or self._host_view is None or replace(self._host_view, at=host.at) != host:
+            self._host_view = host
+            self._api.send(host)
 
     def _excluded(self) -> tuple[str, ...]:
         """Return the GPUs that a new probe must not read."""

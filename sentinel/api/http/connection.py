@@ -12,9 +12,8 @@ from typing import Any, ClassVar
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
-from sentinel.api.http.auth import Peer, peer_of
+from sentinel.api.http.access import Peer, local_level, peer_of
 from sentinel.api.http.errors import MEDIA_TYPE, problem_body
-from sentinel.api.http.levels import local_level
 from sentinel.protocol.caller import Level
 from sentinel.protocol.commands import AccessPolicy
 from sentinel.protocol.problem import Code

@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 from fastapi import Depends, Request
 
 from sentinel.api.context import ApiContext
-from sentinel.api.http.auth import Peer
+from sentinel.api.http.access import Peer
 from sentinel.api.http.errors import MEDIA_TYPE, PROBLEM_REFERENCE, ProblemError
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.problem import Code

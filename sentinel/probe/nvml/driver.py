@@ -18,10 +18,8 @@ from sentinel.probe.driver import (
     TooManyProcessesError,
     merge_lists,
 )
-from sentinel.probe.nvml.errors import ABSENT, GPU_IS_GONE, NO_SUCH_GPU, translated
-from sentinel.probe.nvml.power import PowerMeter
-from sentinel.probe.nvml.telemetry import TelemetryReader
-from sentinel.probe.nvml.text import as_text
+from sentinel.probe.nvml.errors import ABSENT, GPU_IS_GONE, NO_SUCH_GPU, as_text, translated
+from sentinel.probe.nvml.telemetry import PowerMeter, TelemetryReader
 from sentinel.probe.nvml.xids import NvmlXids
 from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, ProcessKind
 from sentinel.protocol.telemetry import Telemetry

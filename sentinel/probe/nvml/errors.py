@@ -86,3 +86,8 @@ def _error_of(number: int, code: str, error: Exception) -> DriverError:
     if number in _LOST:
         return GpuLostError(code, _LOST[number])
     return ReadError(code, _REMEDIES.get(number, f"NVML reports: {error}"))
+
+
+def as_text(value: str | bytes) -> str:
+    """Decode ``value``; older bindings return bytes, and broken boards arbitrary ones."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else value

@@ -15,8 +15,7 @@ from typing import Any
 from sentinel.host.processes.child_setup import InheritedFd, setup_child_process
 from sentinel.probe.driver import DriverError, ReadError
 from sentinel.probe.nvml.driver import NvmlDriver
-from sentinel.probe.nvml.errors import ABSENT
-from sentinel.probe.nvml.text import as_text
+from sentinel.probe.nvml.errors import ABSENT, as_text
 from sentinel.protocol.codec import encode
 from sentinel.protocol.gpu import ProcessKind
 from sentinel.protocol.inflight_calls import MAX_GPUS, InflightCalls, slots_of
@@ -96,7 +95,7 @@ class InspectedDriver(NvmlDriver):
             value = self._or_none(lambda: call(self._handles[str(index)], *more))
         if value is None:
             return None
-        return [int(one) for one in value] if isinstance(value, list | tuple) else [int(value)]
+        return [int(item) for item in value] if isinstance(value, list | tuple) else [int(value)]
 
     def pids(self, index: int, kind: ProcessKind) -> Sequence[int]:
         """Read the PIDs in one of a GPU's lists."""

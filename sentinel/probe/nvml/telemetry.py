@@ -13,7 +13,117 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from sentinel.probe.nvml.errors import ABSENT
+from sentinel.protocol.counters import NvLink
 from sentinel.protocol.telemetry import Telemetry, reasons_of
+
+_INVALID_ARGUMENT = 2  # the error of a link that the GPU does not have
+
+#: The counters of each link, by NVML_FI_DEV_* of nvml.h; the newer ones replace the older.
+_COUNTERS = {
+    161: "replays_total",  # NVLINK_ERROR_DL_REPLAY
+    162: "recoveries_total",  # NVLINK_ERROR_DL_RECOVERY
+    163: "crc_errors_total",  # NVLINK_ERROR_DL_CRC
+    164: "speed_mbps",  # NVLINK_GET_SPEED
+    215: "recoveries_total",  # NVLINK_COUNT_LINK_RECOVERY_EVENTS, since Blackwell
+    220: "effective_ber",  # NVLINK_COUNT_EFFECTIVE_BER
+}
+
+
+def read_nvlinks(nvml: Any, handle: Any) -> tuple[NvLink, ...]:
+    """Read every NVLink of a GPU; none if it has none.
+
+    Raises:
+        NVMLError: A call failed in another way than "not supported".
+    """
+    links = []
+    for link in range(nvml.NVML_NVLINK_MAX_LINKS):
+        try:
+            active = nvml.nvmlDeviceGetNvLinkState(handle, link)
+        except nvml.NVMLError as error:
+            if error.value in ABSENT | {_INVALID_ARGUMENT}:
+                break
+            raise
+        links.append(NvLink(link=link, active=bool(active), **_counters(nvml, handle, link)))
+    return tuple(links)
+
+
+def _counters(nvml: Any, handle: Any, link: int) -> dict[str, Any]:
+    """Read the counters of one link that the GPU and its driver support."""
+    found: dict[str, Any] = {}
+    try:
+        values = nvml.nvmlDeviceGetFieldValues(handle, [(number, link) for number in _COUNTERS])
+    except nvml.NVMLError as error:
+        if error.value not in ABSENT:
+            raise
+        return found
+    for sample in values:
+        field = _COUNTERS.get(sample.fieldId)
+        if field is None or sample.nvmlReturn != 0:
+            continue
+        value = field_number(nvml, sample)
+        if value not in {2**32 - 1, 2**64 - 1}:
+            found[field] = decode_ber(value) if field == "effective_ber" else value
+    return found
+
+
+def decode_ber(value: int) -> float:
+    """Decode a bit error rate: a mantissa of four bits over a negative decimal exponent."""
+    mantissa, exponent = value >> 8 & 0xF, value & 0xFF
+    return float(f"{mantissa}e-{exponent}")
+
+
+#: The shortest and the longest period over which power is derived from energy. The counter
+#: advances in steps of up to some 100 ms.
+_ENERGY_PERIOD_S = (0.5, 10.0)
+
+
+class PowerMeter:
+    """Measures the power of GPUs.
+
+    Args:
+        query: Calls a function of NVML; returns None if the GPU does not support it.
+    """
+
+    def __init__(self, query: Callable[..., Any]) -> None:
+        self._query = query
+        #: By UUID: the time of the last energy reading, and its value in millijoules.
+        self._energy: dict[str, tuple[float, int]] = {}
+
+    def power(self, nvml: Any, uuid: str) -> float | None:
+        """Return the mean power of the last second in watts, if the GPU supports that.
+
+        GPUs since Ampere do, except for the A100. Otherwise it is the mean since the last call,
+        derived from the energy, which takes milliseconds of CPU. Without an energy counter, at the
+        first call and after a long pause, it is NVML's power usage: an instant value on some cards,
+        the mean of a second on others.
+        """
+        field = getattr(nvml, "NVML_FI_DEV_POWER_AVERAGE", None)
+        average = self._query("nvmlDeviceGetFieldValues", uuid, [field]) if field else None
+        if average and average[0].nvmlReturn == 0:
+            return float(average[0].value.uiVal / 1000)
+        by_energy = self._by_energy(uuid)
+        if by_energy is not None:
+            return by_energy
+        milliwatts: int | None = self._query("nvmlDeviceGetPowerUsage", uuid)
+        return None if milliwatts is None else milliwatts / 1000
+
+    def _by_energy(self, uuid: str) -> float | None:
+        """Return the mean since the last call, or None if there is none or it is too long ago."""
+        now = time.monotonic()
+        energy: int | None = self._query("nvmlDeviceGetTotalEnergyConsumption", uuid)
+        if energy is None:
+            return None
+        before, had = self._energy.get(uuid, (0.0, 0))
+        least, most = _ENERGY_PERIOD_S
+        if now - before < least:
+            return None
+        self._energy[uuid] = now, energy
+        # The counter restarts when the driver is reloaded.
+        if now - before > most or energy < had:
+            return None
+        return (energy - had) / 1000 / (now - before)
+
 
 #: The interval of expensive fields.
 SLOW_INTERVAL_S = 30.0
@@ -143,13 +253,15 @@ class TelemetryReader:
         """Return the fields that the GPU, its driver and the binding support."""
         ids = {getattr(nvml, name, None): figure for name, figure in fields.items()}
         ids.pop(None, None)
-        wanted = [(one, _ALL_LINKS) if figure in _SUMS else one for one, figure in ids.items()]
+        wanted = [
+            (number, _ALL_LINKS) if figure in _SUMS else number for number, figure in ids.items()
+        ]
         field = self._query("nvmlDeviceGetFieldValues", uuid, wanted)
         found = {}
-        for one in field or ():
-            figure = ids.get(one.fieldId)
-            if figure is not None and one.nvmlReturn == 0:
-                found[figure] = _CONVERSIONS.get(figure, int)(field_number(nvml, one))
+        for sample in field or ():
+            figure = ids.get(sample.fieldId)
+            if figure is not None and sample.nvmlReturn == 0:
+                found[figure] = _CONVERSIONS.get(figure, int)(field_number(nvml, sample))
         return found
 
 

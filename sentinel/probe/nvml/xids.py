@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from sentinel.probe.driver import DriverError, Xid
-from sentinel.probe.nvml.errors import ABSENT, translated
-from sentinel.probe.nvml.text import as_text
+from sentinel.probe.nvml.errors import ABSENT, as_text, translated
 
 
 class NvmlXids:

@@ -14,9 +14,8 @@ from torch import Tensor
 from sentinel.errors import ConfigError
 from sentinel.protocol.stressor import Finding, FindingPlace, LinkMeasured, LinkPart
 from sentinel.stressor.context import WorkloadContext
-from sentinel.stressor.peers import Peers
-from sentinel.stressor.transfers import LEAVE_S, StoppedError, Transfers
-from sentinel.stressor.verification.link_patterns import (
+from sentinel.stressor.transfers import LEAVE_S, Peers, StoppedError, Transfers
+from sentinel.stressor.verification.patterns import (
     LinkPatterns,
     Wrong,
     key_of,

@@ -19,12 +19,9 @@ from typing import Any
 
 import pytest
 
-from sentinel.api.notify import command_hook, webhook
-from sentinel.api.notify.command_hook import CommandHook
-from sentinel.api.notify.delivery import DeliveryError
-from sentinel.api.notify.notifier import Recipient, Send
-from sentinel.api.notify.outbox import MAX_WAITING
-from sentinel.api.notify.webhook import Webhook
+from sentinel.api.notify import recipients
+from sentinel.api.notify.notifier import MAX_WAITING, Recipient, Send
+from sentinel.api.notify.recipients import CommandHook, DeliveryError, Webhook
 from sentinel.api.state.event_buffer import LoggedEvent
 from sentinel.protocol.commands import NotifySpec
 from tests.harness.api_harness import UUIDS, ApiServer, ask
@@ -95,7 +92,7 @@ def test_a_response_without_success_is_an_error(
 
 @pytest.mark.parametrize("behaviour", ["hang", "trickle"])
 def test_an_attempt_ends_in_time(monkeypatch: pytest.MonkeyPatch, behaviour: str) -> None:
-    monkeypatch.setattr(webhook, "TIMEOUT_S", 0.3)
+    monkeypatch.setattr(recipients, "WEBHOOK_TIMEOUT_S", 0.3)
     with WebhookServer() as server:
         server.behaviours = [behaviour]
         began = time.monotonic()
@@ -153,7 +150,7 @@ def script(folder: Path, text: str, mode: int = 0o755) -> str:
 @pytest.fixture
 def safe(monkeypatch: pytest.MonkeyPatch) -> None:
     """Accept programs in folders that other users could change, as those of tests."""
-    monkeypatch.setattr(command_hook, "why_unsafe", lambda _: None)
+    monkeypatch.setattr(recipients, "why_unsafe", lambda _: None)
 
 
 @pytest.mark.usefixtures("safe")
@@ -183,7 +180,7 @@ def test_a_program_that_fails_or_does_not_end_is_an_error(
 ) -> None:
     assert why(CommandHook((script(tmp_path, "exit 3"),)))[0].endswith("ended with exit code 3")
     assert "cannot be run: No such file" in why(CommandHook(("/none",)))[0]
-    monkeypatch.setattr(command_hook, "TIMEOUT_S", 0.3)
+    monkeypatch.setattr(recipients, "COMMAND_TIMEOUT_S", 0.3)
     path = script(tmp_path, f"echo $$ > {tmp_path}/pid; sleep 600 & wait")
     assert why(CommandHook((path,)))[0].endswith("did not end within 0.3 s")
     group = int((tmp_path / "pid").read_text())
@@ -208,7 +205,7 @@ def test_root_runs_no_program_that_another_user_can_change(tmp_path: Path) -> No
     os.chown(path, 65534, 65534)
     assert "users other than root can change" in why(CommandHook((path,)))[0]
     assert not (tmp_path / "ran").exists()
-    assert command_hook.why_unsafe("/bin/sh") is None
+    assert recipients.why_unsafe("/bin/sh") is None
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root is so careful")
@@ -217,17 +214,17 @@ def test_root_follows_no_link_that_another_user_can_turn(tmp_path: Path) -> None
     for link in (own, theirs):
         link.symlink_to("/bin/true")
     loop.symlink_to(loop)
-    assert command_hook.why_unsafe(str(own)) is None
+    assert recipients.why_unsafe(str(own)) is None
     os.chown(theirs, 65534, 65534, follow_symlinks=False)
     (tmp_path / "to-theirs").symlink_to("../" + tmp_path.name + "/theirs")
     for path in (theirs, tmp_path / "to-theirs"):
-        assert command_hook.why_unsafe(str(path)) == f"users other than root can change {theirs}"
+        assert recipients.why_unsafe(str(path)) == f"users other than root can change {theirs}"
     folder = tmp_path / "folder"
     folder.mkdir()
     (folder / "link").symlink_to("/bin/true")
     folder.chmod(0o777)
-    assert "can change" in str(command_hook.why_unsafe(str(folder / "link")))
-    assert command_hook.why_unsafe(str(loop)) == os.strerror(errno.ELOOP)
+    assert "can change" in str(recipients.why_unsafe(str(folder / "link")))
+    assert recipients.why_unsafe(str(loop)) == os.strerror(errno.ELOOP)
 
 
 # --- a recipient -----------------------------------------------------------------------------
@@ -349,7 +346,7 @@ def test_the_api_process_sends_selected_events_and_answers_meanwhile(tmp_path: P
             api.publish("service.warning", about="notify", text="not about itself")
             began = time.monotonic()
             assert ask(api, "GET", "/v1/status").status == 200
-            assert time.monotonic() - began < webhook.TIMEOUT_S / 2
+            assert time.monotonic() - began < recipients.WEBHOOK_TIMEOUT_S / 2
             # The attempt that hangs ends, and is repeated.
             eventually(lambda: len(server.received) == 3)
             names = [one.json["event"]["event"] for one in server.received]

@@ -12,7 +12,7 @@ import pytest
 
 from sentinel.diagnostics.one_shot import Timeouts
 from sentinel.diagnostics.workload_catalog import describe_workloads
-from sentinel.stressor.describe import Wanted
+from sentinel.stressor.loader import Wanted
 from tests.harness.gpu_environment import SimulatedHost
 from tests.harness.timing import MACHINE_SLOWNESS, TIMEOUT_S
 

@@ -10,14 +10,14 @@ import pytest
 
 from sentinel.host.gpus.simulation import Registry
 from sentinel.protocol.stressor import MemoryTarget
-from sentinel.stressor.contention import (
+from sentinel.stressor.device import SimulatedDevice
+from sentinel.stressor.memory import fill
+from sentinel.stressor.self_watch import (
     ALLOCATION_SLACK_BYTES,
     PREPARATION_SLACK_BYTES,
     ContentionMonitor,
     MemoryContentionError,
 )
-from sentinel.stressor.device import SimulatedDevice
-from sentinel.stressor.memory import fill
 
 GIB = 2**30
 

@@ -15,17 +15,16 @@ from torch import Tensor
 
 from sentinel.errors import ConfigError, PeersError
 from sentinel.protocol.stressor import FindingPlace, LinkMeasured, LinkPart, StressorGroup
-from sentinel.stressor import peers as peers_module
 from sentinel.stressor import transfers as transfers_module
-from sentinel.stressor.contention import PREPARATION_SLACK_BYTES
-from sentinel.stressor.peers import ENVIRONMENT, Peers
-from sentinel.stressor.transfers import StoppedError, Transfers, TransferTimeoutError
-from sentinel.stressor.verification.link_patterns import (
-    LinkPatterns,
-    key_of,
-    offset_of,
-    repeats_of,
+from sentinel.stressor.self_watch import PREPARATION_SLACK_BYTES
+from sentinel.stressor.transfers import (
+    ENVIRONMENT,
+    Peers,
+    StoppedError,
+    Transfers,
+    TransferTimeoutError,
 )
+from sentinel.stressor.verification.patterns import LinkPatterns, key_of, offset_of, repeats_of
 from sentinel.stressor.workloads import links as module
 from sentinel.stressor.workloads.links import HostLinks, PeerLinks, links
 from tests.harness.workload_harness import Workbench, workbench
@@ -163,7 +162,7 @@ def test_wrong_data_of_other_gpus_is_found_and_the_sender_is_named(bench: Workbe
         received[-1] ^= BIT
 
     measure(peer_links(bench, spoil), 9)
-    names = [one.detail.split(";")[0] for one in bench.findings()]
+    names = [finding.detail.split(";")[0] for finding in bench.findings()]
     assert names == ["peer from GPU 4", "peer from GPU 7", "all_reduce"]
     assert bench.done().errors == 3
 
@@ -226,7 +225,7 @@ GROUP = StressorGroup(number=1, rank=0, gpus=(0, 1))
 def test_a_rank_that_never_comes_is_no_fault_of_this_gpu(
     bench: Workbench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peers_module, "RENDEZVOUS_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(transfers_module, "RENDEZVOUS_TIMEOUT_S", 0.2)
     bench.ctx.rendezvous = tmp_path
     with pytest.raises(PeersError, match="GPU 1 did not come"):
         Peers(bench.ctx, GROUP, Transfers(bench.ctx, 1.0))
@@ -241,7 +240,7 @@ def test_a_stop_ends_the_wait_for_other_ranks(bench: Workbench, tmp_path: Path) 
 def test_the_error_of_a_lost_rank_waits_for_the_stop(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peers_module, "_STOP_WAIT_S", 0.1)
+    monkeypatch.setattr(transfers_module, "_STOP_WAIT_S", 0.1)
     lost = object.__new__(Peers)
     lost._ctx, lost._transfers = bench.ctx, Transfers(bench.ctx, 1.0)
     with pytest.raises(PeersError, match="closed by peer"), lost._errors():

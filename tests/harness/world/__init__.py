@@ -1,0 +1,222 @@
+"""Fakes for tests of code that drives a supervisor: a world with GPUs, children and a clock.
+
+Nothing here starts a process or waits. Time passes when the supervisor waits, and a test changes
+the world between ticks: foreign processes start and exit, children fail, the driver breaks.
+
+    world = World(gpus=2)
+    supervisor = world.supervisor(Config())
+    world.run(supervisor, until=lambda: world.events("stressor.ready"))
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from sentinel.config.model import Config
+from sentinel.core.actions import Event
+from sentinel.core.decide import Decision, first_state
+from sentinel.core.state import State
+from sentinel.protocol.gpu import GpuProcess
+from sentinel.supervisor.loop import Supervisor
+from sentinel.supervisor.ports import Parts
+from tests.harness.world.api import FakeApi
+from tests.harness.world.gpus import GIB, TEARDOWN_TIME, FakeChild, FakeGpu, fake_gpu, live
+from tests.harness.world.probe import FakeProbe
+from tests.harness.world.spawner import FakeSpawner
+from tests.harness.world.standby import FakeStandby
+
+__all__ = [
+    "GIB",
+    "TEARDOWN_TIME",
+    "FakeApi",
+    "FakeChild",
+    "FakeClock",
+    "FakeGpu",
+    "FakeInterrupts",
+    "FakeProbe",
+    "FakeSpawner",
+    "FakeStandby",
+    "World",
+]
+
+#: More ticks than this without any time passing are a loop that never waits.
+MAX_TICKS_AT_ONCE = 50
+#: A run takes coarse steps after so long, in seconds: by then nothing that a test did is new.
+FINE_S = 1.0
+#: The maximum coarse step, in seconds; below the shortest phase of a child's start.
+COARSE_TICK_S = 0.4
+
+
+class World:
+    """Everything outside a supervisor: time, GPUs, children and published events.
+
+    Args:
+        gpus: The number of GPUs.
+        tick: The maximum step of time, in seconds.
+        hidden: Why foreign processes may be missing from the lists, or None.
+    """
+
+    def __init__(self, gpus: int = 1, tick: float = 0.025, hidden: str | None = None) -> None:
+        self.now = 1000.0
+        self.wall = datetime(2026, 1, 7, 12, 0)  # noqa: DTZ001 - a Wednesday, local time
+        self.tick = tick
+        self.hidden = hidden
+        self._coarse = False
+        self.utilization = False
+        # Seeded, so that failures can be reproduced.
+        self.random_value: Callable[[], float] = random.Random(1).random
+        self.gpus = {f"GPU-{index}": FakeGpu(gpu=fake_gpu(index)) for index in range(gpus)}
+        self.published: list[Event] = []
+        self.next_pid = 100
+        self.probe = FakeProbe(self)
+        self.spawner = FakeSpawner(self)
+        self.standby = FakeStandby()
+        self.interrupts = FakeInterrupts()
+        self.api = FakeApi(lambda: self.now)
+
+    def supervisor(
+        self, config: Config, *, with_api: bool = False, daemon: bool = False
+    ) -> Supervisor:
+        """Build a supervisor of all GPUs of this world.
+
+        Args:
+            config: Its configuration.
+            with_api: Whether it has an API process.
+            daemon: Whether it can only be controlled through that.
+        """
+        with_api = with_api or daemon
+        gpus = tuple(fake.gpu for fake in self.gpus.values())
+        self.utilization = config.idle_utilization is not None
+        return Supervisor(
+            state=replace(
+                first_state(gpus, self.now, config, hidden=self.hidden, with_api=with_api),
+                api_required=daemon,
+            ),
+            config=config,
+            parts=Parts(
+                probe=self.probe,
+                spawner=self.spawner,
+                standby=self.standby,
+                interrupts=self.interrupts,
+                clock=FakeClock(self),
+                api=self.api if with_api else None,
+            ),
+            publish=self._publish,
+        )
+
+    def run(
+        self, supervisor: Supervisor, until: Callable[[], object], within: float = 60.0
+    ) -> list[Decision]:
+        """Tick until a condition holds; return the decisions.
+
+        Raises:
+            AssertionError: It does not hold within that many seconds of the world's time.
+        """
+        begin = self.now
+        decisions = []
+        stuck = 0
+        try:
+            while not until():
+                before = self.now
+                if before > begin + within:
+                    message = f"did not happen within {within} s; events: {self.names()}"
+                    raise AssertionError(message)
+                self._coarse = before >= begin + FINE_S
+                decisions.append(supervisor.turn())
+                stuck = 0 if self.now > before else stuck + 1
+                assert stuck < MAX_TICKS_AT_ONCE, "ticks forever without waiting"
+        finally:
+            self._coarse = False
+        return decisions
+
+    def run_for(self, supervisor: Supervisor, seconds: float) -> list[Decision]:
+        """Tick for ``seconds``; return the decisions."""
+        end = self.now + seconds
+        return self.run(supervisor, lambda: self.now >= end, within=seconds + 1)
+
+    def step(self, timeout: float) -> None:
+        """Let time pass for one wait of the supervisor: for ``timeout`` seconds or one tick."""
+        tick = max(self.tick, COARSE_TICK_S) if self._coarse else self.tick
+        self.pass_time(min(timeout, tick))
+
+    def pass_time(self, seconds: float) -> None:
+        """Advance time and the children at once."""
+        self.now += seconds
+        self.wall += timedelta(seconds=seconds)
+        for fake in self.gpus.values():
+            if fake.child is not None:
+                live(fake, fake.child, self.now)
+
+    def newcomer(self, index: int = 0, memory: int = GIB) -> GpuProcess:
+        """Start a foreign process on a GPU; it is listed at once."""
+        self.next_pid += 1
+        process = GpuProcess(
+            pid=self.next_pid, memory=memory, started=self.next_pid, name="python", user="alice"
+        )
+        self.at(index).foreign.append(process)
+        return process
+
+    def at(self, index: int) -> FakeGpu:
+        """Return the GPU with this index."""
+        return self.gpus[f"GPU-{index}"]
+
+    def events(self, name: str) -> list[Event]:
+        """Return the published events of one name."""
+        return [event for event in self.published if event.name == name]
+
+    def names(self) -> list[str]:
+        """Return the names of all published events, in order."""
+        return [event.name for event in self.published]
+
+    def _publish(self, _: State, events: tuple[Event, ...]) -> None:
+        self.published += events
+
+
+class FakeClock:
+    """A clock that advances when the supervisor waits, by at most one tick of the world."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def now(self) -> float:
+        """Return the world's time in seconds."""
+        return self._world.now
+
+    def local(self) -> datetime:
+        """Return the world's local time."""
+        return self._world.wall
+
+    def random_value(self) -> float:
+        """Return the next random number."""
+        return self._world.random_value()
+
+    def wait(self, files: Sequence[int], timeout: float) -> bool:
+        """Advance time by at most one tick, so that no change in the world is missed."""
+        del files
+        self._world.step(timeout)
+        return True
+
+
+class FakeInterrupts:
+    """Shutdown and reload requests of a test."""
+
+    def __init__(self) -> None:
+        self.pending: tuple[str | None, bool] = (None, False)
+        self.reload_pending = False
+
+    def files(self) -> list[int]:
+        """Return no descriptors."""
+        return []
+
+    def collect(self) -> tuple[str | None, bool]:
+        """Return the pending shutdown request, once."""
+        pending, self.pending = self.pending, (None, False)
+        return pending
+
+    def reload_requested(self) -> bool:
+        """Check for a pending reload request, once."""
+        wanted, self.reload_pending = self.reload_pending, False
+        return wanted
