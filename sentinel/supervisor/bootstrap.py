@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from sentinel.config.model import Config
 from sentinel.config.schedule import first_after
-from sentinel.config.workload_spec import parse_workload
+from sentinel.config.specs import parse_workload
 from sentinel.core import decide
 from sentinel.core.actions import Event
 from sentinel.core.gpu_state import Pause

@@ -59,7 +59,7 @@ REPLIES: dict[str, Reply] = {
     "resume": Reply(OUTCOME),
     "stop --wait 0": Reply(OUTCOME),
     "reload": Reply(OUTCOME),
-    "reserve 0 --for 1h --wait 0": Reply({"reservation": RESERVATION}, 201),
+    "reserve 0 --for 1h --wait 0": Reply(RESERVATION),
     "reserve --cancel 1a2b3c4d": Reply(OUTCOME),
     "set util=50%": Reply({**OUTCOME, "settings": []}),
     "session list": Reply({"sessions": []}),
@@ -69,7 +69,7 @@ ROUTES = {
     "burnin": "GET /v1/status",
     "reserve --list": "GET /v1/reservations",
     "reserve --cancel": "DELETE /v1/reservations/1a2b3c4d",
-    "reserve 0": "POST /v1/reservations",
+    "reserve 0": "PUT /v1/reservations/*",
     "set": "PATCH /v1/settings",
     "session": "GET /v1/sessions",
 }

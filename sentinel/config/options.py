@@ -1,0 +1,285 @@
+"""Convert the options of a workload, a driver or a check from text, by their annotations.
+
+Those of the built-in workloads are here, so that every process can check them without importing
+torch. The signatures of the workloads use the same types; a test compares them with this table.
+"""
+
+from __future__ import annotations
+
+import math
+import typing
+from collections.abc import Callable, Mapping
+from typing import Annotated, Literal, NamedTuple
+
+from sentinel.errors import ConfigError
+
+_BOOLS = dict.fromkeys(("true", "yes", "on", "1"), True) | dict.fromkeys(
+    ("false", "no", "off", "0"), False
+)
+_KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+
+
+class _Required:
+    """The default of an option that has none."""
+
+
+REQUIRED = _Required()
+
+
+class Option(NamedTuple):
+    """One option: an int, a float, a bool, a str or a Literal, maybe with a check."""
+
+    #: Such as ``int``; ``Annotated[int, check]`` calls ``check``, which raises ConfigError.
+    annotation: object
+    #: The value if it is not given, or REQUIRED.
+    default: object = REQUIRED
+
+
+def convert_options(
+    name: str, options: Mapping[str, Option], given: Mapping[str, str]
+) -> dict[str, object]:
+    """Convert the given options to values.
+
+    Args:
+        name: What has the options, for errors.
+        options: All of them.
+        given: The texts of some.
+
+    Raises:
+        ConfigError: One is unknown, missing, of the wrong kind, or refused by its check.
+    """
+    allowed = describe_options(options)
+    for key in given.keys() - options.keys():
+        raise ConfigError(f"{name} has no option {key!r}; {allowed}")
+    for key, option in options.items():
+        if option.default is REQUIRED and key not in given:
+            raise ConfigError(f"{name} needs the option {key!r}; {allowed}")
+    values: dict[str, object] = {}
+    for key, text in given.items():
+        annotation = options[key].annotation
+        try:
+            values[key] = _convert(annotation, text)
+        except (ValueError, KeyError):
+            what = f"{name}: option {key}={text!r} is not {kind_of(annotation)}; {allowed}"
+            raise ConfigError(what) from None
+        for check in _checks(annotation):
+            try:
+                check(values[key])
+            except ConfigError as error:
+                raise ConfigError(f"{name}: {error.what}", error.remedy) from None
+    return values
+
+
+def describe_options(options: Mapping[str, Option]) -> str:
+    """Describe all options, for an error."""
+    shown = [
+        f"{name} ({kind_of(option.annotation)}"
+        + ("" if option.default is REQUIRED else f", default {option.default!r}")
+        + ")"
+        for name, option in options.items()
+    ]
+    return f"its options are {', '.join(shown)}" if shown else "it has no options"
+
+
+def kind_of(annotation: object) -> str:
+    """Describe the values that ``annotation`` allows."""
+    annotation = _plain(annotation)
+    if typing.get_origin(annotation) is typing.Literal:
+        return "one of " + ", ".join(map(str, typing.get_args(annotation)))
+    unsupported = f"{annotation}, which cannot be written as an option"
+    return next((name for kind, name in _KINDS.items() if annotation is kind), unsupported)
+
+
+def _checks(annotation: object) -> list[Callable[[object], None]]:
+    """Return the checks of an ``Annotated``; of any other annotation there are none."""
+    return [one for one in getattr(annotation, "__metadata__", ()) if callable(one)]
+
+
+def _plain(annotation: object) -> object:
+    """Return an annotation without what ``Annotated`` adds to it."""
+    is_annotated = typing.get_origin(annotation) is typing.Annotated
+    return typing.get_args(annotation)[0] if is_annotated else annotation
+
+
+def _convert(annotation: object, text: str) -> object:
+    """Convert ``text``; raises ValueError or KeyError if ``annotation`` does not allow it."""
+    annotation = _plain(annotation)
+    if typing.get_origin(annotation) is typing.Literal:
+        return {str(value): value for value in typing.get_args(annotation)}[text]
+    if annotation is bool:
+        return _BOOLS[text.lower()]
+    if annotation is str:
+        return text
+    if annotation is int:
+        return int(text)
+    if annotation is float and math.isfinite(number := float(text)):
+        return number
+    raise ValueError
+
+
+# --- the built-in workloads -------------------------------------------------------------------
+
+#: The package of the built-in workloads.
+PACKAGE = "sentinel.stressor.workloads."
+
+#: Sides of matrices are a multiple of this. cuBLAS requires 16 for fp8 and 8 for int8.
+GRAIN = 64
+#: More seeds than a day has time for.
+_MAX_SEEDS = 1000
+#: Limits of the duration of a phase of ``mixed``.
+_MIN_PHASE_S, _MAX_PHASE_S = 0.1, 3600.0
+#: Limits of how long ``memtest`` leaves a stripe untouched.
+_MIN_RETENTION_S, _MAX_RETENTION_S = 1.0, 7200.0
+_MIN_HZ, _MAX_HZ = 0.5, 10.0
+_MIN_DUTY, _MAX_DUTY = 0.1, 0.9
+
+#: The kinds of numbers that are multiplied.
+DTYPES = ("bf16", "fp16", "tf32", "fp32", "fp64", "fp8", "int8")
+#: The phases of ``mixed``, and the plan of all that the GPU supports.
+PHASES = (*DTYPES, "memory")
+#: The patterns of ``memtest``.
+PATTERNS = (
+    *("zeros", "ones", "aa", "55"),
+    *("walking-one", "address", "random", "random-complement"),
+)
+#: The plan of all phases, and the name of all patterns.
+ALL = "all"
+
+
+def check_seeds(seeds: int) -> None:
+    """Check the number of seeds.
+
+    Raises:
+        ConfigError: It is not from 1 to 1000.
+    """
+    if not 1 <= seeds <= _MAX_SEEDS:
+        raise ConfigError(f"seeds={seeds} is out of range", f"allowed is from 1 to {_MAX_SEEDS}")
+
+
+def check_size(size: int) -> None:
+    """Check the rows of square matrices; 0 chooses.
+
+    Raises:
+        ConfigError: It is no positive multiple of 64.
+    """
+    if size and (size < GRAIN or size % GRAIN):
+        raise ConfigError(f"size={size} is not a positive multiple of {GRAIN}")
+
+
+def check_seconds(seconds: float) -> None:
+    """Check the duration of a phase of ``mixed``.
+
+    Raises:
+        ConfigError: It is out of range.
+    """
+    if not _MIN_PHASE_S <= seconds <= _MAX_PHASE_S:
+        what = f"mixed: seconds={seconds:g} is out of range"
+        raise ConfigError(what, f"allowed is from {_MIN_PHASE_S:g} to {_MAX_PHASE_S:g}")
+
+
+def split_names(text: str) -> list[str]:
+    """Split names with plus signs between them."""
+    return [name.strip() for name in text.split("+")]
+
+
+def check_plan(plan: str) -> None:
+    """Check the names of the phases of ``mixed``, if they are not all.
+
+    Raises:
+        ConfigError: A phase is unknown.
+    """
+    for name in split_names(plan) if plan != ALL else ():
+        if name not in PHASES:
+            known = ", ".join(PHASES)
+            what = f"mixed: there is no {name!r} in plan={plan!r}"
+            raise ConfigError(what, f"Write some of {known} with a plus between them, or {ALL}.")
+
+
+def check_patterns(patterns: str) -> None:
+    """Check the names of the patterns of ``memtest``, if they are not all.
+
+    Raises:
+        ConfigError: A pattern is unknown.
+    """
+    for name in split_names(patterns) if patterns != ALL else ():
+        if name not in PATTERNS:
+            allowed = f"allowed are all, or some of {'+'.join(PATTERNS)}"
+            raise ConfigError(f"memtest: patterns={patterns} has {name!r} in it; {allowed}")
+
+
+def check_retention(retention: float) -> None:
+    """Check how long ``memtest`` leaves a stripe untouched, in seconds; 0 leaves none.
+
+    Raises:
+        ConfigError: It is out of range.
+    """
+    if retention and not _MIN_RETENTION_S <= retention <= _MAX_RETENTION_S:
+        what = f"memtest: retention={retention:g} is out of range; allowed is 0, or from 1 to 7200"
+        raise ConfigError(what)
+
+
+def check_hz(hz: float) -> None:
+    """Check the periods per second of ``pulse``.
+
+    Raises:
+        ConfigError: They are out of range.
+    """
+    if not _MIN_HZ <= hz <= _MAX_HZ:
+        raise ConfigError(f"pulse: hz={hz:g} is out of range; allowed is from 0.5 to 10")
+
+
+def check_duty(duty: float) -> None:
+    """Check the share of a period of ``pulse`` under load.
+
+    Raises:
+        ConfigError: It is out of range.
+    """
+    if not _MIN_DUTY <= duty <= _MAX_DUTY:
+        raise ConfigError(f"pulse: duty={duty:g} is out of range; allowed is from 0.1 to 0.9")
+
+
+#: The kind of number that is multiplied; ``auto`` chooses by the GPU.
+GemmDtype = Literal["auto", "bf16", "fp16", "tf32", "fp32", "fp64", "fp8", "int8"]
+Size = Annotated[int, check_size]
+Seeds = Annotated[int, check_seeds]
+#: Which results are checked: all, one in 16, or none.
+Verify = Literal["full", "sample", "off"]
+Plan = Annotated[str, check_plan]
+PhaseSeconds = Annotated[float, check_seconds]
+Patterns = Annotated[str, check_patterns]
+Retention = Annotated[float, check_retention]
+Hz = Annotated[float, check_hz]
+Duty = Annotated[float, check_duty]
+#: Whether the GPUs of a host pulse on their own, all at once, or every other one half a period
+#: later.
+Sync = Literal["off", "in-phase", "out-of-phase"]
+
+#: The options of each built-in workload.
+BUILT_IN: Mapping[str, Mapping[str, Option]] = {
+    "elementwise": {},
+    "gemm": {
+        "dtype": Option(GemmDtype, "auto"),
+        "size": Option(Size, 0),
+        "verify": Option(Verify, "full"),
+        "seeds": Option(Seeds, 4),
+    },
+    "hold": {},
+    "links": {},
+    "memtest": {
+        "patterns": Option(Patterns, ALL),
+        "seed": Option(int, 1),
+        "retention": Option(Retention, 0.0),
+    },
+    "mixed": {
+        "plan": Option(Plan, ALL),
+        "seconds": Option(PhaseSeconds, 10.0),
+        "verify": Option(Verify, "full"),
+        "seeds": Option(Seeds, 4),
+    },
+    "pulse": {
+        "hz": Option(Hz, 1.0),
+        "duty": Option(Duty, 0.5),
+        "size": Option(Size, 0),
+        "sync": Option(Sync, "off"),
+    },
+}
