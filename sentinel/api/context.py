@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -20,14 +19,13 @@ from sentinel.api.state.burnin_verdicts import BurninVerdicts
 from sentinel.api.state.change_feed import ChangeFeed
 from sentinel.api.state.event_buffer import EventBuffer, LoggedEvent
 from sentinel.api.state.process_watch import ProcessWatch
-from sentinel.api.state.settings_reload import LiveSettings, RuntimeSettings
+from sentinel.api.state.settings import of_run_time, reread
 from sentinel.api.state.snapshots import Views
 from sentinel.api.state.store_writer import StoreWriter
 from sentinel.api.state.supervisor_link import SupervisorLink, SupervisorMessage
 from sentinel.api.state.verified_total import VerifiedTotal
 from sentinel.config.model import SETTINGS
 from sentinel.config.setting import Scope
-from sentinel.config.sources import Sources
 from sentinel.config.workload_spec import parse_workload
 from sentinel.errors import SentinelError, WireError
 from sentinel.host.files.paths import shared_folder
@@ -42,6 +40,7 @@ from sentinel.protocol.commands import (
     CommandReply,
     Configure,
     Deallocate,
+    Given,
     ReloadConfig,
     ServiceWarning,
     ShutDown,
@@ -100,7 +99,8 @@ class ApiContext:
         self.change_feed = ChangeFeed(
             spec, self.views, self.event_buffer, partial(self.report_warning, "watch")
         )
-        self.settings = LiveSettings(spec, os.environ)
+        #: The settings that the supervisor has accepted; the files may differ.
+        self.given = spec.given
         #: Held while settings are read and sent, so that each change starts from the last one.
         self.settings_lock = asyncio.Lock()
         state = Path(spec.state)
@@ -151,7 +151,7 @@ class ApiContext:
         self.supervisor.post(ShutDown, by=_THIS_PROCESS)
 
     async def configure(
-        self, by: Caller, runtime: RuntimeSettings, saved: Sources | None = None
+        self, by: Caller, run_time: Iterable[Given], saved: Iterable[Given] | None = None
     ) -> CommandReply:
         """Read the settings with these of flags and clients, and send them to the supervisor.
 
@@ -159,7 +159,7 @@ class ApiContext:
 
         Args:
             by: The caller.
-            runtime: What flags and clients have given.
+            run_time: What flags and clients have given.
             saved: What clients will have saved; the default is what the file has.
 
         Raises:
@@ -167,19 +167,13 @@ class ApiContext:
             ProblemError: The supervisor does not answer; if it accepts later, the settings are
                 taken over then.
         """
-        new = await self.settings.read(runtime, saved)
+        new = await reread(self.spec, run_time, saved)
 
         def take_over(reply: CommandReply) -> None:
             if reply.refused is None:
-                self.settings.current = new
+                self.given = new
 
-        return await self.supervisor.request(
-            Configure,
-            take_over,
-            by=by,
-            given=new.given,
-            overrides=new.overrides,
-        )
+        return await self.supervisor.request(Configure, take_over, by=by, given=new)
 
     def check_trust(
         self, by: Caller, changes: Mapping[str, str | None], before: Mapping[str, str]
@@ -313,7 +307,7 @@ class ApiContext:
         """Reread the settings by the supervisor's request; log what is wrong with them."""
         try:
             async with self.settings_lock:
-                reply = await self.configure(_SIGNAL, self.settings.runtime)
+                reply = await self.configure(_SIGNAL, of_run_time(self.given))
         except (SentinelError, ProblemError) as error:
             self.report_warning("settings", str(error))
             return

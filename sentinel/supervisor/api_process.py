@@ -237,9 +237,7 @@ class ApiProcess(ReplaceableProcess[ApiMessage]):
         if answer.number == configure.number:
             self._configure = None
             if answer.refused is None:
-                self._spec = replace(
-                    self._spec, given=configure.given, overrides=configure.overrides
-                )
+                self._spec = replace(self._spec, given=configure.given)
 
     def _send(self, child: Child, message: CommandReply | View | ReloadConfig | LogRecord) -> bool:
         """Send a message; return False only if the channel is full and a retry makes sense.

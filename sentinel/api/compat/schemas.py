@@ -228,7 +228,7 @@ def status(
     view: GpuView, settings: Config, allocations: Iterable[Allocation], trend: Direction
 ) -> ManagedGpu:
     """Describe one GPU, with the thresholds of the settings."""
-    here = [one for one in allocations if one.gpu == view.uuid]
+    here = [allocation for allocation in allocations if allocation.gpu == view.uuid]
     memory = budget(view, here)
     return ManagedGpu(
         available=view.occupancy != "UNKNOWN",
@@ -249,7 +249,7 @@ def status(
                 "allocated_mb": memory.allocated / MB,
                 "available_mb": memory.available / MB,
                 "allocation_count": memory.count,
-                "allocations": {one.id: one.size / MB for one in here},
+                "allocations": {allocation.id: allocation.size / MB for allocation in here},
             },
         ),
         thresholds={

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from sentinel.config.nearest import nearest
+from sentinel.config.sources import nearest
 
 #: The options that name a daemon.
 _OF_CLIENTS = {"--connect", "--token", "--socket", "--simulated"}

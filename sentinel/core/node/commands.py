@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from sentinel.config.build import build_config, given_overrides, given_values, resolve
+from sentinel.config.build import build_config, resolve
 from sentinel.config.model import SETTINGS, Config
 from sentinel.config.schedule import first_after
 from sentinel.config.setting import Scope
@@ -308,11 +308,10 @@ def _configure(
         text = "a burn-in runs with the present settings: cancel it first (sentinel burnin cancel)"
         return CommandResult(state, text, refused=Refusal.CONFLICT)
     try:
-        overrides = given_overrides(command.overrides)
-        new = build_config(given_values(command.given), overrides)
+        new = build_config(command.given)
         new = replace(new, plan=config.plan, repeat=config.repeat)
         gpus = tuple(gpu_state.gpu for gpu_state in state.gpu_states.values())
-        new, unused = resolve(new, overrides, gpus)
+        new, unused = resolve(new, command.given, gpus)
         state, new = sessions.lay(state, new)
     except ConfigError as error:
         return CommandResult(state, str(error), refused=Refusal.INVALID)
@@ -328,8 +327,8 @@ def _configure(
     fields = {"by": caller_fields(command.by), "workload": new.workload}
     events = [Event(name="sentinel.configured", at=seen.now, fields=fields)]
     events += [
-        Event(name="config.unused", at=seen.now, fields={"source": override.source})
-        for override in unused
+        Event(name="config.unused", at=seen.now, fields={"source": value.source})
+        for value in unused
     ]
     gpu_states = {uuid: reset_failures(gpu_state) for uuid, gpu_state in state.gpu_states.items()}
     begun = seen.now if new.run_for != config.run_for else state.counted_from

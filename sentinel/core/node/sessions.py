@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
-from sentinel.config.build import given_values, lay_over
+from sentinel.config.build import lay_over
 from sentinel.config.model import SETTINGS, Config
 from sentinel.config.setting import Scope
 from sentinel.core.actions import Event
@@ -73,12 +73,11 @@ def lay(state: State, config: Config) -> tuple[State, Config]:
     for session in state.sessions.values():
         if session.suspended is not None:
             continue
-        given = given_values(session.given)
         for uuid in session.gpus:
             own = each.get(uuid, config)
-            if "workload" in given:  # instead of a plan, which names workloads of its own
+            if "workload" in session.settings:  # instead of a plan, which names its own workloads
                 own = replace(own, plan=None)
-            each[uuid] = lay_over(own, given)
+            each[uuid] = lay_over(own, session.given(uuid))
     run = state.burnin_run
     if run is None:
         return state, replace(config, each=each)

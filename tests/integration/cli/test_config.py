@@ -10,15 +10,20 @@ from pathlib import Path
 import pytest
 
 from sentinel.cli.main import run_command_line
-from sentinel.config.model import SETTINGS
+from sentinel.config.sources import from_flags, in_effect
+from tests.harness.given_settings import given
 from tests.harness.stub_daemon import DAEMON, STATUS, Reply, StubDaemon, stub_daemon
 
 RUNNING = {
-    "settings": {
-        **{one.key: {"text": one.default, "source": None} for one in SETTINGS},
-        "memory.target": {"text": "50%", "source": "--memory"},
-    },
-    "gpus": {"1": {"workload": {"text": "hold", "source": "/etc/x.toml: gpu.1.workload"}}},
+    "settings": [
+        vars(value)
+        for value in in_effect(
+            (
+                *from_flags({"memory.target": "50%"}),
+                *given({"workload": "hold"}, "1", "/etc/x.toml: gpu.1."),
+            )
+        )
+    ],
 }
 
 

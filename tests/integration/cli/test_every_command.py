@@ -64,7 +64,7 @@ REPLIES: dict[str, Reply] = {
     "restart": Reply(OUTCOME),
     "reserve 0 --for 1h --wait 0": Reply({"reservation": RESERVATION}, 201),
     "unreserve 1a2b3c4d": Reply(OUTCOME),
-    "set util=50%": Reply(OUTCOME),
+    "set util=50%": Reply({**OUTCOME, "settings": []}),
     "session list": Reply({"sessions": []}),
 }
 ROUTES = {

@@ -25,8 +25,6 @@ from sentinel.protocol.commands import (
     Command,
     CommandReply,
     Configure,
-    GivenOverride,
-    GivenSetting,
     Refusal,
     ServiceWarning,
     Unreserve,
@@ -34,18 +32,17 @@ from sentinel.protocol.commands import (
 from sentinel.protocol.views import HostView, LogRecord, Phase
 from sentinel.supervisor import api_process
 from sentinel.supervisor.api_process import ApiChild
+from tests.harness.given_settings import given
 from tests.harness.timing import TIMEOUT_S
 
 SPEC = ApiSpec(socket="/nowhere", state="/nowhere", log=None, began=0.0, version="1")
 HOST = HostView(
     at=1.0, pid=1, phase=Phase.WAITING, driver="1", simulated=True, workload="hold", gpus=()
 )
-HOT = (GivenSetting(key="throttle.temp_critical_from", text="80C", source="site.toml"),)
 WISH = Configure(
     number=3,
     by=Caller(via="unix"),
-    given=(GivenSetting(key="util.target", text="50%", source="--util"),),
-    overrides=(GivenOverride(selector="1", source="site.toml", given=HOT),),
+    given=(*given({"util.target": "50%"}), *given({"throttle.temp_critical_from": "80C"}, "1")),
 )
 LONG = "x" * 4000
 #: The number of lines that fit into the channel.
@@ -249,7 +246,7 @@ def test_a_replacement_gets_the_settings_that_were_accepted_last(
         return Asks(made)
 
     monkeypatch.setattr(api_process, "ApiChild", spawn)
-    began = replace(SPEC, given=(GivenSetting(key="poll", text="1s", source="--poll"),))
+    began = replace(SPEC, given=given({"poll": "1s"}))
     service = api_process.ApiProcess(began, listening=0)
     service.start(1)
     service.collect()
@@ -257,7 +254,7 @@ def test_a_replacement_gets_the_settings_that_were_accepted_last(
     service.kill(1)
     service.start(2)
     assert specs[0] == began
-    wanted = replace(began, given=WISH.given, overrides=WISH.overrides)
+    wanted = replace(began, given=WISH.given)
     assert specs[1] == (wanted if refused is None else began)
     for child in made:
         child.theirs.channel.close()

@@ -18,7 +18,7 @@ from sentinel.protocol.commands import (
     Deallocate,
     Drain,
     EndSession,
-    GivenSetting,
+    Given,
     PauseGpus,
     Refusal,
     Reserve,
@@ -366,9 +366,9 @@ def test_a_refused_reservation_names_the_processes_in_the_way() -> None:
 # --- settings --------------------------------------------------------------------------------
 
 
-def given(**values: str) -> tuple[GivenSetting, ...]:
+def given(**values: str) -> tuple[Given, ...]:
     return tuple(
-        GivenSetting(key=key.replace("__", "."), text=text, source="a test")
+        Given(key=key.replace("__", "."), text=text, source="a test")
         for key, text in values.items()
     )
 

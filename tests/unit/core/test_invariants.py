@@ -16,7 +16,6 @@ from sentinel.core.stressor_state import Fatal, Running, Starting
 from sentinel.protocol.commands import (
     Configure,
     Drain,
-    GivenSetting,
     PauseGpus,
     Reserve,
     Resume,
@@ -24,6 +23,7 @@ from sentinel.protocol.commands import (
     Unreserve,
 )
 from sentinel.protocol.stressor import MemoryContention
+from tests.harness.given_settings import given
 from tests.harness.state_machine import GPUS, HISTORY_SETTINGS, MIB, PLAIN, Histories
 from tests.harness.world import GIB
 
@@ -122,8 +122,7 @@ class ServedHistories(Histories):
     @rule(workload=st.sampled_from(["hold", "gemm"]), rearm=st.sampled_from(["2s", "no time"]))
     def a_client_changes_the_settings(self, workload: str, rearm: str) -> None:
         texts = {"workload": workload, "rearm": rearm, "grace": "1s"}
-        given = tuple(GivenSetting(key=key, text=text, source="") for key, text in texts.items())
-        self.post(Configure, given=given)
+        self.post(Configure, given=given(texts))
 
     @precondition(lambda self: self.world.api.alive)
     @rule()

@@ -19,8 +19,6 @@ from sentinel.protocol.commands import (
     CancelBurnin,
     Configure,
     EndSession,
-    GivenOverride,
-    GivenSetting,
     Refusal,
     ShutDown,
     StartBurnin,
@@ -29,6 +27,7 @@ from sentinel.protocol.commands import (
 from sentinel.protocol.views import Session
 from sentinel.supervisor.loop import Supervisor
 from tests.harness.core_scenarios import reply_to, send, served
+from tests.harness.given_settings import given
 from tests.harness.world import World
 
 HOLD = {"workload": "hold"}
@@ -152,11 +151,9 @@ def test_a_session_that_cannot_be_is_refused_as_a_whole(
 def test_a_session_is_over_the_settings_of_the_daemon_and_of_its_gpu() -> None:
     world, supervisor = checking()
     keys = {"power": "100W", "workload": "elementwise"}
-    single = tuple(GivenSetting(key=key, text=text, source="file") for key, text in keys.items())
-    override = GivenOverride(selector="0", source="file", given=single)
+    settings = (*given({"util.target": "50%"}), *given(keys, "0"))
     assert start(world, supervisor)[0] is None
-    common = (GivenSetting(key="util.target", text="50%", source="--util"),)
-    assert send(world, supervisor, Configure, given=common, overrides=(override,)) is None
+    assert send(world, supervisor, Configure, given=settings) is None
     own = supervisor.config.of("GPU-0")
     assert (own.util, own.power, own.workload) == (0.5, 100.0, "hold")
     assert send(world, supervisor, EndSession, name="a") is None
@@ -168,7 +165,7 @@ def test_settings_that_a_session_contradicts_are_refused() -> None:
     world, supervisor = checking()
     low = {"throttle.temp_critical_from": "80"}
     assert start(world, supervisor, settings=low)[0] is None
-    high = (GivenSetting(key="throttle.temp_throttled_from", text="82", source="--temp"),)
+    high = given({"throttle.temp_throttled_from": "82"})
     before = supervisor.config
     reply = reply_to(world, supervisor, Configure, given=high)
     assert reply.refused is Refusal.INVALID

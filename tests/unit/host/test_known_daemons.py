@@ -33,20 +33,10 @@ def test_running_and_ended_daemons_are_listed_with_what_they_take(
     environ = {"XDG_STATE_HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path / "run")}
     shared = tmp_path / "sentinel"
     registered.add(shared / "sockets" / "a", socket=f"{tmp_path}/a.sock")
-    registered.add(
-        shared / "sockets" / "b", alive=False, socket=f"{tmp_path}/b.sock", environ=environ
-    )
+    registered.add(shared / "sockets" / "b", alive=False, socket=f"{tmp_path}/b.sock")
     registered.add(tmp_path / "gone", alive=False, socket=f"{tmp_path}/gone.sock")
-    registered.add(
-        tmp_path / "gpus",
-        socket=f"{tmp_path}/c.sock",
-        simulated="/gpus",
-        simulate=4,
-        environ=environ,
-    )
-    registered.add(
-        tmp_path / "runs", run=f"{tmp_path}/run-1", environ=environ
-    )  # a burn-in is no daemon
+    registered.add(tmp_path / "gpus", socket=f"{tmp_path}/c.sock", simulated="/gpus", simulate=4)
+    registered.add(tmp_path / "runs", run=f"{tmp_path}/run-1")  # a burn-in is no daemon
     for state in (shared / "sockets" / "a", shared / "sockets" / "b", tmp_path / "gpus"):
         state.mkdir(parents=True)
     (shared / "sockets" / "b" / "history.db").write_bytes(bytes(100_000))
@@ -70,9 +60,7 @@ def test_the_shared_directory_is_measured_without_the_daemons_of_other_sockets(
     tmp_path: Path, registered: RegisteredDaemons
 ) -> None:
     environ = {"XDG_STATE_HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path / "run")}
-    registered.add(
-        tmp_path / "sentinel", alive=False, socket=f"{tmp_path}/default.sock", environ=environ
-    )
+    registered.add(tmp_path / "sentinel", alive=False, socket=f"{tmp_path}/default.sock")
     other = tmp_path / "sentinel" / "sockets" / "b"
     other.mkdir(parents=True)
     (other / "history.db").write_bytes(bytes(100_000))
