@@ -37,4 +37,4 @@ class RegisteredDaemons(ExitStack):
             self.callback(entry.release)
         else:
             entry.release()
-        return replace(record, alive=alive)
+        return replace(record, alive=alive, started=record.started if alive else 0)

@@ -43,7 +43,7 @@ class DaemonRecord:
     """One daemon, or a burn-in that holds GPUs without one."""
 
     pid: int
-    #: In clock ticks since boot; with the PID, it names one process.
+    #: In clock ticks since boot; with the PID, it names one process. 0 once that has ended.
     started: int
     uid: int
     #: When the record was written, in seconds since the epoch.
@@ -98,12 +98,13 @@ def describe_own(state: Path, **facts: str | int | None) -> DaemonRecord:
 class Entry:
     """The locked file of this process; see :func:`take`."""
 
-    def __init__(self, path: Path, file: int) -> None:
+    def __init__(self, path: Path, file: int, record: DaemonRecord) -> None:
         self.path = path
         self._file = file
+        self._record = record
 
     def write(self, record: DaemonRecord) -> None:
-        """Replace the content.
+        """Replace the record.
 
         Raises:
             ConfigError: It cannot be written.
@@ -126,8 +127,11 @@ class Entry:
     def release(self) -> None:
         """Release the lock; the file stays, as the record of a daemon that has ended.
 
-        To remove it could take it from a process that has just opened it.
+        To remove it could take it from a process that has just opened it. The start is removed from
+        it: this process may run on, and is not the next one that takes the lock.
         """
+        with contextlib.suppress(ConfigError):
+            self.write(replace(self._record, started=0))
         os.close(self._file)
 
 
@@ -155,7 +159,7 @@ def take(path: Path, record: DaemonRecord) -> Entry:
         if identity(path) == identity(file):
             break
         os.close(file)  # the file was removed between the open and the lock
-    entry = Entry(path, file)
+    entry = Entry(path, file, record)
     try:
         entry.write(record)
     except BaseException:
