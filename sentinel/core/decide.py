@@ -22,15 +22,13 @@ from sentinel.core.gpu.teardown import Step
 from sentinel.core.gpu_state import GpuState, Unknown
 from sentinel.core.identity import Identity
 from sentinel.core.node import (
-    allocation_commands,
     api_supervision,
     burnin,
     burnin_commands,
     commands,
     limits,
     probe_supervision,
-    reservation_commands,
-    reservation_queue,
+    reservations,
     shutdown,
     spare_processes,
     starts,
@@ -39,7 +37,7 @@ from sentinel.core.node import (
 )
 from sentinel.core.node.node_step import NodeStep
 from sentinel.core.observation import Observation
-from sentinel.core.state import ApiDown, ApiUp, ProbeDown, ProbeState, State
+from sentinel.core.state import ProbeDown, ProbeState, State
 from sentinel.core.stressor_state import Running, StopCause
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.stressor import MemoryLimit
@@ -179,7 +177,7 @@ def conclude(before: State, reaction: Reaction, seen: Observation, config: Confi
         _report_xids,
         _report_slow_starts,
         _step_api,
-        reservation_queue.serve,
+        reservations.serve,
         partial(_reattribute, reaction.state),
         _limit_memory,
         probe_supervision.step,
@@ -258,14 +256,8 @@ def _start_nothing(state: State, _: Observation, __: Config) -> NodeStep:
 
 
 def _step_api(state: State, seen: Observation, _: Config) -> NodeStep:
-    """Step the API process; end the unconfirmed grants of one that is gone."""
-    step = api_supervision.step(state, seen)
-    if not isinstance(state.api, ApiUp) or not isinstance(step.state.api, ApiDown):
-        return step
-    state, unreserved = reservation_commands.forget_unconfirmed(step.state, seen.now)
-    state, deallocated = allocation_commands.forget_unconfirmed(state, seen.now)
-    events = (*step.events, *unreserved, *deallocated)
-    return NodeStep(state=state, actions=step.actions, events=events)
+    """Start, watch or replace the API process."""
+    return api_supervision.step(state, seen)
 
 
 def _report_xids(state: State, seen: Observation, _: Config) -> NodeStep:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 
 from sentinel.core.burnin_state import BurninRun
 from sentinel.core.gpu_state import GpuState, Pause
-from sentinel.protocol.commands import Reserve
 from sentinel.protocol.views import Reservation, Session
 
 
@@ -104,19 +103,6 @@ class Shutdown:
 
 
 @dataclass(frozen=True, kw_only=True)
-class QueuedRequest:
-    """A reservation that a client waits for, until the client has confirmed it."""
-
-    command: Reserve
-    #: When it entered the queue.
-    since: float
-    #: It has its GPUs.
-    granted: bool = False
-    #: When the API process of its client ended; None while the client waits.
-    orphaned: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class State:
     """Everything that the supervisor knows."""
 
@@ -157,11 +143,10 @@ class State:
     reload_requested: bool = False
     #: Set while no process of Sentinel may use the driver.
     released: Pause | None = None
+    #: By id, in the order in which they came; those without GPUs wait in the queue.
     reservations: Mapping[str, Reservation] = field(default_factory=dict)
     #: The sessions by name; no two have a GPU in common.
     sessions: Mapping[str, Session] = field(default_factory=dict)
-    #: Requests for reservations, first come, first served.
-    queue: tuple[QueuedRequest, ...] = ()
     #: The burn-in that a client has asked for, or None.
     burnin_run: BurninRun | None = None
     #: The number of the last group of GPUs that did a phase together.

@@ -20,7 +20,7 @@ from sentinel.core.node.command_result import (
 from sentinel.core.observation import Observation
 from sentinel.core.state import State
 from sentinel.protocol.caller import Caller
-from sentinel.protocol.commands import Allocate, Confirm, Deallocate, Refusal
+from sentinel.protocol.commands import LEASE_S, Allocate, Deallocate, Extend, Refusal
 from sentinel.protocol.views import Allocation
 from sentinel.units import format_size
 
@@ -32,29 +32,47 @@ _MAX_LISTED = 10
 
 
 def apply_command(
-    state: State, command: Allocate | Deallocate | Confirm, seen: Observation, config: Config
+    state: State, command: Allocate | Deallocate | Extend, seen: Observation, config: Config
 ) -> CommandResult:
     """Apply one command about allocated memory."""
     match command:
         case Allocate():
             return _allocate(state, command, seen, config)
-        case Deallocate() | Confirm():
-            return _confirm_or_end(state, command, seen.now)
+        case Deallocate() | Extend():
+            return _extend_or_end(state, command, seen.now)
 
 
-def forget_unconfirmed(state: State, now: float) -> tuple[State, list[Event]]:
-    """End the unconfirmed allocations of an API process that is gone: no client knows them."""
+def expire(state: State, now: float) -> tuple[State, list[Event]]:
+    """End the allocations whose lease is over: no client knows them."""
     events: list[Event] = []
-    for gpu_state in tuple(state.gpu_states.values()):
-        for allocation in gpu_state.allocations.values():
-            if not allocation.confirmed:
-                state, ended = _end(state, allocation, Caller(via="sentinel"), now)
-                events += ended
+    for allocation in _all(state):
+        if allocation.lease is not None and now >= allocation.lease:
+            state, ended = _end(state, allocation, Caller(via="sentinel"), now)
+            events += ended
     return state, events
 
 
+def deadlines(state: State) -> list[float]:
+    """Compute when leases end."""
+    return [allocation.lease for allocation in _all(state) if allocation.lease is not None]
+
+
 def _allocate(state: State, command: Allocate, seen: Observation, config: Config) -> CommandResult:
-    wrong = wrong_gpus(state, (command.gpu,)) or _wrong(state, command)
+    wrong = wrong_gpus(state, (command.gpu,))
+    if wrong is not None:
+        return wrong
+    allocation = Allocation(
+        id=command.id,
+        gpu=command.gpu,
+        size=command.size,
+        by=command.by,
+        since=seen.now,
+        lease=seen.now + LEASE_S,
+    )
+    known = _find(state, command.id)
+    if known is not None and _is_same(known, allocation):
+        return _extended(state, known, seen.now)
+    wrong = _wrong(state, command, known)
     if wrong is not None:
         return wrong
     gpu_state, reading, own = (
@@ -70,9 +88,6 @@ def _allocate(state: State, command: Allocate, seen: Observation, config: Config
             f" {format_size(left)} of {limit} can be allocated"
         )
         return CommandResult(state, text, refused=Refusal.CONFLICT)
-    allocation = Allocation(
-        id=command.id, gpu=command.gpu, size=command.size, by=command.by, since=seen.now
-    )
     gpu_state = replace(
         gpu_state,
         allocations={**gpu_state.allocations, command.id: allocation},
@@ -87,13 +102,13 @@ def _allocate(state: State, command: Allocate, seen: Observation, config: Config
     )
 
 
-def _wrong(state: State, command: Allocate) -> CommandResult | None:
+def _wrong(state: State, command: Allocate, known: Allocation | None) -> CommandResult | None:
     """Refuse an invalid or conflicting allocation; return None if it is valid."""
     gpu_state = state.gpu_states[command.gpu]
-    if _find(state, command.id) is not None:
-        text = f"there is an allocation {command.id!r}"
+    if known is not None:
+        text = f"the id {command.id!r} is in use"
         return CommandResult(state, text, refused=Refusal.CONFLICT)
-    count = sum(len(one.allocations) for one in state.gpu_states.values())
+    count = len(_all(state))
     if count >= _MAX_ALLOCATIONS:
         text = f"there are {count} allocations already, which is the limit"
         return CommandResult(state, text, refused=Refusal.CONFLICT)
@@ -114,24 +129,35 @@ def _wrong(state: State, command: Allocate) -> CommandResult | None:
     return None
 
 
-def _confirm_or_end(state: State, command: Deallocate | Confirm, now: float) -> CommandResult:
-    """Confirm or end an allocation."""
-    allocation = _find(state, command.id)
-    if allocation is None:
-        ids = (one for gpu_state in state.gpu_states.values() for one in gpu_state.allocations)
+def _is_same(known: Allocation, asked: Allocation) -> bool:
+    """Check whether memory is that of a known allocation, asked for again for the same process."""
+    by = replace(asked.by, level=known.by.level)
+    return (known.gpu, known.size, known.by) == (asked.gpu, asked.size, by)
+
+
+def _extend_or_end(state: State, command: Deallocate | Extend, now: float) -> CommandResult:
+    """Extend the lease of an allocation, or end the lease or the allocation."""
+    known = _find(state, command.id)
+    if known is None:
+        ids = (allocation.id for allocation in _all(state))
         return not_found(state, "allocation", command.id, ids, most=_MAX_LISTED)
-    if isinstance(command, Confirm):
-        gpu_state = state.gpu_states[allocation.gpu]
-        kept = {**gpu_state.allocations, allocation.id: replace(allocation, confirmed=True)}
-        state = _with(state, replace(gpu_state, allocations=kept))
-        return CommandResult(state, f"allocation {allocation.id} holds", (allocation.gpu,))
-    refused = not_owner(state, command.by, allocation.by, f"allocation {allocation.id}")
+    refused = not_owner(state, command.by, known.by, f"allocation {known.id}")
     if refused is not None:
         return refused
-    state, events = _end(state, allocation, command.by, now)
-    return CommandResult(
-        state, f"allocation {allocation.id} is over", (allocation.gpu,), events=events
-    )
+    if isinstance(command, Extend):
+        return _extended(state, known, now, kept=command.kept)
+    state, events = _end(state, known, command.by, now)
+    return CommandResult(state, f"allocation {known.id} is over", (known.gpu,), events=events)
+
+
+def _extended(state: State, known: Allocation, now: float, *, kept: bool = False) -> CommandResult:
+    """Extend the lease of an allocation, if it has one, or end the lease."""
+    lease = None if kept or known.lease is None else now + LEASE_S
+    gpu_state = state.gpu_states[known.gpu]
+    changed = {**gpu_state.allocations, known.id: replace(known, lease=lease)}
+    state = _with(state, replace(gpu_state, allocations=changed))
+    text = f"allocated {format_size(known.size)} of GPU {gpu_state.gpu.index}"
+    return CommandResult(state, text, (known.gpu,))
 
 
 def _end(state: State, allocation: Allocation, by: Caller, now: float) -> tuple[State, list[Event]]:
@@ -142,11 +168,16 @@ def _end(state: State, allocation: Allocation, by: Caller, now: float) -> tuple[
     return _with(state, gpu_state), [gpu_event("memory.deallocated", gpu_state, now, **fields)]
 
 
-def _find(state: State, name: str) -> Allocation | None:
-    for gpu_state in state.gpu_states.values():
-        if name in gpu_state.allocations:
-            return gpu_state.allocations[name]
-    return None
+def _all(state: State) -> list[Allocation]:
+    return [
+        allocation
+        for gpu_state in state.gpu_states.values()
+        for allocation in gpu_state.allocations.values()
+    ]
+
+
+def _find(state: State, id_: str) -> Allocation | None:
+    return next((allocation for allocation in _all(state) if allocation.id == id_), None)
 
 
 def _with(state: State, gpu_state: GpuState) -> State:

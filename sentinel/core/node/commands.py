@@ -15,8 +15,7 @@ from sentinel.core.gpu_state import Pause
 from sentinel.core.node import (
     allocation_commands,
     burnin_commands,
-    reservation_commands,
-    reservation_queue,
+    reservations,
     sessions,
 )
 from sentinel.core.node.backoff import reset_failures
@@ -39,10 +38,10 @@ from sentinel.protocol.commands import (
     Command,
     CommandReply,
     Configure,
-    Confirm,
     Deallocate,
     Drain,
     EndSession,
+    Extend,
     PauseGpus,
     Refusal,
     Reserve,
@@ -106,7 +105,7 @@ def _words(name: str) -> str:
 
 
 def expire(state: State, now: float) -> tuple[State, list[Event]]:
-    """End expired pauses, releases and reservations."""
+    """End expired pauses, releases, reservations and allocations."""
     events = []
     gpu_states = dict(state.gpu_states)
     for uuid, gpu_state in state.gpu_states.items():
@@ -117,20 +116,20 @@ def expire(state: State, now: float) -> tuple[State, list[Event]]:
     if state.released is not None and _is_expired(state.released.until, now):
         state = replace(state, released=None)
         events.append(Event(name="driver.acquire_requested", at=now, fields={"by": None}))
-    state, ended = reservation_commands.expire(state, now)
-    return state, [*events, *ended]
+    state, unreserved = reservations.expire(state, now)
+    state, deallocated = allocation_commands.expire(state, now)
+    return state, [*events, *unreserved, *deallocated]
 
 
 def deadlines(state: State) -> list[float]:
-    """Compute when pauses, reservations, sessions, the release and abandoned requests expire."""
+    """Compute when pauses, reservations, allocations, sessions and the release expire."""
     untils = [
         gpu_state.pause.until
         for gpu_state in state.gpu_states.values()
         if gpu_state.pause is not None
     ]
-    untils += [reservation.until for reservation in state.reservations.values()]
     untils += [session.until for session in state.sessions.values()]
-    untils += reservation_queue.deadlines(state)
+    untils += [*reservations.deadlines(state), *allocation_commands.deadlines(state)]
     untils += [state.released.until] if state.released is not None else []
     return [until for until in untils if until is not None]
 
@@ -146,10 +145,10 @@ def _apply(state: State, command: Command, seen: Observation, config: Config) ->
     match command:
         case PauseGpus() | ResumeGpus() | AcknowledgeResults():
             return _change_gpus(state, command, seen.now)
-        case Confirm(allocation=True) | Allocate() | Deallocate():
+        case Extend(allocation=True) | Allocate() | Deallocate():
             return allocation_commands.apply_command(state, command, seen, config)
-        case Reserve() | Confirm() | Unreserve():
-            return reservation_commands.apply_command(state, command, seen.now)
+        case Reserve() | Extend() | Unreserve():
+            return reservations.apply_command(state, command, seen.now)
         case Configure():
             return _configure(state, command, seen, config)
         case StartSession() | EndSession():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sentinel.config.log_settings import DEBUG
 from sentinel.config.model import Config
+from sentinel.config.services import DEBUG
 from sentinel.core.actions import Event
 from sentinel.core.events import gpu_event, process_fields, progress_fields, usage_fields
 from sentinel.core.gpu.verdict import Verdict
