@@ -90,7 +90,7 @@ def claim(
         group: A group that may use the socket, by name or number.
         metrics: An address for metrics alone, written like ``tcp``.
         is_open: Whether every local user may connect.
-        record: What the registry has of this daemon; its socket and state by default.
+        record: What the registry has of this daemon; its paths by default.
 
     Raises:
         AlreadyRunningError: Another daemon runs; the message names it.
@@ -99,7 +99,7 @@ def claim(
     gid = None if group is None else find_group(group)
     prepare(places)
     with contextlib.ExitStack() as undo:
-        own = record or describe_own(places.state, socket=str(places.socket))
+        own = record or describe_own(places.state, socket=str(places.socket), log=str(places.log))
         entry = take(places.record, own)
         undo.callback(entry.release)
         unix = _bind(places, gid, is_open=is_open)
