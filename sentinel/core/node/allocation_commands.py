@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
-from sentinel.config.model import Config
-from sentinel.core.actions import Event
 from sentinel.core.events import gpu_event
 from sentinel.core.gpu.allocations import available, budget
+from sentinel.core.gpu.step import reattribute
 from sentinel.core.gpu_state import GpuState, Unknown
 from sentinel.core.node.admin import reservation_of
 from sentinel.core.node.command_result import (
-    CommandResult,
+    Accepted,
+    RefusedError,
     caller_fields,
+    check_gpus,
+    check_owner,
     not_found,
-    not_owner,
-    wrong_gpus,
 )
 from sentinel.core.observation import Observation
 from sentinel.core.state import State
+from sentinel.core.step import Step
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import Allocate, Confirm, Deallocate, Refusal
 from sentinel.protocol.views import Allocation
@@ -31,36 +33,14 @@ _MAX_ID_LENGTH = 100
 _MAX_LISTED = 10
 
 
-def apply_command(
-    state: State, command: Allocate | Deallocate | Confirm, seen: Observation, config: Config
-) -> CommandResult:
-    """Apply one command about allocated memory."""
-    match command:
-        case Allocate():
-            return _allocate(state, command, seen, config)
-        case Deallocate() | Confirm():
-            return _confirm_or_end(state, command, seen.now)
-
-
-def forget_unconfirmed(state: State, now: float) -> tuple[State, list[Event]]:
-    """End the unconfirmed allocations of an API process that is gone: no client knows them."""
-    events: list[Event] = []
-    for gpu_state in tuple(state.gpu_states.values()):
-        for allocation in gpu_state.allocations.values():
-            if not allocation.confirmed:
-                state, ended = _end(state, allocation, Caller(via="sentinel"), now)
-                events += ended
-    return state, events
-
-
-def _allocate(state: State, command: Allocate, seen: Observation, config: Config) -> CommandResult:
-    wrong = wrong_gpus(state, (command.gpu,)) or _wrong(state, command)
-    if wrong is not None:
-        return wrong
+def allocate(state: State, command: Allocate, seen: Observation) -> Accepted:
+    """Apply a command that allocates memory of a GPU."""
+    check_gpus(state, (command.gpu,))
+    _check(state, command)
     gpu_state, reading, own = (
         state.gpu_states[command.gpu],
         seen.readings.get(command.gpu),
-        config.of(command.gpu),
+        state.config.of(command.gpu),
     )
     left = available(gpu_state, reading, own)
     if command.size > left:
@@ -69,85 +49,100 @@ def _allocate(state: State, command: Allocate, seen: Observation, config: Config
             f"{format_size(command.size)} of GPU {gpu_state.gpu.index} requested,"
             f" {format_size(left)} of {limit} can be allocated"
         )
-        return CommandResult(state, text, refused=Refusal.CONFLICT)
+        raise RefusedError(Refusal.CONFLICT, text)
     allocation = Allocation(
         id=command.id, gpu=command.gpu, size=command.size, by=command.by, since=seen.now
     )
-    gpu_state = replace(
-        gpu_state,
-        allocations={**gpu_state.allocations, command.id: allocation},
-        allocations_changed=seen.now,
-    )
+    allocations = {**gpu_state.allocations, command.id: allocation}
     fields = {"id": command.id, "size": command.size, "by": caller_fields(command.by)}
-    return CommandResult(
-        _with(state, gpu_state),
-        f"allocated {format_size(command.size)} of GPU {gpu_state.gpu.index}",
-        (command.gpu,),
-        events=[gpu_event("memory.allocated", gpu_state, seen.now, **fields)],
-    )
+    event = gpu_event("memory.allocated", gpu_state, seen.now, **fields)
+    text = f"allocated {format_size(command.size)} of GPU {gpu_state.gpu.index}"
+    step = Step(state, events=(event,)).then(_change, gpu_state, allocations, seen)
+    return Accepted(step, text, (command.gpu,))
 
 
-def _wrong(state: State, command: Allocate) -> CommandResult | None:
-    """Refuse an invalid or conflicting allocation; return None if it is valid."""
+def confirm(state: State, command: Confirm, _: Observation) -> Accepted:
+    """Apply that the client of an allocation has its answer."""
+    allocation = _find(state, command.id)
+    gpu_state = state.gpu_states[allocation.gpu]
+    kept = {**gpu_state.allocations, allocation.id: replace(allocation, confirmed=True)}
+    state = state.with_gpu(replace(gpu_state, allocations=kept))
+    return Accepted(Step(state), f"allocation {allocation.id} holds", (allocation.gpu,))
+
+
+def deallocate(state: State, command: Deallocate, seen: Observation) -> Accepted:
+    """Apply a command that ends an allocation."""
+    allocation = _find(state, command.id)
+    check_owner(command.by, allocation.by, f"allocation {allocation.id}")
+    step = _end(state, allocation, command.by, seen)
+    text = f"allocation {allocation.id} is over"
+    return Accepted(step, text, (allocation.gpu,))
+
+
+def forget_unconfirmed(state: State, seen: Observation) -> Step[State]:
+    """End the unconfirmed allocations of an API process that is gone: no client knows them."""
+    step = Step(state)
+    for gpu_state in state.gpu_states.values():
+        for allocation in gpu_state.allocations.values():
+            if not allocation.confirmed:
+                step = step.then(_end, allocation, Caller(via="sentinel"), seen)
+    return step
+
+
+def _check(state: State, command: Allocate) -> None:
+    """Refuse an invalid or conflicting allocation."""
     gpu_state = state.gpu_states[command.gpu]
-    if _find(state, command.id) is not None:
+    allocations = _by_id(state)
+    if command.id in allocations:
         text = f"there is an allocation {command.id!r}"
-        return CommandResult(state, text, refused=Refusal.CONFLICT)
-    count = sum(len(one.allocations) for one in state.gpu_states.values())
-    if count >= _MAX_ALLOCATIONS:
-        text = f"there are {count} allocations already, which is the limit"
-        return CommandResult(state, text, refused=Refusal.CONFLICT)
+        raise RefusedError(Refusal.CONFLICT, text)
+    if len(allocations) >= _MAX_ALLOCATIONS:
+        text = f"there are {len(allocations)} allocations already, which is the limit"
+        raise RefusedError(Refusal.CONFLICT, text)
     reserved = reservation_of(state, command.gpu)
     if reserved is not None and reserved.by.uid != command.by.uid:
         text = f"GPU {gpu_state.gpu.index} is reserved for another user: {reserved.reason}"
-        return CommandResult(state, f"{text} ({reserved.id})", refused=Refusal.CONFLICT)
+        raise RefusedError(Refusal.CONFLICT, f"{text} ({reserved.id})")
     if isinstance(gpu_state.occupancy, Unknown):
         text = f"GPU {gpu_state.gpu.index} is unknown: {gpu_state.occupancy.reason}"
-        return CommandResult(state, text, refused=Refusal.CONFLICT)
+        raise RefusedError(Refusal.CONFLICT, text)
     if not command.id or len(command.id) > _MAX_ID_LENGTH or not command.id.isprintable():
         text = f"an id is one line of 1 to {_MAX_ID_LENGTH} characters"
-        return CommandResult(state, text, refused=Refusal.INVALID)
+        raise RefusedError(Refusal.INVALID, text)
     if command.size <= 0:
-        return CommandResult(
-            state, f"{command.size} is not a number of bytes above 0", refused=Refusal.INVALID
-        )
-    return None
+        raise RefusedError(Refusal.INVALID, f"{command.size} is not a number of bytes above 0")
 
 
-def _confirm_or_end(state: State, command: Deallocate | Confirm, now: float) -> CommandResult:
-    """Confirm or end an allocation."""
-    allocation = _find(state, command.id)
-    if allocation is None:
-        ids = (one for gpu_state in state.gpu_states.values() for one in gpu_state.allocations)
-        return not_found(state, "allocation", command.id, ids, most=_MAX_LISTED)
-    if isinstance(command, Confirm):
-        gpu_state = state.gpu_states[allocation.gpu]
-        kept = {**gpu_state.allocations, allocation.id: replace(allocation, confirmed=True)}
-        state = _with(state, replace(gpu_state, allocations=kept))
-        return CommandResult(state, f"allocation {allocation.id} holds", (allocation.gpu,))
-    refused = not_owner(state, command.by, allocation.by, f"allocation {allocation.id}")
-    if refused is not None:
-        return refused
-    state, events = _end(state, allocation, command.by, now)
-    return CommandResult(
-        state, f"allocation {allocation.id} is over", (allocation.gpu,), events=events
-    )
-
-
-def _end(state: State, allocation: Allocation, by: Caller, now: float) -> tuple[State, list[Event]]:
+def _end(state: State, allocation: Allocation, by: Caller, seen: Observation) -> Step[State]:
     gpu_state = state.gpu_states[allocation.gpu]
-    left = {name: one for name, one in gpu_state.allocations.items() if name != allocation.id}
-    gpu_state = replace(gpu_state, allocations=left, allocations_changed=now)
+    left = {id_: kept for id_, kept in gpu_state.allocations.items() if id_ != allocation.id}
     fields = {"id": allocation.id, "size": allocation.size, "by": caller_fields(by)}
-    return _with(state, gpu_state), [gpu_event("memory.deallocated", gpu_state, now, **fields)]
+    event = gpu_event("memory.deallocated", gpu_state, seen.now, **fields)
+    return Step(state, events=(event,)).then(_change, gpu_state, left, seen)
 
 
-def _find(state: State, name: str) -> Allocation | None:
-    for gpu_state in state.gpu_states.values():
-        if name in gpu_state.allocations:
-            return gpu_state.allocations[name]
-    return None
+def _change(
+    state: State, gpu_state: GpuState, allocations: Mapping[str, Allocation], seen: Observation
+) -> Step[State]:
+    """Replace the allocations of a GPU, and attribute its processes again."""
+    uuid = gpu_state.gpu.uuid
+    gpu_state = replace(gpu_state, allocations=allocations, allocations_changed=seen.now)
+    unusable = state.why_unusable(uuid, seen.now)
+    step = reattribute(gpu_state, seen, state.config.of(uuid), unusable)
+    return Step(state.with_gpu(step.state), events=step.events, due=step.due)
 
 
-def _with(state: State, gpu_state: GpuState) -> State:
-    return replace(state, gpu_states={**state.gpu_states, gpu_state.gpu.uuid: gpu_state})
+def _find(state: State, id_: str) -> Allocation:
+    found = _by_id(state)
+    if id_ not in found:
+        raise not_found("allocation", id_, found, most=_MAX_LISTED)
+    return found[id_]
+
+
+def _by_id(state: State) -> dict[str, Allocation]:
+    """Return all allocations by their ids."""
+    return {
+        id_: allocation
+        for gpu_state in state.gpu_states.values()
+        for id_, allocation in gpu_state.allocations.items()
+    }

@@ -5,20 +5,23 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from sentinel.core.actions import Event
 from sentinel.core.node import reservation_queue
 from sentinel.core.node.command_result import (
-    CommandResult,
+    Accepted,
+    RefusedError,
+    check_gpus,
+    check_owner,
+    check_seconds,
     names_of,
     not_found,
-    not_owner,
-    wrong_gpus,
-    wrong_seconds,
 )
 from sentinel.core.node.reservation_grants import choose, end, grant
+from sentinel.core.observation import Observation
 from sentinel.core.state import State
+from sentinel.core.step import Step, upcoming
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import Confirm, Refusal, Reserve, Unreserve
+from sentinel.protocol.views import Reservation
 
 #: Limits of all reservations together and of a reason.
 _MAX_RESERVATIONS = 256
@@ -28,54 +31,74 @@ _MAX_REASON_LENGTH = 200
 _MAX_REASON_BYTES = 600
 
 
-def apply_command(
-    state: State, command: Reserve | Confirm | Unreserve, now: float
-) -> CommandResult:
-    """Apply one command about a reservation."""
-    if isinstance(command, Reserve):
-        return _reserve(state, command, now)
-    return _confirm_or_end(state, command, now)
-
-
-def expire(state: State, now: float) -> tuple[State, list[Event]]:
-    """End expired reservations."""
-    events: list[Event] = []
-    for reservation in tuple(state.reservations.values()):
-        if reservation.until is not None and now >= reservation.until:
-            state, ended = end(state, reservation, None, now)
-            state = reservation_queue.forget(state, reservation.id)
-            events += ended
-    return state, events
-
-
-def _reserve(state: State, command: Reserve, now: float) -> CommandResult:
+def reserve(state: State, command: Reserve, seen: Observation) -> Accepted:
+    """Apply a command that reserves GPUs, or waits for them."""
+    now = seen.now
     waiting = reservation_queue.find(state, command.id)
     if waiting is not None:
         return reservation_queue.enter_again(state, waiting, command)
-    wrong = wrong_gpus(state, command.gpus) or wrong_seconds(state, command.seconds)
-    wrong = wrong or _wrong_reservation(state, command)
-    if wrong is not None:
-        return wrong
+    check_gpus(state, command.gpus)
+    check_seconds(command.seconds)
+    _check_reservation(state, command)
     gpus, why = choose(state, command, reservation_queue.claims(state))
     if not gpus and command.wait:
         return reservation_queue.enter(state, command, why, now)
     if not gpus:
-        return CommandResult(state, why, refused=Refusal.CONFLICT)
-    state, events = grant(state, command, gpus, now)
-    return CommandResult(state, f"reserved {names_of(state, gpus)}", gpus, None, events)
+        raise RefusedError(Refusal.CONFLICT, why)
+    step = grant(state, command, gpus, now)
+    text = f"reserved {names_of(state, gpus)}"
+    return Accepted(step, text, gpus)
 
 
-def _wrong_reservation(state: State, command: Reserve) -> CommandResult | None:
-    """Refuse an invalid or conflicting reservation; return None if it is valid."""
+def confirm(state: State, command: Confirm, _: Observation) -> Accepted:
+    """Apply that the client of a reservation has its answer."""
+    reservation = _find(state, command.id)
+    kept = {**state.reservations, command.id: replace(reservation, confirmed=True)}
+    state = reservation_queue.forget(replace(state, reservations=kept), command.id)
+    text = f"reservation {command.id} holds"
+    return Accepted(Step(state), text, reservation.gpus)
+
+
+def unreserve(state: State, command: Unreserve, seen: Observation) -> Accepted:
+    """Apply a command that ends a reservation, or a request in the queue."""
+    waiting = reservation_queue.find(state, command.id)
+    if waiting is not None and command.id not in state.reservations:
+        check_owner(command.by, waiting.command.by, f"request {command.id}")
+        return reservation_queue.leave(state, waiting, command.by, seen.now)
+    reservation = _find(state, command.id)
+    check_owner(command.by, reservation.by, f"reservation {command.id}")
+    state = reservation_queue.forget(state, command.id)
+    step = end(state, reservation, command.by, seen.now)
+    return Accepted(step, f"reservation {command.id} is over", reservation.gpus)
+
+
+def _find(state: State, id_: str) -> Reservation:
+    reservation = state.reservations.get(id_)
+    if reservation is None:
+        raise not_found("reservation", id_, state.reservations)
+    return reservation
+
+
+def expire(state: State, seen: Observation) -> Step[State]:
+    """End expired reservations."""
+    step, now = Step(state), seen.now
+    for reservation in state.reservations.values():
+        if reservation.until is not None and now >= reservation.until:
+            step = step.then(end, reservation, None, now)
+            step = step._replace(state=reservation_queue.forget(step.state, reservation.id))
+    untils = [reservation.until for reservation in step.state.reservations.values()]
+    return step._replace(due=upcoming(now, *untils))
+
+
+def _check_reservation(state: State, command: Reserve) -> None:
+    """Refuse an invalid or conflicting reservation."""
     by = command.by
     wrong = None
     if not command.id or command.id in state.reservations:
-        return CommandResult(
-            state, f"there is a reservation {command.id!r}", refused=Refusal.CONFLICT
-        )
+        raise RefusedError(Refusal.CONFLICT, f"there is a reservation {command.id!r}")
     if len(state.reservations) >= _MAX_RESERVATIONS:
         text = f"there are {len(state.reservations)} reservations already"
-        return CommandResult(state, text, refused=Refusal.CONFLICT)
+        raise RefusedError(Refusal.CONFLICT, text)
     if bool(command.gpus) == bool(command.count) or command.count < 0:
         wrong = "name either GPUs or their number"
     elif len(set(command.gpus)) != len(command.gpus):
@@ -93,41 +116,17 @@ def _wrong_reservation(state: State, command: Reserve) -> CommandResult | None:
         wrong = (
             "the client process is not visible here, so nothing can be bound to it; give a duration"
         )
-    return None if wrong is None else CommandResult(state, wrong, refused=Refusal.INVALID)
+    if wrong is not None:
+        raise RefusedError(Refusal.INVALID, wrong)
 
 
-def forget_unconfirmed(state: State, now: float) -> tuple[State, list[Event]]:
+def forget_unconfirmed(state: State, seen: Observation) -> Step[State]:
     """End the unconfirmed reservations of an API process that is gone: no client knows them.
 
     Those that came from the queue have their places in it again.
     """
-    events: list[Event] = []
-    for reservation in tuple(state.reservations.values()):
+    step, now = Step(state), seen.now
+    for reservation in state.reservations.values():
         if not reservation.confirmed:
-            state, ended = end(state, reservation, Caller(via="sentinel"), now)
-            events += ended
-    return reservation_queue.orphan(state, now), events
-
-
-def _confirm_or_end(state: State, command: Confirm | Unreserve, now: float) -> CommandResult:
-    """Confirm or end a reservation, or end a request in the queue."""
-    reservation = state.reservations.get(command.id)
-    waiting = reservation_queue.find(state, command.id)
-    if reservation is None and waiting is not None and isinstance(command, Unreserve):
-        what = f"request {command.id}"
-        refused = not_owner(state, command.by, waiting.command.by, what)
-        return refused or reservation_queue.leave(state, waiting, command.by, now)
-    if reservation is None:
-        return not_found(state, "reservation", command.id, state.reservations)
-    if isinstance(command, Confirm):
-        kept = {**state.reservations, command.id: replace(reservation, confirmed=True)}
-        state = reservation_queue.forget(replace(state, reservations=kept), command.id)
-        return CommandResult(state, f"reservation {command.id} holds", reservation.gpus)
-    refused = not_owner(state, command.by, reservation.by, f"reservation {command.id}")
-    if refused is not None:
-        return refused
-    state, events = end(state, reservation, command.by, now)
-    state = reservation_queue.forget(state, command.id)
-    return CommandResult(
-        state, f"reservation {command.id} is over", reservation.gpus, events=events
-    )
+            step = step.then(end, reservation, Caller(via="sentinel"), now)
+    return step._replace(state=reservation_queue.orphan(step.state, now))

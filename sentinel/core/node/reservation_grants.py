@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from sentinel.core.actions import Event
 from sentinel.core.events import gpu_event
 from sentinel.core.gpu import health
 from sentinel.core.gpu_state import Busy, GpuState, Idle, Unknown
 from sentinel.core.node.admin import reservation_of
 from sentinel.core.node.command_result import caller_fields
 from sentinel.core.state import State
+from sentinel.core.step import Step, upcoming
 from sentinel.core.stressor_state import Stopped
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import Reserve
@@ -54,7 +54,7 @@ def choose(
 
 def grant(
     state: State, command: Reserve, gpus: tuple[str, ...], now: float, waited: float = 0.0
-) -> tuple[State, list[Event]]:
+) -> Step[State]:
     """Reserve GPUs after ``waited`` seconds in the queue."""
     reservation = Reservation(
         id=command.id,
@@ -74,12 +74,11 @@ def grant(
         "by": caller_fields(command.by),
     }
     events = [gpu_event("gpu.reserved", state.gpu_states[uuid], now, **fields) for uuid in gpus]
-    return replace(state, reservations={**state.reservations, command.id: reservation}), events
+    state = replace(state, reservations={**state.reservations, command.id: reservation})
+    return Step(state, events=tuple(events), due=upcoming(now, reservation.until))
 
 
-def end(
-    state: State, reservation: Reservation, by: Caller | None, now: float
-) -> tuple[State, list[Event]]:
+def end(state: State, reservation: Reservation, by: Caller | None, now: float) -> Step[State]:
     """End a reservation; ``by`` is None if it expired."""
     left = {id_: one for id_, one in state.reservations.items() if id_ != reservation.id}
     fields = {"id": reservation.id, "by": None if by is None else caller_fields(by)}
@@ -88,7 +87,7 @@ def end(
         for uuid in reservation.gpus
         if uuid in state.gpu_states
     ]
-    return replace(state, reservations=left), events
+    return Step(replace(state, reservations=left), events=tuple(events))
 
 
 def _preference(gpu_state: GpuState) -> tuple[float, bool, int]:

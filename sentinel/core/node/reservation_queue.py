@@ -11,13 +11,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sentinel.config.model import Config
 from sentinel.core.actions import Event
-from sentinel.core.node.command_result import CommandResult, caller_fields
-from sentinel.core.node.node_step import NodeStep
+from sentinel.core.node.command_result import Accepted, RefusedError, caller_fields
 from sentinel.core.node.reservation_grants import choose, grant
 from sentinel.core.observation import Observation
 from sentinel.core.state import QueuedRequest, State
+from sentinel.core.step import Step
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import Refusal, Reserve
 from sentinel.protocol.views import QueuedReservation, QueueView
@@ -48,13 +47,13 @@ def find(state: State, id_: str) -> QueuedRequest | None:
     return next((one for one in state.queue if one.command.id == id_), None)
 
 
-def enter(state: State, command: Reserve, why: str, now: float) -> CommandResult:
+def enter(state: State, command: Reserve, why: str, now: float) -> Accepted:
     """Append a valid request for GPUs that are not available, because of ``why``."""
     user = (command.by.via, command.by.uid)
     own = sum((one.command.by.via, one.command.by.uid) == user for one in state.queue)
     if len(state.queue) >= MAX_QUEUED or own >= MAX_QUEUED_OF_USER:
         text = f"{len(state.queue)} requests wait already, {own} of them this user's: {why}"
-        return CommandResult(state, text, refused=Refusal.CONFLICT)
+        raise RefusedError(Refusal.CONFLICT, text)
     state = replace(state, queue=(*state.queue, QueuedRequest(command=command, since=now)))
     place = _place(state, command.id)
     fields = {
@@ -66,21 +65,21 @@ def enter(state: State, command: Reserve, why: str, now: float) -> CommandResult
         "by": caller_fields(command.by),
     }
     event = Event(name="reservation.queued", at=now, fields=fields)
-    return CommandResult(state, f"waits at place {place}: {why}", events=[event])
+    return Accepted(Step(state, events=(event,)), f"waits at place {place}: {why}")
 
 
-def enter_again(state: State, waiting: QueuedRequest, command: Reserve) -> CommandResult:
+def enter_again(state: State, waiting: QueuedRequest, command: Reserve) -> Accepted:
     """Take up a request whose API process had ended, at its place."""
     first = waiting.command
     by = replace(command.by, level=first.by.level, user=first.by.user)
     if waiting.orphaned is None or replace(command, number=first.number, by=by) != first:
         text = f"there is a request {command.id!r}"
-        return CommandResult(state, text, refused=Refusal.CONFLICT)
+        raise RefusedError(Refusal.CONFLICT, text)
     state = _with(state, replace(waiting, orphaned=None))
-    return CommandResult(state, f"waits at place {_place(state, command.id)}")
+    return Accepted(Step(state), f"waits at place {_place(state, command.id)}")
 
 
-def leave(state: State, waiting: QueuedRequest, by: Caller | None, now: float) -> CommandResult:
+def leave(state: State, waiting: QueuedRequest, by: Caller | None, now: float) -> Accepted:
     """Take a request out of the queue; ``by`` is None if its client did not come back."""
     command = waiting.command
     _, why = choose(state, command, claims(state, before=command.id))
@@ -91,7 +90,7 @@ def leave(state: State, waiting: QueuedRequest, by: Caller | None, now: float) -
         "by": None if by is None else caller_fields(by),
     }
     event = Event(name="reservation.left", at=now, fields=fields)
-    return CommandResult(forget(state, command.id), text, events=[event])
+    return Accepted(Step(forget(state, command.id), events=(event,)), text)
 
 
 def forget(state: State, id_: str) -> State:
@@ -106,32 +105,33 @@ def orphan(state: State, now: float) -> State:
     return replace(state, queue=queue) if queue else state
 
 
-def serve(state: State, seen: Observation, _: Config) -> NodeStep:
-    """Step the queue, unless the daemon is shutting down."""
-    return NodeStep(state=state) if state.shutdown is not None else step(state, seen.now)
-
-
-def step(state: State, now: float) -> NodeStep:
+def serve(state: State, seen: Observation) -> Step[State]:
     """Serve the requests whose GPUs are available, and end those without a client."""
-    events: list[Event] = []
-    for one in state.queue:
-        if one.orphaned is not None and now >= one.orphaned + ORPHANED_S:
-            left = leave(state, one, None, now)
-            state, events = left.state, [*events, *left.events]
-    for one in state.queue:
-        if one.granted or one.orphaned is not None:
-            continue
-        gpus, _ = choose(state, one.command, claims(state, before=one.command.id))
-        if gpus:
-            state, granted = grant(state, one.command, gpus, now, now - one.since)
-            state = _with(state, replace(one, granted=True))
-            events += granted
-    return NodeStep(state=state, events=tuple(events))
+    step, now = Step(state), seen.now
+    if state.shutdown is not None:
+        return step
+    for request in state.queue:
+        if request.orphaned is not None and now >= request.orphaned + ORPHANED_S:
+            step = step.then(_lose, request, now)
+        elif request.orphaned is not None:
+            step = step._replace(due=min(step.due, request.orphaned + ORPHANED_S))
+        elif not request.granted:
+            step = step.then(_serve_one, request, now)
+    return step
 
 
-def deadlines(state: State) -> list[float]:
-    """Compute when requests without a client end."""
-    return [one.orphaned + ORPHANED_S for one in state.queue if one.orphaned is not None]
+def _lose(state: State, request: QueuedRequest, now: float) -> Step[State]:
+    """End a request whose client did not come back."""
+    return leave(state, request, None, now).step
+
+
+def _serve_one(state: State, request: QueuedRequest, now: float) -> Step[State]:
+    command = request.command
+    gpus, _ = choose(state, command, claims(state, before=command.id))
+    if not gpus:
+        return Step(state)
+    step = grant(state, command, gpus, now, now - request.since)
+    return step._replace(state=_with(step.state, replace(request, granted=True)))
 
 
 def view(state: State) -> QueueView:

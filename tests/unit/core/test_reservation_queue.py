@@ -11,15 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sentinel.config.model import Config
+from sentinel.core.actions import Event, Reply
 from sentinel.core.decide import first_state
 from sentinel.core.gpu_state import Busy, Idle
-from sentinel.core.node import reservation_commands, reservation_queue
-from sentinel.core.node.command_result import CommandResult
+from sentinel.core.node import commands, reservation_commands, reservation_queue
 from sentinel.core.node.reservation_grants import choose
 from sentinel.core.node.reservation_queue import MAX_QUEUED, MAX_QUEUED_OF_USER, ORPHANED_S
+from sentinel.core.observation import ApiFacts, Observation
 from sentinel.core.state import State
 from sentinel.protocol.caller import Caller, Level
-from sentinel.protocol.commands import Confirm, Refusal, Reserve, Unreserve
+from sentinel.protocol.commands import CommandReply, Confirm, Refusal, Reserve, Unreserve
 from sentinel.protocol.gpu import Gpu
 from sentinel.supervisor.loop import Supervisor
 from sentinel.testing import World
@@ -38,6 +39,8 @@ class Node:
 
     state: State = field(default_factory=lambda: first_state(GPUS, 0.0, Config()))
     now: float = 0.0
+    due: float = 0.0
+    events: tuple[Event, ...] = ()
     numbers: itertools.count[int] = field(default_factory=itertools.count)
 
     def __post_init__(self) -> None:
@@ -52,10 +55,19 @@ class Node:
             {**self.state.gpu_states, f"GPU-{index}": gpu_state}
         )
 
-    def apply(self, command: Reserve | Confirm | Unreserve) -> CommandResult:
-        done = reservation_commands.apply_command(self.state, command, self.now)
-        self.state = done.state
-        return done
+    def apply(self, command: Reserve | Confirm | Unreserve) -> CommandReply:
+        facts = ApiFacts(generation=1, commands=(command,))
+        step = commands.apply(self.state, Observation(now=self.now, api=facts))
+        self.state, self.events = step.state, step.events
+        (reply,) = step.actions
+        assert isinstance(reply, Reply)
+        return reply.answer
+
+    def end_api(self) -> list[str]:
+        """End the API process; return the names of the events."""
+        step = reservation_commands.forget_unconfirmed(self.state, Observation(now=self.now))
+        self.state = step.state
+        return [event.name for event in step.events]
 
     def reserve(
         self,
@@ -65,7 +77,7 @@ class Node:
         gpus: tuple[int, ...] = (),
         wait: bool = True,
         by: Caller = ALICE,
-    ) -> CommandResult:
+    ) -> CommandReply:
         named = tuple(f"GPU-{index}" for index in gpus)
         number = next(self.numbers)
         return self.apply(
@@ -76,14 +88,14 @@ class Node:
         done = self.apply(Confirm(number=next(self.numbers), by=ALICE, id=id_))
         assert done.refused is None
 
-    def leave(self, id_: str, by: Caller = API) -> CommandResult:
+    def leave(self, id_: str, by: Caller = API) -> CommandReply:
         return self.apply(Unreserve(number=next(self.numbers), by=by, id=id_))
 
     def step(self, seconds: float = 0.0) -> list[str]:
         """Serve the queue after some seconds; return the names of the events."""
         self.now += seconds
-        step = reservation_queue.step(self.state, self.now)
-        self.state = step.state
+        step = reservation_queue.serve(self.state, Observation(now=self.now))
+        self.state, self.due = step.state, step.due
         return [event.name for event in step.events]
 
     @property
@@ -108,7 +120,7 @@ def test_requests_are_served_in_the_order_in_which_they_came() -> None:
     assert (first.refused, first.gpus) == (None, ())
     why = "0 of 1 GPUs can be reserved: GPUs 0-3 are in use"
     assert first.text.startswith(f"waits at place 1: {why}")
-    (queued,) = first.events
+    (queued,) = node.events
     assert (queued.name, queued.fields["place"]) == ("reservation.queued", 1)
     assert node.reserve("b", count=1, by=BOB).text.startswith("waits at place 2")
     assert node.step(5.0) == []
@@ -189,7 +201,7 @@ def test_a_client_that_leaves_makes_room_for_the_next() -> None:
     left = node.leave("large")
     assert "1 of 2 GPUs can be reserved" in left.text
     assert "place 1 in the queue" in left.text
-    assert [(one.name, one.fields["waited_s"]) for one in left.events] == [
+    assert [(one.name, one.fields["waited_s"]) for one in node.events] == [
         ("reservation.left", 2.0)
     ]
     node.step()
@@ -205,8 +217,7 @@ def test_places_survive_the_end_of_the_api_process_for_a_while() -> None:
     node.set_busy(0, busy=False)
     node.step(1.0)
     assert node.holds("a") == [0]
-    node.state, ended = reservation_commands.forget_unconfirmed(node.state, node.now)
-    assert [one.name for one in ended] == ["gpu.unreserved"]
+    assert node.end_api() == ["gpu.unreserved"]
     assert node.step(1.0) == [], "b does not pass a"
     assert node.reserve("a", count=1, by=BOB).refused is Refusal.CONFLICT
     assert node.reserve("a", count=2).refused is Refusal.CONFLICT
@@ -220,11 +231,11 @@ def test_places_survive_the_end_of_the_api_process_for_a_while() -> None:
 def test_a_client_that_does_not_return_loses_its_place() -> None:
     node = busy_node()
     node.reserve("a", count=1)
-    node.state, _ = reservation_commands.forget_unconfirmed(node.state, node.now)
+    node.end_api()
     node.reserve("b", count=1, by=BOB)
     node.set_busy(0, busy=False)
-    assert reservation_queue.deadlines(node.state) == [ORPHANED_S]
     assert node.step(ORPHANED_S - 1.0) == []
+    assert node.due == ORPHANED_S
     assert node.step(1.0) == ["reservation.left", "gpu.reserved"]
     assert (node.holds("b"), node.waiting) == ([0], [])
 

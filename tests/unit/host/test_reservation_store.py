@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from sentinel.config.model import Config
 from sentinel.core.decide import first_state
 from sentinel.core.node.reservation_commands import expire
+from sentinel.core.observation import Observation
 from sentinel.host.stores.reservation_store import RESERVATIONS, StoredReservation
 from sentinel.host.stores.timed_file import Clocks
 from sentinel.protocol.caller import Caller
@@ -129,9 +130,9 @@ def test_the_end_of_a_reservation_without_a_daemon_is_reported(
     gpu = fake_gpu(0)
     state = first_state((gpu,), monotonic, Config())
     kept = {one.id: replace(one, gpus=(gpu.uuid,)) for one in held}
-    state, events = expire(replace(state, reservations=kept), monotonic)
-    assert not state.reservations
-    assert [(one.name, one.fields["id"]) for one in events] == [("gpu.unreserved", "1a2b3c4d")]
+    step = expire(replace(state, reservations=kept), Observation(now=monotonic))
+    assert not step.state.reservations
+    assert [(one.name, one.fields["id"]) for one in step.events] == [("gpu.unreserved", "1a2b3c4d")]
 
 
 def test_a_bound_reservation_ends_with_the_boot() -> None:
