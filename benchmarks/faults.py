@@ -75,7 +75,7 @@ class Faults:
 def _fault(fault: str, sentinel: Sentinel, host: Host) -> Iterator[None]:
     """Send a process of a sentinel the signal of a fault, and continue it at the end."""
     title, number = FAULTS.get(fault, ("sentinel: probe", None))
-    process = next(one for one in _processes(sentinel) if titled(one, title))
+    process = next(child for child in _processes(sentinel) if titled(child, title))
     if number is None:
         with _hang(process, host):
             yield

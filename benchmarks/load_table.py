@@ -41,7 +41,7 @@ class LoadTable:
             *("of limit", "SM clock", "hottest", "checked", "wrong", "stressor's CPU"),
             *("resident", "gpu-burn", "bars"),
         ]
-        table = markdown(head, [self._row(name, one) for name, one in self._found.items()])
+        table = markdown(head, [self._row(name, loads) for name, loads in self._found.items()])
         parts = [machine_line(self._results), table, self._hottest()]
         return "\n\n".join(part for part in parts if part)
 
@@ -95,7 +95,7 @@ class LoadTable:
         }
         if not shares:
             return ""
-        name = max(shares, key=lambda one: shares[one])
+        name = max(shares, key=lambda key: shares[key])
         missed = [f"{shares[name]:.1%}, bar {HOTTEST:.0%}"] if shares[name] < HOTTEST else []
         verdict = self._verdict(f"the hottest, {name}", missed)
         share = f"{shares[name]:.1%} of the limit"

@@ -61,10 +61,10 @@ def add_selection(parser: argparse.ArgumentParser, *, what: str) -> None:
 def selected(every: Sequence[N], only: str) -> list[N]:
     """Return the measurements of these names, or all; an unknown name ends the program."""
     names = [name.strip() for name in only.split(",") if name.strip()]
-    unknown = set(names) - {one.name for one in every}
+    unknown = set(names) - {cell.name for cell in every}
     if unknown:
         sys.exit(f"not here: {', '.join(sorted(unknown))}; see --list")
-    return [one for one in every if not names or one.name in names]
+    return [cell for cell in every if not names or cell.name in names]
 
 
 @contextmanager

@@ -77,15 +77,15 @@ def map_handles(driver: Driver, total: int, size: int) -> list[tuple[int, int]]:
     zero, none = ctypes.c_size_t(0), ctypes.c_uint64(0)
     driver.do("cuMemAddressReserve", ctypes.byref(where), ctypes.c_size_t(total), zero, none, none)
     found, at = [], where.value
-    for one in sizes:
+    for siz in sizes:
         handle, start = ctypes.c_uint64(), ctypes.c_uint64(at)
-        length = ctypes.c_size_t(one)
+        length = ctypes.c_size_t(siz)
         driver.do("cuMemCreate", ctypes.byref(handle), length, ctypes.byref(properties), none)
         driver.do("cuMemMap", start, length, zero, handle, none)
         driver.do("cuMemSetAccess", start, length, ctypes.byref(access), ctypes.c_size_t(1))
         driver.do("cuMemRelease", handle)
-        found.append((at, one))
-        at += one
+        found.append((at, siz))
+        at += siz
     return found
 
 

@@ -63,7 +63,7 @@ def _gpu_fryer(record: GpuRecord, everything: Sequence[GpuRecord]) -> Finding | 
         return None
     rate = _mean_rate(phase)
     phases = filter(None, map(_steady, everything))
-    best = max(_mean_rate(one) for one in phases)
+    best = max(_mean_rate(phase) for phase in phases)
     throttled = [
         reason
         for reading in phase.telemetry
@@ -80,8 +80,8 @@ def _gpu_fryer(record: GpuRecord, everything: Sequence[GpuRecord]) -> Finding | 
 def _dcgm_power(record: GpuRecord, _: Sequence[GpuRecord]) -> Finding | None:
     """Compare the mean power draw with the limit."""
     phase = _steady(record)
-    readings = [] if phase is None else [one.values for one in phase.judged(phase.telemetry)]
-    pairs = [(one["power_w"], one["power_limit_w"]) for one in readings]
+    readings = [] if phase is None else [sample.values for sample in phase.judged(phase.telemetry)]
+    pairs = [(reading["power_w"], reading["power_limit_w"]) for reading in readings]
     shares = [power / limit for power, limit in pairs if power and limit]
     if not shares:
         return None
@@ -110,8 +110,8 @@ def _gpu_burn(record: GpuRecord, _: Sequence[GpuRecord]) -> Finding | None:
     work = [phase.work for phase in record.phases if phase.work.get("checks")]
     if not work:
         return None
-    errors = sum(int(one["errors"]) for one in work)
-    checks = sum(int(one["checks"]) for one in work)
+    errors = sum(int(done["errors"]) for done in work)
+    checks = sum(int(done["checks"]) for done in work)
     return Finding(not errors, f"{errors:,} of {checks:,} wrong; exit code {BURN_EXIT_CODE}")
 
 
@@ -131,8 +131,8 @@ def _steady(record: GpuRecord) -> PhaseRecord | None:
 
 def _mean_rate(phase: PhaseRecord) -> float:
     """Compute the mean rate of a phase with its warm-up, which those tools do not leave out."""
-    seconds = sum(one.values["seconds"] for one in phase.reports)
-    return sum(one.values["flops"] for one in phase.reports) / seconds if seconds else 0.0
+    seconds = sum(report.values["seconds"] for report in phase.reports)
+    return sum(report.values["flops"] for report in phase.reports) / seconds if seconds else 0.0
 
 
 def table(folder: RunFolder) -> list[str]:
@@ -140,9 +140,11 @@ def table(folder: RunFolder) -> list[str]:
     run = read_run(folder)
     lines = ["| method | GPU | verdict | why |", "| --- | --- | --- | --- |"]
     for name, found in judge(run.records).items():
-        for uuid, one in found.items():
-            verdict = "not measured" if one is None else "pass" if one.passed else "**FAIL**"
-            why = "" if one is None else one.why
+        for uuid, finding in found.items():
+            verdict = (
+                "not measured" if finding is None else "pass" if finding.passed else "**FAIL**"
+            )
+            why = "" if finding is None else finding.why
             lines.append(f"| {name} | {run.records[uuid].index} | {verdict} | {why} |")
     for gpu in judge_run(folder, Thresholds()).gpus:
         why = "; ".join(gpu.reasons)

@@ -66,14 +66,14 @@ def full_power(samples: Sequence[Sample], later: float) -> tuple[float | None, f
     Returns:
         The monotonic time, or None if full power was never held, and the median in watts.
     """
-    late = [one.watts for one in samples if one.at >= later]
+    late = [sample.watts for sample in samples if sample.at >= later]
     if not late:
         return None, 0.0
     median = statistics.median(late)
-    for number, one in enumerate(samples):
-        if one.watts < _FULL * median:
+    for number, sample in enumerate(samples):
+        if sample.watts < _FULL * median:
             continue
-        held = [more.watts for more in samples[number:] if more.at <= one.at + _HELD_S]
+        held = [more.watts for more in samples[number:] if more.at <= sample.at + _HELD_S]
         if statistics.fmean(held) >= _FULL * median:
-            return one.at, median
+            return sample.at, median
     return None, median

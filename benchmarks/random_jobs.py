@@ -216,7 +216,7 @@ class Crowd:
             "clients_answers": self._answers,
             "token_answers": len(seconds),
             "token_resets": self.holder.resets if self.holder else 0,
-            "token_ms": distribution([1000 * one for one in seconds]),
+            "token_ms": distribution([1000 * second for second in seconds]),
         }
 
 
@@ -305,8 +305,8 @@ class Run:
         self.looks += 1
         for card in self.cards:
             processes = self.registry.processes(card.uuid)
-            stressors = [one.pid for one in processes if _is_stressor(one.pid)]
-            used = sum(one.memory or 0 for one in processes) / card.total
+            stressors = [process.pid for process in processes if _is_stressor(process.pid)]
+            used = sum(process.memory or 0 for process in processes) / card.total
             self.fullest = max(self.fullest, used)
             self.wrong["two stressors on a GPU"] += len(stressors) > 1
             self.wrong["more memory than a GPU has"] += used > 1

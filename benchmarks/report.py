@@ -194,7 +194,7 @@ class Report:
         ]
         if own > OWN_CPU[name]:
             missed.append(f"CPU of {own:.2%}, bar {OWN_CPU[name]:.1%}")
-        without = [_in_all(one["cpu"]) for one in self._results.of("cost-held")]
+        without = [_in_all(cell["cpu"]) for cell in self._results.of("cost-held")]
         if name == "cost-held-page" and without:
             added = _in_all(cpu) - max(without)
             if added > PAGE_CPU:

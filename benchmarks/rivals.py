@@ -109,7 +109,9 @@ def _watch(registry: Registry, until: float) -> Counter[str]:
 
 def _holders(registry: Registry) -> int:
     """Return the number of processes that hold memory of the GPU."""
-    return sum(bool(one.memory) for gpu in registry.gpus() for one in registry.processes(gpu.uuid))
+    return sum(
+        bool(process.memory) for gpu in registry.gpus() for process in registry.processes(gpu.uuid)
+    )
 
 
 def _afterwards(registry: Registry) -> Counter[str]:

@@ -91,7 +91,7 @@ class Nodes:
 
     def __init__(self, page: str) -> None:
         pages = variants(page)
-        uuids = sorted({one.encode() for one in re.findall(r'UUID="(GPU-[^"]+)"', page)})
+        uuids = sorted({match.encode() for match in re.findall(r'UUID="(GPU-[^"]+)"', page)})
         bounds = [0]
 
         class Handler(BaseHTTPRequestHandler):
@@ -209,11 +209,11 @@ def measure(nodes: Nodes, gpus: int, leaves: int, interval_s: int, folder: Path)
         found = [
             stack.enter_context(
                 prometheus(
-                    folder / f"leaf-{gpus}-{one}",
-                    leaf(nodes.port, range(count)[one::leaves], interval_s, one),
+                    folder / f"leaf-{gpus}-{leaf_number}",
+                    leaf(nodes.port, range(count)[leaf_number::leaves], interval_s, leaf_number),
                 )
             )
-            for one in range(leaves)
+            for leaf_number in range(leaves)
         ]
         ports = [port for port, _ in found]
         top_port, top = stack.enter_context(

@@ -246,7 +246,7 @@ class Soak:
 
 def judge(series: dict[str, list[Sample]]) -> list[Trend]:
     """Judge every series of a run."""
-    trends = [trend(one, series.get(one.name, [])) for one in MEASURES]
+    trends = [trend(measure, series.get(measure.name, [])) for measure in MEASURES]
     latencies = series.get(HANDOVER, [])
     return [*trends, trend(latency_measure(latencies), latencies)]
 

@@ -112,9 +112,9 @@ def _end_all(pid: int) -> None:
     """Kill a tool with everything that it started."""
     with suppress(psutil.Error):
         process = psutil.Process(pid)
-        for one in [*process.children(recursive=True), process]:
+        for member in [*process.children(recursive=True), process]:
             with suppress(psutil.Error):
-                one.kill()
+                member.kill()
 
 
 def table(results: Results) -> Iterator[str]:

@@ -76,7 +76,7 @@ def events() -> str:
     examples = {json.loads(line)["event"]: line for line in lines}
     sections = []
     for event in EVENTS.values():
-        rows = [(f"`{one.name}`", one.type, one.text) for one in event.fields]
+        rows = [(f"`{field.name}`", field.type, field.text) for field in event.fields]
         table = [_table(("Field", "Type", "Meaning"), rows)] if rows else []
         example = f"```json\n{examples[event.name]}\n```"
         sections += [f"### `{event.name}`", event.description, *table, example]
@@ -170,16 +170,16 @@ def _checks(checks: Iterable[Check[Any]]) -> str:
     header = ("Check", "Passes if", "Reads", "Rule", "Unit", "Severity", "Source", "What to do")
     rows = [
         (
-            f"`{one.id}`",
-            one.title,
-            one.reads,
-            one.threshold(one.limits),
-            one.unit,
-            one.severity.value,
-            one.source,
-            one.action,
+            f"`{check.id}`",
+            check.title,
+            check.reads,
+            check.threshold(check.limits),
+            check.unit,
+            check.severity.value,
+            check.source,
+            check.action,
         )
-        for one in checks
+        for check in checks
     ]
     return _table(header, rows)
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -21,15 +19,13 @@ from sentinel.api.state.burnin_verdicts import BurninVerdicts
 from sentinel.api.state.change_feed import ChangeFeed
 from sentinel.api.state.event_buffer import EventBuffer, LoggedEvent
 from sentinel.api.state.process_watch import ProcessWatch
-from sentinel.api.state.settings_reload import LiveSettings, RuntimeSettings
+from sentinel.api.state.settings import of_run_time, reread
 from sentinel.api.state.snapshots import Views
 from sentinel.api.state.store_writer import StoreWriter
 from sentinel.api.state.supervisor_link import SupervisorLink, SupervisorMessage
 from sentinel.api.state.verified_total import VerifiedTotal
 from sentinel.config.model import SETTINGS
-from sentinel.config.override_groups import group_overrides
 from sentinel.config.setting import Scope
-from sentinel.config.sources import Sources
 from sentinel.config.workload_spec import parse_workload
 from sentinel.errors import SentinelError, WireError
 from sentinel.host.files.paths import shared_folder
@@ -37,12 +33,14 @@ from sentinel.host.stores import verified_store
 from sentinel.host.stores.reservation_store import RESERVATIONS
 from sentinel.host.stores.session_store import SESSIONS
 from sentinel.protocol.caller import Caller, Level
+from sentinel.protocol.channel import MessageStream
 from sentinel.protocol.commands import (
     ApiSpec,
     CancelBurnin,
     CommandReply,
     Configure,
     Deallocate,
+    Given,
     ReloadConfig,
     ServiceWarning,
     ShutDown,
@@ -60,8 +58,6 @@ from sentinel.protocol.views import (
     SessionsView,
 )
 
-#: The longest warning, in characters; it must fit into a datagram.
-_MAX_WARNING_LENGTH = 4000
 #: The caller of commands without a client.
 _THIS_PROCESS = Caller(via="sentinel", level=Level.OWN)
 #: The caller of a reload by SIGHUP, which only the daemon's own user and root can send.
@@ -92,7 +88,7 @@ class ApiContext:
     def __init__(
         self,
         spec: ApiSpec,
-        channel: socket.socket,
+        channel: MessageStream,
         on_end: Callable[[WireError | None], None],
     ) -> None:
         self.spec = spec
@@ -103,7 +99,8 @@ class ApiContext:
         self.change_feed = ChangeFeed(
             spec, self.views, self.event_buffer, partial(self.report_warning, "watch")
         )
-        self.settings = LiveSettings(spec, os.environ)
+        #: The settings that the supervisor has accepted; the files may differ.
+        self.given = spec.given
         #: Held while settings are read and sent, so that each change starts from the last one.
         self.settings_lock = asyncio.Lock()
         state = Path(spec.state)
@@ -146,7 +143,7 @@ class ApiContext:
 
     def report_warning(self, about: str, text: str) -> None:
         """Log a warning of this process."""
-        self.supervisor.send(ServiceWarning(about=about, text=text[:_MAX_WARNING_LENGTH]))
+        self.supervisor.send(ServiceWarning(about=about, text=text))
 
     def shut_down(self, reason: str) -> None:
         """End the daemon because of an error."""
@@ -154,7 +151,7 @@ class ApiContext:
         self.supervisor.post(ShutDown, by=_THIS_PROCESS)
 
     async def configure(
-        self, by: Caller, runtime: RuntimeSettings, saved: Sources | None = None
+        self, by: Caller, run_time: Iterable[Given], saved: Iterable[Given] | None = None
     ) -> CommandReply:
         """Read the settings with these of flags and clients, and send them to the supervisor.
 
@@ -162,7 +159,7 @@ class ApiContext:
 
         Args:
             by: The caller.
-            runtime: What flags and clients have given.
+            run_time: What flags and clients have given.
             saved: What clients will have saved; the default is what the file has.
 
         Raises:
@@ -170,19 +167,13 @@ class ApiContext:
             ProblemError: The supervisor does not answer; if it accepts later, the settings are
                 taken over then.
         """
-        new = await self.settings.read(runtime, saved)
+        new = await reread(self.spec, run_time, saved)
 
         def take_over(reply: CommandReply) -> None:
             if reply.refused is None:
-                self.settings.current = new
+                self.given = new
 
-        return await self.supervisor.request(
-            Configure,
-            take_over,
-            by=by,
-            given=new.given,
-            overrides=group_overrides(new.overrides),
-        )
+        return await self.supervisor.request(Configure, take_over, by=by, given=new)
 
     def check_trust(
         self, by: Caller, changes: Mapping[str, str | None], before: Mapping[str, str]
@@ -316,7 +307,7 @@ class ApiContext:
         """Reread the settings by the supervisor's request; log what is wrong with them."""
         try:
             async with self.settings_lock:
-                reply = await self.configure(_SIGNAL, self.settings.runtime)
+                reply = await self.configure(_SIGNAL, of_run_time(self.given))
         except (SentinelError, ProblemError) as error:
             self.report_warning("settings", str(error))
             return

@@ -10,11 +10,8 @@ import traceback
 from sentinel.host.processes.child_setup import InheritedFd, setup_child_process
 from sentinel.host.processes.process_limits import explain_exhaustion
 from sentinel.host.processes.process_title import API
-from sentinel.protocol.codec import encode
+from sentinel.protocol.channel import MessageStream
 from sentinel.protocol.commands import ApiSpec, ServiceFailed
-
-#: The maximum length of a reason.
-_MAX_REASON_LENGTH = 500
 
 
 class _ListeningSocket(socket.socket):
@@ -44,7 +41,7 @@ def run(
 
     Args:
         spec: The specification of this process.
-        channel: A socket that preserves message boundaries (SOCK_SEQPACKET).
+        channel: A stream socket (SOCK_STREAM).
         parent: The PID of the supervisor.
         listening: The listening socket at ``spec.socket``.
         tcp: The listening socket at ``spec.tcp``, or None without TCP.
@@ -57,14 +54,16 @@ def run(
     sockets: list[socket.socket] = [
         _ListeningSocket(fileno=handle.detach()) for handle in (listening, tcp) if handle
     ]
+    stream = MessageStream(channel)
     scrape_socket = _ListeningSocket(fileno=metrics.detach()) if metrics else None
     try:
         from sentinel.api.server import serve
 
-        serve(spec, channel, sockets, scrape_socket)
+        serve(spec, stream, sockets, scrape_socket)
     except Exception as error:
         refused = explain_exhaustion(error)
-        _report(channel, refused or _describe(error))
+        with contextlib.suppress(OSError):  # the supervisor is gone
+            stream.send(ServiceFailed(reason=refused or _describe(error)))
         if refused is not None:
             sys.exit(1)  # without a traceback: it is no fault of this process
         raise
@@ -73,10 +72,3 @@ def run(
 def _describe(error: Exception) -> str:
     """Describe an error in one line; its traceback goes to the standard error."""
     return " ".join("".join(traceback.format_exception_only(error)).split())
-
-
-def _report(channel: socket.socket, reason: str) -> None:
-    """Send the supervisor why this process ends."""
-    reason = reason[:_MAX_REASON_LENGTH]
-    with contextlib.suppress(OSError):  # full, or the supervisor is gone
-        channel.send(encode(ServiceFailed(reason=reason)), socket.MSG_DONTWAIT)

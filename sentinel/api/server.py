@@ -29,6 +29,7 @@ from sentinel.api.metrics.exposition import ScrapeApp
 from sentinel.errors import WireError
 from sentinel.host.files.paths import identity
 from sentinel.protocol.caller import Level
+from sentinel.protocol.channel import MessageStream
 from sentinel.protocol.commands import ApiHeartbeat, ApiSpec
 
 _HEARTBEAT_INTERVAL_S = 1.0
@@ -48,7 +49,7 @@ _DESCRIPTORS = (
 
 def serve(
     spec: ApiSpec,
-    channel: socket.socket,
+    channel: MessageStream,
     sockets: list[socket.socket],
     scrape_socket: socket.socket | None = None,
 ) -> None:
@@ -89,7 +90,7 @@ class _Server(uvicorn.Server):
 
 async def _serve(
     spec: ApiSpec,
-    channel: socket.socket,
+    channel: MessageStream,
     sockets: list[socket.socket],
     scrape_socket: socket.socket | None,
 ) -> None:

@@ -139,8 +139,9 @@ def record_run(  # noqa: PLR0913 - what a run is made of
 
 def _has_selection(client: Client) -> bool:
     """Check whether a daemon leaves GPUs of the node out on purpose."""
-    named = client.settings().settings["gpus"].source is not None
-    return named or client.status().daemon.visible_devices is not None
+    named = client.settings().get("gpus")
+    chosen = named is not None and named.source != "default"
+    return chosen or client.status().daemon.visible_devices is not None
 
 
 def _simulation(client: Client) -> Path | None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sentinel.config.build import Given
 from sentinel.config.model import SETTINGS, Config
-from sentinel.config.setting import Setting
 from sentinel.config.sources import Sources
+from sentinel.protocol.commands import Given
 
 #: Settings of what serves clients, which a burn-in has not; addresses and groups stay out of it.
 _OF_SERVICES = ("api.", "access.", "metrics.", "history.")
@@ -25,23 +23,17 @@ def recorded_settings(sources: Sources, *, fail_fast: bool = False) -> list[dict
         For each the ``key``, the ``value`` as it was written, its ``source``, such as ``--rearm``,
         and the ``gpu`` that it is for, as it was written; None for all.
     """
-    found = list(_of(sources.given, None))
-    for override in sources.overrides:
-        found += _of(override.given, override.selector)
+    found: list[dict[str, Any]] = [
+        {"key": value.key, "value": value.text, "source": value.source, "gpu": value.gpu}
+        for value in sources.given
+        if not value.key.startswith(_OF_SERVICES) and (value.gpu is not None or _differs(value))
+    ]
     if fail_fast:
         found.append({"key": "fail-fast", "value": "on", "source": "--fail-fast", "gpu": None})
     return found
 
 
-def _of(given: Mapping[str, Given], gpu: str | None) -> Iterator[dict[str, Any]]:
-    for setting in SETTINGS:
-        value = given.get(setting.key)
-        if value is None or setting.key.startswith(_OF_SERVICES):
-            continue
-        if gpu is not None or _differs(setting, value.text):
-            yield {"key": setting.key, "value": value.text, "source": value.source, "gpu": gpu}
-
-
-def _differs(setting: Setting, text: str) -> bool:
+def _differs(value: Given) -> bool:
     """Compare a value with the default; for a single GPU, any may differ from that of all."""
-    return bool(setting.form.parse(text) != getattr(Config(), setting.field))
+    setting = next(setting for setting in SETTINGS if setting.key == value.key)
+    return bool(setting.form.parse(value.text) != getattr(Config(), setting.field))

@@ -13,7 +13,7 @@ class Word(click.Choice[str]):
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
         """Build the message for a word that is not allowed."""
         del ctx
-        from sentinel.config.nearest import nearest  # slow to import
+        from sentinel.config.sources import nearest  # slow to import
 
         near = nearest(str(value), self.choices)
         hint = f"; did you mean {' or '.join(near)}?" if near else ""

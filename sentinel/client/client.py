@@ -25,7 +25,7 @@ from sentinel.protocol.api_types import (
     Outcome,
 )
 from sentinel.protocol.phase_work import EarlierWork
-from sentinel.protocol.settings_types import Settings, SettingsChanged
+from sentinel.protocol.settings_types import Settings
 from sentinel.units import format_duration
 
 
@@ -146,7 +146,7 @@ class Client(AllocationVerbs, HistoryVerbs, ReservationVerbs, SessionVerbs):
 
     def configure(
         self, settings: Mapping[str, str | None], gpus: Gpus = (), *, save: bool = False
-    ) -> SettingsChanged:
+    ) -> Settings:
         """Change single settings and keep all others; unaffected stressors continue.
 
         Args:
@@ -163,7 +163,7 @@ class Client(AllocationVerbs, HistoryVerbs, ReservationVerbs, SessionVerbs):
             body["gpus"] = selected
         if save:
             body["save"] = True
-        return self.fetch(SettingsChanged, "PATCH", "/v1/settings", body)
+        return self.fetch(Settings, "PATCH", "/v1/settings", body)
 
     def reload(self) -> Outcome:
         """Reread the settings, and apply all of them or none.

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import replace
+from itertools import groupby, pairwise
 from typing import Any, TypeVar
 
 from sentinel.config.gpu_selection import matching
 from sentinel.config.model import SETTINGS, Config
-from sentinel.config.renamed import new_name
 from sentinel.config.setting import Setting
 from sentinel.errors import ConfigError, raise_error
-from sentinel.protocol.commands import GivenOverride, GivenSetting
+from sentinel.protocol.commands import Given
 from sentinel.protocol.gpu import Gpu
 
 T = TypeVar("T")
@@ -35,85 +34,79 @@ _ASCENDING = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Given:
-    """A value as text, and its source, such as ``--poll``."""
-
-    text: str
-    source: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Override:
-    """Values for one GPU."""
-
-    #: The GPU's index, UUID or PCI address.
-    selector: str
-    source: str
-    #: The values by key.
-    given: Mapping[str, Given]
-
-
-def given_values(values: Iterable[GivenSetting]) -> dict[str, Given]:
-    """Convert the settings in a message to values by key."""
-    return {value.key: Given(text=value.text, source=value.source) for value in values}
-
-
-def given_overrides(overrides: Iterable[GivenOverride]) -> tuple[Override, ...]:
-    """Convert the settings for single GPUs in a message."""
-    return tuple(
-        Override(selector=one.selector, source=one.source, given=given_values(one.given))
-        for one in overrides
-    )
-
-
 def build_config(
-    given: Mapping[str, Given],
-    overrides: Sequence[Override] = (),
-    report: Callable[[ConfigError], None] = raise_error,
+    given: Iterable[Given], report: Callable[[ConfigError], None] = raise_error
 ) -> Config:
     """Build a Config from the given values and the defaults.
 
     Args:
-        given: Values by key.
-        overrides: Values for single GPUs; they are only checked here. See :func:`resolve`.
+        given: All values; of one key for all GPUs, the last one counts. Those for single GPUs are
+            only checked here. See :func:`resolve`.
         report: Called with each value that is not allowed; it is left out.
 
     Raises:
         ConfigError: A value is not allowed. The message names it, its source and what is allowed.
     """
-    for override in overrides:
-        _values(override.given, report)
-    values = _values(given, report)
-    config = replace(Config(), **values)
-    return _checked(config, given, report) if len(values) == len(given) else config
+    values = tuple(given)
+    _values((value for value in values if value.gpu is not None), report)
+    common = {value.key: value for value in values if value.gpu is None}
+    parsed = _values(common.values(), report)
+    config = replace(Config(), **parsed)
+    return _checked(config, common.values(), report) if len(parsed) == len(common) else config
 
 
 def resolve(
-    config: Config, overrides: Sequence[Override], gpus: tuple[Gpu, ...]
-) -> tuple[Config, tuple[Override, ...]]:
-    """Add the values for single GPUs to a Config; return it and the overrides that match no GPU.
+    config: Config, given: Iterable[Given], gpus: tuple[Gpu, ...]
+) -> tuple[Config, tuple[Given, ...]]:
+    """Add the values for single GPUs to a Config; return it and the values that match no GPU.
 
-    A later override wins over an earlier one. An override without a GPU is no error: a card that
-    fell off the bus must not stop the others.
+    Later values win over earlier ones; successive values of one selector are applied together. A
+    selector without a GPU is no error: a card that fell off the bus must not stop the others.
 
     Raises:
-        ConfigError: An override matches several GPUs, or contradicts other values.
+        ConfigError: A selector matches several GPUs, or values contradict each other.
     """
     each: dict[str, Config] = {}
-    unused = []
-    for override in overrides:
-        named = matching(override.selector, gpus)
+    unused: list[Given] = []
+    single = (value for value in given if value.gpu is not None)
+    for selector, group in groupby(single, key=lambda value: value.gpu or ""):
+        values = tuple(group)
+        named = matching(selector, gpus)
         if len(named) > 1:
-            raise ConfigError(f"{override.source}: {override.selector!r} matches several GPUs")
-        if not named:
-            unused.append(override)
+            raise ConfigError(f"{values[0].source}: {selector!r} matches several GPUs")
+        unused += () if named else values
         for gpu in named:
-            each[gpu.uuid] = lay_over(each.get(gpu.uuid, config), override.given)
+            each[gpu.uuid] = lay_over(each.get(gpu.uuid, config), values)
     return replace(config, each=each, lasting=each), tuple(unused)
 
 
-def lay_over(config: Config, given: Mapping[str, Given]) -> Config:
+def with_changes(
+    given: Iterable[Given],
+    changes: Mapping[str, str | None],
+    gpus: Iterable[str],
+    source: Callable[[str, str | None], str],
+) -> tuple[Given, ...]:
+    """Return given values with changes of some keys.
+
+    Args:
+        given: The values so far.
+        changes: The new texts by key; None removes a value.
+        gpus: UUIDs, whose values are the last ones then; with none, the changes are for all GPUs.
+        source: Describes the source of a key, for a GPU or None for all.
+    """
+    values = list(given)
+    for gpu in tuple(gpus) or (None,):
+        own = [value for value in values if value.gpu == gpu and value.key not in changes]
+        own += [
+            Given(key=key, text=text, source=source(key, gpu), gpu=gpu)
+            for key, text in changes.items()
+            if text is not None
+        ]
+        values = [*(value for value in values if value.gpu != gpu), *own]
+    return tuple(values)
+
+
+def lay_over(config: Config, given: Sequence[Given]) -> Config:
     """Return the configuration of one GPU with these values in place of its own.
 
     Raises:
@@ -123,45 +116,44 @@ def lay_over(config: Config, given: Mapping[str, Given]) -> Config:
     return _checked(own, given, raise_error)
 
 
-def parse_given(parse: Callable[[str], T], given: Given) -> T:
+def parse_given(parse: Callable[[str], T], text: str, source: str) -> T:
     """Parse the text of one value.
 
     Raises:
         ConfigError: The text is not allowed. The message names its source and what is allowed.
     """
     try:
-        return parse(given.text)
+        return parse(text)
     except ValueError as error:
-        raise ConfigError(f"{given.source}: {error}") from error
+        raise ConfigError(f"{source}: {error}") from error
 
 
 def _checked(
-    config: Config, given: Mapping[str, Given], report: Callable[[ConfigError], None]
+    config: Config, given: Iterable[Given], report: Callable[[ConfigError], None]
 ) -> Config:
     """Check that thresholds are in ascending order; report the source of those that are not."""
+    sources = {value.key: value.source for value in given}
     for keys in _ASCENDING:
         for low, high in pairwise(keys):
             lower, higher = (getattr(config, _BY_KEY[key].field) for key in (low, high))
             if lower < higher:
                 continue
-            sources = [given[key].source for key in (low, high) if key in given]
-            where = f"{', '.join(sources)}: " if sources else ""
-            text = f"{where}{low} is {lower:g} and {high} is {higher:g}"
+            where = ", ".join(sources[key] for key in (low, high) if key in sources)
+            text = f"{low} is {lower:g} and {high} is {higher:g}"
+            text = f"{where}: {text}" if where else text
             report(ConfigError(text, f"{low} must be below {high}"))
     return config
 
 
-def _values(given: Mapping[str, Given], report: Callable[[ConfigError], None]) -> dict[str, Any]:
-    """Parse values by key; return those that are allowed by the field of Config."""
+def _values(given: Iterable[Given], report: Callable[[ConfigError], None]) -> dict[str, Any]:
+    """Parse values; return those that are allowed by the field of Config."""
     values = {}
-    for key, value in given.items():
-        if key not in _BY_KEY:
-            new = new_name(key, _BY_KEY)
-            renamed = f"{key} was renamed to {new}." if new is not None else ""
-            report(ConfigError(f"{value.source}: there is no setting {key!r}", renamed))
+    for value in given:
+        if value.key not in _BY_KEY:
+            report(ConfigError(f"{value.source}: there is no setting {value.key!r}"))
             continue
         try:
-            values[_BY_KEY[key].field] = _parse(_BY_KEY[key], value)
+            values[_BY_KEY[value.key].field] = _parse(_BY_KEY[value.key], value)
         except ConfigError as error:
             report(error)
     return values
@@ -170,7 +162,7 @@ def _values(given: Mapping[str, Given], report: Callable[[ConfigError], None]) -
 def _parse(setting: Setting, given: Given) -> Any:
     """Parse the value of one setting and check its limits; None, for ``off``, has no limits."""
     form = setting.form
-    value = parse_given(form.parse, given)
+    value = parse_given(form.parse, given.text, given.source)
     if value is None or form.least is None or form.most is None:
         return value
     if not form.parse(form.least) <= value <= form.parse(form.most):

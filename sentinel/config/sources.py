@@ -5,24 +5,25 @@ Each value keeps its source, for error messages and ``sentinel config show --ori
 
 from __future__ import annotations
 
+import difflib
 import os
+import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sentinel.config.build import Given, Override, build_config
+from sentinel.config.build import build_config
 from sentinel.config.model import SETTINGS, Config
-from sentinel.config.nearest import nearest
-from sentinel.config.renamed import new_name
+from sentinel.config.plan import toml_value
 from sentinel.config.setting import Scope, Setting
 from sentinel.config.workload_spec import check_workload
 from sentinel.errors import ConfigError, raise_error
 from sentinel.host.files.paths import SIMULATED, SOCKET_VARIABLE
 from sentinel.host.files.regular_file import read_regular
 from sentinel.host.files.trusted_folder import why_untrusted
-from sentinel.protocol.commands import GivenOverride, GivenSetting
+from sentinel.protocol.commands import Given
 
 #: Names the configuration file if ``--config`` does not.
 FILE_VARIABLE = "SENTINEL_CONFIG"
@@ -36,9 +37,24 @@ _OTHER_VARIABLES = (
 )
 #: A larger file is refused, since it cannot be a configuration.
 _MAX_BYTES = 2**20
+#: The name of the file with saved settings in a state folder. It belongs to the daemon, and
+#: overrides the configuration file, which belongs to the administrator and is never written.
+NAME = "settings.toml"
+_SAVED_HEAD = """\
+# Written by `sentinel set --save`. These settings override the configuration file; variables and
+# options of the daemon override them. To remove one: sentinel set --save --unset KEY
+"""
 #: The table of a file with the settings for single GPUs.
 _PER_GPU = "gpu"
 _HOSTS_FILE = Path("/etc/sentinel/config.toml")
+_FLAGS = {setting.key: setting.flag for setting in SETTINGS}
+#: The least similarity of two names, from 0 to 1: a letter that is wrong, missing or in another
+#: place. Below it, names of another meaning are as similar: `limit` and `list` have 0.67,
+#: `interval` and `watch-interval` 0.73.
+_SIMILAR = 0.75
+#: What the next names may lack to the most similar one.
+_AS_SIMILAR = 0.1
+_MAX_FOUND = 3
 #: The most names that an error lists.
 _MAX_LISTED = 12
 
@@ -47,75 +63,65 @@ _MAX_LISTED = 12
 class Sources:
     """The given values of all sources."""
 
-    #: Values for all GPUs, by key.
-    given: Mapping[str, Given] = field(default_factory=dict)
-    #: Values for single GPUs.
-    overrides: tuple[Override, ...] = ()
+    #: Each key once for all GPUs; then those for single GPUs.
+    given: tuple[Given, ...] = ()
     #: The configuration file, or None if there is none.
     file: Path | None = None
-    #: What was ignored, such as unknown variables, a sentence each.
-    warnings: tuple[str, ...] = ()
+
+    def get(self, key: str) -> Given | None:
+        """Return what was given for all GPUs, or None."""
+        common = (value for value in self.given if value.gpu is None)
+        return next((value for value in common if value.key == key), None)
+
+    def source_of(self, key: str) -> str:
+        """Return the source of a value for all GPUs."""
+        value = self.get(key)
+        return "default" if value is None else value.source
 
 
 def gather(
-    flags: Mapping[str, str],
+    flags: Iterable[Given],
     environment: Mapping[str, str],
     file: Path | None,
-    saved: Sources | None = None,
+    saved: Iterable[Given] = (),
 ) -> Sources:
     """Combine the sources: flags override variables, variables override the files.
 
     Args:
-        flags: The texts of the given flags, by key.
+        flags: What flags and clients have given.
         environment: All environment variables.
         file: The configuration file, from :func:`find_file`.
         saved: What clients have saved, which overrides that file.
 
     Raises:
-        ConfigError: The file cannot be read, a key is unknown, or a variable was renamed.
+        ConfigError: The file cannot be read, or a key is unknown.
     """
-    base = read_file(file) if file is not None else Sources()
-    kept = saved or Sources()
-    names = {setting.key: setting.flag for setting in SETTINGS}
-    chosen = {key: Given(text=text, source=names[key]) for key, text in flags.items()}
-    given = {**base.given, **kept.given, **from_environment(environment), **chosen}
-    return Sources(
-        given=given,
-        overrides=(*base.overrides, *kept.overrides),
-        file=file,
-        warnings=tuple(unknown_variables(environment)),
-    )
+    files = (*(read_file(file) if file is not None else ()), *saved)
+    values = (*files, *from_environment(environment), *flags)
+    common = {value.key: value for value in values if value.gpu is None}
+    single = (value for value in values if value.gpu is not None)
+    return Sources(given=(*common.values(), *single), file=file)
 
 
-def as_values(given: Mapping[str, Given]) -> tuple[GivenSetting, ...]:
-    """Convert values to messages."""
+def in_effect(given: Iterable[Given]) -> tuple[Given, ...]:
+    """Return all settings, also those with defaults; of each key and selector the last value."""
+    defaults = (Given(key=one.key, text=one.default, source="default") for one in SETTINGS)
+    return tuple({(value.gpu, value.key): value for value in (*defaults, *given)}.values())
+
+
+def from_flags(texts: Mapping[str, str]) -> tuple[Given, ...]:
+    """Return the settings of the given flags; their texts are by key."""
+    return tuple(Given(key=key, text=text, source=_FLAGS[key]) for key, text in texts.items())
+
+
+def from_environment(environment: Mapping[str, str]) -> tuple[Given, ...]:
+    """Return the settings among the variables; an empty variable sets nothing."""
+    keys = {setting.variable: setting.key for setting in SETTINGS}
     return tuple(
-        GivenSetting(key=key, text=value.text, source=value.source) for key, value in given.items()
+        Given(key=keys[name], text=text, source=name)
+        for name, text in environment.items()
+        if text and name in keys
     )
-
-
-def as_overrides(overrides: Iterable[Override]) -> tuple[GivenOverride, ...]:
-    """Convert values for single GPUs to messages."""
-    return tuple(
-        GivenOverride(selector=one.selector, source=one.source, given=as_values(one.given))
-        for one in overrides
-    )
-
-
-def from_environment(environment: Mapping[str, str]) -> dict[str, Given]:
-    """Return the settings among the variables, by key; an empty variable sets nothing.
-
-    Raises:
-        ConfigError: A variable has a new name.
-    """
-    settings = {setting.variable: setting for setting in SETTINGS}
-    found = {}
-    for name, text in environment.items():
-        if text and name in settings:
-            found[settings[name].key] = Given(text=text, source=name)
-        elif text and new_name(name, settings) is not None:
-            raise unknown_name(f"there is no variable {name}", name, settings)
-    return found
 
 
 def unknown_variables(environment: Mapping[str, str]) -> Iterator[str]:
@@ -167,7 +173,7 @@ def _users_file(environment: Mapping[str, str], home: Path) -> Path:
     return Path(environment.get("XDG_CONFIG_HOME") or home / ".config") / "sentinel/config.toml"
 
 
-def read_file(path: Path, report: Callable[[ConfigError], None] = raise_error) -> Sources:
+def read_file(path: Path, report: Callable[[ConfigError], None] = raise_error) -> tuple[Given, ...]:
     """Read a TOML file.
 
     Args:
@@ -185,28 +191,14 @@ def read_file(path: Path, report: Callable[[ConfigError], None] = raise_error) -
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: is not UTF-8 text: {error}") from error
     try:
-        return _parse(path, tomllib.loads(text), report)
+        return tuple(_parse(path, tomllib.loads(text), report))
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: is not TOML: {error}") from error
     except RecursionError:
         raise ConfigError(f"{path}: its tables or lists are nested too deeply") from None
 
 
-def _parse(path: Path, tables: dict[str, Any], report: Callable[[ConfigError], None]) -> Sources:
-    """Collect the settings of a file."""
-    singles = tables.pop(_PER_GPU, {})
-    if not isinstance(singles, dict):
-        what = f"{path}: {_PER_GPU} is not a table"
-        report(ConfigError(what, 'Write it as [gpu.0] or [gpu."GPU-1a2b"].'))
-        singles = {}
-    return Sources(
-        given=_settings(tables, str(path), "", SETTINGS, report),
-        overrides=tuple(_overrides(path, singles, report)),
-        file=path,
-    )
-
-
-def read_saved(path: Path) -> Sources:
+def read_saved(path: Path) -> tuple[Given, ...]:
     """Read the settings that clients have saved; a missing file has none.
 
     They may name code and files. A command reads them before its daemon checks its folders, and
@@ -218,7 +210,7 @@ def read_saved(path: Path) -> Sources:
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError):
-        return Sources()
+        return ()
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     why = why_untrusted(path.absolute())
@@ -230,51 +222,71 @@ def read_saved(path: Path) -> Sources:
     return read_file(path)
 
 
-def _overrides(
-    path: Path, tables: Mapping[str, object], report: Callable[[ConfigError], None]
-) -> Iterator[Override]:
-    """Read the tables of single GPUs."""
-    allowed = [setting for setting in SETTINGS if setting.scope is Scope.GPU]
-    for selector, table in tables.items():
-        source = f"{path}: {_PER_GPU}.{selector}"
+def text_of(saved: Iterable[Given]) -> str:
+    """Return the text of a file with these settings, as :func:`read_saved` reads it."""
+    tables: dict[str, list[str]] = {"": []}
+    for value in saved:
+        table, _, name = value.key.rpartition(".")
+        gpu = "" if value.gpu is None else f"{_PER_GPU}.{toml_value(value.gpu)}"
+        path = ".".join(filter(None, [gpu, table]))
+        tables.setdefault(path, []).append(f"{name} = {toml_value(value.text)}")
+    parts = [
+        "\n".join([*([f"[{table}]"] if table else []), *lines, ""])
+        for table, lines in tables.items()
+        if lines
+    ]
+    return "\n".join([_SAVED_HEAD, *parts])
+
+
+def _parse(
+    path: Path, tables: dict[str, Any], report: Callable[[ConfigError], None]
+) -> Iterator[Given]:
+    """Yield the settings of a file: those for all GPUs, and those of the tables of single ones."""
+    singles = tables.pop(_PER_GPU, {})
+    yield from _settings(tables, str(path), None, report)
+    if not isinstance(singles, dict):
+        what = f"{path}: {_PER_GPU} is not a table"
+        report(ConfigError(what, 'Write it as [gpu.0] or [gpu."GPU-1a2b"].'))
+        return
+    for selector, table in singles.items():
         if isinstance(table, dict):
-            given = _settings(table, str(path), f"{_PER_GPU}.{selector}.", allowed, report)
-            yield Override(selector=selector, source=source, given=given)
+            yield from _settings(table, str(path), selector, report)
         else:
-            report(ConfigError(f"{source} is not a table", f"Write it as [{_PER_GPU}.{selector}]."))
+            what = f"{path}: {_PER_GPU}.{selector} is not a table"
+            report(ConfigError(what, f"Write it as [{_PER_GPU}.{selector}]."))
 
 
 def _settings(
     tables: Mapping[str, Any],
     path: str,
-    prefix: str,
-    allowed: Iterable[Setting],
+    gpu: str | None,
     report: Callable[[ConfigError], None],
-) -> dict[str, Given]:
-    """Collect the settings in nested tables, by key."""
-    settings = {setting.key: setting for setting in allowed}
-    found = {}
+) -> Iterator[Given]:
+    """Yield the settings in nested tables, those of a single GPU or of all."""
+    settings = {one.key: one for one in SETTINGS if gpu is None or one.scope is Scope.GPU}
     for key, value in _leaves(tables, "", settings):
-        source = f"{path}: {prefix}{key}"
+        source = f"{path}: {key}" if gpu is None else f"{path}: {_PER_GPU}.{gpu}.{key}"
         if key not in settings:
-            elsewhere = any(setting.key == key for setting in SETTINGS)
-            what = "cannot be set for a single GPU" if elsewhere else "there is no such key"
-            flag = f"--{key.replace('_', '-')}"
-            meant = [setting.key for setting in settings.values() if setting.flag == flag]
-            if meant:
-                report(ConfigError(f"{source}: {what}", f"The key of {flag} is {meant[0]}."))
-            else:
-                report(unknown_name(f"{source}: {what}", key, settings))
+            report(_unknown_key(source, key, settings))
             continue
         text = _text(settings[key], value)
         if text is not None:
-            found[key] = Given(text=text, source=source)
+            yield Given(key=key, text=text, source=source, gpu=gpu)
             continue
         form = settings[key].form
         kind = "a string or a list of strings" if form.many else "a string or a number"
         what = f"{source}: {value!r} is not {kind}"
         report(ConfigError(what, f"Write it as for {settings[key].flag}: {form.metavar}"))
-    return found
+
+
+def _unknown_key(source: str, key: str, settings: Mapping[str, Setting]) -> ConfigError:
+    """Return the error for a key that may not stand there; some people write a flag's name."""
+    what = "cannot be set for a single GPU" if key in _FLAGS else "there is no such key"
+    flag = f"--{key.replace('_', '-')}"
+    meant = [setting.key for setting in settings.values() if setting.flag == flag]
+    if meant:
+        return ConfigError(f"{source}: {what}", f"The key of {flag} is {meant[0]}.")
+    return unknown_name(f"{source}: {what}", key, settings)
 
 
 def _leaves(
@@ -298,7 +310,7 @@ def _text(setting: Setting, value: object) -> str | None:
 
 
 def unknown_name(what: str, name: str, known: Iterable[str]) -> ConfigError:
-    """Return an unknown-name error with the new name of a renamed setting, or the closest match.
+    """Return an unknown-name error with the closest match.
 
     Args:
         what: What is wrong, for the message.
@@ -306,9 +318,6 @@ def unknown_name(what: str, name: str, known: Iterable[str]) -> ConfigError:
         known: The names that are allowed there.
     """
     names = sorted(known)
-    new = new_name(name, names)
-    if new is not None:
-        return ConfigError(what, f"{name} was renamed to {new}.")
     near = nearest(name, names)
     if near:
         return ConfigError(what, f"Did you mean {near[0]}?")
@@ -317,18 +326,44 @@ def unknown_name(what: str, name: str, known: Iterable[str]) -> ConfigError:
     return ConfigError(what, "`sentinel config init -` prints all settings.")
 
 
+def nearest(name: str, known: Iterable[str]) -> list[str]:
+    """Return at most three known names that are about as similar as the most similar one.
+
+    Names with the same first word are a family, such as ``temp_normal_from`` and
+    ``temp_critical_from``. A name with the first word of a family is only compared with that.
+    """
+    names = list(known)
+    first, several = _first_word(name)
+    family = [known_name for known_name in names if _first_word(known_name)[0] == first]
+    if several and family:
+        names = family
+    ratios = {one: _similarity(name, one) for one in names}
+    least = max(_SIMILAR, max(ratios.values(), default=0.0) - _AS_SIMILAR)
+    ranked = sorted((one for one in ratios if ratios[one] >= least), key=lambda one: -ratios[one])
+    return ranked[:_MAX_FOUND]
+
+
+def _first_word(name: str) -> tuple[str, bool]:
+    """Return the first word of a name, and whether it has more."""
+    words = re.split(r"[-_.]", name.lstrip("-").lower())
+    return words[0], len(words) > 1
+
+
+def _similarity(one: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, one.lstrip("-"), other.lstrip("-")).ratio()
+
+
 def checked(sources: Sources) -> Config:
     """Build the Config and check that each workload exists.
 
     Raises:
         ConfigError: A value is not allowed, or a workload does not exist.
     """
-    for given in (sources.given, *(override.given for override in sources.overrides)):
-        workload = given.get("workload")
-        if workload is None:
+    for value in sources.given:
+        if value.key != "workload":
             continue
         try:
-            check_workload(workload.text)
+            check_workload(value.text)
         except ConfigError as error:
-            raise ConfigError(f"{workload.source}: {error.what}", error.remedy) from error
-    return build_config(sources.given, sources.overrides)
+            raise ConfigError(f"{value.source}: {error.what}", error.remedy) from error
+    return build_config(sources.given)

@@ -5,49 +5,33 @@ A stressor would find a wrong option only when its GPU is idle, and one of a pla
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 
-from sentinel.config.build import Given, Override
 from sentinel.config.plan import Plan
 from sentinel.config.workload_spec import check_workload, find_workload, is_built_in, parse_workload
 from sentinel.diagnostics.workload_catalog import describe_workloads
 from sentinel.errors import ConfigError
+from sentinel.protocol.commands import Given
 from sentinel.protocol.stressor import Account
 from sentinel.stressor.loader import Wanted
 
 
-@dataclass(frozen=True, kw_only=True)
-class NamedWorkload:
-    """A workload with its options, and where it was named."""
-
-    #: As ``--workload`` takes it.
-    text: str
-    #: Such as ``--workload`` or ``site.toml: workload``.
-    source: str
-
-
-def workloads_of(
-    given: Mapping[str, Given], overrides: Iterable[Override] = ()
-) -> Iterator[NamedWorkload]:
+def workloads_of(given: Iterable[Given]) -> Iterator[Given]:
     """Yield the workloads of all settings."""
-    for values in (given, *(override.given for override in overrides)):
-        if "workload" in values:
-            yield NamedWorkload(text=values["workload"].text, source=values["workload"].source)
+    return (value for value in given if value.key == "workload")
 
 
-def workloads_of_plan(plan: Plan, source: str) -> Iterator[NamedWorkload]:
+def workloads_of_plan(plan: Plan, source: str) -> Iterator[Given]:
     """Yield the workloads of a plan that ``source`` names, each once."""
     seen: set[str] = set()
     for phase in plan.phases:
         if phase.workload not in seen:
             seen.add(phase.workload)
-            yield NamedWorkload(text=phase.workload, source=f"{source}: phase {phase.name!r}")
+            where = f"{source}: phase {phase.name!r}"
+            yield Given(key="workload", text=phase.workload, source=where)
 
 
-def workload_errors(
-    named: Iterable[NamedWorkload], account: Account | None = None
-) -> list[ConfigError]:
+def workload_errors(named: Iterable[Given], account: Account | None = None) -> list[ConfigError]:
     """Find what is wrong with workloads and their options.
 
     Only workloads of other packages are imported, by another process; that takes the seconds of an
@@ -60,15 +44,15 @@ def workload_errors(
     errors: list[ConfigError] = []
     sources: list[str] = []
     wanted: list[Wanted] = []
-    for one in named:
+    for workload in named:
         try:
-            check_workload(one.text)
-            name, options = parse_workload(one.text)
+            check_workload(workload.text)
+            name, options = parse_workload(workload.text)
             if not _is_built_in(name):
                 wanted.append(Wanted(number=len(wanted), place=name, options=options))
-                sources.append(one.source)
+                sources.append(workload.source)
         except ConfigError as error:
-            errors.append(_at(one.source, error))
+            errors.append(ConfigError(f"{workload.source}: {error.what}", error.remedy))
     if wanted:
         infos, _ = describe_workloads(wanted, account=account)
         errors += [
@@ -79,7 +63,7 @@ def workload_errors(
     return errors
 
 
-def check_workloads(named: Iterable[NamedWorkload], account: Account | None = None) -> None:
+def check_workloads(named: Iterable[Given], account: Account | None = None) -> None:
     """Check workloads and their options as :func:`workload_errors` does.
 
     Raises:
@@ -104,10 +88,6 @@ def is_registered(text: str) -> bool:
     """Check whether a workload is named as a registered one, and not as ``module:attribute``."""
     name, _ = parse_workload(text)
     return ":" not in name
-
-
-def _at(source: str, error: ConfigError) -> ConfigError:
-    return ConfigError(f"{source}: {error.what}", error.remedy)
 
 
 def _is_built_in(name: str) -> bool:

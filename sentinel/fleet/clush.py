@@ -83,10 +83,8 @@ class Clush:
     def advance(self, run: FleetRun, ending: str | None = None) -> None:
         """Do nothing: clush itself keeps its fan-out full."""
 
-    def cancel(self, run: FleetRun, nodes: Sequence[str] = ()) -> None:
-        """End clush if it runs here and all nodes are meant; the nodes see the run's own file."""
-        if nodes:
-            return
+    def cancel(self, run: FleetRun) -> None:
+        """End clush if it runs here; the nodes see the run's own file."""
         process = _pid(run)
         if process is not None and self._is_alive(run):
             with contextlib.suppress(ProcessLookupError):

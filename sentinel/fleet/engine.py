@@ -94,8 +94,8 @@ class Engine(Protocol):
         """
         ...
 
-    def cancel(self, run: FleetRun, nodes: Sequence[str] = ()) -> None:
-        """End the tasks of these nodes that wait, or all tasks; those that are over stay so.
+    def cancel(self, run: FleetRun) -> None:
+        """End all tasks; those that are over stay so.
 
         Raises:
             EngineError: The engine does not answer.
@@ -113,7 +113,7 @@ def run_tool(words: Sequence[str], text: str = "") -> str:
     Raises:
         EngineError: It is missing, failed, or took longer than TOOL_TIMEOUT_S.
     """
-    variables = {key: one for key, one in os.environ.items() if not key.startswith(_FILTERS)}
+    variables = {key: value for key, value in os.environ.items() if not key.startswith(_FILTERS)}
     try:
         done = subprocess.run(
             words,

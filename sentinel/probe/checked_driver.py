@@ -225,7 +225,7 @@ def _gpus(found: Any) -> tuple[Gpu, ...]:
         _require(_is_count(gpu.index), gpu.index, "an index, 0 or more")
         _require(_is_count(gpu.memory_total), gpu.memory_total, "memory_total in bytes")
         texts = (gpu.name, gpu.pci_bus_id, gpu.serial or "")
-        _require(all(isinstance(one, str) for one in texts), texts, "names as text")
+        _require(all(isinstance(text, str) for text in texts), texts, "names as text")
     for key in ("uuid", "index"):
         keys = [getattr(gpu, key) for gpu in found]
         _require(len(set(keys)) == len(keys), keys, f"each {key} once")
@@ -252,7 +252,9 @@ def _processes(found: Any) -> tuple[GpuProcess, ...]:
     pids = [process.pid for process in found]
     _require(len(set(pids)) == len(pids), pids, "each PID once")
     # The other fields are those of /proc, which the probe reads.
-    own = (GpuProcess(pid=one.pid, kind=one.kind, memory=one.memory) for one in found)
+    own = (
+        GpuProcess(pid=process.pid, kind=process.kind, memory=process.memory) for process in found
+    )
     return tuple(sorted(own, key=lambda process: process.pid))
 
 

@@ -22,7 +22,7 @@ def addresses(spec: CountersSpec, listed: Collection[str | None]) -> tuple[str, 
         spec: Where the kernel and the driver list the devices.
         listed: The addresses that NVML lists. Only other devices are opened, which may take long.
     """
-    known = {one.upper() for one in listed if one is not None}
+    known = {address.upper() for address in listed if address is not None}
     return tuple(
         address
         for folder, address in _gpus(Path(spec.sysfs))

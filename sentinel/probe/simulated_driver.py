@@ -20,7 +20,7 @@ from sentinel.protocol.counters import Counters
 from sentinel.protocol.gpu import Gpu, GpuProcess, Memory
 from sentinel.protocol.telemetry import Telemetry
 
-_FIELDS = {one.name for one in fields(Counters)}
+_FIELDS = {field.name for field in fields(Counters)}
 
 #: The mean power of the energy counter in watts.
 _MEAN_POWER = 80.0
@@ -197,7 +197,7 @@ class SimulatedDriver(BasicDriver):
                 case "blind":
                     return ()
                 case "leaks":
-                    return tuple(replace(one, pid=_NO_PID + one.pid) for one in listed)
+                    return tuple(replace(process, pid=_NO_PID + process.pid) for process in listed)
             return tuple(listed)
 
     def utilization(self, uuid: str) -> float | None:
@@ -210,7 +210,9 @@ class SimulatedDriver(BasicDriver):
             before, had, share = self._sampled.get(uuid, (0.0, {}, 0.0))
             if now - before < _SAMPLING_PERIOD_S:
                 return share
-            shares = [_share(had.get(one), worked, now - before) for one, worked in work.items()]
+            shares = [
+                _share(had.get(member), worked, now - before) for member, worked in work.items()
+            ]
             share = min(1.0, sum(shares))
             self._sampled[uuid] = now, work, share
             return share

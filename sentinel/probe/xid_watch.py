@@ -53,7 +53,7 @@ class XidGroups:
         """Return a report of an XID that is new; count a repeat, and drop one of too many."""
         group = self._groups.get((uuid, number))
         if group is None:
-            if sum(one[0] == uuid for one in self._groups) >= MAX_NUMBERS:
+            if sum(group[0] == uuid for group in self._groups) >= MAX_NUMBERS:
                 return None
             self._groups[uuid, number] = _Group(until=now + GROUP_S)
             return XidReport(uuid=uuid, number=number, at=now, last_at=now)

@@ -1,4 +1,4 @@
-"""Encode dataclasses as JSON and decode them with every field checked; datagrams and files use it.
+"""Encode dataclasses as JSON and decode them with every field checked; messages and files use it.
 
 JSON instead of pickle: decoding never runs code that a sender chose.
 """
@@ -49,22 +49,22 @@ class DecodeError(ValueError):
         return f"{self.path.lstrip('.') or 'the value'}: expected {self.expected}"
 
 
-def encode(message: object) -> bytes:
-    """Encode a dataclass as one datagram.
+def encode(message: object, max_bytes: int = MAX_DATAGRAM_BYTES) -> bytes:
+    """Encode a dataclass as one message, by default a datagram.
 
     Raises:
-        WireError: It is larger than MAX_DATAGRAM_BYTES.
+        WireError: It is larger than ``max_bytes``.
     """
     body = {"type": type(message).__name__, **vars(message)}
     data = _ENCODER.encode(body).encode()
-    if len(data) > MAX_DATAGRAM_BYTES:
-        text = f"{body['type']} of {len(data)} bytes is larger than {MAX_DATAGRAM_BYTES}"
+    if len(data) > max_bytes:
+        text = f"{body['type']} of {len(data)} bytes is larger than {max_bytes}"
         raise WireError(text)
     return data
 
 
 def decode(data: bytes, kinds: Iterable[type[T]]) -> T:
-    """Decode a datagram into one of ``kinds``, with exactly the declared fields.
+    """Decode a message into one of ``kinds``, with exactly the declared fields.
 
     Raises:
         WireError: It is not JSON, of another kind, or a field is missing, extra or of a wrong type.

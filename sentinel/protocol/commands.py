@@ -17,6 +17,18 @@ from sentinel.protocol.phase_work import EarlierWork
 
 
 @dataclass(frozen=True, kw_only=True)
+class Given:
+    """One setting as it was given. A sequence of them is all settings: later ones win."""
+
+    key: str
+    text: str
+    #: Where and by whom, such as ``--poll``, ``site.toml: poll`` or ``session a: poll``.
+    source: str
+    #: The selector of the GPU that it is for; None for all GPUs.
+    gpu: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class AccessPolicy:
     """Who may do what; the daemon's own user and root may do everything over the Unix socket."""
 
@@ -74,8 +86,7 @@ class ApiSpec:
     #: The file with the token for TCP, or None.
     token: str | None = None
     #: The settings in force at the start.
-    given: tuple[GivenSetting, ...] = ()
-    overrides: tuple[GivenOverride, ...] = ()
+    given: tuple[Given, ...] = ()
     #: The configuration file that a reload reads, or None.
     config: str | None = None
     #: The size limit of the history in ``state``; with None, it is kept in memory only.
@@ -179,38 +190,10 @@ class Deallocate(_Command):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GivenSetting:
-    """One setting as it was given, and its source."""
-
-    key: str
-    text: str
-    source: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class GivenOverride:
-    """Settings for the GPUs that a selector names, and their source."""
-
-    selector: str
-    source: str
-    given: tuple[GivenSetting, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class OverrideGroup:
-    """The same settings for the GPUs of several selectors; see ``config.override_groups``."""
-
-    selectors: tuple[str, ...]
-    source: str
-    given: tuple[GivenSetting, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
 class Configure(_Command):
     """Apply all of these settings, or none of them."""
 
-    given: tuple[GivenSetting, ...]
-    overrides: tuple[OverrideGroup, ...] = ()
+    given: tuple[Given, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -300,7 +283,8 @@ class ApiHeartbeat:
 class ServiceWarning:
     """A failure in the API process outside any request, for the log."""
 
-    #: "settings", "reservations", "sessions", "history", "watch", "token", "notify" or "socket".
+    #: "settings", "reservations", "sessions", "history", "watch", "token", "notify", "socket" or
+    #: "channel".
     about: str
     #: What is wrong, and where.
     text: str

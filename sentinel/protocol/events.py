@@ -85,7 +85,7 @@ _DAEMON_EVENTS = (
         Kind.DETAIL,
         "{source} matches no GPU of this host",
         "Settings for a single GPU match no GPU of this host.",
-        (Field("source", TEXT, "the file and the table in it"),),
+        (Field("source", TEXT, "the file and the key in it"),),
     ),
     EventType(
         "sentinel.occupying",

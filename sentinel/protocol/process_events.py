@@ -90,7 +90,7 @@ PROCESS_EVENTS = (
             Field(
                 "about",
                 "`settings`, `reservations`, `history`, `watch`, `token`, `notify`, `socket`,"
-                " `log`",
+                " `channel`, `log`",
                 "the subject",
             ),
             Field("text", TEXT, "what is wrong, and where"),

@@ -2,46 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sentinel.protocol.api_types import Outcome, ResponseModel, ResponseType, SessionInfo
+from sentinel.protocol.api_types import Outcome, ResponseModel, SessionInfo
+from sentinel.protocol.commands import Given
 from sentinel.protocol.views import described
 
 
 @dataclass(frozen=True, kw_only=True)
-class SettingValue(ResponseType):
-    """One setting and its source; without a source, it is the default."""
+class Settings(Outcome):
+    """Settings as they are in effect: all of them, or those that were changed."""
 
-    text: str
-    source: str | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings(ResponseModel):
-    """All settings by key, and the overrides for single GPUs by selector."""
-
-    settings: Mapping[str, SettingValue]
-    gpus: Mapping[str, Mapping[str, SettingValue]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class SettingsChanged(Outcome):
-    """Changed settings, as they are in effect now."""
-
-    settings: Mapping[str, SettingValue] = field(
-        default_factory=dict, metadata=described("The values for all GPUs, by key.")
-    )
-    own: Mapping[str, Mapping[str, SettingValue]] = field(
-        default_factory=dict,
-        metadata=described("The values of GPUs that have their own, by UUID and key."),
+    settings: tuple[Given, ...] = field(
+        metadata=described("Those of single GPUs and of sessions are the last.")
     )
     saved: str | None = field(
-        default=None, metadata=described("The file that keeps them, or null if they are not saved.")
+        default=None,
+        metadata=described("The file that keeps a change, or null if it is not saved."),
     )
     notes: tuple[str, ...] = field(
         default=(), metadata=described("What will override saved values, a sentence each.")
     )
+
+    def get(self, key: str) -> Given | None:
+        """Return the value of a setting for all GPUs, or None if there is no such setting."""
+        common = (value for value in self.settings if value.gpu is None)
+        return next((value for value in common if value.key == key), None)
 
 
 @dataclass(frozen=True, kw_only=True)

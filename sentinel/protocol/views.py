@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from sentinel.protocol.caller import Caller
-from sentinel.protocol.commands import GivenSetting
+from sentinel.protocol.commands import Given
 from sentinel.protocol.gpu import GpuProcess
 from sentinel.protocol.telemetry import Telemetry
 
@@ -58,7 +58,6 @@ class QueuedReservation:
     indices: tuple[int, ...] = ()
     #: How many GPUs.
     count: int
-    #: The beginning of the purpose.
     reason: str
     by: Caller
     #: When it entered the queue.
@@ -91,11 +90,10 @@ class Session:
     #: Why its settings are not in effect, or None if they are. An earlier daemon has accepted it.
     suspended: str | None = None
 
-    @property
-    def given(self) -> tuple[GivenSetting, ...]:
-        """The settings with their source."""
+    def given(self, gpu: str) -> tuple[Given, ...]:
+        """Return its settings for one of its GPUs."""
         return tuple(
-            GivenSetting(key=key, text=text, source=f"session {self.name}: {key}")
+            Given(key=key, text=text, source=f"session {self.name}: {key}", gpu=gpu)
             for key, text in self.settings.items()
         )
 

@@ -254,7 +254,7 @@ class WorkloadContext:
         """
         numbers = (finding.round, finding.count, *finding.first, *finding.bits)
         more = (finding.seed, finding.repeated, finding.repeats)
-        for number in (*numbers, *(one for one in more if one is not None)):
+        for number in (*numbers, *(extra for extra in more if extra is not None)):
             if type(number) is not int:
                 message = f"find(): {number!r} in the finding is not an int"
                 raise TypeError(message)

@@ -77,7 +77,7 @@ def describe(error: BaseException) -> str:
     if len(line) > _MAX_TEXT_LENGTH:
         line = line[:_MAX_TEXT_LENGTH] + " ..."
     frames = traceback.extract_tb(error.__traceback__)
-    places = [one for one in frames if not one.filename.startswith("<frozen ")]
+    places = [frame for frame in frames if not frame.filename.startswith("<frozen ")]
     if not places:
         return line
     last = places[-1]
@@ -131,9 +131,9 @@ def run(spec: DescribeSpec, channel: socket.socket, parent: int, board: Inherite
         calls.announce(0, TORCH)
         with contextlib.suppress(Exception):
             import_torch()
-        for one in spec.wanted:
-            calls.announce(0, str(one.number))
-            channel.sendall(encode(_describe(one)))
+        for wanted in spec.wanted:
+            calls.announce(0, str(wanted.number))
+            channel.sendall(encode(_describe(wanted)))
         code = 0
     finally:
         os._exit(code)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import collections
+import select
+import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from sentinel.api import main as api_main
-from sentinel.config.override_groups import ungroup_overrides
 from sentinel.core.observation import ApiFacts
 from sentinel.errors import WireError
 from sentinel.host.processes.child_setup import Inherited
+from sentinel.protocol.channel import MessageStream
 from sentinel.protocol.commands import (
     API_MESSAGES,
     ApiHeartbeat,
@@ -28,8 +31,9 @@ from sentinel.protocol.commands import (
 from sentinel.protocol.views import GpuView, HostView, LogRecord, View
 from sentinel.supervisor.child_process import Child, ChildHandle, ReplaceableProcess
 
-#: Datagrams taken in one tick; the rest waits for the next.
-_MAX_MESSAGES_PER_TICK = 64
+#: How many messages may wait for the process to read: the newest of each view, and replies. It is
+#: replaced beyond that.
+_MAX_PENDING = 1024
 
 #: How many log records are kept for an API process that has yet to start, or does not read.
 _MAX_PENDING_RECORDS = 256
@@ -39,6 +43,54 @@ _GRACE_S = 1.5
 
 #: Keeps the process small: one malloc arena serves all its threads.
 _ENVIRONMENT = {"MALLOC_ARENA_MAX": "1"}
+
+
+class ApiChild(Child):
+    """A child with a stream as its channel: views and settings are larger than datagrams."""
+
+    socket_type = socket.SOCK_STREAM
+
+    @cached_property
+    def _stream(self) -> MessageStream:
+        return MessageStream(self.channel)
+
+    @cached_property
+    def _room(self) -> select.epoll:
+        """Readable when the channel has room for the rest of a message; another thread may wait."""
+        room = select.epoll()
+        room.register(self.channel, 0)
+        return room
+
+    def files(self) -> list[int]:
+        """List the descriptors to wait for: the pidfd, and the channel's while that is open."""
+        own = [] if self._stream.ended else [self.channel.fileno(), self._room.fileno()]
+        return [self.pidfd, *own]
+
+    def send(self, message: object, fds: Sequence[int] = ()) -> bool:  # noqa: ARG002 - takes none
+        """Send a message or begin it; return False if an earlier one still has to be completed."""
+        return self._sent(lambda: self._stream.send(message))
+
+    def flush(self) -> bool:
+        """Send the rest of a message; return whether nothing is left."""
+        return self._sent(self._stream.flush)
+
+    def _sent(self, send: Callable[[], bool]) -> bool:
+        """Send, and have the loop wake up when there is room for the rest."""
+        try:
+            return send()
+        except ConnectionError:  # a message to a child that has exited counts as sent
+            return True
+        finally:
+            self._room.modify(self.channel, select.EPOLLOUT if self._stream.blocked else 0)
+
+    def receive(self, max_datagrams: int) -> list[bytes]:  # noqa: ARG002 - the kernel bounds it
+        """Receive all that is waiting."""
+        return [] if self._stream.ended else self._stream.receive()
+
+    def reap(self) -> int:
+        """Kill what the exited child left in its group, and return its exit code."""
+        self._room.close()
+        return super().reap()
 
 
 class ApiProcess(ReplaceableProcess[ApiMessage]):
@@ -66,8 +118,9 @@ class ApiProcess(ReplaceableProcess[ApiMessage]):
             ChildHandle(
                 api_main.run,
                 API_MESSAGES,
-                max_messages=_MAX_MESSAGES_PER_TICK,
+                max_messages=0,
                 environment=_ENVIRONMENT,
+                make=ApiChild,
             )
         )
         self.state_folder = Path(spec.state)
@@ -87,6 +140,9 @@ class ApiProcess(ReplaceableProcess[ApiMessage]):
             maxlen=_MAX_PENDING_RECORDS
         )
         self._configure: Configure | None = None
+        #: The messages that were too large for the channel when they were last sent.
+        self._too_large: set[tuple[str, object]] = set()
+        self._warnings: list[ServiceWarning] = []
 
     def start(self, generation: int) -> None:
         """Spawn an API process; :meth:`collect` reports a failed spawn as an exit."""
@@ -122,7 +178,7 @@ class ApiProcess(ReplaceableProcess[ApiMessage]):
         child = self._handle.child
         can_send = child is not None and self._has_state and not self._blocked
         while self._pending_records and child is not None and can_send:
-            if not _send(child, self._pending_records[0]):
+            if not self._send(child, self._pending_records[0]):
                 return
             self._pending_records.popleft()
 
@@ -135,9 +191,13 @@ class ApiProcess(ReplaceableProcess[ApiMessage]):
         if received is None:
             return None
         garbage = f"it sent garbage: {received.garbage}" if received.garbage else None
+        if len(self._pending) > _MAX_PENDING:
+            garbage = f"it does not read: {len(self._pending)} messages wait"
         generation = self._handle.generation
         refused = received.spawn_error and f"it could not be spawned: {received.spawn_error}"
         facts = ApiFacts(generation=generation, exit=received.exit, garbage=garbage, failed=refused)
+        with self._lock:
+            facts, self._warnings = replace(facts, warnings=tuple(self._warnings)), []
         for message in received.messages:
             match message:
                 case ApiHeartbeat():
@@ -162,10 +222,11 @@ class ApiProcess(ReplaceableProcess[ApiMessage]):
 
     def _send_pending(self) -> None:
         """Send pending messages while the channel has room; drop them if there is no process."""
-        while self._pending:
+        child = self._handle.child
+        self._blocked = child is not None and not child.flush()
+        while self._pending and not self._blocked:
             key, message = next(iter(self._pending.items()))
-            child = self._handle.child
-            self._blocked = child is not None and not _send(child, message)
+            self._blocked = child is not None and not self._send(child, message)
             if self._blocked:
                 return
             del self._pending[key]
@@ -176,11 +237,29 @@ class ApiProcess(ReplaceableProcess[ApiMessage]):
         if answer.number == configure.number:
             self._configure = None
             if answer.refused is None:
-                overrides = ungroup_overrides(configure.overrides)
-                self._spec = replace(self._spec, given=configure.given, overrides=overrides)
+                self._spec = replace(self._spec, given=configure.given)
+
+    def _send(self, child: Child, message: CommandReply | View | ReloadConfig | LogRecord) -> bool:
+        """Send a message; return False only if the channel is full and a retry makes sense.
+
+        One that is too large is dropped with a warning.
+        """
+        key = _key(message)
+        try:
+            sent = child.send(message)
+        except WireError as error:
+            if key not in self._too_large:
+                text = f"clients do not see a part of the state: {error.what}"
+                self._warnings.append(ServiceWarning(about="channel", text=text))
+            self._too_large.add(key)
+            return True
+        except OSError:  # the channel is closed
+            return True
+        self._too_large.discard(key)
+        return sent
 
 
-def _key(message: CommandReply | View | ReloadConfig) -> tuple[str, object]:
+def _key(message: CommandReply | View | ReloadConfig | LogRecord) -> tuple[str, object]:
     """Compute the key of a message; a newer message replaces a pending one with the same key."""
     match message:
         case CommandReply(number=number):
@@ -189,11 +268,3 @@ def _key(message: CommandReply | View | ReloadConfig) -> tuple[str, object]:
             return "gpu", uuid
         case _:
             return type(message).__name__, None
-
-
-def _send(child: Child, message: object) -> bool:
-    """Send a message; return False only if the channel is full and a retry makes sense."""
-    try:
-        return child.send(message)
-    except (WireError, OSError):  # too large, or the channel is closed
-        return True

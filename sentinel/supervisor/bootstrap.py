@@ -13,7 +13,6 @@ from multiprocessing.connection import wait as wait_for_files
 
 from sentinel.config.model import Config
 from sentinel.config.schedule import first_after
-from sentinel.config.sources import as_overrides
 from sentinel.config.workload_spec import parse_workload
 from sentinel.core import decide
 from sentinel.core.actions import Event
@@ -169,8 +168,7 @@ def _api(options: Options, claim: Claim | None) -> ApiProcess | None:
         ),
         tcp=claim.address,
         token=str(serve.places.token) if claim.address is not None else None,
-        given=serve.given,
-        overrides=as_overrides(options.overrides),
+        given=options.given,
         config=serve.file,
         history=config.history_size,
         notify=_notify_spec(config),
@@ -284,10 +282,10 @@ def _started(found: Found, now: float) -> Event:
 
 
 def _unused(found: Found, now: float) -> list[Event]:
-    """Build an event for each override that applies to no selected GPU."""
+    """Build an event for each setting of a single GPU that applies to none."""
     return [
-        Event(name="config.unused", at=now, fields={"source": override.source})
-        for override in found.unused
+        Event(name="config.unused", at=now, fields={"source": value.source})
+        for value in found.unused
     ]
 
 

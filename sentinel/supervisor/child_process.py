@@ -87,6 +87,8 @@ class Child:
     """
 
     _unreaped: ClassVar[weakref.WeakSet[Child]] = weakref.WeakSet()
+    #: The type of the channel's sockets.
+    socket_type: ClassVar[socket.SocketKind] = socket.SOCK_SEQPACKET
 
     def __init__(
         self,
@@ -97,7 +99,7 @@ class Child:
         output: int | None = None,
     ) -> None:
         self._kill_leftovers()
-        self.channel, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.channel, child_end = socket.socketpair(socket.AF_UNIX, self.socket_type)
         self.channel.setblocking(False)
         self._channel_open = True
         context = multiprocessing.get_context("spawn")
@@ -152,6 +154,10 @@ class Child:
             return False
         except ConnectionError:
             pass
+        return True
+
+    def flush(self) -> bool:
+        """Send the rest of a message; return whether nothing is left. A datagram has no rest."""
         return True
 
     def receive(self, max_datagrams: int) -> list[bytes]:
@@ -220,7 +226,7 @@ class Received(Generic[T]):
     """The messages and the exit of one child since the last ``collect``."""
 
     messages: tuple[T, ...] = ()
-    #: The error of the first datagram that is not an expected message, or None.
+    #: The error of the first message that is not an expected one, or None.
     garbage: str | None = None
     #: The exit; it comes after the last messages.
     exit: ChildExit | None = None
@@ -257,6 +263,7 @@ class ChildHandle(Generic[T]):
         max_messages: How many datagrams one ``collect`` takes; the rest waits for the next.
         environment: Changes to the inherited variables; None removes one.
         output: The file that its output goes to; None for the standard error of this process.
+        make: Spawns a child; the default is :class:`Child`.
 
     Attributes:
         generation: The number of the current child, counted by the caller.
@@ -271,8 +278,10 @@ class ChildHandle(Generic[T]):
         max_messages: int,
         environment: Mapping[str, str | None],
         output: int | None = None,
+        make: Callable[..., Child] | None = None,
     ) -> None:
         self.generation = 0
+        self._make = make
         self.child: Child | None = None
         self._target = target
         self._kinds = tuple(kinds)
@@ -287,7 +296,8 @@ class ChildHandle(Generic[T]):
         self._reap_abandoned()
         self.generation = generation
         try:
-            self.child = Child(self._target, spec, rest, self._environment, self._output)
+            make = self._make or Child
+            self.child = make(self._target, spec, rest, self._environment, self._output)
         except OSError as error:
             self.refuse(generation, error)
 
@@ -341,9 +351,13 @@ class ChildHandle(Generic[T]):
         messages: list[T] = []
         garbage: str | None = None
         exit_: ChildExit | None = None
-        for datagram in child.receive(self._max_messages):
+        try:
+            waiting = child.receive(self._max_messages)
+        except WireError as error:
+            waiting, garbage = [], error.what
+        for data in waiting:
             try:
-                messages.append(codec.decode(datagram, self._kinds))
+                messages.append(codec.decode(data, self._kinds))
             except WireError as error:
                 garbage = garbage or error.what
         if ended:

@@ -1,4 +1,4 @@
-"""Claim the paths of a daemon, take over its earlier files, and record where it is."""
+"""Claim the paths of a daemon, and record where it is."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import stat
 from collections.abc import Iterator
 
 from sentinel.host.daemons import daemon_records
-from sentinel.host.daemons.former_state import take_over
 from sentinel.host.gpus import simulation
 from sentinel.host.logs.bounded_output import BoundedOutput
 from sentinel.host.processes.process_limits import check_file_size
@@ -34,8 +33,6 @@ def claimed(options: Options) -> Iterator[Claim | None]:
         is_open=config.access_users != "none",
     )
     try:
-        records = daemon_records.records_folder(os.environ, os.getuid())
-        take_over(claim.places, daemon_records.read_all(records))
         with contextlib.ExitStack() as stack:
             output = _own_output(options.serve)
             if output is not None:

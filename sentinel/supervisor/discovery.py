@@ -12,7 +12,7 @@ from multiprocessing.connection import wait as wait_for_files
 from pathlib import Path
 from typing import TypeVar
 
-from sentinel.config.build import Override, resolve
+from sentinel.config.build import resolve
 from sentinel.config.driver_spec import find_driver
 from sentinel.config.gpu_selection import in_cuda_order, needs_cuda_order, select_gpus, visible_gpus
 from sentinel.config.model import Config
@@ -25,7 +25,7 @@ from sentinel.host.gpus.cuda_order import cuda_order_of_this_host
 from sentinel.host.installed.packages import binding_version, misreads, torch_build, version_of
 from sentinel.host.installed.torch_install import how_to_install, installer
 from sentinel.host.processes.pid_namespace import why_processes_are_hidden
-from sentinel.protocol.commands import GivenSetting
+from sentinel.protocol.commands import Given
 from sentinel.protocol.gpu import Gpu, Reading
 from sentinel.protocol.probe import NVML, DriverSpec, Inventory, ProbeSpec, simulated
 from sentinel.supervisor.probe_process import ProbeProcess
@@ -45,8 +45,6 @@ class Serve:
     """How the API serves clients."""
 
     places: Places
-    #: The settings in force, without those for single GPUs.
-    given: tuple[GivenSetting, ...] = ()
     #: The configuration file, or None.
     file: str | None = None
     #: Whether there is no terminal, so that SIGHUP asks for a reload.
@@ -62,8 +60,8 @@ class Options:
     """The options of a run."""
 
     config: Config
-    #: Settings for single GPUs.
-    overrides: tuple[Override, ...] = ()
+    #: All settings as they were given; those for single GPUs are not in ``config``.
+    given: tuple[Given, ...] = ()
     #: How many GPUs to simulate, or None for real ones.
     simulate: int | None = None
     #: Whether to use only the first of the selected GPUs.
@@ -87,8 +85,8 @@ class Found:
     gpus: tuple[Gpu, ...]
     #: The configuration with the values of each GPU.
     config: Config
-    #: The overrides that match no GPU.
-    unused: tuple[Override, ...]
+    #: The settings for single GPUs that match none.
+    unused: tuple[Given, ...]
     #: The version of the driver; that of a package's driver with its name.
     driver: str
     #: Whether that is NVIDIA's.
@@ -167,7 +165,7 @@ def find_gpus(options: Options, signals: Signals) -> Iterator[Found]:
         quick_poll=options.config.quick_poll,
         watch_interval=options.config.watch_interval,
         utilization=options.config.idle_utilization is not None
-        or any("idle.utilization" in override.given for override in options.overrides),
+        or any(value.key == "idle.utilization" for value in options.given),
         computing=hidden is not None,
         driver=driver,
     )
@@ -177,7 +175,7 @@ def find_gpus(options: Options, signals: Signals) -> Iterator[Found]:
         found = _find(probe, signals, options, driver)
         gpus = _choose(found, options.config.gpus)
         gpus = gpus[:1] if options.only_first else gpus
-        config, unused = resolve(options.config, options.overrides, found.gpus)
+        config, unused = resolve(options.config, options.given, found.gpus)
         yield Found(
             probe=probe,
             gpus=gpus,

@@ -42,7 +42,7 @@ from sentinel.core.step import Step
 from sentinel.errors import ExitCode
 from sentinel.protocol.commands import ReloadConfig
 from sentinel.protocol.gpu import Reading
-from sentinel.protocol.views import GpuView, QueueView, SessionsView
+from sentinel.protocol.views import GpuView, HostView, QueueView, SessionsView
 from sentinel.supervisor.leases import RENEW_SHORT_EVERY_S, Leases
 from sentinel.supervisor.ports import Parts
 
@@ -94,6 +94,7 @@ class Supervisor:
         self._publish = publish
         self._host = host or Host(pid=0, driver="", simulated=False)
         self._views: dict[str, GpuView] = {}
+        self._host_view: HostView | None = None
         self._queue = QueueView()
         self._sessions = SessionsView()
         self._views_at = self._all_views_at = 0.0
@@ -310,7 +311,10 @@ class Supervisor:
         if all_ or sessions != self._sessions:
             self._sessions = sessions
             self._api.send(sessions)
-        self._api.send(host_view(self.state, seen.now, self._host))
+        host = host_view(self.state, seen.now, self._host)
+        if all_ or self._host_view is None or replace(self._host_view, at=host.at) != host:
+            self._host_view = host
+            self._api.send(host)
 
     def _notify(self, seen: Observation) -> None:
         """Send a due systemd notification."""

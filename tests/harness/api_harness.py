@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from sentinel.api import main
-from sentinel.api.history.timestamps import iso
+from sentinel.api.history.queries import iso
 from sentinel.host.processes.child_setup import Inherited
 from sentinel.protocol.codec import decode
 from sentinel.protocol.commands import (
@@ -55,7 +55,7 @@ from sentinel.protocol.views import (
     Session,
     SessionsView,
 )
-from sentinel.supervisor.child_process import Child
+from sentinel.supervisor.api_process import ApiChild
 from tests.harness.forked_api import ForkedApi
 from tests.harness.timing import TIMEOUT_S
 
@@ -351,7 +351,7 @@ class ApiServer:
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
         self.heartbeats = 0
-        self.child: Child
+        self.child: ApiChild
         self._published = 0
         self._end = threading.Event()
         self._thread: threading.Thread | None = None
@@ -375,7 +375,7 @@ class ApiServer:
         listening = (self.listening, self.tcp, self.metrics)
         if self.spawned:
             sockets = [Inherited(one.fileno()) if one else None for one in listening]
-            self.child = Child(main.run, self.spec, sockets, self.environment)
+            self.child = ApiChild(main.run, self.spec, sockets, self.environment)
         else:
             self.child = ForkedApi(self.spec, listening, self.environment)
         self._thread = threading.Thread(target=self._run_supervisor)
@@ -414,17 +414,22 @@ class ApiServer:
         with self.change_supervisor() as supervisor:
             supervisor.gpus[UUIDS[index]] = replace(supervisor.gpus[UUIDS[index]], **changes)
 
+    def _send(self, message: object) -> None:
+        """Send a message as soon as the one before it is sent completely."""
+        while not self.child.send(message):
+            assert select.select([], [self.child.channel], [], TIMEOUT_S)[1], message
+
     def send_views(self) -> None:
         if self.supervisor.sends_no_views:
             return
         self.supervisor.serve_queue()
-        self.child.send(self.supervisor.queue_view())
-        self.child.send(SessionsView(sessions=tuple(self.supervisor.sessions.values())))
-        self.child.send(self.supervisor.host())
+        self._send(self.supervisor.queue_view())
+        self._send(SessionsView(sessions=tuple(self.supervisor.sessions.values())))
+        self._send(self.supervisor.host())
         for view in self.supervisor.gpus.values():
             now = time.monotonic()
             read = now if self._is_read(view) else view.read
-            self.child.send(replace(view, at=now, read=read, **self.supervisor.memory_fields(view)))
+            self._send(replace(view, at=now, read=read, **self.supervisor.memory_fields(view)))
 
     def _is_read(self, view: GpuView) -> bool:
         """Check whether readings of a GPU are renewed."""
@@ -437,10 +442,7 @@ class ApiServer:
         with self.lock:
             self._published += 1
             event = {"event": name, "time": iso(time.time()), **fields}
-            select.select(
-                [], [self.child.channel], [], TIMEOUT_S
-            )  # wait until the event can be sent
-            self.child.send(LogRecord(number=self._published, event=event))
+            self._send(LogRecord(number=self._published, event=event))
             return self._published
 
     def wait_for(self, met: Callable[[], bool]) -> None:
@@ -456,6 +458,7 @@ class ApiServer:
                     self.send_views()
                 shown = time.monotonic()
             select.select([self.child.channel], [], [], 0.05)
+            self.child.flush()
             for data in self.child.receive(64):
                 with self.changed:
                     self._handle(decode(data, API_MESSAGES))
@@ -477,7 +480,7 @@ class ApiServer:
                     return
                 answer = self.supervisor.reply_to(message)
                 self.send_views()
-                self.child.send(answer)
+                self._send(answer)
                 if not self.supervisor.keeps_memory:
                     self.supervisor.free_memory()
                     self.send_views()

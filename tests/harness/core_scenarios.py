@@ -16,7 +16,7 @@ from sentinel.core.stressor_state import Running
 from sentinel.protocol.commands import Command, CommandReply, Refusal
 from sentinel.protocol.gpu import Reading
 from sentinel.supervisor.loop import Supervisor
-from sentinel.testing import World
+from tests.harness.world import World
 
 
 def occupied(gpus: int = 1, config: Config | None = None) -> tuple[World, Supervisor]:

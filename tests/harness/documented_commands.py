@@ -270,7 +270,8 @@ PROOFS: dict[str, str | Because] = {
     + "test_a_failing_node_is_drained_and_only_this_is_taken_back",
     r"sentinel fleet burnin --engine clush .*": "integration/fleet/test_clush_fleet.py"
     "::test_every_node_reports_and_one_that_cannot_be_reached_is_missing",
-    r"sentinel fleet attach .*": _FLEET + "test_a_run_survives_its_controller_and_its_terminal",
+    r"sentinel fleet report --watch .*": _FLEET
+    + "test_a_run_survives_its_controller_and_its_terminal",
     r"sentinel fleet cancel .*": _FLEET + "test_a_cancelled_run_has_the_reports_of_what_was_done",
     r"sentinel fleet resume .*": _FLEET + "test_a_run_that_was_cancelled_goes_on_where_it_was",
     r"sentinel fleet report .*": "unit/cli/test_fleet_report.py"

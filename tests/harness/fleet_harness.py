@@ -146,9 +146,9 @@ class Fleet:
             *("--simulate", str(self._gpus), *flags),
         )
 
-    def attach(self, *flags: str) -> FleetProcess:
-        """Follow the run again."""
-        return self.command("attach", str(self.path), *flags)
+    def watch(self, *flags: str) -> FleetProcess:
+        """Watch the run again."""
+        return self.command("report", "--watch", str(self.path), *flags)
 
     def break_gpu(self, node: str) -> str:
         """Let the only GPU of a node have a row that could not be remapped; return its UUID."""

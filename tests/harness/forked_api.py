@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.protocol.commands import ApiSpec
-from sentinel.supervisor.child_process import Child
+from sentinel.supervisor.api_process import ApiChild
 
 #: The size of a request or of a reply is below this.
 _MAX_BYTES = 2**16
@@ -36,7 +36,7 @@ class _Fd:
         return self._fd
 
 
-class ForkedApi(Child):
+class ForkedApi(ApiChild):
     """An API process with the interface of a spawned one, but for its ``process``.
 
     Args:
@@ -51,9 +51,7 @@ class ForkedApi(Child):
         listening: Sequence[socket.socket | None],
         environment: Mapping[str, str],
     ) -> None:
-        self.channel, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.channel.setblocking(False)
-        self._channel_open = True
+        self.channel, child_end = socket.socketpair()
         given = [one is not None for one in listening]
         fds = [child_end.fileno(), 2, *(one.fileno() for one in listening if one is not None)]
         server = _server()

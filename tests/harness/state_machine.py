@@ -21,7 +21,7 @@ from sentinel.core.step import Step
 from sentinel.core.stressor_state import Backoff, Fatal, Running, Starting, Stopping
 from sentinel.protocol.rules import IDLE, RULES, RUNNING
 from sentinel.protocol.stressor import Failed, FailureKind, Progress, Ready
-from sentinel.testing import GIB, TEARDOWN_TIME, FakeGpu, World
+from tests.harness.world import GIB, TEARDOWN_TIME, FakeGpu, World
 
 MIB = 2**20
 GPUS = st.integers(0, 1)

@@ -25,6 +25,7 @@ from sentinel.host.gpus.simulation import Membership
 from sentinel.supervisor.single_instance import running
 from tests.harness.api_harness import UnixConnection
 from tests.harness.daemon_harness import Daemon, isolated_daemon, settings_file
+from tests.harness.given_settings import shown
 from tests.harness.gpu_environment import ROOT, SimulatedHost, replace_torch
 from tests.harness.openapi_document import openapi_document
 from tests.harness.sentinel_process import eventually
@@ -94,8 +95,7 @@ def monitor(daemon: Daemon) -> Iterator[sentinel.Monitor]:
 
 def settings(daemon: Daemon) -> dict[str, str]:
     """Read the texts of the settings in force, by key."""
-    shown = ask(daemon, "GET", "/v1/settings")["settings"]
-    return {key: one["text"] for key, one in shown.items()}
+    return {key: text for key, (text, _) in shown(ask(daemon, "GET", "/v1/settings")).items()}
 
 
 def is_log_here(daemon: Daemon) -> bool:

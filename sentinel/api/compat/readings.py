@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from sentinel.api.context import ApiContext
 from sentinel.api.history import queries
+from sentinel.api.history.queries import Trend, fit_trend
 from sentinel.api.history.recorder import HEALTH_ORDER
-from sentinel.api.history.trend import Trend, fit_trend
 from sentinel.api.routes.history import temperatures
 from sentinel.protocol.views import GpuView
 

@@ -20,6 +20,7 @@ from sentinel.api.routes.allocator import allocate_memory, resolve_holder
 from sentinel.api.routes.dependencies import By, ContextDep, cancel_on_disconnect, problems
 from sentinel.api.routes.settings import change
 from sentinel.api.state.memory_budget import budget
+from sentinel.config.build import build_config
 from sentinel.protocol import commands
 from sentinel.protocol.history_types import Direction
 from sentinel.protocol.problem import Code
@@ -175,7 +176,7 @@ async def read_history(
         for view in views
         for reading in await readings.readings(context, view, size, monitoring)
     ]
-    found.sort(key=lambda one: one.timestamp)
+    found.sort(key=lambda reading: reading.timestamp)
     return Data(data=MetricsHistory(count=len(found[-size:]), metrics=found[-size:]))
 
 
@@ -269,7 +270,7 @@ async def stop_monitoring(request: Request, context: ContextDep) -> Message:
 @router.get("/config", responses=_errors())
 async def read_config(request: Request, context: ContextDep) -> Data[schemas.Configuration]:
     """Read the configuration."""
-    return Data(data=schemas.config(context.settings.current.config, _monitoring(request)))
+    return Data(data=schemas.config(build_config(context.given), _monitoring(request)))
 
 
 async def change_config(
@@ -285,7 +286,7 @@ async def change_config(
     monitoring = _monitoring(request)
     monitoring.history_size = body.history_size or monitoring.history_size
     monitoring.interval_s = body.monitor_interval or monitoring.interval_s
-    settings = context.settings.current.config
+    settings = build_config(context.given)
     return Changed(message="Configuration updated", data=schemas.config(settings, monitoring))
 
 
@@ -312,7 +313,7 @@ async def _status(request: Request, context: ApiContext, view: GpuView) -> schem
             context, view.uuid, _TREND_MINUTES, _monitoring(request)
         )
         trend = fitted.direction
-    settings, allocations = context.settings.current.config, context.views.host.allocations
+    settings, allocations = build_config(context.given), context.views.host.allocations
     return schemas.status(view, settings, allocations, trend)
 
 

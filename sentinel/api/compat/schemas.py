@@ -14,7 +14,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field, ValidationInfo, field_validator
 
 from sentinel.api.compat.readings import Monitoring, PastReading
-from sentinel.api.history.trend import Trend
+from sentinel.api.history.queries import Trend
 from sentinel.api.requests import Name, RequestModel
 from sentinel.api.state.memory_budget import budget
 from sentinel.config.model import Config
@@ -228,7 +228,7 @@ def status(
     view: GpuView, settings: Config, allocations: Iterable[Allocation], trend: Direction
 ) -> ManagedGpu:
     """Describe one GPU, with the thresholds of the settings."""
-    here = [one for one in allocations if one.gpu == view.uuid]
+    here = [allocation for allocation in allocations if allocation.gpu == view.uuid]
     memory = budget(view, here)
     return ManagedGpu(
         available=view.occupancy != "UNKNOWN",
@@ -249,7 +249,7 @@ def status(
                 "allocated_mb": memory.allocated / MB,
                 "available_mb": memory.available / MB,
                 "allocation_count": memory.count,
-                "allocations": {one.id: one.size / MB for one in here},
+                "allocations": {allocation.id: allocation.size / MB for allocation in here},
             },
         ),
         thresholds={

@@ -139,7 +139,11 @@ class DaemonCollector(Collector):
             if self._views.fresh:
                 gpu.add_states()
                 gpu.add_values()
-                sizes = [one.size for one in self._views.host.allocations if one.gpu == view.uuid]
+                sizes = [
+                    allocation.size
+                    for allocation in self._views.host.allocations
+                    if allocation.gpu == view.uuid
+                ]
                 gpu.add("allocations", len(sizes))
                 gpu.add("memory_allocated_bytes", sum(sizes))
         yield from families.with_values()
@@ -317,8 +321,8 @@ class _GpuMetrics:
                 self.add("clocks_event_reason", reason in telemetry.reasons, reason)
 
     def _add_state(self, name: str, states: Sequence[str], state: str) -> None:
-        for one in dict.fromkeys((*states, state)):
-            self.add(name, one == state, str(one))
+        for fromkey in dict.fromkeys((*states, state)):
+            self.add(name, fromkey == state, str(fromkey))
 
     def _fresh(self, at: float | None) -> bool:
         return at is not None and self._now - at < MAX_AGE_S

@@ -155,9 +155,9 @@ def _count_foreign(counters: GpuCounters, event: Mapping[str, Any]) -> None:
     """Count processes that the last list did not have; an empty list leaves it unchanged."""
     processes = event.get("processes")
     pids = frozenset(
-        one["pid"]
-        for one in processes or ()
-        if isinstance(one, dict) and isinstance(one.get("pid"), int)
+        process["pid"]
+        for process in processes or ()
+        if isinstance(process, dict) and isinstance(process.get("pid"), int)
     )
     if pids:
         counters.foreign += len(pids - counters.foreign_pids)

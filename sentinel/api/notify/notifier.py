@@ -87,11 +87,11 @@ class Outbox:
 
     def next_due(self) -> float | None:
         """Compute when the next notification is due; None if none waits."""
-        return min((one.due for one in self._waiting.values()), default=None)
+        return min((waiting.due for waiting in self._waiting.values()), default=None)
 
     def take(self, now: float) -> Notification | None:
         """Take the notification that is due first, if one is due."""
-        first = min(self._waiting.values(), key=lambda one: one.due, default=None)
+        first = min(self._waiting.values(), key=lambda waiting: waiting.due, default=None)
         if first is None or first.due > now:
             return None
         del self._waiting[first.key]
@@ -252,18 +252,18 @@ class Notifier:
     def add(self, event: LoggedEvent) -> None:
         """Add an event if it is selected; this takes no time."""
         if self.recipients and self._is_selected(event):
-            for one in self.recipients:
-                one.add(event)
+            for recipient in self.recipients:
+                recipient.add(event)
 
     async def run(self) -> None:
         """Deliver notifications, forever."""
-        await asyncio.gather(*(one.run() for one in self.recipients))
+        await asyncio.gather(*(recipient.run() for recipient in self.recipients))
 
     async def drain(self, timeout_s: float) -> None:
         """Wait until everything that is due has been delivered, at most ``timeout_s`` seconds."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                await asyncio.gather(*(one.drain() for one in self.recipients))
+                await asyncio.gather(*(recipient.drain() for recipient in self.recipients))
 
     def _is_selected(self, event: LoggedEvent) -> bool:
         if self._spec is None or event.fields.get("about") == ABOUT:

@@ -110,13 +110,13 @@ def why_unsafe(path: str) -> str | None:
     if os.getuid() != 0:
         return None
     try:
-        for one in _way_to(Path(path)):
-            there = one.lstat()
+        for step in _way_to(Path(path)):
+            there = step.lstat()
             shared = there.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
             sticky = stat.S_ISDIR(there.st_mode) and there.st_mode & stat.S_ISVTX
             open_to_all = shared and not sticky and not stat.S_ISLNK(there.st_mode)
             if there.st_uid != 0 or open_to_all:
-                return f"users other than root can change {one}"
+                return f"users other than root can change {step}"
     except OSError as error:
         return str(error.strerror)
     return None

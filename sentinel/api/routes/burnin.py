@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import time
 import tomllib
@@ -26,9 +25,6 @@ from sentinel.protocol.phase_work import EarlierWork
 from sentinel.protocol.problem import Code
 from sentinel.protocol.views import BurninRunView
 
-#: The largest plan with the earlier work, so that a command with it fits into a datagram.
-_MAX_BYTES = 60_000
-
 router = APIRouter(prefix="/v1/burnin", tags=["burn-in"])
 
 
@@ -44,7 +40,7 @@ async def start_burnin(context: ContextDep, by: By, body: BurninRequest) -> Burn
         raise ProblemError(Code.INVALID, detail)
     gpus = context.views.select(body.gpus)
     done = _earlier(body.done)
-    table, plan = _parse(body.plan, done)
+    table, plan = _parse(body.plan)
     for phase in plan.phases:
         if by.level < Level.OWN:
             context.check_workload(phase.workload, f"phase {phase.name!r}")
@@ -87,22 +83,16 @@ def _earlier(given: Mapping[str, Any]) -> dict[str, EarlierWork]:
         raise ProblemError(Code.INVALID, f"{error}.") from None
 
 
-def _parse(text: str, done: Mapping[str, EarlierWork]) -> tuple[dict[str, Any], Plan]:
+def _parse(text: str) -> tuple[dict[str, Any], Plan]:
     """Parse a plan here, and not in the supervisor, which a large one would delay.
 
     Raises:
         ConfigError: The plan is invalid.
-        ProblemError: It is no TOML, or with the earlier work too large for a message to the
-            supervisor.
+        ProblemError: It is no TOML.
     """
     try:
         table = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ProblemError(Code.INVALID, f"The plan is no TOML: {error}.") from None
     plan = parse_plan(table, "the plan")
-    size = len(json.dumps([table, done], default=vars))
-    if size > _MAX_BYTES:
-        what = f"The plan and the earlier work have {size} bytes as JSON; a daemon takes"
-        what += f" {_MAX_BYTES} at most."
-        raise ProblemError(Code.TOO_LARGE, what)
     return table, plan

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
+from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -10,9 +12,12 @@ from starlette.responses import Response
 
 from sentinel.api.context import ApiContext
 from sentinel.api.history import queries
-from sentinel.api.history.serializers import encode_events, encode_readings, encode_usage
-from sentinel.api.history.timestamps import parse_since
-from sentinel.api.history.trend import fit_trend
+from sentinel.api.history.queries import (
+    encode_events,
+    encode_readings,
+    encode_usage,
+    fit_trend,
+)
 from sentinel.api.http.errors import ProblemError
 from sentinel.api.routes.dependencies import ContextDep, problems
 from sentinel.errors import NoSuchGpuError
@@ -20,12 +25,15 @@ from sentinel.protocol.event_type import Kind
 from sentinel.protocol.events import EVENTS
 from sentinel.protocol.history_types import PastReadings, RecordedEvents, TemperatureTrend, Usage
 from sentinel.protocol.problem import Code
+from sentinel.units import parse_duration
 
 router = APIRouter(tags=["history"])
 
 #: Bounds of one response.
 _MAX_READINGS = 3600
 _MAX_ROWS = 1000
+#: The oldest time that can be requested: ten years.
+MAX_AGE_S = 3660 * 86_400.0
 
 _SELECT = problems(Code.NO_SUCH_GPU, Code.INVALID)
 _SINCE = "A duration before now, such as 90s, 2h or 7d, or an ISO 8601 date with its offset."
@@ -152,6 +160,46 @@ async def _resolve(context: ApiContext, selector: str) -> str:
         detail = f"{selector!r} means {len(selected)} GPUs; name one."
         raise ProblemError(Code.INVALID, detail)
     return selected[0]
+
+
+def parse_since(text: str, now: float) -> float:
+    """Parse a time in the past into seconds since the epoch.
+
+    Args:
+        text: A duration before now, such as ``90s`` or ``7d``, or a date and time with its offset.
+        now: Seconds since the epoch.
+
+    Raises:
+        ProblemError: It is neither, or too long ago.
+    """
+    time = _parse_duration(text, now)
+    if time is None:
+        time = _parse_date(text)
+    if time is None:
+        why = (
+            f"since: {text[:60]!r} is neither a duration such as 90s, 2h or 7d"
+            " nor a date such as 2026-11-20T19:40:00+00:00"
+        )
+        raise ProblemError(Code.INVALID, f"{why}.")
+    if now - time > MAX_AGE_S:
+        raise ProblemError(Code.INVALID, f"since: {text[:60]!r} is more than ten years ago.")
+    return min(time, now)
+
+
+def _parse_duration(text: str, now: float) -> float | None:
+    try:
+        seconds = parse_duration(text)
+    except (ValueError, OverflowError):
+        return None
+    return now - seconds if math.isfinite(seconds) else None
+
+
+def _parse_date(text: str) -> float | None:
+    try:
+        date = datetime.fromisoformat(text.strip())
+        return date.timestamp() if date.tzinfo is not None else None
+    except (ValueError, OverflowError):
+        return None
 
 
 def _names(name: str | None, kinds: list[Kind] | None) -> set[str] | None:

@@ -12,7 +12,7 @@ from sentinel.api.http.errors import ProblemError
 from sentinel.api.requests import SessionRequest
 from sentinel.api.routes.dependencies import By, ContextDep, problems
 from sentinel.api.state.serializers import session
-from sentinel.api.state.settings_reload import check_keys
+from sentinel.api.state.settings import check_keys
 from sentinel.config.workload_spec import check_workload
 from sentinel.protocol.api_types import Outcome
 from sentinel.protocol.caller import Caller, Level

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
 
 from fastapi import APIRouter
 
 from sentinel.api.context import ApiContext
 from sentinel.api.requests import EmptyRequest, RestartRequest, SettingsChange
 from sentinel.api.routes.dependencies import By, ContextDep, problems
-from sentinel.api.state import settings_in_effect
-from sentinel.api.state.settings_reload import check_keys
-from sentinel.api.state.settings_writer import write_saved
+from sentinel.api.state.settings import (
+    changed,
+    check_keys,
+    flag_source,
+    of_run_time,
+    saved_file,
+    variable_for,
+    with_sessions,
+    write_saved,
+)
 from sentinel.api.state.supervisor_link import check_accepted
-from sentinel.config.model import SETTINGS
-from sentinel.config.saved_settings import with_changes
+from sentinel.config.build import with_changes
+from sentinel.config.sources import read_saved
 from sentinel.protocol.api_types import Outcome
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import CommandReply, Resume
 from sentinel.protocol.problem import Code
-from sentinel.protocol.settings_types import Settings, SettingsChanged
+from sentinel.protocol.settings_types import Settings
 
 router = APIRouter(tags=["settings"])
 
@@ -30,11 +40,11 @@ _CHANGE_SOME = problems(Code.INVALID, Code.CONFLICT, Code.NO_SUCH_GPU)
 @router.get("/v1/settings", responses=problems())
 async def read_settings(context: ContextDep) -> Settings:
     """Read all settings, and the source of each; those of a session are among its GPUs'."""
-    return settings_in_effect.describe(context.settings.current, context.views)
+    return Settings(settings=with_sessions(context.given, context.views))
 
 
 @router.patch("/v1/settings", responses=_CHANGE_SOME)
-async def change_settings(context: ContextDep, by: By, body: SettingsChange) -> SettingsChanged:
+async def change_settings(context: ContextDep, by: By, body: SettingsChange) -> Settings:
     """Change single settings, of all GPUs or of some, and keep all others; null removes a flag.
 
     The files are reread. Stressors whose settings do not change continue, and no further GPU is
@@ -47,9 +57,8 @@ async def change_settings(context: ContextDep, by: By, body: SettingsChange) -> 
         if body.save:
             return await _change_and_save(context, by, body.settings, gpus)
         reply = await _change(context, by, body.settings, gpus)
-    return settings_in_effect.changed(
-        context.settings.current, context.views, body.settings, gpus, text=reply.text
-    )
+    now = changed(context.given, context.views, body.settings, gpus)
+    return Settings(text=reply.text, gpus=gpus, settings=now)
 
 
 @router.post("/v1/reload", responses=_CHANGE)
@@ -94,13 +103,13 @@ async def _change(
 ) -> CommandReply:
     """Apply changes as :func:`change` does, for some GPUs; the caller holds the settings' lock."""
     _check(context, by, changes, gpus)
-    runtime = context.settings.runtime.with_changes(changes, gpus)
-    return check_accepted(await context.configure(by, runtime))
+    run_time = with_changes(of_run_time(context.given), changes, gpus, flag_source)
+    return check_accepted(await context.configure(by, run_time))
 
 
 async def _change_and_save(
     context: ApiContext, by: Caller, changes: Mapping[str, str | None], gpus: tuple[str, ...]
-) -> SettingsChanged:
+) -> Settings:
     """Apply changes, and keep them in the daemon's own file.
 
     A value is saved once it was accepted: a daemon must not find one in its file that it refuses.
@@ -112,44 +121,44 @@ async def _change_and_save(
     """
     _check(context, by, changes, gpus)
     context.check_kept(by, changes)
-    live = context.settings
-    before, saved = live.runtime, await live.read_saved()
+    path = saved_file(context.spec)
+    before, saved = of_run_time(context.given), await asyncio.to_thread(read_saved, path)
     # As it is, before a stressor is stopped for what could not be kept.
-    await write_saved(live.saved_file, saved)
-    new = with_changes(saved, changes, gpus, str(live.saved_file))
+    await write_saved(path, saved)
+    new = with_changes(saved, changes, gpus, partial(_saved_source, path))
     # In effect from the file; but a variable of the daemon overrides that, until it is unset.
-    variables = {} if gpus else {key: live.variable_for(key) for key in changes}
+    variables = {} if gpus else {key: variable_for(key) for key in changes}
     hidden = [key for key in changes if variables.get(key) is not None]
-    runtime = before.with_changes(
-        {key: text if key in hidden else None for key, text in changes.items()}, gpus
-    )
-    reply = check_accepted(await context.configure(by, runtime, new))
+    above = {key: text if key in hidden else None for key, text in changes.items()}
+    run_time = with_changes(before, above, gpus, flag_source)
+    reply = check_accepted(await context.configure(by, run_time, new))
     try:
-        await write_saved(live.saved_file, new)
+        await write_saved(path, new)
     except BaseException:
         await context.configure(by, before, saved)
         raise
-    given = [] if gpus else [key for key in changes if key in before.all_gpus]
-    flags = {setting.key: setting.flag for setting in SETTINGS}
+    given = [] if gpus else [value.key for value in before if value.gpu is None]
     notes = [
         f"{variables[key]} is set for the daemon, and overrides what is saved of {key}."
         for key in hidden
     ]
     notes += [
-        f"{flags[key]} was given before; a daemon that is started with it again does not use what"
-        f" is saved of {key}."
-        for key in given
-        if key not in hidden
+        f"{flag_source(key, None)} was given before; a daemon that is started with it again does"
+        f" not use what is saved of {key}."
+        for key in changes
+        if key in given and key not in hidden
     ]
-    return settings_in_effect.changed(
-        live.current,
-        context.views,
-        changes,
-        gpus,
+    return Settings(
         text=reply.text,
-        saved=str(live.saved_file),
+        gpus=gpus,
+        settings=changed(context.given, context.views, changes, gpus),
+        saved=str(path),
         notes=tuple(notes),
     )
+
+
+def _saved_source(path: Path, key: str, gpu: str | None) -> str:
+    return f"{path}: {key}" if gpu is None else f"{path}: gpu.{gpu}.{key}"
 
 
 def _check(
@@ -162,8 +171,7 @@ def _check(
         ProblemError: The caller may not set one of them.
     """
     check_keys(changes, single=bool(gpus))
-    runtime = context.settings.runtime
-    if not gpus:
-        context.check_trust(by, changes, runtime.all_gpus)
-    for uuid in gpus:
-        context.check_trust(by, changes, runtime.single.get(uuid, {}))
+    run_time = of_run_time(context.given)
+    for gpu in gpus or (None,):
+        before = {value.key: value.text for value in run_time if value.gpu == gpu}
+        context.check_trust(by, changes, before)

@@ -6,22 +6,20 @@ import asyncio
 import collections
 import contextlib
 import itertools
-import socket
 import typing
 from collections.abc import Callable
 from typing import Any
 
 from sentinel.api.http.errors import ProblemError
 from sentinel.errors import WireError
-from sentinel.protocol.codec import MAX_DATAGRAM_BYTES, decode, encode
+from sentinel.protocol.channel import MessageStream
+from sentinel.protocol.codec import decode
 from sentinel.protocol.commands import ApiMessage, Command, CommandReply, Refusal, ReloadConfig
 from sentinel.protocol.problem import Code
 from sentinel.protocol.views import LogRecord, View
 
 #: The time for a reply; the supervisor normally takes milliseconds.
 REPLY_TIMEOUT_S = 5.0
-#: Datagrams that are read in one turn of the event loop.
-_MAX_PER_TURN = 64
 
 SupervisorMessage = View | LogRecord | ReloadConfig
 _KINDS: tuple[type[CommandReply | SupervisorMessage], ...] = (
@@ -34,19 +32,18 @@ class SupervisorLink:
     """The channel, read by the running event loop.
 
     Args:
-        channel: A socket that preserves message boundaries; it becomes non-blocking.
+        channel: This process's end of the channel.
         on_message: Called with each message except replies, and with None after each batch.
         on_end: Called once, when the supervisor closes the channel or sends an invalid message.
     """
 
     def __init__(
         self,
-        channel: socket.socket,
+        channel: MessageStream,
         on_message: Callable[[SupervisorMessage | None], None],
         on_end: Callable[[WireError | None], None],
     ) -> None:
-        channel.setblocking(False)
-        self._socket = channel
+        self._stream = channel
         self._on_message = on_message
         self._on_end = on_end
         self._numbers = itertools.count(1)
@@ -55,7 +52,7 @@ class SupervisorLink:
         self._unsent: collections.deque[ApiMessage] = collections.deque()
         self._open = True
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(channel, self._read)
+        self._loop.add_reader(channel.channel, self._read)
 
     def send(self, message: ApiMessage) -> bool:
         """Send a message now; return False if the channel is full or closed.
@@ -64,10 +61,11 @@ class SupervisorLink:
             WireError: The message is too large.
         """
         try:
-            self._socket.send(encode(message))
-        except (BlockingIOError, ConnectionError):
+            return self._open and self._stream.send(message)
+        except ConnectionError:
             return False
-        return True
+        finally:
+            self._await_room()
 
     def post(self, command: Callable[..., Command], **fields: Any) -> None:
         """Send a command without waiting for its reply, as soon as the channel has room."""
@@ -75,13 +73,19 @@ class SupervisorLink:
         self._send_unsent()
 
     def _send_unsent(self) -> None:
-        """Send posted commands while there is room; the loop calls again when there is more."""
-        while self._unsent and self._open:
-            if not self.send(self._unsent[0]):
-                self._loop.add_writer(self._socket, self._send_unsent)
-                return
+        """Send the rest of a message, and posted commands, while there is room."""
+        with contextlib.suppress(ConnectionError):
+            self._stream.flush()
+        while self._unsent and self.send(self._unsent[0]):
             self._unsent.popleft()
-        self._loop.remove_writer(self._socket)
+        self._await_room()
+
+    def _await_room(self) -> None:
+        """Let the loop call when the channel has room, as long as something waits for that."""
+        if self._open and (self._stream.blocked or self._unsent):
+            self._loop.add_writer(self._stream.channel, self._send_unsent)
+        else:
+            self._loop.remove_writer(self._stream.channel)
 
     async def request(
         self,
@@ -130,18 +134,12 @@ class SupervisorLink:
     def _read(self) -> None:
         """Read a batch of messages; the loop calls again if there are more."""
         try:
-            for _ in range(_MAX_PER_TURN):
-                data = self._socket.recv(MAX_DATAGRAM_BYTES)
-                if not data:
-                    self._close(None)
-                    break
+            for data in self._stream.receive():
                 self._dispatch(decode(data, _KINDS))
-        except BlockingIOError:
-            pass
-        except ConnectionError:
-            self._close(None)
         except WireError as error:
             self._close(error)
+        if self._stream.ended:
+            self._close(None)
         self._on_message(None)
 
     def _dispatch(self, message: CommandReply | SupervisorMessage) -> None:
@@ -156,9 +154,11 @@ class SupervisorLink:
             waiting.set_result(message)
 
     def _close(self, error: WireError | None) -> None:
+        if not self._open:
+            return
         self._open = False
-        self._loop.remove_reader(self._socket)
-        self._loop.remove_writer(self._socket)
+        self._loop.remove_reader(self._stream.channel)
+        self._loop.remove_writer(self._stream.channel)
         for waiting in self._waiting.values():
             with contextlib.suppress(asyncio.InvalidStateError):
                 waiting.set_exception(ProblemError(Code.UNAVAILABLE, "The daemon has ended."))

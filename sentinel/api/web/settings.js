@@ -20,11 +20,7 @@ export class SettingsPanel {
   async load() {
     if (!this.panel.open) return;
     try {
-      const { settings, gpus } = await fetchJson("GET", "/v1/settings");
-      this.#values = [
-        ...list(settings, ""),
-        ...Object.entries(gpus).flatMap(([selector, values]) => list(values, selector)),
-      ];
+      this.#values = (await fetchJson("GET", "/v1/settings")).settings;
       setText(byId("settings-problem"), "");
     } catch (error) {
       setText(byId("settings-problem"), `The settings cannot be read: ${error.message}`);
@@ -34,19 +30,14 @@ export class SettingsPanel {
 
   #show() {
     const wanted = this.search.value.trim().toLowerCase();
-    const shown = this.#values.filter(({ key, gpu, text, source }) => (this.all.checked || wanted || source !== null) && `${key} ${gpu} ${text} ${source ?? "default"}`.toLowerCase().includes(wanted));
+    const shown = this.#values.filter(({ key, gpu, text, source }) => (this.all.checked || wanted || source !== "default") && `${key} ${gpu ?? ""} ${text} ${source}`.toLowerCase().includes(wanted));
     rows(byId("settings-table"), shown.map(({ key, gpu, text, source }) => [
       { text: key, name: "command" },
       gpu ? `GPU ${gpu}` : "",
       { text: text === "" ? "not set" : text, name: "command" },
-      { text: source ?? "default", name: source === null ? "quiet" : "" },
+      { text: source, name: source === "default" ? "quiet" : "" },
     ]));
     show(byId("settings-table"), shown.length > 0);
     setText(byId("settings-count"), `${shown.length} of ${this.#values.length} settings`);
   }
-}
-
-/** List settings with their GPU; an empty one is all GPUs. */
-function list(values, gpu) {
-  return Object.entries(values).map(([key, { text, source }]) => ({ key, gpu, text, source }));
 }

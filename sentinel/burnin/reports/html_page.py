@@ -198,9 +198,7 @@ def _settings(run: Mapping[str, Any]) -> Iterator[Markup]:
         if one["started"] is not None:
             yield element("p", f"Resumed at {format_time(one['started'])}.")
         if one["settings"] is None:
-            yield element(
-                "p", "Not recorded: they are those of a daemon, or of an earlier version."
-            )
+            yield element("p", "Not recorded: they are those of a daemon.")
         elif one["settings"]:
             rows = (
                 (

@@ -147,8 +147,6 @@ def report_object(run: Judged) -> dict[str, Any]:
     return {
         "schema_version": SCHEMA_VERSION,
         "run": {
-            "settings": None,  # a run of an earlier version
-            "resumed": [],
             **{key: value for key, value in header.items() if key not in {"node", "gpus"}},
             "ended": time.iso(time.last),
             "duration_s": time.seconds,

@@ -150,7 +150,7 @@ def command(
     why = "since the API process of a daemon sends them, and no daemon runs"
     warn_of_no_notifications(config, sources, why)
     return _run_here(
-        Options(config=config, overrides=sources.overrides, simulate=simulate),
+        Options(config=config, given=sources.given, simulate=simulate),
         None if resume is not None else plan,
         folder,
         thresholds,
@@ -192,7 +192,7 @@ def _check_usage(
         raise click.UsageError("--resume goes on in the folder of the run: omit --report")
     if resume is not None and _selected(sources):
         raise click.UsageError("--resume goes on with the GPUs of the run: omit --gpus")
-    if "workload" in sources.given and sources.given["workload"].source == "--workload":
+    if sources.source_of("workload") == "--workload":
         raise click.UsageError("--workload cannot be given: the plan names the workloads")
 
 
@@ -212,7 +212,7 @@ def _run_here(
         SentinelError: Nothing was started, or a report could not be written.
     """
     screen = Screen(sys.stderr if as_json else sys.stdout)
-    if "status_every" not in sources.given:
+    if sources.get("status_every") is None:
         every = _SHOW_EVERY_S if screen.is_live else STATUS_EVERY_S
         options = replace(options, config=replace(options.config, status_every=every))
     judged: list[Judged] = []
@@ -286,7 +286,7 @@ def _check_for_daemon(daemon: Client, sources: Sources, simulate: int | None) ->
     if simulate != gpus:
         what = f"--simulate: a daemon runs, and has {gpus} simulated GPUs, not {simulate}"
         raise ConfigError(what, f"Give --simulate {gpus} --gpus, or end it: sentinel shutdown")
-    for given in sources.given.values():
+    for given in sources.given:
         if given.source.startswith("--") and given.source != "--gpus":
             what = f"{given.source}: a daemon runs, and its own settings apply"
             raise ConfigError(what, "Omit it, or end the daemon first: sentinel shutdown")
@@ -294,6 +294,6 @@ def _check_for_daemon(daemon: Client, sources: Sources, simulate: int | None) ->
 
 def _selected(sources: Sources) -> tuple[str, ...]:
     """Return the GPUs that --gpus names; without it, the daemon chooses all of its own."""
-    given = sources.given.get("gpus")
+    given = sources.get("gpus")
     flagged = given is not None and given.source == "--gpus"
     return tuple(given.text.split(",")) if given is not None and flagged else ()

@@ -138,5 +138,6 @@ def _unset_keys(client: Client, names: Sequence[str]) -> Iterator[str]:
         if name != "all":
             yield key_of(name, "--unset: ")
             continue
-        given = client.settings().settings
-        yield from (key for key in changeable if (given[key].source or "").startswith("--"))
+        common = [value for value in client.settings().settings if value.gpu is None]
+        flagged = {value.key for value in common if value.source.startswith("--")}
+        yield from (key for key in changeable if key in flagged)

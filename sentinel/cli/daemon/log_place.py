@@ -29,7 +29,7 @@ def chosen_log(sources: Sources) -> Path | None:
         return None
     if text.startswith("~/"):
         return Path(os.environ.get("HOME") or "/") / text.removeprefix("~/")
-    source = sources.given[_KEY].source
+    source = sources.source_of(_KEY)
     if not text.startswith("/") and source not in {_FLAG, variable_of(_FLAG)}:
         raise ConfigError(
             f"{source}: {text!r} is not an absolute path",

@@ -26,7 +26,7 @@ from sentinel.cli.options.setting_options import (
     warn_of_no_notifications,
 )
 from sentinel.config.model import Config
-from sentinel.config.sources import Sources, as_values, checked
+from sentinel.config.sources import Sources, checked
 from sentinel.errors import ConfigError, ExitCode
 from sentinel.host.files.paths import places, prepare, prepare_log
 from sentinel.host.gpus import simulation
@@ -81,7 +81,7 @@ def command(
     config = replace(config, drained=monitor or flags["drained"])
     if plan is not None:
         config = with_plan(config, plan, sources)
-    options = Options(config=config, overrides=sources.overrides, simulate=simulate)
+    options = Options(config=config, given=sources.given, simulate=simulate)
     if flags["list_"]:
         survey_format.print_gpus(survey.inventory(options), text=text)
         return int(ExitCode.OK)
@@ -173,8 +173,7 @@ def with_plan(config: Config, plan: str, sources: Sources) -> Config:
     """
     from sentinel.burnin.levels import find_plan  # slow to import
 
-    given = sources.given.get("workload")
-    if given is not None and given.source == "--workload":
+    if sources.source_of("workload") == "--workload":
         raise ConfigError("--workload cannot be combined with --plan, which names the workloads")
     chosen = find_plan(plan)
     return replace(config, plan=chosen, repeat=True, workload=chosen.phases[0].workload)
@@ -191,7 +190,7 @@ def check_before_start(config: Config, sources: Sources, plan: str | None) -> No
     Raises:
         ConfigError: At least one cannot be used.
     """
-    named = [*workloads_of(sources.given, sources.overrides)]
+    named = [*workloads_of(sources.given)]
     if plan is not None:
         from sentinel.burnin.levels import LEVELS, find_plan
 
@@ -209,7 +208,7 @@ def account_of(config: Config, sources: Sources) -> Account | None:
     """
     if config.stressor_user is None or os.getuid() != 0:
         return None
-    return look_up(config.stressor_user, sources.given["stressor.user"].source)
+    return look_up(config.stressor_user, sources.source_of("stressor.user"))
 
 
 def _goes_to_journal(*, detached: bool) -> bool:
@@ -226,7 +225,7 @@ def _serve(sources: Sources, simulate: int | None, *, detached: bool) -> Serve:
     folder = simulation.default_folder() if simulate is not None else None
     where = with_chosen_log(places(os.environ, os.getuid(), folder), sources)
     file = str(sources.file) if sources.file is not None else None
-    return Serve(places=where, given=as_values(sources.given), file=file, detached=detached)
+    return Serve(places=where, file=file, detached=detached)
 
 
 def _sink_for(stream: TextIO, *, text: bool) -> Callable[[Mapping[str, Gpu]], Sink]:

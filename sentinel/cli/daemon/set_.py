@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -12,12 +12,11 @@ from sentinel.cli.options import value_completion
 from sentinel.cli.options.client_options import json_option, with_client
 from sentinel.cli.options.gpu_options import gpus_flag
 from sentinel.cli.options.setting_options import for_daemon, key_of
-from sentinel.config.plan import toml_value
+from sentinel.cli.tools.config import setting_line, settings_as_json
 from sentinel.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
     from sentinel.client import Client
-    from sentinel.protocol.settings_types import SettingsChanged, SettingValue
 
 
 @click.command("set")
@@ -56,18 +55,14 @@ def command(
         raise ConfigError("give at least one KEY=VALUE", "Such as: sentinel set memory=50%")
     result = client.configure(wanted, gpus, save=save)
     if as_json:
-        print_json(
-            {
-                "settings": _rows(result.settings),
-                "gpu": {uuid: _rows(values) for uuid, values in result.own.items()},
-                "saved": result.saved,
-                "notes": result.notes,
-            }
-        )
+        values = settings_as_json(result.settings)
+        print_json({**values, "saved": result.saved, "notes": result.notes})
         return int(ExitCode.OK)
-    indices = {one.uuid: one.index for one in client.status().gpus} if result.own else {}
-    for line in _lines(result, indices):
-        click.echo(line)
+    single = any(value.gpu for value in result.settings)
+    indices = {gpu.uuid: gpu.index for gpu in client.status().gpus} if single else {}
+    for value in result.settings:
+        gpu = f"GPU {indices.get(value.gpu, value.gpu)}: " if value.gpu else ""
+        click.echo(gpu + setting_line(value, value.key).removeprefix("# "))
     if result.saved is not None:
         click.echo(f"saved in {result.saved}", err=True)
     for note in result.notes:
@@ -98,25 +93,3 @@ def _pairs(changes: Sequence[str], unset: Sequence[str]) -> Iterator[tuple[str, 
         yield key, for_daemon(key, value.strip()) if value.strip() else None
     for name in (part.strip() for text in unset for part in text.split(",")):
         yield key_of(name, "--unset: "), None
-
-
-def _rows(values: Mapping[str, SettingValue]) -> list[dict[str, str | None]]:
-    """Return settings as `sentinel config show --json` does."""
-    return [
-        {"key": key, "value": one.text or None, "origin": one.source or "default"}
-        for key, one in values.items()
-    ]
-
-
-def _lines(result: SettingsChanged, indices: Mapping[str, int]) -> Iterator[str]:
-    """Yield each changed setting with its source, as `sentinel config show` does."""
-    for key, one in result.settings.items():
-        yield _line("", key, one)
-    for uuid, values in result.own.items():
-        for key, one in values.items():
-            yield _line(f"GPU {indices.get(uuid, uuid)}: ", key, one)
-
-
-def _line(prefix: str, key: str, one: SettingValue) -> str:
-    text = f"{key} = {toml_value(one.text)}" if one.text else f"{key} is not set"
-    return f"{prefix}{text:<32}  # {one.source or 'default'}"

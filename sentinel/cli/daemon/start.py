@@ -145,7 +145,7 @@ def _flags(sources: Sources) -> list[str]:
     """Return the given flags for a daemon with another working directory."""
     flags = {setting.flag: setting for setting in SETTINGS}
     found = []
-    for given in sources.given.values():
+    for given in sources.given:
         setting = flags.get(given.source)
         if setting is None:
             continue

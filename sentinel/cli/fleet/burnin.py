@@ -14,14 +14,12 @@ from typing import Any
 import click
 
 from sentinel.burnin.levels import LEVELS, load_plan, plan_text
-from sentinel.cli.display.json_output import print_json
 from sentinel.cli.display.terminal import color_option
-from sentinel.cli.fleet.following import follow_to_verdict
+from sentinel.cli.fleet.watch import end_detached, follow_to_verdict, say
 from sentinel.cli.options.client_options import duration
 from sentinel.cli.options.setting_options import check_range, simulate_option
 from sentinel.cli.options.thresholds_file import load_thresholds
 from sentinel.cli.verdict_command import VerdictCommand
-from sentinel.errors import ExitCode
 from sentinel.fleet.clush import expand_nodes
 from sentinel.fleet.follow import ENGINES, engine_of
 from sentinel.fleet.records.known_runs import known_folder, remember
@@ -38,9 +36,6 @@ from sentinel.units import format_count
 
 #: The largest number of nodes that work at the same time; the shared disk sets the real limit.
 _MAX_BATCH = 10_000
-#: How long nodes that are down, or whose tasks are held, are waited for, once all others are done,
-#: in seconds.
-DEFAULT_GIVE_UP_S = 600.0
 #: More are a mistake.
 _MAX_NODES = 1_000_000
 #: The options of sbatch that are the run's own: by them its tasks are found.
@@ -141,9 +136,9 @@ def burnin(**given: Any) -> int:
     """Burn many hosts in at the same time, and end with the verdict of all.
 
     Each node runs `sentinel burnin` by itself and yields to any job. It writes DIR/NODE.json at
-    its end. The run survives this terminal: Ctrl+C leaves it, `sentinel fleet attach DIR` follows
-    it again, `sentinel fleet cancel DIR` ends it. Exit code 0 for PASS and WARN, 1 for FAIL, 3 for
-    INCOMPLETE or missing nodes, 2 if nothing could be run.
+    its end. The run survives this terminal: Ctrl+C leaves it, `sentinel fleet report --watch DIR`
+    shows it again, `sentinel fleet cancel DIR` ends it. Exit code 0 for PASS and WARN, 1 for FAIL,
+    3 for INCOMPLETE or missing nodes, 2 if nothing could be run.
     """
     order = _Order(**given)
     _check_usage(order)
@@ -185,24 +180,7 @@ def burnin(**given: Any) -> int:
     say(begun, as_json=order.as_json)
     if order.detach:
         return end_detached(folder, run, as_json=order.as_json)
-    seconds = DEFAULT_GIVE_UP_S if order.give_up_s is None else order.give_up_s
-    return follow_to_verdict(
-        folder, run, give_up_s=seconds, drain=order.drain, as_json=order.as_json
-    )
-
-
-def say(text: str, *, as_json: bool) -> None:
-    """Print a line for people: on standard error if standard output has JSON."""
-    print(text, file=sys.stderr if as_json else sys.stdout, flush=True)
-
-
-def end_detached(folder: FleetFolder, run: FleetRun, *, as_json: bool) -> int:
-    """End a command that does not follow the run that it has submitted."""
-    if as_json:
-        print_json({"run": run.id, "folder": folder.path, "nodes": run.nodes})
-    else:
-        print(f"to follow it: sentinel fleet attach {folder.path}")
-    return int(ExitCode.OK)
+    return follow_to_verdict(folder, run, give_up_s=order.give_up_s, as_json=order.as_json)
 
 
 def _check_usage(order: _Order) -> None:
@@ -217,7 +195,7 @@ def _check_usage(order: _Order) -> None:
     if order.count is not None and order.nodelist is not None:
         raise click.UsageError("--nodes and --nodelist exclude each other")
     named = (("--partition", order.partition), ("--nodelist", order.nodelist))
-    for flag, name in (*named, *(("--engine-option", one) for one in order.options)):
+    for flag, name in (*named, *(("--engine-option", option) for option in order.options)):
         if name is not None and not name.strip():
             raise click.UsageError(f"{flag}: {name!r} names nothing")
     check_range("--batch", order.batch, 1, _MAX_BATCH)

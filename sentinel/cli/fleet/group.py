@@ -11,14 +11,13 @@ from sentinel.cli.verdict_command import VerdictCommand
 #: The commands: the module and the name in it, and a summary.
 COMMANDS = {
     "burnin": ("sentinel.cli.fleet.burnin:burnin", "Burn many hosts in, through their scheduler."),
-    "attach": ("sentinel.cli.fleet.attach:attach", "Follow a run, and end with its verdict."),
-    "report": ("sentinel.cli.fleet.report:report", "Print the verdict of every node and of all."),
-    "resume": ("sentinel.cli.fleet.attach:resume", "Go on with a run on nodes that are missing."),
-    "cancel": ("sentinel.cli.fleet.attach:cancel", "End a run; its nodes report what they did."),
-    "undrain": ("sentinel.cli.fleet.undrain:undrain", "Take back what --drain has drained."),
+    "report": ("sentinel.cli.fleet.report:report", "Print the verdict of all; --watch until then."),
+    "resume": ("sentinel.cli.fleet.runs:resume", "Go on with a run on nodes that are missing."),
+    "cancel": ("sentinel.cli.fleet.runs:cancel", "End a run; its nodes report what they did."),
+    "undrain": ("sentinel.cli.fleet.runs:undrain", "Take back what --drain has drained."),
 }
 #: What only the tasks of a run call.
-_HIDDEN = {"run-node": "sentinel.cli.fleet.run_node:run_node"}
+_HIDDEN = {"run-node": "sentinel.cli.fleet.runs:run_node"}
 
 
 class FleetGroup(VerdictCommand, click.Group):

@@ -12,8 +12,15 @@ from sentinel.cli.options.client_options import duration, wait_option
 from sentinel.client import connect
 from sentinel.errors import ExitCode, NotRunningError, SentinelError
 from sentinel.fleet.slurm.drain import PREFIX
-from sentinel.fleet.slurm.gres import gpus_of_job, numbers_of_job, read_gres
-from sentinel.fleet.slurm.job_gpus import JobFiles, end_unused, release_job, reserve_for_job
+from sentinel.fleet.slurm.job_gpus import (
+    JobFiles,
+    end_unused,
+    gpus_of_job,
+    numbers_of_job,
+    read_gres,
+    release_job,
+    reserve_for_job,
+)
 from sentinel.fleet.slurm.node_health import apply, faults
 from sentinel.host.files.paths import SIMULATED
 from sentinel.host.gpus.device_files import DRIVER_FILES, addresses_by_minor

@@ -13,9 +13,17 @@ import click
 from sentinel.cli.options import value_completion
 from sentinel.cli.word import Word
 from sentinel.config.model import SETTINGS, Config
-from sentinel.config.saved_settings import NAME
 from sentinel.config.setting import Scope, Setting
-from sentinel.config.sources import Sources, find_file, gather, read_saved, unknown_name
+from sentinel.config.sources import (
+    NAME,
+    Sources,
+    find_file,
+    from_flags,
+    gather,
+    read_saved,
+    unknown_name,
+    unknown_variables,
+)
 from sentinel.errors import ConfigError
 from sentinel.host.files.paths import SIMULATED, places
 from sentinel.host.gpus.simulation import default_folder
@@ -171,11 +179,12 @@ def read_sources(
         saved: The file with what clients of the daemon have saved, or None.
 
     Raises:
-        ConfigError: A file cannot be read, a key is unknown, or a variable was renamed.
+        ConfigError: A file cannot be read, or a key is unknown.
     """
     file = find_file(config, os.environ, Path(os.environ.get("HOME") or "/"))
-    sources = gather(given, os.environ, file, None if saved is None else read_saved(saved))
-    for warning in sources.warnings:
+    kept = read_saved(saved) if saved is not None else ()
+    sources = gather(from_flags(given), os.environ, file, kept)
+    for warning in unknown_variables(os.environ):
         click.echo(f"sentinel: warning: {warning}", err=True)
     return sources
 
@@ -288,5 +297,5 @@ def warn_of_no_notifications(config: Config, sources: Sources, why: str) -> None
     recipients = {"notify.webhook": config.notify_webhook, "notify.command": config.notify_command}
     for key, recipient in recipients.items():
         if recipient is not None:
-            source = sources.given[key].source
+            source = sources.source_of(key)
             click.echo(f"sentinel: warning: {source}: no notification is sent, {why}", err=True)

@@ -1,11 +1,10 @@
-"""The message for an unknown option: its new name, or the nearest options of the same command."""
+"""The message for an unknown option, with the nearest options of the same command."""
 
 from __future__ import annotations
 
 import click
 
-from sentinel.config.nearest import nearest
-from sentinel.config.renamed import new_name
+from sentinel.config.sources import nearest
 
 #: The options that name a daemon.
 _OF_CLIENTS = {"--connect", "--token", "--socket", "--simulated"}
@@ -14,15 +13,11 @@ _OF_CLIENTS = {"--connect", "--token", "--socket", "--simulated"}
 def explain(name: str, context: click.Context) -> str:
     """Return the message for an option that a command does not have."""
     params = context.command.get_params(context)
-    known = [text for one in params for text in (*one.opts, *one.secondary_opts)]
-    new = new_name(name, known)
-    if new is not None:
-        return f"{name} was renamed to {new}"
     shown = [
         text
-        for one in params
-        if isinstance(one, click.Option) and not one.hidden
-        for text in (*one.opts, *one.secondary_opts)
+        for option in params
+        if isinstance(option, click.Option) and not option.hidden
+        for text in (*option.opts, *option.secondary_opts)
     ]
     what = f"`{context.command_path}` has no option {name}"
     if context.info_name == "run" and name in _OF_CLIENTS:  # before a command, options are of run

@@ -14,17 +14,22 @@ from sentinel.cli.options.client_options import simulated_folder, with_client
 from sentinel.cli.options.option_groups import GroupedOptions
 from sentinel.cli.options.setting_options import config_option, flag_of, flags, read_sources
 from sentinel.client import Client
-from sentinel.config.build import Given, Override, build_config
+from sentinel.config.build import build_config
 from sentinel.config.file_text import new_file_text
-from sentinel.config.model import SETTINGS
 from sentinel.config.plan import toml_value
-from sentinel.config.saved_settings import NAME
-from sentinel.config.setting import Setting
-from sentinel.config.sources import Sources, checked, file_to_write, find_file, read_file
+from sentinel.config.sources import (
+    NAME,
+    Sources,
+    checked,
+    file_to_write,
+    find_file,
+    in_effect,
+    read_file,
+)
 from sentinel.errors import ConfigError, ExitCode, NotRunningError
 from sentinel.host.files.paths import places
 from sentinel.host.processes.unprivileged import look_up
-from sentinel.protocol.settings_types import Settings, SettingValue
+from sentinel.protocol.commands import Given
 from sentinel.supervisor.single_instance import find_group
 from sentinel.units import format_count
 
@@ -57,17 +62,17 @@ def show(
         where = places(os.environ, os.getuid(), simulated_folder(chosen=simulated))
         sources = read_sources(given, config, where.state / NAME)
         checked(sources)
-        values, overrides, file = sources.given, sources.overrides, sources.file
+        values, file = in_effect(sources.given), sources.file
     elif given or config is not None:
         name = flag_of(next(iter(given))) if given else "--config"
         raise ConfigError(f"{name} is for --offline: a running daemon has its settings already")
     else:
-        values, overrides = _running(client)
-        file = None
+        values, file = _running(client), None
     if as_json:
-        print_json(_as_json(values, overrides, file, offline=offline))
+        named = {"file": str(file) if file else None} if offline else {}
+        print_json({"running": not offline, **named, **settings_as_json(values)})
     else:
-        click.echo("\n".join(_as_file(values, overrides)))
+        click.echo("\n".join(_as_file(values)))
     return int(ExitCode.OK)
 
 
@@ -87,12 +92,12 @@ def check(file: str | None, config: str | None, as_json: bool) -> int:  # noqa: 
     if path is None:
         raise ConfigError("there is no configuration file", "Name one, or: sentinel config init")
     errors: list[ConfigError] = []
-    sources = read_file(path, errors.append)
-    build_config(sources.given, sources.overrides, errors.append)
+    sources = Sources(given=read_file(path, errors.append), file=path)
+    build_config(sources.given, errors.append)
     errors += _not_found(sources)
     if errors:
         raise joined_errors(errors)
-    count = len(sources.given) + sum(len(override.given) for override in sources.overrides)
+    count = len(sources.given)
     if as_json:
         print_json({"file": path, "settings": count})
         return int(ExitCode.OK)
@@ -131,29 +136,19 @@ def init(file: str | None, config: str | None) -> int:
 # --- the settings of a running daemon --------------------------------------------------------
 
 
-def _running(client: Client) -> tuple[dict[str, Given], tuple[Override, ...]]:
+def _running(client: Client) -> tuple[Given, ...]:
     """Read the settings of the running daemon."""
     try:
-        settings: Settings = client.settings()
+        values = client.settings().settings
         simulated = client.status().daemon.simulated
     except NotRunningError as error:
         remedy = "What a new one would take: sentinel config show --offline"
         raise NotRunningError(error.what, remedy) from error
-    overrides = tuple(
-        Override(selector=selector, source="", given=_given(values))
-        for selector, values in settings.gpus.items()
-    )
-    values = _given(settings.settings)
-    if simulated:  # `driver` is ignored, and no setting stands for what is used instead
-        values["driver"] = Given(text="", source="the GPUs are simulated: --simulate")
-    return values, overrides
-
-
-def _given(values: Mapping[str, SettingValue]) -> dict[str, Given]:
-    return {
-        key: Given(text=value.text, source=value.source or "default")
-        for key, value in values.items()
-    }
+    if not simulated:
+        return values
+    # `driver` is ignored, and no setting stands for what is used instead.
+    driver = Given(key="driver", text="", source="the GPUs are simulated: --simulate")
+    return in_effect((*values, driver))
 
 
 # --- what only this host knows ---------------------------------------------------------------
@@ -166,18 +161,18 @@ def _not_found(sources: Sources) -> list[ConfigError]:
     errors: list[ConfigError] = []
     account = None
     try:
-        user = sources.given.get("stressor.user")
+        user = sources.get("stressor.user")
         if user is not None and user.text != "off":
             account = look_up(user.text, user.source)
     except ConfigError as error:
         errors.append(error)
     try:
-        group = sources.given.get("api.group")
+        group = sources.get("api.group")
         if group is not None and group.text != "off":
             find_group(group.text)
     except ConfigError as error:
-        errors.append(ConfigError(f"{sources.given['api.group'].source}: {error.what}"))
-    named = workloads_of(sources.given, sources.overrides)
+        errors.append(ConfigError(f"{sources.source_of('api.group')}: {error.what}"))
+    named = workloads_of(sources.given)
     return [*errors, *workload_errors(named, account if os.getuid() == 0 else None)]
 
 
@@ -195,46 +190,29 @@ def _home() -> Path:
 # --- output ----------------------------------------------------------------------------------
 
 
-def _as_json(
-    values: Mapping[str, Given], overrides: Iterable[Override], file: Path | None, *, offline: bool
-) -> dict[str, Any]:
-    """Return every setting with its text and its source."""
-    rows = [
-        {"key": setting.key, "value": value.text or None, "origin": value.source}
-        for setting, value in _effective(values)
-    ]
-    single = {
-        override.selector: [
-            {"key": key, "value": given.text, "origin": given.source}
-            for key, given in override.given.items()
-        ]
-        for override in overrides
-    }
-    named = {"file": str(file) if file else None} if offline else {}
-    return {"running": not offline, **named, "settings": rows, "gpu": single}
+def settings_as_json(values: Iterable[Given]) -> dict[str, Any]:
+    """Return settings with their texts and sources: for all GPUs, and by selector."""
+    found: dict[str, Any] = {"settings": [], "gpu": {}}
+    for value in values:
+        rows = found["gpu"].setdefault(value.gpu, []) if value.gpu else found["settings"]
+        rows.append({"key": value.key, "value": value.text or None, "origin": value.source})
+    return found
 
 
-def _effective(given: Mapping[str, Given]) -> Iterator[tuple[Setting, Given]]:
-    """Yield each setting with its given or default value."""
-    for setting in SETTINGS:
-        yield setting, given.get(setting.key, Given(text=setting.default, source="default"))
+def setting_line(value: Given, name: str) -> str:
+    """Return a setting as in a file, with its source as a comment."""
+    text = f"{name} = {toml_value(value.text)}" if value.text else f"# {name} is not set"
+    return f"{text:<32}  # {value.source}"
 
 
-def _as_file(values: Mapping[str, Given], overrides: Iterable[Override]) -> Iterator[str]:
+def _as_file(values: Iterable[Given]) -> Iterator[str]:
     """Yield the lines of an equivalent file."""
-    tables: dict[str, list[tuple[str, Given]]] = {}
-    for setting, value in _effective(values):
-        table, _, name = setting.key.rpartition(".")
-        tables.setdefault(table, []).append((name, value))
-    for override in overrides:
-        for key, given in override.given.items():
-            table, _, name = key.rpartition(".")
-            path = ".".join(filter(None, ["gpu", toml_value(override.selector), table]))
-            tables.setdefault(path, []).append((name, given))
-    for table, rows in tables.items():
-        if table:
-            yield ""
-            yield f"[{table}]"
-        for name, value in rows:
-            line = f"{name} = {toml_value(value.text)}" if value.text else f"# {name} is not set"
-            yield f"{line:<32}  # {value.source}"
+    tables: dict[str, list[str]] = {}
+    for value in values:
+        table, _, name = value.key.rpartition(".")
+        gpu = f"gpu.{toml_value(value.gpu)}" if value.gpu else ""
+        path = ".".join(filter(None, [gpu, table]))
+        tables.setdefault(path, []).append(setting_line(value, name))
+    for table, lines in tables.items():
+        yield from ("", f"[{table}]") if table else ()
+        yield from lines

@@ -12,7 +12,7 @@ import click
 
 from sentinel.cli.display.json_output import print_json
 from sentinel.cli.options.client_options import simulated_folder
-from sentinel.config.sources import checked, find_file, gather
+from sentinel.config.sources import checked, find_file, from_flags, gather
 from sentinel.errors import ConfigError, ExitCode
 from sentinel.host.stores.golden_store import Conflict, Golden, Goldens, Skipped, locate
 from sentinel.units import format_count
@@ -29,12 +29,12 @@ def _ours(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def located(*, goldens: str | None, config: str | None, simulated: bool, **values: Any) -> Any:
         home = Path(os.environ.get("HOME") or "/")
-        flags = {"goldens": goldens} if goldens is not None else {}
+        flags = from_flags({"goldens": goldens} if goldens is not None else {})
         sources = gather(flags, os.environ, find_file(config, os.environ, home))
         folder = simulated_folder(chosen=simulated)
         path = locate(checked(sources).goldens, os.environ, folder)
         if path is None:
-            source = sources.given["goldens"].source
+            source = sources.source_of("goldens")
             raise ConfigError(f"{source}: golden checksums are off", "Give a file: --goldens PATH")
         return function(ours=path, **values)
 

@@ -11,7 +11,8 @@ from sentinel.cli.options.client_options import wait_option
 from sentinel.cli.options.gpu_options import one_gpu
 from sentinel.cli.options.setting_options import check_range, simulate_option
 from sentinel.cli.tools.reserved_gpu import reserved_gpu
-from sentinel.config.build import Given, build_config
+from sentinel.config.build import build_config
+from sentinel.config.sources import from_flags
 from sentinel.diagnostics.selftest import CLEAN, Outcome, Trials, is_well, run_selftest, summary
 from sentinel.errors import ConfigError, ExitCode, IncompleteError
 from sentinel.protocol.selftest import SelftestResult
@@ -65,7 +66,7 @@ def command(
     for name in dtypes:
         if not name.isalnum():  # it becomes part of an option, where commas are separators
             raise ConfigError(f"--dtype: {name!r} is not a number format", "Use one such as bf16.")
-    given = {"gpus": Given(text=gpu, source="--gpus")} if gpu is not None else {}
+    given = from_flags({"gpus": gpu} if gpu is not None else {})
     config = replace(build_config(given), throttle="off")  # test a warm GPU like a cool one
     options = Options(config=config, simulate=simulate)
     trials = Trials(flips=flips, rounds=rounds, dtypes=dtypes)

@@ -13,7 +13,7 @@ import click
 
 from sentinel.cli.options.gpu_options import one_gpu
 from sentinel.cli.options.setting_options import log_format
-from sentinel.config.build import Given, parse_given
+from sentinel.config.build import parse_given
 from sentinel.config.gpu_selection import select_gpus
 from sentinel.config.parsers import parse_memory
 from sentinel.errors import ExitCode, NoSuchGpuError
@@ -43,9 +43,9 @@ CONTEXT_STEPS = ((13 * 2**20, 0.86), (27 * 2**20, 0.09), (486 * 2**20, 0.05))
 @log_format
 def command(gpu: str, memory: str, seconds: str, context: str, text: bool) -> int:  # noqa: FBT001
     """Act as a foreign job on a simulated GPU; exit code 1 if it does not get its memory."""
-    target = parse_given(parse_memory, Given(text=memory, source="--memory"))
-    stay = parse_given(parse_duration, Given(text=seconds, source="--for"))
-    grows = parse_given(parse_duration, Given(text=context, source="--context"))
+    target = parse_given(parse_memory, memory, "--memory")
+    stay = parse_given(parse_duration, seconds, "--for")
+    grows = parse_given(parse_duration, context, "--context")
     registry = simulation.Registry(find_simulation())
     if not registry.gpus():
         raise NoSuchGpuError(

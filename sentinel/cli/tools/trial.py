@@ -19,14 +19,16 @@ from sentinel.cli.options.client_options import wait_option
 from sentinel.cli.options.gpu_options import one_gpu
 from sentinel.cli.options.setting_options import simulate_option
 from sentinel.cli.tools.reserved_gpu import reserved_gpu
-from sentinel.config.build import Given, build_config, parse_given
+from sentinel.config.build import build_config, parse_given
 from sentinel.config.model import Config
+from sentinel.config.sources import from_flags
 from sentinel.config.workload_spec import check_workload, parse_workload
 from sentinel.core.actions import Event
 from sentinel.diagnostics.trial.assessment import Judgement, Verdict, grown, judge
 from sentinel.diagnostics.trial.measurement import Trial
 from sentinel.diagnostics.trial.runner import try_workload
 from sentinel.errors import ConfigError, ExitCode
+from sentinel.protocol.commands import Given
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.quantum import MAX_QUANTUM_S
 from sentinel.supervisor.bootstrap import leave
@@ -80,7 +82,7 @@ def command(
         check_workload(workload)
     except ConfigError as error:
         raise ConfigError(error.what, error.remedy or "See `sentinel workloads`.") from error
-    runs = parse_given(parse_duration, Given(text=seconds, source="--for"))
+    runs = parse_given(parse_duration, seconds, "--for")
     if not MIN_S <= runs <= MAX_S:
         raise ConfigError(f"--for: {seconds!r} is out of range", "allowed is from 1s to 1h")
     options = Options(config=_config(workload, memory, gpu), simulate=simulate)
@@ -102,12 +104,8 @@ def _config(workload: str, memory: str, gpu: str | None) -> Config:
     The settings of the host do not apply: they decide when idle GPUs are occupied, and a trial is
     an explicit request.
     """
-    given = {
-        "workload": Given(text=workload, source="NAME"),
-        "memory.target": Given(text=memory, source="--memory"),
-    }
-    if gpu is not None:
-        given["gpus"] = Given(text=gpu, source="--gpus")
+    texts = {"memory.target": memory} | ({"gpus": gpu} if gpu is not None else {})
+    given = (Given(key="workload", text=workload, source="NAME"), *from_flags(texts))
     # A warm GPU must not slow down the workload under test.
     return replace(build_config(given), max_gpus=1, throttle="off", **TIMEOUTS)
 

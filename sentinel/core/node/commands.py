@@ -8,9 +8,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from sentinel.config.build import build_config, given_overrides, given_values, resolve
+from sentinel.config.build import build_config, resolve
 from sentinel.config.model import SETTINGS, Config
-from sentinel.config.override_groups import ungroup_overrides
 from sentinel.config.schedule import first_after
 from sentinel.config.setting import Scope
 from sentinel.core.actions import Event, Reply
@@ -240,10 +239,9 @@ def _configure(state: State, command: Configure, seen: Observation) -> Accepted:
         text = "a burn-in runs with the present settings: cancel it first (sentinel burnin cancel)"
         raise RefusedError(Refusal.CONFLICT, text)
     before, now = state.config, seen.now
-    overrides = given_overrides(ungroup_overrides(command.overrides))
-    new = build_config(given_values(command.given), overrides)
-    new = replace(new, plan=before.plan, repeat=before.repeat)
-    new, unused = resolve(new, overrides, tuple(one.gpu for one in state.gpu_states.values()))
+    new = replace(build_config(command.given), plan=before.plan, repeat=before.repeat)
+    gpus = tuple(gpu_state.gpu for gpu_state in state.gpu_states.values())
+    new, unused = resolve(new, command.given, gpus)
     new = sessions.lay(replace(state, config=new)).config
     fixed = [key for name, key in _FIXED.items() if getattr(new, name) != getattr(before, name)]
     if fixed:
@@ -257,8 +255,7 @@ def _configure(state: State, command: Configure, seen: Observation) -> Accepted:
     fields = {"by": caller_fields(command.by), "workload": new.workload}
     events = [Event(name="sentinel.configured", at=now, fields=fields)]
     events += [
-        Event(name="config.unused", at=now, fields={"source": override.source})
-        for override in unused
+        Event(name="config.unused", at=now, fields={"source": value.source}) for value in unused
     ]
     gpu_states = {uuid: reset_failures(gpu_state) for uuid, gpu_state in state.gpu_states.items()}
     begun = now if new.run_for != before.run_for else state.counted_from

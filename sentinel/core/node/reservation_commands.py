@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 from sentinel.core.node import reservation_queue
@@ -23,12 +22,9 @@ from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import Confirm, Refusal, Reserve, Unreserve
 from sentinel.protocol.views import Reservation
 
-#: Limits of all reservations together and of a reason.
+#: Limits of all reservations together, and of the characters of a reason.
 _MAX_RESERVATIONS = 256
 _MAX_REASON_LENGTH = 200
-#: The same as JSON, in which a character beyond ASCII has 6 or 12 bytes: the reservations of 16
-#: GPUs and all allocations fit into a datagram, or no further reservation would be confirmed.
-_MAX_REASON_BYTES = 600
 
 
 def reserve(state: State, command: Reserve, seen: Observation) -> Accepted:
@@ -107,11 +103,6 @@ def _check_reservation(state: State, command: Reserve) -> None:
         wrong = f"{command.count} GPUs are requested, and there are {len(state.gpu_states)}"
     elif len(command.reason) > _MAX_REASON_LENGTH or not command.reason.isprintable():
         wrong = f"a reason is one line of at most {_MAX_REASON_LENGTH} characters"
-    elif len(json.dumps(command.reason)) - len('""') > _MAX_REASON_BYTES:
-        wrong = (
-            f"a reason has at most {_MAX_REASON_BYTES} bytes as JSON, in which most characters"
-            " beyond ASCII have 6"
-        )
     elif command.bound and (by.pid is None or by.started is None):
         wrong = (
             "the client process is not visible here, so nothing can be bound to it; give a duration"

@@ -21,13 +21,11 @@ from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import Refusal, Reserve
 from sentinel.protocol.views import QueuedReservation, QueueView
 
-#: Limits of all requests and of those of one user. Each has a connection, and all of them together
-#: fit into one datagram.
+#: Limits of all requests and of those of one user. Each has a connection, and each tick compares
+#: every request with all before it.
 MAX_QUEUED, MAX_QUEUED_OF_USER = 48, 32
 #: How long a request keeps its place after the API process of its client has ended, in seconds.
 ORPHANED_S = 30.0
-#: A view has so much of the reason, in characters.
-_MAX_SHOWN = 40
 
 
 def claims(state: State, before: str | None = None) -> dict[str, str]:
@@ -142,7 +140,7 @@ def view(state: State) -> QueueView:
                 id=one.command.id,
                 indices=tuple(state.gpu_states[uuid].gpu.index for uuid in one.command.gpus),
                 count=one.command.count or len(one.command.gpus),
-                reason=one.command.reason[:_MAX_SHOWN],
+                reason=one.command.reason,
                 by=one.command.by,
                 since=one.since,
                 granted=one.granted,

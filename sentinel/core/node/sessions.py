@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
-from sentinel.config.build import given_values, lay_over
+from sentinel.config.build import lay_over
 from sentinel.config.model import SETTINGS
 from sentinel.config.setting import Scope
 from sentinel.core.actions import Event
@@ -32,12 +32,8 @@ from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import EndSession, Refusal, StartSession
 from sentinel.protocol.views import Session
 
-#: Limits of all sessions together; their view must fit into a datagram of 64 KiB.
-MAX_SESSIONS = 32
-MAX_SETTINGS = 256
-MAX_TEXT_LENGTH = 4096
-#: The most characters of why a session is suspended, which are of ASCII.
-MAX_REASON_LENGTH = 200
+#: The most characters of the settings of all sessions together, which the daemon keeps in memory.
+MAX_TEXT_LENGTH = 100_000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}")
 #: The settings of a session: those that a single GPU may have.
 _KEYS = frozenset(setting.key for setting in SETTINGS if setting.scope is Scope.GPU)
@@ -112,12 +108,11 @@ def lay(state: State) -> State:
     for session in state.sessions.values():
         if session.suspended is not None:
             continue
-        given = given_values(session.given)
         for uuid in session.gpus:
             own = each.get(uuid, config)
-            if "workload" in given:  # instead of a plan, which names workloads of its own
+            if "workload" in session.settings:  # instead of a plan, which names its own workloads
                 own = replace(own, plan=None)
-            each[uuid] = lay_over(own, given)
+            each[uuid] = lay_over(own, session.given(uuid))
     run = state.burnin_run
     if run is None:
         return state.with_config(replace(config, each=each))
@@ -152,8 +147,7 @@ def restore(state: State, sessions: Iterable[Session]) -> tuple[State, list[str]
                 f"session {session.name}: {unfit}; it is suspended, and ends with"
                 f" `sentinel session stop {session.name}`"
             )
-            line = " ".join(unfit.encode("ascii", "replace").decode().split())
-            state = _with(state, replace(session, suspended=line[:MAX_REASON_LENGTH]))
+            state = _with(state, replace(session, suspended=" ".join(unfit.split())))
     return state, suspended
 
 
@@ -244,19 +238,9 @@ def _why_in_conflict(state: State, command: StartSession) -> str | None:
             )
     texts = [*command.settings.values()]
     texts += [text for session in state.sessions.values() for text in session.settings.values()]
-    if len(state.sessions) >= MAX_SESSIONS:
-        return f"there are {len(state.sessions)} sessions already"
-    if len(texts) > MAX_SETTINGS or sum(map(_length, texts)) > MAX_TEXT_LENGTH:
-        return (
-            f"all sessions together have at most {MAX_SETTINGS} settings of"
-            f" {MAX_TEXT_LENGTH} characters"
-        )
+    if sum(map(len, texts)) > MAX_TEXT_LENGTH:
+        return f"the settings of all sessions together have at most {MAX_TEXT_LENGTH} characters"
     return None
-
-
-def _length(text: str) -> int:
-    """Count the characters of a text as JSON escapes them: those beyond U+FFFF are two."""
-    return len(text.encode("utf-16-le", errors="surrogatepass")) // 2
 
 
 def _names(state: State, session: Session) -> str:

@@ -160,8 +160,8 @@ _COUNTERS = {
 
 def _golden(evidence: GpuEvidence, limits: Limits) -> Judgement:
     own: dict[str, set[str]] = {}
-    for one in evidence.gpu.checksums:
-        own.setdefault(one.key, set()).add(one.checksum)
+    for checksum in evidence.gpu.checksums:
+        own.setdefault(checksum.key, set()).add(checksum.checksum)
     if not own:
         return untested("no checksum was computed, or the report is older than version 1.2")
     compared = [key for key in own if evidence.votes[key].total() > len(own[key])]

@@ -90,8 +90,8 @@ class Group:
     def by_node(self) -> dict[str, list[GpuResult]]:
         """Collect the GPUs of each node."""
         found: dict[str, list[GpuResult]] = {}
-        for one in self.members:
-            found.setdefault(one.node, []).append(one.gpu)
+        for member in self.members:
+            found.setdefault(member.node, []).append(member.gpu)
         return found
 
 
@@ -132,30 +132,30 @@ def not_representative(gpu: GpuResult) -> str:
 
 def node_rate(gpus: Iterable[GpuResult]) -> float | None:
     """Compute the median rate of the GPUs of a node that may be judged."""
-    rates = [one.steady.rate for one in gpus if not not_representative(one)]
-    known = [one for one in rates if one is not None]
+    rates = [gpu.steady.rate for gpu in gpus if not not_representative(gpu)]
+    known = [rate for rate in rates if rate is not None]
     return statistics.median(known) if known else None
 
 
 def _group(number: int, hardware: Hardware, members: Sequence[Member]) -> Group:
     """Compute what is usual in a group."""
-    gpus = [one.gpu for one in members]
+    gpus = [member.gpu for member in members]
     plain = Group(number=number, hardware=hardware, members=members)
-    clocks = [one.before.sm_clock_maximum_mhz for one in gpus if one.before is not None]
-    known_clocks = [one for one in clocks if one is not None]
+    clocks = [gpu.before.sm_clock_maximum_mhz for gpu in gpus if gpu.before is not None]
+    known_clocks = [clock for clock in clocks if clock is not None]
     nodes = plain.by_node()
     counted = {name: peers_of(map(count, gpus)) for name, count in COUNTED.items()}
     return Group(
         number=number,
         hardware=hardware,
         members=members,
-        rate=peers_of((one.steady.rate for one in gpus), MIN_DEVIATION),
-        temperature=peers_of(one.steady.temperature_c for one in gpus),
-        power=peers_of(one.steady.power_w for one in gpus),
+        rate=peers_of((gpu.steady.rate for gpu in gpus), MIN_DEVIATION),
+        temperature=peers_of(gpu.steady.temperature_c for gpu in gpus),
+        power=peers_of(gpu.steady.power_w for gpu in gpus),
         clock_maximum=statistics.median(known_clocks) if known_clocks else None,
-        node_rate=peers_of((node_rate(one) for one in nodes.values()), MIN_DEVIATION),
+        node_rate=peers_of((node_rate(node) for node in nodes.values()), MIN_DEVIATION),
         counters={name: peers for name, peers in counted.items() if peers is not None},
-        usual_gpus=_usual(len(one) for one in nodes.values()),
+        usual_gpus=_usual(len(node) for node in nodes.values()),
     )
 
 

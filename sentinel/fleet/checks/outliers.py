@@ -137,13 +137,13 @@ def _key(subject: _Subject) -> _Key:
 def _outlier(word: str, subjects: Sequence[_Subject]) -> Outlier:
     """Build the entry of subjects that are alike."""
     first = subjects[0]
-    results = zip(*(one.bad for one in subjects), strict=True)
-    nodes = {one.node.name: one.node for one in subjects}
+    results = zip(*(subject.bad for subject in subjects), strict=True)
+    nodes = {subject.node.name: subject.node for subject in subjects}
     return Outlier(
         word=word,
         nodes=tuple(nodes.values()),
-        gpus=tuple(one.gpu for one in subjects if one.gpu is not None),
-        reasons=(*(_brief(one) for one in results), *first.incomplete),
+        gpus=tuple(subject.gpu for subject in subjects if subject.gpu is not None),
+        reasons=(*(_brief(result) for result in results), *first.incomplete),
         severity=_severity(first.bad),
         action=first.bad[0].action if first.bad else "",
     )
@@ -151,7 +151,7 @@ def _outlier(word: str, subjects: Sequence[_Subject]) -> Outlier:
 
 def _severity(results: Iterable[CheckResult]) -> Severity:
     """Find the worst severity of checks that failed or warned."""
-    found = {one.severity for one in results}
+    found = {result.severity for result in results}
     return next((one for one in _SEVERITIES if one in found), Severity.UNKNOWN)
 
 
@@ -161,7 +161,9 @@ def _brief(results: Sequence[CheckResult]) -> str:
     if first.value is None:
         text = first.id
     else:
-        values = sorted({one.value for one in results if isinstance(one.value, int | float)})
+        values = sorted(
+            {result.value for result in results if isinstance(result.value, int | float)}
+        )
         unit = f" {first.unit}" if first.unit else ""
         if len(values) > 1:
             text = f"{first.id}: {format_value(values[0])} to {format_value(values[-1])}{unit}"

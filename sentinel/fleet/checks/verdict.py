@@ -169,7 +169,7 @@ def _worst(verdicts: Iterable[Verdict]) -> Verdict:
 
 def _worse(own: Verdict, results: Iterable[CheckResult]) -> Verdict:
     """Make a verdict worse by what was found; nothing makes it better."""
-    statuses = {one.status for one in results}
+    statuses = {result.status for result in results}
     found = {own}
     if Status.FAIL in statuses:
         found.add(Verdict.FAIL)
@@ -250,7 +250,7 @@ def _judge_gpu(node: str, evidence: GpuEvidence, thresholds: Thresholds) -> Flee
 def _worst_first(
     results: tuple[CheckResult, ...],
 ) -> tuple[CheckResult, ...]:
-    return tuple(one for status in BAD for one in results if one.status is status)
+    return tuple(result for status in BAD for result in results if result.status is status)
 
 
 def _votes(nodes: Iterable[NodeFile]) -> dict[str, Counter[str]]:
@@ -265,17 +265,17 @@ def _votes(nodes: Iterable[NodeFile]) -> dict[str, Counter[str]]:
 
 def _stored(gpus: Iterable[GpuResult]) -> dict[str, str]:
     """Collect the records of a node from before its run; one that its GPUs made is no authority."""
-    everything = [one for gpu in gpus for one in gpu.checksums]
+    everything = [checksum for gpu in gpus for checksum in gpu.checksums]
     made_here = {one.key for one in everything if one.stored is None}
     return {one.key: one.stored for one in everything if one.stored and one.key not in made_here}
 
 
 def _notices(files: FleetFiles) -> Iterable[str]:
     """Yield what a reader must know before the verdicts."""
-    results = [one.result for one in files.nodes if one.result is not None]
+    results = [node.result for node in files.nodes if node.result is not None]
     if files.run is None:
         yield "There is no fleet.json: a node that has written no report is not known here."
-    if simulated := sum(one.simulated for one in results):
+    if simulated := sum(result.simulated for result in results):
         some = f"The GPUs of {format_count(simulated, 'node')} are"
         which = "These" if simulated == len(results) else some
         verb = " GPUs are" if which == "These" else ""
@@ -285,16 +285,16 @@ def _notices(files: FleetFiles) -> Iterable[str]:
         more = ", ..." if len(files.unexpected) > _MAX_NAMES else ""
         which, verb = format_count(len(files.unexpected), "file"), _were(len(files.unexpected))
         yield f"{which} of no node of this run {verb} not judged: {names}{more}"
-    if overridden := sum(bool(one.overridden) for one in results):
+    if overridden := sum(bool(result.overridden) for result in results):
         which, verb = format_count(overridden, "node"), _were(overridden)
         yield f"{which} {verb} judged by thresholds that are not the default."
-    plans = sorted({f"{one.plan} ({one.plan_hash})" for one in results})
+    plans = sorted({f"{result.plan} ({result.plan_hash})" for result in results})
     if len(plans) > 1:
         yield f"The nodes did different plans, which are not compared: {', '.join(plans)}"
-    versions = sorted({one.version for one in results})
+    versions = sorted({result.version for result in results})
     if len(versions) > 1:
         yield f"The nodes were judged by different versions: {', '.join(versions)}"
-    cards = Counter(gpu.uuid for one in results if not one.simulated for gpu in one.gpus)
+    cards = Counter(gpu.uuid for result in results if not result.simulated for gpu in result.gpus)
     if twice := sorted(uuid for uuid, count in cards.items() if count > 1):
         which, verb = format_count(len(twice), "GPU"), "is" if len(twice) == 1 else "are"
         yield f"{which} {verb} in the reports of two nodes, such as {twice[0]}"

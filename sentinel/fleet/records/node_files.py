@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.errors import ConfigError
-from sentinel.fleet.records.missing_nodes import read_reasons
 from sentinel.fleet.records.node_result import NodeFile, NodeResult, node_result
-from sentinel.fleet.records.progress import read_progress
+from sentinel.fleet.records.progress import read_progress, read_reasons
 from sentinel.fleet.records.run_file import MAX_REPORT_BYTES, NOT_NODES, FleetFolder, FleetRun
 from sentinel.host.files.regular_file import read_regular
 from sentinel.protocol.codec import DecodeError
@@ -154,7 +153,7 @@ def _of_another_run(result: NodeResult, name: str, run: FleetRun) -> str:
         return f"its report is of an earlier run: it began {began}, and this run {submitted}"
     if result.simulated and run.simulate is None:
         return "its report is of simulated GPUs, and the run is not"
-    other = {_short(one): one for one in run.nodes}.get(_short(result.hostname))
+    other = {_short(node): node for node in run.nodes}.get(_short(result.hostname))
     if other is not None and other != name and _short(name) != _short(result.hostname):
         return f"its report is that of {other}"
     return ""
@@ -167,19 +166,21 @@ def _short(hostname: str) -> str:
 
 def _without_copies(nodes: tuple[NodeFile, ...]) -> Iterator[NodeFile]:
     """Drop reports of one run or one host for several nodes: it is that of the node it names."""
-    runs = Counter(_identity(one.result) for one in nodes if one.result is not None)
-    cards = Counter(card for one in nodes if one.result is not None for card in _cards(one.result))
-    for one in nodes:
-        if one.result is None or _short(one.node) == _short(one.result.hostname):
-            yield one
-        elif runs[_identity(one.result)] > 1:
-            why = f"its report is a copy of that of {one.result.hostname}"
-            yield replace(one, result=None, missing=why)
-        elif any(cards[card] > 1 for card in _cards(one.result)):
-            why = f"its report is of {one.result.hostname}, which another node has reported, too"
-            yield replace(one, result=None, missing=why)
+    runs = Counter(_identity(node.result) for node in nodes if node.result is not None)
+    cards = Counter(
+        card for node in nodes if node.result is not None for card in _cards(node.result)
+    )
+    for node in nodes:
+        if node.result is None or _short(node.node) == _short(node.result.hostname):
+            yield node
+        elif runs[_identity(node.result)] > 1:
+            why = f"its report is a copy of that of {node.result.hostname}"
+            yield replace(node, result=None, missing=why)
+        elif any(cards[card] > 1 for card in _cards(node.result)):
+            why = f"its report is of {node.result.hostname}, which another node has reported, too"
+            yield replace(node, result=None, missing=why)
         else:
-            yield one
+            yield node
 
 
 def _cards(result: NodeResult) -> frozenset[tuple[str, str]]:

@@ -286,7 +286,7 @@ def _gpu(gpu: _GpuReport) -> GpuResult:
 
 def _duration_s(phases: tuple[_PhaseReport, ...]) -> float:
     """Compute how long a GPU took part; a phase that was cut off lasts as long as its work."""
-    began = [one for one in phases if one.began is not None]
+    began = [phase for phase in phases if phase.began is not None]
     ends = [
         one.ended if one.ended is not None else one.began + one.done_s
         for one in began
@@ -299,10 +299,10 @@ def _duration_s(phases: tuple[_PhaseReport, ...]) -> float:
 def _bad(checks: tuple[_CheckReport, ...]) -> tuple[CheckResult, ...]:
     """Select the checks that failed or warned, the failed ones first."""
     return tuple(
-        CheckResult(**{name: getattr(one, name) for name in _CheckReport.__slots__})
+        CheckResult(**{name: getattr(check, name) for name in _CheckReport.__slots__})
         for status in (Status.FAIL, Status.WARN)
-        for one in checks
-        if one.status is status
+        for check in checks
+        if check.status is status
     )
 
 
@@ -316,15 +316,19 @@ _PLAUSIBLE = {
 
 def _steady(measurements: tuple[_Measurement, ...]) -> Steady:
     """Take the medians of the last steady phase that has a rate."""
-    phases = [one.phase for one in measurements if one.steady and one.name == "flops_per_s"]
+    phases = [
+        measurement.phase
+        for measurement in measurements
+        if measurement.steady and measurement.name == "flops_per_s"
+    ]
     if not phases:
         return Steady()
     found = {
-        one.name: one.median
-        for one in measurements
-        if one.phase == phases[-1]
-        and one.name in _PLAUSIBLE
-        and _PLAUSIBLE[one.name][0] <= one.median <= _PLAUSIBLE[one.name][1]
+        measurement.name: measurement.median
+        for measurement in measurements
+        if measurement.phase == phases[-1]
+        and measurement.name in _PLAUSIBLE
+        and _PLAUSIBLE[measurement.name][0] <= measurement.median <= _PLAUSIBLE[measurement.name][1]
     }
     return Steady(
         rate=found.get("flops_per_s"),

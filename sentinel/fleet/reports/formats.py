@@ -23,5 +23,5 @@ FORMATS: Mapping[str, Callable[[FleetVerdict], str]] = {
     "html": html_page,
     "junit": junit_xml,
     "json": lambda fleet: json.dumps(fleet_object(fleet), indent=1),
-    "jsonl": lambda fleet: "\n".join(json.dumps(one) for one in gpu_lines(fleet)),
+    "jsonl": lambda fleet: "\n".join(json.dumps(gpu_line) for gpu_line in gpu_lines(fleet)),
 }

@@ -126,7 +126,7 @@ def _key() -> Markup:
         join(element("span", letter, class_=f"letter {kind(word)}"), word)
         for word, letter in LETTERS.items()
     )
-    return element("ul", *(element("li", one) for one in items), class_="key letters")
+    return element("ul", *(element("li", item) for item in items), class_="key letters")
 
 
 # --- for the script --------------------------------------------------------------------------
@@ -145,7 +145,7 @@ def data(fleet: FleetVerdict) -> Markup:
             node.word,
             page_of(node) or "",
             list(_first(node.reasons)),
-            [_gpu_values(one, scale) for one in node.gpus],
+            [_gpu_values(gpu, scale) for gpu in node.gpus],
         ]
         for node in fleet.nodes
     ]

@@ -74,7 +74,7 @@ def _verdict(fleet: FleetVerdict) -> Markup:
         for title, found in (("Nodes", fleet.node_counts), ("GPUs", fleet.gpu_counts))
     )
     results = [node.result for node in fleet.nodes if node.result is not None]
-    began = min((one.started for one in results), default=None)
+    began = min((result.started for result in results), default=None)
     rows: list[tuple[str, Child]] = []
     if run is not None:
         rows = [
@@ -85,8 +85,11 @@ def _verdict(fleet: FleetVerdict) -> Markup:
         ]
     rows += [
         ("First node began", None if began is None else format_time(began.isoformat())),
-        ("Longest run", format_seconds(max((one.duration_s for one in results), default=0.0))),
-        ("Tool", ", ".join(sorted({f"sentinel {one.version}" for one in results}))),
+        (
+            "Longest run",
+            format_seconds(max((result.duration_s for result in results), default=0.0)),
+        ),
+        ("Tool", ", ".join(sorted({f"sentinel {result.version}" for result in results}))),
     ]
     return element(
         "header",

@@ -91,7 +91,11 @@ def plots_section(fleet: FleetVerdict) -> Markup:
 
 def _group(group: Group, gpus: Sequence[FleetGpu], fleet: FleetVerdict) -> Markup:
     """Build the plots of one group; empty if it is too small."""
-    found = [one for one in _distributions(group, gpus, fleet) if len(one.points) >= _MIN_POINTS]
+    found = [
+        distribution
+        for distribution in _distributions(group, gpus, fleet)
+        if len(distribution.points) >= _MIN_POINTS
+    ]
     if not found:
         return Markup()
     size = (
@@ -109,13 +113,13 @@ def _distributions(
     """Yield the figures of a group."""
     limits = _limits("fleet.rate", fleet)
     scale, unit = rate_unit(fleet)
-    rate = [(one, one.gpu.steady.rate / scale) for one in gpus if one.gpu.steady.rate is not None]
+    rate = [(gpu, gpu.gpu.steady.rate / scale) for gpu in gpus if gpu.gpu.steady.rate is not None]
     heat = [
-        (one, one.gpu.steady.temperature_c)
-        for one in gpus
-        if one.gpu.steady.temperature_c is not None
+        (gpu, gpu.gpu.steady.temperature_c)
+        for gpu in gpus
+        if gpu.gpu.steady.temperature_c is not None
     ]
-    power = [(one, one.gpu.steady.power_w) for one in gpus if one.gpu.steady.power_w is not None]
+    power = [(gpu, gpu.gpu.steady.power_w) for gpu in gpus if gpu.gpu.steady.power_w is not None]
     lines = []
     if group.rate is not None:
         median = group.rate.median / scale

@@ -32,8 +32,8 @@ def fleet_object(fleet: FleetVerdict) -> dict[str, Any]:
         "meaning": meaning(fleet),
         "summary": {"nodes": fleet.node_counts, "gpus": fleet.gpu_counts},
         "notices": list(fleet.notices),
-        "groups": [_group(one) for one in fleet.groups],
-        "nodes": [_node(one) for one in fleet.nodes],
+        "groups": [_group(group) for group in fleet.groups],
+        "nodes": [_node(node) for node in fleet.nodes],
         "checks": [
             {
                 "id": check.id,
@@ -78,7 +78,7 @@ def gpu_lines(fleet: FleetVerdict) -> Iterator[dict[str, Any]]:
 
 def rate_unit(fleet: FleetVerdict) -> tuple[float, str]:
     """Choose the unit of all rates: what they are divided by, and its name."""
-    rates = [one.gpu.steady.rate for one in fleet.gpus if one.gpu.steady.rate is not None]
+    rates = [gpu.gpu.steady.rate for gpu in fleet.gpus if gpu.gpu.steady.rate is not None]
     return scaled_unit("flops_per_s", statistics.median(rates) if rates else 1e12)
 
 
@@ -113,7 +113,7 @@ def _group(group: Group) -> dict[str, Any]:
         "node_flops_per_s": _peers(group.node_rate),
         "temperature_c": _peers(group.temperature),
         "power_w": _peers(group.power),
-        "counters": {name: _peers(one) for name, one in group.counters.items()},
+        "counters": {name: _peers(counter) for name, counter in group.counters.items()},
     }
 
 
@@ -139,7 +139,7 @@ def _node(node: FleetNode) -> dict[str, Any]:
         "started": result and result.started.isoformat(),
         "duration_s": result and result.duration_s,
         "checks": _results(node.bad),
-        "gpus": [_gpu(one) for one in node.gpus],
+        "gpus": [_gpu(gpu) for gpu in node.gpus],
     }
 
 
@@ -167,6 +167,6 @@ def _gpu(one: FleetGpu) -> dict[str, Any]:
 
 def _results(results: Iterable[CheckResult]) -> list[dict[str, Any]]:
     return [
-        {**asdict(one), "status": one.status.value, "severity": one.severity.value}
-        for one in results
+        {**asdict(result), "status": result.status.value, "severity": result.severity.value}
+        for result in results
     ]

@@ -116,7 +116,7 @@ def drain_nodes(
     before = recorded(folder)
     results: dict[str, str | None] = {}
     if not again:
-        why = "this run has drained it before; `sentinel fleet attach --drain` does it again"
+        why = "this run has drained it before; `sentinel fleet report --drain` does it again"
         results = {node: why for node in reasons if node in before}
     there = read_nodes([node for node in reasons if node not in results])
     results |= {node: why_not_drained(one) for node, one in there.items()}

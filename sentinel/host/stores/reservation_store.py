@@ -53,13 +53,12 @@ def _restore(one: StoredReservation, clocks: Clocks) -> Reservation:
     )
 
 
-#: The file of reservations. Its first version had no monotonic times.
+#: The file of reservations.
 RESERVATIONS = TimedFile[Reservation, StoredReservation](
     name="reservations.json",
     what="reservations",
     kind=StoredReservation,
     store=_store,
     restore_one=_restore,
-    version=2,
-    earlier={1: {"since_monotonic": None, "until_monotonic": None}},
+    version=1,
 )

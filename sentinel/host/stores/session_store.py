@@ -23,8 +23,6 @@ class StoredSession(Stored):
     gpus: tuple[str, ...]
     #: The texts of its settings, by key.
     settings: Mapping[str, str]
-    #: Every version of the file has it.
-    since_monotonic: float
 
 
 def _store(one: Session, clocks: Clocks) -> StoredSession:
@@ -47,5 +45,4 @@ SESSIONS = TimedFile[Session, StoredSession](
     store=_store,
     restore_one=_restore,
     version=1,
-    earlier={},
 )

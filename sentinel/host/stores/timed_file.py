@@ -70,8 +70,8 @@ class Stored:
     #: When it began and when it ends, in seconds since the epoch.
     since: float
     until: float | None
-    #: The same times by the monotonic clock; ``since_monotonic`` is None if they were not stored.
-    since_monotonic: float | None
+    #: The same times by the monotonic clock.
+    since_monotonic: float
     until_monotonic: float | None
     via: str
     uid: int | None
@@ -130,8 +130,7 @@ def restored_fields(one: Stored, clocks: Clocks) -> Begun:
 def _monotonic_times(one: Stored, clocks: Clocks) -> tuple[float, float | None]:
     since = one.since_monotonic
     # A start in the future was stored by another clock, whatever the boot is called.
-    known = since is not None and since <= clocks.monotonic
-    if since is not None and known and clocks.boot and one.boot == clocks.boot:
+    if since <= clocks.monotonic and clocks.boot and one.boot == clocks.boot:
         return since, one.until_monotonic
     offset = clocks.wall - clocks.monotonic
     if one.until is None:
@@ -153,10 +152,8 @@ class TimedFile(Generic[T, S]):
     kind: type[S]
     store: Callable[[T, Clocks], S]
     restore_one: Callable[[S, Clocks], T]
-    #: The version of the format that is written. A later one is refused.
+    #: The version of the format. A file of another version is refused.
     version: int
-    #: Earlier versions that are read, each with the fields that its entries lack.
-    earlier: Mapping[int, Mapping[str, None]]
 
     def to_stored(self, items: Iterable[T], clocks: Clocks) -> tuple[S, ...]:
         """Convert things in force to their stored form.
@@ -187,14 +184,13 @@ class TimedFile(Generic[T, S]):
         except (ValueError, RecursionError) as error:
             raise ValueError(f"not JSON: {error}") from error
         version = from_json(_Head, body).schema_version
-        if version != self.version and version not in self.earlier:
+        if version != self.version:
             raise ValueError(f"schema_version: {version} is not {self.version}")
-        lacking = self.earlier.get(version, {})
         entries = from_json(tuple[Mapping[str, Any], ...], body.get(self.what), self.what)
         found = []
         for number, entry in enumerate(entries):
             where = f"{self.what}[{number}]"
-            one = from_json(self.kind, {**entry, **lacking}, where)
+            one = from_json(self.kind, entry, where)
             _check_times(one, where)
             found.append(one)
         return tuple(found)
@@ -247,8 +243,7 @@ def _check_times(one: Stored, where: str) -> None:
     Raises:
         ValueError: One is before the year 1 or after 9999, or stored by one clock only.
     """
-    ends = one.until is not None and one.since_monotonic is not None
-    if ends != (one.until_monotonic is not None):
+    if (one.until is None) != (one.until_monotonic is None):
         raise ValueError(f"{where}: until and until_monotonic contradict")
     for seconds in (one.since, one.until):
         try:

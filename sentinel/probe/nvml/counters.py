@@ -286,8 +286,8 @@ class _Reading:
         self._take("pci_bus_id", {"pci_bus_id": as_text}, self._bus)
         for call in CALLS:
             arguments = [
-                getattr(self._nvml, one, None) if isinstance(one, str) else one
-                for one in call.arguments
+                getattr(self._nvml, argument, None) if isinstance(argument, str) else argument
+                for argument in call.arguments
             ]
             if None not in arguments:  # else the binding is older than the constant
                 function = self._named(call.function, *arguments)
@@ -325,9 +325,9 @@ class _Reading:
         if value is None:
             return
         several = value if len(into) > 1 else [value]
-        for (field, convert), one in zip(into.items(), several, strict=True):
+        for (field, convert), figure in zip(into.items(), several, strict=True):
             try:
-                self.values[field] = convert(one)
+                self.values[field] = convert(figure)
             except ReadError as error:
                 self.failed[field] = error.reason
 
@@ -409,22 +409,24 @@ class _Reading:
         except ReadError as error:
             self.failed |= dict.fromkeys((field for field, _ in FIELDS.values()), error.reason)
             found = ()
-        for one in found or ():
-            self._take_field(one, *FIELDS.get(one.fieldId, (None, as_number)))
+        for sample in found or ():
+            self._take_field(sample, *FIELDS.get(sample.fieldId, (None, as_number)))
         for field, constant in VIOLATIONS.items():
             if field not in self.values:
                 which = getattr(self._nvml, constant)
                 status = self._named("nvmlDeviceGetViolationStatus", which)
                 self.failed.pop(field, None)
-                self._take("violations", {field: lambda one: as_seconds(one.violationTime)}, status)
+                self._take(
+                    "violations", {field: lambda time: as_seconds(time.violationTime)}, status
+                )
 
-    def _take_field(self, one: Any, field: str | None, convert: Callable[[Any], Any]) -> None:
-        if field is None or one.nvmlReturn in _ABSENT_FIELD:
+    def _take_field(self, sample: Any, field: str | None, convert: Callable[[Any], Any]) -> None:
+        if field is None or sample.nvmlReturn in _ABSENT_FIELD:
             return
         try:
-            if one.nvmlReturn:
-                self._driver.call(lambda: self._raise(one.nvmlReturn))
-            self.values[field] = convert(field_number(self._nvml, one, signed=field in SIGNED))
+            if sample.nvmlReturn:
+                self._driver.call(lambda: self._raise(sample.nvmlReturn))
+            self.values[field] = convert(field_number(self._nvml, sample, signed=field in SIGNED))
         except ReadError as error:
             self.failed[field] = error.reason
 

@@ -95,7 +95,7 @@ class InspectedDriver(NvmlDriver):
             value = self._or_none(lambda: call(self._handles[str(index)], *more))
         if value is None:
             return None
-        return [int(one) for one in value] if isinstance(value, list | tuple) else [int(value)]
+        return [int(item) for item in value] if isinstance(value, list | tuple) else [int(value)]
 
     def pids(self, index: int, kind: ProcessKind) -> Sequence[int]:
         """Read the PIDs in one of a GPU's lists."""

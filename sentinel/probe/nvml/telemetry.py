@@ -57,11 +57,11 @@ def _counters(nvml: Any, handle: Any, link: int) -> dict[str, Any]:
         if error.value not in ABSENT:
             raise
         return found
-    for one in values:
-        field = _COUNTERS.get(one.fieldId)
-        if field is None or one.nvmlReturn != 0:
+    for sample in values:
+        field = _COUNTERS.get(sample.fieldId)
+        if field is None or sample.nvmlReturn != 0:
             continue
-        value = field_number(nvml, one)
+        value = field_number(nvml, sample)
         if value not in {2**32 - 1, 2**64 - 1}:
             found[field] = decode_ber(value) if field == "effective_ber" else value
     return found
@@ -253,13 +253,15 @@ class TelemetryReader:
         """Return the fields that the GPU, its driver and the binding support."""
         ids = {getattr(nvml, name, None): figure for name, figure in fields.items()}
         ids.pop(None, None)
-        wanted = [(one, _ALL_LINKS) if figure in _SUMS else one for one, figure in ids.items()]
+        wanted = [
+            (number, _ALL_LINKS) if figure in _SUMS else number for number, figure in ids.items()
+        ]
         field = self._query("nvmlDeviceGetFieldValues", uuid, wanted)
         found = {}
-        for one in field or ():
-            figure = ids.get(one.fieldId)
-            if figure is not None and one.nvmlReturn == 0:
-                found[figure] = _CONVERSIONS.get(figure, int)(field_number(nvml, one))
+        for sample in field or ():
+            figure = ids.get(sample.fieldId)
+            if figure is not None and sample.nvmlReturn == 0:
+                found[figure] = _CONVERSIONS.get(figure, int)(field_number(nvml, sample))
         return found
 
 

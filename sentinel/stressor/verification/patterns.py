@@ -204,7 +204,7 @@ class LinkPatterns:
 
         def bits(first: int) -> int:
             got, expected = (
-                one[first : first + 1].view(torch.int32) for one in (piece, self._sums)
+                words[first : first + 1].view(torch.int32) for words in (piece, self._sums)
             )
             return (int(got.item()) ^ int(expected.item())) % 2**32
 

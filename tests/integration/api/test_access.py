@@ -17,7 +17,7 @@ import pytest
 from sentinel.api.app import make_app
 from sentinel.api.http.connection import MAX_OPERATORS_OF_USER, MAX_READERS_OF_USER
 from sentinel.api.openapi import document
-from sentinel.config.saved_settings import NAME as SAVED
+from sentinel.config.sources import NAME as SAVED
 from sentinel.host.user_names import look_up
 from sentinel.protocol.caller import Level
 from sentinel.protocol.commands import AccessPolicy, Configure

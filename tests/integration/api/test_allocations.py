@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import Allocate, Confirm, Deallocate
 from sentinel.protocol.gpu import GpuProcess
 from sentinel.protocol.problem import Code
+from sentinel.protocol.views import Allocation
 from tests.harness.api_harness import UUIDS, ApiServer, Reply, UnixConnection, ask, exchange
 from tests.harness.timing import TIMEOUT_S
 
@@ -348,3 +350,19 @@ def test_the_caller_is_identified_by_its_start_time(api: ApiServer) -> None:
     order = next(order for order in api.commands if isinstance(order, Allocate))
     stat = own_stat()
     assert (order.by.pid, order.by.started) == (stat.pid, stat.started)
+
+
+@pytest.mark.long
+def test_the_view_of_30_gpus_with_128_allocations_each_arrives(api: ApiServer) -> None:
+    """As datagrams, it was never sent."""
+    caller = Caller(via="unix", uid=2**31, user="x" * 32, pid=2**22)
+    with api.change_supervisor() as supervisor:
+        for number in range(30 * 128):
+            id_ = f"{number:064}"
+            supervisor.allocations[id_] = Allocation(
+                id=id_, gpu=UUIDS[0], size=1, by=caller, since=1.0, confirmed=True
+            )
+    deadline = time.monotonic() + TIMEOUT_S
+    while len(ask(api, "GET", "/v1/status").body["allocations"]) < 30 * 128:
+        assert time.monotonic() < deadline
+    assert ask(api, "POST", "/v1/pause", {"gpus": ["1"], "wait_s": 0}).status == 200

@@ -7,17 +7,20 @@ import json
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sentinel.api.compat.schemas import ConfigChange, as_settings
-from sentinel.protocol.commands import Allocate, Configure, GivenOverride, GivenSetting
+from sentinel.config.sources import from_flags
+from sentinel.protocol.commands import Allocate, Configure, Given
 from sentinel.protocol.telemetry import Telemetry
 from sentinel.protocol.views import GpuHealth, HealthCause
 from tests.harness.api_harness import UUIDS, ApiServer, UnixConnection
 from tests.harness.api_harness import ask as plain
+from tests.harness.given_settings import shown
 from tests.harness.openapi_document import openapi_document
 from tests.harness.sentinel_process import eventually
 
@@ -26,7 +29,7 @@ MIB = 2**20
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    given = (GivenSetting(key="memory.target", text="50%", source="--memory"),)
+    given = from_flags({"memory.target": "50%"})
     folder = tmp_path_factory.mktemp("service")
     with ApiServer(folder, given=given, environment={"HOME": str(folder)}) as api:
         yield api
@@ -376,9 +379,9 @@ def test_a_changed_setting_keeps_all_others(api: ApiServer) -> None:
     assert given(api)["memory.target"] == "50%"
     assert given(api)["util.target"] == "50%"
     assert len(api.commands) == 1  # no Resume is sent
-    shown = plain(api, "GET", "/v1/settings").body["settings"]
-    assert shown["util.target"] == {"text": "50%", "source": "--util"}
-    assert shown["workload"] == {"text": "gemm", "source": None}
+    found = shown(plain(api, "GET", "/v1/settings").body)
+    assert found["util.target"] == ("50%", "--util")
+    assert found["workload"] == ("gemm", "default")
     assert plain(api, "PATCH", "/v1/settings", {"settings": {"util.target": None}}).status == 200
     assert "util.target" not in given(api)
     for wrong in ({"util.goal": "50%"}, {"util.goal": None}, {"util.target": "900%"}):
@@ -388,8 +391,8 @@ def test_a_changed_setting_keeps_all_others(api: ApiServer) -> None:
     api.supervisor.configure_error = "not now"
     refused = plain(api, "PATCH", "/v1/settings", {"settings": {"util.target": "40%"}})
     assert "not now" in refused.body["detail"]
-    shown = plain(api, "GET", "/v1/settings").body["settings"]
-    assert shown["util.target"]["source"] is None
+    found = shown(plain(api, "GET", "/v1/settings").body)
+    assert found["util.target"] == ("", "default")
 
 
 @pytest.mark.long
@@ -397,21 +400,20 @@ def test_the_settings_in_use_are_shown_and_not_those_of_the_file(tmp_path: Path)
     file = tmp_path / "config.toml"
     file.write_text("[throttle]\ntemp_critical_from = 81\n")
     source = f"{file}: throttle.temp_critical_from"
-    hot = GivenSetting(key="throttle.temp_critical_from", text="83", source=source)
-    single = GivenOverride(selector="1", source=f"{file}: gpu.1", given=(hot,))
-    flag = GivenSetting(key="util.target", text="50%", source="--util")
-    expected: dict[str, Any] = {"config": str(file), "given": (hot, flag), "overrides": (single,)}
+    hot = Given(key="throttle.temp_critical_from", text="83", source=source)
+    values = (hot, *from_flags({"util.target": "50%"}), replace(hot, gpu="1"))
+    expected: dict[str, Any] = {"config": str(file), "given": values}
     with ApiServer(tmp_path, environment={"HOME": str(tmp_path)}, **expected) as api:
-        shown = plain(api, "GET", "/v1/settings").body
-        assert shown["settings"][hot.key] == {"text": "83", "source": source}
-        assert shown["gpus"]["1"] == {hot.key: {"text": "83", "source": source}}
+        found = plain(api, "GET", "/v1/settings").body
+        assert shown(found)[hot.key] == ("83", source)
+        assert shown(found, "1") == {hot.key: ("83", source)}
         assert data(api, "/config")["temp_throttle"] == 83
         assert data(api, "/status")["thresholds"]["temp_throttle"] == 83
         file.write_text("[throttle]\ntemp_critical_from = 82\n")
         assert plain(api, "POST", "/v1/reload").status == 200
         assert given(api) == {hot.key: "82", "util.target": "50%"}
         assert data(api, "/config")["temp_throttle"] == 82
-        assert plain(api, "GET", "/v1/settings").body["gpus"] == {}
+        assert shown(plain(api, "GET", "/v1/settings").body, "1") == {}
 
 
 @pytest.mark.long

@@ -17,15 +17,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sentinel.api.history import queries, retention
+from sentinel.api.history import queries, tables
 from sentinel.api.history.database import MEMORY_BYTES, Database
-from sentinel.api.history.recorder import HEALTH_ORDER, SAMPLE_COLUMNS, Batch
-from sentinel.api.history.retention import MINUTES_RETENTION, SECONDS_RETENTION, THIN_INTERVAL
-from sentinel.api.history.schema import VERSION
+from sentinel.api.history.recorder import SAMPLE_COLUMNS, Batch
+from sentinel.api.history.tables import MINUTES_RETENTION, SECONDS_RETENTION, THIN_INTERVAL, VERSION
 from sentinel.api.history.writer import History
 from sentinel.api.state.event_buffer import LoggedEvent
 from sentinel.host.files.regular_file import MAX_SET_ASIDE
-from sentinel.protocol.views import GpuHealth, GpuView
+from sentinel.protocol.views import GpuView
 from tests.harness.gpu_environment import ROOT
 from tests.harness.history_harness import (
     BEGIN,
@@ -160,6 +159,7 @@ def test_a_jump_of_the_clock_neither_loses_rows_nor_keeps_expired_ones(
 ) -> None:
     """Each part is a number of seconds with readings, a pause and a jump of the wall clock."""
     database, second, wall, written = Database(None, SIZE), 0, WALL, 0
+    assert database._connection is not None
     execute = database._connection.execute
     for length, pause, jump in story:
         database.write(batch_of(range(second, second + length), wall), BEGIN + second + length - 1)
@@ -279,10 +279,11 @@ def test_a_file_that_becomes_corrupt_while_open_is_set_aside(past: HistoryHarnes
     for _ in range(300):
         past.write_event(text="x" * 500)
     assert past.path is not None
+    assert past.database._connection is not None
     execute = past.database._connection.execute
-    execute("PRAGMA disk.wal_checkpoint(TRUNCATE)").fetchall()
-    execute("PRAGMA disk.shrink_memory").fetchall()
-    execute("PRAGMA disk.cache_size = 1")
+    execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    execute("PRAGMA shrink_memory").fetchall()
+    execute("PRAGMA cache_size = 1")
     size = past.path.stat().st_size
     with past.path.open("r+b") as file:
         file.seek(4096)
@@ -303,45 +304,6 @@ def foreign(path: Path) -> None:
     connection.close()
 
 
-def older(path: Path) -> None:
-    """Write a file of version 1, in which the column health is called condition."""
-    past = HistoryHarness(path)
-    past.write_views(make_view(past.now, health=GpuHealth.CRITICAL))
-    past.advance(3 * THIN_INTERVAL + SECONDS_RETENTION)
-    past.write_views(make_view(past.now, health=GpuHealth.THROTTLED))
-    past.database.close()
-    connection = sqlite3.connect(path)
-    for table in ("seconds", "minutes"):
-        connection.execute(f"ALTER TABLE {table} RENAME COLUMN health TO condition")
-    connection.execute("PRAGMA user_version = 1")
-    connection.close()
-
-
-def test_a_file_of_version_1_is_migrated_and_keeps_its_rows(tmp_path: Path) -> None:
-    path = tmp_path / "history.db"
-    older(path)
-    assert "condition" in columns(path, "minutes") & columns(path, "seconds")
-    past = HistoryHarness(path)
-    past.advance(3 * THIN_INTERVAL + SECONDS_RETENTION + 1)
-    assert past.write_views(make_view(past.now, health=GpuHealth.NORMAL)) == []
-    assert not path.with_name("history.db.bad").exists()
-    worst = [row["health"] for row in past.readings(seconds=86_400, step=60)]
-    assert worst == [HEALTH_ORDER.index(one) for one in ("critical", "throttled")]
-    past.database.close()
-    assert "condition" not in columns(path, "minutes") | columns(path, "seconds")
-    connection = sqlite3.connect(path)
-    assert connection.execute("PRAGMA user_version").fetchone() == (VERSION,)
-    connection.close()
-
-
-def columns(path: Path, table: str) -> set[str]:
-    connection = sqlite3.connect(path)
-    try:
-        return {row[1] for row in connection.execute(f"PRAGMA table_info({table})")}
-    finally:
-        connection.close()
-
-
 def newer(path: Path) -> None:
     HistoryHarness(path).write_event()
     connection = sqlite3.connect(path)
@@ -353,7 +315,7 @@ def newer(path: Path) -> None:
     ("made", "says"),
     [(foreign, "of another application"), (newer, f"its version is {VERSION + 1}")],
 )
-def test_a_file_of_another_kind_or_a_newer_version_is_set_aside_whole(
+def test_a_file_of_another_kind_or_version_is_set_aside_whole(
     tmp_path: Path, made: object, says: str
 ) -> None:
     path = tmp_path / "history.db"
@@ -577,10 +539,30 @@ def test_a_history_in_memory_has_its_own_limit() -> None:
     past = HistoryHarness(None)
     for _ in range(30):
         past.database.write(Batch(events=event_rows(100, 10_000)), past.now)
-    assert retention.used_bytes(past.database._connection, "main") <= MEMORY_BYTES
+    assert past.database._connection is not None
+    assert tables.used_bytes(past.database._connection) <= MEMORY_BYTES
     assert (
         past.database.query(lambda where: len(queries.events(where, None, 0, None, 700)), 0) == 700
     )
+    past.database.close()
+
+
+def test_rows_that_wait_for_their_file_are_bounded_and_the_oldest_are_lost(tmp_path: Path) -> None:
+    folder = tmp_path / "missing"
+    past = HistoryHarness(folder / "history.db")
+    (warning,) = past.write_views(busy_view(past.now, process(7)))
+    assert "cannot be written" in warning
+    for _ in range(30):
+        past.database.write(Batch(events=event_rows(100, 10_000)), past.now)
+    past.write_event("gpu.busy")
+    assert sum(batch.size for batch in past.database._waiting) <= MEMORY_BYTES
+    assert past.readings() == []
+    assert past.database.query(lambda where: queries.events(where, None, 0, None, 1), past.now)
+    folder.mkdir(mode=0o700)
+    past.advance(6)
+    assert past.write_views(busy_view(past.now, process(7))) == []
+    assert past.rows("events")[-1][2] == "gpu.busy"
+    assert [(use.pid, use.began) for use in past.uses()] == [(7, WALL)], "the use goes on"
     past.database.close()
 
 

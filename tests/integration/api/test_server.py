@@ -515,7 +515,7 @@ def test_the_api_process_exits_when_its_channel_is_closed(tmp_path: Path) -> Non
 @pytest.mark.long
 def test_a_malformed_message_ends_the_api_process(tmp_path: Path) -> None:
     with ApiServer(tmp_path, spawned=True) as api:
-        api.child.channel.send(b"nonsense")
+        api.child.channel.send(len(b"nonsense").to_bytes(4) + b"nonsense")
         api.child.process.join(TIMEOUT_S)
         assert api.child.process.exitcode == 1
 

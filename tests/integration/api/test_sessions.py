@@ -12,6 +12,7 @@ from sentinel.host.stores.session_store import SESSIONS
 from sentinel.protocol.caller import Level
 from sentinel.protocol.commands import AccessPolicy, EndSession, StartSession
 from tests.harness.api_harness import UUIDS, ApiServer, Reply, ask
+from tests.harness.given_settings import shown
 from tests.integration.api.test_access import over_tcp
 
 
@@ -44,8 +45,8 @@ def test_a_session_is_on_disk_when_it_is_acknowledged(api: ApiServer) -> None:
     assert command.settings == settings
     assert ask(api, "GET", "/v1/sessions").body["sessions"] == [session]
     assert ask(api, "GET", "/v1/status").body["sessions"] == [session]
-    shown = ask(api, "GET", "/v1/settings").body["gpus"][UUIDS[1]]
-    assert shown["workload"] == {"text": "hold", "source": "session train: workload"}
+    found = shown(ask(api, "GET", "/v1/settings").body, UUIDS[1])
+    assert found["workload"] == ("hold", "session train: workload")
 
     ended = ask(api, "DELETE", "/v1/sessions/train")
     assert ended.status == 200

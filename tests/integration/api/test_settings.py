@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from sentinel.config.override_groups import ungroup_overrides
-from sentinel.config.saved_settings import NAME
+from sentinel.config.sources import NAME
 from sentinel.protocol.commands import Command, CommandReply, Configure
 from tests.harness.api_harness import UUIDS, ApiServer, Reply, ask
+from tests.harness.given_settings import shown, texts_of, texts_of_gpus
 
 FILE = """
 workload = "hold"
@@ -42,16 +42,13 @@ def configured(api: ApiServer) -> Configure:
 
 def singles(api: ApiServer) -> list[tuple[str, dict[str, str]]]:
     """List the settings for single GPUs of the last command, in order."""
-    return [
-        (one.selector, {given.key: given.text for given in one.given})
-        for one in ungroup_overrides(configured(api).overrides)
-    ]
+    return list(texts_of_gpus(configured(api).given).items())
 
 
 def values(api: ApiServer) -> dict[str, tuple[str, str]]:
     """Return the settings for all GPUs that are no defaults: texts and sources."""
-    shown = ask(api, "GET", "/v1/settings").body["settings"]
-    return {key: (one["text"], one["source"]) for key, one in shown.items() if one["source"]}
+    found = shown(ask(api, "GET", "/v1/settings").body)
+    return {key: value for key, value in found.items() if value[1] != "default"}
 
 
 def saved(api: ApiServer) -> dict[str, Any]:
@@ -63,26 +60,25 @@ def test_a_setting_of_single_gpus_is_over_that_of_the_file(api: ApiServer) -> No
     assert done.status == 200
     assert singles(api) == [("1", {"power": "300W"}), (UUIDS[1], {"power": "200W"})]
     assert done.body["gpus"] == [UUIDS[1]]
-    assert done.body["settings"] == {}
-    value = {"text": "200W", "source": f"--power for {UUIDS[1][:12]}"}
-    assert done.body["own"] == {UUIDS[1]: {"power": value}}
+    assert shown(done.body) == {}
+    assert shown(done.body, UUIDS[1]) == {"power": ("200W", f"--power for {UUIDS[1][:12]}")}
     assert done.body["saved"] is None
 
     assert change(api, {"util.target": "50%"}, gpus=["all"]).status == 200
     assert singles(api)[1:] == [
-        (UUIDS[1], {"power": "200W", "util.target": "50%"}),
         (UUIDS[0], {"util.target": "50%"}),
+        (UUIDS[1], {"power": "200W", "util.target": "50%"}),
     ]
     gone = change(api, {"power": None, "util.target": None}, gpus=["1"])
     assert singles(api) == [("1", {"power": "300W"}), (UUIDS[0], {"util.target": "50%"})]
     path = f"{api.spec.config}: gpu.1.power"
-    assert gone.body["own"][UUIDS[1]]["power"] == {"text": "300W", "source": path}
+    assert shown(gone.body, UUIDS[1])["power"] == ("300W", path)
 
 
 def test_a_change_for_all_names_the_gpus_that_have_their_own_value(api: ApiServer) -> None:
     done = change(api, {"power": "250W"})
-    assert done.body["settings"] == {"power": {"text": "250W", "source": "--power"}}
-    assert done.body["own"].keys() == {UUIDS[1]}
+    assert shown(done.body) == {"power": ("250W", "--power")}
+    assert [row["gpu"] for row in done.body["settings"]] == [None, UUIDS[1]]
 
 
 def test_settings_of_single_gpus_are_kept_by_a_reload_and_a_restart(
@@ -175,7 +171,7 @@ def test_a_change_that_was_not_saved_after_all_is_undone(api: ApiServer) -> None
     api.supervisor.reply_to = fill_the_disk  # type: ignore[method-assign]
     assert change(api, {"power": "200W"}, save=True).status == 503
     assert "power" not in values(api)
-    assert [given for given in configured(api).given if given.key == "power"] == []
+    assert "power" not in texts_of(configured(api).given)
 
 
 def test_an_invalid_file_of_saved_settings_is_named(api: ApiServer) -> None:

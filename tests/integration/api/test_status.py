@@ -30,6 +30,7 @@ from sentinel.protocol.commands import (
 from sentinel.protocol.views import Phase
 from tests.harness.api_harness import UUIDS, ApiServer, Reply, ask
 from tests.harness.burnin_report import ENDED, write_report
+from tests.harness.given_settings import texts_of, texts_of_gpus
 from tests.harness.sentinel_process import eventually
 
 
@@ -209,10 +210,8 @@ def test_a_reload_reads_flags_variables_and_the_file_again(api: ApiServer) -> No
     assert ask(api, "POST", "/v1/reload").status == 200
     (order,) = api.commands
     assert isinstance(order, Configure)
-    given = {value.key: value.text for value in order.given}
-    assert given == {"poll": "2s", "rearm": "7s"}
-    assert order.overrides[0].selectors == ("1",)
-    assert order.overrides[0].given[0].text == "hold"
+    assert texts_of(order.given) == {"poll": "2s", "rearm": "7s"}
+    assert texts_of_gpus(order.given) == {"1": {"workload": "hold"}}
 
 
 def test_a_reload_of_an_invalid_file_changes_nothing_and_has_a_reason(api: ApiServer) -> None:

@@ -39,7 +39,6 @@ WRONG: dict[str, Sequence[str]] = {
     "workloads try": ("nope",),
     "report": ("/nowhere/x",),
     "burnin attach": ("/nowhere/x",),
-    "fleet attach": ("/nowhere/x",),
     "fleet burnin": ("--report", "/nowhere/x", "--batch", "0"),
     "fleet cancel": ("/nowhere/x",),
     "fleet report": ("/nowhere/x",),
@@ -65,7 +64,7 @@ REPLIES: dict[str, Reply] = {
     "restart": Reply(OUTCOME),
     "reserve 0 --for 1h --wait 0": Reply({"reservation": RESERVATION}, 201),
     "unreserve 1a2b3c4d": Reply(OUTCOME),
-    "set util=50%": Reply(OUTCOME),
+    "set util=50%": Reply({**OUTCOME, "settings": []}),
     "session list": Reply({"sessions": []}),
 }
 ROUTES = {

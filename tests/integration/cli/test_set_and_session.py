@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 
 from sentinel.cli.main import run_command_line
+from sentinel.config.sources import from_flags
+from sentinel.protocol.commands import Given
+from tests.harness.given_settings import given
 from tests.harness.stub_daemon import GPU, STATUS, Reply, StubDaemon, problem, stub_daemon
 
 UUID = str(GPU["uuid"])
@@ -17,8 +20,14 @@ VALUE = {"text": "50%", "source": "--util"}
 CHANGED: dict[str, Any] = {
     "text": "the settings were applied",
     "gpus": [],
-    "settings": {"util.target": VALUE, "power": {"text": "", "source": None}},
-    "own": {UUID: {"util.target": {"text": "20%", "source": "session train: util.target"}}},
+    "settings": [
+        vars(value)
+        for value in (
+            *from_flags({"util.target": "50%"}),
+            Given(key="power", text="", source="default"),
+            *given({"util.target": "20%"}, UUID, "session train: "),
+        )
+    ],
     "saved": None,
     "notes": [],
 }

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from sentinel.burnin.levels import LEVELS, load_plan
-from sentinel.diagnostics.workload_check import NamedWorkload, workload_errors, workloads_of_plan
+from sentinel.diagnostics.workload_check import workload_errors, workloads_of_plan
+from sentinel.protocol.commands import Given
 from sentinel.supervisor.single_instance import running
 from tests.harness.daemon_harness import QUICK, Daemon, isolated_daemon
 from tests.harness.gpu_environment import SimulatedHost
@@ -109,12 +110,16 @@ def test_all_wrong_workloads_are_reported_with_their_places(tmp_path: Path) -> N
         "bad_workloads:well_behaved": None,
         "bad_workloads:well_behaved:rest=long": "option rest='long' is not a number",
     }
-    named = [NamedWorkload(text=text, source=f"place {n}") for n, text in enumerate(texts)]
+    named = [_named(text, f"place {n}") for n, text in enumerate(texts)]
     errors = [str(error) for error in workload_errors(named)]
     expected = {f"place {n}": why for n, why in enumerate(texts.values()) if why is not None}
     assert {error.partition(":")[0] for error in errors} == set(expected)
     for error in errors:
         assert expected[error.partition(":")[0]] in error
+
+
+def _named(text: str, source: str) -> Given:
+    return Given(key="workload", text=text, source=source)
 
 
 @pytest.mark.long
@@ -131,7 +136,7 @@ def test_a_built_in_workload_needs_no_process(
         raise AssertionError("a process was started")
 
     monkeypatch.setattr("sentinel.diagnostics.workload_check.describe_workloads", refuse)
-    named = [NamedWorkload(text=text, source="x") for text in ("gemm", "gemm:size=64", "gemm:a=1")]
+    named = [_named(text, "x") for text in ("gemm", "gemm:size=64", "gemm:a=1")]
     assert [str(error).partition(";")[0] for error in workload_errors(named)] == [
         "x: workload gemm has no option 'a'"
     ]

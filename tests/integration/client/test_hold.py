@@ -309,8 +309,9 @@ def test_no_command_takes_the_sentinel_of_a_script_for_the_daemon(
     with hold.private_sentinel(["--monitor", "--simulate", "1"]) as held:
         eventually(lambda: _answers(held))
         assert read_all(records) == []
-        settings = held.client.settings().settings
-        assert settings["notify.command"].text == "off", "events of a script notify no operator"
+        command = held.client.settings().get("notify.command")
+        assert command is not None
+        assert command.text == "off", "events of a script notify no operator"
 
 
 def _answers(held: sentinel.Hold) -> bool:

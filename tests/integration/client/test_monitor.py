@@ -21,10 +21,11 @@ from sentinel.client import GpuStatus, event_stream
 from sentinel.client.callbacks import names_of
 from sentinel.client.hold import private_sentinel
 from sentinel.client.types import EventInfo
+from sentinel.config.sources import from_flags
 from sentinel.errors import ConfigError, ConflictError, NoSuchGpuError, NotRunningError
 from sentinel.host.processes.procfs import read_stat
 from sentinel.protocol.caller import Caller
-from sentinel.protocol.commands import Allocate, Configure, Deallocate, GivenSetting
+from sentinel.protocol.commands import Allocate, Configure, Deallocate
 from sentinel.protocol.views import GpuHealth
 from tests.harness.api_harness import UUIDS, ApiServer, UnixConnection
 from tests.harness.gpu_environment import SimulatedHost
@@ -34,7 +35,7 @@ from tests.harness.timing import TEST_TIMEOUT_S, TIMEOUT_S
 
 @pytest.fixture(scope="module")
 def shared_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    given = (GivenSetting(key="memory.target", text="50%", source="--memory"),)
+    given = from_flags({"memory.target": "50%"})
     with ApiServer(tmp_path_factory.mktemp("shared_api"), given=given) as api:
         yield api
 

@@ -186,7 +186,7 @@ def test_a_terminal_without_a_reader_does_not_delay_a_newcomer(registry: Registr
         )  # the reporting thread blocks until then
 
     try:
-        options = Options(config=build_config({}), simulate=1)
+        options = Options(config=build_config(()), simulate=1)
         outcome = run_selftest(options, Trials(flips=1, rounds=int(ENDLESS)), tell)
     finally:
         newcomer.close()

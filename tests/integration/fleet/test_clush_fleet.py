@@ -86,8 +86,8 @@ def test_a_run_goes_on_without_its_terminal_and_is_cancelled(fleet: Fleet) -> No
     assert run.exit_code() == -signal.SIGHUP
     cancel = fleet.command("cancel", str(fleet.path))
     assert cancel.exit_code() == ExitCode.OK, cancel.output
-    attach = fleet.attach()
-    assert attach.exit_code() == ExitCode.INCOMPLETE, attach.output
+    watch = fleet.watch()
+    assert watch.exit_code() == ExitCode.INCOMPLETE, watch.output
     eventually(lambda: fleet.report("node1") is not None)
     assert fleet.report("node1")["verdict"] == "INCOMPLETE"
     resume = fleet.command("resume", str(fleet.path))

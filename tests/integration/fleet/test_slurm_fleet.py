@@ -149,9 +149,9 @@ def test_a_node_without_power_goes_on_after_its_return_and_another_is_missing(ma
     cluster.boot("node2")
     eventually(lambda: cluster.state("node2") == "idle")
     # Slurm begins it again after two minutes: until then, it may still end the first one there.
-    run = fleet.attach("--give-up", "1s")
+    run = fleet.watch("--give-up", "1s")
     assert run.exit_code() == ExitCode.INCOMPLETE, run.output
-    assert "given up, since they cannot be reached: node3" in run.output
+    assert "given up, since their tasks cannot begin: node3" in run.output
     one, two, three = (fleet.report(node) for node in cluster.nodes)
     assert one["verdict"] in PASSED
     assert two["verdict"] in PASSED, two["gpus"][0]["reasons"]
@@ -202,9 +202,9 @@ def test_a_cancelled_run_has_the_reports_of_what_was_done(make: Make) -> None:
     assert report["verdict"] == "INCOMPLETE"
     assert report["gpus"][0]["coverage"][0]["complete"]
     assert fleet.report(second) is None
-    attach = fleet.attach()
-    assert attach.exit_code() == ExitCode.INCOMPLETE
-    assert "MISSING" in attach.output
+    watch = fleet.watch()
+    assert watch.exit_code() == ExitCode.INCOMPLETE
+    assert "MISSING" in watch.output
 
 
 def test_a_run_that_was_cancelled_goes_on_where_it_was(make: Make) -> None:
@@ -231,19 +231,21 @@ def test_a_task_that_an_operator_holds_is_shown_and_given_up(make: Make) -> None
     fleet.wait_for_phase("node1", 1)
     job = fleet.run_file()["tasks"]["node2"]
     cluster.run("scontrol", "hold", job)
-    run = fleet.attach("--give-up", "1s")
+    run = fleet.watch("--give-up", "1s")
     held = f"held: JobHeldAdmin; release it: scontrol release {job}"
     run.wait_for(f"node2  waiting  {held}")
     assert run.exit_code() == ExitCode.INCOMPLETE, run.output
     assert "given up, since their tasks cannot begin: node2" in run.output
     assert fleet.report("node1")["verdict"] in PASSED
-    assert f"it has no report: given up after 1 s: {held}" in run.output
-    assert cluster.jobs()[job] == "CANCELLED"
+    why = f"given up after 1 s: {held}; its task stays in the queue"
+    assert f"it has no report: {why}" in run.output
+    assert cluster.jobs()[job] == "PENDING"
     report = fleet.command("report", str(fleet.path))
     assert report.exit_code() == ExitCode.INCOMPLETE
-    assert f"given up after 1 s: {held}" in report.output
-    resume = fleet.command("resume", str(fleet.path))
-    assert resume.exit_code() == ExitCode.OK, resume.output
+    assert why in report.output
+    cluster.run("scontrol", "release", job)
+    again = fleet.watch()
+    assert again.exit_code() == ExitCode.OK, again.output
     assert set(fleet.verdicts(cluster.nodes)) <= PASSED
 
 
@@ -299,7 +301,7 @@ def test_a_task_that_a_controller_forgot_is_missing_with_this_reason(make: Make)
     cluster.restart_controller()  # it writes its state some seconds after each change
     assert fleet.burnin("--detach").exit_code() == ExitCode.OK
     cluster.restart_controller()
-    run = fleet.attach()
+    run = fleet.watch()
     assert run.exit_code() == ExitCode.INCOMPLETE, run.output
     job, name = fleet.run_file()["tasks"]["node2"], fleet.run_file()["id"]
     why = f"Slurm does not know job {job} any more (a restarted controller forgot it)"
@@ -317,12 +319,12 @@ def test_a_run_survives_its_controller_and_its_terminal(make: Make) -> None:
     run.process.send_signal(signal.SIGHUP)  # its terminal closes
     assert run.exit_code() == -signal.SIGHUP
     cluster.start_controller()
-    attach = fleet.attach()
-    attach.wait_for("running")
-    attach.process.send_signal(signal.SIGINT)
-    assert attach.exit_code() == ExitCode.INTERRUPTED
-    assert f"to follow it: sentinel fleet attach {fleet.path}" in attach.output
-    again = fleet.attach()
+    watch = fleet.watch()
+    watch.wait_for("running")
+    watch.process.send_signal(signal.SIGINT)
+    assert watch.exit_code() == ExitCode.INTERRUPTED
+    assert f"to watch it: sentinel fleet report --watch {fleet.path}" in watch.output
+    again = fleet.watch()
     assert again.exit_code() == ExitCode.OK, again.output
     assert set(fleet.verdicts(cluster.nodes)) <= PASSED
 

@@ -91,7 +91,7 @@ def test_a_call_for_events_that_hangs_costs_no_reading(start: Start, fault: str)
         for uuid in (FIRST, SECOND):
             assert probe.reading(lambda reading, of=uuid: reading.uuid == of).fault is None  # type: ignore[misc]
     assert not [call for _, call in probe.announced() if "event" in call or "xid" in call]
-    assert len([one for one in probe.of_xids if isinstance(one, XidsWatched)]) <= 1
+    assert len([xid for xid in probe.of_xids if isinstance(xid, XidsWatched)]) <= 1
 
 
 @pytest.mark.long

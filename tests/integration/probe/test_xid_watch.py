@@ -123,7 +123,7 @@ def test_hundreds_of_xids_are_a_few_messages(channel: tuple[socket.socket, Publi
     messages = received(ours)
     assert isinstance(messages[0], XidsWatched)
     assert [gpu.uuid for gpu in messages[0].gpus] == ["A"]
-    reports = [one for one in messages if isinstance(one, XidReport)]
+    reports = [message for message in messages if isinstance(message, XidReport)]
     assert reports[0].repeats == 0
     assert len(reports) < 10
 
@@ -140,7 +140,9 @@ def test_xids_wait_for_room_in_the_channel(
     watch.want(["A"])
     assert driver.done.wait(TIMEOUT_S)
     reports = [one for one in received(ours) if isinstance(one, XidReport)]
-    assert [one.number for one in reports] == list(range(len(reports))), "none is missing between"
+    assert [report.number for report in reports] == list(range(len(reports))), (
+        "none is missing between"
+    )
     assert 0 < len(reports) < driver.waits
     assert len(watch._unsent) == MAX_UNSENT
     assert watch._since["A"] > reports[-1].at, "some were missed"

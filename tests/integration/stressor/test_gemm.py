@@ -125,7 +125,9 @@ def test_a_deviation_from_a_golden_is_reported_once_per_seed(
     assert (finding.place, finding.seed) == (FindingPlace.GOLDEN, 2)
     assert "0x0000000000000123 is on record" in finding.detail
     assert (finding.repeated, bench.done().errors) == (1, 1)
-    assert {one.stored for one in checksums(bench) if "seed 2" in one.key} == {"0x123"}
+    assert {checksum.stored for checksum in checksums(bench) if "seed 2" in checksum.key} == {
+        "0x123"
+    }
 
 
 def test_a_checksum_is_reported_where_no_records_are_kept(bench: Workbench) -> None:

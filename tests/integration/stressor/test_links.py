@@ -162,7 +162,7 @@ def test_wrong_data_of_other_gpus_is_found_and_the_sender_is_named(bench: Workbe
         received[-1] ^= BIT
 
     measure(peer_links(bench, spoil), 9)
-    names = [one.detail.split(";")[0] for one in bench.findings()]
+    names = [finding.detail.split(";")[0] for finding in bench.findings()]
     assert names == ["peer from GPU 4", "peer from GPU 7", "all_reduce"]
     assert bench.done().errors == 3
 

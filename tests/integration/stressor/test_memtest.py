@@ -486,7 +486,7 @@ def test_each_stripe_is_held_untouched_while_the_rest_is_tested(
             assert between[0] == between[-1] == "flush"
         # Every block was in a stripe that was held, and was tested besides.
         assert len(holds) >= len(cells.stripes)
-        shares = [one.share for one in held_stripes(bench)]
+        shares = [held_stripe.share for held_stripe in held_stripes(bench)]
         assert shares == sorted(shares)
         whole = blocks * cells.size * 8 / sum(chunk.numel() for chunk in bench.ctx.chunks)
         assert shares[-1] == pytest.approx(bench.ctx.share * whole)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 import threading
 import time
@@ -15,45 +16,45 @@ import pytest
 from sentinel.api.http.errors import ProblemError
 from sentinel.api.state import supervisor_link as channels
 from sentinel.api.state.supervisor_link import SupervisorLink
-from sentinel.config.override_groups import ungroup_overrides
 from sentinel.protocol import codec
 from sentinel.protocol.caller import Caller
+from sentinel.protocol.channel import MAX_MESSAGE_BYTES, MessageStream
 from sentinel.protocol.commands import (
     ApiHeartbeat,
     ApiSpec,
     Command,
     CommandReply,
     Configure,
-    GivenSetting,
-    OverrideGroup,
     Refusal,
+    ServiceWarning,
     Unreserve,
 )
 from sentinel.protocol.views import HostView, LogRecord, Phase
-from sentinel.supervisor import api_process, child_process
-from sentinel.supervisor.child_process import Child
+from sentinel.supervisor import api_process
+from sentinel.supervisor.api_process import ApiChild
+from tests.harness.given_settings import given
+from tests.harness.timing import TIMEOUT_S
 
 SPEC = ApiSpec(socket="/nowhere", state="/nowhere", log=None, began=0.0, version="1")
 HOST = HostView(
     at=1.0, pid=1, phase=Phase.WAITING, driver="1", simulated=True, workload="hold", gpus=()
 )
-HOT = (GivenSetting(key="throttle.temp_critical_from", text="80C", source="site.toml"),)
 WISH = Configure(
     number=3,
     by=Caller(via="unix"),
-    given=(GivenSetting(key="util.target", text="50%", source="--util"),),
-    overrides=(OverrideGroup(selectors=("1",), source="site.toml", given=HOT),),
+    given=(*given({"util.target": "50%"}), *given({"throttle.temp_critical_from": "80C"}, "1")),
 )
 LONG = "x" * 4000
 #: The number of lines that fit into the channel.
 _MAY_WAIT = 50
 
 
-class Deaf(Child):
+class Deaf(ApiChild):
     """A fake child without a process that does not read its channel."""
 
     def __init__(self, made: list[Deaf]) -> None:
         self.theirs, self.channel = pair()
+        self.pidfd = -1
         made.append(self)
 
     def kill(self) -> None:
@@ -66,20 +67,13 @@ class Deaf(Child):
         return []
 
 
-def pair() -> tuple[socket.socket, socket.socket]:
-    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    for end in ends:
-        end.setblocking(False)
-    return ends
+def pair() -> tuple[MessageStream, socket.socket]:
+    theirs, ours = socket.socketpair()
+    return MessageStream(theirs), ours
 
 
-def heard(end: socket.socket, kinds: tuple[type[Any], ...]) -> list[Any]:
-    found = []
-    while True:
-        try:
-            found.append(codec.decode(end.recv(codec.MAX_DATAGRAM_BYTES), kinds))
-        except BlockingIOError:
-            return found
+def heard(end: MessageStream, kinds: tuple[type[Any], ...]) -> list[Any]:
+    return [codec.decode(data, kinds) for data in end.receive()]
 
 
 @pytest.fixture
@@ -87,14 +81,14 @@ def deaf(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[tuple[api_process.ApiProcess, list[Deaf]]]:
     made: list[Deaf] = []
-    monkeypatch.setattr(child_process, "Child", lambda *_: Deaf(made))
+    monkeypatch.setattr(api_process, "ApiChild", lambda *_: Deaf(made))
     service = api_process.ApiProcess(SPEC, listening=0)
     service.start(1)
     service.send(HOST)
     heard(made[0].theirs, (HostView,))
     yield service, made
     for child in made:
-        child.theirs.close()
+        child.theirs.channel.close()
         child.channel.close()
 
 
@@ -112,7 +106,8 @@ def test_a_reply_that_finds_the_channel_full_is_sent_later_and_after_the_views(
     kinds = (LogRecord, CommandReply, HostView)
     assert not [one for one in heard(child.theirs, kinds) if not isinstance(one, LogRecord)]
     service.collect()
-    late = heard(child.theirs, kinds)
+    begun, *late = heard(child.theirs, kinds)
+    assert isinstance(begun, LogRecord)  # its beginning was sent before
     assert [type(one) for one in late] == [HostView, CommandReply, CommandReply, LogRecord]
     assert late[0].at == 2.0  # of two views only the newer is sent
     assert [one.number for one in late[1:3]] == [1, 2]
@@ -159,7 +154,7 @@ def test_log_records_before_the_start_reach_the_api_process_after_its_first_view
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made: list[Deaf] = []
-    monkeypatch.setattr(child_process, "Child", lambda *_: Deaf(made))
+    monkeypatch.setattr(api_process, "ApiChild", lambda *_: Deaf(made))
     service = api_process.ApiProcess(SPEC, listening=0)
     service.publish({"event": "sentinel.started"})
     service.start(1)
@@ -170,7 +165,7 @@ def test_log_records_before_the_start_reach_the_api_process_after_its_first_view
     service.collect()
     view, record = heard(child.theirs, (HostView, LogRecord))
     assert (view, record.event) == (HOST, {"event": "sentinel.started"})
-    child.theirs.close()
+    child.theirs.channel.close()
     child.channel.close()
 
 
@@ -185,6 +180,52 @@ def test_pending_messages_are_not_sent_to_a_replacement(
     service.start(2)
     service.collect()
     assert heard(made[1].theirs, (CommandReply,)) == []
+
+
+def test_a_view_larger_than_the_channel_arrives_and_the_supervisor_wakes_for_its_rest(
+    deaf: tuple[api_process.ApiProcess, list[Deaf]],
+) -> None:
+    service, (child,) = deaf
+    view = replace(HOST, ending="x" * 3_000_000)
+    service.send(view)
+    service.send(CommandReply(number=1))
+    service.publish({"event": "after both"})
+    found: list[Any] = []
+    while len(found) < 3:
+        found += heard(child.theirs, (HostView, CommandReply, LogRecord))
+        if len(found) < 3:
+            room = child.files()[-1]
+            assert select.select([room], [], [], TIMEOUT_S)[0] == [room]
+            service.collect()
+    assert found[0] == view
+    assert [type(one) for one in found[1:]] == [CommandReply, LogRecord]
+    assert select.select([child.files()[-1]], [], [], 0)[0] == []
+
+
+def test_a_process_that_does_not_read_is_replaced_before_its_messages_pile_up(
+    deaf: tuple[api_process.ApiProcess, list[Deaf]],
+) -> None:
+    service, (child,) = deaf
+    child.send(LogRecord(number=1, event={"text": "x" * 1_000_000}))
+    for number in range(2000):
+        service.send(CommandReply(number=number))
+    facts = service.collect()
+    assert facts is not None
+    assert "does not read" in str(facts.garbage)
+
+
+def test_a_view_above_the_limit_is_a_warning_and_not_silence(
+    deaf: tuple[api_process.ApiProcess, list[Deaf]],
+) -> None:
+    service, _ = deaf
+    warnings: list[ServiceWarning] = []
+    for _ in range(2):
+        service.send(replace(HOST, ending="x" * MAX_MESSAGE_BYTES))
+        facts = service.collect()
+        assert facts is not None
+        warnings += facts.warnings
+    (warning,) = warnings
+    assert "HostView of" in warning.text
 
 
 @pytest.mark.parametrize("refused", [None, Refusal.INVALID])
@@ -204,8 +245,8 @@ def test_a_replacement_gets_the_settings_that_were_accepted_last(
         specs.append(spec)
         return Asks(made)
 
-    monkeypatch.setattr(child_process, "Child", spawn)
-    began = replace(SPEC, given=(GivenSetting(key="poll", text="1s", source="--poll"),))
+    monkeypatch.setattr(api_process, "ApiChild", spawn)
+    began = replace(SPEC, given=given({"poll": "1s"}))
     service = api_process.ApiProcess(began, listening=0)
     service.start(1)
     service.collect()
@@ -213,10 +254,10 @@ def test_a_replacement_gets_the_settings_that_were_accepted_last(
     service.kill(1)
     service.start(2)
     assert specs[0] == began
-    wanted = replace(began, given=WISH.given, overrides=ungroup_overrides(WISH.overrides))
+    wanted = replace(began, given=WISH.given)
     assert specs[1] == (wanted if refused is None else began)
     for child in made:
-        child.theirs.close()
+        child.theirs.channel.close()
         child.channel.close()
 
 
@@ -224,7 +265,8 @@ def test_a_reply_after_the_timeout_is_still_delivered_to_its_callback(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scene() -> list[CommandReply]:
-        ours, theirs = pair()
+        ours, other = pair()
+        theirs = MessageStream(other)
         channel = SupervisorLink(ours, lambda _: None, lambda _: None)
         found: list[CommandReply] = []
         late = asyncio.Event()
@@ -235,12 +277,12 @@ def test_a_reply_after_the_timeout_is_still_delivered_to_its_callback(
 
         with pytest.raises(ProblemError, match="did not answer"):
             await channel.request(Unreserve, heard, by=Caller(via="sentinel"), id="a")
-        theirs.send(codec.encode(CommandReply(number=1, text="late")))
+        theirs.send(CommandReply(number=1, text="late"))
         async with asyncio.timeout(10):
             await late.wait()
-        theirs.close()
+        other.close()
         await asyncio.sleep(0.01)
-        ours.close()
+        ours.channel.close()
         return found
 
     monkeypatch.setattr(channels, "REPLY_TIMEOUT_S", 0.01)
@@ -249,7 +291,8 @@ def test_a_reply_after_the_timeout_is_still_delivered_to_its_callback(
 
 def test_a_posted_command_is_sent_once_the_channel_has_room() -> None:
     async def scene() -> list[Command]:
-        ours, theirs = pair()
+        ours, other = pair()
+        theirs = MessageStream(other)
         channel = SupervisorLink(ours, lambda _: None, lambda _: None)
         while channel.send(ApiHeartbeat()):
             pass
@@ -261,9 +304,9 @@ def test_a_posted_command_is_sent_once_the_channel_has_room() -> None:
                 messages = heard(theirs, (ApiHeartbeat, Unreserve))
                 found += [m for m in messages if isinstance(m, Unreserve)]
                 await asyncio.sleep(0)
-        theirs.close()
+        other.close()
         await asyncio.sleep(0.01)
-        ours.close()
+        ours.channel.close()
         return found
 
     assert [order.id for order in asyncio.run(scene())] == ["a", "b"]  # type: ignore[union-attr]

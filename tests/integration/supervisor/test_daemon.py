@@ -21,6 +21,7 @@ from tests.harness.daemon_harness import (
     settings_file,
     write_line,
 )
+from tests.harness.given_settings import texts_of
 from tests.harness.gpu_environment import ROOT
 from tests.harness.pid_namespaces import OWN_NAMESPACE, needs_namespaces
 from tests.harness.sentinel_process import eventually, gone
@@ -250,7 +251,8 @@ def test_sessions_and_saved_settings_outlive_the_daemon_and_others_do_not(
     eventually(lambda: in_effect() == expected)
     assert daemon.client.sessions() == (kept,)
     assert _own(daemon, 2) == {"memory.target": "1GiB"}
-    shown = daemon.client.settings().settings["grace"]
+    shown = daemon.client.settings().get("grace")
+    assert shown is not None
     assert (shown.text, shown.source) == ("7s", f"{daemon.places.state}/settings.toml: grace")
     refused = daemon.run_unchecked("session", "start", "other", "--gpus", "1,2")
     assert refused.code == 1
@@ -266,8 +268,7 @@ def test_sessions_and_saved_settings_outlive_the_daemon_and_others_do_not(
 
 def _own(daemon: Daemon, index: int) -> dict[str, str]:
     """Read the settings that a GPU has of its own."""
-    values = daemon.client.settings().gpus.get(daemon.host.uuid(index), {})
-    return {key: one.text for key, one in values.items()}
+    return texts_of(daemon.client.settings().settings, daemon.host.uuid(index))
 
 
 def _settings_change(daemon: Daemon, file: Path) -> None:

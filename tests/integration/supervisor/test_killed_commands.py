@@ -21,6 +21,7 @@ import pytest
 from sentinel.errors import SentinelError
 from sentinel.host.stores.session_store import SESSIONS
 from tests.harness.daemon_harness import Daemon, read_line, write_line
+from tests.harness.given_settings import shown
 from tests.harness.gpu_environment import SimulatedHost
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
@@ -89,9 +90,9 @@ def answers(daemon: Daemon) -> bool:
 
 def changed(daemon: Daemon) -> set[bool]:
     """Check whether each setting of the command is shown with the new value, and is in force."""
-    shown = daemon.client.request("GET", "/v1/settings")["settings"]
+    found = shown(daemon.client.request("GET", "/v1/settings"))
     leaves = "limits.leave_idle" in str(daemon.gpu().reason)
-    return {shown["grace"]["text"] == "7s", shown["limits.leave_idle"]["text"] == "1", leaves}
+    return {found["grace"][0] == "7s", found["limits.leave_idle"][0] == "1", leaves}
 
 
 def wait_until_accepted(daemon: Daemon, command: str, before: int) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from sentinel.api.http.access import Peer, why_forbidden
-from sentinel.config.build import Given, build_config
+from sentinel.config.build import build_config
 from sentinel.errors import ConfigError
 from sentinel.protocol.caller import Level
+from tests.harness.given_settings import given
 
 
 @pytest.mark.parametrize("needed", [Level.READ, Level.OPERATE, Level.ADMINISTER])
@@ -16,7 +17,7 @@ def test_a_rejection_names_settings_that_take_the_needed_level(needed: Level) ->
     for flag, key in (("--access-users", "access.users"), ("--access-group", "access.group")):
         takes = True
         try:
-            build_config({key: Given(text=needed.name.lower(), source=key)})
+            build_config(given({key: needed.name.lower()}))
         except ConfigError:
             takes = False
         assert (flag in why) is takes, why

@@ -9,10 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.api.history.queries import step_for
-from sentinel.api.history.timestamps import MAX_AGE_S, iso, parse_since
-from sentinel.api.history.trend import MIN_CHANGE_C, MIN_SAMPLES, STABLE_RANGE_C, fit_trend
+from sentinel.api.history.queries import (
+    MIN_CHANGE_C,
+    MIN_SAMPLES,
+    STABLE_RANGE_C,
+    fit_trend,
+    iso,
+    step_for,
+)
 from sentinel.api.http.errors import ProblemError
+from sentinel.api.routes.history import MAX_AGE_S, parse_since
 from sentinel.protocol.history_types import Direction
 
 NOW = 1_790_000_000.0

@@ -11,8 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.api.history.recorder import SAMPLE_COLUMNS, Recorder, TimedRecord, sample_of
-from sentinel.api.history.usage import MAX_GAP_S, UsageTracker, Use
+from sentinel.api.history.recorder import (
+    MAX_GAP_S,
+    SAMPLE_COLUMNS,
+    Recorder,
+    TimedRecord,
+    UsageTracker,
+    Use,
+    sample_of,
+)
 from sentinel.api.state.event_buffer import LoggedEvent
 from sentinel.protocol.views import GpuHealth, GpuView, LogRecord
 from tests.harness.history_harness import (

@@ -27,13 +27,13 @@ def job(number: int, share: float, gpus: int = 1) -> Job:
 def test_a_plan_has_every_kind_of_job_within_its_limits(gpus: int) -> None:
     jobs = plan(400, 600.0, gpus, random.Random(0))
     assert len(jobs) == 400
-    assert [one.number for one in jobs] == list(range(400))
-    assert [one.arrival_s for one in jobs] == sorted(one.arrival_s for one in jobs)
-    assert {one.end for one in jobs} == {"exit", "crash", "fork"}
-    assert all(1 <= one.gpus <= gpus and 0 < one.share <= 1 for one in jobs)
-    assert all(one.arrival_s <= 540 and one.stay_s <= 60 for one in jobs)
-    assert sum(one.share == 1 for one in jobs) > 40
-    assert sum(one.gpus > 1 for one in jobs) > 40
+    assert [job.number for job in jobs] == list(range(400))
+    assert [job.arrival_s for job in jobs] == sorted(job.arrival_s for job in jobs)
+    assert {job.end for job in jobs} == {"exit", "crash", "fork"}
+    assert all(1 <= job.gpus <= gpus and 0 < job.share <= 1 for job in jobs)
+    assert all(job.arrival_s <= 540 and job.stay_s <= 60 for job in jobs)
+    assert sum(job.share == 1 for job in jobs) > 40
+    assert sum(job.gpus > 1 for job in jobs) > 40
 
 
 def test_the_same_seed_draws_the_same_jobs() -> None:

@@ -25,8 +25,8 @@ from sentinel.config.model import Config
 from sentinel.config.plan import Phase, Plan
 from sentinel.protocol.counters import Counters
 from sentinel.supervisor.event_log import event_object
-from sentinel.testing import World
 from tests.harness.healthy_counters import HEALTHY, later, random_healthy
+from tests.harness.world import World
 
 TRIALS = 100
 BAD = {Status.FAIL, Status.WARN}

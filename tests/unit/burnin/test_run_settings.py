@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sentinel.burnin.checks.thresholds import Thresholds
 from sentinel.burnin.reports.formats import FORMATS
-from sentinel.burnin.reports.report import judge_run, report_object
+from sentinel.burnin.reports.report import report_object
 from sentinel.burnin.reports.text import text_lines
 from sentinel.burnin.run_settings import recorded_settings
-from sentinel.config.sources import gather
+from sentinel.config.sources import from_flags, gather
 from tests.harness.example_run import ExampleRun
 from tests.harness.judged_run import judged
 from tests.harness.report_formats import SCHEMA, closed, schema_problems
@@ -19,7 +18,7 @@ def test_only_what_differs_from_the_default_is_recorded_with_its_source(tmp_path
     file = tmp_path / "config.toml"
     file.write_text('poll = "2s"\nrearm = "3s"\n[gpu.1]\nmemory.target = "50%"\n')
     flags = {"rearm": "7s", "memory.target": "88%"}
-    sources = gather(flags, {"SENTINEL_GRACE": "4s", "SENTINEL_TCP": "0.0.0.0:1"}, file)
+    sources = gather(from_flags(flags), {"SENTINEL_GRACE": "4s", "SENTINEL_TCP": "0.0.0.0:1"}, file)
     found = recorded_settings(sources)
     assert {(one["key"], one["value"], one["source"], one["gpu"]) for one in found} == {
         ("rearm", "7s", "--rearm", None),
@@ -27,7 +26,7 @@ def test_only_what_differs_from_the_default_is_recorded_with_its_source(tmp_path
         ("grace", "4s", "SENTINEL_GRACE", None),
         ("memory.target", "50%", f"{file}: gpu.1.memory.target", "1"),
     }
-    assert recorded_settings(gather({}, {}, None)) == []
+    assert recorded_settings(gather((), {}, None)) == []
 
 
 def test_every_report_shows_the_settings(tmp_path: Path) -> None:
@@ -44,16 +43,3 @@ def test_every_report_shows_the_settings(tmp_path: Path) -> None:
     assert "<code>rearm</code>" in page
     assert "&lt;half&gt;" in page
     assert "Resumed at" in page
-
-
-def test_a_run_of_an_earlier_version_has_no_settings(tmp_path: Path) -> None:
-    folder = ExampleRun().write(tmp_path / "run")
-    header = folder.header.read_text()
-    for line in ('"settings": [],\n', '"resumed": [],\n'):
-        assert line in header
-        header = header.replace(line, "")
-    folder.header.write_text(header)
-    report = report_object(judge_run(folder, Thresholds()))
-    assert (report["run"]["settings"], report["run"]["resumed"]) == (None, [])
-    assert not any(line.startswith("setting") for line in text_lines(report))
-    assert schema_problems(SCHEMA, report) == []

@@ -151,14 +151,14 @@ def test_a_report_has_the_thresholds_of_its_run(
     assert "the thresholds of run fleet-1 cannot be read" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["attach", "resume", "report"])
+@pytest.mark.parametrize("words", [["report", "--watch"], ["resume"], ["report"]])
 def test_a_run_does_not_go_on_with_other_thresholds(
-    command: str, template: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str], template: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = ExampleFleet(template=template).write(tmp_path / "run")
     folder.write(replace(folder.read(), thresholds_hash="0" * 16))
     folder.thresholds.write_text('spec = "dcgm-error-thresholds-v1"')
-    assert run_command_line(["fleet", command, str(folder.path)]) == 2
+    assert run_command_line(["fleet", *words, str(folder.path)]) == 2
     error = capsys.readouterr().err
     assert f"{folder.thresholds}: it was changed since run fleet-1 began" in error
     assert not folder.summary.exists()
@@ -210,7 +210,7 @@ def test_the_verdict_is_printed_even_if_it_cannot_be_written(
 
     monkeypatch.setattr(run_file, "replace_file", refuse)
     monkeypatch.setattr(follow, "MIN_PAUSE_S", 0.0)
-    assert run_command_line(["fleet", "attach", str(folder.path)]) == 3
+    assert run_command_line(["fleet", "report", "--watch", str(folder.path)]) == 3
     printed = capsys.readouterr()
     assert "5 PASS" in printed.out
     assert f"{folder.path}/report.html cannot be written: Permission denied" in printed.err

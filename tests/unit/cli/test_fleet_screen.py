@@ -1,4 +1,4 @@
-"""A pipe gets a line for each change of a node, and one when the engine falls silent."""
+"""A pipe gets a line for each change of a node; a watch has an end, whatever the engine does."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import pytest
 
 from sentinel.burnin.reports.verdict import Verdict
 from sentinel.cli.display.live_table import LiveTable
-from sentinel.cli.fleet.following import FleetScreen
+from sentinel.cli.fleet import watch
+from sentinel.cli.fleet.watch import FleetScreen
 from sentinel.fleet.engine import EngineError
+from sentinel.fleet.follow import NODE_HEADER, NODE_RIGHT, NodeState, NodeStatus
 from sentinel.fleet.records.progress import NodeProgress
-from sentinel.fleet.status import NODE_HEADER, NODE_RIGHT, NodeState, NodeStatus
 
 PROGRESS = NodeProgress(
     node="n1",
@@ -103,3 +104,60 @@ def test_the_silence_of_the_engine_is_one_line(screen: FleetScreen, stream: io.S
     assert printed(stream) == []
     screen.show([RUNNING], None)
     assert printed(stream)[0] == "the engine answers again"
+
+
+DOWN = NodeStatus(node="n1", state=NodeState.WAITING, unavailable=True)
+TURN = NodeStatus(node="n2", state=NodeState.WAITING, awaits_turn=True)
+DONE = NodeStatus(node="n3", state=NodeState.DONE)
+BUSY = NodeStatus(node="n3", state=NodeState.RUNNING)
+
+
+class Looks:
+    """A follower that sees these states of all nodes, ten seconds apart, by its own clock."""
+
+    engine_error = None
+    pause_s = 0.0
+
+    def __init__(self, *looks: tuple[NodeStatus, ...]) -> None:
+        self._looks = list(looks)
+        self._now = 0.0
+
+    def look(self) -> tuple[NodeStatus, ...]:
+        self._now += 10.0
+        return self._looks.pop(0)
+
+    def monotonic(self) -> float:
+        return self._now
+
+    def sleep(self, _: float) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("looks", "left"),
+    [
+        pytest.param([(DONE,)], "", id="all are over"),
+        pytest.param([(DOWN, TURN, DONE)] * 3, "n1, n2", id="what is left cannot begin"),
+        pytest.param([(TURN, DONE)] * 3, "n2", id="nothing releases the last one"),
+        pytest.param(
+            [(DOWN, DONE)] * 2 + [(DOWN, BUSY)] + [(DOWN, DONE)] * 3, "n1", id="something goes on"
+        ),
+    ],
+)
+def test_a_watch_ends_once_nothing_more_can_come(
+    screen: FleetScreen,
+    stream: io.StringIO,
+    monkeypatch: pytest.MonkeyPatch,
+    looks: list[tuple[NodeStatus, ...]],
+    left: str,
+) -> None:
+    follower = Looks(*looks)
+    monkeypatch.setattr(watch, "time", follower)
+    statuses = watch._watch(follower, screen, 20.0)  # type: ignore[arg-type]
+    assert statuses == looks[-1]
+    assert follower._looks == []
+    given_up = [line for line in printed(stream) if line.startswith("given up")]
+    assert given_up == ([f"given up, since their tasks cannot begin: {left}"] if left else [])
+    assert watch._why_missing(DOWN, 20.0) == (
+        "given up after 20 s: the node is down or drained; its task stays in the queue"
+    )

@@ -16,7 +16,6 @@ from sentinel.fleet.records.run_file import FleetFolder, FleetRun
 #: A command line for each command, without what a test adds.
 LINES = {
     "burnin": ("--nodes", "1", "--report", "{new}"),
-    "attach": ("{run}",),
     "resume": ("{run}",),
     "cancel": ("{run}",),
     "report": ("{run}",),
@@ -35,7 +34,7 @@ WRONG = {
     ("burnin", "--sentinel"): ("", " ", "'"),
     ("burnin", "--thresholds"): ("", "/nowhere/x"),
     ("burnin", "--give-up"): ("0", "-1s", "x", ""),
-    ("attach", "--give-up"): ("0", "-1s", "x", ""),
+    ("report", "--give-up"): ("0", "-1s", "x", ""),
     ("report", "--thresholds"): ("", "/nowhere/x"),
 }
 #: Options whose value is a path: what cannot be used there is no wrong usage.

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.config.build import Given, build_config
+from sentinel.config.build import build_config
 from sentinel.config.driver_spec import GROUP, find_driver
 from sentinel.config.model import SETTINGS
 from sentinel.config.setting import Scope
+from sentinel.config.sources import from_flags
 from sentinel.errors import ConfigError
 from sentinel.protocol.probe import NVML, SIMULATED, DriverSpec
 from tests.harness.registered_package import register
@@ -77,7 +78,7 @@ def test_what_no_package_has_is_refused(text: str, message: str) -> None:
 @pytest.mark.parametrize("text", ["", "a b", "module:attribute", "rocm:", "../x", "rocm:a=1,a=2"])
 def test_a_malformed_driver_is_refused_with_its_source(text: str) -> None:
     with pytest.raises(ConfigError, match="--driver: "):
-        build_config({"driver": Given(text=text, source="--driver")})
+        build_config(from_flags({"driver": text}))
 
 
 def test_no_client_can_change_the_driver() -> None:

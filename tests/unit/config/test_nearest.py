@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sentinel.config.model import SETTINGS
-from sentinel.config.nearest import nearest
+from sentinel.config.sources import nearest
 
 FLAGS = [setting.flag for setting in SETTINGS]
 KEYS = [setting.key for setting in SETTINGS]

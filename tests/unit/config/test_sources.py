@@ -7,13 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.config.build import Given, Override, build_config, resolve
+from sentinel.config.build import build_config, resolve
 from sentinel.config.model import SETTINGS, Config
-from sentinel.config.renamed import RENAMED
-from sentinel.config.setting import variable_of
-from sentinel.config.sources import Sources, find_file, from_environment, gather, read_file
+from sentinel.config.sources import (
+    find_file,
+    from_environment,
+    from_flags,
+    gather,
+    read_file,
+    unknown_variables,
+)
 from sentinel.errors import ConfigError
 from sentinel.protocol.gpu import Gpu
+from tests.harness.given_settings import given, texts_of
 
 GPUS = tuple(
     Gpu(uuid=f"GPU-{n}{n}{n}", index=n, name="x", pci_bus_id=f"00000000:0{n}:00.0", memory_total=1)
@@ -27,23 +33,19 @@ def written(folder: Path, text: str) -> Path:
     return path
 
 
-def config_of(sources: Sources) -> Config:
-    return build_config(sources.given, sources.overrides)
-
-
 def test_parsing_the_default_texts_gives_the_default_config() -> None:
     """The texts in the table and the defaults of Config are equal."""
-    given = {s.key: Given(text=s.default, source="default") for s in SETTINGS if s.default}
-    assert build_config(given) == build_config({}) == Config()
+    texts = {setting.key: setting.default for setting in SETTINGS if setting.default}
+    assert build_config(given(texts)) == build_config(()) == Config()
 
 
 def test_flags_override_variables_and_variables_override_the_file(tmp_path: Path) -> None:
     path = written(tmp_path, 'poll = "1.5s"\nrearm = "7s"\ngrace = "8s"')
     environment = {"SENTINEL_REARM": "9s", "SENTINEL_GRACE": "10s", "SENTINEL_POLL": ""}
-    sources = gather({"grace": "11s"}, environment, path)
-    config = config_of(sources)
+    sources = gather(from_flags({"grace": "11s"}), environment, path)
+    config = build_config(sources.given)
     assert (config.poll, config.rearm, config.grace) == (1.5, 9.0, 11.0)
-    origins = {key: given.source for key, given in sources.given.items()}
+    origins = {value.key: value.source for value in sources.given}
     assert origins == {"poll": f"{path}: poll", "rearm": "SENTINEL_REARM", "grace": "--grace"}
 
 
@@ -72,14 +74,14 @@ def test_every_setting_can_be_set_by_its_variable_and_in_a_file(tmp_path: Path) 
         text = setting.default or examples.get(setting.field, "1h")
         by_variable = from_environment({setting.variable: text})
         path = written(tmp_path, f'{setting.key} = "{text}"')
-        by_file = read_file(path).given
-        assert set(by_variable) == set(by_file) == {setting.key}
+        by_file = read_file(path)
+        assert set(texts_of(by_variable)) == set(texts_of(by_file)) == {setting.key}
         assert build_config(by_variable) == build_config(by_file)
 
 
 def test_a_file_may_write_numbers_and_lists(tmp_path: Path) -> None:
     path = written(tmp_path, "rearm = 7\ngpus = [0, 'GPU-1a']\nutil.samples = 7")
-    config = config_of(read_file(path))
+    config = build_config(read_file(path))
     assert config.rearm == 7.0
     assert config.gpus == ("0", "GPU-1a")
     assert config.util_samples == 7
@@ -123,7 +125,7 @@ def test_an_error_in_a_file_names_the_file_and_the_key(
 ) -> None:
     path = written(tmp_path, text)
     with pytest.raises(ConfigError) as caught:
-        config_of(read_file(path))
+        build_config(read_file(path))
     for word in (str(path), *words):
         assert word in str(caught.value)
 
@@ -138,14 +140,14 @@ def test_a_file_that_cannot_be_read_is_an_error_and_not_a_default(tmp_path: Path
 
 def test_an_unknown_variable_with_the_prefix_is_a_warning() -> None:
     """A script may have variables with the prefix, as those for Slurm have."""
-    sources = gather({}, {"SENTINEL_REARN": "5s", "SENTINEL_FROBNICATE": "1"}, None)
-    assert sources.given == {}
-    assert sources.warnings == (
+    environment = {"SENTINEL_REARN": "5s", "SENTINEL_FROBNICATE": "1"}
+    assert gather((), environment, None).given == ()
+    assert list(unknown_variables(environment)) == [
         "there is no variable SENTINEL_REARN. Did you mean SENTINEL_REARM?",
         "there is no variable SENTINEL_FROBNICATE.",
-    )
+    ]
     known = {"SENTINEL_SIM_DIR": "/x", "SENTINEL_CONFIG": "/y", "SENTINEL_WAIT": "1s", "HOME": "/z"}
-    assert gather({}, known | {"SENTINEL_REARN": ""}, None).warnings == ()
+    assert list(unknown_variables(known | {"SENTINEL_REARN": ""})) == []
 
 
 def test_the_file_is_the_named_one_or_the_users_default(tmp_path: Path) -> None:
@@ -161,41 +163,16 @@ def test_the_file_is_the_named_one_or_the_users_default(tmp_path: Path) -> None:
     assert find_file(None, {}, tmp_path) == tmp_path / ".config/sentinel/config.toml"
 
 
-# --- renamed settings ------------------------------------------------------------------------
-
-
-def test_a_renamed_setting_is_refused_with_its_new_name(tmp_path: Path) -> None:
-    """An old name must not be read, and some new names are similar to other old ones."""
-    known = {setting.key: setting for setting in SETTINGS}
-    for one in RENAMED:
-        assert one.old_key not in known
-        assert known[one.key].flag == one.flag
-        with pytest.raises(ConfigError, match=f"{one.old_key} was renamed to {one.key}"):
-            read_file(written(tmp_path, f"{one.old_key} = 1"))
-        with pytest.raises(ConfigError, match=f"{one.old_key} was renamed to {one.key}"):
-            read_file(written(tmp_path, f"[gpu.0]\n{one.old_key} = 1"))
-        old, new = variable_of(one.old_flag), known[one.key].variable
-        with pytest.raises(ConfigError, match=f"{old} was renamed to {new}"):
-            from_environment({old: "1"})
-        with pytest.raises(ConfigError, match=f"{one.old_key} was renamed to {one.key}"):
-            build_config({one.old_key: Given(text="1", source="PATCH")})
-
-
 # --- values for single GPUs ------------------------------------------------------------------
 
 
-def override(selector: str, **values: str) -> Override:
-    given = {key: Given(text=text, source=f"test: {key}") for key, text in values.items()}
-    return Override(selector=selector, source=f"test: gpu.{selector}", given=given)
-
-
 def test_an_override_applies_to_its_gpu_only_and_a_later_one_wins() -> None:
-    overrides = (
-        override("1", rearm="6s", workload="hold"),
-        override("GPU-11", rearm="7s"),
-        override("00000000:02:00.0", workload="gemm"),
+    values = (
+        *given({"rearm": "6s", "workload": "hold"}, "1"),
+        *given({"rearm": "7s"}, "GPU-11"),
+        *given({"workload": "gemm"}, "00000000:02:00.0"),
     )
-    config, unused = resolve(Config(rearm=4.0), overrides, GPUS)
+    config, unused = resolve(Config(rearm=4.0), values, GPUS)
     assert unused == ()
     assert config.of("GPU-000") is config
     first, second = config.of("GPU-111"), config.of("GPU-222")
@@ -204,18 +181,16 @@ def test_an_override_applies_to_its_gpu_only_and_a_later_one_wins() -> None:
 
 
 def test_an_override_without_a_gpu_is_returned_and_an_ambiguous_one_is_an_error() -> None:
-    lost = override("7", rearm="6s")
-    assert resolve(Config(), (lost,), GPUS) == (Config(), (lost,))
+    lost = given({"rearm": "6s"}, "7")
+    assert resolve(Config(), lost, GPUS) == (Config(), lost)
     twins = (GPUS[1], replace(GPUS[1], uuid="GPU-112"))
-    with pytest.raises(ConfigError, match=r"test: gpu.GPU-11: 'GPU-11' matches several GPUs"):
-        resolve(Config(), (override("GPU-11", rearm="6s"),), twins)
+    with pytest.raises(ConfigError, match=r"test: rearm: 'GPU-11' matches several GPUs"):
+        resolve(Config(), given({"rearm": "6s"}, "GPU-11"), twins)
 
 
 def test_the_history_can_be_disabled_and_its_size_has_limits() -> None:
     def size(text: str) -> int | None:
-        return build_config(
-            {"history.size": Given(text=text, source="--history-size")}
-        ).history_size
+        return build_config(given({"history.size": text})).history_size
 
     assert size("16MiB") == 16 * 2**20
     assert size("off") is None

@@ -24,8 +24,8 @@ from sentinel.protocol.commands import Allocate, Confirm, Deallocate, Refusal, R
 from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, Reading
 from sentinel.protocol.views import Allocation
 from sentinel.supervisor.loop import Supervisor
-from sentinel.testing import GIB, World
 from tests.harness.core_scenarios import attributed, occupied, reply_to, served, stressor
+from tests.harness.world import GIB, World
 
 ME = Caller(via="unix", uid=1000, pid=5000, started=70)
 GPU = Gpu(uuid="GPU-0", index=0, name="Fake", pci_bus_id="0", memory_total=140 * GIB)

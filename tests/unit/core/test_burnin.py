@@ -27,8 +27,8 @@ from sentinel.protocol.stressor import (
 )
 from sentinel.protocol.telemetry import Telemetry
 from sentinel.supervisor.loop import Supervisor
-from sentinel.testing import World
 from tests.harness.core_scenarios import reconfigured
+from tests.harness.world import World
 
 MEMORY = Phase(name="memory", workload="memtest", passes=2)
 STEADY = Phase(name="steady", workload="gemm", seconds=60, steady=True, warm_up=20)

@@ -22,8 +22,8 @@ from sentinel.protocol.commands import (
 )
 from sentinel.protocol.phase_work import EarlierWork, PhaseWork
 from sentinel.supervisor.loop import Supervisor
-from sentinel.testing import World
 from tests.harness.core_scenarios import send, served
+from tests.harness.world import World
 
 PLAN: dict[str, Any] = {
     "spec": "sentinel-plan-v1",

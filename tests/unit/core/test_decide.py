@@ -8,8 +8,8 @@ from sentinel.config.model import Config
 from sentinel.core.actions import Kill, Start
 from sentinel.core.gpu_state import Busy, Idle, Unknown
 from sentinel.core.stressor_state import Running, Starting
-from sentinel.testing import World
 from tests.harness.core_scenarios import occupied, on_stressors, stressor
+from tests.harness.world import World
 
 
 def test_an_idle_gpu_is_occupied() -> None:

@@ -19,7 +19,7 @@ from sentinel.protocol.commands import Allocate, Drain, PauseGpus, Reserve
 from sentinel.protocol.rules import RULES
 from sentinel.protocol.stressor import Failed, FailureKind, MemoryContention
 from sentinel.protocol.views import GpuView
-from sentinel.testing import GIB, World
+from tests.harness.world import GIB, World
 
 PHASE = Phase(name="first", workload="gemm", seconds=5)
 LINKS = Phase(name="links", workload="links", seconds=10, together=True, mandatory=False)

@@ -15,9 +15,9 @@ from sentinel.protocol.commands import AcknowledgeResults
 from sentinel.protocol.stressor import Finding, FindingPlace
 from sentinel.protocol.views import GpuHealth
 from sentinel.supervisor.loop import Supervisor
-from sentinel.testing import World
 from tests.harness.core_scenarios import send as post
 from tests.harness.core_scenarios import served
+from tests.harness.world import World
 
 FLIP = Finding(
     number=1,

@@ -17,8 +17,8 @@ from sentinel.core.state import State
 from sentinel.core.stressor_state import Running, Starting
 from sentinel.protocol.stressor import Failed, FailureKind, StressorGroup
 from sentinel.supervisor.loop import Supervisor
-from sentinel.testing import World
 from tests.harness.core_scenarios import reconfigured
+from tests.harness.world import World
 
 FIRST = Phase(name="first", workload="gemm", seconds=5)
 LINKS = Phase(name="links", workload="links", seconds=10, together=True, mandatory=False)

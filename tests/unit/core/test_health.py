@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.config.build import Given, build_config
+from sentinel.config.build import build_config
 from sentinel.config.model import Config
 from sentinel.core.gpu.health import MULTIPLIERS, assess, cause, multiplier, thresholds
 from sentinel.core.gpu_state import Busy, Findings, GpuState, HealthState, Idle, Unknown
@@ -16,12 +16,13 @@ from sentinel.core.observation import Observation
 from sentinel.core.step import Step
 from sentinel.core.stressor_state import Running, Stopped
 from sentinel.errors import ConfigError
+from sentinel.protocol.commands import Given
 from sentinel.protocol.gpu import Gpu, Memory, Reading
 from sentinel.protocol.stressor import Ready
 from sentinel.protocol.telemetry import Telemetry
 from sentinel.protocol.views import GpuHealth, HealthCause
-from sentinel.testing import GIB
 from tests.harness.core_scenarios import occupied, stressor
+from tests.harness.world import GIB
 
 OPTIMAL, NORMAL, THROTTLED, CRITICAL = GpuHealth
 GPU = Gpu(uuid="GPU-0", index=0, name="Fake", pci_bus_id="0", memory_total=100 * GIB)
@@ -360,6 +361,6 @@ def test_without_throttling_health_is_reported_and_the_pace_is_full() -> None:
 )
 def test_thresholds_in_a_wrong_order_are_refused(key: str, text: str, named: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        build_config({key: Given(text=text, source="--somewhere")})
+        build_config([Given(key=key, text=text, source="--somewhere")])
     assert "--somewhere" in str(caught.value)
     assert named in str(caught.value)

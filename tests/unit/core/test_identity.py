@@ -16,7 +16,7 @@ from sentinel.core.stressor_state import Running
 from sentinel.protocol.gpu import GpuProcess
 from sentinel.protocol.stressor import MemoryContention
 from sentinel.supervisor.loop import Supervisor
-from sentinel.testing import GIB, World
+from tests.harness.world import GIB, World
 
 MIB = 2**20
 CONTAINER = "this is not the host's PID namespace"

@@ -13,8 +13,8 @@ from sentinel.core.gpu.newcomer import LIST_WAIT_S, expect, newcomer
 from sentinel.core.stressor_state import Running
 from sentinel.protocol.gpu import GpuProcess, Memory, ProcessKind, Reading
 from sentinel.supervisor.loop import Supervisor
-from sentinel.testing import GIB, World
 from tests.harness.core_scenarios import attributed, held
+from tests.harness.world import GIB, World
 
 MIB = 2**20
 LONG = parse_ignore_rules("name=a-very-long-name")

@@ -17,7 +17,6 @@ from sentinel.core.stressor_state import Fatal, Running, Starting
 from sentinel.protocol.commands import (
     Configure,
     Drain,
-    GivenSetting,
     PauseGpus,
     Reserve,
     Resume,
@@ -25,8 +24,9 @@ from sentinel.protocol.commands import (
     Unreserve,
 )
 from sentinel.protocol.stressor import MemoryContention
-from sentinel.testing import GIB
+from tests.harness.given_settings import given
 from tests.harness.state_machine import GPUS, HISTORY_SETTINGS, MIB, PLAIN, Histories
+from tests.harness.world import GIB
 
 LIMITED = replace(
     PLAIN,
@@ -123,8 +123,7 @@ class ServedHistories(Histories):
     @rule(workload=st.sampled_from(["hold", "gemm"]), rearm=st.sampled_from(["2s", "no time"]))
     def a_client_changes_the_settings(self, workload: str, rearm: str) -> None:
         texts = {"workload": workload, "rearm": rearm, "grace": "1s"}
-        given = tuple(GivenSetting(key=key, text=text, source="") for key, text in texts.items())
-        self.post(Configure, given=given)
+        self.post(Configure, given=given(texts))
 
     @precondition(lambda self: self.world.api.alive)
     @rule()

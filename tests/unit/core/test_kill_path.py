@@ -19,8 +19,8 @@ from sentinel.protocol.commands import CommandReply, PauseGpus
 from sentinel.protocol.gpu import GpuProcess, ProcessKind
 from sentinel.protocol.views import GpuView
 from sentinel.supervisor.loop import Supervisor
-from sentinel.testing import GIB, World
 from tests.harness.core_scenarios import occupied, served
+from tests.harness.world import GIB, World
 
 ROOT = Path(sentinel.__file__).parent
 #: The files of the path itself, in the order in which a newcomer's reading passes them.

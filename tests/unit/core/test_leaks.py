@@ -12,7 +12,7 @@ from sentinel.core.gpu.leaks import MAX_CLEARINGS
 from sentinel.core.gpu_state import Busy
 from sentinel.core.stressor_state import Running
 from sentinel.supervisor.loop import Supervisor
-from sentinel.testing import GIB, World
+from tests.harness.world import GIB, World
 
 MIB = 2**20
 

@@ -10,8 +10,8 @@ from sentinel.config.model import Config
 from sentinel.core.stressor_state import Backoff, Fatal, Running
 from sentinel.errors import ExitCode
 from sentinel.protocol.stressor import Failed, FailureKind
-from sentinel.testing import GIB, World
 from tests.harness.core_scenarios import occupied, started, stressor, times
+from tests.harness.world import GIB, World
 
 
 def fail(

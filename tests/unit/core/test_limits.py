@@ -11,8 +11,8 @@ from sentinel.config.model import Config
 from sentinel.config.schedule import parse_hours
 from sentinel.core.stressor_state import Stopped
 from sentinel.supervisor.loop import Supervisor
-from sentinel.testing import GIB, World
 from tests.harness.core_scenarios import held
+from tests.harness.world import GIB, World
 
 
 def reason(world: World, supervisor: Supervisor, gpu: int) -> str:

@@ -9,8 +9,8 @@ from sentinel.core.actions import Kill
 from sentinel.core.stressor_state import Running, Stopped
 from sentinel.protocol.gpu import GpuProcess, ProcessKind
 from sentinel.supervisor.bootstrap import HostClock
-from sentinel.testing import GIB, World
 from tests.harness.core_scenarios import occupied, on_stressors, stressor, times
+from tests.harness.world import GIB, World
 
 MIB = 2**20
 

@@ -16,8 +16,8 @@ from sentinel.protocol.commands import (
     Unreserve,
 )
 from sentinel.supervisor.loop import Supervisor
-from sentinel.testing import GIB, World
 from tests.harness.core_scenarios import reply_to, served
+from tests.harness.world import GIB, World
 
 ALICE = Caller(via="unix", uid=1001, pid=4711, started=99, level=Level.OPERATE)
 #: Another process of the same user.

@@ -20,7 +20,7 @@ from sentinel.core.stressor_state import Running
 from sentinel.protocol.gpu import Gpu, Reading
 from sentinel.protocol.stressor import Ready
 from sentinel.supervisor.loop import Supervisor
-from sentinel.testing import World
+from tests.harness.world import World
 
 BEGIN = 1000.0
 GPU = Gpu(uuid="GPU-0", index=0, name="Fake", pci_bus_id="0", memory_total=1)

@@ -13,8 +13,8 @@ from sentinel.core.gpu_state import Unknown
 from sentinel.core.observation import Call, ChildExit, Observation, ProbeFacts
 from sentinel.core.stressor_state import Running
 from sentinel.protocol.probe import Inventory
-from sentinel.testing import World
 from tests.harness.core_scenarios import occupied, stressor, times, watched
+from tests.harness.world import World
 
 # --- exits and silence -----------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from sentinel.protocol.caller import Caller, Level
 from sentinel.protocol.commands import CommandReply, Confirm, Refusal, Reserve, Unreserve
 from sentinel.protocol.gpu import Gpu
 from sentinel.supervisor.loop import Supervisor
-from sentinel.testing import World
+from tests.harness.world import World
 
 ALICE = Caller(via="unix", uid=1001, pid=4711, started=99, level=Level.OPERATE)
 BOB = Caller(via="unix", uid=1002, pid=4712, started=98, level=Level.OPERATE)

@@ -7,8 +7,8 @@ import pytest
 from sentinel.config.model import Config
 from sentinel.core.actions import Kill
 from sentinel.core.stressor_state import Stopping
-from sentinel.testing import World
 from tests.harness.core_scenarios import occupied, on_stressors, stressor
+from tests.harness.world import World
 
 
 def test_a_shutdown_requests_every_child_to_stop_and_kills_the_rest() -> None:

@@ -7,8 +7,8 @@ from dataclasses import replace
 from sentinel.config.model import Config
 from sentinel.core.gpu_state import Busy
 from sentinel.protocol.probe import Watch
-from sentinel.testing import World
 from tests.harness.core_scenarios import times
+from tests.harness.world import World
 
 SLOW = Config(poll=600.0)
 

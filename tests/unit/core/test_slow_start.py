@@ -10,8 +10,8 @@ from sentinel.core.observation import Observation
 from sentinel.core.stressor_state import Starting
 from sentinel.protocol.stressor import ChildMessage, CreatingContext, Preparing
 from sentinel.supervisor.loop import Supervisor
-from sentinel.testing import World
 from tests.harness.core_scenarios import started, stressor, times
+from tests.harness.world import World
 
 CONTEXT, TAKEN = CreatingContext(torch="2.13"), Preparing()
 

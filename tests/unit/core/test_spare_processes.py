@@ -10,8 +10,8 @@ from sentinel.core.node.spare_processes import SPARE_PAUSE_S, STANDBY_TIMEOUT_S
 from sentinel.core.stressor_state import Starting
 from sentinel.protocol.commands import PauseGpus
 from sentinel.supervisor.loop import Supervisor
-from sentinel.testing import World
 from tests.harness.core_scenarios import occupied, stressor, times
+from tests.harness.world import World
 
 # --- the spare probe -------------------------------------------------------------------------
 

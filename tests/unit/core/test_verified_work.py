@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sentinel.config.model import Config
 from sentinel.core.gpu.verified_work import work_of
-from sentinel.testing import World
+from tests.harness.world import World
 
 
 def test_only_work_with_checks_counts_and_it_outlives_the_stressor() -> None:

@@ -14,7 +14,7 @@ from sentinel.protocol import codec
 from sentinel.protocol.commands import Drain
 from sentinel.protocol.stressor import Note
 from sentinel.protocol.views import GpuView
-from sentinel.testing import World
+from tests.harness.world import World
 
 
 def _status_says(world: World, note: str) -> bool:

@@ -21,8 +21,8 @@ from sentinel.core.state import ProbeDown, ProbeState, ProbeUp, Shutdown, State,
 from sentinel.core.stressor_state import Running, StopCause, Stopping
 from sentinel.protocol.gpu import Gpu, Reading
 from sentinel.supervisor.loop import Supervisor
-from sentinel.testing import World
 from tests.harness.core_scenarios import occupied
+from tests.harness.world import World
 
 NOW = 1000.0
 WATCHDOG = 30.0

@@ -16,9 +16,9 @@ from sentinel.core.observation import ChildExit, WatchTimes
 from sentinel.core.stressor_state import Running, Starting, StopCause, Stopped, Stopping
 from sentinel.protocol.stressor import MemoryContention, Ready
 from sentinel.supervisor.loop import Supervisor
-from sentinel.testing import GIB, World
-from sentinel.testing.gpus import fake_gpu
 from tests.harness.core_scenarios import occupied, reconfigured, stressor
+from tests.harness.world import GIB, World
+from tests.harness.world.gpus import fake_gpu
 
 CONFIG = Config(unwatched_after=0.075)
 STARTING = Starting(generation=1, since=50.0, baseline=0)

@@ -12,8 +12,8 @@ from sentinel.core.gpu_state import OwnEnd
 from sentinel.core.stressor_state import Stopped
 from sentinel.protocol.probe import XidReport
 from sentinel.supervisor.loop import Supervisor
-from sentinel.testing import World
 from tests.harness.core_scenarios import occupied, stressor
+from tests.harness.world import World
 
 
 def throw(world: World, number: int, *, gpu: int = 0, repeats: int = 0) -> None:

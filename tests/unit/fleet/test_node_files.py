@@ -152,7 +152,7 @@ def test_a_copy_of_a_report_is_that_of_the_node_that_it_names(
     folder = ExampleFleet(template=template, nodes=2).write(tmp_path / "run", run_file=False)
     text = folder.report(NODE).read_text()
     folder.report("spare").write_text(text)
-    words = {one.node: one.missing for one in read_fleet(folder.path).nodes}
+    words = {node.node: node.missing for node in read_fleet(folder.path).nodes}
     assert words == {
         "node-0000": "",
         NODE: "",
@@ -175,9 +175,9 @@ def test_a_host_that_reports_for_two_nodes_is_one_of_them_at_most(
         report["run"] |= {"id": f"run{number}", "started": f"2026-11-23T08:0{number}:00+00:00"}
         folder.report(example.name(number)).write_text(json.dumps(report))
     files = read_fleet(folder.path)
-    assert {one.node for one in files.nodes if one.missing} == missing
+    assert {node.node for node in files.nodes if node.missing} == missing
     why = f"its report is of {hostname}, which another node has reported, too"
-    assert {one.missing for one in files.nodes if one.missing} == {why}
+    assert {node.missing for node in files.nodes if node.missing} == {why}
 
 
 def test_a_node_may_call_itself_otherwise_than_its_engine_does(
@@ -218,7 +218,7 @@ def test_without_fleet_json_the_nodes_are_those_with_files(
     example = ExampleFleet(template=template, absent=frozenset({1}), half=frozenset({2}))
     files = read_fleet(example.write(tmp_path / "run", run_file=False).path)
     assert files.run is None
-    assert [one.node for one in files.nodes if one.missing] == ["node-0002"]
+    assert [node.node for node in files.nodes if node.missing] == ["node-0002"]
     assert len(files.nodes) == 5
 
 
@@ -240,7 +240,7 @@ def test_what_is_no_fleet_at_all_is_an_error(kind: str, template: Template, tmp_
 
 def test_the_pages_of_the_nodes_are_found(template: Template, tmp_path: Path) -> None:
     example = ExampleFleet(template=template, nodes=2, pages=True)
-    assert [one.has_page for one in read_fleet(example.write(tmp_path / "run").path).nodes] == [
+    assert [node.has_page for node in read_fleet(example.write(tmp_path / "run").path).nodes] == [
         True,
         True,
     ]

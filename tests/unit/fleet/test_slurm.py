@@ -12,8 +12,7 @@ import pytest
 from sentinel.errors import ConfigError
 from sentinel.fleet.engine import EngineError, TaskState
 from sentinel.fleet.records.run_file import FleetFolder, FleetRun, new_id
-from sentinel.fleet.slurm import slurm_engine as slurm
-from sentinel.fleet.slurm import slurm_queue
+from sentinel.fleet.slurm import slurm_engine
 from sentinel.fleet.slurm.slurm_engine import Slurm, choose_nodes
 
 NODES = tuple(f"n{number}" for number in range(1, 7))
@@ -91,17 +90,16 @@ class FakeSlurm:
             self.others -= given
         if not names or names == [f"--name={self.name}"]:
             for job in given or set(self.jobs):
-                if "--state=PENDING" not in words or self.jobs[job][0] == "PENDING":
-                    self.jobs.pop(job, None)
+                self.jobs.pop(job, None)
 
     def count(self, state: str) -> int:
-        return sum(one[0] == state for one in self.jobs.values())
+        return sum(job[0] == state for job in self.jobs.values())
 
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
     found = FakeSlurm()
-    for module in (slurm, slurm_queue):
+    for module in (slurm_engine, slurm_engine):
         monkeypatch.setattr(module, "run_tool", found.run)
     return found
 
@@ -218,18 +216,6 @@ def test_a_percent_sign_of_the_folder_is_none_of_sbatch(
     assert f"--output={tmp_path}/50%%j/logs/n1.txt" in fake.submitted[0]
 
 
-def test_some_tasks_or_all_are_cancelled(
-    fake: FakeSlurm, folder: FleetFolder, new: FleetRun
-) -> None:
-    run = Slurm(folder).submit(new, folder, NODES)
-    Slurm(folder).cancel(run, ["n3"])
-    assert len(fake.jobs) == len(NODES) - 1
-    Slurm(folder).cancel(run, ["n1"])  # it works: nodes are given up while they wait
-    assert run.tasks["n1"] in fake.jobs
-    Slurm(folder).cancel(run)
-    assert fake.jobs == {}
-
-
 def test_a_partition_has_all_nodes_and_a_number_only_those_that_can_be_used(
     fake: FakeSlurm,
 ) -> None:
@@ -265,7 +251,7 @@ def test_a_partition_has_all_nodes_and_a_number_only_those_that_can_be_used(
 )
 def test_in_which_states_a_task_can_begin(fake: FakeSlurm, state: str, *, usable: bool) -> None:
     fake.states = {"n1": state}
-    assert ("n1" not in slurm.unavailable(["n1"])) == usable
+    assert ("n1" not in slurm_engine.unavailable(["n1"])) == usable
 
 
 def test_a_run_without_tasks_has_none_that_runs(
@@ -290,9 +276,8 @@ def test_a_folder_that_cannot_be_written_starts_nothing(
 # --- jobs of others --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("nodes", [(), ("n1",)])
 def test_the_jobs_of_another_folder_are_left_alone(
-    fake: FakeSlurm, folder: FleetFolder, new: FleetRun, nodes: Sequence[str], tmp_path: Path
+    fake: FakeSlurm, folder: FleetFolder, new: FleetRun, tmp_path: Path
 ) -> None:
     run = Slurm(folder).submit(new, folder, NODES)
     before = dict(fake.jobs)
@@ -301,7 +286,7 @@ def test_the_jobs_of_another_folder_are_left_alone(
     for command in (run.command, (*run.command[:-1], str(forged.path)), ()):
         named = replace(run, command=command)
         with pytest.raises(EngineError, match="jobs that were not begun with this folder"):
-            Slurm(forged).cancel(named, nodes)
+            Slurm(forged).cancel(named)
         Slurm(forged).advance(named)
     assert fake.jobs == before
     assert Slurm(folder).tasks(run)["n1"].state is TaskState.RUNNING
@@ -363,9 +348,9 @@ def test_an_id_that_slurm_gave_to_another_job_is_not_cancelled(
     run = Slurm(folder).submit(new, folder, NODES)
     del fake.jobs[run.tasks["n1"]]  # forgotten, and given to another user
     forgotten = replace(run, tasks={**run.tasks, "n1": OTHERS})
-    Slurm(folder).cancel(forgotten, ["n1", "n3"])
+    Slurm(folder).cancel(forgotten)
     assert fake.others == {OTHERS}
-    assert len(fake.jobs) == len(NODES) - 2
+    assert fake.jobs == {}
 
 
 @pytest.mark.parametrize("job", ["", "--user=root", "1,2", "1 2", "17_0", "\u0661"])

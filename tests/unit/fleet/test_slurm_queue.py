@@ -10,8 +10,8 @@ import pytest
 
 from sentinel.fleet.engine import EngineError, Task, TaskState
 from sentinel.fleet.records.run_file import FleetRun
-from sentinel.fleet.slurm import slurm_queue
-from sentinel.fleet.slurm.slurm_queue import JobList, parse_jobs
+from sentinel.fleet.slurm import slurm_engine
+from sentinel.fleet.slurm.slurm_engine import JobList, parse_jobs
 
 SUBMITTED = datetime(2026, 11, 23, tzinfo=UTC)
 RUN = FleetRun(
@@ -122,7 +122,7 @@ class FakeController:
 @pytest.fixture
 def controller(monkeypatch: pytest.MonkeyPatch) -> FakeController:
     found = FakeController()
-    monkeypatch.setattr(slurm_queue, "run_tool", found.run)
+    monkeypatch.setattr(slurm_engine, "run_tool", found.run)
     monkeypatch.setattr(time, "time", lambda: found.now)
     return found
 

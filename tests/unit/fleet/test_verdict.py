@@ -27,10 +27,12 @@ def found(fleet: FleetVerdict) -> dict[tuple[str, int | None], dict[str, Status]
     rows: dict[tuple[str, int | None], dict[str, Status]] = {}
     for node in fleet.nodes:
         if node.results:
-            rows[node.name, None] = {one.id: one.status for one in node.results}
+            rows[node.name, None] = {result.id: result.status for result in node.results}
         for gpu in node.gpus:
             if gpu.results:
-                rows[node.name, gpu.gpu.index] = {one.id: one.status for one in gpu.results}
+                rows[node.name, gpu.gpu.index] = {
+                    result.id: result.status for result in gpu.results
+                }
     return rows
 
 

@@ -19,7 +19,7 @@ from sentinel.host.stores.reservation_store import RESERVATIONS, StoredReservati
 from sentinel.host.stores.timed_file import Clocks
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.views import Reservation
-from sentinel.testing.gpus import fake_gpu
+from tests.harness.world.gpus import fake_gpu
 
 RESERVATION = Reservation(
     id="1a2b3c4d",
@@ -154,42 +154,6 @@ def test_a_file_returns_the_stored_reservations(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
 
 
-#: A file of a daemon that stored no monotonic times.
-FIRST_VERSION = """{
- "schema_version": 1,
- "reservations": [
-  {
-   "id": "1a2b3c4d",
-   "gpus": ["GPU-1", "GPU-2"],
-   "reason": "gr\\u00f6\\u00dfer",
-   "since": 1000050.0,
-   "until": 1000150.0,
-   "bound": false,
-   "via": "unix",
-   "uid": 1000,
-   "pid": 4711,
-   "started": 99,
-   "boot": "this"
-  }
- ]
-}
-"""
-
-
-def test_a_file_of_the_first_version_is_read_by_the_wall_clock(tmp_path: Path) -> None:
-    path = tmp_path / "reservations.json"
-    path.write_text(FIRST_VERSION)
-    found, error = RESERVATIONS.load(path)
-    assert error is None
-    assert found == (replace(ON_DISK[0], since_monotonic=None, until_monotonic=None),)
-    assert RESERVATIONS.restore(found, Clocks(wall=1_000_110.0, monotonic=110.0, boot="this")) == (
-        RESERVATION,
-    )
-    assert in_force(found, Clocks(wall=1_000_150.0, monotonic=110.0, boot="this")) == ()
-    RESERVATIONS.save(path, found)
-    assert RESERVATIONS.load(path) == (found, None)
-
-
 def test_a_missing_file_is_empty_and_no_problem(tmp_path: Path) -> None:
     assert RESERVATIONS.load(tmp_path / "none.json") == ((), None)
 
@@ -209,15 +173,15 @@ def bodies() -> list[str]:
         {**good, "until_monotonic": True},
         {**good, "pid": 1.5},
         {**good, "bound": 1},
+        {**good, "boot": 1},
         *({name: good[name] for name in good if name != missing} for missing in good),
         [],
         None,
     ]
-    bodies = [{"schema_version": 2, "reservations": [record]} for record in wrong]
-    rest = [{"schema_version": 3, "reservations": []}, {}, [], 7, {"schema_version": 2}]
+    bodies = [{"schema_version": 1, "reservations": [record]} for record in wrong]
+    rest = [{"schema_version": 0, "reservations": []}, {}, [], 7, {"schema_version": 1}]
     texts = [json.dumps(body) for body in (*bodies, *rest)]
-    texts.append(FIRST_VERSION.replace('"boot": "this"', '"boot": 1'))
-    nan = '{"schema_version": 2, "reservations": [' + json.dumps({**good, "since": 0}) + "]}"
+    nan = '{"schema_version": 1, "reservations": [' + json.dumps({**good, "since": 0}) + "]}"
     return [*texts, nan.replace('"since": 0', '"since": NaN'), "", "{", "\x00", "[" * 100_000]
 
 

@@ -10,7 +10,7 @@ import pytest
 from sentinel.config.model import Config
 from sentinel.core.state import State
 from sentinel.supervisor.loop import GATHER_S, MAX_SLEEP_S, Supervisor
-from sentinel.testing import FakeClock, World
+from tests.harness.world import FakeClock, World
 
 STOP_S = 5.0
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.config.build import Given, build_config, resolve
+from sentinel.config.build import build_config, resolve
 from sentinel.config.model import Config
 from sentinel.core.decide import first_state
 from sentinel.core.state import State
@@ -18,16 +18,17 @@ from sentinel.host.stores.timed_file import Clocks
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.views import Reservation, Session
 from sentinel.supervisor.restored import restore
-from sentinel.testing.gpus import fake_gpu
+from tests.harness.given_settings import given
+from tests.harness.world.gpus import fake_gpu
 
 BY = Caller(via="unix", uid=1001)
 GPUS = (fake_gpu(0), fake_gpu(1))
 CLOCKS = Clocks(wall=1000.0, monotonic=100.0, boot="another")
 
 
-def configured(**given: str) -> Config:
+def configured(**texts: str) -> Config:
     """Build the settings of a daemon with these texts, by key."""
-    values = {key.replace("__", "."): Given(text=text, source=key) for key, text in given.items()}
+    values = given({key.replace("__", "."): text for key, text in texts.items()})
     return resolve(build_config(values), (), GPUS)[0]
 
 

@@ -12,7 +12,7 @@ from sentinel.protocol.stressor import Failed, FailureKind, MemoryTarget, Standb
 from sentinel.supervisor.child_process import NOT_SPAWNED
 from sentinel.supervisor.probe_process import ProbeProcess
 from sentinel.supervisor.stressor_pool import StressorPool
-from sentinel.testing.gpus import fake_gpu
+from tests.harness.world.gpus import fake_gpu
 
 SPEC = StressorSpec(
     gpu=fake_gpu(0),

@@ -10,10 +10,10 @@ from sentinel.core.observation import ChildExit, ChildFacts
 from sentinel.errors import ChildExitCode
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.stressor import MemoryLimit, StressorGroup
-from sentinel.testing.gpus import IMPORT_TIME, TEARDOWN_TIME, FakeChild
+from tests.harness.world.gpus import IMPORT_TIME, TEARDOWN_TIME, FakeChild
 
 if TYPE_CHECKING:
-    from sentinel.testing import World
+    from tests.harness.world import World
 
 __all__ = ["FakeSpawner"]
 

@@ -23,11 +23,11 @@ from sentinel.core.step import Step
 from sentinel.protocol.gpu import GpuProcess
 from sentinel.supervisor.loop import Supervisor
 from sentinel.supervisor.ports import Parts
-from sentinel.testing.api import FakeApi
-from sentinel.testing.gpus import GIB, TEARDOWN_TIME, FakeChild, FakeGpu, fake_gpu, live
-from sentinel.testing.probe import FakeProbe
-from sentinel.testing.spawner import FakeSpawner
-from sentinel.testing.standby import FakeStandby
+from tests.harness.world.api import FakeApi
+from tests.harness.world.gpus import GIB, TEARDOWN_TIME, FakeChild, FakeGpu, fake_gpu, live
+from tests.harness.world.probe import FakeProbe
+from tests.harness.world.spawner import FakeSpawner
+from tests.harness.world.standby import FakeStandby
 
 __all__ = [
     "GIB",
@@ -68,7 +68,7 @@ class World:
         self._coarse = False
         self.utilization = False
         # Seeded, so that failures can be reproduced.
-        self.random_value: Callable[[], float] = random.Random(1).random  # noqa: S311 - no secret
+        self.random_value: Callable[[], float] = random.Random(1).random
         self.gpus = {f"GPU-{index}": FakeGpu(gpu=fake_gpu(index)) for index in range(gpus)}
         self.published: list[Event] = []
         self.next_pid = 100

@@ -127,12 +127,12 @@ def live(fake: FakeGpu, child: FakeChild, now: float) -> None:
         child.memory += int(free * 0.88)
         child.outbox.append(Preparing())
         child.stage = 2
-    elif child.stage == 2 and age >= IMPORT_TIME + ALLOCATION_TIME:  # noqa: PLR2004 - the next stage
+    elif child.stage == 2 and age >= IMPORT_TIME + ALLOCATION_TIME:
         child.stage = 3
         child.progress_at = now
         ready = Ready(held=child.memory, asked=child.memory, chunks=200, refused=False)
         child.outbox.append(ready)
-    elif child.stage == 3 and now - child.progress_at >= 1.0:  # noqa: PLR2004
+    elif child.stage == 3 and now - child.progress_at >= 1.0:
         work = Progress(
             seconds=now - child.progress_at,
             iterations=10,

@@ -1,7 +1,8 @@
-"""``sentinel fleet attach``, ``resume`` and ``cancel``: follow a run, go on with it, or end it."""
+"""``sentinel fleet resume``, ``cancel``, ``undrain``, and the task of one node, ``run-node``."""
 
 from __future__ import annotations
 
+import os
 from datetime import datetime
 from pathlib import Path
 
@@ -9,47 +10,23 @@ import click
 
 from sentinel.burnin.reports.verdict import Verdict
 from sentinel.cli.display.json_output import print_json
-from sentinel.cli.display.terminal import color_option
-from sentinel.cli.fleet.burnin import DEFAULT_GIVE_UP_S, end_detached, say
-from sentinel.cli.fleet.following import follow_to_verdict
-from sentinel.cli.fleet.run_argument import run_argument
-from sentinel.cli.options.client_options import duration, json_option
+from sentinel.cli.display.terminal import color_option, printable
+from sentinel.cli.fleet.watch import end_detached, follow_to_verdict, run_argument, say
+from sentinel.cli.options.client_options import json_option
 from sentinel.cli.verdict_command import VerdictCommand
 from sentinel.errors import ConfigError, ExitCode, SentinelError
 from sentinel.fleet.checks.shared_thresholds import check_copy
 from sentinel.fleet.engine import TaskState
 from sentinel.fleet.follow import engine_of
-from sentinel.fleet.node_run import read_verdict
-from sentinel.fleet.records.missing_nodes import read_reasons, record_reasons
+from sentinel.fleet.node_run import NodeRun, node_name, read_verdict
+from sentinel.fleet.records.progress import read_reasons, record_reasons
 from sentinel.fleet.records.run_file import FleetFolder, FleetRun, write_shared
+from sentinel.fleet.slurm.drain import undrain_nodes
 from sentinel.host.files.trusted_folder import why_foreign
 
 _json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print the fleet's report as one JSON object."
 )
-
-
-@click.command("attach", cls=VerdictCommand)
-@run_argument
-@click.option("--drain", is_flag=True, help="Drain the nodes that failed, also again (Slurm).")
-@duration(
-    "--give-up",
-    "give_up_s",
-    "How long to wait for nodes that are down or held, when all others are done.  [default: 10m]",
-)
-@_json_option
-@color_option
-def attach(fleet: FleetFolder, give_up_s: float | None, **flags: bool) -> int:
-    """Follow a run, by default the last one, and end with its verdict as `fleet burnin` does.
-
-    Ctrl+C ends this command alone. A run that is over is only judged.
-    """
-    run = fleet.read()
-    drain = flags["drain"]
-    if drain and run.engine != "slurm":
-        raise click.UsageError("--drain is for runs by Slurm")
-    seconds = DEFAULT_GIVE_UP_S if give_up_s is None else give_up_s
-    return follow_to_verdict(fleet, run, give_up_s=seconds, drain=drain, as_json=flags["as_json"])
 
 
 @click.command("resume", cls=VerdictCommand)
@@ -70,8 +47,7 @@ def resume(fleet: FleetFolder, detach: bool, as_json: bool) -> int:  # noqa: FBT
     say(f"{run.id}: going on with {count} of {len(run.nodes)} nodes", as_json=as_json)
     if detach:
         return end_detached(fleet, run, as_json=as_json)
-    seconds = DEFAULT_GIVE_UP_S
-    return follow_to_verdict(fleet, run, give_up_s=seconds, drain=False, as_json=as_json)
+    return follow_to_verdict(fleet, run, give_up_s=None, as_json=as_json)
 
 
 def _submit_again(fleet: FleetFolder) -> tuple[FleetRun, int]:
@@ -147,5 +123,48 @@ def cancel(fleet: FleetFolder, as_json: bool) -> int:  # noqa: FBT001 - click's
     if as_json:
         print_json({"run": run.id, "folder": fleet.path})
     else:
-        print(f"cancelled {run.id}; the verdict: sentinel fleet attach {fleet.path}")
+        print(f"cancelled {run.id}; the verdict: sentinel fleet report --watch {fleet.path}")
     return int(ExitCode.OK)
+
+
+@click.command("undrain", cls=VerdictCommand)
+@run_argument
+@json_option
+@color_option
+def undrain(fleet: FleetFolder, as_json: bool) -> int:  # noqa: FBT001 - click's
+    """Let Slurm use the nodes again that a run has drained, by default the last one.
+
+    A node whose reason was changed since stays as it is.
+    """
+    fleet.read()
+    results = undrain_nodes(fleet)
+    if as_json:
+        undrained = [node for node, why_not in results.items() if why_not is None]
+        left = {node: why_not for node, why_not in results.items() if why_not is not None}
+        print_json({"undrained": undrained, "left": left})
+        return int(ExitCode.OK)
+    for node, why_not in results.items():
+        stays = f"not undrained: {node}: {why_not}"
+        print(f"undrained {node}" if why_not is None else printable(stays))
+    if not results:
+        print("this run has drained no node")
+    return int(ExitCode.OK)
+
+
+@click.command("run-node", cls=VerdictCommand, hidden=True)
+@click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
+@click.option("--node", metavar="NAME", help="Its name in the run.  [default: found out]")
+def run_node(folder: Path, node: str | None) -> int:
+    """Burn this node in as a part of the run in DIR; the exit code is that of its verdict."""
+    fleet = FleetFolder(path=folder)
+    run = fleet.read()
+    name = node or node_name(run, os.environ)
+    try:
+        return NodeRun(fleet, name, os.environ).run()
+    finally:
+        if not fleet.cancelled.exists():
+            try:
+                # Read again: a resumption since has added tasks, which count.
+                engine_of(run, fleet).advance(fleet.read(), ending=name)
+            except SentinelError as error:  # a command that follows the run does it, too
+                click.echo(f"sentinel: {error}", err=True)

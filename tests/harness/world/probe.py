@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from sentinel.core.observation import Call, ChildExit, ProbeFacts, SpareFacts
 from sentinel.protocol.gpu import GpuProcess, Memory, Reading
 from sentinel.protocol.probe import Inventory, Watch, XidReport
-from sentinel.testing.gpus import FakeGpu
+from tests.harness.world.gpus import FakeGpu
 
 if TYPE_CHECKING:
-    from sentinel.testing import World
+    from tests.harness.world import World
 
 __all__ = ["FakeProbe"]
 
