@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 
-from sentinel.api import openapi, web
+from sentinel.api import openapi
 from sentinel.api.compat import routes as compat
 from sentinel.api.compat.readings import Monitoring
 from sentinel.api.context import ApiContext
-from sentinel.api.http import errors
+from sentinel.api.http import errors, page
 from sentinel.api.routes import (
     allocations,
     burnin,
@@ -38,7 +38,7 @@ _ROUTES = (
     history,
     metrics,
     openapi,
-    web,
+    page,
 )
 
 

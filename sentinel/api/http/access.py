@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sentinel.api.http.errors import CLOSE, problem, too_many_connections
-from sentinel.api.web import PUBLIC_PATHS
+from sentinel.api.http.page import PUBLIC_PATHS
 from sentinel.host.files.regular_file import open_regular
 from sentinel.host.processes.procfs import read_stat
 from sentinel.host.user_names import USER_NAMES

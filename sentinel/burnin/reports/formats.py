@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sentinel.burnin.records.run_folder import RunFolder
+from sentinel.burnin.reports.curves import plot
 from sentinel.burnin.reports.html_page import html_page
 from sentinel.burnin.reports.junit import junit_xml
 from sentinel.burnin.reports.ocp import ocp_lines
-from sentinel.burnin.reports.plot import plot
 from sentinel.burnin.reports.report import Judged, report_object
 from sentinel.burnin.reports.text import text_lines
 from sentinel.burnin.reports.verdict_summary import verdict_summary

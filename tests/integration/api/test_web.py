@@ -32,7 +32,7 @@ pytestmark = [
     pytest.mark.skipif(chromium() is None, reason="there is no Chromium on this host"),
 ]
 
-PAGE = ROOT / "sentinel" / "api" / "web"
+PAGE = ROOT / "sentinel" / "web"
 #: One event of each type, with all of its fields.
 EXAMPLES = ROOT / "docs" / "events.jsonl"
 HOSTILE = "<img src=x onerror=\"document.title='taken'\"><b>bold</b>"

@@ -20,11 +20,29 @@ pytestmark = [
 
 HOSTILE = "<img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script>"
 WIDE, NARROW = 1280, 400
-COMPLETE = "document.readyState === 'complete' && !!document.querySelector('.plot')"
+COMPLETE = "document.readyState === 'complete' && !!document.querySelector('.plot.drawn canvas')"
 #: The middle of the first plot.
 MIDDLE = """(() => {
-  const box = document.querySelector(".plot svg").getBoundingClientRect();
+  const box = document.querySelector(".plot .u-over").getBoundingClientRect();
   return [box.left + box.width / 2, box.top + box.height / 2];
+})()"""
+
+#: The most frequent strong colour of the first curve: that of its line.
+DRAWN = """(() => {
+  const { width, height } = document.querySelector(".plot canvas");
+  const copy = Object.assign(document.createElement("canvas"), { width, height });
+  const context = copy.getContext("2d", { willReadFrequently: true });
+  context.drawImage(document.querySelector(".plot canvas"), 0, 0);
+  const { data } = context.getImageData(60, 0, width - 60, height);
+  const counts = {};
+  for (let at = 0; at < data.length; at += 4) {
+    const [red, green, blue, opacity] = data.slice(at, at + 4);
+    if (opacity === 255 && red > blue + 60) {
+      const colour = [red, green, blue].join();
+      counts[colour] = (counts[colour] ?? 0) + 1;
+    }
+  }
+  return Object.entries(counts).sort((one, other) => other[1] - one[1])[0]?.[0];
 })()"""
 
 
@@ -83,8 +101,14 @@ def test_hovering_shows_the_values_at_that_time(address: str, chrome: Browser) -
 def test_the_page_is_complete_without_scripts(address: str, chrome: Browser) -> None:
     with chrome.page(WIDE) as page:
         page.call("Emulation.setScriptExecutionDisabled", value=True)
-        open_page(page, address)
-        assert page.evaluate("document.querySelectorAll('.plot path.line').length") == 8
+        page.navigate(address)
+        page.wait_until("document.readyState === 'complete' && !!document.querySelector('.plot')")
+        assert page.evaluate("document.querySelectorAll('canvas').length") == 0
+        heads = "[...document.querySelectorAll('.plot .head')].map((one) => one.innerText)"
+        assert "slows down at 87" in page.evaluate(heads)[0]
+        assert len(page.evaluate(heads)) == 8
+        notice = "[...document.querySelectorAll('.notice')].map((one) => one.innerText).join()"
+        assert "The curves need JavaScript" in page.evaluate(notice)
         assert page.errors == []
 
 
@@ -100,4 +124,22 @@ def test_on_paper_every_part_is_open_and_tables_are_tables(address: str, chrome:
         assert page.evaluate("document.documentElement.scrollWidth") == 718
         printed = base64.b64decode(page.call("Page.printToPDF")["data"])
         assert printed.startswith(b"%PDF")
+        assert page.errors == []
+
+
+def test_curves_are_drawn_in_the_colours_and_the_width_of_the_paper(
+    address: str, chrome: Browser
+) -> None:
+    """The page is dark; while it is printed, its lines are those of the light theme."""
+    width = "document.querySelector('.plot canvas').offsetWidth"
+    with chrome.page(WIDE) as page:
+        features = [{"name": "prefers-color-scheme", "value": "dark"}]
+        page.call("Emulation.setEmulatedMedia", features=features)
+        open_page(page, address)
+        dark, wide = page.evaluate(DRAWN), page.evaluate(width)
+        assert dark == "255,154,92"
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        page.wait_until(f"{DRAWN} === '198,83,0' && {width} === 690")
+        page.evaluate("dispatchEvent(new Event('afterprint'))")
+        page.wait_until(f"{DRAWN} === '{dark}' && {width} === {wide}")
         assert page.errors == []

@@ -238,6 +238,6 @@ def test_the_page_is_complete_without_scripts(folder: Path, chrome: Browser) -> 
         page.navigate((folder / "report.html").as_uri())
         page.wait_until("document.readyState === 'complete' && !!document.querySelector('#map li')")
         assert page.evaluate("document.querySelectorAll('#map li').length") == 40
-        assert page.evaluate("document.querySelectorAll('.distribution').length") == 3
+        assert page.evaluate("document.querySelectorAll('.distribution .quiet').length") == 3
         assert page.evaluate("getComputedStyle(document.querySelector('.tools')).display") == "none"
         assert page.evaluate("document.querySelectorAll('.outliers tbody tr').length") == 6

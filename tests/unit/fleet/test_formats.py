@@ -15,8 +15,7 @@ from sentinel.fleet.checks.outliers import MAX_ALIKE, outliers
 from sentinel.fleet.checks.verdict import FleetVerdict, judge_fleet
 from sentinel.fleet.records.node_files import read_fleet
 from sentinel.fleet.reports.formats import FORMATS
-from sentinel.fleet.reports.html_map import common_prefix
-from sentinel.fleet.reports.html_plots import HEIGHT, WIDTH, places
+from sentinel.fleet.reports.html_page import common_prefix
 from sentinel.fleet.reports.report import LINE_SCHEMA, SCHEMA_VERSION, fleet_object
 from tests.harness.example_fleet import ExampleFleet, judged
 from tests.harness.parsed_page import Parsed
@@ -279,12 +278,3 @@ def test_text_from_outside_is_escaped_also_in_the_values_for_the_script(
 )
 def test_the_map_leaves_out_what_all_names_begin_with(names: list[str], prefix: str) -> None:
     assert common_prefix(names) == prefix
-
-
-def test_each_point_has_its_own_place_within_the_plot() -> None:
-    values = [100.0] * 500 + [100.5] * 20 + [80.0, 120.0]
-    found = places(values, 80.0, 120.0)
-    assert len(set(found)) == len(values)
-    assert all(0 <= x <= WIDTH and 0 <= y <= HEIGHT for x, y in found)
-    assert (found[-2][0], found[-1][0]) == (0.0, WIDTH)
-    assert found[0] == (WIDTH / 2, HEIGHT / 2)

@@ -21,15 +21,17 @@ export function button(text, name, act) {
   return element;
 }
 
+/** Create an element of a drawing with attributes and children. */
+export function draw(tag, attributes = {}, ...children) {
+  const element = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  element.append(...children);
+  return element;
+}
+
 /** Create a drawing of the sprite, hidden from screen readers: the text beside it has its meaning. */
 export function shape(name) {
-  const drawing = document.createElementNS(SVG, "svg");
-  const use = document.createElementNS(SVG, "use");
-  drawing.setAttribute("class", "shape");
-  drawing.setAttribute("aria-hidden", "true");
-  drawing.append(use);
-  reshape(drawing, name);
-  return drawing;
+  return draw("svg", { class: "shape", "aria-hidden": "true" }, draw("use", { href: `#i-${name}` }));
 }
 
 /** Change a drawing. */

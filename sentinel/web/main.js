@@ -215,7 +215,6 @@ const visibility = new IntersectionObserver((entries) => {
 addEventListener("themed", themed);
 function themed() {
   setText(byId("theme-text"), sentinelTheme.chosen());
-  cards.forEach((card) => card.draw());
 }
 
 function prepareRanges() {

@@ -117,3 +117,32 @@ export class Readings {
     }
   }
 }
+
+const DAY_S = 86400;
+/** The curves of a card, with the keys of the lowest and highest value within each step. */
+export const SHOWN = { load: [], heat: ["heatHigh", "heatLow"], power: ["powerHigh", "powerLow"] };
+
+/** Return what a curve of readings shows, with more options. */
+export function curveOf(readings, key, options) {
+  return {
+    axes: true,
+    columns: () => {
+      const columns = readings.columns;
+      const range = readings.span === LIVE_S ? [] : SHOWN[key];
+      return [columns.times, columns[key], ...range.map((name) => columns[name])];
+    },
+    span: () => [Date.now() / 1000 - readings.span, Date.now() / 1000],
+    limit: () => (key === "power" ? readings.limit : null),
+    moment: (at, short) => moment(at, readings.span, short),
+    ...options,
+  };
+}
+
+/** Format a time of an axis: the time of day, or with the day in a longer range. */
+function moment(at, span, short) {
+  const date = new Date(at * 1000);
+  const time = date.toLocaleTimeString([], { hour12: false, hour: "2-digit", minute: "2-digit", ...(span <= 3600 && !short ? { second: "2-digit" } : {}) });
+  if (span < DAY_S) return time;
+  const day = date.toLocaleDateString([], { month: "short", day: "numeric" });
+  return short && span > 3 * DAY_S ? day : `${day} ${time}`;
+}

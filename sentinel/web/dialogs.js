@@ -1,9 +1,10 @@
 // The dialogs: each collects input, sends a request, and shows why it failed.
 
 import { fetchJson } from "./api.js";
-import { Curve, KINDS } from "./curves.js";
+import { Curve } from "./curves.js";
 import { byId, make, setText, show, terms } from "./dom.js";
 import { showProcesses } from "./processes.js";
+import { SHOWN, curveOf } from "./readings.js";
 import { degrees, holder, percent, rate, size, duration, healthText, state, watts, why } from "./words.js";
 
 const DURATIONS_S = [900, 1800, 3600, 2 * 3600, 4 * 3600, 8 * 3600, 24 * 3600, 7 * 24 * 3600];
@@ -133,9 +134,9 @@ export function details(card, reservations) {
   const list = dialog.querySelector(".details");
   room.replaceChildren();
   dialog.showModal();
-  const curves = KINDS.map((kind) => {
+  const curves = Object.keys(SHOWN).map((key) => {
     const place = room.appendChild(make("div", "curve"));
-    return new Curve(place, card.readings, kind, { height: 120, axes: true, legend: true });
+    return new Curve(place, key, curveOf(card.readings, key, { height: 120, legend: true, sync: "detail" }));
   });
   dialog.update = () => {
     setText(byId("detail-title"), `GPU ${card.gpu.index}: ${card.element.dataset.state}`);

@@ -59,7 +59,7 @@ class _File:
 
 def _load() -> dict[str, _File]:
     """Read all files, by path, so that no request waits for a disk."""
-    folder = files(__name__)
+    folder = files("sentinel.web")
     loaded = {}
     for source, prefix in ((folder, ""), (folder / "vendor", "vendor/")):
         for entry in source.iterdir():

@@ -2,6 +2,7 @@
 
 import { Curve, KINDS } from "./curves.js";
 import { button, make, reshape, setText, shape } from "./dom.js";
+import { SHOWN, curveOf } from "./readings.js";
 import { STATES, burnin, clock, degrees, holder, memory, percent, processNames, rate, size, duration, healthText, state, watts, why } from "./words.js";
 
 const PARTS = [["ours", "sentinel"], ["foreign", "foreign"], ["allocated", "allocated"], ["free", "free"]];
@@ -26,7 +27,7 @@ export class Card {
     this.bar.setAttribute("role", "img");
     this.parts = PARTS.map(([name]) => this.bar.appendChild(make("span", name)));
     this.amount = make("p", "amount");
-    this.figures = Object.fromEntries(KINDS.map((kind) => [kind.key, this.#figure(kind)]));
+    this.figures = Object.fromEntries(Object.keys(SHOWN).map((key) => [key, this.#figure(key)]));
     this.rate = make("p", "rate");
     this.last = make("p", "last");
     this.buttons = {
@@ -50,13 +51,13 @@ export class Card {
     return this.gpu?.admin === "PAUSED";
   }
 
-  #figure(kind) {
+  #figure(key) {
     const value = make("span", "value", "?");
     const word = make("span", "unit");
     const plot = make("div", "plot");
     plot.setAttribute("aria-hidden", "true"); // the figure above has the value
-    const head = make("p", "figure", make("span", "name", kind.title), value, word);
-    return { tile: make("div", `tile ${kind.key}`, head, plot), value, word, plot };
+    const head = make("p", "figure", make("span", "name", KINDS[key].title), value, word);
+    return { tile: make("div", `tile ${key}`, head, plot), value, word, plot };
   }
 
   /** Check whether the GPU itself has not been read for too long. */
@@ -168,7 +169,7 @@ export class Card {
     if (!this.visible) return;
     if (!this.curves.length) {
       if (!this.figures.load.plot.clientWidth) return;
-      this.curves = KINDS.map((kind) => new Curve(this.figures[kind.key].plot, this.readings, kind, { axes: true }));
+      this.curves = Object.entries(this.figures).map(([key, { plot }]) => new Curve(plot, key, curveOf(this.readings, key)));
       return;
     }
     for (const curve of this.curves) curve.draw();
