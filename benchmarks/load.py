@@ -20,7 +20,7 @@ from benchmarks.load_table import LoadTable
 from benchmarks.measuring import add_machine, add_options, add_selection, rig_of, selected
 from benchmarks.processes import Program, Rig, Sentinel, TooLateError
 from benchmarks.results import Record, Results
-from sentinel.config.workload_spec import known_workloads
+from sentinel.config.specs import known_workloads
 
 #: How long clocks and power take to settle.
 _WARM_UP = 4.0

@@ -132,31 +132,37 @@ def levels() -> str:
 
 def checks_of_a_moment() -> str:
     """Return the table of the checks of one moment."""
-    from sentinel.burnin.checks.counter_checks import DAEMON_CHECKS, MOMENT_CHECKS, NODE_CHECKS
+    from sentinel.burnin.checks.evidence import MomentEvidence, NodeEvidence
+    from sentinel.burnin.checks.table import CHECKS
 
-    return _checks((*NODE_CHECKS, *MOMENT_CHECKS, *DAEMON_CHECKS))
+    return _checks((*CHECKS.of(NodeEvidence), *CHECKS.of(MomentEvidence)))
 
 
 def checks_of_a_difference() -> str:
     """Return the table of the checks of two readings."""
-    from sentinel.burnin.checks.growth_checks import GROWTH_CHECKS
+    from sentinel.burnin.checks.evidence import GpuEvidence, GrowthEvidence
+    from sentinel.burnin.checks.table import CHECKS
 
-    return _checks(GROWTH_CHECKS)
+    of_both = CHECKS.of(GpuEvidence)
+    return _checks(check for check in CHECKS.of(GrowthEvidence) if check not in of_both)
 
 
 def checks_of_a_load() -> str:
     """Return the table of the checks of a burn-in's load."""
-    from sentinel.burnin.checks import run_checks
-    from sentinel.burnin.reports.report import LOAD_CHECKS
+    from sentinel.burnin.checks.evidence import GrowthEvidence, ParticipationEvidence
+    from sentinel.burnin.checks.load_checks import LoadEvidence
+    from sentinel.burnin.checks.table import CHECKS
 
-    return _checks((*LOAD_CHECKS, *run_checks.CHECKS))
+    of_counters = CHECKS.of(GrowthEvidence)
+    own = [check for check in CHECKS.of(LoadEvidence) if check not in of_counters]
+    return _checks((*own, *CHECKS.of(ParticipationEvidence)))
 
 
 def checks_of_links() -> str:
     """Return the table of the checks of a burn-in's links."""
-    from sentinel.burnin.checks import link_checks
+    from sentinel.burnin.checks.table import CHECKS
 
-    return _checks(link_checks.CHECKS)
+    return _checks(check for check in CHECKS if check.id.startswith("links."))
 
 
 def checks_of_a_fleet() -> str:
@@ -186,20 +192,20 @@ def _checks(checks: Iterable[Check[Any]]) -> str:
 
 def xids() -> str:
     """Return the table of the XIDs; those of one verdict, bucket and source share a row."""
-    from sentinel.burnin.checks.xid_table import XIDS, Verdict
+    from sentinel.burnin.checks.xid_table import XIDS, XidMeaning
 
-    groups: dict[tuple[Verdict, str, str], list[str]] = {}
+    groups: dict[tuple[XidMeaning, str, str], list[str]] = {}
     for xid in XIDS.values():
-        key = (xid.verdict, xid.bucket, xid.source)
+        key = (xid.meaning, xid.bucket, xid.source)
         groups.setdefault(key, []).append(f"{xid.number} {xid.name}")
-    order = list(Verdict)
+    order = list(XidMeaning)
     rows = [
-        (verdict.value, bucket, ", ".join(names), source)
-        for (verdict, bucket, source), names in sorted(
+        (meaning.value, bucket, ", ".join(names), source)
+        for (meaning, bucket, source), names in sorted(
             groups.items(), key=lambda item: (order.index(item[0][0]), item[0][1])
         )
     ]
-    return _table(("Verdict", "NVIDIA's bucket", "XIDs", "Source"), rows)
+    return _table(("Meaning", "NVIDIA's bucket", "XIDs", "Source"), rows)
 
 
 def _table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

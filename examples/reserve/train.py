@@ -12,11 +12,11 @@ import os
 from contextlib import AbstractContextManager, nullcontext
 
 import sentinel
-from sentinel.client import Reservation
+from sentinel.client import ReservationInfo
 from sentinel.errors import NotRunningError
 
 
-def reserved(count: int, reason: str) -> AbstractContextManager[Reservation | None]:
+def reserved(count: int, reason: str) -> AbstractContextManager[ReservationInfo | None]:
     """Reserve GPUs for a ``with`` block; without a daemon there is nothing to reserve."""
     try:
         # Bound: the reservation ends with this process, even if that is killed.

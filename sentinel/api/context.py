@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -26,12 +25,11 @@ from sentinel.api.state.supervisor_link import SupervisorLink, SupervisorMessage
 from sentinel.api.state.verified_total import VerifiedTotal
 from sentinel.config.model import SETTINGS
 from sentinel.config.setting import Scope
-from sentinel.config.workload_spec import parse_workload
+from sentinel.config.specs import parse_workload
 from sentinel.errors import SentinelError, WireError
 from sentinel.host.files.paths import shared_folder
 from sentinel.host.stores import verified_store
-from sentinel.host.stores.reservation_store import RESERVATIONS
-from sentinel.host.stores.session_store import SESSIONS
+from sentinel.host.stores.timed_file import RESERVATIONS, SESSIONS
 from sentinel.protocol.caller import Caller, Level
 from sentinel.protocol.channel import MessageStream
 from sentinel.protocol.commands import (
@@ -48,11 +46,9 @@ from sentinel.protocol.commands import (
 )
 from sentinel.protocol.problem import Code
 from sentinel.protocol.views import (
-    Allocation,
     GpuView,
     HostView,
     LogRecord,
-    QueueView,
     Reservation,
     Session,
     SessionsView,
@@ -117,10 +113,6 @@ class ApiContext:
             lambda one: one.name,
             partial(self._warn_unstored, "sessions"),
         )
-        #: The ids of allocations with a client that waits for the memory.
-        self.pending_allocations: Counter[str] = Counter()
-        #: The ids of reservations with a client that waits for them.
-        self.pending_reservations: set[str] = set()
         self.history = History(
             state / HISTORY_FILE, spec.history, partial(self.report_warning, "history")
         )
@@ -238,11 +230,12 @@ class ApiContext:
         match message:
             case HostView(reservations=reservations, allocations=allocations):
                 self.views.update(message)
-                # A reservation that no client knows of ends with this process: not for the next.
-                self.reservation_writer.update(tuple(one for one in reservations if one.confirmed))
+                # No client has been told of one with a lease.
+                self.reservation_writer.update(one for one in reservations if one.lease is None)
                 bound = {one.id: one.by for one in reservations if one.bound}
                 self._reservation_watch.watch(bound)
-                self._watch_allocations(allocations)
+                held = {one.id: one.by for one in allocations if one.by.started is not None}
+                self._allocation_watch.watch(held)
                 run = message.burnin
                 self._burnin_watch.watch({run.id: run.by} if run is not None and run.bound else {})
             case GpuView():
@@ -250,8 +243,6 @@ class ApiContext:
                 self.views.update(message)
                 self.counters.count_view(message)
                 self.history.add(message)
-            case QueueView():
-                self.views.update(message)
             case SessionsView(sessions=sessions):
                 self.views.update(message)
                 self.session_writer.update(sessions)
@@ -284,20 +275,6 @@ class ApiContext:
 
     def _deallocate(self, id_: str) -> None:
         self.supervisor.post(Deallocate, by=_THIS_PROCESS, id=id_)
-
-    def _watch_allocations(self, allocations: tuple[Allocation, ...]) -> None:
-        """End allocations with a process that has ended, or with a client that left early.
-
-        A client may leave before the reply to its command. The allocation cannot be undone by its
-        id at that time, since the id may be another client's.
-        """
-        wanted = [one for one in allocations if one.confirmed or one.id in self.pending_allocations]
-        self._allocation_watch.watch(
-            {one.id: one.by for one in wanted if one.by.started is not None}
-        )
-        for one in allocations:
-            if one not in wanted:
-                self._deallocate(one.id)
 
     def _warn_unstored(self, about: str, text: str) -> None:
         what = f"{text}; a new daemon will not restore the current {about}"

@@ -14,11 +14,11 @@ _MAX_SIZE_BYTES = 2**50
 
 #: The forms of texts, and what an error says of each: a pattern is not for people.
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,63}$"
-_ID = r"^[0-9a-f]{8,32}$"
+_ID = r"^[0-9a-f][0-9a-f-]{7,35}$"
 _LINE = r"^[^\x00-\x1f\x7f]*$"
 FORMS = {
     _NAME: "1 to 64 letters, digits and ._:-, of which the first is a letter or a digit",
-    _ID: "8 to 32 hexadecimal digits in lower case",
+    _ID: "8 to 36 hexadecimal digits in lower case, also with hyphens, such as a UUID",
     _LINE: "characters of one line, without control characters",
 }
 
@@ -37,12 +37,13 @@ WaitS = Annotated[
 Seconds = Annotated[
     float, Field(gt=0, le=_YEAR_S, allow_inf_nan=False, description="Duration in seconds.")
 ]
-Name = Annotated[
+ReservationId = Annotated[
     str,
-    Field(
-        pattern=_NAME,
-        description="The allocation's id: letters, digits and `._:-`.",
-    ),
+    Field(pattern=_ID, description="The client's id of the reservation, such as a UUID."),
+]
+AllocationId = Annotated[
+    str,
+    Field(pattern=_NAME, description="The allocation's id: letters, digits and `._:-`."),
 ]
 SettingText = Annotated[str, Field(max_length=4096)]
 
@@ -171,13 +172,6 @@ class BurninRequest(RequestModel):
 class ReservationRequest(RequestModel):
     """Keep GPUs free for a user: the selected ones, or any `count`."""
 
-    id: str | None = Field(
-        default=None,
-        pattern=_ID,
-        description="The id of the reservation, by which its place in the queue is found."
-        "  After the end of the connection, the same request with the same id continues at its"
-        " place for half a minute.",
-    )
     gpus: Selectors | None = None
     count: int | None = Field(default=None, ge=1, le=128)
     seconds: Seconds | None = None
@@ -191,7 +185,6 @@ class ReservationRequest(RequestModel):
 class AllocationRequest(RequestModel):
     """Grant a part of a GPU's memory to the calling process and its children."""
 
-    id: Name
     gpu: Annotated[str, Field(max_length=256)] = "0"
     size: int = Field(gt=0, le=_MAX_SIZE_BYTES, description="Bytes.")
     pid: int | None = Field(

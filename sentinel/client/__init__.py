@@ -6,10 +6,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sentinel.client.allocations import Allocation as Allocation
     from sentinel.client.client import Client as Client
     from sentinel.client.client import connect as connect
-    from sentinel.client.reservations import Reservation as Reservation
     from sentinel.client.types import EventInfo as EventInfo
     from sentinel.client.types import Status as Status
     from sentinel.protocol.api_types import AllocationInfo as AllocationInfo
@@ -20,7 +18,6 @@ if TYPE_CHECKING:
     from sentinel.protocol.api_types import MemoryBudget as MemoryBudget
     from sentinel.protocol.api_types import Outcome as Outcome
     from sentinel.protocol.api_types import Process as Process
-    from sentinel.protocol.api_types import QueueEntry as QueueEntry
     from sentinel.protocol.api_types import ReservationInfo as ReservationInfo
     from sentinel.protocol.api_types import SessionInfo as SessionInfo
     from sentinel.protocol.history_types import PastEvent as PastEvent
@@ -29,7 +26,6 @@ if TYPE_CHECKING:
     from sentinel.protocol.history_types import TemperatureTrend as TemperatureTrend
 
 __all__ = [
-    "Allocation",
     "AllocationInfo",
     "Client",
     "DaemonInfo",
@@ -43,8 +39,6 @@ __all__ = [
     "PastReading",
     "PastUse",
     "Process",
-    "QueueEntry",
-    "Reservation",
     "ReservationInfo",
     "SessionInfo",
     "Status",
@@ -54,7 +48,6 @@ __all__ = [
 
 #: Names that are imported at their first use: `sentinel status` needs few of them.
 _LAZY = {
-    "Allocation": "sentinel.client.allocations",
     "AllocationInfo": "sentinel.protocol.api_types",
     "Client": "sentinel.client.client",
     "DaemonInfo": "sentinel.protocol.api_types",
@@ -68,8 +61,6 @@ _LAZY = {
     "PastReading": "sentinel.protocol.history_types",
     "PastUse": "sentinel.protocol.history_types",
     "Process": "sentinel.protocol.api_types",
-    "QueueEntry": "sentinel.protocol.api_types",
-    "Reservation": "sentinel.client.reservations",
     "ReservationInfo": "sentinel.protocol.api_types",
     "SessionInfo": "sentinel.protocol.api_types",
     "Status": "sentinel.client.types",

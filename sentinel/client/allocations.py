@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 from urllib.parse import quote, urlencode
 
-from sentinel.client.handle import Handle
 from sentinel.client.requester import Requester
-from sentinel.errors import ConfigError, NotRunningError, ServiceError
-from sentinel.protocol.api_types import (
-    Allocated,
-    AllocationInfo,
-    Allocations,
-    MemoryBudget,
-    Outcome,
-)
+from sentinel.errors import ConfigError, ServiceError
+from sentinel.protocol.api_types import AllocationInfo, Allocations, MemoryBudget, Outcome
 from sentinel.units import parse_size
 
 _PATH = "/v1/allocations"
@@ -31,7 +23,7 @@ class AllocationVerbs(Requester):
         *,
         wait: float = 30.0,
         pid: int | None = None,
-    ) -> Allocation:
+    ) -> AllocationInfo:
         """Allocate GPU memory for this process and its children.
 
         Returns when the memory is free: the stressor makes room, and does not yield to these
@@ -52,11 +44,11 @@ class AllocationVerbs(Requester):
             TimedOutError: The memory was not free in time; nothing is allocated.
             ConfigError: The size is invalid or has no unit, or the process does not exist.
         """
-        body = {"id": id, "gpu": str(gpu), "size": _size_bytes(size), "wait_s": wait}
+        body: dict[str, object] = {"gpu": str(gpu), "size": _size_bytes(size)}
         if pid is not None:
             body["pid"] = pid
-        got = self.fetch(Allocated, "POST", _PATH, body, wait=wait).allocation
-        return Allocation.of(got, self)
+        made = self.put(AllocationInfo, f"{_PATH}/{quote(id, safe='')}", body, wait=wait)
+        return made.ended_by(lambda: self._end_same(made))
 
     def deallocate(self, id: str) -> Outcome:  # noqa: A002 - the usual name
         """End an allocation.
@@ -73,7 +65,7 @@ class AllocationVerbs(Requester):
         gpu: str | int = 0,
         *,
         wait: float = 30.0,
-    ) -> Allocation:
+    ) -> AllocationInfo:
         """Allocate memory for the duration of a ``with`` block; see :meth:`allocate`.
 
         Raises:
@@ -84,6 +76,19 @@ class AllocationVerbs(Requester):
     def allocations(self) -> tuple[AllocationInfo, ...]:
         """List all allocations."""
         return self.fetch(Allocations, "GET", _PATH).allocations
+
+    def _end_same(self, made: AllocationInfo) -> Outcome:
+        """End an allocation, unless it has ended and another process uses its id.
+
+        Raises:
+            ServiceError: It has ended already.
+        """
+        known = {(one.id, one.gpu, one.holder.pid) for one in self.allocations()}
+        if (made.id, made.gpu, made.holder.pid) not in known:
+            error = ServiceError(f"the allocation {made.id!r} has ended already")
+            error.code = "not_found"
+            raise error
+        return self.deallocate(made.id)
 
     def budget(self, gpu: str | int = 0) -> MemoryBudget:
         """Read how much memory of a GPU allocations may use, use, and may still use.
@@ -103,29 +108,6 @@ class AllocationVerbs(Requester):
             NoSuchGpuError: The GPU does not exist.
         """
         return self.budget(gpu).available
-
-
-class Allocation(Handle[AllocationVerbs], AllocationInfo):
-    """An allocation that can be ended, also by the end of a ``with`` block."""
-
-    def end(self) -> Outcome:
-        """End the allocation.
-
-        Raises:
-            ServiceError: It has ended already.
-        """
-        return self._verbs.deallocate(self.id)
-
-    def __exit__(self, *_: object) -> None:
-        """End the allocation, if it still exists."""
-        # It may have ended and its id be in use again; and it ends with this process anyway.
-        with contextlib.suppress(NotRunningError, ServiceError):
-            if any(_is_same(one, self) for one in self._verbs.allocations()):
-                self.end()
-
-
-def _is_same(one: AllocationInfo, other: AllocationInfo) -> bool:
-    return (one.id, one.gpu, one.holder.pid) == (other.id, other.gpu, other.holder.pid)
 
 
 def _size_bytes(size: object) -> int:

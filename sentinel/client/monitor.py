@@ -11,14 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Self, TypeVar, overload
 
-from sentinel.client.allocations import Allocation
 from sentinel.client.callbacks import Callback, Callbacks
 from sentinel.client.client import Client, connect
 from sentinel.client.follower import Events, Follower
 from sentinel.client.hold import private_sentinel
 from sentinel.client.types import EventInfo
 from sentinel.errors import ConfigError, NotRunningError, SentinelError, ServiceError, TimedOutError
-from sentinel.protocol.api_types import GpuStatus, MemoryBudget, Outcome
+from sentinel.protocol.api_types import AllocationInfo, GpuStatus, MemoryBudget, Outcome
 from sentinel.protocol.history_types import PastReading, TemperatureTrend
 from sentinel.protocol.views import is_throttled
 from sentinel.units import format_duration
@@ -186,7 +185,7 @@ class Monitor:
         gpu: str | int = 0,
         *,
         wait: float = 30.0,
-    ) -> Allocation:
+    ) -> AllocationInfo:
         """Allocate memory for this process; see :meth:`sentinel.Client.allocate`."""
         return self.client.allocate(id, size, gpu, wait=wait)
 
@@ -201,7 +200,7 @@ class Monitor:
         gpu: str | int = 0,
         *,
         wait: float = 30.0,
-    ) -> Allocation:
+    ) -> AllocationInfo:
         """Allocate memory for the duration of a ``with`` block."""
         return self.client.allocation(id, size, gpu, wait=wait)
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from sentinel.client.transport import Address, send
-from sentinel.errors import ServiceError
+from sentinel.errors import ConnectionLostError, ServiceError
 from sentinel.protocol.version import SCHEMA_VERSION
 
 T = TypeVar("T")
 
 #: The default time for the daemon to release or find GPUs, in seconds.
 WAIT_S = 30.0
+
+#: How often a lost request is sent again, and the pause before, in seconds; the daemon keeps its
+#: place for LEASE_S.
+_MAX_RETRIES, _RETRY_PAUSE_S = 5, 0.5
 
 #: A selection of GPUs, each by index, UUID or its unique beginning, or PCI address; or one of them.
 Gpus = Sequence[str | int] | str | int
@@ -66,6 +71,23 @@ class Requester:
             SentinelError: As for every verb.
         """
         return decode(kind, self.request(method, path, body, wait=wait))
+
+    def put(self, kind: type[T], path: str, body: Mapping[str, Any], *, wait: float) -> T:
+        """Send a request that waits, again if the daemon's API process ends meanwhile.
+
+        A PUT changes nothing if it has been executed before, and continues at its place.
+
+        Raises:
+            SentinelError: As for every verb.
+        """
+        deadline, left = time.monotonic() + wait, wait
+        for _ in range(_MAX_RETRIES):
+            try:
+                return self.fetch(kind, "PUT", path, {**body, "wait_s": left}, wait=left)
+            except ConnectionLostError:
+                time.sleep(_RETRY_PAUSE_S)
+                left = max(0.0, deadline - time.monotonic())
+        return self.fetch(kind, "PUT", path, {**body, "wait_s": left}, wait=left)
 
 
 def decode(kind: type[T], response: Mapping[str, Any]) -> T:

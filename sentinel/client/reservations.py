@@ -4,34 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import threading
+from collections.abc import Callable, Iterator
 from urllib.parse import quote
 
-from sentinel.client.handle import Handle
 from sentinel.client.requester import WAIT_S, Gpus, Requester, selectors
-from sentinel.client.waiting import OnWait, send_again, watch_queue
-from sentinel.errors import NotRunningError, ServiceError
-from sentinel.protocol.api_types import (
-    Outcome,
-    QueueEntry,
-    ReservationInfo,
-    Reservations,
-    Reserved,
-)
+from sentinel.errors import SentinelError
+from sentinel.protocol.api_types import Outcome, ReservationInfo, Reservations
+
+OnWait = Callable[[ReservationInfo], object]
+
+_PATH = "/v1/reservations"
+#: How often the place in the queue is read, in seconds.
+_WATCH_EVERY_S = 1.0
 
 
 class ReservationVerbs(Requester):
     """The verbs for reservations."""
 
-    def reservations(self) -> tuple[Reservation, ...]:
+    def reservations(self) -> tuple[ReservationInfo, ...]:
         """List all reservations."""
-        return tuple(Reservation.of(one, self) for one in self._reservations().reservations)
+        return tuple(map(self._with_end, self._listed().reservations))
 
-    def queue(self) -> tuple[QueueEntry, ...]:
-        """List the requests that wait for a reservation, in the order of the queue."""
-        return self._reservations().queue
-
-    def _reservations(self) -> Reservations:
-        return self.fetch(Reservations, "GET", "/v1/reservations")
+    def queue(self) -> tuple[ReservationInfo, ...]:
+        """List the requests that wait for GPUs, in the order of the queue."""
+        return self._listed().queue
 
     def reserve(
         self,
@@ -42,7 +39,7 @@ class ReservationVerbs(Requester):
         wait: float = WAIT_S,
         bound: bool = False,
         on_wait: OnWait | None = None,
-    ) -> Reservation:
+    ) -> ReservationInfo:
         """Keep GPUs free for you; returns when their memory is free.
 
         While too few GPUs are available, the request waits in a queue: first come, first served.
@@ -65,16 +62,12 @@ class ReservationVerbs(Requester):
             TimedOutError: The GPUs were not free in time; nothing is reserved.
         """
         selection = {"count": gpus} if isinstance(gpus, int) else {"gpus": selectors(gpus)}
+        # Short, since people type it to end the reservation.
         id_ = secrets.token_hex(4)
-        body = {**selection, "id": id_, "reason": reason, "seconds": seconds, "bound": bound}
+        body = {**selection, "reason": reason, "seconds": seconds, "bound": bound}
         body = {key: value for key, value in body.items() if value is not None}
-
-        def send(left: float) -> Reserved:
-            sent = {**body, "wait_s": left}
-            return self.fetch(Reserved, "POST", "/v1/reservations", sent, wait=left)
-
-        with watch_queue(self._reservations, id_, on_wait if wait else None):
-            return Reservation.of(send_again(send, wait).reservation, self)
+        with self._watched(id_, on_wait if wait else None):
+            return self._with_end(self.put(ReservationInfo, f"{_PATH}/{id_}", body, wait=wait))
 
     def unreserve(self, id: str) -> Outcome:  # noqa: A002 - the usual name
         """End a reservation.
@@ -82,34 +75,41 @@ class ReservationVerbs(Requester):
         Raises:
             ServiceError: There is no reservation with this id.
         """
-        return self.fetch(Outcome, "DELETE", f"/v1/reservations/{quote(id, safe='')}")
+        return self.fetch(Outcome, "DELETE", f"{_PATH}/{quote(id, safe='')}")
 
+    def _listed(self) -> Reservations:
+        return self.fetch(Reservations, "GET", _PATH)
 
-class Reservation(Handle[ReservationVerbs], ReservationInfo):
-    """A reservation that can be ended, also by the end of a ``with`` block."""
+    def _with_end(self, one: ReservationInfo) -> ReservationInfo:
+        return one.ended_by(lambda: self.unreserve(one.id))
 
-    @property
-    def cuda_visible_devices(self) -> str:
-        """The value of the variable of this name by which CUDA uses these GPUs only."""
-        return ",".join(self.gpus)
+    @contextlib.contextmanager
+    def _watched(self, id_: str, on_wait: OnWait | None) -> Iterator[None]:
+        """Report the place of a request while the block waits for it.
 
-    def end(self) -> Outcome:
-        """End the reservation.
-
-        Raises:
-            ServiceError: It has ended already.
+        Args:
+            id_: The id of the request.
+            on_wait: Called in another thread, at first and when the place has changed; None to read
+                nothing.
         """
-        return self._verbs.unreserve(self.id)
+        if on_wait is None:
+            yield
+            return
+        over = threading.Event()
 
-    def __exit__(self, *_: object) -> None:
-        """End the reservation, unless it or its daemon has ended already.
+        def watch() -> None:
+            place = 0
+            while not over.wait(_WATCH_EVERY_S):
+                request = None
+                with contextlib.suppress(SentinelError):  # the request itself has the error
+                    request = next((one for one in self.queue() if one.id == id_), None)
+                if request is not None and request.place != place and not over.is_set():
+                    place = request.place
+                    on_wait(request)
 
-        Raises:
-            SentinelError: The daemon refuses or does not answer; the GPUs are still reserved.
-        """
-        with contextlib.suppress(NotRunningError):
-            try:
-                self.end()
-            except ServiceError:
-                if any(one.id == self.id for one in self._verbs.reservations()):
-                    raise
+        # A daemon thread: it may be in a request when the wait is over.
+        threading.Thread(target=watch, name="queue-watch", daemon=True).start()
+        try:
+            yield
+        finally:
+            over.set()

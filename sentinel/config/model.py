@@ -6,17 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, time
 
-from sentinel.config.access_settings import AccessSettings
-from sentinel.config.api_settings import ApiSettings
-from sentinel.config.driver_spec import parse_driver
-from sentinel.config.ignore_rules import IgnoreRule, parse_ignore_rules
-from sentinel.config.log_settings import LogSettings
-from sentinel.config.notify_settings import NotifySettings
 from sentinel.config.parsers import (
+    IgnoreRule,
     one_of,
     parse_celsius,
     parse_count,
     parse_file,
+    parse_ignore_rules,
     parse_memory,
     parse_names,
     parse_power,
@@ -25,6 +21,7 @@ from sentinel.config.parsers import (
 )
 from sentinel.config.plan import Plan
 from sentinel.config.schedule import Duty, Hours, parse_duty, parse_hours, parse_until
+from sentinel.config.services import ServiceSettings
 from sentinel.config.setting import (
     Form,
     Setting,
@@ -33,6 +30,7 @@ from sentinel.config.setting import (
     setting,
     start_setting,
 )
+from sentinel.config.specs import parse_driver
 from sentinel.protocol.stressor import MemoryTarget
 from sentinel.units import parse_duration, parse_size, parse_size_or_zero
 
@@ -62,7 +60,7 @@ QUICK_POLL_S = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(NotifySettings, AccessSettings, ApiSettings, LogSettings):
+class Config(ServiceSettings):
     """Every setting, in seconds, bytes and watts."""
 
     # --- what runs, and on which GPUs --------------------------------------------------------

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from sentinel.config.workload_spec import parse_workload
+from sentinel.config.specs import parse_workload
 from sentinel.errors import ConfigError
 from sentinel.units import format_duration, parse_duration
 

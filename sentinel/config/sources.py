@@ -18,7 +18,7 @@ from sentinel.config.build import build_config
 from sentinel.config.model import SETTINGS, Config
 from sentinel.config.plan import toml_value
 from sentinel.config.setting import Scope, Setting
-from sentinel.config.workload_spec import check_workload
+from sentinel.config.specs import check_workload
 from sentinel.errors import ConfigError, raise_error
 from sentinel.host.files.paths import SIMULATED, SOCKET_VARIABLE
 from sentinel.host.files.regular_file import read_regular

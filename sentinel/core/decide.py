@@ -23,8 +23,7 @@ from sentinel.core.node import (
     commands,
     limits,
     probe_supervision,
-    reservation_commands,
-    reservation_queue,
+    reservations,
     sessions,
     shutdown,
     spare_processes,
@@ -33,16 +32,7 @@ from sentinel.core.node import (
     watch_list,
 )
 from sentinel.core.observation import Observation
-from sentinel.core.state import (
-    ApiDown,
-    ApiUp,
-    ProbeDown,
-    ProbeState,
-    Rule,
-    State,
-    each_gpu,
-    on_each_gpu,
-)
+from sentinel.core.state import ProbeDown, ProbeState, Rule, State, each_gpu, on_each_gpu
 from sentinel.core.step import Step, chain
 from sentinel.protocol.gpu import Gpu
 
@@ -141,15 +131,6 @@ def conclude(before: State, reaction: Step[State], seen: Observation) -> Step[St
     return step._replace(state=state, actions=tuple(sorted(step.actions, key=rank)))
 
 
-def _step_api(state: State, seen: Observation) -> Step[State]:
-    """Step the API process; end the unconfirmed grants of one that is gone."""
-    step = api_supervision.step(state, seen)
-    if not isinstance(state.api, ApiUp) or not isinstance(step.state.api, ApiDown):
-        return step
-    forget = reservation_commands.forget_unconfirmed, allocation_commands.forget_unconfirmed
-    return chain(step, forget, seen)
-
-
 def _with_changes(before: State, state: State, now: float) -> State:
     """Stamp the GPUs whose occupancy or stressor has changed its state."""
 
@@ -173,14 +154,15 @@ _RULES: tuple[Rule, ...] = (
     burnin.advance,
     burnin_commands.report_measurements,
     commands.expire,
-    reservation_commands.expire,
+    reservations.expire,
+    allocation_commands.expire,
     shutdown.follow,
     burnin.cut_short,
     burnin_commands.settle,
     on_each_gpu(xids.report, slow_start.report),
     # The serving processes, and what clients have.
-    _step_api,
-    reservation_queue.serve,
+    api_supervision.step,
+    reservations.serve,
     on_each_gpu(newcomer.limit_memory),
     probe_supervision.step,
     spare_processes.step_spare_probe,

@@ -15,7 +15,6 @@ from sentinel.core.burnin_state import BurninRun
 from sentinel.core.gpu_state import GpuState, Pause
 from sentinel.core.observation import Observation
 from sentinel.core.step import Step
-from sentinel.protocol.commands import Reserve
 from sentinel.protocol.probe import Watch
 from sentinel.protocol.views import Reservation, Session
 
@@ -112,19 +111,6 @@ class Shutdown:
 
 
 @dataclass(frozen=True, kw_only=True)
-class QueuedRequest:
-    """A reservation that a client waits for, until the client has confirmed it."""
-
-    command: Reserve
-    #: When it entered the queue.
-    since: float
-    #: It has its GPUs.
-    granted: bool = False
-    #: When the API process of its client ended; None while the client waits.
-    orphaned: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class State:
     """Everything that the supervisor knows."""
 
@@ -169,11 +155,10 @@ class State:
     reload_requested: bool = False
     #: Set while no process of Sentinel may use the driver.
     released: Pause | None = None
+    #: By id, in the order in which they came; those without GPUs wait in the queue.
     reservations: Mapping[str, Reservation] = field(default_factory=dict)
     #: The sessions by name; no two have a GPU in common.
     sessions: Mapping[str, Session] = field(default_factory=dict)
-    #: Requests for reservations, first come, first served.
-    queue: tuple[QueuedRequest, ...] = ()
     #: The burn-in that a client has asked for, or None.
     burnin_run: BurninRun | None = None
     #: The number of the last group of GPUs that did a phase together.

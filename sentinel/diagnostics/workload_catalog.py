@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import EntryPoint
 
-from sentinel.config.workload_spec import registered
+from sentinel.config.specs import registered
 from sentinel.diagnostics.one_shot import START, Timeouts, run_one_shot
 from sentinel.errors import WireError
 from sentinel.host.processes.unprivileged import environment_of

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from sentinel.config.plan import Plan
-from sentinel.config.workload_spec import check_workload, find_workload, is_built_in, parse_workload
+from sentinel.config.specs import check_workload, find_workload, is_built_in, parse_workload
 from sentinel.diagnostics.workload_catalog import describe_workloads
 from sentinel.errors import ConfigError
 from sentinel.protocol.commands import Given

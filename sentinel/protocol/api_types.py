@@ -7,11 +7,12 @@ field's metadata goes into the OpenAPI document.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
+from sentinel.errors import NotRunningError, ServiceError
 from sentinel.protocol.telemetry import TelemetryFields
 from sentinel.protocol.version import SCHEMA_VERSION
 from sentinel.protocol.views import (
@@ -185,54 +186,77 @@ class Holder(ResponseType):
     name: str | None = None
 
 
+class Held(ResponseType):
+    """What a client has until it ends it, also by the end of a ``with`` block."""
+
+    _end: Callable[[], Outcome]
+
+    def ended_by(self, end: Callable[[], Outcome]) -> Self:
+        """Set the call by which its client ends it."""
+        object.__setattr__(self, "_end", end)  # no field: it is not printed nor compared
+        return self
+
+    def end(self) -> Outcome:
+        """End it.
+
+        Raises:
+            ServiceError: It has ended already.
+        """
+        return self._end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End it, unless it or its daemon has ended already.
+
+        Raises:
+            SentinelError: The daemon refuses or does not answer; it goes on.
+        """
+        try:
+            self.end()
+        except NotRunningError:
+            pass
+        except ServiceError as error:
+            if error.code != "not_found":
+                raise
+
+
 @dataclass(frozen=True, kw_only=True)
-class ReservationInfo(ResponseType):
-    """GPUs that are kept free for a user."""
+class ReservationInfo(Held, ResponseModel):
+    """GPUs that are kept free for a user, or a request that waits for them."""
 
     id: str
-    #: UUIDs.
-    gpus: tuple[str, ...]
-    #: nvidia-smi's indices of the same GPUs.
+    #: UUIDs; empty while it waits.
+    gpus: tuple[str, ...] = ()
+    #: nvidia-smi's indices of the same GPUs; while it waits, of the named ones.
     indices: tuple[int, ...] = ()
+    #: How many GPUs.
+    count: int = 0
+    place: int = field(
+        default=0, metadata=described("The place in the queue, from 1; 0 once it has its GPUs.")
+    )
     reason: str
+    #: When it began, or entered the queue.
     since: datetime
-    #: When it ends, or None if it has no time limit.
+    #: When it ends, or None if it has no time limit or waits.
     until: datetime | None = None
     #: Whether it ends with the holder's process.
     bound: bool = False
     holder: Holder = field(default_factory=Holder)
 
-
-@dataclass(frozen=True, kw_only=True)
-class Reserved(ResponseModel):
-    """A new reservation: the memory of its GPUs is free."""
-
-    reservation: ReservationInfo
-
-
-@dataclass(frozen=True, kw_only=True)
-class QueueEntry(ResponseType):
-    """A reservation that a client waits for; `id` is then the id of the reservation."""
-
-    id: str
-    place: int = field(metadata=described("The place in the queue, from 1."))
-    #: nvidia-smi's indices of the named GPUs; empty for any.
-    indices: tuple[int, ...] = ()
-    #: How many GPUs.
-    count: int
-    #: The beginning of the purpose.
-    reason: str
-    #: When it entered the queue.
-    since: datetime
-    holder: Holder = field(default_factory=Holder)
+    @property
+    def cuda_visible_devices(self) -> str:
+        """The value of the variable of this name by which CUDA uses these GPUs only."""
+        return ",".join(self.gpus)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reservations(ResponseModel):
-    """All reservations, and those that clients wait for, in the order of the queue."""
+    """All reservations, and the requests that wait for one, in the order of the queue."""
 
     reservations: tuple[ReservationInfo, ...]
-    queue: tuple[QueueEntry, ...] = ()
+    queue: tuple[ReservationInfo, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,7 +284,7 @@ class SessionInfo(ResponseType):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AllocationInfo(ResponseType):
+class AllocationInfo(Held, ResponseModel):
     """GPU memory that is granted to a process and its children."""
 
     id: str
@@ -269,13 +293,6 @@ class AllocationInfo(ResponseType):
     size: int
     since: datetime
     holder: Holder = field(default_factory=Holder)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Allocated(ResponseModel):
-    """A new allocation: its memory is free."""
-
-    allocation: AllocationInfo
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -361,7 +378,7 @@ class Status(ResponseModel):
     daemon: DaemonInfo
     gpus: tuple[GpuStatus, ...]
     reservations: tuple[ReservationInfo, ...] = ()
-    queue: tuple[QueueEntry, ...] = field(
+    queue: tuple[ReservationInfo, ...] = field(
         default=(), metadata=described("Reservations that clients wait for, in order.")
     )
     allocations: tuple[AllocationInfo, ...] = ()
@@ -377,7 +394,7 @@ class Changes(ResponseModel):
     daemon: DaemonInfo | None
     gpus: tuple[GpuStatus, ...]
     reservations: tuple[ReservationInfo, ...] | None
-    queue: tuple[QueueEntry, ...] | None = None
+    queue: tuple[ReservationInfo, ...] | None = None
     allocations: tuple[AllocationInfo, ...] | None
     sessions: tuple[SessionInfo, ...] | None = None
 

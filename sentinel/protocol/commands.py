@@ -97,6 +97,10 @@ class ApiSpec:
 
 # --- commands, from the API -------------------------------------------------------------------
 
+#: What a client asks for is granted for so long at first, in seconds. The API process renews this
+#: lease while the client waits, and ends it when the answer is stored.
+LEASE_S = 30.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Command:
@@ -139,7 +143,7 @@ class ResumeGpus(_Command):
 class Reserve(_Command):
     """Keep GPUs free for a user: those named, or the ``count`` that are freed most easily."""
 
-    #: The client's or a new one. A request that waits keeps its place if it is sent again.
+    #: The client's. The same request again changes nothing and has the same answer.
     id: str
     reason: str
     gpus: tuple[str, ...] = ()
@@ -153,12 +157,14 @@ class Reserve(_Command):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Confirm(_Command):
-    """Keep a reservation even if the API process ends: its client knows the id."""
+class Extend(_Command):
+    """Extend the lease of a reservation, of a request for one, or of an allocation."""
 
     id: str
     #: Whether the id is that of an allocation.
     allocation: bool = False
+    #: Its answer is stored: it lasts as long as the client has asked for. Otherwise LEASE_S more.
+    kept: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,7 +266,7 @@ Command = (
     | PauseGpus
     | ResumeGpus
     | Reserve
-    | Confirm
+    | Extend
     | Unreserve
     | Allocate
     | Deallocate

@@ -34,45 +34,26 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Reservation:
-    """GPUs kept free for a user."""
+    """GPUs kept free for a user, or a request that waits for them."""
 
     id: str
-    gpus: tuple[str, ...]
-    reason: str
-    by: Caller
-    since: float
-    #: When it ends, or None.
-    until: float | None = None
-    #: Whether it ends with the process ``by``.
-    bound: bool = False
-    #: Whether its client knows the id; if not, it ends with the API process.
-    confirmed: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class QueuedReservation:
-    """A reservation that a client waits for."""
-
-    id: str
-    #: nvidia-smi's indices of the named GPUs; empty for any.
-    indices: tuple[int, ...] = ()
+    #: UUIDs; empty while it waits.
+    gpus: tuple[str, ...] = ()
+    #: The GPUs that the client has named; empty for any.
+    named: tuple[str, ...] = ()
     #: How many GPUs.
     count: int
     reason: str
     by: Caller
-    #: When it entered the queue.
+    #: When it was granted; while it waits, when it entered the queue.
     since: float
-    #: It has its GPUs, and its client does not know yet.
-    granted: bool = False
-    #: The API process of its client has ended; it keeps its place for a while.
-    orphaned: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class QueueView:
-    """All reservations that clients wait for, in the order of the queue."""
-
-    requests: tuple[QueuedReservation, ...] = ()
+    #: How long it lasts from then on, and when it ends; None without a limit.
+    seconds: float | None = None
+    until: float | None = None
+    #: Whether it ends with the process ``by``.
+    bound: bool = False
+    #: When it ends unless it is extended; None once its answer is stored.
+    lease: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,8 +97,8 @@ class Allocation:
     #: returned.
     by: Caller
     since: float
-    #: Whether its client knows the id; if not, it ends with the API process.
-    confirmed: bool = False
+    #: When it ends unless it is extended; None once it is complete.
+    lease: float | None = None
 
 
 class GpuHealth(StrEnum):
@@ -234,6 +215,7 @@ class HostView:
     simulated: bool
     workload: str
     gpus: tuple[str, ...]
+    #: In the order in which they came, also those that wait.
     reservations: tuple[Reservation, ...] = ()
     allocations: tuple[Allocation, ...] = ()
     burnin: BurninRunView | None = None
@@ -365,7 +347,7 @@ class GpuView(GpuFields):
     telemetry: Telemetry | None = None
 
 
-View = HostView | GpuView | QueueView | SessionsView
+View = HostView | GpuView | SessionsView
 
 
 @dataclass(frozen=True, kw_only=True)

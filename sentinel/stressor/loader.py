@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sentinel.config.workload_spec import find_workload
+from sentinel.config.specs import find_workload
 from sentinel.errors import ConfigError, SentinelError, WorkloadError
 from sentinel.host.processes.child_setup import InheritedFd, setup_child_process
 from sentinel.host.processes.unprivileged import become

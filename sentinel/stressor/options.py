@@ -12,7 +12,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 
-from sentinel.config.option_values import REQUIRED, Option, convert_options, kind_of
+from sentinel.config.options import REQUIRED, Option, convert_options, kind_of
 from sentinel.errors import WorkloadError
 from sentinel.protocol.inspection import WorkloadOption
 

@@ -14,7 +14,7 @@ import threading
 import time
 from pathlib import Path
 
-from sentinel.config.workload_spec import registered
+from sentinel.config.specs import registered
 from sentinel.errors import ChildExitCode
 from sentinel.host.processes.child_setup import setup_child_process
 from sentinel.host.processes.own_memory import give_back

@@ -13,7 +13,7 @@ from multiprocessing.connection import wait as wait_for_files
 
 from sentinel.config.model import Config
 from sentinel.config.schedule import first_after
-from sentinel.config.workload_spec import parse_workload
+from sentinel.config.specs import parse_workload
 from sentinel.core import decide
 from sentinel.core.actions import Event
 from sentinel.core.node.views import Host

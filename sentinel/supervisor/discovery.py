@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from sentinel.config.build import resolve
-from sentinel.config.driver_spec import find_driver
 from sentinel.config.gpu_selection import in_cuda_order, needs_cuda_order, select_gpus, visible_gpus
 from sentinel.config.model import Config
+from sentinel.config.specs import find_driver
 from sentinel.core.burnin_state import Burnin
 from sentinel.core.observation import ProbeFacts
 from sentinel.errors import ConfigError, DriverUnavailableError, EndedEarlyError, NoSuchGpuError

@@ -32,7 +32,6 @@ from sentinel.core.actions import (
 )
 from sentinel.core.decide import conclude, kills, react
 from sentinel.core.gpu.watchers import held_since
-from sentinel.core.node import reservation_queue
 from sentinel.core.node.shutdown import permanently_failed, unkillable
 from sentinel.core.node.views import Host, gpu_views, host_view
 from sentinel.core.node.watchdog import SentNotifications, next_notification
@@ -42,7 +41,7 @@ from sentinel.core.step import Step
 from sentinel.errors import ExitCode
 from sentinel.protocol.commands import ReloadConfig
 from sentinel.protocol.gpu import Reading
-from sentinel.protocol.views import GpuView, HostView, QueueView, SessionsView
+from sentinel.protocol.views import GpuView, HostView, SessionsView
 from sentinel.supervisor.leases import RENEW_SHORT_EVERY_S, Leases
 from sentinel.supervisor.ports import Parts
 
@@ -95,7 +94,6 @@ class Supervisor:
         self._host = host or Host(pid=0, driver="", simulated=False)
         self._views: dict[str, GpuView] = {}
         self._host_view: HostView | None = None
-        self._queue = QueueView()
         self._sessions = SessionsView()
         self._views_at = self._all_views_at = 0.0
         self._readings: dict[str, Reading] = {}
@@ -303,10 +301,6 @@ class Supervisor:
             if all_ or before is None or replace(before, at=view.at) != view:
                 self._views[view.uuid] = view
                 self._api.send(view)
-        queue = reservation_queue.view(self.state)
-        if all_ or queue != self._queue:  # before the view of the host, which has what was granted
-            self._queue = queue
-            self._api.send(queue)
         sessions = SessionsView(sessions=tuple(self.state.sessions.values()))
         if all_ or sessions != self._sessions:
             self._sessions = sessions

@@ -9,9 +9,7 @@ from sentinel.core.actions import Event
 from sentinel.core.node import sessions
 from sentinel.core.state import State
 from sentinel.core.step import Step
-from sentinel.host.stores.reservation_store import RESERVATIONS
-from sentinel.host.stores.session_store import SESSIONS
-from sentinel.host.stores.timed_file import Clocks
+from sentinel.host.stores.timed_file import RESERVATIONS, SESSIONS, Clocks
 
 
 def restore(state: State, folder: Path | None) -> Step[State]:
@@ -29,12 +27,10 @@ def restore(state: State, folder: Path | None) -> Step[State]:
     """
     if folder is None:
         return Step(state)
-    reserved, why_not_reserved = RESERVATIONS.load(folder / RESERVATIONS.name)
-    started, why_not_started = SESSIONS.load(folder / SESSIONS.name)
     clocks = Clocks.read()
-    held = RESERVATIONS.restore(reserved, clocks)
-    state = replace(state, reservations={one.id: one for one in held})
-    laid = SESSIONS.restore(started, clocks)
+    held, why_not_reserved = RESERVATIONS.load(folder / RESERVATIONS.name, clocks)
+    laid, why_not_started = SESSIONS.load(folder / SESSIONS.name, clocks)
+    state = replace(state, reservations={reservation.id: reservation for reservation in held})
     state, left_out = sessions.restore(state, laid)
     problems = [("reservations", why_not_reserved), ("sessions", why_not_started)]
     problems += [("sessions", why) for why in left_out]

@@ -114,7 +114,8 @@ export function reserve(gpu, gpus) {
     const [kind, value] = form.get("which").split(/:(.*)/s);
     const chosen = kind === "gpu" ? { gpus: [value] } : { count: Number(value) };
     const body = { ...chosen, ...seconds(form), reason: form.get("reason").trim() };
-    return fetchJson("POST", "/v1/reservations", { body, signal });
+    const id = Array.from(crypto.getRandomValues(new Uint8Array(4)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+    return fetchJson("PUT", `/v1/reservations/${id}`, { body, signal });
   });
 }
 

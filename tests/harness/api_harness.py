@@ -21,6 +21,7 @@ from sentinel.host.processes.child_setup import Inherited
 from sentinel.protocol.codec import decode
 from sentinel.protocol.commands import (
     API_MESSAGES,
+    LEASE_S,
     Allocate,
     ApiHeartbeat,
     ApiMessage,
@@ -28,10 +29,10 @@ from sentinel.protocol.commands import (
     Command,
     CommandReply,
     Configure,
-    Confirm,
     Deallocate,
     Drain,
     EndSession,
+    Extend,
     PauseGpus,
     Refusal,
     Reserve,
@@ -49,8 +50,6 @@ from sentinel.protocol.views import (
     HostView,
     LogRecord,
     Phase,
-    QueuedReservation,
-    QueueView,
     Reservation,
     Session,
     SessionsView,
@@ -96,10 +95,6 @@ class FakeSupervisor:
     reservations: dict[str, Reservation] = field(default_factory=dict)
     allocations: dict[str, Allocation] = field(default_factory=dict)
     sessions: dict[str, Session] = field(default_factory=dict)
-    #: Requests that wait, by id.
-    queue: dict[str, Reserve] = field(default_factory=dict)
-    #: The API process of the clients in the queue has ended.
-    orphaned: bool = False
     phase: Phase = Phase.OCCUPYING
     #: The memory of stopped stressors is not freed.
     keeps_memory: bool = False
@@ -126,27 +121,17 @@ class FakeSupervisor:
             allocations=tuple(self.allocations.values()),
         )
 
-    def queue_view(self) -> QueueView:
-        return QueueView(
-            requests=tuple(
-                QueuedReservation(
-                    id=one.id,
-                    count=one.count or len(one.gpus),
-                    reason=one.reason,
-                    by=one.by,
-                    since=time.monotonic(),
-                    granted=one.id in self.reservations,
-                    orphaned=self.orphaned,
-                )
-                for one in self.queue.values()
-            )
-        )
+    @property
+    def queue(self) -> list[str]:
+        """The ids of the requests that wait."""
+        return [one.id for one in self.reservations.values() if not one.gpus]
 
     def serve_queue(self) -> None:
         """Grant the first request if it can be granted."""
-        for one in list(self.queue.values())[:1]:
-            if one.id not in self.reservations:
-                self.reserve(replace(one, wait=False))
+        for id_ in self.queue[:1]:
+            gpus = self.choose(self.reservations[id_])
+            if gpus:
+                self.grant(self.reservations[id_], gpus)
 
     def stop_stressor(self, uuid: str, admin: str) -> None:
         view = self.gpus[uuid]
@@ -184,7 +169,7 @@ class FakeSupervisor:
                 self.phase = Phase.RELEASED if command.release else self.phase
                 for uuid in gpus:
                     self.stop_stressor(uuid, "PAUSED")
-            case Reserve() | Confirm() | Unreserve() | Allocate() | Deallocate():
+            case Reserve() | Extend() | Unreserve() | Allocate() | Deallocate():
                 return self.change_records(command)
             case StartSession() | EndSession():
                 return self.change_sessions(command)
@@ -221,9 +206,9 @@ class FakeSupervisor:
                 return self.reserve(command)
             case Allocate():
                 return self.allocate(command)
-            case Confirm(allocation=True) | Deallocate():
+            case Extend(allocation=True) | Deallocate():
                 return self.settle_allocation(command)
-            case Confirm() | Unreserve():
+            case Extend() | Unreserve():
                 return self.settle_reservation(command)
         raise AssertionError(command)
 
@@ -231,29 +216,48 @@ class FakeSupervisor:
         if command.count > len(UUIDS):  # it would wait for them until its limit
             text = f"{command.count} GPUs are requested, and there are {len(UUIDS)}"
             return CommandReply(number=command.number, refused=Refusal.INVALID, text=text)
-        taken = {uuid for held in self.reservations.values() for uuid in held.gpus}
-        free = tuple(uuid for uuid in UUIDS if uuid not in taken)
-        gpus = command.gpus or free[: command.count]
-        if taken & set(gpus) or len(gpus) < command.count:
-            text = f"{sorted(taken)} are reserved"
-            if command.wait:
-                self.queue[command.id] = command
-                self.orphaned = False
-                return CommandReply(number=command.number, text=f"waits: {text}")
+        known = self.reservations.get(command.id)
+        if known is not None and (known.count, known.reason) != (
+            command.count or len(command.gpus),
+            command.reason,
+        ):
+            text = f"the id {command.id!r} is in use"
             return CommandReply(number=command.number, refused=Refusal.CONFLICT, text=text)
-        until = None if command.seconds is None else time.monotonic() + command.seconds
-        self.reservations[command.id] = Reservation(
+        if known is not None:
+            return CommandReply(number=command.number, text="reserved", gpus=known.gpus)
+        request = Reservation(
             id=command.id,
-            gpus=gpus,
+            named=command.gpus,
+            count=command.count or len(command.gpus),
             reason=command.reason,
             by=command.by,
             since=time.monotonic(),
-            until=until,
+            seconds=command.seconds,
             bound=command.bound,
+            lease=time.monotonic() + LEASE_S,
         )
+        gpus = self.choose(request)
+        if not gpus:
+            text = "the GPUs are reserved"
+            if command.wait:
+                self.reservations[command.id] = request
+                return CommandReply(number=command.number, text=f"waits: {text}")
+            return CommandReply(number=command.number, refused=Refusal.CONFLICT, text=text)
+        self.grant(request, gpus)
+        return CommandReply(number=command.number, text="reserved", gpus=gpus)
+
+    def choose(self, request: Reservation) -> tuple[str, ...]:
+        """Choose the GPUs of a request; none if too few are free."""
+        taken = {uuid for held in self.reservations.values() for uuid in held.gpus}
+        usable = request.named or UUIDS
+        free = tuple(uuid for uuid in usable if uuid not in taken)[: request.count]
+        return free if len(free) == request.count else ()
+
+    def grant(self, request: Reservation, gpus: tuple[str, ...]) -> None:
+        until = None if request.seconds is None else time.monotonic() + request.seconds
+        self.reservations[request.id] = replace(request, gpus=gpus, until=until)
         for uuid in gpus:
             self.stop_stressor(uuid, "RESERVED")
-        return CommandReply(number=command.number, text="reserved", gpus=gpus)
 
     def memory_fields(self, view: GpuView) -> dict[str, Any]:
         """Compute the free memory of a GPU and the outstanding part of its allocations."""
@@ -268,37 +272,46 @@ class FakeSupervisor:
         """Allocate memory; stop the stressor if too little is free."""
         view = self.gpus[command.gpu]
         available = view.budget - sum(each.size for each in self.allocations.values())
-        if command.id in self.allocations or command.size > available:
+        known = self.allocations.get(command.id)
+        if known is not None and (known.size, known.by) == (command.size, command.by):
+            return CommandReply(number=command.number, text="allocated", gpus=(command.gpu,))
+        if known is not None or command.size > available:
             text = f"{command.id} is taken, or too much: {available} bytes can be allocated"
             return CommandReply(number=command.number, refused=Refusal.CONFLICT, text=text)
         self.allocations[command.id] = Allocation(
-            id=command.id, gpu=command.gpu, size=command.size, by=command.by, since=time.monotonic()
+            id=command.id,
+            gpu=command.gpu,
+            size=command.size,
+            by=command.by,
+            since=time.monotonic(),
+            lease=time.monotonic() + LEASE_S,
         )
         if (view.memory_used or 0) + command.size > view.memory_total:
             self.stop_stressor(command.gpu, "ENABLED")
         return CommandReply(number=command.number, text="allocated", gpus=(command.gpu,))
 
-    def settle_allocation(self, command: Confirm | Deallocate) -> CommandReply:
+    def settle_allocation(self, command: Extend | Deallocate) -> CommandReply:
         given = self.allocations.pop(command.id, None)
         if given is None:
             text = f"there is no allocation {command.id!r}"
             return CommandReply(number=command.number, refused=Refusal.NOT_FOUND, text=text)
-        if isinstance(command, Confirm):
-            self.allocations[command.id] = replace(given, confirmed=True)
+        if isinstance(command, Extend):
+            lease = None if command.kept else given.lease
+            self.allocations[command.id] = replace(given, lease=lease)
         return CommandReply(number=command.number, text="settled", gpus=(given.gpu,))
 
-    def settle_reservation(self, command: Confirm | Unreserve) -> CommandReply:
-        waiting = self.queue.pop(command.id, None)
-        if waiting is not None and command.id not in self.reservations:
-            return CommandReply(number=command.number, text="the GPUs are reserved; place 1")
-        held = self.reservations.pop(command.id, None)
+    def settle_reservation(self, command: Extend | Unreserve) -> CommandReply:
+        held = self.reservations.get(command.id)
         if held is None:
             text = f"there is no reservation {command.id!r}"
             return CommandReply(number=command.number, refused=Refusal.NOT_FOUND, text=text)
         if isinstance(command, Unreserve):
-            return CommandReply(number=command.number, text="ended", gpus=held.gpus)
-        self.reservations[command.id] = replace(held, confirmed=True)
-        return CommandReply(number=command.number, text="confirmed", gpus=held.gpus)
+            del self.reservations[command.id]
+            text = "ended" if held.gpus else "the GPUs are reserved; place 1"
+            return CommandReply(number=command.number, text=text, gpus=held.gpus)
+        lease = None if command.kept else held.lease
+        self.reservations[command.id] = replace(held, lease=lease)
+        return CommandReply(number=command.number, text="extended", gpus=held.gpus)
 
 
 class ApiServer:
@@ -423,7 +436,6 @@ class ApiServer:
         if self.supervisor.sends_no_views:
             return
         self.supervisor.serve_queue()
-        self._send(self.supervisor.queue_view())
         self._send(SessionsView(sessions=tuple(self.supervisor.sessions.values())))
         self._send(self.supervisor.host())
         for view in self.supervisor.gpus.values():

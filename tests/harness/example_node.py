@@ -103,11 +103,11 @@ class ExampleNode(FakeSupervisor):
         self.reservations["7c2e406a"] = Reservation(
             id="7c2e406a",
             gpus=uuids,
+            count=len(uuids),
             reason="training run of anna",
             by=Caller(via="unix", uid=1000),
             since=time.monotonic() - 600,
             until=time.monotonic() + 6600,
-            confirmed=True,
         )
 
     def host(self) -> HostView:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from torch import Tensor
 
-from sentinel.config.built_in_workloads import Verify
+from sentinel.config.options import Verify
 from sentinel.stressor.verification.matmul import DTYPES, MEMORY
 from sentinel.stressor.verification.pipeline import ResultPipeline
 from sentinel.stressor.verification.sizing import assemble, cube

@@ -13,7 +13,7 @@ from typing import Any
 
 def main() -> int:
     from sentinel.cli.main import run_command_line
-    from sentinel.config.driver_spec import find_driver
+    from sentinel.config.specs import find_driver
     from sentinel.protocol.probe import ProbeSpec
     from sentinel.protocol.stressor import StressorSpec
     from sentinel.supervisor import bootstrap, discovery

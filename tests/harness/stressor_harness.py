@@ -13,7 +13,7 @@ from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sentinel.config.workload_spec import parse_workload
+from sentinel.config.specs import parse_workload
 from sentinel.host.gpus.simulation import Registry
 from sentinel.host.processes.child_setup import Inherited
 from sentinel.protocol import codec

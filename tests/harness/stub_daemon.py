@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socketserver
 import threading
 from collections.abc import Iterator, Mapping
@@ -54,15 +55,20 @@ DAEMON = {
     "ending": None,
 }
 RESERVATION = {
+    "schema_version": 1,
     "id": "1a2b3c4d",
     "gpus": [GPU["uuid"]],
     "indices": [0],
+    "count": 1,
+    "place": 0,
     "reason": "demo",
     "since": "2026-11-21T20:00:00Z",
     "until": "2026-11-21T22:00:00Z",
     "bound": False,
     "holder": {"uid": 1000, "user": "ana", "pid": 77, "name": "bash"},
 }
+#: The path under which a request for a new reservation is recorded.
+NEW_ID = "/v1/reservations/*"
 STATUS = {"daemon": DAEMON, "gpus": [GPU], "reservations": []}
 
 
@@ -123,9 +129,12 @@ def stub_daemon(socket: Path, status: Mapping[str, Any] = STATUS) -> Iterator[St
         def _answer(self) -> None:
             length = int(self.headers.get("Content-Length") or 0)
             body = json.loads(self.rfile.read(length)) if length else None
-            daemon.requests.append((f"{self.command} {self.path}", body))
+            # The client chooses the id of a reservation.
+            path = re.sub("^/v1/reservations/[0-9a-f]{8}$", NEW_ID, self.path)
+            what = f"{self.command} {path if self.command == 'PUT' else self.path}"
+            daemon.requests.append((what, body))
             daemon.headers.append(dict(self.headers))
-            reply = daemon.replies.get(f"{self.command} {self.path}") or problem(
+            reply = daemon.replies.get(what) or problem(
                 "not_found", f"no resource at {self.path}", 404
             )
             if isinstance(reply.body, bytes):
@@ -141,7 +150,7 @@ def stub_daemon(socket: Path, status: Mapping[str, Any] = STATUS) -> Iterator[St
             self.end_headers()
             self.wfile.write(data)
 
-        do_GET = do_POST = do_PATCH = do_DELETE = _answer  # noqa: N815 - the server's names
+        do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _answer  # noqa: N815 - the server's names
 
     with _Server(str(socket), Handler) as server:
         daemon.listening = server.fileno()

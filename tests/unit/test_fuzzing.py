@@ -16,13 +16,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sentinel.config.gpu_selection import select_gpus, visible_gpus
-from sentinel.config.ignore_rules import parse_ignore_rules
 from sentinel.config.model import SETTINGS
+from sentinel.config.parsers import parse_ignore_rules
 from sentinel.config.sources import from_environment, read_file
-from sentinel.config.workload_spec import parse_workload
+from sentinel.config.specs import parse_workload
 from sentinel.errors import ConfigError, SentinelError, WireError
 from sentinel.host.stores.golden_store import Goldens
-from sentinel.host.stores.reservation_store import RESERVATIONS
+from sentinel.host.stores.timed_file import RESERVATIONS, Clocks
 from sentinel.protocol.codec import decode, encode
 from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, Reading
 from sentinel.protocol.stressor import STRESSOR_MESSAGES, Failed, FailureKind
@@ -46,23 +46,20 @@ READING = Reading(
     processes=(GpuProcess(pid=7, name="python", user="anna"),),
     processes_at=1.0,
 )
+CLOCKS = Clocks(wall=1.5, monotonic=1.0, boot="b")
 STORED = {
-    "schema_version": 2,
+    "schema_version": 1,
+    "written": vars(CLOCKS),
     "reservations": [
         {
             "id": "1a2b3c4d",
             "gpus": [ORDER[0]],
+            "count": 1,
             "reason": "demo",
-            "since": 1.5,
-            "until": 2.5,
-            "since_monotonic": 1.0,
-            "until_monotonic": 2.0,
+            "since": 1.0,
+            "until": 2.0,
             "bound": False,
-            "via": "unix",
-            "uid": 0,
-            "pid": 7,
-            "started": 9,
-            "boot": "b",
+            "by": {"via": "unix", "uid": 0, "pid": 7, "started": 9},
         }
     ],
 }
@@ -102,7 +99,11 @@ PARSERS: dict[str, tuple[Callable[[str], Any], tuple[str, ...], tuple[type[Excep
         ("gemm:dtype=bf16,size=8192", "package.module:run:key=a:b=c"),
         (ConfigError,),
     ),
-    "reservations": (RESERVATIONS.parse, (json.dumps(STORED),), (ValueError,)),
+    "reservations": (
+        lambda text: RESERVATIONS.parse(text, CLOCKS),
+        (json.dumps(STORED),),
+        (ValueError,),
+    ),
     "variables": (
         lambda text: from_environment({"SENTINEL_" + text: "1"}),
         ("MEMORY", "SOCKET_GROUP"),
@@ -198,7 +199,7 @@ def test_a_stored_file_with_damage_is_read_as_far_as_it_is_valid(
     """Reservations are set aside as a whole, golden checksums are skipped by line."""
     stored = tmp_path / "reservations.json"
     stored.write_bytes(data.draw(changed((json.dumps(STORED),))).encode(errors="replace"))
-    found, problem = RESERVATIONS.load(stored)
+    found, problem = RESERVATIONS.load(stored, CLOCKS)
     assert problem is None or not found
     goldens = tmp_path / "goldens.jsonl"
     goldens.write_bytes(data.draw(changed((json.dumps(GOLDEN) + "\n",))).encode(errors="replace"))

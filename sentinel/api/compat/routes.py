@@ -16,10 +16,10 @@ from sentinel.api.compat import readings, schemas
 from sentinel.api.compat.readings import Monitoring
 from sentinel.api.context import ApiContext
 from sentinel.api.http.errors import ProblemError, explain
-from sentinel.api.routes.allocator import allocate_memory, resolve_holder
+from sentinel.api.routes.allocations import allocate_memory, resolve_holder
 from sentinel.api.routes.dependencies import By, ContextDep, cancel_on_disconnect, problems
 from sentinel.api.routes.settings import change
-from sentinel.api.state.memory_budget import budget
+from sentinel.api.state.serializers import budget
 from sentinel.config.build import build_config
 from sentinel.protocol import commands
 from sentinel.protocol.history_types import Direction
@@ -211,6 +211,9 @@ async def allocate(
 ) -> Data[MemoryAllocated]:
     """Allocate memory to the caller or to `pid`; the response is sent when it is free."""
     gpu = context.views.one(str(body.gpu_id)).uuid
+    if context.views.allocation(body.allocation_id) is not None:  # a POST is no PUT
+        what = f"There is an allocation {body.allocation_id!r}."
+        raise ProblemError(Code.CONFLICT, what)
     size = max(1, round(body.required_mb * schemas.MB))
     by = resolve_holder(by, body.pid)
     work = allocate_memory(context, by, id_=body.allocation_id, gpu=gpu, size=size, wait_s=_WAIT_S)

@@ -15,8 +15,8 @@ from pydantic import BaseModel, Field, ValidationInfo, field_validator
 
 from sentinel.api.compat.readings import Monitoring, PastReading
 from sentinel.api.history.queries import Trend
-from sentinel.api.requests import Name, RequestModel
-from sentinel.api.state.memory_budget import budget
+from sentinel.api.requests import AllocationId, RequestModel
+from sentinel.api.state.serializers import budget
 from sentinel.config.model import Config
 from sentinel.protocol.history_types import Direction
 from sentinel.protocol.views import Allocation, GpuView, is_throttled
@@ -48,7 +48,7 @@ class Failed(BaseModel):
 class AllocateMemory(RequestModel):
     """Allocate memory to the calling process, or to another one of the same user."""
 
-    allocation_id: Name
+    allocation_id: AllocationId
     required_mb: float = Field(gt=0, le=2**30, allow_inf_nan=False)
     gpu_id: int = Field(default=0, ge=0, le=1023)
     pid: int | None = Field(default=None, gt=0, le=2**31 - 1)
@@ -57,7 +57,7 @@ class AllocateMemory(RequestModel):
 class DeallocateMemory(RequestModel):
     """End an allocation; ids are unique over all GPUs, so the GPU is optional."""
 
-    allocation_id: Name
+    allocation_id: AllocationId
     gpu_id: int | None = Field(default=None, ge=0, le=1023)
 
 

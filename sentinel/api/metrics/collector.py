@@ -23,9 +23,8 @@ from sentinel.host.files.regular_file import count_set_aside
 from sentinel.host.node_name import node_name
 from sentinel.host.processes.procfs import read_usage
 from sentinel.host.stores import verified_store
-from sentinel.host.stores.reservation_store import RESERVATIONS
 from sentinel.host.stores.run_reports import LastVerdict
-from sentinel.host.stores.session_store import SESSIONS
+from sentinel.host.stores.timed_file import RESERVATIONS, SESSIONS
 from sentinel.host.stores.verified_store import StoredWork, proof_of
 from sentinel.protocol.commands import ApiSpec
 from sentinel.protocol.stressor import FailureKind
@@ -173,7 +172,7 @@ class DaemonCollector(Collector):
                 families.add("process_resident_memory_bytes", usage.resident, process)
                 families.add("process_cpu_seconds_total", usage.processor, process)
         if fresh:
-            families.add("reservations", len(host.reservations))
+            families.add("reservations", sum(bool(one.gpus) for one in host.reservations))
             for phase in Phase:
                 families.add("state", phase == host.phase, phase.value)
 

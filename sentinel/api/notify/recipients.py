@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from sentinel.config.notify_settings import parse_webhook
+from sentinel.config.services import parse_webhook
 from sentinel.host.files.regular_file import read_regular
 from sentinel.protocol.version import __version__
 

@@ -15,7 +15,7 @@ from sentinel.api.requests import BurninRequest
 from sentinel.api.routes.dependencies import By, ContextDep, problems
 from sentinel.api.state.serializers import burnin
 from sentinel.config.plan import Plan, parse_plan
-from sentinel.config.workload_spec import check_workload
+from sentinel.config.specs import check_workload
 from sentinel.errors import ConfigError
 from sentinel.protocol.api_types import BurninStarted, Outcome
 from sentinel.protocol.caller import Level

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Request
@@ -11,11 +13,22 @@ from fastapi import Depends, Request
 from sentinel.api.context import ApiContext
 from sentinel.api.http.access import Peer
 from sentinel.api.http.errors import MEDIA_TYPE, PROBLEM_REFERENCE, ProblemError
+from sentinel.api.state.supervisor_link import check_accepted
 from sentinel.protocol.caller import Caller
+from sentinel.protocol.commands import (
+    LEASE_S,
+    CommandReply,
+    Deallocate,
+    Extend,
+    Refusal,
+    Unreserve,
+)
 from sentinel.protocol.problem import Code
 
 T = TypeVar("T")
 
+#: How often the lease of what a client waits for is renewed.
+_RENEW_EVERY_S = LEASE_S / 3
 #: Problems of every route.
 _COMMON = (
     Code.UNAUTHORIZED,
@@ -62,6 +75,57 @@ def problems(*codes: Code) -> dict[int | str, dict[str, Any]]:
     return {
         status: {"description": _DESCRIPTIONS[status], "content": content} for status in statuses
     }
+
+
+@asynccontextmanager
+async def provisional(
+    context: ApiContext, by: Caller, id_: str, undo: type[Unreserve | Deallocate]
+) -> AsyncIterator[None]:
+    """Renew the lease of what a client has asked for during the block, and end the lease after it.
+
+    If the block fails, it is undone. If this process ends meanwhile, so does the lease.
+
+    Args:
+        context: The shared state.
+        by: The caller.
+        id_: The id of a reservation or an allocation.
+        undo: The command that ends it.
+
+    Raises:
+        ProblemError: It was ended meanwhile, or there is no reply.
+    """
+    is_allocation = undo is Deallocate
+    find = context.views.allocation if is_allocation else context.views.reservation
+    extend = partial(Extend, by=by, id=id_, allocation=is_allocation)
+    renewing = asyncio.create_task(_renew(context, extend))
+    try:
+        yield
+        _check_kept(await context.supervisor.request(extend, kept=True), undo)
+    except BaseException:
+        if find(id_) is not None:
+            context.supervisor.post(undo, by=by, id=id_)
+        raise
+    finally:
+        renewing.cancel()
+
+
+def _check_kept(reply: CommandReply, undo: type[Unreserve | Deallocate]) -> None:
+    """Check that there was still something to keep.
+
+    Raises:
+        ProblemError: It was ended meanwhile, or the daemon is ending.
+    """
+    if reply.refused is Refusal.NOT_FOUND:
+        what = "allocation" if undo is Deallocate else "reservation"
+        raise ProblemError(Code.CONFLICT, f"The {what} was ended before it was complete.")
+    check_accepted(reply)
+
+
+async def _renew(context: ApiContext, extend: Callable[..., Extend]) -> None:
+    """Renew a lease until this is cancelled."""
+    while True:
+        await asyncio.sleep(_RENEW_EVERY_S)
+        context.supervisor.post(extend)
 
 
 async def cancel_on_disconnect(request: Request, work: Coroutine[Any, Any, T]) -> T:

@@ -13,7 +13,7 @@ from sentinel.api.requests import SessionRequest
 from sentinel.api.routes.dependencies import By, ContextDep, problems
 from sentinel.api.state.serializers import session
 from sentinel.api.state.settings import check_keys
-from sentinel.config.workload_spec import check_workload
+from sentinel.config.specs import check_workload
 from sentinel.protocol.api_types import Outcome
 from sentinel.protocol.caller import Caller, Level
 from sentinel.protocol.commands import EndSession, StartSession

@@ -14,7 +14,7 @@ from sentinel.api.state.event_buffer import HEARTBEAT_S, Broadcast, EventBuffer
 from sentinel.api.state.snapshots import Views
 from sentinel.protocol.api_types import Changes, Status
 from sentinel.protocol.commands import ApiSpec
-from sentinel.protocol.views import GpuView, HostView, QueuedReservation, Session
+from sentinel.protocol.views import GpuView, HostView, Session
 
 #: The interval of changes; people do not read faster.
 INTERVAL_S = 1.0
@@ -52,7 +52,6 @@ class ChangeFeed:
         self._watchers = 0
         self._host: HostView | None = None
         self._gpus: dict[str, GpuView] = {}
-        self._queue: tuple[QueuedReservation, ...] = ()
         self._sessions: tuple[Session, ...] = ()
         self._number = 0
         self._changes: deque[tuple[int, bytes]] = deque(maxlen=_MAX_CHANGES)
@@ -109,7 +108,6 @@ class ChangeFeed:
             self._changes.append((self._number, change))
         self._host = self._views.host
         self._gpus = {view.uuid: view for view in self._views.gpus}
-        self._queue = self._views.queue
         self._sessions = self._views.sessions
 
     def _reset(self, error: Exception) -> None:
@@ -144,8 +142,10 @@ class ChangeFeed:
             ),
             reservations=None
             if host.reservations == before.reservations
-            else tuple(serializers.reservation(one, views, now) for one in host.reservations),
-            queue=None if views.queue == self._queue else serializers.queue(views, now),
+            else serializers.reservations(views, now),
+            queue=None
+            if host.reservations == before.reservations
+            else serializers.queue(views, now),
             allocations=None
             if host.allocations == before.allocations
             else tuple(serializers.allocation(one, views, now) for one in host.allocations),

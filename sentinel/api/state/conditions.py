@@ -1,4 +1,4 @@
-"""Waits for a state of the supervisor: memory released, GPUs free."""
+"""Waits for a state of the supervisor: memory released, GPUs free, allocated memory free."""
 
 from __future__ import annotations
 
@@ -41,6 +41,29 @@ async def gpus_free(views: Views, gpus: tuple[str, ...], deadline: float) -> Non
     if not await views.until(lambda: not _filter(views, gpus, _is_used), deadline):
         used = _describe(_filter(views, gpus, _is_used))
         raise ProblemError(Code.TIMEOUT, f"Not free yet: {used}.")
+
+
+async def memory_free(views: Views, gpu: str, after: float, deadline: float) -> None:
+    """Wait until all outstanding allocations of a GPU are free.
+
+    Args:
+        views: The supervisor's state.
+        gpu: The GPU's UUID.
+        after: The time of the allocation, of the monotonic clock: only later readings count.
+        deadline: When to give up.
+
+    Raises:
+        ProblemError: The memory is not free at ``deadline``, or the daemon ended.
+    """
+
+    def is_free() -> bool:
+        return _obstacle(views, gpu, after) is None
+
+    if not await views.until(is_free, deadline):
+        why = _obstacle(views, gpu, after)
+        raise ProblemError(
+            Code.TIMEOUT, f"The memory is not free yet: {why}. Nothing is allocated."
+        )
 
 
 async def driver_released(views: Views, deadline: float) -> None:
@@ -113,3 +136,34 @@ def _words(view: GpuView) -> tuple[str, ...]:
         elif view.occupancy != "IDLE":
             words.append(view.occupancy.lower())
     return tuple(words)
+
+
+def _obstacle(views: Views, gpu: str, after: float) -> str | None:
+    """Describe why the outstanding memory of a GPU may not be free, or None if it is free."""
+    view = views.gpu(gpu)
+    if view is None:
+        return "the state of the GPU is not known"
+    name = f"GPU {view.index}"
+    missing = _shortage(view)
+    if missing is None:
+        return f"{name} cannot be read: {view.reason}"
+    if missing:
+        state = f"{view.occupancy.lower()}, {view.stressor.lower()}"
+        return f"{name} ({state}) has {format_size(missing)} too little"
+    if min(view.at, view.read or 0.0) <= after:
+        return f"{name} was not read since"
+    if view.ended is not None and (view.read or 0.0) <= view.ended:
+        return f"{name} was not read since its stressor ended"
+    if view.stressor == "STARTING" and (view.since or 0.0) <= after:
+        # Its size was decided before the allocation.
+        age = time.monotonic() - (view.since or 0.0)
+        return f"a stressor on {name} started {age:.1f} s ago, and is released first"
+    return None
+
+
+def _shortage(view: GpuView) -> int | None:
+    """Compute how many bytes of the outstanding allocations are not free, or None if not known.
+
+    Memory that the holder and its children use already is not outstanding.
+    """
+    return None if view.memory_free is None else max(0, view.outstanding - view.memory_free)

@@ -39,7 +39,7 @@ def status(spec: ApiSpec, shown: Views) -> api_types.Status:
     return api_types.Status(
         daemon=daemon(spec, shown, now),
         gpus=tuple(gpu_status(view, shown, now) for view in shown.gpus),
-        reservations=tuple(reservation(one, shown, now) for one in shown.host.reservations),
+        reservations=reservations(shown, now),
         queue=queue(shown, now),
         allocations=tuple(allocation(one, shown, now) for one in shown.host.allocations),
         sessions=tuple(session(one, shown, now) for one in shown.sessions),
@@ -100,11 +100,14 @@ def burnin(one: views.BurninRunView, now: float) -> api_types.BurninInfo:
 
 
 def reservation(one: views.Reservation, shown: Views, now: float) -> api_types.ReservationInfo:
-    """Describe one reservation."""
+    """Describe one reservation, or a request with its place in the queue."""
+    waiting = [request.id for request in shown.queue]
     return api_types.ReservationInfo(
         id=one.id,
         gpus=one.gpus,
-        indices=_indices(one.gpus, shown),
+        indices=_indices(one.gpus or one.named, shown),
+        count=one.count,
+        place=waiting.index(one.id) + 1 if one.id in waiting else 0,
         reason=one.reason,
         since=_date(one.since, now),
         until=_end(one.until, now),
@@ -127,21 +130,14 @@ def session(one: views.Session, shown: Views, now: float) -> api_types.SessionIn
     )
 
 
-def queue(shown: Views, now: float) -> tuple[api_types.QueueEntry, ...]:
+def reservations(shown: Views, now: float) -> tuple[api_types.ReservationInfo, ...]:
+    """Describe the reservations that have their GPUs."""
+    return tuple(reservation(one, shown, now) for one in shown.host.reservations if one.gpus)
+
+
+def queue(shown: Views, now: float) -> tuple[api_types.ReservationInfo, ...]:
     """Describe the requests that wait, in the order of the queue."""
-    waiting = [one for one in shown.queue if not one.granted]
-    return tuple(
-        api_types.QueueEntry(
-            id=one.id,
-            place=place,
-            indices=one.indices,
-            count=one.count,
-            reason=one.reason,
-            since=_date(one.since, now),
-            holder=_holder(one.by),
-        )
-        for place, one in enumerate(waiting, 1)
-    )
+    return tuple(reservation(request, shown, now) for request in shown.queue)
 
 
 def allocation(one: views.Allocation, shown: Views, now: float) -> api_types.AllocationInfo:
@@ -154,6 +150,20 @@ def allocation(one: views.Allocation, shown: Views, now: float) -> api_types.All
         size=one.size,
         since=_date(one.since, now),
         holder=_holder(one.by),
+    )
+
+
+def budget(view: views.GpuView, allocations: Iterable[views.Allocation]) -> api_types.MemoryBudget:
+    """Compute the budget of one GPU from all ``allocations``."""
+    sizes = [given.size for given in allocations if given.gpu == view.uuid]
+    return api_types.MemoryBudget(
+        gpu=view.uuid,
+        index=view.index,
+        total=view.memory_total,
+        limit=view.budget,
+        allocated=sum(sizes),
+        available=max(0, view.budget - sum(sizes)),
+        count=len(sizes),
     )
 
 

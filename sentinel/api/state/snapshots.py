@@ -16,8 +16,6 @@ from sentinel.protocol.views import (
     Allocation,
     GpuView,
     HostView,
-    QueuedReservation,
-    QueueView,
     Reservation,
     Session,
     SessionsView,
@@ -34,8 +32,6 @@ class Views:
     def __init__(self) -> None:
         self._host: HostView | None = None
         self._gpus: dict[str, GpuView] = {}
-        #: The requests for reservations, in the order of the queue.
-        self.queue: tuple[QueuedReservation, ...] = ()
         #: The sessions, in the order in which they were started.
         self.sessions: tuple[Session, ...] = ()
         #: What each GPU has proved under all daemons, by UUID.
@@ -50,8 +46,6 @@ class Views:
         match view:
             case HostView():
                 self._host = view
-            case QueueView(requests=requests):
-                self.queue = requests
             case SessionsView(sessions=sessions):
                 self.sessions = sessions
             case GpuView():
@@ -91,17 +85,18 @@ class Views:
         """
         return tuple(self._gpus[uuid] for uuid in self.host.gpus if uuid in self._gpus)
 
+    @property
+    def queue(self) -> tuple[Reservation, ...]:
+        """The requests that wait for GPUs, in the order of the queue."""
+        return tuple(request for request in self.host.reservations if not request.gpus)
+
     def reservation(self, id_: str) -> Reservation | None:
-        """Find a reservation by its id."""
+        """Find a reservation, or a request for one, by its id."""
         return next((one for one in self.host.reservations if one.id == id_), None)
 
     def session(self, name: str) -> Session | None:
         """Find a session by its name."""
         return next((one for one in self.sessions if one.name == name), None)
-
-    def queued(self, id_: str) -> QueuedReservation | None:
-        """Find a request for a reservation by its id."""
-        return next((one for one in self.queue if one.id == id_), None)
 
     def allocation(self, id_: str) -> Allocation | None:
         """Find an allocation by its id."""

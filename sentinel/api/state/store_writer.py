@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -22,7 +23,7 @@ _RETRY_S = 5.0
 class _Failure(Generic[T]):
     """What could not be written last, and why."""
 
-    wanted: tuple[T, ...]
+    wanted: dict[str, T]
     why: str
 
 
@@ -47,18 +48,39 @@ class StoreWriter(Generic[T]):
         self._save = save
         self._id_of = id_of
         self._report_warning = report_warning
-        self._wanted: tuple[T, ...] | None = None
-        self._written: tuple[T, ...] | None = None
+        self._current: dict[str, T] | None = None
+        self._added: list[T] = []
+        #: By id.
+        self._written: dict[str, T] | None = None
         self._failed: _Failure[T] | None = None
         #: How often a write was requested to test the disk, and how often one was tried.
         self._tests_wanted = self._tests_done = 0
         self._broadcast = Broadcast()
 
-    def update(self, wanted: tuple[T, ...]) -> None:
+    def update(self, current: Iterable[T]) -> None:
         """Set what to write."""
-        if wanted != self._wanted:
-            self._wanted = wanted
+        wanted = {self._id_of(item): item for item in current}
+        if wanted != self._current:
+            self._current = wanted
             self._broadcast.wake()
+
+    @contextmanager
+    def adding(self, item: T) -> Iterator[None]:
+        """Write an item besides during the block, before the supervisor has it."""
+        self._added.append(item)
+        self._broadcast.wake()
+        try:
+            yield
+        finally:
+            self._added.remove(item)
+            self._broadcast.wake()
+
+    @property
+    def _wanted(self) -> dict[str, T] | None:
+        """What the file should have now, by id; None before the first update."""
+        if self._current is None:
+            return None
+        return self._current | {self._id_of(item): item for item in self._added}
 
     async def test_disk(self, timeout_s: float) -> str | None:
         """Write the file as it is, to find out whether a change of it could be written.
@@ -75,23 +97,6 @@ class StoreWriter(Generic[T]):
                 return f"{self._path}: not written within {timeout_s:.0f} s"
             await self._broadcast.wait(left)
         return None if self._failed is None else self._failed.why
-
-    async def wait_stored(self, id_: str, timeout_s: float, *, present: bool = True) -> str | None:
-        """Wait until the file on disk has this item or, if not ``present``, lacks it.
-
-        Returns:
-            None, or why it could not be written within ``timeout_s`` seconds.
-        """
-        deadline = time.monotonic() + timeout_s
-        while True:
-            if self._written is not None and self._has(self._written, id_) is present:
-                return None
-            if self._failed is not None and self._has(self._failed.wanted, id_) is present:
-                return self._failed.why
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return f"{self._path}: not written within {timeout_s:.0f} s"
-            await self._broadcast.wait(left)
 
     async def wait_written(self, timeout_s: float) -> str | None:
         """Wait until the file on disk has what it should have now.
@@ -117,7 +122,9 @@ class StoreWriter(Generic[T]):
                 await self._broadcast.wait(_RETRY_S)
                 continue
             try:  # in a thread: a disk can be slow
-                await asyncio.to_thread(self._save, self._path, wanted, Clocks.read())
+                await asyncio.to_thread(
+                    self._save, self._path, tuple(wanted.values()), Clocks.read()
+                )
             except (OSError, RuntimeError) as error:
                 # A RuntimeError if the host refuses the thread.
                 reason = error.strerror if isinstance(error, OSError) else error
@@ -130,6 +137,3 @@ class StoreWriter(Generic[T]):
                 continue
             self._written, self._failed, self._tests_done = wanted, None, test
             self._broadcast.wake()
-
-    def _has(self, items: tuple[T, ...], id_: str) -> bool:
-        return any(self._id_of(one) == id_ for one in items)

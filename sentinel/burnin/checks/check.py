@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import inspect
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from typing import Generic, TypeVar
+from types import MappingProxyType
+from typing import Any, Generic, TypeVar
 
-from sentinel.burnin.checks.thresholds import Limits, Thresholds, describe
-from sentinel.protocol.counters import Counters
+from sentinel.burnin.checks.thresholds import Limit, Limits, Thresholds, describe
 
 #: A value of a check; None if there is none.
 Value = float | int | str | None
@@ -39,35 +40,13 @@ class Severity(StrEnum):
     RESET = "reset"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Evidence:
-    """All that the checks of one GPU may use."""
+@dataclass(frozen=True)
+class Action:
+    """What to do about a fault, and what the fault means for the use of the GPU."""
 
-    before: Counters
-    #: The later reading, or None for a check of one moment.
-    after: Counters | None = None
-    #: The time between the readings.
-    seconds: float | None = None
-    #: All GPUs of the node, at the time of ``before``.
-    node: tuple[Counters, ...] = ()
-    #: The wrong results and the findings of a running daemon and of those before it; None if none
-    #: runs.
-    findings: int | None = None
-
-    @property
-    def now(self) -> Counters:
-        """The newest reading."""
-        return self.before if self.after is None else self.after
-
-
-@dataclass(frozen=True, kw_only=True)
-class NodeEvidence:
-    """All that the checks of a node may use."""
-
-    #: All GPUs that NVML lists.
-    gpus: tuple[Counters, ...]
-    #: The GPUs on the PCI bus that NVML should list, or None if unknown.
-    pci_devices: tuple[str, ...] | None = None
+    severity: Severity
+    #: NVIDIA's bucket and a sentence.
+    text: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,8 +59,18 @@ class Judgement:
     evidence: str = ""
     #: The limit that was applied, for people; None for all limits of the check.
     threshold: str | None = None
-    #: What to do, if it depends on the value; None for the action of the check.
+    #: What to do, its severity and the source, if they depend on the value; None for the check's.
     action: str | None = None
+    severity: Severity | None = None
+    source: str | None = None
+
+
+class Unjudged(Exception):  # noqa: N818 - no error: the judgement is the result
+    """Ends the function of a check that cannot judge."""
+
+    def __init__(self, judgement: Judgement) -> None:
+        super().__init__(judgement.evidence)
+        self.judgement = judgement
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +97,7 @@ E = TypeVar("E")
 class Check(Generic[E]):
     """One check as data.
 
-    ``E`` is what it judges: the Evidence of a GPU, or that of a node.
+    ``E`` is what it judges: the evidence of a GPU, or that of a node.
     """
 
     id: str
@@ -140,7 +129,10 @@ class Check(Generic[E]):
     def run(self, evidence: E, thresholds: Thresholds) -> CheckResult:
         """Judge the evidence."""
         limits = thresholds.of(self.id, self.limits)
-        found = self.judge(evidence, limits)
+        try:
+            found = self.judge(evidence, limits)
+        except Unjudged as unjudged:
+            found = unjudged.judgement
         bad = found.status in {Status.FAIL, Status.WARN}
         same = limits is self.limits
         threshold = self.default_threshold if same else self.threshold(limits)
@@ -150,11 +142,101 @@ class Check(Generic[E]):
             value=found.value,
             unit=self.unit,
             threshold=threshold if found.threshold is None else found.threshold,
-            source=thresholds.source_of(self.id, self.source),
-            severity=self.severity if bad else Severity.NONE,
+            source=found.source or thresholds.source_of(self.id, self.source),
+            severity=(found.severity or self.severity) if bad else Severity.NONE,
             action=(self.action if found.action is None else found.action) if bad else "",
             evidence=found.evidence,
         )
+
+
+class Table:
+    """Checks by id, in the order of their declarations, which is that of the report.
+
+    Args:
+        parts: Tables whose checks come first.
+    """
+
+    def __init__(self, *parts: Table) -> None:
+        self.rows: dict[str, tuple[type, Check[Any]]] = {}
+        for part in parts:
+            for of, check in part.rows.values():
+                self._add(of, check)
+
+    def check(
+        self,
+        name: str,
+        *,
+        source: str,
+        do: Action,
+        unit: str = "",
+        rule: str = "",
+        limits: Limits = MappingProxyType({}),
+        **more: Limit,
+    ) -> Callable[[Callable[[E, Limits], Judgement]], Check[E]]:
+        """Declare a function as a check.
+
+        Its first parameter is annotated with the class of evidence that it judges. Its docstring
+        has two paragraphs: what holds if the check passes, and what it reads.
+
+        Args:
+            name: The id of the check.
+            source: Where the thresholds are from.
+            do: What to do about a fault.
+            unit: The unit of the value.
+            rule: The rule in words, as for ``Check``.
+            limits: Limits that several checks share.
+            more: ``fail`` and ``warn``, which ``by_limits`` applies, and others by name.
+        """
+
+        def declare(judge: Callable[[E, Limits], Judgement]) -> Check[E]:
+            title, _, reads = inspect.cleandoc(judge.__doc__ or "").partition("\n\n")
+            check = Check(
+                id=name,
+                title=title.rstrip("."),
+                reads=" ".join(reads.split()).removeprefix("Reads ").rstrip("."),
+                source=source,
+                severity=do.severity,
+                action=do.text,
+                judge=judge,
+                limits={**limits, **more},
+                rule=rule,
+                unit=unit,
+            )
+            of, *_ = inspect.get_annotations(judge, eval_str=True).values()
+            self._add(of, check)
+            return check
+
+        return declare
+
+    def _add(self, of: type, check: Check[Any]) -> None:
+        if check.id in self.rows:
+            message = f"two checks are called {check.id}"
+            raise ValueError(message)
+        self.rows[check.id] = of, check
+
+    def of(self, kind: type[Any]) -> tuple[Check[Any], ...]:
+        """Select the checks that judge this class of evidence, or one that it is derived from."""
+        return tuple(check for of, check in self.rows.values() if issubclass(kind, of))
+
+    def run(self, evidence: object, thresholds: Thresholds) -> list[CheckResult]:
+        """Judge the evidence by all checks of its class."""
+        return [check.run(evidence, thresholds) for check in self.of(type(evidence))]
+
+    def __iter__(self) -> Iterator[Check[Any]]:
+        return (check for _, check in self.rows.values())
+
+    def __getitem__(self, name: str) -> Check[Any]:
+        return self.rows[name][1]
+
+    @property
+    def ids(self) -> frozenset[str]:
+        """The ids of all checks."""
+        return frozenset(self.rows)
+
+    @property
+    def limits(self) -> dict[str, Limits]:
+        """The default limits by the id of the check, for a file of thresholds."""
+        return {check.id: check.limits for check in self if check.limits}
 
 
 def by_limits(value: float, limits: Limits, evidence: str = "") -> Judgement:

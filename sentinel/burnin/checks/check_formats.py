@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from sentinel.burnin.checks.check import CheckResult, Status
-from sentinel.burnin.checks.node_report import NodeReport
+from sentinel.burnin.checks.node_checks import NodeReport
 from sentinel.units import format_count
 
 #: The exit codes of ``sentinel check``.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from sentinel.burnin.checks.check import Check, Severity, Status
 from sentinel.burnin.checks.load_checks import LoadEvidence
-from sentinel.burnin.checks.thresholds import Comparison
+from sentinel.burnin.checks.thresholds import Limit
 from sentinel.burnin.records.record import GpuRecord
 from sentinel.config.plan import Plan
 
@@ -51,14 +51,6 @@ class OwnSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnLimit:
-    """A limit of a check."""
-
-    comparison: Comparison
-    value: float
-
-
-@dataclass(frozen=True, kw_only=True)
 class OwnCheck:
     """A check, as its package declares it."""
 
@@ -67,7 +59,7 @@ class OwnCheck:
     unit: str
     threshold: str
     source: str
-    limits: Mapping[str, OwnLimit] = field(default_factory=dict)
+    limits: Mapping[str, Limit] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

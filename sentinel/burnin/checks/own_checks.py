@@ -16,7 +16,7 @@ from pathlib import Path
 from sentinel.burnin.checks.check import CheckResult, Severity, Status, Value
 from sentinel.burnin.checks.own_check import OwnCheck, OwnDone, OwnMessage, OwnResult, OwnSpec
 from sentinel.burnin.checks.own_checks_process import IMPORT, JUDGE, run
-from sentinel.burnin.checks.thresholds import Limit, Limits, Thresholds
+from sentinel.burnin.checks.thresholds import Limits, Thresholds
 from sentinel.diagnostics.one_shot import START, Timeouts, run_one_shot
 from sentinel.errors import ConfigError
 
@@ -95,10 +95,7 @@ def own_limits(entries: Iterable[EntryPoint], timeouts: Timeouts = TIMEOUTS) -> 
     for entry in entries:
         check = _run(OwnSpec(id=entry.name, place=entry.value), timeouts).check
         if check is not None and check.limits:
-            known[entry.name] = {
-                name: Limit(comparison=one.comparison, value=one.value)
-                for name, one in check.limits.items()
-            }
+            known[entry.name] = check.limits
     return known
 
 

@@ -20,7 +20,6 @@ from sentinel.burnin.checks.own_check import (
     NodeCheck,
     OwnCheck,
     OwnDone,
-    OwnLimit,
     OwnResult,
     OwnSpec,
     RunEvidence,
@@ -102,16 +101,12 @@ def _load(spec: OwnSpec) -> GpuCheck | NodeCheck:
 
 
 def _describe(check: Check[Any]) -> OwnCheck:
-    limits = {
-        name: OwnLimit(comparison=limit.comparison, value=limit.value)
-        for name, limit in check.limits.items()
-    }
     return OwnCheck(
         of_node=isinstance(check, NodeCheck),
         unit=str(check.unit),
         threshold=check.default_threshold[:_MAX_TEXT],
         source=str(check.source)[:_MAX_TEXT],
-        limits=limits,
+        limits=check.limits,
     )
 
 

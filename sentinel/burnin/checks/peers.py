@@ -6,9 +6,9 @@ import statistics
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from enum import Enum, auto
+from typing import Protocol
 
-from sentinel.burnin.checks.check import Judgement, Status, by_limits
+from sentinel.burnin.checks.check import Judgement, Status, by_limits, untested
 from sentinel.burnin.checks.measures import format_measure
 from sentinel.burnin.checks.thresholds import Limits, above, below
 
@@ -100,40 +100,90 @@ def judge_temperature(own: float, peers: Peers, limits: Limits) -> Judgement:
 # --- checksums -------------------------------------------------------------------------------
 
 
-class Vote(Enum):
-    """What the checksums of equal GPUs say of one of them."""
+class Checksum(Protocol):
+    """The checksum of a reference, in a record or in a report."""
 
-    AGREES = auto()
-    #: More GPUs computed another one.
-    OUTVOTED = auto()
-    #: As many GPUs computed another one, and nothing says which is right.
-    TIED = auto()
-    #: As many GPUs computed another one, and that is on record.
-    AGAINST_RECORD = auto()
+    @property
+    def key(self) -> str:
+        """Everything that determines the bits."""
+
+    @property
+    def checksum(self) -> str:
+        """The checksum."""
+
+    @property
+    def stored(self) -> str | None:
+        """The checksum that was on record, or None if there was none."""
 
 
-def vote_on(value: str, votes: Mapping[str, int], stored: str | None) -> tuple[Vote, str]:
-    """Decide by majority whether a checksum is right, and name its strongest rival.
+def by_key(checksums: Iterable[Checksum]) -> dict[str, set[str]]:
+    """Collect the checksums of a GPU by their key; one each, on a good GPU."""
+    found: dict[str, set[str]] = {}
+    for one in checksums:
+        found.setdefault(one.key, set()).add(one.checksum)
+    return found
+
+
+def stored_before(checksums: Iterable[Checksum]) -> dict[str, str]:
+    """Collect the records of a node from before its run; one of the run is no authority."""
+    everything = list(checksums)
+    made_here = {one.key for one in everything if one.stored is None}
+    return {one.key: one.stored for one in everything if one.stored and one.key not in made_here}
+
+
+def count_votes(gpus: Iterable[Mapping[str, Collection[str]]]) -> dict[str, Counter[str]]:
+    """Count by key how many GPUs computed each checksum.
 
     Args:
-        value: The checksum.
-        votes: How many GPUs computed each checksum, this GPU too.
-        stored: The record from before the run, or None; it decides where no majority does.
-
-    Returns:
-        The decision, and the rival; empty if there is none.
+        gpus: The checksums of each GPU by key. A GPU that contradicts itself votes for each.
     """
+    found: dict[str, Counter[str]] = {}
+    for gpu in gpus:
+        for key, values in gpu.items():
+            found.setdefault(key, Counter()).update(set(values))
+    return found
+
+
+def judge_checksums(
+    own: Mapping[str, Collection[str]],
+    votes: Mapping[str, Counter[str]],
+    stored: Mapping[str, str],
+    limits: Limits,
+) -> Judgement:
+    """Judge by the limits how many golden checksums of a GPU are wrong.
+
+    Args:
+        own: Its checksums, by key.
+        votes: From ``count_votes``, this GPU included.
+        stored: The records from before the run, by key.
+        limits: Of the number of wrong keys.
+    """
+    compared = [key for key in own if votes[key].total() > len(own[key])]
+    reasons = [_why_wrong(own[key], votes[key], stored.get(key)) for key in sorted(own)]
+    wrong = [f"{key}: {why}" for key, why in zip(sorted(own), reasons, strict=True) if why]
+    if not compared and not wrong:
+        return untested("no other GPU of this model has computed the same")
+    text = f"{len(compared)} checksums are compared with those of other GPUs"
+    return by_limits(
+        len(wrong), limits, f"{len(wrong)} of {len(own)}: {wrong[0]}" if wrong else text
+    )
+
+
+def _why_wrong(own: Collection[str], votes: Counter[str], stored: str | None) -> str | None:
+    """Explain why the checksum of a key is wrong, or return None.
+
+    Without a majority, the record from before the run decides; without one, each may be wrong.
+    """
+    if len(own) > 1:
+        return f"the GPU contradicts itself: {', '.join(sorted(own))}"
+    (value,) = own
     most = max(votes.values())
-    rivals = sorted(one for one, count in votes.items() if count == most and one != value)
-    if not rivals:
-        return Vote.AGREES, ""
+    rivals = sorted(rival for rival, count in votes.items() if count == most and rival != value)
+    if not rivals or (votes[value] == most and stored == value):
+        return None
+    text = f"{value}, as {votes[value] - 1:,} of {votes.total() - 1:,} other GPUs"
     if votes[value] < most:
-        return Vote.OUTVOTED, rivals[0]
-    if stored is None:
-        return Vote.TIED, rivals[0]
-    return (Vote.AGREES if stored == value else Vote.AGAINST_RECORD), rivals[0]
-
-
-def count_votes(found: Collection[Collection[str]]) -> Counter[str]:
-    """Count how many GPUs computed each checksum; one that contradicts itself votes for each."""
-    return Counter(one for values in found for one in values)
+        return f"{text}; {most:,} computed {rivals[0]}"
+    if stored is not None:
+        return f"{text}; the record from before the run is {stored}"
+    return f"{text}; as many computed {rivals[0]}, and no majority says which is right"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import resources
+from types import MappingProxyType
 from typing import Any
 
-from sentinel.burnin.checks.load_checks import LoadEvidence
-from sentinel.burnin.checks.references import load_references
+from sentinel.burnin.checks.load_checks import LoadEvidence, Reference
 from sentinel.burnin.records.history import Former
 from sentinel.burnin.records.record import GpuRecord, load
 from sentinel.burnin.records.run_folder import RunFolder, lines, read_object
@@ -73,7 +75,10 @@ def read_run(folder: RunFolder) -> Recorded:
 
 
 def evidence_of_load(
-    record: GpuRecord, run: Recorded, former: Mapping[tuple[str, str], Sequence[Former]]
+    record: GpuRecord,
+    run: Recorded,
+    former: Mapping[tuple[str, str], Sequence[Former]],
+    xids: Mapping[int, str] = MappingProxyType({}),
 ) -> LoadEvidence:
     """Build the evidence for the checks of the load of one GPU.
 
@@ -81,6 +86,7 @@ def evidence_of_load(
         record: The GPU.
         run: The run that it is of.
         former: Earlier runs by the UUID and the serial number of each card.
+        xids: The verdicts of XIDs that a file of thresholds replaces.
     """
     model = record.before.name if record.before is not None else ""
     return LoadEvidence(
@@ -93,7 +99,19 @@ def evidence_of_load(
         references=load_references().get(model, ()),
         former=former.get((record.uuid, (record.before and record.before.serial) or ""), ()),
         model=model or "this GPU",
+        node=run.node,
+        kernel_log_error=run.kernel_log_error,
+        xids=xids,
     )
+
+
+def load_references() -> dict[str, tuple[Reference, ...]]:
+    """Load the shipped references, by the name of the model."""
+    text = resources.files(__package__).joinpath("references.toml").read_text()
+    return {
+        model: tuple(Reference(**one) for one in entries)
+        for model, entries in tomllib.loads(text).items()
+    }
 
 
 def _by_uuid(values: Iterable[Any]) -> dict[str, Counters]:

@@ -1,4 +1,4 @@
-"""The XIDs of NVIDIA's driver as data: what each means, what to do, and the verdict for a GPU."""
+"""The XIDs of NVIDIA's driver as data: what each means, and what to do."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 CATALOG = "NVIDIA, Analyzing Xid Errors with the Xid Catalog"
 
 
-class Verdict(StrEnum):
+class XidMeaning(StrEnum):
     """What an XID says about the hardware."""
 
     FAIL = "fail"
@@ -27,13 +27,15 @@ class Xid:
     name: str
     #: NVIDIA's bucket of immediate actions.
     bucket: str
-    verdict: Verdict
+    meaning: XidMeaning
     source: str = CATALOG
 
 
-def _rows(verdict: Verdict, *rows: tuple[int, str, str], source: str = CATALOG) -> tuple[Xid, ...]:
+def _rows(
+    meaning: XidMeaning, *rows: tuple[int, str, str], source: str = CATALOG
+) -> tuple[Xid, ...]:
     return tuple(
-        Xid(number=number, name=name, bucket=bucket, verdict=verdict, source=source)
+        Xid(number=number, name=name, bucket=bucket, meaning=meaning, source=source)
         for number, name, bucket in rows
     )
 
@@ -57,7 +59,7 @@ _ENGINES = (
 
 _TABLE: tuple[Xid, ...] = (
     *_rows(
-        Verdict.FAIL,
+        XidMeaning.FAIL,
         (46, "GPU stopped processing", "RESET_GPU"),
         (48, "double bit ECC error", "WORKFLOW_XID_48"),
         (54, "auxiliary power is not connected", "CHECK_MECHANICALS"),
@@ -78,12 +80,12 @@ _TABLE: tuple[Xid, ...] = (
         (158, "GPU fatal timeout", "RESET_GPU"),
     ),
     *_rows(
-        Verdict.FAIL,
+        XidMeaning.FAIL,
         (94, "contained memory error", "RESTART_APP"),
         source=f"{CATALOG}; it always carries a new uncorrectable error",
     ),
     *_rows(
-        Verdict.FAIL,
+        XidMeaning.FAIL,
         (157, "resource retirement failure: no repair is possible", "CONTACT_SUPPORT"),
         (167, "PCIe fatal timeout", "CONTACT_SUPPORT"),
         (168, "reduced memory capacity", "CONTACT_SUPPORT"),
@@ -94,31 +96,31 @@ _TABLE: tuple[Xid, ...] = (
     ),
     # The words of these decide: see judge_xids.
     *_rows(
-        Verdict.WARN,
+        XidMeaning.WARN,
         *((number, "NVLink 5 error", "WORKFLOW_NVLINK5_ERR") for number in range(144, 151)),
     ),
     *_rows(
-        Verdict.WARN,
+        XidMeaning.WARN,
         (63, "GPU memory remapping", "IGNORE"),
         (92, "high rate of single-bit errors", "IGNORE"),
         source=f"{CATALOG}; verdict: Sentinel, since it announces wear",
     ),
     *_rows(
-        Verdict.WARN,
+        XidMeaning.WARN,
         (78, "vGPU start error", "UPDATE_SWFW"),
         (142, "NVENC 3", "CONTACT_SUPPORT"),
         (151, "key rotation error", "RESTART_VM"),
         (159, "CHI non-data error", "CHECK_UVM"),
     ),
     *_rows(
-        Verdict.WARN,
+        XidMeaning.WARN,
         (163, "power smoothing disengaged", "CONTACT_SUPPORT"),
         (164, "power smoothing: low lifetime", "CONTACT_SUPPORT"),
         (165, "power smoothing: lifetime exhausted", "CONTACT_SUPPORT"),
         source=f"{CATALOG}; bucket and verdict: Sentinel",
     ),
     *_rows(
-        Verdict.APPLICATION,
+        XidMeaning.APPLICATION,
         (8, "GPU stopped processing", "RESTART_APP"),
         (11, "invalid push buffer", "RESTART_APP"),
         (13, "graphics engine exception", "RESTART_APP"),
@@ -132,12 +134,12 @@ _TABLE: tuple[Xid, ...] = (
         *((number, f"exception of {engine}", "RESTART_APP") for number, engine in _ENGINES),
     ),
     *_rows(
-        Verdict.APPLICATION,
+        XidMeaning.APPLICATION,
         (43, "GPU stopped processing", "IGNORE"),
         (45, "preemptive cleanup", "WORKFLOW_XID_45"),
     ),
     *_rows(
-        Verdict.PASS,
+        XidMeaning.PASS,
         (14, "injected error", "IGNORE"),
         (37, "driver firmware error", "IGNORE"),
         (38, "driver firmware error", "IGNORE"),
@@ -157,14 +159,14 @@ _TABLE: tuple[Xid, ...] = (
         (161, "channel retirement failure", "IGNORE"),
     ),
     *_rows(
-        Verdict.PASS,
+        XidMeaning.PASS,
         (162, "power smoothing engaged", "IGNORE"),
         (166, "NVLink encryption", "IGNORE"),
         (170, "NVLink encryption", "IGNORE"),
         source=f"{CATALOG}; bucket and verdict: Sentinel",
     ),
     *_rows(
-        Verdict.PASS,
+        XidMeaning.PASS,
         (154, "GPU recovery action changed", "XID_154"),
         source=f"{CATALOG}; its text is the driver's own action, which wins over this table",
     ),

@@ -7,7 +7,7 @@ from importlib import resources
 from pathlib import Path
 
 from sentinel.config.plan import Plan, parse_plan
-from sentinel.config.workload_spec import check_workload
+from sentinel.config.specs import check_workload
 from sentinel.errors import ConfigError
 from sentinel.host.files.regular_file import read_regular
 

@@ -5,32 +5,18 @@ from __future__ import annotations
 import hashlib
 import os
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sentinel.burnin.checks import (
-    golden_checks,
-    link_checks,
-    load_checks,
-    rate_checks,
-    run_checks,
-)
-from sentinel.burnin.checks.check import CheckResult, Evidence, NodeEvidence, Status
-from sentinel.burnin.checks.counter_checks import (
-    DAEMON_CHECKS,
-    MOMENT_CHECKS,
-    NODE_CHECKS,
-    known_limits,
-)
-from sentinel.burnin.checks.growth_checks import GROWTH_CHECKS
+from sentinel.burnin.checks.check import CheckResult, Status
+from sentinel.burnin.checks.evidence import NodeEvidence, ParticipationEvidence
+from sentinel.burnin.checks.load_checks import wrong_results
 from sentinel.burnin.checks.own_checks import judge_by_own_checks, registered_checks
-from sentinel.burnin.checks.recorded_run import Recorded, evidence_of_load, read_run
-from sentinel.burnin.checks.run_checks import RunEvidence
+from sentinel.burnin.checks.recorded_run import evidence_of_load, read_run
+from sentinel.burnin.checks.table import CHECKS
 from sentinel.burnin.checks.thresholds import Thresholds
-from sentinel.burnin.checks.xid import XID_CHECK
-from sentinel.burnin.checks.xid_check import judge_xids_of
-from sentinel.burnin.records.history import Former, former_runs
+from sentinel.burnin.records.history import former_runs
 from sentinel.burnin.records.record import GpuRecord, PhaseRecord
 from sentinel.burnin.records.run_folder import RunFolder
 from sentinel.burnin.reports.timeline import Span, absences, span
@@ -47,32 +33,6 @@ from sentinel.host.files.regular_file import open_regular
 
 #: The version of the report: additions raise the second number, other changes the first.
 SCHEMA_VERSION = "1.2"
-
-#: The checks of what a GPU did under load.
-LOAD_CHECKS = (
-    *load_checks.CHECKS,
-    *golden_checks.CHECKS,
-    *rate_checks.CHECKS,
-    *link_checks.CHECKS,
-)
-
-#: The default limits of all checks of a run, for a file of thresholds.
-LIMITS = known_limits(
-    MOMENT_CHECKS, DAEMON_CHECKS, NODE_CHECKS, GROWTH_CHECKS, LOAD_CHECKS, run_checks.CHECKS
-)
-
-#: The ids of all checks of a run and of ``sentinel check``.
-IDS = frozenset(
-    check.id
-    for checks in (
-        *(MOMENT_CHECKS, DAEMON_CHECKS, NODE_CHECKS, GROWTH_CHECKS, LOAD_CHECKS),
-        run_checks.CHECKS,
-    )
-    for check in checks
-) | {XID_CHECK}
-
-#: Checks of a moment that say nothing of an idle GPU; load.pcie judges the same under load.
-_JUDGED_UNDER_LOAD = frozenset({"pcie.generation", "pcie.width"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,32 +65,31 @@ def judge_run(folder: RunFolder, thresholds: Thresholds) -> Judged:
     """
     run = read_run(folder)
     former = former_runs(folder, run.header)
-    own = judge_by_own_checks(registered_checks(IDS), folder.path, run.records.keys(), thresholds)
-    gpus = tuple(
-        judge_gpu(
-            record,
-            [
-                *_results(record, run, former, thresholds),
-                judge_xids_of(record, thresholds, run.kernel_log_error),
-                *own.gpus[record.uuid],
-            ],
-            run.plan,
-        )
-        for record in sorted(run.records.values(), key=lambda one: one.index)
+    own = judge_by_own_checks(
+        registered_checks(CHECKS.ids), folder.path, run.records.keys(), thresholds
     )
+    gpus = []
+    for record in sorted(run.records.values(), key=lambda record: record.index):
+        evidence = evidence_of_load(record, run, former, thresholds.xids)
+        results = [*CHECKS.run(evidence, thresholds), *own.gpus[record.uuid]]
+        gpus.append(judge_gpu(record, results, run.plan))
     devices = None if run.pci_devices is None else tuple(run.pci_devices)
-    evidence = NodeEvidence(gpus=run.node, pci_devices=devices)
     whole = {one.uuid for one in run.node} == set(run.records) or run.selected is False
-    took_part = RunEvidence(listed=run.node, tested=run.records.keys(), selected=run.selected)
+    tested = run.records.keys()
+    parts = ParticipationEvidence(listed=run.node, tested=tested, selected=run.selected)
     node = (
-        *(check.run(evidence, thresholds) for check in NODE_CHECKS if whole),
-        *(check.run(took_part, thresholds) for check in run_checks.CHECKS if run.records),
+        *(
+            CHECKS.run(NodeEvidence(gpus=run.node, pci_devices=devices), thresholds)
+            if whole
+            else ()
+        ),
+        *(CHECKS.run(parts, thresholds) if run.records else ()),
         *own.node,
     )
     return Judged(
         header=run.header,
         plan=run.plan,
-        gpus=gpus,
+        gpus=tuple(gpus),
         node=node,
         verdict=judge_node(gpus, node),
         thresholds=thresholds,
@@ -173,41 +132,6 @@ def _digests(folder: RunFolder) -> dict[str, str]:
     return found
 
 
-def _loaded_s(record: GpuRecord) -> float | None:
-    """Compute the seconds of load between the readings; waiting dilutes no share of the time."""
-    if record.before is None or record.after is None:
-        return None
-    passed = record.after.at - record.before.at
-    worked = sum(
-        float(phase.work.get(name, 0.0))
-        for phase in record.phases
-        for name in ("seconds", "uncounted")
-    )
-    return min(passed, worked) if worked else passed
-
-
-def _results(
-    record: GpuRecord,
-    run: Recorded,
-    former: Mapping[tuple[str, str], Sequence[Former]],
-    thresholds: Thresholds,
-) -> list[CheckResult]:
-    """Run every check of one GPU."""
-    results = []
-    if record.before is not None:
-        evidence = Evidence(
-            before=record.before,
-            after=record.after,
-            seconds=_loaded_s(record),
-            node=run.node,
-        )
-        moment = [check for check in MOMENT_CHECKS if check.id not in _JUDGED_UNDER_LOAD]
-        results += [check.run(evidence, thresholds) for check in moment]
-        results += [check.run(evidence, thresholds) for check in GROWTH_CHECKS]
-    load_evidence = evidence_of_load(record, run, former)
-    return [*results, *(check.run(load_evidence, thresholds) for check in LOAD_CHECKS)]
-
-
 def _result(result: CheckResult) -> dict[str, Any]:
     """Return the result of one check."""
     return {**asdict(result), "status": result.status.value, "severity": result.severity.value}
@@ -218,7 +142,7 @@ def _gpu(gpu: GpuVerdict, time: Span) -> dict[str, Any]:
     record = gpu.record
     before = record.before
     checks = sum(int(phase.work.get("checks", 0)) for phase in record.phases)
-    errors = load_checks.wrong_results(record)
+    errors = wrong_results(record)
     return {
         "uuid": record.uuid,
         "index": record.index,

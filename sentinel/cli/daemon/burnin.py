@@ -12,11 +12,12 @@ from pathlib import Path
 import click
 
 from sentinel.burnin.checks.own_checks import registered_checks
+from sentinel.burnin.checks.table import CHECKS
 from sentinel.burnin.checks.thresholds import Thresholds
 from sentinel.burnin.levels import LEVELS, load_plan, plan_text
 from sentinel.burnin.records.run_folder import RunFolder, find_run
 from sentinel.burnin.reports.formats import write_reports
-from sentinel.burnin.reports.report import IDS, Judged, judge_run, report_object
+from sentinel.burnin.reports.report import Judged, judge_run, report_object
 from sentinel.burnin.reports.verdict import EXIT_CODES
 from sentinel.burnin.run import STATUS_EVERY_S, new_folder, run_plan
 from sentinel.burnin.run_settings import recorded_settings
@@ -120,7 +121,7 @@ def command(
         click.echo(plan_text(level, file), nl=False)
         return int(ExitCode.OK)
     plan, text = load_plan(level, file), plan_text(level, file)
-    registered_checks(IDS)  # a conflict is to be known before the run
+    registered_checks(CHECKS.ids)  # a conflict is to be known before the run
     thresholds = load_thresholds(limits).node
     simulated = simulation.default_folder() if simulate is not None else None
     daemon = _daemon(simulated)

@@ -21,8 +21,8 @@ from sentinel.cli.options.client_options import (
     with_client,
 )
 from sentinel.cli.options.gpu_options import chosen, count_option, gpu_selection, one_gpu
-from sentinel.client import Client, QueueEntry, ReservationInfo
-from sentinel.client.waiting import OnWait
+from sentinel.client import Client, ReservationInfo
+from sentinel.client.reservations import OnWait
 from sentinel.errors import ConfigError, ExitCode, SentinelError
 from sentinel.units import format_size
 
@@ -37,8 +37,8 @@ quiet_option = click.option(
 def place_reporter(client: Client, *, quiet: bool) -> OnWait | None:
     """Return a function that reports a place in the queue and who is before, unless ``quiet``."""
 
-    def report(one: QueueEntry) -> None:
-        earlier: Sequence[QueueEntry] = ()
+    def report(one: ReservationInfo) -> None:
+        earlier: Sequence[ReservationInfo] = ()
         if one.place > 1:
             with contextlib.suppress(SentinelError):  # the place is worth a line without them
                 earlier = [other for other in client.queue() if other.place < one.place]

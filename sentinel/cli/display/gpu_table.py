@@ -11,7 +11,7 @@ from sentinel.protocol.rules import with_time
 from sentinel.units import format_brief, format_count, format_duration, format_size
 
 if TYPE_CHECKING:  # `sentinel status` shows JSON without these types, which are slow to import
-    from sentinel.client import GpuStatus, Holder, Process, QueueEntry, ReservationInfo, Status
+    from sentinel.client import GpuStatus, Holder, Process, ReservationInfo, Status
     from sentinel.protocol.api_types import BurninProgress
 
 HEADER = (
@@ -178,7 +178,7 @@ def _grants(status: Status) -> Iterator[str]:
         yield f"GPU {', '.join(map(str, session.indices))}: session {session.name}{end}{why}"
 
 
-def describe_queued(one: QueueEntry) -> str:
+def describe_queued(one: ReservationInfo) -> str:
     """Describe a request in the queue: what it waits for, since when, for whom."""
     named = ", ".join(map(str, one.indices))
     what = f"GPU {named}" if named else format_count(one.count, "GPU")

@@ -14,7 +14,7 @@ import click
 
 from sentinel.burnin.checks import check_formats
 from sentinel.burnin.checks.check import CheckResult, Status
-from sentinel.burnin.checks.node_report import NodeReport, judge_node
+from sentinel.burnin.checks.node_checks import NodeReport, judge_node
 from sentinel.burnin.checks.thresholds import Thresholds
 from sentinel.cli.display.json_output import print_json
 from sentinel.cli.display.terminal import color_option, printable, wants_colour

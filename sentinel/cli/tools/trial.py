@@ -22,9 +22,9 @@ from sentinel.cli.tools.reserved_gpu import reserved_gpu
 from sentinel.config.build import build_config, parse_given
 from sentinel.config.model import Config
 from sentinel.config.sources import from_flags
-from sentinel.config.workload_spec import check_workload, parse_workload
+from sentinel.config.specs import check_workload, parse_workload
 from sentinel.core.actions import Event
-from sentinel.diagnostics.trial.assessment import Judgement, Verdict, grown, judge
+from sentinel.diagnostics.trial.assessment import Judgement, TrialResult, grown, judge
 from sentinel.diagnostics.trial.measurement import Trial
 from sentinel.diagnostics.trial.runner import try_workload
 from sentinel.errors import ConfigError, ExitCode
@@ -45,10 +45,10 @@ MAX_S = 3600.0
 TIMEOUTS: Mapping[str, Any] = {"poll": 0.2, "rearm": 0.1, "hang_after": 5.0, "grace": 2.0}
 
 _EXIT_CODES = {
-    Verdict.WELL: ExitCode.OK,
-    Verdict.MISBEHAVED: ExitCode.FAIL,
-    Verdict.UNUSABLE: ExitCode.USAGE,
-    Verdict.INCOMPLETE: ExitCode.NOT_RUNNING,
+    TrialResult.WELL: ExitCode.OK,
+    TrialResult.MISBEHAVED: ExitCode.FAIL,
+    TrialResult.UNUSABLE: ExitCode.USAGE,
+    TrialResult.INCOMPLETE: ExitCode.NOT_RUNNING,
 }
 
 

@@ -20,9 +20,9 @@ from sentinel.core.node.command_result import (
 )
 from sentinel.core.observation import Observation
 from sentinel.core.state import State
-from sentinel.core.step import Step
+from sentinel.core.step import Step, upcoming
 from sentinel.protocol.caller import Caller
-from sentinel.protocol.commands import Allocate, Confirm, Deallocate, Refusal
+from sentinel.protocol.commands import LEASE_S, Allocate, Deallocate, Extend, Refusal
 from sentinel.protocol.views import Allocation
 from sentinel.units import format_size
 
@@ -34,9 +34,20 @@ _MAX_LISTED = 10
 
 
 def allocate(state: State, command: Allocate, seen: Observation) -> Accepted:
-    """Apply a command that allocates memory of a GPU."""
+    """Allocate memory of a GPU; the same request again has the same answer."""
     check_gpus(state, (command.gpu,))
-    _check(state, command)
+    allocation = Allocation(
+        id=command.id,
+        gpu=command.gpu,
+        size=command.size,
+        by=command.by,
+        since=seen.now,
+        lease=seen.now + LEASE_S,
+    )
+    known = _by_id(state).get(command.id)
+    if known is not None and _is_same(known, allocation):
+        return _extended(state, known, seen.now)
+    _check(state, command, known)
     gpu_state, reading, own = (
         state.gpu_states[command.gpu],
         seen.readings.get(command.gpu),
@@ -50,9 +61,6 @@ def allocate(state: State, command: Allocate, seen: Observation) -> Accepted:
             f" {format_size(left)} of {limit} can be allocated"
         )
         raise RefusedError(Refusal.CONFLICT, text)
-    allocation = Allocation(
-        id=command.id, gpu=command.gpu, size=command.size, by=command.by, since=seen.now
-    )
     allocations = {**gpu_state.allocations, command.id: allocation}
     fields = {"id": command.id, "size": command.size, "by": caller_fields(command.by)}
     event = gpu_event("memory.allocated", gpu_state, seen.now, **fields)
@@ -61,43 +69,37 @@ def allocate(state: State, command: Allocate, seen: Observation) -> Accepted:
     return Accepted(step, text, (command.gpu,))
 
 
-def confirm(state: State, command: Confirm, _: Observation) -> Accepted:
-    """Apply that the client of an allocation has its answer."""
-    allocation = _find(state, command.id)
-    gpu_state = state.gpu_states[allocation.gpu]
-    kept = {**gpu_state.allocations, allocation.id: replace(allocation, confirmed=True)}
-    state = state.with_gpu(replace(gpu_state, allocations=kept))
-    return Accepted(Step(state), f"allocation {allocation.id} holds", (allocation.gpu,))
+def extend(state: State, command: Extend, seen: Observation) -> Accepted:
+    """Extend the lease of an allocation, or end it: the client has its answer."""
+    return _extended(state, _own(state, command), seen.now, kept=command.kept)
 
 
 def deallocate(state: State, command: Deallocate, seen: Observation) -> Accepted:
-    """Apply a command that ends an allocation."""
-    allocation = _find(state, command.id)
-    check_owner(command.by, allocation.by, f"allocation {allocation.id}")
-    step = _end(state, allocation, command.by, seen)
-    text = f"allocation {allocation.id} is over"
-    return Accepted(step, text, (allocation.gpu,))
+    """End an allocation."""
+    known = _own(state, command)
+    step = _end(state, known, command.by, seen)
+    return Accepted(step, f"allocation {known.id} is over", (known.gpu,))
 
 
-def forget_unconfirmed(state: State, seen: Observation) -> Step[State]:
-    """End the unconfirmed allocations of an API process that is gone: no client knows them."""
+def expire(state: State, seen: Observation) -> Step[State]:
+    """End the allocations whose lease is over: no client knows them."""
     step = Step(state)
-    for gpu_state in state.gpu_states.values():
-        for allocation in gpu_state.allocations.values():
-            if not allocation.confirmed:
-                step = step.then(_end, allocation, Caller(via="sentinel"), seen)
-    return step
+    for allocation in _by_id(state).values():
+        if allocation.lease is not None and seen.now >= allocation.lease:
+            step = step.then(_end, allocation, Caller(via="sentinel"), seen)
+    leases = [allocation.lease for allocation in _by_id(step.state).values()]
+    return step._replace(due=min(step.due, upcoming(seen.now, *leases)))
 
 
-def _check(state: State, command: Allocate) -> None:
+def _check(state: State, command: Allocate, known: Allocation | None) -> None:
     """Refuse an invalid or conflicting allocation."""
     gpu_state = state.gpu_states[command.gpu]
-    allocations = _by_id(state)
-    if command.id in allocations:
-        text = f"there is an allocation {command.id!r}"
+    if known is not None:
+        text = f"the id {command.id!r} is in use"
         raise RefusedError(Refusal.CONFLICT, text)
-    if len(allocations) >= _MAX_ALLOCATIONS:
-        text = f"there are {len(allocations)} allocations already, which is the limit"
+    count = len(_by_id(state))
+    if count >= _MAX_ALLOCATIONS:
+        text = f"there are {count} allocations already, which is the limit"
         raise RefusedError(Refusal.CONFLICT, text)
     reserved = reservation_of(state, command.gpu)
     if reserved is not None and reserved.by.uid != command.by.uid:
@@ -111,6 +113,31 @@ def _check(state: State, command: Allocate) -> None:
         raise RefusedError(Refusal.INVALID, text)
     if command.size <= 0:
         raise RefusedError(Refusal.INVALID, f"{command.size} is not a number of bytes above 0")
+
+
+def _is_same(known: Allocation, asked: Allocation) -> bool:
+    """Check whether memory is that of a known allocation, asked for again for the same process."""
+    by = replace(asked.by, level=known.by.level)
+    return (known.gpu, known.size, known.by) == (asked.gpu, asked.size, by)
+
+
+def _extended(state: State, known: Allocation, now: float, *, kept: bool = False) -> Accepted:
+    """Extend the lease of an allocation, if it has one, or end the lease."""
+    lease = None if kept or known.lease is None else now + LEASE_S
+    gpu_state = state.gpu_states[known.gpu]
+    changed = {**gpu_state.allocations, known.id: replace(known, lease=lease)}
+    state = state.with_gpu(replace(gpu_state, allocations=changed))
+    text = f"allocated {format_size(known.size)} of GPU {gpu_state.gpu.index}"
+    return Accepted(Step(state), text, (known.gpu,))
+
+
+def _own(state: State, command: Extend | Deallocate) -> Allocation:
+    """Find the allocation of a command whose caller may change it."""
+    found = _by_id(state)
+    if command.id not in found:
+        raise not_found("allocation", command.id, found, most=_MAX_LISTED)
+    check_owner(command.by, found[command.id].by, f"allocation {command.id}")
+    return found[command.id]
 
 
 def _end(state: State, allocation: Allocation, by: Caller, seen: Observation) -> Step[State]:
@@ -130,13 +157,6 @@ def _change(
     unusable = state.why_unusable(uuid, seen.now)
     step = reattribute(gpu_state, seen, state.config.of(uuid), unusable)
     return Step(state.with_gpu(step.state), events=step.events, due=step.due)
-
-
-def _find(state: State, id_: str) -> Allocation:
-    found = _by_id(state)
-    if id_ not in found:
-        raise not_found("allocation", id_, found, most=_MAX_LISTED)
-    return found[id_]
 
 
 def _by_id(state: State) -> dict[str, Allocation]:

@@ -18,7 +18,7 @@ from sentinel.core.gpu_state import GpuState, Pause
 from sentinel.core.node import (
     allocation_commands,
     burnin_commands,
-    reservation_commands,
+    reservations,
     sessions,
     shutdown,
 )
@@ -44,10 +44,10 @@ from sentinel.protocol.commands import (
     Command,
     CommandReply,
     Configure,
-    Confirm,
     Deallocate,
     Drain,
     EndSession,
+    Extend,
     PauseGpus,
     Refusal,
     Reserve,
@@ -264,10 +264,10 @@ def _configure(state: State, command: Configure, seen: Observation) -> Accepted:
     return Accepted(Step(state, events=tuple(events)), "the settings were applied")
 
 
-def _confirm(state: State, command: Confirm, seen: Observation) -> Accepted:
+def _extend(state: State, command: Extend, seen: Observation) -> Accepted:
     if command.allocation:
-        return allocation_commands.confirm(state, command, seen)
-    return reservation_commands.confirm(state, command, seen)
+        return allocation_commands.extend(state, command, seen)
+    return reservations.extend(state, command, seen)
 
 
 #: What applies each command; it raises RefusedError or ConfigError for one that it refuses.
@@ -283,9 +283,9 @@ _APPLY: Mapping[type[Command], Callable[[State, Any, Observation], Accepted]] = 
     EndSession: sessions.end,
     StartBurnin: burnin_commands.start,
     CancelBurnin: burnin_commands.cancel,
-    Reserve: reservation_commands.reserve,
-    Unreserve: reservation_commands.unreserve,
+    Reserve: reservations.reserve,
+    Unreserve: reservations.unreserve,
     Allocate: allocation_commands.allocate,
     Deallocate: allocation_commands.deallocate,
-    Confirm: _confirm,
+    Extend: _extend,
 }

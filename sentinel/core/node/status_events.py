@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sentinel.config.log_settings import DEBUG
+from sentinel.config.services import DEBUG
 from sentinel.core.actions import Event
 from sentinel.core.events import gpu_event, process_fields, progress_fields, usage_fields
 from sentinel.core.gpu.verdict import Verdict

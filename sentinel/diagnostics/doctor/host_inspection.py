@@ -11,9 +11,9 @@ from pathlib import Path
 
 import psutil
 
-from sentinel.config.driver_spec import find_driver
 from sentinel.config.gpu_selection import pci_order, visible_gpus
 from sentinel.config.model import Config
+from sentinel.config.specs import find_driver
 from sentinel.diagnostics.doctor.cgroups import least_quota, least_room
 from sentinel.diagnostics.doctor.driver_inspection import TIMEOUTS, DriverInspection, inspect_driver
 from sentinel.diagnostics.doctor.facts import DriverFacts, Folder, GpuFacts, Held, HostFacts

@@ -36,7 +36,7 @@ _REMEDIES = {
 _UNLISTED = {True: "", False: " (processes may be hidden here)"}
 
 
-class Verdict(StrEnum):
+class TrialResult(StrEnum):
     """The result of a trial."""
 
     WELL = "well"
@@ -60,7 +60,7 @@ class Problem:
 class Judgement:
     """The verdict, the problems behind it, and why the trial is incomplete, or None."""
 
-    verdict: Verdict
+    verdict: TrialResult
     problems: tuple[Problem, ...] = ()
     incomplete: str | None = None
 
@@ -69,12 +69,12 @@ def judge(trial: Trial) -> Judgement:
     """Assess a trial."""
     problems = tuple(_problems(trial))
     incomplete = why_incomplete(trial)
-    verdict = Verdict.WELL if incomplete is None else Verdict.INCOMPLETE
+    verdict = TrialResult.WELL if incomplete is None else TrialResult.INCOMPLETE
     if problems:
-        verdict = Verdict.MISBEHAVED
+        verdict = TrialResult.MISBEHAVED
     unusable = {FailureKind.UNUSABLE, FailureKind.SPAWN}
     if problems and all(problem.kind in unusable for problem in problems):
-        verdict = Verdict.UNUSABLE
+        verdict = TrialResult.UNUSABLE
     return Judgement(verdict=verdict, problems=problems, incomplete=incomplete)
 
 

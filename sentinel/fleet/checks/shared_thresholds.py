@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sentinel.burnin.checks.own_checks import own_limits, registered_checks
+from sentinel.burnin.checks.table import CHECKS
 from sentinel.burnin.checks.thresholds import Thresholds, parse
-from sentinel.burnin.reports import report
 from sentinel.errors import ConfigError
 from sentinel.fleet.checks import fleet_checks
 from sentinel.fleet.records.run_file import FleetFolder, FleetRun
@@ -44,12 +44,12 @@ def read_thresholds(path: Path) -> SharedThresholds:
         ConfigError: It has something that is not allowed, or two packages have the same check.
     """
     text = read_regular(path, _MAX_FILE_BYTES).decode()
-    own = own_limits(registered_checks(report.IDS | fleet_checks.IDS))
-    found = parse(text, str(path), {**report.LIMITS, **own, **fleet_checks.LIMITS})
-    node = found.replaced.keys() - fleet_checks.IDS
+    own = own_limits(registered_checks(CHECKS.ids | fleet_checks.CHECKS.ids))
+    found = parse(text, str(path), {**CHECKS.limits, **own, **fleet_checks.CHECKS.limits})
+    node = found.replaced.keys() - fleet_checks.CHECKS.ids
     return SharedThresholds(
         node=found.only(node, xids=True),
-        fleet=found.only(found.replaced.keys() & fleet_checks.IDS, xids=False),
+        fleet=found.only(found.replaced.keys() & fleet_checks.CHECKS.ids, xids=False),
         text=text,
     )
 

@@ -11,15 +11,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from sentinel.burnin.checks.check import CheckResult, Status
+from sentinel.burnin.checks.peers import by_key, count_votes, stored_before
 from sentinel.burnin.checks.thresholds import Thresholds
 from sentinel.burnin.reports.verdict import Verdict, describe_result
-from sentinel.fleet.checks.fleet_checks import (
-    BAD,
-    GPU_CHECKS,
-    NODE_CHECKS,
-    GpuEvidence,
-    NodeEvidence,
-)
+from sentinel.fleet.checks.fleet_checks import CHECKS, GpuEvidence, NodeEvidence
 from sentinel.fleet.checks.groups import Group, Hardware, groups_of, hardware_of
 from sentinel.fleet.records.node_files import FleetFiles
 from sentinel.fleet.records.node_result import GpuResult, NodeFile, NodeResult
@@ -34,6 +29,9 @@ MAX_NOT_COMPARED = 8
 
 #: So many names of files are in a notice.
 _MAX_NAMES = 5
+
+#: The statuses that are reasons of a verdict, the worst first.
+_BAD = (Status.FAIL, Status.WARN)
 
 #: All words of nodes, the worst first.
 WORDS = (Verdict.FAIL.value, MISSING, *(one.value for one in Verdict if one is not Verdict.FAIL))
@@ -149,7 +147,8 @@ def judge_fleet(files: FleetFiles, thresholds: Thresholds) -> FleetVerdict:
     )
     groups = groups_of(files.nodes)
     by_hardware = {group.hardware: group for group in groups}
-    votes = _votes(files.nodes)
+    results = [node.result for node in files.nodes if node.result is not None]
+    votes = count_votes(by_key(gpu.checksums) for result in results for gpu in result.gpus)
     nodes = tuple(_judge_node(one, by_hardware, votes, thresholds) for one in files.nodes)
     verdicts = {node.verdict for node in nodes} or {Verdict.INCOMPLETE}
     return FleetVerdict(
@@ -198,7 +197,7 @@ def _judge_node(
             results=(),
             has_page=False,
         )
-    stored = _stored(result.gpus)
+    stored = stored_before(checksum for gpu in result.gpus for checksum in gpu.checksums)
     members = [(gpu, groups[hardware_of(gpu, result)]) for gpu in result.gpus]
     gpus = tuple(
         _judge_gpu(
@@ -214,8 +213,8 @@ def _judge_node(
         evidence = NodeEvidence(
             gpus=tuple(gpu for gpu, its in members if its is group), group=group
         )
-        found = [check.run(evidence, thresholds) for check in NODE_CHECKS]
-    bad = tuple(one for status in BAD for one in found if one.status is status)
+        found = CHECKS.run(evidence, thresholds)
+    bad = _worst_first(found)
     own = result.verdict if gpus else _worst({result.verdict, Verdict.INCOMPLETE})
     verdict = _worst({_worse(own, (*result.bad, *bad)), *(one.verdict for one in gpus)})
     return FleetNode(
@@ -233,8 +232,8 @@ def _judge_node(
 
 def _judge_gpu(node: str, evidence: GpuEvidence, thresholds: Thresholds) -> FleetGpu:
     """Judge a GPU by its own verdict and what stands out in comparison."""
-    found = [check.run(evidence, thresholds) for check in GPU_CHECKS]
-    bad = tuple(one for status in BAD for one in found if one.status is status)
+    found = CHECKS.run(evidence, thresholds)
+    bad = _worst_first(found)
     return FleetGpu(
         node=node,
         gpu=evidence.gpu,
@@ -247,27 +246,10 @@ def _judge_gpu(node: str, evidence: GpuEvidence, thresholds: Thresholds) -> Flee
     )
 
 
-def _worst_first(
-    results: tuple[CheckResult, ...],
-) -> tuple[CheckResult, ...]:
-    return tuple(result for status in BAD for result in results if result.status is status)
-
-
-def _votes(nodes: Iterable[NodeFile]) -> dict[str, Counter[str]]:
-    """Count how many GPUs computed each golden checksum, by its key."""
-    found: dict[str, Counter[str]] = {}
-    for node in nodes:
-        for gpu in node.result.gpus if node.result is not None else ():
-            for key, checksum in {(one.key, one.checksum) for one in gpu.checksums}:
-                found.setdefault(key, Counter())[checksum] += 1
-    return found
-
-
-def _stored(gpus: Iterable[GpuResult]) -> dict[str, str]:
-    """Collect the records of a node from before its run; one that its GPUs made is no authority."""
-    everything = [checksum for gpu in gpus for checksum in gpu.checksums]
-    made_here = {one.key for one in everything if one.stored is None}
-    return {one.key: one.stored for one in everything if one.stored and one.key not in made_here}
+def _worst_first(results: Iterable[CheckResult]) -> tuple[CheckResult, ...]:
+    """Select the results that failed or warned, the failed ones first."""
+    found = list(results)
+    return tuple(result for status in _BAD for result in found if result.status is status)
 
 
 def _notices(files: FleetFiles) -> Iterable[str]:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sentinel.config.built_in_workloads import GRAIN
+from sentinel.config.options import GRAIN
 from sentinel.errors import ConfigError
 from sentinel.stressor.verification.layout import Layout, Needs
 

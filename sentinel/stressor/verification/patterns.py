@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sentinel.config.built_in_workloads import ALL, check_patterns, split_names
+from sentinel.config.options import ALL, check_patterns, split_names
 
 _BITS = 64
 

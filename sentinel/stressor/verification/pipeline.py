@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from sentinel.config.built_in_workloads import Verify
+from sentinel.config.options import Verify
 from sentinel.host.stores.golden_store import GoldenKey, Goldens
 from sentinel.protocol.stressor import ReferenceChecksum
 from sentinel.stressor.context import WorkloadContext

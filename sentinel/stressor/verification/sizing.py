@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 
-from sentinel.config.built_in_workloads import GRAIN, Verify, check_size
+from sentinel.config.options import GRAIN, Verify, check_size
 from sentinel.errors import ConfigError
 from sentinel.stressor.context import WorkloadContext
 from sentinel.stressor.verification.diagnosis import FindingReporter

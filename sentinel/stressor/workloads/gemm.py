@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from sentinel.config.built_in_workloads import GemmDtype, Seeds, Size, Verify, check_seeds
+from sentinel.config.options import GemmDtype, Seeds, Size, Verify, check_seeds
 from sentinel.stressor.context import WorkloadContext
 from sentinel.stressor.verification.matmul import choose_dtype
 from sentinel.stressor.verification.pipeline import ResultPipeline

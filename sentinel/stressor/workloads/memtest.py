@@ -19,7 +19,7 @@ from itertools import count
 
 import torch
 
-from sentinel.config.built_in_workloads import Patterns, Retention, check_retention
+from sentinel.config.options import Patterns, Retention, check_retention
 from sentinel.protocol.stressor import Finding, FindingPlace, MemoryCovered
 from sentinel.stressor.context import WorkloadContext
 from sentinel.stressor.verification.memory_cells import READS, REPEATS, MemoryCells, Piece, Task

@@ -7,7 +7,7 @@ from itertools import cycle
 
 import torch
 
-from sentinel.config.built_in_workloads import (
+from sentinel.config.options import (
     ALL,
     PhaseSeconds,
     Plan,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import time
 
-from sentinel.config.built_in_workloads import Duty, Hz, Size, Sync, check_duty, check_hz
+from sentinel.config.options import Duty, Hz, Size, Sync, check_duty, check_hz
 from sentinel.stressor.context import WorkloadContext
 from sentinel.stressor.verification.matmul import AUTO, choose_dtype
 from sentinel.stressor.verification.pipeline import ResultPipeline

@@ -11,8 +11,6 @@ from sentinel.protocol.commands import Command, CommandReply, ReloadConfig
 from sentinel.protocol.views import (
     GpuView,
     HostView,
-    QueuedReservation,
-    QueueView,
     Session,
     SessionsView,
 )
@@ -37,7 +35,6 @@ class FakeApi:
         replies: The replies, in order.
         views: The latest view of each GPU, by UUID.
         host: The latest view of the daemon.
-        queue: The latest view of the queue.
         sessions: The latest view of the sessions.
         reloads: How often it was requested to reload the settings.
     """
@@ -54,7 +51,6 @@ class FakeApi:
         self.replies: list[CommandReply] = []
         self.views: dict[str, GpuView] = {}
         self.host: HostView | None = None
-        self.queue: tuple[QueuedReservation, ...] = ()
         self.sessions: tuple[Session, ...] = ()
         self.reloads = 0
         self._number = 0
@@ -87,8 +83,6 @@ class FakeApi:
                 self.views[message.uuid] = message
             case HostView():
                 self.host = message
-            case QueueView():
-                self.queue = message.requests
             case SessionsView():
                 self.sessions = message.sessions
             case ReloadConfig():

@@ -81,12 +81,13 @@ def test_the_start_and_the_end_of_a_reservation_are_changes(api: ApiServer) -> N
     api.reset()
     with watching(api) as stream:
         next(stream)
-        made = ask(api, "POST", "/v1/reservations", {"count": 1, "reason": "demo"}).body
+        path = "/v1/reservations/1a2b3c4d"
+        ask(api, "PUT", path, {"count": 1, "reason": "demo"})
         begun = next(one.data for one in stream if one.data.get("reservations"))
         assert [one["reason"] for one in begun["reservations"]] == ["demo"]
-        ask(api, "DELETE", f"/v1/reservations/{made['reservation']['id']}")
+        ask(api, "DELETE", path)
         ended = next(one.data for one in stream if one.data.get("reservations") is not None)
-        while ended["reservations"]:  # its confirmation is a change as well
+        while ended["reservations"]:  # the end of its lease is a change as well
             ended = next(one.data for one in stream if one.data.get("reservations") is not None)
 
 

@@ -179,7 +179,7 @@ def test_memory_is_allocated_by_the_same_commands(api: ApiServer) -> None:
     assert data(api, "/memory/available?gpu_id=1") == {"gpu_id": 1, "available_mb": left}
     status, taken = ask(api, "POST", "/memory/allocate", body)
     assert status == 409
-    assert "can be allocated" in taken["error"]
+    assert taken["error"] == "There is an allocation 'llm_model'."
     status, given = ask(api, "POST", "/memory/deallocate", {"allocation_id": "llm_model"})
     assert given["data"] == {"allocation_id": "llm_model", "available_mb": 139 * 1024}
     assert ask(api, "POST", "/memory/deallocate", {"allocation_id": "llm_model"})[0] == 404

@@ -14,13 +14,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
-from sentinel.host.processes.procfs import boot_id, own_stat
-from sentinel.host.stores.reservation_store import RESERVATIONS
+from sentinel.api.routes import dependencies
+from sentinel.host.processes.procfs import own_stat
+from sentinel.host.stores.timed_file import RESERVATIONS, Clocks
 from sentinel.protocol.caller import Caller
-from sentinel.protocol.commands import Confirm, Reserve, Unreserve
+from sentinel.protocol.commands import Extend, Reserve, Unreserve
 from sentinel.protocol.views import Reservation
 from tests.harness.api_harness import UUIDS, ApiServer, Reply, UnixConnection, ask
 from tests.harness.failing_disk import FailingDisk
@@ -28,6 +30,8 @@ from tests.harness.fake_nvml import COMPILER, NO_COMPILER, shared_folder
 from tests.harness.gpu_environment import ROOT
 from tests.harness.timing import TIMEOUT_S
 
+#: The path of a reservation of which a test does not need the answer.
+PATH = "/v1/reservations/1a2b3c4d"
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER)
 
 
@@ -44,11 +48,13 @@ def api(service: ApiServer) -> ApiServer:
 
 
 def reserve(api: ApiServer, **wish: Any) -> Reply:
-    return ask(api, "POST", "/v1/reservations", wish)
+    id_ = wish.pop("id", None) or uuid4()
+    return ask(api, "PUT", f"/v1/reservations/{id_}", wish)
 
 
 def on_disk(api: ApiServer) -> list[str]:
-    return [one.id for one in RESERVATIONS.load(Path(api.spec.state) / RESERVATIONS.name)[0]]
+    file = Path(api.spec.state) / RESERVATIONS.name
+    return [one.id for one in RESERVATIONS.load(file, Clocks.read())[0]]
 
 
 def eventually(met: Any) -> None:
@@ -60,18 +66,16 @@ def eventually(met: Any) -> None:
 
 def test_a_reservation_is_granted_shown_stored_and_ended(api: ApiServer) -> None:
     made = reserve(api, count=1, seconds=60, reason="demo")
-    assert made.status == 201
-    one = made.body["reservation"]
-    assert len(one["id"]) == 8
+    assert made.status == 200
+    one = made.body
     assert one["gpus"] == [UUIDS[0]]
     assert one["reason"] == "demo"
     assert one["until"] > one["since"]
     assert api.supervisor.gpus[UUIDS[0]].stressor == "STOPPED"
-    (record,), _ = RESERVATIONS.load(Path(api.spec.state) / RESERVATIONS.name)
-    assert (record.id, record.gpus, record.boot) == (one["id"], (UUIDS[0],), boot_id())
-    assert abs(record.since - time.time()) < 10
+    (record,), _ = RESERVATIONS.load(Path(api.spec.state) / RESERVATIONS.name, Clocks.read())
     (held,) = api.supervisor.reservations.values()
-    assert (record.since_monotonic, record.until_monotonic) == (held.since, held.until)
+    assert (record.id, record.gpus, record.lease) == (one["id"], (UUIDS[0],), None)
+    assert (record.since, record.until) == (held.since, held.until)
     assert ask(api, "GET", "/v1/reservations").body["reservations"] == [one]
     ended = ask(api, "DELETE", f"/v1/reservations/{one['id']}")
     assert (ended.status, ended.body["text"]) == (200, "ended")
@@ -79,7 +83,7 @@ def test_a_reservation_is_granted_shown_stored_and_ended(api: ApiServer) -> None
 
 
 def test_a_reservation_of_busy_gpus_is_retried_until_they_are_free(api: ApiServer) -> None:
-    first = reserve(api, gpus=["0"], reason="first").body["reservation"]["id"]
+    first = reserve(api, gpus=["0"], reason="first").body["id"]
     refused = reserve(api, count=2, wait_s=0)
     assert (refused.status, refused.body["code"]) == (409, "conflict")
     assert "reserved" in refused.body["detail"]
@@ -91,9 +95,9 @@ def test_a_reservation_of_busy_gpus_is_retried_until_they_are_free(api: ApiServe
     assert (waiting["place"], waiting["count"], waiting["indices"]) == (1, 2, [])
     ask(api, "DELETE", f"/v1/reservations/{first}")
     client.join()
-    assert replies[0].status == 201
-    assert replies[0].body["reservation"]["gpus"] == list(UUIDS)
-    assert replies[0].body["reservation"]["id"] == waiting["id"]
+    assert replies[0].status == 200
+    assert replies[0].body["gpus"] == list(UUIDS)
+    assert replies[0].body["id"] == waiting["id"]
     assert ask(api, "GET", "/v1/reservations").body["queue"] == []
     assert sum(isinstance(order, Reserve) for order in api.commands) == 3
 
@@ -133,8 +137,9 @@ def test_a_request_that_waits_too_long_leaves_the_queue(api: ApiServer) -> None:
 def test_a_client_that_disconnects_leaves_the_queue(api: ApiServer) -> None:
     reserve(api, gpus=["0"])
     connection = UnixConnection(api.path)
-    body = json.dumps({"gpus": ["0"], "wait_s": 60, "id": "a" * 8}).encode()
-    connection.request("POST", "/v1/reservations", body, {"Content-Type": "application/json"})
+    body = json.dumps({"gpus": ["0"], "wait_s": 60}).encode()
+    path = f"/v1/reservations/{'a' * 8}"
+    connection.request("PUT", path, body, {"Content-Type": "application/json"})
     eventually(lambda: "a" * 8 in api.supervisor.queue)
     connection.close()
     eventually(lambda: not api.supervisor.queue)
@@ -143,8 +148,6 @@ def test_a_client_that_disconnects_leaves_the_queue(api: ApiServer) -> None:
 def test_a_request_that_is_ended_by_its_user_is_answered(api: ApiServer) -> None:
     reserve(api, gpus=["0"])
     with waiting_client(api, gpus=["0"], wait_s=60, id="b" * 8) as replies:
-        again = reserve(api, gpus=["0"], wait_s=60, id="b" * 8)
-        assert (again.status, again.body["code"]) == (409, "conflict")
         assert ask(api, "DELETE", f"/v1/reservations/{'b' * 8}").status == 200
     assert (replies[0].status, replies[0].body["code"]) == (409, "conflict")
     assert replies[0].body["detail"] == "The request was ended while it waited."
@@ -152,21 +155,20 @@ def test_a_request_that_is_ended_by_its_user_is_answered(api: ApiServer) -> None
 
 def test_a_request_continues_at_its_place_in_the_next_api_process(tmp_path: Path) -> None:
     with ApiServer(tmp_path) as api:
-        first = reserve(api, gpus=["0"]).body["reservation"]["id"]
+        first = reserve(api, gpus=["0"]).body["id"]
         with waiting_client(api, gpus=["0"], wait_s=60, id="c" * 8) as lost:
             api.kill()
         assert lost == []
-        api.supervisor.orphaned = True
         api.start()
         eventually(lambda: ask(api, "GET", "/v1/health").status == 200)
         replies: list[Reply] = []
         wish = {"gpus": ["0"], "wait_s": 60, "id": "c" * 8}
         client = threading.Thread(target=lambda: replies.append(reserve(api, **wish)))
         client.start()
-        eventually(lambda: not api.supervisor.orphaned)
+        eventually(lambda: sum(isinstance(one, Reserve) for one in api.commands) == 3)
         ask(api, "DELETE", f"/v1/reservations/{first}")
         client.join()
-        assert replies[0].body["reservation"]["id"] == "c" * 8
+        assert replies[0].body["id"] == "c" * 8
 
 
 def test_a_request_whose_response_was_lost_has_what_it_has_reserved(tmp_path: Path) -> None:
@@ -178,17 +180,10 @@ def test_a_request_whose_response_was_lost_has_what_it_has_reserved(tmp_path: Pa
         eventually(lambda: ask(api, "GET", "/v1/health").status == 200)
         api.commands.clear()
         again = reserve(api, **wish)
-        assert again.status == 201
-        assert again.body["reservation"]["gpus"] == first.body["reservation"]["gpus"]
-        for other in ({"count": 2}, {"reason": "another"}, {"bound": True}, {"seconds": 9}):
+        assert (again.status, again.body) == (200, first.body)
+        assert not any(isinstance(one, Extend | Unreserve) for one in api.commands)
+        for other in ({"count": 2}, {"reason": "another"}):
             assert reserve(api, **{**wish, **other}).status == 409, other
-        with api.change_supervisor() as supervisor:
-            held = supervisor.reservations["d" * 8]
-            theirs = replace(held, by=replace(held.by, pid=1))
-            supervisor.reservations["d" * 8] = theirs
-        eventually(lambda: reserve(api, **wish).status == 409)
-        # A request that comes later is executed after an end of the reservation that it may cause.
-        assert reserve(api, count=1, id="e" * 8).status in {201, 409}
         assert not any(isinstance(one, Unreserve) for one in api.commands), "it is another's"
 
 
@@ -227,7 +222,7 @@ def test_gpus_are_not_reserved_before_a_reading_shows_them_free(
     api.wait_for(lambda: isinstance(api.commands[-1], Unreserve))
     with api.change_supervisor() as supervisor:
         supervisor.gpus[UUIDS[1]] = replace(view, ended=1.0, read=2.0)
-    assert reserve(api, gpus=["1"]).status == 201
+    assert reserve(api, gpus=["1"]).status == 200
 
 
 @pytest.mark.parametrize("stressor", ["BACKOFF", "FATAL"])
@@ -235,7 +230,7 @@ def test_a_gpu_with_a_failed_stressor_can_be_reserved(api: ApiServer, stressor: 
     with api.change_supervisor() as supervisor:
         view = supervisor.gpus[UUIDS[1]]
         supervisor.gpus[UUIDS[1]] = replace(view, stressor=stressor, ended=1.0, read=2.0)
-    assert reserve(api, gpus=["1"], wait_s=0.1).status == 201
+    assert reserve(api, gpus=["1"], wait_s=0.1).status == 200
 
 
 def test_a_client_that_disconnects_while_waiting_gets_no_reservation(api: ApiServer) -> None:
@@ -243,28 +238,42 @@ def test_a_client_that_disconnects_while_waiting_gets_no_reservation(api: ApiSer
         supervisor.keeps_memory = True
     client = UnixConnection(api.path)
     headers = {"content-type": "application/json"}
-    client.request("POST", "/v1/reservations", json.dumps({"count": 1}), headers)
+    client.request("PUT", PATH, json.dumps({"count": 1}), headers)
     api.wait_for(lambda: bool(api.supervisor.reservations))
     client.close()
     api.wait_for(lambda: isinstance(api.commands[-1], Unreserve))
     assert not api.supervisor.reservations
 
 
-def test_a_reservation_is_confirmed_and_stored_once_it_is_complete(
-    api: ApiServer,
-) -> None:
+def test_a_lease_ends_once_the_answer_is_stored(api: ApiServer) -> None:
     with api.change_supervisor() as supervisor:
-        supervisor.unanswered = (Confirm,)
+        supervisor.unanswered = (Extend,)
     client = UnixConnection(api.path)
     headers = {"content-type": "application/json"}
-    client.request("POST", "/v1/reservations", json.dumps({"count": 1}), headers)
+    client.request("PUT", PATH, json.dumps({"count": 1}), headers)
     api.wait_for(lambda: len(api.commands) == 2)
-    assert [type(order) for order in api.commands] == [Reserve, Confirm]
-    time.sleep(0.3)  # views arrive, and a confirmation would be stored by now
-    assert on_disk(api) == []
+    reserved, extended = api.commands
+    assert isinstance(reserved, Reserve)
+    assert isinstance(extended, Extend)
+    assert (extended.id, extended.kept) == (reserved.id, True)
+    assert on_disk(api) == [reserved.id]
     client.close()  # before the client received the reply
     api.wait_for(lambda: isinstance(api.commands[-1], Unreserve))
     assert not api.supervisor.reservations
+    eventually(lambda: on_disk(api) == [])
+
+
+def test_a_lease_is_renewed_while_its_client_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dependencies, "_RENEW_EVERY_S", 0.1)
+    with ApiServer(tmp_path) as api:
+        reserve(api, gpus=["0"])
+        api.commands.clear()
+        with waiting_client(api, gpus=["0"], wait_s=60, id="f" * 8):
+            api.wait_for(lambda: sum(isinstance(one, Extend) for one in api.commands) >= 2)
+            assert not any(one.kept for one in api.commands if isinstance(one, Extend))
+            ask(api, "DELETE", f"/v1/reservations/{'f' * 8}")
 
 
 @pytest.mark.long
@@ -276,13 +285,13 @@ def test_a_client_that_disconnects_during_the_write_gets_no_reservation(
             supervisor.keeps_memory = True
         client = UnixConnection(api.path)
         headers = {"content-type": "application/json"}
-        client.request("POST", "/v1/reservations", json.dumps({"count": 1}), headers)
+        client.request("PUT", PATH, json.dumps({"count": 1}), headers)
         api.wait_for(lambda: bool(api.supervisor.reservations))
         (tmp_path / f"{RESERVATIONS.name}.new").mkdir()  # the write fails and is retried
         with api.change_supervisor() as supervisor:
             supervisor.keeps_memory = False
             supervisor.free_memory()
-        api.wait_for(lambda: any(held.confirmed for held in api.supervisor.reservations.values()))
+        api.wait_for(lambda: any("cannot be written" in one.text for one in api.warnings))
         client.close()
         api.wait_for(lambda: isinstance(api.commands[-1], Unreserve))
         assert not api.supervisor.reservations
@@ -309,7 +318,7 @@ from tests.harness.gpu_environment import ROOT
 from tests.harness.api_harness import UnixConnection
 connection = UnixConnection(sys.argv[1])
 body = json.dumps({"count": 1, "bound": True})
-connection.request("POST", "/v1/reservations", body, {"content-type": "application/json"})
+connection.request("PUT", "/v1/reservations/0a0b0c0d", body, {"content-type": "application/json"})
 print(connection.getresponse().read().decode(), flush=True)
 sys.stdin.read()
 """
@@ -321,7 +330,7 @@ def test_a_bound_reservation_ends_with_its_process(api: ApiServer) -> None:
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as holder:
         assert holder.stdout is not None
-        made = json.loads(holder.stdout.readline())["reservation"]
+        made = json.loads(holder.stdout.readline())
         assert made["bound"]
         assert made["holder"]["pid"] == holder.pid
         time.sleep(0.5)  # views arrive meanwhile
@@ -339,21 +348,19 @@ def test_a_replaced_api_process_watches_stored_bound_reservations(tmp_path: Path
         stat = own_stat()
         gone = Caller(via="unix", uid=0, pid=stat.pid, started=stat.started - 1)
         is_alive = Caller(via="unix", uid=0, pid=holder.pid, started=started(holder.pid))
-        for name, by in (("gone", gone), ("lives", is_alive)):
+        unbound = Caller(via="unix", uid=0)  # from before a reboot
+        for name, by in (("gone", gone), ("lives", is_alive), ("booted", unbound)):
             api.supervisor.reservations[name] = Reservation(
-                id=name,
-                gpus=(),
-                reason="",
-                by=by,
-                since=time.monotonic(),
-                bound=True,
-                confirmed=True,
+                id=name, gpus=(name,), count=1, reason="", by=by, since=0.0, bound=True
             )
         api.commands.clear()
         api.start()
-        api.wait_for(lambda: bool(api.commands))
+        api.wait_for(lambda: len(api.supervisor.reservations) == 1)
         # The report is repeated until it takes effect, so several are possible on a busy host.
-        assert {order.id for order in api.commands if isinstance(order, Unreserve)} == {"gone"}
+        assert {order.id for order in api.commands if isinstance(order, Unreserve)} == {
+            "gone",
+            "booted",
+        }
         assert list(api.supervisor.reservations) == ["lives"]
         eventually(lambda: on_disk(api) == ["lives"])
         holder.kill()
@@ -374,7 +381,7 @@ def test_the_end_of_a_holder_is_reported_until_it_takes_effect(api: ApiServer) -
     with api.change_supervisor() as supervisor:
         supervisor.sends_no_replies = True
         supervisor.reservations["x"] = Reservation(
-            id="x", gpus=(), reason="", by=by, since=time.monotonic(), bound=True
+            id="x", gpus=("x",), count=1, reason="", by=by, since=0.0, bound=True
         )
     api.wait_for(lambda: len(api.commands) >= 2)
     with api.change_supervisor() as supervisor:
@@ -392,7 +399,7 @@ def test_an_unwritable_file_is_reported_once_and_nothing_is_reserved(tmp_path: P
             api.wait_for(lambda: not api.supervisor.reservations)
         assert [warning.about for warning in api.warnings] == ["reservations"]
         (tmp_path / f"{RESERVATIONS.name}.new").rmdir()
-        assert reserve(api, count=1, reason="demo").status == 201
+        assert reserve(api, count=1, reason="demo").status == 200
         assert on_disk(api) == list(api.supervisor.reservations)
 
 
@@ -425,7 +432,7 @@ def test_what_is_acknowledged_is_on_disk(
     disk = FailingDisk(tmp_path, shared_folder(tmp_path_factory))
     (tmp_path / "state").mkdir()
     with ApiServer(tmp_path / "state", environment=disk.environment, spawned=True) as api:
-        kept = reserve(api, gpus=["0"]).body["reservation"]["id"]
+        kept = reserve(api, gpus=["0"]).body["id"]
         disk.set(fault)
         refused = reserve(api, gpus=["1"])
         assert (refused.status, refused.body["code"]) == (503, "unavailable")
@@ -438,5 +445,5 @@ def test_what_is_acknowledged_is_on_disk(
         assert "another daemon would restore it" in over.body["detail"]
 
         disk.set()
-        eventually(lambda: reserve(api, gpus=["1"]).status == 201)  # a slow write goes on
+        eventually(lambda: reserve(api, gpus=["1"]).status == 200)  # a slow write goes on
         assert on_disk(api) == list(api.supervisor.reservations)

@@ -470,7 +470,7 @@ def test_other_origins_are_refused_over_tcp(api: ApiServer) -> None:
 def test_a_client_over_tcp_cannot_bind_a_reservation_to_its_process(api: ApiServer) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=TIMEOUT_S)
     wish = {"count": 1, "bound": True}
-    refused = exchange(connection, "POST", "/v1/reservations", wish, token(api))
+    refused = exchange(connection, "PUT", "/v1/reservations/1a2b3c4d", wish, token(api))
     assert (refused.status, refused.body["code"]) == (422, "invalid")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sentinel.host.stores.session_store import SESSIONS
+from sentinel.host.stores.timed_file import SESSIONS, Clocks
 from sentinel.protocol.caller import Level
 from sentinel.protocol.commands import AccessPolicy, EndSession, StartSession
 from tests.harness.api_harness import UUIDS, ApiServer, Reply, ask
@@ -27,7 +27,9 @@ def start(api: ApiServer, **wish: Any) -> Reply:
 
 
 def on_disk(api: ApiServer) -> list[str]:
-    return [one.name for one in SESSIONS.load(Path(api.spec.state) / SESSIONS.name)[0]]
+    return [
+        one.name for one in SESSIONS.load(Path(api.spec.state) / SESSIONS.name, Clocks.read())[0]
+    ]
 
 
 def test_a_session_is_on_disk_when_it_is_acknowledged(api: ApiServer) -> None:

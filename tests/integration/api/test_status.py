@@ -56,7 +56,7 @@ def api(service: ApiServer) -> ApiServer:
 
 
 def test_the_status_has_daemon_gpus_ages_and_reservations(api: ApiServer) -> None:
-    ask(api, "POST", "/v1/reservations", {"gpus": ["1"], "seconds": 60, "reason": "demo"})
+    ask(api, "PUT", "/v1/reservations/1a2b3c4d", {"gpus": ["1"], "seconds": 60, "reason": "demo"})
     status = ask(api, "GET", "/v1/status").body
     assert status["daemon"]["phase"] == "occupying"
     assert status["daemon"]["socket"] == api.path
@@ -313,9 +313,10 @@ def test_settings_are_read_again_at_the_supervisors_request(api: ApiServer) -> N
         ("POST", "/v1/stop", b'{"wait_s": NaN}', 422, "invalid"),
         ("POST", "/v1/pause", {"gpus": []}, 422, "invalid"),
         ("POST", "/v1/pause", {"seconds": 0}, 422, "invalid"),
-        ("POST", "/v1/reservations", {}, 422, "invalid"),
-        ("POST", "/v1/reservations", {"count": 1, "gpus": ["0"]}, 422, "invalid"),
-        ("POST", "/v1/reservations", {"count": 1, "reason": "a\nb"}, 422, "invalid"),
+        ("PUT", "/v1/reservations/1a2b3c4d", {}, 422, "invalid"),
+        ("PUT", "/v1/reservations/no%20id", {"count": 1}, 422, "invalid"),
+        ("PUT", "/v1/reservations/1a2b3c4d", {"count": 1, "gpus": ["0"]}, 422, "invalid"),
+        ("PUT", "/v1/reservations/1a2b3c4d", {"count": 1, "reason": "a\nb"}, 422, "invalid"),
         ("DELETE", "/v1/reservations/none", None, 404, "not_found"),
         ("GET", "/v1/events?since=x", None, 422, "invalid"),
         ("POST", "/v1/stop", b" " * 70_000, 413, "too_large"),

@@ -20,8 +20,9 @@ from sentinel.burnin.checks.own_checks import (
     own_limits,
     registered_checks,
 )
+from sentinel.burnin.checks.table import CHECKS
 from sentinel.burnin.checks.thresholds import Thresholds, below, parse
-from sentinel.burnin.reports.report import IDS, LIMITS, judge_run
+from sentinel.burnin.reports.report import judge_run
 from sentinel.burnin.reports.verdict import Verdict
 from sentinel.diagnostics.one_shot import Timeouts
 from sentinel.errors import ConfigError
@@ -93,7 +94,7 @@ def test_the_checks_of_the_example_find_their_faults(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.usefixtures("example")
 def test_a_file_of_thresholds_changes_the_limits_of_a_package(tmp_path: Path) -> None:
-    known = {**LIMITS, **own_limits(registered_checks(IDS))}
+    known = {**CHECKS.limits, **own_limits(registered_checks(CHECKS.ids))}
     assert known["site.clock_drop"]["fail"] == below(0.85)
     text = """
 spec = "dcgm-error-thresholds-v1"
@@ -209,10 +210,10 @@ def test_a_check_that_is_registered_twice_is_refused_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     register(tmp_path, monkeypatch, "one_package", **{"site.fans": "bad_checks:raises"})
-    assert [entry.name for entry in registered_checks(IDS)] == ["site.fans"]
+    assert [entry.name for entry in registered_checks(CHECKS.ids)] == ["site.fans"]
     register(tmp_path, monkeypatch, "another", **{"site.fans": "bad_checks:hangs"})
     with pytest.raises(ConfigError) as error:
-        registered_checks(IDS)
+        registered_checks(CHECKS.ids)
     assert "'site.fans' of one_package 0.1.0 is also one of another 0.1.0" in error.value.what
 
 
@@ -230,4 +231,4 @@ def test_an_id_that_is_taken_or_malformed_is_refused(
 ) -> None:
     register(tmp_path, monkeypatch, "one_package", **{name: "bad_checks:raises"})
     with pytest.raises(ConfigError, match=why):
-        registered_checks(IDS)
+        registered_checks(CHECKS.ids)

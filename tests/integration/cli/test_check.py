@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from sentinel.burnin.checks.counter_checks import DAEMON_CHECKS, MOMENT_CHECKS
+from sentinel.burnin.checks.evidence import MomentEvidence
+from sentinel.burnin.checks.table import CHECKS
 from sentinel.cli.main import run_command_line
 from sentinel.host.gpus.simulation import Registry
 
@@ -51,7 +52,7 @@ def test_healthy_gpus_pass_in_every_format(check: Check, registry: Registry) -> 
     assert [gpu["verdict"] for gpu in found["gpus"]] == ["pass", "pass"]
     assert [gpu["uuid"] for gpu in found["gpus"]] == [gpu.uuid for gpu in registry.gpus()]
     ids = [one["id"] for one in found["gpus"][0]["checks"]]
-    assert ids == [one.id for one in (*MOMENT_CHECKS, *DAEMON_CHECKS)]
+    assert ids == [one.id for one in CHECKS.of(MomentEvidence)]
     assert {one["status"] for one in found["gpus"][0]["checks"]} == {"pass", "n/a", "not tested"}
     code, out, _ = check("--nagios")
     assert code == 0

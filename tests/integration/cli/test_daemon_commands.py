@@ -261,17 +261,14 @@ def test_reserve_prints_uuids_on_standard_output_and_nothing_else(
     daemon: StubDaemon, capsys: pytest.CaptureFixture[str]
 ) -> None:
     two = {**RESERVATION, "gpus": [UUID, "GPU-2"], "indices": [0, 1]}
-    daemon.replies["POST /v1/reservations"] = Reply({"reservation": two}, 201)
+    daemon.replies["PUT /v1/reservations/*"] = Reply(two)
     typed = ["reserve", "--count", "2", "--for", "2h", "--reason", "demo", "--wait", "5s"]
     assert run_command_line(typed) == 0
     output = capsys.readouterr()
     assert output.out == f"{UUID}\nGPU-2\n"
     assert "GPU 0, 1 reserved as 1a2b3c4d, until" in output.err
     asked = {"count": 2, "reason": "demo", "seconds": 7200, "wait_s": 5, "bound": False}
-    ((what, body),) = daemon.commands
-    assert body is not None
-    assert len(body.pop("id")) == 8
-    assert (what, body) == ("POST /v1/reservations", asked)
+    assert daemon.commands == [("PUT /v1/reservations/*", asked)]
     assert run_command_line([*typed, "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["reservation"] == two
@@ -317,7 +314,7 @@ def test_reservations_are_listed(daemon: StubDaemon, capsys: pytest.CaptureFixtu
 
 
 def run_exec(daemon: StubDaemon, *typed: str) -> subprocess.Popen[str]:
-    daemon.replies["POST /v1/reservations"] = Reply({"reservation": RESERVATION}, 201)
+    daemon.replies["PUT /v1/reservations/*"] = Reply(RESERVATION)
     daemon.replies["DELETE /v1/reservations/1a2b3c4d"] = Reply({"text": "given back"})
     return subprocess.Popen(
         [sys.executable, "-m", "sentinel", "exec", *typed],
@@ -370,12 +367,12 @@ def test_a_command_that_cannot_be_executed_ends_the_reservation(
     assert process.returncode == code
     assert f"{file} cannot be executed" in err
     requests = [request for request, _ in daemon.commands]
-    assert requests == ["POST /v1/reservations", "DELETE /v1/reservations/1a2b3c4d"][:asked]
+    assert requests == ["PUT /v1/reservations/*", "DELETE /v1/reservations/1a2b3c4d"][:asked]
 
 
 def test_exec_without_available_gpus_runs_nothing(daemon: StubDaemon, tmp_path: Path) -> None:
     with run_exec(daemon, "--count", "1", "--", "touch", str(tmp_path / "ran")) as process:
-        daemon.replies["POST /v1/reservations"] = problem("conflict", "ana holds all", 409)
+        daemon.replies["PUT /v1/reservations/*"] = problem("conflict", "ana holds all", 409)
         _, err = process.communicate(timeout=TIMEOUT_S)
     assert (process.returncode, err) == (1, "sentinel: ana holds all\n")
     assert not (tmp_path / "ran").exists()
@@ -501,6 +498,7 @@ def test_watch_continues_after_errors_of_the_daemon(daemon: StubDaemon) -> None:
 # --- memory ----------------------------------------------------------------------------------
 
 ALLOCATION = {
+    "schema_version": 1,
     "id": "llm",
     "gpu": UUID,
     "index": 0,
@@ -513,13 +511,13 @@ ALLOCATION = {
 def test_memory_is_allocated_for_the_process_that_runs_the_command_or_for_another(
     daemon: StubDaemon, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    daemon.replies["POST /v1/allocations"] = Reply({"allocation": ALLOCATION}, 201)
+    daemon.replies["PUT /v1/allocations/llm"] = Reply(ALLOCATION)
     assert run_command_line(["allocate", "llm", "4GiB", "--wait", "5s"]) == 0
     output = capsys.readouterr()
     assert output.out == f"{UUID}\n"
     assert "GPU 0: 4.0 GiB allocated as llm, until process 77 ends" in output.err
-    asked = {"id": "llm", "gpu": "0", "size": 4 * 2**30, "wait_s": 5, "pid": os.getppid()}
-    assert daemon.requests == [("POST /v1/allocations", asked)]
+    asked = {"gpu": "0", "size": 4 * 2**30, "wait_s": 5, "pid": os.getppid()}
+    assert daemon.requests == [("PUT /v1/allocations/llm", asked)]
     assert (
         run_command_line(["allocate", "llm", "4GiB", "--gpus", "1", "--pid", "77", "--json"]) == 0
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import socket
 import subprocess
 import sys
@@ -121,37 +120,26 @@ def test_one_gpu_is_requested_by_its_pci_address(daemon: StubDaemon, client: Cli
 def test_a_reservation_is_for_a_number_of_gpus_or_for_selected_ones(
     daemon: StubDaemon, client: Client, gpus: Any, asked: dict[str, object]
 ) -> None:
-    daemon.replies["POST /v1/reservations"] = Reply({"reservation": RESERVATION}, 201)
+    daemon.replies["PUT /v1/reservations/*"] = Reply(RESERVATION)
     got = client.reserve(gpus, reason="demo", seconds=7200, wait=3, bound=True)
     assert (got.id, got.gpus) == ("1a2b3c4d", (GPU["uuid"],))
     rest = {"reason": "demo", "seconds": 7200, "wait_s": 3, "bound": True}
-    what, body = daemon.requests[-1]
-    assert body is not None
-    assert re.fullmatch(r"[0-9a-f]{8}", str(body.pop("id")))
-    assert (what, body) == ("POST /v1/reservations", asked | rest)
+    assert daemon.requests[-1] == ("PUT /v1/reservations/*", asked | rest)
     daemon.replies["GET /v1/reservations"] = Reply({"reservations": [RESERVATION]})
     assert client.reservations() == (got,)
 
 
-ASKED = ("POST /v1/reservations", {"count": 1, "reason": "", "wait_s": 30.0, "bound": False})
+ASKED = ("PUT /v1/reservations/*", {"count": 1, "reason": "", "wait_s": 30.0, "bound": False})
 ENDED = ("DELETE /v1/reservations/1a2b3c4d", None)
 
 
-def without_ids(daemon: StubDaemon) -> list[tuple[str, Any]]:
-    """List the commands without the ids of requests, which are random."""
-    return [
-        (what, body and {key: value for key, value in body.items() if key != "id"})
-        for what, body in daemon.commands
-    ]
-
-
 def test_a_reservation_ends_with_its_block(daemon: StubDaemon, client: Client) -> None:
-    daemon.replies["POST /v1/reservations"] = Reply({"reservation": RESERVATION}, 201)
+    daemon.replies["PUT /v1/reservations/*"] = Reply(RESERVATION)
     daemon.replies[ENDED[0]] = Reply({"text": "ended"})
     with client.reserve(1) as mine:
         assert mine.cuda_visible_devices == GPU["uuid"]
-        assert without_ids(daemon) == [ASKED]
-    assert without_ids(daemon) == [ASKED, ENDED]
+        assert daemon.commands == [ASKED]
+    assert daemon.commands == [ASKED, ENDED]
 
     def fail() -> None:
         with client.reserve(1):
@@ -159,16 +147,15 @@ def test_a_reservation_ends_with_its_block(daemon: StubDaemon, client: Client) -
 
     with pytest.raises(KeyError):
         fail()
-    assert without_ids(daemon) == [ASKED, ENDED] * 2
+    assert daemon.commands == [ASKED, ENDED] * 2
 
 
 def test_a_block_accepts_that_its_reservation_has_ended(daemon: StubDaemon, client: Client) -> None:
-    daemon.replies["POST /v1/reservations"] = Reply({"reservation": RESERVATION}, 201)
-    daemon.replies["GET /v1/reservations"] = Reply({"reservations": []})
+    daemon.replies["PUT /v1/reservations/*"] = Reply(RESERVATION)
     with client.reserve(1):
         pass  # its time limit was in the block
-    daemon.replies["GET /v1/reservations"] = Reply({"reservations": [RESERVATION]})
-    with pytest.raises(ServiceError, match="no resource"), client.reserve(1):
+    daemon.replies[ENDED[0]] = problem("unavailable", "the disk is full", 503)
+    with pytest.raises(ServiceError, match="the disk is full"), client.reserve(1):
         pass  # it is still there, and was not ended
     with client.reserve(1):
         daemon.socket.unlink()  # the daemon has ended, and with it what it reserved for a block
@@ -179,7 +166,7 @@ def test_one_gpu_may_be_given_instead_of_a_list(daemon: StubDaemon, client: Clie
     for gpu in (0, "0", ["0"]):
         client.pause(gpu, wait=0)
         assert daemon.requests[-1] == ("POST /v1/pause", {"gpus": ["0"], "wait_s": 0})
-    daemon.replies["POST /v1/reservations"] = Reply({"reservation": RESERVATION}, 201)
+    daemon.replies["PUT /v1/reservations/*"] = Reply(RESERVATION)
     client.reserve("GPU-ab", wait=0)
     assert daemon.requests[-1][1]["gpus"] == ["GPU-ab"]
     with pytest.raises(ServiceError):

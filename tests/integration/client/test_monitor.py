@@ -10,7 +10,6 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -328,7 +327,6 @@ def test_memory_is_allocated_for_the_duration_of_a_block(
         other = Caller(via="unix", uid=0, pid=1, started=started(1))
         with api.change_supervisor() as supervisor:  # and the name may have another owner
             supervisor.allocate(Allocate(number=0, by=other, id="llm", gpu=UUIDS[0], size=1))
-            supervisor.allocations["llm"] = replace(supervisor.allocations["llm"], confirmed=True)
     assert [one.holder.pid for one in monitor.client.allocations()] == [1]
     with pytest.raises(ConfigError, match="size: 'much' is not a size"):
         monitor.allocate("llm", "much")

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sentinel.burnin.checks.check import CheckResult, Evidence, Status
-from sentinel.burnin.checks.counter_checks import MOMENT_CHECKS
-from sentinel.burnin.checks.growth_checks import GROWTH_CHECKS
-from sentinel.burnin.checks.node_report import judge_node
+from sentinel.burnin.checks import growth_checks
+from sentinel.burnin.checks.check import CheckResult, Status
+from sentinel.burnin.checks.evidence import GpuEvidence, MomentEvidence
+from sentinel.burnin.checks.load_checks import LoadEvidence
+from sentinel.burnin.checks.node_checks import judge_node
+from sentinel.burnin.checks.table import CHECKS
 from sentinel.burnin.checks.thresholds import Thresholds
+from sentinel.burnin.records.record import GpuRecord
 from sentinel.diagnostics.counters import CountersResult, read_counters
 from sentinel.diagnostics.one_shot import Timeouts
 from sentinel.host.gpus.simulation import Registry
@@ -57,13 +60,23 @@ def ask(
     return read
 
 
+#: The checks of two readings.
+GROWTHS = {
+    *growth_checks.TABLE.ids,
+    *("pcie.replay_rate", "pcie.replays"),
+    *("nvlink.lost", "nvlink.recoveries", "nvlink.replays", "nvlink.crc_rate"),
+}
+
+
 def judged(gpu: Counters, before: Counters | None = None) -> dict[str, CheckResult]:
     """Run all checks of one moment, or of a difference."""
     if before is None:
-        evidence, checks = Evidence(before=gpu, node=(gpu,)), MOMENT_CHECKS
-    else:
-        evidence, checks = Evidence(before=before, after=gpu, seconds=100.0), GROWTH_CHECKS
-    return {check.id: check.run(evidence, Thresholds()) for check in checks}
+        moment = MomentEvidence(counters=gpu, node=(gpu,))
+        return {check.id: check.run(moment, Thresholds()) for check in CHECKS.of(GpuEvidence)}
+    later = replace(gpu, at=before.at + 100.0)
+    record = GpuRecord(uuid=gpu.uuid, index=0, phases=[], before=before, after=later)
+    run = LoadEvidence(record=record)
+    return {name: CHECKS[name].run(run, Thresholds()) for name in GROWTHS}
 
 
 @needs_compiler
@@ -210,7 +223,7 @@ def test_growth_is_found_between_two_readings(ask: Ask) -> None:
     after = ask(*lines).counters[0]
     found = judged(after, before)
     bad = {one.id for one in found.values() if one.status in {Status.FAIL, Status.WARN}}
-    assert bad == {check.id for check in GROWTH_CHECKS} - {
+    assert bad == GROWTHS - {
         "nvlink.crc_rate",  # not supported by this driver
         "throttle.thermal",
         "throttle.power_cap",

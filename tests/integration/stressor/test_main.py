@@ -52,7 +52,7 @@ def cpu_seconds(pid: int) -> float:
 
 def test_importing_the_main_module_imports_neither_torch_nor_a_plugin() -> None:
     script = (
-        "import sys, sentinel.stressor.main, sentinel.config.workload_spec as loading\n"
+        "import sys, sentinel.stressor.main, sentinel.config.specs as loading\n"
         "loading.parse_workload('fft:length=8'), loading.known_workloads()\n"
         "heavy = {'torch', 'numpy', 'sentinel.stressor.workloads', 'sentinel.stressor.context'}\n"
         "sys.exit(', '.join(heavy & set(sys.modules)) or 0)"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sentinel.config import built_in_workloads
+from sentinel.config import options
 from sentinel.errors import ChildExitCode, ConfigError
 from sentinel.protocol.stressor import FindingPlace, Progress, Ready
 from sentinel.stressor.verification.comparison import flip
@@ -28,7 +28,7 @@ def bench(tmp_path: Path) -> Iterator[Workbench]:
 
 @pytest.fixture
 def short_phases(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(built_in_workloads, "_MIN_PHASE_S", 0.0)
+    monkeypatch.setattr(options, "_MIN_PHASE_S", 0.0)
 
 
 def phases(bench: Workbench, monkeypatch: pytest.MonkeyPatch, count: int) -> list[tuple[str, int]]:

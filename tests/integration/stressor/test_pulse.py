@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.config.built_in_workloads import Sync
+from sentinel.config.options import Sync
 from sentinel.errors import ConfigError
 from sentinel.protocol.stressor import MemoryTarget, Note, Progress, Ready
 from sentinel.stressor.device import Fence

@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from sentinel.errors import SentinelError
-from sentinel.host.stores.session_store import SESSIONS
+from sentinel.host.stores.timed_file import SESSIONS, Clocks
 from tests.harness.daemon_harness import Daemon, read_line, write_line
 from tests.harness.given_settings import shown
 from tests.harness.gpu_environment import SimulatedHost
@@ -115,7 +115,9 @@ def reserved_on_disk(daemon: Daemon) -> list[str]:
 
 def sessions_on_disk(daemon: Daemon) -> list[str]:
     """List the sessions that another daemon would restore."""
-    return [one.name for one in SESSIONS.load(daemon.places.state / SESSIONS.name)[0]]
+    return [
+        one.name for one in SESSIONS.load(daemon.places.state / SESSIONS.name, Clocks.read())[0]
+    ]
 
 
 def is_whole(daemon: Daemon, command: str, client: subprocess.Popen[str]) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from sentinel.config.driver_spec import GROUP
+from sentinel.config.specs import DRIVERS as GROUP
 from tests.harness.gpu_environment import SimulatedHost
 from tests.harness.registered_package import register
 from tests.harness.sentinel_process import eventually

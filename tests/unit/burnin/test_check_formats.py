@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from sentinel.burnin.checks import check_formats
-from sentinel.burnin.checks.node_report import NodeReport, judge_node
+from sentinel.burnin.checks.node_checks import NodeReport, judge_node
 from sentinel.burnin.checks.thresholds import Thresholds
 from sentinel.cli.display.json_output import to_json
 from sentinel.protocol.counters import Counters

@@ -42,7 +42,7 @@ def test_a_reason_has_its_value_threshold_source_and_action(tmp_path: Path) -> N
     reason = re.sub(r"\s+", " ", text.partition("Wrong Interrupted")[2])
     assert re.search(
         r"FAIL results\.wrong 3 2,000 results checked Action TRIAGE:.*?"
-        r"Threshold fail > 0 Source own.*? Severity isolate",
+        r"Threshold fail > 0 Source Sentinel.*? Severity isolate",
         reason,
     )
 

@@ -158,3 +158,17 @@ def test_another_gpu_of_the_group_is_named_as_the_cause_of_an_interruption() -> 
         event("burnin.interrupted", 4.1, phase="one", stretch_s=2.0),
     )
     assert [one.cause for one in found.interruptions] == ["another GPU left its group"]
+
+
+def test_samples_of_links_are_in_the_record_of_their_phase() -> None:
+    values = {"part": "host_to_device", "peer": None, "rate": 55.3e9}
+    sample = {"event": "link", "gpu": "G", "at": 5.0, **values}
+    found = record(*BEGUN, samples=(sample,))
+    assert [len(phase.links) for phase in found.phases] == [0, 1, 0]
+    assert found.phases[1].link_rates() == {"host_to_device_bytes_per_s": [55.3e9]}
+
+
+def test_the_samples_of_a_run_become_checksums() -> None:
+    row = {"key": "bf16", "checksum": "0xa", "stored": None}
+    sample = {"event": "checksum", "at": 1.0, "gpu": "G", **row}
+    assert [vars(one) for one in record(samples=(sample,)).checksums] == [row]

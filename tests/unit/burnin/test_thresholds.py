@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from sentinel.burnin.checks.check import Evidence, Status
-from sentinel.burnin.checks.counter_checks import MOMENT_CHECKS, NODE_CHECKS, known_limits
-from sentinel.burnin.checks.growth_checks import GROWTH_CHECKS
+from sentinel.burnin.checks.check import Status
+from sentinel.burnin.checks.table import CHECKS
 from sentinel.burnin.checks.thresholds import (
     SPEC,
     Thresholds,
@@ -20,10 +17,9 @@ from sentinel.burnin.checks.thresholds import (
     parse,
 )
 from sentinel.errors import ConfigError
-from tests.harness.healthy_counters import HEALTHY
+from tests.harness.check_evidence import Run, moment
 
-KNOWN = known_limits(MOMENT_CHECKS, NODE_CHECKS, GROWTH_CHECKS)
-CHECKS = {check.id: check for check in (*MOMENT_CHECKS, *GROWTH_CHECKS)}
+KNOWN = CHECKS.limits
 
 FILE = f"""
 version = "4.6.0"
@@ -46,17 +42,16 @@ GT.value = 1e6
 
 def test_a_file_replaces_limits_and_the_result_names_it() -> None:
     thresholds = parse(FILE, "/etc/limits.toml", KNOWN)
-    gpu = replace(HEALTHY, retired_corrected_total=2)
+    gpu = moment(retired_corrected_total=2)
     check = CHECKS["memory.retired_pages"]
-    found = check.run(Evidence(before=gpu), thresholds)
+    found = check.run(gpu, thresholds)
     assert (found.status, found.source) == (Status.FAIL, "/etc/limits.toml")
     assert found.threshold == "fail >= 2, warn >= 15"
-    assert check.run(Evidence(before=gpu), Thresholds()).status is Status.PASS
-    after = replace(HEALTHY, ecc_corrected_total=1000)
-    evidence = Evidence(before=HEALTHY, after=after, seconds=60.0)
+    assert check.run(gpu, Thresholds()).status is Status.PASS
+    evidence = Run(after={"ecc_corrected_total": 1000}).evidence()
     assert CHECKS["ecc.corrected_new"].run(evidence, thresholds).status is Status.PASS
     assert CHECKS["ecc.corrected_new"].run(evidence, Thresholds()).status is Status.WARN
-    untouched = CHECKS["temperature.gpu"].run(Evidence(before=gpu), thresholds)
+    untouched = CHECKS["temperature.gpu"].run(gpu, thresholds)
     assert untouched.source != "/etc/limits.toml"
     assert thresholds.overridden() == {
         "memory.retired_pages.fail": ">= 2",

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from sentinel.burnin.checks.check import CheckResult, Status
+from sentinel.burnin.checks.load_checks import LoadEvidence
+from sentinel.burnin.checks.table import CHECKS
 from sentinel.burnin.checks.thresholds import Thresholds
-from sentinel.burnin.checks.xid_check import judge_xids_of
 from sentinel.burnin.records.record import GpuRecord, load
 from sentinel.burnin.records.xid_event import XidEvent
 from sentinel.burnin.records.xid_sources import joined, missed
@@ -54,7 +55,8 @@ def record(*samples: dict[str, Any], closed: bool = True, parts: int = 1) -> Gpu
 
 
 def judged(found: GpuRecord, unread: str | None = NO_KERNEL) -> CheckResult:
-    return judge_xids_of(found, Thresholds(), unread)
+    evidence = LoadEvidence(record=found, kernel_log_error=unread)
+    return CHECKS["xid"].run(evidence, Thresholds())
 
 
 def test_one_xid_of_both_sources_is_counted_once_as_the_kernels() -> None:

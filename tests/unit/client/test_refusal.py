@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from sentinel.client.refusal import refusal
-from sentinel.client.transport import Address
+from sentinel.client.transport import Address, refusal
 from sentinel.errors import AccessDeniedError, ConflictError, ServiceError
 
 PROBLEM = {"title": "Unauthorized", "detail": "Send the token", "code": "unauthorized"}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sentinel.burnin.levels import LEVELS, level_text, load_plan
 from sentinel.config.plan import SPEC, Phase, Plan, parse_plan, plan_toml
-from sentinel.config.workload_spec import parse_workload
+from sentinel.config.specs import parse_workload
 from sentinel.errors import ConfigError
 
 ONE = '[[phase]]\nname = "a"\nworkload = "gemm"\nseconds = 1\n'

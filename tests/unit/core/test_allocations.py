@@ -20,7 +20,7 @@ from sentinel.core.gpu.allocations import (
 from sentinel.core.gpu_state import GpuState
 from sentinel.core.stressor_state import Running, Stopped
 from sentinel.protocol.caller import Caller
-from sentinel.protocol.commands import Allocate, Confirm, Deallocate, Refusal, Reserve
+from sentinel.protocol.commands import LEASE_S, Allocate, Deallocate, Extend, Refusal, Reserve
 from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, Reading
 from sentinel.protocol.views import Allocation
 from sentinel.supervisor.loop import Supervisor
@@ -47,7 +47,8 @@ def send(world: World, supervisor: Supervisor, command: type, **given: object) -
 def allocate(world: World, supervisor: Supervisor, size: int = 40 * GIB, **more: object) -> None:
     fields = {"id": "llm", "gpu": "GPU-0", "size": size, **more}
     assert send(world, supervisor, Allocate, **fields) is None
-    assert send(world, supervisor, Confirm, id="llm", allocation=True) is None
+    kept = {"id": "llm", "allocation": True, "kept": True, "by": more.get("by", ME)}
+    assert send(world, supervisor, Extend, **kept) is None
 
 
 def process(pid: int, memory: int | None, parent: int = 1, started: int = 80) -> GpuProcess:
@@ -85,7 +86,7 @@ def test_no_stressor_starts_when_an_allocation_ends_under_a_live_process() -> No
     world, supervisor = held(Config(rearm=0.5, rearm_longest=0.5))
     world.at(0).foreign = [process(5000, 2 * GIB, started=70)]
     world.run_for(supervisor, 30)
-    assert send(world, supervisor, Allocate, id="llm", gpu="GPU-0", size=40 * GIB) is None
+    allocate(world, supervisor)
     world.run_for(supervisor, 2.5)
     starts = len(world.spawner.started)
     assert send(world, supervisor, Deallocate, id="llm") is None
@@ -246,25 +247,33 @@ def test_the_default_budget_is_the_memory_less_the_reserve_and_a_context(
         ({"size": -GIB}, Refusal.INVALID),
         ({"id": ""}, Refusal.INVALID),
         ({"id": "two\nlines"}, Refusal.INVALID),
-        ({"id": "llm"}, Refusal.CONFLICT),
+        ({"id": "llm", "size": 2 * GIB}, Refusal.CONFLICT),
+        ({"id": "llm", "gpu": "GPU-1"}, Refusal.CONFLICT),
+        ({"id": "llm", "by": replace(ME, pid=1)}, Refusal.CONFLICT),
     ],
 )
 def test_an_invalid_allocation_changes_nothing(fields: dict[str, object], refusal: Refusal) -> None:
-    world, supervisor = held()
+    world, supervisor = held(gpus=2)
     allocate(world, supervisor, GIB)
     wish = {"gpu": "GPU-0", "id": "two", "size": GIB, **fields}
     assert send(world, supervisor, Allocate, **wish) is refusal
     assert list(supervisor.state.gpu_states["GPU-0"].allocations) == ["llm"]
 
 
-def test_unconfirmed_allocations_end_with_the_api_process() -> None:
+def test_an_allocation_ends_with_its_lease_unless_it_was_complete() -> None:
     world, supervisor = held()
     allocate(world, supervisor, GIB)
     wish = {"gpu": "GPU-0", "id": "two", "size": GIB}
     assert send(world, supervisor, Allocate, **wish) is None
-    world.api.exits = True
-    world.run(supervisor, lambda: world.events("service.failed"))
-    assert list(supervisor.state.gpu_states["GPU-0"].allocations) == ["llm"]
+    world.run_for(supervisor, LEASE_S - 1.0)
+    assert send(world, supervisor, Allocate, **wish) is None, "the same again has a new lease"
+    world.run_for(supervisor, LEASE_S - 1.0)
+    assert send(world, supervisor, Extend, id="two", allocation=True) is None
+    world.run_for(supervisor, LEASE_S - 1.0)
+    assert set(supervisor.state.gpu_states["GPU-0"].allocations) == {"llm", "two"}
+    world.run_for(supervisor, 2.0)
+    assert set(supervisor.state.gpu_states["GPU-0"].allocations) == {"llm"}
+    assert send(world, supervisor, Extend, id="two", allocation=True) is Refusal.NOT_FOUND
 
 
 @pytest.mark.parametrize("by", [ME, Caller(via="tcp")], ids=["seen", "unseen"])

@@ -12,12 +12,13 @@ from sentinel.core.stressor_state import Fatal, Stopped
 from sentinel.errors import ExitCode
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import (
+    LEASE_S,
     Command,
     Configure,
-    Confirm,
     Deallocate,
     Drain,
     EndSession,
+    Extend,
     Given,
     PauseGpus,
     Refusal,
@@ -255,13 +256,20 @@ def test_no_leak_is_cleared_on_a_gpu_with_a_hold(order: type) -> None:
 # --- reservations ----------------------------------------------------------------------------
 
 
+def keep(world: World, supervisor: Supervisor, **fields: object) -> tuple[str, ...]:
+    """Reserve GPUs, and end the lease as after a stored answer; return the GPUs."""
+    assert send(world, supervisor, Reserve, **fields) is None
+    gpus = world.api.replies[-1].gpus
+    assert send(world, supervisor, Extend, id=fields["id"], kept=True) is None
+    return gpus
+
+
 def test_a_reservation_prefers_free_gpus_and_lasts_until_it_expires() -> None:
     world, supervisor = served(3)
     assert send(world, supervisor, PauseGpus, gpus=("GPU-2",)) is None
     world.run(supervisor, lambda: free(supervisor, 2))
     fields = {"id": "a1", "reason": "demo", "count": 2, "seconds": 60.0}
-    assert send(world, supervisor, Reserve, **fields) is None
-    assert world.api.replies[-1].gpus == ("GPU-2", "GPU-0")
+    assert keep(world, supervisor, **fields) == ("GPU-2", "GPU-0")
     world.run(supervisor, lambda: free(supervisor, 0))
     view = world.api.views["GPU-0"]
     assert (view.admin, view.reservation) == ("RESERVED", "a1")
@@ -280,20 +288,22 @@ def test_a_gpu_in_bad_health_is_reserved_last() -> None:
     assert world.api.replies[-1].gpus == ("GPU-1", "GPU-2")
 
 
-@pytest.mark.parametrize("confirmed", [False, True])
-def test_unconfirmed_reservations_end_with_the_api_process(*, confirmed: bool) -> None:
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_reservation_ends_with_its_lease_unless_its_answer_was_stored(*, kept: bool) -> None:
     world, supervisor = served(1)
     assert send(world, supervisor, Reserve, id="a1", reason="", count=1) is None
-    if confirmed:
-        assert send(world, supervisor, Confirm, id="a1") is None
+    if kept:
+        assert send(world, supervisor, Extend, id="a1", kept=True) is None
     world.api.exits = True
     world.run(supervisor, lambda: len(world.events("service.ready")) == 2)
-    assert bool(supervisor.state.reservations) is confirmed
+    assert supervisor.state.reservations
+    world.run_for(supervisor, LEASE_S)
+    assert bool(supervisor.state.reservations) is kept
 
 
 def test_no_stressor_starts_on_a_reserved_gpu_after_a_job() -> None:
     world, supervisor = served(1)
-    assert send(world, supervisor, Reserve, id="a1", reason="", count=1, seconds=HOUR) is None
+    keep(world, supervisor, id="a1", reason="", count=1, seconds=HOUR)
     world.run(supervisor, lambda: free(supervisor, 0))
     world.newcomer()
     world.run_for(supervisor, 60)
@@ -306,7 +316,7 @@ def test_no_stressor_starts_on_a_reserved_gpu_after_a_job() -> None:
 
 def test_a_reservation_without_a_duration_lasts_until_it_is_ended() -> None:
     world, supervisor = served(1)
-    assert send(world, supervisor, Reserve, id="a1", reason="", count=1) is None
+    keep(world, supervisor, id="a1", reason="", count=1)
     world.run_for(supervisor, 60)
     assert held(supervisor) == []
     assert send(world, supervisor, Unreserve, id="a1") is None

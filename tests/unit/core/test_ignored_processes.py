@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from sentinel.config.ignore_rules import parse_ignore_rules
 from sentinel.config.model import Config
+from sentinel.config.parsers import parse_ignore_rules
 from sentinel.core.gpu.ignored_processes import pending_ignores
 from sentinel.core.gpu.newcomer import LIST_WAIT_S, expect, newcomer
 from sentinel.core.stressor_state import Running

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field, replace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -14,14 +14,15 @@ from sentinel.config.model import Config
 from sentinel.core.actions import Event, Reply
 from sentinel.core.decide import first_state
 from sentinel.core.gpu_state import Busy, Idle
-from sentinel.core.node import commands, reservation_commands, reservation_queue
-from sentinel.core.node.reservation_grants import choose
-from sentinel.core.node.reservation_queue import MAX_QUEUED, MAX_QUEUED_OF_USER, ORPHANED_S
+from sentinel.core.node import commands, reservations
+from sentinel.core.node.reservations import MAX_QUEUED, MAX_QUEUED_OF_USER, choose
 from sentinel.core.observation import ApiFacts, Observation
 from sentinel.core.state import State
+from sentinel.core.step import Step, chain
 from sentinel.protocol.caller import Caller, Level
-from sentinel.protocol.commands import CommandReply, Confirm, Refusal, Reserve, Unreserve
+from sentinel.protocol.commands import LEASE_S, CommandReply, Extend, Refusal, Reserve, Unreserve
 from sentinel.protocol.gpu import Gpu
+from sentinel.protocol.views import Reservation
 from sentinel.supervisor.loop import Supervisor
 from tests.harness.world import World
 
@@ -55,7 +56,7 @@ class Node:
             {**self.state.gpu_states, f"GPU-{index}": gpu_state}
         )
 
-    def apply(self, command: Reserve | Confirm | Unreserve) -> CommandReply:
+    def apply(self, command: Reserve | Extend | Unreserve) -> CommandReply:
         facts = ApiFacts(generation=1, commands=(command,))
         step = commands.apply(self.state, Observation(now=self.now, api=facts))
         self.state, self.events = step.state, step.events
@@ -63,30 +64,15 @@ class Node:
         assert isinstance(reply, Reply)
         return reply.answer
 
-    def end_api(self) -> list[str]:
-        """End the API process; return the names of the events."""
-        step = reservation_commands.forget_unconfirmed(self.state, Observation(now=self.now))
-        self.state = step.state
-        return [event.name for event in step.events]
-
     def reserve(
-        self,
-        id_: str,
-        *,
-        count: int = 0,
-        gpus: tuple[int, ...] = (),
-        wait: bool = True,
-        by: Caller = ALICE,
+        self, id_: str, *, gpus: tuple[int, ...] = (), by: Caller = ALICE, **wish: Any
     ) -> CommandReply:
         named = tuple(f"GPU-{index}" for index in gpus)
-        number = next(self.numbers)
-        return self.apply(
-            Reserve(number=number, by=by, id=id_, reason="", count=count, gpus=named, wait=wait)
-        )
+        wish = {"reason": "", "wait": True, **wish}
+        return self.apply(Reserve(number=next(self.numbers), by=by, id=id_, gpus=named, **wish))
 
-    def confirm(self, id_: str) -> None:
-        done = self.apply(Confirm(number=next(self.numbers), by=ALICE, id=id_))
-        assert done.refused is None
+    def extend(self, id_: str, *, kept: bool = False, by: Caller = ALICE) -> CommandReply:
+        return self.apply(Extend(number=next(self.numbers), by=by, id=id_, kept=kept))
 
     def leave(self, id_: str, by: Caller = API) -> CommandReply:
         return self.apply(Unreserve(number=next(self.numbers), by=by, id=id_))
@@ -94,13 +80,14 @@ class Node:
     def step(self, seconds: float = 0.0) -> list[str]:
         """Serve the queue after some seconds; return the names of the events."""
         self.now += seconds
-        step = reservation_queue.serve(self.state, Observation(now=self.now))
+        rules = reservations.expire, reservations.serve
+        step = chain(Step(self.state), rules, Observation(now=self.now))
         self.state, self.due = step.state, step.due
         return [event.name for event in step.events]
 
     @property
     def waiting(self) -> list[str]:
-        return [one.command.id for one in self.state.queue if not one.granted]
+        return [one.id for one in self.state.reservations.values() if not one.gpus]
 
     def holds(self, id_: str) -> list[int]:
         held = self.state.reservations.get(id_)
@@ -128,8 +115,6 @@ def test_requests_are_served_in_the_order_in_which_they_came() -> None:
     assert node.step(5.0) == ["gpu.reserved"]
     assert (node.holds("a"), node.waiting) == ([2], ["b"])
     assert node.step() == []
-    node.confirm("a")
-    assert [one.command.id for one in node.state.queue] == ["b"]
 
 
 def test_an_answer_names_gpus_with_the_same_reason_together() -> None:
@@ -155,8 +140,8 @@ def test_an_answer_has_at_most_four_reasons() -> None:
         )
         for index in range(9)
     }
-    command = Reserve(number=1, id="a", count=9, reason="", by=ALICE)
-    gpus, why = choose(state.with_gpu_states(taken), command, {})
+    request = Reservation(id="a", count=9, reason="", by=ALICE, since=0.0)
+    gpus, why = choose(state.with_gpu_states(taken), request, {})
     assert gpus == ()
     listed = "; ".join(f"GPU {index} is R{index}" for index in range(4))
     assert why.endswith(f": {listed}; and 5 more, GPUs 4-8")
@@ -206,38 +191,71 @@ def test_a_client_that_leaves_makes_room_for_the_next() -> None:
     ]
     node.step()
     assert node.holds("small") == [0]
-    node.leave("small")  # granted, and not confirmed
-    assert (node.state.queue, dict(node.state.reservations)) == ((), {})
+    node.leave("small")
+    assert not node.state.reservations
 
 
-def test_places_survive_the_end_of_the_api_process_for_a_while() -> None:
+def test_a_request_keeps_its_place_and_its_gpus_for_a_lease() -> None:
     node = busy_node()
     node.reserve("a", count=1)
     node.reserve("b", count=1, by=BOB)
+    assert node.step(LEASE_S - 1.0) == []
+    assert node.reserve("b", count=1, by=BOB).text == "waits at place 2", "sent again"
+    assert node.extend("a").refused is None, "by the API process, while its client waits"
+    assert node.extend("a", kept=True).refused is Refusal.NOT_FOUND, "it has no GPU yet"
     node.set_busy(0, busy=False)
-    node.step(1.0)
-    assert node.holds("a") == [0]
-    assert node.end_api() == ["gpu.unreserved"]
-    assert node.step(1.0) == [], "b does not pass a"
-    assert node.reserve("a", count=1, by=BOB).refused is Refusal.CONFLICT
-    assert node.reserve("a", count=2).refused is Refusal.CONFLICT
-    assert node.reserve("b", count=1, by=BOB).text == "waits at place 2"
-    assert node.reserve("b", count=1, by=BOB).refused is Refusal.CONFLICT, "its client waits"
-    assert node.reserve("a", count=1).text == "waits at place 1"
-    assert node.step() == ["gpu.reserved"]
-    assert node.holds("a") == [0]
+    assert node.step(1.0) == ["gpu.reserved"]
+    again = node.reserve("a", count=1)
+    assert (again.text, again.gpus, node.events) == ("reserved GPU 0", ("GPU-0",), ())
+    assert node.step() == []
+    assert node.due == 2 * LEASE_S - 1.0
+    assert node.step(LEASE_S - 1.0) == ["reservation.left"], "the client of b has not returned"
+    assert node.step(1.0) == ["gpu.unreserved"], "nor has the client of a"
+    assert not node.state.reservations
 
 
-def test_a_client_that_does_not_return_loses_its_place() -> None:
-    node = busy_node()
-    node.reserve("a", count=1)
-    node.end_api()
-    node.reserve("b", count=1, by=BOB)
-    node.set_busy(0, busy=False)
-    assert node.step(ORPHANED_S - 1.0) == []
-    assert node.due == ORPHANED_S
-    assert node.step(1.0) == ["reservation.left", "gpu.reserved"]
-    assert (node.holds("b"), node.waiting) == ([0], [])
+def test_a_stored_answer_ends_the_lease() -> None:
+    node = Node()
+    seconds = 100.0
+    node.reserve("a", count=1, seconds=seconds)
+    assert node.extend("a", kept=True).refused is None
+    assert node.reserve("a", count=1, seconds=seconds).gpus == ("GPU-0",), "the same answer"
+    assert node.extend("a").refused is None
+    assert node.step(seconds - 1.0) == []
+    assert node.due == seconds
+    assert node.step(1.0) == ["gpu.unreserved"]
+    assert node.extend("a", kept=True).refused is Refusal.NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"by": BOB},
+        {"count": 2},
+        {"count": 0, "gpus": (0,)},
+        {"seconds": 1.0},
+        {"reason": "another"},
+        {"bound": True},
+    ],
+)
+def test_an_id_belongs_to_one_request_of_one_user(changes: dict[str, Any]) -> None:
+    node = Node()
+    for wait in ("granted", "waits"):
+        wish: dict[str, Any] = {"count": 1 if wait == "granted" else 4}
+        node.reserve(wait, **wish)
+        refused = node.reserve(wait, **{**wish, **changes})
+        assert (refused.refused, refused.gpus) == (Refusal.CONFLICT, ())
+        assert refused.text == f"the id {wait!r} is in use"
+
+
+def test_a_bound_reservation_belongs_to_one_process() -> None:
+    node = Node()
+    assert node.reserve("a", count=1, bound=True).gpus
+    assert node.reserve("a", count=1, bound=True).gpus
+    other = replace(ALICE, pid=1)
+    assert node.reserve("a", count=1, bound=True, by=other).refused is Refusal.CONFLICT
+    assert node.reserve("b", count=1).gpus
+    assert node.reserve("b", count=1, by=other).gpus, "only a bound one depends on the process"
 
 
 def test_one_user_leaves_room_for_others() -> None:
@@ -260,17 +278,17 @@ def test_the_supervisor_grants_in_the_tick_in_which_a_reservation_ends() -> None
         world.api.post(command, **fields)
         supervisor.turn()
 
+    def waiting() -> list[str]:
+        assert world.api.host is not None
+        return [one.id for one in world.api.host.reservations if not one.gpus]
+
     send(Reserve, id="a", reason="", count=1)
-    send(Confirm, id="a")
     send(Reserve, id="b", reason="next", count=1, wait=True)
-    (shown,) = world.api.queue
-    assert (shown.id, shown.count, shown.reason, shown.granted) == ("b", 1, "next", False)
+    assert waiting() == ["b"]
     send(Unreserve, id="a")
     assert set(supervisor.state.reservations) == {"b"}
-    assert world.api.queue[0].granted
+    assert waiting() == []
     assert "waited_s" in world.events("gpu.reserved")[-1].fields
-    send(Confirm, id="b")
-    assert world.api.queue == ()
 
 
 # --- properties ------------------------------------------------------------------------------
@@ -279,7 +297,7 @@ Wish = st.one_of(
     st.tuples(st.integers(1, 4), st.just(frozenset[int]())),
     st.tuples(st.just(0), st.frozensets(st.integers(0, 3), min_size=1)),
 )
-Step = st.one_of(
+Change = st.one_of(
     st.tuples(st.just("reserve"), Wish, st.booleans()),
     st.tuples(st.just("busy"), st.integers(0, 3), st.booleans()),
     st.tuples(st.just("end"), st.integers(0, 30), st.none()),
@@ -292,7 +310,7 @@ def usable(wish: tuple[int, frozenset[int]]) -> set[int]:
 
 
 @settings(max_examples=300)
-@given(st.lists(Step, max_size=40))
+@given(st.lists(Change, max_size=40))
 def test_no_request_is_passed_on_a_gpu_that_it_can_use(
     steps: list[tuple[str, object, object]],
 ) -> None:

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from sentinel.config.ignore_rules import parse_ignore_rules
 from sentinel.config.model import Config
+from sentinel.config.parsers import parse_ignore_rules
 from sentinel.core.gpu import watchers
 from sentinel.core.gpu.memory_accounting import SLACK_BYTES
 from sentinel.core.gpu_state import GpuState, Idle

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sentinel.diagnostics.trial.assessment import Verdict, judge
+from sentinel.diagnostics.trial.assessment import TrialResult, judge
 from sentinel.diagnostics.trial.measurement import Failure, Stop, Trial
 from sentinel.protocol.gpu import Gpu, Memory, Reading
 from sentinel.protocol.stressor import FailureKind, Progress, Ready
@@ -50,7 +50,7 @@ def failed(kind: FailureKind) -> Trial:
 
 def test_a_workload_without_problems_passes() -> None:
     judgement = judge(WELL)
-    assert judgement.verdict is Verdict.WELL
+    assert judgement.verdict is TrialResult.WELL
     assert (judgement.problems, judgement.incomplete) == ((), None)
 
 
@@ -124,7 +124,7 @@ def test_a_workload_without_problems_passes() -> None:
 )
 def test_each_problem_is_reported_with_advice(trial: Trial, kind: str, what: str, do: str) -> None:
     judgement = judge(trial)
-    assert judgement.verdict is Verdict.MISBEHAVED
+    assert judgement.verdict is TrialResult.MISBEHAVED
     (problem,) = judgement.problems
     assert problem.kind == kind
     assert what in problem.what
@@ -143,7 +143,7 @@ def test_small_changes_of_memory_are_not_attributed_to_the_workload() -> None:
 
 @pytest.mark.parametrize("kind", [FailureKind.UNUSABLE, FailureKind.SPAWN])
 def test_a_failure_without_a_fault_of_the_workload_is_unusable(kind: FailureKind) -> None:
-    assert judge(failed(kind)).verdict is Verdict.UNUSABLE
+    assert judge(failed(kind)).verdict is TrialResult.UNUSABLE
 
 
 @pytest.mark.parametrize(
@@ -159,13 +159,13 @@ def test_a_failure_without_a_fault_of_the_workload_is_unusable(kind: FailureKind
 )
 def test_a_trial_ended_by_a_newcomer_is_incomplete(trial: Trial, reason_text: str) -> None:
     judgement = judge(trial)
-    assert judgement.verdict is Verdict.INCOMPLETE
+    assert judgement.verdict is TrialResult.INCOMPLETE
     assert reason_text in str(judgement.incomplete)
 
 
 def test_a_problem_before_a_newcomer_is_still_reported() -> None:
     trial = replace(WELL, interrupted="SIGINT", progress=(make_progress(0.3), make_progress(0.3)))
-    assert judge(trial).verdict is Verdict.MISBEHAVED
+    assert judge(trial).verdict is TrialResult.MISBEHAVED
 
 
 @pytest.mark.parametrize("changes", [{"ready": None}, {"interrupted": "SIGINT"}])

@@ -46,132 +46,82 @@ def test_a_healthy_host_has_no_findings() -> None:
     assert len({finding.check for finding in findings}) == 24
 
 
-@pytest.mark.parametrize(
-    ("facts", "check", "level", "word"),
-    [
-        (replace(HOST, driver=NO_DRIVER), "driver", "problem", "--simulate 2"),
-        (replace(HOST, driver=NO_DRIVER), "driver", "problem", "exit with code 5"),
-        (
-            replace(HOST, driver=DriverFacts(fault=Fault(call="nvmlInit", how="hung"))),
-            "driver",
-            "problem",
-            "nvmlInit hung",
-        ),
-        (replace(HOST, driver=DriverFacts()), "driver", "warning", "version"),
-        (replace(HOST, driver=DriverFacts(version="what")), "driver", "warning", "'what'"),
-        (
-            replace(HOST, driver=DriverFacts(version="450.51.06")),
-            "driver",
-            "problem",
-            "lacks the process lists",
-        ),
-        (
-            replace(HOST, driver=DriverFacts(version="450.66")),
-            "driver",
-            "warning",
-            "older interface",
-        ),
-        (
-            replace(HOST, driver=DriverFacts(version="510.38.9")),
-            "driver",
-            "warning",
-            "older interface",
-        ),
-        (replace(HOST, driver=DriverFacts(version="510.39")), "driver", "ok", "510.39"),
-        (replace(HOST, torch=None), "torch", "problem", "not installed"),
-        (
-            replace(HOST, torch=TorchBuild(version="2.13", cuda=None, without=True)),
-            "torch",
-            "problem",
-            "without CUDA",
-        ),
-        (
-            replace(HOST, torch=TorchBuild(version=None, cuda=None, without=False)),
-            "torch",
-            "warning",
-            "unknown CUDA",
-        ),
-        (replace(HOST, hidden="a container?"), "PID namespace", "warning", "detected by memory"),
-        (HOST, "PID namespace", "ok", "by the process list and by memory"),
-        (replace(HOST, no_inotify="none left"), "inotify", "warning", "none left"),
-        (
-            replace(HOST, mps=((7, "nvidia-cuda-mps-control"),)),
-            "MPS",
-            "ok",
-            "nvidia-cuda-mps-control (pid 7)",
-        ),
-        (replace(HOST, hidden="a container?"), "MPS", "ok", "as far as processes are shown here"),
-        (
-            replace(HOST, held=(Held(uuid="GPU-1", holder="pid 5 of uid 0", uid=0),)),
-            "other sentinels",
-            "warning",
-            "code 75",
-        ),
-        (
-            replace(HOST, uid=7, held=(Held(uuid="GPU-1", holder="pid 5 of uid 0", uid=0),)),
-            "other sentinels",
-            "warning",
-            "leaves this GPU",
-        ),
-        (
-            replace(HOST, held=(Held(uuid="GPU-1", holder="pid 5 of uid 7", uid=7),)),
-            "other sentinels",
-            "warning",
-            "each yields",
-        ),
-        (replace(HOST, nice=1), "niceness", "warning", "without nice"),
-        (replace(HOST, nice=-5), "niceness", "ok", "-5"),
-        (replace(HOST, policy="SCHED_IDLE"), "scheduling", "warning", "SCHED_IDLE"),
-        (replace(HOST, policy="SCHED_BATCH"), "scheduling", "warning", "SCHED_BATCH"),
-        (replace(HOST, policy="SCHED_RR"), "scheduling", "ok", "SCHED_RR"),
-        (
-            replace(HOST, quota=Quota(cpus=0.5, where="/sys/fs/cgroup/a")),
-            "CPU quota",
-            "warning",
-            "0.5 processors, by /sys/fs/cgroup/a",
-        ),
-        (replace(HOST, room=None), "host memory", "warning", "unknown"),
-        (
-            replace(HOST, room=Room(available=2 * RESIDENT, where="x")),
-            "host memory",
-            "ok",
-            "enough for 2 GPUs",
-        ),
-        (
-            replace(HOST, room=Room(available=2 * RESIDENT - 1, where="x")),
-            "host memory",
-            "warning",
-            "--max-gpus 1",
-        ),
-        (
-            replace(HOST, room=Room(available=RESIDENT - 1, where="x")),
-            "host memory",
-            "problem",
-            "not enough for a single one",
-        ),
-        (replace(HOST, gpus=(), usable_gpus=0), "GPUs", "problem", "lists none"),
-        (replace(HOST, usable_gpus=0), "GPUs", "problem", "none of them visible"),
-        (replace(HOST, usable_gpus=1), "GPUs", "ok", "1 of 2"),
-    ],
-)
-def test_each_fact_about_a_host_produces_its_line(
-    facts: HostFacts, check: str, level: str, word: str
-) -> None:
-    finding = line(facts, check)
-    assert finding.level == level
-    assert word in f"{finding.found} / {finding.means} / {finding.do}"
-    assert bool(finding.do) == (finding.level is not Level.OK)
+def driver(version: str) -> dict[str, Any]:
+    return {"driver": DriverFacts(version=version)}
+
+
+def torch(version: str | None, *, without: bool) -> dict[str, Any]:
+    return {"torch": TorchBuild(version=version, cuda=None, without=without)}
+
+
+def held(holder: int, **own: int) -> dict[str, Any]:
+    return {"held": (Held(uuid="GPU-1", holder=f"pid 5 of uid {holder}", uid=holder),), **own}
+
+
+def room(available: int) -> dict[str, Any]:
+    return {"room": Room(available=available, where="x")}
+
+
+HUNG = DriverFacts(fault=Fault(call="nvmlInit", how="hung"))
+QUOTA = Quota(cpus=0.5, where="/sys/fs/cgroup/a")
+MPS = ((7, "nvidia-cuda-mps-control"),)
 
 
 @pytest.mark.parametrize(
     ("changes", "check", "level", "word"),
     [
-        (
-            {"fault": Fault(call="nvmlDeviceGetMigMode", how="hung")},
-            "answers",
-            "problem",
-            "MigMode",
-        ),
+        ({"driver": NO_DRIVER}, "driver", "problem", "--simulate 2"),
+        ({"driver": NO_DRIVER}, "driver", "problem", "exit with code 5"),
+        ({"driver": HUNG}, "driver", "problem", "nvmlInit hung"),
+        ({"driver": DriverFacts()}, "driver", "warning", "version"),
+        (driver("what"), "driver", "warning", "'what'"),
+        (driver("450.51.06"), "driver", "problem", "lacks the process lists"),
+        (driver("450.66"), "driver", "warning", "older interface"),
+        (driver("510.38.9"), "driver", "warning", "older interface"),
+        (driver("510.39"), "driver", "ok", "510.39"),
+        ({"torch": None}, "torch", "problem", "not installed"),
+        (torch("2.13", without=True), "torch", "problem", "without CUDA"),
+        (torch(None, without=False), "torch", "warning", "unknown CUDA"),
+        ({"hidden": "a container?"}, "PID namespace", "warning", "detected by memory"),
+        ({}, "PID namespace", "ok", "by the process list and by memory"),
+        ({"no_inotify": "none left"}, "inotify", "warning", "none left"),
+        ({"mps": MPS}, "MPS", "ok", "nvidia-cuda-mps-control (pid 7)"),
+        ({"hidden": "a container?"}, "MPS", "ok", "as far as processes are shown here"),
+        (held(0), "other sentinels", "warning", "code 75"),
+        (held(0, uid=7), "other sentinels", "warning", "leaves this GPU"),
+        (held(7), "other sentinels", "warning", "each yields"),
+        ({"nice": 1}, "niceness", "warning", "without nice"),
+        ({"nice": -5}, "niceness", "ok", "-5"),
+        ({"policy": "SCHED_IDLE"}, "scheduling", "warning", "SCHED_IDLE"),
+        ({"policy": "SCHED_BATCH"}, "scheduling", "warning", "SCHED_BATCH"),
+        ({"policy": "SCHED_RR"}, "scheduling", "ok", "SCHED_RR"),
+        ({"quota": QUOTA}, "CPU quota", "warning", "0.5 processors, by /sys/fs/cgroup/a"),
+        ({"room": None}, "host memory", "warning", "unknown"),
+        (room(2 * RESIDENT), "host memory", "ok", "enough for 2 GPUs"),
+        (room(2 * RESIDENT - 1), "host memory", "warning", "--max-gpus 1"),
+        (room(RESIDENT - 1), "host memory", "problem", "not enough for a single one"),
+        ({"gpus": (), "usable_gpus": 0}, "GPUs", "problem", "lists none"),
+        ({"usable_gpus": 0}, "GPUs", "problem", "none of them visible"),
+        ({"usable_gpus": 1}, "GPUs", "ok", "1 of 2"),
+    ],
+)
+def test_each_fact_about_a_host_produces_its_line(
+    changes: dict[str, Any], check: str, level: str, word: str
+) -> None:
+    finding = line(replace(HOST, **changes), check)
+    assert finding.level == level
+    assert word in f"{finding.found} / {finding.means} / {finding.do}"
+    assert bool(finding.do) == (finding.level is not Level.OK)
+
+
+STUCK = Fault(call="nvmlDeviceGetMigMode", how="hung")
+PAGE = {"remapped": Unread(), "retiring": (1,)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "check", "level", "word"),
+    [
+        ({"fault": STUCK}, "answers", "problem", "MigMode"),
         ({"lost": "it fell off the bus"}, "answers", "problem", "off the bus"),
         ({"unwatched": "No such file"}, "device node", "warning", "/dev/nvidia1 cannot"),
         ({"node": None}, "device node", "warning", "unknown"),
@@ -205,12 +155,7 @@ def test_each_fact_about_a_host_produces_its_line(
         ({"remapped": (1, 2, 0, 0)}, "repairs of memory", "ok", "3 rows remapped, none pending"),
         ({"remapped": FAILED}, "repairs of memory", "warning", "no permission"),
         ({"remapped": Unread()}, "repairs of memory", "ok", "not supported"),
-        (
-            {"remapped": Unread(), "retiring": (1,)},
-            "repairs of memory",
-            "problem",
-            "retirement of a page is pending",
-        ),
+        (PAGE, "repairs of memory", "problem", "retirement of a page is pending"),
         ({"remapped": Unread(), "retiring": (0,)}, "repairs of memory", "ok", "no page"),
     ],
 )

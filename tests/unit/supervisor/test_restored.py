@@ -12,9 +12,7 @@ from sentinel.config.model import Config
 from sentinel.core.decide import first_state
 from sentinel.core.state import State
 from sentinel.core.step import Step
-from sentinel.host.stores.reservation_store import RESERVATIONS
-from sentinel.host.stores.session_store import SESSIONS
-from sentinel.host.stores.timed_file import Clocks
+from sentinel.host.stores.timed_file import RESERVATIONS, SESSIONS, Clocks
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.views import Reservation, Session
 from sentinel.supervisor.restored import restore
@@ -43,7 +41,7 @@ def session(name: str, gpu: int, **settings: str) -> Session:
 
 
 def test_reservations_and_sessions_are_restored(tmp_path: Path, state: State) -> None:
-    held = Reservation(id="ab", gpus=(GPUS[1].uuid,), reason="", by=BY, since=0.0, confirmed=True)
+    held = Reservation(id="ab", gpus=(GPUS[1].uuid,), count=1, reason="", by=BY, since=0.0)
     RESERVATIONS.write(tmp_path / RESERVATIONS.name, [held], CLOCKS)
     stored = [session("train", 0, workload="hold")]
     SESSIONS.write(tmp_path / SESSIONS.name, stored, CLOCKS)

@@ -1,4 +1,4 @@
-"""The settings of notifications, and how they are written."""
+"""The settings of what serves a daemon: its log, its API and history, access and notifications."""
 
 from __future__ import annotations
 
@@ -8,10 +8,28 @@ import shlex
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from sentinel.config.parsers import parse_names
-from sentinel.config.setting import Form, start_setting
+from sentinel.config.parsers import (
+    one_of,
+    parse_address,
+    parse_file,
+    parse_names,
+    parse_workload_names,
+)
+from sentinel.config.setting import Form, setting, start_setting
 from sentinel.protocol.events import EVENTS
-from sentinel.units import parse_duration
+from sentinel.units import parse_duration, parse_size
+
+#: The value of ``log.level`` with which each check of each GPU is logged.
+DEBUG = "debug"
+
+_ADDRESS = Form(parse=parse_address, metavar="[HOST:]PORT")
+_GROUP = Form(parse=str, metavar="GROUP")
+_SIZE = Form(parse=parse_size, metavar="SIZE")
+
+#: What others may do, and what can be granted to those whom the administrator has chosen.
+_USERS = one_of("none", "read", "operate")
+_GRANTED = one_of("read", "operate", "administer")
+_LIST = Form(parse=parse_workload_names, metavar="NAME,...", many=True)
 
 #: The default: a GPU is free, and what an administrator has to look at.
 _EVENTS = "gpu.idle,gpu.xid,gpu.unknown,stressor.f*,probe.hung,service.warning"
@@ -79,8 +97,65 @@ _FILE = Form(parse=parse_path, metavar="FILE", trusted=True)
 
 
 @dataclass(frozen=True, kw_only=True)
-class NotifySettings:
-    """Which events are sent to whom; fixed at the start, since they name a program and files."""
+class ServiceSettings:
+    """The settings of services; fixed at the start, but for the level of the log."""
+
+    # --- the log ------------------------------------------------------------------------------
+
+    log_file: str | None = start_setting(
+        "Write the log to this file, also in the foreground; `off`, the default, is `sentinel.log`"
+        " in the state directory for a daemon, and no file in the foreground.",
+        Form(parse=parse_file, metavar="FILE", trusted=True).or_off(),
+        key="log.file",
+    )
+    log_level: str = setting(
+        "How much is logged; debug adds the used memory of each GPU at every check.",
+        one_of("info", DEBUG),
+        "info",
+        key="log.level",
+    )
+
+    # --- where clients are served, besides the socket of the user -----------------------------
+
+    tcp: str | None = start_setting(
+        "Also serve clients that have the token at this address, such as 127.0.0.1:8765.",
+        _ADDRESS.or_off(),
+        key="api.tcp",
+    )
+    socket_group: str | None = start_setting(
+        "Also allow this group to use the socket.", _GROUP.or_off(), key="api.group"
+    )
+    metrics: str | None = start_setting(
+        "Serve Prometheus metrics without a token at this address, such as 8766.",
+        _ADDRESS.or_off(),
+        key="metrics.address",
+    )
+    history_size: int | None = start_setting(
+        "Keep the history in a file of at most this size; `off` disables the history.",
+        _SIZE.or_off().within("16MiB", "1TiB"),
+        "256MiB",
+        key="history.size",
+    )
+
+    # --- what other users and clients over TCP may do -----------------------------------------
+
+    access_users: str = start_setting(
+        "What every local user may do over the socket.", _USERS, "read", key="access.users"
+    )
+    access_group: str = start_setting(
+        "What the members of --socket-group may do.", _GRANTED, "operate", key="access.group"
+    )
+    access_tcp: str = start_setting(
+        "What holders of the token may do over TCP.", _GRANTED, "operate", key="access.tcp"
+    )
+    access_workloads: tuple[str, ...] = start_setting(
+        "The registered workloads that a client may set without being the daemon's user or root.",
+        _LIST,
+        "gemm,elementwise,mixed,memtest,pulse,hold",
+        key="access.workloads",
+    )
+
+    # --- which events are sent to whom --------------------------------------------------------
 
     notify_webhook: str | None = start_setting(
         "Send events to this URL, by POST; or to the URL in this file, if it is a secret.",

@@ -1,6 +1,8 @@
-"""Parse the specification of a workload, and find registered workloads without importing them.
+"""Parse the specifications of workloads and drivers, and find those that packages register.
 
-A workload is an entry point of the group ``sentinel.workloads``, or ``module:attribute``.
+A workload is an entry point of the group ``sentinel.workloads``, or ``module:attribute``; a driver
+is one of ``sentinel.drivers``. Neither is imported here. The probe alone imports the module of a
+driver, and gets its place: reading the metadata of packages would cost it several megabytes.
 """
 
 from __future__ import annotations
@@ -9,14 +11,16 @@ import difflib
 import re
 from importlib.metadata import EntryPoint, entry_points
 
-from sentinel.config.built_in_workloads import BUILT_IN, PACKAGE
-from sentinel.config.option_values import convert_options
+from sentinel.config.options import BUILT_IN, PACKAGE, convert_options
 from sentinel.errors import ConfigError
+from sentinel.protocol.probe import NVML, SIMULATED, DriverSpec
+
+# --- workloads --------------------------------------------------------------------------------
 
 #: The entry-point group of workloads.
-GROUP = "sentinel.workloads"
+WORKLOADS = "sentinel.workloads"
 
-_FORM = "NAME[:key=value,...] or module:attribute[:key=value,...]"
+_WORKLOAD_FORM = "NAME[:key=value,...] or module:attribute[:key=value,...]"
 _NAME = re.compile(r"[A-Za-z0-9_][\w.-]*")
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _KEY = re.compile(r"[A-Za-z_]\w*")
@@ -39,8 +43,8 @@ def parse_workload(text: str) -> tuple[str, dict[str, str]]:
         if colon and not more:
             good = None
     if not good or text.strip().endswith(":"):
-        raise ConfigError(f"{text!r} does not name a workload; write {_FORM}")
-    return name, parse_options(rest, text, _FORM)
+        raise ConfigError(f"{text!r} does not name a workload; write {_WORKLOAD_FORM}")
+    return name, parse_options(rest, text, _WORKLOAD_FORM)
 
 
 def parse_options(rest: str, text: str, form: str) -> dict[str, str]:
@@ -67,7 +71,7 @@ def parse_options(rest: str, text: str, form: str) -> dict[str, str]:
 
 def registered() -> tuple[EntryPoint, ...]:
     """Return the entry points of all workloads, sorted by name."""
-    return tuple(sorted(entry_points(group=GROUP), key=lambda entry: (entry.name, entry.value)))
+    return tuple(sorted(entry_points(group=WORKLOADS), key=lambda entry: (entry.name, entry.value)))
 
 
 def known_workloads() -> dict[str, str]:
@@ -114,7 +118,7 @@ def find_workload(name: str) -> EntryPoint:
     Raises:
         ConfigError: No package registers it, or several do.
     """
-    found = list(entry_points(group=GROUP, name=name))
+    found = list(entry_points(group=WORKLOADS, name=name))
     if len(found) == 1:
         return found[0]
     if found:
@@ -126,3 +130,60 @@ def find_workload(name: str) -> EntryPoint:
     remedy = f"Did you mean {near[0]}?" if near else ""
     what = f"there is no workload {name!r}; known are {known}, or module:attribute"
     raise ConfigError(what, remedy)
+
+
+# --- drivers ----------------------------------------------------------------------------------
+
+#: The entry-point group of drivers.
+DRIVERS = "sentinel.drivers"
+
+#: No package can replace these under their names, and they need no metadata.
+_BUILT_IN = {NVML.name: NVML, SIMULATED.name: SIMULATED}
+
+_DRIVER_FORM = "NAME[:key=value,...]"
+
+
+def parse_driver(text: str) -> str:
+    """Check the form of a driver's specification, and return it.
+
+    Raises:
+        ValueError: It is malformed.
+    """
+    name, colon, rest = text.strip().partition(":")
+    if not name.replace("-", "_").replace(".", "_").isidentifier() or (colon and not rest):
+        message = f"{text!r} does not name a driver; write {_DRIVER_FORM}"
+        raise ValueError(message)
+    try:
+        parse_options(rest, text, _DRIVER_FORM)
+    except ConfigError as error:
+        raise ValueError(error.what) from error
+    return text.strip()
+
+
+def find_driver(text: str) -> DriverSpec:
+    """Find what the setting ``driver`` names.
+
+    Raises:
+        ConfigError: No package registers it, or several do; or it is the simulated one, which only
+            ``--simulate`` selects, since stressors have to know of it, too.
+    """
+    name, _, rest = text.strip().partition(":")
+    options = parse_options(rest, text, _DRIVER_FORM)
+    if name == SIMULATED.name:
+        raise ConfigError("driver: simulated GPUs are not a setting", "Write: --simulate N")
+    if name in _BUILT_IN:
+        if options:
+            raise ConfigError(f"driver: {name} takes no options, and {text!r} gives some")
+        return _BUILT_IN[name]
+    found = list(entry_points(group=DRIVERS, name=name))
+    if len(found) > 1:
+        origins = " and ".join(map(origin_of, found))
+        raise ConfigError(f"driver: {name!r} is registered by {origins}", "Remove one of them.")
+    if not found:
+        others = {entry.name for entry in entry_points(group=DRIVERS)} - _BUILT_IN.keys()
+        known = ", ".join([NVML.name, *sorted(others)])
+        raise ConfigError(
+            f"driver: there is no driver {name!r}; known are {known}",
+            "Install the package that has it for the Python of sentinel.",
+        )
+    return DriverSpec(name=name, place=found[0].value, origin=origin_of(found[0]), options=options)

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from sentinel.config.built_in_workloads import BUILT_IN, DTYPES, PATTERNS, PHASES
-from sentinel.config.workload_spec import check_workload, is_built_in, registered
+from sentinel.config.options import BUILT_IN, DTYPES, PATTERNS, PHASES
+from sentinel.config.specs import check_workload, is_built_in, registered
 from sentinel.errors import ConfigError
 from sentinel.stressor.loader import load_workload
 from sentinel.stressor.options import _parameters
@@ -54,7 +54,7 @@ def test_right_options_are_accepted(text: str) -> None:
 
 def test_the_check_imports_neither_torch_nor_the_workload() -> None:
     code = (
-        "import sys; from sentinel.config.workload_spec import check_workload;"
+        "import sys; from sentinel.config.specs import check_workload;"
         " check_workload('gemm:size=64');"
         " print([one for one in sys.modules if one == 'torch' or one.startswith('sentinel.str')])"
     )

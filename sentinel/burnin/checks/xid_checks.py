@@ -1,68 +1,63 @@
-"""Judge the XIDs of one GPU between two moments."""
+"""The check of a GPU's XIDs in a run, of the kernel's log and of NVML's events. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from sentinel.burnin.checks.check import CheckResult, Severity, Status
-from sentinel.burnin.checks.xid_table import CATALOG, XIDS, Verdict, Xid
+from sentinel.burnin.checks.check import Action, Judgement, Severity, Status, Table, untested
+from sentinel.burnin.checks.load_checks import LoadEvidence
+from sentinel.burnin.checks.thresholds import Limits
+from sentinel.burnin.checks.xid_table import CATALOG, XIDS, Xid, XidMeaning
 from sentinel.burnin.records.xid_event import XidEvent
 from sentinel.core.gpu.xids import is_of_own_end
 from sentinel.core.gpu_state import OwnEnd
+
+TABLE = Table()
 
 _RECOVERY_ACTION = 154
 _NVLINK5 = range(144, 151)
 #: An application error in a process of Sentinel's own is a fault once it repeats.
 _REPEATED = 2
 
-#: The id of the check.
-XID_CHECK = "xid"
-
 _TO_ACTION = re.compile(r"\bto 0x([0-9A-Fa-f]{1,4})(?: \(([^)]{1,60})\))?")
 _FATAL = re.compile(r"(?<![-\w])fatal\b", re.IGNORECASE)
 
+_SEVERITIES = {
+    "RESET_GPU": Severity.RESET,
+    "RESTART_BM": Severity.ISOLATE,
+    "CHECK_MECHANICALS": Severity.TRIAGE,
+    "IGNORE": Severity.MONITOR,
+}
 
-def judge_xids(
-    events: Sequence[XidEvent] | None,
-    kills: Sequence[OwnEnd] = (),
-    *,
-    own_pids: Sequence[int] = (),
-    overrides: Mapping[int, str] | None = None,
-    unread: str = "the kernel's log cannot be read",
-) -> CheckResult:
-    """Judge the XIDs of one GPU.
 
-    Args:
-        events: Its XIDs, or None if they are unknown.
-        kills: The processes that Sentinel ended, whose cleanup XIDs are no evidence.
-        own_pids: The processes of Sentinel on that GPU, whose application errors count if they
-            repeat.
-        overrides: Verdicts that replace those of the table, by number.
-        unread: Why the events are unknown.
+@TABLE.check(
+    "xid",
+    rule="the table of XIDs; the driver's own action (154) wins",
+    source=CATALOG,
+    do=Action(Severity.ISOLATE, "the action of the worst XID"),
+)
+def _xid(evidence: LoadEvidence, _: Limits) -> Judgement:
+    """No XID tells of a fault.
+
+    Reads the kernel's log, and NVML's events where it cannot be read.
     """
-    if events is None:
-        return _result(Status.NOT_TESTED, None, unread)
-    found = list(_judged(events, kills, own_pids, overrides or {}))
-    action = next((event for event in reversed(events) if event.number == _RECOVERY_ACTION), None)
-    if action is not None:
-        found.insert(0, _judge_action(action))
-    order = (Status.FAIL, Status.WARN, Status.PASS)
-    found.sort(key=lambda one: order.index(one.status))  # the action stays before its equals
-    counts: Counter[int] = Counter()
-    for event in events:
-        counts[event.number] += event.count
-    value = ", ".join(
-        f"{number}" if count == 1 else f"{number} ({count} times)"
-        for number, count in sorted(counts.items())
-    )
-    text = "; ".join(f"{one.event.number}: {one.why}" for one in found[:5])
-    if not found or found[0].status is Status.PASS:
-        return _result(Status.PASS, value or "none", text)
-    worst = found[0]
-    return _result(worst.status, value, text, worst)
+    record = evidence.record
+    unread, missed = evidence.kernel_log_error, record.missed_by_nvml()
+    if not record.closed:
+        missed = "the samples of the run are not complete"
+        unread = unread or missed
+    own = [end.pid for end in record.ends]
+    found = judge_xids(record.own_xids(), record.ends, own_pids=own, overrides=evidence.xids)
+    # If some XIDs may be missing, the known ones still count.
+    if unread is None or found.status in {Status.FAIL, Status.WARN}:
+        return found
+    if missed is not None:
+        return untested(unread if missed == unread else f"{unread}; {missed}")
+    source = f"NVML's events were the source: {unread}"
+    return replace(found, evidence="; ".join(filter(None, (found.evidence, source))))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +67,48 @@ class _Judged:
     bucket: str
     why: str
     source: str = CATALOG
+
+
+def judge_xids(
+    events: Sequence[XidEvent],
+    kills: Sequence[OwnEnd] = (),
+    *,
+    own_pids: Sequence[int] = (),
+    overrides: Mapping[int, str] | None = None,
+) -> Judgement:
+    """Judge the XIDs of one GPU: the worst of them decides.
+
+    Args:
+        events: Its XIDs.
+        kills: The processes that Sentinel ended, whose cleanup XIDs are no evidence.
+        own_pids: The processes of Sentinel on that GPU, whose application errors count if they
+            repeat.
+        overrides: Verdicts that replace those of the table, by number.
+    """
+    found = list(_judged(events, kills, own_pids, overrides or {}))
+    actions = [event for event in events if event.number == _RECOVERY_ACTION]
+    found[:0] = [_judge_action(event) for event in actions[-1:]]
+    order = (Status.FAIL, Status.WARN, Status.PASS)
+    found.sort(key=lambda judged: order.index(judged.status))  # the action before its equals
+    counts: Counter[int] = Counter()
+    for event in events:
+        counts[event.number] += event.count
+    value = ", ".join(
+        f"{number}" if count == 1 else f"{number} ({count} times)"
+        for number, count in sorted(counts.items())
+    )
+    text = "; ".join(f"{judged.event.number}: {judged.why}" for judged in found[:5])
+    if not found or found[0].status is Status.PASS:
+        return Judgement(status=Status.PASS, value=value or "none", evidence=text)
+    worst = found[0]
+    return Judgement(
+        status=worst.status,
+        value=value,
+        evidence=text,
+        source=worst.source,
+        severity=_SEVERITIES.get(worst.bucket, Severity.ISOLATE),
+        action=f"{worst.bucket}: see XID {worst.event.number} in `dmesg`.",
+    )
 
 
 def _judged(
@@ -111,16 +148,16 @@ def _status(
         return Status.PASS, f"{xid.name}, after Sentinel ended {which}"
     if event.number in _NVLINK5 and _FATAL.search(event.text):
         return Status.FAIL, f"{xid.name}, fatal"
-    match xid.verdict:
-        case Verdict.FAIL:
+    match xid.meaning:
+        case XidMeaning.FAIL:
             return Status.FAIL, xid.name
-        case Verdict.WARN:
+        case XidMeaning.WARN:
             return Status.WARN, xid.name
-        case Verdict.APPLICATION if repeated[event.number] >= _REPEATED:
+        case XidMeaning.APPLICATION if repeated[event.number] >= _REPEATED:
             return Status.FAIL, f"{xid.name}, repeatedly in a process of Sentinel"
-        case Verdict.APPLICATION:
+        case XidMeaning.APPLICATION:
             return Status.PASS, f"{xid.name}, of an application"
-        case Verdict.PASS:
+        case XidMeaning.PASS:
             return Status.PASS, xid.name
 
 
@@ -135,29 +172,3 @@ def _judge_action(event: XidEvent) -> _Judged:
     lower = name.lower()
     bucket = "RESTART_BM" if "reboot" in lower else "RESET_GPU" if "reset" in lower else "XID_154"
     return _Judged(event=event, status=status, bucket=bucket, why=f"recovery action: {name}")
-
-
-_SEVERITIES = {
-    "RESET_GPU": Severity.RESET,
-    "RESTART_BM": Severity.ISOLATE,
-    "CHECK_MECHANICALS": Severity.TRIAGE,
-    "IGNORE": Severity.MONITOR,
-}
-
-
-def _result(
-    status: Status, value: str | None, evidence: str, worst: _Judged | None = None
-) -> CheckResult:
-    return CheckResult(
-        id=XID_CHECK,
-        status=status,
-        value=value,
-        unit="",
-        threshold="the table of XIDs; the driver's own action (154) wins",
-        source=CATALOG if worst is None else worst.source,
-        severity=Severity.NONE
-        if worst is None
-        else _SEVERITIES.get(worst.bucket, Severity.ISOLATE),
-        action="" if worst is None else f"{worst.bucket}: see XID {worst.event.number} in `dmesg`.",
-        evidence=evidence,
-    )

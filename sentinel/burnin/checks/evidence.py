@@ -1,0 +1,220 @@
+"""What the checks judge: the counters of a GPU at one moment or over a run, and those of a node.
+
+A value that the GPU does not have makes a check not applicable; one that could not be read or
+compared leaves it not tested. Neither is ever a fault. Both end the judgement by ``Unjudged``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+from sentinel.burnin.checks.check import (
+    Judgement,
+    Status,
+    Unjudged,
+    by_limits,
+    not_applicable,
+    untested,
+)
+from sentinel.burnin.checks.thresholds import Limits
+from sentinel.protocol.counters import Counters
+
+#: The flags of repairs that wait for a reset.
+REPAIRS_PENDING = (
+    *("remap_pending", "retirement_pending"),
+    *("channel_repair_pending", "tpc_repair_pending"),
+)
+
+_BACKWARDS = "the driver was reloaded or the GPU was reset"
+
+
+class GpuEvidence(ABC):
+    """One GPU at one moment or over a run: what a check of both judges."""
+
+    #: All GPUs of the node, at the time of the first reading.
+    node: tuple[Counters, ...]
+
+    @property
+    @abstractmethod
+    def readings(self) -> tuple[Counters, ...]:
+        """The counters of the GPU, the newest first."""
+
+    @abstractmethod
+    def samples(self, name: str) -> list[float]:
+        """Collect all known values of a reading."""
+
+    @abstractmethod
+    def under_load(self, name: str) -> float:
+        """Find the usual value of a reading under load.
+
+        Raises:
+            Unjudged: The GPU was idle, or the value is not known.
+        """
+
+    @property
+    def now(self) -> Counters:
+        """The newest counters.
+
+        Raises:
+            Unjudged: There are none.
+        """
+        if not self.readings:
+            raise Unjudged(untested("its counters are not known"))
+        return self.readings[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MomentEvidence(GpuEvidence):
+    """One GPU at one moment, for ``sentinel check``."""
+
+    counters: Counters
+    node: tuple[Counters, ...] = ()
+    #: The wrong results and the findings of a running daemon and of those before it; None if none
+    #: runs.
+    findings: int | None = None
+
+    @property
+    def readings(self) -> tuple[Counters, ...]:
+        """The only reading."""
+        return (self.counters,)
+
+    def samples(self, name: str) -> list[float]:
+        """Return the value, if it is known."""
+        return known_value(self.counters, name)
+
+    def under_load(self, name: str) -> float:
+        """Return the value of a GPU that is not idle now."""
+        now = self.counters
+        value = read(now, name)
+        if now.reasons is None:
+            raise Unjudged(untested("it is unknown whether the GPU is idle"))
+        clock, maximum = now.sm_clock_mhz, now.sm_clock_maximum_mhz
+        slow = clock is not None and maximum is not None and clock * 2 < maximum
+        if "gpu_idle" in now.reasons or slow:
+            raise Unjudged(untested("the GPU is idle, and the link may be slower then"))
+        return float(value)
+
+
+class GrowthEvidence(GpuEvidence):
+    """One GPU over a time, with its counters before and after."""
+
+    @property
+    @abstractmethod
+    def seconds(self) -> float | None:
+        """The time of load between the readings, or None if it is unknown."""
+
+    def pair(self) -> tuple[Counters, Counters]:
+        """Return the counters before and after.
+
+        Raises:
+            Unjudged: There are no two readings.
+        """
+        if len(self.readings) < 2:  # noqa: PLR2004 - before and after
+            raise Unjudged(untested("it needs two readings"))
+        return self.readings[-1], self.readings[0]
+
+    def growth(self, field: str) -> Any:
+        """Compute the growth of a counter.
+
+        Raises:
+            Unjudged: It is not known before and after, or was reset in between.
+        """
+        before, after = self.pair()
+        first, last = read(before, field), read(after, field)
+        if last < first:
+            text = f"{field} went backwards from {first:g} to {last:g}: {_BACKWARDS}"
+            raise Unjudged(untested(text))
+        if "lifetime" not in field and _was_reset(before, after):
+            raise Unjudged(untested(_BACKWARDS))
+        return last - first
+
+    def judge_growth(self, field: str, limits: Limits) -> Judgement:
+        """Judge the growth of a counter by the limits."""
+        grown = self.growth(field)
+        before, after = (getattr(counters, field) for counters in self.pair())
+        return by_limits(grown, limits, f"{field} from {before:g} to {after:g}")
+
+    def per_second(self, growth: float) -> float:
+        """Divide a growth by the time of load.
+
+        Raises:
+            Unjudged: The time is unknown.
+        """
+        if not self.seconds or self.seconds <= 0:
+            raise Unjudged(untested("the time between the readings is unknown"))
+        return growth / self.seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeEvidence:
+    """All that the checks of a node may use."""
+
+    #: All GPUs that NVML lists.
+    gpus: tuple[Counters, ...]
+    #: The GPUs on the PCI bus that NVML should list, or None if unknown.
+    pci_devices: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParticipationEvidence:
+    """Which GPUs of a node took part in a burn-in."""
+
+    #: All GPUs that NVML listed before the run, also those that could not be identified.
+    listed: tuple[Counters, ...]
+    #: The UUIDs of the GPUs of the run.
+    tested: Collection[str]
+    #: Whether the GPUs were selected, so that others are none of the run's; None if unknown.
+    selected: bool | None
+
+
+# --- values of the counters ------------------------------------------------------------------
+
+
+def read(counters: Counters, field: str) -> Any:
+    """Look up a value.
+
+    Raises:
+        Unjudged: It is not known.
+    """
+    if counters.lost is not None:
+        raise Unjudged(untested("the GPU could not be read"))
+    if field in counters.failed:
+        raise Unjudged(untested(f"{field} could not be read: {counters.failed[field]}"))
+    value = getattr(counters, field)
+    if value is None:
+        raise Unjudged(not_applicable())
+    return value
+
+
+def judge_sum(limits: Limits, read_one: Callable[[str], Any], *fields: str) -> Judgement:
+    """Judge the sum of numbers and flags by the limits; those that are missing are left out."""
+    values: dict[str, Any] = {}
+    missing = []
+    for field in fields:
+        try:
+            values[field] = read_one(field)
+        except Unjudged as unjudged:
+            missing.append(unjudged.judgement)
+    text = ", ".join(f"{field} = {int(value)}" for field, value in values.items() if value)
+    found = by_limits(sum(values.values()), limits, text)
+    unread = [one for one in missing if one.status is Status.NOT_TESTED]
+    if found.status is Status.PASS and (unread or not values):
+        return (unread or missing)[0]
+    return found
+
+
+def known_value(counters: Counters, field: str) -> list[float]:
+    """Return a number in a list, which is empty if the number is not known."""
+    value = getattr(counters, field, None)
+    return [] if value is None else [float(value)]
+
+
+def _was_reset(before: Counters, after: Counters) -> bool:
+    """Check whether the counters began again between two readings."""
+    if before.driver != after.driver:
+        return True
+    energies = before.energy_j, after.energy_j
+    return None not in energies and energies[1] < energies[0]  # type: ignore[operator]

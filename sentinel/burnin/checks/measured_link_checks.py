@@ -1,0 +1,241 @@
+"""The checks of what the workload links measured: the data and the rates of a GPU's links. Pure.
+
+Other traffic only lowers a rate, so the best second of a link counts. Where GPUs of the node were
+not in the group, their traffic may explain a low rate, and nothing is judged by it.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import replace
+
+from sentinel.burnin.checks.actions import DCGM_SHARE, OWN, RETEST, compare, isolate
+from sentinel.burnin.checks.check import (
+    Action,
+    Judgement,
+    Severity,
+    Status,
+    Table,
+    Unjudged,
+    by_limits,
+    not_applicable,
+    untested,
+)
+from sentinel.burnin.checks.load_checks import LoadEvidence, findings
+from sentinel.burnin.checks.peers import MIN_PEERS
+from sentinel.burnin.checks.thresholds import Limits, above, below
+from sentinel.burnin.records.record import GpuRecord
+from sentinel.protocol.stressor import FindingPlace, LinkPart
+
+TABLE = Table()
+check = TABLE.check
+
+#: Bytes a second of one lane by PCIe generation, without the overhead of packets: 2.5 and 5 GT/s
+#: with 8 of 10 bits, 8 to 32 GT/s with 128 of 130, 64 GT/s with 242 of 256 bytes (PCI-SIG).
+_LANE_BYTES = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
+
+#: Bytes a second between GPUs, by the name of the model: of NCCL's send and receive in both
+#: directions at once, and of an all-reduce as below. Measured by the workload on two H200 with 18
+#: NVLinks each, torch 2.11 (docs/benchmarks.md): 298.8 and 302.1, 313.9 and 314.6.
+_LINK_REFERENCES: Mapping[str, Mapping[LinkPart, float]] = {
+    "NVIDIA H200": {LinkPart.PEER: 300e9, LinkPart.ALL_REDUCE: 314e9}
+}
+
+_GB = 1e9
+
+
+def _best(record: GpuRecord, part: LinkPart) -> dict[int | None, float]:
+    """Find the best rate of each link of a kind, by the index of the sender; bytes a second."""
+    found: dict[int | None, float] = {}
+    for sample in record.links:
+        values = sample.values
+        if values["part"] == part and values["rate"] is not None:
+            peer = values["peer"]
+            found[peer] = max(found.get(peer, 0.0), float(values["rate"]))
+    return found
+
+
+def _group_size(record: GpuRecord) -> int:
+    return max((int(sample.values["size"]) for sample in record.links), default=0)
+
+
+def _must_be_tested(record: GpuRecord) -> None:
+    """Check that links were tested.
+
+    Raises:
+        Unjudged: They were not.
+    """
+    phases = [phase for phase in record.phases if phase.phase.together or phase.links]
+    if not phases:
+        raise Unjudged(not_applicable("the plan has no phase that tests links"))
+    if not record.links:
+        why = next((str(why) for one in phases if (why := one.work.get("given_up"))), None)
+        raise Unjudged(untested(why or "no link was tested"))
+
+
+def _must_be_grouped(record: GpuRecord) -> None:
+    """Check that another GPU was in the group.
+
+    Raises:
+        Unjudged: The GPU was alone.
+    """
+    _must_be_tested(record)
+    if _group_size(record) > 1:
+        return
+    groups = record.named("burnin.grouped")
+    busy = ", ".join(map(str, groups[-1]["missing"])) if groups else ""
+    if not busy:
+        raise Unjudged(not_applicable("skipped: the run has one GPU"))
+    raise Unjudged(untested(f"skipped: GPU {busy} did not get to this phase in time"))
+
+
+def _whole(evidence: LoadEvidence, share: float, limits: Limits, text: str) -> Judgement:
+    """Judge no low rate of a group that had not all GPUs of the node."""
+    judged = by_limits(round(share, 4), limits, text)
+    size, gpus = _group_size(evidence.record), len(evidence.node)
+    if judged.status not in {Status.FAIL, Status.WARN} or size >= gpus:
+        return judged
+    why = f"{size} of the node's {gpus} GPUs took part; others may have used the link"
+    return replace(untested(f"{judged.evidence}; {why}"), value=judged.value)
+
+
+def _by_reference(
+    evidence: LoadEvidence, limits: Limits, part: LinkPart, rate: float, text: str
+) -> Judgement:
+    """Compare a rate with the reference of the model; that is a hint, and never a failure."""
+    reference = _LINK_REFERENCES.get(evidence.model, {}).get(part)
+    if reference is None:
+        return not_applicable(f"{text}; there is no reference for {evidence.model}")
+    text += f"; {reference / _GB:.0f} GB/s were measured"
+    return _whole(evidence, rate / reference, {"warn": limits["reference"]}, text)
+
+
+_NO_LINK = "a simulated GPU has no link"
+
+
+@check(
+    "links.data",
+    source=OWN,
+    do=isolate("compare the counters of the link and the XIDs."),
+    unit="wrong bytes",
+    fail=above(0),
+)
+def _links_data(evidence: LoadEvidence, limits: Limits) -> Judgement:
+    """Data arrives over every link as it was sent.
+
+    Reads the reports of the workload links: bytes that were compared.
+    """
+    record = evidence.record
+    found = findings(record, FindingPlace.LINK)
+    if not found:
+        _must_be_tested(record)
+    wrong, checked = (
+        sum(int(one.values[name]) for one in record.links) for name in ("wrong", "checked")
+    )
+    if not checked and not found:
+        return untested("no data was compared")
+    text = f"{checked / _GB:.1f} GB compared"
+    text += f"; first: {found[0]['detail']}" if found else ""
+    # What was wrong just before the stressor ended is in the finding alone.
+    return by_limits(max(wrong, len(found)), limits, text)
+
+
+@check(
+    "links.host",
+    source="Azure's floor for the A100, 21 GB/s of gen 4 x16; the warning: IBM Autopilot, 80 %"
+    " of the peak. Two H200 had 55.3 GB/s of gen 5 x16, 0.88",
+    do=Action(
+        Severity.TRIAGE,
+        "CHECK_MECHANICALS: reseat the card; check the slot, the riser, and the host's IOMMU and"
+        " NUMA settings.",
+    ),
+    unit="of the maximum",
+    fail=below(0.66),
+    warn=below(0.80),
+)
+def _links_host(evidence: LoadEvidence, limits: Limits) -> Judgement:
+    """The link to the host has the rate of its generation and width.
+
+    Reads the workload links: the best second of copies of pinned memory, GPU by GPU.
+    """
+    record = evidence.record
+    _must_be_tested(record)
+    names = {
+        LinkPart.TO_DEVICE: "to the GPU",
+        LinkPart.TO_HOST: "to the host",
+        LinkPart.BOTH: "both at once",
+        LinkPart.ALL_TO_DEVICE: "all GPUs at once",
+        LinkPart.ALL_TO_HOST: "and",
+    }
+    own = {part: rate for part in names if (rate := _best(record, part).get(None)) is not None}
+    if not own.keys() >= {LinkPart.TO_DEVICE, LinkPart.TO_HOST}:
+        return not_applicable(_NO_LINK)
+    text = ", ".join(f"{names[part]} {rate / _GB:.1f} GB/s" for part, rate in own.items())
+    generation, width = evidence.now.pcie_generation_maximum, evidence.now.pcie_width_maximum
+    if generation not in _LANE_BYTES or not width:
+        return not_applicable(f"{text}; the link's maximum is not reported")
+    most = _LANE_BYTES[generation] * width
+    text += f"; gen {generation} x{width} has {most / _GB:.1f} GB/s"
+    slower = min(own[LinkPart.TO_DEVICE], own[LinkPart.TO_HOST])
+    return _whole(evidence, slower / most, limits, text)
+
+
+@check(
+    "links.peer",
+    rule=f"with fewer than {MIN_PEERS} GPUs, warn by the reference of the model",
+    source=f"IBM Autopilot: 80 %; stas00/ml-engineering: 5 % alone is normal; {DCGM_SHARE}",
+    do=Action(
+        Severity.TRIAGE,
+        f"WORKFLOW_NVLINK_ERR: look for inactive links and their errors. {RETEST}",
+    ),
+    unit="of the median",
+    fail=below(0.80),
+    warn=below(0.95),
+    reference=below(0.75),
+)
+def _links_peer(evidence: LoadEvidence, limits: Limits) -> Judgement:
+    """The links to the other GPUs are as fast as those of the others.
+
+    Reads the workload links: the best second of each link, against the median of the node.
+    """
+    _must_be_grouped(evidence.record)
+    own = _best(evidence.record, LinkPart.PEER)
+    if not own:
+        return not_applicable(_NO_LINK)
+    text = ", ".join(f"GPU {peer} {rate / _GB:.1f} GB/s" for peer, rate in own.items())
+    profiles = [sorted(_best(peer, LinkPart.PEER).values()) for peer in evidence.peers]
+    profiles = [rates for rates in profiles if len(rates) == len(own)]
+    if len(profiles) < MIN_PEERS:
+        return _by_reference(evidence, limits, LinkPart.PEER, min(own.values()), text)
+    # The slowest link with the slowest ones of the others, and so on: where some GPUs have a
+    # shorter way to each other, each has so.
+    medians = [statistics.median(rates) for rates in zip(*profiles, strict=True)]
+    shares = [rate / most for rate, most in zip(sorted(own.values()), medians, strict=True)]
+    text += f"; compared with the links of {len(profiles)} GPUs"
+    limits = {name: limits[name] for name in ("fail", "warn")}
+    return _whole(evidence, min(shares), limits, text)
+
+
+@check(
+    "links.all_reduce",
+    rule="warn by the reference of the model",
+    source=DCGM_SHARE,
+    do=compare("the slowest link sets the rate: compare links.peer."),
+    unit="of the reference",
+    reference=below(0.75),
+)
+def _links_all_reduce(evidence: LoadEvidence, limits: Limits) -> Judgement:
+    """An all-reduce over all GPUs is as fast as on others of the model.
+
+    Reads the workload links: the best second of an all-reduce of NCCL, as bus bandwidth.
+    """
+    _must_be_grouped(evidence.record)
+    rate = _best(evidence.record, LinkPart.ALL_REDUCE).get(None)
+    if rate is None:
+        return not_applicable(_NO_LINK)
+    size = _group_size(evidence.record)
+    # What each link carries, as nccl-tests compute it: comparable for any number of GPUs.
+    bus = rate * 2 * (size - 1) / size
+    text = f"{rate / _GB:.1f} GB/s, {bus / _GB:.1f} on the bus, with {size} GPUs"
+    return _by_reference(evidence, limits, LinkPart.ALL_REDUCE, bus, text)

@@ -1,0 +1,633 @@
+"""The table of the checks: rows that each check fails or warns of, and ones that prove nothing.
+
+A row is the check, what differs from a healthy GPU, the status and the value (`...`: any).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sentinel.burnin.checks.actions import WATCH
+from sentinel.burnin.checks.check import CheckResult, Severity, Status, Table, worst
+from sentinel.burnin.checks.evidence import (
+    GpuEvidence,
+    GrowthEvidence,
+    MomentEvidence,
+    NodeEvidence,
+    ParticipationEvidence,
+)
+from sentinel.burnin.checks.load_checks import LoadEvidence
+from sentinel.burnin.checks.node_checks import MOMENT, judge_node
+from sentinel.burnin.checks.recorded_run import load_references
+from sentinel.burnin.checks.table import CHECKS
+from sentinel.burnin.checks.thresholds import Thresholds, above
+from sentinel.burnin.records.record import PhaseRecord
+from sentinel.config.plan import Phase
+from sentinel.protocol.counters import READ_FIELDS, Counters, NvLink
+from sentinel.protocol.stressor import LinkPart
+from tests.harness.check_evidence import (
+    FORMER,
+    MEMORY,
+    PEER,
+    SECONDS,
+    STEADY,
+    TO_HOST,
+    TO_PEERS,
+    Links,
+    Run,
+    moment,
+)
+from tests.harness.healthy_counters import HEALTHY
+
+FAIL, WARN, PASS = Status.FAIL, Status.WARN, Status.PASS
+UNTESTED, ABSENT = Status.NOT_TESTED, Status.NOT_APPLICABLE
+BAD = {FAIL, WARN}
+LINKS = HEALTHY.nvlinks or ()
+
+
+def judge(check: str, evidence: object) -> CheckResult:
+    return CHECKS[check].run(evidence, Thresholds())
+
+
+def nvlinks(**first: Any) -> tuple[NvLink, ...]:
+    """Change the first link."""
+    return (replace(LINKS[0], **first), *LINKS[1:])
+
+
+#: Of one moment: the counters that differ.
+MOMENTS: list[tuple[str, dict[str, Any], Status, Any]] = [
+    ("gpu.lost", {"lost": "the GPU fell off the bus"}, FAIL, "lost"),
+    ("recovery.action", {"recovery_action": "gpu_reset"}, FAIL, "gpu_reset"),
+    ("recovery.action", {"recovery_action": "action 9"}, FAIL, "action 9"),
+    ("ecc.mode", {"ecc": False}, WARN, "off"),
+    ("ecc.mode", {"ecc_pending": False}, WARN, "on"),
+    ("ecc.mode", {"ecc": False, "name": "NVIDIA GeForce RTX 4090"}, PASS, "off"),
+    ("ecc.uncorrected", {"ecc_uncorrected_total": 1}, WARN, 1),
+    ("memory.sram_threshold", {"sram_threshold_exceeded": True}, FAIL, 1),
+    ("memory.remap_failed", {"remap_failed": True}, FAIL, 1),
+    ("memory.repair_pending", {"remap_pending": True}, WARN, 1),
+    ("memory.repair_pending", {"retirement_pending": True}, WARN, 1),
+    ("memory.repair_pending", {"channel_repair_pending": True}, WARN, 1),
+    ("memory.repair_pending", {"tpc_repair_pending": True, "remap_pending": None}, WARN, 1),
+    ("memory.unrepairable", {"memory_unrepairable": True}, FAIL, 1),
+    ("memory.bank_headroom", {"remap_banks_low": 2, "remap_banks_none": 1}, WARN, 3),
+    ("memory.retired_pages", {"retired_corrected_total": 14}, PASS, 14),
+    ("memory.retired_pages", {"retired_corrected_total": 15}, WARN, 15),
+    ("memory.retired_pages", {"retired_uncorrected_total": 63}, FAIL, 63),
+    ("inforom.valid", {"inforom_valid": False}, WARN, "corrupted"),
+    ("clocks.hardware_slowdown", {"reasons": ("hw_slowdown",)}, WARN, 1),
+    ("clocks.hardware_slowdown", {"reasons": ("hw_slowdown", "hw_power_brake_slowdown")}, WARN, 2),
+    ("temperature.gpu", {"temperature_c": 83}, PASS, 4),
+    ("temperature.gpu", {"temperature_c": 84}, WARN, 3),
+    ("temperature.gpu", {"temperature_c": 88}, FAIL, -1),
+    ("temperature.gpu", {"temperature_c": 88, "maximum_c": None}, WARN, 1),
+    ("temperature.limit", {"temperature_margin_c": 3}, PASS, 5),
+    ("temperature.limit", {"temperature_margin_c": 2}, WARN, 4),
+    ("temperature.limit", {"temperature_margin_c": -2}, FAIL, 0),
+    ("temperature.memory", {"memory_temperature_c": 89}, PASS, 6),
+    ("temperature.memory", {"memory_temperature_c": 90}, WARN, 5),
+    ("temperature.memory", {"memory_temperature_c": 95}, FAIL, 0),
+    ("pcie.generation", {"pcie_generation": 4}, FAIL, 4),
+    ("pcie.generation", {"pcie_generation": 1, "reasons": ("gpu_idle",)}, UNTESTED, None),
+    ("pcie.generation", {"pcie_generation": 1, "reasons": None}, UNTESTED, None),
+    ("pcie.generation", {"pcie_generation": 1, "sm_clock_mhz": 345}, UNTESTED, None),
+    ("pcie.width", {"pcie_width": 8}, FAIL, 8),
+    ("pcie.width", {"pcie_width": 8, "reasons": ("gpu_idle",)}, UNTESTED, None),
+    ("nvlink.inactive", {"nvlinks": nvlinks(active=False)}, FAIL, 1),
+    ("nvlink.inactive", {"nvlinks": nvlinks(active=False), "mig": True}, ABSENT, None),
+    ("nvlink.bit_error_rate", {"nvlinks": nvlinks(effective_ber=2e-12)}, FAIL, 2e-12),
+    ("nvlink.bit_error_rate", {"nvlinks": nvlinks(effective_ber=1e-12)}, PASS, 1e-12),
+    ("fabric.state", {"fabric_state": "not_started"}, FAIL, "not_started"),
+    ("fabric.state", {"fabric_state": "in_progress"}, WARN, "in_progress"),
+    ("fabric.state", {"fabric_state": "not_supported"}, ABSENT, None),
+    ("fabric.health", {"fabric_health": "unhealthy"}, FAIL, "unhealthy"),
+    ("fabric.health", {"fabric_health": "limited_capacity"}, WARN, "limited_capacity"),
+    ("fabric.health", {"fabric_health": "not_supported"}, ABSENT, None),
+    ("persistence.mode", {"persistence": False}, PASS, 0),
+    ("power.limit", {"power_limit_w": 400.0}, PASS, 400.0),
+    ("daemon.findings", {"findings": 7}, FAIL, 7),
+    ("daemon.findings", {"findings": None}, ABSENT, None),
+]
+
+#: Of a run: the counters that differ after it.
+NO_DETAIL = {"software_thermal_throttled_s": None}
+GROWTHS: list[tuple[str, dict[str, Any], Status, Any]] = [
+    ("ecc.uncorrected_new", {"ecc_uncorrected_total": 1}, FAIL, 1),
+    ("ecc.uncorrected_lifetime_new", {"ecc_uncorrected_lifetime_total": 1}, FAIL, 1),
+    ("ecc.corrected_new", {"ecc_corrected_total": 10}, PASS, 10),
+    ("ecc.corrected_new", {"ecc_corrected_total": 11}, WARN, 11),
+    ("memory.sram_uncorrected_new", {"sram_uncorrected_lifetime_total": 1}, FAIL, 1),
+    ("memory.remapped_uncorrected_new", {"remapped_uncorrected_total": 1}, FAIL, 1),
+    ("memory.remapped_corrected_new", {"remapped_corrected_total": 1}, WARN, 1),
+    ("memory.repair_new", {"remap_pending": True}, FAIL, 1),
+    ("memory.repair_new", {"retirement_pending": True, "remap_pending": None}, FAIL, 1),
+    ("memory.repair_new", {"channel_repair_pending": True}, FAIL, 1),
+    ("memory.repair_new", {"tpc_repair_pending": True}, FAIL, 1),
+    ("throttle.hardware_thermal", {"hardware_thermal_throttled_s": 0.001}, WARN, 0.001 / 3600),
+    ("throttle.hardware_thermal", {"hardware_thermal_throttled_s": 37.0}, FAIL, 37 / 3600),
+    ("throttle.power_brake", {"power_brake_throttled_s": 36.0}, WARN, 0.01),
+    ("throttle.power_brake", {"power_brake_throttled_s": 37.0}, FAIL, 37 / 3600),
+    ("throttle.software_thermal", {"software_thermal_throttled_s": 18.0}, PASS, 0.005),
+    ("throttle.software_thermal", {"software_thermal_throttled_s": 19.0}, WARN, 19 / 3600),
+    ("throttle.software_thermal", {"software_thermal_throttled_s": 181.0}, FAIL, 181 / 3600),
+    ("throttle.thermal", {"thermal_throttled_s": 999.0}, ABSENT, None),
+    ("throttle.thermal", {"thermal_throttled_s": 181.0, **NO_DETAIL}, FAIL, 181 / 3600),
+    ("throttle.thermal", NO_DETAIL, PASS, 0.0),
+    ("throttle.power_cap", {"power_throttled_s": 3700.0}, PASS, 1.0),
+    ("pcie.replay_rate", {"pcie_replays_total": 3 + 184}, PASS, 184 / 60 / 16),
+    ("pcie.replay_rate", {"pcie_replays_total": 3 + 185}, WARN, 185 / 60 / 16),
+    ("pcie.replay_rate", {"pcie_replays_total": 3 + 1844}, FAIL, 1844 / 60 / 16),
+    ("pcie.replay_rate", {"pcie_generation_maximum": 7}, UNTESTED, None),
+    ("pcie.replay_rate", {"pcie_width": 0}, UNTESTED, None),
+    ("pcie.replays", {"pcie_replays_total": 3 + 81}, WARN, 81),
+    ("nvlink.lost", {"nvlinks": nvlinks(active=False)}, FAIL, 1),
+    ("nvlink.recoveries", {"nvlinks": nvlinks(recoveries_total=1)}, WARN, 1),
+    ("nvlink.replays", {"nvlinks": nvlinks(replays_total=2)}, WARN, 2),
+    ("nvlink.crc_rate", {"nvlinks": nvlinks(crc_errors_total=36)}, WARN, 0.01),
+    ("nvlink.crc_rate", {"nvlinks": nvlinks(crc_errors_total=360_000)}, FAIL, 100),
+]
+
+MISMATCH = {"event": "stressor.mismatch", "errors": 2, "checks": 10}
+FINDING = {"event": "stressor.finding", "place": "memory", "detail": "bit 3", "workload": "memtest"}
+GOLDEN = {**FINDING, "place": "golden"}
+LINK = {**FINDING, "place": "link", "detail": "peer from GPU 1"}
+HANG = {"event": "stressor.failed", "kind": "hang", "reason": "no progress for 30 s"}
+STUCK = {"event": "stressor.failed", "kind": "stuck", "reason": "longer than a lease"}
+LOST = "it is lost, or hangs: it fell off the bus"
+UNREAD = "it cannot be read: the driver is being replaced"
+GEFORCE_MHZ = {"memory_clock_mhz": 3201 * 0.974}
+LOWER_CLOCK = {"sm_clock_maximum_mhz": 1500}
+BELOW_DEFAULT = {"power_limit_w": 500.0, "power_limit_default_w": 700.0}
+
+#: Of what a GPU did in a run, among seven healthy ones.
+LOADS: list[tuple[str, Run, Status]] = [
+    ("results.wrong", Run(events=(MISMATCH,)), FAIL),
+    ("results.wrong", Run(checks=0), UNTESTED),
+    ("results.finding", Run(events=(FINDING,)), FAIL),
+    ("results.finding", Run(checks=0), UNTESTED),
+    # A difference between GPUs is no wrong result of the one that reported it.
+    ("results.wrong", Run(events=(GOLDEN, {**MISMATCH, "errors": 1})), PASS),
+    ("results.wrong", Run(events=(GOLDEN, MISMATCH)), FAIL),
+    ("results.finding", Run(events=(GOLDEN,)), PASS),
+    ("gpu.hang", Run(events=(HANG, HANG)), FAIL),
+    ("gpu.hang", Run(events=(HANG,)), WARN),
+    ("gpu.hang", Run(events=(STUCK,)), PASS),
+    ("gpu.hang", Run(ended=LOST), FAIL),
+    ("gpu.hang", Run(ended=UNREAD), PASS),
+    ("stressor.failures", Run(events=(STUCK,)), WARN),
+    ("memory.covered", Run(share=0.5), WARN),
+    ("memory.covered", Run(share=None), UNTESTED),
+    ("temperature.gpu", Run(read={"temperature_c": 88}), FAIL),
+    ("temperature.gpu", Run(read={"temperature_c": 85}), WARN),
+    ("temperature.gpu", Run(counters={"maximum_c": None, "slowdown_c": None}), ABSENT),
+    ("temperature.limit", Run(read={"temperature_margin_c": -2}), FAIL),
+    ("temperature.limit", Run(read={"temperature_margin_c": 1}), WARN),
+    ("temperature.memory", Run(read={"memory_temperature_c": 96}), FAIL),
+    ("temperature.memory", Run(read={"memory_temperature_c": 93}), WARN),
+    ("temperature.memory", Run(counters={"memory_maximum_c": None}), ABSENT),
+    ("load.temperature_spread", Run(read={"temperature_c": 76}), WARN),
+    ("load.power", Run(read={"power_w": 400}), WARN),
+    ("load.power", Run(steady=False), UNTESTED),
+    ("load.memory_clock", Run(read={"memory_clock_mhz": 1600}), FAIL),
+    ("load.memory_clock", Run(read={"memory_clock_mhz": 3000}), WARN),
+    ("load.memory_clock", Run(read={"memory_clock_mhz": None}), UNTESTED),
+    ("load.memory_clock", Run(read=GEFORCE_MHZ), PASS),
+    ("load.memory_clock", Run(counters={"memory_clock_maximum_mhz": None}), ABSENT),
+    ("pcie.width", Run(read={"pcie_width": 8}), FAIL),
+    ("pcie.generation", Run(read={"pcie_generation": 4}), FAIL),
+    ("pcie.generation", Run(read={"pcie_generation": None}), UNTESTED),
+    ("pcie.generation", Run(after={"pcie_generation": 1, "reasons": ("gpu_idle",)}), PASS),
+    ("pcie.width", Run(counters={"pcie_width_maximum": None}), ABSENT),
+    ("golden.stored", Run(checksums=(("bf16", "0xb", "0xa"),)), FAIL),
+    ("golden.stored", Run(checksums=(("bf16", "0xa", None),)), UNTESTED),
+    ("golden.stored", Run(checksums=(), events=(GOLDEN,)), FAIL),
+    ("golden.peers", Run(checksums=(("bf16", "0xb", None),)), FAIL),
+    ("golden.peers", Run(checksums=()), UNTESTED),
+    ("golden.peers", Run(checksums=(("bf16", "0xa", None), ("bf16", "0xb", None))), FAIL),
+    ("golden.peers", Run(checksums=(("fp16", "0xa", None),)), UNTESTED),
+    ("rate.peers", Run(tflops=530), FAIL),
+    ("rate.peers", Run(tflops=565, counters=LOWER_CLOCK), WARN),
+    ("rate.peers", Run(read={"power_w": 400}), UNTESTED),
+    ("rate.peers", Run(tflops=400, counters=BELOW_DEFAULT), UNTESTED),
+    ("rate.history", Run(tflops=560), FAIL),
+    ("rate.history", Run(tflops=575), WARN),
+    ("rate.history", Run(read={"power_w": 400}), UNTESTED),
+    ("rate.history", Run(tflops=400, counters=BELOW_DEFAULT), ABSENT),
+    ("rate.reference", Run(tflops=440), FAIL),
+    ("rate.reference", Run(tflops=400, counters=BELOW_DEFAULT), UNTESTED),
+    ("links.data", Run(links=Links(wrong=8)), FAIL),
+    ("links.data", Run(events=(LINK,)), FAIL),
+    ("links.data", Run(links=None, events=(LINK,)), FAIL),
+    ("links.data", Run(links=Links(checked=0)), UNTESTED),
+    ("links.host", Run(links=Links(host={**TO_HOST, LinkPart.TO_DEVICE: 47})), WARN),
+    ("links.host", Run(links=Links(host={**TO_HOST, LinkPart.TO_HOST: 27})), FAIL),
+    ("links.host", Run(links=Links(host={**TO_HOST, LinkPart.BOTH: 20})), PASS),
+    ("links.host", Run(counters={"pcie_generation_maximum": None}), ABSENT),
+    ("links.peer", Run(links=Links(peers={**TO_PEERS, 3: 330.0})), WARN),
+    ("links.peer", Run(links=Links(peers={**TO_PEERS, 3: 180.0})), FAIL),
+    ("links.all_reduce", Run(links=Links(all_reduce=100)), WARN),
+]
+
+
+def two(**changed: Any) -> Run:
+    """Build the run of one of two GPUs."""
+    links = {"size": 2, "peers": {1: 380.0}, "all_reduce": 324.0, **changed}
+    return Run(links=Links(**links), counters={"name": changed.pop("name", HEALTHY.name)})
+
+
+#: Of links in a smaller group, alone among the GPUs of a node.
+SLOW_HOST = {**TO_HOST, LinkPart.TO_HOST: 27}
+ONE = Links(size=1, peers={})
+GROUPED, BUSY = ({"event": "burnin.grouped", "missing": missing} for missing in ([], [3]))
+SIMULATED = Links(host=dict.fromkeys(TO_HOST), peers=dict.fromkeys(TO_PEERS), all_reduce=None)
+CARD = {"name": "a card"}
+GROUPS: list[tuple[str, Run, int, Status]] = [
+    ("links.data", Run(links=ONE), 1, PASS),
+    ("links.data", Run(links=SIMULATED), 8, PASS),
+    ("links.host", Run(links=replace(ONE, host=SLOW_HOST)), 1, FAIL),
+    ("links.host", two(host=SLOW_HOST), 8, UNTESTED),
+    ("links.host", two(), 8, PASS),
+    ("links.host", Run(links=SIMULATED), 8, ABSENT),
+    ("links.peer", two(), 2, PASS),
+    ("links.peer", two(peers={1: 200.0}), 2, WARN),
+    ("links.peer", Run(links=two(peers={1: 20.0}).links, counters=CARD), 2, ABSENT),
+    ("links.peer", Run(links=ONE, events=(GROUPED,)), 1, ABSENT),
+    ("links.peer", Run(links=ONE, events=(BUSY,)), 8, UNTESTED),
+    ("links.peer", Run(links=SIMULATED), 8, ABSENT),
+    ("links.all_reduce", two(), 2, PASS),
+    ("links.all_reduce", two(all_reduce=200), 4, UNTESTED),
+    ("links.all_reduce", Run(links=two().links, counters=CARD), 2, ABSENT),
+    ("links.all_reduce", Run(links=ONE, events=(GROUPED,)), 1, ABSENT),
+    ("links.all_reduce", Run(links=ONE, events=(BUSY,)), 8, UNTESTED),
+    ("links.all_reduce", Run(links=SIMULATED), 8, ABSENT),
+]
+
+GONE = Counters(uuid="", index=1, name="", at=0.0, lost="GPU is lost")
+UNUSED = replace(PEER, index=2)
+BUSES = ("00000000:0A:00.0", "00000000:0B:00.0")
+
+
+def inventory(*gpus: Counters, buses: tuple[str, ...] | None = BUSES) -> NodeEvidence:
+    return NodeEvidence(gpus=gpus, pci_devices=buses)
+
+
+def took_part(*listed: Counters, selected: bool | None = False) -> ParticipationEvidence:
+    tested = {HEALTHY.uuid}
+    return ParticipationEvidence(listed=(HEALTHY, *listed), tested=tested, selected=selected)
+
+
+NODES: list[tuple[str, object, Status, Any]] = [
+    ("node.inventory", inventory(HEALTHY), FAIL, 1),
+    ("node.inventory", inventory(HEALTHY, replace(PEER, pci_bus_id=BUSES[1].lower())), PASS, 0),
+    # A GPU that NVML lists, but that does not say where it is.
+    ("node.inventory", inventory(HEALTHY, GONE), PASS, 0),
+    ("node.inventory", inventory(HEALTHY, buses=None), UNTESTED, None),
+    ("node.inventory", inventory(replace(HEALTHY, driver="simulated")), ABSENT, None),
+    ("node.tested", took_part(), PASS, 0),
+    ("node.tested", took_part(GONE), FAIL, 1),
+    ("node.tested", took_part(GONE, GONE, UNUSED), FAIL, 2),
+    ("node.tested", took_part(UNUSED), WARN, 1),
+    ("node.tested", took_part(GONE, UNUSED, selected=True), ABSENT, None),
+    ("node.tested", took_part(GONE, UNUSED, selected=None), UNTESTED, None),
+]
+
+ROWS: list[tuple[str, object, Status, Any]] = [
+    *((check, moment(**changed), status, value) for check, changed, status, value in MOMENTS),
+    *(
+        (check, Run(before=NO_DETAIL if NO_DETAIL.items() <= after.items() else {}, after=after)
+         .evidence(), status, value)
+        for check, after, status, value in GROWTHS
+    ),
+    *((check, run.evidence(), status, ...) for check, run, status in LOADS),
+    *((check, run.evidence([], gpus), status, ...) for check, run, gpus, status in GROUPS),
+    *NODES,
+]  # fmt: skip
+#: Each check passes one of these, but those that have a row of their own for that.
+HEALTHY_ONES = (moment(), Run().evidence())
+INFORMATION = {"persistence.mode", "power.limit", "throttle.power_cap"}
+
+
+@pytest.mark.parametrize(("check", "evidence", "status", "value"), ROWS)
+def test_each_check_has_the_result_of_its_row(
+    check: str, evidence: object, status: Status, value: Any
+) -> None:
+    found = judge(check, evidence)
+    assert found.status is status, found
+    assert value is ... or found.value == (None if value is None else pytest.approx(value))
+    bad = status in BAD
+    assert found.threshold
+    assert found.source
+    assert bool(found.action) == bad
+    assert (found.severity is not Severity.NONE) == bad
+    assert status not in {UNTESTED, ABSENT} or found.evidence
+
+
+def test_every_check_has_a_row_that_is_bad_and_one_that_passes() -> None:
+    """Those of XIDs are in test_xid.py."""
+    healthy = {
+        one.id for e in HEALTHY_ONES for one in CHECKS.run(e, Thresholds()) if one.status is PASS
+    }
+    passed = healthy | {check for check, _, status, _ in ROWS if status is PASS}
+    assert passed == CHECKS.ids
+    for evidence in HEALTHY_ONES:
+        bad = [one for one in CHECKS.run(evidence, Thresholds()) if one.status in BAD]
+        assert bad == []
+    judged = {check for check, _, status, _ in ROWS if status in BAD}
+    assert judged == CHECKS.ids - INFORMATION - {"xid"}
+
+
+def test_every_declaration_is_complete() -> None:
+    for row in CHECKS:
+        assert row.title, row.id
+        assert row.reads, row.id
+        assert row.source, row.id
+        assert row.default_threshold, row.id
+        assert "{" not in row.default_threshold, row.id
+        assert (row.severity is Severity.NONE) == (not row.action), row.id
+    for row in (*CHECKS.of(MomentEvidence), *CHECKS.of(NodeEvidence), *CHECKS.of(GrowthEvidence)):
+        # NVIDIA's bucket comes first, and a rule says what its limit counts.
+        assert not row.action or row.action.split(":")[0].split(",")[0].isupper(), row.id
+        assert not re.search(r"[a-z]; (fail|warn) > 0$", row.default_threshold), row.id
+    with pytest.raises(ValueError, match="two checks are called"):
+        Table(CHECKS, CHECKS)
+
+
+def test_a_check_judges_every_evidence_of_its_class() -> None:
+    of_both = {check.id for check in CHECKS.of(GpuEvidence)}
+    assert {"gpu.lost", "temperature.gpu", "pcie.width"} <= of_both
+    assert {check.id for check in CHECKS.of(MomentEvidence)} == of_both | {"daemon.findings"}
+    assert of_both < {check.id for check in CHECKS.of(LoadEvidence)}
+    table = Table(MOMENT)
+
+    @table.check("site.first", source="a test", do=WATCH, warn=above(1))
+    def first(evidence: GpuEvidence, limits: Any) -> Any:
+        """Hold.
+
+        Reads nothing.
+        """
+
+    assert (first.title, first.reads, table["site.first"]) == ("Hold", "nothing", first)
+
+
+# --- what is missing -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("field", "check"),
+    [
+        ("ecc_uncorrected_lifetime_total", "ecc.uncorrected_lifetime_new"),
+        ("pcie_replays_total", "pcie.replay_rate"),
+        ("hardware_thermal_throttled_s", "throttle.hardware_thermal"),
+        ("remap_pending", "memory.repair_new"),
+    ],
+)
+def test_a_counter_that_went_backwards_is_not_tested_and_says_so(field: str, check: str) -> None:
+    found = judge(check, Run(before={field: True if "pending" in field else 5.0}).evidence())
+    assert found.status is UNTESTED
+    assert f"{field} went backwards" in found.evidence
+    links = judge("nvlink.replays", Run(before={"nvlinks": nvlinks(replays_total=5)}).evidence())
+    assert "backwards" in links.evidence
+
+
+@pytest.mark.parametrize("after", [{"energy_j": 10.0}, {"driver": "590.1"}])
+def test_a_reset_between_the_readings_proves_nothing_but_for_lifetime_counters(
+    after: dict[str, Any],
+) -> None:
+    reset = Run(after=after).evidence()
+    assert judge("ecc.uncorrected_new", reset).status is UNTESTED
+    assert judge("pcie.replays", reset).status is UNTESTED
+    assert judge("ecc.uncorrected_lifetime_new", reset).status is PASS
+    bad = Run(after={**after, "ecc_uncorrected_lifetime_total": 1}).evidence()
+    assert judge("ecc.uncorrected_lifetime_new", bad).status is FAIL
+
+
+@pytest.mark.parametrize("seconds", [0.0, 59.0])
+def test_readings_without_a_time_between_them_have_no_rates(seconds: float) -> None:
+    evidence = Run(after={"at": HEALTHY.at + seconds}).evidence()
+    assert judge("pcie.replay_rate", evidence).status is UNTESTED
+    for check in ("throttle.power_brake", "nvlink.crc_rate"):
+        assert (judge(check, evidence).status is UNTESTED) == (seconds == 0.0)
+
+
+def test_waiting_dilutes_no_share_of_the_time() -> None:
+    run = Run(after={"power_brake_throttled_s": 37.0, "at": HEALTHY.at + 100 * SECONDS})
+    assert judge("throttle.power_brake", run.evidence()).status is FAIL
+
+
+def test_nothing_but_the_loss_is_judged_on_a_lost_gpu() -> None:
+    gone = Counters(uuid="GPU-1", index=0, name="", at=0.0, lost="gone")
+    found = MOMENT.run(MomentEvidence(counters=gone), Thresholds())
+    judged = [one.id for one in found if one.status not in {UNTESTED, ABSENT}]
+    assert (judged, worst(found)) == (["gpu.lost"], FAIL)
+    for when in ("before", "after"):
+        evidence = Run(**{when: {"lost": "gone"}}).evidence()  # type: ignore[arg-type]
+        assert judge("gpu.lost", evidence).status is FAIL
+        for check, _, _, _ in GROWTHS:
+            assert judge(check, evidence).status in {UNTESTED, ABSENT}, check
+
+
+def test_a_gpu_without_counters_is_judged_by_what_it_did() -> None:
+    evidence = Run(events=(FINDING,)).evidence()
+    evidence.record.before = evidence.record.after = None
+    results = CHECKS.run(evidence, Thresholds())
+    assert {one.id for one in results if one.status in BAD} == {"results.finding"}
+    assert judge("gpu.lost", evidence).status is UNTESTED
+
+
+def test_a_call_that_failed_is_not_tested_and_a_missing_feature_does_not_apply() -> None:
+    failed = judge("memory.remap_failed", moment(remap_failed=None, failed={"remap_failed": "no"}))
+    assert (failed.status, failed.value) == (UNTESTED, None)
+    assert failed.evidence.endswith(": no")
+    assert judge("memory.remap_failed", moment(remap_failed=None)).status is ABSENT
+    unread: dict[str, Any] = {"remap_pending": None, "failed": {"remap_pending": "no permission"}}
+    assert judge("memory.repair_pending", moment(**unread)).status is UNTESTED
+    assert judge("memory.repair_pending", moment(**unread, tpc_repair_pending=True)).status is WARN
+
+
+_OPTIONAL = st.sets(st.sampled_from(sorted(READ_FIELDS)))
+
+
+@settings(max_examples=50, deadline=None)
+@given(_OPTIONAL, _OPTIONAL, _OPTIONAL)
+def test_no_combination_of_missing_values_is_a_fault(
+    before: set[str], after: set[str], failed: set[str]
+) -> None:
+    first: dict[str, Any] = {**dict.fromkeys(before), "failed": dict.fromkeys(failed & before, "x")}
+    last: dict[str, Any] = {**dict.fromkeys(after), "failed": dict.fromkeys(failed & after, "y")}
+    for evidence in (moment(**first), Run(before=first, after=last).evidence()):
+        bad = [one for one in CHECKS.run(evidence, Thresholds()) if one.status in BAD]
+        assert bad == []
+
+
+def test_every_value_that_a_row_names_is_one_of_the_counters() -> None:
+    changed = {name for _, values, _, _ in (*MOMENTS, *GROWTHS) for name in values}
+    assert changed <= {one.name for one in fields(Counters)} | {"findings"}
+
+
+# --- comparisons -----------------------------------------------------------------------------
+
+
+def test_nvlinks_are_compared_with_gpus_of_the_same_model_only() -> None:
+    def judged(gpu: Counters, *peers: Counters) -> CheckResult:
+        return judge("nvlink.inactive", MomentEvidence(counters=gpu, node=(gpu, *peers)))
+
+    fewer = replace(HEALTHY, nvlinks=nvlinks(active=False))
+    none = replace(HEALTHY, nvlinks=tuple(replace(one, active=False) for one in LINKS))
+    assert judged(fewer).status is ABSENT
+    assert judged(fewer, replace(PEER, name="NVIDIA A100")).status is ABSENT
+    # One of two pairs with a bridge: the other two have no links at all, and none is missing.
+    pair = replace(PEER, index=2), replace(PEER, index=3)
+    assert judged(PEER, replace(none, index=1), *pair).status is PASS
+    assert judged(none, replace(none, index=2), pair[1]).status is ABSENT
+    # All its peers have links: it lost all of its own.
+    assert judged(none, *(replace(PEER, index=index) for index in range(1, 8))).value == 18
+
+
+@pytest.mark.parametrize("check", ["rate.peers", "load.temperature_spread"])
+def test_too_few_gpus_or_those_of_other_times_are_no_peers(check: str) -> None:
+    run = Run(tflops=100, read={"temperature_c": 80})
+    assert judge(check, run.evidence([Run(), Run()])).status is ABSENT
+    evidence = run.evidence()
+    assert judge(check, evidence).status in BAD
+    for number, peer in enumerate(evidence.peers[1:], start=1):
+        peer.phases[-1].stretches = [(100.0 * number, 100.0 * number + 60)]
+    assert judge(check, evidence).status is ABSENT
+
+
+def test_gpus_with_usual_noise_pass_and_5_percent_alone_is_no_failure() -> None:
+    noisy = [Run(tflops=600 + delta) for delta in (-6, -4, -1, 0, 1, 3, 5)]
+    assert judge("rate.peers", Run(tflops=592).evidence(noisy)).status is PASS
+    spread = [Run(tflops=rate) for rate in (560, 580, 600, 620, 640, 660, 540)]
+    assert judge("rate.peers", Run(tflops=555).evidence(spread)).status is WARN
+
+
+def test_a_card_is_not_compared_with_few_runs_or_with_other_ones() -> None:
+    slow = Run(tflops=300)
+    assert judge("rate.history", slow.evidence()).status is FAIL
+    flashed = tuple(replace(one, vbios="97") for one in FORMER)
+    hot = tuple(replace(one, temperature_c=70.0) for one in FORMER)
+    for former in (FORMER[:2], flashed, hot):
+        assert judge("rate.history", slow.evidence(former=former)).status is ABSENT
+
+
+def test_another_number_format_or_model_is_not_compared_with_the_reference() -> None:
+    evidence = Run(tflops=50).evidence()
+    evidence.record.phases[-1].phase = replace(STEADY, workload="gemm:dtype=fp64")
+    assert judge("rate.reference", evidence).status is UNTESTED
+    found = judge("rate.reference", Run().evidence(references=(), model="a card"))
+    assert (found.status, found.evidence) == (ABSENT, "there is no reference for a card")
+    for one in (one for references in load_references().values() for one in references):
+        assert (one.workload, one.unit) in {("gemm", "TFLOP/s"), ("elementwise", "TB/s")}
+        assert one.source
+        assert one.n > 0
+
+
+def test_a_gpu_with_shorter_ways_is_compared_with_others_that_have_such() -> None:
+    bridged, lost = (
+        Run(links=Links(size=4, peers={1: first, 2: 20.0, 3: 20.0})) for first in (100.0, 20.0)
+    )
+    assert judge("links.peer", bridged.evidence([bridged] * 3, 4)).status is PASS
+    assert judge("links.peer", lost.evidence([bridged] * 3, 4)).status is FAIL
+
+
+@pytest.mark.parametrize("check", [row.id for row in CHECKS if row.id.startswith("links.")])
+def test_links_that_were_not_run_are_not_tested(check: str) -> None:
+    broken = Run(links=None, given_up="its group was broken up 3 times").evidence()
+    assert judge(check, broken).status is UNTESTED
+    assert "broken up" in judge(check, broken).evidence
+    other = Phase(name="other", workload="gemm", seconds=15)
+    absent = judge(check, Run(links=None, phase_of_links=other).evidence())
+    assert absent.evidence == "the plan has no phase that tests links"
+
+
+# --- golden checksums ------------------------------------------------------------------------
+
+#: The key, the checksum and the one on record.
+Row = tuple[str, str, str | None]
+A, B, C = ("bf16", "0xa", "0xa"), ("bf16", "0xb", "0xa"), ("bf16", "0xc", "0xa")
+MADE_A: Row = ("bf16", "0xa", None)
+
+
+def golden(check: str, *gpus: Row) -> list[Status]:
+    """Judge every GPU of a node, given the checksum of each."""
+    runs = [Run(checksums=(row,)) for row in gpus]
+    return [
+        judge(check, run.evidence([*runs[:index], *runs[index + 1 :]])).status
+        for index, run in enumerate(runs)
+    ]
+
+
+def test_the_majority_decides_then_the_record_and_without_both_all_fail() -> None:
+    made_b: Row = ("bf16", "0xb", None)
+    good: Row = ("bf16", "0xa", "0xb")
+    assert golden("golden.peers", made_b, good, good, good) == [FAIL, PASS, PASS, PASS]
+    # The record of this run is the faulty GPU's own, so it accuses none.
+    assert golden("golden.stored", made_b, good, good, good) == [UNTESTED] * 4
+    assert golden("golden.stored", A, B) == [PASS, FAIL]
+    assert golden("golden.peers", A, B) == [PASS, FAIL]
+    assert golden("golden.peers", MADE_A, B) == [FAIL, FAIL]
+    assert golden("golden.peers", MADE_A, B, C) == [FAIL, FAIL, FAIL]
+
+
+def test_the_evidence_names_the_checksums() -> None:
+    wrong = Run(checksums=(("bf16", "0xb", "0xa"), ("fp16", "0xd", None))).evidence()
+    stored = judge("golden.stored", wrong)
+    assert stored.evidence == "1 of 1 differ; first: bf16: 0xb, 0xa is on record"
+    peers = judge("golden.peers", wrong)
+    assert peers.evidence == "1 of 2: bf16: 0xb, as 0 of 7 other GPUs; 7 computed 0xa"
+    torn = Run(checksums=(MADE_A, B)).evidence([])
+    assert judge("golden.peers", torn).evidence.endswith("the GPU contradicts itself: 0xa, 0xb")
+
+
+# --- texts and nodes -------------------------------------------------------------------------
+
+
+def test_what_is_not_in_a_row() -> None:
+    reset = judge("recovery.action", moment(recovery_action="node_reboot"))
+    assert reset.action.startswith("RESTART_BM")
+    assert judge("recovery.action", moment(recovery_action="gpu_reset")).action.startswith("RESET_")
+    assert judge("pcie.width", moment(pcie_width=8)).threshold == (
+        "lanes below the maximum of GPU and slot: fail > 0; never on an idle GPU"
+    )
+    # The rule of three.
+    assert "1.5e-03" in judge("results.wrong", Run().evidence()).evidence
+    two_gpus = Run(links=ONE, events=(BUSY,)).evidence()
+    assert "GPU 3" in judge("links.peer", two_gpus).evidence
+
+
+def test_an_error_counts_although_its_event_was_lost() -> None:
+    evidence = Run().evidence()
+    steady = evidence.record.phases[-1]
+    steady.work = {**steady.work, "errors": 7}
+    assert judge("results.wrong", evidence).status is FAIL
+
+
+def test_the_coverage_is_judged_where_no_stripe_is_held() -> None:
+    evidence = Run(share=0.8).evidence()
+    work = {"passes": 1, "share": 0.5, "retained": 0.11}
+    held = PhaseRecord(phase=replace(MEMORY, name="retention"), work=work)
+    evidence.record.phases.append(held)
+    assert judge("memory.covered", evidence).status is PASS
+    evidence.record.phases = [held]
+    assert judge("memory.covered", evidence).status is WARN
+
+
+def test_a_node_on_which_a_gpu_was_not_tested_is_incomplete_unless_one_failed() -> None:
+    blind = Counters(uuid="", index=1, name="", at=0.0).unread("no permission")
+    bad = replace(HEALTHY, remap_failed=True)
+    for gpus, status in (
+        ((HEALTHY,), PASS),
+        ((), UNTESTED),
+        ((HEALTHY, blind), UNTESTED),
+        ((bad, blind), FAIL),
+    ):
+        assert judge_node(gpus, Thresholds()).status is status
+    assert judge_node((bad, HEALTHY), Thresholds(), selected={5}).status is UNTESTED
+    # A missing GPU is a fault of the node even if all others are well.
+    assert judge_node((HEALTHY,), Thresholds(), pci_devices=BUSES).status is FAIL

@@ -1,0 +1,163 @@
+"""Specifications of workloads and drivers: what is parsed, found and refused."""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sentinel.config.build import build_config
+from sentinel.config.model import SETTINGS
+from sentinel.config.setting import Scope
+from sentinel.config.sources import from_flags
+from sentinel.config.specs import (
+    DRIVERS,
+    check_workload,
+    find_driver,
+    known_workloads,
+    parse_workload,
+)
+from sentinel.errors import ConfigError
+from sentinel.protocol.probe import NVML, SIMULATED, DriverSpec
+from tests.harness.registered_package import register
+
+if TYPE_CHECKING:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "options"),
+    [
+        ("gemm", "gemm", {}),
+        (" gemm ", "gemm", {}),
+        ("gemm:size=8192", "gemm", {"size": "8192"}),
+        ("my-own.work_load:a=1, b = two", "my-own.work_load", {"a": "1", "b": "two"}),
+        ("package.module:attribute", "package.module:attribute", {}),
+        ("module:Some.thing:a=1", "module:Some.thing", {"a": "1"}),
+        ("dump:path=/a:b,flag=x=y", "dump", {"path": "/a:b", "flag": "x=y"}),
+        ("module:work:path=/a:b", "module:work", {"path": "/a:b"}),
+        ("gemm:text=", "gemm", {"text": ""}),
+    ],
+)
+def test_a_specification_is_split_into_name_and_options(
+    text: str, name: str, options: dict[str, str]
+) -> None:
+    assert parse_workload(text) == (name, options)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "does not name a workload"),
+        (":", "does not name a workload"),
+        (":size=1", "does not name a workload"),
+        ("gemm:", "does not name a workload"),
+        ("size=1", "does not name a workload"),
+        ("a b", "does not name a workload"),
+        ("module:attribute:", "does not name a workload"),
+        ("my-module:attribute", "does not name a workload"),
+        ("module:1st", "does not name a workload"),
+        ("gemm:size=1,", "'' in 'gemm:size=1,' is not key=value"),
+        ("gemm:size=1,fast", "'fast' in 'gemm:size=1,fast' is not key=value"),
+        ("gemm:=1", "'=1' in 'gemm:=1' is not key=value"),
+        ("gemm:size=1,size=2", "gives the option 'size' twice"),
+        ("module:attribute:size", "'size' in 'module:attribute:size' is not key=value"),
+    ],
+)
+def test_a_malformed_specification_is_an_error_with_its_text(text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_workload(text)
+    assert message in str(caught.value)
+
+
+def test_the_built_in_workloads_are_listed_with_their_origin() -> None:
+    known = known_workloads()
+    assert {"elementwise", "gemm", "hold"} <= known.keys()
+    assert known["gemm"].startswith("gpu-sentry ")
+    assert known["gemm"].endswith(" (sentinel.stressor.workloads.gemm:gemm)")
+
+
+def test_a_workload_is_checked_by_its_name_alone() -> None:
+    check_workload("gemm:size=8192")
+    check_workload("nowhere:to.be.found:a=1")
+    with pytest.raises(
+        ConfigError, match=r"no workload 'gem'; known are elementwise, .*gemm, hold"
+    ):
+        check_workload("gem:size=8192")
+
+
+# --- drivers ----------------------------------------------------------------------------------
+
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_the_default_is_nvml_which_needs_no_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [])
+    assert find_driver(build_config({}).driver) is NVML
+
+
+def test_the_built_in_drivers_are_those_that_the_package_registers() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    registered = project["entry-points"][DRIVERS]
+    assert registered == {one.name: one.place for one in (NVML, SIMULATED)}
+
+
+def test_a_driver_of_a_package_is_found_with_its_options_and_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(register(tmp_path, DRIVERS, "rocm_driver", {"rocm": "rocm_x:Rocm"}))
+    assert find_driver("rocm:library=/opt/rocm/lib:x,wait=no") == DriverSpec(
+        name="rocm",
+        place="rocm_x:Rocm",
+        origin="rocm_driver 0.1.0 (rocm_x:Rocm)",
+        options={"library": "/opt/rocm/lib:x", "wait": "no"},
+    )
+    assert "rocm_x" not in sys.modules
+
+
+def test_an_unknown_driver_is_refused_with_the_known_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(register(tmp_path, DRIVERS, "rocm_driver", {"rocm": "rocm_x:Rocm"}))
+    with pytest.raises(ConfigError, match="no driver 'rcom'; known are nvml, rocm"):
+        find_driver("rcom")
+
+
+def test_two_packages_cannot_have_one_name_and_none_can_replace_nvml(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one", "other"):
+        place = register(tmp_path, DRIVERS, name, {"rocm": f"{name}:Rocm", "nvml": f"{name}:Evil"})
+        monkeypatch.syspath_prepend(place)
+    with pytest.raises(ConfigError, match=r"registered by other 0.*one 0"):
+        find_driver("rocm")
+    assert find_driver("nvml") is NVML
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("simulated:folder=/x", "simulated GPUs are not a setting"),
+        ("nvml:a=1", "nvml takes no options"),
+    ],
+)
+def test_what_no_package_has_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        find_driver(text)
+
+
+@pytest.mark.parametrize("text", ["", "a b", "module:attribute", "rocm:", "../x", "rocm:a=1,a=2"])
+def test_a_malformed_driver_is_refused_with_its_source(text: str) -> None:
+    with pytest.raises(ConfigError, match="--driver: "):
+        build_config(from_flags({"driver": text}))
+
+
+def test_no_client_can_change_the_driver() -> None:
+    """A setting of the start is refused while sentinel runs; and it names code."""
+    (setting,) = [one for one in SETTINGS if one.key == "driver"]
+    assert setting.scope is Scope.START
+    assert setting.form.trusted
