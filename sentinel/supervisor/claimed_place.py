@@ -7,7 +7,7 @@ import os
 import stat
 from collections.abc import Iterator
 
-from sentinel.host.daemons import daemon_records
+from sentinel.host.daemons import registry
 from sentinel.host.gpus import simulation
 from sentinel.host.logs.bounded_output import BoundedOutput
 from sentinel.host.processes.process_limits import check_file_size
@@ -31,6 +31,7 @@ def claimed(options: Options) -> Iterator[Claim | None]:
         config.socket_group,
         config.metrics,
         is_open=config.access_users != "none",
+        record=_record(options, options.serve),
     )
     try:
         with contextlib.ExitStack() as stack:
@@ -38,7 +39,8 @@ def claimed(options: Options) -> Iterator[Claim | None]:
             if output is not None:
                 stack.enter_context(contextlib.closing(BoundedOutput(output)))
             if options.serve.recorded:
-                _record_place(options, options.serve)
+                folder = registry.records_folder(os.environ, os.getuid())
+                registry.link(claim.places.record.absolute(), folder)
             yield claim
     finally:
         claim.release()
@@ -62,10 +64,10 @@ def log_of(serve: Serve) -> str | None:
     return str(serve.places.log) if has_file else None
 
 
-def _record_place(options: Options, serve: Serve) -> None:
-    """Record where this daemon is, for the commands of its user, also after its death."""
+def _record(options: Options, serve: Serve) -> registry.DaemonRecord:
+    """Describe this daemon for the commands of its user, also after its death."""
     folder = None if options.simulate is None else simulation.default_folder().absolute()
-    record = daemon_records.describe_own(
+    return registry.describe_own(
         serve.places.state.absolute(),
         socket=str(serve.places.socket.absolute()),
         log=log_of(serve),
@@ -73,4 +75,3 @@ def _record_place(options: Options, serve: Serve) -> None:
         simulated=None if folder is None else str(folder),
         simulate=options.simulate,
     )
-    daemon_records.write(record, daemon_records.records_folder(os.environ, os.getuid()))

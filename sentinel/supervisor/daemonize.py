@@ -17,13 +17,13 @@ from typing import IO
 from sentinel.core.actions import Event
 from sentinel.errors import ConfigError, ExitCode, SentinelError
 from sentinel.host import systemd
-from sentinel.host.daemons import daemon_records
+from sentinel.host.daemons import registry
+from sentinel.host.daemons.registry import running
 from sentinel.host.files.paths import SERVICE_FOLDERS, SIMULATED, Places, prepare
 from sentinel.host.files.regular_file import open_regular
 from sentinel.host.logs.log_file import RotatingLog
 from sentinel.host.processes.process_limits import check_file_size
 from sentinel.supervisor.event_log import event_object
-from sentinel.supervisor.single_instance import running
 
 #: The command of a daemon, before its flags.
 #: Its modules come from what is installed and from PYTHONPATH, never from its working folder.
@@ -160,15 +160,13 @@ def _keep_reason(places: Places, pid: int, reason: str, code: int) -> None:
     """Write why a start failed to the log, where `sentinel logs` finds it."""
     if running(places) is not None:
         return  # the log is that of a daemon that runs
-    with contextlib.suppress(OSError, ConfigError), RotatingLog(places.log) as log:
+    with contextlib.suppress(OSError, SentinelError), RotatingLog(places.log) as log:
         fields = {"reason": reason, "exit_code": int(code)}
         event = Event(name="sentinel.not_started", at=time.monotonic(), fields=fields)
         log.write(f"{json.dumps(event_object(event, {}))}\n")
-        ended = daemon_records.describe_own(
-            places.state, socket=str(places.socket), log=str(places.log)
-        )
-        folder = daemon_records.records_folder(os.environ, os.getuid())
-        daemon_records.write(replace(ended, pid=pid, started=0), folder)
+        ended = registry.describe_own(places.state, socket=str(places.socket), log=str(places.log))
+        registry.take(places.record, replace(ended, pid=pid, started=0)).release()
+        registry.link(places.record.absolute(), registry.records_folder(os.environ, os.getuid()))
 
 
 def _environment(environ: Mapping[str, str]) -> dict[str, str]:

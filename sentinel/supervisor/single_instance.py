@@ -1,33 +1,23 @@
-"""One daemon for each socket: the claim to be it, and its listening sockets.
-
-The claim is a flock, which the kernel drops with its process. No child inherits its file, so a new
-daemon can start at once after one was killed.
-"""
+"""One daemon for each socket: its claim in the registry, and its listening sockets."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import grp
-import json
 import os
 import socket
 import stat
 import time
-from collections.abc import Iterator, Mapping
-from datetime import datetime
+from collections.abc import Iterator
 from pathlib import Path
 
-from sentinel.errors import AlreadyRunningError, ConfigError
+from sentinel.errors import ConfigError
+from sentinel.host.daemons.registry import DaemonRecord, Entry, describe_own, take
 from sentinel.host.files.paths import Places, identity, prepare
-from sentinel.host.files.regular_file import open_regular
-from sentinel.host.processes.procfs import own_stat, read_stat
 
 #: How many connections may wait until the API accepts them.
 BACKLOG = 512
-#: How long the process that took the lock may take to write its identity.
-IDENTITY_TIMEOUT_S = 1.0
 #: How long the API process of a daemon that was killed may keep its TCP port.
 PORT_TIMEOUT_S = 3.0
 _RETRY_INTERVAL_S = 0.01
@@ -48,7 +38,7 @@ class Claim:
     def __init__(
         self,
         places: Places,
-        lock: int,
+        entry: Entry,
         listening: socket.socket,
         tcp: socket.socket | None,
         metrics: socket.socket | None,
@@ -60,7 +50,7 @@ class Claim:
         self.metrics = metrics
         self.gid = gid
         self.address = None if tcp is None else _address(tcp)
-        self._lock = lock
+        self._entry: Entry | None = entry
         self._socket_is = identity(places.socket)
 
     def lost(self) -> bool:
@@ -68,12 +58,8 @@ class Claim:
         return identity(self.places.socket) != self._socket_is
 
     def release(self) -> None:
-        """Remove the socket and the record of this process, and release the lock.
-
-        Does nothing the second time. The lock's file stays: removing it could take it from a
-        process that has just opened it.
-        """
-        if self._lock < 0:
+        """Remove the socket, and release the lock; does nothing the second time."""
+        if self._entry is None:
             return
         if not self.lost():
             with contextlib.suppress(OSError):
@@ -82,10 +68,8 @@ class Claim:
         for listening in (self.tcp, self.metrics):
             if listening is not None:
                 listening.close()
-        with contextlib.suppress(OSError):
-            os.ftruncate(self._lock, 0)
-        os.close(self._lock)
-        self._lock = -1
+        self._entry.release()
+        self._entry = None
 
 
 def claim(
@@ -95,6 +79,7 @@ def claim(
     metrics: str | None = None,
     *,
     is_open: bool = False,
+    record: DaemonRecord | None = None,
 ) -> Claim:
     """Become the daemon of these paths: take the lock, bind the sockets and listen.
 
@@ -105,6 +90,7 @@ def claim(
         group: A group that may use the socket, by name or number.
         metrics: An address for metrics alone, written like ``tcp``.
         is_open: Whether every local user may connect.
+        record: What the registry has of this daemon; its paths by default.
 
     Raises:
         AlreadyRunningError: Another daemon runs; the message names it.
@@ -113,121 +99,16 @@ def claim(
     gid = None if group is None else find_group(group)
     prepare(places)
     with contextlib.ExitStack() as undo:
-        lock = _lock(places)
-        undo.callback(os.close, lock)
-        _write_identity(lock, places)
+        own = record or describe_own(places.state, socket=str(places.socket), log=str(places.log))
+        entry = take(places.record, own)
+        undo.callback(entry.release)
         unix = _bind(places, gid, is_open=is_open)
         undo.callback(unix.close)
         undo.callback(places.socket.unlink, missing_ok=True)
         port = None if tcp is None else undo.enter_context(_bind_tcp(tcp, "--tcp"))
         scraped = None if metrics is None else _bind_tcp(metrics, "--metrics")
         undo.pop_all()
-    return Claim(places, lock, unix, port, scraped, gid)
-
-
-def running(places: Places) -> int | None:
-    """Find the PID of the daemon that runs at these paths, or None.
-
-    Verified by its lock, and by its PID and start in /proc. 0 is one that is not visible from here.
-    The check holds the lock, shared with other checks, for some microseconds.
-    """
-    try:
-        file = open_regular(places.lock, os.O_RDONLY | os.O_NOFOLLOW)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        note = _read_identity(file)
-        return int(str(note["pid"])) if note is not None else 0
-    else:
-        return None
-    finally:
-        os.close(file)
-
-
-# --- the lock --------------------------------------------------------------------------------
-
-
-def _lock(places: Places) -> int:
-    """Open and lock the file of the lock."""
-    until = time.monotonic() + IDENTITY_TIMEOUT_S
-    while True:
-        file = _open(places.lock)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = _read_identity(file)
-            os.close(file)
-            # The winner has not written its identity yet; or it is only a check (see running).
-            if holder is None and time.monotonic() < until:
-                time.sleep(_RETRY_INTERVAL_S)
-                continue
-            raise _already(places, holder) from None
-        if identity(places.lock) == identity(file):
-            return file
-        os.close(file)  # the file was removed between the open and the lock
-
-
-def _open(path: Path) -> int:
-    """Open the lock's file, never through a link and never another user's."""
-    remedy = "Remove it, or set SENTINEL_SOCKET to a path in another folder."
-    try:
-        file = open_regular(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
-    except OSError as error:
-        raise ConfigError(f"the lock {path} cannot be opened: {error.strerror}", remedy) from error
-    there = os.fstat(file)
-    if there.st_uid != os.getuid():
-        os.close(file)
-        raise ConfigError(f"the lock {path} belongs to uid {there.st_uid}", remedy)
-    return file
-
-
-def _write_identity(lock: int, places: Places) -> None:
-    """Write the identity of this process into the lock, for error messages of other processes."""
-    own = own_stat()
-    identity_ = {
-        "pid": own.pid,
-        "started": own.started,
-        "uid": os.getuid(),
-        "since": datetime.now().astimezone().isoformat(timespec="seconds"),
-        "socket": str(places.socket),
-    }
-    body = json.dumps(identity_).encode() + b"\n"
-    try:
-        os.ftruncate(lock, 0)
-        written = os.pwrite(lock, body, 0)
-    except OSError as error:
-        raise _cannot_write(places.lock, error) from error
-    if written < len(body):
-        raise _cannot_write(places.lock, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
-
-
-def _cannot_write(path: Path, error: OSError) -> ConfigError:
-    remedy = "Free some space, or set SENTINEL_SOCKET to a path on another file system."
-    return ConfigError(f"{path} cannot be written: {error.strerror}. Nothing was started.", remedy)
-
-
-def _read_identity(file: int) -> Mapping[str, object] | None:
-    """Read the identity in a held lock, or None if its process is not alive."""
-    try:
-        note = json.loads(os.pread(file, 4096, 0))
-        its = read_stat(int(note["pid"]))
-        alive = its is not None and its.alive and its.started == note["started"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
-    return note if alive else None
-
-
-def _already(places: Places, holder: Mapping[str, object] | None) -> AlreadyRunningError:
-    """Build the error that names the running daemon."""
-    holder_text = "a process that is not visible from here, maybe in another container"
-    if holder is not None:
-        holder_text = f"pid {holder['pid']} of uid {holder['uid']} since {holder['since']}"
-    return AlreadyRunningError(
-        f"a daemon is already running: {holder_text}, socket {places.socket}",
-        "Use it, or stop it with: sentinel shutdown. Nothing was started.",
-    )
+    return Claim(places, entry, unix, port, scraped, gid)
 
 
 # --- the sockets -----------------------------------------------------------------------------

@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.harness.timing import TIMEOUT_S
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
@@ -33,6 +35,13 @@ KEYS = {
 def chromium() -> str | None:
     """Find the path of a Chromium, or None if there is none."""
     return next((found for name in NAMES if (found := shutil.which(name))), None)
+
+
+#: The marks of tests that take the fixture ``chrome``.
+NEEDS_BROWSER = [
+    pytest.mark.long,
+    pytest.mark.skipif(chromium() is None, reason="there is no Chromium on this host"),
+]
 
 
 class Browser:

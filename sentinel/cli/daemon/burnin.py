@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,7 +52,7 @@ from sentinel.diagnostics.workload_check import (
     workloads_of_plan,
 )
 from sentinel.errors import AccessDeniedError, ConfigError, ExitCode, NotRunningError
-from sentinel.host.daemons import daemon_records
+from sentinel.host.daemons import registry
 from sentinel.host.files.paths import places
 from sentinel.host.gpus import simulation
 from sentinel.supervisor.bootstrap import leave
@@ -245,22 +244,18 @@ def _run_here(
     return int(leave(code if code is ExitCode.UNKILLABLE else verdict, clean=clean))
 
 
-@contextlib.contextmanager
-def _known(folder: RunFolder, simulate: int | None) -> Iterator[None]:
+def _known(folder: RunFolder, simulate: int | None) -> contextlib.AbstractContextManager[None]:
     """Record that this process runs a burn-in, for the commands of its user."""
     simulated = None if simulate is None else simulation.default_folder().absolute()
-    record = daemon_records.describe_own(
-        places(os.environ, os.getuid(), simulated).shared.absolute(),
+    where = places(os.environ, os.getuid(), simulated)
+    record = registry.describe_own(
+        where.shared.absolute(),
         simulated=None if simulated is None else str(simulated),
         simulate=simulate,
         run=str(folder.path.absolute()),
     )
-    where = daemon_records.records_folder(os.environ, os.getuid())
-    daemon_records.write(record, where)
-    try:
-        yield
-    finally:
-        daemon_records.remove(record, where)
+    path = where.socket.with_name(f"burnin-{os.getpid()}.json").absolute()
+    return registry.recorded(path, record, registry.records_folder(os.environ, os.getuid()))
 
 
 def _daemon(simulated: Path | None) -> Client | None:

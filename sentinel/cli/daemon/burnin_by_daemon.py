@@ -39,7 +39,7 @@ from sentinel.cli.options.thresholds_file import load_thresholds
 from sentinel.client import Client, Status, connect
 from sentinel.errors import ConfigError, ExitCode, NotRunningError, SentinelError
 from sentinel.host.daemons.daemon_lookup import find_shared
-from sentinel.host.daemons.daemon_records import records_folder, running_burnins
+from sentinel.host.daemons.registry import records_folder, running_burnins
 from sentinel.protocol.api_types import GpuStatus
 
 #: All lines of a file of events, which has fewer.

@@ -10,7 +10,7 @@ import click
 from sentinel.cli.display.json_output import print_json
 from sentinel.cli.options.client_options import json_option
 from sentinel.errors import ExitCode
-from sentinel.host.daemons.state_folders import KnownDaemon, known_daemons
+from sentinel.host.daemons.daemon_lookup import KnownDaemon, known_daemons
 from sentinel.units import format_size
 
 _HEADER = ("PID", "GPUS", "CHANGED", "SIZE", "SOCKET", "STATE")

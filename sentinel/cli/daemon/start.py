@@ -31,10 +31,10 @@ from sentinel.errors import (
     SentinelError,
 )
 from sentinel.host.daemons.daemon_lookup import locate
+from sentinel.host.daemons.registry import running
 from sentinel.host.files.paths import SIMULATED, Places, places
 from sentinel.host.gpus.simulation import default_folder
 from sentinel.supervisor.daemonize import NotStartedError, last_reason, start_detached
-from sentinel.supervisor.single_instance import running
 
 #: A driver without persistence mode needs up to 3 s per GPU.
 START_TIMEOUT_S = 60.0

@@ -102,7 +102,7 @@ def _lines(client: Requester, gpus: Sequence[str], *, as_list: bool) -> list[str
 
 def _with_burnins(error: NotRunningError) -> NotRunningError:
     """Name the burn-ins that hold GPUs without a daemon."""
-    from sentinel.host.daemons.daemon_records import records_folder, running_burnins
+    from sentinel.host.daemons.registry import records_folder, running_burnins
 
     runs = running_burnins(records_folder(os.environ, os.getuid()))
     text = "".join(f"\n{one}\nTo follow it: sentinel burnin attach {one.run}" for one in runs)

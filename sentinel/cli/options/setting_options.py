@@ -67,11 +67,11 @@ def _count_of_environment() -> int | None:
     """
     if not os.environ.get(SIMULATED):
         return None
-    from sentinel.host.daemons import daemon_records  # slow to import, and seldom needed
+    from sentinel.host.daemons import registry  # slow to import, and seldom needed
     from sentinel.host.gpus import simulation
 
     folder = simulation.default_folder().absolute()
-    records = daemon_records.read_all(daemon_records.records_folder(os.environ, os.getuid()))
+    records = registry.read_all(registry.records_folder(os.environ, os.getuid()))
     for record in records:
         if record.simulated == str(folder) and record.simulate is not None and record.alive:
             return record.simulate

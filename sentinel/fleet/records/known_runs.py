@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sentinel.errors import ConfigError
 from sentinel.fleet.records.run_file import FleetFolder
-from sentinel.host.daemons.daemon_records import records_folder
+from sentinel.host.daemons.registry import records_folder
 
 #: How many links are kept.
 MAX_KNOWN = 100

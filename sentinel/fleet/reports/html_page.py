@@ -21,7 +21,7 @@ from sentinel.fleet.checks.outliers import outliers
 from sentinel.fleet.checks.verdict import MISSING as ABSENT
 from sentinel.fleet.checks.verdict import FleetGpu, FleetVerdict
 from sentinel.fleet.reports.node_names import fold_names
-from sentinel.fleet.reports.report import SCHEMA_VERSION, fleet_object, meaning, page_of, rate_unit
+from sentinel.fleet.reports.report import SCHEMA_VERSION, comparisons, meaning, page_of, rate_unit
 from sentinel.units import format_count
 from sentinel.web.document import html_document
 
@@ -72,7 +72,7 @@ def html_page(fleet: FleetVerdict) -> str:
         longest=max((len(name) - len(prefix) for name in names), default=2),
         most=max((len(node.gpus) for node in fleet.nodes), default=1) or 1,
         groups=list(_groups(fleet, scale, unit)),
-        checks=fleet_object(fleet)["checks"],
+        checks=comparisons(fleet),
         missing=MISSING,
         schema=SCHEMA_VERSION,
         rate_unit=unit,

@@ -34,17 +34,22 @@ def fleet_object(fleet: FleetVerdict) -> dict[str, Any]:
         "notices": list(fleet.notices),
         "groups": [_group(group) for group in fleet.groups],
         "nodes": [_node(node) for node in fleet.nodes],
-        "checks": [
-            {
-                "id": check.id,
-                "title": check.title,
-                "threshold": check.threshold(fleet.thresholds.of(check.id, check.limits)),
-                "source": fleet.thresholds.source_of(check.id, check.source),
-            }
-            for check in CHECKS
-        ],
+        "checks": comparisons(fleet),
         "thresholds_overridden": fleet.thresholds.overridden(),
     }
+
+
+def comparisons(fleet: FleetVerdict) -> list[dict[str, Any]]:
+    """Describe the comparisons with the limits in force."""
+    return [
+        {
+            "id": check.id,
+            "title": check.title,
+            "threshold": check.threshold(fleet.thresholds.of(check.id, check.limits)),
+            "source": fleet.thresholds.source_of(check.id, check.source),
+        }
+        for check in CHECKS
+    ]
 
 
 def meaning(fleet: FleetVerdict) -> str:

@@ -1,25 +1,24 @@
-"""Find the daemon that a command of this user means: the one it names, or the only one there is."""
+"""Find the daemon that a command of this user means, and list all that run or have ended."""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from sentinel.errors import AccessDeniedError, ConfigError
-from sentinel.host.daemons.daemon_records import DaemonRecord, read_all, records_folder
+from sentinel.host.daemons.registry import DaemonRecord, read, read_all, records_folder
 from sentinel.host.files.paths import (
     SIMULATED,
     SOCKET_VARIABLE,
+    SOCKETS,
     Places,
     places,
     shared_folder,
+    state_folder,
 )
-from sentinel.host.files.regular_file import open_regular
 from sentinel.host.files.trusted_folder import why_untrusted
 
 _CHOOSE = (
@@ -27,6 +26,8 @@ _CHOOSE = (
 )
 #: The socket of the service of the host, in a folder of root.
 SERVICE_SOCKET = places({}, 0).socket
+#: Directories in a state directory that are not of its daemon alone.
+_OTHERS = frozenset({SOCKETS, "daemons"})
 #: A named socket is not checked.
 _NAME_IT = "Name it if its user is trusted: --socket PATH or SENTINEL_SOCKET."
 
@@ -62,21 +63,20 @@ def locate(socket: str | None = None, simulated: Path | None = None) -> Location
         AccessDeniedError: Another user could have put the socket there.
         ConfigError: Several daemons run, or ``$SENTINEL_SOCKET`` is not an absolute path.
     """
-    known = read_all(records_folder(os.environ, os.getuid()))
     folder = os.environ.get(SIMULATED)
     chosen = simulated or (Path(folder) if folder else None)
     usual = places(os.environ, os.getuid(), chosen)
     if socket is not None:
-        return _at(socket, chosen, known)
+        return _at(socket, chosen)
     if not usual.named and chosen is None:
-        running = running_daemons(known, usual)
+        running = _running(usual)
         if len(running) > 1:
-            listed = "".join(f"\n  {one}" for one in running)
+            listed = "".join(f"\n  {daemon}" for daemon in running)
             raise ConfigError(f"{len(running)} daemons of this user run:{listed}", _CHOOSE)
         if running:
             return _of_record(running[0])
     _check_trusted(usual)
-    return _at(str(usual.socket), chosen, known)
+    return _at(str(usual.socket), chosen)
 
 
 def last_location() -> Location:
@@ -97,15 +97,19 @@ def last_location() -> Location:
 
 
 def running_daemons(known: Sequence[DaemonRecord], usual: Places) -> list[DaemonRecord]:
-    """List the daemons of this user that run, including one at the default paths without a record.
+    """List the daemons of this user that run, including one at the default paths without a link.
+
+    Where another user could have put the record of that one, it does not count: it could lead to a
+    socket of theirs.
 
     Args:
         known: The records of this user.
         usual: The default paths.
     """
-    running = [one for one in known if one.socket is not None and one.alive]
-    if all(one.socket != str(usual.socket.absolute()) for one in running):
-        running += _unrecorded(usual)
+    running = [daemon for daemon in known if daemon.socket is not None and daemon.alive]
+    if all(daemon.socket != str(usual.socket.absolute()) for daemon in running):
+        found = None if why_untrusted(usual.socket.parent) else read(usual.record)
+        running += [found] if found is not None and found.alive else []
     return running
 
 
@@ -118,8 +122,11 @@ def list_daemons(simulated: Path | None = None) -> list[DaemonRecord]:
     Raises:
         ConfigError: ``$SENTINEL_SOCKET`` is not an absolute path.
     """
-    known = read_all(records_folder(os.environ, os.getuid()))
-    return running_daemons(known, places(os.environ, os.getuid(), simulated))
+    return _running(places(os.environ, os.getuid(), simulated))
+
+
+def _running(usual: Places) -> list[DaemonRecord]:
+    return running_daemons(read_all(records_folder(os.environ, os.getuid())), usual)
 
 
 def find_socket(given: str | None = None, simulated: Path | None = None) -> str:
@@ -184,7 +191,7 @@ def find_simulation() -> Path:
     known = read_all(records_folder(os.environ, os.getuid()))
     running = [one for one in known if one.simulated is not None and one.alive]
     if len(running) > 1:
-        listed = "".join(f"\n  {one}" for one in running)
+        listed = "".join(f"\n  {daemon}" for daemon in running)
         what = f"{len(running)} daemons of this user have simulated GPUs:{listed}"
         raise ConfigError(what, f"Choose one: {SIMULATED}, the folder of its socket.")
     return Path(running[0].simulated or "") if running else default_folder()
@@ -197,7 +204,7 @@ def _service_is_meant() -> bool:
         return False
     with contextlib.suppress(OSError):
         if SERVICE_SOCKET.is_socket() and why_untrusted(SERVICE_SOCKET.parent) is None:
-            return not running_daemons(read_all(records_folder(os.environ, os.getuid())), usual)
+            return not _running(usual)
     return False
 
 
@@ -220,13 +227,13 @@ def _of_record(record: DaemonRecord) -> Location:
     )
 
 
-def _at(socket: str, chosen: Path | None, known: Sequence[DaemonRecord]) -> Location:
+def _at(socket: str, chosen: Path | None) -> Location:
     """Describe the daemon of a socket by its record, or else by the paths that follow from it."""
     path = os.path.abspath(socket)  # noqa: PTH100 - a link is not followed
-    for record in known:
-        if record.socket == path:
-            return _of_record(record)
     its = places({**os.environ, SOCKET_VARIABLE: path}, os.getuid(), chosen)
+    record = read(its.record)
+    if record is not None and record.socket == path:
+        return _of_record(record)
     return Location(socket=socket, state=its.state, log=its.log)
 
 
@@ -237,37 +244,83 @@ def _check_trusted(usual: Places) -> None:
         raise AccessDeniedError(f"the socket in {folder} cannot be trusted: {why}", _NAME_IT)
 
 
-def _unrecorded(usual: Places) -> list[DaemonRecord]:
-    """Describe the daemon of the default paths if it runs, by its lock.
+# --- daemons that run or have ended --------------------------------------------------------
 
-    Where another user could have put that lock, it is none: it could lead to a socket of theirs.
+
+@dataclass(frozen=True, kw_only=True)
+class KnownDaemon:
+    """A daemon of this user that runs or has a state directory."""
+
+    #: Whether its process runs, as far as it is visible from here.
+    running: bool
+    pid: int | None
+    #: When it started, in seconds since the epoch; None if there is no record of it.
+    since: float | None
+    #: The path of its socket; None if there is no record of it.
+    socket: str | None
+    #: The number of its simulated GPUs, or None with real ones or without a record.
+    simulated: int | None
+    state: Path
+    #: What the files of its state directory take on the disk, without those of other daemons.
+    size: int
+    #: When one of these files was changed last, in seconds since the epoch; None without files.
+    changed: float | None
+
+
+def known_daemons(environ: Mapping[str, str], uid: int) -> list[KnownDaemon]:
+    """List the daemons that run, then those that have ended, the newest first.
+
+    Raises:
+        ConfigError: ``$SENTINEL_SOCKET`` is not an absolute path.
     """
-    if why_untrusted(usual.socket.parent) is not None:
-        return []
-    try:
-        file = open_regular(usual.lock, os.O_RDONLY | os.O_NOFOLLOW)
-    except OSError:
-        return []
-    try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        text = os.pread(file, 4096, 0)
-    else:
-        return []
-    finally:
-        os.close(file)
-    try:
-        pid = int(json.loads(text)["pid"])
-    except (ValueError, KeyError, TypeError, RecursionError):
-        pid = 0
-    return [
-        DaemonRecord(
-            pid=pid,
-            started=0,
-            boot="",
-            since=0.0,
-            state=str(usual.state),
-            socket=str(usual.socket),
-            log=str(usual.log),
-        )
-    ]
+    records = [one for one in read_all(records_folder(environ, uid)) if one.socket is not None]
+    running = running_daemons(records, places(environ, uid))
+    ended = [one for one in records if not one.alive and Path(one.state).is_dir()]
+    found = [_describe(Path(one.state), one, running=True) for one in running]
+    found += [_describe(Path(one.state), one) for one in ended]
+    shared = {shared_folder(one.state) for one in found} | {state_folder(environ, uid)}
+    known = {one.state for one in found}
+    others = [_describe(path, None) for path in _of_sockets(shared) if path not in known]
+    found += [one for one in others if one.changed is not None]  # there is nothing in the others
+    return sorted(found, key=lambda one: (not one.running, -(one.since or one.changed or 0)))
+
+
+def _describe(state: Path, record: DaemonRecord | None, *, running: bool = False) -> KnownDaemon:
+    """Describe a state directory; records are limited, so that its daemon may have left none."""
+    size, changed = _measure(state)
+    return KnownDaemon(
+        running=running,
+        pid=record.pid if record is not None and running else None,
+        since=(record.since or None) if record is not None else None,
+        socket=record.socket if record is not None else None,
+        simulated=record.simulate if record is not None else None,
+        state=state,
+        size=size,
+        changed=changed,
+    )
+
+
+def _of_sockets(shared: Iterable[Path]) -> Iterator[Path]:
+    """Yield the state directories of daemons with sockets of their own."""
+    for folder in sorted(shared):
+        try:
+            entries = sorted(os.scandir(folder / SOCKETS), key=lambda one: one.name)
+        except OSError:  # none has one, or it is another user's
+            continue
+        yield from (Path(one.path) for one in entries if one.is_dir(follow_symlinks=False))
+
+
+def _measure(state: Path) -> tuple[int, float | None]:
+    """Compute the size of a state directory on the disk, and its last change."""
+    size, changed = 0, None
+    for folder, folders, files in os.walk(state):
+        if Path(folder) == state:
+            folders[:] = [name for name in folders if name not in _OTHERS]
+        for name in files:
+            try:
+                found = os.lstat(os.path.join(folder, name))  # noqa: PTH118 - in a loop
+            except OSError:  # removed by its daemon
+                continue
+            size += found.st_blocks * 512
+            changed = max(changed or 0.0, found.st_mtime)
+    return size, changed

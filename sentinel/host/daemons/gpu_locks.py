@@ -23,7 +23,7 @@ from datetime import datetime
 from pathlib import Path
 
 from sentinel.errors import AccessDeniedError, GpuHeldError
-from sentinel.host.daemons.daemon_records import records_folder, running_burnins
+from sentinel.host.daemons.registry import records_folder, running_burnins
 from sentinel.host.files.regular_file import open_regular, read_regular
 from sentinel.host.files.trusted_folder import make_private, why_untrusted
 from sentinel.host.processes.procfs import own_stat, read_stat, read_status

@@ -1,4 +1,4 @@
-"""Paths of a daemon's socket, lock, state and log, and the folders that contain them."""
+"""Paths of a daemon's socket, record, state and log, and the folders that contain them."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class Places:
     """The paths of one daemon; its clients find it by the same rules."""
 
     socket: Path
-    #: Locked while the daemon runs.
-    lock: Path
+    #: Its file in the registry; see :mod:`sentinel.host.daemons.registry`.
+    record: Path
     #: The folder for what outlives the daemon and belongs to it alone.
     state: Path
     log: Path
@@ -98,7 +98,7 @@ def places(environ: Mapping[str, str], uid: int, simulated: Path | None = None) 
     logs = _first(environ, "LOGS_DIRECTORY")
     return Places(
         socket=socket,
-        lock=socket.with_name(f"{socket.name}.lock"),
+        record=socket.with_name(f"{socket.name}.json"),
         state=state,
         log=(logs or state) / "sentinel.log",
         named=bool(named),
@@ -169,7 +169,7 @@ def _absolute(environ: Mapping[str, str], name: str) -> Path | None:
 
 
 def _runtime(environ: Mapping[str, str], uid: int, simulated: Path | None) -> Path:
-    """Compute the folder of the socket and the lock."""
+    """Compute the folder of the socket and the record."""
     if simulated is not None:
         return simulated
     service = _first(environ, "RUNTIME_DIRECTORY")

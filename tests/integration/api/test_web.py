@@ -20,28 +20,19 @@ from sentinel.protocol.events import EVENTS
 from sentinel.protocol.gpu import GpuProcess
 from sentinel.protocol.views import GpuHealth, HealthCause
 from tests.harness.api_harness import UUIDS, ApiServer
-from tests.harness.browser import Browser, Page, browser, chromium
+from tests.harness.browser import NEEDS_BROWSER, Browser, Page
 from tests.harness.daemon_harness import Daemon, isolated_daemon
 from tests.harness.example_node import ExampleNode
 from tests.harness.gpu_environment import ROOT, SimulatedHost
 from tests.harness.page_harness import LIVE, address, choose, opened, state, token, words
 from tests.harness.sentinel_process import eventually
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.skipif(chromium() is None, reason="there is no Chromium on this host"),
-]
+pytestmark = NEEDS_BROWSER
 
 PAGE = ROOT / "sentinel" / "web"
 #: One event of each type, with all of its fields.
 EXAMPLES = ROOT / "docs" / "events.jsonl"
 HOSTILE = "<img src=x onerror=\"document.title='taken'\"><b>bold</b>"
-
-
-@pytest.fixture(scope="module")
-def chrome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with browser(tmp_path_factory.mktemp("profile")) as one:
-        yield one
 
 
 @pytest.fixture(scope="module")

@@ -17,16 +17,13 @@ from sentinel.host.user_names import USER_NAMES
 from sentinel.protocol.gpu import GpuProcess, ProcessKind
 from sentinel.protocol.views import VerifiedCounts, VerifiedWork
 from tests.harness.api_harness import UUIDS, ApiServer, ask
-from tests.harness.browser import Browser, Page, browser, chromium
+from tests.harness.browser import NEEDS_BROWSER, Browser, Page
 from tests.harness.burnin_report import write_report
 from tests.harness.example_node import ExampleNode
 from tests.harness.page_harness import address, cells, choose, opened
 from tests.harness.sentinel_process import eventually
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.skipif(chromium() is None, reason="there is no Chromium on this host"),
-]
+pytestmark = NEEDS_BROWSER
 
 HOSTILE = "<img src=x onerror=\"document.title='taken'\">"
 #: Readings of the history with a gap, instead of those of the API: none between 24 and 36 minutes.
@@ -62,12 +59,6 @@ DRAWN = """
   return data.filter((value, at) => at % 4 === 3 && value > 0).length;
 }})({}, {})
 """
-
-
-@pytest.fixture(scope="module")
-def chrome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with browser(tmp_path_factory.mktemp("profile")) as one:
-        yield one
 
 
 @pytest.fixture(scope="module")

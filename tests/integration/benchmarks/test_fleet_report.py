@@ -7,17 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from benchmarks.fleet_report import OPERATIONS
-from tests.harness.browser import chromium
+from tests.harness.browser import NEEDS_BROWSER
 from tests.harness.example_fleet import node_report
 from tests.harness.report_formats import ROOT
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.skipif(chromium() is None, reason="there is no Chromium on this host"),
-]
+pytestmark = NEEDS_BROWSER
 
 
 def test_each_format_is_measured_and_the_page_is_operated(tmp_path: Path) -> None:

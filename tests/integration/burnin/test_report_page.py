@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
 
 import pytest
 
 from sentinel.burnin.reports.formats import FORMATS
 from sentinel.burnin.reports.report import report_object
-from tests.harness.browser import Browser, Page, browser, chromium
+from tests.harness.browser import NEEDS_BROWSER, Browser, Page
 from tests.harness.example_run import ExampleRun
 from tests.harness.judged_run import judged
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.skipif(chromium() is None, reason="there is no Chromium on this host"),
-]
+pytestmark = NEEDS_BROWSER
 
 HOSTILE = "<img src=x onerror=\"document.title='taken'\"><script>document.title='taken'</script>"
 WIDE, NARROW = 1280, 400
@@ -53,12 +49,6 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     file = folder / "report.html"
     file.write_text(FORMATS["html"](run, report_object(run)))
     return file.as_uri()
-
-
-@pytest.fixture(scope="module")
-def chrome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with browser(tmp_path_factory.mktemp("profile")) as one:
-        yield one
 
 
 def open_page(page: Page, address: str) -> None:

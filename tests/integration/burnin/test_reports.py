@@ -72,5 +72,5 @@ def test_a_real_run_has_a_report_in_each_format(simulated: SimulatedHost) -> Non
     assert end == {"status": "COMPLETE", "result": "FAIL"}
     code, page = sentinel(simulated, "report", "--html", str(folder))
     assert code == ExitCode.FAIL
-    assert '<path class="line"' in page
+    assert '<div class="drawing"' in page
     assert "results.wrong" in page

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,9 +17,9 @@ from sentinel.cli.main import run_command_line
 from sentinel.cli.tools.check import _findings
 from sentinel.client import connect
 from sentinel.errors import ConfigError
-from sentinel.host.daemons import daemon_records
 from sentinel.host.daemons.daemon_lookup import find_shared
-from sentinel.host.daemons.daemon_records import DaemonRecord, read_all, records_folder
+from sentinel.host.daemons.registry import MAX_ENDED, read_all, records_folder
+from tests.harness.registered_daemons import RegisteredDaemons
 from tests.harness.stub_daemon import DAEMON, GPU, STATUS, Reply, StubDaemon, stub_daemon
 
 EVENT = {"event": "sentinel.stopped", "time": "2026-11-21T20:00:00.000+00:00", "exit_code": 0}
@@ -33,7 +34,7 @@ def _own_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # As another user than root, whose paths follow from no variable.
     monkeypatch.setattr("os.getuid", lambda: os.geteuid() or 12345)
     monkeypatch.setattr("sentinel.host.daemons.daemon_lookup.why_untrusted", lambda _: None)
-    monkeypatch.setattr("sentinel.host.daemons.daemon_records._is_own", lambda _: True)
+    monkeypatch.setattr("sentinel.host.daemons.registry._is_own", lambda _: True)
     runtime = tmp_path / "run"
     (runtime / "sentinel").mkdir(parents=True, mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
@@ -41,11 +42,17 @@ def _own_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def add(tmp_path: Path) -> Iterator[Callable[..., StubDaemon]]:
+def registered() -> Iterator[RegisteredDaemons]:
+    with RegisteredDaemons() as daemons:
+        yield daemons
+
+
+@pytest.fixture
+def add(tmp_path: Path, registered: RegisteredDaemons) -> Iterator[Callable[..., StubDaemon]]:
     """Provide a function that starts a daemon at a place of its own, with its record."""
     with ExitStack() as stack:
 
-        def add_one(name: str, **facts: object) -> StubDaemon:
+        def add_one(name: str, **facts: Any) -> StubDaemon:
             folder = tmp_path / name
             folder.mkdir()
             socket = folder / "sentinel.sock"
@@ -54,18 +61,10 @@ def add(tmp_path: Path) -> Iterator[Callable[..., StubDaemon]]:
             log.write_text(json.dumps({**EVENT, "exit_code": len(name)}) + "\n")
             daemon = {**DAEMON, "socket": str(socket), "log": str(log)}
             one.replies["GET /v1/status"] = Reply({**STATUS, "daemon": daemon})
-            record(facts.pop("state", folder), socket=str(socket), log=str(log), **facts)  # type: ignore[arg-type]
+            registered.add(facts.pop("state", folder), socket=str(socket), log=str(log), **facts)
             return one
 
         yield add_one
-
-
-def record(state: Path, **facts: object) -> DaemonRecord:
-    """Write a record of this process, or of another one by ``pid``."""
-    changes = {key: facts.pop(key) for key in ("pid", "since") if key in facts}
-    one = replace(daemon_records.describe_own(state, **facts), **changes)  # type: ignore[arg-type]
-    assert daemon_records.write(one, records_folder(os.environ, os.getuid()))
-    return one
 
 
 def test_the_only_daemon_is_found_wherever_it_is(
@@ -138,39 +137,39 @@ def test_commands_about_the_host_need_no_choice_between_daemons_that_share_its_s
     assert run_command_line(["health", "--socket", socket]) == 1
 
 
-def test_the_daemon_of_the_default_path_counts_also_without_a_record(
-    add: Callable[..., StubDaemon], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_the_daemon_of_the_default_path_counts_also_without_a_link(
+    add: Callable[..., StubDaemon],
+    registered: RegisteredDaemons,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    import fcntl
-
-    lock = tmp_path / "run" / "sentinel" / "sentinel.sock.lock"
-    lock.write_text('{"pid": 4711}')
-    with lock.open() as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        add("elsewhere", simulate=1, simulated=str(tmp_path / "elsewhere"))
-        assert run_command_line(["status"]) == 2
-        assert "pid 4711" in capsys.readouterr().err
+    socket = tmp_path / "run" / "sentinel" / "sentinel.sock"
+    registered.add(tmp_path, socket=str(socket))
+    shutil.rmtree(records_folder(os.environ, os.getuid()))
+    add("elsewhere", simulate=1, simulated=str(tmp_path / "elsewhere"))
+    assert run_command_line(["status"]) == 2
+    assert f"pid {os.getpid()}, socket {socket}" in capsys.readouterr().err
+    registered.close()
+    add("another", simulate=1, simulated=str(tmp_path / "another"))
     assert run_command_line(["status"]) == 0
 
 
-def test_a_lock_in_a_folder_of_another_user_is_no_daemon(
+def test_a_record_in_a_folder_of_another_user_is_no_daemon(
     add: Callable[..., StubDaemon],
+    registered: RegisteredDaemons,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    import fcntl
-
     folder = tmp_path / "run" / "sentinel"
     why = f"the folder {folder} belongs to uid 4711"
     monkeypatch.setattr(
         "sentinel.host.daemons.daemon_lookup.why_untrusted",
         lambda one: why if one == folder else None,
     )
-    lock = folder / "sentinel.sock.lock"
-    lock.write_text('{"pid": 1}')
-    with lock.open() as held, stub_daemon(folder / "sentinel.sock") as theirs:
-        fcntl.flock(held, fcntl.LOCK_EX)
+    registered.add(tmp_path, socket=str(folder / "sentinel.sock"))
+    shutil.rmtree(records_folder(os.environ, os.getuid()))
+    with stub_daemon(folder / "sentinel.sock") as theirs:
         assert run_command_line(["status"]) == 4
         assert "belongs to uid 4711" in capsys.readouterr().err
         assert not theirs.requests
@@ -178,43 +177,38 @@ def test_a_lock_in_a_folder_of_another_user_is_no_daemon(
         assert run_command_line(["status"]) == 0, "nor does it hide the only one of this user"
 
 
-@pytest.mark.parametrize(
-    "facts", [{"pid": 2**22 + 1}, {"started": 1}, {"boot": "another"}], ids=str
-)
-def test_a_daemon_that_has_ended_is_not_found(tmp_path: Path, facts: dict[str, object]) -> None:
-    one = record(tmp_path, socket=str(tmp_path / "s"))
-    assert one.alive
-    assert not replace(one, **facts).alive  # type: ignore[arg-type]
-
-
-def test_what_is_not_a_record_is_left_out(tmp_path: Path) -> None:
-    good = record(tmp_path, socket="/a")
+def test_what_is_not_a_record_is_left_out(tmp_path: Path, registered: RegisteredDaemons) -> None:
+    good = registered.add(tmp_path, socket=str(tmp_path / "good"))
     folder = records_folder(os.environ, os.getuid())
-    (folder / "bad.json").write_text("{")
-    (folder / "strange.json").write_text('{"pid": 1, "color": "red"}')
+    texts = ("{", '{"pid": 1, "color": "red"}', "[" * 15_000, "[]", "")
+    for number, text in enumerate(texts):
+        (tmp_path / f"{number}").write_text(text)
+        (folder / f"{number}.json").symlink_to(tmp_path / f"{number}")
+    (folder / "gone.json").symlink_to(tmp_path / "nothing")
     (folder / "folder.json").mkdir()
+    (folder / "file.json").write_text("{}")
     assert read_all(folder) == [good]
 
 
-def test_a_daemon_replaces_its_record_and_old_ones_are_dropped(tmp_path: Path) -> None:
+def test_a_daemon_replaces_its_record_and_old_ones_are_dropped(
+    tmp_path: Path, registered: RegisteredDaemons
+) -> None:
     folder = records_folder(os.environ, os.getuid())
     ended = [
-        record(tmp_path, socket=f"/{number}", pid=2**22 + 1, since=float(number))
-        for number in range(daemon_records.MAX_ENDED + 5)
+        registered.add(tmp_path, socket=f"{tmp_path}/{number}", alive=False, since=float(number))
+        for number in range(MAX_ENDED + 5)
     ]
-    running = record(tmp_path, socket="/running", since=0.5)
+    socket = f"{tmp_path}/running"
+    registered.add(tmp_path, socket=socket, alive=False, since=0.2)
+    running = registered.add(tmp_path, socket=socket, since=0.5)
     found = read_all(folder)
-    assert running in found
-    assert {one.socket for one in ended[-daemon_records.MAX_ENDED + 1 :]} < {
-        one.socket for one in found
-    }
-    assert len(found) == daemon_records.MAX_ENDED + 1
-    again = record(tmp_path, socket="/running", since=99.0)
-    assert [one for one in read_all(folder) if one.socket == "/running"] == [again]
+    assert found == [*ended[: -MAX_ENDED - 1 : -1], running]
 
 
-def test_a_path_may_have_bytes_that_are_no_text(tmp_path: Path) -> None:
-    one = record(tmp_path, socket=os.fsdecode(b"/\xff/sentinel.sock"))
+def test_a_path_may_have_bytes_that_are_no_text(
+    tmp_path: Path, registered: RegisteredDaemons
+) -> None:
+    one = registered.add(tmp_path, socket=os.fsdecode(os.fsencode(tmp_path) + b"/\xff.sock"))
     assert read_all(records_folder(os.environ, os.getuid())) == [one]
 
 
@@ -242,7 +236,7 @@ def test_what_a_socket_says_is_no_option_of_journalctl(
 
 
 def test_logs_has_the_log_of_the_last_daemon_also_after_its_death(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, registered: RegisteredDaemons, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_command_line(["logs"]) == 3
     assert "there is no log" in capsys.readouterr().err
@@ -251,7 +245,9 @@ def test_logs_has_the_log_of_the_last_daemon_also_after_its_death(
         log.write_text(json.dumps({**EVENT, "exit_code": number}) + "\n")
         os.utime(log, (time.time() + number - 10,) * 2)
         since = time.time() - 100 + number
-        record(tmp_path, socket=str(tmp_path / name), log=str(log), pid=2**22 + 1, since=since)
+        registered.add(
+            tmp_path, socket=str(tmp_path / name), log=str(log), alive=False, since=since
+        )
     (tmp_path / "late.log.stderr").write_text("Fatal Python error\n")
     assert run_command_line(["logs"]) == 0
     out, err = capsys.readouterr()
@@ -263,12 +259,21 @@ def test_logs_has_the_log_of_the_last_daemon_also_after_its_death(
 
 
 def test_logs_of_the_running_daemon_come_before_those_of_later_ones(
-    add: Callable[..., StubDaemon], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    add: Callable[..., StubDaemon],
+    registered: RegisteredDaemons,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     add("running")
     later = tmp_path / "later.log"
     later.write_text(json.dumps({**EVENT, "exit_code": 99}) + "\n")
-    record(tmp_path, socket="/later", log=str(later), pid=2**22 + 1, since=time.time() + 99)
+    registered.add(
+        tmp_path,
+        socket=f"{tmp_path}/later",
+        log=str(later),
+        alive=False,
+        since=time.time() + 99,
+    )
     assert run_command_line(["logs"]) == 0
     out, err = capsys.readouterr()
     assert ("exit code 7" in out, err) == (True, "")

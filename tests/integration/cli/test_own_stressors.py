@@ -12,8 +12,8 @@ import pytest
 
 from sentinel.cli.daemon import run
 from sentinel.cli.main import run_command_line
-from sentinel.host.daemons import daemon_records
 from sentinel.host.gpus.simulation import Registry
+from tests.harness.registered_daemons import RegisteredDaemons
 from tests.harness.stub_daemon import GPU, STATUS, Reply, stub_daemon
 
 RESERVED = 2**30
@@ -31,23 +31,19 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Regist
         yield registry
 
 
-def record(registry: Registry, socket: Path) -> None:
-    """Record this process as the daemon at a socket."""
-    facts: dict[str, str | int] = {
-        "socket": str(socket),
-        "simulated": str(registry.folder),
-        "simulate": 1,
-    }
-    one = daemon_records.describe_own(registry.folder, **facts)
-    folder = daemon_records.records_folder(os.environ, os.getuid())
-    assert daemon_records.write(one, folder)
+@pytest.fixture(autouse=True)
+def _daemon(registry: Registry, tmp_path: Path) -> Iterator[None]:
+    """Register this process as the daemon of these GPUs."""
+    with RegisteredDaemons() as daemons:
+        folder = registry.folder
+        daemons.add(folder, socket=str(tmp_path / "s"), simulated=str(folder), simulate=1)
+        yield
 
 
 def test_the_stressor_of_a_daemon_is_named_with_its_socket(
-    registry: Registry, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     socket = tmp_path / "s"
-    record(registry, socket)
     status = {**STATUS, "gpus": [{**GPU, "pid": os.getpid()}]}
     with stub_daemon(socket, status):
         assert run_command_line(["run", "--once"]) == 0
@@ -61,9 +57,8 @@ def test_the_stressor_of_a_daemon_is_named_with_its_socket(
 
 
 def test_a_run_that_occupies_nothing_warns_of_the_daemon_that_does(
-    registry: Registry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    record(registry, tmp_path / "s")
     idle = {**STATUS, "gpus": [{**GPU, "pid": None}]}
     with stub_daemon(tmp_path / "s", idle) as daemon:
         run._warn_of_daemons(1)
@@ -74,17 +69,13 @@ def test_a_run_that_occupies_nothing_warns_of_the_daemon_that_does(
 
 
 def test_a_process_that_is_not_the_stressor_stays_foreign(
-    registry: Registry, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    record(registry, tmp_path / "s")
     with stub_daemon(tmp_path / "s", {**STATUS, "gpus": [{**GPU, "pid": os.getppid()}]}):
         assert run_command_line(["run", "--once"]) == 0
     assert "used by foreign processes" in capfd.readouterr().out
 
 
-def test_a_daemon_that_does_not_answer_is_left_out(
-    registry: Registry, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    record(registry, tmp_path / "s")
+def test_a_daemon_that_does_not_answer_is_left_out(capfd: pytest.CaptureFixture[str]) -> None:
     assert run_command_line(["run", "--once"]) == 0
     assert "used by foreign processes" in capfd.readouterr().out

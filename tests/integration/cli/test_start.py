@@ -10,8 +10,8 @@ import pytest
 
 from sentinel.burnin.levels import LEVELS, load_plan
 from sentinel.diagnostics.workload_check import workload_errors, workloads_of_plan
+from sentinel.host.daemons.registry import running
 from sentinel.protocol.commands import Given
-from sentinel.supervisor.single_instance import running
 from tests.harness.daemon_harness import QUICK, Daemon, isolated_daemon
 from tests.harness.gpu_environment import SimulatedHost
 from tests.harness.sentinel_process import eventually

@@ -28,7 +28,7 @@ from sentinel.errors import (
     ServiceError,
     TimedOutError,
 )
-from sentinel.host.daemons.daemon_records import read_all, records_folder
+from sentinel.host.daemons.registry import read_all, records_folder
 from sentinel.host.processes.procfs import read_stat
 from tests.harness.gpu_environment import TESTS
 from tests.harness.sentinel_process import eventually

@@ -150,7 +150,7 @@ def test_the_folders_become_those_of_the_user_of_the_pod(
     for name in names:
         (tmp_path / name).mkdir(parents=True)
         script = script.replace(f"/{name}", str(tmp_path / name))
-    (tmp_path / names[0] / "socket.lock").touch(0o600)
+    (tmp_path / names[0] / "socket.json").touch(0o600)
     (tmp_path / names[1] / "runs").mkdir()
     (tmp_path / names[1] / "runs" / "report.json").touch(0o600)
     # Another user is root's to choose.

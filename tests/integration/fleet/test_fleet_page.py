@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,50 +12,16 @@ from sentinel.burnin.checks.thresholds import Thresholds
 from sentinel.fleet.checks.verdict import judge_fleet
 from sentinel.fleet.records.node_files import read_fleet
 from sentinel.fleet.reports.html_page import html_page
-from tests.harness.browser import Browser, Page, browser, chromium
+from tests.harness.browser import NEEDS_BROWSER, Browser, Page
 from tests.harness.example_fleet import ExampleFleet, node_report
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.skipif(chromium() is None, reason="there is no Chromium on this host"),
-]
+pytestmark = NEEDS_BROWSER
 
 WIDE, NARROW = 1600, 400
 READY = "document.readyState === 'complete' && !!document.querySelector('#map li[tabindex]')"
-#: The least contrast of text (WCAG 2.2, 1.4.3).
-TEXT = 4.5
 VISIBLE = "[...document.querySelectorAll('#map li')].filter((one) => !one.hidden)"
 NAMES = f"{VISIBLE}.map((one) => one.querySelector('b').textContent).join()"
 DETAILS = "document.getElementById('details')"
-CONTRAST = """(() => {
-  const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
-  const light = (css, under) => {
-    canvas.fillStyle = under; canvas.fillRect(0, 0, 1, 1);
-    canvas.fillStyle = css; canvas.fillRect(0, 0, 1, 1);
-    return [...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3)
-      .map((one) => one / 255).map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4))
-      .reduce((sum, c, at) => sum + c * [0.2126, 0.7152, 0.0722][at], 0);
-  };
-  const card = getComputedStyle(document.querySelector("section")).backgroundColor;
-  const ground = (one) => {
-    for (let at = one; at; at = at.parentElement) {
-      const found = getComputedStyle(at).backgroundColor;
-      if (found !== "rgba(0, 0, 0, 0)") return found;
-    }
-    return card;
-  };
-  const found = [];
-  for (const one of document.querySelectorAll(SELECTOR)) {
-    const levels = [light(getComputedStyle(one).color, card), light(ground(one), card)];
-    const [low, high] = levels.sort((a, b) => a - b);
-    found.push([(high + 0.05) / (low + 0.05), one.outerHTML.slice(0, 80)]);
-  }
-  return found;
-})()"""
-TEXTS = (
-    "#map i, #map u, #map b, #map em, .letter, .badge, .quiet, .tally dd, .filters button,"
-    " #details *"
-)
 
 
 @pytest.fixture(scope="module")
@@ -78,16 +43,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
-def chrome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with browser(tmp_path_factory.mktemp("profile")) as one:
-        yield one
-
-
-def open_page(page: Page, folder: Path, scheme: str = "light") -> None:
+def open_page(page: Page, folder: Path) -> None:
     """Open the page."""
-    features = [{"name": "prefers-color-scheme", "value": scheme}]
-    page.call("Emulation.setEmulatedMedia", features=features)
     page.navigate((folder / "report.html").as_uri())
     page.wait_until(READY)
 
@@ -218,18 +175,6 @@ def test_pointing_at_a_gpu_or_at_a_point_names_it(folder: Path, chrome: Browser)
         page.call("Input.dispatchMouseEvent", **move, x=1, y=1)
         page.wait_until("tip.hidden")
         assert page.errors == []
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_letter_and_text_has_the_contrast_of_level_aa(
-    scheme: str, folder: Path, chrome: Browser
-) -> None:
-    with chrome.page(WIDE) as page:
-        open_page(page, folder, scheme)
-        click(page, "document.getElementById('n2')")
-        found = page.evaluate(CONTRAST.replace("SELECTOR", json.dumps(TEXTS)))
-        assert len(found) > 400
-        assert [one for one in found if one[0] < TEXT] == []
 
 
 def test_the_page_is_complete_without_scripts(folder: Path, chrome: Browser) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.supervisor.single_instance import running
+from sentinel.host.daemons.registry import running
 from tests.harness.daemon_harness import QUICK, Daemon
 from tests.harness.sentinel_process import eventually
 
@@ -105,7 +105,7 @@ def test_a_full_disk_of_the_socket_prevents_the_start(
     monkeypatch.setenv("SENTINEL_SOCKET", str(tiny_disk / "s.sock"))
     done = daemon.run_unchecked("start", "--simulate", "1")
     assert done.code == 2
-    assert f"{tiny_disk}/s.sock.lock cannot be written: No space left on device" in done.err
+    assert f"{tiny_disk}/s.sock.json cannot be written: No space left on device" in done.err
     assert not (tiny_disk / "s.sock").exists()
     assert daemon.pids_on_gpus() == []
 

@@ -27,9 +27,9 @@ import pytest
 from hypothesis import settings
 
 from sentinel.errors import SentinelError
+from sentinel.host.daemons.registry import running
 from sentinel.host.gpus.simulation import Registry
 from sentinel.protocol.events import EVENTS
-from sentinel.supervisor.single_instance import running
 from tests.harness.crash_points import DECIDED, WRITTEN
 from tests.harness.daemon_harness import QUICK, Daemon, isolated_daemon, settings_file
 from tests.harness.gpu_environment import SimulatedHost
@@ -623,7 +623,7 @@ def check_nothing_is_left(daemon: Daemon) -> None:
     host = daemon.host
     assert all(host.empty(gpu) for gpu in (HELD, RESERVED))
     assert not daemon.places.socket.exists()
-    for path in (daemon.places.lock, *Path(host.folder, "locks").iterdir()):
+    for path in (daemon.places.record, *Path(host.folder, "locks").iterdir()):
         with path.open() as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 

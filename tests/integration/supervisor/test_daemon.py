@@ -308,8 +308,8 @@ def _the_service_is_killed(daemon: Daemon) -> None:
 
 def _settings(daemon: Daemon) -> dict[str, str]:
     """Read some of the settings in use."""
-    settings = daemon.client.request("GET", "/v1/settings")["settings"]
-    return {key: settings[key]["text"] for key in ("rearm", "workload", "throttle.hysteresis")}
+    texts = texts_of(daemon.client.settings().settings)
+    return {key: texts[key] for key in ("rearm", "workload", "throttle.hysteresis")}
 
 
 def _settings_are_those_that_hold(daemon: Daemon, file: Path) -> None:

@@ -21,9 +21,10 @@ from typing import Any
 import pytest
 
 from sentinel.errors import AlreadyRunningError, ConfigError, ExitCode
+from sentinel.host.daemons import registry
+from sentinel.host.daemons.registry import read, running
 from sentinel.host.files.paths import Places, places
-from sentinel.supervisor import single_instance
-from sentinel.supervisor.single_instance import claim, running
+from sentinel.supervisor.single_instance import claim
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
@@ -146,7 +147,8 @@ def test_a_killed_daemon_is_replaceable_while_its_child_is_alive(
 def test_no_child_inherits_the_claim(tmp_path: Path) -> None:
     held = claim(at(tmp_path), tcp="127.0.0.1:0")
     assert held.tcp is not None
-    for file in (held._lock, held.socket.fileno(), held.tcp.fileno()):
+    assert held._entry is not None
+    for file in (held._entry._file, held.socket.fileno(), held.tcp.fileno()):
         assert not os.get_inheritable(file)
     held.release()
 
@@ -163,26 +165,30 @@ def test_a_second_daemon_gets_exit_code_75(tmp_path: Path) -> None:
 def test_the_record_of_a_dead_daemon_is_ignored(tmp_path: Path) -> None:
     where = at(tmp_path)
     held = claim(where)
-    record = json.loads(where.lock.read_text())
+    record = json.loads(where.record.read_text())
     assert record["pid"] == os.getpid()
     assert record["socket"] == str(where.socket)
     record["started"] -= 1
-    where.lock.write_text(json.dumps(record))
+    where.record.write_text(json.dumps(record))
     assert running(where) == 0
     with pytest.raises(AlreadyRunningError, match="not visible from here"):
         claim(where)
     held.release()
-    where.lock.write_text(json.dumps(record))
+    where.record.write_text(json.dumps(record))
     claim(where).release()
 
 
-def test_a_release_leaves_no_socket_and_no_record_and_may_be_repeated(tmp_path: Path) -> None:
+def test_a_release_leaves_only_a_record_and_may_be_repeated(
+    tmp_path: Path,
+) -> None:
     where = at(tmp_path)
     held = claim(where)
     held.release()
     held.release()
     assert not where.socket.exists()
-    assert not where.lock.read_bytes()
+    record = read(where.record)
+    assert record is not None
+    assert (record.pid, record.alive) == (os.getpid(), False)
     assert running(where) is None
 
 
@@ -203,7 +209,7 @@ def test_a_lock_that_is_removed_between_open_and_flock_is_created_again(
 ) -> None:
     where = at(tmp_path)
     opened: list[int] = []
-    really_open = single_instance._open
+    really_open = registry._open_own
 
     def open_and_remove(path: Path) -> int:
         file = really_open(path)
@@ -212,7 +218,7 @@ def test_a_lock_that_is_removed_between_open_and_flock_is_created_again(
         opened.append(file)
         return file
 
-    monkeypatch.setattr(single_instance, "_open", open_and_remove)
+    monkeypatch.setattr(registry, "_open_own", open_and_remove)
     held = claim(where)
     assert len(opened) == 2
     assert running(where) == os.getpid()
@@ -223,7 +229,7 @@ def test_another_daemon_may_start_after_its_folder_was_cleaned(tmp_path: Path) -
     where = at(tmp_path)
     first = claim(where)
     where.socket.unlink()
-    where.lock.unlink()
+    where.record.unlink()
     second = claim(where)
     first.release()
     assert connects(where.socket)
@@ -240,7 +246,7 @@ def test_the_socket_is_private_to_its_owner_with_any_umask(tmp_path: Path) -> No
     finally:
         assert os.umask(before) == 0
     assert stat.S_IMODE(held.places.socket.stat().st_mode) == 0o600
-    assert stat.S_IMODE(held.places.lock.stat().st_mode) == 0o600
+    assert stat.S_IMODE(held.places.record.stat().st_mode) == 0o600
     assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o700
     assert stat.S_IMODE(held.places.state.stat().st_mode) == 0o700
     held.release()
@@ -379,7 +385,7 @@ def test_a_socket_path_that_is_too_long_is_an_error_with_the_path(tmp_path: Path
 
 def test_a_lock_behind_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "target").touch()
-    (tmp_path / "s.sock.lock").symlink_to(tmp_path / "target")
+    (tmp_path / "s.sock.json").symlink_to(tmp_path / "target")
     with pytest.raises(ConfigError, match=r"the lock .* cannot be opened"):
         claim(at(tmp_path))
     assert not (tmp_path / "target").read_bytes()
@@ -430,8 +436,8 @@ def test_a_link_of_another_user_is_not_trusted(tmp_path: Path) -> None:
 @root
 def test_a_lock_of_another_user_is_not_trusted(tmp_path: Path) -> None:
     where = at(tmp_path)
-    where.lock.touch()
-    os.chown(where.lock, 65534, 65534)
+    where.record.touch()
+    os.chown(where.record, 65534, 65534)
     with pytest.raises(ConfigError, match=r"the lock .* belongs to uid 65534"):
         claim(where)
 
@@ -440,11 +446,11 @@ def test_a_full_disk_is_an_error_that_leaves_no_file(tiny_disk: Path) -> None:
     (tiny_disk / "fill").write_bytes(bytes(4096))
     where = Places(
         socket=tiny_disk / "s.sock",
-        lock=tiny_disk / "s.sock.lock",
+        record=tiny_disk / "s.sock.json",
         state=tiny_disk,
         log=tiny_disk / "sentinel.log",
     )
-    with pytest.raises(ConfigError, match=r"s\.sock\.lock cannot be written: No space left"):
+    with pytest.raises(ConfigError, match=r"s\.sock\.json cannot be written: No space left"):
         claim(where)
     assert not where.socket.exists()
     (tiny_disk / "fill").unlink()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import socket
 import tempfile
@@ -14,6 +13,7 @@ import pytest
 from sentinel.errors import AccessDeniedError
 from sentinel.host.daemons import daemon_lookup
 from sentinel.host.daemons.daemon_lookup import find_socket
+from tests.harness.registered_daemons import RegisteredDaemons
 
 
 @pytest.fixture
@@ -22,6 +22,7 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as made:  # short: the path of a socket is limited
         uid = os.getuid() or 1001
         monkeypatch.setattr(os, "getuid", lambda: uid)
+        monkeypatch.setattr("sentinel.host.daemons.registry._is_own", lambda _: True)
         for name in ("SENTINEL_SOCKET", "SENTINEL_SIM_DIR", "RUNTIME_DIRECTORY", "STATE_DIRECTORY"):
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv("XDG_RUNTIME_DIR", f"{made}/run")
@@ -55,8 +56,8 @@ def test_the_own_daemon_and_a_chosen_one_come_first(
     assert find_socket(None, folder / "sim") == str(folder / "sim" / "sentinel.sock")
     own = folder / "run" / "sentinel"
     own.mkdir(parents=True, mode=0o700)
-    with (own / "sentinel.sock.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # as a daemon that runs
+    with RegisteredDaemons() as daemons:
+        daemons.add(folder, socket=str(own / "sentinel.sock"))
         assert find_socket() == str(own / "sentinel.sock")
     assert find_socket() == str(service)
     monkeypatch.setenv("SENTINEL_SOCKET", "/chosen")

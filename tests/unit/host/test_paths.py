@@ -45,7 +45,7 @@ def test_the_paths_follow_from_the_variables(
 ) -> None:
     found = places(environ, uid, simulated)
     assert str(found.socket) == socket
-    assert str(found.lock) == f"{socket}.lock"
+    assert str(found.record) == f"{socket}.json"
     assert str(found.log).startswith(log)
     assert found.log.name == "sentinel.log"
     assert found.named == bool(environ.get("SENTINEL_SOCKET"))

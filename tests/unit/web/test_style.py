@@ -56,6 +56,11 @@ def test_every_text_is_readable_on_every_ground(theme: str) -> None:
         assert contrast(found["text"], badge) >= TEXT, name
         for ground in (*grounds[:2], badge) if name != "accent" else grounds:
             assert contrast(found[name], ground) >= TEXT, name
+        assert contrast(found["card"], found[name]) >= TEXT, name  # a letter of the map
+    tinted = re.findall(r"color-mix\(in srgb, var\(--(pass|none)\) (\d+)%, var\(--card\)\)", SHEET)
+    assert len(tinted) == 3
+    for name, percent in tinted:
+        assert contrast(found[name], mixed(found[name], found["card"], int(percent) / 100)) >= TEXT
     assert contrast(found["on-accent"], found["accent"]) >= TEXT
     assert contrast(found["page"], found["fail"]) >= TEXT  # the banner
 
