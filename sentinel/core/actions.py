@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sentinel.protocol.commands import CommandReply
+from sentinel.protocol.probe import Watch
 from sentinel.protocol.stressor import MemoryLimit, StressorGroup
 
 
@@ -74,6 +75,8 @@ class StartProbe:
     """Spawn a probe."""
 
     generation: int
+    #: The UUIDs of the GPUs that it must not read.
+    excluded: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +97,13 @@ class StartStandby:
 @dataclass(frozen=True, kw_only=True)
 class KillStandby:
     """SIGKILL the standby stressor."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchGpus:
+    """Tell the probe what to read."""
+
+    watch: Watch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,6 +141,7 @@ Action = (
     | Start
     | KillProbe
     | StartProbe
+    | WatchGpus
     | StartSpareProbe
     | KillSpareProbe
     | StartStandby
@@ -163,7 +174,7 @@ def rank(action: Action) -> int:
             return 1
         case RequestStop() | Acknowledge() | SetPace() | LimitMemory() | Reply() | RequestReload():
             return 2
-        case StartProbe() | StartSpareProbe() | StartStandby() | StartApi():
+        case StartProbe() | WatchGpus() | StartSpareProbe() | StartStandby() | StartApi():
             return 3
         case Start():
             return 4

@@ -139,3 +139,10 @@ class Observation:
     at_once: bool = False
     #: How long the supervisor did not run beyond the planned wait, in seconds.
     stalled: float = 0.0
+
+    @property
+    def next_minute(self) -> float | None:
+        """When the next minute of the wall clock begins; None if its time is unknown."""
+        if self.local is None:
+            return None
+        return self.now + 60.0 - self.local.second - self.local.microsecond / 1e6

@@ -5,11 +5,17 @@ Times are seconds of the monotonic clock, sizes are bytes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+from sentinel.config.model import Config
+from sentinel.core.actions import Action, Event
 from sentinel.core.burnin_state import BurninRun
 from sentinel.core.gpu_state import GpuState, Pause
+from sentinel.core.observation import Observation
+from sentinel.core.step import Step
+from sentinel.protocol.probe import Watch
 from sentinel.protocol.views import Reservation, Session
 
 
@@ -24,6 +30,8 @@ class ProbeUp:
     ready: bool = False
     #: When it last had no GPU to read.
     unused_at: float = float("-inf")
+    #: What it was last told to read.
+    watch: Watch | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +115,10 @@ class State:
     """Everything that the supervisor knows."""
 
     gpu_states: Mapping[str, GpuState]
+    #: The configuration in effect.
+    config: Config
+    #: It is new, and no GPU has been judged by it.
+    unjudged: bool = False
     started: float
     probe: ProbeState
     #: From when ``run_for`` counts.
@@ -154,8 +166,52 @@ class State:
     restart: bool = False
     finished: bool = False
 
+    def why_unusable(self, uuid: str, now: float) -> str | None:
+        """Explain why the readings of a GPU must not be used, or return None."""
+        if self.released is not None and isinstance(self.probe, ProbeDown):
+            return "the driver is released (pause --release)"
+        suspect = self.suspects.get(uuid)
+        if suspect is None or now >= suspect.until:
+            return None
+        what = "crashed" if suspect.crashed else "hung"
+        return f"the driver {what} in {suspect.call}; left out for a while"
+
     def with_gpu_states(self, gpu_states: Mapping[str, GpuState]) -> State:
         """Replace the states of all GPUs; most ticks change none, and a copy is expensive."""
         if all(gpu_state is self.gpu_states[uuid] for uuid, gpu_state in gpu_states.items()):
             return self
         return replace(self, gpu_states=gpu_states)
+
+    def with_gpu(self, gpu_state: GpuState) -> State:
+        """Replace the state of one GPU."""
+        return replace(self, gpu_states={**self.gpu_states, gpu_state.gpu.uuid: gpu_state})
+
+    def with_config(self, config: Config) -> State:
+        """Replace the configuration; nothing is started before every GPU is judged by it."""
+        return replace(self, config=config, unjudged=True)
+
+
+#: A rule about the whole node, and one about a single GPU with the configuration of that GPU.
+Rule = Callable[[State, Observation], Step[State]]
+GpuRule = Callable[[GpuState, Observation, Config], Step[GpuState]]
+
+
+def each_gpu(state: State, seen: Observation, *rules: GpuRule) -> Step[State]:
+    """Apply rules to every GPU, one after another."""
+    gpu_states, due = {}, math.inf
+    actions: list[Action] = []
+    events: list[Event] = []
+    for uuid, gpu_state in state.gpu_states.items():
+        config, stepped = state.config.of(uuid), gpu_state
+        for rule in rules:
+            stepped, acted, happened, later = rule(stepped, seen, config)
+            actions += acted
+            events += happened
+            due = min(due, later)
+        gpu_states[uuid] = stepped
+    return Step(state.with_gpu_states(gpu_states), tuple(actions), tuple(events), due)
+
+
+def on_each_gpu(*rules: GpuRule) -> Rule:
+    """Make a rule about the whole node of rules about one GPU."""
+    return lambda state, seen: each_gpu(state, seen, *rules)

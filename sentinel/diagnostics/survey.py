@@ -101,14 +101,14 @@ def _verdicts(found: Found, readings: Mapping[str, Reading]) -> Iterator[Survey]
     now, gpus, config = time.monotonic(), found.gpus, found.config
     up = ProbeUp(generation=1, since=now, ready=True)
     state = decide.first_state(gpus, now, config, up, found.hidden)
-    state = decide.decide(state, Observation(now=now, readings=readings), config).state
+    state = decide.decide(state, Observation(now=now, readings=readings)).state
     # Idle must be seen twice before a start; the second look would be the next poll.
     later = {
         uuid: replace(seen, at=now + config.quick_poll, processes_at=now + config.quick_poll)
         for uuid, seen in readings.items()
     }
     local = HostClock().local()
-    verdicts = limits.verdicts(state, Observation(now=now, local=local, readings=later), config)
+    verdicts = limits.verdicts(state, Observation(now=now, local=local, readings=later))
     for gpu in gpus:
         gpu_state = state.gpu_states[gpu.uuid]
         reading = readings.get(gpu.uuid)

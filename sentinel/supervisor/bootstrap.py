@@ -239,7 +239,7 @@ def _run(
     if config.until is not None:
         config = replace(config, until=first_after(config.until, clock.local()))
     # The settings in force when a stressor is started: a reload may have changed them.
-    spec = spec_for(lambda: supervisor.config)
+    spec = spec_for(lambda: supervisor.state.config)
     at_start = spec_for(lambda: config)(found.gpus[0])
     standby = StandbySpec(account=at_start.account, files=at_start.files)
     stressors = StressorPool(spec, locks.files, standby)
@@ -263,18 +263,16 @@ def _run(
             for uuid, gpu_state in state.gpu_states.items()
         }
     )
-    kept = restore(state, config, api.state_folder if api is not None else None)
-    config = kept.config
+    kept = restore(state, api.state_folder if api is not None else None)
     api_required = api is not None and api.required
     supervisor = Supervisor(
         state=replace(kept.state, api_required=api_required),
-        config=config,
         parts=parts,
         publish=lambda _, events: event_log.publish(events),
         host=Host(pid=os.getpid(), driver=found.driver, simulated=found.folder is not None),
     )
     shared = _held_elsewhere(locks, now)
-    event_log.publish([_started(found, now), *_unused(found, now), *shared, *kept.warnings])
+    event_log.publish([_started(found, now), *_unused(found, now), *shared, *kept.events])
     code = ExitCode.USAGE
     try:
         code = supervisor.run()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sentinel.config.model import Config
 from sentinel.core.gpu import watchers
 from sentinel.core.observation import WatchTimes
 from sentinel.core.state import State
@@ -43,14 +42,11 @@ class Leases:
         """Whether there is a stressor with a short lease."""
         return bool(self._short)
 
-    def renew(
-        self, state: State, config: Config, now: float, times: Mapping[str, WatchTimes]
-    ) -> bool:
+    def renew(self, state: State, now: float, times: Mapping[str, WatchTimes]) -> bool:
         """Renew the leases that are due; return False if a held GPU is not watched.
 
         Args:
             state: The state after the last tick.
-            config: The configuration.
             now: The time.
             times: When the memory of each held GPU was last read.
         """
@@ -62,7 +58,7 @@ class Leases:
             if gpu_state.child is None:
                 self._short.discard(uuid)
                 continue
-            own, seen = config.of(uuid), times.get(uuid)
+            own, seen = state.config.of(uuid), times.get(uuid)
             if seen is not None and not watchers.watches_itself(seen, now):
                 self._short.add(uuid)
                 if watchers.unwatched_for(gpu_state, seen, now, own) is None:

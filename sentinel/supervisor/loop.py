@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from sentinel.config.model import Config
 from sentinel.core.actions import (
     Acknowledge,
     Action,
@@ -29,19 +28,19 @@ from sentinel.core.actions import (
     StartProbe,
     StartSpareProbe,
     StartStandby,
+    WatchGpus,
 )
-from sentinel.core.decide import Decision, conclude, react
+from sentinel.core.decide import conclude, kills, react
 from sentinel.core.gpu.watchers import held_since
 from sentinel.core.node.shutdown import permanently_failed, unkillable
 from sentinel.core.node.views import Host, gpu_views, host_view
-from sentinel.core.node.watch_list import watch
 from sentinel.core.node.watchdog import SentNotifications, next_notification
 from sentinel.core.observation import Observation, WatchTimes
-from sentinel.core.state import ApiUp, State
+from sentinel.core.state import ApiUp, ProbeUp, State
+from sentinel.core.step import Step
 from sentinel.errors import ExitCode
 from sentinel.protocol.commands import ReloadConfig
 from sentinel.protocol.gpu import Reading
-from sentinel.protocol.probe import Watch
 from sentinel.protocol.views import GpuView, HostView, SessionsView
 from sentinel.supervisor.leases import RENEW_SHORT_EVERY_S, Leases
 from sentinel.supervisor.ports import Parts
@@ -58,7 +57,7 @@ MAX_SLEEP_S = 0.2
 VIEWS_EVERY_S, ALL_VIEWS_EVERY_S = 0.25, 1.0
 
 #: Actions after the views: replies refer to them, and a start takes milliseconds.
-_AFTER_VIEWS = Reply | StartProbe | StartSpareProbe | StartStandby | StartApi | Start
+_AFTER_VIEWS = Reply | StartProbe | StartSpareProbe | StartStandby | StartApi | Start | WatchGpus
 
 
 class Supervisor:
@@ -66,27 +65,23 @@ class Supervisor:
 
     Args:
         state: The first state, from :func:`sentinel.core.decide.first_state`.
-        config: The configuration.
         parts: The probe, the children, the API process, signals, the clock and systemd.
         publish: Takes the new state and the events of each tick; must not block.
         host: Facts about the daemon, for its view.
 
     Attributes:
         state: The state after the last tick.
-        config: The configuration after the last tick.
     """
 
     def __init__(
         self,
         *,
         state: State,
-        config: Config,
         parts: Parts,
         publish: Callable[[State, tuple[Event, ...]], None],
         host: Host | None = None,
     ) -> None:
         self.state = state
-        self.config = config
         self._probe = parts.probe
         self._spawner = parts.spawner
         self._standby = parts.standby
@@ -102,7 +97,6 @@ class Supervisor:
         self._sessions = SessionsView()
         self._views_at = self._all_views_at = 0.0
         self._readings: dict[str, Reading] = {}
-        self._watch: Watch | None = None
         self._leases = Leases(parts.spawner)
         self._wake_at = self._due = parts.clock.now()
         self._looked_at = self._supervised_since = self._observed_at = self._due
@@ -126,21 +120,21 @@ class Supervisor:
             return ExitCode.USAGE
         return ExitCode.RESTART if self.state.restart else ExitCode.OK
 
-    def turn(self) -> Decision:
+    def turn(self) -> Step[State]:
         """Wait until something happens or is due, then tick."""
         self._wait()
         return self.tick()
 
-    def tick(self) -> Decision:
+    def tick(self) -> Step[State]:
         """Observe, decide and act once: kills first, replies and events after their views."""
         seen = self._observe()
-        reaction = react(self.state, seen, self.config)
-        for kill in reaction.kills:
+        reaction = react(self.state, seen)
+        killed = kills(reaction)
+        for kill in killed:
             self._spawner.kill(kill.uuid, kill.generation)
-        decision = conclude(self.state, reaction, seen, self.config)
-        self.state, self.config = decision.state, decision.config
-        self._wake_at = decision.wake_at
-        actions = [action for action in decision.actions if action not in reaction.kills]
+        decision = conclude(self.state, reaction, seen)
+        self.state, self._wake_at = decision.state, decision.due
+        actions = [action for action in decision.actions if action not in killed]
         later = [action for action in actions if isinstance(action, _AFTER_VIEWS)]
         for action in actions:
             if action not in later:
@@ -150,7 +144,8 @@ class Supervisor:
         self._send_views(seen, at_once=has_reply or bool(decision.events))
         for action in later:
             self._act(action)
-        self._update_children(seen)
+        if self._has_children():
+            self._leases.renew(self.state, self._clock.now(), seen.watched)
         self._notify(seen)
         self._publish(decision.state, decision.events)
         return decision
@@ -175,11 +170,9 @@ class Supervisor:
             # Short leases are renewed without a tick, which takes far longer.
             if happened or now >= self._due:
                 break
-            if has_children and not self._leases.renew(
-                self.state, self.config, now, self._watch_times()
-            ):
+            if has_children and not self._leases.renew(self.state, now, self._watch_times()):
                 break
-        if not self._has_children() and not (self._watch and self._watch.held):
+        if not self._has_children() and not self._probe_watches_held():
             # Nothing is held, so nothing is urgent: gather the readings of one poll.
             began = self._clock.now()
             self._clock.wait(self._interrupts.files(), GATHER_S)
@@ -249,21 +242,22 @@ class Supervisor:
                     standby=start.standby,
                     group=start.group,
                 )
-            case KillProbe() | StartProbe():
+            case KillProbe() | StartProbe() | WatchGpus():
                 self._act_on_probe(action)
             case StartSpareProbe() | KillSpareProbe() | StartStandby() | KillStandby():
                 self._act_on_spare(action)
             case KillApi() | StartApi() | Reply() | RequestReload():
                 self._act_on_api(action)
 
-    def _act_on_probe(self, action: KillProbe | StartProbe) -> None:
+    def _act_on_probe(self, action: KillProbe | StartProbe | WatchGpus) -> None:
         """Perform one action on the probe."""
         match action:
             case KillProbe(generation=generation):
                 self._probe.kill(generation)
-            case StartProbe(generation=generation):
-                self._probe.start(generation, self._excluded())
-                self._watch = None
+            case StartProbe(generation=generation, excluded=excluded):
+                self._probe.start(generation, excluded)
+            case WatchGpus(watch=watch):
+                self._probe.watch(watch)
 
     def _act_on_spare(
         self, action: StartSpareProbe | KillSpareProbe | StartStandby | KillStandby
@@ -304,7 +298,7 @@ class Supervisor:
         self._views_at = seen.now + VIEWS_EVERY_S
         if all_:
             self._all_views_at = seen.now + ALL_VIEWS_EVERY_S
-        for view in gpu_views(self.state, seen, self.config):
+        for view in gpu_views(self.state, seen):
             before = self._views.get(view.uuid)
             if all_ or before is None or replace(before, at=view.at) != view:
                 self._views[view.uuid] = view
@@ -313,34 +307,24 @@ class Supervisor:
         if all_ or sessions != self._sessions:
             self._sessions = sessions
             self._api.send(sessions)
-        host = host_view(self.state, seen.now, self.config, self._host)
+        host = host_view(self.state, seen.now, self._host)
         if all_ or self._host_view is None or replace(self._host_view, at=host.at) != host:
             self._host_view = host
             self._api.send(host)
-
-    def _excluded(self) -> tuple[str, ...]:
-        """Return the GPUs that a new probe must not read."""
-        readable = watch(self.state, {}, self._clock.now(), self.config).gpus
-        return tuple(uuid for uuid in self.state.gpu_states if uuid not in readable)
-
-    def _update_children(self, seen: Observation) -> None:
-        """Send the probe a changed watch, and renew the leases if they are due."""
-        now = self._clock.now()
-        wanted = watch(self.state, seen.watched, now, self.config)
-        if wanted != self._watch:
-            self._watch = wanted
-            self._probe.watch(wanted)
-        if self._has_children():
-            self._leases.renew(self.state, self.config, now, seen.watched)
 
     def _notify(self, seen: Observation) -> None:
         """Send a due systemd notification."""
         if self._manager is None or not self._manager.enabled:
             return
-        due = next_notification(self.state, seen, self.config, self._sent, self._manager.watchdog)
+        due = next_notification(self.state, seen, self._sent, self._manager.watchdog)
         if not due.lines or self._manager.send(due.lines):
             self._sent = due.sent
         self._wake_at = min(self._wake_at, max(due.due, seen.now))
 
     def _has_children(self) -> bool:
         return bool(self._spawner.files())
+
+    def _probe_watches_held(self) -> bool:
+        """Check whether the probe reads a GPU as one that may be held."""
+        probe = self.state.probe
+        return isinstance(probe, ProbeUp) and probe.watch is not None and bool(probe.watch.held)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from sentinel.config.model import Config
+from sentinel.core.actions import Action, WatchGpus
 from sentinel.core.gpu.attribution import attribute
 from sentinel.core.gpu_state import GpuState
+from sentinel.core.state import State
+from sentinel.core.step import Step
 from sentinel.core.stressor_state import Running
 from sentinel.protocol.commands import Command, CommandReply, Refusal
 from sentinel.protocol.gpu import Reading
@@ -90,3 +94,13 @@ def attributed(gpu_state: GpuState, reading: Reading, config: Config | None = No
 
 def stressor(supervisor: Supervisor, index: int = 0) -> object:
     return supervisor.state.gpu_states[f"GPU-{index}"].stressor
+
+
+def on_stressors(step: Step[State]) -> tuple[Action, ...]:
+    """Return the actions of a tick but for the list of what the probe reads."""
+    return tuple(action for action in step.actions if not isinstance(action, WatchGpus))
+
+
+def reconfigured(supervisor: Supervisor, **changes: Any) -> State:
+    """Return the state with other settings, as if they had been so for long."""
+    return replace(supervisor.state, config=replace(supervisor.state.config, **changes))

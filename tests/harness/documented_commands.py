@@ -126,7 +126,7 @@ class Because:
 NOT_COMMANDS = {
     "event: changes": "a reply",
     "clients: command line, Python, web page, Prometheus": "a drawing",
-    "observe ──▶ decide(state, observation, config) ──▶ act ──▶ publish": "a drawing",
+    "observe ──▶ decide(state, observation) ──▶ act ──▶ publish": "a drawing",
     "idle, seen twice, --rearm is over": "a drawing",
     "newcomer   opens the node ──▶ context grows ──▶ PID listed ──▶ asks for 97 %"
     " ····waits····▶ has it": "a drawing",

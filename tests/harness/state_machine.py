@@ -11,11 +11,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from sentinel.config.model import Config
 from sentinel.core.actions import Kill, Start
-from sentinel.core.decide import Decision, decide
+from sentinel.core.decide import decide
 from sentinel.core.gpu.memory_accounting import SLACK_BYTES
 from sentinel.core.gpu_state import Busy, Idle, Unknown
 from sentinel.core.node.explanations import explanations
 from sentinel.core.observation import Call, Observation
+from sentinel.core.state import State
+from sentinel.core.step import Step
 from sentinel.core.stressor_state import Backoff, Fatal, Running, Starting, Stopping
 from sentinel.protocol.rules import IDLE, RULES, RUNNING
 from sentinel.protocol.stressor import Failed, FailureKind, Progress, Ready
@@ -58,10 +60,10 @@ class Histories(RuleBasedStateMachine):
     # --- time
 
     def tick(self) -> None:
-        before, config = self.supervisor.state, self.supervisor.config
+        before, config = self.supervisor.state, self.supervisor.state.config
         decision = self.supervisor.turn()
         self.check(before.gpu_states, decision)
-        self.check_explanations(decision, changed=decision.config is not config)
+        self.check_explanations(decision, changed=decision.state.config is not config)
 
     @rule(ticks=st.integers(1, 60))
     def time_passes(self, ticks: int) -> None:
@@ -171,7 +173,7 @@ class Histories(RuleBasedStateMachine):
 
     # --- invariants
 
-    def check(self, before: Any, decision: Decision) -> None:
+    def check(self, before: Any, decision: Step[State]) -> None:
         readings = self.supervisor._readings
         starts = [action for action in decision.actions if isinstance(action, Start)]
         assert len(starts) <= 1
@@ -205,7 +207,7 @@ class Histories(RuleBasedStateMachine):
         for uuid, gpu_state in decision.state.gpu_states.items():
             self.check_gpu(uuid, before[uuid], gpu_state, decision)
 
-    def check_gpu(self, uuid: str, before: Any, gpu_state: Any, decision: Decision) -> None:
+    def check_gpu(self, uuid: str, before: Any, gpu_state: Any, decision: Step[State]) -> None:
         kills = [a for a in decision.actions if isinstance(a, Kill) and a.uuid == uuid]
         is_active = isinstance(gpu_state.stressor, Starting | Running)
         leaks = gpu_state.leaks
@@ -233,12 +235,12 @@ class Histories(RuleBasedStateMachine):
         if isinstance(gpu_state.stressor, Backoff):
             self.backoffs[uuid] = gpu_state.stressor.until
 
-    def check_explanations(self, decision: Decision, *, changed: bool) -> None:
+    def check_explanations(self, decision: Step[State], *, changed: bool) -> None:
         """Check that each GPU says by which rule it is not occupied, and that the rule is so."""
         seen = Observation(
             now=self.world.now, local=self.world.wall, readings=dict(self.supervisor._readings)
         )
-        found = explanations(self.supervisor.state, seen, self.supervisor.config)
+        found = explanations(self.supervisor.state, seen)
         for uuid, one in found.items():
             stressor = self.supervisor.state.gpu_states[uuid].stressor
             assert one.rule in RULES
@@ -251,7 +253,7 @@ class Histories(RuleBasedStateMachine):
             assert starts, "a GPU that no rule forbids was left alone"
         self.startable = idle
 
-    def check_limits(self, decision: Decision) -> None:
+    def check_limits(self, decision: Step[State]) -> None:
         """Check the rules over all GPUs right after a start."""
         gpu_states = decision.state.gpu_states.values()
         held = [s for s in gpu_states if isinstance(s.stressor, Starting | Running | Stopping)]
@@ -284,9 +286,7 @@ class Histories(RuleBasedStateMachine):
     @invariant()
     def decisions_are_deterministic(self) -> None:
         seen = Observation(now=self.world.now, readings=dict(self.supervisor._readings))
-        assert decide(self.supervisor.state, seen, self.config) == decide(
-            self.supervisor.state, seen, self.config
-        )
+        assert decide(self.supervisor.state, seen) == decide(self.supervisor.state, seen)
 
     def teardown(self) -> None:
         """Check that a shutdown ends after any history."""

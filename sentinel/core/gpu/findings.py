@@ -6,14 +6,16 @@ from dataclasses import replace
 
 from sentinel.core.actions import Acknowledge, Action, Event
 from sentinel.core.events import gpu_event, sensor_fields
-from sentinel.core.gpu.teardown import Step
 from sentinel.core.gpu_state import GpuState
 from sentinel.core.observation import ChildFacts
+from sentinel.core.step import Step
 from sentinel.protocol.gpu import Reading
 from sentinel.protocol.stressor import Finding
 
 
-def fold(gpu_state: GpuState, facts: ChildFacts, reading: Reading | None, now: float) -> Step:
+def fold(
+    gpu_state: GpuState, facts: ChildFacts, reading: Reading | None, now: float
+) -> Step[GpuState]:
     """Apply the findings among a child's messages.
 
     A child repeats a finding until it is acknowledged, so a known one is only acknowledged again.
@@ -38,7 +40,7 @@ def fold(gpu_state: GpuState, facts: ChildFacts, reading: Reading | None, now: f
         )
         gpu_state = replace(gpu_state, findings=findings)
         events.append(_event(gpu_state, finding, reading, now))
-    return Step(gpu_state=gpu_state, actions=tuple(actions), events=tuple(events))
+    return Step(gpu_state, actions=tuple(actions), events=tuple(events))
 
 
 def _event(gpu_state: GpuState, finding: Finding, reading: Reading | None, now: float) -> Event:

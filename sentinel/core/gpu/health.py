@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from sentinel.config.model import Config
-from sentinel.core.actions import Event
 from sentinel.core.events import gpu_event
 from sentinel.core.gpu.memory_accounting import foreign_memory
 from sentinel.core.gpu_state import GpuState, HealthState, Unknown
+from sentinel.core.observation import Observation
+from sentinel.core.step import Step
 from sentinel.core.stressor_state import Running, Starting, Stopping
-from sentinel.protocol.gpu import Reading
 from sentinel.protocol.views import GpuHealth, HealthCause
 
 #: The share of full speed that each level allows: from the GPU Management System's table of states.
@@ -90,17 +90,16 @@ def _lower(first: float | None, second: float | None) -> float | None:
     return min(first, second)
 
 
-def assess(
-    gpu_state: GpuState, reading: Reading | None, now: float, config: Config
-) -> tuple[GpuState, list[Event]]:
+def assess(gpu_state: GpuState, seen: Observation, config: Config) -> Step[GpuState]:
     """Update the health by the latest reading, and report a change.
 
     A GPU that cannot be read keeps its level, which is not published in the meantime.
     """
+    reading, now = seen.readings.get(gpu_state.gpu.uuid), seen.now
     if reading is not None and reading.telemetry is not None:
         gpu_state = replace(gpu_state, telemetry=reading.telemetry)
     if isinstance(gpu_state.occupancy, Unknown) or reading is None or reading.memory is None:
-        return gpu_state, []
+        return Step(gpu_state)
     limits = thresholds(gpu_state, config)
     share = foreign_memory(gpu_state, reading) / max(1, reading.memory.total)
     degrees = reading.temperature
@@ -110,7 +109,7 @@ def assess(
     level = health.level
     pace = MULTIPLIERS[_of_load(health)] if config.throttle == "full" else 1.0
     if health == gpu_state.health and pace == gpu_state.health_pace:
-        return gpu_state, []
+        return Step(gpu_state)
     gpu_state = replace(gpu_state, health=health, health_pace=pace)
     events = []
     if level is not before.level:
@@ -127,7 +126,7 @@ def assess(
     if health.overheats and not before.overheats:
         fields = {"temperature_c": degrees, "limit_c": limits.critical}
         events.append(gpu_event("gpu.overheat", gpu_state, now, **fields))
-    return gpu_state, events
+    return Step(gpu_state, events=tuple(events))
 
 
 def forbidding_cause(gpu_state: GpuState, config: Config) -> HealthCause | None:

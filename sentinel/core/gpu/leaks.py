@@ -15,6 +15,7 @@ from sentinel.core.events import gpu_event
 from sentinel.core.gpu.memory_accounting import CONTEXT_OVERHEAD_BYTES, SLACK_BYTES
 from sentinel.core.gpu.newcomer import OWN_LOAD_S
 from sentinel.core.gpu_state import GpuState, Leak
+from sentinel.core.step import Step
 from sentinel.core.stressor_state import Stopped, Stopping
 from sentinel.protocol.gpu import Reading
 
@@ -51,16 +52,14 @@ def detect(gpu_state: GpuState, stopping: Stopping, reading: Reading, now: float
     return replace(gpu_state, leak=leak)
 
 
-def update(
-    gpu_state: GpuState, reading: Reading | None, now: float
-) -> tuple[GpuState, list[Event]]:
+def update(gpu_state: GpuState, reading: Reading | None, now: float) -> Step[GpuState]:
     """Report leaked memory once it is confirmed, detect a leaked load, and forget what is gone.
 
     Memory is reported where every process is listed; elsewhere an unlisted process may hold it.
     """
     if reading is None or reading.memory is None or not isinstance(gpu_state.stressor, Stopped):
-        return gpu_state, []
-    leak, events = gpu_state.leak, []
+        return Step(gpu_state)
+    leak, events = gpu_state.leak, list[Event]()
     if leak.unattributed is not None:
         left = gpu_state.attribution.unattributed - leak.unattributed
         if left <= _allowance(reading):
@@ -81,7 +80,8 @@ def update(
         events.append(gpu_event("gpu.memory_leaked", gpu_state, now, bytes=0, utilization=share))
     if leak.unattributed is None and not leak.load and leak.load_since is None:
         leak = Leak()
-    return (gpu_state if leak == gpu_state.leak else replace(gpu_state, leak=leak)), events
+    gpu_state = gpu_state if leak == gpu_state.leak else replace(gpu_state, leak=leak)
+    return Step(gpu_state, events=tuple(events))
 
 
 def _follow_load(gpu_state: GpuState, leak: Leak, reading: Reading) -> tuple[Leak, bool]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 from sentinel.config.model import Config
@@ -10,9 +9,9 @@ from sentinel.core.actions import Event, Kill, RequestStop
 from sentinel.core.events import gpu_event, process_fields
 from sentinel.core.gpu import slow_start
 from sentinel.core.gpu.newcomer import LIST_WAIT_S
-from sentinel.core.gpu.teardown import SETTLE_TIMEOUT_S, Step, settle
-from sentinel.core.gpu_state import GpuState, Idle, Unknown
-from sentinel.core.observation import ChildExit
+from sentinel.core.gpu.teardown import settle
+from sentinel.core.gpu_state import GpuState, Unknown
+from sentinel.core.step import Step, upcoming
 from sentinel.core.stressor_state import (
     Backoff,
     Evidence,
@@ -35,7 +34,9 @@ UNKILLABLE_AFTER_S = 10.0
 _NO_PACE = "the workload does not come back to ctx.pace(), which it must within 50 ms"
 
 
-def start(gpu_state: GpuState, reading: Reading, now: float, *, clearing: bool = False) -> GpuState:
+def start(
+    gpu_state: GpuState, reading: Reading, now: float, config: Config, *, clearing: bool = False
+) -> Step[GpuState]:
     """Move a GPU to STARTING with a child of the next generation."""
     generation = gpu_state.generation + 1
     stressor = Starting(
@@ -46,7 +47,8 @@ def start(gpu_state: GpuState, reading: Reading, now: float, *, clearing: bool =
         before=tuple(process.pid for process in reading.processes or ()),
         clearing=clearing,
     )
-    return replace(gpu_state, generation=generation, stressor=stressor, started=now)
+    gpu_state = replace(gpu_state, generation=generation, stressor=stressor, started=now)
+    return Step(gpu_state, due=now + min(config.start_timeout, slow_start.SLOW_AFTER_S))
 
 
 def step(
@@ -58,7 +60,7 @@ def step(
     *,
     unwatched: float | None,
     stalled: bool,
-) -> Step:
+) -> Step[GpuState]:
     """Take at most one step.
 
     Args:
@@ -78,19 +80,21 @@ def step(
         case Stopping() as stopping:
             return settle(gpu_state, stopping, reading, now, stalled=stalled)
         case Backoff(until=until) if now >= until:
-            return Step(gpu_state=replace(gpu_state, stressor=Stopped()))
+            return Step(replace(gpu_state, stressor=Stopped()))
+        case Backoff(until=until):
+            return Step(gpu_state, due=until)
         case _:
-            return Step(gpu_state=gpu_state)
+            return Step(gpu_state)
 
 
-def stop(gpu_state: GpuState, cause: StopCause, now: float, kill_at: float) -> Step:
+def stop(gpu_state: GpuState, cause: StopCause, now: float, kill_at: float) -> Step[GpuState]:
     """Request a living child to stop, to be killed at ``kill_at``; kill it if that is now."""
     if now >= kill_at:
         return _kill(gpu_state, cause, now)
     return _request_stop(gpu_state, cause, now, kill_at)
 
 
-def shut_down(gpu_state: GpuState, now: float, kill_at: float) -> Step:
+def shut_down(gpu_state: GpuState, now: float, kill_at: float) -> Step[GpuState]:
     """Stop a living child for a shutdown; bring the kill of one that is stopping forward."""
     match gpu_state.stressor:
         case Starting() | Running():
@@ -99,7 +103,7 @@ def shut_down(gpu_state: GpuState, now: float, kill_at: float) -> Step:
             stopping = replace(stopping, kill_at=min(kill_at, stopping.kill_at))
             return _await_exit(replace(gpu_state, stressor=stopping), stopping, None, now)
         case _:
-            return Step(gpu_state=gpu_state)
+            return Step(gpu_state)
 
 
 def _supervise(
@@ -109,7 +113,7 @@ def _supervise(
     config: Config,
     unwatched: float | None,
     stalled: bool,  # noqa: FBT001 - passed on
-) -> Step:
+) -> Step[GpuState]:
     """Yield to a newcomer; end a child on an unknown or unwatched GPU or past its time."""
     if isinstance(gpu_state.occupancy, Unknown):
         return _kill(gpu_state, StopCause.UNKNOWN, now)
@@ -117,7 +121,7 @@ def _supervise(
         return _yield(gpu_state, evidence, now, config)
     if unwatched is not None:
         event = gpu_event("gpu.unwatched", gpu_state, now, unwatched_s=unwatched)
-        return replace(_kill(gpu_state, StopCause.UNWATCHED, now), events=(event,))
+        return _kill(gpu_state, StopCause.UNWATCHED, now)._replace(events=(event,))
     match gpu_state.stressor:
         case Starting(since=since) as starting if now - since >= config.start_timeout:
             reason = (
@@ -129,11 +133,16 @@ def _supervise(
             reason = f"no progress for {config.hang_after:g} s: {_NO_PACE}"
             failed = Failed(kind=FailureKind.HANG, reason=reason)
             return _kill(gpu_state, StopCause.HANG, now, failed)
+        case Starting(since=since):
+            return Step(gpu_state, due=since + config.start_timeout)
+        case Running(last_progress=last, grown_since=since):
+            listed_at = None if since is None else since + LIST_WAIT_S
+            return Step(gpu_state, due=upcoming(now, last + config.hang_after, listed_at))
         case _:
-            return Step(gpu_state=gpu_state)
+            return Step(gpu_state)
 
 
-def _yield(gpu_state: GpuState, evidence: Evidence, now: float, config: Config) -> Step:
+def _yield(gpu_state: GpuState, evidence: Evidence, now: float, config: Config) -> Step[GpuState]:
     """Kill the child in this tick, or request it to stop first (yield.how = ask)."""
     events = (yielding(gpu_state, evidence, now),)
     if config.yield_how == "kill":
@@ -141,7 +150,7 @@ def _yield(gpu_state: GpuState, evidence: Evidence, now: float, config: Config) 
     else:
         kill_at = now + config.yield_grace
         step = _request_stop(gpu_state, StopCause.YIELD, now, kill_at, evidence)
-    return replace(step, events=events)
+    return step._replace(events=events)
 
 
 def yielding(gpu_state: GpuState, evidence: Evidence, now: float) -> Event:
@@ -165,11 +174,11 @@ def _request_stop(
     now: float,
     kill_at: float,
     evidence: Evidence | None = None,
-) -> Step:
+) -> Step[GpuState]:
     """Request the child to stop, and schedule its kill."""
     request = RequestStop(uuid=gpu_state.gpu.uuid, generation=gpu_state.generation)
     gpu_state = to_stopping(gpu_state, cause, now, kill_at=kill_at, evidence=evidence)
-    return Step(gpu_state=gpu_state, actions=(request,))
+    return Step(gpu_state, actions=(request,), due=kill_at)
 
 
 def _kill(
@@ -178,13 +187,13 @@ def _kill(
     now: float,
     failed: Failed | None = None,
     evidence: Evidence | None = None,
-) -> Step:
+) -> Step[GpuState]:
     """Kill the child in this tick."""
     kill = Kill(uuid=gpu_state.gpu.uuid, generation=gpu_state.generation)
     gpu_state = to_stopping(
         gpu_state, cause, now, kill_at=now, failed=failed, evidence=evidence, kill_sent=True
     )
-    return Step(gpu_state=gpu_state, actions=(kill,))
+    return Step(gpu_state, actions=(kill,), due=now + UNKILLABLE_AFTER_S)
 
 
 def to_stopping(
@@ -220,46 +229,30 @@ def to_stopping(
 
 def _await_exit(
     gpu_state: GpuState, stopping: Stopping, evidence: Evidence | None, now: float
-) -> Step:
+) -> Step[GpuState]:
     """Kill a stopping child when its time is over or a newcomer appears; report a survivor.
 
     After a yield request the full grace applies; any other stop is cut short by a newcomer.
     """
     if not stopping.kill_sent:
         if evidence is None and now < stopping.kill_at:
-            return Step(gpu_state=gpu_state)
+            return Step(gpu_state, due=stopping.kill_at)
         if evidence is not None:
             stopping = replace(stopping, cause=StopCause.YIELD, evidence=evidence)
         stopping = replace(stopping, kill_sent=True, kill_at=now)
         kill = Kill(uuid=gpu_state.gpu.uuid, generation=gpu_state.generation)
         events = (yielding(gpu_state, evidence, now),) if evidence else ()
-        return Step(gpu_state=replace(gpu_state, stressor=stopping), actions=(kill,), events=events)
-    if not stopping.reported and now - stopping.kill_at >= UNKILLABLE_AFTER_S:
-        pid = stopping.child.pid if stopping.child else None
-        since = now - stopping.kill_at
-        event = gpu_event("stressor.unkillable", gpu_state, now, pid=pid, since_s=since)
-        gpu_state = replace(gpu_state, stressor=replace(stopping, reported=True))
-        return Step(gpu_state=gpu_state, events=(event,))
-    return Step(gpu_state=gpu_state)
-
-
-def deadline(gpu_state: GpuState, config: Config) -> float | None:
-    """Compute when this GPU needs the next step without any news; None if it needs none."""
-    match gpu_state.stressor:
-        case Starting(since=since) as starting:
-            return min(slow_start.due(starting), since + config.start_timeout)
-        case Running(last_progress=last, grown_since=since):
-            listed_at = math.inf if since is None else since + LIST_WAIT_S
-            return min(last + config.hang_after, listed_at)
-        case Stopping(exit=ChildExit(at=at)):
-            return at + SETTLE_TIMEOUT_S
-        case Stopping(kill_sent=False, kill_at=kill_at):
-            return kill_at
-        case Stopping(reported=False, kill_at=kill_at):
-            return kill_at + UNKILLABLE_AFTER_S
-        case Backoff(until=until):
-            return until
-        case Stopped() if isinstance(gpu_state.occupancy, Idle):
-            return gpu_state.occupancy.since + max(gpu_state.rearm, config.idle_wait)
-        case _:
-            return None
+        return Step(
+            replace(gpu_state, stressor=stopping),
+            actions=(kill,),
+            events=events,
+            due=now + UNKILLABLE_AFTER_S,
+        )
+    report_at = stopping.kill_at + UNKILLABLE_AFTER_S
+    if stopping.reported or now < report_at:
+        return Step(gpu_state, due=upcoming(now, report_at))
+    pid = stopping.child.pid if stopping.child else None
+    since = now - stopping.kill_at
+    event = gpu_event("stressor.unkillable", gpu_state, now, pid=pid, since_s=since)
+    gpu_state = replace(gpu_state, stressor=replace(stopping, reported=True))
+    return Step(gpu_state, events=(event,))

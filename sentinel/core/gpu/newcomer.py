@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sentinel.config.model import Config
+from sentinel.core.actions import LimitMemory
 from sentinel.core.gpu.allocations import outstanding
 from sentinel.core.gpu.memory_accounting import CONTEXT_OVERHEAD_BYTES, SLACK_BYTES, idle_memory
 from sentinel.core.gpu_state import Busy, GpuState, Idle
+from sentinel.core.observation import Observation
+from sentinel.core.step import Step
 from sentinel.core.stressor_state import Evidence, EvidenceKind, Running, Starting, Stopping
 from sentinel.protocol.gpu import Reading
-from sentinel.protocol.stressor import MemoryContention
+from sentinel.protocol.stressor import MemoryContention, MemoryLimit
 
 #: The utilisation of a GPU may show a stressor's load for so long after its end, in seconds: NVML's
 #: sampling period is up to a second, and the reading that shows it may be as old.
@@ -93,6 +96,21 @@ def _grown(gpu_state: GpuState, reading: Reading, used: int, now: float, config:
             return grown
         case _:
             return 0  # the child's own memory grows
+
+
+def limit_memory(gpu_state: GpuState, _: Observation, config: Config) -> Step[GpuState]:
+    """Tell a stressor how much memory may be used; before the reply to an allocation."""
+    running = gpu_state.stressor
+    if not isinstance(running, Running):
+        return Step(gpu_state)
+    used, at_once = memory_limit(gpu_state), config.yield_how == "kill"
+    if (used, at_once) == (running.memory_limit.used, running.memory_limit.at_once):
+        return Step(gpu_state)
+    limit = MemoryLimit(used=used, at_once=at_once)
+    uuid, generation = gpu_state.gpu.uuid, gpu_state.generation
+    action = LimitMemory(uuid=uuid, generation=generation, limit=limit)
+    gpu_state = replace(gpu_state, stressor=replace(running, memory_limit=limit))
+    return Step(gpu_state, actions=(action,))
 
 
 def memory_limit(gpu_state: GpuState) -> int | None:

@@ -26,7 +26,7 @@ def occupancy(
         now: The time of this tick.
         config: The configuration of this GPU.
     """
-    unknown = _why_unknown(reading, now, stale_after(gpu_state, config))
+    unknown = _why_unknown(gpu_state, reading, now, config)
     if unknown is not None or reading is None:
         return Unknown(reason=unknown or NOT_READ)
     if reading.exclusive:
@@ -56,14 +56,15 @@ def occupancy(
     return Idle(since=reading.at)
 
 
-def stale_after(gpu_state: GpuState, config: Config) -> float:
-    """Compute from which age on a reading says nothing any more, in seconds.
+def stale_at(gpu_state: GpuState, reading: Reading, config: Config) -> float:
+    """Compute when a reading says nothing any more.
 
     A GPU without a child may be read at the slow poll. A start needs a fresh reading besides.
     """
-    if isinstance(gpu_state.stressor, Starting | Running | Stopping):
-        return config.stale_after
-    return max(config.stale_after, config.poll + LATE_S)
+    limit = config.stale_after
+    if not isinstance(gpu_state.stressor, Starting | Running | Stopping):
+        limit = max(limit, config.poll + LATE_S)
+    return min(reading.at, reading.processes_at) + limit
 
 
 def _used_by_no_process(gpu_state: GpuState, reading: Reading, config: Config) -> Busy | None:
@@ -116,7 +117,9 @@ def _utilization(gpu_state: GpuState, reading: Reading, config: Config) -> Busy 
     return None
 
 
-def _why_unknown(reading: Reading | None, now: float, limit: float) -> str | None:
+def _why_unknown(
+    gpu_state: GpuState, reading: Reading | None, now: float, config: Config
+) -> str | None:
     """Explain why a reading is unusable, or return None if it is usable."""
     if reading is None:
         return NOT_READ
@@ -124,7 +127,7 @@ def _why_unknown(reading: Reading | None, now: float, limit: float) -> str | Non
         return reading.fault
     if reading.memory is None or reading.processes is None:
         return "its memory or its processes could not be read"
-    if age_s(reading, now) > limit:
+    if now >= stale_at(gpu_state, reading, config):
         return f"not read for {age_s(reading, now):.1f} s"
     return None
 

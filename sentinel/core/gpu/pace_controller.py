@@ -10,14 +10,16 @@ it.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from statistics import fmean
 
 from sentinel.config.model import Config
 from sentinel.core.actions import Action, Event, SetPace
 from sentinel.core.events import gpu_event
-from sentinel.core.gpu.teardown import Step
 from sentinel.core.gpu_state import GpuState
+from sentinel.core.observation import Observation
+from sentinel.core.step import Step
 from sentinel.core.stressor_state import Pacing, Running, Targets
 from sentinel.protocol.gpu import Reading
 
@@ -38,18 +40,19 @@ TIMER_SLACK_S = 0.001
 MAX_CORRECTION = 2.0
 
 
-def step(gpu_state: GpuState, reading: Reading | None, now: float, config: Config) -> Step:
+def step(gpu_state: GpuState, seen: Observation, config: Config) -> Step[GpuState]:
     """Compute the stressor's share of busy time, and send a changed one.
 
     Args:
         gpu_state: The GPU after its step; unchanged unless its stressor is RUNNING.
-        reading: The latest reading of this GPU.
-        now: The time of this tick.
+        seen: The observation of this tick.
         config: The configuration of this GPU.
     """
-    running = gpu_state.stressor
+    running, now = gpu_state.stressor, seen.now
     if not isinstance(running, Running):
-        return Step(gpu_state=gpu_state)
+        return Step(gpu_state)
+    due, uuid = _next_turn(running, now, config), gpu_state.gpu.uuid
+    reading = seen.readings.get(uuid)
     pacing, targets = running.pacing, _targets(gpu_state, running, now, config)
     aimed = targets != pacing.targets
     if aimed:
@@ -60,23 +63,19 @@ def step(gpu_state: GpuState, reading: Reading | None, now: float, config: Confi
     actions: tuple[Action, ...] = ()
     if _differs(share, pacing.sent):
         pacing = replace(pacing, sent=share, sent_at=now, samples=())
-        actions = (SetPace(uuid=gpu_state.gpu.uuid, generation=gpu_state.generation, share=share),)
+        actions = (SetPace(uuid=uuid, generation=gpu_state.generation, share=share),)
     if pacing is running.pacing:
-        return Step(gpu_state=gpu_state)
+        return Step(gpu_state, due=due)
     gpu_state = replace(gpu_state, stressor=replace(running, pacing=pacing))
-    return Step(
-        gpu_state=gpu_state,
-        actions=actions,
-        events=(_event(gpu_state, pacing, now),) if aimed else (),
-    )
+    events = (_event(gpu_state, pacing, now),) if aimed else ()
+    return Step(gpu_state, actions=actions, events=events, due=due)
 
 
-def deadline(gpu_state: GpuState, now: float, config: Config) -> float | None:
-    """Compute when the duty cycle changes next; None without one."""
-    if config.duty is None or not isinstance(gpu_state.stressor, Running):
-        return None
-    since = gpu_state.stressor.since
-    return since + config.duty.next_turn(now + TIMER_SLACK_S - since)
+def _next_turn(running: Running, now: float, config: Config) -> float:
+    """Compute when the duty cycle changes next; infinity without one."""
+    if config.duty is None:
+        return math.inf
+    return running.since + config.duty.next_turn(now + TIMER_SLACK_S - running.since)
 
 
 def needs_utilization(gpu_state: GpuState) -> bool:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sentinel.core.actions import Event
 from sentinel.core.events import gpu_event
 from sentinel.core.gpu_state import GpuState
 from sentinel.core.identity import Identity, IdentityMode, OwnChild, is_own
+from sentinel.core.step import Step
 from sentinel.core.stressor_state import Running, Starting
 from sentinel.protocol.gpu import GpuProcess, Reading
 
 
-def learn(gpu_state: GpuState, reading: Reading | None, now: float) -> tuple[GpuState, list[Event]]:
+def learn(gpu_state: GpuState, reading: Reading | None, now: float) -> Step[GpuState]:
     """Learn from a reading how the living child is listed.
 
     A list with the child's own PID is conclusive. Where PIDs may belong to another namespace, the
@@ -21,9 +21,9 @@ def learn(gpu_state: GpuState, reading: Reading | None, now: float) -> tuple[Gpu
     """
     live = gpu_state.stressor
     if not isinstance(live, Starting | Running) or live.child is None or gpu_state.child_is_listed:
-        return gpu_state, []
+        return Step(gpu_state)
     if reading is None or reading.processes is None:
-        return gpu_state, []
+        return Step(gpu_state)
     unmapped = replace(live.child, listed_as=None)
     if any(is_own(process, unmapped) for process in reading.processes):
         reason = f"NVML lists the stressor by its PID, {unmapped.pid}"
@@ -32,16 +32,16 @@ def learn(gpu_state: GpuState, reading: Reading | None, now: float) -> tuple[Gpu
     match live:
         case Starting(attaching=float()) if live.child.listed_as is None:
             mapped = replace(unmapped, listed_as=_only_new_pid(gpu_state, new))
-            return _with_child(gpu_state, mapped), []
+            return Step(_with_child(gpu_state, mapped))
         case Running() if reading.processes_at > live.since:
             return _conclude(gpu_state, live, live.child, new, now)
         case _:
-            return gpu_state, []
+            return Step(gpu_state)
 
 
 def _conclude(
     gpu_state: GpuState, running: Running, child: OwnChild, new: list[GpuProcess], now: float
-) -> tuple[GpuState, list[Event]]:
+) -> Step[GpuState]:
     """Decide how a child is listed that is Ready and not listed by its own PID."""
     for process in new:
         if process.pid == child.listed_as and _may_hold(process, running.ready.held):
@@ -73,7 +73,7 @@ def _with_child(gpu_state: GpuState, child: OwnChild) -> GpuState:
 
 def _learned(
     gpu_state: GpuState, child: OwnChild, mode: IdentityMode, reason: str, now: float
-) -> tuple[GpuState, list[Event]]:
+) -> Step[GpuState]:
     """Store what was learned, and report a change of the mode."""
     before = gpu_state.identity
     identity = Identity(
@@ -81,7 +81,7 @@ def _learned(
     )
     gpu_state = replace(_with_child(gpu_state, child), identity=identity)
     if before.mode is mode:
-        return gpu_state, []
+        return Step(gpu_state)
     event = gpu_event(
         "gpu.identity",
         gpu_state,
@@ -91,4 +91,4 @@ def _learned(
         hidden=identity.hidden,
         complete=identity.complete,
     )
-    return gpu_state, [event]
+    return Step(gpu_state, events=(event,))

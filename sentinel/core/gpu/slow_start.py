@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 from sentinel.config.model import Config
 from sentinel.core.events import gpu_event
-from sentinel.core.gpu.teardown import Step
 from sentinel.core.gpu_state import GpuState
+from sentinel.core.observation import Observation
+from sentinel.core.step import Step
 from sentinel.core.stressor_state import Starting
 from sentinel.protocol.stressor import CreatingContext, Preparing
 
@@ -36,16 +36,14 @@ def waits_for(starting: Starting) -> str:
     return "it imports torch and the module of the workload"
 
 
-def due(starting: Starting) -> float:
-    """Compute when this start is to be reported; never if it was."""
-    return math.inf if starting.slow else starting.since + SLOW_AFTER_S
-
-
-def step(gpu_state: GpuState, now: float, config: Config) -> Step:
+def report(gpu_state: GpuState, seen: Observation, config: Config) -> Step[GpuState]:
     """Report a start that takes long, once."""
     starting = gpu_state.stressor
-    if not isinstance(starting, Starting) or now < due(starting):
-        return Step(gpu_state=gpu_state)
+    if not isinstance(starting, Starting) or starting.slow:
+        return Step(gpu_state)
+    now, due = seen.now, starting.since + SLOW_AFTER_S
+    if now < due:
+        return Step(gpu_state, due=due)
     event = gpu_event(
         "stressor.slow_start",
         gpu_state,
@@ -54,6 +52,4 @@ def step(gpu_state: GpuState, now: float, config: Config) -> Step:
         since_s=now - starting.since,
         left_s=max(0.0, starting.since + config.start_timeout - now),
     )
-    return Step(
-        gpu_state=replace(gpu_state, stressor=replace(starting, slow=True)), events=(event,)
-    )
+    return Step(replace(gpu_state, stressor=replace(starting, slow=True)), events=(event,))

@@ -5,21 +5,21 @@ This is the path of a newcomer: attribution, occupancy, evidence, kill, in this 
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from sentinel.config.model import Config
-from sentinel.core.actions import Event
 from sentinel.core.events import gpu_event, process_fields
 from sentinel.core.gpu import child_facts, findings, leaks, lifecycle, pid_mapping
 from sentinel.core.gpu.attribution import attribute
 from sentinel.core.gpu.ignored_processes import resident_processes
 from sentinel.core.gpu.newcomer import expect, newcomer
-from sentinel.core.gpu.occupancy import occupancy
-from sentinel.core.gpu.teardown import Step
+from sentinel.core.gpu.occupancy import occupancy, stale_at
 from sentinel.core.gpu.watchers import unwatched_for
 from sentinel.core.gpu_state import NOT_READ, Busy, GpuState, Idle, Occupancy, Unknown
 from sentinel.core.observation import Observation
-from sentinel.core.stressor_state import Stopped, Stopping
+from sentinel.core.step import Step
+from sentinel.core.stressor_state import Stopping
 from sentinel.protocol.gpu import Reading
 
 #: How long a newcomer counts for the re-arm time, in seconds.
@@ -32,7 +32,7 @@ ONE_NEWCOMER_S = 1.0
 
 def step_gpu(
     gpu_state: GpuState, seen: Observation, config: Config, unusable: str | None, *, stalled: bool
-) -> Step:
+) -> Step[GpuState]:
     """Apply what happened on one GPU, then take at most one step.
 
     Args:
@@ -43,60 +43,44 @@ def step_gpu(
         stalled: Whether the supervisor did not run for a while just now.
     """
     before, now = gpu_state.occupancy, seen.now
-    reading = seen.readings.get(gpu_state.gpu.uuid)
-    found, folded = _fold(gpu_state, reading, seen)
-    gpu_state, events = folded.gpu_state, [*found.events, *folded.events]
-    was_stopping = isinstance(gpu_state.stressor, Stopping)
-    gpu_state, learned = pid_mapping.learn(gpu_state, reading, now)
-    gpu_state = _attributed(gpu_state, reading, config)
-    leaked: list[Event] = []
-    if isinstance(gpu_state.stressor, Stopped):
-        gpu_state, leaked = leaks.update(gpu_state, reading, now)
-    gpu_state, changes = _update_occupancy(gpu_state, reading, now, config, unusable)
-    gpu_state = expect(gpu_state, reading, now)
+    uuid = gpu_state.gpu.uuid
+    reading, facts, times = seen.readings.get(uuid), seen.children.get(uuid), seen.watched.get(uuid)
+    step = Step(gpu_state)
+    if facts is not None:
+        step = step.then(findings.fold, facts, reading, now).then(child_facts.fold, facts, now)
+    was_stopping = isinstance(step.state.stressor, Stopping)
+    step = step.then(pid_mapping.learn, reading, now).then(_attribute, reading, now, config)
+    step = step.then(_update_occupancy, reading, now, config, unusable)
+    gpu_state = expect(step.state, reading, now)
     evidence = newcomer(gpu_state, reading, now, config)
-    times = seen.watched.get(gpu_state.gpu.uuid)
     unwatched = None if times is None else unwatched_for(gpu_state, times, now, config)
-    step = lifecycle.step(
+    supervised = lifecycle.step(
         gpu_state, reading, evidence, now, config, unwatched=unwatched, stalled=stalled
     )
-    gpu_state = step.gpu_state
-    names = {event.name for event in (*folded.events, *changes, *step.events)}
-    if (
-        names & {"gpu.busy", "gpu.yielding"}
-        and not gpu_state.leaks
-        and not isinstance(before, Busy)
-    ):
-        gpu_state = _extend_rearm(gpu_state, before, seen, config)
-    if was_stopping and not isinstance(gpu_state.stressor, Stopping):
+    step = _rearmed(step.then(lambda _: supervised), before, seen, config)
+    if was_stopping and not isinstance(step.state.stressor, Stopping):
         # While the child was there, unattributed memory was taken for its own.
-        gpu_state = _attributed(replace(gpu_state, ended=now), reading, config)
-        gpu_state, later = _update_occupancy(gpu_state, reading, now, config, unusable)
-        changes += later
-    events += [*learned, *leaked, *changes, *step.events]
-    return Step(gpu_state=gpu_state, actions=(*found.actions, *step.actions), events=tuple(events))
+        gpu_state = _attributed(replace(step.state, ended=now), reading, config)
+        step = step._replace(state=gpu_state)
+        step = step.then(_update_occupancy, reading, now, config, unusable)
+    return step
 
 
 def reattribute(
     gpu_state: GpuState, seen: Observation, config: Config, unusable: str | None
-) -> Step:
+) -> Step[GpuState]:
     """Apply changed allocations to the reading of this tick; the next tick acts on the result."""
     before, reading = gpu_state.occupancy, seen.readings.get(gpu_state.gpu.uuid)
     gpu_state = _attributed(gpu_state, reading, config)
-    gpu_state, events = _update_occupancy(gpu_state, reading, seen.now, config, unusable)
-    became_busy = any(event.name == "gpu.busy" for event in events)
-    if became_busy and not gpu_state.leaks and not isinstance(before, Busy):
-        gpu_state = _extend_rearm(gpu_state, before, seen, config)
-    return Step(gpu_state=gpu_state, events=tuple(events))
+    step = _update_occupancy(gpu_state, reading, seen.now, config, unusable)
+    return _rearmed(step, before, seen, config)._replace(due=seen.now)
 
 
-def _fold(gpu_state: GpuState, reading: Reading | None, seen: Observation) -> tuple[Step, Step]:
-    """Apply the findings and the other facts about the child."""
-    facts = seen.children.get(gpu_state.gpu.uuid)
-    if facts is None:
-        return Step(gpu_state=gpu_state), Step(gpu_state=gpu_state)
-    found = findings.fold(gpu_state, facts, reading, seen.now)
-    return found, child_facts.fold(found.gpu_state, facts, seen.now)
+def _attribute(
+    gpu_state: GpuState, reading: Reading | None, now: float, config: Config
+) -> Step[GpuState]:
+    """Attribute a reading, and follow what is leaked by it."""
+    return leaks.update(_attributed(gpu_state, reading, config), reading, now)
 
 
 def _attributed(gpu_state: GpuState, reading: Reading | None, config: Config) -> GpuState:
@@ -112,29 +96,43 @@ def _attributed(gpu_state: GpuState, reading: Reading | None, config: Config) ->
 
 def _update_occupancy(
     gpu_state: GpuState, reading: Reading | None, now: float, config: Config, unusable: str | None
-) -> tuple[GpuState, list[Event]]:
+) -> Step[GpuState]:
     """Decide the occupancy, and report a change."""
-    before = gpu_state.occupancy
+    before, due = gpu_state.occupancy, math.inf
     after = (
         occupancy(gpu_state, reading, now, config) if unusable is None else Unknown(reason=unusable)
     )
+    if reading is not None and not isinstance(after, Unknown):
+        due = stale_at(gpu_state, reading, config)
     if after == before:
-        return gpu_state, []
+        return Step(gpu_state, due=due)
     gpu_state = replace(gpu_state, occupancy=after)
     match before, after:
         case Busy(processes=old), Busy(processes=new) if [p.pid for p in old] == [
             p.pid for p in new
         ]:
-            return gpu_state, []
+            return Step(gpu_state, due=due)
         case Unknown(reason=old), Unknown() if old != NOT_READ:
-            return gpu_state, []
+            return Step(gpu_state)
         case _, Busy(reason=reason):
             fields = {"reason": reason, "processes": process_fields(gpu_state)}
-            return gpu_state, [gpu_event("gpu.busy", gpu_state, now, **fields)]
+            event = gpu_event("gpu.busy", gpu_state, now, **fields)
         case _, Unknown(reason=reason):
-            return gpu_state, [gpu_event("gpu.unknown", gpu_state, now, reason=reason)]
+            event = gpu_event("gpu.unknown", gpu_state, now, reason=reason)
         case _:
-            return gpu_state, [gpu_event("gpu.idle", gpu_state, now, left_alone_s=gpu_state.rearm)]
+            event = gpu_event("gpu.idle", gpu_state, now, left_alone_s=gpu_state.rearm)
+    return Step(gpu_state, events=(event,), due=due)
+
+
+def _rearmed(
+    step: Step[GpuState], before: Occupancy, seen: Observation, config: Config
+) -> Step[GpuState]:
+    """Extend the re-arm time if a step has shown a newcomer on a GPU that was not busy before."""
+    if not step.events or step.state.leaks or isinstance(before, Busy):
+        return step
+    if not any(event.name in {"gpu.busy", "gpu.yielding"} for event in step.events):
+        return step
+    return step._replace(state=_extend_rearm(step.state, before, seen, config))
 
 
 def _extend_rearm(

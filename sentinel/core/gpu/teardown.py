@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import math
+from dataclasses import replace
 
-from sentinel.core.actions import Action, Event
 from sentinel.core.events import gpu_event, process_fields
 from sentinel.core.gpu import leaks
 from sentinel.core.gpu.memory_accounting import CONTEXT_OVERHEAD_BYTES, SLACK_BYTES
 from sentinel.core.gpu_state import Busy, GpuState, Idle, Unknown
 from sentinel.core.observation import ChildExit
+from sentinel.core.step import Step
 from sentinel.core.stressor_state import (
     Backoff,
     Evidence,
@@ -43,22 +44,13 @@ _NOT_READ = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Step:
-    """The result of one step of a GPU."""
-
-    gpu_state: GpuState
-    actions: tuple[Action, ...] = ()
-    events: tuple[Event, ...] = ()
-
-
 def settle(
     gpu_state: GpuState, stopping: Stopping, reading: Reading | None, now: float, *, stalled: bool
-) -> Step:
+) -> Step[GpuState]:
     """End STOPPING once the memory is free, or once that cannot be decided any more."""
     exit_ = stopping.exit
     if exit_ is None:
-        return Step(gpu_state=gpu_state)
+        return Step(gpu_state)
     gone = _shows_exit(gpu_state, exit_, reading)
     back = gone and _is_memory_back(gpu_state, stopping, reading)
     late = now - exit_.at >= SETTLE_TIMEOUT_S or isinstance(gpu_state.occupancy, Unknown)
@@ -69,12 +61,12 @@ def settle(
         or (stopping.evidence is not None and not gpu_state.identity.complete)
     )
     if not (back or late or unmeasurable):
-        return Step(gpu_state=gpu_state)
+        return Step(gpu_state, due=exit_.at + SETTLE_TIMEOUT_S)
     memory_back = reading.at if back and reading else None
     ended = _ended(gpu_state, stopping, exit_, reading, memory_back, now, stalled=stalled)
     if back or not gone or reading is None:
         return ended
-    return replace(ended, gpu_state=leaks.detect(ended.gpu_state, stopping, reading, now))
+    return ended._replace(state=leaks.detect(ended.state, stopping, reading, now))
 
 
 def _ended(
@@ -86,7 +78,7 @@ def _ended(
     now: float,
     *,
     stalled: bool,
-) -> Step:
+) -> Step[GpuState]:
     """End STOPPING as a hand-over, a failure or a plain stop."""
     if stopping.cause is StopCause.YIELD and stopping.evidence is not None:
         return _handed_over(gpu_state, stopping, stopping.evidence, exit_, memory_back, now)
@@ -94,10 +86,12 @@ def _ended(
     if failed is not None:
         return _failed(gpu_state, stopping, failed, now)
     after: Stopped | Backoff = Stopped()
+    due = math.inf
     if stopping.cause in _NOT_READ:
         # A host that is too slow to read a GPU would lose and restart its stressor for ever.
         streak, pause = _next_pause(gpu_state, stopping)
-        after = Backoff(until=now + pause, reason=_NOT_READ[stopping.cause])
+        due = now + pause
+        after = Backoff(until=due, reason=_NOT_READ[stopping.cause])
         gpu_state = replace(gpu_state, streak=streak)
     fields = {
         "cause": _stop_cause(stopping),
@@ -106,7 +100,7 @@ def _ended(
         "stop_s": max(0.0, exit_.at - stopping.since),
     }
     event = gpu_event("stressor.stopped", gpu_state, now, **fields)
-    return Step(gpu_state=replace(gpu_state, stressor=after), events=(event,))
+    return Step(replace(gpu_state, stressor=after), events=(event,), due=due)
 
 
 def _is_memory_back(gpu_state: GpuState, stopping: Stopping, reading: Reading | None) -> bool:
@@ -137,7 +131,7 @@ def _handed_over(
     exit_: ChildExit,
     memory_back: float | None,
     now: float,
-) -> Step:
+) -> Step[GpuState]:
     """End a yield and report its times."""
     killed_at = stopping.killed_at
     if killed_at is None and stopping.kill_sent:
@@ -170,7 +164,7 @@ def _handed_over(
         occupancy=occupancy,
         yields=gpu_state.yields + 1,
     )
-    return Step(gpu_state=gpu_state, events=(event,))
+    return Step(gpu_state, events=(event,))
 
 
 def _failure_of(
@@ -232,7 +226,7 @@ def _is_memory_used(stopping: Stopping, reading: Reading | None) -> bool:
     return reading.memory.used > stopping.baseline + SLACK_BYTES
 
 
-def _failed(gpu_state: GpuState, stopping: Stopping, failed: Failed, now: float) -> Step:
+def _failed(gpu_state: GpuState, stopping: Stopping, failed: Failed, now: float) -> Step[GpuState]:
     """Count a failure; pause before the next start, or mark the GPU FATAL."""
     reason, kind = failed.reason, failed.kind.value
     failures = (*(at for at in gpu_state.failures if now - at < HOUR_S), now)
@@ -246,11 +240,11 @@ def _failed(gpu_state: GpuState, stopping: Stopping, failed: Failed, now: float)
         until = "the next phase" if in_plan else "a restart, resume or new settings"
         event = gpu_event("stressor.fatal", gpu_state, now, reason=reason, kind=kind, until=until)
         fatal = Fatal(reason=reason, unusable=permanent)
-        return Step(gpu_state=replace(gpu_state, stressor=fatal), events=(event,))
+        return Step(replace(gpu_state, stressor=fatal), events=(event,))
     fields = {"reason": reason, "kind": kind, "pause_s": pause, "failures": len(failures)}
     event = gpu_event("stressor.failed", gpu_state, now, **fields)
     backoff = Backoff(until=now + pause, reason=reason)
-    return Step(gpu_state=replace(gpu_state, stressor=backoff), events=(event,))
+    return Step(replace(gpu_state, stressor=backoff), events=(event,), due=backoff.until)
 
 
 def _next_pause(gpu_state: GpuState, stopping: Stopping) -> tuple[int, float]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from sentinel.config.model import Config
 from sentinel.core.events import gpu_event
-from sentinel.core.gpu.teardown import Step
 from sentinel.core.gpu_state import GpuState, OwnEnd
 from sentinel.core.observation import Observation
+from sentinel.core.step import Step
 from sentinel.core.stressor_state import StopCause, Stopping
 
 #: How long after Sentinel killed a process its XIDs are Sentinel's doing, in seconds.
@@ -35,17 +36,17 @@ def is_of_own_end(number: int, at: float, pid: int | None, ends: Iterable[OwnEnd
     )
 
 
-def fold(gpu_state: GpuState, seen: Observation) -> Step:
+def report(gpu_state: GpuState, seen: Observation, _: Config) -> Step[GpuState]:
     """Remember an end that Sentinel gave the stressor, and report the XIDs since the last tick."""
     gpu_state = _with_end(gpu_state)
     ends = () if gpu_state.own_end is None else (gpu_state.own_end,)
     events = []
-    for one in seen.probe.xids if seen.probe is not None else ():
-        if one.uuid == gpu_state.gpu.uuid:
-            own = is_of_own_end(one.number, one.at, None, ends)
-            fields = {"xid": one.number, "repeats": one.repeats, "own": own, "reported_at": one.at}
+    for xid in seen.probe.xids if seen.probe is not None else ():
+        if xid.uuid == gpu_state.gpu.uuid:
+            own = is_of_own_end(xid.number, xid.at, None, ends)
+            fields = {"xid": xid.number, "repeats": xid.repeats, "own": own, "reported_at": xid.at}
             events.append(gpu_event("gpu.xid", gpu_state, seen.now, **fields))
-    return Step(gpu_state=gpu_state, events=tuple(events))
+    return Step(gpu_state, events=tuple(events))
 
 
 def _with_end(gpu_state: GpuState) -> GpuState:

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
-from sentinel.config.model import Config
-from sentinel.core.actions import Event
 from sentinel.core.events import gpu_event
 from sentinel.core.gpu.allocations import available, budget
+from sentinel.core.gpu.step import reattribute
 from sentinel.core.gpu_state import GpuState, Unknown
 from sentinel.core.node.admin import reservation_of
 from sentinel.core.node.command_result import (
-    CommandResult,
+    Accepted,
+    RefusedError,
     caller_fields,
+    check_gpus,
+    check_owner,
     not_found,
-    not_owner,
-    wrong_gpus,
 )
 from sentinel.core.observation import Observation
 from sentinel.core.state import State
+from sentinel.core.step import Step, upcoming
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import LEASE_S, Allocate, CancelAllocation, Extend, Refusal
 from sentinel.protocol.views import Allocation
@@ -31,36 +33,9 @@ _MAX_ID_LENGTH = 100
 _MAX_LISTED = 10
 
 
-def apply_command(
-    state: State, command: Allocate | CancelAllocation | Extend, seen: Observation, config: Config
-) -> CommandResult:
-    """Apply one command about allocated memory."""
-    match command:
-        case Allocate():
-            return _allocate(state, command, seen, config)
-        case CancelAllocation() | Extend():
-            return _extend_or_end(state, command, seen.now)
-
-
-def expire(state: State, now: float) -> tuple[State, list[Event]]:
-    """End the allocations whose lease is over: no client knows them."""
-    events: list[Event] = []
-    for allocation in _all(state):
-        if allocation.lease is not None and now >= allocation.lease:
-            state, ended = _end(state, allocation, Caller(via="sentinel"), now)
-            events += ended
-    return state, events
-
-
-def deadlines(state: State) -> list[float]:
-    """Compute when leases end."""
-    return [allocation.lease for allocation in _all(state) if allocation.lease is not None]
-
-
-def _allocate(state: State, command: Allocate, seen: Observation, config: Config) -> CommandResult:
-    wrong = wrong_gpus(state, (command.gpu,))
-    if wrong is not None:
-        return wrong
+def allocate(state: State, command: Allocate, seen: Observation) -> Accepted:
+    """Allocate memory of a GPU; the same request again has the same answer."""
+    check_gpus(state, (command.gpu,))
     allocation = Allocation(
         id=command.id,
         gpu=command.gpu,
@@ -69,16 +44,14 @@ def _allocate(state: State, command: Allocate, seen: Observation, config: Config
         since=seen.now,
         lease=seen.now + LEASE_S,
     )
-    known = _find(state, command.id)
+    known = _by_id(state).get(command.id)
     if known is not None and _is_same(known, allocation):
         return _extended(state, known, seen.now)
-    wrong = _wrong(state, command, known)
-    if wrong is not None:
-        return wrong
+    _check(state, command, known)
     gpu_state, reading, own = (
         state.gpu_states[command.gpu],
         seen.readings.get(command.gpu),
-        config.of(command.gpu),
+        state.config.of(command.gpu),
     )
     left = available(gpu_state, reading, own)
     if command.size > left:
@@ -87,46 +60,59 @@ def _allocate(state: State, command: Allocate, seen: Observation, config: Config
             f"{format_size(command.size)} of GPU {gpu_state.gpu.index} requested,"
             f" {format_size(left)} of {limit} can be allocated"
         )
-        return CommandResult(state, text, refused=Refusal.CONFLICT)
-    gpu_state = replace(
-        gpu_state,
-        allocations={**gpu_state.allocations, command.id: allocation},
-        allocations_changed=seen.now,
-    )
+        raise RefusedError(Refusal.CONFLICT, text)
+    allocations = {**gpu_state.allocations, command.id: allocation}
     fields = {"id": command.id, "size": command.size, "by": caller_fields(command.by)}
-    return CommandResult(
-        _with(state, gpu_state),
-        f"allocated {format_size(command.size)} of GPU {gpu_state.gpu.index}",
-        (command.gpu,),
-        events=[gpu_event("memory.allocated", gpu_state, seen.now, **fields)],
-    )
+    event = gpu_event("memory.allocated", gpu_state, seen.now, **fields)
+    text = f"allocated {format_size(command.size)} of GPU {gpu_state.gpu.index}"
+    step = Step(state, events=(event,)).then(_change, gpu_state, allocations, seen)
+    return Accepted(step, text, (command.gpu,))
 
 
-def _wrong(state: State, command: Allocate, known: Allocation | None) -> CommandResult | None:
-    """Refuse an invalid or conflicting allocation; return None if it is valid."""
+def extend(state: State, command: Extend, seen: Observation) -> Accepted:
+    """Extend the lease of an allocation, or end it: the client has its answer."""
+    return _extended(state, _own(state, command), seen.now, kept=command.kept)
+
+
+def cancel(state: State, command: CancelAllocation, seen: Observation) -> Accepted:
+    """End an allocation."""
+    known = _own(state, command)
+    step = _end(state, known, command.by, seen)
+    return Accepted(step, f"allocation {known.id} is over", (known.gpu,))
+
+
+def expire(state: State, seen: Observation) -> Step[State]:
+    """End the allocations whose lease is over: no client knows them."""
+    step = Step(state)
+    for allocation in _by_id(state).values():
+        if allocation.lease is not None and seen.now >= allocation.lease:
+            step = step.then(_end, allocation, Caller(via="sentinel"), seen)
+    leases = [allocation.lease for allocation in _by_id(step.state).values()]
+    return step._replace(due=min(step.due, upcoming(seen.now, *leases)))
+
+
+def _check(state: State, command: Allocate, known: Allocation | None) -> None:
+    """Refuse an invalid or conflicting allocation."""
     gpu_state = state.gpu_states[command.gpu]
     if known is not None:
         text = f"the id {command.id!r} is in use"
-        return CommandResult(state, text, refused=Refusal.CONFLICT)
-    count = len(_all(state))
+        raise RefusedError(Refusal.CONFLICT, text)
+    count = len(_by_id(state))
     if count >= _MAX_ALLOCATIONS:
         text = f"there are {count} allocations already, which is the limit"
-        return CommandResult(state, text, refused=Refusal.CONFLICT)
+        raise RefusedError(Refusal.CONFLICT, text)
     reserved = reservation_of(state, command.gpu)
     if reserved is not None and reserved.by.uid != command.by.uid:
         text = f"GPU {gpu_state.gpu.index} is reserved for another user: {reserved.reason}"
-        return CommandResult(state, f"{text} ({reserved.id})", refused=Refusal.CONFLICT)
+        raise RefusedError(Refusal.CONFLICT, f"{text} ({reserved.id})")
     if isinstance(gpu_state.occupancy, Unknown):
         text = f"GPU {gpu_state.gpu.index} is unknown: {gpu_state.occupancy.reason}"
-        return CommandResult(state, text, refused=Refusal.CONFLICT)
+        raise RefusedError(Refusal.CONFLICT, text)
     if not command.id or len(command.id) > _MAX_ID_LENGTH or not command.id.isprintable():
         text = f"an id is one line of 1 to {_MAX_ID_LENGTH} characters"
-        return CommandResult(state, text, refused=Refusal.INVALID)
+        raise RefusedError(Refusal.INVALID, text)
     if command.size <= 0:
-        return CommandResult(
-            state, f"{command.size} is not a number of bytes above 0", refused=Refusal.INVALID
-        )
-    return None
+        raise RefusedError(Refusal.INVALID, f"{command.size} is not a number of bytes above 0")
 
 
 def _is_same(known: Allocation, asked: Allocation) -> bool:
@@ -135,50 +121,48 @@ def _is_same(known: Allocation, asked: Allocation) -> bool:
     return (known.gpu, known.size, known.by) == (asked.gpu, asked.size, by)
 
 
-def _extend_or_end(state: State, command: CancelAllocation | Extend, now: float) -> CommandResult:
-    """Extend the lease of an allocation, or end the lease or the allocation."""
-    known = _find(state, command.id)
-    if known is None:
-        ids = (allocation.id for allocation in _all(state))
-        return not_found(state, "allocation", command.id, ids, most=_MAX_LISTED)
-    refused = not_owner(state, command.by, known.by, f"allocation {known.id}")
-    if refused is not None:
-        return refused
-    if isinstance(command, Extend):
-        return _extended(state, known, now, kept=command.kept)
-    state, events = _end(state, known, command.by, now)
-    return CommandResult(state, f"allocation {known.id} is over", (known.gpu,), events=events)
-
-
-def _extended(state: State, known: Allocation, now: float, *, kept: bool = False) -> CommandResult:
+def _extended(state: State, known: Allocation, now: float, *, kept: bool = False) -> Accepted:
     """Extend the lease of an allocation, if it has one, or end the lease."""
     lease = None if kept or known.lease is None else now + LEASE_S
     gpu_state = state.gpu_states[known.gpu]
     changed = {**gpu_state.allocations, known.id: replace(known, lease=lease)}
-    state = _with(state, replace(gpu_state, allocations=changed))
+    state = state.with_gpu(replace(gpu_state, allocations=changed))
     text = f"allocated {format_size(known.size)} of GPU {gpu_state.gpu.index}"
-    return CommandResult(state, text, (known.gpu,))
+    return Accepted(Step(state), text, (known.gpu,))
 
 
-def _end(state: State, allocation: Allocation, by: Caller, now: float) -> tuple[State, list[Event]]:
+def _own(state: State, command: Extend | CancelAllocation) -> Allocation:
+    """Find the allocation of a command whose caller may change it."""
+    found = _by_id(state)
+    if command.id not in found:
+        raise not_found("allocation", command.id, found, most=_MAX_LISTED)
+    check_owner(command.by, found[command.id].by, f"allocation {command.id}")
+    return found[command.id]
+
+
+def _end(state: State, allocation: Allocation, by: Caller, seen: Observation) -> Step[State]:
     gpu_state = state.gpu_states[allocation.gpu]
-    left = {name: one for name, one in gpu_state.allocations.items() if name != allocation.id}
-    gpu_state = replace(gpu_state, allocations=left, allocations_changed=now)
+    left = {id_: kept for id_, kept in gpu_state.allocations.items() if id_ != allocation.id}
     fields = {"id": allocation.id, "size": allocation.size, "by": caller_fields(by)}
-    return _with(state, gpu_state), [gpu_event("memory.deallocated", gpu_state, now, **fields)]
+    event = gpu_event("memory.deallocated", gpu_state, seen.now, **fields)
+    return Step(state, events=(event,)).then(_change, gpu_state, left, seen)
 
 
-def _all(state: State) -> list[Allocation]:
-    return [
-        allocation
+def _change(
+    state: State, gpu_state: GpuState, allocations: Mapping[str, Allocation], seen: Observation
+) -> Step[State]:
+    """Replace the allocations of a GPU, and attribute its processes again."""
+    uuid = gpu_state.gpu.uuid
+    gpu_state = replace(gpu_state, allocations=allocations, allocations_changed=seen.now)
+    unusable = state.why_unusable(uuid, seen.now)
+    step = reattribute(gpu_state, seen, state.config.of(uuid), unusable)
+    return Step(state.with_gpu(step.state), events=step.events, due=step.due)
+
+
+def _by_id(state: State) -> dict[str, Allocation]:
+    """Return all allocations by their ids."""
+    return {
+        id_: allocation
         for gpu_state in state.gpu_states.values()
-        for allocation in gpu_state.allocations.values()
-    ]
-
-
-def _find(state: State, id_: str) -> Allocation | None:
-    return next((allocation for allocation in _all(state) if allocation.id == id_), None)
-
-
-def _with(state: State, gpu_state: GpuState) -> State:
-    return replace(state, gpu_states={**state.gpu_states, gpu_state.gpu.uuid: gpu_state})
+        for id_, allocation in gpu_state.allocations.items()
+    }

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from sentinel.core.actions import Action, Event, KillApi, RequestReload, StartApi
 from sentinel.core.node.backoff import next_pause
-from sentinel.core.node.node_step import NodeStep
 from sentinel.core.observation import ApiFacts, Observation
 from sentinel.core.state import ApiDown, ApiUp, State
+from sentinel.core.step import Step, upcoming
 
 #: An API process without a report for so long is replaced, in seconds; it reports once a second.
 SILENCE_TIMEOUT_S = 10.0
@@ -27,35 +27,26 @@ def first(now: float) -> ApiDown:
     return ApiDown(generation=1, until=now)
 
 
-def step(state: State, seen: Observation) -> NodeStep:
+def step(state: State, seen: Observation) -> Step[State]:
     """Apply the new facts about the API process, then take at most one step."""
     if seen.reload_requested and state.api is not None:
         state = replace(state, reload_requested=True)  # until one serves
     match state.api:
         case ApiDown(generation=generation, until=until):
-            if seen.now < until or state.shutdown is not None:
-                return NodeStep(state=state)
+            if state.shutdown is not None:
+                return Step(state)
+            if seen.now < until:
+                return Step(state, due=upcoming(seen.now, until, _lost_at(state)))
             up = ApiUp(generation=generation, since=seen.now)
             start = StartApi(generation=generation)
-            return NodeStep(state=replace(state, api=up), actions=(start,))
+            return Step(replace(state, api=up), actions=(start,), due=_timeout_at(up, state))
         case ApiUp() as up:
             facts = seen.api
             if facts is not None and facts.generation != up.generation:
                 facts = None
             return _watch(state, up, facts, seen)
         case None:
-            return NodeStep(state=state)
-
-
-def deadline(state: State) -> float | None:
-    """Compute when the API process needs the next step without any news."""
-    match state.api:
-        case ApiDown(until=until):
-            return until if state.shutdown is None else None
-        case ApiUp() as up:
-            return _timeout_at(up, state)
-        case None:
-            return None
+            return Step(state)
 
 
 def why_uncontrolled(state: State, now: float) -> str | None:
@@ -65,9 +56,14 @@ def why_uncontrolled(state: State, now: float) -> str | None:
     why = f": {state.api_failure}" if state.api_failure else ""
     if not state.served:
         return f"the API does not answer yet{why}"
-    if now - max(state.served_at, state.stalled_at or 0.0) <= LOST_AFTER_S:
+    if now < _lost_at(state):
         return None
     return f"the API has not answered for {LOST_AFTER_S:.0f} s{why}"
+
+
+def _lost_at(state: State) -> float:
+    """Compute when no client has reached the daemon for too long."""
+    return max(state.served_at, state.stalled_at or 0.0) + LOST_AFTER_S
 
 
 def why_unusable(state: State) -> str | None:
@@ -77,7 +73,7 @@ def why_unusable(state: State) -> str | None:
     return f"the API cannot start: {state.api_failure}"
 
 
-def _watch(state: State, up: ApiUp, facts: ApiFacts | None, seen: Observation) -> NodeStep:
+def _watch(state: State, up: ApiUp, facts: ApiFacts | None, seen: Observation) -> Step[State]:
     """Apply its reports; replace one that exited, sent garbage or is silent."""
     events: list[Event] = []
     if facts is not None:
@@ -87,13 +83,15 @@ def _watch(state: State, up: ApiUp, facts: ApiFacts | None, seen: Observation) -
     if why is not None:
         if facts is None or facts.exit is None:
             actions.append(KillApi(generation=up.generation))
-        state, pause = _down(replace(state, api_failure=why), up, seen.now)
-        failed = {"reason": why, "pause_s": pause}
+        state, down = _down(replace(state, api_failure=why), up, seen.now)
+        failed = {"reason": why, "pause_s": down.until - seen.now}
         events.append(Event(name="service.failed", at=seen.now, fields=failed))
-    elif state.reload_requested and up.served_at is not None:
+        return Step(state, actions=tuple(actions), events=tuple(events), due=down.until)
+    if state.reload_requested and up.served_at is not None:
         state = replace(state, reload_requested=False)
         actions.append(RequestReload())
-    return NodeStep(state=state, actions=tuple(actions), events=tuple(events))
+    due = upcoming(seen.now, _timeout_at(up, state), _lost_at(state))
+    return Step(state, actions=tuple(actions), events=tuple(events), due=due)
 
 
 def _fold(state: State, up: ApiUp, facts: ApiFacts, now: float) -> tuple[State, ApiUp, list[Event]]:
@@ -129,9 +127,9 @@ def _timeout_at(up: ApiUp, state: State) -> float:
     return max(since, (state.stalled_at or 0.0) + SILENCE_TIMEOUT_S)
 
 
-def _down(state: State, up: ApiUp, now: float) -> tuple[State, float]:
-    """Schedule the next API process; return the pause."""
+def _down(state: State, up: ApiUp, now: float) -> tuple[State, ApiDown]:
+    """Schedule the next API process."""
     lived = now - up.since if up.served_at is not None else 0.0
     failures, pause = next_pause(state.api_failures, lived)
     down = ApiDown(generation=up.generation + 1, until=now + pause)
-    return replace(state, api=down, api_failures=failures), pause
+    return replace(state, api=down, api_failures=failures), down

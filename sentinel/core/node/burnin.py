@@ -7,7 +7,7 @@ and the stressor is released and started again as after any change of settings.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from sentinel.config.model import Config
@@ -22,7 +22,8 @@ from sentinel.core.gpu_state import GpuState, Unknown
 from sentinel.core.node import groups
 from sentinel.core.node.admin import admin_hold
 from sentinel.core.observation import Observation
-from sentinel.core.state import State
+from sentinel.core.state import State, each_gpu
+from sentinel.core.step import Step, upcoming
 from sentinel.core.stressor_state import Backoff, Fatal, Running, Starting, Stopped
 from sentinel.protocol.phase_work import PhaseWork
 from sentinel.protocol.stressor import MemoryCovered, Progress
@@ -37,74 +38,60 @@ MAX_OVERHEATS = 5
 FAULTY = "it is lost, or hangs"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Advance:
-    """The result of one step of all GPUs."""
-
-    state: State
-    config: Config
-    events: tuple[Event, ...] = ()
-
-
-def advance(state: State, seen: Observation, config: Config) -> Advance:
+def advance(state: State, seen: Observation) -> Step[State]:
     """Count the work of this tick, and set the workload of each GPU's phase."""
-    if not is_planned(state, config):
-        return Advance(state=state, config=config)
-    broken = groups.break_up(state, seen.now, config)
-    state, events = broken.state, [*broken.events]
-    gpu_states = dict(state.gpu_states)
+    if not is_planned(state):
+        return Step(state)
+    step = groups.break_up(state, seen.now).then(_advance_gpus, seen)
+    config = state.config
     each: dict[str, Config] = dict(config.each)
-    for uuid, before in state.gpu_states.items():
+    for uuid, gpu_state in step.state.gpu_states.items():
         own = config.of(uuid)
-        plan = own.plan
-        if plan is None:
+        if own.plan is None:
             continue
-        gpu_state, told = _advance_gpu(before, state, seen, own, plan)
-        gpu_states[uuid] = gpu_state
-        events += told
         burnin = gpu_state.burnin or Burnin()
-        workload = plan.phases[min(burnin.phase, len(plan.phases) - 1)].workload
+        workload = own.plan.phases[min(burnin.phase, len(own.plan.phases) - 1)].workload
         if own.workload != workload:
             each[uuid] = replace(own, workload=workload)
-    if each != config.each:
-        config = replace(config, each=each)
-    return Advance(state=state.with_gpu_states(gpu_states), config=config, events=tuple(events))
+    if each == config.each:
+        return step
+    return step._replace(state=step.state.with_config(replace(config, each=each)))
 
 
-def cut_short(state: State, now: float, config: Config) -> Advance:
+def _advance_gpus(state: State, seen: Observation) -> Step[State]:
+    return each_gpu(state, seen, lambda gpu, _, own: _advance_gpu(gpu, state, seen, own))
+
+
+def cut_short(state: State, seen: Observation) -> Step[State]:
     """End the plan of every GPU when a shutdown has begun, and report what was done of it."""
-    if state.shutdown is None or not is_planned(state, config):
-        return Advance(state=state, config=config)
-    state, events = end_plans(state, now, config, state.shutdown.reason, state.gpu_states)
-    return Advance(state=state, config=config, events=tuple(events))
+    if state.shutdown is None or not is_planned(state):
+        return Step(state)
+    return end_plans(state, seen, state.shutdown.reason, state.gpu_states)
 
 
-def end_plans(
-    state: State, now: float, config: Config, reason: str, uuids: Iterable[str]
-) -> tuple[State, list[Event]]:
+def end_plans(state: State, seen: Observation, reason: str, uuids: Iterable[str]) -> Step[State]:
     """End the plan of each of these GPUs that has not done it, for a reason."""
-    events: list[Event] = []
-    gpu_states = dict(state.gpu_states)
-    for uuid in uuids:
-        gpu_state, plan = state.gpu_states[uuid], config.of(uuid).plan
-        if plan is None:
-            continue
-        before = gpu_state.burnin or Burnin()
+    ended = set(uuids)
+
+    def step(gpu_state: GpuState, seen: Observation, config: Config) -> Step[GpuState]:
+        plan, before = config.plan, gpu_state.burnin or Burnin()
+        if plan is None or gpu_state.gpu.uuid not in ended or before.finished(plan):
+            return Step(gpu_state)
         burnin = progress.end(before, plan, reason)
-        if burnin is not before:
-            gpu_states[uuid] = replace(gpu_state, burnin=burnin)
-            events += _events(gpu_states[uuid], before, burnin, plan, now)
-    return state.with_gpu_states(gpu_states), events
+        gpu_state = replace(gpu_state, burnin=burnin)
+        return Step(gpu_state, events=_events(gpu_state, before, burnin, plan, seen.now))
+
+    return each_gpu(state, seen, step)
 
 
-def is_planned(state: State, config: Config) -> bool:
+def is_planned(state: State) -> bool:
     """Check whether a GPU may have a plan."""
-    return config.plan is not None or state.burnin_run is not None
+    return state.config.plan is not None or state.burnin_run is not None
 
 
-def is_complete(state: State, config: Config) -> bool:
+def is_complete(state: State) -> bool:
     """Check whether there was nothing but a burn-in to do, and no GPU has more of it to do."""
-    plan = None if config.repeat else config.plan
+    plan = None if state.config.repeat else state.config.plan
     return plan is not None and all(
         gpu_state.burnin is not None and gpu_state.burnin.finished(plan)
         for gpu_state in state.gpu_states.values()
@@ -119,10 +106,10 @@ def why_finished(gpu_state: GpuState, config: Config) -> str | None:
     return burnin.ended or f"it has done all phases of {plan.name}"
 
 
-def progress_events(state: State, seen: Observation, config: Config) -> Iterator[Event]:
+def progress_events(state: State, seen: Observation) -> Iterator[Event]:
     """Report how far each GPU is, unless it is done."""
     for uuid, gpu_state in state.gpu_states.items():
-        plan = config.of(uuid).plan
+        plan = state.config.of(uuid).plan
         if plan is None or gpu_state.burnin is None or gpu_state.burnin.finished(plan):
             continue
         hold = admin_hold(state, gpu_state)
@@ -176,9 +163,12 @@ def _why_waiting(gpu_state: GpuState, burnin: Burnin, plan: Plan, hold: str | No
 
 
 def _advance_gpu(
-    gpu_state: GpuState, state: State, seen: Observation, config: Config, plan: Plan
-) -> tuple[GpuState, list[Event]]:
+    gpu_state: GpuState, state: State, seen: Observation, config: Config
+) -> Step[GpuState]:
     """Count the work of one GPU, and end its phase if that is done or cannot be."""
+    plan = config.plan
+    if plan is None:
+        return Step(gpu_state)
     now = seen.now
     if gpu_state.burnin is None:
         gpu_state = replace(gpu_state, burnin=Burnin())
@@ -186,14 +176,15 @@ def _advance_gpu(
     if not burnin.begun and not burnin.finished(plan):
         gpu_state = replace(gpu_state, burnin=replace(burnin, begun=True))
         fields = phase_fields(plan, burnin.phase)
-        return gpu_state, [gpu_event("burnin.phase_started", gpu_state, now, **fields)]
+        event = gpu_event("burnin.phase_started", gpu_state, now, **fields)
+        return Step(gpu_state, events=(event,))
     if burnin.finished(plan):
         again = (
             config.repeat
             and state.shutdown is None
             and not isinstance(gpu_state.occupancy, Unknown)
         )
-        return replace(gpu_state, burnin=Burnin()) if again else gpu_state, []
+        return Step(replace(gpu_state, burnin=Burnin()) if again else gpu_state)
     phase = plan.phases[burnin.phase]
     burnin = _count(gpu_state, burnin, phase, seen)
     given_up, gpu_state, burnin = _why_given_up(gpu_state, burnin, plan, now, config)
@@ -211,13 +202,15 @@ def _advance_gpu(
         burnin = progress.next_phase(burnin, plan, given_up)
         if given_up is None:  # the GPU can work: the pauses begin again at their minimum
             gpu_state = replace(gpu_state, streak=0)
-    events = _events(replace(gpu_state, burnin=burnin), before, burnin, plan, now)
-    return replace(gpu_state, burnin=burnin), events
+    gpu_state = replace(gpu_state, burnin=burnin)
+    due = None if burnin.unreadable is None else burnin.unreadable + UNREADABLE_S
+    events = _events(gpu_state, before, burnin, plan, now)
+    return Step(gpu_state, events=events, due=upcoming(now, due))
 
 
 def _events(
     gpu_state: GpuState, before: Burnin, burnin: Burnin, plan: Plan, now: float
-) -> list[Event]:
+) -> tuple[Event, ...]:
     """Report what has changed."""
     events: list[Event] = []
     phase = plan.phases[before.phase].name
@@ -237,7 +230,7 @@ def _events(
     elif over:
         fields = phase_fields(plan, burnin.phase)
         events.append(gpu_event("burnin.phase_started", gpu_state, now, **fields))
-    return events
+    return tuple(events)
 
 
 def phase_fields(plan: Plan, number: int) -> dict[str, Any]:
@@ -338,7 +331,7 @@ def _follow_reads(
         return burnin if burnin.unreadable is None else replace(burnin, unreadable=None)
     since = now if burnin.unreadable is None else burnin.unreadable
     burnin = replace(burnin, unreadable=since)
-    if now - since < UNREADABLE_S:
+    if now < since + UNREADABLE_S:
         return burnin
     what = FAULTY if _is_faulty(gpu_state, state, seen) else "it cannot be read"
     return progress.end(burnin, plan, f"{what}: {gpu_state.occupancy.reason}")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from sentinel.config.model import Config
 from sentinel.config.plan import Plan, parse_plan
 from sentinel.core.actions import Event
 from sentinel.core.burnin_state import Burnin, BurninRun
@@ -13,17 +12,17 @@ from sentinel.core.events import gpu_event
 from sentinel.core.gpu_state import GpuState
 from sentinel.core.node import burnin
 from sentinel.core.node.backoff import reset_failures
-from sentinel.core.node.burnin import Advance
 from sentinel.core.node.command_result import (
-    CommandResult,
+    Accepted,
+    RefusedError,
     caller_fields,
+    check_gpus,
+    check_owner,
     names_of,
-    not_owner,
-    wrong_gpus,
 )
 from sentinel.core.observation import Observation
 from sentinel.core.state import State
-from sentinel.errors import ConfigError
+from sentinel.core.step import Step
 from sentinel.protocol.commands import CancelBurnin, Refusal, StartBurnin
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.phase_work import EarlierWork, PhaseWork
@@ -40,35 +39,16 @@ _MAX_COUNT = 1e24
 MEASURED = (LinkMeasured, ReferenceChecksum)
 
 
-def apply_command(
-    state: State, command: StartBurnin | CancelBurnin, now: float, config: Config
-) -> CommandResult:
-    """Apply one command about a burn-in."""
-    if isinstance(command, StartBurnin):
-        return _start(state, command, now, config)
-    run = state.burnin_run
-    if run is None:
-        return CommandResult(state, "no burn-in runs", refused=Refusal.NOT_FOUND)
-    refused = not_owner(state, command.by, run.by, "the burn-in")
-    if refused is not None:
-        return refused
-    left = [uuid for uuid in run.gpus if uuid not in run.done]
-    state, events = burnin.end_plans(state, now, config, f"cancelled by {command.by}", left)
-    return CommandResult(state, f"ends the burn-in {run.plan.name}", run.gpus, events=events)
-
-
-def _start(state: State, command: StartBurnin, now: float, config: Config) -> CommandResult:
-    wrong = wrong_gpus(state, command.gpus) or _why_not(state, config)
-    if wrong is not None:
-        return wrong
-    try:
-        plan = parse_plan(command.plan, "the plan")
-    except ConfigError as error:
-        return CommandResult(state, str(error), refused=Refusal.INVALID)
-    gpus = command.gpus or tuple(state.gpu_states)
+def start(state: State, command: StartBurnin, seen: Observation) -> Accepted:
+    """Apply a command that starts a burn-in."""
+    now = seen.now
+    check_gpus(state, command.gpus)
+    _check_possible(state)
+    plan = parse_plan(command.plan, "the plan")
+    gpus, config = command.gpus or tuple(state.gpu_states), state.config
     unusable = _why_not_done(command.done, gpus, plan)
     if unusable is not None:
-        return CommandResult(state, unusable, refused=Refusal.INVALID)
+        raise RefusedError(Refusal.INVALID, unusable)
     run = BurninRun(
         id=command.id,
         plan=plan,
@@ -103,13 +83,22 @@ def _start(state: State, command: StartBurnin, now: float, config: Config) -> Co
         "by": caller_fields(command.by),
     }
     event = Event(name="burnin.run_started", at=now, fields=fields)
-    return CommandResult(
-        replace(state, gpu_states=gpu_states, burnin_run=run),
-        f"burns {names_of(state, gpus)} in by the plan {plan.name}",
-        gpus,
-        events=[event],
-        config=replace(config, each=each),
-    )
+    text = f"burns {names_of(state, gpus)} in by the plan {plan.name}"
+    state = replace(state, gpu_states=gpu_states, burnin_run=run)
+    state = state.with_config(replace(config, each=each))
+    return Accepted(Step(state, events=(event,)), text, gpus)
+
+
+def cancel(state: State, command: CancelBurnin, seen: Observation) -> Accepted:
+    """Apply a command that ends the burn-in."""
+    run = state.burnin_run
+    if run is None:
+        raise RefusedError(Refusal.NOT_FOUND, "no burn-in runs")
+    check_owner(command.by, run.by, "the burn-in")
+    left = [uuid for uuid in run.gpus if uuid not in run.done]
+    step = burnin.end_plans(state, seen, f"cancelled by {command.by}", left)
+    text = f"ends the burn-in {run.plan.name}"
+    return Accepted(step, text, run.gpus)
 
 
 def _begun(gpu_state: GpuState, plan: Plan, earlier: EarlierWork | None) -> GpuState:
@@ -162,32 +151,36 @@ def _gpu_fields(gpu: Gpu) -> dict[str, object]:
     return {"uuid": gpu.uuid, "index": gpu.index, "name": gpu.name}
 
 
-def _why_not(state: State, config: Config) -> CommandResult | None:
+def _check_possible(state: State) -> None:
     """Refuse a burn-in that could not run now."""
     text = None
     if state.burnin_run is not None:
         text = f"the burn-in {state.burnin_run.plan.name} runs: wait for its end, or cancel it"
         text += " (sentinel burnin attach, sentinel burnin cancel)"
-    elif config.dry_run:
+    elif state.config.dry_run:
         text = "this sentinel only watches (--monitor) and occupies nothing"
-    return None if text is None else CommandResult(state, text, refused=Refusal.CONFLICT)
+    if text is not None:
+        raise RefusedError(Refusal.CONFLICT, text)
 
 
-def measured_events(state: State, seen: Observation) -> Iterator[Event]:
-    """Yield what stressors of the burn-in have measured, which only its client records."""
+def report_measurements(state: State, seen: Observation) -> Step[State]:
+    """Report what stressors of the burn-in have measured, which only its client records."""
+    events = []
     for uuid in state.burnin_run.gpus if state.burnin_run is not None else ():
         facts = seen.children.get(uuid)
         for message in facts.messages if facts is not None else ():
             if isinstance(message, MEASURED):
                 fields = {"kind": type(message).__name__, "values": vars(message)}
-                yield gpu_event("burnin.measured", state.gpu_states[uuid], seen.now, **fields)
+                event = gpu_event("burnin.measured", state.gpu_states[uuid], seen.now, **fields)
+                events.append(event)
+    return Step(state, events=tuple(events))
 
 
-def settle(state: State, now: float, config: Config) -> Advance:
+def settle(state: State, seen: Observation) -> Step[State]:
     """Give each GPU that is done its settings back, and end the burn-in once all are done."""
-    run = state.burnin_run
+    run, config = state.burnin_run, state.config
     if run is None:
-        return Advance(state=state, config=config)
+        return Step(state)
     newly = {
         uuid: progress
         for uuid in run.gpus
@@ -204,11 +197,11 @@ def settle(state: State, now: float, config: Config) -> Advance:
                 each.pop(uuid, None)
             # A plan of its own settings begins with its first phase.
             gpu_states[uuid] = replace(gpu_states[uuid], burnin=None)
-        config = replace(config, each=each)
         run = replace(run, done={**run.done, **newly})
         state = replace(state, gpu_states=gpu_states, burnin_run=run)
+        state = state.with_config(replace(config, each=each))
     if len(run.done) < len(run.gpus):
-        return Advance(state=state, config=config)
+        return Step(state)
     fields = {"id": run.id, "plan": run.plan.name}
-    event = Event(name="burnin.run_ended", at=now, fields=fields)
-    return Advance(state=replace(state, burnin_run=None), config=config, events=(event,))
+    event = Event(name="burnin.run_ended", at=seen.now, fields=fields)
+    return Step(replace(state, burnin_run=None), events=(event,))

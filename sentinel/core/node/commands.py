@@ -3,32 +3,38 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 from sentinel.config.build import build_config, resolve
 from sentinel.config.model import SETTINGS, Config
 from sentinel.config.schedule import first_after
 from sentinel.config.setting import Scope
-from sentinel.core.actions import Action, Event, Reply
+from sentinel.core.actions import Event, Reply
 from sentinel.core.events import gpu_event
-from sentinel.core.gpu_state import Pause
+from sentinel.core.gpu_state import GpuState, Pause
 from sentinel.core.node import (
     allocation_commands,
     burnin_commands,
     reservations,
     sessions,
+    shutdown,
 )
 from sentinel.core.node.backoff import reset_failures
 from sentinel.core.node.command_result import (
-    CommandResult,
+    Accepted,
+    RefusedError,
     caller_fields,
+    check_gpus,
+    check_owner,
+    check_seconds,
     names_of,
-    not_owner,
-    wrong_gpus,
-    wrong_seconds,
 )
 from sentinel.core.observation import Observation
-from sentinel.core.state import State
+from sentinel.core.state import State, each_gpu
+from sentinel.core.step import Step, chain
 from sentinel.errors import ConfigError
 from sentinel.protocol.caller import Caller, Level
 from sentinel.protocol.commands import (
@@ -55,46 +61,36 @@ from sentinel.protocol.commands import (
 _FIXED = {setting.field: setting.key for setting in SETTINGS if setting.scope is Scope.START}
 
 
-@dataclass(frozen=True, kw_only=True)
-class CommandBatch:
-    """The result of all commands of one tick."""
-
-    state: State
-    config: Config
-    actions: tuple[Action, ...] = ()
-    events: tuple[Event, ...] = ()
-    #: The reason for a shutdown, or None.
-    stop: str | None = None
-
-
-def apply_commands(state: State, seen: Observation, config: Config) -> CommandBatch:
-    """End expired sessions; apply the commands of this tick, each completely or not at all."""
+def apply(state: State, seen: Observation) -> Step[State]:
+    """Apply the commands of this tick, each completely or not at all, and answer them."""
     given = seen.api.commands if seen.api is not None else ()
-    state, config, expired = sessions.expire(state, seen.now, config)
-    batch = CommandBatch(state=state, config=config, events=tuple(expired))
-    for command in given:
-        done = _apply(batch.state, command, seen, batch.config)
-        answer = CommandReply(
-            number=command.number, refused=done.refused, text=done.text, gpus=done.gpus
-        )
-        events = done.events
-        if done.refused is not None and command.by.via == "sentinel":
-            events = []  # the API process reports its own commands
-        elif done.refused is not None:
-            fields = {
-                "command": _words(type(command).__name__),
-                "reason": done.text,
-                "by": caller_fields(command.by),
-            }
-            events = [Event(name="command.rejected", at=seen.now, fields=fields)]
-        batch = CommandBatch(
-            state=done.state,
-            config=done.config or batch.config,
-            actions=(*batch.actions, Reply(answer=answer)),
-            events=(*batch.events, *events),
-            stop=done.stop or batch.stop,
-        )
-    return batch
+    return chain(Step(state), [partial(_answer, command) for command in given], seen)
+
+
+def _answer(command: Command, state: State, seen: Observation) -> Step[State]:
+    """Apply one command, and answer it."""
+    done, refusal = _try(command, state, seen)
+    answer = CommandReply(number=command.number, refused=refusal, text=done.text, gpus=done.gpus)
+    return done.step._replace(actions=(*done.step.actions, Reply(answer=answer)))
+
+
+def _try(command: Command, state: State, seen: Observation) -> tuple[Accepted, Refusal | None]:
+    """Apply one command, or report why it is refused; the API process reports its own commands."""
+    if state.shutdown is not None:
+        text, refusal = f"sentinel is shutting down: {state.shutdown.reason}", Refusal.ENDING
+    else:
+        try:
+            return _APPLY[type(command)](state, command, seen), None
+        except RefusedError as error:
+            text, refusal = str(error), error.refusal
+        except ConfigError as error:
+            text, refusal = str(error), Refusal.INVALID
+    if command.by.via == "sentinel":
+        return Accepted(Step(state), text), refusal
+    name = _words(type(command).__name__)
+    fields = {"command": name, "reason": text, "by": caller_fields(command.by)}
+    event = Event(name="command.rejected", at=seen.now, fields=fields)
+    return Accepted(Step(state, events=(event,)), text), refusal
 
 
 def _words(name: str) -> str:
@@ -102,134 +98,77 @@ def _words(name: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()
 
 
-def expire(state: State, now: float) -> tuple[State, list[Event]]:
-    """End expired pauses, releases, reservations and allocations."""
-    events = []
-    gpu_states = dict(state.gpu_states)
-    for uuid, gpu_state in state.gpu_states.items():
-        if gpu_state.pause is not None and _is_expired(gpu_state.pause.until, now):
-            gpu_states[uuid] = replace(gpu_state, pause=None)
-            events.append(gpu_event("gpu.resumed", gpu_state, now, by=None))
-    state = state.with_gpu_states(gpu_states)
-    if state.released is not None and _is_expired(state.released.until, now):
-        state = replace(state, released=None)
-        events.append(Event(name="driver.acquire_requested", at=now, fields={"by": None}))
-    state, unreserved = reservations.expire(state, now)
-    state, deallocated = allocation_commands.expire(state, now)
-    return state, [*events, *unreserved, *deallocated]
+def expire(state: State, seen: Observation) -> Step[State]:
+    """End expired pauses and releases."""
+    now = seen.now
+    step = each_gpu(state, seen, _expire_pause)
+    released = state.released
+    if released is None or released.until is None:
+        return step
+    if now < released.until:
+        return step._replace(due=min(step.due, released.until))
+    event = Event(name="driver.acquire_requested", at=now, fields={"by": None})
+    return step._replace(state=replace(step.state, released=None), events=(*step.events, event))
 
 
-def deadlines(state: State) -> list[float]:
-    """Compute when pauses, reservations, allocations, sessions and the release expire."""
-    untils = [
-        gpu_state.pause.until
-        for gpu_state in state.gpu_states.values()
-        if gpu_state.pause is not None
-    ]
-    untils += [session.until for session in state.sessions.values()]
-    untils += [*reservations.deadlines(state), *allocation_commands.deadlines(state)]
-    untils += [state.released.until] if state.released is not None else []
-    return [until for until in untils if until is not None]
-
-
-def _is_expired(until: float | None, now: float) -> bool:
-    return until is not None and now >= until
-
-
-def _apply(state: State, command: Command, seen: Observation, config: Config) -> CommandResult:
-    if state.shutdown is not None:
-        reason = f"sentinel is shutting down: {state.shutdown.reason}"
-        return CommandResult(state, reason, refused=Refusal.ENDING)
-    match command:
-        case PauseGpus() | ResumeGpus() | AcknowledgeResults():
-            return _change_gpus(state, command, seen.now, config)
-        case Extend(allocation=True) | Allocate() | CancelAllocation():
-            return allocation_commands.apply_command(state, command, seen, config)
-        case Reserve() | Extend() | CancelReservation():
-            return reservations.apply_command(state, command, seen.now)
-        case Configure():
-            return _configure(state, command, seen, config)
-        case StartSession() | EndSession():
-            return sessions.apply_command(state, command, seen.now, config)
-        case StartBurnin() | CancelBurnin():
-            return burnin_commands.apply_command(state, command, seen.now, config)
-        case StopDaemon():
-            return _stop(state, command)
+def _expire_pause(gpu_state: GpuState, seen: Observation, _: Config) -> Step[GpuState]:
+    pause, now = gpu_state.pause, seen.now
+    if pause is None or pause.until is None:
+        return Step(gpu_state)
+    if now < pause.until:
+        return Step(gpu_state, due=pause.until)
+    event = gpu_event("gpu.resumed", gpu_state, now, by=None)
+    return Step(replace(gpu_state, pause=None), events=(event,))
 
 
 # --- the daemon, and pauses of its GPUs --------------------------------------------------------
 
 
-def _stop(state: State, command: StopDaemon) -> CommandResult:
+def _stop(state: State, command: StopDaemon, seen: Observation) -> Accepted:
     what = "restart" if command.restart else "stop"
     reason = f"{'a restart, ' if command.restart else ''}requested by {command.by}"
     if command.by.via == "sentinel":
         reason = "no client can reach it any more"
-    state = replace(state, restart=command.restart)
-    text = f"releases every GPU and {what}s"
-    return CommandResult(state, text, tuple(state.gpu_states), stop=reason)
+    state, gpus = replace(state, restart=command.restart), tuple(state.gpu_states)
+    return Accepted(shutdown.begin(state, reason, seen), f"releases every GPU and {what}s", gpus)
 
 
-def _change_gpus(
-    state: State, command: PauseGpus | ResumeGpus | AcknowledgeResults, now: float, config: Config
-) -> CommandResult:
-    match command:
-        case PauseGpus():
-            return _pause(state, command, now)
-        case ResumeGpus():
-            return _resume(state, command, now, config)
-        case AcknowledgeResults():
-            return _acknowledge(state, command, now)
-
-
-def _pause(state: State, command: PauseGpus, now: float) -> CommandResult:
-    wrong = wrong_gpus(state, command.gpus) or wrong_seconds(state, command.seconds)
-    if wrong is not None:
-        return wrong
+def _pause(state: State, command: PauseGpus, seen: Observation) -> Accepted:
+    now = seen.now
+    check_gpus(state, command.gpus)
+    check_seconds(command.seconds)
     if command.release and command.gpus:
         text = "the driver is released for all GPUs at once; name none"
-        return CommandResult(state, text, refused=Refusal.INVALID)
+        raise RefusedError(Refusal.INVALID, text)
     gpus = command.gpus or tuple(state.gpu_states)
-    refused = _not_pauser(state, command.by, gpus, release=command.release)
-    if refused is not None:
-        return refused
+    _check_pauser(state, command.by, gpus, release=command.release)
     until = None if command.seconds is None else now + command.seconds
     pause = Pause(since=now, until=until, by=command.by)
     fields = {"for_s": command.seconds, "by": caller_fields(command.by)}
     if command.release:
         event = Event(name="driver.release_requested", at=now, fields=fields)
-        state = replace(state, released=pause)
-        return CommandResult(
-            state, "releases every GPU and the driver", tuple(state.gpu_states), None, [event]
-        )
+        state, text = replace(state, released=pause), "releases every GPU and the driver"
+        return Accepted(Step(state, events=(event,)), text, gpus)
     gpu_states = dict(state.gpu_states)
     events = []
     for uuid in gpus:
         gpu_states[uuid] = replace(gpu_states[uuid], pause=pause)
         events.append(gpu_event("gpu.paused", gpu_states[uuid], now, **fields))
-    return CommandResult(
-        replace(state, gpu_states=gpu_states),
-        f"pauses {names_of(state, gpus)}",
-        gpus,
-        None,
-        events,
-    )
+    state, text = replace(state, gpu_states=gpu_states), f"pauses {names_of(state, gpus)}"
+    return Accepted(Step(state, events=tuple(events)), text, gpus)
 
 
-def _resume(state: State, command: ResumeGpus, now: float, config: Config) -> CommandResult:
+def _resume(state: State, command: ResumeGpus, seen: Observation) -> Accepted:
+    now, config = seen.now, state.config
     if config.dry_run and config.paused:
         text = "this sentinel only watches (--monitor) and occupies nothing"
-        return CommandResult(state, text, refused=Refusal.CONFLICT)
-    wrong = wrong_gpus(state, command.gpus)
-    if wrong is not None:
-        return wrong
+        raise RefusedError(Refusal.CONFLICT, text)
+    check_gpus(state, command.gpus)
     if state.released is not None and command.gpus:
         text = "the driver is released for all GPUs; resume all of them"
-        return CommandResult(state, text, refused=Refusal.INVALID)
+        raise RefusedError(Refusal.INVALID, text)
     gpus = command.gpus or tuple(state.gpu_states)
-    refused = _not_pauser(state, command.by, gpus, release=state.released is not None)
-    if refused is not None:
-        return refused
+    _check_pauser(state, command.by, gpus, release=state.released is not None)
     by = caller_fields(command.by)
     events = []
     if state.released is not None:
@@ -240,27 +179,22 @@ def _resume(state: State, command: ResumeGpus, now: float, config: Config) -> Co
             events.append(gpu_event("gpu.resumed", gpu_states[uuid], now, by=by))
         gpu_states[uuid] = replace(reset_failures(gpu_states[uuid]), pause=None)
     state = replace(state, gpu_states=gpu_states, released=None)
-    return CommandResult(state, f"resumes {names_of(state, gpus)}", gpus, None, events)
+    text = f"resumes {names_of(state, gpus)}"
+    return Accepted(Step(state, events=tuple(events)), text, gpus)
 
 
-def _not_pauser(
-    state: State, by: Caller, gpus: tuple[str, ...], *, release: bool
-) -> CommandResult | None:
+def _check_pauser(state: State, by: Caller, gpus: tuple[str, ...], *, release: bool) -> None:
     """Refuse to change another user's pause, or to release the driver that all GPUs need."""
     if release and by.level < Level.ADMINISTER:
         text = "the driver of all GPUs is released and acquired by administrators only"
-        return CommandResult(state, text, refused=Refusal.FORBIDDEN)
+        raise RefusedError(Refusal.FORBIDDEN, text)
     for uuid in gpus:
         gpu_state = state.gpu_states[uuid]
         if gpu_state.pause is not None:
-            what = f"the pause of GPU {gpu_state.gpu.index}"
-            refused = not_owner(state, by, gpu_state.pause.by, what)
-            if refused is not None:
-                return refused
-    return None
+            check_owner(by, gpu_state.pause.by, f"the pause of GPU {gpu_state.gpu.index}")
 
 
-def _acknowledge(state: State, command: AcknowledgeResults, now: float) -> CommandResult:
+def _acknowledge(state: State, command: AcknowledgeResults, seen: Observation) -> Accepted:
     """Report an acknowledgement, and judge the GPU without the findings that it is about."""
     fields = {
         "reason": command.reason,
@@ -268,50 +202,70 @@ def _acknowledge(state: State, command: AcknowledgeResults, now: float) -> Comma
         "findings": command.findings,
         "by": caller_fields(command.by),
     }
-    event = Event(name="gpu.results_acknowledged", at=now, gpu=command.gpu, fields=fields)
+    event = Event(name="gpu.results_acknowledged", at=seen.now, gpu=command.gpu, fields=fields)
     gpu_state = state.gpu_states.get(command.gpu)
     if gpu_state is not None:  # its results are acknowledged also if it is missing
         known = min(command.counted, gpu_state.findings.total)
         findings = replace(gpu_state.findings, acknowledged=known)
-        gpu_states = {**state.gpu_states, command.gpu: replace(gpu_state, findings=findings)}
-        state = state.with_gpu_states(gpu_states)
-    return CommandResult(state, "acknowledges wrong results", (command.gpu,), events=[event])
+        state = state.with_gpu(replace(gpu_state, findings=findings))
+    text = "acknowledges wrong results"
+    return Accepted(Step(state, events=(event,)), text, (command.gpu,))
 
 
 # --- settings --------------------------------------------------------------------------------
 
 
-def _configure(
-    state: State, command: Configure, seen: Observation, config: Config
-) -> CommandResult:
+def _configure(state: State, command: Configure, seen: Observation) -> Accepted:
     """Apply new settings completely, or none of them."""
     if state.burnin_run is not None:
         text = "a burn-in runs with the present settings: cancel it first (sentinel burnin cancel)"
-        return CommandResult(state, text, refused=Refusal.CONFLICT)
-    try:
-        new = build_config(command.given)
-        new = replace(new, plan=config.plan, repeat=config.repeat)
-        gpus = tuple(gpu_state.gpu for gpu_state in state.gpu_states.values())
-        new, unused = resolve(new, command.given, gpus)
-        state, new = sessions.lay(state, new)
-    except ConfigError as error:
-        return CommandResult(state, str(error), refused=Refusal.INVALID)
-    fixed = [key for name, key in _FIXED.items() if getattr(new, name) != getattr(config, name)]
+        raise RefusedError(Refusal.CONFLICT, text)
+    before, now = state.config, seen.now
+    new = replace(build_config(command.given), plan=before.plan, repeat=before.repeat)
+    gpus = tuple(gpu_state.gpu for gpu_state in state.gpu_states.values())
+    new, unused = resolve(new, command.given, gpus)
+    new = sessions.lay(replace(state, config=new)).config
+    fixed = [key for name, key in _FIXED.items() if getattr(new, name) != getattr(before, name)]
     if fixed:
         text = f"{fixed[0]} is fixed while sentinel runs: stop it and start it with another"
-        return CommandResult(state, text, refused=Refusal.INVALID)
+        raise RefusedError(Refusal.INVALID, text)
     if new.until is not None:
         if seen.local is None:
-            return CommandResult(state, "the wall-clock time is unknown", refused=Refusal.CONFLICT)
+            raise RefusedError(Refusal.CONFLICT, "the wall-clock time is unknown")
         new = replace(new, until=first_after(new.until, seen.local))
-    new = replace(new, dry_run=config.dry_run, explain=config.explain)
+    new = replace(new, dry_run=before.dry_run, explain=before.explain)
     fields = {"by": caller_fields(command.by), "workload": new.workload}
-    events = [Event(name="sentinel.configured", at=seen.now, fields=fields)]
+    events = [Event(name="sentinel.configured", at=now, fields=fields)]
     events += [
-        Event(name="config.unused", at=seen.now, fields={"source": value.source})
-        for value in unused
+        Event(name="config.unused", at=now, fields={"source": value.source}) for value in unused
     ]
     gpu_states = {uuid: reset_failures(gpu_state) for uuid, gpu_state in state.gpu_states.items()}
-    begun = seen.now if new.run_for != config.run_for else state.counted_from
+    begun = now if new.run_for != before.run_for else state.counted_from
     state = replace(state, gpu_states=gpu_states, reconfigured=True, counted_from=begun)
-    return CommandResult(state, "the settings were applied", (), None, events, config=new)
+    state = state.with_config(new)
+    return Accepted(Step(state, events=tuple(events)), "the settings were applied")
+
+
+def _extend(state: State, command: Extend, seen: Observation) -> Accepted:
+    if command.allocation:
+        return allocation_commands.extend(state, command, seen)
+    return reservations.extend(state, command, seen)
+
+
+#: What applies each command; it raises RefusedError or ConfigError for one that it refuses.
+_APPLY: Mapping[type[Command], Callable[[State, Any, Observation], Accepted]] = {
+    StopDaemon: _stop,
+    PauseGpus: _pause,
+    ResumeGpus: _resume,
+    AcknowledgeResults: _acknowledge,
+    Configure: _configure,
+    StartSession: sessions.start,
+    EndSession: sessions.end,
+    StartBurnin: burnin_commands.start,
+    CancelBurnin: burnin_commands.cancel,
+    Reserve: reservations.reserve,
+    CancelReservation: reservations.cancel,
+    Allocate: allocation_commands.allocate,
+    CancelAllocation: allocation_commands.cancel,
+    Extend: _extend,
+}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sentinel.config.model import Config
 from sentinel.core.gpu.verdict import Verdict, by_stressor
 from sentinel.core.node import limits
 from sentinel.core.observation import Observation
@@ -12,15 +11,15 @@ from sentinel.core.state import State
 from sentinel.core.stressor_state import Running, Starting
 
 
-def explanations(state: State, seen: Observation, config: Config) -> dict[str, Verdict]:
+def explanations(state: State, seen: Observation) -> dict[str, Verdict]:
     """Return for each GPU the rule by which it is occupied or not.
 
     These are the verdicts about a start, and for a GPU with a stressor what that does. The rules
     and their times are in :mod:`sentinel.protocol.rules`.
     """
     found = {
-        uuid: _explain(state, uuid, verdict, config)
-        for uuid, verdict in limits.verdicts(state, seen, config).items()
+        uuid: _explain(state, uuid, verdict)
+        for uuid, verdict in limits.verdicts(state, seen).items()
     }
     # The time of a rule that is over although it still decides is not known any more.
     return {
@@ -29,7 +28,7 @@ def explanations(state: State, seen: Observation, config: Config) -> dict[str, V
     }
 
 
-def _explain(state: State, uuid: str, verdict: Verdict, config: Config) -> Verdict:
+def _explain(state: State, uuid: str, verdict: Verdict) -> Verdict:
     """Return what a stressor does that has not been stopped, or why there is none."""
     stressor = state.gpu_states[uuid].stressor
     if isinstance(stressor, Starting | Running):
@@ -38,5 +37,7 @@ def _explain(state: State, uuid: str, verdict: Verdict, config: Config) -> Verdi
         return limits.ending(state.shutdown)
     if not verdict.allowed:
         return verdict
-    next_ = "--dry-run starts no stressor" if config.dry_run else "its stressor is started next"
+    next_ = (
+        "--dry-run starts no stressor" if state.config.dry_run else "its stressor is started next"
+    )
     return replace(verdict, reason=f"{verdict.reason}; {next_}")

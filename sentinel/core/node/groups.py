@@ -7,6 +7,7 @@ have done the phase, or as soon as one of them has left it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -17,8 +18,8 @@ from sentinel.core.burnin_state import Burnin, Group
 from sentinel.core.events import gpu_event
 from sentinel.core.gpu import burnin as progress
 from sentinel.core.gpu_state import Busy, GpuState, Idle, Unknown
-from sentinel.core.node.node_step import NodeStep
 from sentinel.core.state import State
+from sentinel.core.step import Step, upcoming
 from sentinel.core.stressor_state import (
     Backoff,
     Fatal,
@@ -72,16 +73,16 @@ def are_done(state: State, group: Group | None, plan: Plan) -> bool:
     )
 
 
-def form(state: State, now: float, config: Config, ready: Iterable[str]) -> NodeStep:
+def form(state: State, now: float, ready: Iterable[str]) -> Step[State]:
     """Form the groups that are complete, or that have waited for long enough.
 
     Args:
         state: The state.
         now: The time.
-        config: The configuration.
         ready: The GPUs that only the wait for their group keeps from starting.
     """
     gpu_states, events, last_group = dict(state.gpu_states), list[Event](), state.last_group
+    config, due = state.config, math.inf
     # A burn-in and the daemon's own plan may be equal, and only the latter is repeated.
     waiting: dict[tuple[Plan, bool, int], list[str]] = {}
     for uuid, gpu_state in state.gpu_states.items():
@@ -102,20 +103,21 @@ def form(state: State, now: float, config: Config, ready: Iterable[str]) -> Node
         if config.max_gpus is not None and len(members) > config.max_gpus:
             members, missing = members[: config.max_gpus], []  # never more of them at once
         since = [_burnin(gpu_states[uuid]).waiting_since for uuid in members]
-        waited = now - min((one for one in since if one is not None), default=now)
-        if members and (not missing or waited >= MAX_WAIT_S):
+        begun = min((at for at in since if at is not None), default=now)
+        if members and (not missing or now >= begun + MAX_WAIT_S):
             last_group += 1
             group = Group(
                 number=last_group,
                 members=members,
                 indices=tuple(gpu_states[uuid].gpu.index for uuid in members),
             )
-            events += _join(gpu_states, group, missing, waited, now, plan)
+            events += _join(gpu_states, group, missing, now - begun, now, plan)
             continue
+        due = min(due, upcoming(now, begun + MAX_WAIT_S))
         for uuid in uuids:
             events += _wait(gpu_states, uuid, missing, now, plan, ready=uuid in there)
     state = replace(state, last_group=last_group) if last_group != state.last_group else state
-    return NodeStep(state=state.with_gpu_states(gpu_states), events=tuple(events))
+    return Step(state.with_gpu_states(gpu_states), events=tuple(events), due=due)
 
 
 def _can_reach(burnin: Burnin, number: int, plan: Plan) -> bool:
@@ -176,15 +178,15 @@ def _wait(
     return [gpu_event("burnin.waiting", gpu_state, now, **fields)]
 
 
-def break_up(state: State, now: float, config: Config) -> NodeStep:
+def break_up(state: State, now: float) -> Step[State]:
     """Break up each group of which a member has left; its phase is done again together."""
     events, gpu_states = list[Event](), dict(state.gpu_states)
     found = {one for gpu_state in gpu_states.values() if (one := group_of(gpu_state)) is not None}
     if not found or state.shutdown is not None:
-        return NodeStep(state=state)
+        return Step(state)
     for group in sorted(found, key=lambda one: one.number):
         # A session with a workload takes a GPU out of the plan.
-        plans = {uuid: config.of(uuid).plan for uuid in group.members}
+        plans = {uuid: state.config.of(uuid).plan for uuid in group.members}
         left = {
             uuid: why
             for uuid, plan in plans.items()
@@ -206,7 +208,7 @@ def break_up(state: State, now: float, config: Config) -> NodeStep:
             if uuid not in left and plan is not None:
                 fields = {"phase": plan.phases[burnin.phase].name, "reason": reason}
                 events.append(gpu_event("burnin.ungrouped", gpu_states[uuid], now, **fields))
-    return NodeStep(state=state.with_gpu_states(gpu_states), events=tuple(events))
+    return Step(state.with_gpu_states(gpu_states), events=tuple(events))
 
 
 def why_given_up(burnin: Burnin, plan: Plan) -> str | None:

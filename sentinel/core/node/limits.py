@@ -3,49 +3,49 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 
 from sentinel.config.model import Config
 from sentinel.config.schedule import end_of_hours
-from sentinel.core.gpu import allocations, health, leaks, newcomer, verdict
+from sentinel.core.events import gpu_event
+from sentinel.core.gpu import allocations, health, leaks, lifecycle, newcomer, verdict
 from sentinel.core.gpu.verdict import Verdict
 from sentinel.core.gpu_state import GpuState, Idle, LaunchSpec
 from sentinel.core.node import burnin, groups
 from sentinel.core.node.admin import admin_hold
 from sentinel.core.node.api_supervision import why_uncontrolled
 from sentinel.core.observation import Observation
-from sentinel.core.state import ProbeDown, Shutdown, State
-from sentinel.core.stressor_state import Running, Starting, Stopping
+from sentinel.core.state import ProbeDown, Shutdown, State, each_gpu
+from sentinel.core.step import Step, upcoming
+from sentinel.core.stressor_state import Running, Starting, StopCause, Stopping
 from sentinel.protocol.gpu import Reading
 from sentinel.units import format_count, format_size
 
 
-def verdicts(state: State, seen: Observation, config: Config) -> dict[str, Verdict]:
+def verdicts(state: State, seen: Observation) -> dict[str, Verdict]:
     """Decide for each GPU whether a stressor may be started now, and by which rule.
 
     An operator's hold comes first, then the GPU's own rules, then the rules over all GPUs.
     """
     own = {
-        uuid: _own_verdict(state, gpu_state, seen, config)
-        for uuid, gpu_state in state.gpu_states.items()
+        uuid: _own_verdict(state, gpu_state, seen) for uuid, gpu_state in state.gpu_states.items()
     }
-    denied = node_verdict(state, seen, config)
+    denied = node_verdict(state, seen)
     if denied is None:
         return own
     return {uuid: denied if one.allowed else one for uuid, one in own.items()}
 
 
-def _own_verdict(state: State, gpu_state: GpuState, seen: Observation, config: Config) -> Verdict:
+def _own_verdict(state: State, gpu_state: GpuState, seen: Observation) -> Verdict:
     """Decide by the hold and the rules of one GPU."""
     hold = admin_hold(state, gpu_state)
     if hold is not None:
         return Verdict.deny(hold.rule, hold.reason, hold.until)
     uuid = gpu_state.gpu.uuid
-    behind = _behind_burnin(state, uuid, config)
+    behind = _behind_burnin(state, uuid)
     if behind is not None:
         return Verdict.deny("limits.gpus", behind)
-    reading, own = seen.readings.get(uuid), config.of(uuid)
+    reading, own = seen.readings.get(uuid), state.config.of(uuid)
     found = verdict.may_start(gpu_state, reading, seen.now, own)
     if not found.allowed:
         return _with_recovery(found, state, gpu_state, reading, own)
@@ -90,10 +90,10 @@ def _with_recovery(
     return found if suspect is None else replace(found, until=suspect.until)
 
 
-def _behind_burnin(state: State, uuid: str, config: Config) -> str | None:
+def _behind_burnin(state: State, uuid: str) -> str | None:
     """Explain why a GPU leaves its place under ``limits.gpus`` to the burn-in, or return None."""
     run = state.burnin_run
-    if run is None or config.max_gpus is None or (uuid in run.gpus and uuid not in run.done):
+    if run is None or state.config.max_gpus is None or (uuid in run.gpus and uuid not in run.done):
         return None
     return "the GPUs of the burn-in come first (limits.gpus)"
 
@@ -129,12 +129,17 @@ def _settled_at(gpu_state: GpuState) -> float:
 
 def _may_regrow(gpu_state: GpuState, now: float) -> str | None:
     """Return the reason to restart a stressor that may take more memory now, or None."""
-    if (
-        gpu_state.committed_at_start <= allocations.committed(gpu_state)
-        or now < gpu_state.allocations_changed + allocations.REGROW_S
-    ):
+    regrows_at = _regrows_at(gpu_state)
+    if regrows_at is None or now < regrows_at:
         return None
     return "memory left to ended allocations can be occupied again"
+
+
+def _regrows_at(gpu_state: GpuState) -> float | None:
+    """Compute when a stressor is restarted that may take more memory; None if it may not."""
+    if gpu_state.committed_at_start <= allocations.committed(gpu_state):
+        return None
+    return gpu_state.allocations_changed + allocations.REGROW_S
 
 
 def _too_little_memory(gpu_state: GpuState, reading: Reading | None, config: Config) -> str | None:
@@ -166,45 +171,48 @@ def launch_spec(config: Config, gpu_state: GpuState) -> LaunchSpec:
     )
 
 
-def releases(state: State, seen: Observation, config: Config) -> dict[str, str]:
-    """Return the reason for each stressor to release, by the UUID of its GPU.
+def release(state: State, seen: Observation) -> Step[State]:
+    """Stop the stressors that a command or a rule releases.
 
     Holds and the rules of one GPU come before the rules over all GPUs.
     """
-    return {**_node_releases(state, seen, config), **dict(_own_releases(state, seen, config))}
+    if state.shutdown is not None:
+        return Step(state)
+    of_node, kill_at = _node_releases(state, seen), seen.now + state.config.grace
 
-
-def _own_releases(state: State, seen: Observation, config: Config) -> Iterator[tuple[str, str]]:
-    """Yield the releases by holds and by the rules of one GPU."""
-    for uuid, gpu_state in state.gpu_states.items():
+    def step(gpu_state: GpuState, seen: Observation, own: Config) -> Step[GpuState]:
         if not isinstance(gpu_state.stressor, Starting | Running):
-            continue
-        hold = admin_hold(state, gpu_state)
-        behind = _behind_burnin(state, uuid, config)
-        if hold is not None or behind is not None:
-            yield uuid, hold.reason if hold is not None else str(behind)
-            continue
-        reason = _own_release(gpu_state, seen.readings.get(uuid), seen.now, config.of(uuid))
-        if reason is not None:
-            yield uuid, reason
+            return Step(gpu_state)
+        uuid = gpu_state.gpu.uuid
+        reason = _own_release(state, gpu_state, seen, own) or of_node.get(uuid)
+        if reason is None:
+            return Step(gpu_state, due=upcoming(seen.now, _regrows_at(gpu_state)))
+        event = gpu_event("gpu.released", gpu_state, seen.now, reason=reason)
+        stopped = lifecycle.stop(gpu_state, StopCause.POLICY, seen.now, kill_at)
+        return stopped._replace(events=(event,))
+
+    released = each_gpu(state, seen, step)
+    # Quiet hours begin with a minute of the wall clock.
+    minute = seen.next_minute if state.config.quiet else None
+    return released._replace(due=min(released.due, upcoming(seen.now, minute)))
 
 
 def _own_release(
-    gpu_state: GpuState, reading: Reading | None, now: float, config: Config
+    state: State, gpu_state: GpuState, seen: Observation, config: Config
 ) -> str | None:
-    """Explain why the rules of its GPU release a stressor, or return None."""
-    finished = burnin.why_finished(gpu_state, config)
-    if finished is not None:
-        return finished
-    waits = groups.why_waiting(gpu_state, config)
-    if waits is not None:
-        return waits
-    if gpu_state.launch_spec is not None and gpu_state.launch_spec != launch_spec(
-        config, gpu_state
-    ):
-        return "its settings have changed" if config.plan is None else "its next phase is due"
+    """Explain why a hold or the rules of its GPU release a stressor, or return None."""
+    hold = admin_hold(state, gpu_state)
+    if hold is not None:
+        return hold.reason
+    reading, now = seen.readings.get(gpu_state.gpu.uuid), seen.now
     reason = (
-        _critical(gpu_state, config) or _indistinguishable(gpu_state) or _may_regrow(gpu_state, now)
+        _behind_burnin(state, gpu_state.gpu.uuid)
+        or burnin.why_finished(gpu_state, config)
+        or groups.why_waiting(gpu_state, config)
+        or _why_restarted(gpu_state, config)
+        or _critical(gpu_state, config)
+        or _indistinguishable(gpu_state)
+        or _may_regrow(gpu_state, now)
     )
     if reason is not None or reading is None or not gpu_state.allocations:
         return reason
@@ -215,55 +223,39 @@ def _own_release(
     return None
 
 
-def _node_releases(state: State, seen: Observation, config: Config) -> dict[str, str]:
+def _why_restarted(gpu_state: GpuState, config: Config) -> str | None:
+    """Explain why a stressor is started again with other settings, or return None."""
+    spec = gpu_state.launch_spec
+    if spec is None or spec == launch_spec(config, gpu_state):
+        return None
+    return "its settings have changed" if config.plan is None else "its next phase is due"
+
+
+def _node_releases(state: State, seen: Observation) -> dict[str, str]:
     """Return the releases by quiet hours and ``limits.leave_idle``, the last started first."""
-    missing = config.leave_idle - sum(map(_is_free, state.gpu_states.values()))
-    hours = _quiet_hours(seen, config) or why_uncontrolled(state, seen.now)
+    leave_idle = state.config.leave_idle
+    missing = leave_idle - sum(map(_is_free, state.gpu_states.values()))
+    hours = _quiet_hours(state, seen) or why_uncontrolled(state, seen.now)
     live = [
         gpu_state
         for gpu_state in state.gpu_states.values()
         if isinstance(gpu_state.stressor, Starting | Running)
     ]
     live.sort(key=lambda gpu_state: (gpu_state.started, gpu_state.gpu.index), reverse=True)
-    reason = (
-        hours or f"{format_count(config.leave_idle, 'GPU')} must be left idle (limits.leave_idle)"
-    )
+    reason = hours or f"{format_count(leave_idle, 'GPU')} must be left idle (limits.leave_idle)"
     released = live if hours else live[: max(0, missing)]
     return {gpu_state.gpu.uuid: reason for gpu_state in released}
 
 
-def deadlines(state: State, seen: Observation, config: Config) -> list[float]:
-    """Compute when a rule may decide otherwise, by the monotonic clock."""
-    gpu_states = state.gpu_states.values()
-    times = [
-        allocation.since + allocations.SETTLE_S
-        for gpu_state in gpu_states
-        for allocation in gpu_state.allocations.values()
-    ]
-    times += [
-        gpu_state.allocations_changed + allocations.REGROW_S
-        for gpu_state in gpu_states
-        if gpu_state.committed_at_start
-    ]
-    due = _next_start(state, config)
-    if due is not None:
-        times.append(due)
-    if seen.local is not None and (config.quiet or config.until):
-        # Quiet hours and end times begin with a minute of the wall clock.
-        times.append(seen.now + 60.0 - seen.local.second - seen.local.microsecond / 1e6)
-    return times
-
-
-def _next_start(state: State, config: Config) -> float | None:
+def _next_start(state: State) -> float | None:
     """Compute when ``limits.starts_per_second`` allows the next start; None for at once."""
-    if config.starts_per_second is None or state.last_start is None:
-        return None
-    return state.last_start + 1.0 / config.starts_per_second
+    rate = state.config.starts_per_second
+    return None if rate is None or state.last_start is None else state.last_start + 1.0 / rate
 
 
-def _quiet_hours(seen: Observation, config: Config) -> str | None:
+def _quiet_hours(state: State, seen: Observation) -> str | None:
     """Return the quiet hours that apply now, or None; all apply while the time is unknown."""
-    for hours in config.quiet:
+    for hours in state.config.quiet:
         if seen.local is None or hours.contains(seen.local):
             return f"quiet hours: {hours.text}"
     return None
@@ -279,7 +271,7 @@ def ending(shutdown: Shutdown) -> Verdict:
     return Verdict.deny("shutdown", f"the daemon is ending: {shutdown.reason}")
 
 
-def forbids_all(state: State, seen: Observation, config: Config) -> Verdict | None:
+def forbids_all(state: State, seen: Observation) -> Verdict | None:
     """Return the rule that forbids even a short context on every GPU, or None."""
     if state.shutdown is not None:
         return ending(state.shutdown)
@@ -291,20 +283,20 @@ def forbids_all(state: State, seen: Observation, config: Config) -> Verdict | No
     uncontrolled = why_uncontrolled(state, seen.now)
     if uncontrolled is not None:
         return Verdict.deny("api", uncontrolled)
-    hours = _quiet_hours(seen, config)
+    hours = _quiet_hours(state, seen)
     if hours is None:
         return None
-    end = None if seen.local is None else end_of_hours(config.quiet, seen.local)
+    end = None if seen.local is None else end_of_hours(state.config.quiet, seen.local)
     left = None if end is None or seen.local is None else (end - seen.local).total_seconds()
     return Verdict.deny("quiet", hours, None if left is None else seen.now + left)
 
 
-def node_verdict(state: State, seen: Observation, config: Config) -> Verdict | None:
+def node_verdict(state: State, seen: Observation) -> Verdict | None:
     """Return the rule that forbids a start on every GPU, or None."""
-    denied = forbids_all(state, seen, config)
+    denied = forbids_all(state, seen)
     if denied is not None:
         return denied
-    gpu_states = state.gpu_states.values()
+    gpu_states, config = state.gpu_states.values(), state.config
     held = sum(
         isinstance(gpu_state.stressor, Starting | Running | Stopping) for gpu_state in gpu_states
     )
@@ -321,11 +313,11 @@ def node_verdict(state: State, seen: Observation, config: Config) -> Verdict | N
         for gpu_state in gpu_states:
             own = config.of(gpu_state.gpu.uuid)
             needed = burnin.why_finished(gpu_state, own) is None
-            if needed and not _is_ready(gpu_state, seen, config):
+            if needed and not _is_ready(gpu_state, seen, own):
                 return Verdict.deny(
                     "idle.gate", f"not before GPU {gpu_state.gpu.index} is idle, too (idle.gate)"
                 )
-    due = _next_start(state, config)
+    due = _next_start(state)
     if due is not None and seen.now < due:
         return Verdict.deny(
             "limits.starts_per_second",
@@ -341,9 +333,9 @@ def _is_free(gpu_state: GpuState) -> bool:
     return isinstance(gpu_state.occupancy, Idle) and not live and not gpu_state.allocations
 
 
-def _is_ready(gpu_state: GpuState, seen: Observation, config: Config) -> bool:
+def _is_ready(gpu_state: GpuState, seen: Observation, own: Config) -> bool:
     """Check whether a GPU is held, or idle for long enough to be."""
     if isinstance(gpu_state.stressor, Starting | Running):
         return True
-    reading, own = seen.readings.get(gpu_state.gpu.uuid), config.of(gpu_state.gpu.uuid)
+    reading = seen.readings.get(gpu_state.gpu.uuid)
     return verdict.idle_enough(gpu_state, reading, seen.now, own) is None

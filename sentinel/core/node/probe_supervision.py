@@ -6,14 +6,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from sentinel.config.model import Config
 from sentinel.core.actions import Event, KillProbe, StartProbe
 from sentinel.core.gpu.watchers import held_since
 from sentinel.core.gpu_state import GpuState
 from sentinel.core.node.backoff import next_pause
-from sentinel.core.node.node_step import NodeStep
 from sentinel.core.observation import Call, Observation, ProbeFacts
 from sentinel.core.state import ProbeDown, ProbeUp, State, Suspect
+from sentinel.core.step import Step, upcoming
 from sentinel.core.stressor_state import Running, Starting, Stopping
 from sentinel.protocol.gpu import Reading
 
@@ -49,40 +48,42 @@ def readable(state: State, gpu_state: GpuState, now: float) -> bool:
             return not suspected(state, gpu_state.gpu.uuid, now)
 
 
-def step(state: State, seen: Observation, config: Config) -> NodeStep:
+def step(state: State, seen: Observation) -> Step[State]:
     """Apply the new facts about the probe, then take at most one step."""
-    events: list[Event] = []
-    probe = state.probe
-    facts = seen.probe
+    step, probe, facts = Step(state), state.probe, seen.probe
     if facts is not None and isinstance(probe, ProbeUp) and facts.generation == probe.generation:
-        state, events = _fold(state, probe, facts, seen)
+        step = _fold(state, probe, facts, seen)
+    return step.then(_advance, facts.calls if facts is not None else (), seen)
+
+
+def _advance(state: State, calls: tuple[Call, ...], seen: Observation) -> Step[State]:
+    """Start, stop, release or watch the probe."""
     match state.probe:
         case ProbeUp() as up if state.released is not None and _holds_nothing(state):
             down = ProbeDown(generation=up.generation + 1, until=math.inf, reason="released")
             kill = KillProbe(generation=up.generation)
-            state = replace(state, probe=down)
-            return NodeStep(state=state, actions=(kill,), events=tuple(events))
+            due = seen.now + GONE_POLL_S
+            return Step(replace(state, probe=down), actions=(kill,), due=due)
         case ProbeDown() as down if state.released is not None:
-            if seen.probe_gone and not down.gone:
-                events.append(Event(name="driver.released", at=seen.now))
-            state = replace(state, probe=replace(down, until=math.inf, gone=seen.probe_gone))
-            return NodeStep(state=state, events=tuple(events))
+            gone = seen.probe_gone
+            events = (Event(name="driver.released", at=seen.now),) if gone > down.gone else ()
+            state = replace(state, probe=replace(down, until=math.inf, gone=gone))
+            return Step(state, events=events, due=math.inf if gone else seen.now + GONE_POLL_S)
         case ProbeDown(until=math.inf) as down:
-            state = replace(state, probe=replace(down, until=seen.now))
-            return NodeStep(state=state, events=tuple(events))
-        case ProbeDown(until=until, generation=generation) if seen.now >= until:
-            if state.shutdown is not None:
-                return NodeStep(state=state, events=tuple(events))
+            return Step(replace(state, probe=replace(down, until=seen.now)), due=seen.now)
+        case ProbeDown(until=until, generation=generation):
+            if state.shutdown is not None or seen.now < until:
+                return Step(state, due=upcoming(seen.now, until))
             up = ProbeUp(generation=generation, since=seen.now)
-            start = StartProbe(generation=generation)
-            state = replace(state, probe=up)
-            return NodeStep(state=state, actions=(start,), events=tuple(events))
+            excluded = tuple(
+                uuid
+                for uuid, gpu_state in state.gpu_states.items()
+                if not readable(state, gpu_state, seen.now)
+            )
+            start = StartProbe(generation=generation, excluded=excluded)
+            return Step(replace(state, probe=up), actions=(start,), due=seen.now + CALL_TIMEOUT_S)
         case ProbeUp() as up:
-            calls = facts.calls if facts is not None else ()
-            done = _watch(state, up, calls, seen, config)
-            return replace(done, events=(*events, *done.events)) if events else done
-        case _:
-            return NodeStep(state=state, events=tuple(events))
+            return _watch(state, up, calls, seen)
 
 
 def _holds_nothing(state: State) -> bool:
@@ -91,26 +92,10 @@ def _holds_nothing(state: State) -> bool:
     return not any(isinstance(stressor, Starting | Running | Stopping) for stressor in stressors)
 
 
-def deadline(state: State, readings: Mapping[str, Reading], config: Config, now: float) -> float:
-    """Compute when the probe needs the next step without any news."""
-    match state.probe:
-        case ProbeDown(gone=False) if state.released is not None:
-            return now + GONE_POLL_S
-        case ProbeDown(until=until):
-            return until
-        case ProbeUp() as up:
-            limit = min(config.stale_after, CALL_TIMEOUT_S)
-            due = _last_sign_of_life(state, up, readings) + limit
-            # At slow polls a call may begin much later, and hang.
-            return due if due > now or config.poll <= config.quick_poll else now + limit
-
-
-def _fold(
-    state: State, probe: ProbeUp, facts: ProbeFacts, seen: Observation
-) -> tuple[State, list[Event]]:
+def _fold(state: State, probe: ProbeUp, facts: ProbeFacts, seen: Observation) -> Step[State]:
     """Apply the probe's messages and its exit."""
-    events = []
-    now = seen.now
+    events: list[Event] = []
+    now, due = seen.now, math.inf
     if facts.inventory is not None:
         # Silence counts from now: initialising the driver may take longer than its limit.
         state = replace(state, probe=replace(probe, ready=True, since=now))
@@ -125,6 +110,7 @@ def _fold(
     if facts.exit is not None:
         reason = f"exited with code {facts.exit.code}"
         state, pause = _down(state, reason, seen)
+        due = seen.now  # the next tick judges the GPUs that are left out
         fields = {"exit_code": facts.exit.code, "pause_s": pause}
         fields |= {"reason": facts.failed} if facts.failed is not None else {}
         state, blamed = _blame(state, facts, facts.exit.code, now)
@@ -133,7 +119,7 @@ def _fold(
             fields |= {"call": blamed.name, "left_out_s": left_out}
         gpu = blamed.uuid if blamed is not None else None
         events.append(Event(name="probe.exited", at=now, gpu=gpu, fields=fields))
-    return state, events
+    return Step(state, events=tuple(events), due=due)
 
 
 def _blame(state: State, facts: ProbeFacts, code: int, now: float) -> tuple[State, Call | None]:
@@ -165,23 +151,24 @@ def _down(state: State, reason: str, seen: Observation) -> tuple[State, float]:
     return replace(state, probe=down, probe_failures=failures), pause
 
 
-def _watch(
-    state: State, up: ProbeUp, calls: tuple[Call, ...], seen: Observation, config: Config
-) -> NodeStep:
+def _watch(state: State, up: ProbeUp, calls: tuple[Call, ...], seen: Observation) -> Step[State]:
     """Replace a probe that hangs in a call or is silent."""
+    config = state.config
     if not any(readable(state, gpu_state, seen.now) for gpu_state in state.gpu_states.values()):
         up = replace(up, unused_at=seen.now)
         state = replace(state, probe=up)
-    stuck = [call for call in calls if _hangs(call, seen.now)]
+    stuck = [call for call in calls if seen.now >= _hangs_at(call)]
     hung = min(stuck, key=lambda call: call.since, default=None)
-    silent = seen.now - _last_sign_of_life(state, up, seen.readings)
+    seen_at = _last_sign_of_life(state, up, seen.readings)
     # All GPUs may be read at the slow poll; one that is held shows a stopped probe sooner.
     limit = config.stale_after + (config.poll if config.poll > config.quick_poll else 0.0)
-    limit = limit if up.ready else INITIALISATION_TIMEOUT_S
-    stopped = up.ready and _reads_no_held_gpu(state, up, calls, seen)
-    if hung is None and silent <= limit and not stopped:
-        return NodeStep(state=state)
-    fields: dict[str, object] = {"silent_s": silent}
+    silent_at = seen_at + (limit if up.ready else INITIALISATION_TIMEOUT_S)
+    stopped_at = _stopped_at(state, up, calls, seen) if up.ready else math.inf
+    if hung is None and seen.now < min(silent_at, stopped_at):
+        # A call may begin after this look, and hang.
+        later = seen.now + CALL_TIMEOUT_S
+        return Step(state, due=min([silent_at, stopped_at, later, *map(_hangs_at, calls)]))
+    fields: dict[str, object] = {"silent_s": seen.now - seen_at}
     if hung is not None:
         fields |= {"call": hung.name, "since_s": seen.now - hung.since}
         if hung.uuid is not None:
@@ -189,28 +176,26 @@ def _watch(
             fields["pause_s"] = state.suspects[hung.uuid].until - seen.now
     event = Event(name="probe.hung", at=seen.now, gpu=hung.uuid if hung else None, fields=fields)
     state, _ = _down(state, "it hung", seen)
-    return NodeStep(state=state, actions=(KillProbe(generation=up.generation),), events=(event,))
+    kill = KillProbe(generation=up.generation)
+    return Step(state, actions=(kill,), events=(event,), due=seen.now)
 
 
-def _reads_no_held_gpu(
-    state: State, up: ProbeUp, calls: tuple[Call, ...], seen: Observation
-) -> bool:
-    """Check that no held GPU has been read for long, although no driver call explains that."""
+def _stopped_at(state: State, up: ProbeUp, calls: tuple[Call, ...], seen: Observation) -> float:
+    """Compute when no held GPU has been read for too long although no driver call explains it."""
     in_calls = {call.uuid for call in calls}
-    blind = []
+    last_reads = []
     for uuid, times in seen.watched.items():
         gpu_state = state.gpu_states[uuid]
         since = held_since(gpu_state)
         if since is None or uuid in in_calls or not readable(state, gpu_state, seen.now):
             continue
-        last = max(since, up.since, state.stalled_at or up.since, times.probe)
-        blind.append(seen.now - last > STOPPED_AFTER_S)
-    return bool(blind) and all(blind)
+        last_reads.append(max(since, up.since, state.stalled_at or up.since, times.probe))
+    return max(last_reads, default=math.inf) + STOPPED_AFTER_S
 
 
-def _hangs(call: Call, now: float) -> bool:
-    limit = INITIALISATION_TIMEOUT_S if call.uuid is None else CALL_TIMEOUT_S
-    return now - call.since > limit
+def _hangs_at(call: Call) -> float:
+    """Compute when a driver call has taken too long."""
+    return call.since + (INITIALISATION_TIMEOUT_S if call.uuid is None else CALL_TIMEOUT_S)
 
 
 def _suspect(state: State, uuid: str, call: str, now: float, *, crashed: bool = False) -> State:

@@ -13,27 +13,28 @@ the large one needs next. GPUs that a request still has to wait for are not kept
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from sentinel.config.model import Config
 from sentinel.core.actions import Event
 from sentinel.core.events import gpu_event
 from sentinel.core.gpu import health
 from sentinel.core.gpu_state import Busy, GpuState, Idle, Unknown
 from sentinel.core.node.admin import reservation_of
 from sentinel.core.node.command_result import (
-    CommandResult,
+    Accepted,
+    RefusedError,
     caller_fields,
+    check_gpus,
+    check_owner,
+    check_seconds,
     names_of,
     not_found,
-    not_owner,
-    wrong_gpus,
-    wrong_seconds,
 )
-from sentinel.core.node.node_step import NodeStep
 from sentinel.core.observation import Observation
 from sentinel.core.state import State
+from sentinel.core.step import Step, upcoming
 from sentinel.core.stressor_state import Stopped
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import LEASE_S, CancelReservation, Extend, Refusal, Reserve
@@ -55,21 +56,9 @@ _MAX_REASONS = 4
 # --- commands --------------------------------------------------------------------------------
 
 
-def apply_command(
-    state: State, command: Reserve | Extend | CancelReservation, now: float
-) -> CommandResult:
-    """Apply one command about a reservation."""
-    match command:
-        case Reserve():
-            return _reserve(state, command, now)
-        case Extend():
-            return _extend(state, command, now)
-        case CancelReservation():
-            return _cancel_reservation(state, command, now)
-
-
-def _reserve(state: State, command: Reserve, now: float) -> CommandResult:
+def reserve(state: State, command: Reserve, seen: Observation) -> Accepted:
     """Grant a request, or append it to the queue; the same request again has the same answer."""
+    now = seen.now
     request = Reservation(
         id=command.id,
         named=command.gpus,
@@ -83,21 +72,19 @@ def _reserve(state: State, command: Reserve, now: float) -> CommandResult:
     )
     known = state.reservations.get(command.id)
     if known is not None and not _is_same(known, request):
-        text = f"the id {command.id!r} is in use"
-        return CommandResult(state, text, refused=Refusal.CONFLICT)
+        raise RefusedError(Refusal.CONFLICT, f"the id {command.id!r} is in use")
     if known is not None:
-        return CommandResult(_with(state, _extended(known, now)), _answer(state, known), known.gpus)
-    wrong = wrong_gpus(state, command.gpus) or wrong_seconds(state, command.seconds)
-    wrong = wrong or _wrong_reservation(state, command)
-    if wrong is not None:
-        return wrong
+        return Accepted(_with(state, _extended(known, now)), _answer(state, known), known.gpus)
+    check_gpus(state, command.gpus)
+    check_seconds(command.seconds)
+    _check_reservation(state, command)
     gpus, why = choose(state, request, claims(state))
     if not gpus and command.wait:
         return _enqueue(state, request, why)
     if not gpus:
-        return CommandResult(state, why, refused=Refusal.CONFLICT)
-    state, events = _grant(state, request, gpus, now)
-    return CommandResult(state, f"reserved {names_of(state, gpus)}", gpus, events=events)
+        raise RefusedError(Refusal.CONFLICT, why)
+    text = f"reserved {names_of(state, gpus)}"
+    return Accepted(_grant(state, request, gpus, now), text, gpus)
 
 
 def _is_same(known: Reservation, request: Reservation) -> bool:
@@ -113,13 +100,13 @@ def _wish(request: Reservation) -> tuple[object, ...]:
     return (*wish, by.via, by.uid, process)
 
 
-def _wrong_reservation(state: State, command: Reserve) -> CommandResult | None:
-    """Refuse an invalid reservation, or one too many; return None if it is valid."""
+def _check_reservation(state: State, command: Reserve) -> None:
+    """Refuse an invalid reservation, or one too many."""
     by = command.by
     wrong = None
     if len(state.reservations) >= _MAX_RESERVATIONS:
         text = f"there are {len(state.reservations)} reservations already"
-        return CommandResult(state, text, refused=Refusal.CONFLICT)
+        raise RefusedError(Refusal.CONFLICT, text)
     if bool(command.gpus) == bool(command.count) or command.count < 0:
         wrong = "name either GPUs or their number"
     elif len(set(command.gpus)) != len(command.gpus):
@@ -132,49 +119,46 @@ def _wrong_reservation(state: State, command: Reserve) -> CommandResult | None:
         wrong = (
             "the client process is not visible here, so nothing can be bound to it; give a duration"
         )
-    return None if wrong is None else CommandResult(state, wrong, refused=Refusal.INVALID)
+    if wrong is not None:
+        raise RefusedError(Refusal.INVALID, wrong)
 
 
-def _extend(state: State, command: Extend, now: float) -> CommandResult:
+def extend(state: State, command: Extend, seen: Observation) -> Accepted:
     """Extend the lease of a reservation or a request, or end it: only what is granted is kept."""
     known = state.reservations.get(command.id)
     if known is None or (command.kept and not known.gpus):
-        return not_found(state, "reservation", command.id, state.reservations)
-    known = replace(known, lease=None) if command.kept else _extended(known, now)
-    return CommandResult(_with(state, known), f"reservation {command.id} lasts", known.gpus)
+        raise not_found("reservation", command.id, state.reservations)
+    known = replace(known, lease=None) if command.kept else _extended(known, seen.now)
+    return Accepted(_with(state, known), f"reservation {command.id} lasts", known.gpus)
 
 
-def _cancel_reservation(state: State, command: CancelReservation, now: float) -> CommandResult:
+def cancel(state: State, command: CancelReservation, seen: Observation) -> Accepted:
     """End a reservation, or take a request out of the queue."""
     known = state.reservations.get(command.id)
     if known is None:
-        return not_found(state, "reservation", command.id, state.reservations)
+        raise not_found("reservation", command.id, state.reservations)
     what = f"{'reservation' if known.gpus else 'request'} {command.id}"
-    refused = not_owner(state, command.by, known.by, what)
-    if refused is not None:
-        return refused
+    check_owner(command.by, known.by, what)
     text = f"{what} is over" if known.gpus else _why_waiting(state, known)
-    state, events = _end(state, known, command.by, now)
-    return CommandResult(state, text, known.gpus, events=events)
+    return Accepted(_end(state, known, command.by, seen.now), text, known.gpus)
 
 
 # --- leases and ends -------------------------------------------------------------------------
 
 
-def expire(state: State, now: float) -> tuple[State, list[Event]]:
+def expire(state: State, seen: Observation) -> Step[State]:
     """End the reservations and requests whose time or lease is over."""
-    events: list[Event] = []
-    for known in tuple(state.reservations.values()):
+    step, now = Step(state), seen.now
+    for known in state.reservations.values():
         if any(end is not None and now >= end for end in (known.until, known.lease)):
-            state, ended = _end(state, known, None, now)
-            events += ended
-    return state, events
+            step = step.then(_end, known, None, now)
+    left = step.state.reservations.values()
+    return step._replace(due=min((_due(known, now) for known in left), default=math.inf))
 
 
-def deadlines(state: State) -> list[float]:
-    """Compute when reservations and leases end."""
-    ends = [end for known in state.reservations.values() for end in (known.until, known.lease)]
-    return [end for end in ends if end is not None]
+def _due(known: Reservation, now: float) -> float:
+    """Compute when a reservation or its lease ends."""
+    return upcoming(now, known.until, known.lease)
 
 
 def _extended(known: Reservation, now: float) -> Reservation:
@@ -182,42 +166,38 @@ def _extended(known: Reservation, now: float) -> Reservation:
     return known if known.lease is None else replace(known, lease=now + LEASE_S)
 
 
-def _end(
-    state: State, known: Reservation, by: Caller | None, now: float
-) -> tuple[State, list[Event]]:
+def _end(state: State, known: Reservation, by: Caller | None, now: float) -> Step[State]:
     """Remove a reservation or a request; ``by`` is None if its time is over."""
     left = {id_: other for id_, other in state.reservations.items() if id_ != known.id}
     fields = {"id": known.id, "by": None if by is None else caller_fields(by)}
     if not known.gpus:
         left_queue = {**fields, "waited_s": now - known.since}
-        events = [Event(name="reservation.left", at=now, fields=left_queue)]
-        return replace(state, reservations=left), events
+        event = Event(name="reservation.left", at=now, fields=left_queue)
+        return Step(replace(state, reservations=left), events=(event,))
     events = [
         gpu_event("gpu.unreserved", state.gpu_states[uuid], now, **fields)
         for uuid in known.gpus
         if uuid in state.gpu_states
     ]
-    return replace(state, reservations=left), events
+    return Step(replace(state, reservations=left), events=tuple(events))
 
 
-def _with(state: State, known: Reservation) -> State:
+def _with(state: State, known: Reservation) -> Step[State]:
     """Replace or append a reservation."""
-    return replace(state, reservations={**state.reservations, known.id: known})
+    return Step(replace(state, reservations={**state.reservations, known.id: known}))
 
 
 # --- the queue -------------------------------------------------------------------------------
 
 
-def serve(state: State, seen: Observation, _: Config) -> NodeStep:
+def serve(state: State, seen: Observation) -> Step[State]:
     """Serve the requests whose GPUs are available, unless the daemon is shutting down."""
-    events: list[Event] = []
-    if state.shutdown is None:
-        for request in tuple(_waiting(state)):
-            gpus, _why = choose(state, request, claims(state, before=request.id))
-            if gpus:
-                state, granted = _grant(state, request, gpus, seen.now)
-                events += granted
-    return NodeStep(state=state, events=tuple(events))
+    step = Step(state)
+    for request in _waiting(state) if state.shutdown is None else ():
+        gpus, _ = choose(step.state, request, claims(step.state, before=request.id))
+        if gpus:
+            step = step.then(_grant, request, gpus, seen.now)
+    return step
 
 
 def claims(state: State, before: str | None = None) -> dict[str, str]:
@@ -236,14 +216,14 @@ def _waiting(state: State) -> Iterator[Reservation]:
     return (request for request in state.reservations.values() if not request.gpus)
 
 
-def _enqueue(state: State, request: Reservation, why: str) -> CommandResult:
+def _enqueue(state: State, request: Reservation, why: str) -> Accepted:
     """Append a valid request for GPUs that are not available, because of ``why``."""
     users = [(waiting.by.via, waiting.by.uid) for waiting in _waiting(state)]
     own = users.count((request.by.via, request.by.uid))
     if len(users) >= MAX_QUEUED or own >= MAX_QUEUED_OF_USER:
         text = f"{len(users)} requests wait already, {own} of them this user's: {why}"
-        return CommandResult(state, text, refused=Refusal.CONFLICT)
-    state = _with(state, request)
+        raise RefusedError(Refusal.CONFLICT, text)
+    step = _with(state, request)
     fields = {
         "id": request.id,
         "reason": request.reason,
@@ -253,7 +233,8 @@ def _enqueue(state: State, request: Reservation, why: str) -> CommandResult:
         "by": caller_fields(request.by),
     }
     event = Event(name="reservation.queued", at=request.since, fields=fields)
-    return CommandResult(state, f"{_answer(state, request)}: {why}", events=[event])
+    text = f"{_answer(step.state, request)}: {why}"
+    return Accepted(step._replace(events=(event,)), text)
 
 
 def _answer(state: State, request: Reservation) -> str:
@@ -306,9 +287,7 @@ def choose(
     return tuple(gpu_state.gpu.uuid for gpu_state in free[: request.count]), ""
 
 
-def _grant(
-    state: State, request: Reservation, gpus: tuple[str, ...], now: float
-) -> tuple[State, list[Event]]:
+def _grant(state: State, request: Reservation, gpus: tuple[str, ...], now: float) -> Step[State]:
     """Reserve GPUs; the lease goes on."""
     until = None if request.seconds is None else now + request.seconds
     fields = {
@@ -320,7 +299,8 @@ def _grant(
         "by": caller_fields(request.by),
     }
     events = [gpu_event("gpu.reserved", state.gpu_states[uuid], now, **fields) for uuid in gpus]
-    return _with(state, replace(request, gpus=gpus, since=now, until=until)), events
+    granted = replace(request, gpus=gpus, since=now, until=until)
+    return _with(state, granted)._replace(events=tuple(events), due=_due(granted, now))
 
 
 def _preference(gpu_state: GpuState) -> tuple[float, bool, int]:

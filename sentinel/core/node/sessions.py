@@ -11,19 +11,22 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from sentinel.config.build import lay_over
-from sentinel.config.model import SETTINGS, Config
+from sentinel.config.model import SETTINGS
 from sentinel.config.setting import Scope
 from sentinel.core.actions import Event
 from sentinel.core.node.backoff import reset_failures
 from sentinel.core.node.command_result import (
-    CommandResult,
+    Accepted,
+    RefusedError,
     caller_fields,
+    check_gpus,
+    check_seconds,
     names_of,
     not_found,
-    wrong_gpus,
-    wrong_seconds,
 )
+from sentinel.core.observation import Observation
 from sentinel.core.state import State
+from sentinel.core.step import Step, upcoming
 from sentinel.errors import ConfigError
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import EndSession, Refusal, StartSession
@@ -37,31 +40,62 @@ _KEYS = frozenset(setting.key for setting in SETTINGS if setting.scope is Scope.
 _ALL_KEYS = frozenset(setting.key for setting in SETTINGS)
 
 
-def apply_command(
-    state: State, command: StartSession | EndSession, now: float, config: Config
-) -> CommandResult:
-    """Apply one command about a session."""
-    if isinstance(command, StartSession):
-        return _start(state, command, now, config)
+def start(state: State, command: StartSession, seen: Observation) -> Accepted:
+    """Apply a command that starts a session."""
+    now = seen.now
+    check_gpus(state, command.gpus)
+    check_seconds(command.seconds)
+    if _is_started(state, command):  # by a client that has lost the response
+        text = f"session {command.name} has these settings already"
+        return Accepted(Step(state), text, command.gpus)
+    invalid = _why_invalid(command)
+    if invalid is not None:
+        raise RefusedError(Refusal.INVALID, invalid)
+    conflict = _why_in_conflict(state, command)
+    if conflict is not None:
+        raise RefusedError(Refusal.CONFLICT, conflict)
+    session = Session(
+        name=command.name,
+        gpus=command.gpus,
+        settings=command.settings,
+        by=command.by,
+        since=now,
+        until=None if command.seconds is None else now + command.seconds,
+    )
+    fields = {
+        "session": session.name,
+        "gpus": _gpu_fields(state, session),
+        "settings": session.settings,
+        "for_s": command.seconds,
+        "by": caller_fields(command.by),
+    }
+    event = Event(name="session.started", at=now, fields=fields)
+    text = f"session {session.name} has {names_of(state, session.gpus)}"
+    state = _with_fresh_start(lay(_with(state, session)), session)
+    return Accepted(Step(state, events=(event,)), text, session.gpus)
+
+
+def end(state: State, command: EndSession, seen: Observation) -> Accepted:
+    """Apply a command that ends a session."""
     session = state.sessions.get(command.name)
     if session is None:
-        return not_found(state, "session", command.name, state.sessions)
-    state, config, events = _end(state, session, command.by, now, config)
+        raise not_found("session", command.name, state.sessions)
+    step = _end(state, session, command.by, seen.now)
     text = f"session {session.name} is over; its GPUs have the daemon's settings"
-    return CommandResult(state, text, session.gpus, events=events, config=config)
+    return Accepted(step, text, session.gpus)
 
 
-def expire(state: State, now: float, config: Config) -> tuple[State, Config, list[Event]]:
+def expire(state: State, seen: Observation) -> Step[State]:
     """End expired sessions."""
-    events: list[Event] = []
-    for session in tuple(state.sessions.values()):
+    step, now = Step(state), seen.now
+    for session in state.sessions.values():
         if session.until is not None and now >= session.until:
-            state, config, ended = _end(state, session, None, now, config)
-            events += ended
-    return state, config, events
+            step = step.then(_end, session, None, now)
+    untils = [session.until for session in step.state.sessions.values()]
+    return step._replace(due=upcoming(now, *untils))
 
 
-def lay(state: State, config: Config) -> tuple[State, Config]:
+def lay(state: State) -> State:
     """Lay the settings of all sessions over the lasting ones.
 
     A GPU of a burn-in keeps the settings of its phase, and has those of its session afterwards.
@@ -69,6 +103,7 @@ def lay(state: State, config: Config) -> tuple[State, Config]:
     Raises:
         ConfigError: A value of a session is not allowed, or contradicts the daemon's settings.
     """
+    config = state.config
     each = dict(config.lasting)
     for session in state.sessions.values():
         if session.suspended is not None:
@@ -80,15 +115,13 @@ def lay(state: State, config: Config) -> tuple[State, Config]:
             each[uuid] = lay_over(own, session.given(uuid))
     run = state.burnin_run
     if run is None:
-        return state, replace(config, each=each)
+        return state.with_config(replace(config, each=each))
     phases = {uuid: config.of(uuid) for uuid in run.gpus if uuid not in run.done}
     state = replace(state, burnin_run=replace(run, each=each))
-    return state, replace(config, each={**each, **phases})
+    return state.with_config(replace(config, each={**each, **phases}))
 
 
-def restore(
-    state: State, config: Config, sessions: Iterable[Session]
-) -> tuple[State, Config, list[str]]:
+def restore(state: State, sessions: Iterable[Session]) -> tuple[State, list[str]]:
     """Start the stored sessions of an earlier daemon again.
 
     A daemon starts although settings have changed that a session contradicts. Such a session is
@@ -96,7 +129,7 @@ def restore(
     and the next daemon tries again.
 
     Returns:
-        The state, the configuration, and why sessions are suspended, a sentence each.
+        The state, and why sessions are suspended, a sentence each.
     """
     suspended = []
     for session in sessions:
@@ -106,7 +139,7 @@ def restore(
         unfit = _why_unfit(state, session)
         try:
             if unfit is None:
-                state, config = lay(_with(state, session), config)
+                state = lay(_with(state, session))
         except ConfigError as error:
             unfit = error.what.removeprefix(f"session {session.name}: ")
         if unfit is not None:
@@ -115,7 +148,7 @@ def restore(
                 f" `sentinel session stop {session.name}`"
             )
             state = _with(state, replace(session, suspended=" ".join(unfit.split())))
-    return state, config, suspended
+    return state, suspended
 
 
 def _with(state: State, session: Session) -> State:
@@ -128,51 +161,8 @@ def name_for(state: State, uuid: str) -> str | None:
     return next((one.name for one in active if uuid in one.gpus), None)
 
 
-def _start(state: State, command: StartSession, now: float, config: Config) -> CommandResult:
-    wrong = wrong_gpus(state, command.gpus) or wrong_seconds(state, command.seconds)
-    if wrong is not None:
-        return wrong
-    if _is_started(state, command):  # by a client that has lost the response
-        text = f"session {command.name} has these settings already"
-        return CommandResult(state, text, command.gpus)
-    invalid = _why_invalid(command)
-    if invalid is not None:
-        return CommandResult(state, invalid, refused=Refusal.INVALID)
-    conflict = _why_in_conflict(state, command, config)
-    if conflict is not None:
-        return CommandResult(state, conflict, refused=Refusal.CONFLICT)
-    session = Session(
-        name=command.name,
-        gpus=command.gpus,
-        settings=command.settings,
-        by=command.by,
-        since=now,
-        until=None if command.seconds is None else now + command.seconds,
-    )
-    try:
-        started, config = lay(_with(state, session), config)
-    except ConfigError as error:
-        return CommandResult(state, str(error), refused=Refusal.INVALID)
-    fields = {
-        "session": session.name,
-        "gpus": _gpu_fields(state, session),
-        "settings": session.settings,
-        "for_s": command.seconds,
-        "by": caller_fields(command.by),
-    }
-    return CommandResult(
-        _with_fresh_start(started, session),
-        f"session {session.name} has {names_of(state, session.gpus)}",
-        session.gpus,
-        events=[Event(name="session.started", at=now, fields=fields)],
-        config=config,
-    )
-
-
-def _end(
-    state: State, session: Session, by: Caller | None, now: float, config: Config
-) -> tuple[State, Config, list[Event]]:
-    """End a session; return also its event."""
+def _end(state: State, session: Session, by: Caller | None, now: float) -> Step[State]:
+    """End a session."""
     fields = {
         "session": session.name,
         "gpus": _gpu_fields(state, session),
@@ -180,8 +170,8 @@ def _end(
     }
     event = Event(name="session.ended", at=now, fields=fields)
     left = {name: one for name, one in state.sessions.items() if name != session.name}
-    state, config = lay(replace(state, sessions=left), config)
-    return _with_fresh_start(state, session), config, [event]
+    state = lay(replace(state, sessions=left))
+    return Step(_with_fresh_start(state, session), events=(event,))
 
 
 def _with_fresh_start(state: State, session: Session) -> State:
@@ -228,9 +218,9 @@ def _why_unfit(state: State, session: Session) -> str | None:
     return None if taken is None else f"session {taken} has a GPU of it"
 
 
-def _why_in_conflict(state: State, command: StartSession, config: Config) -> str | None:
+def _why_in_conflict(state: State, command: StartSession) -> str | None:
     """Explain why a session cannot be started now, or return None."""
-    if config.dry_run:
+    if state.config.dry_run:
         return "this sentinel only watches (--monitor) and occupies nothing"
     if state.burnin_run is not None:
         return "a burn-in runs with the present settings: cancel it first (sentinel burnin cancel)"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sentinel.config.model import Config
 from sentinel.config.services import DEBUG
 from sentinel.core.actions import Event
 from sentinel.core.events import gpu_event, process_fields, progress_fields, usage_fields
@@ -12,31 +11,31 @@ from sentinel.core.gpu.verdict import Verdict
 from sentinel.core.gpu_state import GpuState
 from sentinel.core.node import burnin
 from sentinel.core.node.explanations import explanations
-from sentinel.core.node.node_step import NodeStep
 from sentinel.core.observation import Observation
 from sentinel.core.state import State
+from sentinel.core.step import Step
 from sentinel.core.stressor_state import Running
 from sentinel.protocol.gpu import Reading
 
 
-def explain(state: State, seen: Observation, config: Config) -> NodeStep:
+def explain(state: State, seen: Observation) -> Step[State]:
     """Report the deciding rule of each GPU for which it has changed."""
-    if not config.explain:
-        return NodeStep(state=state)
+    if not state.config.explain:
+        return Step(state)
     events = []
     explained = dict(state.explained)
-    for uuid, verdict in explanations(state, seen, config).items():
+    for uuid, verdict in explanations(state, seen).items():
         if explained.get(uuid) != verdict.rule:
             explained[uuid] = verdict.rule
             fields = {"allowed": verdict.allowed, **_rule_fields(verdict, seen.now)}
             events.append(gpu_event("gpu.verdict", state.gpu_states[uuid], seen.now, **fields))
-    return NodeStep(state=replace(state, explained=explained), events=tuple(events))
+    return Step(replace(state, explained=explained), events=tuple(events))
 
 
-def log_checks(state: State, seen: Observation, config: Config) -> NodeStep:
+def log_checks(state: State, seen: Observation) -> Step[State]:
     """Report each full reading of each GPU once, at the debug level."""
-    if config.log_level != DEBUG:
-        return NodeStep(state=replace(state, logged_checks={}) if state.logged_checks else state)
+    if state.config.log_level != DEBUG:
+        return Step(replace(state, logged_checks={}) if state.logged_checks else state)
     events = []
     logged = dict(state.logged_checks)
     for uuid, gpu_state in state.gpu_states.items():
@@ -51,21 +50,21 @@ def log_checks(state: State, seen: Observation, config: Config) -> NodeStep:
             "took_s": reading.took,
         }
         events.append(gpu_event("gpu.checked", gpu_state, seen.now, **fields))
-    return NodeStep(state=replace(state, logged_checks=logged), events=tuple(events))
+    return Step(replace(state, logged_checks=logged), events=tuple(events))
 
 
-def report(state: State, seen: Observation, config: Config) -> NodeStep:
+def report(state: State, seen: Observation) -> Step[State]:
     """Report the status of each GPU if it is due."""
     if seen.now < state.next_status:
-        return NodeStep(state=state)
-    verdicts = explanations(state, seen, config)
+        return Step(state, due=state.next_status)
+    verdicts = explanations(state, seen)
     events = tuple(
         _status_of(gpu_state, seen.readings.get(uuid), verdicts[uuid], seen.now)
         for uuid, gpu_state in state.gpu_states.items()
     )
-    planned = tuple(burnin.progress_events(state, seen, config))
-    state = replace(state, next_status=seen.now + config.status_every)
-    return NodeStep(state=state, events=(*events, *planned))
+    planned = tuple(burnin.progress_events(state, seen))
+    due = seen.now + state.config.status_every
+    return Step(replace(state, next_status=due), events=(*events, *planned), due=due)
 
 
 def _why_identity(gpu_state: GpuState) -> str:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 
-from sentinel.config.model import Config
+from sentinel.config.plan import Plan
 from sentinel.core.burnin_state import BurninRun
 from sentinel.core.events import progress_fields, usage_fields
 from sentinel.core.gpu import allocations, health, verified_work
@@ -45,7 +45,7 @@ class Host:
         self.simulated = simulated
 
 
-def host_view(state: State, now: float, config: Config, host: Host) -> HostView:
+def host_view(state: State, now: float, host: Host) -> HostView:
     """Build the view of the daemon as a whole."""
     return HostView(
         at=now,
@@ -53,7 +53,7 @@ def host_view(state: State, now: float, config: Config, host: Host) -> HostView:
         phase=_phase(state),
         driver=host.driver,
         simulated=host.simulated,
-        workload=config.workload,
+        workload=state.config.workload,
         gpus=tuple(state.gpu_states),
         reservations=tuple(state.reservations.values()),
         allocations=tuple(
@@ -66,11 +66,11 @@ def host_view(state: State, now: float, config: Config, host: Host) -> HostView:
     )
 
 
-def gpu_views(state: State, seen: Observation, config: Config) -> tuple[GpuView, ...]:
+def gpu_views(state: State, seen: Observation) -> tuple[GpuView, ...]:
     """Build the view of each GPU."""
-    verdicts = explanations(state, seen, config)
+    verdicts = explanations(state, seen)
     return tuple(
-        _view(state, gpu_state, seen.readings.get(uuid), verdicts[uuid], seen.now, config)
+        _view(state, gpu_state, seen.readings.get(uuid), verdicts[uuid], seen.now)
         for uuid, gpu_state in state.gpu_states.items()
     )
 
@@ -95,9 +95,8 @@ def _view(
     reading: Reading | None,
     verdict: Verdict,
     now: float,
-    config: Config,
 ) -> GpuView:
-    hold = admin_hold(state, gpu_state)
+    hold, own = admin_hold(state, gpu_state), state.config.of(gpu_state.gpu.uuid)
     last = gpu_state.findings.last
     view = {
         "at": now,
@@ -126,14 +125,14 @@ def _view(
         "processes": _plain(gpu_state.occupancy.processes)
         if isinstance(gpu_state.occupancy, Busy)
         else (),
-        "workload": config.of(gpu_state.gpu.uuid).workload,
+        "workload": own.workload,
         "handover": _handover(gpu_state.handover),
-        "budget": allocations.budget(gpu_state, reading, config.of(gpu_state.gpu.uuid)),
+        "budget": allocations.budget(gpu_state, reading, own),
         "yields": gpu_state.yields,
         "starts": gpu_state.generation,
         "telemetry": gpu_state.telemetry,
         "multiplier": health.multiplier(gpu_state),
-        "burnin": _burnin_view(state, gpu_state, config, hold.reason if hold else None),
+        "burnin": _burnin_view(state, gpu_state, own.plan, hold.reason if hold else None),
         "verified": verified_work.work_of(gpu_state),
     }
     if gpu_state.health is not None and not isinstance(gpu_state.occupancy, Unknown):
@@ -174,10 +173,10 @@ def _run_view(run: BurninRun | None) -> BurninRunView | None:
 
 
 def _burnin_view(
-    state: State, gpu_state: GpuState, config: Config, hold: str | None
+    state: State, gpu_state: GpuState, plan: Plan | None, hold: str | None
 ) -> BurninFields | None:
     """Build the view of a GPU's plan; it is kept until the plans of all GPUs are over."""
-    run, plan = state.burnin_run, config.of(gpu_state.gpu.uuid).plan
+    run = state.burnin_run
     if run is not None and gpu_state.gpu.uuid in run.gpus:
         plan, done = run.plan, run.done.get(gpu_state.gpu.uuid)
         gpu_state = gpu_state if done is None else replace(gpu_state, burnin=done)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-from sentinel.config.model import Config
+from sentinel.core.actions import WatchGpus
 from sentinel.core.gpu import leaks, pace_controller, watchers
 from sentinel.core.gpu_state import Busy, GpuState, Idle
 from sentinel.core.node import probe_supervision
 from sentinel.core.node.admin import admin_hold
-from sentinel.core.observation import WatchTimes
-from sentinel.core.state import State
+from sentinel.core.observation import Observation, WatchTimes
+from sentinel.core.state import ProbeUp, State
+from sentinel.core.step import Step, upcoming
 from sentinel.core.stressor_state import Fatal, Running, Starting, Stopped, Stopping
 from sentinel.protocol.probe import Watch
 
@@ -19,7 +21,20 @@ from sentinel.protocol.probe import Watch
 CONFIRM_AFTER_S = 0.25
 
 
-def watch(state: State, times: Mapping[str, WatchTimes], now: float, config: Config) -> Watch:
+def watch(state: State, seen: Observation) -> Step[State]:
+    """Tell the probe what to read, if that has changed."""
+    if not isinstance(state.probe, ProbeUp):
+        return Step(state)
+    wanted, now = watch_list(state, seen.watched, seen.now), seen.now
+    dues = (confirmation_due(gpu_state) for gpu_state in state.gpu_states.values())
+    due = upcoming(now, *dues, *(suspect.until for suspect in state.suspects.values()))
+    if wanted == state.probe.watch:
+        return Step(state, due=due)
+    state = replace(state, probe=replace(state.probe, watch=wanted))
+    return Step(state, actions=(WatchGpus(watch=wanted),), due=due)
+
+
+def watch_list(state: State, times: Mapping[str, WatchTimes], now: float) -> Watch:
     """Build the watch list of the probe; a GPU is held while a child may live on it.
 
     A GPU whose child was killed is not read until the exit is seen: its readings decide nothing,
@@ -29,9 +44,9 @@ def watch(state: State, times: Mapping[str, WatchTimes], now: float, config: Con
         state: The state after a tick.
         times: When the memory of each held GPU was last read.
         now: The time.
-        config: The configuration.
     """
     read, held, at_once, shared, slow, load = [], [], [], [], [], []
+    config = state.config
     telemetry = state.api is not None or config.plan is not None
     for uuid, gpu_state in state.gpu_states.items():
         if not probe_supervision.readable(state, gpu_state, now):
@@ -42,7 +57,7 @@ def watch(state: State, times: Mapping[str, WatchTimes], now: float, config: Con
         due = confirmation_due(gpu_state)
         if isinstance(gpu_state.stressor, Running) or (due is not None and now >= due):
             at_once.append(uuid)
-        if config.poll > config.quick_poll and _nothing_is_due(state, gpu_state, now, config):
+        if config.poll > config.quick_poll and _nothing_is_due(state, gpu_state, now):
             slow.append(uuid)
         running = isinstance(gpu_state.stressor, Running) and uuid in times
         if running and watchers.alternates(times[uuid], now, config):
@@ -65,7 +80,7 @@ def watch(state: State, times: Mapping[str, WatchTimes], now: float, config: Con
     )
 
 
-def _nothing_is_due(state: State, gpu_state: GpuState, now: float, config: Config) -> bool:
+def _nothing_is_due(state: State, gpu_state: GpuState, now: float) -> bool:
     """Check that a GPU is used by others, or is not to be occupied, so that a late reading will do.
 
     An idle GPU that may be occupied is read often, since its idle time must be without a gap; and a
@@ -78,7 +93,7 @@ def _nothing_is_due(state: State, gpu_state: GpuState, now: float, config: Confi
         return hold.admin != "RESERVED"
     if leaks.needs_utilization(gpu_state, now):
         return False
-    return isinstance(gpu_state.occupancy, Busy) or config.dry_run
+    return isinstance(gpu_state.occupancy, Busy) or state.config.dry_run
 
 
 def confirmation_due(gpu_state: GpuState) -> float | None:

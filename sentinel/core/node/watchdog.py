@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 
-from sentinel.config.model import Config
 from sentinel.core.gpu_state import Busy, GpuState, Idle
 from sentinel.core.node.probe_supervision import readable, suspected
 from sentinel.core.observation import Observation
@@ -51,7 +50,6 @@ class Notification:
 def next_notification(
     state: State,
     seen: Observation,
-    config: Config,
     sent: SentNotifications,
     watchdog: float | None = None,
 ) -> Notification:
@@ -60,7 +58,6 @@ def next_notification(
     Args:
         state: The state after the tick.
         seen: The observation of the tick.
-        config: The configuration.
         sent: What was sent before; keep the old value if the lines could not be sent.
         watchdog: The time limit of systemd's watchdog, in seconds, or None without one.
     """
@@ -80,7 +77,7 @@ def next_notification(
     due = sent.status_at + STATUS_EVERY_S if status != sent.status else float("inf")
     if watchdog is not None:
         # Twice as often as systemd recommends, so that a delayed tick is still in time.
-        if now >= sent.watchdog_at + watchdog / 4 and _fresh(state, seen, config):
+        if now >= sent.watchdog_at + watchdog / 4 and _fresh(state, seen):
             lines.append("WATCHDOG=1")
             sent = replace(sent, watchdog_at=now)
         due = min(due, max(now, sent.watchdog_at) + watchdog / 4)
@@ -108,7 +105,7 @@ def _first_start_pending(gpu_state: GpuState, now: float) -> bool:
             return False
 
 
-def _fresh(state: State, seen: Observation, config: Config) -> bool:
+def _fresh(state: State, seen: Observation) -> bool:
     """Check that the readings are recent, or that probe supervision takes care of them.
 
     :mod:`sentinel.core.node.probe_supervision` replaces a probe that is down, initialises the
@@ -122,7 +119,7 @@ def _fresh(state: State, seen: Observation, config: Config) -> bool:
         case ProbeUp(since=since, unused_at=unused_at):
             begun = max(since, unused_at, state.stalled_at or since)
     return all(
-        _age(seen, gpu_state, begun) <= config.poll + config.stale_after
+        _age(seen, gpu_state, begun) <= state.config.poll + state.config.stale_after
         for gpu_state in state.gpu_states.values()
         if readable(state, gpu_state, seen.now)
     )

@@ -17,8 +17,9 @@ from datetime import datetime, timedelta
 
 from sentinel.config.model import Config
 from sentinel.core.actions import Event
-from sentinel.core.decide import Decision, first_state
+from sentinel.core.decide import first_state
 from sentinel.core.state import State
+from sentinel.core.step import Step
 from sentinel.protocol.gpu import GpuProcess
 from sentinel.supervisor.loop import Supervisor
 from sentinel.supervisor.ports import Parts
@@ -95,7 +96,6 @@ class World:
                 first_state(gpus, self.now, config, hidden=self.hidden, with_api=with_api),
                 api_required=daemon,
             ),
-            config=config,
             parts=Parts(
                 probe=self.probe,
                 spawner=self.spawner,
@@ -109,7 +109,7 @@ class World:
 
     def run(
         self, supervisor: Supervisor, until: Callable[[], object], within: float = 60.0
-    ) -> list[Decision]:
+    ) -> list[Step[State]]:
         """Tick until a condition holds; return the decisions.
 
         Raises:
@@ -132,7 +132,7 @@ class World:
             self._coarse = False
         return decisions
 
-    def run_for(self, supervisor: Supervisor, seconds: float) -> list[Decision]:
+    def run_for(self, supervisor: Supervisor, seconds: float) -> list[Step[State]]:
         """Tick for ``seconds``; return the decisions."""
         end = self.now + seconds
         return self.run(supervisor, lambda: self.now >= end, within=seconds + 1)

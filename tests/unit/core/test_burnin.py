@@ -27,6 +27,7 @@ from sentinel.protocol.stressor import (
 )
 from sentinel.protocol.telemetry import Telemetry
 from sentinel.supervisor.loop import Supervisor
+from tests.harness.core_scenarios import reconfigured
 from tests.harness.world import World
 
 MEMORY = Phase(name="memory", workload="memtest", passes=2)
@@ -181,7 +182,7 @@ def test_an_interruption_without_a_stretch_makes_the_gpu_cold() -> None:
 
 def test_a_finished_gpu_does_not_keep_the_others_waiting() -> None:
     world, supervisor = running(plan_of(FP64, COPY), gpus=2)
-    supervisor.config = replace(supervisor.config, idle_gate="all")
+    supervisor.state = reconfigured(supervisor, idle_gate="all")
     world.run(supervisor, works_on(supervisor, FP64.workload))
     world.gpus["GPU-0"].fault = "the GPU is lost"
     finish(world, supervisor)
@@ -391,7 +392,7 @@ def test_passes_count_only_if_every_pattern_covered_the_memory() -> None:
 
 def test_a_daemon_goes_through_its_plan_again_and_again() -> None:
     world, supervisor = running(plan_of(FP64, COPY))
-    supervisor.config = replace(supervisor.config, repeat=True)
+    supervisor.state = reconfigured(supervisor, repeat=True)
     world.run(supervisor, lambda: len(world.events("burnin.ended")) == 3, within=200)
     started = [str(one.fields["workload"]) for one in world.events("stressor.starting")]
     assert started[:6] == ["gemm:dtype=fp64", "elementwise"] * 3
@@ -413,7 +414,7 @@ def test_a_repeated_plan_that_always_fails_is_begun_again_less_and_less_often(
     kind: FailureKind,
 ) -> None:
     world, supervisor = running(plan_of(FP64, COPY))
-    supervisor.config = replace(supervisor.config, repeat=True)
+    supervisor.state = reconfigured(supervisor, repeat=True)
     world.tick = 0.25
     ends = world.now + 600
     while world.now < ends:
@@ -427,7 +428,7 @@ def test_a_repeated_plan_that_always_fails_is_begun_again_less_and_less_often(
 
 def test_work_that_counts_ends_the_pauses_of_a_repeated_plan() -> None:
     world, supervisor = running(plan_of(FP64, COPY))
-    supervisor.config = replace(supervisor.config, repeat=True)
+    supervisor.state = reconfigured(supervisor, repeat=True)
     world.tick = 0.25
     while len(world.events("burnin.ended")) < 8:
         world.run_for(supervisor, 0.25)
@@ -440,7 +441,7 @@ def test_work_that_counts_ends_the_pauses_of_a_repeated_plan() -> None:
 
 def test_a_repeated_plan_waits_for_a_gpu_that_cannot_be_read() -> None:
     world, supervisor = running(plan_of(FP64))
-    supervisor.config = replace(supervisor.config, repeat=True)
+    supervisor.state = reconfigured(supervisor, repeat=True)
     world.run(supervisor, works_on(supervisor, FP64.workload))
     world.gpus["GPU-0"].fault = "the GPU is lost"
     world.run_for(supervisor, 300)

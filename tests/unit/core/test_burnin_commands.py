@@ -77,7 +77,7 @@ def test_selected_gpus_do_the_plan_and_have_their_settings_again() -> None:
     (begun,) = world.events("burnin.run_started")
     assert [one["uuid"] for one in begun.fields["gpus"]] == ["GPU-1"]  # type: ignore[attr-defined]
     assert supervisor.state.burnin_run is None
-    assert supervisor.config.each == {}
+    assert supervisor.state.config.each == {}
     world.run(supervisor, lambda: len(workloads(world)) == 5)
     assert workloads(world)[2:] == [
         ("GPU-1", "mixed"),
@@ -94,7 +94,7 @@ def test_a_plan_runs_at_full_speed_and_is_shown() -> None:
     world, supervisor = checking()
     assert start(world, supervisor) is None
     world.run(supervisor, lambda: bool(world.events("burnin.phase_started")))
-    assert all(supervisor.config.of(uuid).util is None for uuid in ("GPU-0", "GPU-1"))
+    assert all(supervisor.state.config.of(uuid).util is None for uuid in ("GPU-0", "GPU-1"))
     world.run(supervisor, lambda: len(world.events("stressor.ready")) > 2)
     world.run_for(supervisor, 3)
     assert plan_of(world) == "short"
@@ -178,7 +178,7 @@ def test_a_wrong_order_changes_nothing(arguments: dict[str, object], refused: Re
     world, supervisor = checking()
     assert start(world, supervisor, **arguments) is refused
     assert supervisor.state.burnin_run is None
-    assert supervisor.config.each == {}
+    assert supervisor.state.config.each == {}
 
 
 def test_each_gpu_goes_on_where_it_was() -> None:
@@ -244,7 +244,9 @@ def test_a_gpu_that_is_done_goes_on_with_the_plan_of_the_daemon(phases: int) -> 
     world.gpus["GPU-1"].checks = 10
     world.run(supervisor, lambda: bool(world.events("burnin.run_ended")))
     assert supervisor.state.burnin_run is None
-    assert all(supervisor.config.of(uuid).plan == supervisor.config.plan for uuid in world.gpus)
+    assert all(
+        supervisor.state.config.of(uuid).plan == supervisor.state.config.plan for uuid in world.gpus
+    )
 
 
 def test_a_cancellation_leaves_the_plans_of_other_gpus() -> None:

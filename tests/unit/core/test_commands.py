@@ -386,12 +386,12 @@ def test_new_settings_apply_to_running_stressors_and_restart_only_affected_ones(
     assert send(world, supervisor, Configure, given=given(util__target="50%", rearm="7s")) is None
     world.run(supervisor, lambda: world.spawner.paced)
     assert world.spawner.started == [first], "a pace needs no new stressor"
-    assert supervisor.config.rearm == 7.0
+    assert supervisor.state.config.rearm == 7.0
     assert send(world, supervisor, Configure, given=given(workload="hold")) is None
     world.run(supervisor, lambda: len(world.spawner.started) == 2 and held(supervisor) == [0])
     assert world.events("stressor.starting")[-1].fields["workload"] == "hold"
     assert world.spawner.killed == []
-    assert supervisor.config.util is None, "a setting not given has its default"
+    assert supervisor.state.config.util is None, "a setting not given has its default"
 
 
 @pytest.mark.parametrize(
@@ -407,11 +407,11 @@ def test_new_settings_apply_to_running_stressors_and_restart_only_affected_ones(
 )
 def test_settings_are_applied_completely_or_not_at_all(values: dict[str, str], text: str) -> None:
     world, supervisor = served(1)
-    before = supervisor.config
+    before = supervisor.state.config
     assert send(world, supervisor, Configure, given=given(**values)) is Refusal.INVALID
     assert text in reply_text(world)
     world.run_for(supervisor, 5)
-    assert supervisor.config == before
+    assert supervisor.state.config == before
     assert len(world.spawner.started) == 1
 
 

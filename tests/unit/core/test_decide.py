@@ -8,7 +8,7 @@ from sentinel.config.model import Config
 from sentinel.core.actions import Kill, Start
 from sentinel.core.gpu_state import Busy, Idle, Unknown
 from sentinel.core.stressor_state import Running, Starting
-from tests.harness.core_scenarios import occupied, stressor
+from tests.harness.core_scenarios import occupied, on_stressors, stressor
 from tests.harness.world import World
 
 
@@ -71,7 +71,7 @@ def test_no_stressor_starts_on_a_gpu_that_cannot_be_shared(trait: str) -> None:
 def test_the_child_of_a_gpu_that_becomes_unknown_is_killed_at_once() -> None:
     world, supervisor = occupied()
     world.at(0).fault = "Unknown Error"
-    assert supervisor.tick().actions == (Kill(uuid="GPU-0", generation=1),)
+    assert on_stressors(supervisor.tick()) == (Kill(uuid="GPU-0", generation=1),)
     world.run_for(supervisor, 3)
     assert not world.events("stressor.failed")
 

@@ -17,6 +17,7 @@ from sentinel.core.state import State
 from sentinel.core.stressor_state import Running, Starting
 from sentinel.protocol.stressor import Failed, FailureKind, StressorGroup
 from sentinel.supervisor.loop import Supervisor
+from tests.harness.core_scenarios import reconfigured
 from tests.harness.world import World
 
 FIRST = Phase(name="first", workload="gemm", seconds=5)
@@ -127,11 +128,11 @@ def test_a_newcomer_interrupts_the_group_and_all_begin_again() -> None:
 def test_a_newcomer_before_the_start_breaks_the_group_up() -> None:
     world, supervisor = running(LINKS, LAST)
     world.run(supervisor, lambda: progress_of(supervisor, 1).group is not None)
-    supervisor.config = replace(supervisor.config, max_gpus=1)
+    supervisor.state = reconfigured(supervisor, max_gpus=1)
     job = world.newcomer(1)
     world.run(supervisor, lambda: progress_of(supervisor, 0).group is None)
     world.at(1).foreign.remove(job)
-    supervisor.config = replace(supervisor.config, max_gpus=None)
+    supervisor.state = reconfigured(supervisor, max_gpus=None)
     finish(world, supervisor)
     assert all(progress_of(supervisor, gpu).work[0].given_up is None for gpu in (0, 1))
 
@@ -195,7 +196,7 @@ def test_a_group_forms_only_of_gpus_that_could_start(ready: list[str]) -> None:
     world, supervisor = running(LINKS, LAST)
     world.run(supervisor, lambda: all(one.burnin for one in supervisor.state.gpu_states.values()))
     state = _ungrouped(supervisor.state)
-    step = groups.form(state, world.now, supervisor.config, ready)
+    step = groups.form(state, world.now, ready)
     formed = {groups.group_of(one) for one in step.state.gpu_states.values()}
     complete = len(ready) == 2
     expected = {Group(number=1, members=("GPU-0", "GPU-1"), indices=(0, 1))} if complete else {None}
@@ -220,7 +221,7 @@ def test_a_late_reading_ends_no_wait(occupancy: Occupancy, since: float | None) 
             for uuid, one in supervisor.state.gpu_states.items()
         }
     )
-    step = groups.form(state, world.now, supervisor.config, [])
+    step = groups.form(state, world.now, [])
     found = [one.burnin for one in step.state.gpu_states.values()]
     assert [one and one.waiting_since for one in found] == [since, since]
     assert not step.events

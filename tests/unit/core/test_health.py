@@ -12,6 +12,8 @@ from sentinel.config.build import build_config
 from sentinel.config.model import Config
 from sentinel.core.gpu.health import MULTIPLIERS, assess, cause, multiplier, thresholds
 from sentinel.core.gpu_state import Busy, Findings, GpuState, HealthState, Idle, Unknown
+from sentinel.core.observation import Observation
+from sentinel.core.step import Step
 from sentinel.core.stressor_state import Running, Stopped
 from sentinel.errors import ConfigError
 from sentinel.protocol.commands import Given
@@ -37,7 +39,11 @@ def reading(degrees: int | None = None, share: float = 0.0, at: float = 0.0) -> 
 
 
 def health(gpu_state: GpuState, seen: Reading, config: Config = FULL) -> GpuState:
-    return assess(gpu_state, seen, seen.at, config)[0]
+    return assessed(gpu_state, seen, config).state
+
+
+def assessed(gpu_state: GpuState, seen: Reading, config: Config = FULL) -> Step[GpuState]:
+    return assess(gpu_state, Observation(now=seen.at, readings={"GPU-0": seen}), config)
 
 
 def level(gpu_state: GpuState) -> GpuHealth:
@@ -136,10 +142,11 @@ def test_health_has_a_cause(
 ) -> None:
     state = replace(GPU_STATE, findings=Findings(total=found))
     seen = replace(reading(degrees, share), telemetry=telemetry)
-    judged, events = assess(state, seen, seen.at, FULL)
-    assert judged.health is not None
-    assert (judged.health.level, cause(judged.health)) == (expected, why)
-    assert [event.fields["cause"] for event in events] == ([why] if why else [])
+    step = assessed(state, seen)
+    judged = step.state.health
+    assert judged is not None
+    assert (judged.level, cause(judged)) == (expected, why)
+    assert [event.fields["cause"] for event in step.events] == ([why] if why else [])
 
 
 @pytest.mark.parametrize("throttle", ["critical", "full"])
@@ -257,8 +264,9 @@ def test_overheating_is_reported_once_until_the_gpu_cools_down() -> None:
     reported_at = []
     gpu_state = GPU_STATE
     for at, degrees in enumerate((80, 91, 92, 89, 91, 87, 91)):
-        gpu_state, events = assess(gpu_state, reading(degrees, at=float(at)), float(at), Config())
-        reported_at += [at for event in events if event.name == "gpu.overheat"]
+        step = assessed(gpu_state, reading(degrees, at=float(at)), Config())
+        gpu_state = step.state
+        reported_at += [at for event in step.events if event.name == "gpu.overheat"]
     assert reported_at == [1, 6]
 
 

@@ -10,8 +10,9 @@ from hypothesis.stateful import invariant, precondition, rule
 
 from sentinel.config.schedule import parse_duty, parse_hours
 from sentinel.core.actions import Reply
-from sentinel.core.decide import Decision
 from sentinel.core.node.admin import admin_hold
+from sentinel.core.state import State
+from sentinel.core.step import Step
 from sentinel.core.stressor_state import Fatal, Running, Starting
 from sentinel.protocol.commands import (
     CancelReservation,
@@ -85,7 +86,7 @@ class ServedHistories(Histories):
         self.world.api.post(command, **arguments)
         self.tick()
 
-    def check(self, before: Any, decision: Decision) -> None:
+    def check(self, before: Any, decision: Step[State]) -> None:
         if any(isinstance(a, Reply) and a.answer.refused is None for a in decision.actions):
             # A command may reset failures.
             gpu_states = decision.state.gpu_states

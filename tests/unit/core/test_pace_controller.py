@@ -15,6 +15,7 @@ from sentinel.config.schedule import Duty, parse_duty
 from sentinel.core.actions import SetPace
 from sentinel.core.gpu import pace_controller
 from sentinel.core.gpu_state import GpuState
+from sentinel.core.observation import Observation
 from sentinel.core.stressor_state import Running
 from sentinel.protocol.gpu import Gpu, Reading
 from sentinel.protocol.stressor import Ready
@@ -58,6 +59,7 @@ class Plant:
         self.utilization, self.power, self.lag = utilization, power, lag
         self.now = BEGIN
         self.share = self.felt = 1.0
+        self.due = BEGIN
         self.sent: list[float] = []
         self.history: list[float] = []
         self.deaf: Callable[[int], bool] = lambda _: False
@@ -85,8 +87,10 @@ class Plant:
                 self.tick(reading)
 
     def tick(self, reading: Reading | None = None) -> None:
-        done = pace_controller.step(self.gpu_state, reading, self.now, self.config)
-        self.gpu_state = done.gpu_state
+        readings = {} if reading is None else {"GPU-0": reading}
+        seen = Observation(now=self.now, readings=readings)
+        done = pace_controller.step(self.gpu_state, seen, self.config)
+        self.gpu_state, self.due = done.state, done.due
         for action in done.actions:
             assert isinstance(action, SetPace)
             assert 0.0 <= action.share <= 1.0
@@ -250,12 +254,11 @@ def test_health_limits_the_pace_without_a_change_of_the_target() -> None:
 
 def test_a_duty_cycle_changes_at_its_deadline() -> None:
     plant = Plant(Config(duty=parse_duty("10s/3s")))
+    plant.tick()
     turns: list[tuple[float, float]] = []
     while len(turns) < 5:
-        due = pace_controller.deadline(plant.gpu_state, plant.now, plant.config)
-        assert due is not None
-        assert due > plant.now
-        plant.now = due
+        assert plant.due > plant.now
+        plant.now = plant.due
         plant.tick()
         turns.append((plant.now - BEGIN, plant.share))
     assert turns == [(10, 0.0), (13, 1.0), (23, 0.0), (26, 1.0), (36, 0.0)]

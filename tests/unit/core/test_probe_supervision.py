@@ -50,9 +50,9 @@ def test_a_slow_start_of_the_probe_is_no_silence() -> None:
     world.run(supervisor, lambda: world.probe.generation == 2, within=1.2)
     inventory = ProbeFacts(generation=2, inventory=Inventory(gpus=(), driver="fake"))
     later = Observation(now=world.now + 40, probe=inventory)
-    assert not [a for a in decide(supervisor.state, later, Config()).actions if _kills_probe(a)]
+    assert not [a for a in decide(supervisor.state, later).actions if _kills_probe(a)]
     silent = Observation(now=world.now + 70, probe=ProbeFacts(generation=2))
-    assert [a for a in decide(supervisor.state, silent, Config()).actions if _kills_probe(a)]
+    assert [a for a in decide(supervisor.state, silent).actions if _kills_probe(a)]
 
 
 def _kills_probe(action: Action) -> bool:
@@ -145,7 +145,7 @@ def test_every_gpu_with_a_call_in_flight_is_excluded_after_a_crash() -> None:
     now = world.now
     calls = tuple(Call(uuid=f"GPU-{i}", name="memory", since=now - 1 + i) for i in (0, 1))
     facts = ProbeFacts(generation=1, calls=calls, exit=ChildExit(code=-6, at=now))
-    done = decide(supervisor.state, Observation(now=now, probe=facts), Config())
+    done = decide(supervisor.state, Observation(now=now, probe=facts))
     assert set(done.state.suspects) == {"GPU-0", "GPU-1"}
     (event,) = [event for event in done.events if event.name == "probe.exited"]
     assert event.gpu == "GPU-1", "the latest call"

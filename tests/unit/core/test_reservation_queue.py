@@ -11,15 +11,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sentinel.config.model import Config
+from sentinel.core.actions import Event, Reply
 from sentinel.core.decide import first_state
 from sentinel.core.gpu_state import Busy, Idle
-from sentinel.core.node import reservations
-from sentinel.core.node.command_result import CommandResult
+from sentinel.core.node import commands, reservations
 from sentinel.core.node.reservations import MAX_QUEUED, MAX_QUEUED_OF_USER, choose
-from sentinel.core.observation import Observation
+from sentinel.core.observation import ApiFacts, Observation
 from sentinel.core.state import State
+from sentinel.core.step import Step, chain
 from sentinel.protocol.caller import Caller, Level
-from sentinel.protocol.commands import LEASE_S, CancelReservation, Extend, Refusal, Reserve
+from sentinel.protocol.commands import (
+    LEASE_S,
+    CancelReservation,
+    CommandReply,
+    Extend,
+    Refusal,
+    Reserve,
+)
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.views import Reservation
 from sentinel.supervisor.loop import Supervisor
@@ -39,6 +47,8 @@ class Node:
 
     state: State = field(default_factory=lambda: first_state(GPUS, 0.0, Config()))
     now: float = 0.0
+    due: float = 0.0
+    events: tuple[Event, ...] = ()
     numbers: itertools.count[int] = field(default_factory=itertools.count)
 
     def __post_init__(self) -> None:
@@ -53,31 +63,34 @@ class Node:
             {**self.state.gpu_states, f"GPU-{index}": gpu_state}
         )
 
-    def apply(self, command: Reserve | Extend | CancelReservation) -> CommandResult:
-        done = reservations.apply_command(self.state, command, self.now)
-        self.state = done.state
-        return done
+    def apply(self, command: Reserve | Extend | CancelReservation) -> CommandReply:
+        facts = ApiFacts(generation=1, commands=(command,))
+        step = commands.apply(self.state, Observation(now=self.now, api=facts))
+        self.state, self.events = step.state, step.events
+        (reply,) = step.actions
+        assert isinstance(reply, Reply)
+        return reply.answer
 
     def reserve(
         self, id_: str, *, gpus: tuple[int, ...] = (), by: Caller = ALICE, **wish: Any
-    ) -> CommandResult:
+    ) -> CommandReply:
         named = tuple(f"GPU-{index}" for index in gpus)
         wish = {"reason": "", "wait": True, **wish}
         return self.apply(Reserve(number=next(self.numbers), by=by, id=id_, gpus=named, **wish))
 
-    def extend(self, id_: str, *, kept: bool = False, by: Caller = ALICE) -> CommandResult:
+    def extend(self, id_: str, *, kept: bool = False, by: Caller = ALICE) -> CommandReply:
         return self.apply(Extend(number=next(self.numbers), by=by, id=id_, kept=kept))
 
-    def leave(self, id_: str, by: Caller = API) -> CommandResult:
+    def leave(self, id_: str, by: Caller = API) -> CommandReply:
         return self.apply(CancelReservation(number=next(self.numbers), by=by, id=id_))
 
     def step(self, seconds: float = 0.0) -> list[str]:
         """Serve the queue after some seconds; return the names of the events."""
         self.now += seconds
-        self.state, ended = reservations.expire(self.state, self.now)
-        step = reservations.serve(self.state, Observation(now=self.now), Config())
-        self.state = step.state
-        return [event.name for event in (*ended, *step.events)]
+        rules = reservations.expire, reservations.serve
+        step = chain(Step(self.state), rules, Observation(now=self.now))
+        self.state, self.due = step.state, step.due
+        return [event.name for event in step.events]
 
     @property
     def waiting(self) -> list[str]:
@@ -101,7 +114,7 @@ def test_requests_are_served_in_the_order_in_which_they_came() -> None:
     assert (first.refused, first.gpus) == (None, ())
     why = "0 of 1 GPUs can be reserved: GPUs 0-3 are in use"
     assert first.text.startswith(f"waits at place 1: {why}")
-    (queued,) = first.events
+    (queued,) = node.events
     assert (queued.name, queued.fields["place"]) == ("reservation.queued", 1)
     assert node.reserve("b", count=1, by=BOB).text.startswith("waits at place 2")
     assert node.step(5.0) == []
@@ -180,7 +193,7 @@ def test_a_client_that_leaves_makes_room_for_the_next() -> None:
     left = node.leave("large")
     assert "1 of 2 GPUs can be reserved" in left.text
     assert "place 1 in the queue" in left.text
-    assert [(one.name, one.fields["waited_s"]) for one in left.events] == [
+    assert [(one.name, one.fields["waited_s"]) for one in node.events] == [
         ("reservation.left", 2.0)
     ]
     node.step()
@@ -200,8 +213,9 @@ def test_a_request_keeps_its_place_and_its_gpus_for_a_lease() -> None:
     node.set_busy(0, busy=False)
     assert node.step(1.0) == ["gpu.reserved"]
     again = node.reserve("a", count=1)
-    assert (again.text, again.gpus, again.events) == ("reserved GPU 0", ("GPU-0",), [])
-    assert min(reservations.deadlines(node.state)) == 2 * LEASE_S - 1.0
+    assert (again.text, again.gpus, node.events) == ("reserved GPU 0", ("GPU-0",), ())
+    assert node.step() == []
+    assert node.due == 2 * LEASE_S - 1.0
     assert node.step(LEASE_S - 1.0) == ["reservation.left"], "the client of b has not returned"
     assert node.step(1.0) == ["gpu.unreserved"], "nor has the client of a"
     assert not node.state.reservations
@@ -214,8 +228,8 @@ def test_a_stored_answer_ends_the_lease() -> None:
     assert node.extend("a", kept=True).refused is None
     assert node.reserve("a", count=1, seconds=seconds).gpus == ("GPU-0",), "the same answer"
     assert node.extend("a").refused is None
-    assert reservations.deadlines(node.state) == [seconds]
     assert node.step(seconds - 1.0) == []
+    assert node.due == seconds
     assert node.step(1.0) == ["gpu.unreserved"]
     assert node.extend("a", kept=True).refused is Refusal.NOT_FOUND
 
@@ -290,7 +304,7 @@ Wish = st.one_of(
     st.tuples(st.integers(1, 4), st.just(frozenset[int]())),
     st.tuples(st.just(0), st.frozensets(st.integers(0, 3), min_size=1)),
 )
-Step = st.one_of(
+Change = st.one_of(
     st.tuples(st.just("reserve"), Wish, st.booleans()),
     st.tuples(st.just("busy"), st.integers(0, 3), st.booleans()),
     st.tuples(st.just("end"), st.integers(0, 30), st.none()),
@@ -303,7 +317,7 @@ def usable(wish: tuple[int, frozenset[int]]) -> set[int]:
 
 
 @settings(max_examples=300)
-@given(st.lists(Step, max_size=40))
+@given(st.lists(Change, max_size=40))
 def test_no_request_is_passed_on_a_gpu_that_it_can_use(
     steps: list[tuple[str, object, object]],
 ) -> None:

@@ -52,7 +52,7 @@ def start(world: World, supervisor: Supervisor, **arguments: object) -> tuple[Re
 
 def workloads(supervisor: Supervisor) -> list[str]:
     """List the workload of each GPU's settings, by index."""
-    return [supervisor.config.of(uuid).workload for uuid in supervisor.state.gpu_states]
+    return [supervisor.state.config.of(uuid).workload for uuid in supervisor.state.gpu_states]
 
 
 def running(supervisor: Supervisor) -> list[str | None]:
@@ -140,11 +140,11 @@ def test_a_session_that_cannot_be_is_refused_as_a_whole(
     arguments: dict[str, object], refusal: Refusal, why: str
 ) -> None:
     world, supervisor = checking()
-    before = supervisor.config
+    before = supervisor.state.config
     refused, text = start(world, supervisor, **arguments)
     assert refused is refusal
     assert why in text
-    assert supervisor.config is before
+    assert supervisor.state.config is before
     assert supervisor.state.sessions == {}
 
 
@@ -154,10 +154,10 @@ def test_a_session_is_over_the_settings_of_the_daemon_and_of_its_gpu() -> None:
     settings = (*given({"util.target": "50%"}), *given(keys, "0"))
     assert start(world, supervisor)[0] is None
     assert send(world, supervisor, Configure, given=settings) is None
-    own = supervisor.config.of("GPU-0")
+    own = supervisor.state.config.of("GPU-0")
     assert (own.util, own.power, own.workload) == (0.5, 100.0, "hold")
     assert send(world, supervisor, EndSession, name="a") is None
-    own = supervisor.config.of("GPU-0")
+    own = supervisor.state.config.of("GPU-0")
     assert (own.util, own.power, own.workload) == (0.5, 100.0, "elementwise")
 
 
@@ -166,11 +166,11 @@ def test_settings_that_a_session_contradicts_are_refused() -> None:
     low = {"throttle.temp_critical_from": "80"}
     assert start(world, supervisor, settings=low)[0] is None
     high = given({"throttle.temp_throttled_from": "82"})
-    before = supervisor.config
+    before = supervisor.state.config
     reply = reply_to(world, supervisor, Configure, given=high)
     assert reply.refused is Refusal.INVALID
     assert "session a" in reply.text
-    assert supervisor.config is before
+    assert supervisor.state.config is before
 
 
 def test_a_failed_stressor_is_started_again_with_the_settings_of_a_session() -> None:
@@ -262,10 +262,14 @@ def test_a_stored_session_that_contradicts_new_settings_is_suspended_and_said() 
         Session(name="d", gpus=("GPU-1",), settings={"api.tcp": "0"}, by=ALICE, since=0.0),
         Session(name="e", gpus=("GPU-2",), settings={"power": "9W"}, by=ALICE, since=0.0),
     ]
-    state, config, said = restore(supervisor.state, supervisor.config, stored)
+    state, said = restore(supervisor.state, stored)
     assert list(state.sessions) == ["a", "b", "c", "d", "e"]
     assert [name for name, one in state.sessions.items() if one.suspended is None] == ["a", "c"]
-    assert [config.of(f"GPU-{index}").workload for index in range(3)] == ["hold", "gemm", "hold"]
+    assert [state.config.of(f"GPU-{index}").workload for index in range(3)] == [
+        "hold",
+        "gemm",
+        "hold",
+    ]
     contradicts, foreign, taken = said
     assert "session b: throttle.temp_critical_from" in contradicts
     assert contradicts.endswith("it is suspended, and ends with `sentinel session stop b`")
@@ -275,13 +279,13 @@ def test_a_stored_session_that_contradicts_new_settings_is_suspended_and_said() 
     assert name_for(state, "GPU-1") is None
 
     # It is there until a client ends it, and keeps neither its GPU nor its settings.
-    supervisor.state, supervisor.config = state, config
+    supervisor.state = state
     same = {"name": "b", "gpus": ("GPU-1",), "settings": low}
     assert start(world, supervisor, **same)[0] is Refusal.CONFLICT
     assert start(world, supervisor, name="f", gpus=("GPU-1",))[0] is None
-    assert supervisor.config.of("GPU-1").workload == "hold"
+    assert supervisor.state.config.of("GPU-1").workload == "hold"
     assert send(world, supervisor, EndSession, name="b") is None
-    assert supervisor.config.of("GPU-1").workload == "hold"
+    assert supervisor.state.config.of("GPU-1").workload == "hold"
     assert list(supervisor.state.sessions) == ["a", "c", "d", "e", "f"]
 
 

@@ -7,7 +7,7 @@ import pytest
 from sentinel.config.model import Config
 from sentinel.core.actions import Kill
 from sentinel.core.stressor_state import Stopping
-from tests.harness.core_scenarios import occupied, stressor
+from tests.harness.core_scenarios import occupied, on_stressors, stressor
 from tests.harness.world import World
 
 
@@ -41,7 +41,7 @@ def test_a_newcomer_during_a_shutdown_causes_a_kill_at_once() -> None:
     world.interrupts.pending = ("SIGTERM", False)
     supervisor.tick()
     world.newcomer(0)
-    assert supervisor.tick().actions == (Kill(uuid="GPU-0", generation=1),)
+    assert on_stressors(supervisor.tick()) == (Kill(uuid="GPU-0", generation=1),)
 
 
 def test_nothing_starts_during_a_shutdown() -> None:

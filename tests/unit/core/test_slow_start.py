@@ -48,7 +48,7 @@ def test_a_start_that_takes_long_says_what_it_waits_for(
     assert event.fields["since_s"] == pytest.approx(10.0, abs=0.2)
     assert event.fields["left_s"] == pytest.approx(170.0, abs=0.2)
     seen = Observation(now=world.now, readings=dict(supervisor._readings))
-    (view,) = gpu_views(supervisor.state, seen, supervisor.config)
+    (view,) = gpu_views(supervisor.state, seen)
     assert (view.stressor, view.rule) == ("STARTING", "starting")
     assert reason in view.reason
     world.run_for(supervisor, 30.0)

@@ -39,7 +39,7 @@ def gpu_state(index: int) -> GpuState:
 
 def state(gpus: int = 2, probe: ProbeState = UP, **more: Any) -> State:
     gpu_states = {f"GPU-{index}": gpu_state(index) for index in range(gpus)}
-    return replace(State(gpu_states=gpu_states, started=0.0, probe=probe), **more)
+    return replace(State(gpu_states=gpu_states, config=Config(), started=0.0, probe=probe), **more)
 
 
 def seen(*ages: float | None, fault: str | None = None) -> Observation:
@@ -55,7 +55,7 @@ def seen(*ages: float | None, fault: str | None = None) -> Observation:
 def notification_of(
     of: State, what: Observation, sent: SentNotifications = SENT, watchdog: float | None = WATCHDOG
 ) -> Notification:
-    return next_notification(of, what, Config(), sent, watchdog)
+    return next_notification(of, what, sent, watchdog)
 
 
 def states(supervisor: Supervisor) -> list[GpuState]:
@@ -206,7 +206,7 @@ def test_the_watchdog_is_sent_in_time_and_not_without_readings() -> None:
     for _ in range(1200):
         supervisor.turn()
         what = Observation(now=world.now, readings=supervisor._readings)
-        step = next_notification(supervisor.state, what, Config(), sent, 2.0)
+        step = next_notification(supervisor.state, what, sent, 2.0)
         sent = step.sent
         if "WATCHDOG=1" in step.lines:
             times.append(world.now)

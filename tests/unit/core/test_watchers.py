@@ -11,12 +11,12 @@ from sentinel.config.parsers import parse_ignore_rules
 from sentinel.core.gpu import watchers
 from sentinel.core.gpu.memory_accounting import SLACK_BYTES
 from sentinel.core.gpu_state import GpuState, Idle
-from sentinel.core.node.watch_list import CONFIRM_AFTER_S, watch
+from sentinel.core.node.watch_list import CONFIRM_AFTER_S, watch_list
 from sentinel.core.observation import ChildExit, WatchTimes
 from sentinel.core.stressor_state import Running, Starting, StopCause, Stopped, Stopping
 from sentinel.protocol.stressor import MemoryContention, Ready
 from sentinel.supervisor.loop import Supervisor
-from tests.harness.core_scenarios import occupied, stressor
+from tests.harness.core_scenarios import occupied, reconfigured, stressor
 from tests.harness.world import GIB, World
 from tests.harness.world.gpus import fake_gpu
 
@@ -260,7 +260,7 @@ def test_a_changed_way_to_yield_reaches_a_running_stressor() -> None:
     child = world.at(0).child
     assert child is not None
     assert child.memory_limit.at_once
-    supervisor.config = replace(supervisor.config, yield_how="ask")
+    supervisor.state = reconfigured(supervisor, yield_how="ask")
     world.run_for(supervisor, 0.2)
     assert not child.memory_limit.at_once
 
@@ -298,8 +298,8 @@ def test_an_idle_gpu_is_read_again_soon_before_a_start() -> None:
     occupancy = supervisor.state.gpu_states["GPU-0"].occupancy
     assert isinstance(occupancy, Idle)
     due = occupancy.since + CONFIRM_AFTER_S
-    assert watch(supervisor.state, {}, due - 0.01, CONFIG).at_once == ()
-    assert watch(supervisor.state, {}, due, CONFIG).at_once == ("GPU-0",)
+    assert watch_list(supervisor.state, {}, due - 0.01).at_once == ()
+    assert watch_list(supervisor.state, {}, due).at_once == ("GPU-0",)
 
 
 @pytest.mark.parametrize(
@@ -317,10 +317,10 @@ def test_probe_and_stressor_alternate_while_both_read(
     world, supervisor = occupied()
     now = world.now
     times = WatchTimes(probe=now - probe_age_s, stressor=now - stressor_age_s)
-    config = replace(CONFIG, watch_interval=interval_s)
-    found = watch(supervisor.state, {"GPU-0": times}, now, config)
+    state = reconfigured(supervisor, watch_interval=interval_s)
+    found = watch_list(state, {"GPU-0": times}, now)
     assert found.shared == (("GPU-0",) if shared else ())
-    assert watch(supervisor.state, {}, now, config).shared == ()
+    assert watch_list(state, {}, now).shared == ()
 
 
 def test_a_stressor_learns_whether_the_probe_reads_too() -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from sentinel.config.model import Config
 from sentinel.core.decide import first_state
 from sentinel.core.node.reservations import expire
+from sentinel.core.observation import Observation
 from sentinel.host.stores.timed_file import RESERVATIONS, SESSIONS, Clocks
 from sentinel.protocol.caller import Caller, Level
 from sentinel.protocol.views import Reservation, Session
@@ -107,9 +108,11 @@ def test_the_end_of_a_reservation_without_a_daemon_is_reported(
     state = first_state((gpu,), monotonic, Config())
     (found,) = RESERVATIONS.parse(text(RESERVATION), clocks)
     kept = {found.id: replace(found, gpus=(gpu.uuid,))}
-    state, events = expire(replace(state, reservations=kept), monotonic)
-    assert not state.reservations
-    assert [(one.name, one.fields["id"]) for one in events] == [("gpu.unreserved", "1a2b3c4d")]
+    step = expire(replace(state, reservations=kept), Observation(now=monotonic))
+    assert not step.state.reservations
+    assert [(event.name, event.fields["id"]) for event in step.events] == [
+        ("gpu.unreserved", "1a2b3c4d")
+    ]
 
 
 def test_what_is_written_is_restored(tmp_path: Path) -> None:

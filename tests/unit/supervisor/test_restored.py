@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from sentinel.config.build import build_config, resolve
 from sentinel.config.model import Config
 from sentinel.core.decide import first_state
 from sentinel.core.state import State
+from sentinel.core.step import Step
 from sentinel.host.stores.timed_file import RESERVATIONS, SESSIONS, Clocks
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.views import Reservation, Session
@@ -43,29 +45,27 @@ def test_reservations_and_sessions_are_restored(tmp_path: Path, state: State) ->
     RESERVATIONS.write(tmp_path / RESERVATIONS.name, [held], CLOCKS)
     stored = [session("train", 0, workload="hold")]
     SESSIONS.write(tmp_path / SESSIONS.name, stored, CLOCKS)
-    found = restore(state, configured(power="400W"), tmp_path)
+    found = restore(replace(state, config=configured(power="400W")), tmp_path)
     assert list(found.state.reservations) == ["ab"]
     assert list(found.state.sessions) == ["train"]
-    own = found.config.of(GPUS[0].uuid)
+    own = found.state.config.of(GPUS[0].uuid)
     assert (own.workload, own.power) == ("hold", 400.0)
-    assert found.config.of(GPUS[1].uuid).workload == "gemm"
-    assert found.warnings == ()
+    assert found.state.config.of(GPUS[1].uuid).workload == "gemm"
+    assert found.events == ()
 
 
 def test_what_cannot_be_restored_is_a_warning_and_no_failure(tmp_path: Path, state: State) -> None:
     (tmp_path / RESERVATIONS.name).write_text("{")
     low = {"throttle__temp_critical_from": "80"}
     SESSIONS.write(tmp_path / SESSIONS.name, [session("a", 0, **low), session("b", 1)], CLOCKS)
-    found = restore(state, configured(throttle__temp_throttled_from="82"), tmp_path)
+    found = restore(replace(state, config=configured(throttle__temp_throttled_from="82")), tmp_path)
     suspended = {name: one.suspended for name, one in found.state.sessions.items()}
     assert suspended["b"] is None
     assert "throttle.temp_critical_from" in str(suspended["a"])
-    about = [event.fields["about"] for event in found.warnings]
+    about = [event.fields["about"] for event in found.events]
     assert about == ["reservations", "sessions"]
-    assert "session a: throttle.temp_critical_from" in str(found.warnings[1].fields["text"])
+    assert "session a: throttle.temp_critical_from" in str(found.events[1].fields["text"])
 
 
 def test_without_a_state_folder_nothing_is_restored(state: State) -> None:
-    config = configured()
-    found = restore(state, config, None)
-    assert (found.state, found.config, found.warnings) == (state, config, ())
+    assert restore(state, None) == Step(state)
