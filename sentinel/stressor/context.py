@@ -36,8 +36,7 @@ from sentinel.protocol.stressor import (
 from sentinel.stressor.device import Device, Fence
 from sentinel.stressor.duty_cycle import DutyCycle
 from sentinel.stressor.lease import LeaseKeeper
-from sentinel.stressor.memory import Filling
-from sentinel.stressor.self_watch import PREPARATION_SLACK_BYTES, ContentionMonitor
+from sentinel.stressor.memory import PREPARATION_SLACK_BYTES, ContentionMonitor, Filling
 
 #: The maximum length of a finding's ``detail``.
 _MAX_DETAIL_LENGTH = 1000

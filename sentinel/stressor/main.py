@@ -170,8 +170,7 @@ def _attach(spec: StressorSpec, lease_keeper: LeaseKeeper) -> WorkloadContext:
     # All of these import torch, so they are not imported at module level.
     from sentinel.stressor.context import Place, WorkloadContext
     from sentinel.stressor.device import open_device
-    from sentinel.stressor.memory import fill
-    from sentinel.stressor.self_watch import ContentionMonitor
+    from sentinel.stressor.memory import ContentionMonitor, fill
 
     device = open_device(spec)
     lease_keeper.arm()
@@ -227,7 +226,7 @@ def _contention_message(error: BaseException) -> MemoryContention | None:
     """Return a message about memory contention, if that is the error."""
     if "torch" not in sys.modules:
         return None
-    from sentinel.stressor.self_watch import MemoryContentionError
+    from sentinel.stressor.memory import MemoryContentionError
 
     return MemoryContention(grown=error.grown) if isinstance(error, MemoryContentionError) else None
 

@@ -11,12 +11,12 @@ import pytest
 from sentinel.host.gpus.simulation import Registry
 from sentinel.protocol.stressor import MemoryTarget
 from sentinel.stressor.device import SimulatedDevice
-from sentinel.stressor.memory import fill
-from sentinel.stressor.self_watch import (
+from sentinel.stressor.memory import (
     ALLOCATION_SLACK_BYTES,
     PREPARATION_SLACK_BYTES,
     ContentionMonitor,
     MemoryContentionError,
+    fill,
 )
 
 GIB = 2**30

@@ -16,7 +16,7 @@ from torch import Tensor
 from sentinel.errors import ConfigError, PeersError
 from sentinel.protocol.stressor import FindingPlace, LinkMeasured, LinkPart, StressorGroup
 from sentinel.stressor import transfers as transfers_module
-from sentinel.stressor.self_watch import PREPARATION_SLACK_BYTES
+from sentinel.stressor.memory import PREPARATION_SLACK_BYTES
 from sentinel.stressor.transfers import (
     ENVIRONMENT,
     Peers,
