@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import socket
 import sys
 import traceback
@@ -51,6 +52,10 @@ def run(
         WireError: The supervisor sent an invalid message; the process ends with exit code 1.
     """
     setup_child_process(parent, "sentinel: api, answers clients", API)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        # As Slurm sends them to all processes of a step: the supervisor answers them, and clients
+        # follow its end. A handler, since what this process starts must not ignore them.
+        signal.signal(number, lambda *_: None)
     sockets: list[socket.socket] = [
         _ListeningSocket(fileno=handle.detach()) for handle in (listening, tcp) if handle
     ]

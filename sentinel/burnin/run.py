@@ -1,319 +1,283 @@
-"""Run a burn-in plan on this host's GPUs under a supervisor, and keep everything in a folder."""
+"""Have a daemon run the plan of a burn-in, and keep what it reports in a folder."""
 
 from __future__ import annotations
 
+import json
 import os
-import platform
-import signal
 import time
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, replace
+from contextlib import AbstractContextManager, ExitStack, suppress
+from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from sentinel.burnin.checks.counters_at_end import CountersAtEnd
 from sentinel.burnin.checks.thresholds import Thresholds
-from sentinel.burnin.records.recorder import LAST, XID, Recorder, sample
-from sentinel.burnin.records.run_folder import (
-    RunFolder,
-    drop_torn_line,
-    plan_object,
-    read_object,
-)
-from sentinel.burnin.records.xid_event import parse
+from sentinel.burnin.records.run_folder import RunFolder, complete, new_run, prepare, reopen
+from sentinel.burnin.records.samples import LAST, LOST, Sampler, Samples, measured, sample
 from sentinel.burnin.resume import earlier_work
-from sentinel.config.plan import Plan
-from sentinel.core.actions import Event
-from sentinel.core.burnin_state import Burnin
+from sentinel.client.client import Client
+from sentinel.client.event_stream import EventStream
+from sentinel.client.types import EventInfo
+from sentinel.config.model import SETTINGS, Config
+from sentinel.config.plan import Plan, parse_plan, plan_toml
 from sentinel.diagnostics.counters import CountersResult, read_counters
-from sentinel.diagnostics.counters_process import read_counters_apart
 from sentinel.diagnostics.kernel_log import KernelLog
-from sentinel.errors import DriverUnavailableError, ExitCode
-from sentinel.host.gpus import simulation
-from sentinel.host.node_name import node_name
-from sentinel.host.processes.procfs import boot_id
-from sentinel.protocol.gpu import Gpu
-from sentinel.protocol.version import __version__
-from sentinel.supervisor.bootstrap import run_parts
-from sentinel.supervisor.discovery import Options
-from sentinel.supervisor.event_log import EventLog, Sink, json_lines
+from sentinel.errors import DriverUnavailableError, SentinelError
+from sentinel.host.stores.golden_store import locate
+from sentinel.protocol.commands import Given
+from sentinel.protocol.phase_work import EarlierWork
+from sentinel.protocol.settings_types import Settings
+from sentinel.supervisor.event_log import json_lines
 
-#: How long the last samples may take to be written, in seconds.
-_FLUSH_TIMEOUT_S = 10.0
-#: How often the status of each GPU is recorded; a terminal may show it more often.
-STATUS_EVERY_S = 30.0
-_PERIODIC = {"gpu.status", "burnin.progress"}
-#: A status may come earlier by as much.
-_TOLERANCE_S = 0.5
-#: How long a terminal without a reader may delay the end.
-_SCREEN_TIMEOUT_S = 2.0
+#: How long a daemon may take to replace its API process, and the pause between two attempts.
+_RECONNECT_TIMEOUT_S = 60.0
+_RECONNECT_EVERY_S = 0.2
+#: Settings of what serves clients, and those that the plan replaces.
+NOT_OF_A_RUN = ("api.", "access.", "metrics.", "history.", "notify.", "log.")
+_REPLACED = ("workload", "util.", "power", "duty")
 
 
-def run_plan(  # noqa: PLR0913 - what a run is made of
-    options: Options,
-    plan: Plan | None,
-    folder: RunFolder,
-    sink_for: Callable[[Mapping[str, Gpu]], Sink],
-    *,
-    fail_fast: bool = False,
-    settings: Sequence[Mapping[str, Any]] = (),
-    thresholds: Thresholds = Thresholds(),  # noqa: B008 - frozen
+@dataclass(frozen=True, kw_only=True)
+class RunRequest:
+    """A burn-in to ask a daemon for."""
+
+    folder: RunFolder
+    #: The plan as TOML, or None to go on with the run of the folder.
+    text: str | None
+    #: The selected GPUs; empty for all of the daemon's, or for those of a run to go on with.
+    gpus: tuple[str, ...] = ()
+    #: Whether a GPU does no more of the plan after its first error.
+    fail_fast: bool = False
+    #: The folder of the simulated GPUs, or None.
+    simulated: Path | None = None
+    #: By which a run to go on with has failed or not.
+    thresholds: Thresholds = Thresholds()  # noqa: RUF009 - frozen
+
+
+def record_run(
+    request: RunRequest,
+    connected: Callable[[Sequence[str]], AbstractContextManager[Client]],
+    on_start: Callable[[Client], None] = lambda _: None,
     judge: Callable[[], None] = lambda: None,
-) -> tuple[ExitCode, bool]:
-    """Run a plan on every selected GPU until each has done it, a signal comes or ``--for`` is over.
+) -> bool:
+    """Have a daemon run a plan, and record it until its end or until the daemon ends.
 
     Args:
-        options: The selection of GPUs and the settings; the plan names the workloads.
-        plan: What to do, or None to go on with the run of the folder.
-        folder: Where everything is recorded; that of a new run is created here.
-        sink_for: Builds the sink of the events for people, given the GPUs by UUID.
-        fail_fast: Whether a GPU does no more after its first error.
-        settings: What to record of the settings; see :func:`recorded_settings`.
-        thresholds: By which a run to go on with has failed or not.
+        request: What to run.
+        connected: Connects to the daemon, or starts one for these GPUs, until its block ends.
+        on_start: Called once the daemon has begun.
         judge: Called once everything is recorded; until its end, the folder counts as recorded.
 
     Returns:
-        The supervisor's exit code, and whether nothing is stuck; see
-        :func:`sentinel.supervisor.bootstrap.leave`.
+        Whether no process is stuck in the driver: the interpreter's own exit would wait for it.
 
     Raises:
-        SentinelError: Nothing was started.
+        SentinelError: The daemon has refused, and nothing is recorded; or it cannot be reached.
     """
-    simulated = None
-    if options.simulate is not None:
-        simulated = simulation.default_folder()
-        simulation.Registry.create(simulated, options.simulate)
+    folder, simulated = request.folder, request.simulated
     before = read_counters(simulated)
     if before.driver_error is not None:
         raise DriverUnavailableError(f"no GPU can be read: {before.driver_error}")
-    burnins: Mapping[str, Burnin] = {}
-    with ExitStack() as stack:
-        if goes_on := plan is None:
-            stack.enter_context(folder.locked())  # first: another process may still add to it
-            now = datetime.now().astimezone()
-            plan, burnins = earlier_work(folder, now, before.counters, thresholds)
-            options = replace(options, config=replace(options.config, gpus=tuple(burnins)))
-        else:
-            stack.enter_context(new_run(folder))
-            prepare(
-                *(folder, plan, before, settings),
-                simulated=options.simulate is not None,
-                selected=_is_selection(options, before),
+    with ExitStack() as outer:
+        work = _Work.of(request, before, outer)
+        at_end = CountersAtEnd(lambda uuid: read_counters(simulated, [uuid]))
+        with connected(work.gpus) as client, ExitStack() as stack:
+            if request.text is not None:
+                selected = _is_selection(client, request, before)
+                settings = recorded_settings(client.settings(), request)
+                prepare(
+                    *(folder, work.plan, before, settings),
+                    simulated=simulated is not None,
+                    selected=selected,
+                )
+            events = stack.enter_context(folder.events.open("a"))
+            samples = stack.enter_context(folder.samples.open("a"))
+            kernel = stack.enter_context(KernelLog())
+            stream = stack.enter_context(client.events())
+            stream.open()  # before the start, so that no event is missed
+            run = client.start_burnin(
+                work.text, work.gpus, fail_fast=request.fail_fast, bound=True, done=work.done
             )
-        config = replace(
-            options.config, plan=plan, fail_fast=fail_fast, workload=plan.phases[0].workload
-        )
-        events = stack.enter_context(folder.events.open("a"))
-        samples = stack.enter_context(folder.samples.open("a"))
-
-        screens: list[EventLog] = []
-        at_end = CountersAtEnd(lambda uuid: read_counters_apart(simulated, uuid))
-
-        def sink(gpus: Mapping[str, Gpu]) -> Sink:
-            if goes_on:  # only now, since a refused run leaves its folder as it was
-                reopen(folder, settings)
-            keep, screen = thinned(json_lines(events, gpus)), EventLog([sink_for(gpus)])
-            screens.append(screen)
-
-            def write(event: Event) -> None:
-                keep(event)
-                at_end.take(event.name, event.gpu)
-                screen.publish([event])  # a terminal may block, or be gone
-
-            return write
-
-        kernel = stack.enter_context(KernelLog())
-        log = EventLog([with_xids(json_lines(samples, {}), kernel)])
-        for number in (signal.SIGINT, signal.SIGTERM):
-            # The supervisor has handlers of its own; after it, the report is still to be written.
-            signal.signal(number, signal.SIG_IGN)
-        recorder = Recorder(log, plan.seconds)
-        code, clean = run_parts(
-            replace(options, config=config, burnins=burnins), sink, recorder.around
-        )
-        recorder.finish()
-        log.publish([sample(LAST, time.monotonic())])  # reads the kernel's log once more
-        clean = log.close(_FLUSH_TIMEOUT_S) and clean
-        for one in screens:
-            clean = one.close(_SCREEN_TIMEOUT_S) and clean
-        unread = kernel.error if simulated is None else "the kernel logs none of simulated GPUs"
+            stack.push(partial(_cancel_on_failure, client, run.id))
+            if request.text is None:  # only now, since a refused run leaves its folder as it was
+                reopen(folder, recorded_settings(client.settings(), request))
+            on_start(client)
+            write = Samples(json_lines(samples, {}), kernel).write
+            sampler = Sampler(client, run.gpus, work.plan.seconds, write)
+            sampler.start()
+            try:
+                for event in until_end(client, stream, run.id):
+                    if event.fields.get("gpu") not in {None, *run.gpus}:
+                        continue
+                    at_end.take(event.name, event.fields.get("gpu"))
+                    if event.name == "burnin.measured":
+                        write(measured(event.fields))
+                    else:
+                        _keep(event, events)
+            finally:
+                sampler.stop()
+            write(sample(LAST, time.monotonic()))  # reads the kernel's log once more
+            unread = kernel.error if simulated is None else "simulated GPUs have none"
         after = at_end.close(lambda: read_counters(simulated))
         complete(folder, after, unread)
         judge()
-    return code, clean and not (before.stuck or after.stuck)
+    return not (before.stuck or after.stuck)
 
 
-def _is_selection(options: Options, before: CountersResult) -> bool:
-    """Check whether GPUs of the node may be left out on purpose."""
-    fewer = options.simulate is not None and options.simulate < len(before.counters)
-    named = set(options.config.gpus) - {"all"}
-    return fewer or bool(named) or "CUDA_VISIBLE_DEVICES" in os.environ
+@dataclass(frozen=True, kw_only=True)
+class _Work:
+    """The plan of a run, and what was done of it before."""
+
+    plan: Plan
+    text: str
+    gpus: tuple[str, ...]
+    done: Mapping[str, EarlierWork]
+
+    @classmethod
+    def of(cls, request: RunRequest, before: CountersResult, stack: ExitStack) -> _Work:
+        """Lock the folder of a run, and load what is to be done.
+
+        Args:
+            request: What to run.
+            before: The GPUs as they are now.
+            stack: Releases the folder; that of a new run is removed if nothing was started.
+
+        Raises:
+            ConfigError: The folder has a run already, or one that cannot be resumed.
+        """
+        folder = request.folder
+        if request.text is not None:
+            plan = parse_plan(tomllib.loads(request.text), "the plan")
+            stack.enter_context(new_run(folder))
+            return cls(plan=plan, text=request.text, gpus=request.gpus, done={})
+        stack.enter_context(folder.locked())  # first: another process may still add to it
+        now = datetime.now().astimezone()
+        plan, burnins = earlier_work(folder, now, before.counters, request.thresholds)
+        done = {
+            uuid: EarlierWork(phase=burnin.phase, work=burnin.current)
+            for uuid, burnin in burnins.items()
+        }
+        return cls(plan=plan, text=plan_toml(plan), gpus=tuple(done), done=done)
 
 
-def thinned(write: Sink) -> Sink:
-    """Write of the events that repeat the status of a GPU one in STATUS_EVERY_S seconds."""
-    written: dict[tuple[str, str | None], float] = {}
+def _is_selection(client: Client, request: RunRequest, before: CountersResult) -> bool:
+    """Check whether GPUs of the node are left out on purpose."""
+    status, gpus = client.status(), client.settings().get("gpus")
+    chosen = gpus is not None and set(gpus.text.split(",")) - {"all", ""}
+    named = bool(request.gpus) or bool(chosen)
+    fewer = request.simulated is not None and len(status.gpus) < len(before.counters)
+    return named or fewer or status.daemon.visible_devices is not None
 
-    def write_some(event: Event) -> None:
-        if event.name in _PERIODIC:
-            last = written.get((event.name, event.gpu), float("-inf"))
-            if event.at - last < STATUS_EVERY_S - _TOLERANCE_S:
+
+def recorded_settings(settings: Settings, request: RunRequest) -> list[dict[str, Any]]:
+    """List the settings of a run whose values differ from the defaults.
+
+    Args:
+        settings: Those of the daemon.
+        request: What was asked for.
+
+    Returns:
+        For each the ``key``, the ``value`` as it was written, its ``source``, such as ``--rearm``,
+        and the ``gpu`` that it is for, as it was written; None for all.
+    """
+    found: list[dict[str, Any]] = [
+        {"key": value.key, "value": value.text, "source": value.source, "gpu": value.gpu}
+        for value in settings.settings
+        if value.source not in {"default", "--gpus"}
+        and not value.key.startswith((*NOT_OF_A_RUN, *_REPLACED))
+        and (value.gpu is not None or _differs(value))
+    ]
+    asked = {"gpus": ",".join(request.gpus), "fail-fast": "on" if request.fail_fast else ""}
+    for key, value in asked.items():
+        if value:
+            found = [setting for setting in found if setting["key"] != key]
+            found.append({"key": key, "value": value, "source": f"--{key}", "gpu": None})
+    return found
+
+
+def _differs(value: Given) -> bool:
+    """Compare a value with the default; a private daemon has the host's path of goldens."""
+    if value.key == "goldens" and value.text == str(locate(None, os.environ)):
+        return False
+    setting = next(setting for setting in SETTINGS if setting.key == value.key)
+    return bool(setting.form.parse(value.text) != getattr(Config(), setting.field))
+
+
+def _cancel_on_failure(
+    client: Client, run: str, kind: type[BaseException] | None, *_: object
+) -> None:
+    """Cancel a run whose record has failed: its work would prove nothing."""
+    if kind is not None:
+        with suppress(SentinelError):
+            if _goes_on(client, run):
+                client.cancel_burnin()
+
+
+def until_end(client: Client, stream: EventStream, run: str) -> Iterator[EventInfo]:
+    """Yield the events of a daemon until a run or the daemon ends.
+
+    A daemon replaces its API process if that fails. Then its events go on in a new stream, and an
+    event ``lost`` counts those between.
+
+    Args:
+        client: The client of the daemon.
+        stream: Its events, open.
+        run: The id of the run.
+    """
+    pid, daemon, last = client.status().daemon.pid, stream.daemon, stream.newest
+    while True:
+        with suppress(SentinelError), stream:
+            for event in stream:
+                yield event
+                last = last if event.id is None else event.id
+                if event.name == "burnin.run_ended" and event.fields.get("id") == run:
+                    return
+                if event.name == "lost" and not _goes_on(client, run):
+                    return  # its end may be among them
+        again = _reconnected(client, last, daemon, pid)
+        if again is None:
+            return  # the daemon is gone: what it has done of the plan is recorded
+        stream = again
+        with suppress(SentinelError):
+            if not _goes_on(client, run):
+                yield EventInfo(id=None, name="lost", fields={"count": 1})
                 return
-            written[event.name, event.gpu] = event.at
-        write(event)
-
-    return write_some
 
 
-@contextmanager
-def new_run(folder: RunFolder) -> Iterator[None]:
-    """Create and lock the folder of a new run, and remove it if nothing was started.
+def _reconnected(
+    client: Client, last: int | None, daemon: str | None, pid: int
+) -> EventStream | None:
+    """Follow the same daemon again, or return None if it is gone."""
+    deadline = time.monotonic() + _RECONNECT_TIMEOUT_S
+    while time.monotonic() < deadline and Path(f"/proc/{pid}").exists():
+        with suppress(SentinelError):
+            stream = client.events(last, daemon).open()
+            if stream.daemon == daemon:
+                return stream
+            stream.close()
+            return None
+        time.sleep(_RECONNECT_EVERY_S)
+    return None
 
-    Raises:
-        ConfigError: It cannot be created, or has a run already.
-    """
-    folder.create()
-    with ExitStack() as stack:
-        stack.callback(folder.remove_if_empty)
-        stack.enter_context(folder.locked())
-        yield
 
-
-def prepare(
-    folder: RunFolder,
-    plan: Plan,
-    before: CountersResult,
-    settings: Sequence[Mapping[str, Any]] | None = None,
-    *,
-    simulated: bool,
-    selected: bool,
-) -> None:
-    """Write the header of a new run, and the counters before it.
-
-    Args:
-        folder: The folder of the run.
-        plan: What is run.
-        before: The counters of all GPUs.
-        settings: What to record of the settings, or None if they are those of a daemon.
-        simulated: Whether the GPUs are simulated.
-        selected: Whether GPUs were selected, so that others of the node are none of the run's.
+def _goes_on(client: Client, run: str) -> bool:
+    """Check whether the daemon still does a run.
 
     Raises:
-        ConfigError: They cannot be written.
+        SentinelError: The daemon does not answer.
     """
-    _write_header(folder, plan, before, settings, simulated=simulated)
-    counters = [asdict(one) for one in before.counters]
-    found = {"before": counters, "pci_devices": before.pci_devices, "selected": selected}
-    folder.write(folder.counters, found)
+    current = client.status().daemon.burnin
+    return current is not None and current.id == run
 
 
-def complete(folder: RunFolder, after: CountersResult, unread: str | None) -> None:
-    """Add the counters after a run, and why the kernel's log was not read, or None."""
-    first = read_object(folder.counters)
-    folder.write(
-        folder.counters,
-        {
-            **first,
-            "after": [asdict(one) for one in after.counters],
-            "driver_error": after.driver_error,
-            "kernel_log_error": first.get("kernel_log_error") or unread,
-        },
-    )
-
-
-def reopen(folder: RunFolder, settings: Sequence[Mapping[str, Any]] | None = None) -> None:
-    """Prepare the folder of a run for its resumption; it may be of a run that was killed.
-
-    Args:
-        folder: The folder of the run.
-        settings: What to record of the settings, or None if they are those of a daemon.
-    """
-    _mend(folder)
-    header = read_object(folder.header)
-    started = datetime.now().astimezone().isoformat(timespec="seconds")
-    given = None if settings is None else list(settings)
-    resumed = [*header.get("resumed", ()), {"started": started, "settings": given}]
-    folder.write(folder.header, {**header, "resumed": resumed})
-
-
-def _mend(folder: RunFolder) -> None:
-    """Drop what was not written completely, and what says how the run ended.
-
-    The counters after the former part are not those after this one, which may be killed, too.
-    """
-    for path in (folder.events, folder.samples):
-        drop_torn_line(path)
-    counters = read_object(folder.counters)
-    unread = counters.get("kernel_log_error")
-    if "after" not in counters:
-        unread = unread or "a part of the run was cut off"
-    before = ("before", "pci_devices", "selected")
-    kept = {name: counters[name] for name in before if name in counters}
-    folder.write(folder.counters, kept | ({"kernel_log_error": unread} if unread else {}))
-
-
-def with_xids(write: Sink, kernel: KernelLog) -> Sink:
-    """Write each sample, and before it the XIDs that the kernel has logged since the last one."""
-
-    def write_both(event: Event) -> None:
-        for record in kernel.read():
-            xid = parse(record.text, record.at)
-            if xid is not None:
-                try:
-                    write(sample(XID, xid.at, fields=vars(xid)))
-                except (OSError, ValueError):
-                    kernel.error = "an XID could not be recorded"
-                    raise
-        write(event)
-
-    return write_both
-
-
-def new_folder(state: Path, plan: Plan) -> RunFolder:
-    """Name the folder of a new run: its time and its plan."""
-    now = datetime.now().astimezone()
-    return RunFolder(path=state / "runs" / f"{now:%Y%m%d-%H%M%S}-{plan.name}")
-
-
-def _write_header(
-    folder: RunFolder,
-    plan: Plan,
-    before: CountersResult,
-    settings: Sequence[Mapping[str, Any]] | None,
-    *,
-    simulated: bool,
-) -> None:
-    """Record what is run, where and with what."""
-    drivers = sorted({one.driver for one in before.counters if one.driver})
-    folder.write(
-        folder.header,
-        {
-            "id": folder.path.name,
-            "plan": plan_object(plan),
-            "tool": "sentinel",
-            "version": __version__,
-            "boot": boot_id(),
-            "started": datetime.now().astimezone().isoformat(timespec="seconds"),
-            "simulated": simulated,
-            "settings": None if settings is None else list(settings),
-            "resumed": [],
-            "node": {
-                "hostname": node_name(),
-                "machine_id": _machine_id(),
-                "kernel": platform.release(),
-                "python": platform.python_version(),
-                "driver": drivers[0] if drivers else None,
-                "uid": os.getuid(),
-            },
-        },
-    )
-
-
-def _machine_id() -> str | None:
-    """Read the identity of this host, which systemd keeps; None without one."""
-    try:
-        return Path("/etc/machine-id").read_text().strip() or None
-    except OSError:
-        return None
+def _keep(event: EventInfo, file: IO[str]) -> None:
+    """Write an event of the run or of the host."""
+    fields = dict(event.fields)
+    if event.name == "lost":  # this client was too slow
+        fields = {"event": LOST, "at": time.monotonic(), "events": fields["count"]}
+    file.write(json.dumps(fields) + "\n")
+    file.flush()

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -135,19 +135,40 @@ class Hold:
             TimedOutError: A GPU is not occupied after ``timeout`` seconds; names the reason.
             SentinelError: The sentinel ended; one of the kinds in :mod:`sentinel.errors`.
         """
+
+        def missing(status: Status) -> str:
+            reasons = [
+                (gpu.index, with_time(gpu.reason, gpu.rule_until_s))
+                for gpu in status.gpus
+                if not gpu.occupied
+            ]
+            return "; ".join(f"GPU {index}: {reason}" for index, reason in reasons)
+
+        return self._wait(timeout, missing, "not held")
+
+    def wait_ready(self, timeout: float = START_TIMEOUT_S) -> Status:
+        """Wait until the private sentinel answers and has found its GPUs, and return the state.
+
+        Raises:
+            TimedOutError: It does not answer after ``timeout`` seconds.
+            SentinelError: It ended; one of the kinds in :mod:`sentinel.errors`.
+        """
+        return self._wait(timeout, lambda _: "", "not ready")
+
+    def _wait(self, timeout: float, missing: Callable[[Status], str], what: str) -> Status:
+        """Wait until the state has GPUs, and nothing is missing."""
         until = time.monotonic() + timeout
         why = "it has not started yet"
         while True:
             with contextlib.suppress(NotRunningError, TimedOutError, ServiceError):
                 status = self.status()
-                missing = [gpu for gpu in status.gpus if not gpu.occupied]
-                if status.gpus and not missing:
+                lack = missing(status)
+                if status.gpus and not lack:
                     return status
-                reasons = [(one.index, with_time(one.reason, one.rule_until_s)) for one in missing]
-                why = "; ".join(f"GPU {index}: {reason}" for index, reason in reasons) or why
+                why = lack or why
             self.check()
             if time.monotonic() > until:
-                raise TimedOutError(f"not held within {format_duration(timeout)}: {why}")
+                raise TimedOutError(f"{what} within {format_duration(timeout)}: {why}")
             time.sleep(_POLL_S)
 
     def check(self) -> None:

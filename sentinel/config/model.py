@@ -359,6 +359,8 @@ class Config(ServiceSettings):
     dry_run: bool = False
     #: Start with all GPUs paused: occupy nothing until an operator resumes them.
     paused: bool = False
+    #: Occupy a GPU only for a burn-in that a client asks for; ``run_for`` counts from its start.
+    burnin_only: bool = False
     #: Publish an event whenever another rule decides about a GPU.
     explain: bool = False
     #: What each GPU does instead of one workload for ever, and whether it begins that again.

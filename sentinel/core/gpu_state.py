@@ -156,6 +156,15 @@ class OwnEnd:
 
 
 @dataclass(frozen=True, kw_only=True)
+class XidWindow:
+    """The time in which the XIDs of a GPU were watched without a break."""
+
+    first: float
+    #: When the watch was last confirmed.
+    last: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class GpuState:
     """Everything known of one GPU, as separate facts."""
 
@@ -208,6 +217,8 @@ class GpuState:
     verified: VerifiedWork = field(default_factory=VerifiedWork)
     #: Of the last stressor that Sentinel ended.
     own_end: OwnEnd | None = None
+    #: Since when NVML's XIDs are watched, or None if they are not.
+    xids_watched: XidWindow | None = None
 
     @property
     def child(self) -> OwnChild | None:

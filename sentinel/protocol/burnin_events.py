@@ -124,11 +124,20 @@ BURNIN_EVENTS = (
         "measured",
         Kind.DETAIL,
         "{kind}",
-        "What a stressor has measured in a burn-in that a client has asked the daemon for, and"
-        " records.",
+        "What a client records of a burn-in besides its events: what a stressor has measured, its"
+        " exit, and a time in which NVML's XIDs were watched without a break.",
         (
-            Field("kind", "`LinkMeasured`, `ReferenceChecksum`", "what it is about"),
-            Field("values", "object", "the values, as `sentinel/protocol/stressor.py` describes"),
+            Field(
+                "kind",
+                "`LinkMeasured`, `ReferenceChecksum`, `StressorExit`, `XidsWatched`",
+                "what it is about",
+            ),
+            Field(
+                "values",
+                "object",
+                "as `sentinel/protocol/stressor.py` describes, `pid` and `at`, or `first` and"
+                " `last`",
+            ),
         ),
     ),
     EventType(

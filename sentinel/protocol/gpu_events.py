@@ -344,6 +344,7 @@ GPU_EVENTS = (
                 "whether it is 43 or 45, within 10 s after Sentinel ended its stressor on this GPU",
             ),
             Field("reported_at", MONOTONIC, "when NVML delivered it, or the first of the repeats"),
+            Field("last_at", MONOTONIC, "when NVML delivered the last of them"),
         ),
     ),
     EventType(

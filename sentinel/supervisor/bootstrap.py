@@ -258,10 +258,7 @@ def _run(
     state = decide.first_state(found.gpus, now, config, up, found.hidden, with_api=api is not None)
     pause = Pause(since=now, by=_own_user()) if config.paused else None
     state = state.with_gpu_states(
-        {
-            uuid: replace(gpu_state, burnin=found.burnins.get(uuid), pause=pause)
-            for uuid, gpu_state in state.gpu_states.items()
-        }
+        {uuid: replace(gpu_state, pause=pause) for uuid, gpu_state in state.gpu_states.items()}
     )
     kept = restore(state, api.state_folder if api is not None else None)
     api_required = api is not None and api.required

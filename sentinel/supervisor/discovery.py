@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from io import TextIOBase
 from multiprocessing.connection import wait as wait_for_files
 from pathlib import Path
@@ -16,7 +16,6 @@ from sentinel.config.build import resolve
 from sentinel.config.gpu_selection import in_cuda_order, needs_cuda_order, select_gpus, visible_gpus
 from sentinel.config.model import Config
 from sentinel.config.specs import find_driver
-from sentinel.core.burnin_state import Burnin
 from sentinel.core.observation import ProbeFacts
 from sentinel.errors import ConfigError, DriverUnavailableError, EndedEarlyError, NoSuchGpuError
 from sentinel.host.files.paths import Places
@@ -71,8 +70,6 @@ class Options:
     lent: bool = False
     #: How to serve clients, or None for no API.
     serve: Serve | None = None
-    #: What GPUs have done of the plan before, by UUID.
-    burnins: Mapping[str, Burnin] = field(default_factory=dict)
     #: A log besides the sink of the events, or None.
     log: TextIOBase | None = None
 
@@ -95,8 +92,6 @@ class Found:
     folder: Path | None
     #: Why foreign processes may be hidden, or None.
     hidden: str | None
-    #: What GPUs have done of the plan before, by UUID.
-    burnins: Mapping[str, Burnin] = field(default_factory=dict)
 
 
 # --- checks of this host ---------------------------------------------------------------------
@@ -185,7 +180,6 @@ def find_gpus(options: Options, signals: Signals) -> Iterator[Found]:
             is_nvml=driver is NVML,
             folder=folder,
             hidden=hidden,
-            burnins=options.burnins,
         )
     except BaseException:
         probe.close()

@@ -12,7 +12,7 @@ from sentinel.core.gpu.attribution import attribute
 from sentinel.core.gpu_state import GpuState
 from sentinel.core.state import State
 from sentinel.core.step import Step
-from sentinel.core.stressor_state import Running
+from sentinel.core.stressor_state import Running, Starting, Stopping
 from sentinel.protocol.commands import Command, CommandReply, Refusal
 from sentinel.protocol.gpu import Reading
 from sentinel.supervisor.loop import Supervisor
@@ -104,3 +104,19 @@ def on_stressors(step: Step[State]) -> tuple[Action, ...]:
 def reconfigured(supervisor: Supervisor, **changes: Any) -> State:
     """Return the state with other settings, as if they had been so for long."""
     return replace(supervisor.state, config=replace(supervisor.state.config, **changes))
+
+
+def finish(world: World, supervisor: Supervisor, within: float = 1500.0) -> None:
+    """Run until every GPU has done the plan of the settings, and its stressor has ended."""
+
+    def is_done() -> bool:
+        plan, gpu_states = supervisor.state.config.plan, supervisor.state.gpu_states.values()
+        return all(
+            plan is not None
+            and gpu_state.burnin is not None
+            and gpu_state.burnin.finished(plan)
+            and not isinstance(gpu_state.stressor, Starting | Running | Stopping)
+            for gpu_state in gpu_states
+        )
+
+    world.run(supervisor, is_done, within=within)

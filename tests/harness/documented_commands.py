@@ -234,8 +234,8 @@ PROOFS: dict[str, str | Because] = {
     r"sentinel start; sentinel burnin .*": _MEASURED,
     r"sentinel burnin --plan .*": _DAEMON_BURNIN
     + "test_the_daemon_runs_a_plan_and_occupies_its_gpus_again",
-    r"sentinel burnin --resume DIR": _BURNIN
-    + "test_a_cut_run_is_incomplete_and_is_resumed_where_it_was",
+    r"sentinel burnin --resume DIR": _DAEMON_BURNIN
+    + "test_the_daemon_goes_on_with_a_run_that_was_cut",
     r"sentinel burnin (?:status|attach|cancel)": _DAEMON_BURNIN
     + "test_a_run_survives_its_terminal_and_is_attached_and_cancelled",
     r"sentinel report.*": HERE,

@@ -6,23 +6,23 @@ Times are seconds of the monotonic clock of the host, as recorded.
 from __future__ import annotations
 
 import statistics
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sentinel.burnin.records import xid_sources
-from sentinel.burnin.records.recorder import (
+from sentinel.burnin.records.samples import (
     CHECKSUM,
     END,
     LAST,
     LINK,
+    LOST,
     TELEMETRY,
     WATCHED,
     WORK,
     XID,
 )
-from sentinel.burnin.records.stretches import Stretches
-from sentinel.burnin.records.xid_event import XidEvent, is_of
+from sentinel.burnin.records.xids import NO_DETAILS, XidEvent, is_of, joined, missed
 from sentinel.config.plan import Phase, Plan
 from sentinel.core.gpu.xids import BEFORE_EXIT_S
 from sentinel.core.gpu_state import OwnEnd
@@ -34,8 +34,8 @@ _DISTURBANCES = ("gpu.yielding", "gpu.unknown", "gpu.unwatched")
 #: What ends a stretch is reported at most so long before its end, in seconds.
 _CAUSED_WITHIN_S = 10.0
 
-#: The event that counts lost ones.
-LOST = "log.dropped"
+#: The event of the daemon with which a run begins, or goes on.
+STARTED = "burnin.run_started"
 
 #: Events that end a stretch, and say what ended it.
 INTERRUPTIONS = {
@@ -48,6 +48,27 @@ INTERRUPTIONS = {
     "stressor.failed": "the stressor failed",
     "stressor.fatal": "the stressor failed",
 }
+
+
+class Stretches:
+    """Stretches of time, both ends included; they may overlap.
+
+    Args:
+        stretches: The beginning and the end of each.
+    """
+
+    def __init__(self, stretches: Iterable[tuple[float, float]]) -> None:
+        self._firsts: list[float] = []
+        #: The latest end of each stretch and of those before it.
+        self._lasts: list[float] = []
+        for first, last in sorted(stretches):
+            self._firsts.append(first)
+            self._lasts.append(max(last, self._lasts[-1]) if self._lasts else last)
+
+    def __contains__(self, moment: float) -> bool:
+        """Check whether a moment is in one of them."""
+        number = bisect_right(self._firsts, moment)
+        return number > 0 and moment <= self._lasts[number - 1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,11 +217,17 @@ class GpuRecord:
         cut = any(len(phase.spans) > 1 for phase in self.phases)
         return not (cut or self.interruptions or self.named(*_DISTURBANCES))
 
+    @property
+    def is_unkillable(self) -> bool:
+        """Whether its last stressor was killed, and did not end."""
+        ended = max((end.at + BEFORE_EXIT_S for end in self.ends), default=0.0)
+        return any(event["at"] > ended for event in self.named("stressor.unkillable"))
+
     def own_xids(self) -> list[XidEvent]:
         """Join the XIDs of this GPU, of both sources."""
         address = self.before.pci_bus_id if self.before is not None else None
         kernel = [one for one in self.xids if address is not None and is_of(one, address)]
-        return xid_sources.joined(kernel, self.nvml_xids)
+        return joined(kernel, self.nvml_xids)
 
     def missed_by_nvml(self) -> str | None:
         """Explain why NVML may have missed XIDs of this GPU, or return None."""
@@ -217,7 +244,7 @@ class GpuRecord:
                 # Without a start, the stressor of the phase before goes on.
                 started = min((at for at in starts if first <= at <= last), default=first)
                 needed.append((started, last))
-        return xid_sources.missed(needed, self.xids_watched)
+        return missed(needed, self.xids_watched)
 
     @property
     def telemetry(self) -> list[Sample]:
@@ -244,31 +271,31 @@ def load(
     dropped = parts = 0
     for event in events:
         dropped += event["events"] if event["event"] == LOST else 0
-        parts += event["event"] == "sentinel.started"
+        parts += event["event"] == STARTED
         _add_gpus(records, event, plan)
         if event.get("gpu") is not None:
             _take_event(records[event["gpu"]], event)
-    xids: list[XidEvent] = []
+            records[event["gpu"]].nvml_xids += _xids_of(event)
+    logged: list[XidEvent] = []
     closed = False
     for sample in samples:
         closed = sample["event"] == LAST
         parts -= closed
         dropped += sample["events"] if sample["event"] == LOST else 0
-        if sample["event"] == XID and sample.get("gpu") is None:
+        if sample["event"] == XID:
             fields = ("number", "pci_bus_id", "at", "pid", "text")
-            xids.append(XidEvent(**{name: sample[name] for name in fields}))
+            logged.append(XidEvent(**{name: sample[name] for name in fields}))
         elif sample.get("gpu") in records:
             _take_sample(records[sample["gpu"]], sample)
     for record in records.values():
-        record.xids, record.dropped, record.closed = xids, dropped, closed
+        record.xids, record.dropped, record.closed = logged, dropped, closed
         record.cut = parts > 0
     return records
 
 
 def _add_gpus(records: dict[str, GpuRecord], event: Mapping[str, Any], plan: Plan) -> None:
     """Add the GPUs that an event names; the first event of a run names all of them."""
-    listed = event.get("gpus")  # other events have a number there
-    named = listed if isinstance(listed, list) else []
+    named = event["gpus"] if event["event"] == STARTED else ()
     for one in [event] if event.get("gpu") is not None else named:
         uuid, index = one.get("gpu") or one["uuid"], one.get("index") or 0
         if uuid not in records:
@@ -307,6 +334,22 @@ def _take_event(record: GpuRecord, event: Mapping[str, Any]) -> None:
             _name_newcomer(record, event)
         case "burnin.ended":
             record.ended = event["reason"]
+
+
+def _xids_of(event: Mapping[str, Any]) -> list[XidEvent]:
+    """Return what an event says of the XIDs that NVML delivered."""
+    if event["event"] != "gpu.xid":
+        return []
+    xid = XidEvent(
+        number=event["xid"],
+        pci_bus_id="",
+        at=event["reported_at"],
+        pid=None,
+        text=NO_DETAILS,
+        count=event["repeats"] or 1,
+        last_at=event["last_at"],
+    )
+    return [xid]
 
 
 def _close_spans(record: GpuRecord) -> None:
@@ -371,11 +414,6 @@ def _names(event: Mapping[str, Any]) -> str:
 def _take_sample(record: GpuRecord, sample: Mapping[str, Any]) -> None:
     """Add a sample to the phase of its time, or what is of the whole GPU to its record."""
     at = float(sample["at"])
-    if sample["event"] == XID:
-        fields = {name: sample[name] for name in ("number", "count", "last_at")}
-        text = xid_sources.NO_DETAILS
-        record.nvml_xids.append(XidEvent(pci_bus_id="", at=at, pid=None, text=text, **fields))
-        return
     if sample["event"] == WATCHED:
         record.xids_watched.append((sample["first"], sample["last"]))
         return

@@ -6,17 +6,23 @@ import contextlib
 import fcntl
 import json
 import os
+import platform
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from sentinel.config.plan import Plan
+from sentinel.diagnostics.counters import CountersResult
 from sentinel.errors import ConfigError
 from sentinel.host.files.regular_file import open_regular, read_regular, replace_file
+from sentinel.host.node_name import node_name
+from sentinel.host.processes.procfs import boot_id
 from sentinel.host.stores.run_reports import RUNS
+from sentinel.protocol.version import __version__
 
 #: A longer line is none of ours, and neither is a larger file with one object; in bytes.
 _MAX_LINE = 2**20
@@ -218,3 +224,140 @@ def find_run(state: Path, name: str | None) -> Path:
         if RunFolder(path=path).header.exists():
             return path
     raise ConfigError(f"{name} is not a run", f"Name a folder, or a run in {kept}.")
+
+
+# --- what a run records of itself ------------------------------------------------------------
+
+
+@contextmanager
+def new_run(folder: RunFolder) -> Iterator[None]:
+    """Create and lock the folder of a new run, and remove it if nothing was started.
+
+    Raises:
+        ConfigError: It cannot be created, or has a run already.
+    """
+    folder.create()
+    with ExitStack() as stack:
+        stack.callback(folder.remove_if_empty)
+        stack.enter_context(folder.locked())
+        yield
+
+
+def prepare(
+    folder: RunFolder,
+    plan: Plan,
+    before: CountersResult,
+    settings: Sequence[Mapping[str, Any]],
+    *,
+    simulated: bool,
+    selected: bool,
+) -> None:
+    """Write the header of a new run, and the counters before it.
+
+    Args:
+        folder: The folder of the run.
+        plan: What is run.
+        before: The counters of all GPUs.
+        settings: What to record of the settings.
+        simulated: Whether the GPUs are simulated.
+        selected: Whether GPUs were selected, so that others of the node are none of the run's.
+
+    Raises:
+        ConfigError: They cannot be written.
+    """
+    _write_header(folder, plan, before, settings, simulated=simulated)
+    counters = [asdict(gpu) for gpu in before.counters]
+    found = {"before": counters, "pci_devices": before.pci_devices, "selected": selected}
+    folder.write(folder.counters, found)
+
+
+def complete(folder: RunFolder, after: CountersResult, unread: str | None) -> None:
+    """Add the counters after a run, and why the kernel's log was not read, or None."""
+    first = read_object(folder.counters)
+    folder.write(
+        folder.counters,
+        {
+            **first,
+            "after": [asdict(gpu) for gpu in after.counters],
+            "driver_error": after.driver_error,
+            "kernel_log_error": first.get("kernel_log_error") or unread,
+        },
+    )
+
+
+def reopen(folder: RunFolder, settings: Sequence[Mapping[str, Any]]) -> None:
+    """Prepare the folder of a run for its resumption; it may be of a run that was killed.
+
+    Args:
+        folder: The folder of the run.
+        settings: What to record of the settings.
+    """
+    _mend(folder)
+    header = read_object(folder.header)
+    started = datetime.now().astimezone().isoformat(timespec="seconds")
+    resumed = [*header.get("resumed", ()), {"started": started, "settings": list(settings)}]
+    folder.write(folder.header, {**header, "resumed": resumed})
+
+
+def _mend(folder: RunFolder) -> None:
+    """Drop what was not written completely, and what says how the run ended.
+
+    The counters after the former part are not those after this one, which may be killed, too.
+    """
+    for path in (folder.events, folder.samples):
+        drop_torn_line(path)
+    counters = read_object(folder.counters)
+    unread = counters.get("kernel_log_error")
+    if "after" not in counters:
+        unread = unread or "a part of the run was cut off"
+    before = ("before", "pci_devices", "selected")
+    kept = {name: counters[name] for name in before if name in counters}
+    folder.write(folder.counters, kept | ({"kernel_log_error": unread} if unread else {}))
+
+
+def new_folder(state: Path, plan: Plan) -> RunFolder:
+    """Name the folder of a new run: its time and its plan."""
+    now = datetime.now().astimezone()
+    return RunFolder(path=state / RUNS / f"{now:%Y%m%d-%H%M%S}-{plan.name}")
+
+
+def _write_header(
+    folder: RunFolder,
+    plan: Plan,
+    before: CountersResult,
+    settings: Sequence[Mapping[str, Any]],
+    *,
+    simulated: bool,
+) -> None:
+    """Record what is run, where and with what."""
+    drivers = sorted({gpu.driver for gpu in before.counters if gpu.driver})
+    folder.write(
+        folder.header,
+        {
+            "id": folder.path.name,
+            "plan": plan_object(plan),
+            "tool": "sentinel",
+            "version": __version__,
+            "boot": boot_id(),
+            "started": datetime.now().astimezone().isoformat(timespec="seconds"),
+            "simulated": simulated,
+            "settings": list(settings),
+            "resumed": [],
+            "node": {
+                "hostname": node_name(),
+                "machine_id": _machine_id(),
+                "kernel": platform.release(),
+                "python": platform.python_version(),
+                "driver": drivers[0] if drivers else None,
+                "uid": os.getuid(),
+            },
+        },
+    )
+
+
+def _machine_id() -> str | None:
+    """Read the identity of this host, which systemd keeps; None without one."""
+    try:
+        return Path("/etc/machine-id").read_text().strip() or None
+    except OSError:
+        return None

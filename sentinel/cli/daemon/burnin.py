@@ -2,36 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import sys
-from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from sentinel.burnin.checks.own_checks import registered_checks
 from sentinel.burnin.checks.table import CHECKS
-from sentinel.burnin.checks.thresholds import Thresholds
 from sentinel.burnin.levels import LEVELS, load_plan, plan_text
-from sentinel.burnin.records.run_folder import RunFolder, find_run
-from sentinel.burnin.reports.formats import write_reports
-from sentinel.burnin.reports.report import Judged, judge_run, report_object
-from sentinel.burnin.reports.verdict import EXIT_CODES
-from sentinel.burnin.run import STATUS_EVERY_S, new_folder, run_plan
-from sentinel.burnin.run_settings import recorded_settings
-from sentinel.cli.daemon.burnin_by_daemon import (
-    Order,
-    attach,
-    cancel,
-    follow_new_run,
-    print_report,
-    record,
-    status,
-)
+from sentinel.burnin.records.run_folder import RunFolder, find_run, new_folder
+from sentinel.burnin.run import NOT_OF_A_RUN
+from sentinel.cli.daemon.burnin_run import Order, attach, cancel, follow_new_run, record, status
 from sentinel.cli.daemon.run import account_of
 from sentinel.cli.daemon.start import count_simulated
-from sentinel.cli.display.burnin_screen import Screen
 from sentinel.cli.display.terminal import color_option
 from sentinel.cli.options import value_completion
 from sentinel.cli.options.setting_options import (
@@ -52,14 +35,10 @@ from sentinel.diagnostics.workload_check import (
     workloads_of_plan,
 )
 from sentinel.errors import AccessDeniedError, ConfigError, ExitCode, NotRunningError
-from sentinel.host.daemons import registry
+from sentinel.host.daemons.daemon_lookup import locate as locate_daemon
 from sentinel.host.files.paths import places
 from sentinel.host.gpus import simulation
-from sentinel.supervisor.bootstrap import leave
-from sentinel.supervisor.discovery import Options
-
-#: How often a terminal shows the progress of each GPU, in seconds.
-_SHOW_EVERY_S = 1.0
+from sentinel.host.stores.golden_store import locate
 
 
 @click.group("burnin", cls=VerdictGroup, invoke_without_command=True)
@@ -121,11 +100,12 @@ def command(
         return int(ExitCode.OK)
     plan, text = load_plan(level, file), plan_text(level, file)
     registered_checks(CHECKS.ids)  # a conflict is to be known before the run
-    thresholds = load_thresholds(limits).node
+    load_thresholds(limits)
     simulated = simulation.default_folder() if simulate is not None else None
     daemon = _daemon(simulated)
     if daemon is not None and daemon.status().daemon.simulated:
-        simulated = simulation.default_folder()  # where its state is
+        where = locate_daemon(daemon.address.socket).simulated  # its state, and its GPUs
+        simulated = where or simulation.default_folder()
     state = places(os.environ, os.getuid(), simulated).shared
     if resume is not None:
         folder = RunFolder(path=find_run(state, str(resume)))
@@ -138,30 +118,25 @@ def command(
     _check_workloads(plan, file, config, sources, by_daemon=daemon is not None)
     if daemon is not None:
         _check_for_daemon(daemon, sources, simulate)
-        order = Order(
-            folder=folder,
-            text=None if resume is not None else text,
-            gpus=_selected(sources),
-            fail_fast=flags["fail_fast"],
-            thresholds=limits,
-            socket=daemon.address.socket,
-        )
-        return follow_new_run(daemon, order, as_json=flags["as_json"])
-    why = "since the API process of a daemon sends them, and no daemon runs"
-    warn_of_no_notifications(config, sources, why)
-    return _run_here(
-        Options(config=config, given=sources.given, simulate=simulate),
-        None if resume is not None else plan,
-        folder,
-        thresholds,
-        sources,
-        as_json=flags["as_json"],
+    else:
+        why = "since the API process of a daemon sends them, and no daemon runs"
+        warn_of_no_notifications(config, sources, why)
+    order = Order(
+        folder=str(folder.path.absolute()),
+        text=None if resume is not None else text,
+        gpus=_selected(sources),
         fail_fast=flags["fail_fast"],
+        thresholds=None if limits is None else str(Path(limits).absolute()),
+        socket=None if daemon is None else daemon.address.socket,
+        flags=[] if daemon is not None else _private_flags(sources, simulate),
+        simulated=None if simulated is None else str(simulated.absolute()),
+        simulate=simulate,
     )
+    return follow_new_run(order, as_json=flags["as_json"])
 
 
-for _one in (status, attach, cancel, record):
-    command.add_command(_one)
+for _command in (status, attach, cancel, record):
+    command.add_command(_command)
 
 
 def _check_workloads(
@@ -196,66 +171,19 @@ def _check_usage(
         raise click.UsageError("--workload cannot be given: the plan names the workloads")
 
 
-def _run_here(
-    options: Options,
-    plan: Plan | None,
-    folder: RunFolder,
-    thresholds: Thresholds,
-    sources: Sources,
-    *,
-    as_json: bool,
-    fail_fast: bool,
-) -> int:
-    """Run a plan, or go on with the run of the folder, and print the report; return the exit code.
+def _private_flags(sources: Sources, simulate: int | None) -> list[str]:
+    """Build the flags of ``sentinel run`` for a private daemon with the same settings.
 
-    Raises:
-        SentinelError: Nothing was started, or a report could not be written.
+    It has a state directory of its own: the golden checksums stay those of the host.
     """
-    screen = Screen(sys.stderr if as_json else sys.stdout)
-    if sources.get("status_every") is None:
-        every = _SHOW_EVERY_S if screen.is_live else STATUS_EVERY_S
-        options = replace(options, config=replace(options.config, status_every=every))
-    judged: list[Judged] = []
-
-    def judge() -> None:
-        judged.append(judge_run(folder, thresholds))
-        write_reports(folder, judged[0])
-
-    try:
-        with screen.shown(), _known(folder, options.simulate):
-            code, clean = run_plan(
-                options,
-                plan,
-                folder,
-                screen.sink_for,
-                fail_fast=fail_fast,
-                settings=recorded_settings(sources, fail_fast=fail_fast),
-                thresholds=thresholds,
-                judge=judge,
-            )
-    finally:
-        # The verdict is in the exit code and the files, too.
-        with contextlib.suppress(BrokenPipeError):
-            for run in judged:  # there is one, unless nothing was started
-                print_report(report_object(run), folder, as_json=as_json)
-    (run,) = judged
-    verdict = EXIT_CODES[run.verdict]
-    clean = clean and not run.stuck
-    return int(leave(code if code is ExitCode.UNKILLABLE else verdict, clean=clean))
-
-
-def _known(folder: RunFolder, simulate: int | None) -> contextlib.AbstractContextManager[None]:
-    """Record that this process runs a burn-in, for the commands of its user."""
-    simulated = None if simulate is None else simulation.default_folder().absolute()
-    where = places(os.environ, os.getuid(), simulated)
-    record = registry.describe_own(
-        where.shared.absolute(),
-        simulated=None if simulated is None else str(simulated),
-        simulate=simulate,
-        run=str(folder.path.absolute()),
-    )
-    path = where.socket.with_name(f"burnin-{os.getpid()}.json").absolute()
-    return registry.recorded(path, record, registry.records_folder(os.environ, os.getuid()))
+    flags = [] if sources.file is None else ["--config", str(sources.file)]
+    flags += [] if simulate is None else ["--simulate", str(simulate)]
+    for given in sources.given:
+        if given.source.startswith("--") and not given.key.startswith(("gpus", *NOT_OF_A_RUN)):
+            flags += [given.source, given.text]
+    if sources.get("goldens") is None and simulate is None:
+        flags += ["--goldens", str(locate(None, os.environ))]
+    return flags
 
 
 def _daemon(simulated: Path | None) -> Client | None:

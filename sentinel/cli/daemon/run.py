@@ -65,6 +65,7 @@ with without_rich():  # only here: a program that embeds a supervisor may need r
 @click.option("--daemon", is_flag=True, hidden=True)  # how `sentinel start` starts it
 @click.option("--paused", is_flag=True, hidden=True)  # how `sentinel start --paused` does
 @click.option("--private", is_flag=True, hidden=True)  # how a script starts its own
+@click.option("--burnin-only", is_flag=True, hidden=True)  # how `sentinel burnin` starts its own
 @color_option
 @plan_option
 @log_format
@@ -78,7 +79,7 @@ def command(
     """Occupy every idle GPU until Ctrl+C, and yield it as soon as a foreign process appears."""
     dry_run, explain, monitor = flags["dry_run"], flags["explain"], flags["monitor"]
     config = replace(checked(sources), dry_run=dry_run or monitor, explain=explain)
-    config = replace(config, paused=monitor or flags["paused"])
+    config = replace(config, paused=monitor or flags["paused"], burnin_only=flags["burnin_only"])
     if plan is not None:
         config = with_plan(config, plan, sources)
     options = Options(config=config, given=sources.given, simulate=simulate)
@@ -88,7 +89,7 @@ def command(
     if flags["once"]:
         _report_once(options, text=text, explain=explain)
         return int(ExitCode.OK)
-    if not flags["daemon"]:  # `sentinel start` has done it
+    if not (flags["daemon"] or flags["burnin_only"]):  # the command that starts it has done it
         check_before_start(config, sources, plan)
     # A dry run occupies nothing: it needs no control, and must leave the socket to a daemon.
     if not flags["no_api"] and (monitor or not dry_run):

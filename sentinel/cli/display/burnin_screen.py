@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TextIO, cast
+from typing import Any, TextIO
 
-from sentinel.cli.display.event_format import text_lines
 from sentinel.cli.display.live_table import LiveTable
-from sentinel.core.actions import Event
-from sentinel.protocol.gpu import Gpu
 from sentinel.units import format_duration
-
-if TYPE_CHECKING:
-    from sentinel.supervisor.event_log import Sink
 
 HEADER = ("GPU", "PHASE", "DONE", "TO DO", "RESULTS", "WRONG", "TEMP", "POWER", "STATE")
 #: The right-aligned columns.
@@ -39,20 +33,6 @@ class Screen(LiveTable):
         self._rows.update(rows)
         self.draw([self._rows[index] for index in sorted(self._rows)])
 
-    def sink_for(self, gpus: Mapping[str, Gpu]) -> Sink:
-        """Return a sink that shows events, given the GPUs by UUID."""
-        if not self.is_live:
-            return text_lines(self._stream, gpus, colour=self.has_colours)
-        write_line = text_lines(cast("TextIO", _Lines(self)), gpus, colour=self.has_colours)
-
-        def write(event: Event) -> None:
-            gpu = gpus.get(event.gpu or "")
-            index = None if gpu is None else gpu.index
-            if not self.tabulate(event.name, index, event.fields):
-                write_line(event)
-
-        return write
-
     def tabulate(self, name: str, index: int | None, fields: Mapping[str, Any]) -> bool:
         """Enter an event into the table; return whether it needs no line, as there is a table.
 
@@ -68,24 +48,6 @@ class Screen(LiveTable):
         elif name == "burnin.ended" and index in self._rows:
             self.show({index: (*self._rows[index][:_STATE], str(fields["reason"] or "done"))})
         return name in _PERIODIC
-
-
-class _Lines:
-    """A stream of lines above a table, for a logger.
-
-    Args:
-        screen: What shows them.
-    """
-
-    def __init__(self, screen: Screen) -> None:
-        self._screen = screen
-
-    def write(self, text: str) -> None:
-        """Print a line, which the logger ends."""
-        self._screen.line(text.rstrip("\n"))
-
-    def flush(self) -> None:
-        """Do nothing: every line is shown at once."""
 
 
 def progress_row(

@@ -74,7 +74,16 @@ def _exited(gpu_state: GpuState, exit_: ChildExit, now: float) -> Step[GpuState]
     gpu_state = to_stopping(step.state, StopCause.EXITED, now, kill_at=now)
     if isinstance(gpu_state.stressor, Stopping):
         gpu_state = replace(gpu_state, stressor=replace(gpu_state.stressor, exit=exit_))
-    return step._replace(state=gpu_state)
+    step = step._replace(state=gpu_state)
+    return step if gpu_state.burnin is None else step.then(_recorded, exit_, now)
+
+
+def _recorded(gpu_state: GpuState, exit_: ChildExit, now: float) -> Step[GpuState]:
+    """Report the exit for the record of a burn-in."""
+    child = gpu_state.child
+    values = {"pid": child.pid if child is not None else 0, "at": exit_.at}
+    event = gpu_event("burnin.measured", gpu_state, now, kind="StressorExit", values=values)
+    return Step(gpu_state, events=(event,))
 
 
 def _apply(gpu_state: GpuState, message: ChildMessage, now: float) -> Step[GpuState]:

@@ -16,7 +16,7 @@ from sentinel.core.actions import Event
 from sentinel.core.burnin_state import Burnin
 from sentinel.core.events import gpu_event, sensor_fields
 from sentinel.core.gpu import burnin as progress
-from sentinel.core.gpu import health
+from sentinel.core.gpu import health, xids
 from sentinel.core.gpu.teardown import pause_of
 from sentinel.core.gpu_state import GpuState, Unknown
 from sentinel.core.node import groups
@@ -89,18 +89,11 @@ def is_planned(state: State) -> bool:
     return state.config.plan is not None or state.burnin_run is not None
 
 
-def is_complete(state: State) -> bool:
-    """Check whether there was nothing but a burn-in to do, and no GPU has more of it to do."""
-    plan = None if state.config.repeat else state.config.plan
-    return plan is not None and all(
-        gpu_state.burnin is not None and gpu_state.burnin.finished(plan)
-        for gpu_state in state.gpu_states.values()
-    )
-
-
 def why_finished(gpu_state: GpuState, config: Config) -> str | None:
     """Explain why a GPU needs no stressor any more by its own settings, or return None."""
     plan, burnin = config.plan, gpu_state.burnin
+    if plan is None and config.burnin_only:
+        return "no burn-in has begun, or it is done"
     if plan is None or burnin is None or not burnin.finished(plan):
         return None
     return burnin.ended or f"it has done all phases of {plan.name}"
@@ -225,6 +218,7 @@ def _events(
         fields = {"phase": phase, **work_fields(work)}
         events.append(gpu_event("burnin.phase_ended", gpu_state, now, **fields))
     if burnin.finished(plan):
+        events += xids.window_until(gpu_state, now)
         fields = {"plan": plan.name, "reason": burnin.ended}
         events.append(gpu_event("burnin.ended", gpu_state, now, **fields))
     elif over:

@@ -23,6 +23,7 @@ from sentinel.core.node.command_result import (
 from sentinel.core.observation import Observation
 from sentinel.core.state import State
 from sentinel.core.step import Step
+from sentinel.core.stressor_state import Running, Starting, Stopping, Stressor
 from sentinel.protocol.commands import CancelBurnin, Refusal, StartBurnin
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.phase_work import EarlierWork, PhaseWork
@@ -84,7 +85,8 @@ def start(state: State, command: StartBurnin, seen: Observation) -> Accepted:
     }
     event = Event(name="burnin.run_started", at=now, fields=fields)
     text = f"burns {names_of(state, gpus)} in by the plan {plan.name}"
-    state = replace(state, gpu_states=gpu_states, burnin_run=run)
+    counted_from = now if config.burnin_only else state.counted_from
+    state = replace(state, gpu_states=gpu_states, burnin_run=run, counted_from=counted_from)
     state = state.with_config(replace(config, each=each))
     return Accepted(Step(state, events=(event,)), text, gpus)
 
@@ -176,8 +178,20 @@ def report_measurements(state: State, seen: Observation) -> Step[State]:
     return Step(state, events=tuple(events))
 
 
+def _may_report(stressor: Stressor) -> bool:
+    """Check whether a stressor may report more results."""
+    match stressor:
+        case Stopping(reported=unkillable):
+            return not unkillable
+        case _:
+            return isinstance(stressor, Starting | Running)
+
+
 def settle(state: State, seen: Observation) -> Step[State]:
-    """Give each GPU that is done its settings back, and end the burn-in once all are done."""
+    """Give each GPU that is done its settings back, and end the burn-in once all are done.
+
+    A GPU is done once its stressor is gone or cannot be killed: its last results are of the run.
+    """
     run, config = state.burnin_run, state.config
     if run is None:
         return Step(state)
@@ -186,6 +200,7 @@ def settle(state: State, seen: Observation) -> Step[State]:
         for uuid in run.gpus
         if uuid not in run.done
         and (progress := state.gpu_states[uuid].burnin or Burnin()).finished(run.plan)
+        and not _may_report(state.gpu_states[uuid].stressor)
     }
     if newly:
         each = dict(config.each)

@@ -234,6 +234,7 @@ def _configure(state: State, command: Configure, seen: Observation) -> Accepted:
             raise RefusedError(Refusal.CONFLICT, "the wall-clock time is unknown")
         new = replace(new, until=first_after(new.until, seen.local))
     new = replace(new, dry_run=before.dry_run, explain=before.explain)
+    new = replace(new, burnin_only=before.burnin_only)
     fields = {"by": caller_fields(command.by), "workload": new.workload}
     events = [Event(name="sentinel.configured", at=now, fields=fields)]
     events += [

@@ -8,7 +8,6 @@ from datetime import datetime
 from sentinel.core.actions import Event
 from sentinel.core.gpu import lifecycle
 from sentinel.core.gpu_state import GpuState
-from sentinel.core.node import burnin
 from sentinel.core.node.api_supervision import why_unusable
 from sentinel.core.observation import Observation
 from sentinel.core.state import Shutdown, State, each_gpu
@@ -69,10 +68,9 @@ def begin(state: State, reason: str, seen: Observation) -> Step[State]:
 def _why_time_is_over(state: State, seen: Observation) -> str | None:
     """Explain why the configured time is over, or return None."""
     config = state.config
-    if config.run_for is not None and seen.now >= state.counted_from + config.run_for:
+    counts = not config.burnin_only or state.burnin_run is not None
+    if config.run_for is not None and counts and seen.now >= state.counted_from + config.run_for:
         return "its time is over"
-    if burnin.is_complete(state):
-        return "the burn-in is complete"
     until = config.until
     if isinstance(until, datetime) and seen.local is not None and seen.local >= until:
         return f"its end at {until:%Y-%m-%d %H:%M} has come"

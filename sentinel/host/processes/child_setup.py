@@ -101,17 +101,18 @@ def setup_child_process(parent: int, title: str, name: str = SENTINEL) -> None:
     set_process_title(title, name)
 
 
-def end_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent ends; end now if that has ended.
+def end_with_parent(parent: int, number: signal.Signals = signal.SIGKILL) -> None:
+    """Have the kernel signal this process when its parent ends; end now if that has ended.
 
     Args:
-        parent: The PID of the supervisor.
+        parent: The PID of the parent.
+        number: The signal.
 
     Raises:
         OSError: The kernel refuses it.
     """
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+    if libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
     if os.getppid() != parent:
         os._exit(ChildExitCode.ORPHANED)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sentinel.core.observation import Call, ChildExit, ProbeFacts, SpareFacts
 from sentinel.protocol.gpu import GpuProcess, Memory, Reading
-from sentinel.protocol.probe import Inventory, Watch, XidReport
+from sentinel.protocol.probe import Inventory, Watch, XidReport, XidsWatched
 from tests.harness.world.gpus import FakeGpu
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ class FakeProbe:
         self.spare_ready = True
         #: What it reports at the next tick.
         self.xids: list[XidReport] = []
+        self.xids_watched: XidsWatched | None = None
 
     def start(self, generation: int, skip: tuple[str, ...]) -> None:
         """Start a new probe; a hang ends with the old one."""
@@ -93,7 +94,9 @@ class FakeProbe:
         if not self.alive:
             return None, {}
         facts = ProbeFacts(generation=self.generation, xids=tuple(self.xids))
+        facts = replace(facts, xids_watched=self.xids_watched)
         self.xids.clear()
+        self.xids_watched = None
         if self.exits_with is not None:
             self.alive = False
             calls = () if self.hung is None else (self.hung,)

@@ -8,9 +8,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from sentinel.errors import ExitCode
@@ -172,9 +172,9 @@ def test_the_verdict_does_not_depend_on_the_terminal(simulated: SimulatedHost) -
 def test_a_foreign_process_interrupts_and_the_plan_goes_on_after_it(
     simulated: SimulatedHost,
 ) -> None:
-    run = Run(simulated, PLAN.replace("seconds = 2\nsteady", "seconds = 6\nsteady"))
+    run = Run(simulated, PLAN.replace("seconds = 2\nsteady", "seconds = 6\nsteady"), gpus=2)
     with run.started() as process:
-        eventually(lambda: run.events("burnin.warm"))
+        eventually(lambda: any(one["index"] == 0 for one in run.events("burnin.warm")))
         with simulated.job(0, stay=0.5) as job:
             assert job.got_memory()
             job.wait_for_exit()
@@ -183,33 +183,55 @@ def test_a_foreign_process_interrupts_and_the_plan_goes_on_after_it(
     report = run.report()
     check_passed(report)
     assert report["run"]["mode"] == "accumulated"
-    (gpu,) = report["gpus"]
+    gpu, other = report["gpus"]
     assert gpu["interruptions"]
+    assert not other["interruptions"]
     assert any("a foreign process" in one["cause"] for one in gpu["interruptions"])
     steady = gpu["coverage"][1]
     assert steady["done_s"] >= 6, "one stretch"
     assert steady["interruptions"] >= 1
 
 
-def test_a_cut_run_is_incomplete_and_is_resumed_where_it_was(simulated: SimulatedHost) -> None:
-    run = Run(simulated, PLAN.replace("seconds = 2\nsteady", "seconds = 60\nsteady"))
+def recorder_of(process: subprocess.Popen[str]) -> psutil.Process:
+    """Find the process that records the run of a command."""
+    children = psutil.Process(process.pid).children()
+    return next(child for child in children if child.cmdline()[-1] == "record")
+
+
+def test_the_end_of_the_command_ends_its_daemon_with_a_report(simulated: SimulatedHost) -> None:
+    run = Run(simulated, PLAN.replace("seconds = 2\n", "seconds = 600\n"))
+    with run.started() as process:
+        eventually(lambda: run.events("stressor.ready"))
+        recorder = recorder_of(process)
+        processes = [recorder, *recorder.children(recursive=True)]
+        assert len(processes) > 3, "the private daemon has children"
+        process.kill()
+        process.wait(TIMEOUT_S)
+        eventually(lambda: not any(one.is_running() for one in processes))
+    assert run.report()["verdict"] == "INCOMPLETE"
+    assert simulated.empty(0)
+
+
+@pytest.mark.parametrize(
+    ("number", "to_all"), [(signal.SIGTERM, False), (signal.SIGTERM, True), (signal.SIGHUP, False)]
+)
+def test_a_signal_ends_a_run_with_a_report(
+    simulated: SimulatedHost,
+    number: signal.Signals,
+    to_all: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    """Slurm sends a signal to all processes of a step."""
+    run = Run(simulated, PLAN.replace("seconds = 2\nsteady", "seconds = 600\nsteady"))
     with run.started() as process:
         eventually(lambda: run.events("burnin.warm"))
-        process.send_signal(signal.SIGINT)
+        command = psutil.Process(process.pid)
+        for one in (command, *(command.children(recursive=True) if to_all else ())):
+            one.send_signal(number)
         output, _ = process.communicate(timeout=TIMEOUT_S)
         assert process.returncode == ExitCode.INCOMPLETE, output
     report = run.report()
     assert report["verdict"] == "INCOMPLETE"
-    (gpu,) = report["gpus"]
-    assert gpu["coverage"][0]["complete"]
-    assert any("steady not complete" in reason for reason in gpu["reasons"])
-    shorten(run.folder / "run.json")
-    code, output = run.run(resume=True)
-    assert code == ExitCode.OK, output
-    again = run.report()
-    check_passed(again)
-    first = again["gpus"][0]["coverage"][0]
-    assert first["done_s"] == gpu["coverage"][0]["done_s"], "the first phase was not repeated"
+    assert report["gpus"][0]["coverage"][1]["ended"] is not None, "what was done is recorded"
 
 
 def test_a_killed_run_is_resumed_on_its_own_gpus(simulated: SimulatedHost) -> None:
@@ -222,8 +244,11 @@ def test_a_killed_run_is_resumed_on_its_own_gpus(simulated: SimulatedHost) -> No
     )
     with run.started("--gpus", "0") as process:
         eventually(lambda: run.events("stressor.ready"))
-        process.kill()
-        process.wait(TIMEOUT_S)
+        recorder = recorder_of(process)
+        private = max(recorder.children(), key=lambda child: len(child.children()))
+        recorder.kill()
+        assert process.wait(TIMEOUT_S) == ExitCode.USAGE, "nothing is judged without a record"
+        eventually(lambda: not private.is_running())
     for name in ("events.jsonl", "samples.jsonl"):
         with (run.folder / name).open("a") as file:
             file.write('{"event": "torn')
@@ -235,19 +260,6 @@ def test_a_killed_run_is_resumed_on_its_own_gpus(simulated: SimulatedHost) -> No
     assert {one["phase"] for one in gpu["measurements"]} >= {"first", "steady"}
     (xid,) = [one for one in gpu["checks"] if one["id"] == "xid"]
     assert xid["status"] == "not tested"
-
-
-def shorten(header: Path) -> None:
-    """Shorten the steady phase of a recorded plan, together with its hash."""
-    from sentinel.burnin.records.run_folder import plan_object
-    from sentinel.config.plan import Plan
-    from sentinel.protocol.codec import from_json
-
-    run = json.loads(header.read_text())
-    run["plan"].pop("hash")
-    run["plan"]["phases"][1]["seconds"] = 2.0
-    run["plan"] = plan_object(from_json(Plan, run["plan"]))
-    header.write_text(json.dumps(run))
 
 
 @pytest.mark.parametrize(

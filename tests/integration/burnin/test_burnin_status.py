@@ -6,6 +6,7 @@ import json
 import signal
 from pathlib import Path
 
+import psutil
 import pytest
 
 from sentinel.errors import ExitCode
@@ -40,10 +41,14 @@ def test_a_burnin_in_a_terminal_is_named_until_it_ends(
     with daemon.start_command(*words) as burnin:
         eventually(lambda: (run / "run.json").exists() and daemon.pids_on_gpus())
         status = daemon.run("burnin", "status")
-        assert f"pid {burnin.pid}, recorded in {run}" in status
+        assert f", recorded in {run}" in status
         assert f"sentinel burnin attach {run}" in status
         shown = json.loads(daemon.run("burnin", "status", "--json"))
-        assert shown["without_daemon"] == [{"pid": burnin.pid, "run": str(run)}]
+        ((private, folder),) = [(one["pid"], one["run"]) for one in shown["without_daemon"]]
+        assert folder == str(run)
+        assert burnin.pid in [one.pid for one in psutil.Process(private).parents()]
+        daemons = json.loads(daemon.run("status", "--daemons", "--json"))["daemons"]
+        assert not any(one["pid"] for one in daemons), "a private daemon is not the user's"
         for refused in (("status",), ("status", "--list")):
             answer = daemon.run_unchecked(*refused)
             assert answer.code == ExitCode.NOT_RUNNING

@@ -179,23 +179,6 @@ def test_a_run_survives_its_terminal_and_is_attached_and_cancelled(daemon: Daemo
     assert daemon.run_unchecked("burnin", "cancel").code == ExitCode.USAGE
 
 
-def test_a_newcomer_interrupts_it(daemon: Daemon) -> None:
-    daemon.start(2)
-    burnin = Burnin(daemon, PLAN.replace("seconds = 2", "seconds = 10"))
-    with daemon.start_command(*burnin.words) as process:
-        eventually(lambda: (one := daemon.gpu(0).burnin) is not None and one.done_s > 0)
-        with daemon.host.job(0, stay=0.2) as job:
-            assert job.got_memory()
-            job.wait_for_exit()
-        _, errors = process.communicate(timeout=3 * TIMEOUT_S)
-        assert process.returncode == ExitCode.OK, errors
-    report = burnin.report()
-    check_passed(report)
-    assert report["run"]["mode"] == "accumulated"
-    interrupted = {one["index"]: bool(one["interruptions"]) for one in report["gpus"]}
-    assert interrupted == {0: True, 1: False}
-
-
 @pytest.mark.parametrize("how", ["ctrl-c", "shutdown", "kill"])
 def test_an_end_before_time_has_a_report_of_what_was_done(daemon: Daemon, how: str) -> None:
     pid = daemon.start(2)
@@ -358,7 +341,7 @@ def test_a_command_that_ends_while_the_run_starts_leaves_no_run(daemon: Daemon) 
     daemon.start(2)
     burnin = Burnin(daemon, long(PLAN))
     order = {"folder": str(burnin.folder), "text": burnin.plan.read_text(), "gpus": []}
-    order["socket"] = daemon.client.address.socket
+    order |= {"socket": daemon.client.address.socket, "simulated": str(daemon.host.folder)}
     reader, writer = os.pipe()
     os.close(reader)  # as after Ctrl+C
     with subprocess.Popen(

@@ -244,5 +244,5 @@ def test_a_script_of_the_recipes_runs(beside_a_daemon: Desk) -> None:
     prepared, trained = (line for line in output.splitlines() if line.startswith("GPU-"))
     assert prepared == trained
     assert len(prepared.split(",")) == 2
-    left = json.loads(beside_a_daemon.run("sentinel reservations --json")[1])
+    left = json.loads(beside_a_daemon.run("sentinel reserve --list --json")[1])
     assert left["reservations"] == []

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sentinel.burnin.checks.recorded_run import read_run
-from sentinel.burnin.records.record import GpuRecord, load
+from sentinel.burnin.records.record import GpuRecord, Stretches, load
 from sentinel.burnin.records.run_folder import RunFolder, lines, plan_object
 from sentinel.config.plan import Phase, Plan
 from sentinel.errors import ConfigError
@@ -22,7 +24,7 @@ PLAN = Plan(
         Phase(name="three", workload="gemm:dtype=fp64", seconds=2),
     ),
 )
-STARTED = {"event": "sentinel.started", "at": 0.0, "gpus": [{"uuid": "G", "index": 3}]}
+STARTED = {"event": "burnin.run_started", "at": 0.0, "gpus": [{"uuid": "G", "index": 3}]}
 
 
 def event(name: str, at: float, **fields: Any) -> dict[str, Any]:
@@ -145,7 +147,7 @@ def test_a_line_that_is_too_long_hides_nothing_that_comes_after_it(tmp_path: Pat
 
 def test_a_probe_that_was_replaced_names_no_gpu() -> None:
     plan = Plan(name="test", phases=(Phase(name="one", workload="gemm", seconds=1),))
-    start = {"event": "sentinel.started", "at": 0.0, "gpus": [{"uuid": "GPU-0", "index": 0}]}
+    start = {"event": "burnin.run_started", "at": 0.0, "gpus": [{"uuid": "GPU-0", "index": 0}]}
     replaced = {"event": "probe.ready", "at": 1.0, "driver": "580", "gpus": 1}
     assert list(load(plan, [start, replaced], [])) == ["GPU-0"]
 
@@ -172,3 +174,15 @@ def test_the_samples_of_a_run_become_checksums() -> None:
     row = {"key": "bf16", "checksum": "0xa", "stored": None}
     sample = {"event": "checksum", "at": 1.0, "gpu": "G", **row}
     assert [vars(one) for one in record(samples=(sample,)).checksums] == [row]
+
+
+TIMES = st.integers(0, 30)
+
+
+@given(st.lists(st.tuples(TIMES, TIMES)), TIMES)
+def test_a_moment_is_within_if_any_stretch_has_it(
+    pairs: list[tuple[int, int]], moment: int
+) -> None:
+    stretches = [(float(min(pair)), float(max(pair))) for pair in pairs]
+    expected = any(first <= moment <= last for first, last in stretches)
+    assert (moment in Stretches(stretches)) == expected

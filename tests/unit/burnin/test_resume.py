@@ -11,12 +11,11 @@ import pytest
 
 from sentinel.burnin.checks.check import Status
 from sentinel.burnin.checks.thresholds import Thresholds, above
-from sentinel.burnin.records.run_folder import RunFolder
+from sentinel.burnin.records.run_folder import RunFolder, complete, reopen
 from sentinel.burnin.reports.formats import write_reports
 from sentinel.burnin.reports.report import judge_run
 from sentinel.burnin.reports.verdict import Verdict
 from sentinel.burnin.resume import earlier_work
-from sentinel.burnin.run import complete, reopen
 from sentinel.diagnostics.counters import CountersResult
 from sentinel.errors import ConfigError
 from sentinel.host.processes.procfs import boot_id
@@ -55,7 +54,7 @@ def test_a_resumed_run_that_is_killed_has_no_counters_after_it(tmp_path: Path) -
     """The last part of this run has done its phases, and was killed before its counters."""
     folder = ExampleRun().write(tmp_path)
     assert judge_run(folder, Thresholds()).verdict is Verdict.PASS
-    reopen(folder)
+    reopen(folder, [])
     found = judge_run(folder, Thresholds())
     assert found.verdict is Verdict.INCOMPLETE
     (reason,) = found.gpus[0].reasons
@@ -66,11 +65,11 @@ def test_the_log_of_a_killed_part_stays_unknown(tmp_path: Path) -> None:
     """The first part ends, the second one is killed, and the third one ends."""
     folder = ExampleRun().write(tmp_path)
     after = CountersResult(counters=counters_of(folder), driver_error=None, stuck=False)
-    reopen(folder)
+    reopen(folder, [])
     complete(folder, after, None)
     assert json.loads(folder.counters.read_text())["kernel_log_error"] is None
-    reopen(folder)
-    reopen(folder)
+    reopen(folder, [])
+    reopen(folder, [])
     complete(folder, after, None)
     found = judge_run(folder, Thresholds()).gpus[0]
     (xid,) = (one for one in found.results if one.id == "xid")

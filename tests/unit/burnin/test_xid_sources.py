@@ -11,8 +11,7 @@ from sentinel.burnin.checks.load_checks import LoadEvidence
 from sentinel.burnin.checks.table import CHECKS
 from sentinel.burnin.checks.thresholds import Thresholds
 from sentinel.burnin.records.record import GpuRecord, load
-from sentinel.burnin.records.xid_event import XidEvent
-from sentinel.burnin.records.xid_sources import joined, missed
+from sentinel.burnin.records.xids import XidEvent, joined, missed
 from sentinel.config.plan import Phase, Plan
 from sentinel.protocol.counters import Counters
 
@@ -34,7 +33,9 @@ def kernel(number: int, at: float) -> dict[str, Any]:
 
 
 def nvml(number: int, at: float, count: int = 1) -> dict[str, Any]:
-    return row("xid", at, number=number, count=count, last_at=at)
+    return row(
+        "gpu.xid", at, xid=number, repeats=0 if count == 1 else count, reported_at=at, last_at=at
+    )
 
 
 WATCHED = row("xids_watched", 109.5, first=100.0, last=109.5)
@@ -43,11 +44,16 @@ WATCHED = row("xids_watched", 109.5, first=100.0, last=109.5)
 def record(*samples: dict[str, Any], closed: bool = True, parts: int = 1) -> GpuRecord:
     """Build the record of a GPU with a stressor from 101 to 109."""
     events = [
-        *([{"event": "sentinel.started", "at": 89.0, "gpus": [{"uuid": "G", "index": 0}]}] * parts),
+        *(
+            [{"event": "burnin.run_started", "at": 89.0, "gpus": [{"uuid": "G", "index": 0}]}]
+            * parts
+        ),
         row("burnin.phase_started", 90.0, phase="one"),
         row("stressor.starting", 101.0),
         row("burnin.phase_ended", 109.0, phase="one", seconds=2.0),
+        *(one for one in samples if one["event"] == "gpu.xid"),
     ]
+    samples = tuple(one for one in samples if one["event"] != "gpu.xid")
     last = [{"event": "last", "at": 110.0}] if closed else []
     found = load(PLAN, events, [*samples, *last])["G"]
     found.before = Counters(uuid="G", index=0, name="", at=0.0, pci_bus_id="00000000:3B:00.0")

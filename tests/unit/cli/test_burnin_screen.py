@@ -11,16 +11,13 @@ from typing import Any
 import pytest
 
 from sentinel.burnin.records.run_folder import RunFolder
-from sentinel.burnin.run import STATUS_EVERY_S, thinned
-from sentinel.cli.daemon import burnin_by_daemon
-from sentinel.cli.display.burnin_screen import HEADER, RIGHT, Screen, progress_row
+from sentinel.cli.daemon import burnin_run
+from sentinel.cli.display.burnin_screen import HEADER, RIGHT, progress_row
 from sentinel.cli.display.output import table
 from sentinel.client import connect
 from sentinel.core.actions import Event
 from sentinel.errors import ExitCode
-from sentinel.protocol.gpu import Gpu
 
-GPU = Gpu(uuid="GPU-0", index=3, name="NVIDIA H200", pci_bus_id="0000:00:06.0", memory_total=2**37)
 PROGRESS: dict[str, Any] = {
     "phase": "fp16",
     "number": 3,
@@ -55,36 +52,6 @@ def events() -> list[Event]:
     ]
 
 
-def shown(stream: io.StringIO) -> str:
-    """Show the events on a stream; return what it got, without escape sequences."""
-    screen = Screen(stream)
-    with screen.shown():
-        write = screen.sink_for({"GPU-0": GPU})
-        for event in events():
-            write(event)
-    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())
-
-
-def test_a_terminal_has_a_table_that_replaces_the_lines_of_progress(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    text = shown(Terminal())
-    assert "3 of 12: fp16" in text, "the line of the event"
-    assert "3 of 12 fp16 4 s of 9 s 3 min 20 s  12,345     1 61 C 690 W counts" in text
-    assert "690 W done" in text
-    assert "progress " not in text
-
-
-def test_a_file_has_every_event_as_a_line_and_no_table() -> None:
-    text = shown(io.StringIO())
-    assert len(text.splitlines()) == 3
-    assert "progress" in text
-    assert "PHASE" not in text
-
-
 @pytest.mark.parametrize(
     ("changes", "done", "state"),
     [
@@ -97,18 +64,6 @@ def test_a_file_has_every_event_as_a_line_and_no_table() -> None:
 def test_a_row_says_how_far_a_gpu_is(changes: dict[str, Any], done: str, state: str) -> None:
     row = progress_row(0, PROGRESS | changes, {"temperature_c": None, "power_w": None})
     assert (row[2], row[6], row[7], row[8]) == (done, "", "", state)
-
-
-def test_a_status_is_recorded_once_in_thirty_seconds_for_each_gpu() -> None:
-    written: list[Event] = []
-    write = thinned(written.append)
-    for second in range(61):
-        for gpu in ("GPU-0", "GPU-1"):
-            for name in ("gpu.status", "burnin.warm"):
-                write(Event(name=name, at=float(second), gpu=gpu, fields={}))
-    assert sum(one.name == "burnin.warm" for one in written) == 2 * 61
-    times = [one.at for one in written if (one.name, one.gpu) == ("gpu.status", "GPU-1")]
-    assert times == [0.0, STATUS_EVERY_S, 2 * STATUS_EVERY_S]
 
 
 @pytest.mark.parametrize("width", [60, 80])
@@ -131,20 +86,40 @@ def followed(stream: io.StringIO, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     folder.events.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     (tmp_path / "report.json").write_text('{"verdict": "PASS"}')
     monkeypatch.setattr("sys.stdout", stream)
-    monkeypatch.setattr(burnin_by_daemon, "print_report", lambda *_, **__: None)
+    monkeypatch.setattr(burnin_run, "print_report", lambda *_, **__: None)
     client = connect(tmp_path / "no.sock")
-    following = burnin_by_daemon._Following(folder, client, is_over=lambda: True)
+    following = burnin_run._Following(folder, client)
     assert following.to_report(as_json=False) == ExitCode.OK
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())
 
 
-def test_a_run_that_is_followed_looks_like_one_of_this_process(
+def test_a_terminal_has_a_table_that_replaces_the_lines_of_progress(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.delenv("NO_COLOR", raising=False)
     text = followed(Terminal(), tmp_path, monkeypatch)
+    assert "3 of 12: fp16" in text, "the line of the event"
     assert "3 of 12 fp16 4 s of 9 s 3 min 20 s  12,345     1 61 C 690 W counts" in text
     assert "690 W done" in text
     assert "progress " not in text
-    assert "progress " in followed(io.StringIO(), tmp_path, monkeypatch)
+
+
+def test_a_file_has_every_event_as_a_line_and_no_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = followed(io.StringIO(), tmp_path, monkeypatch)
+    assert len(text.splitlines()) == 3
+    assert "progress" in text
+    assert "PHASE" not in text
+
+
+def test_a_stream_that_is_gone_does_not_end_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Gone(io.StringIO):
+        def write(self, _: str) -> int:
+            raise BrokenPipeError
+
+    assert followed(Gone(), tmp_path, monkeypatch) == ""

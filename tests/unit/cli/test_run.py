@@ -34,7 +34,7 @@ def test_a_burn_in_without_a_daemon_names_notifications_that_are_not_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SENTINEL_SIM_DIR", str(tmp_path))
-    monkeypatch.setattr("sentinel.cli.daemon.burnin._run_here", lambda *_, **__: 0)
+    monkeypatch.setattr("sentinel.cli.daemon.burnin.follow_new_run", lambda *_, **__: 0)
     given = ["--simulate", "1", "--level", "screen", "--notify-webhook", "http://127.0.0.1/"]
     assert run_command_line(["burnin", *given]) == 0
     assert "--notify-webhook: no notification is sent, since" in capsys.readouterr().err

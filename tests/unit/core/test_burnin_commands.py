@@ -20,6 +20,7 @@ from sentinel.protocol.commands import (
     StopDaemon,
 )
 from sentinel.protocol.phase_work import EarlierWork, PhaseWork
+from sentinel.protocol.probe import WatchedGpu, XidsWatched
 from sentinel.supervisor.loop import Supervisor
 from tests.harness.core_scenarios import send, served
 from tests.harness.world import World
@@ -146,6 +147,7 @@ def test_its_owner_and_administrators_cancel_it(by: Caller, refused: Refusal | N
     assert start(world, supervisor) is None
     world.run(supervisor, lambda: len(world.events("stressor.ready")) > 2)
     assert send(world, supervisor, CancelBurnin, by=by) is refused
+    world.run_for(supervisor, 3)
     assert bool(world.events("burnin.run_ended")) == (refused is None)
     reasons = [one.fields["reason"] for one in world.events("burnin.ended")]
     assert reasons == ([] if refused else [f"cancelled by {by.user or 'user 1001'}"] * 2)
@@ -368,3 +370,68 @@ def test_a_paused_daemon_says_why_nothing_happens() -> None:
     view = world.api.views[UUID].burnin
     assert view is not None
     assert view.waiting == "paused until sentinel resume"
+
+
+def test_a_run_ends_once_its_stressors_have_ended_and_reports_each_exit() -> None:
+    world, supervisor = checking()
+    assert start(world, supervisor) is None
+    world.run(supervisor, lambda: len(world.events("stressor.ready")) > 2)
+    for fake in world.gpus.values():
+        assert fake.child is not None
+        fake.child.unresponsive = True
+    pids = {uuid: fake.child.pid for uuid, fake in world.gpus.items() if fake.child is not None}
+    assert send(world, supervisor, CancelBurnin, by=ALICE) is None
+    world.run_for(supervisor, 1)
+    assert world.events("burnin.ended")
+    assert not world.events("burnin.run_ended"), "their last results are of the run"
+    world.run(supervisor, lambda: bool(world.events("burnin.run_ended")))
+    exits = {
+        one.gpu: one.fields["values"]
+        for one in world.events("burnin.measured")
+        if one.fields["kind"] == "StressorExit"
+    }
+    assert {uuid: one["pid"] for uuid, one in exits.items()} == pids  # type: ignore[index]
+
+
+def watched(world: World) -> list[tuple[str | None, object]]:
+    """List the windows of XIDs that were reported."""
+    found = world.events("burnin.measured")
+    return [(one.gpu, one.fields["values"]) for one in found if one.fields["kind"] == "XidsWatched"]
+
+
+def test_the_windows_of_xids_are_reported_at_a_break_and_at_the_end() -> None:
+    world, supervisor = checking()
+
+    def confirm(since: float) -> None:
+        gpus = (WatchedGpu(uuid=UUID, since=since),)
+        world.probe.xids_watched = XidsWatched(at=world.now, gpus=gpus)
+        world.run_for(supervisor, 0.1)
+
+    confirm(1.0)
+    confirm(2.0)
+    assert watched(world) == [], "nothing is recorded without a burn-in"
+    assert start(world, supervisor) is None
+    at = world.now
+    confirm(2.0)
+    confirm(3.0)
+    ((gpu, values),) = watched(world)
+    assert (gpu, values) == (UUID, {"first": 2.0, "last": pytest.approx(at, abs=0.1)})
+    at = world.now
+    assert send(world, supervisor, CancelBurnin, by=ALICE) is None
+    (_, (gpu, values)) = watched(world)
+    assert (gpu, values) == (UUID, {"first": 3.0, "last": pytest.approx(at, abs=0.1)})
+
+
+def test_a_daemon_for_burn_ins_occupies_nothing_else_and_counts_its_time_from_their_start() -> None:
+    world = World(gpus=2)
+    config = Config(rearm=1.0, burnin_only=True, run_for=4.0)
+    supervisor = world.supervisor(config, with_api=True)
+    world.run_for(supervisor, 10)
+    assert not world.events("stressor.starting")
+    assert start(world, supervisor) is None
+    world.run(supervisor, lambda: supervisor.state.finished)
+    (stopping,) = world.events("sentinel.stopping")
+    assert stopping.fields["reason"] == "its time is over"
+    assert len(world.events("burnin.ended")) == 2
+    assert workloads(world)
+    assert {workload for _, workload in workloads(world)} == {"mixed"}

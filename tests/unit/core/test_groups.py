@@ -17,7 +17,7 @@ from sentinel.core.state import State
 from sentinel.core.stressor_state import Running, Starting
 from sentinel.protocol.stressor import Failed, FailureKind, StressorGroup
 from sentinel.supervisor.loop import Supervisor
-from tests.harness.core_scenarios import reconfigured
+from tests.harness.core_scenarios import finish, reconfigured
 from tests.harness.world import World
 
 FIRST = Phase(name="first", workload="gemm", seconds=5)
@@ -31,10 +31,6 @@ def running(*phases: Phase, gpus: int = 2) -> tuple[World, Supervisor]:
         fake.checks = 10
     plan = Plan(name="test", phases=phases)
     return world, world.supervisor(Config(rearm=1.0, rearm_longest=1.0, plan=plan))
-
-
-def finish(world: World, supervisor: Supervisor, within: float = 1500.0) -> None:
-    world.run(supervisor, lambda: supervisor.state.finished, within=within)
 
 
 def progress_of(supervisor: Supervisor, gpu: int) -> Burnin:

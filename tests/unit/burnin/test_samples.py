@@ -1,19 +1,16 @@
-"""The record of a burn-in that a daemon runs, made from its status."""
+"""The samples of a burn-in, made from the status and the events of the daemon."""
 
 from __future__ import annotations
 
 import errno
 from dataclasses import replace
-from typing import Self, cast
+from pathlib import Path
 
 import pytest
 
-from sentinel.burnin.daemon_run import Samples, samples_of, until_end
-from sentinel.burnin.records.recorder import TELEMETRY, sample
-from sentinel.client.client import Client
-from sentinel.client.event_stream import EventStream
-from sentinel.client.types import EventInfo
+from sentinel.burnin.records.samples import TELEMETRY, Samples, sample, samples_of
 from sentinel.core.actions import Event
+from sentinel.diagnostics.kernel_log import KernelLog
 from sentinel.protocol.api_types import BurninProgress, GpuStatus, GpuTelemetry
 
 PROGRESS = BurninProgress(
@@ -86,19 +83,12 @@ def test_work_of_two_phases_belongs_to_neither(after: BurninProgress | None) -> 
     assert names(GPU, replace(GPU, burnin=after)) == ["telemetry"]
 
 
-@pytest.mark.parametrize("pid", [None, 78])
-def test_the_end_of_a_stressor_is_recorded_with_its_pid(pid: int | None) -> None:
-    (*_, end) = samples_of(GPU, replace(GPU, pid=pid), 100.0)
-    assert end.name == "end"
-    assert end.fields["pid"] == 77
-
-
 def test_a_gpu_without_a_stressor_says_nothing() -> None:
     idle = replace(GPU, pid=None)
     assert names(idle, idle) == []
 
 
-def test_samples_that_cannot_be_written_are_counted() -> None:
+def test_samples_that_cannot_be_written_are_counted(tmp_path: Path) -> None:
     written: list[Event] = []
     full = [True, True, False, False]
 
@@ -107,42 +97,29 @@ def test_samples_that_cannot_be_written_are_counted() -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
         written.append(event)
 
-    samples = Samples(write)
+    samples = Samples(write, KernelLog(str(tmp_path / "missing")))
     for at in (1.0, 2.0, 3.0):
         samples.write(sample(TELEMETRY, at))
     assert [(one.name, one.at) for one in written] == [("log.dropped", 3.0), (TELEMETRY, 3.0)]
     assert written[0].fields["events"] == 2
 
 
-class IdleDaemon:
-    """The client of a daemon in which no burn-in runs any more."""
-
-    def __init__(self) -> None:
-        self.daemon = self
-        self.pid = 1
-        self.burnin = None
-
-    def status(self) -> IdleDaemon:
-        return self
+def test_an_xid_of_the_kernel_is_written_before_the_next_sample(tmp_path: Path) -> None:
+    written: list[Event] = []
+    log = tmp_path / "kmsg"
+    log.write_text("4,1,1000000,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=7, GPU has fallen off\n")
+    with KernelLog(str(log), past=True) as kernel:
+        Samples(written.append, kernel).write(sample(TELEMETRY, 1.0))
+    assert [one.name for one in written] == ["xid", TELEMETRY]
+    assert written[0].fields["number"] == 79
 
 
-class Stream(list[EventInfo]):
-    """The stream of a daemon."""
+def test_an_xid_that_cannot_be_written_makes_the_kernels_log_incomplete(tmp_path: Path) -> None:
+    def write(_: Event) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-    daemon, newest = "one", 1
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.clear()
-
-
-def test_a_record_ends_if_the_end_of_the_run_is_lost() -> None:
-    lost = EventInfo(id=None, name="lost", fields={"count": 5})
-    events = [EventInfo(id=2, name="gpu.idle", fields={}), lost]
-    stream = Stream([*events, EventInfo(id=9, name="gpu.idle", fields={})])
-    found = until_end(cast("Client", IdleDaemon()), cast("EventStream", stream), "run")
-    assert [next(found), next(found)] == events
-    with pytest.raises(StopIteration):
-        next(found)
+    log = tmp_path / "kmsg"
+    log.write_text("4,1,1000000,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=7, GPU has fallen off\n")
+    with KernelLog(str(log), past=True) as kernel:
+        Samples(write, kernel).write(sample(TELEMETRY, 1.0))
+        assert kernel.error == "an XID could not be recorded"

@@ -1,6 +1,6 @@
-"""``sentinel burnin`` where a daemon runs: start, record, follow, show and cancel a run.
+"""Start, record, follow, show and cancel a burn-in, by the host's daemon or by a private one.
 
-A process of its own records the run, so that it survives the terminal. The command only follows
+A process of its own records the run, so that it can survive the terminal. The command only follows
 what that process writes.
 """
 
@@ -9,24 +9,28 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import click
 
-from sentinel.burnin.daemon_run import record_run
 from sentinel.burnin.records.run_folder import RunFolder, find_run
 from sentinel.burnin.reports.formats import write_reports
-from sentinel.burnin.reports.report import judge_run
+from sentinel.burnin.reports.report import Judged, judge_run
 from sentinel.burnin.reports.text import text_lines as report_lines
 from sentinel.burnin.reports.verdict import EXIT_CODES, Verdict
 from sentinel.burnin.resume import can_go_on
+from sentinel.burnin.run import RunRequest, record_run
 from sentinel.cli.display.burnin_screen import HEADER, RIGHT, Screen, progress_row
 from sentinel.cli.display.event_format import log_line
 from sentinel.cli.display.json_output import print_json
@@ -37,10 +41,17 @@ from sentinel.cli.options import value_completion
 from sentinel.cli.options.client_options import json_option, show, simulated_folder, with_client
 from sentinel.cli.options.thresholds_file import load_thresholds
 from sentinel.client import Client, Status, connect
+from sentinel.client.hold import private_sentinel
 from sentinel.errors import ConfigError, ExitCode, NotRunningError, SentinelError
+from sentinel.host.daemons import registry
 from sentinel.host.daemons.daemon_lookup import find_shared
 from sentinel.host.daemons.registry import records_folder, running_burnins
+from sentinel.host.files.paths import places
+from sentinel.host.gpus import simulation
+from sentinel.host.processes.child_setup import end_with_parent
+from sentinel.host.processes.procfs import read_stat
 from sentinel.protocol.api_types import GpuStatus
+from sentinel.supervisor.bootstrap import leave
 
 #: All lines of a file of events, which has fewer.
 _ALL_LINES = 10_000_000
@@ -48,50 +59,58 @@ _ALL_LINES = 10_000_000
 _STARTED = '"burnin.run_started"'
 #: How often a terminal shows the progress, in seconds.
 _SHOW_EVERY_S = 1.0
+#: Signals that end the record of a run.
+_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """A burn-in to ask a daemon for."""
+    """What the process that records a run is asked for; its fields are JSON values."""
 
-    folder: RunFolder
+    folder: str
     #: The plan as TOML, or None to go on with the run of the folder.
     text: str | None
-    #: The socket of the daemon.
-    socket: str
-    gpus: tuple[str, ...] = ()
+    gpus: Sequence[str] = ()
     fail_fast: bool = False
     #: The file of thresholds, or None.
     thresholds: str | None = None
+    #: The socket of the daemon, or None to start a private one.
+    socket: str | None = None
+    #: The flags of ``sentinel run`` for a private daemon.
+    flags: Sequence[str] = ()
+    #: The folder of the simulated GPUs and their number; None with real ones.
+    simulated: str | None = None
+    simulate: int | None = None
+    #: The PID of the command, with which a private daemon ends.
+    command: int = field(default_factory=os.getpid)
 
 
 class _RefusedError(SentinelError):
     """The process that records a run has not begun; it has an exit code of its own."""
 
 
-def follow_new_run(client: Client, order: Order, *, as_json: bool) -> int:
+def follow_new_run(order: Order, *, as_json: bool) -> int:
     """Have a run started and recorded, follow it to its end, and print the report.
 
-    Ctrl+C cancels the run and shows what was done; a second one leaves it to end by itself.
+    Ctrl+C cancels the run and shows what was done. A second one leaves a run of the host's daemon
+    to end by itself, and ends a private daemon at once. That takes SIGTERM and SIGHUP as Ctrl+C.
 
     Raises:
         SentinelError: Nothing was started.
     """
-    folder = order.folder
+    folder = RunFolder(path=Path(order.folder))
     known = folder.event_count() if order.text is None else 0
-    process = _start_recorder(order)
-    stream = sys.stderr if as_json else sys.stdout
-    print(
-        f"the daemon runs it, and this terminal may be closed; recorded in {folder.path}",
-        file=stream,
-    )
-    return _Following(
-        folder,
-        client,
-        is_over=lambda: process.poll() is not None,
-        cancel_run=client.cancel_burnin,
-        known=known,
-    ).to_report(as_json=as_json)
+    if order.socket is None:
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.default_int_handler)
+    recorder, socket = _start_recorder(order)
+    if order.socket is not None:
+        where = f"the daemon runs it, and this terminal may be closed; recorded in {folder.path}"
+        with contextlib.suppress(OSError):
+            print(where, file=sys.stderr if as_json else sys.stdout)
+    is_private = order.socket is None
+    following = _Following(folder, connect(socket), recorder, known=known, is_private=is_private)
+    return following.to_report(as_json=as_json)
 
 
 def print_report(report: Mapping[str, Any], folder: RunFolder, *, as_json: bool) -> None:
@@ -168,8 +187,7 @@ def attach(run: str | None, as_json: bool, simulated: bool) -> int:  # noqa: FBT
     client = connect(simulated=simulation)
     if run is None:
         _check_last(client, folder)
-    following = _Following(folder, client, is_over=lambda: not folder.is_recorded)
-    return following.to_report(as_json=as_json)
+    return _Following(folder, client).to_report(as_json=as_json)
 
 
 def _check_last(client: Client, folder: RunFolder) -> None:
@@ -211,55 +229,105 @@ def cancel(client: Client, as_json: bool) -> int:  # noqa: FBT001 - click's
 
 @click.command("record", hidden=True)
 def record() -> int:
-    """Record a run; the order comes over standard input, and the result of the start goes out."""
-    given = json.loads(sys.stdin.read())
-    folder = RunFolder(path=Path(given.pop("folder")))
-    order = Order(folder=folder, **{**given, "gpus": tuple(given["gpus"])})
-    verdicts: list[Verdict] = []
+    """Record a run; the order comes over standard input, and the result of the start goes out.
+
+    A signal cancels the run, so that it ends with a report.
+    """
+    order = Order(**json.loads(sys.stdin.read()))
+    if order.socket is None:
+        end_with_parent(order.command, signal.SIGTERM)
+    for number in _ENDS:
+        signal.signal(number, signal.default_int_handler)
+    folder = RunFolder(path=Path(order.folder))
+    judged: list[Judged] = []
     try:
         thresholds = load_thresholds(order.thresholds).node
+        if order.simulated is not None and order.simulate is not None:
+            simulation.Registry.create(Path(order.simulated), order.simulate)
+        request = RunRequest(
+            folder=folder,
+            text=order.text,
+            gpus=tuple(order.gpus),
+            fail_fast=order.fail_fast,
+            simulated=None if order.simulated is None else Path(order.simulated),
+            thresholds=thresholds,
+        )
 
         def judge() -> None:
-            run = judge_run(folder, thresholds)
-            write_reports(folder, run)
-            verdicts.append(run.verdict)
+            judged.append(judge_run(folder, thresholds))
+            write_reports(folder, judged[0])
 
-        client = connect(order.socket)
-        record_run(
-            client,
-            folder,
-            order.text,
-            gpus=order.gpus,
-            fail_fast=order.fail_fast,
-            on_start=_report_start,
-            thresholds=thresholds,
-            judge=judge,
-        )
+        clean = record_run(request, partial(_connected, order), _report_start, judge)
     except SentinelError as error:
         print(json.dumps({"what": error.what, "remedy": error.remedy, "code": error.exit_code}))
         return int(error.exit_code)
-    except BrokenPipeError:  # the command has ended before the daemon had begun
+    except (BrokenPipeError, KeyboardInterrupt):  # the command has ended before the run had begun
         return int(ExitCode.INTERRUPTED)
-    return int(EXIT_CODES[verdicts[0]])
+    (run,) = judged
+    unkillable = any(gpu.record.is_unkillable for gpu in run.gpus)
+    code = ExitCode.UNKILLABLE if unkillable else EXIT_CODES[run.verdict]
+    return int(leave(code, clean=clean and not run.stuck))
 
 
-def _report_start() -> None:
-    """Tell the command that the daemon has begun, and need its terminal no more."""
-    print(json.dumps({}), flush=True)
+@contextlib.contextmanager
+def _connected(order: Order, gpus: Sequence[str]) -> Iterator[Client]:
+    """Connect to the host's daemon, or to a private one, which ends with the block.
+
+    Raises:
+        SentinelError: The private daemon did not start.
+    """
+    if order.socket is not None:
+        yield connect(order.socket)
+        return
+    selected = ["--gpus", ",".join(gpus)] if gpus else []
+    with private_sentinel(["--burnin-only", *order.flags, *selected]) as held:
+        held.wait_ready()
+        simulated = None if order.simulated is None else Path(order.simulated)
+        where = places(os.environ, os.getuid(), simulated)
+        process = read_stat(held.pid)
+        record = replace(
+            registry.describe_own(
+                where.shared.absolute(),
+                simulated=order.simulated,
+                simulate=order.simulate,
+                run=order.folder,
+            ),
+            pid=held.pid,
+            started=0 if process is None else process.started,
+        )
+        path = where.socket.with_name(f"burnin-{held.pid}.json").absolute()
+        with registry.recorded(path, record, records_folder(os.environ, os.getuid())):
+            yield held.client
+
+
+def _report_start(client: Client) -> None:
+    """Tell the command that the run has begun; leave its terminal, and end by a cancel."""
+
+    def cancel(_number: int, _frame: FrameType | None) -> None:
+        threading.Thread(target=_cancel, args=(client,), daemon=True).start()
+
+    for number in _ENDS:
+        signal.signal(number, cancel)
+    print(json.dumps({"socket": client.address.socket}), flush=True)
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(nowhere, stream)
 
 
-def _start_recorder(order: Order) -> subprocess.Popen[bytes]:
+def _cancel(client: Client) -> None:
+    with contextlib.suppress(SentinelError):  # it may have ended at this moment
+        client.cancel_burnin()
+
+
+def _start_recorder(order: Order) -> tuple[subprocess.Popen[bytes], str]:
     """Start the process that records, and wait until the daemon has begun.
+
+    Returns:
+        The process, and the socket of the daemon.
 
     Raises:
         SentinelError: It has not.
     """
-    given = {**vars(order), "folder": str(order.folder.path.absolute())}
-    if order.thresholds is not None:
-        given["thresholds"] = str(Path(order.thresholds).absolute())
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "sentinel", "burnin", "record"],
         stdin=subprocess.PIPE,
@@ -269,20 +337,20 @@ def _start_recorder(order: Order) -> subprocess.Popen[bytes]:
     assert process.stdin is not None  # noqa: S101 - as asked for
     assert process.stdout is not None  # noqa: S101
     with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
-        pipe.write(json.dumps(given).encode())
+        pipe.write(json.dumps(vars(order)).encode())
     with process.stdout as pipe:
         answer = pipe.readline()
     told: dict[str, Any] = (
         json.loads(answer) if answer else {"what": "the recording process has failed"}
     )
-    if told:
+    if "what" in told:
         process.wait()
         error = _RefusedError(told["what"], told.get("remedy", ""))
         code = ExitCode(told.get("code", ExitCode.USAGE))
         # Of a burn-in, the code of a conflict is a verdict: another one has the GPUs.
         error.exit_code = ExitCode.HELD if code is ExitCode.FAIL else code
         raise error
-    return process
+    return process, told["socket"]
 
 
 # --- following -------------------------------------------------------------------------------
@@ -293,35 +361,40 @@ class _EndedError(Exception):
 
 
 class _Following:
-    """Prints what a run records, until it is over.
+    """Prints what a run records, until it is over; a terminal that is gone does not end that.
 
     Args:
         folder: The run.
         client: The client of the daemon, for the table on a terminal.
-        is_over: Whether the run is over.
-        cancel_run: Cancels it at Ctrl+C; without it, Ctrl+C only ends this.
+        recorder: The process that records the run, if this command has started it: Ctrl+C then
+            cancels the run. Otherwise, Ctrl+C only ends this.
         known: The number of recorded events not to print.
+        is_private: Whether the daemon ends with this command.
     """
 
     def __init__(
         self,
         folder: RunFolder,
         client: Client,
+        recorder: subprocess.Popen[bytes] | None = None,
         *,
-        is_over: Callable[[], bool],
-        cancel_run: Callable[[], object] | None = None,
         known: int = 0,
+        is_private: bool = False,
     ) -> None:
         self._folder = folder
-        self._client = client
-        self._is_over = is_over
-        self._cancel_run = cancel_run
         self._known = known
+        self._client = client
+        self._recorder = recorder
+        self._is_private = is_private
+        self._cancels = recorder is not None
         self._ended = False
         self._shown_at = 0.0
 
     def to_report(self, *, as_json: bool) -> int:
         """Follow the run, and print its report; return the exit code of its verdict.
+
+        Args:
+            as_json: Print the report as JSON, and the events to standard error.
 
         Raises:
             ConfigError: There is no report, since the process that recorded the run has failed.
@@ -329,36 +402,51 @@ class _Following:
         screen = Screen(sys.stderr if as_json else sys.stdout)
         while True:
             try:
-                with screen.shown():
-                    self._print_events(screen)
+                self._print_events(screen)
                 break
             except KeyboardInterrupt:
-                if self._cancel_run is None:
-                    click.echo("\nthe burn-in goes on; to end it: sentinel burnin cancel", err=True)
-                    return int(ExitCode.INTERRUPTED)
-                click.echo("\ncancelling; Ctrl+C again leaves this", err=True)
-                with contextlib.suppress(SentinelError):  # it may have ended at this moment
-                    self._cancel_run()
-                self._cancel_run = None
-        file = self._folder.path / "report.json"
-        try:
-            report = json.loads(file.read_text())
-        except (OSError, ValueError):
-            self._cancel_unrecorded()
-            raise ConfigError(
-                f"{file} was not written: the process that recorded the run has failed",
-                f"To judge what it recorded: sentinel report {self._folder.path}",
-            ) from None
-        with contextlib.suppress(BrokenPipeError):
+                if not self._cancels:
+                    return self._leave()
+                _tell("\ncancelling; Ctrl+C again leaves this")
+                _cancel(self._client)
+                self._cancels = False
+        report, code = self._report()
+        with contextlib.suppress(OSError):
             print_report(report, self._folder, as_json=as_json)
-        return int(EXIT_CODES[Verdict(report["verdict"])])
+        return code
 
-    def _cancel_unrecorded(self) -> None:
-        """Cancel the run if it goes on without a record: its work would prove nothing."""
-        with contextlib.suppress(SentinelError):
+    def _leave(self) -> int:
+        """End this command before the run."""
+        how = "the burn-in goes on; to end it: sentinel burnin cancel"
+        _tell(f"\n{'the burn-in ends without this command' if self._is_private else how}")
+        return int(ExitCode.INTERRUPTED)
+
+    def _report(self) -> tuple[dict[str, Any], int]:
+        """Read the report, and the exit code of the run.
+
+        Raises:
+            ConfigError: There is none, since the process that recorded the run has failed.
+        """
+        ended = None if self._recorder is None else self._recorder.wait()
+        file = self._folder.path / "report.json"
+        with contextlib.suppress(OSError, ValueError):
+            report: dict[str, Any] = json.loads(file.read_text())
+            code = int(EXIT_CODES[Verdict(report["verdict"])])
+            if ended in {None, code, ExitCode.UNKILLABLE}:
+                return report, code if ended is None else ended
+        with contextlib.suppress(SentinelError):  # without a record, its work would prove nothing
             run = self._client.status().daemon.burnin
             if run is not None and _is_of(self._folder, run.id):
                 self._client.cancel_burnin()
+        raise ConfigError(
+            f"{file} was not written: the process that recorded the run has failed",
+            f"To judge what it recorded: sentinel report {self._folder.path}",
+        )
+
+    def _is_over(self) -> bool:
+        if self._recorder is None:
+            return not self._folder.is_recorded
+        return self._recorder.poll() is not None
 
     def _print_events(self, screen: Screen) -> None:
         """Print the events of the run that are not known, until it is over."""
@@ -372,31 +460,44 @@ class _Following:
                     self._show_progress(screen)
                 time.sleep(seconds)
 
-        with contextlib.suppress(_EndedError):
+        with contextlib.suppress(_EndedError, OSError), screen.shown():
             recorded = follow(self._folder.events, _ALL_LINES, wait)
             for line in islice(recorded, self._known, None):
-                with contextlib.suppress(ValueError, KeyError, TypeError):  # shown as it is
-                    event = json.loads(line)
-                    if screen.tabulate(event["event"], event.get("index"), event):
-                        continue
-                text = log_line(line, colour=screen.has_colours)
-                if text is not None:
-                    screen.line(text)
+                self._known += 1
+                with contextlib.suppress(OSError):
+                    _print_event(screen, line)
 
     def _show_progress(self, screen: Screen) -> None:
         """Show how far each GPU is, once a second."""
         if time.monotonic() - self._shown_at < _SHOW_EVERY_S:
             return
         self._shown_at = time.monotonic()
-        with contextlib.suppress(SentinelError):
+        with contextlib.suppress(SentinelError, OSError):
             status = self._client.status()
             run = status.daemon.burnin
             gpus = run.gpus if run is not None else ()
-            screen.show({gpu.index: _row(gpu) for gpu in status.gpus if gpu.uuid in gpus})
+            shown = [gpu for gpu in status.gpus if gpu.uuid in gpus and gpu.burnin is not None]
+            screen.show({gpu.index: _row(gpu) for gpu in shown})
+
+
+def _print_event(screen: Screen, line: str) -> None:
+    """Print an event, or enter it into the table."""
+    with contextlib.suppress(ValueError, KeyError, TypeError):  # shown as it is
+        event = json.loads(line)
+        if screen.tabulate(event["event"], event.get("index"), event):
+            return
+    text = log_line(line, colour=screen.has_colours)
+    if text is not None:
+        screen.line(text)
+
+
+def _tell(text: str) -> None:
+    with contextlib.suppress(OSError):  # the terminal may be gone
+        click.echo(text, err=True)
 
 
 def _row(gpu: GpuStatus) -> tuple[str, ...]:
     """Build the row of a GPU in a burn-in."""
     if gpu.burnin is None:
-        return (str(gpu.index), *("" for _ in HEADER[2:]), "not started")
+        return (str(gpu.index), *("" for _ in HEADER[2:]), "done")
     return progress_row(gpu.index, vars(gpu.burnin), vars(gpu))
