@@ -14,7 +14,6 @@ from sentinel.api.metrics.counters import Counters
 from sentinel.api.metrics.exposition import MetricsPage
 from sentinel.api.notify.notifier import ABOUT as NOTIFY_ABOUT
 from sentinel.api.notify.notifier import Notifier
-from sentinel.api.state.burnin_verdicts import BurninVerdicts
 from sentinel.api.state.change_feed import ChangeFeed
 from sentinel.api.state.event_buffer import EventBuffer, LoggedEvent
 from sentinel.api.state.process_watch import ProcessWatch
@@ -22,7 +21,7 @@ from sentinel.api.state.settings import of_run_time, reread
 from sentinel.api.state.snapshots import Views
 from sentinel.api.state.store_writer import StoreWriter
 from sentinel.api.state.supervisor_link import SupervisorLink, SupervisorMessage
-from sentinel.api.state.verified_total import VerifiedTotal
+from sentinel.api.state.verified_total import BurninVerdicts, VerifiedTotal
 from sentinel.config.model import SETTINGS
 from sentinel.config.setting import Scope
 from sentinel.config.specs import parse_workload

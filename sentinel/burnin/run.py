@@ -20,8 +20,8 @@ from sentinel.burnin.records.run_folder import RunFolder, complete, new_run, pre
 from sentinel.burnin.records.samples import LAST, LOST, Sampler, Samples, measured, sample
 from sentinel.burnin.resume import earlier_work
 from sentinel.client.client import Client
-from sentinel.client.event_stream import EventStream
-from sentinel.client.types import EventInfo
+from sentinel.client.follower import EventStream
+from sentinel.client.requester import EventInfo
 from sentinel.config.model import SETTINGS, Config
 from sentinel.config.plan import Plan, parse_plan, plan_toml
 from sentinel.diagnostics.counters import CountersResult, read_counters

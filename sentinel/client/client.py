@@ -9,15 +9,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from sentinel.client.addressing import find_address
-from sentinel.client.allocations import AllocationVerbs
-from sentinel.client.event_stream import EventStream
-from sentinel.client.history import HistoryVerbs
-from sentinel.client.requester import WAIT_S, Gpus, decode, selectors
-from sentinel.client.reservations import ReservationVerbs
-from sentinel.client.sessions import SessionVerbs
+from sentinel.client.follower import EventStream
+from sentinel.client.requester import WAIT_S, Gpus, Status, decode, find_address, selectors
 from sentinel.client.transport import exit_check, process_check
-from sentinel.client.types import Status
+from sentinel.client.verbs import AllocationVerbs, HistoryVerbs, ReservationVerbs, SessionVerbs
 from sentinel.errors import SentinelError, ServiceError, TimedOutError
 from sentinel.protocol.api_types import (
     BurninInfo,

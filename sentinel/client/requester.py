@@ -4,11 +4,80 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
 from sentinel.client.transport import Address, send
-from sentinel.errors import ConnectionLostError, ServiceError
+from sentinel.errors import ConfigError, ConnectionLostError, ServiceError
+from sentinel.host.daemons.daemon_lookup import find_socket
+from sentinel.protocol import api_types
 from sentinel.protocol.version import SCHEMA_VERSION
+
+
+@dataclass(frozen=True, kw_only=True)
+class Status(api_types.Status):
+    """The daemon, its GPUs, reservations and allocations."""
+
+    #: The response as it came, with fields that this version does not know.
+    json: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventInfo:
+    """One event."""
+
+    #: The event's number, by which a stream is continued.
+    id: int | None
+    name: str
+    #: The event's JSON object.
+    fields: Mapping[str, Any]
+
+    @property
+    def gpu(self) -> str | None:
+        """The UUID of the GPU that the event is about, or None if it is about the host."""
+        uuid = self.fields.get("gpu")
+        return uuid if isinstance(uuid, str) else None
+
+    @property
+    def index(self) -> int | None:
+        """nvidia-smi's index of that GPU, or None if it is unknown or there is no such GPU."""
+        index = self.fields.get("index")
+        return index if isinstance(index, int) else None
+
+
+def find_address(
+    socket: str | Path | None = None,
+    *,
+    tcp: str | None = None,
+    token: str | Path | None = None,
+    simulated: Path | None = None,
+) -> Address:
+    """Find the address of a daemon; see :func:`sentinel.client.connect` for the arguments.
+
+    Raises:
+        ConfigError: ``tcp`` is not an address, or the token cannot be read.
+    """
+    if tcp is None:
+        return Address(socket=find_socket(None if socket is None else str(socket), simulated))
+    host, _, port = tcp.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
+        raise ConfigError(f"{tcp!r} is not an address; write one such as 127.0.0.1:8765")
+    host = host.removeprefix("[").removesuffix("]")
+    return Address(host=host, port=int(port), token=_read_token(token))
+
+
+def _read_token(file: str | Path | None) -> str | None:
+    if file is None:
+        return None
+    try:
+        token = Path(file).read_text().strip()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"the token cannot be read from {file}: {error}") from error
+    if not token or not token.isascii() or not token.isprintable():
+        raise ConfigError(f"there is no token in {file}")
+    return token
+
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from typing import TypeVar
 from sentinel.errors import WireError
 from sentinel.host.logs.bounded_output import KEPT_BYTES, BoundedOutput
 from sentinel.host.processes.child_setup import Inherited
-from sentinel.protocol.inflight_calls import InflightCalls, gpu_of
+from sentinel.protocol.shared_memory import InflightCalls, gpu_of
 from sentinel.supervisor.child_process import ChildHandle
 
 T = TypeVar("T")

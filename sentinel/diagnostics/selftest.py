@@ -11,12 +11,13 @@ from sentinel.diagnostics.trial.assessment import why_incomplete
 from sentinel.diagnostics.trial.recorder import Listener, run_recorded
 from sentinel.errors import ConfigError, ExitCode, IncompleteError, SelftestError, SentinelError
 from sentinel.protocol.gpu import Gpu
-from sentinel.protocol.selftest import SelftestDone, SelftestResult
 from sentinel.protocol.stressor import (
     ChildMessage,
     FailureKind,
     Finding,
     MemoryTarget,
+    SelftestDone,
+    SelftestResult,
 )
 from sentinel.supervisor.discovery import Options
 

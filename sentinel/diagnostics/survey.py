@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from sentinel.core import decide
-from sentinel.core.gpu.ignored_processes import pending_ignores
+from sentinel.core.gpu.attribution import pending_ignores
 from sentinel.core.gpu.verdict import Verdict
 from sentinel.core.node import limits
 from sentinel.core.observation import Observation

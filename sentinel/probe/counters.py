@@ -27,7 +27,7 @@ from sentinel.protocol.counters import (
     DriverFailed,
     PciInventory,
 )
-from sentinel.protocol.inflight_calls import MAX_GPUS, InflightCalls
+from sentinel.protocol.shared_memory import MAX_GPUS, InflightCalls
 
 #: The call that looks for GPUs that NVML does not list.
 INVENTORY = "inventory"

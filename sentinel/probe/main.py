@@ -27,7 +27,6 @@ from sentinel.probe.reader import Reader, SharedServices
 from sentinel.probe.scheduler import ReadScheduler
 from sentinel.probe.xid_watch import XidWatch
 from sentinel.protocol.codec import MAX_DATAGRAM_BYTES, decode
-from sentinel.protocol.inflight_calls import MAX_GPUS, InflightCalls, places
 from sentinel.protocol.probe import (
     Activate,
     Inventory,
@@ -37,7 +36,7 @@ from sentinel.protocol.probe import (
     Unavailable,
     Watch,
 )
-from sentinel.protocol.shared_memory import Stamps
+from sentinel.protocol.shared_memory import MAX_GPUS, InflightCalls, Stamps, places
 
 _TITLE = "sentinel: probe, reads GPUs"
 _SPARE_TITLE = "sentinel: spare probe, replaces the probe when that ends"

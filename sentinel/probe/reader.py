@@ -24,9 +24,8 @@ from sentinel.probe.process_info import ProcessIdentifier
 from sentinel.probe.publisher import Publisher
 from sentinel.probe.scheduler import ReadJob, next_multiple
 from sentinel.protocol.gpu import GpuProcess, Memory, Reading
-from sentinel.protocol.inflight_calls import InflightCalls, slots_of
 from sentinel.protocol.probe import ProbeSpec
-from sentinel.protocol.shared_memory import Stamps
+from sentinel.protocol.shared_memory import InflightCalls, Stamps, slots_of
 from sentinel.protocol.telemetry import Telemetry
 
 T = TypeVar("T")

@@ -12,7 +12,33 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from sentinel.protocol.gpu import Gpu
-from sentinel.protocol.selftest import SelftestDone, SelftestResult
+
+#: The longest time of work between two calls of ``pace``, in seconds: a stop waits for it.
+MAX_QUANTUM_S = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelftestResult:
+    """The result of one trial of a selftest.
+
+    In a trial of place "clean", nothing is flipped: ``tried`` counts results, ``found`` false
+    alarms.
+    """
+
+    dtype: str
+    #: Where bits were flipped: "result" (just computed), "memory", "input", "reference"; or
+    #: "clean".
+    place: str
+    #: How many bits were flipped.
+    tried: int
+    #: How many of them were found.
+    found: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelftestDone:
+    """All trials of a selftest are done."""
+
 
 # --- messages of a stressor ------------------------------------------------------------------
 

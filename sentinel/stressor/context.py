@@ -22,7 +22,6 @@ from torch import Tensor
 
 from sentinel.host.processes.own_memory import trim_heap
 from sentinel.host.stores.golden_store import Goldens
-from sentinel.protocol.selftest import SelftestDone, SelftestResult
 from sentinel.protocol.stressor import (
     Finding,
     LinkMeasured,
@@ -31,6 +30,8 @@ from sentinel.protocol.stressor import (
     Progress,
     Ready,
     ReferenceChecksum,
+    SelftestDone,
+    SelftestResult,
     StressorGroup,
 )
 from sentinel.stressor.device import Device, Fence

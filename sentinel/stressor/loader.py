@@ -17,8 +17,8 @@ from sentinel.errors import ConfigError, SentinelError, WorkloadError
 from sentinel.host.processes.child_setup import InheritedFd, setup_child_process
 from sentinel.host.processes.unprivileged import become
 from sentinel.protocol.codec import encode
-from sentinel.protocol.inflight_calls import InflightCalls
-from sentinel.protocol.inspection import WorkloadInfo
+from sentinel.protocol.counters import WorkloadInfo
+from sentinel.protocol.shared_memory import InflightCalls
 from sentinel.protocol.stressor import Account
 from sentinel.stressor.options import Workload, bind_options, list_options, summary
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 
 from sentinel.config.options import REQUIRED, Option, convert_options, kind_of
 from sentinel.errors import WorkloadError
-from sentinel.protocol.inspection import WorkloadOption
+from sentinel.protocol.counters import WorkloadOption
 
 #: A loaded workload.
 Workload = Callable[..., object]

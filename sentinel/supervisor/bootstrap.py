@@ -40,13 +40,12 @@ from sentinel.supervisor.api_process import ApiProcess
 from sentinel.supervisor.claimed_place import claimed, log_of
 from sentinel.supervisor.discovery import Found, Options, check_torch, find_gpus
 from sentinel.supervisor.event_log import EventLog, Sink, event_object, json_lines
-from sentinel.supervisor.leases import LONG_LEASE_S
 from sentinel.supervisor.loop import Supervisor
 from sentinel.supervisor.ports import Parts
 from sentinel.supervisor.restored import restore
 from sentinel.supervisor.signals import Signals
 from sentinel.supervisor.single_instance import Claim
-from sentinel.supervisor.stressor_pool import StressorPool
+from sentinel.supervisor.stressor_pool import LONG_LEASE_S, StressorPool
 
 #: How long a terminal without a reader may delay the exit.
 LOG_FLUSH_TIMEOUT_S = 2.0

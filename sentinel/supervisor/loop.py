@@ -42,8 +42,8 @@ from sentinel.errors import ExitCode
 from sentinel.protocol.commands import ReloadConfig
 from sentinel.protocol.gpu import Reading
 from sentinel.protocol.views import GpuView, HostView, SessionsView
-from sentinel.supervisor.leases import RENEW_SHORT_EVERY_S, Leases
 from sentinel.supervisor.ports import Parts
+from sentinel.supervisor.stressor_pool import RENEW_SHORT_EVERY_S, Leases
 
 #: After a longer pause between two looks at the times of the last reads, in seconds, blindness
 #: counts from the second look: all processes may have been stopped together.

@@ -8,7 +8,6 @@ from sentinel.core.observation import Call, ProbeFacts, SpareFacts
 from sentinel.host.processes.child_setup import Inherited
 from sentinel.probe import main as probe_main
 from sentinel.protocol.gpu import Reading
-from sentinel.protocol.inflight_calls import MAX_GPUS, InflightCalls, gpu_of, places
 from sentinel.protocol.probe import (
     PROBE_MESSAGES,
     Activate,
@@ -22,7 +21,7 @@ from sentinel.protocol.probe import (
     XidReport,
     XidsWatched,
 )
-from sentinel.protocol.shared_memory import Stamps
+from sentinel.protocol.shared_memory import MAX_GPUS, InflightCalls, Stamps, gpu_of, places
 from sentinel.supervisor.child_process import ChildHandle, ReplaceableProcess
 
 #: Datagrams taken from the probe in one tick: a backlog of stale readings is drained at once.

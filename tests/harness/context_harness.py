@@ -8,13 +8,7 @@ from typing import Self
 
 from sentinel.host.gpus.simulation import Registry
 from sentinel.protocol import codec
-from sentinel.protocol.stressor import (
-    ChildMessage,
-    MemoryTarget,
-    Note,
-    Progress,
-    Ready,
-)
+from sentinel.protocol.stressor import ChildMessage, MemoryTarget, Note, Progress, Ready
 from sentinel.stressor.context import WorkloadContext
 from sentinel.stressor.device import SimulatedDevice
 from sentinel.stressor.lease import LeaseKeeper

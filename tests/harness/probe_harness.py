@@ -13,7 +13,6 @@ from sentinel.host.processes.child_setup import Inherited
 from sentinel.probe.main import run
 from sentinel.protocol.codec import MAX_DATAGRAM_BYTES, decode, encode
 from sentinel.protocol.gpu import Gpu, Reading
-from sentinel.protocol.inflight_calls import MAX_GPUS, InflightCalls
 from sentinel.protocol.probe import (
     PROBE_MESSAGES,
     Inventory,
@@ -23,7 +22,7 @@ from sentinel.protocol.probe import (
     XidReport,
     XidsWatched,
 )
-from sentinel.protocol.shared_memory import Stamps
+from sentinel.protocol.shared_memory import MAX_GPUS, InflightCalls, Stamps
 from tests.harness.timing import TIMEOUT_S
 
 #: A poll interval longer than any test, so that every reading has another cause.

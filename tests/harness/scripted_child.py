@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from sentinel.host.processes.child_setup import InheritedFd
 from sentinel.protocol.codec import encode
-from sentinel.protocol.inflight_calls import InflightCalls
+from sentinel.protocol.shared_memory import InflightCalls
 
 
 def run_script(

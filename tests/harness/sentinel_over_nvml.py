@@ -30,7 +30,7 @@ def main() -> int:
     from sentinel.core.gpu import watchers
     from sentinel.core.node import probe_supervision
     from sentinel.protocol.probe import NVML, ProbeSpec
-    from sentinel.supervisor import discovery, leases
+    from sentinel.supervisor import discovery, stressor_pool
     from sentinel.supervisor.probe_process import ProbeProcess
 
     class NvmlProbeProcess(ProbeProcess):
@@ -40,7 +40,7 @@ def main() -> int:
     probe_supervision.MIN_EXCLUSION_S = FIRST_EXCLUSION_S
     probe_supervision.STOPPED_AFTER_S = NEVER_S
     watchers.SELF_WATCH_TIMEOUT_S = NEVER_S
-    leases.LONG_LEASE_S = NEVER_S
+    stressor_pool.LONG_LEASE_S = NEVER_S
     defaults = Config.__init__.__kwdefaults__
     assert defaults is not None
     defaults["stale_after"] = STALE_AFTER_S

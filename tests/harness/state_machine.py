@@ -12,9 +12,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from sentinel.config.model import Config
 from sentinel.core.actions import Kill, Start
 from sentinel.core.decide import decide
-from sentinel.core.gpu.memory_accounting import SLACK_BYTES
+from sentinel.core.gpu.attribution import SLACK_BYTES
 from sentinel.core.gpu_state import Busy, Idle, Unknown
-from sentinel.core.node.explanations import explanations
+from sentinel.core.node.status_events import explanations
 from sentinel.core.observation import Call, Observation
 from sentinel.core.state import State
 from sentinel.core.step import Step

@@ -23,7 +23,7 @@ from sentinel.burnin.checks.check import (
     untested,
 )
 from sentinel.burnin.checks.load_checks import LoadEvidence, findings
-from sentinel.burnin.checks.peers import MIN_PEERS
+from sentinel.burnin.checks.peer_checks import MIN_PEERS
 from sentinel.burnin.checks.thresholds import Limits, above, below
 from sentinel.burnin.records.record import GpuRecord
 from sentinel.protocol.stressor import FindingPlace, LinkPart

@@ -31,7 +31,7 @@ from sentinel.burnin.records.run_folder import RunFolder
 from sentinel.errors import ConfigError
 from sentinel.host.processes.child_setup import InheritedFd, setup_child_process
 from sentinel.protocol.codec import encode
-from sentinel.protocol.inflight_calls import InflightCalls
+from sentinel.protocol.shared_memory import InflightCalls
 from sentinel.stressor.loader import describe
 
 #: What is announced before the import, and before each judgement.

@@ -13,7 +13,7 @@ from sentinel.burnin.reports.junit import junit_xml
 from sentinel.burnin.reports.ocp import ocp_lines
 from sentinel.burnin.reports.report import Judged, report_object
 from sentinel.burnin.reports.text import text_lines
-from sentinel.burnin.reports.verdict_summary import verdict_summary
+from sentinel.burnin.reports.verdict import verdict_summary
 
 Report = Mapping[str, Any]
 

@@ -1,13 +1,16 @@
-"""The times of a run: its span, the absences of the stressors, and the time of day. Pure."""
+"""The times of a run, and what became of its phases. Pure."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from enum import Enum, auto
+from typing import Any
 
 from sentinel.burnin.records.record import GpuRecord
+from sentinel.burnin.reports.verdict import Verdict
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,3 +68,46 @@ def absences(record: GpuRecord) -> list[Absence]:
         end = ready[later] if later < len(ready) else last
         found.append(Absence(first=one.at, last=end, cause=one.cause))
     return found
+
+
+class Outcome(Enum):
+    """What became of a phase of a GPU, or of a run."""
+
+    #: Everything was done.
+    DONE = auto()
+    #: It was not reached, or was interrupted: the GPU was needed, or a signal ended the run.
+    SKIPPED = auto()
+    #: The tool could not do it.
+    BROKEN = auto()
+
+
+def of_phase(phase: Mapping[str, Any]) -> Outcome:
+    """Find what became of a phase of the report; one that is not mandatory is never BROKEN."""
+    if phase["complete"]:
+        return Outcome.DONE
+    if phase["not_tested"] and phase["mandatory"]:
+        return Outcome.BROKEN
+    return Outcome.SKIPPED
+
+
+def of_run(report: Mapping[str, Any]) -> Outcome:
+    """Find what became of a run: DONE if it passed or failed."""
+    if report["verdict"] == Verdict.NOT_APPLICABLE:
+        return Outcome.SKIPPED  # a screen proves nothing
+    if report["verdict"] != Verdict.INCOMPLETE:
+        return Outcome.DONE
+    phases = [phase for gpu in report["gpus"] for phase in gpu["coverage"]]
+    if not phases or any(of_phase(one) is Outcome.BROKEN for one in phases):
+        return Outcome.BROKEN
+    return Outcome.SKIPPED
+
+
+def describe_phase(phase: Mapping[str, Any]) -> str:
+    """Describe how much of a phase was done, and why no more."""
+    parts = []
+    if phase["quota_s"]:
+        parts.append(f"{phase['done_s']:.1f} of {phase['quota_s']:.1f} s")
+    if phase["quota_passes"]:
+        parts.append(f"{phase['passes']} of {phase['quota_passes']} passes")
+    text = f"{', '.join(parts)} of work that counts"
+    return f"{text}: {phase['not_tested']}" if phase["not_tested"] else text

@@ -29,11 +29,7 @@ from sentinel.client import Client, connect
 from sentinel.config.model import Config
 from sentinel.config.plan import Plan
 from sentinel.config.sources import Sources, checked
-from sentinel.diagnostics.workload_check import (
-    check_workloads,
-    is_registered,
-    workloads_of_plan,
-)
+from sentinel.diagnostics.workload_catalog import check_workloads, is_registered, workloads_of_plan
 from sentinel.errors import AccessDeniedError, ConfigError, ExitCode, NotRunningError
 from sentinel.host.daemons.daemon_lookup import locate as locate_daemon
 from sentinel.host.files.paths import places

@@ -23,7 +23,7 @@ from sentinel.cli.options.client_options import (
 )
 from sentinel.cli.options.gpu_options import chosen, count_option, gpu_selection, one_gpu
 from sentinel.client import Client, ReservationInfo
-from sentinel.client.reservations import OnWait
+from sentinel.client.verbs import OnWait
 from sentinel.errors import ConfigError, ExitCode, SentinelError
 from sentinel.protocol.api_types import Holder
 from sentinel.units import format_size

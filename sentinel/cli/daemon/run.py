@@ -41,7 +41,7 @@ with without_rich():  # only here: a program that embeds a supervisor may need r
     from sentinel.cli.display import survey_format
     from sentinel.cli.journal_sink import journal_sink
     from sentinel.diagnostics import survey
-    from sentinel.diagnostics.workload_check import (
+    from sentinel.diagnostics.workload_catalog import (
         check_workloads,
         workloads_of,
         workloads_of_plan,

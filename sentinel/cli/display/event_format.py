@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 from sentinel.cli.display.terminal import printable, styled, wants_colour
 from sentinel.protocol.event_type import DEBUG_EVENTS, Kind
 from sentinel.protocol.events import EVENTS
-from sentinel.protocol.quantum import MAX_QUANTUM_S
 from sentinel.protocol.rules import with_time
+from sentinel.protocol.stressor import MAX_QUANTUM_S
 from sentinel.units import format_duration, format_size
 
 if TYPE_CHECKING:  # slow to import, and not needed to read a log

@@ -83,7 +83,7 @@ def _with_connection(function: _Function, connect: Callable[[Address], Any]) -> 
 
 
 def _address(socket: str | None, tcp: str | None, token: str | None, *, simulated: bool) -> Address:
-    from sentinel.client.addressing import find_address
+    from sentinel.client.requester import find_address
 
     if tcp is not None and (socket is not None or simulated):
         raise ConfigError("--connect cannot be combined with --socket or --simulated")

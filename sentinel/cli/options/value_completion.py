@@ -174,8 +174,7 @@ def _items(
 def _status(ctx: click.Context) -> dict[str, Any]:
     """Request the status of the daemon that the options so far name; empty without an answer."""
     from sentinel.cli.options.client_options import simulated_folder
-    from sentinel.client.addressing import find_address
-    from sentinel.client.requester import Requester
+    from sentinel.client.requester import Requester, find_address
 
     try:
         address = find_address(

@@ -156,7 +156,7 @@ def _running(client: Client) -> tuple[Given, ...]:
 
 def _not_found(sources: Sources) -> list[ConfigError]:
     """Look the users, groups and workloads up that the settings name."""
-    from sentinel.diagnostics.workload_check import workload_errors, workloads_of
+    from sentinel.diagnostics.workload_catalog import workload_errors, workloads_of
 
     errors: list[ConfigError] = []
     account = None
@@ -178,7 +178,7 @@ def _not_found(sources: Sources) -> list[ConfigError]:
 
 def joined_errors(errors: list[ConfigError]) -> ConfigError:
     """Return one error for all."""
-    from sentinel.diagnostics.workload_check import joined
+    from sentinel.diagnostics.workload_catalog import joined
 
     return joined(errors)
 

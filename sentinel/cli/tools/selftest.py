@@ -15,7 +15,7 @@ from sentinel.config.build import build_config
 from sentinel.config.sources import from_flags
 from sentinel.diagnostics.selftest import CLEAN, Outcome, Trials, is_well, run_selftest, summary
 from sentinel.errors import ConfigError, ExitCode, IncompleteError
-from sentinel.protocol.selftest import SelftestResult
+from sentinel.protocol.stressor import SelftestResult
 from sentinel.supervisor.bootstrap import leave
 from sentinel.supervisor.discovery import Options
 

@@ -30,7 +30,7 @@ from sentinel.diagnostics.trial.runner import try_workload
 from sentinel.errors import ConfigError, ExitCode
 from sentinel.protocol.commands import Given
 from sentinel.protocol.gpu import Gpu
-from sentinel.protocol.quantum import MAX_QUANTUM_S
+from sentinel.protocol.stressor import MAX_QUANTUM_S
 from sentinel.supervisor.bootstrap import leave
 from sentinel.supervisor.discovery import Options
 from sentinel.supervisor.event_log import Sink

@@ -16,7 +16,7 @@ from sentinel.diagnostics.workload_catalog import Listed, list_workloads
 from sentinel.errors import ExitCode
 from sentinel.host.installed.packages import torch_build
 from sentinel.host.installed.torch_install import how_to_install, installer
-from sentinel.protocol.inspection import WorkloadOption
+from sentinel.protocol.counters import WorkloadOption
 
 #: The maximum width, and the indent of the lines below a name.
 _MAX_WIDTH = 100

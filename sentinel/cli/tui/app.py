@@ -15,7 +15,7 @@ from textual.widgets import DataTable, Footer, Static
 
 from sentinel.cli.display import gpu_table
 from sentinel.cli.display.terminal import cut, printable
-from sentinel.cli.tui.actions import GpuActions
+from sentinel.cli.tui.actions import Ask, GpuActions, Help
 from sentinel.cli.tui.columns import (
     SORTS,
     Column,
@@ -27,10 +27,8 @@ from sentinel.cli.tui.columns import (
     table_cell,
 )
 from sentinel.cli.tui.details import detail_lines
-from sentinel.cli.tui.dialogs import Ask, Help
 from sentinel.cli.tui.feed import Feed, Look, ShownEvent
-from sentinel.cli.tui.panels import PANELS, WIDE, share_rows, shown_panels
-from sentinel.cli.tui.processes import process_lines
+from sentinel.cli.tui.panels import PANELS, WIDE, process_lines, share_rows, shown_panels
 from sentinel.cli.tui.samples import Samples
 from sentinel.client import Client, GpuStatus, Status
 from sentinel.errors import SentinelError

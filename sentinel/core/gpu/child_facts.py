@@ -7,8 +7,8 @@ from dataclasses import replace
 from sentinel.core.actions import Event
 from sentinel.core.events import gpu_event
 from sentinel.core.gpu import slow_start, verified_work
+from sentinel.core.gpu.attribution import SLACK_BYTES
 from sentinel.core.gpu.lifecycle import to_stopping, yielding
-from sentinel.core.gpu.memory_accounting import SLACK_BYTES
 from sentinel.core.gpu.newcomer import plausible
 from sentinel.core.gpu_state import GpuState
 from sentinel.core.observation import ChildExit, ChildFacts

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from sentinel.config.model import Config
 from sentinel.core.events import gpu_event
-from sentinel.core.gpu.memory_accounting import foreign_memory
+from sentinel.core.gpu.attribution import foreign_memory
 from sentinel.core.gpu_state import GpuState, HealthState, Unknown
 from sentinel.core.observation import Observation
 from sentinel.core.step import Step

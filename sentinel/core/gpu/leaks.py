@@ -12,7 +12,7 @@ from dataclasses import replace
 from sentinel.config.model import Config
 from sentinel.core.actions import Event
 from sentinel.core.events import gpu_event
-from sentinel.core.gpu.memory_accounting import CONTEXT_OVERHEAD_BYTES, SLACK_BYTES
+from sentinel.core.gpu.attribution import CONTEXT_OVERHEAD_BYTES, SLACK_BYTES
 from sentinel.core.gpu.newcomer import OWN_LOAD_S
 from sentinel.core.gpu_state import GpuState, Leak
 from sentinel.core.step import Step

@@ -22,10 +22,7 @@ from sentinel.core.stressor_state import (
     Stopping,
 )
 from sentinel.protocol.gpu import Reading
-from sentinel.protocol.stressor import (
-    Failed,
-    FailureKind,
-)
+from sentinel.protocol.stressor import Failed, FailureKind
 
 #: After so many seconds of RUNNING the back-off begins again at its minimum.
 FORGIVE_AFTER_S = 60.0

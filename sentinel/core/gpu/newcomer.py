@@ -7,7 +7,7 @@ from dataclasses import replace
 from sentinel.config.model import Config
 from sentinel.core.actions import LimitMemory
 from sentinel.core.gpu.allocations import outstanding
-from sentinel.core.gpu.memory_accounting import CONTEXT_OVERHEAD_BYTES, SLACK_BYTES, idle_memory
+from sentinel.core.gpu.attribution import CONTEXT_OVERHEAD_BYTES, SLACK_BYTES, idle_memory
 from sentinel.core.gpu_state import Busy, GpuState, Idle
 from sentinel.core.observation import Observation
 from sentinel.core.step import Step

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sentinel.config.model import Config
 from sentinel.core.gpu.allocations import outstanding
-from sentinel.core.gpu.memory_accounting import SLACK_BYTES, idle_memory
+from sentinel.core.gpu.attribution import SLACK_BYTES, idle_memory
 from sentinel.core.gpu.newcomer import OWN_LOAD_S
 from sentinel.core.gpu_state import NOT_READ, Busy, GpuState, Idle, Occupancy, Unknown
 from sentinel.core.stressor_state import Running, Starting, Stopping

@@ -11,8 +11,7 @@ from dataclasses import replace
 from sentinel.config.model import Config
 from sentinel.core.events import gpu_event, process_fields
 from sentinel.core.gpu import child_facts, findings, leaks, lifecycle, pid_mapping
-from sentinel.core.gpu.attribution import attribute
-from sentinel.core.gpu.ignored_processes import resident_processes
+from sentinel.core.gpu.attribution import attribute, resident_processes
 from sentinel.core.gpu.newcomer import expect, newcomer
 from sentinel.core.gpu.occupancy import occupancy, stale_at
 from sentinel.core.gpu.watchers import unwatched_for

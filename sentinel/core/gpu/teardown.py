@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from sentinel.core.events import gpu_event, process_fields
 from sentinel.core.gpu import leaks
-from sentinel.core.gpu.memory_accounting import CONTEXT_OVERHEAD_BYTES, SLACK_BYTES
+from sentinel.core.gpu.attribution import CONTEXT_OVERHEAD_BYTES, SLACK_BYTES
 from sentinel.core.gpu_state import Busy, GpuState, Idle, Unknown
 from sentinel.core.observation import ChildExit
 from sentinel.core.step import Step

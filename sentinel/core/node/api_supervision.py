@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sentinel.core.actions import Action, Event, KillApi, RequestReload, StartApi
-from sentinel.core.node.backoff import next_pause
+from sentinel.core.node.probe_supervision import next_pause
 from sentinel.core.observation import ApiFacts, Observation
 from sentinel.core.state import ApiDown, ApiUp, State
 from sentinel.core.step import Step, upcoming

@@ -19,7 +19,7 @@ from sentinel.core.gpu import burnin as progress
 from sentinel.core.gpu import health, xids
 from sentinel.core.gpu.teardown import pause_of
 from sentinel.core.gpu_state import GpuState, Unknown
-from sentinel.core.node import groups
+from sentinel.core.node import starts
 from sentinel.core.node.admin import admin_hold
 from sentinel.core.observation import Observation
 from sentinel.core.state import State, each_gpu
@@ -42,7 +42,7 @@ def advance(state: State, seen: Observation) -> Step[State]:
     """Count the work of this tick, and set the workload of each GPU's phase."""
     if not is_planned(state):
         return Step(state)
-    step = groups.break_up(state, seen.now).then(_advance_gpus, seen)
+    step = starts.break_up(state, seen.now).then(_advance_gpus, seen)
     config = state.config
     each: dict[str, Config] = dict(config.each)
     for uuid, gpu_state in step.state.gpu_states.items():
@@ -183,14 +183,14 @@ def _advance_gpu(
     given_up, gpu_state, burnin = _why_given_up(gpu_state, burnin, plan, now, config)
     burnin = _follow_health(gpu_state, before, burnin, config)
     given_up = given_up or progress.why_in_vain(burnin) or _why_too_hot(burnin)
-    given_up = given_up or groups.why_given_up(burnin, plan)
+    given_up = given_up or starts.why_given_up(burnin, plan)
     burnin = _follow_reads(gpu_state, burnin, plan, state, seen)
     if config.fail_fast and (burnin.errors or gpu_state.findings.total > burnin.findings_before):
         burnin = progress.end(burnin, plan, "an error was found (--fail-fast)")
     # A group ends as a whole, by the work of all members until the last tick.
     done = progress.is_done(burnin.current, phase)
     if phase.together:
-        done = groups.are_done(state, burnin.group, plan)
+        done = starts.are_done(state, burnin.group, plan)
     if burnin.ended is None and (given_up is not None or done):
         burnin = progress.next_phase(burnin, plan, given_up)
         if given_up is None:  # the GPU can work: the pauses begin again at their minimum

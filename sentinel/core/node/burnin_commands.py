@@ -11,7 +11,6 @@ from sentinel.core.burnin_state import Burnin, BurninRun
 from sentinel.core.events import gpu_event
 from sentinel.core.gpu_state import GpuState
 from sentinel.core.node import burnin
-from sentinel.core.node.backoff import reset_failures
 from sentinel.core.node.command_result import (
     Accepted,
     RefusedError,
@@ -20,6 +19,7 @@ from sentinel.core.node.command_result import (
     check_owner,
     names_of,
 )
+from sentinel.core.node.probe_supervision import reset_failures
 from sentinel.core.observation import Observation
 from sentinel.core.state import State
 from sentinel.core.step import Step

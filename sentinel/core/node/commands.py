@@ -22,7 +22,6 @@ from sentinel.core.node import (
     sessions,
     shutdown,
 )
-from sentinel.core.node.backoff import reset_failures
 from sentinel.core.node.command_result import (
     Accepted,
     RefusedError,
@@ -32,6 +31,7 @@ from sentinel.core.node.command_result import (
     check_seconds,
     names_of,
 )
+from sentinel.core.node.probe_supervision import reset_failures
 from sentinel.core.observation import Observation
 from sentinel.core.state import State, each_gpu
 from sentinel.core.step import Step, chain

@@ -11,7 +11,7 @@ from sentinel.core.events import gpu_event
 from sentinel.core.gpu import allocations, health, leaks, lifecycle, newcomer, verdict
 from sentinel.core.gpu.verdict import Verdict
 from sentinel.core.gpu_state import GpuState, Idle, LaunchSpec
-from sentinel.core.node import burnin, groups
+from sentinel.core.node import burnin, starts
 from sentinel.core.node.admin import admin_hold
 from sentinel.core.node.api_supervision import why_uncontrolled
 from sentinel.core.observation import Observation
@@ -71,8 +71,8 @@ def _denied_by_settings(
     reason = indistinguishable or _too_little_memory(gpu_state, reading, own)
     if reason is not None:
         return Verdict.deny("allocations", reason)
-    waits = groups.why_waiting(gpu_state, own)
-    return None if waits is None else Verdict.deny(groups.RULE, waits)
+    waits = starts.why_waiting(gpu_state, own)
+    return None if waits is None else Verdict.deny(starts.RULE, waits)
 
 
 def _with_recovery(
@@ -167,7 +167,7 @@ def launch_spec(config: Config, gpu_state: GpuState) -> LaunchSpec:
         chunk=config.chunk,
         reserve=config.keep_free,
         goldens=config.goldens,
-        group=groups.group_of(gpu_state),
+        group=starts.group_of(gpu_state),
     )
 
 
@@ -208,7 +208,7 @@ def _own_release(
     reason = (
         _behind_burnin(state, gpu_state.gpu.uuid)
         or burnin.why_finished(gpu_state, config)
-        or groups.why_waiting(gpu_state, config)
+        or starts.why_waiting(gpu_state, config)
         or _why_restarted(gpu_state, config)
         or _critical(gpu_state, config)
         or _indistinguishable(gpu_state)

@@ -9,12 +9,32 @@ from dataclasses import replace
 from sentinel.core.actions import Event, KillProbe, StartProbe
 from sentinel.core.gpu.watchers import held_since
 from sentinel.core.gpu_state import GpuState
-from sentinel.core.node.backoff import next_pause
 from sentinel.core.observation import Call, Observation, ProbeFacts
 from sentinel.core.state import ProbeDown, ProbeUp, State, Suspect
 from sentinel.core.step import Step, upcoming
-from sentinel.core.stressor_state import Running, Starting, Stopping
+from sentinel.core.stressor_state import Backoff, Fatal, Running, Starting, Stopped, Stopping
 from sentinel.protocol.gpu import Reading
+
+#: The maximum pause before the next process, in seconds.
+MAX_PAUSE_S = 30.0
+#: A process that lived for so long resets the back-off, in seconds.
+FORGIVE_AFTER_S = 60.0
+
+
+def next_pause(failures: int, lived_s: float) -> tuple[int, float]:
+    """Count a failure; return the new count and the pause: none at first, then 1, 2, 4 ... 30 s."""
+    if lived_s >= FORGIVE_AFTER_S:
+        failures = 0
+    pause = 0.0 if failures == 0 else min(MAX_PAUSE_S, 2.0 ** (failures - 1))
+    return failures + 1, pause
+
+
+def reset_failures(gpu_state: GpuState) -> GpuState:
+    """End the back-off and the FATAL state of a GPU, as the operator asks for a stressor."""
+    if isinstance(gpu_state.stressor, Fatal | Backoff):
+        return replace(gpu_state, stressor=Stopped(), failures=(), streak=0)
+    return gpu_state
+
 
 #: A driver call that has not returned after so long hangs, in seconds. The slowest seen was 0.3 s,
 #: while a context was torn down.

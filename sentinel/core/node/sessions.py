@@ -14,7 +14,6 @@ from sentinel.config.build import lay_over
 from sentinel.config.model import SETTINGS
 from sentinel.config.setting import Scope
 from sentinel.core.actions import Event
-from sentinel.core.node.backoff import reset_failures
 from sentinel.core.node.command_result import (
     Accepted,
     RefusedError,
@@ -24,6 +23,7 @@ from sentinel.core.node.command_result import (
     names_of,
     not_found,
 )
+from sentinel.core.node.probe_supervision import reset_failures
 from sentinel.core.observation import Observation
 from sentinel.core.state import State
 from sentinel.core.step import Step, upcoming

@@ -12,8 +12,7 @@ from sentinel.core.actions import (
     StartSpareProbe,
     StartStandby,
 )
-from sentinel.core.node.backoff import next_pause
-from sentinel.core.node.probe_supervision import INITIALISATION_TIMEOUT_S
+from sentinel.core.node.probe_supervision import INITIALISATION_TIMEOUT_S, next_pause
 from sentinel.core.observation import Observation, SpareFacts
 from sentinel.core.state import ProbeUp, SpareProcess, State
 from sentinel.core.step import Step, upcoming

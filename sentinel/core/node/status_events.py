@@ -7,15 +7,46 @@ from dataclasses import replace
 from sentinel.config.services import DEBUG
 from sentinel.core.actions import Event
 from sentinel.core.events import gpu_event, process_fields, progress_fields, usage_fields
-from sentinel.core.gpu.verdict import Verdict
+from sentinel.core.gpu.verdict import Verdict, by_stressor
 from sentinel.core.gpu_state import GpuState
-from sentinel.core.node import burnin
-from sentinel.core.node.explanations import explanations
+from sentinel.core.node import burnin, limits
 from sentinel.core.observation import Observation
 from sentinel.core.state import State
 from sentinel.core.step import Step
-from sentinel.core.stressor_state import Running
+from sentinel.core.stressor_state import Running, Starting
 from sentinel.protocol.gpu import Reading
+
+
+def explanations(state: State, seen: Observation) -> dict[str, Verdict]:
+    """Return for each GPU the rule by which it is occupied or not.
+
+    These are the verdicts about a start, and for a GPU with a stressor what that does. The rules
+    and their times are in :mod:`sentinel.protocol.rules`.
+    """
+    found = {
+        uuid: _explain(state, uuid, verdict)
+        for uuid, verdict in limits.verdicts(state, seen).items()
+    }
+    # The time of a rule that is over although it still decides is not known any more.
+    return {
+        uuid: one if one.until is None or one.until > seen.now else replace(one, until=None)
+        for uuid, one in found.items()
+    }
+
+
+def _explain(state: State, uuid: str, verdict: Verdict) -> Verdict:
+    """Return what a stressor does that has not been stopped, or why there is none."""
+    stressor = state.gpu_states[uuid].stressor
+    if isinstance(stressor, Starting | Running):
+        return by_stressor(stressor) or verdict
+    if state.shutdown is not None:
+        return limits.ending(state.shutdown)
+    if not verdict.allowed:
+        return verdict
+    next_ = (
+        "--dry-run starts no stressor" if state.config.dry_run else "its stressor is started next"
+    )
+    return replace(verdict, reason=f"{verdict.reason}; {next_}")
 
 
 def explain(state: State, seen: Observation) -> Step[State]:

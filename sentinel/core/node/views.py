@@ -10,12 +10,12 @@ from sentinel.config.plan import Plan
 from sentinel.core.burnin_state import BurninRun
 from sentinel.core.events import progress_fields, usage_fields
 from sentinel.core.gpu import allocations, health, verified_work
-from sentinel.core.gpu.memory_accounting import foreign_memory
+from sentinel.core.gpu.attribution import foreign_memory
 from sentinel.core.gpu.verdict import Verdict
 from sentinel.core.gpu_state import Busy, GpuState, Unknown
 from sentinel.core.node import burnin, sessions
 from sentinel.core.node.admin import admin_hold
-from sentinel.core.node.explanations import explanations
+from sentinel.core.node.status_events import explanations
 from sentinel.core.observation import Observation
 from sentinel.core.state import ProbeDown, State
 from sentinel.core.stressor_state import Handover, Running, Starting, Stopping

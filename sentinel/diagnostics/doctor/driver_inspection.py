@@ -10,7 +10,7 @@ from typing import Any
 from sentinel.diagnostics.doctor.facts import DriverFacts, Fault, GpuFacts, Numbers, Unread
 from sentinel.diagnostics.one_shot import START, Timeouts, run_past_faults
 from sentinel.probe.nvml import inspection
-from sentinel.protocol.inspection import CallResult, InspectionDone
+from sentinel.protocol.counters import CallResult, InspectionDone
 
 #: Slow calls: without persistence mode, the driver takes 1 to 3 s to initialise each GPU.
 _SLOW = {inspection.OPENING, "handle"}

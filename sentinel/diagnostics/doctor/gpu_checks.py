@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from sentinel.diagnostics.doctor.facts import GpuFacts, HostFacts, Numbers, Unread
-from sentinel.diagnostics.doctor.finding import Finding, problem, warning, well
+from sentinel.diagnostics.doctor.facts import (
+    Finding,
+    GpuFacts,
+    HostFacts,
+    Numbers,
+    Unread,
+    problem,
+    warning,
+    well,
+)
 from sentinel.units import format_count
 
 _COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}

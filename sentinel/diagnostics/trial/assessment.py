@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from sentinel.diagnostics.trial.measurement import Trial
-from sentinel.protocol.quantum import MAX_QUANTUM_S
-from sentinel.protocol.stressor import FailureKind, Progress
+from sentinel.protocol.stressor import MAX_QUANTUM_S, FailureKind, Progress
 from sentinel.units import format_duration, format_size
 
 #: Changes of the used memory up to this size are noise. CUDA programs that start on other GPUs of

@@ -25,7 +25,7 @@ from sentinel.burnin.checks.check import (
     not_applicable,
     untested,
 )
-from sentinel.burnin.checks.peers import (
+from sentinel.burnin.checks.peer_checks import (
     MIN_PEERS,
     RATE_LIMITS,
     RATE_SOURCE,

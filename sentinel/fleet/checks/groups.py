@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sentinel.burnin.checks.load_checks import MIN_POWER_SHARE
-from sentinel.burnin.checks.peers import MIN_DEVIATION, MIN_PEERS, Peers, peers_of
+from sentinel.burnin.checks.peer_checks import MIN_DEVIATION, MIN_PEERS, Peers, peers_of
 from sentinel.fleet.records.node_result import GpuResult, NodeFile, NodeResult
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from sentinel.burnin.checks.check import CheckResult, Status
-from sentinel.burnin.checks.peers import by_key, count_votes, stored_before
+from sentinel.burnin.checks.peer_checks import by_key, count_votes, stored_before
 from sentinel.burnin.checks.thresholds import Thresholds
 from sentinel.burnin.reports.verdict import Verdict, describe_result
 from sentinel.fleet.checks.fleet_checks import CHECKS, GpuEvidence, NodeEvidence

@@ -13,7 +13,7 @@ from sentinel.burnin.checks.measures import (
     format_time,
     format_value,
 )
-from sentinel.burnin.checks.peers import Peers
+from sentinel.burnin.checks.peer_checks import Peers
 from sentinel.burnin.reports.verdict import Verdict
 from sentinel.fleet.checks.fleet_checks import CHECKS
 from sentinel.fleet.checks.groups import Group

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from xml.etree.ElementTree import Element, SubElement
 
-from sentinel.burnin.reports.junit_parts import add_case, add_result, clean, count_cases, document
+from sentinel.burnin.reports.junit import add_case, add_result, clean, count_cases, document
 from sentinel.burnin.reports.verdict import Verdict
 from sentinel.fleet.checks.verdict import FleetNode, FleetVerdict
 

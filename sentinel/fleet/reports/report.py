@@ -9,7 +9,7 @@ from typing import Any
 
 from sentinel.burnin.checks.check import CheckResult
 from sentinel.burnin.checks.measures import scaled_unit
-from sentinel.burnin.checks.peers import Peers
+from sentinel.burnin.checks.peer_checks import Peers
 from sentinel.burnin.reports.verdict import MEANING, Verdict
 from sentinel.fleet.checks.fleet_checks import CHECKS
 from sentinel.fleet.checks.groups import Group

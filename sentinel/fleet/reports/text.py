@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from sentinel.burnin.checks.measures import format_measure
-from sentinel.burnin.checks.peers import Peers
+from sentinel.burnin.checks.peer_checks import Peers
 from sentinel.fleet.checks.groups import Group
 from sentinel.fleet.checks.outliers import LISTED, Outlier, outliers
 from sentinel.fleet.checks.verdict import FleetVerdict

@@ -17,9 +17,9 @@ from sentinel.probe.driver import DriverError, ReadError
 from sentinel.probe.nvml.driver import NvmlDriver
 from sentinel.probe.nvml.errors import ABSENT, as_text
 from sentinel.protocol.codec import encode
+from sentinel.protocol.counters import CallResult, InspectionDone
 from sentinel.protocol.gpu import ProcessKind
-from sentinel.protocol.inflight_calls import MAX_GPUS, InflightCalls, slots_of
-from sentinel.protocol.inspection import CallResult, InspectionDone
+from sentinel.protocol.shared_memory import MAX_GPUS, InflightCalls, slots_of
 
 #: The call that is slow on a driver without persistence mode.
 OPENING = "nvmlInit"

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from sentinel.errors import ConfigError
-from sentinel.protocol.selftest import SelftestDone, SelftestResult
-from sentinel.protocol.stressor import Finding, FindingPlace
+from sentinel.protocol.stressor import Finding, FindingPlace, SelftestDone, SelftestResult
 from sentinel.stressor.context import WorkloadContext
 from sentinel.stressor.verification.comparison import flip
 from sentinel.stressor.verification.matmul import DTYPES, Dtype, check_capability, has_capability

@@ -237,7 +237,7 @@ def test_options_of_other_packages_are_left_to_the_daemon(
     def refuse(*_: object) -> None:
         raise AssertionError("imported here")
 
-    monkeypatch.setattr("sentinel.diagnostics.workload_check.describe_workloads", refuse)
+    monkeypatch.setattr("sentinel.diagnostics.workload_catalog.describe_workloads", refuse)
     assert run_command_line(["set", "workload=its.module:run:speed=2"]) == 0
     assert daemon.commands == [
         ("PATCH /v1/settings", {"settings": {"workload": "its.module:run:speed=2"}})

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.burnin.levels import LEVELS, load_plan
-from sentinel.diagnostics.workload_check import workload_errors, workloads_of_plan
+from sentinel.diagnostics.workload_catalog import workload_errors, workloads_of_plan
 from sentinel.host.daemons.registry import running
 from sentinel.host.files.paths import stderr_file
 from sentinel.protocol.commands import Given
@@ -168,7 +168,7 @@ def test_a_built_in_workload_needs_no_process(
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a process was started")
 
-    monkeypatch.setattr("sentinel.diagnostics.workload_check.describe_workloads", refuse)
+    monkeypatch.setattr("sentinel.diagnostics.workload_catalog.describe_workloads", refuse)
     named = [_named(text, "x") for text in ("gemm", "gemm:size=64", "gemm:a=1")]
     assert [str(error).partition(";")[0] for error in workload_errors(named)] == [
         "x: workload gemm has no option 'a'"

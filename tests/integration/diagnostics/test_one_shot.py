@@ -19,8 +19,8 @@ from sentinel.diagnostics.one_shot import (
 )
 from sentinel.errors import WireError
 from sentinel.host.logs.bounded_output import KEPT_BYTES
-from sentinel.protocol.inflight_calls import slots_of
-from sentinel.protocol.inspection import CallResult, InspectionDone, WorkloadInfo
+from sentinel.protocol.counters import CallResult, InspectionDone, WorkloadInfo
+from sentinel.protocol.shared_memory import slots_of
 from sentinel.supervisor import child_process
 from tests.harness.scripted_child import run_script
 from tests.harness.timing import TIMEOUT_S

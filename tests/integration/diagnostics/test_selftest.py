@@ -23,7 +23,7 @@ from sentinel.diagnostics.selftest import CLEAN, Trials, run_selftest
 from sentinel.errors import ExitCode, IncompleteError, SelftestError, SentinelError
 from sentinel.host.daemons.gpu_locks import GpuLocks
 from sentinel.host.gpus.simulation import Registry
-from sentinel.protocol.selftest import SelftestResult
+from sentinel.protocol.stressor import SelftestResult
 from sentinel.stressor.verification.matmul import DTYPES
 from sentinel.supervisor.discovery import Options
 from sentinel.supervisor.stressor_pool import MAX_MESSAGES_PER_TICK

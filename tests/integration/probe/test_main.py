@@ -20,8 +20,8 @@ from sentinel.host.gpus.simulation import Registry
 from sentinel.host.processes.procfs import ancestors_of, own_stat
 from sentinel.protocol.codec import encode
 from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, ProcessKind, Reading
-from sentinel.protocol.inflight_calls import gpu_of
 from sentinel.protocol.probe import Activate, Inventory, ProbeSpec, Standby, Unavailable, simulated
+from sentinel.protocol.shared_memory import gpu_of
 from tests.harness.probe_harness import NEVER, ProbeHarness, open_nodes, until
 from tests.harness.timing import TIMEOUT_S
 

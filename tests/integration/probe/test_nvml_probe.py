@@ -10,8 +10,8 @@ import pynvml
 import pytest
 
 from sentinel.protocol.gpu import Reading
-from sentinel.protocol.inflight_calls import gpu_of
 from sentinel.protocol.probe import ProbeSpec, Unavailable
+from sentinel.protocol.shared_memory import gpu_of
 from tests.harness.fake_nvml import COMPILER, FIRST, NO_COMPILER, SECOND
 from tests.harness.probe_harness import ProbeHarness, until
 from tests.harness.timing import TIMEOUT_S

@@ -18,9 +18,8 @@ from sentinel.probe.publisher import Publisher
 from sentinel.probe.reader import MAX_PROCESSES, MAX_TRIES, Reader, SharedServices
 from sentinel.protocol.codec import MAX_DATAGRAM_BYTES, decode
 from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, Reading
-from sentinel.protocol.inflight_calls import InflightCalls
 from sentinel.protocol.probe import ProbeSpec
-from sentinel.protocol.shared_memory import Stamps
+from sentinel.protocol.shared_memory import InflightCalls, Stamps
 from sentinel.protocol.telemetry import Telemetry
 from tests.harness.probe_harness import NEVER, until
 from tests.harness.timing import TIMEOUT_S

@@ -8,13 +8,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.errors import ChildExitCode
-from sentinel.protocol.stressor import (
-    Failed,
-    FailureKind,
-    Finding,
-    MemoryTarget,
-    Progress,
-)
+from sentinel.protocol.stressor import Failed, FailureKind, Finding, MemoryTarget, Progress
 from tests.harness.stressor_harness import Child, stressors
 
 Start = Callable[..., Child]

@@ -18,8 +18,7 @@ from sentinel.core.observation import ChildFacts, SpareFacts
 from sentinel.errors import ChildExitCode
 from sentinel.host.gpus.simulation import Registry
 from sentinel.protocol.stressor import Failed, MemoryTarget, Ready, StandbySpec, StressorSpec
-from sentinel.supervisor.leases import LONG_LEASE_S
-from sentinel.supervisor.stressor_pool import StressorPool
+from sentinel.supervisor.stressor_pool import LONG_LEASE_S, StressorPool
 from tests.harness.gpu_environment import SimulatedHost
 from tests.harness.sentinel_process import eventually, gone
 from tests.harness.timing import MACHINE_SLOWNESS, TIMEOUT_S

@@ -20,8 +20,7 @@ from sentinel.cli.tui.columns import (
     sort_key,
 )
 from sentinel.cli.tui.details import detail_lines
-from sentinel.cli.tui.panels import share_rows, shown_panels
-from sentinel.cli.tui.processes import process_lines
+from sentinel.cli.tui.panels import process_lines, share_rows, shown_panels
 from sentinel.cli.tui.samples import ProcessMeter, Samples, Usage
 from sentinel.client import GpuStatus, Handover, Process
 from sentinel.protocol.api_types import GpuTelemetry

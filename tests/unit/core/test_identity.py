@@ -8,7 +8,7 @@ import pytest
 
 from sentinel.config.model import Config
 from sentinel.config.parsers import parse_ignore_rules
-from sentinel.core.gpu.memory_accounting import SLACK_BYTES
+from sentinel.core.gpu.attribution import SLACK_BYTES
 from sentinel.core.gpu.newcomer import newcomer
 from sentinel.core.gpu_state import Busy
 from sentinel.core.identity import Identity, IdentityMode, OwnChild, is_own

@@ -8,7 +8,7 @@ import pytest
 
 from sentinel.config.model import Config
 from sentinel.config.parsers import parse_ignore_rules
-from sentinel.core.gpu.ignored_processes import pending_ignores
+from sentinel.core.gpu.attribution import pending_ignores
 from sentinel.core.gpu.newcomer import LIST_WAIT_S, expect, newcomer
 from sentinel.core.stressor_state import Running
 from sentinel.protocol.gpu import GpuProcess, Memory, ProcessKind, Reading

@@ -121,7 +121,7 @@ def test_the_path_passes_each_stage_once_and_in_order() -> None:
 def test_a_reading_is_attributed_once() -> None:
     found = trace()
     assert len(found.arguments("core/gpu/attribution.py", "attribute")) == 1
-    assert len(found.arguments("core/gpu/ignored_processes.py", "ignored_processes")) == 1
+    assert len(found.arguments("core/gpu/attribution.py", "ignored_processes")) == 1
 
 
 def test_each_process_is_compared_with_the_child_once() -> None:

@@ -9,7 +9,7 @@ import pytest
 from sentinel.config.model import Config
 from sentinel.config.parsers import parse_ignore_rules
 from sentinel.core.gpu import watchers
-from sentinel.core.gpu.memory_accounting import SLACK_BYTES
+from sentinel.core.gpu.attribution import SLACK_BYTES
 from sentinel.core.gpu_state import GpuState, Idle
 from sentinel.core.node.watch_list import CONFIRM_AFTER_S, watch_list
 from sentinel.core.observation import ChildExit, WatchTimes

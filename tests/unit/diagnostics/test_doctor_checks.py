@@ -10,17 +10,18 @@ import pytest
 from sentinel.diagnostics.doctor.facts import (
     DriverFacts,
     Fault,
+    Finding,
     Folder,
     GpuFacts,
     Held,
     HostFacts,
+    Level,
     Quota,
     Room,
     Unread,
+    verdict,
 )
-from sentinel.diagnostics.doctor.finding import Finding, Level, verdict
-from sentinel.diagnostics.doctor.host_checks import RESIDENT
-from sentinel.diagnostics.doctor.report import diagnose
+from sentinel.diagnostics.doctor.host_checks import RESIDENT, diagnose
 from sentinel.host.installed.packages import Bindings, TorchBuild
 from sentinel.host.installed.torch_install import Installer
 from tests.harness.doctor_facts import FAILED, GPU, HOST, NO_DRIVER, with_gpu

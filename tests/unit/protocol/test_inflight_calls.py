@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from sentinel.protocol.inflight_calls import MAX_GPUS, InflightCalls, gpu_of, slots_of
+from sentinel.protocol.shared_memory import MAX_GPUS, InflightCalls, gpu_of, slots_of
 
 
 def test_every_gpu_has_two_slots_of_its_own() -> None:

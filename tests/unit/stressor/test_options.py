@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import pytest
 
 from sentinel.errors import ConfigError, WorkloadError
-from sentinel.protocol.inspection import WorkloadOption
+from sentinel.protocol.counters import WorkloadOption
 from sentinel.stressor.options import bind_options, list_options, start, summary
 
 if TYPE_CHECKING:

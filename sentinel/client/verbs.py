@@ -1,0 +1,373 @@
+"""The client's verbs for reservations, allocations, sessions and the history."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from sentinel.client.requester import WAIT_S, Gpus, Requester, decode, selectors
+from sentinel.errors import ConfigError, SentinelError, ServiceError
+from sentinel.protocol.api_types import (
+    AllocationInfo,
+    Allocations,
+    MemoryBudget,
+    Outcome,
+    ReservationInfo,
+    Reservations,
+    SessionInfo,
+)
+from sentinel.protocol.history_types import (
+    PastEvent,
+    PastReading,
+    PastReadings,
+    PastUse,
+    RecordedEvents,
+    TemperatureTrend,
+    Usage,
+)
+from sentinel.protocol.settings_types import Sessions, SessionStarted
+from sentinel.units import parse_size
+
+
+class HistoryVerbs(Requester):
+    """The verbs for the history.
+
+    ``since`` is a duration before now, such as ``"2h"``, or a date with its offset. A removed GPU
+    is named by its full UUID.
+    """
+
+    def history(
+        self, gpu: str | int, since: str | datetime = "1h", *, points: int | None = None
+    ) -> tuple[PastReading, ...]:
+        """List the readings of a GPU, at most ``points`` of them, oldest first.
+
+        Raises:
+            NoSuchGpuError: The selector matches no GPU, or several.
+            ConfigError: ``since`` is invalid.
+        """
+        response = self._query("readings", gpu=gpu, since=since, points=points)
+        return decode(PastReadings, response).readings
+
+    def recorded_events(
+        self,
+        gpu: str | int | None = None,
+        since: str | datetime = "1d",
+        *,
+        name: str | None = None,
+        limit: int | None = None,
+    ) -> tuple[PastEvent, ...]:
+        """List the last events of a GPU, or of all, at most ``limit``, oldest first.
+
+        Raises:
+            NoSuchGpuError: The selector matches no GPU, or several.
+            ConfigError: ``since`` is invalid.
+        """
+        response = self._query("events", gpu=gpu, since=since, name=name, limit=limit)
+        return decode(RecordedEvents, response).events
+
+    def usage(
+        self,
+        gpu: str | int | None = None,
+        since: str | datetime = "1d",
+        *,
+        limit: int | None = None,
+    ) -> tuple[PastUse, ...]:
+        """List the uses of a GPU, or of all, by processes, oldest first.
+
+        Raises:
+            NoSuchGpuError: The selector matches no GPU, or several.
+            ConfigError: ``since`` is invalid.
+        """
+        response = self._query("usage", gpu=gpu, since=since, limit=limit)
+        return decode(Usage, response).usage
+
+    def trend(self, gpu: str | int, minutes: int = 5) -> TemperatureTrend:
+        """Compute the trend of a GPU's temperature over the last minutes, at most 60.
+
+        Raises:
+            NoSuchGpuError: The selector matches no GPU, or several.
+        """
+        path = f"/v1/gpus/{quote(str(gpu), safe='')}/trend?minutes={minutes}"
+        return self.fetch(TemperatureTrend, "GET", path)
+
+    def _query(self, resource: str, **parameters: object) -> dict[str, Any]:
+        query = {
+            name: value.astimezone().isoformat() if isinstance(value, datetime) else value
+            for name, value in parameters.items()
+            if value is not None
+        }
+        return self.request("GET", f"/v1/history/{resource}?{urlencode(query)}")
+
+
+class SessionVerbs(Requester):
+    """The verbs for sessions."""
+
+    def sessions(self) -> tuple[SessionInfo, ...]:
+        """List all sessions, in the order in which they were started."""
+        return self.fetch(Sessions, "GET", "/v1/sessions").sessions
+
+    def start_session(
+        self,
+        name: str,
+        gpus: Gpus,
+        settings: Mapping[str, str] | None = None,
+        *,
+        seconds: float | None = None,
+    ) -> SessionInfo:
+        """Give GPUs settings of their own, until the session ends; it outlives the daemon.
+
+        The same call again changes nothing.
+
+        Args:
+            name: The name: letters, digits and ``._:-``.
+            gpus: The GPUs, of those that the daemon has; each is in one session at most.
+            settings: Settings by key, such as ``{"workload": "hold"}``; those that a single GPU may
+                have. The daemon's apply for all others.
+            seconds: The duration; the default is until :meth:`stop_session`.
+
+        Raises:
+            ConfigError: A setting is invalid, or a single GPU cannot have it.
+            NoSuchGpuError: The daemon does not have a GPU.
+            ConflictError: There is a session of this name, or another one has a GPU.
+        """
+        body: dict[str, Any] = {"name": name, "gpus": selectors(gpus) or []}
+        body["settings"] = dict(settings or {})
+        if seconds is not None:
+            body["seconds"] = seconds
+        return self.fetch(SessionStarted, "POST", "/v1/sessions", body).session
+
+    def stop_session(self, name: str) -> Outcome:
+        """End a session: its GPUs have the daemon's settings again.
+
+        Raises:
+            ServiceError: There is no session of this name.
+        """
+        return self.fetch(Outcome, "DELETE", f"/v1/sessions/{quote(name, safe='')}")
+
+
+_PATH = "/v1/allocations"
+
+
+class AllocationVerbs(Requester):
+    """The verbs for allocations."""
+
+    def allocate(
+        self,
+        id: str,  # noqa: A002 - the usual name
+        size: str,
+        gpu: str | int = 0,
+        *,
+        wait: float = 30.0,
+        pid: int | None = None,
+    ) -> AllocationInfo:
+        """Allocate GPU memory for this process and its children.
+
+        Returns when the memory is free: the stressor makes room, and does not yield to these
+        processes while the allocation exists. The allocation ends with this process at the latest;
+        over TCP, where the process is not known, it exists until :meth:`cancel_allocation`. The
+        result is a context manager, whose block it ends with.
+
+        Args:
+            id: The allocation's name for :meth:`cancel_allocation`; letters, digits and ``._:-``.
+            size: The size with its unit, such as ``"40GiB"``, or ``f"{count}B"`` for bytes.
+            gpu: The GPU by index, UUID or its unique beginning, or PCI address.
+            wait: Seconds until the memory must be free.
+            pid: Another process of the same user, for which the memory is allocated instead.
+
+        Raises:
+            NoSuchGpuError: The GPU does not exist.
+            ConflictError: The id is in use, or the budget is too small; names what is available.
+            TimedOutError: The memory was not free in time; nothing is allocated.
+            ConfigError: The size is invalid or has no unit, or the process does not exist.
+        """
+        body: dict[str, object] = {"gpu": str(gpu), "size": _size_bytes(size)}
+        if pid is not None:
+            body["pid"] = pid
+        made = self.put(AllocationInfo, f"{_PATH}/{quote(id, safe='')}", body, wait=wait)
+        return made.ended_by(lambda: self._end_same(made))
+
+    def cancel_allocation(self, id: str) -> Outcome:  # noqa: A002 - the usual name
+        """End an allocation.
+
+        Raises:
+            ServiceError: There is no allocation with this id.
+        """
+        return self.fetch(Outcome, "DELETE", f"{_PATH}/{quote(id, safe='')}")
+
+    def allocation(
+        self,
+        id: str,  # noqa: A002 - the usual name
+        size: str,
+        gpu: str | int = 0,
+        *,
+        wait: float = 30.0,
+    ) -> AllocationInfo:
+        """Allocate memory for the duration of a ``with`` block; see :meth:`allocate`.
+
+        Raises:
+            SentinelError: As :meth:`allocate`.
+        """
+        return self.allocate(id, size, gpu, wait=wait)
+
+    def allocations(self) -> tuple[AllocationInfo, ...]:
+        """List all allocations."""
+        return self.fetch(Allocations, "GET", _PATH).allocations
+
+    def _end_same(self, made: AllocationInfo) -> Outcome:
+        """End an allocation, unless it has ended and another process uses its id.
+
+        Raises:
+            ServiceError: It has ended already.
+        """
+        known = {(one.id, one.gpu, one.holder.pid) for one in self.allocations()}
+        if (made.id, made.gpu, made.holder.pid) not in known:
+            error = ServiceError(f"the allocation {made.id!r} has ended already")
+            error.code = "not_found"
+            raise error
+        return self.cancel_allocation(made.id)
+
+    def budget(self, gpu: str | int = 0) -> MemoryBudget:
+        """Read how much memory of a GPU allocations may use, use, and may still use.
+
+        Raises:
+            NoSuchGpuError: The GPU does not exist.
+        """
+        found = self.fetch(Allocations, "GET", f"{_PATH}?{urlencode({'gpu': gpu})}").gpus
+        if len(found) != 1:
+            raise ServiceError(f"the daemon answers with {len(found)} GPUs instead of one")
+        return found[0]
+
+    def available(self, gpu: str | int = 0) -> int:
+        """Read how many bytes of a GPU can still be allocated.
+
+        Raises:
+            NoSuchGpuError: The GPU does not exist.
+        """
+        return self.budget(gpu).available
+
+
+def _size_bytes(size: object) -> int:
+    """Parse a size.
+
+    Raises:
+        ConfigError: It is a number, which may be MB or bytes, or not text of a size.
+    """
+    if isinstance(size, int | float) and not isinstance(size, bool) and size > 0:
+        what = f"size: {size!r} has no unit"
+        raise ConfigError(what, f"Write '{size}MiB' for MB, or '{size}B' for bytes.")
+    if not isinstance(size, str):
+        raise ConfigError(f"size: {size!r} is not a size", "Write it as text such as '40GiB'.")
+    try:
+        return parse_size(size)
+    except ValueError as error:
+        raise ConfigError(f"size: {error}") from None
+
+
+OnWait = Callable[[ReservationInfo], object]
+
+_PATH_RESERVATIONS = "/v1/reservations"
+#: How often the place in the queue is read, in seconds.
+_WATCH_EVERY_S = 1.0
+
+
+class ReservationVerbs(Requester):
+    """The verbs for reservations."""
+
+    def reservations(self) -> tuple[ReservationInfo, ...]:
+        """List all reservations."""
+        return tuple(map(self._with_end, self._listed().reservations))
+
+    def queue(self) -> tuple[ReservationInfo, ...]:
+        """List the requests that wait for GPUs, in the order of the queue."""
+        return self._listed().queue
+
+    def reserve(
+        self,
+        gpus: Gpus,
+        *,
+        reason: str = "",
+        seconds: float | None = None,
+        wait: float = WAIT_S,
+        bound: bool = False,
+        on_wait: OnWait | None = None,
+    ) -> ReservationInfo:
+        """Keep GPUs free for you; returns when their memory is free.
+
+        While too few GPUs are available, the request waits in a queue: first come, first served.
+        The result is a context manager: the reservation ends with its ``with`` block. Without a
+        block it lasts until :meth:`cancel_reservation`.
+
+        Args:
+            gpus: The GPUs, or their number.
+            reason: Shown to other users.
+            seconds: The maximum duration; the default is no limit.
+            wait: Seconds until enough GPUs must be available and free; 0 does not wait.
+            bound: End the reservation with this process at the latest, even if that is killed; not
+                over TCP.
+            on_wait: Called in another thread with the place in the queue after a second, and when
+                it has changed.
+
+        Raises:
+            NoSuchGpuError: A GPU does not exist.
+            ConflictError: The GPUs are not available; names their holders.
+            TimedOutError: The GPUs were not free in time; nothing is reserved.
+        """
+        selection = {"count": gpus} if isinstance(gpus, int) else {"gpus": selectors(gpus)}
+        # Short, since people type it to end the reservation.
+        id_ = secrets.token_hex(4)
+        body = {**selection, "reason": reason, "seconds": seconds, "bound": bound}
+        body = {key: value for key, value in body.items() if value is not None}
+        with self._watched(id_, on_wait if wait else None):
+            return self._with_end(
+                self.put(ReservationInfo, f"{_PATH_RESERVATIONS}/{id_}", body, wait=wait)
+            )
+
+    def cancel_reservation(self, id: str) -> Outcome:  # noqa: A002 - the usual name
+        """End a reservation.
+
+        Raises:
+            ServiceError: There is no reservation with this id.
+        """
+        return self.fetch(Outcome, "DELETE", f"{_PATH_RESERVATIONS}/{quote(id, safe='')}")
+
+    def _listed(self) -> Reservations:
+        return self.fetch(Reservations, "GET", _PATH_RESERVATIONS)
+
+    def _with_end(self, one: ReservationInfo) -> ReservationInfo:
+        return one.ended_by(lambda: self.cancel_reservation(one.id))
+
+    @contextlib.contextmanager
+    def _watched(self, id_: str, on_wait: OnWait | None) -> Iterator[None]:
+        """Report the place of a request while the block waits for it.
+
+        Args:
+            id_: The id of the request.
+            on_wait: Called in another thread, at first and when the place has changed; None to read
+                nothing.
+        """
+        if on_wait is None:
+            yield
+            return
+        over = threading.Event()
+
+        def watch() -> None:
+            place = 0
+            while not over.wait(_WATCH_EVERY_S):
+                request = None
+                with contextlib.suppress(SentinelError):  # the request itself has the error
+                    request = next((one for one in self.queue() if one.id == id_), None)
+                if request is not None and request.place != place and not over.is_set():
+                    place = request.place
+                    on_wait(request)
+
+        # A daemon thread: it may be in a request when the wait is over.
+        threading.Thread(target=watch, name="queue-watch", daemon=True).start()
+        try:
+            yield
+        finally:
+            over.set()
