@@ -20,7 +20,7 @@ from sentinel.burnin.reports.verdict import Verdict
 from sentinel.config.plan import Plan
 from sentinel.core.burnin_state import Burnin
 from sentinel.errors import ConfigError
-from sentinel.host.files.trusted_folder import why_foreign
+from sentinel.host.files.regular_file import why_foreign
 from sentinel.host.processes.procfs import boot_id
 from sentinel.protocol.counters import Counters
 from sentinel.protocol.phase_work import PhaseWork

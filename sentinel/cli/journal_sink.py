@@ -9,7 +9,7 @@ from typing import Any
 from sentinel.cli.display.event_format import describe, is_hidden
 from sentinel.cli.display.terminal import printable
 from sentinel.core.actions import Event
-from sentinel.host.logs.journal import Journal, field_name
+from sentinel.host.systemd import Journal, field_name
 from sentinel.protocol.event_type import Kind
 from sentinel.protocol.events import EVENTS
 from sentinel.protocol.gpu import Gpu

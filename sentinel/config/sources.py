@@ -21,8 +21,7 @@ from sentinel.config.setting import Scope, Setting
 from sentinel.config.specs import check_workload
 from sentinel.errors import ConfigError, raise_error
 from sentinel.host.files.paths import SIMULATED, SOCKET_VARIABLE
-from sentinel.host.files.regular_file import read_regular
-from sentinel.host.files.trusted_folder import why_untrusted
+from sentinel.host.files.regular_file import read_regular, why_untrusted
 from sentinel.protocol.commands import Given
 
 #: Names the configuration file if ``--config`` does not.

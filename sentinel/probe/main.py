@@ -14,10 +14,15 @@ import threading
 import traceback
 from dataclasses import replace
 
-from sentinel.host.processes.child_setup import InheritedFd, setup_child_process
+from sentinel.host.processes.child_setup import (
+    PROBE,
+    STANDBY,
+    InheritedFd,
+    set_process_title,
+    setup_child_process,
+)
 from sentinel.host.processes.own_memory import give_back
 from sentinel.host.processes.process_limits import explain_exhaustion
-from sentinel.host.processes.process_title import PROBE, STANDBY, set_process_title
 from sentinel.probe.checked_driver import load_driver
 from sentinel.probe.device_watch import NodeWatch
 from sentinel.probe.driver import Driver, DriverError, DriverGoneError

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sentinel.errors import ChildExitCode, ConfigError, PeersError, SentinelError, WorkloadError
-from sentinel.host.processes.child_setup import InheritedFd, setup_child_process
-from sentinel.host.processes.process_title import STRESSOR
+from sentinel.host.processes.child_setup import STRESSOR, InheritedFd, setup_child_process
 from sentinel.host.processes.unprivileged import become, check_devices
 from sentinel.host.stores.golden_store import Goldens
 from sentinel.protocol.shared_memory import Stamps

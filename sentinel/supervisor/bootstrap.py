@@ -25,8 +25,8 @@ from sentinel.errors import ConfigError, ExitCode
 from sentinel.host.daemons.gpu_locks import SHARED_FOLDERS, GpuLocks
 from sentinel.host.files.paths import lock_folders
 from sentinel.host.files.rendezvous import Rendezvous
+from sentinel.host.processes.child_setup import set_process_title
 from sentinel.host.processes.process_limits import allow_open_files
-from sentinel.host.processes.process_title import set_process_title
 from sentinel.host.processes.unprivileged import find_account
 from sentinel.host.stores.golden_store import locate
 from sentinel.host.systemd import Notifier

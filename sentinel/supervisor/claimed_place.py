@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from sentinel.host.daemons import registry
 from sentinel.host.gpus import simulation
-from sentinel.host.logs.bounded_output import BoundedOutput
+from sentinel.host.logs.log_file import BoundedOutput
 from sentinel.host.processes.process_limits import check_file_size
 from sentinel.supervisor import single_instance
 from sentinel.supervisor.daemonize import redirect_output

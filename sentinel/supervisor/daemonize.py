@@ -129,7 +129,7 @@ def redirect_output(places: Places) -> int | None:
 
     Returns:
         The descriptor of the file, which
-        :class:`sentinel.host.logs.bounded_output.BoundedOutput` keeps small; None if nothing was
+        :class:`sentinel.host.logs.log_file.BoundedOutput` keeps small; None if nothing was
         redirected.
 
     Raises:

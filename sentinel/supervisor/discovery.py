@@ -21,9 +21,15 @@ from sentinel.errors import ConfigError, DriverUnavailableError, EndedEarlyError
 from sentinel.host.files.paths import Places
 from sentinel.host.gpus import simulation
 from sentinel.host.gpus.cuda_order import cuda_order_of_this_host
-from sentinel.host.installed.packages import binding_version, misreads, torch_build, version_of
-from sentinel.host.installed.torch_install import how_to_install, installer
-from sentinel.host.processes.pid_namespace import why_processes_are_hidden
+from sentinel.host.installed.packages import (
+    binding_version,
+    how_to_install,
+    installer,
+    misreads,
+    torch_build,
+    version_of,
+)
+from sentinel.host.processes.process_limits import why_processes_are_hidden
 from sentinel.protocol.commands import Given
 from sentinel.protocol.gpu import Gpu, Reading
 from sentinel.protocol.probe import NVML, DriverSpec, Inventory, ProbeSpec, simulated

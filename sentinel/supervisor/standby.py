@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from sentinel.core.observation import SpareFacts
 from sentinel.errors import WireError
-from sentinel.host.processes.free_memory import available_bytes
+from sentinel.host.processes.process_limits import available_bytes
 from sentinel.host.processes.procfs import read_stat
 from sentinel.protocol.stressor import (
     STRESSOR_MESSAGES,

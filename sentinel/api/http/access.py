@@ -20,8 +20,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from sentinel.api.http.errors import CLOSE, problem, too_many_connections
 from sentinel.api.http.page import PUBLIC_PATHS
 from sentinel.host.files.regular_file import open_regular
+from sentinel.host.names import USER_NAMES
 from sentinel.host.processes.procfs import read_stat
-from sentinel.host.user_names import USER_NAMES
 from sentinel.protocol.caller import Caller, Level
 from sentinel.protocol.commands import AccessPolicy
 from sentinel.protocol.problem import Code

@@ -20,7 +20,7 @@ from sentinel.api.metrics.definitions import METRICS, Family
 from sentinel.api.state.snapshots import MAX_AGE_S, Views
 from sentinel.host.files.paths import shared_folder
 from sentinel.host.files.regular_file import count_set_aside
-from sentinel.host.node_name import node_name
+from sentinel.host.names import node_name
 from sentinel.host.processes.procfs import read_usage
 from sentinel.host.stores import verified_store
 from sentinel.host.stores.run_reports import LastVerdict

@@ -22,7 +22,7 @@ from sentinel.api.http.errors import ProblemError
 from sentinel.api.notify.recipients import CommandHook, DeliveryError, Webhook
 from sentinel.api.state.event_buffer import LoggedEvent
 from sentinel.errors import NoSuchGpuError
-from sentinel.host.node_name import node_name
+from sentinel.host.names import node_name
 from sentinel.protocol.commands import NotifySpec
 
 #: An event's name and its GPU, or None.

@@ -19,8 +19,8 @@ from sentinel.api.routes.dependencies import (
 )
 from sentinel.api.state.conditions import memory_free
 from sentinel.api.state.serializers import allocation, budget
+from sentinel.host.names import USER_NAMES
 from sentinel.host.processes.procfs import read_stat, read_status
-from sentinel.host.user_names import USER_NAMES
 from sentinel.protocol.api_types import AllocationInfo, Allocations, Outcome
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import Allocate, CancelAllocation

@@ -10,7 +10,7 @@ from sentinel.api.context import ApiContext
 from sentinel.api.http.errors import ProblemError
 from sentinel.api.requests import AcknowledgeRequest
 from sentinel.api.routes.dependencies import By, ContextDep, problems
-from sentinel.host.gpus.known_gpus import KnownGpu, select_known
+from sentinel.host.stores.verified_store import KnownGpu, select_known
 from sentinel.protocol.api_types import Outcome
 from sentinel.protocol.commands import AcknowledgeResults
 from sentinel.protocol.problem import Code

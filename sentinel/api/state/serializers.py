@@ -8,12 +8,11 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from sentinel.api.state.snapshots import Views
-from sentinel.host.node_name import node_name
+from sentinel.host.names import USER_NAMES, node_name
 from sentinel.host.processes.command_lines import CommandLines
 from sentinel.host.processes.procfs import read_stat, read_status
 from sentinel.host.stores.run_reports import LastVerdict
 from sentinel.host.stores.verified_store import proof_of
-from sentinel.host.user_names import USER_NAMES
 from sentinel.protocol import api_types, views
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import ApiSpec

@@ -19,7 +19,7 @@ from sentinel.config.plan import Plan
 from sentinel.diagnostics.counters import CountersResult
 from sentinel.errors import ConfigError
 from sentinel.host.files.regular_file import open_regular, read_regular, replace_file
-from sentinel.host.node_name import node_name
+from sentinel.host.names import node_name
 from sentinel.host.processes.procfs import boot_id
 from sentinel.host.stores.run_reports import RUNS
 from sentinel.protocol.version import __version__

@@ -28,9 +28,9 @@ from sentinel.errors import (
     SentinelError,
 )
 from sentinel.host.daemons.daemon_lookup import daemons_sharing, find_shared, locate
-from sentinel.host.gpus.known_gpus import KnownGpu, select_known
 from sentinel.host.stores import verified_store
 from sentinel.host.stores.run_reports import LastVerdict, last_verdicts, report_paths
+from sentinel.host.stores.verified_store import KnownGpu, select_known
 from sentinel.protocol.api_types import GpuProof, Outcome
 from sentinel.units import format_count, format_duration
 

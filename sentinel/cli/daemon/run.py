@@ -31,9 +31,9 @@ from sentinel.errors import ConfigError, ExitCode
 from sentinel.host.files.paths import places, prepare, prepare_log
 from sentinel.host.gpus import simulation
 from sentinel.host.installed.import_stubs import without_rich
-from sentinel.host.logs.journal import Journal, gets_stream, match_of_this_run
 from sentinel.host.logs.log_file import RotatingLog
 from sentinel.host.processes.unprivileged import look_up
+from sentinel.host.systemd import Journal, gets_stream, match_of_this_run
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.stressor import Account
 

@@ -22,7 +22,7 @@ from sentinel.fleet.node_run import NodeRun, node_name, read_verdict
 from sentinel.fleet.records.progress import read_reasons, record_reasons
 from sentinel.fleet.records.run_file import FleetFolder, FleetRun, write_shared
 from sentinel.fleet.slurm.drain import undrain_nodes
-from sentinel.host.files.trusted_folder import why_foreign
+from sentinel.host.files.regular_file import why_foreign
 
 _json_option = click.option(
     "--json", "as_json", is_flag=True, help="Print the fleet's report as one JSON object."

@@ -14,8 +14,7 @@ from sentinel.cli.display.json_output import print_json
 from sentinel.cli.tools import goldens, selftest, trial
 from sentinel.diagnostics.workload_catalog import Listed, list_workloads
 from sentinel.errors import ExitCode
-from sentinel.host.installed.packages import torch_build
-from sentinel.host.installed.torch_install import how_to_install, installer
+from sentinel.host.installed.packages import how_to_install, installer, torch_build
 from sentinel.protocol.counters import WorkloadOption
 
 #: The maximum width, and the indent of the lines below a name.

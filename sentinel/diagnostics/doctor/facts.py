@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from sentinel.host.installed.packages import Bindings, TorchBuild
-from sentinel.host.installed.torch_install import Installer
+from sentinel.host.installed.packages import Bindings, Installer, TorchBuild
 
 
 @dataclass(frozen=True, kw_only=True)

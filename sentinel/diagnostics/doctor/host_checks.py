@@ -16,8 +16,14 @@ from sentinel.diagnostics.doctor.facts import (
     well,
 )
 from sentinel.diagnostics.doctor.gpu_checks import judge_gpus
-from sentinel.host.installed.packages import ODD_BINDING, Bindings, Version, misreads, version_of
-from sentinel.host.installed.torch_install import how_to_install
+from sentinel.host.installed.packages import (
+    ODD_BINDING,
+    Bindings,
+    Version,
+    how_to_install,
+    misreads,
+    version_of,
+)
 from sentinel.units import format_count, format_size
 
 #: Host memory that one stressor keeps resident, in bytes: 846 MB were measured with `gemm` on an

@@ -28,11 +28,10 @@ from sentinel.diagnostics.doctor.facts import (
 from sentinel.diagnostics.one_shot import Timeouts
 from sentinel.errors import SentinelError
 from sentinel.host.daemons import gpu_locks
-from sentinel.host.files.trusted_folder import why_untrusted
+from sentinel.host.files.regular_file import why_untrusted
 from sentinel.host.gpus import simulation
-from sentinel.host.installed.packages import bindings, torch_build
-from sentinel.host.installed.torch_install import installer
-from sentinel.host.processes.pid_namespace import why_processes_are_hidden
+from sentinel.host.installed.packages import bindings, installer, torch_build
+from sentinel.host.processes.process_limits import why_processes_are_hidden
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.probe import NVML
 from sentinel.supervisor.discovery import Options, find_gpus

@@ -19,7 +19,7 @@ from sentinel.host.files.paths import (
     shared_folder,
     state_folder,
 )
-from sentinel.host.files.trusted_folder import why_untrusted
+from sentinel.host.files.regular_file import why_untrusted
 
 _CHOOSE = (
     "Choose one: --socket PATH or SENTINEL_SOCKET; one of simulated GPUs also by SENTINEL_SIM_DIR."

@@ -24,8 +24,7 @@ from pathlib import Path
 
 from sentinel.errors import AccessDeniedError, GpuHeldError
 from sentinel.host.daemons.registry import records_folder, running_burnins
-from sentinel.host.files.regular_file import open_regular, read_regular
-from sentinel.host.files.trusted_folder import make_private, why_untrusted
+from sentinel.host.files.regular_file import make_private, open_regular, read_regular, why_untrusted
 from sentinel.host.processes.procfs import own_stat, read_stat, read_status
 from sentinel.protocol.gpu import Gpu
 

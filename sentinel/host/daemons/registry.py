@@ -25,8 +25,7 @@ from typing import NoReturn
 
 from sentinel.errors import AlreadyRunningError, ConfigError, SentinelError
 from sentinel.host.files.paths import Places, identity
-from sentinel.host.files.regular_file import open_regular
-from sentinel.host.files.trusted_folder import make_private
+from sentinel.host.files.regular_file import make_private, open_regular
 from sentinel.host.processes.procfs import own_stat, read_stat
 
 #: How many links to daemons that have ended are kept.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sentinel.errors import ConfigError
-from sentinel.host.files.trusted_folder import make_private, why_untrusted
+from sentinel.host.files.regular_file import make_private, why_untrusted
 
 #: The variable that overrides the path of the socket.
 SOCKET_VARIABLE = "SENTINEL_SOCKET"

@@ -1,16 +1,17 @@
-"""Inspect installed packages by their files: the build of torch, the provider of ``pynvml``.
-
-Nothing is imported for it: torch takes seconds and 200 MB, and NVML calls may hang.
-"""
+"""What is installed: packages, torch, and the files that come with Sentinel."""
 
 from __future__ import annotations
 
 import importlib.util
 import re
+import shlex
+import sys
 import warnings
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+
+from sentinel.errors import ConfigError
 
 Version = tuple[int, ...]
 
@@ -132,3 +133,85 @@ def _module_files(one: metadata.Distribution) -> list[metadata.PackagePath]:
 def _is_the_module(file: str) -> bool:
     """Check whether a distribution's file is the module ``pynvml``, or the heart of a package."""
     return file in {"pynvml.py", "pynvml/__init__.py"}
+
+
+#: By the oldest driver, newest first: the index with torch's builds, and the requirement.
+BUILDS: tuple[tuple[Version, str, str], ...] = (
+    ((580,), "https://download.pytorch.org/whl/cu130", "torch"),
+    ((525,), "https://download.pytorch.org/whl/cu126", "torch"),
+    ((450, 80), "https://download.pytorch.org/whl/cu118", "torch"),
+)
+
+#: Where torch's own selector is, for a driver that is unknown.
+_SELECTOR = "https://pytorch.org/get-started/locally/"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Installer:
+    """What installs packages for the Python that runs Sentinel."""
+
+    #: The path of that Python.
+    python: str = "python"
+    #: Whether its environment has pip; those of uv have none.
+    pip: bool = True
+
+    def command(self, requirement: str, index: str, *, replace: bool) -> str:
+        """Return the command that installs a package from an index, instead of another build.
+
+        Builds differ in their local version alone, so a plain installation keeps the present one.
+        """
+        python = shlex.quote(self.python)
+        if not self.pip:
+            instead = f" --reinstall-package {requirement}" if replace else ""
+            return f"uv pip install --python {python}{instead} {requirement} --index-url {index}"
+        remove = f"{python} -m pip uninstall --yes {requirement} && " if replace else ""
+        return f"{remove}{python} -m pip install {requirement} --index-url {index}"
+
+
+def installer() -> Installer:
+    """Find out what installs packages for this Python."""
+    return Installer(python=sys.executable, pip=importlib.util.find_spec("pip") is not None)
+
+
+def how_to_install(driver: str | None, tool: Installer, *, replace: bool = False) -> str:
+    """Return a sentence with the command that installs a torch for a driver.
+
+    Args:
+        driver: The version of the driver, such as ``"580.65.06"``, or None if it is unknown.
+        tool: What installs packages.
+        replace: Whether another build of torch is installed.
+    """
+    version = version_of(driver)
+    for oldest, index, requirement in BUILDS:
+        if version >= oldest:
+            return f"Run: {tool.command(requirement, index, replace=replace)}"
+    if version:
+        return "No build of torch 2.6 or newer runs on this driver: install driver 525 or newer."
+    return f"Install a CUDA build of torch; {_SELECTOR} has the command."
+
+
+#: The distribution, and the folder of its data files.
+_DISTRIBUTION, _FOLDER = "gpu-sentry", "share/sentinel"
+
+
+def shipped_file(name: str) -> Path:
+    """Find a file of ``deploy/``, in a checkout or among the data files of the installation.
+
+    Raises:
+        ConfigError: The installation lacks it.
+    """
+    in_checkout = Path(__file__).resolve().parents[3] / "deploy" / name
+    if in_checkout.is_file():
+        return in_checkout
+    try:
+        files = metadata.files(_DISTRIBUTION) or []
+    except metadata.PackageNotFoundError:
+        files = []
+    for file in files:
+        if str(file).endswith(f"{_FOLDER}/{name}"):
+            path = Path(str(file.locate())).resolve()
+            if path.is_file():
+                return path
+    raise ConfigError(
+        f"this installation lacks {_FOLDER}/{name}", "Install sentinel with pip, uv, or pipx."
+    )

@@ -1,4 +1,4 @@
-"""The first setup of every child of the supervisor, before anything that can fail."""
+"""Set up a child process: its session, signals and names."""
 
 from __future__ import annotations
 
@@ -13,8 +13,29 @@ from collections.abc import Iterator
 from multiprocessing import reduction
 from typing import Any, Protocol
 
+from setproctitle import setproctitle, setthreadtitle
+
 from sentinel.errors import ChildExitCode
-from sentinel.host.processes.process_title import SENTINEL, set_process_title
+
+#: The short names, of at most 15 characters: the kernel keeps no more (proc(5)). Without one of its
+#: own, a process would have the cut beginning of its title.
+SENTINEL = "sentinel"
+STRESSOR = "sentinel-stress"
+STANDBY = "sentinel-spare"
+PROBE = "sentinel-probe"
+API = "sentinel-api"
+
+
+def set_process_title(title: str, name: str = SENTINEL) -> None:
+    """Set the title and the short name of this process; call it in the main thread.
+
+    Args:
+        title: What ``ps`` and ``nvidia-smi`` show, as the command line (/proc/PID/cmdline).
+        name: What `sentinel status` shows, and ``pgrep`` finds (/proc/PID/comm).
+    """
+    setproctitle(title)
+    setthreadtitle(name)
+
 
 _PR_SET_PDEATHSIG = 1
 
@@ -86,7 +107,7 @@ def setup_child_process(parent: int, title: str, name: str = SENTINEL) -> None:
 
     Args:
         parent: The PID of the supervisor.
-        title: The title; see :func:`~sentinel.host.processes.process_title.set_process_title`.
+        title: The title; see :func:`~sentinel.host.processes.child_setup.set_process_title`.
         name: The short name.
     """
     os.setsid()

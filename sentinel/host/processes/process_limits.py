@@ -1,11 +1,13 @@
-"""What a process needs of its host: open standard streams, and a number of open files."""
+"""What the host leaves a process: streams, open files, memory, and the processes that it sees."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import resource
 import sys
+from pathlib import Path
 
 from sentinel.errors import ConfigError
 
@@ -87,3 +89,72 @@ def explain_exhaustion(error: BaseException) -> str | None:
         return None
     where = f" ({error.filename})" if error.filename else ""
     return f"the host refuses what is needed: {error.strerror}{where}; see `{command}`"
+
+
+_MEMINFO = Path("/proc/meminfo")
+_OWN_GROUP = Path("/proc/self/cgroup")
+_GROUPS = Path("/sys/fs/cgroup")
+
+
+def available_bytes() -> int | None:
+    """Compute how much memory a new process can take without swapping, or None if unknown.
+
+    That is the least of the kernel's estimate for the host and what the limit of each enclosing
+    control group (version 2) leaves, in bytes; pages of files count as free.
+    """
+    found = []
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        found.append(_fields(_MEMINFO)["MemAvailable:"] * 1024)
+    with contextlib.suppress(OSError, ValueError):
+        found += _left_in_groups(_GROUPS, _OWN_GROUP.read_text())
+    return min(found, default=None)
+
+
+def _left_in_groups(root: Path, own: str) -> list[int]:
+    """Return what each control group above this process with a limit has left."""
+    path = next((line[3:] for line in own.splitlines() if line.startswith("0::")), None)
+    if path is None:
+        return []
+    left = []
+    group = root / path.strip("/")
+    for folder in (group, *group.parents):
+        if folder == root.parent:
+            break
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            # "max", which is no number, is no limit.
+            limit = int((folder / "memory.max").read_text())
+            used = int((folder / "memory.current").read_text())
+            stat = _fields(folder / "memory.stat")
+            left.append(limit - used + stat["inactive_file"] + stat["active_file"])
+    return left
+
+
+def _fields(path: Path) -> dict[str, int]:
+    """Read lines of a name and a number."""
+    lines = (line.split() for line in path.read_text().splitlines())
+    return {words[0]: int(words[1]) for words in lines if len(words) > 1}
+
+
+#: The inode of the host's own PID namespace (PROC_PID_INIT_INO in the kernel).
+_HOST_PID_NAMESPACE = 0xEFFFFFFC
+
+
+def why_processes_are_hidden(
+    namespace: Path = Path("/proc/self/ns/pid"), host: int = _HOST_PID_NAMESPACE
+) -> str | None:
+    """Explain why NVML may hide foreign processes here, or return None if it lists all.
+
+    In a PID namespace other than the host's, such as a container's, a driver from 535.113 on lists
+    only the processes of that namespace, and older ones list PIDs of another namespace.
+
+    Args:
+        namespace: The file that identifies the namespace of this process.
+        host: The inode of the host's namespace; another for a simulated host.
+    """
+    try:
+        inode = namespace.stat().st_ino
+    except OSError as error:
+        return f"the PID namespace of this process is unknown: {error}"
+    if inode == host:
+        return None
+    return "this is not the host's PID namespace (a container?)"

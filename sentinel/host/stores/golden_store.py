@@ -7,18 +7,15 @@ valid. A GPU with a reproducible fault agrees with itself, and with no record of
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from sentinel.host.files.paths import state_folder
-from sentinel.host.files.regular_file import open_regular
+from sentinel.host.files.regular_file import locked, open_regular
 from sentinel.protocol.codec import from_json
 
 #: The version of a line. A line of another version is skipped.
@@ -27,10 +24,9 @@ SCHEMA = 1
 #: The name of the file in a state folder.
 NAME = "goldens.jsonl"
 
-#: How long another process may lock the file, and how often that is retried. A process that was
-#: stopped while it wrote must not block a stressor.
+#: How long another process may lock the file. One that was stopped while it wrote must not block a
+#: stressor.
 _LOCK_TIMEOUT_S = 1.0
-_RETRY_INTERVAL_S = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,9 +256,8 @@ class Goldens:
             OSError: It cannot be written, or another process keeps it locked.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(
-            open_regular(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
-        ) as descriptor:
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
+        with locked(open_regular(self.path, flags, 0o644), _LOCK_TIMEOUT_S) as descriptor:
             self._own.refresh()
             new = {key: value for key, value in records.items() if key not in self._own.first}
             if not new:
@@ -331,25 +326,3 @@ class Goldens:
 
 def _why(error: OSError) -> str:
     return error.strerror or str(error)
-
-
-@contextmanager
-def _locked(descriptor: int) -> Iterator[int]:
-    """Lock an open file against other writers, and close it in the end.
-
-    Raises:
-        OSError: It cannot be locked, or another process keeps it for longer than any write takes.
-    """
-    try:
-        until = time.monotonic() + _LOCK_TIMEOUT_S
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() >= until:
-                    raise OSError(errno.EAGAIN, "another process keeps it locked") from None
-                time.sleep(_RETRY_INTERVAL_S)
-        yield descriptor
-    finally:
-        os.close(descriptor)

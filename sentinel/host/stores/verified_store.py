@@ -1,24 +1,25 @@
 """What each GPU has proved under every daemon so far, in a file: verified work by UUID.
 
 The file has for each GPU the sum, and how much of it is of the last daemon: an API process that is
-replaced reads the same counts again.
+replaced reads the same counts again. GPUs are selected from it, too, also those that are missing.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from sentinel.errors import NoSuchGpuError
 from sentinel.host.files.regular_file import (
     load_or_set_aside,
+    locked,
     open_regular,
     read_regular,
     replace_file,
@@ -32,9 +33,8 @@ NAME = "verified.json"
 
 #: A larger file is not one of ours: a thousand GPUs have less.
 _MAX_BYTES = 2**20
-#: How long another process may lock the file, and how often that is retried.
+#: How long another process may lock the file.
 _LOCK_TIMEOUT_S = 5.0
-_RETRY_INTERVAL_S = 0.02
 #: The version of the file format. A later version is refused.
 SCHEMA_VERSION = 1
 
@@ -242,25 +242,71 @@ def _proofs(work: StoredWork) -> tuple[VerifiedCounts, float | None]:
     return work.total, work.last
 
 
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _locked(path: Path) -> contextlib.AbstractContextManager[int]:
     """Lock the file against other daemons while it is read and replaced.
 
     Raises:
         OSError: The lock's file cannot be opened, or another process keeps it.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
-    file = open_regular(path.with_name(f"{path.name}.lock"), flags)
-    try:
-        until = time.monotonic() + _LOCK_TIMEOUT_S
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > until:
-                    raise OSError(errno.EBUSY, "another process keeps its lock") from None
-                time.sleep(_RETRY_INTERVAL_S)
-        yield
-    finally:
-        os.close(file)
+    return locked(open_regular(path.with_name(f"{path.name}.lock"), flags), _LOCK_TIMEOUT_S)
+
+
+_PREFIX = "gpu-"
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownGpu:
+    """What identifies a GPU."""
+
+    uuid: str
+    #: The index that it has, or had last; None if that is not known.
+    index: int | None
+    #: The serial number of the board; None if it has none, or is not known.
+    serial: str | None
+    #: Whether a running daemon has it.
+    present: bool
+
+
+def select_known(selectors: Iterable[str], gpus: Sequence[KnownGpu]) -> tuple[str, ...]:
+    """Return the UUIDs of the selected GPUs.
+
+    Args:
+        selectors: Comma lists of indices, UUIDs or their unique beginnings, with or without
+            ``GPU-``, and serial numbers. An index is that of a present GPU, if one has it: those
+            that were replaced keep the index that they had.
+        gpus: The GPUs to choose from.
+
+    Raises:
+        NoSuchGpuError: A selector matches no GPU, or several.
+    """
+    chosen: dict[str, None] = {}
+    for selector in (part.strip() for text in selectors for part in text.split(",")):
+        matches = [gpu for gpu in gpus if _matches(selector, gpu)]
+        found = [gpu for gpu in matches if gpu.present] or matches
+        if len(found) != 1:
+            what = f"{selector!r} matches several GPUs" if found else f"no GPU matches {selector!r}"
+            error = NoSuchGpuError(what, _choices(gpus))
+            error.allowed = tuple(gpu.uuid for gpu in gpus)
+            raise error
+        chosen[found[0].uuid] = None
+    return tuple(chosen)
+
+
+def _matches(selector: str, gpu: KnownGpu) -> bool:
+    if selector.isascii() and selector.isdigit():
+        return selector == gpu.serial or (selector.lstrip("0") or "0") == str(gpu.index)
+    start = selector.lower().removeprefix(_PREFIX)
+    return bool(start) and gpu.uuid.lower().removeprefix(_PREFIX).startswith(start)
+
+
+def _choices(gpus: Sequence[KnownGpu]) -> str:
+    """List the possible selectors, for an error message."""
+    if not gpus:
+        return "No verified work of any GPU is known."
+    lines = [
+        f"  {'?' if gpu.index is None else gpu.index}  {gpu.uuid}"
+        f"{f'  serial {gpu.serial}' if gpu.serial else ''}{'' if gpu.present else '  missing'}"
+        for gpu in gpus
+    ]
+    return "\n".join(["Choose by index, UUID or serial number:", *lines])

@@ -18,7 +18,7 @@ from sentinel.api.app import make_app
 from sentinel.api.http.connection import MAX_OPERATORS_OF_USER, MAX_READERS_OF_USER
 from sentinel.api.openapi import document
 from sentinel.config.sources import NAME as SAVED
-from sentinel.host.user_names import look_up
+from sentinel.host.names import look_up
 from sentinel.protocol.caller import Level
 from sentinel.protocol.commands import AccessPolicy, Configure
 from tests.harness.api_harness import UUIDS, ApiServer, Reply, ask, exchange

@@ -18,8 +18,8 @@ import pytest
 
 from sentinel.api.http.errors import ProblemError
 from sentinel.api.routes.allocations import resolve_holder
+from sentinel.host.names import look_up
 from sentinel.host.processes.procfs import own_stat, read_stat
-from sentinel.host.user_names import look_up
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import Allocate, CancelAllocation, Extend
 from sentinel.protocol.gpu import GpuProcess

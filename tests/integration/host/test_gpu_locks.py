@@ -16,7 +16,7 @@ import pytest
 
 from sentinel.errors import AccessDeniedError, GpuHeldError, SentinelError
 from sentinel.host.daemons.gpu_locks import GpuLocks, holders
-from sentinel.host.files.trusted_folder import why_untrusted
+from sentinel.host.files.regular_file import why_untrusted
 from sentinel.host.processes.procfs import read_stat
 from sentinel.protocol.gpu import Gpu
 from tests.harness.gpu_environment import GpuHost, SimulatedHost

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.host.logs.journal import Journal
+from sentinel.host.systemd import Journal
 from tests.harness.journal_harness import fake_journal
 
 

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.long, pytest.mark.usefixtures("fake_torch")]
 INVOCATION = "0123456789abcdef" * 2
 #: As the unit starts it, but with a journal of the test.
 UNDER_SYSTEMD = (
-    "import sys, pathlib, sentinel.host.logs.journal as journal;"
+    "import sys, pathlib, sentinel.host.systemd as journal;"
     " path = pathlib.Path(sys.argv.pop(1));"
     " journal.Journal.__init__.__defaults__ = (path,);"
     " journal.gets_stream.__defaults__ = (path,);"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.cli.journal_sink import entry, priority
-from sentinel.host.logs.journal import field_name
+from sentinel.host.systemd import field_name
 from tests.harness.gpu_environment import ROOT
 
 EXAMPLES = [json.loads(line) for line in Path(ROOT / "docs/events.jsonl").read_text().splitlines()]

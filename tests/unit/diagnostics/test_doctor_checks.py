@@ -22,8 +22,7 @@ from sentinel.diagnostics.doctor.facts import (
     verdict,
 )
 from sentinel.diagnostics.doctor.host_checks import RESIDENT, diagnose
-from sentinel.host.installed.packages import Bindings, TorchBuild
-from sentinel.host.installed.torch_install import Installer
+from sentinel.host.installed.packages import Bindings, Installer, TorchBuild
 from tests.harness.doctor_facts import FAILED, GPU, HOST, NO_DRIVER, with_gpu
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.host.logs.journal import encode, field_name, gets_stream, match_of_this_run
+from sentinel.host.systemd import encode, field_name, gets_stream, match_of_this_run
 from tests.harness.journal_harness import decode
 
 NAMES = st.from_regex(r"[A-Z][A-Z0-9_]{0,20}", fullmatch=True)

@@ -1,10 +1,12 @@
-"""The log of a daemon has whole lines and bounded files, and survives a full disk."""
+"""The log of a daemon and the output of its processes are bounded, and survive a full disk."""
 
 from __future__ import annotations
 
 import errno
 import json
 import os
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -12,8 +14,10 @@ import pytest
 
 from sentinel.core.actions import Event
 from sentinel.errors import ConfigError
-from sentinel.host.logs.log_file import RotatingLog
+from sentinel.host.logs import log_file
+from sentinel.host.logs.log_file import BoundedOutput, RotatingLog
 from sentinel.supervisor.event_log import EventLog, json_lines
+from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
 
@@ -161,3 +165,54 @@ def test_an_event_that_a_sink_cannot_put_into_words_costs_no_other_event() -> No
     assert [event.name for event in others] == ["x", "service.warning", "x", "x"]
     assert "a bug in sentinel: KeyError('word')" in str(others[1].fields["text"])
     assert [event.name for event in kept] == ["x", "log.dropped", "x"]
+
+
+FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+
+
+@pytest.fixture(params=["inotify", "no inotify instance"])
+def _how(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param != "inotify":
+        monkeypatch.setattr(log_file, "_watch", lambda _: None)
+        monkeypatch.setattr(log_file, "_POLL_MS", 10)
+
+
+@pytest.mark.usefixtures("_how")
+def test_the_last_lines_and_the_number_of_dropped_bytes_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    file = os.open(path, FLAGS)
+    with closing(BoundedOutput(file, 1000)) as bounded:
+        os.write(file, b"short\n")
+        for number in range(300):
+            os.write(file, b"line %d\n" % number)
+        eventually(lambda: bounded.dropped > 0)
+        os.write(file, b"the end\n")
+    os.close(file)
+    lines = path.read_text().splitlines()
+    assert lines[0].startswith("[sentinel: ")
+    assert f"{bounded.dropped:,} bytes of output were dropped here]" in lines[0]
+    assert lines[-1] == "the end"
+    assert all(line.startswith("line ") for line in lines[1:-1])
+    assert path.stat().st_size <= 1000
+
+
+@pytest.mark.usefixtures("_how")
+def test_output_below_the_limit_stays_as_it_is(tmp_path: Path) -> None:
+    file = os.open(tmp_path / "out", FLAGS)
+    with closing(BoundedOutput(file, 1000)) as bounded:
+        os.write(file, b"a" * 1000)
+    os.close(file)
+    assert bounded.dropped == 0
+    assert (tmp_path / "out").read_bytes() == b"a" * 1000
+
+
+def test_a_burst_blocks_and_fails_no_writer(tmp_path: Path) -> None:
+    path, size = tmp_path / "out", 20_000_000
+    file = os.open(path, FLAGS)
+    script = f"import os\nfor _ in range({size // 10_000}): print('x' * 9_999)"
+    with closing(BoundedOutput(file, 100_000)) as bounded:
+        done = subprocess.run([sys.executable, "-c", script], stdout=file, check=False)
+    os.close(file)
+    assert done.returncode == 0
+    assert path.stat().st_size <= 100_000 + 200
+    assert bounded.dropped > 0

@@ -1,4 +1,4 @@
-"""Only regular files are read, up to a size; invalid ones are kept."""
+"""Only regular files that no other user could have written are read; invalid ones are kept."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from sentinel.host.files.regular_file import (
     replace_file,
     set_aside,
     sync_folder,
+    why_foreign,
 )
+from tests.harness.other_user import STRANGER
 
 
 @pytest.fixture(params=["fifo", "socket", "device", "folder"])
@@ -89,3 +91,61 @@ def test_a_fifo_in_place_of_the_new_file_blocks_nothing(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "file.new")
     with pytest.raises(OSError, match="not a regular file"):
         replace_file(tmp_path / "file", "text")
+
+
+as_root = pytest.mark.skipif(os.getuid() != 0, reason="needs root, to give files away")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "run.json"
+    path.write_text("{}")
+    path.chmod(0o644)
+    return path
+
+
+def test_an_own_file_is_not_foreign(file: Path) -> None:
+    assert why_foreign(file) is None
+    assert why_foreign(file.with_name("missing")) is None
+
+
+def test_a_file_that_all_may_write_is_foreign(file: Path) -> None:
+    file.chmod(0o666)
+    assert why_foreign(file) == f"all users may write {file}"
+    file.chmod(0o644)
+    file.parent.chmod(0o777)
+    assert why_foreign(file) == f"all users may write {file.parent}"
+    file.parent.chmod(0o1777)
+    assert why_foreign(file) is None
+
+
+def test_a_link_is_foreign(file: Path) -> None:
+    link = file.with_name("link")
+    link.symlink_to(file)
+    assert why_foreign(link) == f"{link} is a link"
+
+
+@as_root
+def test_the_file_and_the_folder_of_another_user_are_foreign(file: Path) -> None:
+    os.chown(file, STRANGER, STRANGER)
+    assert why_foreign(file) == f"{file} belongs to uid {STRANGER}"
+    os.chown(file, 0, 0)
+    os.chown(file.parent, STRANGER, STRANGER)
+    assert why_foreign(file) == f"{file.parent} belongs to uid {STRANGER}"
+
+
+@as_root
+def test_the_files_of_root_may_belong_to_another_user_on_a_shared_disk(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for one in (file, file.parent):
+        os.chown(one, STRANGER, STRANGER)
+    create = os.open
+
+    def create_as_stranger(path: Path, flags: int, mode: int = 0o777) -> int:
+        descriptor = create(path, flags, mode)
+        os.fchown(descriptor, STRANGER, STRANGER)
+        return descriptor
+
+    monkeypatch.setattr(os, "open", create_as_stranger)
+    assert why_foreign(file) is None

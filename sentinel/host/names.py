@@ -1,11 +1,23 @@
-"""Names of users, looked up by a thread: the name service may be remote, and never answer."""
+"""Names of the node and of users."""
 
 from __future__ import annotations
 
+import os
 import pwd
 import queue
+import socket
 import threading
 from collections.abc import Callable
+
+#: In a pod, the name of the host is that of the pod, which changes; Kubernetes gives the node's in
+#: a variable (the downward API). dcgm-exporter reads the same one.
+VARIABLE = "NODE_NAME"
+
+
+def node_name() -> str:
+    """Read the name of this node: `$NODE_NAME`, or else the name of the host."""
+    return os.environ.get(VARIABLE, "").strip() or socket.gethostname()
+
 
 #: The longest wait for a name that is not known yet, in seconds. Local ones take microseconds.
 _PATIENCE_S = 0.1
