@@ -122,7 +122,9 @@ class ApiContext:
         self.notifier = Notifier(
             spec.notify, self.views.select, partial(self.report_warning, NOTIFY_ABOUT)
         )
-        self.counters.notifications = {one.name: one.results for one in self.notifier.recipients}
+        self.counters.notifications = {
+            recipient.name: recipient.results for recipient in self.notifier.recipients
+        }
         self.verdicts = BurninVerdicts(shared)
         self.views.verdicts = self.verdicts.gpus
         self._reservation_watch = ProcessWatch(self._cancel_reservation)
@@ -230,10 +232,20 @@ class ApiContext:
             case HostView(reservations=reservations, allocations=allocations):
                 self.views.update(message)
                 # No client has been told of one with a lease.
-                self.reservation_writer.update(one for one in reservations if one.lease is None)
-                bound = {one.id: one.by for one in reservations if one.bound}
+                self.reservation_writer.update(
+                    reservation for reservation in reservations if reservation.lease is None
+                )
+                bound = {
+                    reservation.id: reservation.by
+                    for reservation in reservations
+                    if reservation.bound
+                }
                 self._reservation_watch.watch(bound)
-                held = {one.id: one.by for one in allocations if one.by.started is not None}
+                held = {
+                    allocation.id: allocation.by
+                    for allocation in allocations
+                    if allocation.by.started is not None
+                }
                 self._allocation_watch.watch(held)
                 run = message.burnin
                 self._burnin_watch.watch({run.id: run.by} if run is not None and run.bound else {})

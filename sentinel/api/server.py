@@ -98,8 +98,8 @@ async def _serve(
 
     def on_end(error: WireError | None) -> None:
         errors.extend([error] if error else [])
-        for one in servers:
-            one.should_exit = True
+        for server in servers:
+            server.should_exit = True
 
     context = ApiContext(spec, channel, on_end)
     middleware = AccessMiddleware(make_app(context), spec.access, spec.tcp, _tokens(context))

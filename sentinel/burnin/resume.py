@@ -71,7 +71,7 @@ def earlier_work(
             f"it was begun {age / 3600:.1f} h ago; {plan.name} allows"
             f" {plan.resumable / 3600:.1f} h",
         )
-    present = {one.uuid: one for one in counters}
+    present = {counter.uuid: counter for counter in counters}
     found = {}
     for uuid, record in run.records.items():
         before, is_ = record.before, present.get(uuid)

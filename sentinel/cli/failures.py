@@ -52,7 +52,7 @@ def error_fields(error: SentinelError) -> dict[str, Any]:
         "exit_code": int(error.exit_code),
     }
     if error.parts:
-        fields["errors"] = [error_fields(one) for one in error.parts]
+        fields["errors"] = [error_fields(part) for part in error.parts]
     return fields
 
 

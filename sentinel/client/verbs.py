@@ -224,7 +224,10 @@ class AllocationVerbs(Requester):
         Raises:
             ServiceError: It has ended already.
         """
-        known = {(one.id, one.gpu, one.holder.pid) for one in self.allocations()}
+        known = {
+            (allocation.id, allocation.gpu, allocation.holder.pid)
+            for allocation in self.allocations()
+        }
         if (made.id, made.gpu, made.holder.pid) not in known:
             error = ServiceError(f"the allocation {made.id!r} has ended already")
             error.code = "not_found"

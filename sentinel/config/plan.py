@@ -105,8 +105,8 @@ def parse_plan(table: Mapping[str, Any], source: str) -> Plan:
     if not isinstance(phases, list) or not 0 < len(phases) <= MAX_PHASES:
         raise ConfigError(f"{source}: no phases", f"Give 1 to {MAX_PHASES} tables [[phase]].")
     parsed = tuple(
-        Phase(**_values(Phase, one, f"{source}: phase {number}"))
-        for number, one in enumerate(phases, start=1)
+        Phase(**_values(Phase, phase, f"{source}: phase {number}"))
+        for number, phase in enumerate(phases, start=1)
     )
     values = _values(Plan, given, source, without={"phases"}, also=("cycles",))
     if cycles * len(parsed) > MAX_PHASES:
@@ -127,10 +127,10 @@ def plan_toml(plan: Plan) -> str:
 
 def _pairs(table: Plan | Phase, without: tuple[str, ...] = ()) -> Iterator[str]:
     """Write the values of a table that differ from the defaults."""
-    for one in fields(table):
-        value = getattr(table, one.name)
-        if one.name not in without and value != one.default:
-            yield f"{one.name} = {toml_value(value)}"
+    for field in fields(table):
+        value = getattr(table, field.name)
+        if field.name not in without and value != field.default:
+            yield f"{field.name} = {toml_value(value)}"
 
 
 def toml_value(value: str | float) -> str:
@@ -214,7 +214,7 @@ def _values(
     """
     if not isinstance(table, Mapping):
         raise ConfigError(f"{where} is not a table")
-    known = {one.name: str(one.type) for one in fields(kind) if one.name not in without}
+    known = {field.name: str(field.type) for field in fields(kind) if field.name not in without}
     values = {}
     for key, value in table.items():
         if key not in known:

@@ -56,7 +56,7 @@ def end_of_hours(hours: Iterable[Hours], local: datetime) -> datetime | None:
         The end, or None if no hours contain the time or they do not end within a week.
     """
     end = local
-    while (current := [one for one in hours if one.contains(end)]) and end - local <= _WEEK:
+    while (current := [hour for hour in hours if hour.contains(end)]) and end - local <= _WEEK:
         end = max(one.ends_at(end) for one in current)
     return end if local < end <= local + _WEEK else None
 

@@ -338,7 +338,9 @@ def nearest(name: str, known: Iterable[str]) -> list[str]:
         names = family
     ratios = {one: _similarity(name, one) for one in names}
     least = max(_SIMILAR, max(ratios.values(), default=0.0) - _AS_SIMILAR)
-    ranked = sorted((one for one in ratios if ratios[one] >= least), key=lambda one: -ratios[one])
+    ranked = sorted(
+        (ratio for ratio in ratios if ratios[ratio] >= least), key=lambda ratio: -ratios[ratio]
+    )
     return ranked[:_MAX_FOUND]
 
 

@@ -87,7 +87,7 @@ def with_daemons(row: Survey, stressors: Mapping[int, str]) -> Survey:
         row: The GPU.
         stressors: The sockets of daemons, by the PIDs of their stressors.
     """
-    pids = () if row.reading is None else [one.pid for one in row.reading.processes or ()]
+    pids = () if row.reading is None else [process.pid for process in row.reading.processes or ()]
     known = {pid: stressors[pid] for pid in pids if pid in stressors}
     verdict = row.verdict
     if known and verdict.rule == "process" and known.keys() | row.ignored_processes >= set(pids):

@@ -339,7 +339,7 @@ def _spec_for(
         config = settings().of(gpu.uuid)
         name, options = parse_workload(config.workload)
         goldens = locate(config.goldens, os.environ, found.folder)
-        grouped = config.plan is not None and any(one.together for one in config.plan.phases)
+        grouped = config.plan is not None and any(phase.together for phase in config.plan.phases)
         folder = rendezvous.folder() if grouped else None
         return StressorSpec(
             gpu=gpu,

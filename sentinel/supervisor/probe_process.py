@@ -172,7 +172,7 @@ class ProbeProcess(ReplaceableProcess[ProbeMessage]):
         received = self._spare.collect()
         if received is None:
             return None
-        self._spare_ready |= any(isinstance(one, Standby) for one in received.messages)
+        self._spare_ready |= any(isinstance(message, Standby) for message in received.messages)
         self._spare_ready &= received.exit is None
         return SpareFacts(ready=self._spare_ready, exit=received.exit)
 

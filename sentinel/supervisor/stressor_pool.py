@@ -231,7 +231,7 @@ class StressorPool:
 
     def files(self) -> list[int]:
         """List the descriptors to wait for."""
-        return [file for one in self._stressors.values() for file in one.handle.files()]
+        return [file for stressor in self._stressors.values() for file in stressor.handle.files()]
 
     def collect(self) -> dict[str, ChildFacts]:
         """Collect the new facts about each child, and reap those that exited."""

@@ -123,7 +123,9 @@ class FakeSupervisor:
     @property
     def queue(self) -> list[str]:
         """The ids of the requests that wait."""
-        return [one.id for one in self.reservations.values() if not one.gpus]
+        return [
+            reservation.id for reservation in self.reservations.values() if not reservation.gpus
+        ]
 
     def serve_queue(self) -> None:
         """Grant the first request if it can be granted."""

@@ -77,7 +77,9 @@ def started(world: World, count: int) -> Callable[[], bool]:
 def held(supervisor: Supervisor) -> list[int]:
     """List the indices of the GPUs with a running stressor."""
     gpu_states = supervisor.state.gpu_states.values()
-    return [one.gpu.index for one in gpu_states if isinstance(one.stressor, Running)]
+    return [
+        gpu_state.gpu.index for gpu_state in gpu_states if isinstance(gpu_state.stressor, Running)
+    ]
 
 
 def watched(world: World) -> list[str]:

@@ -23,8 +23,8 @@ CHECKED = "bad_workloads:checks_results"
 def plan(*seconds: float) -> str:
     """Build a plan of phases, each with so many seconds of checked work."""
     phases = [
-        f'[[phase]]\nname = "phase{number}"\nworkload = "{CHECKED}"\nseconds = {one}'
-        for number, one in enumerate(seconds, start=1)
+        f'[[phase]]\nname = "phase{number}"\nworkload = "{CHECKED}"\nseconds = {second}'
+        for number, second in enumerate(seconds, start=1)
     ]
     return "\n".join(['spec = "sentinel-plan-v1"', 'name = "short"', *phases])
 

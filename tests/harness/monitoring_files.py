@@ -69,10 +69,10 @@ def grouping_labels(query: str) -> set[str]:
 
 def words_of(options: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
     """Return the word of each number in a value mapping; each must have a colour of its own."""
-    assert len({one["color"] for one in options.values()}) == len(options)
+    assert len({option["color"] for option in options.values()}) == len(options)
     return {
-        number: one["text"].lower().replace("n/a", "not_applicable")
-        for number, one in options.items()
+        number: option["text"].lower().replace("n/a", "not_applicable")
+        for number, option in options.items()
     }
 
 

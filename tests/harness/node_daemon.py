@@ -125,4 +125,4 @@ def _write_script(file: Path, text: str) -> None:
 
 def reservations(client: Client) -> list[tuple[str, tuple[int, ...]]]:
     """List the reasons and the GPUs of all reservations."""
-    return [(one.reason, one.indices) for one in client.reservations()]
+    return [(reservation.reason, reservation.indices) for reservation in client.reservations()]

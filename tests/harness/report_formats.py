@@ -29,7 +29,10 @@ RESULTS = {"failure", "error", "skipped"}
 def schema_problems(schema: Any, report: Any) -> list[str]:
     """Validate a report, and return what is wrong."""
     validator = Draft202012Validator(schema)
-    return [f"{list(one.path)}: {one.message}" for one in validator.iter_errors(report)]
+    return [
+        f"{list(iter_error.path)}: {iter_error.message}"
+        for iter_error in validator.iter_errors(report)
+    ]
 
 
 def closed(schema: Any) -> Any:
@@ -91,9 +94,9 @@ def parsed_suites(document: str) -> list[Element]:
 def ocp_validator() -> Any:
     """Build the validator of one message."""
     schemas = [json.loads(path.read_text()) for path in OCP_SCHEMAS.glob("*.json")]
-    resources = [(one["$id"], Resource.from_contents(one)) for one in schemas]
+    resources = [(schema["$id"], Resource.from_contents(schema)) for schema in schemas]
     registry: Registry[Any] = Registry().with_resources(resources)
-    root = next(one for one in schemas if one["$id"].endswith("/output"))
+    root = next(schema for schema in schemas if schema["$id"].endswith("/output"))
     return Draft202012Validator(root, registry=registry)
 
 
@@ -101,7 +104,9 @@ def ocp_messages(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Build the messages of a run, and check the rules that hold for each run."""
     found = [json.loads(line) for line in ocp_lines(report)]
     for message in found:
-        assert [one.message for one in ocp_validator().iter_errors(message)] == [], message
+        assert [iter_error.message for iter_error in ocp_validator().iter_errors(message)] == [], (
+            message
+        )
     assert [one["sequenceNumber"] for one in found] == list(range(len(found)))
     times = [datetime.fromisoformat(one["timestamp"]) for one in found]
     assert times == sorted(times)

@@ -102,7 +102,7 @@ class StubDaemon:
     @property
     def commands(self) -> list[tuple[str, Any]]:
         """The requests without the looks at the status, one of which precedes a long wait."""
-        return [one for one in self.requests if one[0] != "GET /v1/status"]
+        return [request for request in self.requests if request[0] != "GET /v1/status"]
 
     headers: list[Mapping[str, str]] = field(default_factory=list)
 

@@ -156,7 +156,9 @@ async def _be_an_agent(here: Daemon) -> None:
         got = await call("reserve", gpus=["0"], seconds=600, reason="an agent's run")
         assert got["gpus"] == [here.host.uuid(0)]
         assert held(here) == (False, True)
-        assert [one.reason for one in here.client.reservations()] == ["an agent's run"]
+        assert [reservation.reason for reservation in here.client.reservations()] == [
+            "an agent's run"
+        ]
         again = {"gpus": ["0"], "seconds": 60, "reason": "again", "wait_s": 0}
         assert "an agent's run" in await refused("reserve", **again)
         await call("cancel_reservation", id=got["id"])
@@ -252,8 +254,8 @@ async def _be_a_careless_agent(here: Daemon) -> None:
         async with anyio.create_task_group() as calls:
             for _ in range(200):
                 calls.start_soon(ask)
-        assert not any(one.is_error for one in answers)
-        assert [one.reason for one in here.client.reservations()] == [plain]
+        assert not any(answer.is_error for answer in answers)
+        assert [reservation.reason for reservation in here.client.reservations()] == [plain]
         id_ = status["reservations"][0]["id"]
         assert not (await agent.call_tool("cancel_reservation", {"id": id_})).is_error
 

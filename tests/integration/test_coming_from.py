@@ -440,7 +440,7 @@ def test_an_allocation_by_curl_lasts_as_long_as_the_process_that_it_names(daemon
         assert shell.stdin is not None
         assert shell.stdout is not None
         assert json.loads(shell.stdout.readline())["success"] is True
-        assert [one.id for one in daemon.client.allocations()] == ["by_curl"]
+        assert [allocation.id for allocation in daemon.client.allocations()] == ["by_curl"]
         shell.stdin.write("\n")
         shell.stdin.flush()
         assert json.loads(shell.stdout.read())["success"] is True

@@ -32,7 +32,7 @@ def test_those_that_find_most_come_first_and_the_others_take_turns_to_be_last() 
         assert [name.partition("::")[0] for name in found][: 2 * len(FIRST) : 2] == list(FIRST)
         assert sorted(found) == sorted(order("a", sorted(files)))
         assert all(
-            found.index(f"{one}::test_2") + 1 == found.index(f"{one}::test_1") for one in files
+            found.index(f"{file}::test_2") + 1 == found.index(f"{file}::test_1") for file in files
         )
     assert len({found[-1] for found in orders.values()}) > 2
     assert orders["a"] == order("a", sorted(files)), "the order of a key is always the same"

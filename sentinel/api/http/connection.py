@@ -97,7 +97,11 @@ class Connection(H11Protocol):
         return self._excess() == 0
 
     def _of_kind(self, kind: str) -> list[Connection]:
-        return [one for one in self.connections if isinstance(one, Connection) and one.kind == kind]
+        return [
+            connection
+            for connection in self.connections
+            if isinstance(connection, Connection) and connection.kind == kind
+        ]
 
     def _excess(self) -> int:
         """Return 0 within the limits, 1 beyond one of them, and 2 beyond twice a limit."""
@@ -120,8 +124,8 @@ class Connection(H11Protocol):
 
         Those that do not read their response come first, and those that are answered now last.
         """
-        others = [one for one in connections if one is not self]
-        others.sort(key=lambda one: (not one.is_stalled(), one.is_answering(), one.since))
+        others = [connection for connection in connections if connection is not self]
+        others.sort(key=lambda other: (not other.is_stalled(), other.is_answering(), other.since))
         for one in others[: max(0, len(connections) - limit)]:
             one.kind = None
             one.transport.abort()

@@ -172,7 +172,9 @@ class DaemonCollector(Collector):
                 families.add("process_resident_memory_bytes", usage.resident, process)
                 families.add("process_cpu_seconds_total", usage.processor, process)
         if fresh:
-            families.add("reservations", sum(bool(one.gpus) for one in host.reservations))
+            families.add(
+                "reservations", sum(bool(reservation.gpus) for reservation in host.reservations)
+            )
             for phase in Phase:
                 families.add("state", phase == host.phase, phase.value)
 

@@ -148,10 +148,12 @@ class ChangeFeed:
             else serializers.queue(views, now),
             allocations=None
             if host.allocations == before.allocations
-            else tuple(serializers.allocation(one, views, now) for one in host.allocations),
+            else tuple(
+                serializers.allocation(allocation, views, now) for allocation in host.allocations
+            ),
             sessions=None
             if views.sessions == self._sessions
-            else tuple(serializers.session(one, views, now) for one in views.sessions),
+            else tuple(serializers.session(session, views, now) for session in views.sessions),
         )
 
 

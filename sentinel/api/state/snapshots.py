@@ -92,15 +92,19 @@ class Views:
 
     def reservation(self, id_: str) -> Reservation | None:
         """Find a reservation, or a request for one, by its id."""
-        return next((one for one in self.host.reservations if one.id == id_), None)
+        return next(
+            (reservation for reservation in self.host.reservations if reservation.id == id_), None
+        )
 
     def session(self, name: str) -> Session | None:
         """Find a session by its name."""
-        return next((one for one in self.sessions if one.name == name), None)
+        return next((session for session in self.sessions if session.name == name), None)
 
     def allocation(self, id_: str) -> Allocation | None:
         """Find an allocation by its id."""
-        return next((one for one in self.host.allocations if one.id == id_), None)
+        return next(
+            (allocation for allocation in self.host.allocations if allocation.id == id_), None
+        )
 
     def gpu(self, uuid: str) -> GpuView | None:
         """Find the last view of a GPU."""

@@ -53,9 +53,9 @@ class CountersAtEnd:
         while (uuid := self._done.get()) is not None and not self._closing.is_set():
             result = self._read(uuid)
             self._stuck = self._stuck or result.stuck
-            for one in result.counters:
-                if one.uuid == uuid and one.lost is None:
-                    self._found[uuid] = one
+            for counter in result.counters:
+                if counter.uuid == uuid and counter.lost is None:
+                    self._found[uuid] = counter
 
 
 def merged(
@@ -66,6 +66,7 @@ def merged(
     A GPU that is lost by now has its last counters: that is a fault in any case.
     """
     counters = tuple(
-        at_end.get(one.uuid, one) if one.lost is None else one for one in last.counters
+        at_end.get(counter.uuid, counter) if counter.lost is None else counter
+        for counter in last.counters
     )
     return replace(last, counters=counters, stuck=last.stuck or stuck)

@@ -116,7 +116,9 @@ NO_STEADY = "no stretch of a steady phase counts"
 
 def steady_phase(record: GpuRecord) -> PhaseRecord | None:
     """Find the last steady phase with samples that count."""
-    phases = [one for one in record.phases if one.phase.steady and one.judged(one.telemetry)]
+    phases = [
+        phase for phase in record.phases if phase.phase.steady and phase.judged(phase.telemetry)
+    ]
     return phases[-1] if phases else None
 
 

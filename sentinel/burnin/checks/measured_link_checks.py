@@ -131,7 +131,7 @@ def _links_data(evidence: LoadEvidence, limits: Limits) -> Judgement:
     if not found:
         _must_be_tested(record)
     wrong, checked = (
-        sum(int(one.values[name]) for one in record.links) for name in ("wrong", "checked")
+        sum(int(link.values[name]) for link in record.links) for name in ("wrong", "checked")
     )
     if not checked and not found:
         return untested("no data was compared")

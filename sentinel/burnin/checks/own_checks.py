@@ -75,7 +75,9 @@ def registered_checks(built_in: Collection[str]) -> tuple[EntryPoint, ...]:
         ConfigError: An id is malformed, registered twice or that of a check of Sentinel.
     """
     found: dict[str, EntryPoint] = {}
-    for entry in sorted(entry_points(group=GROUP), key=lambda one: (one.name, one.value)):
+    for entry in sorted(
+        entry_points(group=GROUP), key=lambda entry_point: (entry_point.name, entry_point.value)
+    ):
         where = f"the check {entry.name!r} of {_package(entry)}"
         if not _ID.fullmatch(entry.name):
             remedy = "An id is two or more words in small letters, joined by dots: site.fan_speed."

@@ -121,7 +121,7 @@ def _thresholds(spec: OwnSpec, check: Check[Any]) -> Thresholds:
 
 def _evidence(check: Check[Any], run: Recorded, folder: Path) -> Iterable[tuple[str | None, Any]]:
     """Yield what the check judges: each GPU, or the node."""
-    gpus = sorted(run.records.values(), key=lambda one: one.index)
+    gpus = sorted(run.records.values(), key=lambda record: record.index)
     if isinstance(check, NodeCheck):
         yield None, RunEvidence(plan=run.plan, gpus=tuple(gpus))
         return

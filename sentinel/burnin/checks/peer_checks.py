@@ -68,7 +68,7 @@ def peers_of(values: Iterable[float | None], least: float = 0.0) -> Peers | None
         values: The figures of all GPUs; None where one is not known.
         least: The smallest deviation, as a share of the median.
     """
-    known = [one for one in values if one is not None]
+    known = [value for value in values if value is not None]
     if len(known) < MIN_PEERS:
         return None
     median = statistics.median(known)
@@ -137,8 +137,8 @@ class Checksum(Protocol):
 def by_key(checksums: Iterable[Checksum]) -> dict[str, set[str]]:
     """Collect the checksums of a GPU by their key; one each, on a good GPU."""
     found: dict[str, set[str]] = {}
-    for one in checksums:
-        found.setdefault(one.key, set()).add(one.checksum)
+    for checksum in checksums:
+        found.setdefault(checksum.key, set()).add(checksum.checksum)
     return found
 
 
@@ -258,7 +258,7 @@ def _unfit(record: GpuRecord) -> str | None:
 def _explained(evidence: LoadEvidence) -> str:
     """Name what explains a lower rate: a lower power limit, or a lower maximum clock."""
     own = evidence.record.before
-    others = [one.before for one in evidence.peers if one.before is not None]
+    others = [peer.before for peer in evidence.peers if peer.before is not None]
     if own is None or not others:
         return ""
     for name, text in (
@@ -266,7 +266,7 @@ def _explained(evidence: LoadEvidence) -> str:
         ("sm_clock_maximum_mhz", "its maximum clock is lower"),
     ):
         value = getattr(own, name)
-        known = [figure for one in others if (figure := getattr(one, name)) is not None]
+        known = [figure for other in others if (figure := getattr(other, name)) is not None]
         if value is not None and known and value < statistics.median(known):
             return text
     return ""
@@ -353,14 +353,17 @@ def _rate_reference(evidence: LoadEvidence, limits: Limits) -> Judgement:
     if unfit is not None:
         return untested(unfit)
     shares, texts = [], []
-    for one in evidence.references:
-        unit = "flops" if one.unit == "TFLOP/s" else "bytes"
-        phases = [phase for phase in evidence.record.phases if phase.phase.workload == one.workload]
+    for reference in evidence.references:
+        unit = "flops" if reference.unit == "TFLOP/s" else "bytes"
+        phases = [
+            phase for phase in evidence.record.phases if phase.phase.workload == reference.workload
+        ]
         rates = [rates for phase in phases if (rates := phase.rates(unit))]
         if rates:
             rate = statistics.median(rates[-1]) / 1e12
-            shares.append(rate / one.median)
-            texts.append(f"{one.workload}: {rate:.1f} of {one.median:g} {one.unit} ({one.source})")
+            shares.append(rate / reference.median)
+            expected = f"{reference.median:g} {reference.unit} ({reference.source})"
+            texts.append(f"{reference.workload}: {rate:.1f} of {expected}")
     if not shares:
         return untested("no rate counts")
     return by_limits(round(min(shares), 4), limits, "; ".join(texts))

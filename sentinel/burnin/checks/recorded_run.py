@@ -109,11 +109,11 @@ def load_references() -> dict[str, tuple[Reference, ...]]:
     """Load the shipped references, by the name of the model."""
     text = resources.files(__package__).joinpath("references.toml").read_text()
     return {
-        model: tuple(Reference(**one) for one in entries)
+        model: tuple(Reference(**entry) for entry in entries)
         for model, entries in tomllib.loads(text).items()
     }
 
 
 def _by_uuid(values: Iterable[Any]) -> dict[str, Counters]:
-    found = [from_json(Counters, one, "counters") for one in values]
+    found = [from_json(Counters, value, "counters") for value in values]
     return {one.uuid: one for one in found}

@@ -209,7 +209,7 @@ class GpuRecord:
 
     def named(self, *names: str) -> list[Mapping[str, Any]]:
         """Select events by name."""
-        return [one for one in self.events if one["event"] in names]
+        return [event for event in self.events if event["event"] in names]
 
     @property
     def is_contiguous(self) -> bool:
@@ -226,7 +226,7 @@ class GpuRecord:
     def own_xids(self) -> list[XidEvent]:
         """Join the XIDs of this GPU, of both sources."""
         address = self.before.pci_bus_id if self.before is not None else None
-        kernel = [one for one in self.xids if address is not None and is_of(one, address)]
+        kernel = [xid for xid in self.xids if address is not None and is_of(xid, address)]
         return joined(kernel, self.nvml_xids)
 
     def missed_by_nvml(self) -> str | None:
@@ -363,7 +363,7 @@ def _close_spans(record: GpuRecord) -> None:
 
 def _current(record: GpuRecord) -> PhaseRecord | None:
     """Find the phase that has begun and not ended."""
-    open_ = [one for one in record.phases if one.spans and one.ended is None]
+    open_ = [phase for phase in record.phases if phase.spans and phase.ended is None]
     return open_[-1] if open_ else None
 
 

@@ -54,11 +54,13 @@ def _gpu(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     """Compare one GPU in both runs."""
     phases = list(_phases(old, new))
     counters = [
-        {"name": one.name, "first": one.before, "second": one.after} for one in _counters(old, new)
+        {"name": counter.name, "first": counter.before, "second": counter.after}
+        for counter in _counters(old, new)
     ]
     notable = any(
-        one["difference_percent"] is not None and abs(one["difference_percent"]) > NOTABLE_PERCENT
-        for one in phases
+        phase["difference_percent"] is not None
+        and abs(phase["difference_percent"]) > NOTABLE_PERCENT
+        for phase in phases
     )
     return {
         "uuid": new["uuid"],

@@ -19,7 +19,7 @@ Report = Mapping[str, Any]
 
 
 def _html(run: Judged, report: Report) -> str:
-    return html_page(report, {one.record.uuid: plot(one.record, run.span) for one in run.gpus})
+    return html_page(report, {gpu.record.uuid: plot(gpu.record, run.span) for gpu in run.gpus})
 
 
 #: What builds each format of a judged run and its report; without a newline at the end.

@@ -29,12 +29,12 @@ def ocp_lines(report: Mapping[str, Any]) -> Iterator[str]:
     """Yield the messages as JSON, each with its number and its time."""
     started = datetime.fromisoformat(report["run"]["started"]).astimezone(UTC)
     last = float(report["run"]["duration_s"])
-    steps = sorted(_steps(report), key=lambda one: one[0])  # those of all GPUs are concurrent
+    steps = sorted(_steps(report), key=lambda step: step[0])  # those of all GPUs are concurrent
     messages: list[Timed] = [
         (0.0, {"schemaVersion": {"major": 2, "minor": 0}}),
         (0.0, _of_run("testRunStart", _start(report))),
         *steps,
-        *((last, _of_run("log", one)) for one in _notes(report)),
+        *((last, _of_run("log", note)) for note in _notes(report)),
         (last, _of_run("testRunEnd", _end(report))),
     ]
     for number, (at, message) in enumerate(messages):

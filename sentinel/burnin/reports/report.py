@@ -155,13 +155,15 @@ def _gpu(gpu: GpuVerdict, time: Span) -> dict[str, Any]:
         "incomplete": _incomplete(gpu),
         "coverage": [_phase(phase) for phase in record.phases],
         "not_tested": [
-            f"{one.id}: {one.evidence}" for one in gpu.results if one.status is Status.NOT_TESTED
+            f"{result.id}: {result.evidence}"
+            for result in gpu.results
+            if result.status is Status.NOT_TESTED
         ],
         "interruptions": [
             {**asdict(one), "away_s": away.last - away.first}
             for one, away in zip(record.interruptions, absences(record), strict=True)
         ],
-        "checks": [_result(one) for one in gpu.results],
+        "checks": [_result(result) for result in gpu.results],
         "measurements": _measurements(record),
         "detection_power": {
             "checks": checks,
@@ -186,13 +188,13 @@ def _gpu(gpu: GpuVerdict, time: Span) -> dict[str, Any]:
 
 def _golden_checksums(record: GpuRecord) -> list[dict[str, Any]]:
     """Return each checksum that a GPU has computed once, so that nodes can be compared."""
-    found = {(one.key, one.checksum): one for one in record.checksums}
+    found = {(checksum.key, checksum.checksum): checksum for checksum in record.checksums}
     return [asdict(found[name]) for name in sorted(found)]
 
 
 def _incomplete(gpu: GpuVerdict) -> list[str]:
     """Select the reasons that are no check's: what is missing of the plan."""
-    of_checks = {describe_result(one) for one in gpu.results}
+    of_checks = {describe_result(result) for result in gpu.results}
     return [reason for reason in gpu.reasons if reason not in of_checks]
 
 

@@ -61,12 +61,12 @@ def span(records: Iterable[GpuRecord]) -> Span:
 def absences(record: GpuRecord) -> list[Absence]:
     """Find the time after each interruption until the next stressor is ready."""
     ready = sorted(float(one["at"]) for one in record.named("stressor.ready"))
-    last = max((float(one["at"]) for one in record.events), default=0.0)
+    last = max((float(event["at"]) for event in record.events), default=0.0)
     found = []
-    for one in record.interruptions:
-        later = bisect_right(ready, one.at)
+    for interruption in record.interruptions:
+        later = bisect_right(ready, interruption.at)
         end = ready[later] if later < len(ready) else last
-        found.append(Absence(first=one.at, last=end, cause=one.cause))
+        found.append(Absence(first=interruption.at, last=end, cause=interruption.cause))
     return found
 
 

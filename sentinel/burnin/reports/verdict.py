@@ -78,7 +78,7 @@ def judge_gpu(record: GpuRecord, results: Sequence[CheckResult], plan: Plan) -> 
 
 def judge_node(gpus: Iterable[GpuVerdict], node: Iterable[CheckResult] = ()) -> Verdict:
     """Judge a node by its GPUs and its own checks: the worst of them; nothing is INCOMPLETE."""
-    verdicts = {one.verdict for one in gpus}
+    verdicts = {gpu.verdict for gpu in gpus}
     statuses = {one.status for one in node}
     if Status.FAIL in statuses:
         verdicts.add(Verdict.FAIL)

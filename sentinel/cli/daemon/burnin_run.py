@@ -144,11 +144,11 @@ def status(client: Client, as_json: bool) -> int:  # noqa: FBT001 - click's
     if as_json:
         gpus = {one["uuid"]: one.get("burnin") for one in shown.json["gpus"]} if shown else {}
         run = shown.json["daemon"].get("burnin") if shown else None
-        runs = [{"pid": one.pid, "run": one.run} for one in others]
+        runs = [{"pid": other.pid, "run": other.run} for other in others]
         print_json({"burnin": run, "gpus": gpus, "without_daemon": runs})
         return int(ExitCode.OK)
-    for one in others:
-        print(f"{one}\nTo follow it: sentinel burnin attach {one.run}")
+    for other in others:
+        print(f"{other}\nTo follow it: sentinel burnin attach {other.run}")
     if shown is not None:
         _print_progress(shown, alone=not others)
     return int(ExitCode.OK)

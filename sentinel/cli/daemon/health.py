@@ -207,8 +207,10 @@ def _acknowledge(
     """
     state, sockets = _places(socket, simulated=simulated)
     gpus = {
-        KnownGpu(uuid=one.uuid, index=one.index, serial=one.serial, present=one.present): one.socket
-        for one in _cards(socket, simulated=simulated)
+        KnownGpu(
+            uuid=card.uuid, index=card.index, serial=card.serial, present=card.present
+        ): card.socket
+        for card in _cards(socket, simulated=simulated)
     }
     return acknowledge(selectors, reason, gpus, sockets, state / verified_store.NAME)
 
@@ -240,8 +242,11 @@ def _cards(socket: str | None, *, simulated: bool) -> list[_Card]:
         for card in _proofs(sockets, state / verified_store.NAME)
     ]
     cards += [
-        _with_verdict(_Card(uuid=uuid, name=one.model, index=one.index, serial=one.serial), one)
-        for uuid, one in verdicts.items()
+        _with_verdict(
+            _Card(uuid=uuid, name=verdict.model, index=verdict.index, serial=verdict.serial),
+            verdict,
+        )
+        for uuid, verdict in verdicts.items()
     ]
     return sorted(cards, key=lambda card: (card.index is None, card.index, card.uuid))
 

@@ -105,14 +105,14 @@ def command(
 def _events(client: Client, gpus: Sequence[str | None], since: str) -> Sequence[PastEvent]:
     """Return the last events of these GPUs, oldest first; of all and of the daemon for None."""
     found = [client.recorded_events(gpu, since, limit=_MAX_EVENTS) for gpu in gpus]
-    merged = sorted((one for events in found for one in events), key=lambda one: one.at)
+    merged = sorted((event for events in found for event in events), key=lambda one: one.at)
     return merged[-_MAX_EVENTS:]
 
 
 def _uses(client: Client, gpus: Sequence[str | None], since: str) -> Sequence[PastUse]:
     """Return the uses of these GPUs, oldest first; of all for None."""
     found = [client.usage(gpu, since) for gpu in gpus]
-    return sorted((one for uses in found for one in uses), key=lambda one: one.began)
+    return sorted((us for uses in found for us in uses), key=lambda one: one.began)
 
 
 def _readings(

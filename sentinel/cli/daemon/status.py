@@ -129,7 +129,7 @@ def _with_burnins(error: NotRunningError) -> NotRunningError:
     from sentinel.host.daemons.registry import records_folder, running_burnins
 
     runs = running_burnins(records_folder(os.environ, os.getuid()))
-    text = "".join(f"\n{one}\nTo follow it: sentinel burnin attach {one.run}" for one in runs)
+    text = "".join(f"\n{run}\nTo follow it: sentinel burnin attach {run.run}" for run in runs)
     return NotRunningError(error.what, f"{error.remedy}{text}") if runs else error
 
 

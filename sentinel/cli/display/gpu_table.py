@@ -161,10 +161,11 @@ def notes(status: Status) -> Iterator[str]:
 
 def _grants(status: Status) -> Iterator[str]:
     """Yield the reservations, the queue, the allocations and the sessions."""
-    for one in status.reservations or ():
-        why = f" for {one.reason}" if one.reason else ""
-        end = f" until {one.until.astimezone():%H:%M:%S}" if one.until else ""
-        yield f"GPU {', '.join(map(str, one.indices))}: reserved as {one.id}{why}{end}"
+    for reservation in status.reservations or ():
+        why = f" for {reservation.reason}" if reservation.reason else ""
+        end = f" until {reservation.until.astimezone():%H:%M:%S}" if reservation.until else ""
+        gpus = ", ".join(map(str, reservation.indices))
+        yield f"GPU {gpus}: reserved as {reservation.id}{why}{end}"
     for waiting in status.queue or ():
         yield f"queue {waiting.place}: {describe_queued(waiting)}"
     for allocation in status.allocations or ():

@@ -24,8 +24,8 @@ def to_json(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         # By the names of the API: `alias` is that of a field whose own is a keyword of Python.
         return {
-            one.metadata.get("alias", one.name): to_json(getattr(value, one.name))
-            for one in fields(value)
+            field.metadata.get("alias", field.name): to_json(getattr(value, field.name))
+            for field in fields(value)
         }
     match value:
         case datetime():

@@ -124,10 +124,16 @@ def only(status: Status, gpus: Sequence[str]) -> Status:
     uuids = {one["uuid"] for one in raw["gpus"]}
     return replace(
         status,
-        gpus=tuple(one for one in status.gpus if one.uuid in uuids),
-        reservations=tuple(one for one in status.reservations if uuids.intersection(one.gpus)),
-        allocations=tuple(one for one in status.allocations if one.gpu in uuids),
-        sessions=tuple(one for one in status.sessions if uuids.intersection(one.gpus)),
+        gpus=tuple(gpu for gpu in status.gpus if gpu.uuid in uuids),
+        reservations=tuple(
+            reservation
+            for reservation in status.reservations
+            if uuids.intersection(reservation.gpus)
+        ),
+        allocations=tuple(
+            allocation for allocation in status.allocations if allocation.gpu in uuids
+        ),
+        sessions=tuple(session for session in status.sessions if uuids.intersection(session.gpus)),
         json=raw,
     )
 

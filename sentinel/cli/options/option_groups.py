@@ -91,9 +91,13 @@ class GroupedOptions(click.Command):
         """Write the options: those of the command itself, and those of settings by group."""
         everything = ctx.meta.get(_ALL, False)
         params = self.get_params(ctx)
-        own = [one for one in params if isinstance(one, click.Option) and one.name not in _fields()]
+        own = [
+            param
+            for param in params
+            if isinstance(param, click.Option) and param.name not in _fields()
+        ]
         _write(formatter, _OTHER, ctx, own)
-        by_name = {one.name: one for one in params if one.name in _fields()}
+        by_name = {param.name: param for param in params if param.name in _fields()}
         for title, (common, rare) in GROUPS.items():
             names = (*common, *rare) if everything else common
             _write(formatter, title, ctx, (by_name[name] for name in names if name in by_name))
@@ -122,8 +126,8 @@ def _write(
 
 
 def _records(ctx: click.Context, params: Iterable[click.Parameter]) -> Iterator[tuple[str, str]]:
-    for one in params:
-        record = one.get_help_record(ctx)
+    for param in params:
+        record = param.get_help_record(ctx)
         if record is not None:
             yield record
 

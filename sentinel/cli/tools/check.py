@@ -147,7 +147,7 @@ def _sockets(folder: Path | None) -> list[str]:
     with contextlib.suppress(SentinelError):
         return [locate(None, folder).socket]
     with contextlib.suppress(SentinelError):
-        return [one.socket or "" for one in list_daemons(folder)]
+        return [daemon.socket or "" for daemon in list_daemons(folder)]
     return []
 
 
@@ -157,13 +157,13 @@ def _selected(selectors: Sequence[str], result: CountersResult) -> frozenset[int
         return None
     gpus = tuple(
         Gpu(
-            uuid=one.uuid or f"unknown {one.index}",
-            index=one.index,
-            name=one.name,
-            pci_bus_id=one.pci_bus_id or "",
+            uuid=counter.uuid or f"unknown {counter.index}",
+            index=counter.index,
+            name=counter.name,
+            pci_bus_id=counter.pci_bus_id or "",
             memory_total=0,
         )
-        for one in result.counters
+        for counter in result.counters
     )
     try:
         return frozenset(gpu.index for gpu in select_gpus(selectors, gpus))

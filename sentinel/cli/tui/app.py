@@ -226,7 +226,7 @@ class Live(GpuActions):
             second.append(f"sort: {self._sort}")
         second += [facts[0].replace("  ", " ", 1), facts[1]]
         text = Text(f"{cut(printable(first), width)}\n")
-        wrong = self._error or next((one for one in facts if one.startswith("STALE")), None)
+        wrong = self._error or next((fact for fact in facts if fact.startswith("STALE")), None)
         if wrong is None:
             text.append(cut(printable(" | ".join(second)), width))
         else:

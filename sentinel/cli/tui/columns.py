@@ -85,8 +85,8 @@ def cells(
         extra["TEMP"] = _of(gpu.temperature_c, temperature_limit_c(gpu), "C")
         extra["POWER"] = _of(gpu.power_w, power_limit_w(gpu), "W")
     return [
-        printable(extra[one.name] if one.name in extra else row[_CELLS[one.name]])
-        for one in columns
+        printable(extra[column.name] if column.name in extra else row[_CELLS[column.name]])
+        for column in columns
     ]
 
 
@@ -150,7 +150,9 @@ def matches(gpu: GpuStatus, text: str, more: Sequence[str] = ()) -> bool:
         text: The words; an empty text matches every GPU.
         more: Further texts of the GPU, such as its command lines.
     """
-    named = [f"{one.user or ''} {one.pid} {one.name or ''}" for one in gpu.processes]
+    named = [
+        f"{process.user or ''} {process.pid} {process.name or ''}" for process in gpu.processes
+    ]
     about = [gpu_table.state(gpu), gpu.name, gpu.uuid, gpu.workload or "", *named, *more]
     whole = " ".join(about).lower()
     return all(word == str(gpu.index) or word in whole for word in text.lower().split())

@@ -115,7 +115,12 @@ def charged_memory(process: GpuProcess) -> int:
 
 
 def _process_count(gpu_state: GpuState) -> int:
-    return len({(one.by.pid, one.by.started) for one in gpu_state.allocations.values()})
+    return len(
+        {
+            (allocation.by.pid, allocation.by.started)
+            for allocation in gpu_state.allocations.values()
+        }
+    )
 
 
 def _grants(allocations: Mapping[str, Allocation]) -> dict[int, _Grant]:

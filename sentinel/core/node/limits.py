@@ -123,7 +123,9 @@ def _indistinguishable(gpu_state: GpuState) -> str | None:
 
 def _settled_at(gpu_state: GpuState) -> float:
     """Compute when a stressor may be started beside the newest allocation."""
-    newest = max((one.since for one in gpu_state.allocations.values()), default=-math.inf)
+    newest = max(
+        (allocation.since for allocation in gpu_state.allocations.values()), default=-math.inf
+    )
     return newest + allocations.SETTLE_S
 
 

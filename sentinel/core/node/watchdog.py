@@ -90,7 +90,9 @@ def _ready(state: State, seen: Observation) -> bool:
         uuid in seen.readings or suspected(state, uuid, seen.now) for uuid in state.gpu_states
     )
     reachable = state.served or not state.api_required
-    pending = any(_first_start_pending(one, seen.now) for one in state.gpu_states.values())
+    pending = any(
+        _first_start_pending(gpu_state, seen.now) for gpu_state in state.gpu_states.values()
+    )
     return state.shutdown is None and read and reachable and not pending
 
 

@@ -66,7 +66,7 @@ def inspect_driver(timeouts: Timeouts = TIMEOUTS) -> DriverInspection:
         timeout_s=partial(timeouts.limit_s, _SLOW),
     )
     results.faults = {
-        gpu: Fault(call=_function(one.call), how=one.what) for gpu, one in faults.items()
+        gpu: Fault(call=_function(fault.call), how=fault.what) for gpu, fault in faults.items()
     }
     return DriverInspection(driver=_driver(results), gpus=tuple(_gpus(results)), stuck=stuck)
 

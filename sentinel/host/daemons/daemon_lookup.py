@@ -172,9 +172,9 @@ def daemons_sharing(folder: Path, simulated: Path | None = None) -> list[str]:
         ConfigError: As :func:`list_daemons`.
     """
     return [
-        one.socket
-        for one in list_daemons(simulated)
-        if one.socket is not None and shared_folder(Path(one.state)) == folder
+        daemon.socket
+        for daemon in list_daemons(simulated)
+        if daemon.socket is not None and shared_folder(Path(daemon.state)) == folder
     ]
 
 
@@ -275,13 +275,15 @@ def known_daemons(environ: Mapping[str, str], uid: int) -> list[KnownDaemon]:
     """
     records = [one for one in read_all(records_folder(environ, uid)) if one.socket is not None]
     running = running_daemons(records, places(environ, uid))
-    ended = [one for one in records if not one.alive and Path(one.state).is_dir()]
+    ended = [record for record in records if not record.alive and Path(record.state).is_dir()]
     found = [_describe(Path(one.state), one, running=True) for one in running]
     found += [_describe(Path(one.state), one) for one in ended]
     shared = {shared_folder(one.state) for one in found} | {state_folder(environ, uid)}
     known = {one.state for one in found}
     others = [_describe(path, None) for path in _of_sockets(shared) if path not in known]
-    found += [one for one in others if one.changed is not None]  # there is nothing in the others
+    found += [
+        other for other in others if other.changed is not None
+    ]  # there is nothing in the others
     return sorted(found, key=lambda one: (not one.running, -(one.since or one.changed or 0)))
 
 
@@ -307,7 +309,7 @@ def _of_sockets(shared: Iterable[Path]) -> Iterator[Path]:
             entries = sorted(os.scandir(folder / SOCKETS), key=lambda one: one.name)
         except OSError:  # none has one, or it is another user's
             continue
-        yield from (Path(one.path) for one in entries if one.is_dir(follow_symlinks=False))
+        yield from (Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False))
 
 
 def _measure(state: Path) -> tuple[int, float | None]:

@@ -257,9 +257,9 @@ def _read(path: Path, uid: int) -> Holder | None:
 
 def _burnin_of(holders_: Sequence[Holder]) -> str:
     """Name the burn-in that the holder of a GPU runs without a daemon, if it does."""
-    for one in running_burnins(records_folder(os.environ, os.getuid())):
-        if any(holder.pid == one.pid for holder in holders_):
-            return f", a burn-in in a terminal that is recorded in {one.run}"
+    for running_burnin in running_burnins(records_folder(os.environ, os.getuid())):
+        if any(holder.pid == running_burnin.pid for holder in holders_):
+            return f", a burn-in in a terminal that is recorded in {running_burnin.run}"
     return ""
 
 

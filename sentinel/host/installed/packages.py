@@ -102,14 +102,14 @@ def _value(name: str, text: str) -> str | None:
 def bindings() -> Bindings:
     """Find the provider of ``pynvml``, and whether an import would load NVIDIA's own."""
     version, own, rivals = None, None, []
-    for one in metadata.distributions():
-        name = re.sub(r"[-_.]+", "-", one.metadata["Name"] or "").lower()
-        files = _module_files(one)
+    for distribution in metadata.distributions():
+        name = re.sub(r"[-_.]+", "-", distribution.metadata["Name"] or "").lower()
+        files = _module_files(distribution)
         if name == _BINDING and version is None:  # the first on the path counts
-            version = one.version
-            own = Path(str(one.locate_file(files[0]))) if files else None
+            version = distribution.version
+            own = Path(str(distribution.locate_file(files[0]))) if files else None
         elif name != _BINDING and files:
-            rivals.append(f"{name} {one.version}")
+            rivals.append(f"{name} {distribution.version}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # from version 12 on, pynvml only warns about its name
         spec = importlib.util.find_spec("pynvml")

@@ -219,7 +219,7 @@ def _write(path: Path, gpus: Mapping[str, StoredWork]) -> None:
     """
     body = {
         "schema_version": SCHEMA_VERSION,
-        "gpus": {uuid: asdict(one) for uuid, one in gpus.items()},
+        "gpus": {uuid: asdict(gpu) for uuid, gpu in gpus.items()},
     }
     text = json.dumps(body, indent=1) + "\n"
     if len(text) > _MAX_BYTES:
@@ -231,8 +231,10 @@ def add(total: VerifiedCounts, now: VerifiedCounts, counted: VerifiedCounts) -> 
     """Add to a total what counts have more than those that it has already."""
     return VerifiedCounts(
         **{
-            one.name: getattr(total, one.name) + getattr(now, one.name) - getattr(counted, one.name)
-            for one in fields(VerifiedCounts)
+            field.name: getattr(total, field.name)
+            + getattr(now, field.name)
+            - getattr(counted, field.name)
+            for field in fields(VerifiedCounts)
         }
     )
 

@@ -252,7 +252,7 @@ def test_an_administrator_over_tcp_sets_neither_code_nor_a_file(
     administered.commands.clear()
     reply = over_tcp(administered, "PATCH", "/v1/settings", {"settings": change})
     assert reply.status == (200 if may else 403), reply
-    assert any(isinstance(one, Configure) for one in administered.commands) is may
+    assert any(isinstance(command, Configure) for command in administered.commands) is may
     if not may:
         assert "only the daemon's own user and root" in reply.body["detail"]
 

@@ -77,7 +77,7 @@ def test_events_are_stored_with_their_fields(service: ApiServer, client: Client)
 
     def kept() -> bool:
         # Both have the same time, so neither is first.
-        names = {one.name for one in client.recorded_events()[-2:]}
+        names = {recorded_event.name for recorded_event in client.recorded_events()[-2:]}
         return names == {"gpu.handed_over", "sentinel.stalled"}
 
     eventually(kept)
@@ -170,13 +170,13 @@ def test_without_a_file_the_last_hour_is_kept_in_memory(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_a_full_disk_is_reported_once_and_queries_are_answered(tiny_disk: Path) -> None:
     with ApiServer(tiny_disk, history=SIZE) as api:
-        api.wait_for(lambda: any(one.about == "history" for one in api.warnings))
+        api.wait_for(lambda: any(warning.about == "history" for warning in api.warnings))
         api.publish("gpu.busy", gpu=UUIDS[0], index=0)
         client = connect(api.path, timeout=TIMEOUT_S)
         eventually(lambda: client.recorded_events() and client.history(0) and client.usage(0))
         before = api.heartbeats
         api.wait_for(lambda: api.heartbeats > before + 3)  # the write was repeated by then
-        assert [one.about for one in api.warnings].count("history") == 1
+        assert [warning.about for warning in api.warnings].count("history") == 1
 
 
 @pytest.mark.long
@@ -201,7 +201,7 @@ def test_after_a_kill_of_the_api_the_file_is_intact_and_has_all_served_events(
             api.start()
             api.wait_for(lambda: api.heartbeats > 0)
         assert known
-        assert not [one for one in api.warnings if one.about == "history"]
+        assert not [warning for warning in api.warnings if warning.about == "history"]
         client = connect(api.path, timeout=TIMEOUT_S)
         uses = client.usage(0)
         assert [(use.pid, use.going_on) for use in uses] == [(4711, True)], "one, over all of it"

@@ -113,7 +113,9 @@ def test_gpu_labels_are_those_of_dcgm_exporter(api: ApiServer) -> None:
 
 def test_no_label_has_unbounded_values(api: ApiServer) -> None:
     text = get_metrics(api)[2].decode()
-    found = {name for family in parse_text(text) for one in family.samples for name in one.labels}
+    found = {
+        name for family in parse_text(text) for sample in family.samples for name in sample.labels
+    }
     assert found == {label for metric in METRICS for label in metric.labels} | {"le"}
     assert not found & {"pid", "job", "user", "id"}
 

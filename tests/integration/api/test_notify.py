@@ -322,7 +322,7 @@ def test_events_are_joined_while_a_recipient_hangs_and_none_blocks() -> None:
             while len(attempts.bodies) < 2 or recipient.waiting:  # noqa: ASYNC110 - no event is set
                 await asyncio.sleep(0.01)
         task.cancel()
-        (joined,) = [one for one in attempts.bodies if one["count"] > 1]
+        (joined,) = [body for body in attempts.bodies if body["count"] > 1]
         assert (joined["count"], joined["since"], joined["event"]["number"]) == (2000, "t1", 2000)
 
     asyncio.run(run())

@@ -165,7 +165,7 @@ def test_a_request_continues_at_its_place_in_the_next_api_process(tmp_path: Path
         wish = {"gpus": ["0"], "wait_s": 60, "id": "c" * 8}
         client = threading.Thread(target=lambda: replies.append(reserve(api, **wish)))
         client.start()
-        eventually(lambda: sum(isinstance(one, Reserve) for one in api.commands) == 3)
+        eventually(lambda: sum(isinstance(command, Reserve) for command in api.commands) == 3)
         ask(api, "DELETE", f"/v1/reservations/{first}")
         client.join()
         assert replies[0].body["id"] == "c" * 8
@@ -181,10 +181,10 @@ def test_a_request_whose_response_was_lost_has_what_it_has_reserved(tmp_path: Pa
         api.commands.clear()
         again = reserve(api, **wish)
         assert (again.status, again.body) == (200, first.body)
-        assert not any(isinstance(one, Extend | CancelReservation) for one in api.commands)
+        assert not any(isinstance(command, Extend | CancelReservation) for command in api.commands)
         for other in ({"count": 2}, {"reason": "another"}):
             assert reserve(api, **{**wish, **other}).status == 409, other
-        assert not any(isinstance(one, CancelReservation) for one in api.commands), (
+        assert not any(isinstance(command, CancelReservation) for command in api.commands), (
             "it is another's"
         )
 
@@ -273,8 +273,8 @@ def test_a_lease_is_renewed_while_its_client_waits(
         reserve(api, gpus=["0"])
         api.commands.clear()
         with waiting_client(api, gpus=["0"], wait_s=60, id="f" * 8):
-            api.wait_for(lambda: sum(isinstance(one, Extend) for one in api.commands) >= 2)
-            assert not any(one.kept for one in api.commands if isinstance(one, Extend))
+            api.wait_for(lambda: sum(isinstance(command, Extend) for command in api.commands) >= 2)
+            assert not any(command.kept for command in api.commands if isinstance(command, Extend))
             ask(api, "DELETE", f"/v1/reservations/{'f' * 8}")
 
 
@@ -293,7 +293,7 @@ def test_a_client_that_disconnects_during_the_write_gets_no_reservation(
         with api.change_supervisor() as supervisor:
             supervisor.keeps_memory = False
             supervisor.free_memory()
-        api.wait_for(lambda: any("cannot be written" in one.text for one in api.warnings))
+        api.wait_for(lambda: any("cannot be written" in warning.text for warning in api.warnings))
         client.close()
         api.wait_for(lambda: isinstance(api.commands[-1], CancelReservation))
         assert not api.supervisor.reservations

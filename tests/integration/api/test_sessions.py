@@ -97,7 +97,7 @@ def test_a_session_that_cannot_be_stored_is_refused_before_a_stressor_is_stopped
     over = ask(api, "DELETE", "/v1/sessions/train")
     assert over.status == 503
     assert "another daemon would restore it" in over.body["detail"]
-    assert [type(one) for one in api.commands] == [EndSession]
+    assert [type(command) for command in api.commands] == [EndSession]
     # Ended before, and still in the file: a second request says so as well.
     assert ask(api, "DELETE", "/v1/sessions/train").status == 503
 

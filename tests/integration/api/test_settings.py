@@ -37,7 +37,7 @@ def change(api: ApiServer, settings: dict[str, str | None], **more: Any) -> Repl
 
 def configured(api: ApiServer) -> Configure:
     """Return the last settings that the supervisor was sent."""
-    return [one for one in api.commands if isinstance(one, Configure)][-1]
+    return [command for command in api.commands if isinstance(command, Configure)][-1]
 
 
 def singles(api: ApiServer) -> list[tuple[str, dict[str, str]]]:

@@ -167,7 +167,7 @@ def test_both_situations_prove_the_same(daemon: Daemon, case: str) -> None:
             assert len({json.dumps(sorted(file)) for file in files}) == 1
     events = [kinds(one.folder, "events.jsonl") for one in (alone, beside)]
     ours = [
-        {k: v for k, v in one.items() if k.startswith(("burnin.", "stressor.", "gpu.xid"))}
-        for one in events
+        {k: v for k, v in event.items() if k.startswith(("burnin.", "stressor.", "gpu.xid"))}
+        for event in events
     ]
     assert ours[0] == ours[1]

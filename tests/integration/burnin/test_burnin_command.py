@@ -174,7 +174,7 @@ def test_a_foreign_process_interrupts_and_the_plan_goes_on_after_it(
 ) -> None:
     run = Run(simulated, PLAN.replace("seconds = 2\nsteady", "seconds = 6\nsteady"), gpus=2)
     with run.started() as process:
-        eventually(lambda: any(one["index"] == 0 for one in run.events("burnin.warm")))
+        eventually(lambda: any(event["index"] == 0 for event in run.events("burnin.warm")))
         with simulated.job(0, stay=0.5) as job:
             assert job.got_memory()
             job.wait_for_exit()

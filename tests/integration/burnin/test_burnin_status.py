@@ -46,7 +46,7 @@ def test_a_burnin_in_a_terminal_is_named_until_it_ends(
         shown = json.loads(daemon.run("burnin", "status", "--json"))
         ((private, folder),) = [(one["pid"], one["run"]) for one in shown["without_daemon"]]
         assert folder == str(run)
-        assert burnin.pid in [one.pid for one in psutil.Process(private).parents()]
+        assert burnin.pid in [parent.pid for parent in psutil.Process(private).parents()]
         daemons = json.loads(daemon.run("status", "--daemons", "--json"))["daemons"]
         assert not any(one["pid"] for one in daemons), "a private daemon is not the user's"
         for refused in (("status",), ("status", "--list")):

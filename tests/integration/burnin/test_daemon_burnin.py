@@ -128,7 +128,7 @@ def health(daemon: Daemon) -> list[dict[str, Any]]:
 def test_a_failed_card_is_shown_with_its_verdict(daemon: Daemon) -> None:
     daemon.start(2)
     burnin = Burnin(daemon, PLAN.replace(f'"{CHECKED}"', '"bad_workloads:faulty"', 1))
-    words = [one for one in burnin.words if one not in {"--report", str(burnin.folder)}]
+    words = [word for word in burnin.words if word not in {"--report", str(burnin.folder)}]
     output = daemon.run_unchecked(*words, "--gpus", "0", "--fail-fast")
     assert output.code == ExitCode.FAIL, output
     shown = daemon.run_unchecked("health", "--simulated")
@@ -149,7 +149,7 @@ def test_a_failed_card_is_shown_with_its_verdict(daemon: Daemon) -> None:
 def wrong(daemon: Daemon) -> list[int]:
     """Read how much each GPU has got wrong."""
     proofs = [gpu.verified for gpu in daemon.client.status().gpus]
-    return [0 if one is None else one.errors + one.findings for one in proofs]
+    return [0 if proof is None else proof.errors + proof.findings for proof in proofs]
 
 
 def test_a_run_survives_its_terminal_and_is_attached_and_cancelled(daemon: Daemon) -> None:

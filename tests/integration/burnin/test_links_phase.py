@@ -79,7 +79,7 @@ def test_two_gpus_test_their_links_together(simulated: SimulatedHost) -> None:
         found = checks_of(gpu)
         assert found["links.data"][0] == "pass"
         assert found["links.peer"] == ("n/a", "a simulated GPU has no link")
-    members = [(one["rank"], one["members"]) for one in run.events("burnin.grouped")]
+    members = [(event["rank"], event["members"]) for event in run.events("burnin.grouped")]
     assert members == [(0, [0, 1]), (1, [0, 1])]
 
 
@@ -94,7 +94,7 @@ def test_a_newcomer_interrupts_both_and_both_begin_again(simulated: SimulatedHos
         output, _ = process.communicate(timeout=3 * TIMEOUT_S)
         assert process.returncode == ExitCode.OK, output
     check_passed(run.report())
-    assert not [one for name in FAILURES for one in run.events(name)], output
+    assert not [event for name in FAILURES for event in run.events(name)], output
     (broken,) = run.events("burnin.ungrouped")
     assert (broken["index"], broken["reason"]) == (
         0,
@@ -114,7 +114,7 @@ def test_a_rank_that_is_killed_is_no_fault_of_the_other(simulated: SimulatedHost
         os.kill(stressor.pid, signal.SIGKILL)
         output, _ = process.communicate(timeout=3 * TIMEOUT_S)
     report = run.report()
-    assert {one["index"] for one in run.events("stressor.failed")} == {1}, output
+    assert {event["index"] for event in run.events("stressor.failed")} == {1}, output
     for gpu in report["gpus"]:
         assert gpu["coverage"][1]["complete"]
         assert gpu["verdict"] in {"PASS", "WARN"}, gpu["reasons"]

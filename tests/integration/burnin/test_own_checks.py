@@ -51,7 +51,7 @@ def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def results_of(report: dict[str, Any], check: str) -> list[dict[str, Any]]:
     """Select the results of a check, of all GPUs and of the node."""
     rows = [*report["checks"], *(one for gpu in report["gpus"] for one in gpu["checks"])]
-    return [one for one in rows if one["id"] == check]
+    return [row for row in rows if row["id"] == check]
 
 
 # --- the example -----------------------------------------------------------------------------
@@ -84,7 +84,7 @@ def test_the_checks_of_the_example_find_their_faults(tmp_path: Path) -> None:
     judged = judge_run(folder, Thresholds())
     assert judged.verdict is Verdict.FAIL
     for gpu in judged.gpus:
-        (drop,) = [one for one in gpu.results if one.id == "site.clock_drop"]
+        (drop,) = [result for result in gpu.results if result.id == "site.clock_drop"]
         assert drop.status is Status.FAIL, drop
         assert drop.action.startswith("CHECK_MECHANICALS")
     (firmware,) = [one for one in judged.node if one.id == "site.same_firmware"]
@@ -104,7 +104,7 @@ value = 2.0
     thresholds = parse(text, "mine.toml", known)
     judged = judge_run(ExampleRun().write(tmp_path / "run"), thresholds)
     for gpu in judged.gpus:
-        (drop,) = [one for one in gpu.results if one.id == "site.clock_drop"]
+        (drop,) = [result for result in gpu.results if result.id == "site.clock_drop"]
         assert (drop.status, drop.source) == (Status.WARN, "mine.toml (site_checks 0.1.0)")
         assert drop.threshold == "fail < 0.85, warn < 2"
 
@@ -154,7 +154,7 @@ def judge_bad(
 )
 def test_a_check_that_fails_has_not_tested_anything(tmp_path: Path, name: str, why: str) -> None:
     gpus, node = judge_bad(tmp_path, name)
-    assert [one.status for one in gpus] == [Status.NOT_TESTED] * 2
+    assert [gpu.status for gpu in gpus] == [Status.NOT_TESTED] * 2
     assert why in gpus[0].evidence
     assert node == ()
 
@@ -162,7 +162,7 @@ def test_a_check_that_fails_has_not_tested_anything(tmp_path: Path, name: str, w
 @pytest.mark.long
 def test_a_check_that_hangs_on_one_gpu_keeps_its_results_of_others(tmp_path: Path) -> None:
     gpus, _ = judge_bad(tmp_path, "hangs")
-    assert [one.status for one in gpus] == [Status.FAIL, Status.NOT_TESTED]
+    assert [gpu.status for gpu in gpus] == [Status.FAIL, Status.NOT_TESTED]
     assert gpus[1].evidence == "its judgement did not return within 1 s"
 
 
@@ -192,7 +192,7 @@ def test_what_a_check_prints_is_not_in_the_report(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     gpus, _ = judge_bad(tmp_path, "prints")
-    assert [(one.status, one.value) for one in gpus] == [(Status.PASS, 7)] * 2
+    assert [(gpu.status, gpu.value) for gpu in gpus] == [(Status.PASS, 7)] * 2
     out, err = capfd.readouterr()
     assert out == ""
     assert "not a report" in err
@@ -200,7 +200,7 @@ def test_what_a_check_prints_is_not_in_the_report(
     file = Thresholds(replaced={"bad.prints": {"fail": higher}}, origin="mine.toml")
     shutil.rmtree(tmp_path / "run")
     gpus, _ = judge_bad(tmp_path, "prints", thresholds=file)
-    assert [one.status for one in gpus] == [Status.WARN] * 2
+    assert [gpu.status for gpu in gpus] == [Status.WARN] * 2
 
 
 # --- ids -------------------------------------------------------------------------------------

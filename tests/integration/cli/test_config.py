@@ -156,7 +156,7 @@ def test_check_reports_everything_that_is_wrong(
         assert f"{file}: {part}" in output.err
     assert run_command_line(["config", "check", *named, str(file), "--json"]) == 2
     errors = json.loads(capsys.readouterr().out)["errors"]
-    by_text = {one["error"]: one["remedy"] for one in errors}
+    by_text = {error["error"]: error["remedy"] for error in errors}
     assert by_text[f"{file}: rearn: there is no such key"] == "Did you mean rearm?"
     assert len(errors) == output.err.count(f"{file}: ")
 

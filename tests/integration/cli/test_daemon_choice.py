@@ -122,7 +122,7 @@ def test_commands_about_the_host_need_no_choice_between_daemons_that_share_its_s
     add("simulated", simulated=str(tmp_path / "simulated"), simulate=2)
     assert run_command_line(["health", "--json"]) == 1
     cards = json.loads(capsys.readouterr().out)["gpus"]
-    assert [one["uuid"] for one in cards] == ["GPU-first", "GPU-second"]
+    assert [card["uuid"] for card in cards] == ["GPU-first", "GPU-second"]
     assert _findings(None) == {GPU["uuid"]: 0, "GPU-first": 0, "GPU-second": 1}
     socket = str(tmp_path / "second" / "sentinel.sock")
     assert run_command_line(["health", "--json", "--socket", socket]) == 1

@@ -54,7 +54,7 @@ MODULES = {"retention": "retention", "traffic": "class Traffic", "careless": "ca
 
 
 def of_here() -> list[Command]:
-    found = {one.text: one for one in commands() if proof_of(one.text) == HERE}
+    found = {command.text: command for command in commands() if proof_of(command.text) == HERE}
     return list(found.values())
 
 

@@ -42,7 +42,7 @@ def test_in_the_foreground_the_file_has_what_is_printed(daemon: Daemon, tmp_path
     log = tmp_path / "run.log"
     flags = ("--simulate", "1", *QUICK, "--log-file", str(log))
     with daemon.start_command("run", *flags) as process:
-        eventually(lambda: any(one["event"] == "stressor.ready" for one in events(log)))
+        eventually(lambda: any(event["event"] == "stressor.ready" for event in events(log)))
         assert json.loads(daemon.run("logs", "--json", "-n", "1"))["event"]
         process.terminate()
         out, _ = process.communicate()
@@ -56,17 +56,17 @@ def test_at_debug_level_the_log_has_the_memory_at_every_check(daemon: Daemon) ->
     daemon.start(1)
     daemon.wait_until_occupied(0)
     log = daemon.places.log
-    assert not any(one["event"] == "gpu.checked" for one in events(log))
+    assert not any(event["event"] == "gpu.checked" for event in events(log))
     daemon.run("set", "log-level=debug")
 
     def checks() -> list[dict[str, Any]]:
-        return [one for one in events(log) if one["event"] == "gpu.checked"]
+        return [event for event in events(log) if event["event"] == "gpu.checked"]
 
     eventually(lambda: len(checks()) >= 5)
     last = checks()[-1]
     held = daemon.host.registry.memory(daemon.host.uuid(0)).used
     assert (last["gpu"], last["memory_used"], last["processes"]) == (daemon.host.uuid(0), held, 1)
-    times = [one["at"] for one in checks()]
+    times = [check["at"] for check in checks()]
     assert len(set(times)) == len(times), "each check once"
     assert "gpu.checked" not in daemon.run("history", "--events", "--json")
 

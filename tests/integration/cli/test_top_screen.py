@@ -115,7 +115,7 @@ def test_nothing_is_wider_than_the_screen(
         assert app.query_one("#below").size.height >= 8
         panels = [app.query_one(f"#{name}") for name in shown_panels(app)]
         assert len(panels) == (3 if size[0] >= 110 else 1 if count == 16 else 2)
-        rows = {row for one in panels for row in range(one.region.y, one.region.bottom)}
+        rows = {row for panel in panels for row in range(panel.region.y, panel.region.bottom)}
         assert rows == set(range(table.region.bottom, size[1] - 1)), "no row is left empty"
         columns = [str(column.value) for column in table.columns]
         assert ("HAND-OVER" in columns) is (size[0] == 200)

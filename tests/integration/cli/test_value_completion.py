@@ -41,7 +41,10 @@ def offered(*words: str) -> dict[str, str | None]:
     """Complete the last word; return the offered values with their descriptions."""
     *before, incomplete = words
     completion = ShellComplete(sentinel_command, {}, "sentinel", "_SENTINEL_COMPLETE")
-    return {one.value: one.help for one in completion.get_completions(before, incomplete)}
+    return {
+        get_completion.value: get_completion.help
+        for get_completion in completion.get_completions(before, incomplete)
+    }
 
 
 @pytest.mark.parametrize("command", ["pause", "resume", "status", "reserve", "history", "top"])

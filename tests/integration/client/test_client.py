@@ -285,7 +285,7 @@ def test_every_event_has_its_gpu(
     event = f"event: gpu.busy\ndata: {json.dumps(payload)}\n\n".encode()
     daemon.replies["GET /v1/events"] = Reply(STREAM.partition(b"id: 7")[0] + 2 * event)
     assert [(one.gpu, one.index) for one in client.events()] == [(gpu, index)] * 2
-    looks = [one for one in daemon.requests if one[0] == "GET /v1/status"]
+    looks = [request for request in daemon.requests if request[0] == "GET /v1/status"]
     assert len(looks) <= 1, "the GPUs are listed once"
 
 

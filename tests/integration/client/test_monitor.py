@@ -316,7 +316,7 @@ def test_memory_is_allocated_for_the_duration_of_a_block(
         assert monitor.available() == before - got.size == monitor.budget().available
         with pytest.raises(ConflictError, match="can be allocated"):
             monitor.allocate("llm", "1GiB")
-        assert [one.id for one in monitor.client.allocations()] == ["llm"]
+        assert [allocation.id for allocation in monitor.client.allocations()] == ["llm"]
     assert [
         type(order) for order in api.commands if type(order) in {Allocate, CancelAllocation}
     ] == [
@@ -329,7 +329,7 @@ def test_memory_is_allocated_for_the_duration_of_a_block(
         other = Caller(via="unix", uid=0, pid=1, started=started(1))
         with api.change_supervisor() as supervisor:  # and the name may have another owner
             supervisor.allocate(Allocate(number=0, by=other, id="llm", gpu=UUIDS[0], size=1))
-    assert [one.holder.pid for one in monitor.client.allocations()] == [1]
+    assert [allocation.holder.pid for allocation in monitor.client.allocations()] == [1]
     with pytest.raises(ConfigError, match="size: 'much' is not a size"):
         monitor.allocate("llm", "much")
 
@@ -429,7 +429,9 @@ def test_a_private_sentinel_occupies_nothing_and_ends_with_the_monitor(
             assert job.got_memory()
             assert busy.wait(TIMEOUT_S)
             # The name of a process may be known a moment later than its presence.
-            eventually(lambda: [one.pid for one in monitor.status(1).processes] == [job.pid])
+            eventually(
+                lambda: [process.pid for process in monitor.status(1).processes] == [job.pid]
+            )
         with pytest.raises(ConflictError, match="only watches"):
             monitor.client.resume()
         assert monitor.update_config({"throttle.temp_critical_from": "80"}).text

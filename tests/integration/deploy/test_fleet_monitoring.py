@@ -88,7 +88,7 @@ def test_every_aggregate_is_shown() -> None:
 
 def test_every_verdict_has_a_word_and_a_colour() -> None:
     panels = json.loads(FLEET_DASHBOARD.read_text())["panels"]
-    (table,) = [one for one in panels if one["title"].startswith("GPUs with the chosen")]
+    (table,) = [panel for panel in panels if panel["title"].startswith("GPUs with the chosen")]
     numbers = dict(re.findall(r'(\d) \* \w+\{[^}]*verdict="(\w+)"', table["targets"][0]["expr"]))
     assert set(numbers.values()) == set(VERDICTS.values())
     (mapping,) = [
@@ -299,11 +299,15 @@ def test_a_real_prometheus_aggregates_sixteen_daemons(tmp_path: Path) -> None:
         eventually(lambda: len(query(fired)) == 2 * GPUS)
         assert {one["alertname"] for one, _ in query(fired)} == {"SentinelBurninFailed"}
         # A query of the dashboard that can have a value has one.
-        expected = [one for one in dashboard_queries(FLEET_DASHBOARD) if not NO_VALUE.search(one)]
+        expected = [
+            dashboard_query
+            for dashboard_query in dashboard_queries(FLEET_DASHBOARD)
+            if not NO_VALUE.search(dashboard_query)
+        ]
         assert len(expected) > 20
         eventually(lambda: [one for one in expected if not query(one)] == [])
-        for one in dashboard_queries(FLEET_DASHBOARD):
-            query(one)  # raises if it cannot be evaluated
+        for dashboard_query in dashboard_queries(FLEET_DASHBOARD):
+            query(dashboard_query)  # raises if it cannot be evaluated
         with nodes[5].host.job(stay=60.0) as job:
             assert job.got_memory()
             daemons[5].wait_for("gpu.handed_over")

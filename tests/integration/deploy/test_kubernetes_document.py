@@ -91,9 +91,9 @@ def test_the_document_makes_rules_and_dashboards_for_the_operator(tmp_path: Path
     run_documented("monitoring", tmp_path)
     rules = list(yaml.safe_load_all((tmp_path / "sentinel-rules.yaml").read_text()))
     folder = ROOT / "deploy" / "prometheus"
-    for one in rules:
-        file = folder / f"{one['metadata']['name']}.rules.yml"
-        assert one["spec"] == yaml.safe_load(file.read_text())
+    for rule in rules:
+        file = folder / f"{rule['metadata']['name']}.rules.yml"
+        assert rule["spec"] == yaml.safe_load(file.read_text())
     assert len(rules) == len(list(folder.glob("*.rules.yml")))
     dashboards = yaml.safe_load((tmp_path / "sentinel-dashboards.yaml").read_text())
     assert dashboards["metadata"]["labels"] == {"grafana_dashboard": "1"}

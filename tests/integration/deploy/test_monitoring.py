@@ -345,11 +345,15 @@ def test_a_real_prometheus_scrapes_a_daemon_with_the_deployed_configuration(
             assert query(f'sentinel_gpu_memory_held_bytes{{UUID="{uuid}",modelName!=""}} > 0')
             assert query("sentinel_gpu_handover_kill_seconds_count") == [0.0]
             # Each query of the dashboard can be evaluated, and has a value if it can have one.
-            queries = [one for one in dashboard_queries(DASHBOARD) if not _has_no_value(one)]
+            queries = [
+                dashboard_query
+                for dashboard_query in dashboard_queries(DASHBOARD)
+                if not _has_no_value(dashboard_query)
+            ]
             assert len(queries) > 30
             eventually(lambda: [one for one in queries if not query(one)] == [])
-            for one in dashboard_queries(DASHBOARD):
-                query(one)  # raises if it cannot be evaluated
+            for dashboard_query in dashboard_queries(DASHBOARD):
+                query(dashboard_query)  # raises if it cannot be evaluated
             with simulated.job(stay=60.0) as job:
                 assert job.got_memory()
                 process.wait_for("gpu.handed_over")

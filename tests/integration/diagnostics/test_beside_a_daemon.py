@@ -63,7 +63,7 @@ def test_a_selftest_holds_its_gpu_until_it_is_killed(daemon: Daemon) -> None:
         uuid = daemon.host.uuid(0)
 
         def is_used() -> bool:
-            used = {one.pid for one in daemon.host.registry.processes(uuid)}
+            used = {process.pid for process in daemon.host.registry.processes(uuid)}
             own = psutil.Process(selftest.pid).children(recursive=True)
             return bool(used) and used <= {one.pid for one in own}
 

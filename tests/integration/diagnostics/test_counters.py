@@ -102,14 +102,18 @@ def test_every_counter_of_a_healthy_gpu_is_read(ask: Ask) -> None:
     assert (first.fabric_state, first.fabric_health) == ("completed", "healthy")
     assert first.hardware_thermal_throttled_s == 0.0
     assert first.nvlinks is not None
-    assert [(one.active, one.replays_total, one.recoveries_total) for one in first.nvlinks] == [
+    assert [
+        (nvlink.active, nvlink.replays_total, nvlink.recoveries_total) for nvlink in first.nvlinks
+    ] == [
         (True, 4, None),
         (True, None, 5),
     ]
-    assert {one.effective_ber for one in first.nvlinks} == {1e-12}
+    assert {nvlink.effective_ber for nvlink in first.nvlinks} == {1e-12}
     assert first.failed == {}
     assert second.nvlinks is not None
-    assert [(one.active, one.replays_total) for one in second.nvlinks] == [(True, None)] * 2
+    assert [(nvlink.active, nvlink.replays_total) for nvlink in second.nvlinks] == [
+        (True, None)
+    ] * 2
     # The second GPU has no fields: an older call has the throttled times.
     assert (second.thermal_throttled_s, second.power_throttled_s) == (3.0, 3.0)
     assert (second.recovery_action, second.software_thermal_throttled_s) == (None, None)
@@ -195,7 +199,7 @@ def test_each_fault_of_the_driver_is_found_by_its_check_on_its_gpu_alone(ask: As
         for gpu, (line, check, status) in zip(found, faults, strict=False):
             results = judged(gpu)
             assert results[check].status == status, (line, results[check])
-            others = {one.id for one in results.values() if one.status in {"fail", "warn"}}
+            others = {result.id for result in results.values() if result.status in {"fail", "warn"}}
             assert others <= {check}, (line, others)
         healthy = judged(found[-1]).values()
         assert {one.status for one in healthy} <= {"pass", "n/a", "not tested"}
@@ -291,7 +295,7 @@ def test_a_driver_that_is_gone_meanwhile_is_no_fault_of_a_gpu(ask: Ask) -> None:
 
 def test_every_call_has_a_name_that_fits_on_the_board() -> None:
     assert max(map(len, FUNCTIONS)) <= 31
-    assert {one.name for one in fields(Counters)} >= set(READ_FIELDS)
+    assert {field.name for field in fields(Counters)} >= set(READ_FIELDS)
 
 
 def test_simulated_gpus_are_healthy_but_for_injected_figures_and_faults(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def test_a_workload_that_cannot_be_imported_hangs_or_crashes_does_not_hide_the_o
     wanted = [Wanted(number=number, place=place) for number, place in enumerate(places)]
     infos, stuck = describe_workloads(wanted, timeouts)
     assert not stuck
-    assert [one.number for one in infos] == list(range(len(places)))
+    assert [info.number for info in infos] == list(range(len(places)))
     warm, broken, hanging, crashing, missing, unruly, good = infos
     assert warm.error is None
     assert warm.summary == "Follow every rule, as a class."

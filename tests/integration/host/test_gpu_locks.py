@@ -188,7 +188,7 @@ def test_root_shares_a_gpu_with_the_sentinel_of_another_user(shared: Path) -> No
     with stranger(lambda: locked(shared / "locks", 0).gpus):
         locks = locked(shared / "locks", 0, 1)
         assert [gpu.index for gpu in locks.gpus] == [0, 1]
-        assert [(uuid, one.uid) for uuid, one in locks.others.items()] == [("GPU-0", STRANGER)]
+        assert [(uuid, other.uid) for uuid, other in locks.others.items()] == [("GPU-0", STRANGER)]
         locks.release()
     assert not holders([shared / "locks"])
 

@@ -119,7 +119,7 @@ def test_a_full_state_disk_is_reported_and_affects_only_its_files(
     daemon.start(1)
     events = daemon.client.events(since=0)
     # The history reports it as well, with the message of its own library.
-    troubles = (one for one in events if one.name == "service.warning")
+    troubles = (event for event in events if event.name == "service.warning")
     trouble = next(one for one in troubles if one.fields["about"] == "reservations")
     assert "No space left on device" in trouble.fields["text"]
     assert "a new daemon will not restore the current reservations" in trouble.fields["text"]

@@ -80,7 +80,7 @@ def test_durations_do_not_follow_the_wall_clock(daemon: Daemon, clock: JumpingCl
     daemon.run("stop")
     daemon.wait_until_gone()
     daemon.start(3)
-    assert [one.reason for one in daemon.client.reservations()] == ["kept"]
+    assert [reservation.reason for reservation in daemon.client.reservations()] == ["kept"]
     daemon.wait_until_occupied(0)
 
 

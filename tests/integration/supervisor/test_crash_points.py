@@ -182,7 +182,7 @@ class Run:
         def look() -> object:
             with suppress(psutil.Error):
                 children = psutil.Process(self.process.pid).children()
-                found[:] = [one for one in children if words in " ".join(one.cmdline())]
+                found[:] = [child for child in children if words in " ".join(child.cmdline())]
             return found
 
         self.until(look)
@@ -253,7 +253,7 @@ class Run:
 
     def _members(self, uuid: str) -> set[int]:
         """List the processes on a GPU without the jobs of the scenario."""
-        return {one.pid for one in self.host.registry.processes(uuid)} - self.jobs
+        return {process.pid for process in self.host.registry.processes(uuid)} - self.jobs
 
 
 @dataclass(frozen=True)
@@ -607,7 +607,7 @@ def remove_faults(host: SimulatedHost) -> None:
 def living_children() -> list[psutil.Process]:
     """Reap the orphans that have ended; list the living descendants of this process."""
     children = psutil.Process().children(recursive=True)
-    living = [one for one in children if not gone(one)]
+    living = [child for child in children if not gone(child)]
     for one in {*children} - {*living}:
         with suppress(ChildProcessError):
             os.waitpid(one.pid, os.WNOHANG)

@@ -93,7 +93,7 @@ def test_gpus_are_handed_over_on_request_and_reservations_outlive_the_daemon(
 
     # A script reserves the remaining GPU, and exits without an explicit release.
     assert train() == f"training on {host.uuid(1)}\n"
-    assert [one.reason for one in daemon.client.reservations()] == ["a demo"]
+    assert [reservation.reason for reservation in daemon.client.reservations()] == ["a demo"]
 
     daemon.run("stop")
     assert not daemon.places.socket.exists()

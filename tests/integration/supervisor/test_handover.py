@@ -203,7 +203,7 @@ def test_a_newcomer_gets_its_memory_from_a_misbehaving_workload(host: GpuHost) -
 
 def has_ended(sentinel: SentinelProcess, gpu: int, *, times: int = 1) -> bool:
     """Check whether the stressors on a GPU have failed, or have yielded it, as often as this."""
-    ends = [one for one in sentinel.names(gpu) if one in {"gpu.handed_over", "stressor.failed"}]
+    ends = [name for name in sentinel.names(gpu) if name in {"gpu.handed_over", "stressor.failed"}]
     return len(ends) >= times
 
 

@@ -69,7 +69,7 @@ def test_a_unit_logs_to_the_journal_and_logs_reads_it(
 ) -> None:
     with in_a_unit(daemon, tmp_path, *words) as (process, journal):
         entries = journal.take_until("stressor.ready")
-        by_event = {one["SENTINEL_EVENT"]: one for one in entries}
+        by_event = {entry["SENTINEL_EVENT"]: entry for entry in entries}
         assert by_event["sentinel.started"]["PRIORITY"] == "6"
         assert by_event["stressor.ready"]["MESSAGE"].startswith("GPU 0: occupied ")
         assert by_event["stressor.ready"]["SENTINEL_GPU"] == daemon.host.uuid(0)
@@ -103,7 +103,7 @@ def test_a_unit_logs_to_the_journal_and_logs_reads_it(
     assert "--lines=7" in words_
     listed = daemon.run("logs", "--json").splitlines()
     assert [json.loads(line)["event"] for line in listed] == [
-        one["SENTINEL_EVENT"] for one in entries
+        entry["SENTINEL_EVENT"] for entry in entries
     ]
     monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
     missing = daemon.run_unchecked("logs")

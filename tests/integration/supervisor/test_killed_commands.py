@@ -125,14 +125,16 @@ def is_whole(daemon: Daemon, command: str, client: subprocess.Popen[str]) -> boo
     status = daemon.client.status()
     match command:
         case "allocate":  # of a living client; that of a dead one ends
-            holders = [one.holder.pid for one in status.allocations]
+            holders = [allocation.holder.pid for allocation in status.allocations]
             return holders in ([], [client.pid] if client.poll() is None else [])
         case "reserve":
-            known = [(one.id, one.holder.uid) for one in status.reservations]
+            known = [
+                (reservation.id, reservation.holder.uid) for reservation in status.reservations
+            ]
             on_disk = [(id_, os.getuid()) for id_ in reserved_on_disk(daemon)]
             return known == on_disk and (status.gpus[0].admin == "RESERVED") is bool(known)
         case "session":
-            names = [one.name for one in status.sessions]
+            names = [session.name for session in status.sessions]
             return names == sessions_on_disk(daemon) == ([daemon.gpu().session] if names else [])
         case "pause":
             gpu = status.gpus[0]
@@ -208,7 +210,7 @@ def test_a_process_with_the_pid_of_a_dead_holder_inherits_nothing(daemon: Daemon
     with client_of("allocate") as holder:
         write_line(holder, "")
         assert read_line(holder) == "done"
-        assert [one.holder.pid for one in daemon.client.allocations()] == [holder.pid]
+        assert [allocation.holder.pid for allocation in daemon.client.allocations()] == [holder.pid]
         api.suspend()  # so that the PID is in use again before the end can be seen
         try:
             holder.kill()
@@ -231,7 +233,9 @@ def test_a_process_with_the_pid_of_a_dead_holder_inherits_nothing(daemon: Daemon
 
     with daemon.start_command("exec", "--count", "1", "--", "sleep", "600") as bound:
         eventually(lambda: reserved_on_disk(daemon))
-        assert [one.holder.pid for one in daemon.client.reservations()] == [bound.pid]
+        assert [reservation.holder.pid for reservation in daemon.client.reservations()] == [
+            bound.pid
+        ]
         daemon.kill()
         (kept,) = reserved_on_disk(daemon)
         bound.kill()

@@ -271,4 +271,6 @@ def test_the_kernel_chooses_the_stressor_of_a_full_cgroup(simulated: SimulatedHo
 
 def failures(sentinel: SentinelProcess) -> list[str]:
     """List the reasons for which stressors have failed so far."""
-    return [str(one["reason"]) for one in sentinel.events if one["event"] == "stressor.failed"]
+    return [
+        str(event["reason"]) for event in sentinel.events if event["event"] == "stressor.failed"
+    ]

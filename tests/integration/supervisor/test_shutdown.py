@@ -136,7 +136,9 @@ def test_what_a_workload_started_ends_with_a_killed_supervisor(
 
         def found() -> bool:
             """Look for the process, which the workload starts some time after Ready."""
-            started[:] = [child for one in sentinel.stressors() for child in one.children()]
+            started[:] = [
+                child for stressor in sentinel.stressors() for child in stressor.children()
+            ]
             return bool(started)
 
         eventually(found)

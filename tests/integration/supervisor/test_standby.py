@@ -72,7 +72,12 @@ class Bench:
         """Collect the facts about the stressor; return all its messages of one kind."""
         self.pool.renew_lease(self.gpu.uuid, LONG_LEASE_S * MACHINE_SLOWNESS)
         self.facts += self.pool.collect().values()
-        return [one for facts in self.facts for one in facts.messages if isinstance(one, kind)]
+        return [
+            message
+            for facts in self.facts
+            for message in facts.messages
+            if isinstance(message, kind)
+        ]
 
     def exited(self) -> bool:
         """Check whether the stressor has exited."""

@@ -52,11 +52,11 @@ def test_each_keeps_its_reservations_log_and_history_over_a_restart(
     assert (held.reason, [gpu.index for gpu in own.client.status().gpus]) == ("for me", [1])
     assert not own.gpu(1).occupied
 
-    for one in daemons:
-        names = {path.name for path in one.places.state.iterdir()}
+    for daemon in daemons:
+        names = {path.name for path in daemon.places.state.iterdir()}
         assert {"reservations.json", "history.db", "sentinel.log"} <= names
-        started = json.loads(one.places.log.read_text().splitlines()[0])
-        assert [gpu["index"] for gpu in started["gpus"]] == [int(one is own)]
+        started = json.loads(daemon.places.log.read_text().splitlines()[0])
+        assert [gpu["index"] for gpu in started["gpus"]] == [int(daemon is own)]
     assert set(verified_store.read(usual.places.shared / verified_store.NAME)) == {
         usual.host.uuid(0),
         usual.host.uuid(1),

@@ -79,7 +79,7 @@ def holders(host: SimulatedHost) -> dict[int, int]:
     """Find the user of the process on each GPU; a GPU must have at most one."""
     found: dict[int, int] = {}
     for gpu in range(2):
-        pids = [one.pid for one in host.registry.processes(host.uuid(gpu))]
+        pids = [process.pid for process in host.registry.processes(host.uuid(gpu))]
         assert len(pids) <= 1, f"GPU {gpu} is held by {pids}"
         found.update((gpu, psutil.Process(pid).uids().real) for pid in pids)
     return found

@@ -16,7 +16,7 @@ from tests.harness.burnin_report import ENDED, write_report
 def verdicts(found: BurninVerdicts) -> dict[str, str]:
     """Look for reports; return the verdict of each GPU."""
     found.look()
-    return {uuid: one.verdict for uuid, one in found.gpus.items()}
+    return {uuid: gpu.verdict for uuid, gpu in found.gpus.items()}
 
 
 def test_the_newest_report_of_each_gpu_counts(tmp_path: Path) -> None:

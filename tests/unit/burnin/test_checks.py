@@ -436,7 +436,7 @@ def test_a_gpu_without_counters_is_judged_by_what_it_did() -> None:
     evidence = Run(events=(FINDING,)).evidence()
     evidence.record.before = evidence.record.after = None
     results = CHECKS.run(evidence, Thresholds())
-    assert {one.id for one in results if one.status in BAD} == {"results.finding"}
+    assert {result.id for result in results if result.status in BAD} == {"results.finding"}
     assert judge("gpu.lost", evidence).status is UNTESTED
 
 
@@ -467,7 +467,7 @@ def test_no_combination_of_missing_values_is_a_fault(
 
 def test_every_value_that_a_row_names_is_one_of_the_counters() -> None:
     changed = {name for _, values, _, _ in (*MOMENTS, *GROWTHS) for name in values}
-    assert changed <= {one.name for one in fields(Counters)} | {"findings"}
+    assert changed <= {field.name for field in fields(Counters)} | {"findings"}
 
 
 # --- comparisons -----------------------------------------------------------------------------
@@ -522,7 +522,7 @@ def test_another_number_format_or_model_is_not_compared_with_the_reference() -> 
     assert judge("rate.reference", evidence).status is UNTESTED
     found = judge("rate.reference", Run().evidence(references=(), model="a card"))
     assert (found.status, found.evidence) == (ABSENT, "there is no reference for a card")
-    for one in (one for references in load_references().values() for one in references):
+    for one in (reference for references in load_references().values() for reference in references):
         assert (one.workload, one.unit) in {("gemm", "TFLOP/s"), ("elementwise", "TB/s")}
         assert one.source
         assert one.n > 0

@@ -31,7 +31,7 @@ def test_a_gpu_that_is_done_is_read_at_once_and_the_others_at_the_end() -> None:
     at_end.take("burnin.ended", "GPU-0")
     assert read.wait(TIMEOUT_S)
     after = at_end.close(lambda: result(counters("GPU-0", at=9.0), counters("GPU-1", at=9.0)))
-    assert [one.at for one in after.counters] == [1.0, 9.0]
+    assert [counter.at for counter in after.counters] == [1.0, 9.0]
     assert after.pci_devices == ("a",)
 
 
@@ -49,7 +49,7 @@ def test_what_is_not_read_by_the_end_is_read_with_the_rest() -> None:
     assert begun.wait(TIMEOUT_S)
     threading.Timer(0.05, go_on.set).start()
     after = at_end.close(lambda: result(counters("GPU-0", at=9.0), counters("GPU-1", at=9.0)))
-    assert [one.at for one in after.counters] == [1.0, 9.0]
+    assert [counter.at for counter in after.counters] == [1.0, 9.0]
 
 
 def test_a_gpu_that_is_lost_or_could_not_be_read_has_its_last_counters() -> None:
@@ -63,4 +63,4 @@ def test_a_gpu_that_is_lost_or_could_not_be_read_has_its_last_counters() -> None
     at_end = CountersAtEnd(fail)
     at_end.take("burnin.ended", "GPU-0")
     after = at_end.close(lambda: result(counters("GPU-0", at=9.0)))
-    assert [one.at for one in after.counters] == [9.0]
+    assert [counter.at for counter in after.counters] == [9.0]

@@ -54,10 +54,10 @@ def report(**changes: Any) -> dict[str, Any]:
 
 def found(tmp_path: Path, *reports: object) -> dict[tuple[str, str], list[float]]:
     """Write reports beside a run; return the rates that count."""
-    for number, one in enumerate(reports):
+    for number, report in enumerate(reports):
         folder = tmp_path / f"run-{number}"
         folder.mkdir()
-        text = one if isinstance(one, str) else json.dumps(one)
+        text = report if isinstance(report, str) else json.dumps(report)
         (folder / "report.json").write_text(text)
     runs = former_runs(RunFolder(path=tmp_path / "now"), HEADER)
     return {card: [one.rate for one in former] for card, former in runs.items()}

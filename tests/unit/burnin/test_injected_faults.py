@@ -93,7 +93,7 @@ def judged(draw: random.Random, record: GpuRecord, peers: list[GpuRecord]) -> li
 
 def alarms(results: list[CheckResult]) -> set[str]:
     """Select the checks that warn or fail."""
-    return {one.id for one in results if one.status in BAD}
+    return {result.id for result in results if result.status in BAD}
 
 
 # --- no false alarm --------------------------------------------------------------------------
@@ -104,8 +104,8 @@ def no_alarm_in(nodes: int) -> None:
     draw = random.Random(20261124)
     for node in range(nodes):
         records = [gpu(draw, index) for index in range(8)]
-        for one in records:
-            found = judged(draw, one, [other for other in records if other is not one])
+        for record in records:
+            found = judged(draw, record, [other for other in records if other is not record])
             assert alarms(found) == set(), (node, [r for r in found if r.status in BAD])
 
 
@@ -212,7 +212,7 @@ RISES: dict[str, tuple[float, float, str]] = {
 @pytest.mark.long
 @pytest.mark.parametrize("name", RISES)
 def test_every_counter_that_rises_is_found(name: str) -> None:
-    assert name in {one.name for one in fields(Counters)}
+    assert name in {field.name for field in fields(Counters)}
     least, most, check = RISES[name]
     draw = random.Random(name)
     for _ in range(TRIALS):

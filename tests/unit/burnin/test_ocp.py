@@ -36,7 +36,7 @@ def ends(found: list[dict[str, Any]]) -> tuple[str, str]:
 def step(found: list[dict[str, Any]], name: str) -> list[Mapping[str, Any]]:
     """Return the messages of a step."""
     artifacts = [one["testStepArtifact"] for one in found if "testStepArtifact" in one]
-    return [one for one in artifacts if one["testStepId"] == name]
+    return [artifact for artifact in artifacts if artifact["testStepId"] == name]
 
 
 def test_the_validator_rejects_what_the_schema_forbids() -> None:
@@ -88,8 +88,8 @@ def test_a_phase_that_was_not_reached_is_skipped(tmp_path: Path) -> None:
 def test_diagnoses_name_the_gpu_and_a_failure_is_one_of_them(tmp_path: Path) -> None:
     found = messages(RUNS["FAIL"], tmp_path)
     diagnoses = [one["diagnosis"] for one in step(found, "gpu1-checks") if "diagnosis" in one]
-    assert {one["hardwareInfoId"] for one in diagnoses} == {uuid(1)}
-    failed = {one["verdict"] for one in diagnoses if one["type"] == "FAIL"}
+    assert {diagnose["hardwareInfoId"] for diagnose in diagnoses} == {uuid(1)}
+    failed = {diagnose["verdict"] for diagnose in diagnoses if diagnose["type"] == "FAIL"}
     assert failed == {"results.wrong-fail", "results.finding-fail", "burnin-fail"}
     good = [one["diagnosis"] for one in step(found, "gpu0-checks") if "diagnosis" in one]
     assert "FAIL" not in {one["type"] for one in good}

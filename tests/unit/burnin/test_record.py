@@ -91,7 +91,9 @@ def test_a_newcomer_is_named_although_its_memory_was_seen_first() -> None:
         event("burnin.interrupted", 3.0, phase="one", stretch_s=1.0),
         event("gpu.busy", 3.1, processes=[{"pid": 7, "name": "train.py"}]),
     )
-    assert [one.cause for one in found.interruptions] == ["a foreign process (train.py)"]
+    assert [interruption.cause for interruption in found.interruptions] == [
+        "a foreign process (train.py)"
+    ]
 
 
 def test_a_newcomer_before_any_work_disturbs_the_run_and_is_listed() -> None:
@@ -112,7 +114,10 @@ def test_two_newcomers_in_a_row_are_two_interruptions() -> None:
         event("gpu.yielding", 6.0, processes=[]),
         event("burnin.interrupted", 6.1, phase="one", stretch_s=0.9),
     )
-    assert [(one.at, one.stretch_s) for one in found.interruptions] == [(3.0, 1.0), (6.0, 0.9)]
+    assert [(interruption.at, interruption.stretch_s) for interruption in found.interruptions] == [
+        (3.0, 1.0),
+        (6.0, 0.9),
+    ]
     assert found.phases[0].stretches == [(2.0, 3.0), (5.0, 6.0)]
 
 
@@ -159,7 +164,9 @@ def test_another_gpu_of_the_group_is_named_as_the_cause_of_an_interruption() -> 
         event("burnin.ungrouped", 4.0, phase="one", reason="GPU 0 left its group"),
         event("burnin.interrupted", 4.1, phase="one", stretch_s=2.0),
     )
-    assert [one.cause for one in found.interruptions] == ["another GPU left its group"]
+    assert [interruption.cause for interruption in found.interruptions] == [
+        "another GPU left its group"
+    ]
 
 
 def test_samples_of_links_are_in_the_record_of_their_phase() -> None:
@@ -173,7 +180,7 @@ def test_samples_of_links_are_in_the_record_of_their_phase() -> None:
 def test_the_samples_of_a_run_become_checksums() -> None:
     row = {"key": "bf16", "checksum": "0xa", "stored": None}
     sample = {"event": "checksum", "at": 1.0, "gpu": "G", **row}
-    assert [vars(one) for one in record(samples=(sample,)).checksums] == [row]
+    assert [vars(checksum) for checksum in record(samples=(sample,)).checksums] == [row]
 
 
 TIMES = st.integers(0, 30)

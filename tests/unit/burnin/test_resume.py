@@ -72,7 +72,7 @@ def test_the_log_of_a_killed_part_stays_unknown(tmp_path: Path) -> None:
     reopen(folder, [])
     complete(folder, after, None)
     found = judge_run(folder, Thresholds()).gpus[0]
-    (xid,) = (one for one in found.results if one.id == "xid")
+    (xid,) = (result for result in found.results if result.id == "xid")
     assert xid.status is Status.NOT_TESTED
     assert "cut off" in json.loads(folder.counters.read_text())["kernel_log_error"]
 
@@ -94,4 +94,4 @@ def test_a_run_goes_on_by_the_limits_that_are_given(tmp_path: Path) -> None:
     assert "GPU 0 has failed" in refusal(folder, Thresholds())
     lenient = Thresholds(replaced={"ecc.uncorrected_new": {"fail": above(5)}})
     _, burnins = earlier_work(folder, NOW, counters_of(folder), lenient)
-    assert [one.phase for one in burnins.values()] == [2, 2]
+    assert [burnin.phase for burnin in burnins.values()] == [2, 2]

@@ -51,9 +51,9 @@ def record(*samples: dict[str, Any], closed: bool = True, parts: int = 1) -> Gpu
         row("burnin.phase_started", 90.0, phase="one"),
         row("stressor.starting", 101.0),
         row("burnin.phase_ended", 109.0, phase="one", seconds=2.0),
-        *(one for one in samples if one["event"] == "gpu.xid"),
+        *(sample for sample in samples if sample["event"] == "gpu.xid"),
     ]
-    samples = tuple(one for one in samples if one["event"] != "gpu.xid")
+    samples = tuple(sample for sample in samples if sample["event"] != "gpu.xid")
     last = [{"event": "last", "at": 110.0}] if closed else []
     found = load(PLAN, events, [*samples, *last])["G"]
     found.before = Counters(uuid="G", index=0, name="", at=0.0, pci_bus_id="00000000:3B:00.0")

@@ -78,9 +78,9 @@ def test_a_narrow_table_cuts_neither_a_number_nor_the_state(width: int) -> None:
 def followed(stream: io.StringIO, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Follow a recorded run that is over; return what the stream got, without escape sequences."""
     lines = [
-        {"event": one.name, "time": "2026-11-23T08:00:00+00:00", "gpu": one.gpu, "index": 0}
-        | dict(one.fields)
-        for one in events()
+        {"event": event.name, "time": "2026-11-23T08:00:00+00:00", "gpu": event.gpu, "index": 0}
+        | dict(event.fields)
+        for event in events()
     ]
     folder = RunFolder(path=tmp_path)
     folder.events.write_text("".join(f"{json.dumps(line)}\n" for line in lines))

@@ -50,9 +50,9 @@ def test_every_option_of_a_command_with_groups_is_in_its_help(
             command = command.get_command(context, word)
         assert command is not None
         options = {
-            one.opts[-1] if one.opts[-1].startswith("--") else one.opts[0]
-            for one in command.get_params(click.Context(command, info_name=name))
-            if isinstance(one, click.Option) and not one.hidden
+            get_param.opts[-1] if get_param.opts[-1].startswith("--") else get_param.opts[0]
+            for get_param in command.get_params(click.Context(command, info_name=name))
+            if isinstance(get_param, click.Option) and not get_param.hidden
         }
         assert listed(capsys, *name.split(), "--help-all") == options
 

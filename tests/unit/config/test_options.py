@@ -17,7 +17,7 @@ from sentinel.stressor.verification import matmul, patterns
 
 def test_the_table_has_every_built_in_workload_with_its_options() -> None:
     entries = [one for one in registered() if is_built_in(one)]
-    signatures = {one.attr: _parameters(load_workload(one.name)) for one in entries}
+    signatures = {entry.attr: _parameters(load_workload(entry.name)) for entry in entries}
     assert signatures == BUILT_IN
 
 

@@ -102,7 +102,7 @@ def test_an_allocation_to_a_running_process_is_in_the_reply() -> None:
     assert send(world, supervisor, Allocate, id="llm", gpu="GPU-0", size=40 * GIB) is None
     view = world.api.views["GPU-0"]
     assert (view.occupancy, view.rule, view.processes) == ("IDLE", "confirm", ())
-    assert [one.pid for one in view.allocated_processes] == [5000]
+    assert [allocated_process.pid for allocated_process in view.allocated_processes] == [5000]
     assert view.outstanding < 22 * GIB
 
 

@@ -75,10 +75,10 @@ def test_a_gpu_does_all_phases_and_is_done() -> None:
         assert steady.longest >= 60
         assert fp64.seconds >= 10
         assert copy.seconds >= 5
-    ended = [str(one.fields["phase"]) for one in world.events("burnin.phase_ended")]
+    ended = [str(event.fields["phase"]) for event in world.events("burnin.phase_ended")]
     assert sorted(ended) == sorted(["memory", "steady", "fp64", "copy"] * 2)
-    assert [one.fields["reason"] for one in world.events("burnin.ended")] == [None, None]
-    started = [str(one.fields["workload"]) for one in world.events("stressor.starting")]
+    assert [event.fields["reason"] for event in world.events("burnin.ended")] == [None, None]
+    started = [str(event.fields["workload"]) for event in world.events("stressor.starting")]
     assert sorted(started) == sorted(["memtest", "gemm", "gemm:dtype=fp64", "elementwise"] * 2)
 
 
@@ -204,7 +204,9 @@ def test_a_stall_of_the_whole_host_is_no_hang() -> None:
     world.run_for(supervisor, 5)
     world.now += 100.0
     world.run_for(supervisor, 20)
-    assert not [one for one in world.events("stressor.failed") if one.fields["kind"] == "hang"]
+    assert not [
+        event for event in world.events("stressor.failed") if event.fields["kind"] == "hang"
+    ]
 
 
 def test_fail_fast_ends_the_plan_of_one_gpu() -> None:
@@ -345,7 +347,7 @@ def test_a_shutdown_reports_what_was_done_of_every_plan() -> None:
     world.run_for(supervisor, 5)
     world.interrupts.pending = ("SIGINT", False)
     finish(world, supervisor)
-    assert [one.fields["reason"] for one in world.events("burnin.ended")] == ["SIGINT"] * 2
+    assert [event.fields["reason"] for event in world.events("burnin.ended")] == ["SIGINT"] * 2
     (first, _) = world.events("burnin.phase_ended")
     assert float(str(first.fields["seconds"])) > 0
 
@@ -387,10 +389,10 @@ def test_a_daemon_goes_through_its_plan_again_and_again() -> None:
     world, supervisor = running(plan_of(FP64, COPY))
     supervisor.state = reconfigured(supervisor, repeat=True)
     world.run(supervisor, lambda: len(world.events("burnin.ended")) == 3, within=200)
-    started = [str(one.fields["workload"]) for one in world.events("stressor.starting")]
+    started = [str(event.fields["workload"]) for event in world.events("stressor.starting")]
     assert started[:6] == ["gemm:dtype=fp64", "elementwise"] * 3
     assert not supervisor.state.finished
-    assert [one.fields["reason"] for one in world.events("burnin.ended")] == [None] * 3
+    assert [event.fields["reason"] for event in world.events("burnin.ended")] == [None] * 3
 
 
 def refuse(world: World, kind: FailureKind) -> None:
@@ -413,7 +415,7 @@ def test_a_repeated_plan_that_always_fails_is_begun_again_less_and_less_often(
     while world.now < ends:
         world.run_for(supervisor, 0.25)
         refuse(world, kind)
-    starts = [one.at for one in world.events("stressor.starting")]
+    starts = [event.at for event in world.events("stressor.starting")]
     assert len(starts) < 15
     assert max(later - one for one, later in pairwise(starts)) > 100
     assert not supervisor.state.finished
@@ -428,7 +430,7 @@ def test_work_that_counts_ends_the_pauses_of_a_repeated_plan() -> None:
         spec = supervisor.state.gpu_states["GPU-0"].launch_spec
         if spec is not None and spec.workload == FP64.workload:
             refuse(world, FailureKind.UNUSABLE)
-    ended = [one.at for one in world.events("burnin.ended")]
+    ended = [event.at for event in world.events("burnin.ended")]
     assert max(later - one for one, later in pairwise(ended)) < 30
 
 

@@ -68,7 +68,7 @@ def plan_of(world: World) -> str | None:
 
 def workloads(world: World) -> list[tuple[str | None, object]]:
     """List the GPU and the workload of every start."""
-    return [(one.gpu, one.fields["workload"]) for one in world.events("stressor.starting")]
+    return [(event.gpu, event.fields["workload"]) for event in world.events("stressor.starting")]
 
 
 def test_selected_gpus_do_the_plan_and_have_their_settings_again() -> None:
@@ -149,7 +149,7 @@ def test_its_owner_and_administrators_cancel_it(by: Caller, refused: Refusal | N
     assert send(world, supervisor, CancelBurnin, by=by) is refused
     world.run_for(supervisor, 3)
     assert bool(world.events("burnin.run_ended")) == (refused is None)
-    reasons = [one.fields["reason"] for one in world.events("burnin.ended")]
+    reasons = [event.fields["reason"] for event in world.events("burnin.ended")]
     assert reasons == ([] if refused else [f"cancelled by {by.user or 'user 1001'}"] * 2)
 
 
@@ -189,7 +189,7 @@ def test_each_gpu_goes_on_where_it_was() -> None:
     done = {UUID: EarlierWork(phase=1, work=half), "GPU-1": EarlierWork(phase=2)}
     assert start(world, supervisor, done=done) is None
     world.run(supervisor, lambda: supervisor.state.burnin_run is None)
-    phases = [(one.gpu, one.fields["phase"]) for one in world.events("burnin.phase_started")]
+    phases = [(event.gpu, event.fields["phase"]) for event in world.events("burnin.phase_started")]
     assert phases == [(UUID, "second")], "the other GPU has done everything"
     (ended,) = world.events("burnin.phase_ended")
     fields: dict[str, Any] = dict(ended.fields)
@@ -211,7 +211,7 @@ def test_a_shutdown_ends_it_with_the_reason() -> None:
     world.run(supervisor, lambda: len(world.events("stressor.ready")) > 2)
     assert send(world, supervisor, StopDaemon, by=ALICE) is None
     world.run(supervisor, lambda: supervisor.state.finished)
-    assert [one.fields["reason"] for one in world.events("burnin.ended")] == [
+    assert [event.fields["reason"] for event in world.events("burnin.ended")] == [
         "requested by user 1001"
     ] * 2
     assert len(world.events("burnin.run_ended")) == 1
@@ -238,7 +238,7 @@ def test_a_gpu_that_is_done_goes_on_with_the_plan_of_the_daemon(phases: int) -> 
     world.gpus["GPU-1"].checks = 0  # nothing of its work counts
     world.run(supervisor, lambda: bool(world.events("burnin.ended")))
     world.run_for(supervisor, 20)
-    begun = [one.fields["phase"] for one in world.events("burnin.phase_started")]
+    begun = [event.fields["phase"] for event in world.events("burnin.phase_started")]
     assert begun.count("own-0") > 2, "the plan of the daemon goes on, on the GPU that is done"
     view = world.api.views[UUID].burnin
     assert view is not None
@@ -256,14 +256,14 @@ def test_a_cancellation_leaves_the_plans_of_other_gpus() -> None:
     assert start(world, supervisor, gpus=("GPU-1",)) is None
     world.run_for(supervisor, 1)
     assert send(world, supervisor, CancelBurnin, by=ALICE) is None
-    assert [one.gpu for one in world.events("burnin.ended")] == ["GPU-1"]
+    assert [event.gpu for event in world.events("burnin.ended")] == ["GPU-1"]
 
 
 def test_a_shutdown_ends_a_repeated_plan_once() -> None:
     world, supervisor = checking(planned(3))
     assert send(world, supervisor, StopDaemon, by=ALICE) is None
     world.run(supervisor, lambda: supervisor.state.finished)
-    assert sorted(str(one.gpu) for one in world.events("burnin.ended")) == ["GPU-0", "GPU-1"]
+    assert sorted(str(event.gpu) for event in world.events("burnin.ended")) == ["GPU-0", "GPU-1"]
 
 
 def test_a_burn_in_forms_no_group_with_the_plan_of_the_daemon() -> None:
@@ -276,7 +276,7 @@ def test_a_burn_in_forms_no_group_with_the_plan_of_the_daemon() -> None:
     }
     assert start(world, supervisor, plan=table, gpus=("GPU-1",)) is None
     world.run(supervisor, lambda: bool(world.events("burnin.run_ended")))
-    last = [one for one in world.events("burnin.grouped") if one.gpu == "GPU-1"][-1]
+    last = [event for event in world.events("burnin.grouped") if event.gpu == "GPU-1"][-1]
     assert last.fields["members"] == (1,)
 
 
@@ -294,7 +294,7 @@ def test_a_failure_of_the_former_workload_gives_no_phase_up() -> None:
     put(supervisor, stressor=Fatal(reason="the former workload is broken"), failures=(failed,))
     assert start(world, supervisor) is None
     world.run(supervisor, lambda: bool(world.events("burnin.run_ended")))
-    ended = [(one.gpu, one.fields["given_up"]) for one in world.events("burnin.phase_ended")]
+    ended = [(event.gpu, event.fields["given_up"]) for event in world.events("burnin.phase_ended")]
     assert sorted(ended) == [("GPU-0", None)] * 2 + [("GPU-1", None)] * 2
 
 
@@ -308,7 +308,7 @@ def test_only_an_error_of_the_burn_in_ends_it_at_once(during: bool) -> None:  # 
         world.run(supervisor, lambda: bool(world.events("burnin.phase_started")))
         put(supervisor, findings=replace(findings, total=2))
     world.run(supervisor, lambda: bool(world.events("burnin.run_ended")))
-    reasons = {one.gpu: one.fields["reason"] for one in world.events("burnin.ended")}
+    reasons = {event.gpu: event.fields["reason"] for event in world.events("burnin.ended")}
     assert reasons == {
         "GPU-0": "an error was found (--fail-fast)" if during else None,
         "GPU-1": None,
@@ -322,7 +322,7 @@ def test_it_waits_for_a_driver_that_was_released() -> None:
     root = Caller(via="unix", uid=0, level=Level.OWN)
     assert send(world, supervisor, PauseGpus, by=root, release=True, seconds=90.0) is None
     world.run(supervisor, lambda: bool(world.events("burnin.run_ended")), within=200)
-    assert [one.fields["reason"] for one in world.events("burnin.ended")] == [None, None]
+    assert [event.fields["reason"] for event in world.events("burnin.ended")] == [None, None]
 
 
 def test_no_group_is_formed_and_broken_up_while_nothing_may_start() -> None:
@@ -348,7 +348,7 @@ def test_its_gpus_come_first_where_few_may_be_held() -> None:
     world, supervisor = one_at_a_time()
     assert start(world, supervisor, gpus=("GPU-1",)) is None
     world.run(supervisor, lambda: bool(world.events("burnin.run_ended")), within=120)
-    assert [one.fields["reason"] for one in world.events("burnin.ended")] == [None]
+    assert [event.fields["reason"] for event in world.events("burnin.ended")] == [None]
     world.run(supervisor, lambda: workloads(world)[-1][1] == "hold")
 
 
@@ -357,8 +357,8 @@ def test_a_phase_together_has_groups_of_as_many_gpus_as_may_be_held() -> None:
     phase = {"name": "links", "workload": "links", "seconds": 5, "together": True}
     assert start(world, supervisor, plan={**PLAN, "phase": [phase]}) is None
     world.run(supervisor, lambda: bool(world.events("burnin.run_ended")), within=120)
-    assert [one.fields["reason"] for one in world.events("burnin.ended")] == [None, None]
-    assert [one.fields["members"] for one in world.events("burnin.grouped")] == [(0,), (1,)]
+    assert [event.fields["reason"] for event in world.events("burnin.ended")] == [None, None]
+    assert [event.fields["members"] for event in world.events("burnin.grouped")] == [(0,), (1,)]
 
 
 def test_a_paused_daemon_says_why_nothing_happens() -> None:
@@ -386,9 +386,9 @@ def test_a_run_ends_once_its_stressors_have_ended_and_reports_each_exit() -> Non
     assert not world.events("burnin.run_ended"), "their last results are of the run"
     world.run(supervisor, lambda: bool(world.events("burnin.run_ended")))
     exits = {
-        one.gpu: one.fields["values"]
-        for one in world.events("burnin.measured")
-        if one.fields["kind"] == "StressorExit"
+        event.gpu: event.fields["values"]
+        for event in world.events("burnin.measured")
+        if event.fields["kind"] == "StressorExit"
     }
     assert {uuid: one["pid"] for uuid, one in exits.items()} == pids  # type: ignore[index]
 

@@ -54,7 +54,7 @@ def test_gpus_begin_a_phase_together_and_end_it_together() -> None:
     world, supervisor = running(FIRST, LINKS, LAST)
     world.at(1).checks = 0  # the first phase of GPU 1 does not count for a while
     world.run(supervisor, lambda: world.events("burnin.waiting"), within=100)
-    assert [one.gpu for one in world.events("burnin.waiting")] == ["GPU-0"]
+    assert [event.gpu for event in world.events("burnin.waiting")] == ["GPU-0"]
     assert world.events("burnin.waiting")[0].fields["missing"] == [1]
     world.run_for(supervisor, 30)
     assert world.at(0).child is None, "a GPU that waits holds nothing"
@@ -64,7 +64,9 @@ def test_gpus_begin_a_phase_together_and_end_it_together() -> None:
         ("GPU-0", StressorGroup(number=1, rank=0, gpus=(0, 1))),
         ("GPU-1", StressorGroup(number=1, rank=1, gpus=(0, 1))),
     ]
-    ended = [one for one in world.events("burnin.phase_ended") if one.fields["phase"] == "links"]
+    ended = [
+        event for event in world.events("burnin.phase_ended") if event.fields["phase"] == "links"
+    ]
     assert len({one.at for one in ended}) == 1
     for gpu in (0, 1):
         assert progress_of(supervisor, gpu).work[1].longest >= LINKS.seconds
@@ -168,9 +170,9 @@ def test_a_gpu_that_waits_for_too_long_goes_on_without_the_busy_ones() -> None:
     world, supervisor = running(LINKS, LAST, gpus=3)
     job = world.newcomer(2)
     world.run(supervisor, lambda: works(supervisor, 0, 1), within=700)
-    (waited,) = {one.fields["waited_s"] for one in world.events("burnin.grouped")}
+    (waited,) = {event.fields["waited_s"] for event in world.events("burnin.grouped")}
     assert starts.MAX_WAIT_S <= float(str(waited)) < starts.MAX_WAIT_S + 5
-    assert {str(one.fields["missing"]) for one in world.events("burnin.grouped")} == {"[2]"}
+    assert {str(event.fields["missing"]) for event in world.events("burnin.grouped")} == {"[2]"}
     world.at(2).foreign.remove(job)
     world.run_for(supervisor, 5)
     assert works(supervisor, 0, 1), "a latecomer disturbs no group"
@@ -190,14 +192,17 @@ def test_a_gpu_that_cannot_be_read_does_not_keep_the_others_waiting() -> None:
 @pytest.mark.parametrize("ready", [[], ["GPU-0"], ["GPU-1"], ["GPU-0", "GPU-1"]])
 def test_a_group_forms_only_of_gpus_that_could_start(ready: list[str]) -> None:
     world, supervisor = running(LINKS, LAST)
-    world.run(supervisor, lambda: all(one.burnin for one in supervisor.state.gpu_states.values()))
+    world.run(
+        supervisor,
+        lambda: all(gpu_state.burnin for gpu_state in supervisor.state.gpu_states.values()),
+    )
     state = _ungrouped(supervisor.state)
     step = starts.form(state, world.now, ready)
-    formed = {starts.group_of(one) for one in step.state.gpu_states.values()}
+    formed = {starts.group_of(gpu_state) for gpu_state in step.state.gpu_states.values()}
     complete = len(ready) == 2
     expected = {Group(number=1, members=("GPU-0", "GPU-1"), indices=(0, 1))} if complete else {None}
     assert formed == expected
-    waiting = [one.gpu for one in step.events if one.name == "burnin.waiting"]
+    waiting = [event.gpu for event in step.events if event.name == "burnin.waiting"]
     assert waiting == ([] if complete else ready)
 
 
@@ -213,19 +218,24 @@ def test_a_late_reading_ends_no_wait(occupancy: Occupancy, since: float | None) 
     world, supervisor = running(LINKS, LAST)
     state = supervisor.state.with_gpu_states(
         {
-            uuid: replace(one, occupancy=occupancy, burnin=Burnin(begun=True, waiting_since=5.0))
-            for uuid, one in supervisor.state.gpu_states.items()
+            uuid: replace(
+                gpu_state, occupancy=occupancy, burnin=Burnin(begun=True, waiting_since=5.0)
+            )
+            for uuid, gpu_state in supervisor.state.gpu_states.items()
         }
     )
     step = starts.form(state, world.now, [])
-    found = [one.burnin for one in step.state.gpu_states.values()]
+    found = [gpu_state.burnin for gpu_state in step.state.gpu_states.values()]
     assert [one and one.waiting_since for one in found] == [since, since]
     assert not step.events
 
 
 def _ungrouped(state: State) -> State:
     return state.with_gpu_states(
-        {uuid: replace(one, burnin=Burnin(begun=True)) for uuid, one in state.gpu_states.items()}
+        {
+            uuid: replace(gpu_state, burnin=Burnin(begun=True))
+            for uuid, gpu_state in state.gpu_states.items()
+        }
     )
 
 

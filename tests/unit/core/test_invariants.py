@@ -140,7 +140,11 @@ class ServedHistories(Histories):
 
     @invariant()
     def no_gpu_is_in_two_reservations(self) -> None:
-        held = [uuid for one in self.supervisor.state.reservations.values() for uuid in one.gpus]
+        held = [
+            uuid
+            for reservation in self.supervisor.state.reservations.values()
+            for uuid in reservation.gpus
+        ]
         assert len(held) == len(set(held))
 
     @invariant()

@@ -94,7 +94,11 @@ class Node:
 
     @property
     def waiting(self) -> list[str]:
-        return [one.id for one in self.state.reservations.values() if not one.gpus]
+        return [
+            reservation.id
+            for reservation in self.state.reservations.values()
+            if not reservation.gpus
+        ]
 
     def holds(self, id_: str) -> list[int]:
         held = self.state.reservations.get(id_)
@@ -193,7 +197,7 @@ def test_a_client_that_leaves_makes_room_for_the_next() -> None:
     left = node.leave("large")
     assert "1 of 2 GPUs can be reserved" in left.text
     assert "place 1 in the queue" in left.text
-    assert [(one.name, one.fields["waited_s"]) for one in node.events] == [
+    assert [(event.name, event.fields["waited_s"]) for event in node.events] == [
         ("reservation.left", 2.0)
     ]
     node.step()
@@ -287,7 +291,9 @@ def test_the_supervisor_grants_in_the_tick_in_which_a_reservation_ends() -> None
 
     def waiting() -> list[str]:
         assert world.api.host is not None
-        return [one.id for one in world.api.host.reservations if not one.gpus]
+        return [
+            reservation.id for reservation in world.api.host.reservations if not reservation.gpus
+        ]
 
     send(Reserve, id="a", reason="", count=1)
     send(Reserve, id="b", reason="next", count=1, wait=True)

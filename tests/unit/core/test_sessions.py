@@ -58,10 +58,10 @@ def workloads(supervisor: Supervisor) -> list[str]:
 def running(supervisor: Supervisor) -> list[str | None]:
     """List the workload of each GPU's running stressor, or None if none runs."""
     return [
-        one.launch_spec.workload
-        if isinstance(one.stressor, Running) and one.launch_spec is not None
+        gpu_state.launch_spec.workload
+        if isinstance(gpu_state.stressor, Running) and gpu_state.launch_spec is not None
         else None
-        for one in supervisor.state.gpu_states.values()
+        for gpu_state in supervisor.state.gpu_states.values()
     ]
 
 
@@ -71,7 +71,7 @@ def test_a_session_gives_its_gpus_other_settings_and_its_end_gives_them_back() -
     assert start(world, supervisor)[0] is None
     world.run(supervisor, lambda: running(supervisor) == ["hold", "gemm", "gemm"])
     assert [view.session for view in world.api.views.values()] == ["a", None, None]
-    assert [one.name for one in world.api.sessions] == ["a"]
+    assert [session.name for session in world.api.sessions] == ["a"]
     assert [view.pid for view in world.api.views.values()][1:] == pids[1:], "not of the session"
     assert send(world, supervisor, EndSession, name="a") is None
     world.run(supervisor, lambda: running(supervisor) == ["gemm"] * 3)
@@ -231,13 +231,13 @@ def test_a_gpu_that_a_session_takes_out_of_the_plan_leaves_its_group(gpu: str) -
     assert before.group is not None
     assert start(world, supervisor, gpus=(gpu,))[0] is None
     world.run(supervisor, lambda: len(world.events("burnin.phase_ended")) == 2, within=100)
-    assert gpu not in {one.gpu for one in world.events("burnin.phase_ended")}
+    assert gpu not in {event.gpu for event in world.events("burnin.phase_ended")}
     assert (gpu, None) in world.spawner.groups, "the workload of the session is in no group"
     assert send(world, supervisor, EndSession, name="a") is None
     done = [*world.events("burnin.phase_ended")]
     world.run(
         supervisor,
-        lambda: gpu in {one.gpu for one in world.events("burnin.phase_ended")[len(done) :]},
+        lambda: gpu in {event.gpu for event in world.events("burnin.phase_ended")[len(done) :]},
         within=100,
     )
 
@@ -264,7 +264,10 @@ def test_a_stored_session_that_contradicts_new_settings_is_suspended_and_said() 
     ]
     state, said = restore(supervisor.state, stored)
     assert list(state.sessions) == ["a", "b", "c", "d", "e"]
-    assert [name for name, one in state.sessions.items() if one.suspended is None] == ["a", "c"]
+    assert [name for name, session in state.sessions.items() if session.suspended is None] == [
+        "a",
+        "c",
+    ]
     assert [state.config.of(f"GPU-{index}").workload for index in range(3)] == [
         "hold",
         "gemm",

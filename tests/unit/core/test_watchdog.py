@@ -102,7 +102,7 @@ def test_ready_waits_for_the_first_stressors_and_not_for_later_ones() -> None:
 
     reading = Reading(uuid="GPU-0", at=world.now)
     world.run(supervisor, lambda: isinstance(states(supervisor)[0].occupancy, Idle))
-    while not all(isinstance(one.stressor, Running) for one in states(supervisor)):
+    while not all(isinstance(state.stressor, Running) for state in states(supervisor)):
         assert not ready()
         supervisor.turn()
     assert ready()

@@ -44,7 +44,7 @@ def test_running_and_ended_daemons_are_listed_with_what_they_take(
     (shared / "sockets" / "older" / "sentinel.log").write_text("{}\n")
     (shared / "sockets" / "empty").mkdir()
 
-    found = {one.state.name: one for one in known_daemons(environ, UID)}
+    found = {daemon.state.name: daemon for daemon in known_daemons(environ, UID)}
     assert found.keys() == {"a", "gpus", "b", "older"}
     assert [one.running for one in found.values()] == [True, True, False, False]
     assert (found["a"].pid, found["a"].socket) == (os.getpid(), f"{tmp_path}/a.sock")
@@ -65,7 +65,7 @@ def test_the_shared_directory_is_measured_without_the_daemons_of_other_sockets(
     other.mkdir(parents=True)
     (other / "history.db").write_bytes(bytes(100_000))
     assert (tmp_path / "sentinel").is_dir()
-    sizes = {one.state: one.size for one in known_daemons(environ, UID)}
+    sizes = {daemon.state: daemon.size for daemon in known_daemons(environ, UID)}
     assert sizes.keys() == {tmp_path / "sentinel", other}
     assert sizes[tmp_path / "sentinel"] == 0
     assert sizes[other] >= 100_000
