@@ -21,7 +21,7 @@ from sentinel.burnin.records.samples import LAST, LOST, Sampler, Samples, measur
 from sentinel.burnin.resume import earlier_work
 from sentinel.client.client import Client
 from sentinel.client.follower import EventStream
-from sentinel.client.requester import EventInfo
+from sentinel.client.types import EventInfo
 from sentinel.config.model import SETTINGS, Config
 from sentinel.config.plan import Plan, parse_plan, plan_toml
 from sentinel.diagnostics.counters import CountersResult, read_counters

@@ -155,7 +155,7 @@ def _usage_text(error: click.ClickException) -> str:
         return f"there is no command {unknown}; there are: {', '.join(known)}"
     if not isinstance(error, click.NoSuchOption) or error.ctx is None:
         return error.format_message()
-    from sentinel.cli.options.option_groups import explain
+    from sentinel.cli.options.unknown_option import explain
 
     return explain(error.option_name, error.ctx)
 

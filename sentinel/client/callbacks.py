@@ -7,7 +7,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 
-from sentinel.client.requester import EventInfo
+from sentinel.client.types import EventInfo
 from sentinel.errors import ConfigError
 from sentinel.protocol.api_types import GpuStatus
 

@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import Self, cast
 from urllib.parse import urlencode
 
-from sentinel.client.requester import EventInfo
 from sentinel.client.transport import Address, stream_lines
+from sentinel.client.types import EventInfo
 from sentinel.errors import SentinelError, ServiceError
 from sentinel.protocol.api_types import GpuStatus
 

@@ -4,46 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from sentinel.client.transport import Address, send
 from sentinel.errors import ConfigError, ConnectionLostError, ServiceError
 from sentinel.host.daemons.daemon_lookup import find_socket
-from sentinel.protocol import api_types
 from sentinel.protocol.version import SCHEMA_VERSION
-
-
-@dataclass(frozen=True, kw_only=True)
-class Status(api_types.Status):
-    """The daemon, its GPUs, reservations and allocations."""
-
-    #: The response as it came, with fields that this version does not know.
-    json: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
-
-
-@dataclass(frozen=True, kw_only=True)
-class EventInfo:
-    """One event."""
-
-    #: The event's number, by which a stream is continued.
-    id: int | None
-    name: str
-    #: The event's JSON object.
-    fields: Mapping[str, Any]
-
-    @property
-    def gpu(self) -> str | None:
-        """The UUID of the GPU that the event is about, or None if it is about the host."""
-        uuid = self.fields.get("gpu")
-        return uuid if isinstance(uuid, str) else None
-
-    @property
-    def index(self) -> int | None:
-        """nvidia-smi's index of that GPU, or None if it is unknown or there is no such GPU."""
-        index = self.fields.get("index")
-        return index if isinstance(index, int) else None
 
 
 def find_address(

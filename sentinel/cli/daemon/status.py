@@ -187,8 +187,8 @@ def _logged(log: str | None) -> Iterator[str]:
     """
     if log is None:
         return
-    from sentinel.cli.daemon.logs import last_wanted
     from sentinel.cli.display.event_format import is_notable, readable
+    from sentinel.cli.log_follow import last_wanted
 
     with contextlib.suppress(ConfigError):
         yield from readable(last_wanted(Path(log), LOG_LINES, is_notable))

@@ -19,7 +19,7 @@ import sentinel
 from sentinel.client import GpuStatus, follower
 from sentinel.client.callbacks import names_of
 from sentinel.client.hold import private_sentinel
-from sentinel.client.requester import EventInfo
+from sentinel.client.types import EventInfo
 from sentinel.config.sources import from_flags
 from sentinel.errors import ConfigError, ConflictError, NoSuchGpuError, NotRunningError
 from sentinel.host.processes.procfs import read_stat

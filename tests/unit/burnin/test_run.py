@@ -14,7 +14,7 @@ from sentinel.burnin.reports.text import text_lines
 from sentinel.burnin.run import RunRequest, recorded_settings, until_end
 from sentinel.client.client import Client
 from sentinel.client.follower import EventStream
-from sentinel.client.requester import EventInfo
+from sentinel.client.types import EventInfo
 from sentinel.protocol.commands import Given
 from sentinel.protocol.settings_types import Settings
 from tests.harness.example_run import ExampleRun
