@@ -27,7 +27,7 @@ from sentinel.core.node import (
     status,
 )
 from sentinel.core.observation import Identity, Observation
-from sentinel.core.state import ProbeDown, ProbeState, Rule, State, each_gpu, on_each_gpu
+from sentinel.core.state import Probe, Process, Rule, State, each_gpu, on_each_gpu
 from sentinel.core.step import Event, Kill, Step, chain, rank
 from sentinel.protocol.gpu import Gpu
 
@@ -41,7 +41,7 @@ def first_state(
     gpus: tuple[Gpu, ...],
     now: float,
     config: Config,
-    probe: ProbeState | None = None,
+    probe: Probe | None = None,
     hidden: str | None = None,
     *,
     with_api: bool = False,
@@ -64,9 +64,9 @@ def first_state(
         },
         started=now,
         counted_from=now,
-        probe=probe or ProbeDown(generation=1, until=now, reason="not started yet"),
+        probe=probe or Probe(due=now, reason="not started yet"),
         next_status=now + config.status_every,
-        api=serving_processes.first_api(now) if with_api else None,
+        api=Process(due=now) if with_api else None,
     )
 
 

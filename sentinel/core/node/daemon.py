@@ -24,7 +24,7 @@ from sentinel.core.gpu_state import (
 from sentinel.core.node.probe_supervision import readable, suspected
 from sentinel.core.node.serving_processes import why_unreachable
 from sentinel.core.observation import Observation
-from sentinel.core.state import ProbeDown, ProbeUp, Shutdown, State, each_gpu
+from sentinel.core.state import Shutdown, State, each_gpu
 from sentinel.core.step import Event, Step, upcoming
 from sentinel.units import format_count
 
@@ -234,13 +234,10 @@ def _fresh(state: State, seen: Observation) -> bool:
     :mod:`sentinel.core.node.probe_supervision` replaces a probe that is down, initialises the
     driver for too long, or hangs. The watchdog covers a supervisor that runs without readings.
     """
-    match state.probe:
-        case ProbeDown():
-            return True
-        case ProbeUp(ready=False):
-            return True
-        case ProbeUp(since=since, unused_at=unused_at):
-            begun = max(since, unused_at, state.stalled_at or since)
+    probe = state.probe
+    if not probe.works:
+        return True
+    begun = max(probe.since, probe.unused_at, state.stalled_at or probe.since)
     return all(
         _age(seen, gpu_state, begun) <= state.config.poll + state.config.stale_after
         for gpu_state in state.gpu_states.values()

@@ -21,7 +21,7 @@ from sentinel.core.node import burnin, starts
 from sentinel.core.node.serving_processes import why_uncontrolled
 from sentinel.core.observation import Observation
 from sentinel.core.occupancy import Verdict
-from sentinel.core.state import ProbeDown, Shutdown, State, admin_hold, each_gpu
+from sentinel.core.state import Probe, Shutdown, State, admin_hold, each_gpu
 from sentinel.core.step import Step, gpu_event, upcoming
 from sentinel.protocol.gpu import Reading
 from sentinel.units import format_count, format_size
@@ -89,7 +89,7 @@ def _with_recovery(
     if found.rule != "unknown":
         return found
     suspect = state.suspects.get(gpu_state.gpu.uuid)
-    if isinstance(state.probe, ProbeDown):
+    if not state.probe.running:
         reason = f"{found.reason}; the probe is started again: {state.probe.reason}"
         return replace(found, reason=reason, until=_next_probe_at(state.probe))
     return found if suspect is None else replace(found, until=suspect.until)
@@ -268,9 +268,9 @@ def _quiet_hours(state: State, seen: Observation) -> str | None:
     return None
 
 
-def _next_probe_at(down: ProbeDown) -> float | None:
+def _next_probe_at(down: Probe) -> float | None:
     """Return when the next probe is started, or None if that is not known."""
-    return down.until if math.isfinite(down.until) else None
+    return down.due if math.isfinite(down.due) else None
 
 
 def ending(shutdown: Shutdown) -> Verdict:
@@ -282,10 +282,10 @@ def forbids_all(state: State, seen: Observation) -> Verdict | None:
     """Return the rule that forbids even a short context on every GPU, or None."""
     if state.shutdown is not None:
         return ending(state.shutdown)
-    if isinstance(state.probe, ProbeDown):
+    if not state.probe.running:
         reason = f"the probe, which reads the GPUs, is started again: {state.probe.reason}"
         return Verdict.deny("probe", reason, _next_probe_at(state.probe))
-    if not state.probe.ready:
+    if not state.probe.works:
         return Verdict.deny("probe", "the probe, which reads the GPUs, is starting")
     uncontrolled = why_uncontrolled(state, seen.now)
     if uncontrolled is not None:

@@ -271,7 +271,7 @@ def start_one(state: State, seen: Observation) -> Step[State]:
         launch_spec=limits.launch_spec(own, gpu_state),
         committed_at_start=attribution.committed(gpu_state),
     )
-    standby = state.standby.running and seen.standby is not None and seen.standby.ready
+    standby = serving_processes.is_ready(state.standby, seen.standby)
     event = gpu_event(
         "stressor.starting", gpu_state, seen.now, workload=own.workload, standby=standby
     )
@@ -284,7 +284,7 @@ def start_one(state: State, seen: Observation) -> Step[State]:
     )
     state = replace(state.with_gpu(gpu_state), last_start=seen.now)
     if standby:
-        state = replace(state, standby=serving_processes.standby_used(seen.now))
+        state = replace(state, standby=serving_processes.used(state.standby, seen.now))
     # Another GPU may wait for its start.
     return Step(state, actions=(start,), events=(event,), due=seen.now)
 

@@ -15,7 +15,7 @@ from sentinel.core.gpu_state import Busy, GpuState, Handover, Running, Starting,
 from sentinel.core.node import burnin, limits, sessions
 from sentinel.core.observation import Observation
 from sentinel.core.occupancy import Verdict, by_stressor
-from sentinel.core.state import ProbeDown, State, admin_hold
+from sentinel.core.state import State, admin_hold
 from sentinel.core.step import Event, Step, gpu_event, process_fields, progress_fields, usage_fields
 from sentinel.protocol.gpu import GpuProcess, Reading
 from sentinel.protocol.views import (
@@ -207,7 +207,7 @@ def _phase(state: State) -> Phase:
     held = any(isinstance(stressor, Starting | Running | Stopping) for stressor in stressors)
     if state.shutdown is not None:
         return Phase.STOPPING
-    if state.released is not None and isinstance(state.probe, ProbeDown) and state.probe.gone:
+    if state.released is not None and not state.probe.running and state.probe.gone:
         return Phase.RELEASED
     if all(gpu_state.pause is not None for gpu_state in state.gpu_states.values()):
         return Phase.PAUSED
