@@ -185,9 +185,8 @@ def test_a_missing_torch_is_the_reason_of_its_failure(
     (tmp_path / "torch.py").write_text("raise ImportError('no torch here')\n")
     monkeypatch.syspath_prepend(tmp_path)  # a spawned child gets the path of this process
     bench.pool.standby.start(1)
-    facts = bench.wait(bench.pool.standby.collect, lambda one: one.exit is not None)
-    assert facts.failed is not None
-    assert "no torch here" in facts.failed
+    facts = bench.wait(bench.pool.standby.collect, lambda one: one.failed is not None)
+    assert "no torch here" in str(facts.failed)
     assert not facts.works
 
 
