@@ -132,7 +132,7 @@ def fold(gpu_state: GpuState, facts: ChildFacts, now: float) -> Step[GpuState]:
 
 def _ended(gpu_state: GpuState, facts: ChildFacts, now: float) -> Step[GpuState]:
     """Apply that the child sent garbage, or when it was killed."""
-    if facts.garbage is not None and isinstance(gpu_state.stressor, Starting | Running):
+    if facts.garbage is not None and gpu_state.is_live:
         failed = Failed(kind=FailureKind.GARBAGE, reason=facts.garbage)
         gpu_state = to_stopping(gpu_state, StopCause.GARBAGE, now, kill_at=now, failed=failed)
     match gpu_state.stressor:

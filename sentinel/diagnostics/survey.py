@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 
 from sentinel.core import decide
 from sentinel.core.attribution import pending_ignores
-from sentinel.core.node import limits
+from sentinel.core.node import starts
 from sentinel.core.observation import Observation, ProbeFacts
-from sentinel.core.occupancy import Verdict
+from sentinel.core.occupancy import Permission
 from sentinel.core.state import Probe
 from sentinel.protocol.gpu import Gpu, Reading
 from sentinel.protocol.probe import Watch
@@ -108,7 +108,7 @@ def _verdicts(found: Found, readings: Mapping[str, Reading]) -> Iterator[Survey]
         for uuid, seen in readings.items()
     }
     local = HostClock().local()
-    verdicts = limits.verdicts(state, Observation(now=now, local=local, readings=later))
+    verdicts = starts.permissions(state, Observation(now=now, local=local, readings=later))
     for gpu in gpus:
         gpu_state = state.gpu_states[gpu.uuid]
         reading = readings.get(gpu.uuid)
@@ -124,7 +124,7 @@ def _verdicts(found: Found, readings: Mapping[str, Reading]) -> Iterator[Survey]
         )
 
 
-def _shown(verdict: Verdict, now: float) -> SurveyVerdict:
+def _shown(verdict: Permission, now: float) -> SurveyVerdict:
     """Replace the time of a verdict by what is left until then."""
     return SurveyVerdict(
         allowed=verdict.allowed,

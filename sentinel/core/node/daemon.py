@@ -127,11 +127,10 @@ def finish(state: State, seen: Observation) -> Step[State]:
     """Finish a shutdown once every child has settled, or its time is over."""
     if state.shutdown is None:
         return Step(state)
-    stressors = [gpu_state.stressor for gpu_state in state.gpu_states.values()]
-    lives = any(isinstance(stressor, Starting | Running) for stressor in stressors)
-    settled = not any(isinstance(stressor, Stopping) for stressor in stressors)
-    give_up_at = state.shutdown.give_up_at
-    finished = not lives and (settled or seen.now >= give_up_at)
+    gpu_states, give_up_at = state.gpu_states.values(), state.shutdown.give_up_at
+    lives = any(gpu_state.is_live for gpu_state in gpu_states)
+    settled = not any(gpu_state.is_held for gpu_state in gpu_states)
+    finished = settled or (not lives and seen.now >= give_up_at)
     if finished == state.finished:
         return Step(state, due=upcoming(seen.now, give_up_at))
     return Step(replace(state, finished=finished))

@@ -109,8 +109,7 @@ def _advance(state: State, calls: tuple[Call, ...], seen: Observation) -> Step[S
 
 def _holds_nothing(state: State) -> bool:
     """Check that no child uses a GPU, so that the driver can be released."""
-    stressors = [gpu_state.stressor for gpu_state in state.gpu_states.values()]
-    return not any(isinstance(stressor, Starting | Running | Stopping) for stressor in stressors)
+    return not any(gpu_state.is_held for gpu_state in state.gpu_states.values())
 
 
 def _fold(state: State, probe: Probe, facts: ProbeFacts, seen: Observation) -> Step[State]:
