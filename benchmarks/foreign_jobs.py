@@ -24,7 +24,7 @@ from typing import Any
 from benchmarks.die_with_parent import end_with_parent
 from sentinel.host.gpus.simulation import Membership, Registry
 
-#: The first memory of a context, in bytes; see sentinel/cli/tools/simulate_job.py.
+#: The first memory of a context, in bytes; see sentinel/cli/tools/demo.py.
 FIRST_BYTES = 13 * 2**20
 #: How often a job looks at the free memory, in seconds.
 _LOOK_S = 0.005

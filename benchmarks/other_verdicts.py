@@ -15,9 +15,9 @@ from statistics import fmean
 
 from sentinel.burnin.checks.recorded_run import read_run
 from sentinel.burnin.checks.thresholds import Thresholds
-from sentinel.burnin.records.record import GpuRecord, PhaseRecord
-from sentinel.burnin.records.run_folder import RunFolder
-from sentinel.burnin.reports.report import judge_run
+from sentinel.burnin.record import GpuRecord, PhaseRecord
+from sentinel.burnin.report import judge_run
+from sentinel.burnin.run_folder import RunFolder
 from sentinel.errors import SentinelError
 
 #: gpu-fryer 1.2.0, src/main.rs: the tolerance to the best GPU, and the reasons that it counts. It

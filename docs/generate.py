@@ -133,7 +133,7 @@ def levels() -> str:
 def checks_of_a_moment() -> str:
     """Return the table of the checks of one moment."""
     from sentinel.burnin.checks.evidence import MomentEvidence, NodeEvidence
-    from sentinel.burnin.checks.table import CHECKS
+    from sentinel.burnin.checks.recorded_run import CHECKS
 
     return _checks((*CHECKS.of(NodeEvidence), *CHECKS.of(MomentEvidence)))
 
@@ -141,7 +141,7 @@ def checks_of_a_moment() -> str:
 def checks_of_a_difference() -> str:
     """Return the table of the checks of two readings."""
     from sentinel.burnin.checks.evidence import GpuEvidence, GrowthEvidence
-    from sentinel.burnin.checks.table import CHECKS
+    from sentinel.burnin.checks.recorded_run import CHECKS
 
     of_both = CHECKS.of(GpuEvidence)
     return _checks(check for check in CHECKS.of(GrowthEvidence) if check not in of_both)
@@ -151,7 +151,7 @@ def checks_of_a_load() -> str:
     """Return the table of the checks of a burn-in's load."""
     from sentinel.burnin.checks.evidence import GrowthEvidence, ParticipationEvidence
     from sentinel.burnin.checks.load_checks import LoadEvidence
-    from sentinel.burnin.checks.table import CHECKS
+    from sentinel.burnin.checks.recorded_run import CHECKS
 
     of_counters = CHECKS.of(GrowthEvidence)
     own = [check for check in CHECKS.of(LoadEvidence) if check not in of_counters]
@@ -160,14 +160,14 @@ def checks_of_a_load() -> str:
 
 def checks_of_links() -> str:
     """Return the table of the checks of a burn-in's links."""
-    from sentinel.burnin.checks.table import CHECKS
+    from sentinel.burnin.checks.recorded_run import CHECKS
 
     return _checks(check for check in CHECKS if check.id.startswith("links."))
 
 
 def checks_of_a_fleet() -> str:
     """Return the table of the comparisons between the GPUs and nodes of a fleet."""
-    from sentinel.fleet.checks.fleet_checks import CHECKS
+    from sentinel.fleet.fleet_checks import CHECKS
 
     return _checks(CHECKS)
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from sentinel.client.hold import hold as hold
     from sentinel.client.monitor import Monitor as Monitor
     from sentinel.config.model import Config as Config
-    from sentinel.core.actions import Event as Event
+    from sentinel.core.step import Event as Event
     from sentinel.protocol.gpu import Gpu as Gpu
     from sentinel.protocol.stressor import MemoryTarget as MemoryTarget
     from sentinel.protocol.version import __version__ as __version__
@@ -41,7 +41,7 @@ __all__ = [
 _LAZY = {
     "Client": "sentinel.client",
     "Config": "sentinel.config.model",
-    "Event": "sentinel.core.actions",
+    "Event": "sentinel.core.step",
     "Gpu": "sentinel.protocol.gpu",
     "Hold": "sentinel.client.hold",
     "MemoryTarget": "sentinel.protocol.stressor",

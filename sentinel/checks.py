@@ -12,9 +12,9 @@ from sentinel.burnin.checks.check import (
     untested,
 )
 from sentinel.burnin.checks.load_checks import LoadEvidence
-from sentinel.burnin.checks.own_check import GpuCheck, NodeCheck, RunEvidence
+from sentinel.burnin.checks.own_checks import GpuCheck, NodeCheck, RunEvidence
 from sentinel.burnin.checks.thresholds import Limit, Limits, above, at_least, at_most, below
-from sentinel.burnin.records.record import Checksum, GpuRecord, Interruption, PhaseRecord, Sample
+from sentinel.burnin.record import Checksum, GpuRecord, Interruption, PhaseRecord, Sample
 from sentinel.config.plan import Phase, Plan
 from sentinel.protocol.counters import Counters
 

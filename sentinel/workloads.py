@@ -5,8 +5,8 @@ Importing it imports torch. A stressor does that anyway; no other process should
 
 from sentinel.errors import ConfigError
 from sentinel.protocol.stressor import Finding, FindingPlace
+from sentinel.stressor.comparison import BitComparison, Checksum, ErrorCount
 from sentinel.stressor.context import WorkloadContext
-from sentinel.stressor.verification.comparison import BitComparison, Checksum, ErrorCount
 
 __all__ = [
     "BitComparison",

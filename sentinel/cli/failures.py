@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from sentinel.cli.verdict_command import VerdictCommand
+from sentinel.cli.options.command_classes import VerdictCommand
 from sentinel.errors import ExitCode, SentinelError
 from sentinel.host.processes.process_limits import explain_exhaustion
 
@@ -72,7 +72,7 @@ def report_usage(error: click.ClickException, arguments: Sequence[str]) -> int:
     code = int(ExitCode.USAGE)
     if context is not None and isinstance(context.command, VerdictCommand):
         if "--nagios" in arguments:  # Nagios shows the standard output
-            from sentinel.burnin.checks.check_formats import nagios_unknown  # slow to import
+            from sentinel.burnin.checks.node_checks import nagios_unknown  # slow to import
 
             print(nagios_unknown(_usage_text(error)))
         code = context.command.usage_exit_code(arguments)
@@ -188,6 +188,6 @@ def _allowed(error: click.ClickException) -> list[str]:
 
 
 def _print_json(fields: dict[str, Any]) -> None:
-    from sentinel.cli.display.json_output import print_json
+    from sentinel.cli.display.output import print_json
 
     print_json(fields)

@@ -6,9 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from sentinel.cli.display.event_format import describe, is_hidden
-from sentinel.cli.display.terminal import printable
-from sentinel.core.actions import Event
+from sentinel.cli.display.log_lines import describe, is_hidden
+from sentinel.cli.display.output import printable
+from sentinel.core.step import Event
 from sentinel.host.systemd import Journal, field_name
 from sentinel.protocol.event_type import Kind
 from sentinel.protocol.events import EVENTS

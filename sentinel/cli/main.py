@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sentinel.cli import failures
-from sentinel.cli.display.terminal import degrade_streams
+from sentinel.cli.display.output import degrade_streams
 from sentinel.errors import ExitCode, SentinelError
 from sentinel.host.processes.process_limits import open_missing_streams
 from sentinel.protocol.version import __version__
@@ -30,7 +30,7 @@ SECTIONS = {
             "Show when each GPU was last proved good, and by what.",
         ),
         "report": ("sentinel.cli.tools.report", "Print the report of a burn-in, or compare two."),
-        "fleet": ("sentinel.cli.fleet.group", "Burn many hosts in, and judge them together."),
+        "fleet": ("sentinel.cli.tools.fleet", "Burn many hosts in, and judge them together."),
     },
     "The daemon": {
         "run": ("sentinel.cli.daemon.run", "Occupy idle GPUs in the foreground (the default)."),
@@ -88,7 +88,7 @@ SECTIONS = {
     },
     _FOR_PROGRAMS: {
         "slurm": (
-            "sentinel.cli.fleet.slurm",
+            "sentinel.cli.tools.slurm",
             "Serve the prolog, epilog and health check of Slurm.",
         ),
         "mcp": ("sentinel.cli.tools.mcp", "Serve tools for agents (Model Context Protocol)."),

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import click
 from click.shell_completion import get_completion_class
 
+from sentinel.cli.display.output import Word
 from sentinel.cli.main import SECTIONS, sentinel_command
-from sentinel.cli.word import Word
 from sentinel.errors import ExitCode
 from sentinel.protocol.version import __version__
 

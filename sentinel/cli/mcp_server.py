@@ -15,7 +15,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 from pydantic import Field
 
-from sentinel.cli.display.json_output import to_json
+from sentinel.cli.display.output import to_json
 from sentinel.client import Client, Outcome
 from sentinel.errors import ConfigError, SentinelError
 from sentinel.protocol.version import __version__

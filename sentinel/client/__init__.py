@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sentinel.client.client import Client as Client
     from sentinel.client.client import connect as connect
-    from sentinel.client.types import EventInfo as EventInfo
-    from sentinel.client.types import Status as Status
+    from sentinel.client.event_stream import EventInfo as EventInfo
+    from sentinel.client.event_stream import Status as Status
     from sentinel.protocol.api_types import AllocationInfo as AllocationInfo
     from sentinel.protocol.api_types import DaemonInfo as DaemonInfo
     from sentinel.protocol.api_types import GpuStatus as GpuStatus
@@ -51,7 +51,7 @@ _LAZY = {
     "AllocationInfo": "sentinel.protocol.api_types",
     "Client": "sentinel.client.client",
     "DaemonInfo": "sentinel.protocol.api_types",
-    "EventInfo": "sentinel.client.types",
+    "EventInfo": "sentinel.client.event_stream",
     "GpuStatus": "sentinel.protocol.api_types",
     "Handover": "sentinel.protocol.api_types",
     "Holder": "sentinel.protocol.api_types",
@@ -63,7 +63,7 @@ _LAZY = {
     "Process": "sentinel.protocol.api_types",
     "ReservationInfo": "sentinel.protocol.api_types",
     "SessionInfo": "sentinel.protocol.api_types",
-    "Status": "sentinel.client.types",
+    "Status": "sentinel.client.event_stream",
     "TemperatureTrend": "sentinel.protocol.history_types",
     "connect": "sentinel.client.client",
 }

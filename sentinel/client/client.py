@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from sentinel.client.follower import EventStream
+from sentinel.client.event_stream import EventStream, Status
 from sentinel.client.requester import WAIT_S, Gpus, decode, find_address, selectors
 from sentinel.client.transport import exit_check, process_check
-from sentinel.client.types import Status
 from sentinel.client.verbs import AllocationVerbs, HistoryVerbs, ReservationVerbs, SessionVerbs
 from sentinel.errors import SentinelError, ServiceError, TimedOutError
 from sentinel.protocol.api_types import (

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Self
 
 from sentinel.client.client import Client, connect
-from sentinel.client.types import Status
+from sentinel.client.event_stream import Status
 from sentinel.errors import (
     ConfigError,
     DriverUnavailableError,

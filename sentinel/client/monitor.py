@@ -11,11 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Self, TypeVar, overload
 
-from sentinel.client.callbacks import Callback, Callbacks
 from sentinel.client.client import Client, connect
-from sentinel.client.follower import Events, Follower
+from sentinel.client.event_stream import Callback, Callbacks, EventInfo, Events, Follower
 from sentinel.client.hold import private_sentinel
-from sentinel.client.types import EventInfo
 from sentinel.errors import ConfigError, NotRunningError, SentinelError, ServiceError, TimedOutError
 from sentinel.protocol.api_types import AllocationInfo, GpuStatus, MemoryBudget, Outcome
 from sentinel.protocol.history_types import PastReading, TemperatureTrend

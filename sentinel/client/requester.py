@@ -1,9 +1,10 @@
-"""Send a request to the daemon and decode the response; the base of all verbs."""
+"""Send a request to the daemon, and decode the response or view it; the base of all verbs."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -147,3 +148,35 @@ def selectors(gpus: Gpus) -> list[str] | None:
     """Convert GPUs into the API's selectors; commas separate several in one text."""
     listed = [gpus] if isinstance(gpus, str | int) else gpus
     return [part.strip() for gpu in listed for part in str(gpu).split(",")] or None
+
+
+#: The fields that are times, in ISO 8601.
+_TIMES = {"since", "until", "last", "at"}
+
+
+class JsonView:
+    """A JSON object with its fields as attributes; a missing one is None, as an unknown one is.
+
+    Args:
+        fields: The parsed object. Objects in it become views, and lists become tuples.
+    """
+
+    def __init__(self, fields: dict[str, Any]) -> None:
+        self._fields = fields
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # protocols of Python, such as those of copy
+            raise AttributeError(name)
+        value = _view(name, self._fields.get(name))
+        self.__dict__[name] = value
+        return value
+
+
+def _view(name: str, value: Any) -> Any:
+    if isinstance(value, dict):
+        return JsonView(value)
+    if isinstance(value, list):
+        return tuple(_view("", one) for one in value)
+    if name in _TIMES and isinstance(value, str):
+        return datetime.fromisoformat(value)
+    return value

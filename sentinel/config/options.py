@@ -120,7 +120,7 @@ def _convert(annotation: object, text: str) -> object:
 # --- the built-in workloads -------------------------------------------------------------------
 
 #: The package of the built-in workloads.
-PACKAGE = "sentinel.stressor.workloads."
+PACKAGE = "sentinel.stressor."
 
 #: Sides of matrices are a multiple of this. cuBLAS requires 16 for fp8 and 8 for int8.
 GRAIN = 64

@@ -10,30 +10,25 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sentinel.config.model import Config
-from sentinel.core.actions import Event, Kill, rank
-from sentinel.core.gpu import health, newcomer, pace_controller, slow_start, xids
-from sentinel.core.gpu.step import step_gpu
+from sentinel.core import child_facts, health, lifecycle, newcomer, pace_controller
 from sentinel.core.gpu_state import GpuState
-from sentinel.core.identity import Identity
+from sentinel.core.gpu_step import step_gpu
 from sentinel.core.node import (
-    allocation_commands,
-    api_supervision,
     burnin,
     burnin_commands,
     commands,
+    daemon,
     limits,
     probe_supervision,
     reservations,
+    serving_processes,
     sessions,
-    shutdown,
-    spare_processes,
     starts,
-    status_events,
-    watch_list,
+    status,
 )
-from sentinel.core.observation import Observation
+from sentinel.core.observation import Identity, Observation
 from sentinel.core.state import ProbeDown, ProbeState, Rule, State, each_gpu, on_each_gpu
-from sentinel.core.step import Step, chain
+from sentinel.core.step import Event, Kill, Step, chain, rank
 from sentinel.protocol.gpu import Gpu
 
 #: A supervisor that did not run for so long has stalled, in seconds: leases may have run out.
@@ -71,7 +66,7 @@ def first_state(
         counted_from=now,
         probe=probe or ProbeDown(generation=1, until=now, reason="not started yet"),
         next_status=now + config.status_every,
-        api=api_supervision.first(now) if with_api else None,
+        api=serving_processes.first_api(now) if with_api else None,
     )
 
 
@@ -153,31 +148,31 @@ _RULES: tuple[Rule, ...] = (
     commands.apply,
     burnin.advance,
     burnin_commands.report_measurements,
-    commands.expire,
+    commands.expire_pauses,
     reservations.expire,
-    allocation_commands.expire,
-    shutdown.follow,
+    commands.expire_allocations,
+    daemon.follow,
     burnin.cut_short,
     burnin_commands.settle,
-    on_each_gpu(xids.report, slow_start.report),
+    on_each_gpu(child_facts.report_xids, lifecycle.report_slow_start),
     # The serving processes, and what clients have.
-    api_supervision.step,
+    serving_processes.step_api,
     reservations.serve,
     on_each_gpu(newcomer.limit_memory),
     probe_supervision.step,
-    spare_processes.step_spare_probe,
+    serving_processes.step_spare_probe,
     # The stressors: their paces, their ends, and at most one start.
     on_each_gpu(health.assess, pace_controller.step),
-    shutdown.stop_all,
-    shutdown.give_up,
+    daemon.stop_all,
+    daemon.give_up,
     limits.release,
     starts.form_groups,
     starts.start_one,
-    spare_processes.step_standby,
+    serving_processes.step_standby,
     # What is reported, and what the probe is to read.
-    status_events.explain,
-    status_events.log_checks,
-    status_events.report,
-    watch_list.watch,
-    shutdown.finish,
+    status.explain,
+    status.log_checks,
+    status.report,
+    probe_supervision.watch_gpus,
+    daemon.finish,
 )

@@ -10,11 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from sentinel.config.model import Config
-from sentinel.core.actions import Action, Event
-from sentinel.core.burnin_state import BurninRun
+from sentinel.core.burnin_progress import BurninRun
 from sentinel.core.gpu_state import GpuState, Pause
 from sentinel.core.observation import Observation
-from sentinel.core.step import Step
+from sentinel.core.step import Action, Event, Step
 from sentinel.protocol.probe import Watch
 from sentinel.protocol.views import Reservation, Session
 
@@ -215,3 +214,58 @@ def each_gpu(state: State, seen: Observation, *rules: GpuRule) -> Step[State]:
 def on_each_gpu(*rules: GpuRule) -> Rule:
     """Make a rule about the whole node of rules about one GPU."""
     return lambda state, seen: each_gpu(state, seen, *rules)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdminHold:
+    """Why an operator keeps a GPU free."""
+
+    #: The administrative state, as in :class:`sentinel.protocol.views.GpuView`.
+    admin: str
+    #: For verdicts.
+    rule: str
+    reason: str
+    since: float | None = None
+    until: float | None = None
+    reservation: str | None = None
+
+
+def admin_hold(state: State, gpu_state: GpuState) -> AdminHold | None:
+    """Return the hold on a GPU, or None."""
+    if state.released is not None:
+        reason = "the driver is released (pause --release)"
+        return AdminHold(
+            admin="RELEASED",
+            rule="released",
+            reason=reason,
+            since=state.released.since,
+            until=state.released.until,
+        )
+    reserved = reservation_of(state, gpu_state.gpu.uuid)
+    if reserved is not None:
+        why = f"{reserved.reason} ({reserved.id})" if reserved.reason else reserved.id
+        return AdminHold(
+            admin="RESERVED",
+            rule="reserved",
+            reason=f"reserved: {why}",
+            since=reserved.since,
+            until=reserved.until,
+            reservation=reserved.id,
+        )
+    if gpu_state.pause is not None:
+        return AdminHold(
+            admin="PAUSED",
+            rule="paused",
+            reason="paused until sentinel resume" if gpu_state.pause.until is None else "paused",
+            since=gpu_state.pause.since,
+            until=gpu_state.pause.until,
+        )
+    return None
+
+
+def reservation_of(state: State, uuid: str) -> Reservation | None:
+    """Return the reservation that includes this GPU, or None."""
+    for reservation in state.reservations.values():
+        if uuid in reservation.gpus:
+            return reservation
+    return None

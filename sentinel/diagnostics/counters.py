@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sentinel.diagnostics.one_shot import START, Failure, Timeouts, run_past_faults
 from sentinel.probe import counters
-from sentinel.probe.nvml.counters import FUNCTIONS
+from sentinel.probe.nvml_counters import FUNCTIONS
 from sentinel.protocol.counters import (
     Counters,
     CountersDone,

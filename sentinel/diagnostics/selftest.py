@@ -24,7 +24,7 @@ from sentinel.supervisor.discovery import Options
 #: The place of a trial in which nothing was flipped.
 CLEAN = "clean"
 
-_WORKLOAD = "sentinel.stressor.verification.selftest:selftest"
+_WORKLOAD = "sentinel.stressor.selftest:selftest"
 
 #: Settings of a selftest. A person waits for it, so it starts sooner than a daemon; and results
 #: next to flipped bits must not become golden checksums.

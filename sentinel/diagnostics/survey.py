@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from sentinel.core import decide
-from sentinel.core.gpu.attribution import pending_ignores
-from sentinel.core.gpu.verdict import Verdict
+from sentinel.core.attribution import pending_ignores
 from sentinel.core.node import limits
 from sentinel.core.observation import Observation
+from sentinel.core.occupancy import Verdict
 from sentinel.core.state import ProbeUp
 from sentinel.protocol.gpu import Gpu, Reading
 from sentinel.protocol.probe import Watch

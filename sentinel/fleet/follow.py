@@ -10,14 +10,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from sentinel.burnin.reports.verdict import Verdict
+from sentinel.burnin.verdict import Verdict
 from sentinel.errors import ConfigError
-from sentinel.fleet.clush import Clush
-from sentinel.fleet.engine import Engine, EngineError, EngineMissingError, Task, TaskState
+from sentinel.fleet.engine import Clush, Engine, EngineError, EngineMissingError, Task, TaskState
 from sentinel.fleet.node_run import read_verdict
-from sentinel.fleet.records.progress import NodeProgress, read_progress
-from sentinel.fleet.records.run_file import FleetFolder, FleetRun
-from sentinel.fleet.slurm.slurm_engine import Slurm
+from sentinel.fleet.progress import NodeProgress, read_progress
+from sentinel.fleet.run_folder import FleetFolder, FleetRun
+from sentinel.fleet.slurm_engine import Slurm
 from sentinel.units import format_count, format_duration
 
 #: So many nodes are named in a line about many.

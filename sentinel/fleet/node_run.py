@@ -16,14 +16,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from sentinel.burnin.records.run_folder import RunFolder
-from sentinel.burnin.reports.formats import write_reports
-from sentinel.burnin.reports.report import judge_run
-from sentinel.burnin.reports.verdict import EXIT_CODES, Verdict
+from sentinel.burnin.formats import write_reports
+from sentinel.burnin.report import judge_run
+from sentinel.burnin.run_folder import RunFolder
+from sentinel.burnin.verdict import EXIT_CODES, Verdict
 from sentinel.errors import ConfigError, ExitCode
-from sentinel.fleet.checks.shared_thresholds import check_copy, read_run_thresholds
-from sentinel.fleet.records.progress import ProgressBuilder, write_progress
-from sentinel.fleet.records.run_file import MAX_REPORT_BYTES, FleetFolder, FleetRun, write_shared
+from sentinel.fleet.node_files import check_copy, read_run_thresholds
+from sentinel.fleet.progress import ProgressBuilder, write_progress
+from sentinel.fleet.run_folder import MAX_REPORT_BYTES, FleetFolder, FleetRun, write_shared
 from sentinel.host.files.paths import SIMULATED
 from sentinel.host.files.regular_file import read_regular
 from sentinel.host.gpus.simulation import default_folder

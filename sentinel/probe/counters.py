@@ -16,8 +16,8 @@ from sentinel.host.gpus.simulation import Registry
 from sentinel.host.processes.child_setup import InheritedFd, setup_child_process
 from sentinel.probe import pci_inventory
 from sentinel.probe.driver import DriverError, GpuLostError, ReadError
-from sentinel.probe.nvml.counters import Announce, CountersDriver
-from sentinel.probe.nvml.inspection import announced
+from sentinel.probe.nvml_counters import Announce, CountersDriver
+from sentinel.probe.nvml_inspection import announced
 from sentinel.probe.simulated_driver import SimulatedCounters
 from sentinel.protocol.codec import encode
 from sentinel.protocol.counters import (

@@ -24,13 +24,11 @@ from sentinel.host.processes.child_setup import (
 from sentinel.host.processes.own_memory import give_back
 from sentinel.host.processes.process_limits import explain_exhaustion
 from sentinel.probe.checked_driver import load_driver
-from sentinel.probe.device_watch import NodeWatch
 from sentinel.probe.driver import Driver, DriverError, DriverGoneError
-from sentinel.probe.process_info import ProcessIdentifier
-from sentinel.probe.publisher import Publisher
-from sentinel.probe.reader import Reader, SharedServices
+from sentinel.probe.process_info import NodeWatch, ProcessIdentifier
+from sentinel.probe.reader import Publisher, Reader, SharedServices
 from sentinel.probe.scheduler import ReadScheduler
-from sentinel.probe.xid_watch import XidWatch
+from sentinel.probe.xids import XidWatch
 from sentinel.protocol.codec import MAX_DATAGRAM_BYTES, decode
 from sentinel.protocol.probe import (
     Activate,

@@ -1,18 +1,22 @@
 """Read one GPU: everything at every poll, and its memory much more often while it is held.
 
 These are two jobs, because a call for the processes blocks while a context is created or torn down.
-The memory of a held GPU must be read meanwhile: it shows a newcomer first.
+The memory of a held GPU must be read meanwhile: it shows a newcomer first. Readings are sent to the
+supervisor without waiting for room.
 """
 
 from __future__ import annotations
 
 import math
+import select
+import socket
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from sentinel.errors import WireError
 from sentinel.probe.driver import (
     Driver,
     DriverError,
@@ -21,12 +25,42 @@ from sentinel.probe.driver import (
     TooManyProcessesError,
 )
 from sentinel.probe.process_info import ProcessIdentifier
-from sentinel.probe.publisher import Publisher
 from sentinel.probe.scheduler import ReadJob, next_multiple
+from sentinel.protocol.channel import send_now
 from sentinel.protocol.gpu import GpuProcess, Memory, Reading
-from sentinel.protocol.probe import ProbeSpec
+from sentinel.protocol.probe import ProbeMessage, ProbeSpec
 from sentinel.protocol.shared_memory import InflightCalls, Stamps, slots_of
 from sentinel.protocol.telemetry import Telemetry
+
+
+class Publisher:
+    """Sends messages to the supervisor, from any thread."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+
+    def send(self, message: ProbeMessage) -> bool:
+        """Send ``message`` now or drop it; return whether it was sent.
+
+        Raises:
+            WireError: It is too large.
+        """
+        return send_now(self._channel, message)
+
+    def send_reading(self, reading: Reading) -> bool:
+        """Send ``reading``, or only the number of its processes if it is too large."""
+        try:
+            return self.send(reading)
+        except WireError:  # names and ancestors without end
+            count = reading.omitted_processes + len(reading.processes or ())
+            return self.send(replace(reading, processes=(), omitted_processes=count))
+
+    def send_last(self, message: ProbeMessage) -> None:
+        """Send ``message``, waiting for room for up to a second."""
+        if not self.send(message):
+            select.select([], [self._channel], [], 1.0)
+            self.send(message)
+
 
 T = TypeVar("T")
 

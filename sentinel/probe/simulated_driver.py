@@ -14,7 +14,7 @@ from typing import Any
 
 from sentinel.host.gpus.simulation import Registry
 from sentinel.probe.driver import BasicDriver, DriverGoneError, GpuLostError, ReadError, Xid
-from sentinel.probe.nvml.counters import Announce
+from sentinel.probe.nvml_counters import Announce
 from sentinel.protocol.codec import from_json
 from sentinel.protocol.counters import Counters
 from sentinel.protocol.gpu import Gpu, GpuProcess, Memory

@@ -3,7 +3,7 @@
 A sentence is a template:
 
 - ``{field}`` inserts a field, ``{field:format}`` formats it first: for the terminal in
-  cli/display/event_format.py, for the web page in web/event_text.js.
+  cli/display/log_lines.py, for the web page in web/event_text.js.
 - ``[a|b]`` inserts the first alternative with all of its fields set; 0 and false count as not set.
 - ``{field?}`` inserts nothing. In an alternative with such fields, only they have to be set.
 """

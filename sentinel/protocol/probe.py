@@ -118,7 +118,7 @@ class DriverSpec:
 
 
 #: NVIDIA's driver, the default.
-NVML = DriverSpec(name="nvml", place="sentinel.probe.nvml.driver:NvmlDriver")
+NVML = DriverSpec(name="nvml", place="sentinel.probe.nvml_driver:NvmlDriver")
 #: Simulated GPUs; the option ``folder`` has them.
 SIMULATED = DriverSpec(name="simulated", place="sentinel.probe.simulated_driver:in_folder")
 

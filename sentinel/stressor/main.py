@@ -29,8 +29,7 @@ from sentinel.protocol.stressor import (
 )
 from sentinel.stressor import self_watch
 from sentinel.stressor.lease import LeaseKeeper
-from sentinel.stressor.loader import describe, import_torch, load_workload
-from sentinel.stressor.options import bind_options, start
+from sentinel.stressor.loader import bind_options, describe, import_torch, load_workload, start
 
 if TYPE_CHECKING:
     from sentinel.stressor.context import WorkloadContext

@@ -36,7 +36,7 @@ _TITLE = "sentinel: standby, becomes the next stressor"
 _NICE = 19
 _ENDING_POLL_S = 0.01
 #: The package of Sentinel's own workloads.
-_BUILT_IN = "sentinel.stressor.workloads."
+_BUILT_IN = "sentinel.stressor."
 #: The most descriptors that come with Activate.
 _MAX_FDS = 16
 

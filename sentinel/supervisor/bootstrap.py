@@ -17,10 +17,10 @@ from sentinel.config.model import Config
 from sentinel.config.schedule import first_after
 from sentinel.config.specs import parse_workload
 from sentinel.core import decide
-from sentinel.core.actions import Event
 from sentinel.core.gpu_state import Pause
-from sentinel.core.node.views import Host
+from sentinel.core.node.status import Host
 from sentinel.core.state import ProbeUp
+from sentinel.core.step import Event
 from sentinel.errors import ConfigError, ExitCode
 from sentinel.host.daemons.gpu_locks import SHARED_FOLDERS, GpuLocks
 from sentinel.host.files.paths import lock_folders
@@ -37,12 +37,11 @@ from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.stressor import Account, StandbySpec, StressorSpec
 from sentinel.protocol.version import __version__
 from sentinel.supervisor.api_process import ApiProcess
-from sentinel.supervisor.claimed_place import claimed, log_of
+from sentinel.supervisor.daemon_files import claimed, log_of, restore
 from sentinel.supervisor.discovery import Found, Options, check_torch, find_gpus
 from sentinel.supervisor.event_log import EventLog, Sink, event_object, json_lines
 from sentinel.supervisor.loop import Supervisor
 from sentinel.supervisor.ports import Parts
-from sentinel.supervisor.restored import restore
 from sentinel.supervisor.signals import Signals
 from sentinel.supervisor.single_instance import Claim
 from sentinel.supervisor.stressor_pool import LONG_LEASE_S, StressorPool

@@ -20,8 +20,7 @@ from multiprocessing.connection import wait as wait_for_files
 from multiprocessing.context import SpawnProcess
 from typing import ClassVar, Generic, TypeVar
 
-from sentinel.core.identity import OwnChild
-from sentinel.core.observation import ChildExit
+from sentinel.core.observation import ChildExit, OwnChild
 from sentinel.errors import WireError
 from sentinel.host.processes.child_setup import group_signals_blocked
 from sentinel.host.processes.process_limits import explain_exhaustion

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
-from sentinel.core.actions import Event
+from sentinel.core.step import Event
 from sentinel.errors import ConfigError, ExitCode, SentinelError
 from sentinel.host import systemd
 from sentinel.host.daemons import registry

@@ -16,7 +16,7 @@ from typing import Any, TextIO, cast
 
 import structlog
 
-from sentinel.core.actions import Event
+from sentinel.core.step import Event
 from sentinel.protocol.gpu import Gpu
 
 #: The most events that wait for a slow reader; about 5 MB.

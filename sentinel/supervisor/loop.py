@@ -9,7 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from sentinel.core.actions import (
+from sentinel.core.decide import conclude, kills, react
+from sentinel.core.newcomer import held_since
+from sentinel.core.node.daemon import (
+    SentNotifications,
+    next_notification,
+    permanently_failed,
+    unkillable,
+)
+from sentinel.core.node.status import Host, gpu_views, host_view
+from sentinel.core.observation import Observation, WatchTimes
+from sentinel.core.state import ApiUp, ProbeUp, State
+from sentinel.core.step import (
     Acknowledge,
     Action,
     Event,
@@ -28,16 +39,9 @@ from sentinel.core.actions import (
     StartProbe,
     StartSpareProbe,
     StartStandby,
+    Step,
     WatchGpus,
 )
-from sentinel.core.decide import conclude, kills, react
-from sentinel.core.gpu.watchers import held_since
-from sentinel.core.node.shutdown import permanently_failed, unkillable
-from sentinel.core.node.views import Host, gpu_views, host_view
-from sentinel.core.node.watchdog import SentNotifications, next_notification
-from sentinel.core.observation import Observation, WatchTimes
-from sentinel.core.state import ApiUp, ProbeUp, State
-from sentinel.core.step import Step
 from sentinel.errors import ExitCode
 from sentinel.protocol.commands import ReloadConfig
 from sentinel.protocol.gpu import Reading

@@ -8,8 +8,8 @@ from typing import Any
 
 from sentinel.burnin.checks.evidence import MomentEvidence
 from sentinel.burnin.checks.load_checks import LoadEvidence, Reference
-from sentinel.burnin.records.history import Former
-from sentinel.burnin.records.record import Checksum, GpuRecord, PhaseRecord, Sample
+from sentinel.burnin.record import Checksum, GpuRecord, PhaseRecord, Sample
+from sentinel.burnin.run_folder import Former
 from sentinel.config.plan import Phase
 from sentinel.protocol.counters import Counters
 from sentinel.protocol.stressor import LinkPart

@@ -7,12 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from sentinel.config.model import Config
-from sentinel.core.actions import Action, WatchGpus
-from sentinel.core.gpu.attribution import attribute
-from sentinel.core.gpu_state import GpuState
+from sentinel.core.attribution import attribute
+from sentinel.core.gpu_state import GpuState, Running, Starting, Stopping
 from sentinel.core.state import State
-from sentinel.core.step import Step
-from sentinel.core.stressor_state import Running, Starting, Stopping
+from sentinel.core.step import Action, Step, WatchGpus
 from sentinel.protocol.commands import Command, CommandReply, Refusal
 from sentinel.protocol.gpu import Reading
 from sentinel.supervisor.loop import Supervisor

@@ -21,7 +21,7 @@ DECIDED, WRITTEN = "decided", "written"
 
 def main() -> int:
     from sentinel.cli.main import run_command_line
-    from sentinel.core.actions import Event
+    from sentinel.core.step import Event
     from sentinel.supervisor import bootstrap, event_log, loop
 
     point = os.environ.get("CRASH_POINT")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from sentinel.diagnostics.doctor.facts import DriverFacts, Folder, GpuFacts, HostFacts, Room, Unread
+from sentinel.diagnostics.doctor_facts import DriverFacts, Folder, GpuFacts, HostFacts, Room, Unread
 from sentinel.host.installed.packages import Bindings, TorchBuild
 
 GIB = 2**30

@@ -13,9 +13,9 @@ from typing import Any
 from uuid import UUID
 
 from sentinel.burnin.checks.thresholds import Thresholds
-from sentinel.fleet.checks.verdict import FleetVerdict, judge_fleet
-from sentinel.fleet.records.node_files import read_fleet
-from sentinel.fleet.records.run_file import FleetFolder, FleetRun
+from sentinel.fleet.node_files import read_fleet
+from sentinel.fleet.run_folder import FleetFolder, FleetRun
+from sentinel.fleet.verdict import FleetVerdict, judge_fleet
 from tests.harness.example_run import ExampleRun
 from tests.harness.judged_run import report_of
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.burnin.checks.thresholds import Thresholds
-from sentinel.burnin.reports.report import Judged, judge_run, report_object
+from sentinel.burnin.report import Judged, judge_run, report_object
 from tests.harness.example_run import ExampleRun
 
 #: One run for each verdict of a node.

@@ -14,7 +14,7 @@ from typing import Any
 #: Imports the binding without loading the library, runs each script in a fork, prints exit codes.
 SERVER = """
 import dataclasses, json, os, sys
-import sentinel.probe.nvml.driver
+import sentinel.probe.nvml_driver
 
 for line in sys.stdin:
     script, *sys.argv[1:] = json.loads(line)
@@ -33,7 +33,7 @@ SCRIPT = """
 import dataclasses, json, sys
 from pathlib import Path
 from sentinel.probe.driver import DriverError
-from sentinel.probe.nvml.driver import NvmlDriver
+from sentinel.probe.nvml_driver import NvmlDriver
 
 driver = NvmlDriver()
 faults = Path(sys.argv[1])

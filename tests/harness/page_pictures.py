@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sentinel.burnin.checks.thresholds import Thresholds
-from sentinel.burnin.reports.formats import FORMATS
-from sentinel.burnin.reports.report import report_object
-from sentinel.fleet.checks.verdict import judge_fleet
-from sentinel.fleet.records.node_files import read_fleet
-from sentinel.fleet.reports.html_page import html_page
+from sentinel.burnin.formats import FORMATS
+from sentinel.burnin.report import report_object
+from sentinel.fleet.formats import html_page
+from sentinel.fleet.node_files import read_fleet
+from sentinel.fleet.verdict import judge_fleet
 from sentinel.protocol.version import __version__
 from tests.harness.api_harness import ApiServer, ask
 from tests.harness.browser import Browser, Page, browser

@@ -10,9 +10,9 @@ import pytest
 from torch import Tensor
 
 from sentinel.config.options import Verify
-from sentinel.stressor.verification.matmul import DTYPES, MEMORY
-from sentinel.stressor.verification.pipeline import ResultPipeline
-from sentinel.stressor.verification.sizing import assemble, cube
+from sentinel.stressor.matmul import DTYPES, MEMORY
+from sentinel.stressor.pipeline import ResultPipeline
+from sentinel.stressor.sizing import assemble, cube
 from tests.harness.workload_harness import Workbench, workbench
 
 #: All dtypes. The CPU emulates fp8 at 60 ns per multiplication.

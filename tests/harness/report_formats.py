@@ -13,8 +13,8 @@ from xml.etree.ElementTree import Element, fromstring
 from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
 
-from sentinel.burnin.reports.junit import junit_xml
-from sentinel.burnin.reports.ocp import ocp_lines
+from sentinel.burnin.junit import junit_xml
+from sentinel.burnin.ocp import ocp_lines
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = json.loads((ROOT / "docs" / "report.schema.json").read_text())

@@ -27,7 +27,7 @@ NEVER_S = 600.0
 def main() -> int:
     from sentinel.cli.main import run_command_line
     from sentinel.config.model import Config
-    from sentinel.core.gpu import watchers
+    from sentinel.core import newcomer
     from sentinel.core.node import probe_supervision
     from sentinel.protocol.probe import NVML, ProbeSpec
     from sentinel.supervisor import discovery, stressor_pool
@@ -39,7 +39,7 @@ def main() -> int:
 
     probe_supervision.MIN_EXCLUSION_S = FIRST_EXCLUSION_S
     probe_supervision.STOPPED_AFTER_S = NEVER_S
-    watchers.SELF_WATCH_TIMEOUT_S = NEVER_S
+    newcomer.SELF_WATCH_TIMEOUT_S = NEVER_S
     stressor_pool.LONG_LEASE_S = NEVER_S
     defaults = Config.__init__.__kwdefaults__
     assert defaults is not None

@@ -10,15 +10,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from sentinel.config.model import Config
-from sentinel.core.actions import Kill, Start
+from sentinel.core.attribution import SLACK_BYTES
 from sentinel.core.decide import decide
-from sentinel.core.gpu.attribution import SLACK_BYTES
-from sentinel.core.gpu_state import Busy, Idle, Unknown
-from sentinel.core.node.status_events import explanations
+from sentinel.core.gpu_state import Backoff, Busy, Fatal, Idle, Running, Starting, Stopping, Unknown
+from sentinel.core.node.status import explanations
 from sentinel.core.observation import Call, Observation
 from sentinel.core.state import State
-from sentinel.core.step import Step
-from sentinel.core.stressor_state import Backoff, Fatal, Running, Starting, Stopping
+from sentinel.core.step import Kill, Start, Step
 from sentinel.protocol.rules import IDLE, RULES, RUNNING
 from sentinel.protocol.stressor import Failed, FailureKind, Progress, Ready
 from tests.harness.world import GIB, TEARDOWN_TIME, FakeGpu, World

@@ -13,11 +13,11 @@ from types import ModuleType
 
 import pytest
 
-from sentinel.burnin.checks.table import CHECKS
+from sentinel.burnin.checks.recorded_run import CHECKS
 from sentinel.cli.daemon.run import command
-from sentinel.cli.display.event_format import describe
+from sentinel.cli.display.log_lines import describe
 from sentinel.config.model import SETTINGS
-from sentinel.fleet.checks.fleet_checks import CHECKS as FLEET_CHECKS
+from sentinel.fleet.fleet_checks import CHECKS as FLEET_CHECKS
 from sentinel.protocol.events import EVENTS as EVENT_TYPES
 from sentinel.protocol.rules import IDLE, RULES, RUNNING
 
@@ -144,7 +144,7 @@ def test_the_rules_of_the_document_are_exactly_those_that_can_decide() -> None:
 
 
 def test_the_document_of_the_doctor_lists_exactly_the_checks_that_there_are() -> None:
-    code = "".join(path.read_text() for path in (PACKAGE / "diagnostics" / "doctor").glob("*.py"))
+    code = "".join(path.read_text() for path in (PACKAGE / "diagnostics").glob("doctor*.py"))
     made = r'(?:\b(?:well|warning|problem|_unread)\(\s*|\bcheck = )"([^"]+)"'
     _, _, text = (ROOT / "docs/doctor.md").read_text().partition("\n## The lines\n")
     text, _, _ = text.partition("\n## ")

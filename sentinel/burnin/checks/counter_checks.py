@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from sentinel.burnin.checks.actions import (
+from sentinel.burnin.checks.check import (
     COOLING,
     DCGM,
     NOTHING,
@@ -18,8 +18,6 @@ from sentinel.burnin.checks.actions import (
     SLOWDOWN,
     XID_48,
     XID_CATALOG,
-)
-from sentinel.burnin.checks.check import (
     Action,
     Judgement,
     Severity,

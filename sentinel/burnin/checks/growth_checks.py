@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sentinel.burnin.checks.actions import (
+from sentinel.burnin.checks.check import (
     COOLING,
     DCGM,
     HOT,
@@ -16,8 +16,6 @@ from sentinel.burnin.checks.actions import (
     TIMES,
     WATCH,
     XID_48,
-)
-from sentinel.burnin.checks.check import (
     Action,
     Judgement,
     Severity,

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
-from sentinel.burnin.checks.actions import (
+from sentinel.burnin.checks.check import (
     DCGM,
     FABRIC,
     LINK_ERRORS,
@@ -15,8 +15,6 @@ from sentinel.burnin.checks.actions import (
     REPLAYS,
     SEATING,
     XID_CATALOG,
-)
-from sentinel.burnin.checks.check import (
     Judgement,
     Status,
     Table,

@@ -6,21 +6,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sentinel.burnin.checks.actions import OWN, isolate
 from sentinel.burnin.checks.check import (
+    OWN,
     Action,
     Judgement,
     Severity,
     Table,
     Unjudged,
     by_limits,
+    isolate,
     not_applicable,
     untested,
 )
 from sentinel.burnin.checks.evidence import GrowthEvidence, known_value, read
 from sentinel.burnin.checks.thresholds import Limits, above, below
-from sentinel.burnin.records.history import Former
-from sentinel.burnin.records.record import GpuRecord, PhaseRecord
+from sentinel.burnin.record import GpuRecord, PhaseRecord
+from sentinel.burnin.run_folder import Former
 from sentinel.core.node.burnin import FAULTY
 from sentinel.protocol.counters import Counters
 from sentinel.protocol.stressor import FindingPlace

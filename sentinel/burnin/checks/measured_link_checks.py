@@ -10,8 +10,10 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import replace
 
-from sentinel.burnin.checks.actions import DCGM_SHARE, OWN, RETEST, compare, isolate
 from sentinel.burnin.checks.check import (
+    DCGM_SHARE,
+    OWN,
+    RETEST,
     Action,
     Judgement,
     Severity,
@@ -19,13 +21,15 @@ from sentinel.burnin.checks.check import (
     Table,
     Unjudged,
     by_limits,
+    compare,
+    isolate,
     not_applicable,
     untested,
 )
 from sentinel.burnin.checks.load_checks import LoadEvidence, findings
 from sentinel.burnin.checks.peer_checks import MIN_PEERS
 from sentinel.burnin.checks.thresholds import Limits, above, below
-from sentinel.burnin.records.record import GpuRecord
+from sentinel.burnin.record import GpuRecord
 from sentinel.protocol.stressor import FindingPlace, LinkPart
 
 TABLE = Table()

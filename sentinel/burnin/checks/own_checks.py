@@ -1,24 +1,259 @@
 """Judge a run by the checks of other packages, each in a process of its own.
 
 A package registers a check as an entry point of the group ``sentinel.checks``. Its name is the id
-of the check, so that no code of a package runs here, not even to know what there is.
+of the check, so that no code of a package runs here, not even to know what there is. Code of a
+package may hang, crash or print; in its own process it costs its own check only.
 """
 
 from __future__ import annotations
 
+import importlib
+import math
+import os
 import re
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+import socket
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from typing import Any
 
-from sentinel.burnin.checks.check import CheckResult, Severity, Status, Value
-from sentinel.burnin.checks.own_check import OwnCheck, OwnDone, OwnMessage, OwnResult, OwnSpec
-from sentinel.burnin.checks.own_checks_process import IMPORT, JUDGE, run
-from sentinel.burnin.checks.thresholds import Limits, Thresholds
+from sentinel.burnin.checks.check import Check, CheckResult, Severity, Status, Value
+from sentinel.burnin.checks.load_checks import LoadEvidence
+from sentinel.burnin.checks.recorded_run import Recorded, evidence_of_load, read_run
+from sentinel.burnin.checks.thresholds import Limit, Limits, Thresholds
+from sentinel.burnin.record import GpuRecord
+from sentinel.burnin.run_folder import RunFolder, former_runs
+from sentinel.config.plan import Plan
 from sentinel.diagnostics.one_shot import START, Timeouts, run_one_shot
 from sentinel.errors import ConfigError
+from sentinel.host.processes.child_setup import InheritedFd, setup_child_process
+from sentinel.protocol.codec import encode
+from sentinel.protocol.shared_memory import InflightCalls
+from sentinel.stressor.loader import describe
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunEvidence:
+    """All that a check of the node may use."""
+
+    plan: Plan
+    #: Every GPU of the run, by index.
+    gpus: tuple[GpuRecord, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuCheck(Check[LoadEvidence]):
+    """A check of each GPU of a run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeCheck(Check[RunEvidence]):
+    """A check of all GPUs of a run together."""
+
+
+# --- messages --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnSpec:
+    """What the process of one check has to do."""
+
+    #: The id of the check, which is the name of its entry point.
+    id: str
+    #: Its ``module:attribute``.
+    place: str
+    #: The folder of the run; None to describe the check only.
+    folder: str | None = None
+    #: Replaced limits by name.
+    limits: Mapping[str, float] = field(default_factory=dict)
+    #: The file that replaced them.
+    origin: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnCheck:
+    """A check, as its package declares it."""
+
+    #: Whether it judges the node, or each GPU.
+    of_node: bool
+    unit: str
+    threshold: str
+    source: str
+    limits: Mapping[str, Limit] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnResult:
+    """The result of a check for one GPU, or for the node."""
+
+    #: The UUID, or None for the node.
+    gpu: str | None
+    status: Status
+    #: The value, if it is a number.
+    number: float | None
+    #: The value, if it is text.
+    text: str | None
+    severity: Severity
+    threshold: str
+    action: str
+    evidence: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnDone:
+    """The check has judged everything, or cannot judge."""
+
+    #: Why it cannot be used, or None.
+    error: str | None = None
+
+
+OwnMessage = OwnCheck | OwnResult | OwnDone
+
+
+#: What is announced before the import, and before each judgement.
+IMPORT, JUDGE = "import", "judge"
+
+#: Longer texts are cut: a result is one datagram.
+_MAX_TEXT = 2000
+
+
+def run_check_process(
+    spec: OwnSpec, channel: socket.socket, parent: int, board: InheritedFd
+) -> None:
+    """Describe a check, and judge a run by it; the target of a spawned process.
+
+    Ends by ``os._exit``, so that no exit hook of a package can delay it.
+
+    Args:
+        spec: The check and the folder of the run.
+        channel: A socket of whole messages (SOCK_SEQPACKET).
+        parent: The PID of the process that reads the channel.
+        board: Where each step is announced before it begins.
+    """
+    code = 1
+    try:
+        setup_child_process(parent, "sentinel: judges a run by a check of a package")
+        os.dup2(2, 1)  # standard output belongs to the report
+        channel.settimeout(None)
+        calls = InflightCalls.attach(board.detach())
+        for message in _messages(spec, calls):
+            channel.sendall(encode(message))
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _messages(spec: OwnSpec, calls: InflightCalls) -> Iterator[OwnCheck | OwnResult | OwnDone]:
+    try:
+        calls.announce(0, IMPORT)
+        check = _load(spec)
+        yield _describe(check)
+        if spec.folder is not None:
+            recorded = read_run(RunFolder(path=Path(spec.folder)))
+            thresholds = _thresholds(spec, check)
+            for gpu, evidence in _evidence(check, recorded, Path(spec.folder)):
+                calls.announce(0, JUDGE)
+                yield _judge(check, gpu, evidence, thresholds)
+    except BaseException as error:  # noqa: BLE001 - an import may raise anything, even SystemExit
+        known = isinstance(error, ConfigError)
+        yield OwnDone(error=str(error) if known else describe(error))
+    else:
+        yield OwnDone()
+
+
+def _load(spec: OwnSpec) -> GpuCheck | NodeCheck:
+    """Import the check of an entry point.
+
+    Raises:
+        ConfigError: It is no check, or has another id.
+    """
+    module, _, attribute = spec.place.partition(":")
+    found: Any = importlib.import_module(module)
+    for part in attribute.split("."):
+        found = getattr(found, part)
+    if not isinstance(found, GpuCheck | NodeCheck):
+        raise ConfigError(f"{spec.place} is a {type(found).__name__}, not a GpuCheck or NodeCheck")
+    if found.id != spec.id:
+        raise ConfigError(f"its id is {found.id!r}; its entry point is called {spec.id!r}")
+    return found
+
+
+def _describe(check: Check[Any]) -> OwnCheck:
+    return OwnCheck(
+        of_node=isinstance(check, NodeCheck),
+        unit=str(check.unit),
+        threshold=check.default_threshold[:_MAX_TEXT],
+        source=str(check.source)[:_MAX_TEXT],
+        limits=check.limits,
+    )
+
+
+def _thresholds(spec: OwnSpec, check: Check[Any]) -> Thresholds:
+    """Build the thresholds from the limits that a file has replaced."""
+    replaced: dict[str, Limit] = {
+        name: replace(check.limits[name], value=value, origin=spec.origin)
+        for name, value in spec.limits.items()
+    }
+    return Thresholds(replaced={check.id: replaced} if replaced else {}, origin=spec.origin)
+
+
+def _evidence(
+    check: Check[Any], run_check_process: Recorded, folder: Path
+) -> Iterable[tuple[str | None, Any]]:
+    """Yield what the check judges: each GPU, or the node."""
+    gpus = sorted(run_check_process.records.values(), key=lambda record: record.index)
+    if isinstance(check, NodeCheck):
+        yield None, RunEvidence(plan=run_check_process.plan, gpus=tuple(gpus))
+        return
+    former = former_runs(RunFolder(path=folder), run_check_process.header)
+    for one in gpus:
+        yield one.uuid, evidence_of_load(one, run_check_process, former)
+
+
+def _judge(check: Check[Any], gpu: str | None, evidence: Any, thresholds: Thresholds) -> OwnResult:
+    """Judge one GPU, or the node; a check that raises has not tested it."""
+    try:
+        return _result_message(gpu, check.run(evidence, thresholds))
+    except Exception as error:  # noqa: BLE001 - code of a package
+        return OwnResult(
+            gpu=gpu,
+            status=Status.NOT_TESTED,
+            number=None,
+            text=None,
+            severity=Severity.NONE,
+            threshold=check.default_threshold[:_MAX_TEXT],
+            action="",
+            evidence=f"its judgement raised {describe(error)}",
+        )
+
+
+def _result_message(gpu: str | None, result: CheckResult) -> OwnResult:
+    """Build the message.
+
+    Raises:
+        TypeError: The judgement has a value or a status of another type.
+    """
+    value: Any = result.value  # by its declaration; code of a package may have put anything
+    if isinstance(value, float) and not math.isfinite(value):
+        message = f"its value is {value}"
+        raise TypeError(message)
+    if not isinstance(value, float | int | str | None):
+        message = f"its value is a {type(value).__name__}, not a number or text"
+        raise TypeError(message)
+    text = isinstance(value, str)
+    return OwnResult(
+        gpu=gpu,
+        status=Status(result.status),
+        number=None if text or value is None else float(value),
+        text=value[:_MAX_TEXT] if isinstance(value, str) else None,
+        severity=Severity(result.severity),
+        threshold=result.threshold[:_MAX_TEXT],
+        action=result.action[:_MAX_TEXT],
+        evidence=result.evidence[:_MAX_TEXT],
+    )
+
 
 #: The entry-point group of checks.
 GROUP = "sentinel.checks"
@@ -132,10 +367,10 @@ def judge_by_own_checks(
         received = _run(spec, timeouts)
         stuck = stuck or received.stuck
         if received.check is None or received.check.of_node:
-            node.append(_result(entry, received, None, spec.origin))
+            node.append(_check_result(entry, received, None, spec.origin))
         else:
             for uuid in uuids:
-                gpus[uuid].append(_result(entry, received, uuid, spec.origin))
+                gpus[uuid].append(_check_result(entry, received, uuid, spec.origin))
     return OwnResults(
         gpus={uuid: tuple(results) for uuid, results in gpus.items()},
         node=tuple(node),
@@ -148,7 +383,7 @@ def _run(spec: OwnSpec, timeouts: Timeouts) -> _Received:
     received = _Received()
     kinds: tuple[type[OwnMessage], ...] = (OwnCheck, OwnResult, OwnDone)
     done = run_one_shot(
-        run,
+        run_check_process,
         spec,
         _ENVIRONMENT,
         kinds=kinds,
@@ -162,7 +397,9 @@ def _run(spec: OwnSpec, timeouts: Timeouts) -> _Received:
     return received
 
 
-def _result(entry: EntryPoint, received: _Received, uuid: str | None, origin: str) -> CheckResult:
+def _check_result(
+    entry: EntryPoint, received: _Received, uuid: str | None, origin: str
+) -> CheckResult:
     """Build the result for one GPU or the node; without a message, it was not tested."""
     check, found = received.check, received.results.get(uuid)
     source = (check.source if check is not None else "") or "its package"

@@ -8,12 +8,18 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from sentinel.burnin.checks.actions import DCGM_SHARE, HOT, OWN, SAME_BITS, SLOW, compare, isolate
 from sentinel.burnin.checks.check import (
+    DCGM_SHARE,
+    HOT,
+    OWN,
+    SAME_BITS,
+    SLOW,
     Judgement,
     Status,
     Table,
     by_limits,
+    compare,
+    isolate,
     not_applicable,
     untested,
 )
@@ -27,7 +33,7 @@ from sentinel.burnin.checks.load_checks import (
 )
 from sentinel.burnin.checks.measures import format_measure
 from sentinel.burnin.checks.thresholds import Limits, above, below
-from sentinel.burnin.records.record import GpuRecord, PhaseRecord
+from sentinel.burnin.record import GpuRecord, PhaseRecord
 from sentinel.protocol.stressor import FindingPlace
 
 #: GPUs of one model are compared from this number on: fewer have no median to trust.

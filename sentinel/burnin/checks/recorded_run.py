@@ -1,4 +1,4 @@
-"""Read a run from its folder, and build the evidence for the checks of the load."""
+"""All checks, and what those of the load judge: a run, read from its folder."""
 
 from __future__ import annotations
 
@@ -9,10 +9,18 @@ from importlib import resources
 from types import MappingProxyType
 from typing import Any
 
+from sentinel.burnin.checks import (
+    growth_checks,
+    load_checks,
+    measured_link_checks,
+    peer_checks,
+    xid_checks,
+)
+from sentinel.burnin.checks.check import Table
 from sentinel.burnin.checks.load_checks import LoadEvidence, Reference
-from sentinel.burnin.records.history import Former
-from sentinel.burnin.records.record import GpuRecord, load
-from sentinel.burnin.records.run_folder import RunFolder, lines, read_object
+from sentinel.burnin.checks.node_checks import MOMENT
+from sentinel.burnin.record import GpuRecord, load
+from sentinel.burnin.run_folder import Former, RunFolder, lines, read_object
 from sentinel.config.plan import Plan
 from sentinel.errors import ConfigError
 from sentinel.protocol.codec import DecodeError, from_json
@@ -117,3 +125,13 @@ def load_references() -> dict[str, tuple[Reference, ...]]:
 def _by_uuid(values: Iterable[Any]) -> dict[str, Counters]:
     found = [from_json(Counters, value, "counters") for value in values]
     return {one.uuid: one for one in found}
+
+
+CHECKS = Table(
+    MOMENT,
+    growth_checks.TABLE,
+    load_checks.TABLE,
+    peer_checks.TABLE,
+    measured_link_checks.TABLE,
+    xid_checks.TABLE,
+)

@@ -11,8 +11,8 @@ from sentinel.burnin.checks.check import Action, Judgement, Severity, Status, Ta
 from sentinel.burnin.checks.load_checks import LoadEvidence
 from sentinel.burnin.checks.thresholds import Limits
 from sentinel.burnin.checks.xid_table import CATALOG, XIDS, Xid, XidMeaning
-from sentinel.burnin.records.xids import XidEvent
-from sentinel.core.gpu.xids import is_of_own_end
+from sentinel.burnin.xids import XidEvent
+from sentinel.core.child_facts import is_of_own_end
 from sentinel.core.gpu_state import OwnEnd
 
 TABLE = Table()

@@ -8,23 +8,22 @@ from pathlib import Path
 import click
 
 from sentinel.burnin.checks.own_checks import registered_checks
-from sentinel.burnin.checks.table import CHECKS
+from sentinel.burnin.checks.recorded_run import CHECKS
 from sentinel.burnin.levels import LEVELS, load_plan, plan_text
-from sentinel.burnin.records.run_folder import RunFolder, find_run, new_folder
 from sentinel.burnin.run import NOT_OF_A_RUN
+from sentinel.burnin.run_folder import RunFolder, find_run, new_folder
 from sentinel.cli.daemon.burnin_run import Order, attach, cancel, follow_new_run, record, status
 from sentinel.cli.daemon.run import account_of
 from sentinel.cli.daemon.start import count_simulated
-from sentinel.cli.display.terminal import color_option
+from sentinel.cli.display.output import Word, color_option
 from sentinel.cli.options import value_completion
+from sentinel.cli.options.command_classes import VerdictGroup
 from sentinel.cli.options.setting_options import (
     settings_without,
     simulate_option,
     warn_of_no_notifications,
 )
 from sentinel.cli.options.thresholds_file import load_thresholds
-from sentinel.cli.verdict_command import VerdictGroup
-from sentinel.cli.word import Word
 from sentinel.client import Client, connect
 from sentinel.config.model import Config
 from sentinel.config.plan import Plan

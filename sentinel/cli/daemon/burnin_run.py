@@ -24,21 +24,17 @@ from typing import Any
 
 import click
 
-from sentinel.burnin.records.run_folder import RunFolder, find_run
-from sentinel.burnin.reports.formats import write_reports
-from sentinel.burnin.reports.report import Judged, judge_run
-from sentinel.burnin.reports.text import text_lines as report_lines
-from sentinel.burnin.reports.verdict import EXIT_CODES, Verdict
-from sentinel.burnin.resume import can_go_on
-from sentinel.burnin.run import RunRequest, record_run
+from sentinel.burnin.formats import write_reports
+from sentinel.burnin.report import Judged, judge_run
+from sentinel.burnin.run import RunRequest, can_go_on, record_run
+from sentinel.burnin.run_folder import RunFolder, find_run
+from sentinel.burnin.text import text_lines as report_lines
+from sentinel.burnin.verdict import EXIT_CODES, Verdict
 from sentinel.cli.display.burnin_screen import HEADER, RIGHT, Screen, progress_row
-from sentinel.cli.display.event_format import log_line
-from sentinel.cli.display.json_output import print_json
-from sentinel.cli.display.terminal import color_option
-from sentinel.cli.display.verdict_colours import paint_verdicts
-from sentinel.cli.log_follow import follow
+from sentinel.cli.display.log_lines import follow, log_line
+from sentinel.cli.display.output import color_option, paint_verdicts, print_json
 from sentinel.cli.options import value_completion
-from sentinel.cli.options.client_options import json_option, show, simulated_folder, with_client
+from sentinel.cli.options.command_options import json_option, show, simulated_folder, with_client
 from sentinel.cli.options.thresholds_file import load_thresholds
 from sentinel.client import Client, Status, connect
 from sentinel.client.hold import private_sentinel

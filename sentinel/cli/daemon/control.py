@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import click
 
-from sentinel.cli.options.client_options import (
+from sentinel.cli.options.command_options import (
     duration,
+    gpu_selection,
     json_option,
     show,
     wait_option,
     with_client,
 )
-from sentinel.cli.options.gpu_options import gpu_selection
 from sentinel.client import Client
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from sentinel.cli.display.json_output import print_json
+from sentinel.cli.display.output import print_json
 from sentinel.errors import AccessDeniedError, ConfigError, ExitCode
 from sentinel.host.daemons.daemon_lookup import KnownDaemon, known_daemons
 from sentinel.units import format_size

@@ -15,8 +15,14 @@ from typing import NoReturn
 import click
 
 from sentinel.cli.daemon.reserve import place_reporter, quiet_option
-from sentinel.cli.options.client_options import address_options, simulated_folder, wait_option
-from sentinel.cli.options.gpu_options import chosen, count_option, gpus_flag
+from sentinel.cli.options.command_options import (
+    address_options,
+    chosen,
+    count_option,
+    gpus_flag,
+    simulated_folder,
+    wait_option,
+)
 from sentinel.client import Client, connect
 from sentinel.errors import SentinelError
 

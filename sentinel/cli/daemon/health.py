@@ -12,12 +12,15 @@ from typing import Any
 
 import click
 
-from sentinel.burnin.checks.check_formats import NPD_UNKNOWN, npd_line
-from sentinel.burnin.checks.proven_fault import proven_fault
-from sentinel.burnin.reports.verdict import Verdict
-from sentinel.cli.display.json_output import print_json
-from sentinel.cli.display.terminal import color_option, printable
-from sentinel.cli.options.client_options import address_options, json_option, show, simulated_folder
+from sentinel.burnin.checks.node_checks import NPD_UNKNOWN, npd_line, proven_fault
+from sentinel.burnin.verdict import Verdict
+from sentinel.cli.display.output import color_option, print_json, printable
+from sentinel.cli.options.command_options import (
+    address_options,
+    json_option,
+    show,
+    simulated_folder,
+)
 from sentinel.client import connect
 from sentinel.errors import (
     AccessDeniedError,

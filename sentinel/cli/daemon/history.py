@@ -8,11 +8,9 @@ from datetime import datetime
 
 import click
 
-from sentinel.cli.display.event_format import format_clock
-from sentinel.cli.display.json_output import print_json, to_json
-from sentinel.cli.display.terminal import color_option
-from sentinel.cli.options.client_options import json_option, with_client
-from sentinel.cli.options.gpu_options import gpu_selection
+from sentinel.cli.display.log_lines import format_clock
+from sentinel.cli.display.output import color_option, print_json, to_json
+from sentinel.cli.options.command_options import gpu_selection, json_option, with_client
 from sentinel.client import Client, PastEvent, PastReading, PastUse
 from sentinel.errors import ConfigError, ExitCode, NoSuchGpuError
 from sentinel.units import format_brief, parse_duration
@@ -184,7 +182,7 @@ def _show_events(events: Sequence[PastEvent], *, as_json: bool) -> None:
     if as_json:
         print_json({"events": events})
         return
-    from sentinel.cli.display.event_format import readable
+    from sentinel.cli.display.log_lines import readable
 
     for line in readable(map(_line, events)):
         print(line)

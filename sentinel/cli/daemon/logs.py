@@ -9,10 +9,9 @@ from pathlib import Path
 
 import click
 
-from sentinel.cli.display.event_format import readable
-from sentinel.cli.display.terminal import color_option, printable
-from sentinel.cli.log_follow import follow, last_lines
-from sentinel.cli.options.client_options import address_options, simulated_folder
+from sentinel.cli.display.log_lines import follow, last_lines, readable
+from sentinel.cli.display.output import color_option, printable
+from sentinel.cli.options.command_options import address_options, simulated_folder
 from sentinel.client import connect
 from sentinel.errors import ConfigError, ExitCode, NotRunningError, SentinelError
 from sentinel.host.daemons.daemon_lookup import Location, last_location, locate

@@ -9,19 +9,21 @@ from typing import Any
 
 import click
 
-from sentinel.cli.display.event_format import format_clock
 from sentinel.cli.display.gpu_table import describe_queued, user_of
-from sentinel.cli.display.json_output import print_json
-from sentinel.cli.display.terminal import printable
+from sentinel.cli.display.log_lines import format_clock
+from sentinel.cli.display.output import print_json, printable
 from sentinel.cli.options import value_completion
-from sentinel.cli.options.client_options import (
+from sentinel.cli.options.command_options import (
+    chosen,
+    count_option,
     duration,
+    gpu_selection,
     json_option,
+    one_gpu,
     show,
     wait_option,
     with_client,
 )
-from sentinel.cli.options.gpu_options import chosen, count_option, gpu_selection, one_gpu
 from sentinel.client import Client, ReservationInfo
 from sentinel.client.verbs import OnWait
 from sentinel.errors import ConfigError, ExitCode, SentinelError

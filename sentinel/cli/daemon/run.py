@@ -15,9 +15,9 @@ import click
 from click.core import ParameterSource
 
 from sentinel.cli.daemon.log_place import chosen_log, with_chosen_log
-from sentinel.cli.display.event_format import text_lines
-from sentinel.cli.display.terminal import color_option, wants_colour
-from sentinel.cli.options.option_groups import GroupedOptions
+from sentinel.cli.display.log_lines import text_lines
+from sentinel.cli.display.output import color_option, wants_colour
+from sentinel.cli.options.command_classes import GroupedOptions
 from sentinel.cli.options.setting_options import (
     log_format,
     plan_option,

@@ -6,13 +6,12 @@ from collections.abc import Mapping
 
 import click
 
-from sentinel.cli.display.event_format import format_clock
 from sentinel.cli.display.gpu_table import user_of
-from sentinel.cli.display.json_output import print_json
+from sentinel.cli.display.log_lines import format_clock
+from sentinel.cli.display.output import print_json
 from sentinel.cli.options import value_completion
-from sentinel.cli.options.client_options import duration, json_option, with_client
-from sentinel.cli.options.gpu_options import gpus_flag
-from sentinel.cli.options.option_groups import GroupedOptions
+from sentinel.cli.options.command_classes import GroupedOptions
+from sentinel.cli.options.command_options import duration, gpus_flag, json_option, with_client
 from sentinel.cli.options.setting_options import single_gpu_flags
 from sentinel.client import Client, SessionInfo
 from sentinel.errors import ConfigError, ExitCode

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sentinel.cli.display.json_output import print_json
+from sentinel.cli.display.output import print_json
 from sentinel.cli.options import value_completion
-from sentinel.cli.options.client_options import json_option, with_client
-from sentinel.cli.options.gpu_options import gpus_flag
+from sentinel.cli.options.command_options import gpus_flag, json_option, with_client
 from sentinel.cli.options.setting_options import for_daemon, key_of
 from sentinel.cli.tools.config import setting_line, settings_as_json
 from sentinel.config.model import SETTINGS

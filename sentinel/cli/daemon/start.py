@@ -14,9 +14,9 @@ from sentinel.burnin.levels import LEVELS
 from sentinel.cli.daemon.first_stressor import FirstStressor, NotProvedError, wait_for_stressor
 from sentinel.cli.daemon.log_place import recorded_log, with_chosen_log
 from sentinel.cli.daemon.run import check_before_start, with_plan
-from sentinel.cli.display.json_output import print_json
-from sentinel.cli.options.client_options import json_option, wait_option, with_client
-from sentinel.cli.options.option_groups import GroupedOptions
+from sentinel.cli.display.output import print_json
+from sentinel.cli.options.command_classes import GroupedOptions
+from sentinel.cli.options.command_options import json_option, wait_option, with_client
 from sentinel.cli.options.setting_options import (
     for_daemon,
     plan_option,

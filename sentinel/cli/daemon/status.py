@@ -18,13 +18,24 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from sentinel.cli.display import gpu_table
-from sentinel.cli.display.json_output import print_json
-from sentinel.cli.display.output import table, terminal_width
-from sentinel.cli.display.terminal import color_option, cut, printable, wants_colour
+from sentinel.cli.display.output import (
+    color_option,
+    cut,
+    print_json,
+    printable,
+    table,
+    terminal_width,
+    wants_colour,
+)
 from sentinel.cli.failures import error_fields
-from sentinel.cli.options.client_options import duration, json_option, with_requester
-from sentinel.cli.options.gpu_options import gpu_selection, only_json
-from sentinel.client.json_view import JsonView
+from sentinel.cli.options.command_options import (
+    duration,
+    gpu_selection,
+    json_option,
+    only_json,
+    with_requester,
+)
+from sentinel.client.requester import JsonView
 from sentinel.errors import ConfigError, ExitCode, NotRunningError, ServiceError
 
 if TYPE_CHECKING:
@@ -165,17 +176,17 @@ def _report(status: Status, *, local: bool) -> Iterator[str]:
 
 def _processes(status: Status, width: int, *, local: bool, colour: bool) -> Iterator[str]:
     """Yield the table of processes, if there are any."""
-    from sentinel.cli.display import process_table
+    from sentinel.cli.display import gpu_table
 
-    rows = [process_table.row(job) for job in process_table.jobs(status.gpus, local=local)]
+    rows = [gpu_table.process_row(job) for job in gpu_table.jobs(status.gpus, local=local)]
     if rows:
         yield ""
         yield from table(
-            process_table.HEADER,
+            gpu_table.PROCESS_HEADER,
             rows,
-            flexible=process_table.FLEXIBLE,
+            flexible=gpu_table.PROCESS_FLEXIBLE,
             width=width,
-            right=process_table.RIGHT,
+            right=gpu_table.PROCESS_RIGHT,
             colour=colour,
         )
 
@@ -187,8 +198,7 @@ def _logged(log: str | None) -> Iterator[str]:
     """
     if log is None:
         return
-    from sentinel.cli.display.event_format import is_notable, readable
-    from sentinel.cli.log_follow import last_wanted
+    from sentinel.cli.display.log_lines import is_notable, last_wanted, readable
 
     with contextlib.suppress(ConfigError):
         yield from readable(last_wanted(Path(log), LOG_LINES, is_notable))

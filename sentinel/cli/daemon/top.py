@@ -7,11 +7,9 @@ import sys
 
 import click
 
-from sentinel.cli.display.terminal import color_option, wants_colour
+from sentinel.cli.display.output import Word, color_option, wants_colour
 from sentinel.cli.options import value_completion
-from sentinel.cli.options.client_options import duration, with_client
-from sentinel.cli.options.gpu_options import gpu_selection, only
-from sentinel.cli.word import Word
+from sentinel.cli.options.command_options import duration, gpu_selection, only, with_client
 from sentinel.client import Client
 from sentinel.errors import ConfigError, ExitCode
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from sentinel.cli.display.terminal import is_interactive, wants_colour
+from sentinel.cli.display.output import is_interactive, wants_colour
 from sentinel.errors import ExitCode, SentinelError
 
 if TYPE_CHECKING:  # slow to import, and not needed without a terminal

@@ -1,12 +1,170 @@
-"""Print tables that fit the terminal, with colours if they are enabled."""
+"""Print for a terminal: colours, characters and widths, tables, and JSON.
+
+Light: ``sentinel status`` needs it.
+"""
 
 from __future__ import annotations
 
+import codecs
+import json
 import os
+import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TextIO
 
-from sentinel.cli.display.terminal import cell_width, cut, printable, styled, wants_colour
+import click
+
+from sentinel.protocol.version import SCHEMA_VERSION
+
+
+class Word(click.Choice[str]):
+    """One of these words; the error for another one names them, and the nearest."""
+
+    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
+        """Build the message for a word that is not allowed."""
+        del ctx
+        from sentinel.config.sources import nearest  # slow to import
+
+        near = nearest(str(value), self.choices)
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        return f"{value!r} is not one of {', '.join(self.choices)}{hint}"
+
+
+#: SGR parameters by the names that styles are made of.
+_SGR = {
+    "bold": "1",
+    "dim": "2",
+    "red": "31",
+    "green": "32",
+    "yellow": "33",
+    "blue": "34",
+    "magenta": "35",
+    "cyan": "36",
+}
+_RESET = "\x1b[0m"
+
+#: Replacements for characters that the encoding of a stream does not have; others become "?".
+_ASCII = {
+    "…": "~",
+    "\N{MULTIPLICATION SIGN}": "x",
+    "·": ".",
+    "—": "-",
+    "\N{EN DASH}": "-",
+    "°": " ",
+    "→": "->",
+    "↓": "v",
+    "↑": "^",
+    "┌": "+",
+    "─": "-",
+    "│": "|",
+    **dict(zip("▁▂▃▄▅▆▇█", "_..--=##", strict=True)),
+}
+_ERROR_HANDLER = "sentinel.degrade"
+
+#: The values of ``--color``.
+COLOR_CHOICES = ("auto", "always", "never")
+
+
+class _Choice:
+    """The value of ``--color`` for this process; the option sets it."""
+
+    colour = "auto"
+
+
+def _choose(_: click.Context, __: click.Parameter, when: str) -> None:
+    _Choice.colour = when
+
+
+def color_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--color``."""
+    return click.option(
+        "--color",
+        type=Word(COLOR_CHOICES),
+        default="auto",
+        show_default=True,
+        expose_value=False,
+        is_eager=True,
+        callback=_choose,
+        help="Colours: auto follows NO_COLOR, FORCE_COLOR and whether there is a terminal.",
+    )(function)
+
+
+def is_interactive(stream: TextIO) -> bool:
+    """Check whether a stream is a terminal with cursor control."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def wants_colour(stream: TextIO) -> bool:
+    """Check whether output to a stream has colours.
+
+    ``--color`` decides, then NO_COLOR (https://no-color.org), FORCE_COLOR
+    (https://force-color.org) and whether the stream is a terminal, in this order.
+    """
+    if _Choice.colour != "auto":
+        return _Choice.colour == "always"
+    if os.environ.get("NO_COLOR"):
+        return False
+    return bool(os.environ.get("FORCE_COLOR")) or is_interactive(stream)
+
+
+def styled(text: str, style: str) -> str:
+    """Add a style, such as ``bold red``; an empty one changes nothing."""
+    if not style:
+        return text
+    return f"\x1b[{';'.join(_SGR[name] for name in style.split())}m{text}{_RESET}"
+
+
+def printable(text: str) -> str:
+    """Replace control characters: the names of processes must not move the cursor."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
+
+
+def cell_width(text: str) -> int:
+    """Return the columns that a text takes on a terminal."""
+    if text.isascii():
+        return len(text)
+    return sum(map(_char_width, text))
+
+
+def cut(text: str, width: int) -> str:
+    """Truncate a text to ``width`` columns, with an ellipsis as its last one."""
+    if cell_width(text) <= width:
+        return text
+    kept, used = [], 0
+    for one in text:
+        used += _char_width(one)
+        if used > width - 1:
+            break
+        kept.append(one)
+    return "".join(kept) + "…" if width > 0 else ""
+
+
+def _char_width(char: str) -> int:
+    if unicodedata.combining(char):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in {"W", "F"} else 1
+
+
+def degrade_streams() -> None:
+    """Replace what the encoding of the standard streams cannot express, instead of failing."""
+    codecs.register_error(_ERROR_HANDLER, _degrade)
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)  # a test's stream may have none
+        if reconfigure is not None:
+            reconfigure(errors=_ERROR_HANDLER)
+
+
+def _degrade(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = "".join(_ASCII.get(one, "?") for one in error.object[error.start : error.end])
+    return text, error.end
+
 
 #: The space between columns, and the minimum width of the flexible one.
 _GAP = " "
@@ -125,3 +283,46 @@ def print_table(
         colour=wants_colour(sys.stdout),
     )
     print("\n".join(lines))
+
+
+_STYLES = {
+    "PASS": "green",
+    "WARN": "yellow",
+    "FAIL": "bold red",
+    "INCOMPLETE": "magenta",
+    "MISSING": "magenta",
+}
+_VERDICT = re.compile(rf"^({'|'.join(_STYLES)})\b", re.MULTILINE)
+
+
+def paint_verdicts(text: str) -> str:
+    """Colour the verdicts of a report, if standard output has colours."""
+    if not wants_colour(sys.stdout):
+        return text
+    return _VERDICT.sub(lambda match: styled(match[1], _STYLES[match[1]]), text)
+
+
+def print_json(values: Mapping[str, Any]) -> None:
+    """Print one JSON object with its schema version."""
+    click.echo(json.dumps({"schema_version": SCHEMA_VERSION, **to_json(values)}))
+
+
+def to_json(value: Any) -> Any:
+    """Convert a value to JSON types: dataclasses to objects, times to ISO 8601, paths to text."""
+    if is_dataclass(value) and not isinstance(value, type):
+        # By the names of the API: `alias` is that of a field whose own is a keyword of Python.
+        return {
+            field.metadata.get("alias", field.name): to_json(getattr(value, field.name))
+            for field in fields(value)
+        }
+    match value:
+        case datetime():
+            return value.isoformat().replace("+00:00", "Z")  # as the API writes it
+        case Path():
+            return str(value)
+        case Mapping():
+            return {key: to_json(one) for key, one in value.items()}
+        case list() | tuple():
+            return [to_json(one) for one in value]
+        case _:
+            return value

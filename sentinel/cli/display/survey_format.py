@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sentinel.cli.display.event_format import processes
-from sentinel.cli.display.json_output import print_json
+from sentinel.cli.display.log_lines import processes
+from sentinel.cli.display.output import print_json
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.rules import with_time
 from sentinel.units import format_size

@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
+from sentinel.cli.display.output import Word
 from sentinel.cli.options import value_completion
-from sentinel.cli.word import Word
 from sentinel.config.model import SETTINGS, Config
 from sentinel.config.setting import Scope, Setting
 from sentinel.config.sources import (

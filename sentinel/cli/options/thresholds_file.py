@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from sentinel.errors import ConfigError
-from sentinel.fleet.checks.shared_thresholds import SharedThresholds, read_thresholds
+from sentinel.fleet.node_files import SharedThresholds, read_thresholds
 
 
 def load_thresholds(file: str | None) -> SharedThresholds:

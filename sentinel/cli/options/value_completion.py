@@ -30,7 +30,7 @@ _CHOICE = re.compile(r"[a-z]+(?:\|[a-z]+)+")
 def gpus(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete the last GPU of a list: index, UUID or PCI address, with its model and state."""
     from sentinel.cli.display.gpu_table import state
-    from sentinel.client.json_view import JsonView
+    from sentinel.client.requester import JsonView
 
     rows: list[tuple[str, str]] = []
     by_uuid: list[tuple[str, str]] = []
@@ -173,7 +173,7 @@ def _items(
 
 def _status(ctx: click.Context) -> dict[str, Any]:
     """Request the status of the daemon that the options so far name; empty without an answer."""
-    from sentinel.cli.options.client_options import simulated_folder
+    from sentinel.cli.options.command_options import simulated_folder
     from sentinel.client.requester import Requester, find_address
 
     try:

@@ -12,16 +12,15 @@ from pathlib import Path
 
 import click
 
-from sentinel.burnin.checks import check_formats
+from sentinel.burnin.checks import node_checks
 from sentinel.burnin.checks.check import CheckResult, Status
 from sentinel.burnin.checks.node_checks import NodeReport, judge_node
 from sentinel.burnin.checks.thresholds import Thresholds
-from sentinel.cli.display.json_output import print_json
-from sentinel.cli.display.terminal import color_option, printable, wants_colour
-from sentinel.cli.options.gpu_options import gpus_flag
+from sentinel.cli.display.output import color_option, print_json, printable, wants_colour
+from sentinel.cli.options.command_classes import VerdictCommand
+from sentinel.cli.options.command_options import gpus_flag
 from sentinel.cli.options.setting_options import simulate_option
 from sentinel.cli.options.thresholds_file import load_thresholds
-from sentinel.cli.verdict_command import VerdictCommand
 from sentinel.client import connect
 from sentinel.config.gpu_selection import select_gpus
 from sentinel.diagnostics.counters import CountersResult, read_counters
@@ -86,9 +85,9 @@ def command(
         if not nagios and not npd:
             raise
         why = f"sentinel failed: {error!r}"
-        line = check_formats.nagios_unknown(why) if nagios else check_formats.npd_line(why)
+        line = node_checks.nagios_unknown(why) if nagios else node_checks.npd_line(why)
         click.echo(line)
-        return check_formats.NAGIOS_UNKNOWN if nagios else check_formats.NPD_UNKNOWN
+        return node_checks.NAGIOS_UNKNOWN if nagios else node_checks.NPD_UNKNOWN
 
 
 def _check(
@@ -177,12 +176,12 @@ def _selected(selectors: Sequence[str], result: CountersResult) -> frozenset[int
 def _print(report: NodeReport, *, as_json: bool, nagios: bool, npd: bool) -> int:
     """Print the report in one format; return the exit code of that format."""
     if nagios or npd:
-        code, line = (check_formats.nagios if nagios else check_formats.npd)(report)
+        code, line = (node_checks.nagios if nagios else node_checks.npd)(report)
         click.echo(line)
         return code
-    code = check_formats.exit_code(report)
+    code = node_checks.exit_code(report)
     if as_json:
-        print_json(check_formats.as_object(report))
+        print_json(node_checks.as_object(report))
     elif report.failure is not None:
         click.echo(f"sentinel: the GPUs cannot be checked: {report.failure}", err=True)
     else:

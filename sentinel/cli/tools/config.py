@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
-from sentinel.cli.display.json_output import print_json
-from sentinel.cli.options.client_options import simulated_folder, with_client
-from sentinel.cli.options.option_groups import GroupedOptions
+from sentinel.cli.display.output import print_json
+from sentinel.cli.options.command_classes import GroupedOptions
+from sentinel.cli.options.command_options import simulated_folder, with_client
 from sentinel.cli.options.setting_options import config_option, flag_of, flags, read_sources
 from sentinel.client import Client
 from sentinel.config.build import build_config

@@ -13,13 +13,12 @@ from pathlib import Path
 
 import click
 
-from sentinel.cli.display.json_output import print_json
-from sentinel.cli.display.terminal import color_option, wants_colour
+from sentinel.cli.display.output import color_option, print_json, wants_colour
 from sentinel.cli.options.setting_options import simulate_option
 from sentinel.config.sources import checked, find_file, gather
-from sentinel.diagnostics.doctor.facts import Finding, Level, verdict
-from sentinel.diagnostics.doctor.host_checks import diagnose
-from sentinel.diagnostics.doctor.host_inspection import examine
+from sentinel.diagnostics.doctor_checks import diagnose
+from sentinel.diagnostics.doctor_facts import Finding, Level, verdict
+from sentinel.diagnostics.doctor_inspection import examine
 from sentinel.units import format_indices
 
 _COLOURS = {Level.OK: "green", Level.WARNING: "yellow", Level.PROBLEM: "red"}

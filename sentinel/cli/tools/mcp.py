@@ -6,7 +6,7 @@ import signal
 
 import click
 
-from sentinel.cli.options.client_options import with_client
+from sentinel.cli.options.command_options import with_client
 from sentinel.client import Client
 from sentinel.errors import ConfigError, ExitCode
 

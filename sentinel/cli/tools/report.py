@@ -8,17 +8,16 @@ from pathlib import Path
 
 import click
 
-from sentinel.burnin.records.run_folder import RunFolder, find_run
-from sentinel.burnin.reports.compare import compare, compare_lines
-from sentinel.burnin.reports.formats import FORMATS
-from sentinel.burnin.reports.report import Judged, judge_run, report_object
-from sentinel.burnin.reports.verdict import EXIT_CODES
-from sentinel.cli.display.terminal import color_option
-from sentinel.cli.display.verdict_colours import paint_verdicts
+from sentinel.burnin.compare import compare, compare_lines
+from sentinel.burnin.formats import FORMATS
+from sentinel.burnin.report import Judged, judge_run, report_object
+from sentinel.burnin.run_folder import RunFolder, find_run
+from sentinel.burnin.verdict import EXIT_CODES
+from sentinel.cli.display.output import color_option, paint_verdicts
 from sentinel.cli.options import value_completion
-from sentinel.cli.options.client_options import address_options, simulated_folder
+from sentinel.cli.options.command_classes import VerdictCommand
+from sentinel.cli.options.command_options import address_options, simulated_folder
 from sentinel.cli.options.thresholds_file import load_thresholds
-from sentinel.cli.verdict_command import VerdictCommand
 from sentinel.errors import ConfigError, ExitCode
 from sentinel.host.daemons.daemon_lookup import find_shared
 from sentinel.supervisor.bootstrap import leave

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import click
 
-from sentinel.cli.display.json_output import print_json
-from sentinel.cli.options.client_options import wait_option
-from sentinel.cli.options.gpu_options import one_gpu
+from sentinel.cli.display.output import print_json
+from sentinel.cli.options.command_options import one_gpu, wait_option
 from sentinel.cli.options.setting_options import check_range, simulate_option
 from sentinel.cli.tools.reserved_gpu import reserved_gpu
 from sentinel.config.build import build_config

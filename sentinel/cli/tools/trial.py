@@ -11,19 +11,17 @@ from typing import Any
 
 import click
 
-from sentinel.cli.display.event_format import text_lines
-from sentinel.cli.display.json_output import print_json
-from sentinel.cli.display.terminal import wants_colour
+from sentinel.cli.display.log_lines import text_lines
+from sentinel.cli.display.output import print_json, wants_colour
 from sentinel.cli.options import value_completion
-from sentinel.cli.options.client_options import wait_option
-from sentinel.cli.options.gpu_options import one_gpu
+from sentinel.cli.options.command_options import one_gpu, wait_option
 from sentinel.cli.options.setting_options import simulate_option
 from sentinel.cli.tools.reserved_gpu import reserved_gpu
 from sentinel.config.build import build_config, parse_given
 from sentinel.config.model import Config
 from sentinel.config.sources import from_flags
 from sentinel.config.specs import check_workload, parse_workload
-from sentinel.core.actions import Event
+from sentinel.core.step import Event
 from sentinel.diagnostics.trial.assessment import Judgement, TrialResult, grown, judge
 from sentinel.diagnostics.trial.measurement import Trial
 from sentinel.diagnostics.trial.runner import try_workload

@@ -1,21 +1,184 @@
-"""``sentinel workloads``: list the workloads with their origins and options."""
+"""``sentinel workloads``: list the workloads, and list and merge golden checksums."""
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 import click
 
-from sentinel.cli.display.json_output import print_json
-from sentinel.cli.tools import goldens, selftest, trial
+from sentinel.cli.display.output import print_json
+from sentinel.cli.options.command_options import simulated_folder
+from sentinel.cli.tools import selftest, trial
+from sentinel.config.sources import checked, find_file, from_flags, gather
 from sentinel.diagnostics.workload_catalog import Listed, list_workloads
-from sentinel.errors import ExitCode
+from sentinel.errors import ConfigError, ExitCode
 from sentinel.host.installed.packages import how_to_install, installer, torch_build
+from sentinel.host.stores.golden_store import Conflict, Golden, Goldens, Skipped, locate
 from sentinel.protocol.counters import WorkloadOption
+from sentinel.units import format_count
+
+
+@click.group("goldens")
+def goldens_group() -> None:
+    """List the golden checksums of this host, or merge those of another."""
+
+
+def _ours(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that select the file and ``--json``; pass its path as ``ours``."""
+
+    @functools.wraps(function)
+    def located(*, goldens: str | None, config: str | None, simulated: bool, **values: Any) -> Any:
+        home = Path(os.environ.get("HOME") or "/")
+        flags = from_flags({"goldens": goldens} if goldens is not None else {})
+        sources = gather(flags, os.environ, find_file(config, os.environ, home))
+        folder = simulated_folder(chosen=simulated)
+        path = locate(checked(sources).goldens, os.environ, folder)
+        if path is None:
+            source = sources.source_of("goldens")
+            raise ConfigError(f"{source}: golden checksums are off", "Give a file: --goldens PATH")
+        return function(ours=path, **values)
+
+    goldens_group = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")(
+        located
+    )
+    goldens_group = click.option(
+        "--config", metavar="FILE", help="Read settings from this TOML file."
+    )(goldens_group)
+    goldens_group = click.option(
+        "--simulated",
+        is_flag=True,
+        help="The file of the simulated GPUs ($SENTINEL_SIM_DIR).",
+    )(goldens_group)
+    return click.option(
+        "--goldens", metavar="PATH", help="This file instead of the one in the state directory."
+    )(goldens_group)
+
+
+@goldens_group.command("list")
+@_ours
+def list_(ours: Path, as_json: bool) -> int:  # noqa: FBT001 - click's
+    """List the records; exit code 1 if two records of one key differ."""
+    goldens = _open(ours)
+    if as_json:
+        return _print_json(goldens, {"file": str(ours), "goldens": _rows(goldens.records())})
+    for golden in goldens.records():
+        click.echo(_line(golden))
+    click.echo(f"{ours}: {format_count(len(goldens.records()), 'golden checksum')}")
+    return _print_problems(goldens)
+
+
+@goldens_group.command("merge")
+@click.argument("files", metavar="FILE...", nargs=-1, required=True)
+@_ours
+def merge(files: tuple[str, ...], ours: Path, as_json: bool) -> int:  # noqa: FBT001 - click's
+    """Add the new records of each FILE to those of this host.
+
+    A conflicting record is reported and not added; then the exit code is 1.
+    """
+    goldens = _open(ours, files)
+    try:
+        added = goldens.add({golden.key: golden.checksum for golden in goldens.records()})
+    except OSError as error:
+        raise ConfigError(f"{ours}: cannot be written: {error.strerror}") from error
+    if as_json:
+        return _print_json(goldens, {"file": str(ours), "added": added})
+    click.echo(f"{ours}: {added} added")
+    return _print_problems(goldens)
+
+
+@goldens_group.command("check")
+@click.argument("file", metavar="FILE")
+@_ours
+def check(file: str, ours: Path, as_json: bool) -> int:  # noqa: FBT001 - click's
+    """Compare FILE with the records of this host; exit code 1 if two records differ."""
+    goldens = _open(ours, (file,))
+    own = {golden.key for golden in _open(ours).records()}
+    theirs = _open(Path(file)).records()
+    new = sum(golden.key not in own for golden in theirs)
+    if as_json:
+        return _print_json(
+            goldens, {"file": file, "ours": str(ours), "records": len(theirs), "new": new}
+        )
+    click.echo(f"{file}: {len(theirs)} golden checksums, {new} of them not in {ours}")
+    return _print_problems(goldens)
+
+
+def _open(ours: Path, files: Iterable[str] = ()) -> Goldens:
+    """Read the records of this host and of other files.
+
+    Raises:
+        ConfigError: Another file is missing, or a file cannot be read.
+    """
+    others = tuple(Path(file) for file in files)
+    for other in others:
+        if not other.exists():
+            raise ConfigError(f"{other}: there is no such file")
+    goldens = Goldens(ours, others, warn=lambda _: None)  # printed at the end
+    try:
+        goldens.ensure_readable()
+    except OSError as error:
+        raise ConfigError(f"{error.filename or ours}: cannot be read: {error.strerror}") from error
+    return goldens
+
+
+def _print_problems(goldens: Goldens) -> int:
+    """Print skipped lines and conflicts to standard error, and return the exit code."""
+    for skipped in goldens.skipped():
+        click.echo(f"{skipped.file}:{skipped.line}: skipped: {skipped.why}", err=True)
+    for conflict in goldens.conflicts():
+        first, later = conflict.first, conflict.later
+        click.echo(
+            f"CONFLICT: {_line(later)} at {later.file}:{later.line}, "
+            f"but {first.checksum:#x} at {first.file}:{first.line}",
+            err=True,
+        )
+    return _code(goldens)
+
+
+def _print_json(goldens: Goldens, fields: Mapping[str, object]) -> int:
+    """Print one JSON object and return the exit code."""
+    conflicts = [_conflict(conflict) for conflict in goldens.conflicts()]
+    skipped = [_skipped(line) for line in goldens.skipped()]
+    print_json({**fields, "conflicts": conflicts, "skipped": skipped})
+    return _code(goldens)
+
+
+def _code(goldens: Goldens) -> int:
+    return int(ExitCode.FAIL if goldens.conflicts() else ExitCode.OK)
+
+
+def _line(golden: Golden) -> str:
+    return f"{golden.key}: {golden.checksum:#x}"
+
+
+def _rows(goldens: Iterable[Golden]) -> list[dict[str, object]]:
+    return [_row(golden) for golden in goldens]
+
+
+def _row(golden: Golden) -> dict[str, object]:
+    return {**vars(golden.key), "checksum": f"{golden.checksum:#x}"}
+
+
+def _conflict(conflict: Conflict) -> dict[str, object]:
+    first, later = conflict.first, conflict.later
+    return {
+        **_row(later),
+        "at": f"{later.file}:{later.line}",
+        "holds": f"{first.checksum:#x}",
+        "holds_at": f"{first.file}:{first.line}",
+    }
+
+
+def _skipped(line: Skipped) -> dict[str, object]:
+    return {"at": f"{line.file}:{line.line}", "why": line.why}
+
 
 #: The maximum width, and the indent of the lines below a name.
 _MAX_WIDTH = 100
@@ -44,7 +207,7 @@ def command(ctx: click.Context, as_json: bool) -> int:  # noqa: FBT001 - click's
     return code
 
 
-for _command in (trial.command, selftest.command, goldens.command):
+for _command in (trial.command, selftest.command, goldens_group):
     command.add_command(_command)
 
 

@@ -14,22 +14,25 @@ from textual.events import Resize
 from textual.widgets import DataTable, Footer, Static
 
 from sentinel.cli.display import gpu_table
-from sentinel.cli.display.terminal import cut, printable
+from sentinel.cli.display.output import cut, printable
 from sentinel.cli.tui.actions import Ask, GpuActions, Help
-from sentinel.cli.tui.columns import (
+from sentinel.cli.tui.content import (
+    PANELS,
     SORTS,
+    WIDE,
     Column,
     cells,
     columns_at,
+    detail_lines,
     fit,
     history_width,
+    process_lines,
+    share_rows,
     shown_gpus,
+    shown_panels,
     table_cell,
 )
-from sentinel.cli.tui.details import detail_lines
-from sentinel.cli.tui.feed import Feed, Look, ShownEvent
-from sentinel.cli.tui.panels import PANELS, WIDE, process_lines, share_rows, shown_panels
-from sentinel.cli.tui.samples import Samples
+from sentinel.cli.tui.feed import Feed, Look, Samples, ShownEvent
 from sentinel.client import Client, GpuStatus, Status
 from sentinel.errors import SentinelError
 from sentinel.units import format_count

@@ -12,19 +12,15 @@ from typing import Any
 
 from sentinel.config.model import Config
 from sentinel.config.plan import Phase, Plan
-from sentinel.core.actions import Event
-from sentinel.core.burnin_state import Burnin
-from sentinel.core.events import gpu_event, sensor_fields
-from sentinel.core.gpu import burnin as progress
-from sentinel.core.gpu import health, xids
-from sentinel.core.gpu.teardown import pause_of
-from sentinel.core.gpu_state import GpuState, Unknown
+from sentinel.core import burnin_progress as progress
+from sentinel.core import child_facts, health
+from sentinel.core.burnin_progress import Burnin
+from sentinel.core.gpu_state import Backoff, Fatal, GpuState, Running, Starting, Stopped, Unknown
 from sentinel.core.node import starts
-from sentinel.core.node.admin import admin_hold
 from sentinel.core.observation import Observation
-from sentinel.core.state import State, each_gpu
-from sentinel.core.step import Step, upcoming
-from sentinel.core.stressor_state import Backoff, Fatal, Running, Starting, Stopped
+from sentinel.core.state import State, admin_hold, each_gpu
+from sentinel.core.step import Event, Step, gpu_event, sensor_fields, upcoming
+from sentinel.core.teardown import pause_of
 from sentinel.protocol.phase_work import PhaseWork
 from sentinel.protocol.stressor import MemoryCovered, Progress
 from sentinel.protocol.views import BurninFields
@@ -218,7 +214,7 @@ def _events(
         fields = {"phase": phase, **work_fields(work)}
         events.append(gpu_event("burnin.phase_ended", gpu_state, now, **fields))
     if burnin.finished(plan):
-        events += xids.window_until(gpu_state, now)
+        events += child_facts.window_until(gpu_state, now)
         fields = {"plan": plan.name, "reason": burnin.ended}
         events.append(gpu_event("burnin.ended", gpu_state, now, **fields))
     elif over:

@@ -6,10 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from sentinel.config.plan import Plan, parse_plan
-from sentinel.core.actions import Event
-from sentinel.core.burnin_state import Burnin, BurninRun
-from sentinel.core.events import gpu_event
-from sentinel.core.gpu_state import GpuState
+from sentinel.core.burnin_progress import Burnin, BurninRun
+from sentinel.core.gpu_state import GpuState, Running, Starting, Stopping, Stressor
 from sentinel.core.node import burnin
 from sentinel.core.node.command_result import (
     Accepted,
@@ -22,8 +20,7 @@ from sentinel.core.node.command_result import (
 from sentinel.core.node.probe_supervision import reset_failures
 from sentinel.core.observation import Observation
 from sentinel.core.state import State
-from sentinel.core.step import Step
-from sentinel.core.stressor_state import Running, Starting, Stopping, Stressor
+from sentinel.core.step import Event, Step, gpu_event
 from sentinel.protocol.commands import CancelBurnin, Refusal, StartBurnin
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.phase_work import EarlierWork, PhaseWork

@@ -7,17 +7,22 @@ from dataclasses import replace
 
 from sentinel.config.model import Config
 from sentinel.config.schedule import end_of_hours
-from sentinel.core.events import gpu_event
-from sentinel.core.gpu import allocations, health, leaks, lifecycle, newcomer, verdict
-from sentinel.core.gpu.verdict import Verdict
-from sentinel.core.gpu_state import GpuState, Idle, LaunchSpec
+from sentinel.core import attribution, health, lifecycle, newcomer, occupancy, teardown
+from sentinel.core.gpu_state import (
+    GpuState,
+    Idle,
+    LaunchSpec,
+    Running,
+    Starting,
+    StopCause,
+    Stopping,
+)
 from sentinel.core.node import burnin, starts
-from sentinel.core.node.admin import admin_hold
-from sentinel.core.node.api_supervision import why_uncontrolled
+from sentinel.core.node.serving_processes import why_uncontrolled
 from sentinel.core.observation import Observation
-from sentinel.core.state import ProbeDown, Shutdown, State, each_gpu
-from sentinel.core.step import Step, upcoming
-from sentinel.core.stressor_state import Running, Starting, StopCause, Stopping
+from sentinel.core.occupancy import Verdict
+from sentinel.core.state import ProbeDown, Shutdown, State, admin_hold, each_gpu
+from sentinel.core.step import Step, gpu_event, upcoming
 from sentinel.protocol.gpu import Reading
 from sentinel.units import format_count, format_size
 
@@ -46,7 +51,7 @@ def _own_verdict(state: State, gpu_state: GpuState, seen: Observation) -> Verdic
     if behind is not None:
         return Verdict.deny("limits.gpus", behind)
     reading, own = seen.readings.get(uuid), state.config.of(uuid)
-    found = verdict.may_start(gpu_state, reading, seen.now, own)
+    found = occupancy.may_start(gpu_state, reading, seen.now, own)
     if not found.allowed:
         return _with_recovery(found, state, gpu_state, reading, own)
     return _denied_by_settings(gpu_state, reading, seen.now, own) or found
@@ -80,7 +85,7 @@ def _with_recovery(
 ) -> Verdict:
     """Add to a verdict when the probe reads the GPU again, or when its leak is to be cleared."""
     if found.rule == "leak":
-        return replace(found, until=leaks.clearing_due(gpu_state, reading, config))
+        return replace(found, until=teardown.clearing_due(gpu_state, reading, config))
     if found.rule != "unknown":
         return found
     suspect = state.suspects.get(gpu_state.gpu.uuid)
@@ -116,7 +121,7 @@ def _critical(gpu_state: GpuState, config: Config) -> str | None:
 
 def _indistinguishable(gpu_state: GpuState) -> str | None:
     """Return the reason if allocated processes cannot be distinguished from newcomers, or None."""
-    if not gpu_state.allocations or allocations.are_distinguishable(gpu_state):
+    if not gpu_state.allocations or attribution.are_distinguishable(gpu_state):
         return None
     return f"allocated processes cannot be distinguished from newcomers here ({_ids(gpu_state)})"
 
@@ -126,7 +131,7 @@ def _settled_at(gpu_state: GpuState) -> float:
     newest = max(
         (allocation.since for allocation in gpu_state.allocations.values()), default=-math.inf
     )
-    return newest + allocations.SETTLE_S
+    return newest + attribution.SETTLE_S
 
 
 def _may_regrow(gpu_state: GpuState, now: float) -> str | None:
@@ -139,9 +144,9 @@ def _may_regrow(gpu_state: GpuState, now: float) -> str | None:
 
 def _regrows_at(gpu_state: GpuState) -> float | None:
     """Compute when a stressor is restarted that may take more memory; None if it may not."""
-    if gpu_state.committed_at_start <= allocations.committed(gpu_state):
+    if gpu_state.committed_at_start <= attribution.committed(gpu_state):
         return None
-    return gpu_state.allocations_changed + allocations.REGROW_S
+    return gpu_state.allocations_changed + attribution.REGROW_S
 
 
 def _too_little_memory(gpu_state: GpuState, reading: Reading | None, config: Config) -> str | None:
@@ -151,8 +156,8 @@ def _too_little_memory(gpu_state: GpuState, reading: Reading | None, config: Con
     """
     if not gpu_state.allocations or reading is None or reading.memory is None:
         return None
-    left = reading.memory.free - allocations.outstanding(gpu_state) - config.keep_free
-    if left >= config.chunk + allocations.CONTEXT_BYTES:
+    left = reading.memory.free - attribution.outstanding(gpu_state) - config.keep_free
+    if left >= config.chunk + attribution.CONTEXT_BYTES:
         return None
     return f"its allocations leave too little memory ({_ids(gpu_state)})"
 
@@ -220,7 +225,7 @@ def _own_release(
         return reason
     # Unlisted growth may be an allocated process that takes outstanding memory.
     free = newcomer.free_beside_stressor(gpu_state, reading)
-    if free is not None and allocations.outstanding(gpu_state) > free:
+    if free is not None and attribution.outstanding(gpu_state) > free:
         return f"its memory is allocated ({_ids(gpu_state)})"
     return None
 
@@ -340,4 +345,4 @@ def _is_ready(gpu_state: GpuState, seen: Observation, own: Config) -> bool:
     if isinstance(gpu_state.stressor, Starting | Running):
         return True
     reading = seen.readings.get(gpu_state.gpu.uuid)
-    return verdict.idle_enough(gpu_state, reading, seen.now, own) is None
+    return occupancy.idle_enough(gpu_state, reading, seen.now, own) is None

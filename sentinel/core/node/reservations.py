@@ -17,11 +17,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from sentinel.core.actions import Event
-from sentinel.core.events import gpu_event
-from sentinel.core.gpu import health
-from sentinel.core.gpu_state import Busy, GpuState, Idle, Unknown
-from sentinel.core.node.admin import reservation_of
+from sentinel.core import health
+from sentinel.core.gpu_state import Busy, GpuState, Idle, Stopped, Unknown
 from sentinel.core.node.command_result import (
     Accepted,
     RefusedError,
@@ -33,9 +30,8 @@ from sentinel.core.node.command_result import (
     not_found,
 )
 from sentinel.core.observation import Observation
-from sentinel.core.state import State
-from sentinel.core.step import Step, upcoming
-from sentinel.core.stressor_state import Stopped
+from sentinel.core.state import State, reservation_of
+from sentinel.core.step import Event, Step, gpu_event, upcoming
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import LEASE_S, CancelReservation, Extend, Refusal, Reserve
 from sentinel.protocol.views import Reservation

@@ -13,7 +13,6 @@ from dataclasses import replace
 from sentinel.config.build import lay_over
 from sentinel.config.model import SETTINGS
 from sentinel.config.setting import Scope
-from sentinel.core.actions import Event
 from sentinel.core.node.command_result import (
     Accepted,
     RefusedError,
@@ -26,7 +25,7 @@ from sentinel.core.node.command_result import (
 from sentinel.core.node.probe_supervision import reset_failures
 from sentinel.core.observation import Observation
 from sentinel.core.state import State
-from sentinel.core.step import Step, upcoming
+from sentinel.core.step import Event, Step, upcoming
 from sentinel.errors import ConfigError
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import EndSession, Refusal, StartSession

@@ -8,26 +8,26 @@ from dataclasses import replace
 
 from sentinel.config.model import Config
 from sentinel.config.plan import Plan
-from sentinel.core.actions import Event, Start
-from sentinel.core.burnin_state import Burnin, Group
-from sentinel.core.events import gpu_event
-from sentinel.core.gpu import allocations, leaks, lifecycle, verdict
-from sentinel.core.gpu import burnin as progress
-from sentinel.core.gpu_state import Busy, GpuState, Idle, Unknown
-from sentinel.core.node import burnin, limits, spare_processes
-from sentinel.core.node.admin import admin_hold
-from sentinel.core.observation import Observation
-from sentinel.core.state import State
-from sentinel.core.step import Step, upcoming
-from sentinel.core.stressor_state import (
+from sentinel.core import attribution, lifecycle, occupancy, teardown
+from sentinel.core import burnin_progress as progress
+from sentinel.core.burnin_progress import Burnin, Group
+from sentinel.core.gpu_state import (
     Backoff,
+    Busy,
     Fatal,
+    GpuState,
+    Idle,
     Running,
     Starting,
     StopCause,
     Stopped,
     Stopping,
+    Unknown,
 )
+from sentinel.core.node import burnin, limits, serving_processes
+from sentinel.core.observation import Observation
+from sentinel.core.state import State, admin_hold
+from sentinel.core.step import Event, Start, Step, gpu_event, upcoming
 from sentinel.protocol.stressor import Failed, StressorGroup
 
 #: The longest time that a GPU waits for others, in seconds; then it goes on with those there are.
@@ -258,10 +258,10 @@ def start_one(state: State, seen: Observation) -> Step[State]:
     if state.unjudged:
         return Step(state, due=seen.now)
     verdicts = limits.verdicts(state, seen)
-    due = upcoming(seen.now, *(verdict.until for verdict in verdicts.values()))
+    due = upcoming(seen.now, *(occupancy.until for occupancy in verdicts.values()))
     if state.config.dry_run:
         return Step(state, due=due)
-    uuid = next((uuid for uuid, verdict in verdicts.items() if verdict.allowed), None)
+    uuid = next((uuid for uuid, occupancy in verdicts.items() if occupancy.allowed), None)
     if uuid is None:
         return Step(state, due=due).then(_clear_one, seen)
     gpu_state, own = state.gpu_states[uuid], state.config.of(uuid)
@@ -269,7 +269,7 @@ def start_one(state: State, seen: Observation) -> Step[State]:
     gpu_state = replace(
         begun.state,
         launch_spec=limits.launch_spec(own, gpu_state),
-        committed_at_start=allocations.committed(gpu_state),
+        committed_at_start=attribution.committed(gpu_state),
     )
     standby = state.standby.running and seen.standby is not None and seen.standby.ready
     event = gpu_event(
@@ -278,13 +278,13 @@ def start_one(state: State, seen: Observation) -> Step[State]:
     start = Start(
         uuid=uuid,
         generation=gpu_state.generation,
-        committed=allocations.outstanding(gpu_state),
+        committed=attribution.outstanding(gpu_state),
         standby=standby,
         group=rank_of(gpu_state),
     )
     state = replace(state.with_gpu(gpu_state), last_start=seen.now)
     if standby:
-        state = replace(state, standby=spare_processes.used(seen.now))
+        state = replace(state, standby=serving_processes.standby_used(seen.now))
     # Another GPU may wait for its start.
     return Step(state, actions=(start,), events=(event,), due=seen.now)
 
@@ -300,7 +300,7 @@ def form_groups(state: State, seen: Observation) -> Step[State]:
     if limits.node_verdict(state, seen) is not None:
         return Step(state)  # a group that cannot start would only be broken up
     verdicts = limits.verdicts(state, seen)
-    ready = [uuid for uuid, verdict in verdicts.items() if verdict.rule == RULE]
+    ready = [uuid for uuid, occupancy in verdicts.items() if occupancy.rule == RULE]
     return form(state, seen.now, ready)
 
 
@@ -310,10 +310,10 @@ def _clear_one(state: State, seen: Observation) -> Step[State]:
         return Step(state)
     for uuid, gpu_state in state.gpu_states.items():
         reading, own = seen.readings.get(uuid), state.config.of(uuid)
-        due = leaks.clearing_due(gpu_state, reading, own)
+        due = teardown.clearing_due(gpu_state, reading, own)
         if reading is None or due is None or seen.now < due:
             continue  # the verdict about its leak has the time
-        if not verdict.is_fresh(reading, seen.now, own):
+        if not occupancy.is_fresh(reading, seen.now, own):
             continue
         if admin_hold(state, gpu_state) is not None:
             continue  # an operator's hold excludes even a short context

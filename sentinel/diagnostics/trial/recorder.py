@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
-from sentinel.core.actions import Event
 from sentinel.core.observation import ChildFacts, ProbeFacts
+from sentinel.core.step import Event
 from sentinel.diagnostics.trial.measurement import Failure, Stop, Trial
 from sentinel.errors import ExitCode
 from sentinel.protocol.gpu import Gpu, Reading

@@ -381,10 +381,10 @@ def faulty(ctx: WorkloadContext) -> None:
 
 def flips_a_bit(ctx: WorkloadContext, *, size: int = 128) -> None:
     """Multiply matrices, and flip one bit of one result once."""
-    from sentinel.stressor.verification.comparison import flip
-    from sentinel.stressor.verification.matmul import DTYPES
-    from sentinel.stressor.verification.sizing import build
-    from sentinel.stressor.workloads.gemm import run_seeds
+    from sentinel.stressor.comparison import flip
+    from sentinel.stressor.matmul import DTYPES
+    from sentinel.stressor.sizing import build
+    from sentinel.stressor.workloads import run_seeds
 
     (pipeline,) = build(ctx, (DTYPES["bf16"],), workload="gemm", size=size)
     pipeline.prepare(seed=1)
@@ -401,22 +401,22 @@ def flips_a_bit(ctx: WorkloadContext, *, size: int = 128) -> None:
 
 def pulses_and_notes_when(ctx: WorkloadContext, *, sync: str) -> None:
     """Pulse once a second, and note when each phase of load began."""
-    from sentinel.stressor.workloads import pulse
+    from sentinel.stressor import workloads
 
-    run_load_phase = pulse.run_load_phase
+    run_load_phase = workloads.run_load_phase
 
     def note_and_run(pipeline: Any, end: float) -> bool:
         ctx.note(f"{time.monotonic():.6f}")
         return run_load_phase(pipeline, end)
 
-    vars(pulse)["run_load_phase"] = note_and_run
-    vars(pulse)["pulse"](ctx, hz=1.0, sync=sync)
+    vars(workloads)["run_load_phase"] = note_and_run
+    vars(workloads)["pulse"](ctx, hz=1.0, sync=sync)
 
 
 def tests_memory_that_loses_a_bit(ctx: WorkloadContext) -> None:
     """Test the memory, and flip one of its bits once, some time after Ready."""
-    from sentinel.stressor.verification.memory_cells import MemoryCells
-    from sentinel.stressor.workloads import memtest
+    from sentinel.stressor import memtest
+    from sentinel.stressor.memory_cells import MemoryCells
 
     class Forgetful(MemoryCells):
         lost = False
@@ -433,7 +433,7 @@ def tests_memory_that_loses_a_bit(ctx: WorkloadContext) -> None:
 
 def tests_memory_that_loses_a_held_bit(ctx: WorkloadContext) -> None:
     """Test the memory, and flip a bit of the first stripe while it is held."""
-    from sentinel.stressor.workloads.memtest import MemoryTest, memtest
+    from sentinel.stressor.memtest import MemoryTest, memtest
 
     hold_stripe = vars(MemoryTest)["_hold_stripe"]
     lost: list[int] = []
@@ -451,8 +451,8 @@ def tests_memory_that_loses_a_held_bit(ctx: WorkloadContext) -> None:
 
 def discards_its_checks(ctx: WorkloadContext, *, flips: int, rounds: int, dtypes: str = "") -> None:
     """Run a selftest whose checks are discarded once they are proved."""
-    from sentinel.stressor.verification.pipeline import ResultPipeline
-    from sentinel.stressor.verification.selftest import selftest
+    from sentinel.stressor.pipeline import ResultPipeline
+    from sentinel.stressor.selftest import selftest
 
     prepare: Any = ResultPipeline.prepare
 

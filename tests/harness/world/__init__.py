@@ -16,10 +16,9 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from sentinel.config.model import Config
-from sentinel.core.actions import Event
 from sentinel.core.decide import first_state
 from sentinel.core.state import State
-from sentinel.core.step import Step
+from sentinel.core.step import Event, Step
 from sentinel.protocol.gpu import GpuProcess
 from sentinel.supervisor.loop import Supervisor
 from sentinel.supervisor.ports import Parts

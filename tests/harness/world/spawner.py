@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sentinel.core.identity import OwnChild
-from sentinel.core.observation import ChildExit, ChildFacts
+from sentinel.core.observation import ChildExit, ChildFacts, OwnChild
 from sentinel.errors import ChildExitCode
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.stressor import MemoryLimit, StressorGroup

@@ -21,7 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from sentinel.api.metrics import collector
 from sentinel.api.metrics.counters import BUCKETS
 from sentinel.api.metrics.definitions import METRICS
-from sentinel.core import gpu_state, stressor_state
+from sentinel.core import gpu_state
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.telemetry import Telemetry
 from sentinel.protocol.views import Allocation, GpuHealth, Phase
@@ -139,17 +139,17 @@ def test_the_current_state_is_1_and_all_others_are_0(api: ApiServer) -> None:
 
 def test_the_exported_states_are_those_of_the_supervisor() -> None:
     stressors = (
-        stressor_state.Stopped,
-        stressor_state.Starting,
-        stressor_state.Running,
-        stressor_state.Stopping,
-        stressor_state.Backoff,
-        stressor_state.Fatal,
+        gpu_state.Stopped,
+        gpu_state.Starting,
+        gpu_state.Running,
+        gpu_state.Stopping,
+        gpu_state.Backoff,
+        gpu_state.Fatal,
     )
     occupancies = (gpu_state.Unknown, gpu_state.Busy, gpu_state.Idle)
     assert [kind.__name__.lower() for kind in stressors] == list(collector.STRESSOR)
     assert [kind.__name__.lower() for kind in occupancies] == list(collector.OCCUPANCY)
-    code = (ROOT / "sentinel/core/node/admin.py").read_text()
+    code = (ROOT / "sentinel/core/state.py").read_text()
     assert {"enabled", *map(str.lower, re.findall(r'admin="(\w+)"', code))} == set(collector.ADMIN)
 
 

@@ -17,7 +17,7 @@ import pytest
 from sentinel.api.state import event_buffer as pipelines
 from sentinel.api.state.event_buffer import MAX_EVENTS, MAX_SUBSCRIBERS, EventBuffer, LoggedEvent
 from sentinel.client import connect
-from sentinel.client.follower import EventStream, Follower
+from sentinel.client.event_stream import EventStream, Follower
 from sentinel.protocol.views import LogRecord
 from tests.harness.api_harness import ApiServer, UnixConnection, ask
 from tests.harness.sentinel_process import eventually

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.cli.display.event_format import describe
+from sentinel.cli.display.log_lines import describe
 from sentinel.protocol.event_type import Kind
 from sentinel.protocol.events import EVENTS
 from sentinel.protocol.gpu import GpuProcess

@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from sentinel.burnin.checks.thresholds import Thresholds
-from sentinel.burnin.reports.formats import write_reports
-from sentinel.burnin.reports.report import judge_run
+from sentinel.burnin.formats import write_reports
+from sentinel.burnin.report import judge_run
 from sentinel.errors import ExitCode
 from sentinel.host.names import USER_NAMES
 from sentinel.host.stores import verified_store

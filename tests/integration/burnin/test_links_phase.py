@@ -20,13 +20,13 @@ from tests.integration.burnin.test_burnin_command import Run, check_passed
 
 pytestmark = pytest.mark.long
 
-LINKS = "sentinel.stressor.workloads.links:links"
+LINKS = "sentinel.stressor.links:links"
 PLAN = f"""
 spec = "sentinel-plan-v1"
 name = "links"
 [[phase]]
 name = "memory"
-workload = "sentinel.stressor.workloads.memtest:memtest:patterns=ones"
+workload = "sentinel.stressor.memtest:memtest:patterns=ones"
 passes = 1
 [[phase]]
 name = "links"

@@ -20,10 +20,10 @@ from sentinel.burnin.checks.own_checks import (
     own_limits,
     registered_checks,
 )
-from sentinel.burnin.checks.table import CHECKS
+from sentinel.burnin.checks.recorded_run import CHECKS
 from sentinel.burnin.checks.thresholds import Thresholds, below, parse
-from sentinel.burnin.reports.report import judge_run
-from sentinel.burnin.reports.verdict import Verdict
+from sentinel.burnin.report import judge_run
+from sentinel.burnin.verdict import Verdict
 from sentinel.diagnostics.one_shot import Timeouts
 from sentinel.errors import ConfigError
 from tests.harness import registered_package

@@ -6,8 +6,8 @@ import base64
 
 import pytest
 
-from sentinel.burnin.reports.formats import FORMATS
-from sentinel.burnin.reports.report import report_object
+from sentinel.burnin.formats import FORMATS
+from sentinel.burnin.report import report_object
 from tests.harness.browser import NEEDS_BROWSER, Browser, Page
 from tests.harness.example_run import ExampleRun
 from tests.harness.judged_run import judged

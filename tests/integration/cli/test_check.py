@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sentinel.burnin.checks.evidence import MomentEvidence
-from sentinel.burnin.checks.table import CHECKS
+from sentinel.burnin.checks.recorded_run import CHECKS
 from sentinel.cli.main import run_command_line
 from sentinel.host.gpus.simulation import Registry
 

@@ -16,10 +16,9 @@ from typing import Any
 import pytest
 
 import sentinel
-from sentinel.client import GpuStatus, follower
-from sentinel.client.callbacks import names_of
+from sentinel.client import GpuStatus, event_stream
+from sentinel.client.event_stream import EventInfo, names_of
 from sentinel.client.hold import private_sentinel
-from sentinel.client.types import EventInfo
 from sentinel.config.sources import from_flags
 from sentinel.errors import ConfigError, ConflictError, NoSuchGpuError, NotRunningError
 from sentinel.host.processes.procfs import read_stat
@@ -200,7 +199,7 @@ def silent(api: ApiServer) -> Iterator[None]:
 @pytest.fixture
 def endless_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let clients wait for a silent stream longer than any test."""
-    monkeypatch.setattr(follower, "MAX_SILENCE_S", 10 * TEST_TIMEOUT_S)
+    monkeypatch.setattr(event_stream, "MAX_SILENCE_S", 10 * TEST_TIMEOUT_S)
 
 
 @pytest.mark.usefixtures("endless_streams")

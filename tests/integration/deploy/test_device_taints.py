@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from sentinel.burnin.reports.verdict import verdict_summary
+from sentinel.burnin.verdict import verdict_summary
 from tests.harness.fake_kubernetes import FakeKubernetes, fake_kubernetes
 from tests.harness.gpu_environment import ROOT
 from tests.harness.judged_run import RUNS, report_of

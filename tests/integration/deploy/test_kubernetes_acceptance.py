@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sentinel.burnin.reports.verdict import MAX_BYTES
+from sentinel.burnin.verdict import MAX_BYTES
 from sentinel.errors import ExitCode
 from tests.harness.daemon_harness import Daemon
 from tests.harness.gpu_environment import ROOT, SimulatedHost

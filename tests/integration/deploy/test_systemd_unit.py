@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.config.model import Config
-from sentinel.core.node import shutdown
+from sentinel.core.node import daemon
 from sentinel.errors import ExitCode
 from sentinel.supervisor.bootstrap import LOG_FLUSH_TIMEOUT_S
 from tests.harness.gpu_environment import ROOT
@@ -79,7 +79,7 @@ def test_the_time_limits_of_the_unit_exceed_those_of_the_supervisor() -> None:
     service = section("Service")
     assert (
         float(service["TimeoutStopSec"])
-        > Config().grace + shutdown.GIVE_UP_AFTER_S + LOG_FLUSH_TIMEOUT_S
+        > Config().grace + daemon.GIVE_UP_AFTER_S + LOG_FLUSH_TIMEOUT_S
     )
     # The watchdog is sent four times per interval, if each GPU was read within its poll.
     slowest = Config(poll=600.0)

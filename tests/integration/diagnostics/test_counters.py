@@ -14,13 +14,13 @@ from sentinel.burnin.checks.check import CheckResult, Status
 from sentinel.burnin.checks.evidence import GpuEvidence, MomentEvidence
 from sentinel.burnin.checks.load_checks import LoadEvidence
 from sentinel.burnin.checks.node_checks import judge_node
-from sentinel.burnin.checks.table import CHECKS
+from sentinel.burnin.checks.recorded_run import CHECKS
 from sentinel.burnin.checks.thresholds import Thresholds
-from sentinel.burnin.records.record import GpuRecord
+from sentinel.burnin.record import GpuRecord
 from sentinel.diagnostics.counters import CountersResult, read_counters
 from sentinel.diagnostics.one_shot import Timeouts
 from sentinel.host.gpus.simulation import Registry
-from sentinel.probe.nvml.counters import FUNCTIONS
+from sentinel.probe.nvml_counters import FUNCTIONS
 from sentinel.protocol.counters import READ_FIELDS, Counters, CountersSpec
 from tests.harness import fake_nvml
 from tests.harness.fake_nvml import COMPILER, FIRST, NO_COMPILER, SECOND

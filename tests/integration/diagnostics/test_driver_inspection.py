@@ -11,8 +11,8 @@ from typing import Any
 import psutil
 import pytest
 
-from sentinel.diagnostics.doctor.driver_inspection import DriverInspection, inspect_driver
-from sentinel.diagnostics.doctor.facts import DriverFacts, Unread
+from sentinel.diagnostics.doctor_facts import DriverFacts, Unread
+from sentinel.diagnostics.doctor_inspection import DriverInspection, inspect_driver
 from sentinel.diagnostics.one_shot import Timeouts
 from tests.harness.doctor_harness import doctor, rows
 

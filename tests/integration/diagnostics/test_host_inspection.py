@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.diagnostics.doctor import host_inspection
-from sentinel.diagnostics.doctor.facts import Folder, GpuFacts
+from sentinel.diagnostics import doctor_inspection
+from sentinel.diagnostics.doctor_facts import Folder, GpuFacts
 from sentinel.host.daemons.gpu_locks import GpuLocks
 from sentinel.protocol.gpu import Gpu
 from tests.harness.doctor_harness import doctor, rows
@@ -92,12 +92,12 @@ def test_inspecting_a_lock_neither_takes_nor_creates_it(tmp_path: Path) -> None:
     first, second, nowhere = tmp_path / "a", tmp_path / "b", tmp_path / "c"
     held = GpuLocks(gpus[:1], [], [first, second])
     GpuLocks(gpus[1:], [], [first, second]).release()
-    (found,) = host_inspection._held([first, second, nowhere])
+    (found,) = doctor_inspection._held([first, second, nowhere])
     assert found.uuid == "GPU-0"
     assert found.holder.startswith(f"pid {os.getpid()} ")
     assert not nowhere.exists()
     held.release()
-    assert list(host_inspection._held([first, second])) == []
+    assert list(doctor_inspection._held([first, second])) == []
     GpuLocks(gpus, [], [first, second]).release()
 
 
@@ -107,13 +107,13 @@ def test_a_record_folder_is_checked_by_its_mode_and_not_created(tmp_path: Path) 
         folder.mkdir()
         folder.chmod(mode)
     (tmp_path / "file").touch()
-    assert host_inspection._folder(shared) == Folder(path=str(shared))
-    assert not host_inspection._folder(own).shared
-    new = host_inspection._folder(tmp_path / "new")
+    assert doctor_inspection._folder(shared) == Folder(path=str(shared))
+    assert not doctor_inspection._folder(own).shared
+    new = doctor_inspection._folder(tmp_path / "new")
     assert (new.missing, new.unusable) == (True, None)
     assert not (tmp_path / "new").exists()
-    assert host_inspection._folder(tmp_path / "file").unusable == "it is not a folder"
-    assert "is not writable" in (host_inspection._folder(Path("/proc/nowhere/x")).unusable or "")
+    assert doctor_inspection._folder(tmp_path / "file").unusable == "it is not a folder"
+    assert "is not writable" in (doctor_inspection._folder(Path("/proc/nowhere/x")).unusable or "")
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_a_folder_that_systemd_mounted_for_one_service_is_private(
     mounts = f"1 0 8:1 / / rw - ext4 /dev/sda rw\n2 1 8:1 {root} {mount} rw - ext4 /dev/sda rw\n"
     (tmp_path / "mountinfo").write_text(mounts)
     folder = Path("/tmp/sentinel-locks")  # noqa: S108
-    assert host_inspection._private(folder, tmp_path / "mountinfo") is private
+    assert doctor_inspection._private(folder, tmp_path / "mountinfo") is private
 
 
 @pytest.mark.long
@@ -165,18 +165,20 @@ def test_an_mps_server_is_found_by_its_name(tmp_path: Path) -> None:
     with subprocess.Popen([str(server), "60"]) as process:
         try:
             eventually(
-                lambda: (process.pid, "nvidia-cuda-mps-server") in host_inspection._mps_processes()
+                lambda: (
+                    (process.pid, "nvidia-cuda-mps-server") in doctor_inspection._mps_processes()
+                )
             )
         finally:
             process.kill()
-    assert process.pid not in dict(host_inspection._mps_processes())
+    assert process.pid not in dict(doctor_inspection._mps_processes())
 
 
 def test_a_missing_node_cannot_be_watched_and_existing_ones_can(tmp_path: Path) -> None:
     node = tmp_path / "node"
     node.touch()
     gpus = [GpuFacts(index=i, node=str(path)) for i, path in enumerate((node, "/nowhere"))]
-    none, (first, second) = host_inspection._watched(gpus)
+    none, (first, second) = doctor_inspection._watched(gpus)
     assert none is None
     assert first.unwatched is None
     assert second.unwatched == os.strerror(2)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.burnin.records.xids import parse
+from sentinel.burnin.xids import parse
 from sentinel.diagnostics import kernel_log
 from sentinel.diagnostics.kernel_log import KMSG, KernelLog
 from tests.harness.sentinel_process import eventually

@@ -17,14 +17,14 @@ import pytest
 
 from sentinel.cli.main import run_command_line
 from sentinel.config.build import build_config
-from sentinel.core.actions import Event
+from sentinel.core.step import Event
 from sentinel.diagnostics import selftest
 from sentinel.diagnostics.selftest import CLEAN, Trials, run_selftest
 from sentinel.errors import ExitCode, IncompleteError, SelftestError, SentinelError
 from sentinel.host.daemons.gpu_locks import GpuLocks
 from sentinel.host.gpus.simulation import Registry
 from sentinel.protocol.stressor import SelftestResult
-from sentinel.stressor.verification.matmul import DTYPES
+from sentinel.stressor.matmul import DTYPES
 from sentinel.supervisor.discovery import Options
 from sentinel.supervisor.stressor_pool import MAX_MESSAGES_PER_TICK
 from tests.harness.gpu_environment import GpuHost, SimulatedHost

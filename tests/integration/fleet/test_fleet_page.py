@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from sentinel.burnin.checks.thresholds import Thresholds
-from sentinel.fleet.checks.verdict import judge_fleet
-from sentinel.fleet.records.node_files import read_fleet
-from sentinel.fleet.reports.html_page import html_page
+from sentinel.fleet.formats import html_page
+from sentinel.fleet.node_files import read_fleet
+from sentinel.fleet.verdict import judge_fleet
 from tests.harness.browser import NEEDS_BROWSER, Browser, Page
 from tests.harness.example_fleet import ExampleFleet, node_report
 

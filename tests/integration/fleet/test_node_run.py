@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 from sentinel.errors import ExitCode
-from sentinel.fleet.checks.shared_thresholds import read_thresholds
-from sentinel.fleet.records.run_file import FleetFolder, FleetRun
+from sentinel.fleet.node_files import read_thresholds
+from sentinel.fleet.run_folder import FleetFolder, FleetRun
 from tests.harness.fleet_harness import CHECKED, Fleet, FleetProcess, on_this_host, plan
 
 pytestmark = pytest.mark.long

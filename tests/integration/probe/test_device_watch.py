@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.probe.device_watch import Burst, NodeWatch
+from sentinel.probe.process_info import Burst, NodeWatch
 from tests.harness.probe_harness import open_nodes, until
 
 

@@ -368,7 +368,7 @@ def test_the_probe_stays_small(start: Start) -> None:
 
 def test_importing_the_main_module_imports_no_driver() -> None:
     """The supervisor imports this module and stays without NVML."""
-    heavy = "{'torch', 'numpy', 'pynvml', 'psutil', 'inotify_simple', 'sentinel.probe.nvml.driver'}"
+    heavy = "{'torch', 'numpy', 'pynvml', 'psutil', 'inotify_simple', 'sentinel.probe.nvml_driver'}"
     code = f"import sys, sentinel.probe.main; sys.exit({heavy} & set(sys.modules) or 0)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -14,8 +14,7 @@ import pytest
 from sentinel.probe import reader as reader_module
 from sentinel.probe.driver import DriverError, GpuLostError, ReadError, XidSource
 from sentinel.probe.process_info import ProcessIdentifier
-from sentinel.probe.publisher import Publisher
-from sentinel.probe.reader import MAX_PROCESSES, MAX_TRIES, Reader, SharedServices
+from sentinel.probe.reader import MAX_PROCESSES, MAX_TRIES, Publisher, Reader, SharedServices
 from sentinel.protocol.codec import MAX_DATAGRAM_BYTES, decode
 from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, Reading
 from sentinel.protocol.probe import ProbeSpec

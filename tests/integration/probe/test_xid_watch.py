@@ -9,10 +9,10 @@ from itertools import count
 
 import pytest
 
-from sentinel.probe import xid_watch
+from sentinel.probe import xids
 from sentinel.probe.driver import ReadError, Xid
-from sentinel.probe.publisher import Publisher
-from sentinel.probe.xid_watch import GROUP_S, MAX_NUMBERS, MAX_UNSENT, XidGroups, XidWatch
+from sentinel.probe.reader import Publisher
+from sentinel.probe.xids import GROUP_S, MAX_NUMBERS, MAX_UNSENT, XidGroups, XidWatch
 from sentinel.protocol.codec import MAX_DATAGRAM_BYTES, decode
 from sentinel.protocol.probe import XidReport, XidsWatched
 from tests.harness.timing import TIMEOUT_S
@@ -91,7 +91,7 @@ class StormingDriver(FakeDriver):
 @pytest.fixture
 def channel(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[socket.socket, Publisher]]:
     """Provide the supervisor's end of a channel, and the publisher at the other end."""
-    monkeypatch.setattr(xid_watch, "MIN_PAUSE_S", 0.001)
+    monkeypatch.setattr(xids, "MIN_PAUSE_S", 0.001)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
         yield ours, Publisher(theirs)
@@ -133,7 +133,7 @@ def test_xids_wait_for_room_in_the_channel(
 ) -> None:
     """A supervisor that is stopped for long does not make the probe grow."""
     ours, publisher = channel
-    monkeypatch.setattr(xid_watch, "GROUP_S", 0.0)  # each XID is a report
+    monkeypatch.setattr(xids, "GROUP_S", 0.0)  # each XID is a report
     driver = StormingDriver(same=False, stop_after=3 * MAX_UNSENT)
     watch = XidWatch(driver, publisher)
     watch.start()

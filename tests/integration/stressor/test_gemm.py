@@ -11,10 +11,9 @@ import pytest
 from sentinel.errors import ConfigError
 from sentinel.host.stores.golden_store import Goldens
 from sentinel.protocol.stressor import FindingPlace, ReferenceChecksum
-from sentinel.stressor.verification.comparison import flip
-from sentinel.stressor.verification.golden import key_of
-from sentinel.stressor.verification.pipeline import ResultPipeline
-from sentinel.stressor.workloads.gemm import gemm, run_seeds
+from sentinel.stressor.comparison import flip
+from sentinel.stressor.pipeline import ResultPipeline, key_of
+from sentinel.stressor.workloads import gemm, run_seeds
 from tests.harness.pipeline_harness import (
     ALL_DTYPES,
     newest,
@@ -141,7 +140,7 @@ def test_no_checksum_is_recorded_before_the_checks_are_proved(
 ) -> None:
     bench.ctx.goldens = Goldens(tmp_path / "goldens.jsonl")
     pipeline = unprepared_pipeline(bench)
-    monkeypatch.setattr("sentinel.stressor.verification.pipeline.flip", lambda *_: None)
+    monkeypatch.setattr("sentinel.stressor.pipeline.flip", lambda *_: None)
     with pytest.raises(RuntimeError, match="was not found"):
         pipeline.prepare(seed=1)
     assert bench.ctx.goldens.records() == ()

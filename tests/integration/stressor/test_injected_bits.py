@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.protocol.stressor import FindingPlace
-from sentinel.stressor.verification.comparison import flip
+from sentinel.stressor.comparison import flip
 from tests.harness.pipeline_harness import newest, pipeline_bench, pipeline_of
 from tests.harness.workload_harness import Workbench
 

@@ -15,8 +15,11 @@ from torch import Tensor
 
 from sentinel.errors import ConfigError, PeersError
 from sentinel.protocol.stressor import FindingPlace, LinkMeasured, LinkPart, StressorGroup
+from sentinel.stressor import links as module
 from sentinel.stressor import transfers as transfers_module
+from sentinel.stressor.links import HostLinks, PeerLinks, links
 from sentinel.stressor.memory import PREPARATION_SLACK_BYTES
+from sentinel.stressor.patterns import LinkPatterns, key_of, offset_of, repeats_of
 from sentinel.stressor.transfers import (
     ENVIRONMENT,
     Peers,
@@ -24,9 +27,6 @@ from sentinel.stressor.transfers import (
     Transfers,
     TransferTimeoutError,
 )
-from sentinel.stressor.verification.patterns import LinkPatterns, key_of, offset_of, repeats_of
-from sentinel.stressor.workloads import links as module
-from sentinel.stressor.workloads.links import HostLinks, PeerLinks, links
 from tests.harness.workload_harness import Workbench, workbench
 
 CPU = torch.device("cpu")

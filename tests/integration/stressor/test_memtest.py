@@ -16,9 +16,9 @@ from torch import Tensor
 
 from sentinel.errors import ConfigError
 from sentinel.protocol.stressor import Finding, FindingPlace, MemoryCovered, Progress, Ready
-from sentinel.stressor.verification.memory_cells import READS, MemoryCells, Piece, Task
-from sentinel.stressor.verification.patterns import PATTERNS, parse_patterns
-from sentinel.stressor.workloads.memtest import MemoryTest, _Cost, memtest
+from sentinel.stressor.memory_cells import READS, MemoryCells, Piece, Task
+from sentinel.stressor.memtest import MemoryTest, _Cost, memtest
+from sentinel.stressor.patterns import PATTERNS, parse_patterns
 from tests.harness.gpu_environment import GpuHost
 from tests.harness.sentinel_process import eventually
 from tests.harness.stressor_harness import stressors
@@ -356,7 +356,7 @@ def test_a_fault_is_reported_even_if_a_stop_precedes_its_detection(
             super().check(task, piece, read)
 
     cells = Interrupted(bench.ctx.chunks)
-    monkeypatch.setattr("sentinel.stressor.workloads.memtest._cells_for", lambda _, **__: cells)
+    monkeypatch.setattr("sentinel.stressor.memtest._cells_for", lambda _, **__: cells)
     memtest(bench.ctx, patterns="aa")
     (finding,) = bench.findings()
     assert (finding.first, finding.bits[50]) == ((3, 11), 1)
@@ -434,7 +434,7 @@ class StripedMemory(FaultyMemory):
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("sentinel.stressor.workloads.memtest.time", clock)
+    monkeypatch.setattr("sentinel.stressor.memtest.time", clock)
     return clock
 
 
@@ -575,7 +575,7 @@ def test_a_stop_discards_a_stripe_that_was_not_held_for_long_enough(
 ) -> None:
     clock.per_access = 0.0
     cells = StripedMemory(bench.ctx.chunks, clock)
-    monkeypatch.setattr("sentinel.stressor.workloads.memtest._cells_for", lambda _, **__: cells)
+    monkeypatch.setattr("sentinel.stressor.memtest._cells_for", lambda _, **__: cells)
 
     def stop_late() -> None:
         if bench.ctx.ready and len(cells.log) > 300:

@@ -12,10 +12,10 @@ import torch
 from sentinel.config import options
 from sentinel.errors import ChildExitCode, ConfigError
 from sentinel.protocol.stressor import FindingPlace, Progress, Ready
-from sentinel.stressor.verification.comparison import flip
-from sentinel.stressor.verification.pipeline import ResultPipeline
-from sentinel.stressor.workloads import mixed as module
-from sentinel.stressor.workloads.mixed import mixed
+from sentinel.stressor import workloads as module
+from sentinel.stressor.comparison import flip
+from sentinel.stressor.pipeline import ResultPipeline
+from sentinel.stressor.workloads import mixed
 from tests.harness.stressor_harness import stressors
 from tests.harness.workload_harness import GIB, Workbench, workbench
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from sentinel.config.options import Sync
 from sentinel.errors import ConfigError
 from sentinel.protocol.stressor import MemoryTarget, Note, Progress, Ready
+from sentinel.stressor import workloads as module
 from sentinel.stressor.device import Fence
-from sentinel.stressor.verification.pipeline import ResultPipeline
-from sentinel.stressor.workloads import pulse as module
-from sentinel.stressor.workloads.pulse import next_begin, pulse, shift_s
+from sentinel.stressor.pipeline import ResultPipeline
+from sentinel.stressor.workloads import next_begin, pulse, shift_s
 from tests.harness.stressor_harness import Child, stressors
 from tests.harness.timing import TIMEOUT_S
 from tests.harness.workload_harness import InstantDevice, Workbench, workbench

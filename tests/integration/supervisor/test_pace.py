@@ -13,8 +13,8 @@ import pytest
 from sentinel.probe.simulated_driver import SimulatedDriver
 from sentinel.protocol import codec
 from sentinel.protocol.stressor import Finding, Pace, Progress, Ready, Stop
-from sentinel.stressor.workloads.gemm import gemm
-from sentinel.stressor.workloads.memtest import memtest
+from sentinel.stressor.memtest import memtest
+from sentinel.stressor.workloads import gemm
 from tests.harness.context_harness import Bench
 from tests.harness.gpu_environment import GpuHost, SimulatedHost
 from tests.harness.sentinel_process import SentinelProcess, eventually

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.other_verdicts import METHODS, judge, table
 from sentinel.burnin.checks.recorded_run import read_run
-from sentinel.burnin.records.run_folder import RunFolder
+from sentinel.burnin.run_folder import RunFolder
 from tests.harness.example_run import ExampleRun, uuid
 
 FRYER, POWER, BANDWIDTH, BURN = METHODS

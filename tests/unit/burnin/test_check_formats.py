@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from sentinel.burnin.checks import check_formats
+from sentinel.burnin.checks import node_checks
 from sentinel.burnin.checks.node_checks import NodeReport, judge_node
 from sentinel.burnin.checks.thresholds import Thresholds
-from sentinel.cli.display.json_output import to_json
+from sentinel.cli.display.output import to_json
 from sentinel.protocol.counters import Counters
 from tests.harness.healthy_counters import HEALTHY
 
@@ -46,13 +46,13 @@ NO_DRIVER = replace(EMPTY, driver_error="there is no driver | here\n" + "x" * 20
 def test_each_format_has_its_exit_code_and_line(
     report: NodeReport, plain: int, nagios: int, npd: int, text: str
 ) -> None:
-    assert check_formats.exit_code(report) == plain
-    code, line = check_formats.nagios(report)
+    assert node_checks.exit_code(report) == plain
+    code, line = node_checks.nagios(report)
     assert code == nagios
     assert line.startswith(text)
     assert "\n" not in line
     assert line.count("|") <= 1
-    code, short = check_formats.npd(report)
+    code, short = node_checks.npd(report)
     assert code == npd
     assert 0 < len(short) <= 80
     assert "\n" not in short
@@ -60,15 +60,15 @@ def test_each_format_has_its_exit_code_and_line(
 
 def test_a_gpu_that_failed_is_a_verdict_even_if_the_driver_is_gone() -> None:
     report = replace(FAILED, driver_error="nvmlInit did not return")
-    assert check_formats.exit_code(report) == 1
-    assert check_formats.nagios(report)[0] == 2
-    assert check_formats.npd(report)[0] == 1
-    assert check_formats.as_object(report)["verdict"] == "fail"
-    assert check_formats.as_object(report)["driver_error"] == "nvmlInit did not return"
+    assert node_checks.exit_code(report) == 1
+    assert node_checks.nagios(report)[0] == 2
+    assert node_checks.npd(report)[0] == 1
+    assert node_checks.as_object(report)["verdict"] == "fail"
+    assert node_checks.as_object(report)["driver_error"] == "nvmlInit did not return"
 
 
 def test_performance_data_are_numbers_with_labels() -> None:
-    _, line = check_formats.nagios(PASSED)
+    _, line = node_checks.nagios(PASSED)
     data = dict(item.split("=") for item in line.partition(" | ")[2].split())
     assert data["gpus"] == "2"
     assert data["gpu0_temperature_left"] == "27"
@@ -77,12 +77,12 @@ def test_performance_data_are_numbers_with_labels() -> None:
 
 def test_many_faults_are_counted_in_the_line() -> None:
     report = judged(*(replace(HEALTHY, index=index, remap_failed=True) for index in range(8)))
-    assert "and 3 more" in check_formats.nagios(report)[1]
-    assert check_formats.npd(report)[1] == "GPU 0: memory.remap_failed = 1, and 7 more"
+    assert "and 3 more" in node_checks.nagios(report)[1]
+    assert node_checks.npd(report)[1] == "GPU 0: memory.remap_failed = 1, and 7 more"
 
 
 def test_the_object_has_every_check_with_its_fields() -> None:
-    found = json.loads(json.dumps(to_json(check_formats.as_object(FAILED))))
+    found = json.loads(json.dumps(to_json(node_checks.as_object(FAILED))))
     assert found["verdict"] == "fail"
     assert [gpu["verdict"] for gpu in found["gpus"]] == ["fail", "fail", "not tested"]
     assert found["gpus"][2]["uuid"] is None
@@ -101,5 +101,5 @@ def test_the_object_has_every_check_with_its_fields() -> None:
         "replace the card.",
         "evidence": "remap_failed = 1",
     }
-    nothing = check_formats.as_object(NO_DRIVER)
+    nothing = node_checks.as_object(NO_DRIVER)
     assert (nothing["verdict"], nothing["gpus"]) == (None, [])

@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sentinel.burnin.checks.actions import WATCH
-from sentinel.burnin.checks.check import CheckResult, Severity, Status, Table, worst
+from sentinel.burnin.checks.check import WATCH, CheckResult, Severity, Status, Table, worst
 from sentinel.burnin.checks.evidence import (
     GpuEvidence,
     GrowthEvidence,
@@ -24,10 +23,9 @@ from sentinel.burnin.checks.evidence import (
 )
 from sentinel.burnin.checks.load_checks import LoadEvidence
 from sentinel.burnin.checks.node_checks import MOMENT, judge_node
-from sentinel.burnin.checks.recorded_run import load_references
-from sentinel.burnin.checks.table import CHECKS
+from sentinel.burnin.checks.recorded_run import CHECKS, load_references
 from sentinel.burnin.checks.thresholds import Thresholds, above
-from sentinel.burnin.records.record import PhaseRecord
+from sentinel.burnin.record import PhaseRecord
 from sentinel.config.plan import Phase
 from sentinel.protocol.counters import READ_FIELDS, Counters, NvLink
 from sentinel.protocol.stressor import LinkPart

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from sentinel.burnin.reports.compare import compare, compare_lines
+from sentinel.burnin.compare import compare, compare_lines
 from tests.harness.example_run import STEADY, ExampleRun, uuid
 from tests.harness.judged_run import report_of
 

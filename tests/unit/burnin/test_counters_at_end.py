@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 
-from sentinel.burnin.checks.counters_at_end import CountersAtEnd, merged
+from sentinel.burnin.samples import CountersAtEnd, merged
 from sentinel.diagnostics.counters import CountersResult
 from sentinel.protocol.counters import Counters
 from tests.harness.timing import TIMEOUT_S

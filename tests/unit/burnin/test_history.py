@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from sentinel.burnin.records.history import former_runs
-from sentinel.burnin.records.run_folder import RunFolder
+from sentinel.burnin.run_folder import RunFolder, former_runs
 from sentinel.host.stores import run_reports
 
 HEADER: dict[str, Any] = {

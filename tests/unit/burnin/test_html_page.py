@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from sentinel.burnin.reports.curves import COLUMNS, thinned
-from sentinel.burnin.reports.formats import FORMATS
-from sentinel.burnin.reports.report import report_object
-from sentinel.burnin.reports.timeline import Span
+from sentinel.burnin.formats import FORMATS
+from sentinel.burnin.report import report_object
+from sentinel.burnin.timeline import COLUMNS, Span, thinned
 from tests.harness.example_run import ExampleRun
 from tests.harness.judged_run import RUNS, judged
 from tests.harness.parsed_page import Parsed

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from sentinel.burnin.checks.proven_fault import FAILED, PASSED, proven_fault
-from sentinel.burnin.reports.verdict import Verdict
+from sentinel.burnin.checks.node_checks import FAILED, PASSED, proven_fault
+from sentinel.burnin.verdict import Verdict
 from sentinel.protocol.api_types import GpuProof
 
 

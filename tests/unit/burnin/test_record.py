@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sentinel.burnin.checks.recorded_run import read_run
-from sentinel.burnin.records.record import GpuRecord, Stretches, load
-from sentinel.burnin.records.run_folder import RunFolder, lines, plan_object
+from sentinel.burnin.record import GpuRecord, Stretches, load
+from sentinel.burnin.run_folder import RunFolder, lines, plan_object
 from sentinel.config.plan import Phase, Plan
 from sentinel.errors import ConfigError
 

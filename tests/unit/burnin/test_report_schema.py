@@ -10,8 +10,8 @@ from jsonschema import Draft202012Validator
 
 from sentinel.burnin.checks.measures import format_measure, title
 from sentinel.burnin.checks.thresholds import Thresholds
-from sentinel.burnin.reports.formats import FORMATS
-from sentinel.burnin.reports.report import SCHEMA_VERSION, judge_run, report_object
+from sentinel.burnin.formats import FORMATS
+from sentinel.burnin.report import SCHEMA_VERSION, judge_run, report_object
 from sentinel.protocol.stressor import LinkPart
 from tests.harness.example_run import ExampleRun
 from tests.harness.judged_run import RUNS, report_of

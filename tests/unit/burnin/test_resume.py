@@ -11,11 +11,11 @@ import pytest
 
 from sentinel.burnin.checks.check import Status
 from sentinel.burnin.checks.thresholds import Thresholds, above
-from sentinel.burnin.records.run_folder import RunFolder, complete, reopen
-from sentinel.burnin.reports.formats import write_reports
-from sentinel.burnin.reports.report import judge_run
-from sentinel.burnin.reports.verdict import Verdict
-from sentinel.burnin.resume import earlier_work
+from sentinel.burnin.formats import write_reports
+from sentinel.burnin.report import judge_run
+from sentinel.burnin.run import earlier_work
+from sentinel.burnin.run_folder import RunFolder, complete, reopen
+from sentinel.burnin.verdict import Verdict
 from sentinel.diagnostics.counters import CountersResult
 from sentinel.errors import ConfigError
 from sentinel.host.processes.procfs import boot_id

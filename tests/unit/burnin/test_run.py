@@ -7,14 +7,13 @@ from typing import Self, cast
 
 import pytest
 
-from sentinel.burnin.records.run_folder import RunFolder
-from sentinel.burnin.reports.formats import FORMATS
-from sentinel.burnin.reports.report import report_object
-from sentinel.burnin.reports.text import text_lines
+from sentinel.burnin.formats import FORMATS
+from sentinel.burnin.report import report_object
 from sentinel.burnin.run import RunRequest, recorded_settings, until_end
+from sentinel.burnin.run_folder import RunFolder
+from sentinel.burnin.text import text_lines
 from sentinel.client.client import Client
-from sentinel.client.follower import EventStream
-from sentinel.client.types import EventInfo
+from sentinel.client.event_stream import EventInfo, EventStream
 from sentinel.protocol.commands import Given
 from sentinel.protocol.settings_types import Settings
 from tests.harness.example_run import ExampleRun

@@ -11,8 +11,8 @@ import pytest
 
 from sentinel.burnin.checks.recorded_run import read_run
 from sentinel.burnin.checks.thresholds import Thresholds
-from sentinel.burnin.records.run_folder import RunFolder, lines, read_object
-from sentinel.burnin.resume import earlier_work
+from sentinel.burnin.run import earlier_work
+from sentinel.burnin.run_folder import RunFolder, lines, read_object
 from sentinel.errors import ConfigError
 from tests.harness.other_user import STRANGER
 

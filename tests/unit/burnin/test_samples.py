@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.burnin.records.samples import TELEMETRY, Samples, sample, samples_of
-from sentinel.core.actions import Event
+from sentinel.burnin.samples import TELEMETRY, Samples, sample, samples_of
+from sentinel.core.step import Event
 from sentinel.diagnostics.kernel_log import KernelLog
 from sentinel.protocol.api_types import BurninProgress, GpuStatus, GpuTelemetry
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sentinel.burnin.checks.check import Status
-from sentinel.burnin.checks.table import CHECKS
+from sentinel.burnin.checks.recorded_run import CHECKS
 from sentinel.burnin.checks.thresholds import (
     SPEC,
     Thresholds,

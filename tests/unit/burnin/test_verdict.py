@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from sentinel.burnin.checks.table import CHECKS
+from sentinel.burnin.checks.recorded_run import CHECKS
 from sentinel.burnin.checks.thresholds import Thresholds
-from sentinel.burnin.records.record import PhaseRecord
-from sentinel.burnin.reports.report import judge_run
-from sentinel.burnin.reports.verdict import Verdict, judge_gpu, judge_node
+from sentinel.burnin.record import PhaseRecord
+from sentinel.burnin.report import judge_run
+from sentinel.burnin.verdict import Verdict, judge_gpu, judge_node
 from sentinel.config.plan import Plan
 from sentinel.protocol.counters import Counters
 from tests.harness.check_evidence import STEADY, Run

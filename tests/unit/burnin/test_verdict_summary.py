@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sentinel.burnin.reports.verdict import MAX_BYTES, verdict_summary
+from sentinel.burnin.verdict import MAX_BYTES, verdict_summary
 from tests.harness.judged_run import RUNS, report_of
 
 

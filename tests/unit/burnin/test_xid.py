@@ -7,7 +7,7 @@ import pytest
 from sentinel.burnin.checks.check import Severity, Status
 from sentinel.burnin.checks.xid_checks import judge_xids
 from sentinel.burnin.checks.xid_table import XIDS, XidMeaning
-from sentinel.burnin.records.xids import XidEvent, is_of, parse
+from sentinel.burnin.xids import XidEvent, is_of, parse
 from sentinel.core.gpu_state import OwnEnd
 
 BUS = "00000000:3B:00.0"

@@ -8,10 +8,10 @@ import pytest
 
 from sentinel.burnin.checks.check import CheckResult, Status
 from sentinel.burnin.checks.load_checks import LoadEvidence
-from sentinel.burnin.checks.table import CHECKS
+from sentinel.burnin.checks.recorded_run import CHECKS
 from sentinel.burnin.checks.thresholds import Thresholds
-from sentinel.burnin.records.record import GpuRecord, load
-from sentinel.burnin.records.xids import XidEvent, joined, missed
+from sentinel.burnin.record import GpuRecord, load
+from sentinel.burnin.xids import XidEvent, joined, missed
 from sentinel.config.plan import Phase, Plan
 from sentinel.protocol.counters import Counters
 

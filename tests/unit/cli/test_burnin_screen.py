@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from sentinel.burnin.records.run_folder import RunFolder
+from sentinel.burnin.run_folder import RunFolder
 from sentinel.cli.daemon import burnin_run
 from sentinel.cli.display.burnin_screen import HEADER, RIGHT, progress_row
 from sentinel.cli.display.output import table
 from sentinel.client import connect
-from sentinel.core.actions import Event
+from sentinel.core.step import Event
 from sentinel.errors import ExitCode
 
 PROGRESS: dict[str, Any] = {

@@ -7,8 +7,8 @@ from dataclasses import replace
 import click
 
 from sentinel.cli.tools.doctor import as_object, page
-from sentinel.diagnostics.doctor.facts import Held
-from sentinel.diagnostics.doctor.host_checks import diagnose
+from sentinel.diagnostics.doctor_checks import diagnose
+from sentinel.diagnostics.doctor_facts import Held
 from tests.harness.doctor_facts import GPU, HOST, with_gpu
 
 

@@ -6,8 +6,8 @@ import io
 
 import pytest
 
-from sentinel.cli.display.event_format import describe, text_lines
-from sentinel.core.actions import Event
+from sentinel.cli.display.log_lines import describe, text_lines
+from sentinel.core.step import Event
 from sentinel.protocol.gpu import Gpu
 
 GPU = Gpu(uuid="GPU-1", index=3, name="Fake", pci_bus_id="0", memory_total=1)

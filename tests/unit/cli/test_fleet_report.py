@@ -14,9 +14,8 @@ import pytest
 
 from sentinel.cli.main import run_command_line
 from sentinel.cli.options.thresholds_file import load_thresholds
-from sentinel.fleet import follow
-from sentinel.fleet.records import run_file
-from sentinel.fleet.records.known_runs import known_folder, remember
+from sentinel.fleet import follow, run_folder
+from sentinel.fleet.run_folder import known_folder, remember
 from tests.harness.example_fleet import ExampleFleet, node_report
 
 SLOW = {(2, 3): 0.8}
@@ -208,7 +207,7 @@ def test_the_verdict_is_printed_even_if_it_cannot_be_written(
     def refuse(path: Path, *_: object, **__: object) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
-    monkeypatch.setattr(run_file, "replace_file", refuse)
+    monkeypatch.setattr(run_folder, "replace_file", refuse)
     monkeypatch.setattr(follow, "MIN_PAUSE_S", 0.0)
     assert run_command_line(["fleet", "report", "--watch", str(folder.path)]) == 3
     printed = capsys.readouterr()

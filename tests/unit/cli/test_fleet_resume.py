@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.cli.main import run_command_line
-from sentinel.fleet.records.run_file import FleetFolder, FleetRun
+from sentinel.fleet.run_folder import FleetFolder, FleetRun
 from tests.harness.other_user import STRANGER
 
 CHANGES = [

@@ -8,13 +8,13 @@ from datetime import UTC, datetime
 
 import pytest
 
-from sentinel.burnin.reports.verdict import Verdict
+from sentinel.burnin.verdict import Verdict
 from sentinel.cli.display.live_table import LiveTable
-from sentinel.cli.fleet import watch
-from sentinel.cli.fleet.watch import FleetScreen
+from sentinel.cli.tools import fleet_report
+from sentinel.cli.tools.fleet_report import FleetScreen
 from sentinel.fleet.engine import EngineError
 from sentinel.fleet.follow import NODE_HEADER, NODE_RIGHT, NodeState, NodeStatus
-from sentinel.fleet.records.progress import NodeProgress
+from sentinel.fleet.progress import NodeProgress
 
 PROGRESS = NodeProgress(
     node="n1",
@@ -152,12 +152,12 @@ def test_a_watch_ends_once_nothing_more_can_come(
     left: str,
 ) -> None:
     follower = Looks(*looks)
-    monkeypatch.setattr(watch, "time", follower)
-    statuses = watch._watch(follower, screen, 20.0)  # type: ignore[arg-type]
+    monkeypatch.setattr(fleet_report, "time", follower)
+    statuses = fleet_report._watch(follower, screen, 20.0)  # type: ignore[arg-type]
     assert statuses == looks[-1]
     assert follower._looks == []
     given_up = [line for line in printed(stream) if line.startswith("given up")]
     assert given_up == ([f"given up, since their tasks cannot begin: {left}"] if left else [])
-    assert watch._why_missing(DOWN, 20.0) == (
+    assert fleet_report._why_missing(DOWN, 20.0) == (
         "given up after 20 s: the node is down or drained; its task stays in the queue"
     )

@@ -8,10 +8,10 @@ from pathlib import Path
 import click
 import pytest
 
-from sentinel.cli.fleet.group import COMMANDS, FleetGroup
 from sentinel.cli.main import run_command_line
+from sentinel.cli.tools.fleet import COMMANDS, FleetGroup
 from sentinel.errors import ExitCode
-from sentinel.fleet.records.run_file import FleetFolder, FleetRun
+from sentinel.fleet.run_folder import FleetFolder, FleetRun
 
 #: A command line for each command, without what a test adds.
 LINES = {

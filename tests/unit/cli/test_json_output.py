@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from sentinel.cli.display.json_output import to_json
+from sentinel.cli.display.output import to_json
 from sentinel.client.requester import decode
 from sentinel.protocol.history_types import PastUse, Usage
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.cli import log_follow
-from sentinel.cli.log_follow import follow, last_lines, last_wanted
+from sentinel.cli.display import log_lines
+from sentinel.cli.display.log_lines import follow, last_lines, last_wanted
 from sentinel.errors import ConfigError
 
 
@@ -31,7 +31,7 @@ def test_the_last_lines_are_complete(
     count: int,
     lines: list[str],
 ) -> None:
-    monkeypatch.setattr(log_follow, "_BLOCK_BYTES", 7)
+    monkeypatch.setattr(log_lines, "_BLOCK_BYTES", 7)
     path = tmp_path / "log"
     path.write_text(content)
     assert last_lines(path, count) == lines
@@ -57,7 +57,7 @@ def test_the_last_wanted_lines_are_found_behind_others(
     count: int,
     lines: list[str],
 ) -> None:
-    monkeypatch.setattr(log_follow, "_BLOCK_BYTES", block)
+    monkeypatch.setattr(log_lines, "_BLOCK_BYTES", block)
     path = tmp_path / "log"
     path.write_text(content)
     assert last_wanted(path, count, lambda line: line != "skip") == lines
@@ -66,8 +66,8 @@ def test_the_last_wanted_lines_are_found_behind_others(
 def test_the_search_for_wanted_lines_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_follow, "_BLOCK_BYTES", 5)
-    monkeypatch.setattr(log_follow, "_MAX_SEARCHED_BYTES", 50)
+    monkeypatch.setattr(log_lines, "_BLOCK_BYTES", 5)
+    monkeypatch.setattr(log_lines, "_MAX_SEARCHED_BYTES", 50)
     path = tmp_path / "log"
     path.write_text("a\n" + "skip\n" * 50)
     assert last_wanted(path, 1, lambda line: line != "skip") == []

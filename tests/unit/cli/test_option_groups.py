@@ -9,7 +9,7 @@ import click
 import pytest
 
 from sentinel.cli.main import run_command_line, sentinel_command
-from sentinel.cli.options.option_groups import GROUPS
+from sentinel.cli.options.command_classes import GROUPS
 from sentinel.config.model import SETTINGS
 
 FLAGS = {setting.field: setting.flag for setting in SETTINGS}

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sentinel.cli.display.output import table, terminal_width
-from sentinel.cli.display.terminal import cell_width
+from sentinel.cli.display.output import cell_width, table, terminal_width
 
 HEADER = ("GPU", "NAME", "HOURS", "VERDICT")
 ROW = ("0", "NVIDIA H200 NVL", "1,234.5 h", "PASS standard 2026-11-20")

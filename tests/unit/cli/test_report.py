@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from sentinel.burnin.checks.thresholds import Thresholds
-from sentinel.burnin.reports.formats import FILES, write_reports
-from sentinel.burnin.reports.report import judge_run
+from sentinel.burnin.formats import FILES, write_reports
+from sentinel.burnin.report import judge_run
 from sentinel.cli.tools.report import command
 from sentinel.errors import AccessDeniedError, ConfigError, ExitCode
 from tests.harness.example_run import ExampleRun

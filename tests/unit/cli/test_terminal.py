@@ -10,7 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from sentinel.cli.display import terminal
+from sentinel.cli.display import output
 
 VARIABLES = ("NO_COLOR", "FORCE_COLOR", "TERM")
 
@@ -27,7 +27,7 @@ class Stream(io.StringIO):
 @pytest.fixture(autouse=True)
 def default() -> Iterator[None]:
     yield
-    terminal._Choice.colour = "auto"
+    output._Choice.colour = "auto"
 
 
 @pytest.mark.parametrize(
@@ -59,9 +59,9 @@ def test_the_option_decides_before_the_variables_and_the_terminal(
         monkeypatch.setenv(name, value)
 
     @click.command
-    @terminal.color_option
+    @output.color_option
     def command() -> None:
-        assert terminal.wants_colour(Stream(tty=tty)) is expected
+        assert output.wants_colour(Stream(tty=tty)) is expected
 
     result = CliRunner().invoke(command, ["--color", option], catch_exceptions=False)
     assert result.exit_code == 0
@@ -76,7 +76,7 @@ def test_what_an_encoding_does_not_have_is_replaced(
 ) -> None:
     buffer = io.BytesIO()
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(buffer, encoding=encoding))
-    terminal.degrade_streams()
+    output.degrade_streams()
     sys.stdout.write("a… 2 \N{MULTIPLICATION SIGN} b ü 日█▁")
     sys.stdout.flush()
     assert buffer.getvalue() == expected
@@ -85,7 +85,7 @@ def test_what_an_encoding_does_not_have_is_replaced(
 def test_a_name_of_a_file_that_is_no_text_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
     buffer = io.BytesIO()
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(buffer, encoding="utf-8"))
-    terminal.degrade_streams()
+    output.degrade_streams()
     sys.stdout.write(b"log\xff".decode(errors="surrogateescape"))
     sys.stdout.flush()
     assert buffer.getvalue() == b"log?"

@@ -7,21 +7,23 @@ from typing import Any
 
 import pytest
 
-from sentinel.cli.display.process_table import GpuJob
-from sentinel.cli.display.terminal import cell_width
-from sentinel.cli.tui.columns import (
+from sentinel.cli.display.gpu_table import GpuJob
+from sentinel.cli.display.output import cell_width
+from sentinel.cli.tui.content import (
     COLUMNS,
     SORTS,
     cells,
     columns_at,
+    detail_lines,
     fit,
     history_width,
     matches,
+    process_lines,
+    share_rows,
+    shown_panels,
     sort_key,
 )
-from sentinel.cli.tui.details import detail_lines
-from sentinel.cli.tui.panels import process_lines, share_rows, shown_panels
-from sentinel.cli.tui.samples import ProcessMeter, Samples, Usage
+from sentinel.cli.tui.feed import ProcessMeter, Samples, Usage
 from sentinel.client import GpuStatus, Handover, Process
 from sentinel.protocol.api_types import GpuTelemetry
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from sentinel.client.json_view import JsonView
+from sentinel.client.requester import JsonView
 
 
 def test_objects_lists_and_times_are_attributes_and_missing_fields_are_none() -> None:

@@ -10,9 +10,8 @@ import pytest
 from sentinel.config.options import BUILT_IN, DTYPES, PATTERNS, PHASES
 from sentinel.config.specs import check_workload, is_built_in, registered
 from sentinel.errors import ConfigError
-from sentinel.stressor.loader import load_workload
-from sentinel.stressor.options import _parameters
-from sentinel.stressor.verification import matmul, patterns
+from sentinel.stressor import matmul, patterns
+from sentinel.stressor.loader import _parameters, load_workload
 
 
 def test_the_table_has_every_built_in_workload_with_its_options() -> None:

@@ -77,7 +77,7 @@ def test_the_built_in_workloads_are_listed_with_their_origin() -> None:
     known = known_workloads()
     assert {"elementwise", "gemm", "hold"} <= known.keys()
     assert known["gemm"].startswith("gpu-sentry ")
-    assert known["gemm"].endswith(" (sentinel.stressor.workloads.gemm:gemm)")
+    assert known["gemm"].endswith(" (sentinel.stressor.workloads:gemm)")
 
 
 def test_a_workload_is_checked_by_its_name_alone() -> None:

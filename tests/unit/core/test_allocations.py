@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sentinel.config.model import Config
-from sentinel.core.gpu.allocations import (
+from sentinel.core.attribution import (
     CONTEXT_ALLOWANCE_BYTES,
     CONTEXT_BYTES,
     REGROW_S,
@@ -17,8 +17,7 @@ from sentinel.core.gpu.allocations import (
     allocated_processes,
     outstanding,
 )
-from sentinel.core.gpu_state import GpuState
-from sentinel.core.stressor_state import Running, Stopped
+from sentinel.core.gpu_state import GpuState, Running, Stopped
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import LEASE_S, Allocate, CancelAllocation, Extend, Refusal, Reserve
 from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, Reading

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from sentinel.burnin.levels import load_plan
 from sentinel.config.model import Config
 from sentinel.config.plan import Phase, Plan
-from sentinel.core.burnin_state import Burnin
-from sentinel.core.gpu import burnin
-from sentinel.core.stressor_state import Running
+from sentinel.core import burnin_progress
+from sentinel.core.burnin_progress import Burnin
+from sentinel.core.gpu_state import Running
 from sentinel.protocol.phase_work import PhaseWork
 from sentinel.protocol.stressor import (
     Failed,
@@ -367,12 +367,12 @@ def test_no_more_counts_than_was_checked(
     state, now, most = Burnin(), 0.0, 0.0
     for seconds, checks, errors, hot, gone in reports:
         if gone:
-            state = burnin.interrupt(state)
+            state = burnin_progress.interrupt(state)
         now += seconds
         report = Progress(
             seconds=seconds, iterations=1, flops=0, bytes=0, checks=checks, errors=errors
         )
-        state = burnin.count(state, phase, report, 80 if hot else 30, now)
+        state = burnin_progress.count(state, phase, report, 80 if hot else 30, now)
         most += seconds if checks else 0.0
     work = state.current
     assert work.stretch <= work.longest <= work.seconds <= most + 1e-6
@@ -448,11 +448,13 @@ def test_a_repeated_plan_waits_for_a_gpu_that_cannot_be_read() -> None:
 def test_a_stripe_counts_as_a_pattern_and_not_as_coverage() -> None:
     state = Burnin()
     for share in (0.77, 0.75, 0.76):
-        state = burnin.cover(state, MemoryCovered(pattern="zeros", patterns=2, share=share))
+        state = burnin_progress.cover(
+            state, MemoryCovered(pattern="zeros", patterns=2, share=share)
+        )
     assert (state.current.share, state.current.retained) == (0.75, None)
     assert state.current.passes() == 0
     for share in (0.11, 0.22, 0.11):  # the last of another stressor, which begins again
         message = MemoryCovered(pattern="retention", patterns=2, share=share, stripe=True)
-        state = burnin.cover(state, message)
+        state = burnin_progress.cover(state, message)
     assert (state.current.share, state.current.retained) == (0.75, 0.22)
     assert state.current.passes() == 3

@@ -9,7 +9,7 @@ import pytest
 
 from sentinel.config.model import Config
 from sentinel.config.plan import parse_plan
-from sentinel.core.stressor_state import Fatal, Running
+from sentinel.core.gpu_state import Fatal, Running
 from sentinel.protocol.caller import Caller, Level
 from sentinel.protocol.commands import (
     CancelBurnin,

@@ -7,8 +7,8 @@ import itertools
 import pytest
 
 from sentinel.config.model import Config
-from sentinel.core.node.api_supervision import LOST_AFTER_S
-from sentinel.core.stressor_state import Fatal, Stopped
+from sentinel.core.gpu_state import Fatal, Stopped
+from sentinel.core.node.serving_processes import LOST_AFTER_S
 from sentinel.errors import ExitCode
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import (

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sentinel.config.model import Config
-from sentinel.core.actions import Kill, Start
-from sentinel.core.gpu_state import Busy, Idle, Unknown
-from sentinel.core.stressor_state import Running, Starting
+from sentinel.core.gpu_state import Busy, Idle, Running, Starting, Unknown
+from sentinel.core.step import Kill, Start
 from tests.harness.core_scenarios import occupied, on_stressors, stressor
 from tests.harness.world import World
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from sentinel.cli.display.event_format import describe
+from sentinel.cli.display.log_lines import describe
 from sentinel.config.model import Config
-from sentinel.core.gpu.findings import kind_of
-from sentinel.core.stressor_state import Running
+from sentinel.core.child_facts import kind_of
+from sentinel.core.gpu_state import Running
 from sentinel.protocol import codec
 from sentinel.protocol.commands import AcknowledgeResults
 from sentinel.protocol.stressor import Finding, FindingPlace

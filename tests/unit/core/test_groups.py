@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 
 from sentinel.config.model import Config
 from sentinel.config.plan import Phase, Plan
-from sentinel.core.burnin_state import Burnin, Group
-from sentinel.core.gpu_state import Busy, Idle, Occupancy, Unknown
+from sentinel.core.burnin_progress import Burnin, Group
+from sentinel.core.gpu_state import Busy, Idle, Occupancy, Running, Starting, Unknown
 from sentinel.core.node import starts
 from sentinel.core.state import State
-from sentinel.core.stressor_state import Running, Starting
 from sentinel.protocol.stressor import Failed, FailureKind, StressorGroup
 from sentinel.supervisor.loop import Supervisor
 from tests.harness.core_scenarios import finish, reconfigured

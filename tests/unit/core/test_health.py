@@ -10,11 +10,19 @@ from hypothesis import strategies as st
 
 from sentinel.config.build import build_config
 from sentinel.config.model import Config
-from sentinel.core.gpu.health import MULTIPLIERS, assess, cause, multiplier, thresholds
-from sentinel.core.gpu_state import Busy, Findings, GpuState, HealthState, Idle, Unknown
+from sentinel.core.gpu_state import (
+    Busy,
+    Findings,
+    GpuState,
+    HealthState,
+    Idle,
+    Running,
+    Stopped,
+    Unknown,
+)
+from sentinel.core.health import MULTIPLIERS, assess, cause, multiplier, thresholds
 from sentinel.core.observation import Observation
 from sentinel.core.step import Step
-from sentinel.core.stressor_state import Running, Stopped
 from sentinel.errors import ConfigError
 from sentinel.protocol.commands import Given
 from sentinel.protocol.gpu import Gpu, Memory, Reading

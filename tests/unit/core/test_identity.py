@@ -8,11 +8,10 @@ import pytest
 
 from sentinel.config.model import Config
 from sentinel.config.parsers import parse_ignore_rules
-from sentinel.core.gpu.attribution import SLACK_BYTES
-from sentinel.core.gpu.newcomer import newcomer
-from sentinel.core.gpu_state import Busy
-from sentinel.core.identity import Identity, IdentityMode, OwnChild, is_own
-from sentinel.core.stressor_state import Running
+from sentinel.core.attribution import SLACK_BYTES
+from sentinel.core.gpu_state import Busy, Running
+from sentinel.core.newcomer import newcomer
+from sentinel.core.observation import Identity, IdentityMode, OwnChild, is_own
 from sentinel.protocol.gpu import GpuProcess
 from sentinel.protocol.stressor import MemoryContention
 from sentinel.supervisor.loop import Supervisor

@@ -8,9 +8,9 @@ import pytest
 
 from sentinel.config.model import Config
 from sentinel.config.parsers import parse_ignore_rules
-from sentinel.core.gpu.attribution import pending_ignores
-from sentinel.core.gpu.newcomer import LIST_WAIT_S, expect, newcomer
-from sentinel.core.stressor_state import Running
+from sentinel.core.attribution import pending_ignores
+from sentinel.core.gpu_state import Running
+from sentinel.core.newcomer import LIST_WAIT_S, expect, newcomer
 from sentinel.protocol.gpu import GpuProcess, Memory, ProcessKind, Reading
 from sentinel.supervisor.loop import Supervisor
 from tests.harness.core_scenarios import attributed, held

@@ -9,11 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 
 from sentinel.config.schedule import parse_duty, parse_hours
-from sentinel.core.actions import Reply
-from sentinel.core.node.admin import admin_hold
-from sentinel.core.state import State
-from sentinel.core.step import Step
-from sentinel.core.stressor_state import Fatal, Running, Starting
+from sentinel.core.gpu_state import Fatal, Running, Starting
+from sentinel.core.state import State, admin_hold
+from sentinel.core.step import Reply, Step
 from sentinel.protocol.commands import (
     CancelReservation,
     Configure,

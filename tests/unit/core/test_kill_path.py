@@ -27,11 +27,11 @@ ROOT = Path(sentinel.__file__).parent
 STAGES = (
     "supervisor/loop.py",
     "core/decide.py",
-    "core/gpu/step.py",
-    "core/gpu/attribution.py",
-    "core/gpu/occupancy.py",
-    "core/gpu/newcomer.py",
-    "core/gpu/lifecycle.py",
+    "core/gpu_step.py",
+    "core/attribution.py",
+    "core/occupancy.py",
+    "core/newcomer.py",
+    "core/lifecycle.py",
 )
 MAX_FILES = 18
 
@@ -120,12 +120,12 @@ def test_the_path_passes_each_stage_once_and_in_order() -> None:
 
 def test_a_reading_is_attributed_once() -> None:
     found = trace()
-    assert len(found.arguments("core/gpu/attribution.py", "attribute")) == 1
-    assert len(found.arguments("core/gpu/attribution.py", "ignored_processes")) == 1
+    assert len(found.arguments("core/attribution.py", "attribute")) == 1
+    assert len(found.arguments("core/attribution.py", "ignored_processes")) == 1
 
 
 def test_each_process_is_compared_with_the_child_once() -> None:
-    compared = trace().arguments("core/identity.py", "is_own")
+    compared = trace().arguments("core/observation.py", "is_own")
     pids = Counter(values["process"].pid for values in compared)
     assert len(pids) == 3, "the child, the ignored process and the newcomer"
     assert set(pids.values()) == {1}

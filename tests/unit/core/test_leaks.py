@@ -8,9 +8,8 @@ import pytest
 
 from sentinel.config.model import Config
 from sentinel.config.schedule import parse_hours
-from sentinel.core.gpu.leaks import MAX_CLEARINGS
-from sentinel.core.gpu_state import Busy
-from sentinel.core.stressor_state import Running
+from sentinel.core.gpu_state import Busy, Running
+from sentinel.core.teardown import MAX_CLEARINGS
 from sentinel.supervisor.loop import Supervisor
 from tests.harness.world import GIB, World
 

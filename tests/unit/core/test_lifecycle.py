@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from sentinel.config.model import Config
-from sentinel.core.stressor_state import Backoff, Fatal, Running
+from sentinel.core.gpu_state import Backoff, Fatal, Running
 from sentinel.errors import ExitCode
 from sentinel.protocol.stressor import Failed, FailureKind
 from tests.harness.core_scenarios import occupied, started, stressor, times

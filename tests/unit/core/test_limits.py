@@ -9,7 +9,7 @@ import pytest
 
 from sentinel.config.model import Config
 from sentinel.config.schedule import parse_hours
-from sentinel.core.stressor_state import Stopped
+from sentinel.core.gpu_state import Stopped
 from sentinel.supervisor.loop import Supervisor
 from tests.harness.core_scenarios import held
 from tests.harness.world import GIB, World

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sentinel.config.model import Config
-from sentinel.core.actions import Kill
-from sentinel.core.stressor_state import Running, Stopped
+from sentinel.core.gpu_state import Running, Stopped
+from sentinel.core.step import Kill
 from sentinel.protocol.gpu import GpuProcess, ProcessKind
 from sentinel.supervisor.bootstrap import HostClock
 from tests.harness.core_scenarios import occupied, on_stressors, stressor, times

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 
 from sentinel.config.model import Config
 from sentinel.config.schedule import Duty, parse_duty
-from sentinel.core.actions import SetPace
-from sentinel.core.gpu import pace_controller
-from sentinel.core.gpu_state import GpuState
+from sentinel.core import pace_controller
+from sentinel.core.gpu_state import GpuState, Running
 from sentinel.core.observation import Observation
-from sentinel.core.stressor_state import Running
+from sentinel.core.step import SetPace
 from sentinel.protocol.gpu import Gpu, Reading
 from sentinel.protocol.stressor import Ready
 from sentinel.supervisor.loop import Supervisor

@@ -7,11 +7,10 @@ from itertools import pairwise
 import pytest
 
 from sentinel.config.model import Config
-from sentinel.core.actions import Action, KillProbe
 from sentinel.core.decide import decide
-from sentinel.core.gpu_state import Unknown
+from sentinel.core.gpu_state import Running, Unknown
 from sentinel.core.observation import Call, ChildExit, Observation, ProbeFacts
-from sentinel.core.stressor_state import Running
+from sentinel.core.step import Action, KillProbe
 from sentinel.protocol.probe import Inventory
 from tests.harness.core_scenarios import occupied, stressor, times, watched
 from tests.harness.world import World

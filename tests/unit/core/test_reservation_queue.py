@@ -11,14 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sentinel.config.model import Config
-from sentinel.core.actions import Event, Reply
 from sentinel.core.decide import first_state
 from sentinel.core.gpu_state import Busy, Idle
 from sentinel.core.node import commands, reservations
 from sentinel.core.node.reservations import MAX_QUEUED, MAX_QUEUED_OF_USER, choose
 from sentinel.core.observation import ApiFacts, Observation
 from sentinel.core.state import State
-from sentinel.core.step import Step, chain
+from sentinel.core.step import Event, Reply, Step, chain
 from sentinel.protocol.caller import Caller, Level
 from sentinel.protocol.commands import (
     LEASE_S,

@@ -8,12 +8,12 @@ import pytest
 
 from sentinel.config.model import Config
 from sentinel.config.plan import parse_plan
+from sentinel.core.gpu_state import Fatal, Running
 from sentinel.core.node.sessions import (
     MAX_TEXT_LENGTH,
     name_for,
     restore,
 )
-from sentinel.core.stressor_state import Fatal, Running
 from sentinel.protocol.caller import Caller, Level
 from sentinel.protocol.commands import (
     CancelBurnin,

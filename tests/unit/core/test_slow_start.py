@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from sentinel.config.model import Config
-from sentinel.core.node.views import gpu_views
+from sentinel.core.gpu_state import Starting
+from sentinel.core.node.status import gpu_views
 from sentinel.core.observation import Observation
-from sentinel.core.stressor_state import Starting
 from sentinel.protocol.stressor import ChildMessage, CreatingContext, Preparing
 from sentinel.supervisor.loop import Supervisor
 from tests.harness.core_scenarios import started, stressor, times

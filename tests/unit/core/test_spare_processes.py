@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from sentinel.config.model import Config
+from sentinel.core.gpu_state import Starting
 from sentinel.core.node.probe_supervision import INITIALISATION_TIMEOUT_S
-from sentinel.core.node.spare_processes import SPARE_PAUSE_S, STANDBY_TIMEOUT_S
-from sentinel.core.stressor_state import Starting
+from sentinel.core.node.serving_processes import SPARE_PAUSE_S, STANDBY_TIMEOUT_S
 from sentinel.protocol.commands import PauseGpus
 from sentinel.supervisor.loop import Supervisor
 from tests.harness.core_scenarios import occupied, stressor, times

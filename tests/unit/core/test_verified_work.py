@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sentinel.config.model import Config
-from sentinel.core.gpu.verified_work import work_of
+from sentinel.core.child_facts import verified_work_of
 from tests.harness.world import World
 
 
@@ -13,15 +13,15 @@ def test_only_work_with_checks_counts_and_it_outlives_the_stressor() -> None:
     supervisor = world.supervisor(Config(rearm=1.0, rearm_longest=1.0, workload="mixed"))
     world.run(supervisor, lambda: bool(world.events("stressor.ready")))
     world.run_for(supervisor, 5)
-    assert work_of(supervisor.state.gpu_states["GPU-0"]).at is None
+    assert verified_work_of(supervisor.state.gpu_states["GPU-0"]).at is None
     fake.checks = 10
     world.run_for(supervisor, 5)
-    work = work_of(supervisor.state.gpu_states["GPU-0"])
+    work = verified_work_of(supervisor.state.gpu_states["GPU-0"])
     assert work.workload == "mixed"
     assert work.at is not None
     assert 3 < work.counts.seconds <= 5
     assert work.counts.checks >= 30
     world.newcomer()
     world.run(supervisor, lambda: bool(world.events("gpu.handed_over")))
-    later = work_of(supervisor.state.gpu_states["GPU-0"])
+    later = verified_work_of(supervisor.state.gpu_states["GPU-0"])
     assert later.counts.checks >= work.counts.checks

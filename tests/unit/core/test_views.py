@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from sentinel.cli.display.event_format import describe
+from sentinel.cli.display.log_lines import describe
 from sentinel.config.model import Config
-from sentinel.core.actions import Event
+from sentinel.core.gpu_state import Running
 from sentinel.core.state import State
-from sentinel.core.stressor_state import Running
+from sentinel.core.step import Event
 from sentinel.protocol import codec
 from sentinel.protocol.commands import PauseGpus
 from sentinel.protocol.stressor import Note

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from sentinel.config.model import Config
-from sentinel.core.gpu_state import Busy, GpuState, Idle, Unknown
-from sentinel.core.node.watchdog import (
+from sentinel.core.gpu_state import Busy, GpuState, Idle, Running, StopCause, Stopping, Unknown
+from sentinel.core.node.daemon import (
     FIRST_START_S,
     Notification,
     SentNotifications,
@@ -18,7 +18,6 @@ from sentinel.core.node.watchdog import (
 )
 from sentinel.core.observation import Observation
 from sentinel.core.state import ProbeDown, ProbeState, ProbeUp, Shutdown, State, Suspect
-from sentinel.core.stressor_state import Running, StopCause, Stopping
 from sentinel.protocol.gpu import Gpu, Reading
 from sentinel.supervisor.loop import Supervisor
 from tests.harness.core_scenarios import occupied

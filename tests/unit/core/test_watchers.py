@@ -8,12 +8,11 @@ import pytest
 
 from sentinel.config.model import Config
 from sentinel.config.parsers import parse_ignore_rules
-from sentinel.core.gpu import watchers
-from sentinel.core.gpu.attribution import SLACK_BYTES
-from sentinel.core.gpu_state import GpuState, Idle
-from sentinel.core.node.watch_list import CONFIRM_AFTER_S, watch_list
+from sentinel.core import newcomer
+from sentinel.core.attribution import SLACK_BYTES
+from sentinel.core.gpu_state import GpuState, Idle, Running, Starting, StopCause, Stopped, Stopping
+from sentinel.core.node.probe_supervision import CONFIRM_AFTER_S, watch_list
 from sentinel.core.observation import ChildExit, WatchTimes
-from sentinel.core.stressor_state import Running, Starting, StopCause, Stopped, Stopping
 from sentinel.protocol.stressor import MemoryContention, Ready
 from sentinel.supervisor.loop import Supervisor
 from tests.harness.core_scenarios import occupied, reconfigured, stressor
@@ -58,7 +57,7 @@ STOPPING = Stopping(
 def test_a_living_child_holds_its_gpu_once_it_creates_its_context(
     state: Running | Starting | Stopping | Stopped, since: float | None
 ) -> None:
-    assert watchers.held_since(GpuState(gpu=fake_gpu(0), stressor=state)) == since
+    assert newcomer.held_since(GpuState(gpu=fake_gpu(0), stressor=state)) == since
 
 
 @pytest.mark.parametrize(
@@ -77,15 +76,15 @@ def test_the_probe_must_read_often_where_the_stressor_does_not_watch(
 ) -> None:
     gpu_state = GpuState(gpu=fake_gpu(0), stressor=RUNNING)
     times = WatchTimes(probe=probe, stressor=own)
-    blind = watchers.unwatched_for(gpu_state, times, 200.0, CONFIG)
+    blind = newcomer.unwatched_for(gpu_state, times, 200.0, CONFIG)
     assert blind == (None if expected is None else pytest.approx(expected))
 
 
 def test_a_start_delays_the_reads_of_its_gpu() -> None:
     starting = replace(STARTING, attaching=199.0)
     gpu_state = GpuState(gpu=fake_gpu(0), stressor=starting)
-    assert watchers.unwatched_for(gpu_state, WatchTimes(probe=199.6), 200.0, CONFIG) is None
-    assert watchers.unwatched_for(gpu_state, WatchTimes(probe=199.4), 200.0, CONFIG)
+    assert newcomer.unwatched_for(gpu_state, WatchTimes(probe=199.6), 200.0, CONFIG) is None
+    assert newcomer.unwatched_for(gpu_state, WatchTimes(probe=199.4), 200.0, CONFIG)
 
 
 def unwatch(world: World) -> None:
@@ -306,8 +305,8 @@ def test_an_idle_gpu_is_read_again_soon_before_a_start() -> None:
     ("probe_age_s", "stressor_age_s", "interval_s", "shared"),
     [
         (0.0, 0.0, 0.025, True),
-        (0.0, watchers.ALTERNATION_TIMEOUT_S + 0.01, 0.025, False),
-        (watchers.ALTERNATION_TIMEOUT_S + 0.01, 0.0, 0.025, False),
+        (0.0, newcomer.ALTERNATION_TIMEOUT_S + 0.01, 0.025, False),
+        (newcomer.ALTERNATION_TIMEOUT_S + 0.01, 0.0, 0.025, False),
         (0.0, 0.0, 0.026, False),
     ],
 )

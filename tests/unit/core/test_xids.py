@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from sentinel.cli.display.event_format import describe
-from sentinel.core.gpu.xids import KILL_WINDOW_S, is_of_own_end
-from sentinel.core.gpu_state import OwnEnd
-from sentinel.core.stressor_state import Stopped
+from sentinel.cli.display.log_lines import describe
+from sentinel.core.child_facts import KILL_WINDOW_S, is_of_own_end
+from sentinel.core.gpu_state import OwnEnd, Stopped
 from sentinel.protocol.probe import XidReport
 from sentinel.supervisor.loop import Supervisor
 from tests.harness.core_scenarios import occupied, stressor

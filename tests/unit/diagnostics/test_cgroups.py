@@ -8,8 +8,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sentinel.diagnostics.doctor.facts import Quota, Room
-from sentinel.diagnostics.doctor.host_inspection import least_quota, least_room
+from sentinel.diagnostics.doctor_facts import Quota, Room
+from sentinel.diagnostics.doctor_inspection import least_quota, least_room
 
 
 def host(folder: Path, groups: str, mounts: str, files: Mapping[str, str]) -> Path:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from sentinel.diagnostics.doctor.facts import (
+from sentinel.diagnostics.doctor_checks import RESIDENT, diagnose
+from sentinel.diagnostics.doctor_facts import (
     DriverFacts,
     Fault,
     Finding,
@@ -21,7 +22,6 @@ from sentinel.diagnostics.doctor.facts import (
     Unread,
     verdict,
 )
-from sentinel.diagnostics.doctor.host_checks import RESIDENT, diagnose
 from sentinel.host.installed.packages import Bindings, Installer, TorchBuild
 from tests.harness.doctor_facts import FAILED, GPU, HOST, NO_DRIVER, with_gpu
 

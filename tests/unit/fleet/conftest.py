@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sentinel.fleet.records.run_file import FleetFolder
+from sentinel.fleet.run_folder import FleetFolder
 from tests.harness.example_fleet import node_report
 
 

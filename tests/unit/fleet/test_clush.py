@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.fleet.clush import Clush
-from sentinel.fleet.engine import EngineError
-from sentinel.fleet.records.run_file import FleetFolder, FleetRun
+from sentinel.fleet.engine import Clush, EngineError
+from sentinel.fleet.run_folder import FleetFolder, FleetRun
 from sentinel.host.processes.procfs import boot_id, read_stat
 
 Start = Callable[..., subprocess.Popen[bytes]]

@@ -7,10 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from sentinel.errors import ConfigError
-from sentinel.fleet.engine import EngineError
-from sentinel.fleet.records.run_file import FleetFolder
-from sentinel.fleet.slurm import drain
-from sentinel.fleet.slurm.drain import (
+from sentinel.fleet import drain
+from sentinel.fleet.drain import (
     NodeAdmin,
     drain_nodes,
     parse_nodes,
@@ -20,6 +18,8 @@ from sentinel.fleet.slurm.drain import (
     why_not_drained,
     why_not_undrained,
 )
+from sentinel.fleet.engine import EngineError
+from sentinel.fleet.run_folder import FleetFolder
 
 OURS = "gpu-sentry: memory.remap_failed on GPU 3 (GPU-1)"
 #: As Slurm 22.05 prints it with --oneliner.

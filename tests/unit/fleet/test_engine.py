@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from sentinel.fleet.drain import parse_nodes
 from sentinel.fleet.engine import EngineMissingError, run_tool
-from sentinel.fleet.slurm.drain import parse_nodes
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.burnin.reports.verdict import Verdict
+from sentinel.burnin.verdict import Verdict
 from sentinel.errors import ConfigError
 from sentinel.fleet.engine import EngineError, EngineMissingError, Task, TaskState
 from sentinel.fleet.follow import (
@@ -25,8 +25,8 @@ from sentinel.fleet.follow import (
     note,
     summary,
 )
-from sentinel.fleet.records.progress import NodeProgress, write_progress
-from sentinel.fleet.records.run_file import FleetFolder, FleetRun
+from sentinel.fleet.progress import NodeProgress, write_progress
+from sentinel.fleet.run_folder import FleetFolder, FleetRun
 
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
 RUN = FleetRun(

@@ -11,12 +11,10 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from sentinel.burnin.checks.thresholds import Thresholds
-from sentinel.fleet.checks.outliers import MAX_ALIKE, outliers
-from sentinel.fleet.checks.verdict import FleetVerdict, judge_fleet
-from sentinel.fleet.records.node_files import read_fleet
-from sentinel.fleet.reports.formats import FORMATS
-from sentinel.fleet.reports.html_page import common_prefix
-from sentinel.fleet.reports.report import LINE_SCHEMA, SCHEMA_VERSION, fleet_object
+from sentinel.fleet.formats import FORMATS, common_prefix
+from sentinel.fleet.node_files import read_fleet
+from sentinel.fleet.report import LINE_SCHEMA, MAX_ALIKE, SCHEMA_VERSION, fleet_object, outliers
+from sentinel.fleet.verdict import FleetVerdict, judge_fleet
 from tests.harness.example_fleet import ExampleFleet, judged
 from tests.harness.parsed_page import Parsed
 from tests.harness.report_formats import ROOT, closed, parsed_suites, schema_problems

@@ -13,7 +13,7 @@ import pytest
 
 from sentinel.client import Client
 from sentinel.errors import ConfigError, ConflictError
-from sentinel.fleet.slurm.job_gpus import (
+from sentinel.fleet.job_gpus import (
     JobFiles,
     end_unused,
     expand,

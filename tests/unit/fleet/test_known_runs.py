@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.errors import ConfigError
-from sentinel.fleet.records.known_runs import MAX_KNOWN, find_fleet, known_folder, remember
-from sentinel.fleet.records.run_file import FleetFolder
+from sentinel.fleet.run_folder import MAX_KNOWN, FleetFolder, find_fleet, known_folder, remember
 
 
 def begun(tmp_path: Path, known: Path, run_id: str) -> FleetFolder:

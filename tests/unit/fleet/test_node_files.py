@@ -14,14 +14,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sentinel.burnin.checks.thresholds import Thresholds
-from sentinel.burnin.reports.verdict import Verdict
+from sentinel.burnin.verdict import Verdict
 from sentinel.errors import ConfigError
-from sentinel.fleet.checks.outliers import outliers
-from sentinel.fleet.checks.verdict import judge_fleet
+from sentinel.fleet.formats import FORMATS
+from sentinel.fleet.node_files import read_fleet
 from sentinel.fleet.node_run import read_verdict
-from sentinel.fleet.records.node_files import read_fleet
-from sentinel.fleet.records.progress import NodeProgress, write_progress
-from sentinel.fleet.reports.formats import FORMATS
+from sentinel.fleet.progress import NodeProgress, write_progress
+from sentinel.fleet.report import outliers
+from sentinel.fleet.verdict import judge_fleet
 from tests.harness.example_fleet import ExampleFleet
 
 Template = dict[str, Any]
@@ -123,7 +123,7 @@ def test_a_file_that_cannot_be_read_is_missing(
             path.symlink_to(path)  # root may read everything else
         case _:
             path.write_bytes(b" " * 2000)
-            monkeypatch.setattr("sentinel.fleet.records.node_files.MAX_REPORT_BYTES", 1000)
+            monkeypatch.setattr("sentinel.fleet.node_files.MAX_REPORT_BYTES", 1000)
     node = read_fleet(folder.path).nodes[1]
     assert node.missing.startswith("its report cannot be read: ")
     assert node.result is None

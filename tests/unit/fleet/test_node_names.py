@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.fleet.reports.node_names import fold_names
+from sentinel.fleet.report import fold_names
 
 
 @pytest.mark.parametrize(

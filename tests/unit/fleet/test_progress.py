@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 
 from sentinel.burnin.checks.thresholds import Thresholds
-from sentinel.fleet.checks.outliers import outliers
-from sentinel.fleet.checks.verdict import judge_fleet
-from sentinel.fleet.records.node_files import read_fleet
-from sentinel.fleet.records.progress import (
+from sentinel.fleet.node_files import read_fleet
+from sentinel.fleet.progress import (
     NodeProgress,
     ProgressBuilder,
     read_progress,
@@ -21,7 +19,9 @@ from sentinel.fleet.records.progress import (
     record_reasons,
     write_progress,
 )
-from sentinel.fleet.records.run_file import FleetFolder
+from sentinel.fleet.report import outliers
+from sentinel.fleet.run_folder import FleetFolder
+from sentinel.fleet.verdict import judge_fleet
 from tests.harness.example_fleet import ExampleFleet
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)

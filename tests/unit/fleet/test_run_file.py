@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.errors import ConfigError
-from sentinel.fleet.records.run_file import FleetFolder, FleetRun, check_nodes, write_shared
+from sentinel.fleet.run_folder import FleetFolder, FleetRun, check_nodes, write_shared
 
 RUN = FleetRun(
     id="sentinel-20261123-1130-standard",

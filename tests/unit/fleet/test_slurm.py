@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from sentinel.errors import ConfigError
+from sentinel.fleet import slurm_engine
 from sentinel.fleet.engine import EngineError, TaskState
-from sentinel.fleet.records.run_file import FleetFolder, FleetRun, new_id
-from sentinel.fleet.slurm import slurm_engine
-from sentinel.fleet.slurm.slurm_engine import Slurm, choose_nodes
+from sentinel.fleet.run_folder import FleetFolder, FleetRun, new_id
+from sentinel.fleet.slurm_engine import Slurm, choose_nodes
 
 NODES = tuple(f"n{number}" for number in range(1, 7))
 STARTED = datetime(2026, 11, 23, tzinfo=UTC)

@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 
 import pytest
 
+from sentinel.fleet import slurm_engine
 from sentinel.fleet.engine import EngineError, Task, TaskState
-from sentinel.fleet.records.run_file import FleetRun
-from sentinel.fleet.slurm import slurm_engine
-from sentinel.fleet.slurm.slurm_engine import JobList, parse_jobs
+from sentinel.fleet.run_folder import FleetRun
+from sentinel.fleet.slurm_engine import JobList, parse_jobs
 
 SUBMITTED = datetime(2026, 11, 23, tzinfo=UTC)
 RUN = FleetRun(

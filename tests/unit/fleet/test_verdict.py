@@ -12,11 +12,11 @@ import pytest
 
 from sentinel.burnin.checks.check import Status
 from sentinel.burnin.checks.thresholds import Thresholds, parse
-from sentinel.burnin.reports.verdict import EXIT_CODES, Verdict
-from sentinel.fleet.checks.fleet_checks import CHECKS
-from sentinel.fleet.checks.verdict import FleetVerdict, judge_fleet
-from sentinel.fleet.records.node_files import FleetFiles, read_fleet
-from sentinel.fleet.reports.report import meaning
+from sentinel.burnin.verdict import EXIT_CODES, Verdict
+from sentinel.fleet.fleet_checks import CHECKS
+from sentinel.fleet.node_files import FleetFiles, read_fleet
+from sentinel.fleet.report import meaning
+from sentinel.fleet.verdict import FleetVerdict, judge_fleet
 from tests.harness.example_fleet import ExampleFleet, judged
 
 Template = dict[str, Any]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.core.actions import Event
+from sentinel.core.step import Event
 from sentinel.errors import ConfigError
 from sentinel.host.logs import log_file
 from sentinel.host.logs.log_file import BoundedOutput, RotatingLog

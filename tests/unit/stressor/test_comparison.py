@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sentinel.stressor.verification.comparison import BitComparison, Checksum, flip
+from sentinel.stressor.comparison import BitComparison, Checksum, flip
 from tests.harness.pipeline_harness import SIZE
 
 

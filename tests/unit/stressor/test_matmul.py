@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from sentinel.errors import ConfigError
-from sentinel.stressor.verification import matmul
-from sentinel.stressor.verification.layout import Needs, lay_out
-from sentinel.stressor.verification.matmul import (
+from sentinel.stressor import matmul
+from sentinel.stressor.layout import Needs, lay_out
+from sentinel.stressor.matmul import (
     DTYPES,
     MEMORY,
     Dtype,

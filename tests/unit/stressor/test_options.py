@@ -8,7 +8,7 @@ import pytest
 
 from sentinel.errors import ConfigError, WorkloadError
 from sentinel.protocol.counters import WorkloadOption
-from sentinel.stressor.options import bind_options, list_options, start, summary
+from sentinel.stressor.loader import bind_options, list_options, start, summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from sentinel.protocol.stressor import FindingPlace
-from sentinel.stressor.verification.comparison import PieceSums, flip, integers
-from sentinel.stressor.verification.diagnosis import Outcome
+from sentinel.stressor.comparison import PieceSums, flip, integers
+from sentinel.stressor.diagnosis import Outcome
 from tests.harness.pipeline_harness import (
     ALL,
     SIZE,
@@ -302,7 +302,7 @@ def test_a_wrongly_filled_input_is_found_and_repaired(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch, side: int, where: str
 ) -> None:
     """Otherwise its checksum would be that of the wrong content."""
-    monkeypatch.setattr("sentinel.stressor.verification.matmul._BLOCK_LENGTH", 61)
+    monkeypatch.setattr("sentinel.stressor.matmul._BLOCK_LENGTH", 61)
     pipeline = pipeline_of(bench)
     fill = pipeline.product.fill
     flipped: list[int] = []

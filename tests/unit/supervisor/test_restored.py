@@ -15,7 +15,7 @@ from sentinel.core.step import Step
 from sentinel.host.stores.timed_file import RESERVATIONS, SESSIONS, Clocks
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.views import Reservation, Session
-from sentinel.supervisor.restored import restore
+from sentinel.supervisor.daemon_files import restore
 from tests.harness.given_settings import given
 from tests.harness.world.gpus import fake_gpu
 

@@ -1,0 +1,275 @@
+"""Build the report of a burn-in from its folder; every other format is made of it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import statistics
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sentinel.burnin.checks.check import CheckResult, Status
+from sentinel.burnin.checks.evidence import NodeEvidence, ParticipationEvidence
+from sentinel.burnin.checks.load_checks import wrong_results
+from sentinel.burnin.checks.own_checks import judge_by_own_checks, registered_checks
+from sentinel.burnin.checks.recorded_run import CHECKS, evidence_of_load, read_run
+from sentinel.burnin.checks.thresholds import Thresholds
+from sentinel.burnin.record import GpuRecord, PhaseRecord
+from sentinel.burnin.run_folder import RunFolder, former_runs
+from sentinel.burnin.timeline import Span, absences, span
+from sentinel.burnin.verdict import (
+    MEANING,
+    GpuVerdict,
+    Verdict,
+    describe_result,
+    judge_gpu,
+    judge_node,
+)
+from sentinel.config.plan import Plan
+from sentinel.host.files.regular_file import open_regular
+
+#: The version of the report: additions raise the second number, other changes the first.
+SCHEMA_VERSION = "1.2"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """A run with its verdicts."""
+
+    header: Mapping[str, Any]
+    plan: Plan
+    gpus: tuple[GpuVerdict, ...]
+    #: The checks of the node itself.
+    node: tuple[CheckResult, ...]
+    verdict: Verdict
+    thresholds: Thresholds
+    #: The SHA-256 of each file that the verdicts are made of, by its name.
+    files: Mapping[str, str]
+    #: Whether the process of a check survives SIGKILL; the interpreter's own exit would wait.
+    stuck: bool = False
+
+    @property
+    def span(self) -> Span:
+        """When it was."""
+        return span(gpu.record for gpu in self.gpus)
+
+
+def judge_run(folder: RunFolder, thresholds: Thresholds) -> Judged:
+    """Judge everything that the folder of a run has.
+
+    Raises:
+        ConfigError: As for :func:`read_run` and :func:`registered_checks`.
+    """
+    run = read_run(folder)
+    former = former_runs(folder, run.header)
+    own = judge_by_own_checks(
+        registered_checks(CHECKS.ids), folder.path, run.records.keys(), thresholds
+    )
+    gpus = []
+    for record in sorted(run.records.values(), key=lambda record: record.index):
+        evidence = evidence_of_load(record, run, former, thresholds.xids)
+        results = [*CHECKS.run(evidence, thresholds), *own.gpus[record.uuid]]
+        gpus.append(judge_gpu(record, results, run.plan))
+    devices = None if run.pci_devices is None else tuple(run.pci_devices)
+    whole = {one.uuid for one in run.node} == set(run.records) or run.selected is False
+    tested = run.records.keys()
+    parts = ParticipationEvidence(listed=run.node, tested=tested, selected=run.selected)
+    node = (
+        *(
+            CHECKS.run(NodeEvidence(gpus=run.node, pci_devices=devices), thresholds)
+            if whole
+            else ()
+        ),
+        *(CHECKS.run(parts, thresholds) if run.records else ()),
+        *own.node,
+    )
+    return Judged(
+        header=run.header,
+        plan=run.plan,
+        gpus=tuple(gpus),
+        node=node,
+        verdict=judge_node(gpus, node),
+        thresholds=thresholds,
+        files=_digests(folder),
+        stuck=own.stuck,
+    )
+
+
+def report_object(run: Judged) -> dict[str, Any]:
+    """Return the report as JSON values; docs/report.schema.json describes it."""
+    header, time = run.header, run.span
+    verdicts = [gpu.verdict.value for gpu in run.gpus]
+    contiguous = all(gpu.record.is_contiguous for gpu in run.gpus)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "run": {
+            **{key: value for key, value in header.items() if key not in {"node", "gpus"}},
+            "ended": time.iso(time.last),
+            "duration_s": time.seconds,
+            "mode": "contiguous" if contiguous else "accumulated",
+            "sha256": dict(run.files),
+        },
+        "node": header["node"],
+        "verdict": run.verdict.value,
+        "meaning": MEANING[run.verdict],
+        "summary": {one.value: verdicts.count(one.value) for one in Verdict},
+        "checks": [_result(one) for one in run.node],
+        "gpus": [_gpu(gpu, time) for gpu in run.gpus],
+        "thresholds_overridden": run.thresholds.overridden(),
+    }
+
+
+def _digests(folder: RunFolder) -> dict[str, str]:
+    """Compute the SHA-256 of the recorded files, so that a copy can be compared."""
+    found = {}
+    for path in (folder.header, folder.events, folder.samples, folder.counters):
+        if path.exists():
+            with os.fdopen(open_regular(path, os.O_RDONLY), "rb") as file:
+                found[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return found
+
+
+def _result(result: CheckResult) -> dict[str, Any]:
+    """Return the result of one check."""
+    return {**asdict(result), "status": result.status.value, "severity": result.severity.value}
+
+
+def _gpu(gpu: GpuVerdict, time: Span) -> dict[str, Any]:
+    """Return one GPU of the report."""
+    record = gpu.record
+    before = record.before
+    checks = sum(int(phase.work.get("checks", 0)) for phase in record.phases)
+    errors = wrong_results(record)
+    return {
+        "uuid": record.uuid,
+        "index": record.index,
+        "model": before.name if before else None,
+        "serial": before.serial if before else None,
+        "pci_bus_id": before.pci_bus_id if before else None,
+        "vbios": before.vbios if before else None,
+        "verdict": gpu.verdict.value,
+        "reasons": list(gpu.reasons),
+        "incomplete": _incomplete(gpu),
+        "coverage": [_phase(phase) for phase in record.phases],
+        "not_tested": [
+            f"{result.id}: {result.evidence}"
+            for result in gpu.results
+            if result.status is Status.NOT_TESTED
+        ],
+        "interruptions": [
+            {**asdict(one), "away_s": away.last - away.first}
+            for one, away in zip(record.interruptions, absences(record), strict=True)
+        ],
+        "checks": [_result(result) for result in gpu.results],
+        "measurements": _measurements(record),
+        "detection_power": {
+            "checks": checks,
+            "errors": errors,
+            # The rule of three: no error in n checks bounds the rate of errors by 3/n at 95 %.
+            "error_rate_below": 3 / checks if checks and not errors else None,
+            "confidence": 0.95,
+        },
+        "longest_contiguous_s": max(
+            (float(p.work.get("longest", 0)) for p in record.phases), default=0.0
+        ),
+        "duty": _duty(record, time),
+        "thermal_cycles": _thermal_cycles(record),
+        "findings": [dict(one) for one in record.named("stressor.finding")],
+        "golden_checksums": _golden_checksums(record),
+        "counters": {
+            "before": asdict(before) if before else None,
+            "after": asdict(record.after) if record.after else None,
+        },
+    }
+
+
+def _golden_checksums(record: GpuRecord) -> list[dict[str, Any]]:
+    """Return each checksum that a GPU has computed once, so that nodes can be compared."""
+    found = {(checksum.key, checksum.checksum): checksum for checksum in record.checksums}
+    return [asdict(found[name]) for name in sorted(found)]
+
+
+def _incomplete(gpu: GpuVerdict) -> list[str]:
+    """Select the reasons that are no check's: what is missing of the plan."""
+    of_checks = {describe_result(result) for result in gpu.results}
+    return [reason for reason in gpu.reasons if reason not in of_checks]
+
+
+def _phase(phase: PhaseRecord) -> dict[str, Any]:
+    """Return what was done of one phase."""
+    asked, work = phase.phase, phase.work
+    return {
+        "phase": asked.name,
+        "workload": asked.workload,
+        "mandatory": asked.mandatory,
+        "complete": phase.complete,
+        "done_s": phase.done,
+        "quota_s": asked.seconds,
+        "passes": phase.passes,
+        "quota_passes": asked.passes,
+        "uncounted_s": work.get("uncounted", 0.0),
+        "checks": work.get("checks", 0),
+        "errors": work.get("errors", 0),
+        "bytes": work.get("bytes", 0.0),
+        "flops": work.get("flops", 0.0),
+        "memory_share": work.get("share"),
+        "retained_share": work.get("retained"),
+        "interruptions": work.get("interruptions", 0),
+        "began": phase.began,
+        "ended": phase.ended,
+        "not_tested": work.get("given_up"),
+    }
+
+
+def _measurements(record: GpuRecord) -> list[dict[str, Any]]:
+    """Return the rates, power, temperature and clock of each phase, over the work that counts."""
+    found = []
+    for phase in record.phases:
+        for unit in ("flops", "bytes"):
+            rates = phase.rates(unit)
+            if rates:
+                found.append({**_named(phase, f"{unit}_per_s"), **_spread(rates)})
+        for name, rates in phase.link_rates().items():
+            found.append({**_named(phase, name), **_spread(rates)})
+        for name in ("temperature_c", "memory_temperature_c", "power_w", "sm_clock_mhz"):
+            values = [
+                float(sample.values[name])
+                for sample in phase.judged(phase.telemetry)
+                if sample.values.get(name) is not None
+            ]
+            if values:
+                found.append({**_named(phase, name), **_spread(values)})
+    return found
+
+
+def _named(phase: PhaseRecord, name: str) -> dict[str, Any]:
+    return {"phase": phase.phase.name, "steady": phase.phase.steady, "name": name}
+
+
+def _spread(values: list[float]) -> dict[str, float]:
+    """Return the median, the 5th and 95th percentile and the extremes."""
+    ordered = sorted(values)
+
+    def at(share: float) -> float:
+        return ordered[round(share * (len(ordered) - 1))]
+
+    return {
+        "n": len(ordered),
+        "median": statistics.median(ordered),
+        "p5": at(0.05),
+        "p95": at(0.95),
+        "lowest": ordered[0],
+        "highest": ordered[-1],
+    }
+
+
+def _duty(record: GpuRecord, time: Span) -> float | None:
+    """Compute the share of the run's time in which work was done that counts."""
+    counted = sum(float(phase.work.get("seconds", 0.0)) for phase in record.phases)
+    return counted / time.seconds if time.seconds else None
+
+
+def _thermal_cycles(record: GpuRecord) -> int:
+    """Count how often the GPU became warm in a steady phase, after it had ended another load."""
+    return len(record.named("burnin.warm"))

@@ -1,1 +1,0 @@
-"""Verdicts, and the report of a run in each of its formats."""

@@ -1,0 +1,424 @@
+"""The folder of one burn-in: its header, events and samples, and the earlier runs beside it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import platform
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from sentinel.config.plan import Plan
+from sentinel.diagnostics.counters import CountersResult
+from sentinel.errors import ConfigError
+from sentinel.host.files.regular_file import open_regular, read_regular, replace_file
+from sentinel.host.names import node_name
+from sentinel.host.processes.procfs import boot_id
+from sentinel.host.stores.run_reports import RUNS, read_reports
+from sentinel.protocol.version import __version__
+
+#: A longer line is none of ours, and neither is a larger file with one object; in bytes.
+_MAX_LINE = 2**20
+_MAX_OBJECT = 2**26
+#: The files are for the administrators of the host, too.
+_MODE = 0o644
+
+#: A process that only looks whether a run is recorded holds its lock for a moment, in seconds.
+_LOCK_TIMEOUT_S = 5.0
+_LOCK_RETRY_S = 0.02
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFolder:
+    """The files of one run."""
+
+    path: Path
+
+    @property
+    def header(self) -> Path:
+        """What is run, where and with what: written before the start."""
+        return self.path / "run.json"
+
+    @property
+    def events(self) -> Path:
+        """The events, one JSON object a line."""
+        return self.path / "events.jsonl"
+
+    @property
+    def samples(self) -> Path:
+        """The samples, one JSON object a line."""
+        return self.path / "samples.jsonl"
+
+    @property
+    def counters(self) -> Path:
+        """The counters of each GPU before and after."""
+        return self.path / "counters.json"
+
+    def create(self) -> None:
+        """Create the folder.
+
+        Raises:
+            ConfigError: It cannot be created, or has a run already.
+        """
+        try:
+            self.path.mkdir(mode=0o755, parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"--report {self.path}: {error.strerror}") from None
+        if self.header.exists() or self.events.exists():
+            raise ConfigError(f"--report {self.path}: it has a run already", "Name another folder.")
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether a process still records the run."""
+        try:
+            with self._opened() as folder:
+                fcntl.flock(folder, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return self.path.exists()
+        return False
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Show other processes that this one records the run, also before it has a file.
+
+        Raises:
+            ConfigError: Another process records it.
+        """
+        with self._opened() as folder:
+            deadline = time.monotonic() + _LOCK_TIMEOUT_S
+            while True:
+                try:
+                    fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > deadline:
+                        what = f"{self.path}: another process records this run"
+                        raise ConfigError(what) from None
+                    time.sleep(_LOCK_RETRY_S)
+            yield
+
+    @contextmanager
+    def _opened(self) -> Iterator[int]:
+        """Open the folder itself: its files are replaced, and a lock is of one file."""
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def event_count(self) -> int:
+        """Count the events, without a last one that was not written completely."""
+        try:
+            with os.fdopen(open_regular(self.events, os.O_RDONLY), "rb") as file:
+                return sum(line.endswith(b"\n") for line in _lines(file))
+        except OSError:
+            return 0
+
+    def write(self, path: Path, content: Mapping[str, Any] | str) -> None:
+        """Write one file completely or not at all.
+
+        Raises:
+            ConfigError: It cannot be written.
+        """
+        text = content if isinstance(content, str) else json.dumps(content, indent=1)
+        try:
+            replace_file(path, text + "\n", _MODE)
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
+
+    def remove_if_empty(self) -> None:
+        """Remove the run if nothing was started."""
+        own = {self.events, self.samples, self.counters, self.header}
+        with contextlib.suppress(OSError):
+            started = self.events.exists() and self.events.stat().st_size
+            if not started and set(self.path.iterdir()) <= own:
+                for path in own:
+                    path.unlink(missing_ok=True)
+                self.path.rmdir()
+
+
+def drop_torn_line(path: Path) -> None:
+    """Cut off a last line that was not written completely."""
+    with os.fdopen(open_regular(path, os.O_RDWR), "rb+") as file:
+        end = file.seek(0, os.SEEK_END)
+        file.seek(max(0, end - _MAX_LINE))
+        tail = file.read()
+        if tail and not tail.endswith(b"\n"):
+            file.truncate(end - len(tail) + tail.rfind(b"\n") + 1)
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Read a file with one JSON object.
+
+    Raises:
+        ConfigError: It cannot be read, or has something else.
+    """
+    try:
+        value = json.loads(read_regular(path, _MAX_OBJECT))
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        raise ConfigError(f"{path}: not JSON") from None
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path}: not a JSON object")
+    return value
+
+
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    """Yield lines; one that is too long, as of another kind of file, comes in pieces."""
+    return iter(lambda: file.readline(_MAX_LINE + 1), b"")
+
+
+def lines(path: Path) -> Iterator[Mapping[str, Any]]:
+    """Read JSON objects, one a line; a last line that is incomplete ends them.
+
+    Raises:
+        ConfigError: The file cannot be read, or a line in its middle is invalid: what comes after
+            it may be a fault.
+    """
+    try:
+        with os.fdopen(open_regular(path, os.O_RDONLY), "rb") as file:
+            for number, line in enumerate(_lines(file), start=1):
+                if len(line) > _MAX_LINE:
+                    raise ConfigError(f"{path}, line {number}: longer than {_MAX_LINE} bytes")
+                if not line.endswith(b"\n"):
+                    return
+                try:
+                    value = json.loads(line)
+                except (ValueError, RecursionError):
+                    raise ConfigError(f"{path}, line {number}: not JSON") from None
+                yield value
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+
+
+def plan_object(plan: Plan) -> dict[str, Any]:
+    """Return a plan as JSON values."""
+    return {**asdict(plan), "hash": plan.hash}
+
+
+def find_run(state: Path, name: str | None) -> Path:
+    """Find the folder of a run.
+
+    Args:
+        state: The state directory.
+        name: A folder, or the name of a run in the state directory; None for the newest there.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    kept = state / RUNS
+    if name is None:
+        found = sorted(path.parent for path in kept.glob("*/run.json"))
+        if not found:
+            raise ConfigError(f"{kept} has no run", "Name the folder of a run.")
+        return found[-1]
+    for path in (Path(name), kept / name):
+        if RunFolder(path=path).header.exists():
+            return path
+    raise ConfigError(f"{name} is not a run", f"Name a folder, or a run in {kept}.")
+
+
+# --- what a run records of itself ------------------------------------------------------------
+
+
+@contextmanager
+def new_run(folder: RunFolder) -> Iterator[None]:
+    """Create and lock the folder of a new run, and remove it if nothing was started.
+
+    Raises:
+        ConfigError: It cannot be created, or has a run already.
+    """
+    folder.create()
+    with ExitStack() as stack:
+        stack.callback(folder.remove_if_empty)
+        stack.enter_context(folder.locked())
+        yield
+
+
+def prepare(
+    folder: RunFolder,
+    plan: Plan,
+    before: CountersResult,
+    settings: Sequence[Mapping[str, Any]],
+    *,
+    simulated: bool,
+    selected: bool,
+) -> None:
+    """Write the header of a new run, and the counters before it.
+
+    Args:
+        folder: The folder of the run.
+        plan: What is run.
+        before: The counters of all GPUs.
+        settings: What to record of the settings.
+        simulated: Whether the GPUs are simulated.
+        selected: Whether GPUs were selected, so that others of the node are none of the run's.
+
+    Raises:
+        ConfigError: They cannot be written.
+    """
+    _write_header(folder, plan, before, settings, simulated=simulated)
+    counters = [asdict(gpu) for gpu in before.counters]
+    found = {"before": counters, "pci_devices": before.pci_devices, "selected": selected}
+    folder.write(folder.counters, found)
+
+
+def complete(folder: RunFolder, after: CountersResult, unread: str | None) -> None:
+    """Add the counters after a run, and why the kernel's log was not read, or None."""
+    first = read_object(folder.counters)
+    folder.write(
+        folder.counters,
+        {
+            **first,
+            "after": [asdict(gpu) for gpu in after.counters],
+            "driver_error": after.driver_error,
+            "kernel_log_error": first.get("kernel_log_error") or unread,
+        },
+    )
+
+
+def reopen(folder: RunFolder, settings: Sequence[Mapping[str, Any]]) -> None:
+    """Prepare the folder of a run for its resumption; it may be of a run that was killed.
+
+    Args:
+        folder: The folder of the run.
+        settings: What to record of the settings.
+    """
+    _mend(folder)
+    header = read_object(folder.header)
+    started = datetime.now().astimezone().isoformat(timespec="seconds")
+    resumed = [*header.get("resumed", ()), {"started": started, "settings": list(settings)}]
+    folder.write(folder.header, {**header, "resumed": resumed})
+
+
+def _mend(folder: RunFolder) -> None:
+    """Drop what was not written completely, and what says how the run ended.
+
+    The counters after the former part are not those after this one, which may be killed, too.
+    """
+    for path in (folder.events, folder.samples):
+        drop_torn_line(path)
+    counters = read_object(folder.counters)
+    unread = counters.get("kernel_log_error")
+    if "after" not in counters:
+        unread = unread or "a part of the run was cut off"
+    before = ("before", "pci_devices", "selected")
+    kept = {name: counters[name] for name in before if name in counters}
+    folder.write(folder.counters, kept | ({"kernel_log_error": unread} if unread else {}))
+
+
+def new_folder(state: Path, plan: Plan) -> RunFolder:
+    """Name the folder of a new run: its time and its plan."""
+    now = datetime.now().astimezone()
+    return RunFolder(path=state / RUNS / f"{now:%Y%m%d-%H%M%S}-{plan.name}")
+
+
+def _write_header(
+    folder: RunFolder,
+    plan: Plan,
+    before: CountersResult,
+    settings: Sequence[Mapping[str, Any]],
+    *,
+    simulated: bool,
+) -> None:
+    """Record what is run, where and with what."""
+    drivers = sorted({gpu.driver for gpu in before.counters if gpu.driver})
+    folder.write(
+        folder.header,
+        {
+            "id": folder.path.name,
+            "plan": plan_object(plan),
+            "tool": "sentinel",
+            "version": __version__,
+            "boot": boot_id(),
+            "started": datetime.now().astimezone().isoformat(timespec="seconds"),
+            "simulated": simulated,
+            "settings": list(settings),
+            "resumed": [],
+            "node": {
+                "hostname": node_name(),
+                "machine_id": _machine_id(),
+                "kernel": platform.release(),
+                "python": platform.python_version(),
+                "driver": drivers[0] if drivers else None,
+                "uid": os.getuid(),
+            },
+        },
+    )
+
+
+def _machine_id() -> str | None:
+    """Read the identity of this host, which systemd keeps; None without one."""
+    try:
+        return Path("/etc/machine-id").read_text().strip() or None
+    except OSError:
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Former:
+    """What a card did in the steady phase of an earlier run."""
+
+    run: str
+    #: Median TFLOP/s and degrees Celsius.
+    rate: float
+    temperature_c: float | None
+    #: The enforced limit in watts.
+    power_limit_w: float | None = None
+    vbios: str | None = None
+
+
+def former_runs(
+    folder: RunFolder, header: Mapping[str, Any]
+) -> dict[tuple[str, str], list[Former]]:
+    """Collect the earlier runs beside a run, by the UUID and the serial number of each card.
+
+    Only those of the same plan and driver, on this node, that found no fault.
+
+    Args:
+        folder: The run, in whose parent folder the others are.
+        header: Its header.
+    """
+    found: dict[tuple[str, str], list[Former]] = {}
+    own = folder.path.resolve()
+    beside = [path for path in own.parent.glob("*/report.json") if path.parent != own]
+    for report in read_reports(beside):
+        with contextlib.suppress(KeyError, TypeError, AttributeError):
+            for card, former in list(_of_same_plan(report, header)):
+                found.setdefault(card, []).append(former)
+    return found
+
+
+def _of_same_plan(
+    report: Mapping[str, Any], header: Mapping[str, Any]
+) -> Iterator[tuple[tuple[str, str], Former]]:
+    """Yield what each card did in a run that can be compared with another one."""
+    run = report["run"]
+    if (
+        not report["schema_version"].startswith("1.")
+        or run["plan"]["hash"] != header["plan"]["hash"]
+        or report["node"]["driver"] != header["node"]["driver"]
+        or run["started"] >= header["started"]
+    ):
+        return
+    for gpu in report["gpus"]:
+        steady = {one["name"]: one["median"] for one in gpu["measurements"] if one["steady"]}
+        rate = steady.get("flops_per_s")
+        if rate is not None and gpu["verdict"] != "FAIL" and gpu["serial"]:
+            temperature = steady.get("temperature_c")
+            former = Former(
+                run=run["id"],
+                rate=rate / 1e12,
+                temperature_c=temperature,
+                power_limit_w=(gpu["counters"]["before"] or {}).get("power_limit_w"),
+                vbios=gpu["vbios"],
+            )
+            yield (gpu["uuid"], gpu["serial"]), former

@@ -1,0 +1,196 @@
+"""The verdict of a burn-in: for each GPU, and for the node. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from sentinel.burnin.checks.check import CheckResult, Status
+from sentinel.burnin.record import GpuRecord, PhaseRecord
+from sentinel.config.plan import Plan
+from sentinel.errors import ExitCode
+from sentinel.units import format_duration
+
+
+class Verdict(StrEnum):
+    """What an acceptance engineer signs, the worst first."""
+
+    FAIL = "FAIL"
+    INCOMPLETE = "INCOMPLETE"
+    WARN = "WARN"
+    PASS = "PASS"  # noqa: S105 - not a password
+    #: The plan is too short for a verdict, and nothing was found.
+    NOT_APPLICABLE = "N/A"
+
+
+#: What each verdict means, for people.
+MEANING: Mapping[Verdict, str] = {
+    Verdict.FAIL: "a fault was found",
+    Verdict.INCOMPLETE: "no fault was found, and not everything was done",
+    Verdict.WARN: "everything was done; something needs attention",
+    Verdict.PASS: "everything was done, and no fault was found",
+    Verdict.NOT_APPLICABLE: "a screen: no fault was found, which proves nothing",
+}
+
+EXIT_CODES: Mapping[Verdict, ExitCode] = {
+    Verdict.FAIL: ExitCode.FAIL,
+    Verdict.INCOMPLETE: ExitCode.INCOMPLETE,
+    Verdict.WARN: ExitCode.OK,
+    Verdict.PASS: ExitCode.OK,
+    Verdict.NOT_APPLICABLE: ExitCode.OK,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuVerdict:
+    """The verdict on one GPU with everything that it is based on."""
+
+    record: GpuRecord
+    verdict: Verdict
+    results: tuple[CheckResult, ...]
+    #: Why it is not PASS, in the order of importance.
+    reasons: tuple[str, ...]
+
+
+def judge_gpu(record: GpuRecord, results: Sequence[CheckResult], plan: Plan) -> GpuVerdict:
+    """Judge a GPU by the results of its checks and by what it has done of the plan."""
+    found = {result.status for result in results}
+    bad = [one for one in results if one.status is Status.FAIL]
+    bad += [one for one in results if one.status is Status.WARN]
+    missing = [text for phase in record.phases if (text := _missing(phase, record)) is not None]
+    missing += _unknown(record)
+    if Status.FAIL in found:
+        verdict = Verdict.FAIL
+    elif missing:
+        verdict = Verdict.INCOMPLETE
+    elif plan.screen and Status.WARN not in found:
+        verdict = Verdict.NOT_APPLICABLE
+    elif Status.WARN in found:
+        verdict = Verdict.WARN
+    else:
+        verdict = Verdict.PASS
+    reasons = (*(describe_result(one) for one in bad), *missing)
+    return GpuVerdict(record=record, verdict=verdict, results=tuple(results), reasons=reasons)
+
+
+def judge_node(gpus: Iterable[GpuVerdict], node: Iterable[CheckResult] = ()) -> Verdict:
+    """Judge a node by its GPUs and its own checks: the worst of them; nothing is INCOMPLETE."""
+    verdicts = {gpu.verdict for gpu in gpus}
+    statuses = {one.status for one in node}
+    if Status.FAIL in statuses:
+        verdicts.add(Verdict.FAIL)
+    if not verdicts:
+        return Verdict.INCOMPLETE
+    if Status.WARN in statuses:
+        verdicts.add(Verdict.WARN)
+    return next(one for one in Verdict if one in verdicts)
+
+
+def describe_result(result: CheckResult) -> str:
+    """Describe a result that is not PASS in one line."""
+    value = "" if result.value is None else f" {result.value}{result.unit and ' ' + result.unit}"
+    text = f"{result.id}:{value} ({result.threshold}; {result.source})"
+    return f"{text}: {result.evidence}" if result.evidence else text
+
+
+def _unknown(record: GpuRecord) -> list[str]:
+    """Describe what a PASS would have to know."""
+    found = []
+    if not any(int(phase.work.get("checks", 0)) for phase in record.phases):
+        found.append("no result was checked")
+    if record.before is None:
+        found.append("its counters before the run are not known")
+    elif record.after is None:
+        found.append("its counters after the run are not known: the run was cut off")
+    if record.dropped:
+        found.append(f"{record.dropped} events or samples could not be recorded")
+    return found
+
+
+def _missing(phase: PhaseRecord, record: GpuRecord) -> str | None:
+    """Describe what is missing of a mandatory phase, or return None."""
+    if phase.complete or not phase.phase.mandatory:
+        return None
+    name, asked = phase.phase.name, phase.phase
+    cut = phase.began is not None and phase.ended is None
+    why = phase.work.get("given_up") or record.ended
+    why = why or ("the record ends in it" if cut else "it was not reached")
+    parts = []
+    if asked.seconds:
+        stretch = " in one stretch" if asked.in_one_stretch else ""
+        done, wanted = format_duration(phase.done), format_duration(asked.seconds)
+        parts.append(f"{done if phase.done else '0 s'} of {wanted}{stretch}")
+    if asked.passes:
+        parts.append(f"{phase.passes} of {asked.passes} passes")
+    return f"phase {name} not complete: {', '.join(parts)}: {why}"
+
+
+#: The most that Kubernetes keeps of a termination message, in bytes
+#: (kubernetes.io/docs/tasks/debug/debug-application/determine-reason-pod-failure).
+MAX_BYTES = 4096
+SCHEMA_VERSION = 1
+#: The lengths to which reasons are cut, in characters, until the object fits.
+_REASON_CHARACTERS = (200, 80, 30, 0)
+#: The verdicts of GPUs that need no attention, which are left out first.
+_GOOD = frozenset({"PASS", "N/A"})
+
+
+def verdict_summary(report: Mapping[str, Any], most: int = MAX_BYTES) -> str:
+    """Build the summary of a report; the more GPUs there are, the less it says about each.
+
+    It always has the verdict of the node, the number of GPUs with each verdict and, as far as they
+    fit, the GPUs that did not pass, FAIL first. `gpus_left_out` counts those that did not fit.
+
+    Args:
+        report: The report, as `report.json` has it.
+        most: The limit of its length in UTF-8, in bytes.
+    """
+    gpus = sorted(report["gpus"], key=lambda gpu: (gpu["verdict"] != "FAIL", gpu["index"]))
+    bad = [gpu for gpu in gpus if gpu["verdict"] not in _GOOD]
+    for chosen in (gpus, bad):
+        for characters in _REASON_CHARACTERS:
+            text = _text(report, chosen, characters)
+            if len(text) <= most:
+                return text
+    # Hundreds of faulty GPUs: the first that fit, found by halving.
+    low, high = 0, len(bad)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if len(_text(report, bad[:middle], 0)) <= most:
+            low = middle
+        else:
+            high = middle - 1
+    return _text(report, bad[:low], 0)
+
+
+def _text(report: Mapping[str, Any], gpus: list[Mapping[str, Any]], characters: int) -> str:
+    """Write the summary with these GPUs; ASCII, so that a character is a byte."""
+    run = report["run"]
+    return json.dumps(
+        {
+            "schema_version": SCHEMA_VERSION,
+            "node": report["node"]["hostname"],
+            "run": run["id"],
+            "plan": run["plan"]["name"],
+            "ended": run["ended"],
+            "verdict": report["verdict"],
+            "summary": {name: count for name, count in report["summary"].items() if count},
+            "gpus": [_gpu(gpu, characters) for gpu in gpus],
+            "gpus_left_out": len(report["gpus"]) - len(gpus),
+        },
+        separators=(",", ":"),
+    )
+
+
+def _gpu(gpu: Mapping[str, Any], characters: int) -> dict[str, Any]:
+    """Describe one GPU, with its first reason cut to a length."""
+    found = {name: gpu[name] for name in ("index", "uuid", "serial", "verdict")}
+    reasons = gpu["reasons"]
+    if reasons and characters:
+        first = str(reasons[0])
+        cut = first if len(first) <= characters else f"{first[: characters - 3]}..."
+        found |= {"reason": cut, "reasons": len(reasons)}
+    return found

@@ -1,0 +1,383 @@
+"""Read the end of a log, follow it across rotations, and format its events for people."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
+
+from sentinel.cli.display.output import printable, styled, wants_colour
+from sentinel.errors import ConfigError
+from sentinel.host.files.regular_file import open_regular
+from sentinel.protocol.event_type import DEBUG_EVENTS, Kind
+from sentinel.protocol.events import EVENTS
+from sentinel.protocol.rules import with_time
+from sentinel.protocol.stressor import MAX_QUANTUM_S
+from sentinel.units import format_duration, format_size
+
+if TYPE_CHECKING:
+    from structlog.typing import EventDict, WrappedLogger
+
+    from sentinel.core.step import Event
+    from sentinel.protocol.gpu import Gpu
+    from sentinel.supervisor.event_log import Sink
+
+
+_Fields = Mapping[str, Any]
+
+_COLOURS = {
+    Kind.USE: "cyan",
+    Kind.YIELD: "yellow",
+    Kind.HANDOVER: "green",
+    Kind.FINDING: "red",
+}
+
+
+def text_lines(stream: TextIO, gpus: Mapping[str, Gpu], *, colour: bool) -> Sink:
+    """Return a sink that writes one readable line per event."""
+    import structlog
+
+    def render(_: WrappedLogger, __: str, event: EventDict) -> str:
+        gpu = gpus.get(event["gpu"])
+        place = f"GPU {gpu.index}" if gpu else "sentinel"
+        clock = f"{datetime.now().astimezone():%H:%M:%S}"
+        return _line(clock, place, event["event"], event["fields"], colour=colour)
+
+    log = structlog.wrap_logger(
+        structlog.WriteLogger(stream), processors=[render], wrapper_class=structlog.BoundLogger
+    )
+
+    def write(event: Event) -> None:
+        if not is_hidden(event.name, event.fields):
+            log.info(event.name, gpu=event.gpu, fields=dict(event.fields))
+
+    return write
+
+
+def log_line(line: str, *, colour: bool) -> str | None:
+    """Format a line of the log; return None for an event that is not shown.
+
+    A line that is not an event is returned unchanged. An event of another version, whose fields do
+    not fit its sentence, is shown with its fields.
+    """
+    try:
+        record = json.loads(line)
+        name = record.pop("event")
+        moment = datetime.fromisoformat(record.pop("time"))
+    except (ValueError, TypeError, AttributeError, KeyError):
+        return printable(line.rstrip("\n"))
+    index = record.pop("index", None)
+    fields = {key: value for key, value in record.items() if key not in {"at", "gpu"}}
+    if is_hidden(name, fields):
+        return None
+    place = "sentinel" if "gpu" not in record else f"GPU {'?' if index is None else index}"
+    return _line(format_clock(moment), place, name, fields, colour=colour)
+
+
+def readable(lines: Iterable[str]) -> Iterator[str]:
+    """Format the lines of a log for people, in colour if standard output has colours."""
+    colour = wants_colour(sys.stdout)
+    for line in lines:
+        text = log_line(line, colour=colour)
+        if text is not None:
+            yield text
+
+
+def describe(name: str, fields: _Fields) -> tuple[str, str]:
+    """Return the word and the sentence of an event; without a sentence, its name and fields."""
+    event = EVENTS.get(name)
+    if event is not None:
+        try:
+            return event.word, _render(event.sentence, fields)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            pass
+    return name, " ".join(f"{key}={value}" for key, value in fields.items())
+
+
+def format_clock(moment: datetime) -> str:
+    """Format a time in local time, with its date if it is not today."""
+    local = moment.astimezone()
+    today = local.date() == datetime.now().astimezone().date()
+    return f"{local:%H:%M:%S}" if today else f"{local:%m-%d %H:%M:%S}"
+
+
+def is_notable(line: str) -> bool:
+    """Check for a line of the log that people are shown, and is not at the debug level."""
+    if any(f'"{name}"' in line for name in DEBUG_EVENTS):  # most lines then; quickly
+        return False
+    try:
+        record = json.loads(line)
+        return not is_hidden(record["event"], record)
+    except (ValueError, TypeError, KeyError):
+        return True
+
+
+def is_hidden(name: str, fields: _Fields) -> bool:
+    """Check for an event that only programs need."""
+    if name == "burnin.measured":
+        return True
+    return name == "gpu.identity" and bool(fields.get("complete"))  # of all processes
+
+
+def _line(clock: str, place: str, name: str, fields: _Fields, *, colour: bool) -> str:
+    word, text = describe(name, fields)
+    padded = f"{printable(word):<11} "
+    if colour and name in EVENTS and EVENTS[name].kind in _COLOURS:
+        padded = styled(padded, _COLOURS[EVENTS[name].kind])
+    return f"{clock}  {place:<8}  {padded}{printable(text)}".rstrip()
+
+
+# --- sentences -------------------------------------------------------------------------------
+
+_CHOICE = re.compile(r"\[([^\]]*)\]")
+_FIELD = re.compile(r"\{(\w+)(?::(\w+))?(\?)?\}")
+
+
+def _render(sentence: str, fields: _Fields) -> str:
+    """Fill in the template of a sentence; see protocol/event_type.py."""
+
+    def choose(match: re.Match[str]) -> str:
+        for alternative in match[1].split("|"):
+            found = _FIELD.findall(alternative)
+            required = [name for name, _, mark in found if mark] or [name for name, _, _ in found]
+            if all(fields.get(name) for name in required):
+                return alternative
+        return ""
+
+    def insert(match: re.Match[str]) -> str:
+        name, form, mark = match.groups()
+        if mark:
+            return ""
+        if form in _OF_ALL_FIELDS:
+            return _OF_ALL_FIELDS[form](fields)
+        value = fields[name]
+        if form is not None:
+            return _FORMATS[form](value)
+        return f"{value:g}" if isinstance(value, float) else str(value)
+
+    return _FIELD.sub(insert, _CHOICE.sub(choose, sentence))
+
+
+def processes(listed: Sequence[_Fields]) -> str:
+    """Format processes by name, PID and user; at most three."""
+    shown = []
+    for process in listed[:3]:
+        user = f", {process['user']}" if process.get("user") else ""
+        shown.append(f"{process.get('name') or 'a process'} (pid {process['pid']}{user})")
+    more = f" and {len(listed) - 3} more" if len(listed) > 3 else ""  # noqa: PLR2004
+    return ", ".join(shown) + more
+
+
+def _gpus(gpus: Sequence[_Fields]) -> str:
+    names = sorted({gpu["name"] for gpu in gpus})
+    return f"GPU {', '.join(str(gpu['index']) for gpu in gpus)} ({', '.join(names)})"
+
+
+def _caller(by: _Fields | None) -> str:
+    if by is None:
+        return "its time has expired"
+    if by["via"] == "sentinel":
+        return "its process or its request has ended"
+    # Events of older daemons, in their logs, have no name.
+    number = f"uid {by['uid']}" if by["uid"] is not None else "a client"
+    user = by.get("user") or number
+    process = "" if by["pid"] is None else f" (pid {by['pid']})"
+    return f"by {user}{process} over {by['via']}"
+
+
+def _bits(errors: Sequence[int]) -> str:
+    """Format the errors per bit: the number of the only wrong bit, or the count of wrong bits."""
+    bits = [number for number, count in enumerate(errors) if count]
+    return f", bit {bits[0]}" if len(bits) == 1 else f", {len(bits)} different bits"
+
+
+def _status(f: _Fields) -> str:
+    """Format the state of a GPU, with the rates of a running stressor."""
+    if f["stressor"] != "RUNNING":
+        users = f": {processes(f['processes'])}" if f["processes"] else ""
+        reason = with_time(f["reason"], f.get("left_s"))
+        return f"{f['occupancy'].lower()}, {f['stressor'].lower()}: {reason}{users}"
+    facts = []
+    if f.get("flops_per_s"):
+        facts.append(f"{f['flops_per_s'] / 1e12:.3g} TFLOP/s")
+    if f.get("bytes_per_s"):
+        facts.append(f"{f['bytes_per_s'] / 1e12:.3g} TB/s")
+    if f.get("checks"):
+        facts.append(f"{f['checks']} results checked, {f['errors']} wrong")
+    if f.get("longest_quantum_s", 0.0) > MAX_QUANTUM_S:
+        facts.append(f"a quantum of {format_duration(f['longest_quantum_s'])}, which is too long")
+    if f["share"] != 1.0 or f["util_target"] is not None or f["power_target_w"] is not None:
+        facts.append(f"works {f['share']:.0%} of the time")
+        if f["utilization"] is not None:
+            facts.append(f"utilization {f['utilization']:.0%}")
+        if f["power_w"] is not None:
+            facts.append(f"{f['power_w']:.0f} W")
+    note = f"; {f['note']}" if f["note"] else ""
+    work = ", ".join(facts) or "holds its memory"
+    return f"{work}, for {format_duration(f['running_s'])}{note}"
+
+
+def _pace(f: _Fields) -> str:
+    """Format the targets of a stressor."""
+    if f["rests"]:
+        return "rests, and keeps its memory"
+    if f["health"] == 0.0:
+        return "rests because of the GPU's health"
+    targets = []
+    if f["util_target"] is not None:
+        targets.append(f"utilization {f['util_target']:.0%}")
+    if f["power_target_w"] is not None:
+        targets.append(f"{f['power_target_w']:.0f} W")
+    if f["health"] < 1.0:
+        targets.append(f"at most {f['health']:.0%} of the time because of the GPU's health")
+    return ", ".join(targets) or "full speed"
+
+
+_FORMATS: Mapping[str, Callable[[Any], str]] = {
+    "bits": _bits,
+    "caller": _caller,
+    "duration": format_duration,
+    "gpus": _gpus,
+    "percent": "{:.0%}".format,
+    "processes": processes,
+    "size": format_size,
+    "watts": "{:.0f} W".format,
+}
+_OF_ALL_FIELDS: Mapping[str | None, Callable[[_Fields], str]] = {"status": _status, "pace": _pace}
+
+
+#: How often a log is polled.
+POLL_INTERVAL_S = 0.25
+
+_BLOCK_BYTES = 64 * 1024
+#: A longer line is truncated at its beginning.
+_MAX_LINE_BYTES = 2**20
+#: How much of the end of a log is searched for wanted lines.
+_MAX_SEARCHED_BYTES = 2**23
+
+
+def last_lines(path: Path, count: int) -> list[str]:
+    """Return the last ``count`` lines of a file, without newlines.
+
+    Raises:
+        ConfigError: The file cannot be read.
+    """
+    with _opened(path) as file:
+        lines, _ = _end(file, count)
+    return lines
+
+
+def last_wanted(path: Path, count: int, wanted: Callable[[str], bool]) -> list[str]:
+    """Return the last ``count`` lines of a file that are wanted, of its last 8 MiB.
+
+    Args:
+        path: The file.
+        count: The number of lines, at least 1.
+        wanted: Checks a line.
+
+    Raises:
+        ConfigError: The file cannot be read.
+    """
+    with _opened(path) as file:
+        found = islice(filter(wanted, map(_text, _backwards(file))), count)
+        return list(found)[::-1]
+
+
+def follow(path: Path, count: int, wait: Callable[[float], None] = time.sleep) -> Iterator[str]:
+    """Yield the last ``count`` lines of a file, then each new line, without end.
+
+    A renamed file is read to its end before its successor; a truncated file is read from its start.
+
+    Args:
+        path: The file.
+        count: The number of lines to start with.
+        wait: Sleeps between two polls; a test may raise in it to end the loop.
+
+    Raises:
+        ConfigError: The file cannot be read at the start.
+    """
+    file = _opened(path)
+    try:
+        lines, rest = _end(file, count)
+        yield from lines
+        while True:
+            successor = _successor(path, file)
+            while data := file.read(_BLOCK_BYTES):
+                *whole, rest = (rest + data).split(b"\n")
+                yield from map(_text, whole)
+                rest = rest[-_MAX_LINE_BYTES:]
+            if successor is not None:
+                if rest:
+                    yield _text(rest)
+                file.close()
+                file, rest = successor, b""
+                continue
+            if file.tell() > os.fstat(file.fileno()).st_size:
+                file.seek(0)
+                rest = b""
+                continue
+            wait(POLL_INTERVAL_S)
+    finally:
+        file.close()
+
+
+def _opened(path: Path) -> BinaryIO:
+    try:
+        return os.fdopen(open_regular(path, os.O_RDONLY), "rb")
+    except OSError as error:
+        raise ConfigError(f"the log {path} cannot be read: {error.strerror}") from error
+
+
+def _successor(path: Path, file: BinaryIO) -> BinaryIO | None:
+    """Open the successor of a rotated file, or return None if there is none."""
+    current = os.fstat(file.fileno())
+    try:
+        there = path.stat()
+        if (there.st_dev, there.st_ino) == (current.st_dev, current.st_ino):
+            return None
+        return os.fdopen(open_regular(path, os.O_RDONLY), "rb")
+    except OSError:  # during the rotation; the next poll finds it
+        return None
+
+
+def _end(file: BinaryIO, count: int) -> tuple[list[str], bytes]:
+    """Return the last complete lines and the start of the next one; leave the file at its end."""
+    end = position = file.seek(0, os.SEEK_END)
+    data = b""
+    while position > 0 and data.count(b"\n") <= count:
+        step = min(_BLOCK_BYTES, position)
+        position -= step
+        file.seek(position)
+        data = file.read(step) + data
+    file.seek(end)
+    *whole, rest = data.split(b"\n")
+    return [_text(line) for line in whole[-count:]] if count else [], rest
+
+
+def _backwards(file: BinaryIO) -> Iterator[bytes]:
+    """Yield the complete lines at the end of a file, the last one first."""
+    position = file.seek(0, os.SEEK_END)
+    least = max(0, position - _MAX_SEARCHED_BYTES)
+    rest, complete = b"", False
+    while position > least:
+        step = min(_BLOCK_BYTES, position)
+        position -= step
+        file.seek(position)
+        rest, *lines = (file.read(step) + rest).split(b"\n")
+        if lines and not complete:
+            lines.pop()  # not written completely yet, or empty
+            complete = True
+        yield from reversed(lines)
+    if complete and position == 0:
+        yield rest
+
+
+def _text(line: bytes) -> str:
+    return line.decode(errors="replace")

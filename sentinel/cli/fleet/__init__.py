@@ -1,1 +1,0 @@
-"""Commands for a burn-in of many hosts."""

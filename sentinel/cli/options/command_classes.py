@@ -1,0 +1,172 @@
+"""Kinds of commands: with settings in groups of the help, and with a verdict as the exit code.
+
+The rare settings are behind ``--help-all``.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import click
+
+from sentinel.errors import ConfigError, ExitCode
+
+#: By title: the fields of Config that the help shows, and those that only ``--help-all`` shows.
+GROUPS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "What runs, and on which GPUs": (
+        ("gpus", "workload", "memory", "util", "power", "duty"),
+        ("chunk", "keep_free", "goldens", "util_tolerance", "util_every", "util_samples"),
+    ),
+    "When a GPU is occupied": (
+        ("rearm", "idle_wait", "idle_gate", "ignore", "yield_to", "max_gpus", "leave_idle"),
+        ("rearm_longest", "idle_memory", "idle_utilization", "starts_per_second"),
+    ),
+    "How long": (("quiet", "run_for", "until"), ()),
+    "Health": (
+        ("throttle",),
+        (
+            *("temp_normal_from", "temp_throttled_from", "temp_critical_from"),
+            *("temp_overheating_from", "memory_normal_from", "memory_throttled_from"),
+            *("memory_critical_from", "hysteresis", "cooldown", "critical_pause"),
+        ),
+    ),
+    "Memory for allocations": (("budget_limit",), ("keep_unallocated",)),
+    "Who may connect": (
+        ("socket_group", "tcp", "metrics"),
+        ("access_users", "access_group", "access_tcp", "access_workloads"),
+    ),
+    "Notifications": (
+        ("notify_webhook", "notify_command"),
+        (
+            *("notify_events", "notify_gpus", "notify_every"),
+            *("notify_token", "notify_secret"),
+        ),
+    ),
+    "How the daemon runs": (
+        ("stressor_user", "log_file", "log_level"),
+        (
+            *("driver", "poll", "watch_interval", "unwatched_after", "start_timeout", "hang_after"),
+            *("yield_how", "yield_grace", "grace", "standby", "status_every", "history_size"),
+        ),
+    ),
+}
+
+_OTHER = "Options"
+_ALL = "--help-all"
+
+
+@functools.cache
+def _fields() -> frozenset[str]:
+    """Return the names of all settings; commands such as `status` do without the import."""
+    from sentinel.config.model import SETTINGS
+
+    return frozenset(setting.field for setting in SETTINGS)
+
+
+def _show_all(context: click.Context, _: click.Parameter, given: bool) -> None:  # noqa: FBT001
+    """Print the help with all options, and exit."""
+    if given and not context.resilient_parsing:
+        context.meta[_ALL] = True
+        click.echo(context.get_help(), color=context.color)
+        context.exit()
+
+
+class GroupedOptions(click.Command):
+    """A command whose help shows the options of settings in groups."""
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self.params.append(
+            click.Option(
+                [_ALL],
+                is_flag=True,
+                is_eager=True,
+                expose_value=False,
+                callback=_show_all,
+                help="Show this message with the rare options, too, and exit.",
+            )
+        )
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options: those of the command itself, and those of settings by group."""
+        everything = ctx.meta.get(_ALL, False)
+        params = self.get_params(ctx)
+        own = [
+            param
+            for param in params
+            if isinstance(param, click.Option) and param.name not in _fields()
+        ]
+        _write(formatter, _OTHER, ctx, own)
+        by_name = {param.name: param for param in params if param.name in _fields()}
+        for title, (common, rare) in GROUPS.items():
+            names = (*common, *rare) if everything else common
+            _write(formatter, title, ctx, (by_name[name] for name in names if name in by_name))
+        if isinstance(self, click.Group):
+            self.format_commands(ctx, formatter)
+        if not everything:
+            with formatter.section("More"):
+                formatter.write_text(f"{ctx.command_path} {_ALL} shows the rare options, too.")
+
+
+class GroupedGroup(GroupedOptions, click.Group):
+    """Such a command that has further commands."""
+
+
+def _write(
+    formatter: click.HelpFormatter,
+    title: str,
+    ctx: click.Context,
+    params: Iterable[click.Parameter],
+) -> None:
+    """Write the options that have a help text; nothing if there are none."""
+    rows = list(_records(ctx, params))
+    if rows:
+        with formatter.section(title):
+            formatter.write_dl(rows)
+
+
+def _records(ctx: click.Context, params: Iterable[click.Parameter]) -> Iterator[tuple[str, str]]:
+    for param in params:
+        record = param.get_help_record(ctx)
+        if record is not None:
+            yield record
+
+
+#: How an error begins that is about the value of an option.
+_OF_AN_OPTION = re.compile(r"--[\w-]+: ")
+
+
+class VerdictCommand(click.Command):
+    """A command that exits with 0 to 3 as a verdict, and with 64 on wrong usage.
+
+    With ``--nagios`` and ``--npd`` wrong usage has the code of an unknown state there.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse as any command; a value that an option refuses is wrong usage, too."""
+        try:
+            return super().parse_args(ctx, args)
+        except ConfigError as error:
+            raise click.UsageError(str(error), ctx) from error
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run as any command; a refused value of an option that the error names is wrong usage."""
+        try:
+            return super().invoke(ctx)
+        except ConfigError as error:
+            if not _OF_AN_OPTION.match(error.what):
+                raise
+            raise click.UsageError(str(error), ctx) from error
+
+    def usage_exit_code(self, arguments: Sequence[str]) -> int:
+        """Choose the exit code of wrong usage."""
+        if "--nagios" in arguments:
+            return 3
+        return 2 if "--npd" in arguments else int(ExitCode.VERDICT_USAGE)
+
+
+class VerdictGroup(VerdictCommand, GroupedGroup):
+    """Such a command that has settings and further commands, and runs by itself without one."""

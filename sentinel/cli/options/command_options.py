@@ -1,0 +1,307 @@
+"""Options shared by the commands: the daemon's address, times, JSON output, and GPUs."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sentinel.cli.display.output import print_json
+from sentinel.cli.options import value_completion
+from sentinel.errors import ConfigError, ExitCode
+from sentinel.host.files.paths import SIMULATED
+from sentinel.units import parse_duration
+
+if TYPE_CHECKING:
+    from sentinel.client import Client, Outcome, Status
+    from sentinel.client.requester import Requester
+    from sentinel.client.transport import Address
+
+
+_Function = Callable[..., Any]
+
+
+def address_options(function: _Function) -> _Function:
+    """Add ``--socket`` and ``--simulated``, which select the daemon and its directories."""
+    for option in (
+        click.option(
+            "--simulated",
+            is_flag=True,
+            help="Use the daemon with simulated GPUs ($SENTINEL_SIM_DIR).",
+        ),
+        click.option("--socket", metavar="PATH", help="The daemon's socket ($SENTINEL_SOCKET)."),
+    ):
+        function = option(function)
+    return function
+
+
+def with_client(function: _Function) -> _Function:
+    """Add the options of a connection; pass the ``client``."""
+
+    def connect(address: Address) -> Client:
+        from sentinel.client.client import Client
+
+        return Client(address)
+
+    return _with_connection(function, connect)
+
+
+def with_requester(function: _Function) -> _Function:
+    """Add the options of a connection; pass a ``client`` that is quickly imported: no verbs."""
+
+    def connect(address: Address) -> Requester:
+        from sentinel.client.requester import Requester
+
+        return Requester(address)
+
+    return _with_connection(function, connect)
+
+
+def _with_connection(function: _Function, connect: Callable[[Address], Any]) -> _Function:
+    @functools.wraps(function)
+    @functools.wraps(function)
+    def connected(
+        *, socket: str | None, simulated: bool, over_tcp: str | None, token: str | None, **rest: Any
+    ) -> Any:
+        address = _address(socket, over_tcp, token, simulated=simulated)
+        return function(client=connect(address), **rest)
+
+    # Not --tcp: that is a setting of the daemon, and `restart` has both.
+    for option in (
+        click.option("--token", metavar="FILE", help="File with the token for --connect."),
+        click.option(
+            "--connect",
+            "over_tcp",
+            metavar="HOST:PORT",
+            help="Connect to the daemon over TCP instead of its socket.",
+        ),
+    ):
+        connected = option(connected)
+    return address_options(connected)
+
+
+def _address(socket: str | None, tcp: str | None, token: str | None, *, simulated: bool) -> Address:
+    from sentinel.client.requester import find_address
+
+    if tcp is not None and (socket is not None or simulated):
+        raise ConfigError("--connect cannot be combined with --socket or --simulated")
+    if token is not None and tcp is None:
+        raise ConfigError("--token is only for --connect")
+    if tcp is not None:
+        return find_address(tcp=tcp, token=token or os.environ.get("SENTINEL_TOKEN_FILE"))
+    return find_address(socket, simulated=simulated_folder(chosen=simulated))
+
+
+def simulated_folder(*, chosen: bool) -> Path | None:
+    """Return the directory of the simulated GPUs if chosen, also by its variable, or None."""
+    if not chosen and not os.environ.get(SIMULATED):
+        return None
+    from sentinel.host.daemons.daemon_lookup import find_simulation
+
+    return find_simulation()
+
+
+# --- options ---------------------------------------------------------------------------------
+
+
+def _seconds(context: click.Context, option: click.Parameter, text: str | None) -> float | None:
+    """Parse a duration in seconds."""
+    if text is None or context.resilient_parsing:
+        return None
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise ConfigError(f"{option.opts[0]}: {error}") from None
+
+
+def _seconds_or_none(context: click.Context, option: click.Parameter, text: str) -> float:
+    """Parse a duration in seconds that may be 0."""
+    if text.strip() in {"0", "0s"}:
+        return 0.0
+    return _seconds(context, option, text) or 0.0
+
+
+def duration(
+    flag: str, name: str, text: str, *, required: bool = False
+) -> Callable[[_Function], _Function]:
+    """Return an option for a duration in seconds, or None if it is not given."""
+    return click.option(flag, name, metavar="TIME", callback=_seconds, help=text, required=required)
+
+
+def wait_option(text: str, default: str = "30s") -> Callable[[_Function], _Function]:
+    """Return the option ``--wait``."""
+    return click.option(
+        "--wait",
+        metavar="TIME",
+        default=default,
+        show_default=True,
+        callback=_seconds_or_none,
+        help=f"{text}; 0 does not wait.",
+    )
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+
+
+# --- output ----------------------------------------------------------------------------------
+
+
+def show(outcome: Outcome, *, as_json: bool) -> int:
+    """Print the outcome of a command and return the exit code."""
+    if as_json:
+        print_json({"text": outcome.text, "gpus": outcome.gpus})
+    elif outcome.text:
+        click.echo(outcome.text)
+    return int(ExitCode.OK)
+
+
+_HELP = "index, UUID or unique prefix, PCI address; may be repeated."
+
+
+def selectors(_: click.Context, __: click.Parameter, given: Sequence[str]) -> tuple[str, ...]:
+    """Split comma lists and repeated values into unique selectors.
+
+    Raises:
+        ConfigError: A selector is empty.
+    """
+    names = [part.strip() for text in given for part in text.split(",")]
+    if not all(names):
+        raise ConfigError(f"{','.join(given)!r} has an empty name in it; write a list such as 0,1")
+    return tuple(dict.fromkeys(names))
+
+
+def gpus_flag(name: str = "gpus") -> Callable[[_Function], _Function]:
+    """Return the option ``--gpus``, a list of selectors that is empty by default."""
+    return click.option(
+        "--gpus",
+        name,
+        metavar="GPU,...",
+        multiple=True,
+        callback=selectors,
+        shell_complete=value_completion.gpus,
+        help=f"Only these GPUs: {_HELP}",
+    )
+
+
+def gpu_selection(function: _Function) -> _Function:
+    """Add ``[GPU]...`` and ``--gpus``; pass the selectors of both as ``gpus``."""
+
+    @functools.wraps(function)
+    def merged(*, gpus: tuple[str, ...], flagged: tuple[str, ...], **rest: Any) -> Any:
+        return function(gpus=tuple(dict.fromkeys((*gpus, *flagged))), **rest)
+
+    argument = click.argument(
+        "gpus",
+        metavar="[GPU]...",
+        nargs=-1,
+        callback=selectors,
+        shell_complete=value_completion.gpus,
+    )
+    return argument(gpus_flag("flagged")(merged))
+
+
+def one_gpu(default: str | None, shown: str) -> Callable[[_Function], _Function]:
+    """Return the option ``--gpus`` of a command for one GPU; passes a selector as ``gpu``.
+
+    Args:
+        default: The selector if none is given.
+        shown: The default for the help text.
+    """
+
+    def single(context: click.Context, option: click.Parameter, given: Sequence[str]) -> str | None:
+        names = selectors(context, option, given)
+        if len(names) > 1 or "all" in {name.lower() for name in names}:
+            what = f"--gpus: `{context.command_path}` takes one GPU, not {', '.join(names)}"
+            raise ConfigError(what)
+        return names[0] if names else default
+
+    return click.option(
+        "--gpus",
+        "gpu",
+        metavar="GPU",
+        multiple=True,
+        callback=single,
+        shell_complete=value_completion.gpus,
+        help=f"The GPU: index, UUID or unique prefix, or PCI address.  [default: {shown}]",
+    )
+
+
+#: Adds ``count``: a number of any GPUs.
+count_option = click.option(
+    "--count", metavar="N", type=click.IntRange(1, 128), help="This many GPUs, whichever are free."
+)
+
+
+def chosen(count: int | None, gpus: tuple[str, ...]) -> int | tuple[str, ...]:
+    """Return the count or the selectors.
+
+    Raises:
+        ConfigError: Neither or both were given.
+    """
+    if (count is None) == (not gpus):
+        raise ConfigError(
+            "give the number of GPUs, or their names",
+            "Either --count 2, or --gpus 0,GPU-952937bc.",
+        )
+    return gpus if count is None else count
+
+
+def only(status: Status, gpus: Sequence[str]) -> Status:
+    """Return the status of the selected GPUs, with their reservations, allocations and sessions.
+
+    Args:
+        status: The status of all GPUs.
+        gpus: Selectors; an empty sequence selects every GPU.
+
+    Raises:
+        NoSuchGpuError: A selector matches no GPU, or several.
+    """
+    if not gpus:
+        return status
+    raw = only_json(status.json, gpus)
+    uuids = {one["uuid"] for one in raw["gpus"]}
+    return replace(
+        status,
+        gpus=tuple(gpu for gpu in status.gpus if gpu.uuid in uuids),
+        reservations=tuple(
+            reservation
+            for reservation in status.reservations
+            if uuids.intersection(reservation.gpus)
+        ),
+        allocations=tuple(
+            allocation for allocation in status.allocations if allocation.gpu in uuids
+        ),
+        sessions=tuple(session for session in status.sessions if uuids.intersection(session.gpus)),
+        json=raw,
+    )
+
+
+def only_json(status: Mapping[str, Any], gpus: Sequence[str]) -> dict[str, Any]:
+    """Return the JSON of a status without other GPUs; see :func:`only`.
+
+    Raises:
+        NoSuchGpuError: A selector matches no GPU, or several.
+    """
+    found = dict(status)
+    if not gpus:
+        return found
+    from sentinel.config.gpu_selection import select_gpus  # slow to import
+    from sentinel.protocol.gpu import Gpu
+
+    names = [field.name for field in fields(Gpu)]
+    known = tuple(Gpu(**{name: one.get(name) for name in names}) for one in status["gpus"])
+    uuids = {gpu.uuid for gpu in select_gpus(gpus, known)}
+    found["gpus"] = [one for one in status["gpus"] if one.get("uuid") in uuids]
+    found["reservations"] = [
+        one for one in status.get("reservations", ()) if uuids.intersection(one.get("gpus", ()))
+    ]
+    found["sessions"] = [
+        one for one in status.get("sessions", ()) if uuids.intersection(one.get("gpus", ()))
+    ]
+    found["allocations"] = [one for one in status.get("allocations", ()) if one.get("gpu") in uuids]
+    return found

@@ -1,0 +1,387 @@
+"""``sentinel fleet report``: judge a fleet, now or at the end of a run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import TextIO
+
+import click
+
+from sentinel.burnin.verdict import EXIT_CODES, Verdict
+from sentinel.cli.display.live_table import LiveTable
+from sentinel.cli.display.output import color_option, paint_verdicts, print_json, printable
+from sentinel.cli.options.command_classes import VerdictCommand
+from sentinel.cli.options.command_options import duration
+from sentinel.cli.options.thresholds_file import load_thresholds
+from sentinel.errors import ConfigError, ExitCode, SentinelError
+from sentinel.fleet.drain import drain_nodes, reason_text
+from sentinel.fleet.engine import EngineError
+from sentinel.fleet.follow import (
+    NODE_HEADER,
+    NODE_RIGHT,
+    FleetFollower,
+    NodeState,
+    NodeStatus,
+    change_key,
+    describe,
+    engine_of,
+    is_stalled,
+    note,
+    summary,
+)
+from sentinel.fleet.formats import FORMATS
+from sentinel.fleet.node_files import SharedThresholds, read_fleet, read_run_thresholds
+from sentinel.fleet.progress import record_reasons
+from sentinel.fleet.report import fleet_object
+from sentinel.fleet.run_folder import FleetFolder, FleetRun, find_fleet, known_folder, write_shared
+from sentinel.fleet.verdict import FleetNode, FleetVerdict, judge_fleet
+from sentinel.units import format_duration
+
+#: How long nodes that are down, or whose tasks are held, are waited for, once all others are done,
+#: in seconds.
+DEFAULT_GIVE_UP_S = 600.0
+#: How often a pipe gets a line where nothing changes, in seconds.
+_SUMMARY_EVERY_S = 30.0
+#: The column that is truncated: the note.
+_FLEXIBLE = 6
+#: Lines of a terminal that are not for rows: the summary, the header and how many more there are.
+_OTHER_LINES = 4
+
+
+def _find(_context: click.Context, _parameter: click.Parameter, name: str | None) -> FleetFolder:
+    return find_fleet(known_folder(os.environ, os.getuid()), name)
+
+
+#: Adds the argument ``fleet``, a FleetFolder; without it, that of the last run.
+run_argument = click.argument("fleet", metavar="[DIR|RUN]", required=False, callback=_find)
+
+
+def say(text: str, *, as_json: bool) -> None:
+    """Print a line for people: on standard error if standard output has JSON."""
+    print(text, file=sys.stderr if as_json else sys.stdout, flush=True)
+
+
+def end_detached(folder: FleetFolder, run: FleetRun, *, as_json: bool) -> int:
+    """End a command that does not follow the run that it has submitted."""
+    if as_json:
+        print_json({"run": run.id, "folder": folder.path, "nodes": run.nodes})
+    else:
+        print(f"to watch it: sentinel fleet report --watch {folder.path}")
+    return int(ExitCode.OK)
+
+
+@dataclass
+class FleetScreen:
+    """Shows the nodes of a run: a table on a terminal, else a line for each change."""
+
+    table: LiveTable
+    _known: dict[str, tuple[object, ...]] = field(default_factory=dict)
+    _summary_at: float = field(default_factory=time.monotonic)
+    _engine_error: str = ""
+
+    def show(self, statuses: Sequence[NodeStatus], error: EngineError | None) -> None:
+        """Show the state of all nodes, and why the engine does not answer, if so."""
+        self._show_engine(error)
+        for status in statuses:
+            key = change_key(status)
+            # On a terminal, the table has the phases; lines are for what stays.
+            if self.table.is_live:
+                key = (status.state, status.verdict) if status.is_over else (status.findings,)
+            first = status.node not in self._known
+            if self._known.get(status.node) != key and not (first and self._is_dull(status)):
+                self._line(status)
+            self._known[status.node] = key
+        text = summary(statuses)
+        if self.table.is_live:
+            self._draw(statuses, text)
+        elif time.monotonic() >= self._summary_at + _SUMMARY_EVERY_S:
+            self.say(text)
+            self._summary_at = time.monotonic()
+
+    def say(self, text: str) -> None:
+        """Print a line with the time."""
+        # What nodes and the engine have written must not control the terminal.
+        self.table.line(f"{datetime.now().astimezone():%H:%M:%S}  {printable(text)}")
+
+    def _is_dull(self, status: NodeStatus) -> bool:
+        """Check whether the first sight of a node is worth no line: it only waits for its turn."""
+        return (
+            not status.is_over
+            and not status.findings
+            and (self.table.is_live or (status.state is NodeState.WAITING and not status.is_stuck))
+        )
+
+    def _line(self, status: NodeStatus) -> None:
+        name, state, phase, left, heat, findings, _ = describe(status)
+        parts = [
+            phase,
+            left and f"{left} left",
+            heat,
+            findings and f"wrong results: {findings}",
+        ]
+        more = ", ".join(part for part in (*parts, note(status)) if part)
+        self.say(f"{name}  {state}  {more}".rstrip())
+
+    def _show_engine(self, error: EngineError | None) -> None:
+        """Print once that the engine does not answer, and once that it does again."""
+        text = error.what if error is not None else ""
+        if text and not self._engine_error:
+            self.say(f"{text}; the nodes go on")
+        elif self._engine_error and not text:
+            self.say("the engine answers again")
+        self._engine_error = text
+
+    def _draw(self, statuses: Sequence[NodeStatus], text: str) -> None:
+        """Draw as many nodes as there is room for, those that need attention first."""
+        rows = sorted(statuses, key=lambda status: status.urgency)
+        room = max(1, self.table.height - _OTHER_LINES)
+        above = [text]
+        if len(rows) > room:
+            above.append(f"the {room} that need most attention, of {len(rows)}:")
+        self.table.draw([describe(status) for status in rows[:room]], above)
+
+
+def watch_run(
+    folder: FleetFolder, run: FleetRun, *, give_up_s: float | None, stream: TextIO
+) -> FleetVerdict | None:
+    """Show a run until nothing more can come, and judge the fleet; write the verdict to its folder.
+
+    Args:
+        folder: The folder of the run.
+        run: What it has.
+        give_up_s: How long to wait for nodes that are down or held, once all others are done; None
+            for the default.
+        stream: Where to show the nodes.
+
+    Returns:
+        The verdict, or None after Ctrl+C, which ends this alone; the run goes on.
+    """
+    thresholds = read_run_thresholds(folder, run).fleet  # an error is to be known before the wait
+    follower = FleetFollower(folder, run, engine_of(run, folder))
+    screen = FleetScreen(LiveTable(stream, NODE_HEADER, NODE_RIGHT, _FLEXIBLE))
+    seconds = DEFAULT_GIVE_UP_S if give_up_s is None else give_up_s
+    try:
+        with screen.table.shown():
+            statuses = _watch(follower, screen, seconds)
+    except KeyboardInterrupt:
+        click.echo(
+            f"\nthe run goes on; to watch it: sentinel fleet report --watch {folder.path}"
+            f"\nto end it: sentinel fleet cancel {folder.path}",
+            err=True,
+        )
+        return None
+    missing = {
+        status.node: _why_missing(status, seconds)
+        for status in statuses
+        if status.state is not NodeState.DONE
+    }
+    with _without_writing():
+        record_reasons(folder, missing.keys(), {n: why for n, why in missing.items() if why})
+    found = judge_fleet(read_fleet(folder.path), thresholds)
+    with _without_writing():
+        for form, path in (("html", folder.page), ("json", folder.summary)):
+            write_shared(path, FORMATS[form](found))
+    return found
+
+
+def _watch(
+    follower: FleetFollower, screen: FleetScreen, give_up_s: float
+) -> tuple[NodeStatus, ...]:
+    """Show the nodes until all are over, or those that are left could not begin for too long."""
+    stalled_since: float | None = None
+    while True:
+        statuses = follower.look()
+        screen.show(statuses, follower.engine_error)
+        now = time.monotonic()
+        if all(status.is_over for status in statuses):
+            return statuses
+        if not is_stalled(statuses):
+            stalled_since = None
+        elif stalled_since is None:
+            stalled_since = now
+        elif now - stalled_since >= give_up_s:
+            left = ", ".join(status.node for status in statuses if not status.is_over)
+            screen.say(f"given up, since their tasks cannot begin: {left}")
+            return statuses
+        time.sleep(follower.pause_s)
+
+
+def _why_missing(status: NodeStatus, give_up_s: float) -> str:
+    """Explain why a node has no final report; empty if the engine had no reason."""
+    if status.state is NodeState.MISSING:
+        return status.reason
+    why = status.why_stuck or "it waits for its turn, and could not be released"
+    after = format_duration(round(give_up_s))
+    return f"given up after {after}: {why}; its task stays in the queue"
+
+
+def follow_to_verdict(
+    folder: FleetFolder, run: FleetRun, *, give_up_s: float | None, as_json: bool
+) -> int:
+    """Watch a run that was submitted to its end, print the verdict, and return its exit code.
+
+    With ``as_json`` the report is one JSON object, and the nodes are shown on standard error. Nodes
+    that failed are drained if the run was begun so.
+    """
+    stream = sys.stderr if as_json else sys.stdout
+    found = watch_run(folder, run, give_up_s=give_up_s, stream=stream)
+    if found is None:
+        return int(ExitCode.INTERRUPTED)
+    if as_json:
+        print_json(fleet_object(found))
+    else:
+        print(f"\n{paint_verdicts(FORMATS['text'](found))}\n\nreports: {folder.path}")
+    if run.drain:
+        print_drained(folder, found, stream, again=False)
+    sys.stdout.flush()
+    return int(EXIT_CODES[found.verdict])
+
+
+@contextlib.contextmanager
+def _without_writing() -> Iterator[None]:
+    """Report that a file cannot be written: the verdict is known, and its exit code matters more.
+
+    A user who may only read the folder can watch its run, too.
+    """
+    try:
+        yield
+    except ConfigError as error:
+        click.echo(f"sentinel: {error}", err=True)
+
+
+def print_drained(folder: FleetFolder, found: FleetVerdict, stream: TextIO, *, again: bool) -> None:
+    """Drain the failing nodes of a fleet, and print what became of each.
+
+    An error of Slurm is printed: the verdict is known, and its exit code matters more. ``again``
+    drains nodes that this run has drained before, too.
+    """
+    reasons = drain_reasons(found)
+    try:
+        results = drain_nodes(folder, reasons, again=again)
+    except SentinelError as error:
+        click.echo(f"sentinel: nodes were not drained: {error}", err=True)
+        return
+    for node, why_not in results.items():
+        if why_not is None:
+            print(f"drained {node}: {reasons[node]}", file=stream)
+        else:
+            print(printable(f"not drained: {node}: {why_not}"), file=stream)
+
+
+def drain_reasons(found: FleetVerdict) -> dict[str, str]:
+    """Build the reason for each node that has failed; INCOMPLETE and missing nodes have none."""
+    return {
+        node.name: reason_text(_fault(node))
+        for node in found.nodes
+        if node.verdict is Verdict.FAIL and not node.missing
+    }
+
+
+def _fault(node: FleetNode) -> str:
+    """Name the worst fault of a node: the check, and the GPU that it is of."""
+    for gpu in node.gpus:
+        if gpu.verdict is Verdict.FAIL:
+            check = gpu.bad[0].id if gpu.bad else "burn-in"
+            return f"{check} on GPU {gpu.gpu.index} ({gpu.gpu.uuid})"
+    return node.bad[0].id if node.bad else "burn-in"
+
+
+@click.command("report", cls=VerdictCommand)
+@run_argument
+@click.option("--text", is_flag=True, help="For a terminal: what stands out first (the default).")
+@click.option("--html", is_flag=True, help="One page that needs no network.")
+@click.option("--junit", is_flag=True, help="JUnit XML, a suite for each node.")
+@click.option("--json", is_flag=True, help="One JSON object.")
+@click.option("--jsonl", is_flag=True, help="JSON lines, one object for each GPU.")
+@color_option
+@click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write a file.")
+@click.option(
+    "--thresholds",
+    "limits",
+    metavar="FILE",
+    help="Replace limits by those of this TOML file.  [default: those of the run]",
+)
+@click.option("--watch", is_flag=True, help="Show the nodes until all are done, and judge then.")
+@duration(
+    "--give-up",
+    "give_up_s",
+    "With --watch: how long to wait for nodes that are down or held, when all others are done.  "
+    "[default: 10m]",
+)
+@click.option("--drain", is_flag=True, help="Drain the nodes that failed, also again (Slurm).")
+def report(
+    fleet: FleetFolder,
+    output: Path | None,
+    limits: str | None,
+    give_up_s: float | None,
+    watch: bool,  # noqa: FBT001 - click's
+    drain: bool,  # noqa: FBT001 - click's
+    **formats: bool,
+) -> int:
+    """Print the verdict of a fleet: of every node, and of all together.
+
+    DIR is the folder of a run of `fleet burnin`, by default the last one, or any folder with the
+    report.json of each node as NODE.json. A missing or incomplete file is MISSING, never PASS. GPUs
+    of equal hardware are compared: a slow one, and one with other checksums than most, fails.
+
+    With --watch, a run that goes on is shown, by what its nodes write, and judged once it is over.
+    Ctrl+C ends this command alone.
+
+    The page has links to the nodes' own reports: write it into DIR, as report.html.
+
+    The exit code is that of the verdict: 0 passed, maybe with warnings; 1 failed; 3 incomplete, or
+    a node is missing.
+    """
+    form, *others = [name for name, given in formats.items() if given] or ["text"]
+    if others:
+        raise click.UsageError(f"--{form} and --{others[0]} exclude each other")
+    if give_up_s is not None and not watch:
+        raise click.UsageError("--give-up is for --watch")
+    stream = sys.stdout if form == "text" and output is None else sys.stderr
+    run = fleet.read() if watch or drain else None
+    if run is not None and drain and run.engine != "slurm":
+        raise click.UsageError("--drain is for runs by Slurm")
+    given = None if limits is None else load_thresholds(limits)
+    found: FleetVerdict | None = None
+    if watch and run is not None:
+        found = watch_run(fleet, run, give_up_s=give_up_s, stream=stream)
+        if found is None:
+            return int(ExitCode.INTERRUPTED)
+        print(file=stream)
+    if found is None or given is not None:
+        found = _judge(fleet, given)
+    _write(FORMATS[form](found), output, painted=form == "text")
+    if drain or (watch and run is not None and run.drain):
+        print_drained(fleet, found, stream, again=drain)
+    sys.stdout.flush()
+    return int(EXIT_CODES[found.verdict])
+
+
+def _judge(fleet: FleetFolder, given: SharedThresholds | None) -> FleetVerdict:
+    """Judge what is in the folder now, by the given thresholds or those of the run."""
+    files = read_fleet(fleet.path)
+    if given is None and files.run is not None:
+        given = read_run_thresholds(fleet, files.run)
+    return judge_fleet(files, (given or SharedThresholds()).fleet)
+
+
+def _write(text: str, output: Path | None, *, painted: bool) -> None:
+    """Print a report, or write it to a file.
+
+    Raises:
+        ConfigError: The file cannot be written.
+    """
+    if output is None:
+        print(paint_verdicts(text) if painted else text)
+        return
+    try:
+        output.write_text(f"{text}\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--output {output}: {error.strerror}") from None

@@ -1,0 +1,152 @@
+"""``sentinel slurm``: what the prolog, the epilog and the health check of Slurm's nodes call."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from sentinel.cli.options.command_options import duration, wait_option
+from sentinel.client import connect
+from sentinel.errors import ExitCode, NotRunningError, SentinelError
+from sentinel.fleet.drain import PREFIX, drain_by_health, faults
+from sentinel.fleet.job_gpus import (
+    JobFiles,
+    end_unused,
+    gpus_of_job,
+    numbers_of_job,
+    read_gres,
+    release_job,
+    reserve_for_job,
+)
+from sentinel.host.files.paths import SIMULATED
+from sentinel.host.gpus.device_files import DRIVER_FILES, addresses_by_minor
+from sentinel.protocol.api_types import GpuStatus
+from sentinel.units import format_count
+
+_FOLDER = Path("/var/lib/sentinel/slurm")
+#: The daemon answers from what it has read already; the whole check must end within a second.
+_HEALTH_TIMEOUT_S = 0.6
+#: The end of a reservation whose epilog never ran, in seconds: longer than any job.
+_LONGEST_S = 30 * 86400.0
+
+_folder_option = click.option(
+    "--folder",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    default=_FOLDER,
+    show_default=True,
+    help="The files of this node's jobs.",
+)
+
+
+@click.group("slurm")
+def command() -> None:
+    """Serve Slurm's prolog, epilog and health check, which deploy/slurm has as scripts.
+
+    They run on a node, as root, with the variables that slurmd sets.
+    """
+
+
+def _say(text: str) -> None:
+    """Write a line that is no fault, for slurmd's log."""
+    click.echo(f"sentinel: {text}", err=True)
+
+
+@command.command("prolog")
+@_folder_option
+@wait_option("Maximum wait for the memory of the job's GPUs")
+@duration("--for", "seconds", "End of the reservation without an epilog.  [default: 30d]")
+def prolog(folder: Path, wait: float, seconds: float | None) -> int:
+    """Reserve the GPUs of a job before it starts ($SLURM_JOB_ID, $SLURM_JOB_GPUS).
+
+    Exit code 1, and the fault on standard output, if a GPU of the job has shown a fault: its last
+    burn-in has failed, or it has computed wrong results. Anything else is exit code 0, also if no
+    daemon runs or a foreign process uses the GPU.
+    """
+    job, numbers = os.environ.get("SLURM_JOB_ID", ""), numbers_of_job(os.environ)
+    if not job.isdecimal() or not numbers:
+        return int(ExitCode.OK)
+    client = connect()
+    try:
+        gpus = _find(numbers, client.status().gpus)
+        if found := faults(gpus):
+            click.echo(f"{PREFIX} {'; '.join(found.values())}")
+            return int(ExitCode.FAIL)
+        if gpus:
+            uuids = [gpu.uuid for gpu in gpus]
+            longest = _LONGEST_S if seconds is None else seconds
+            files = JobFiles(path=folder)
+            for problem in reserve_for_job(client, files, job, uuids, wait=wait, longest=longest):
+                _say(problem)
+    except NotRunningError:
+        pass  # nothing is held
+    except SentinelError as error:
+        _say(error.what)
+    return int(ExitCode.OK)
+
+
+def _find(numbers: tuple[int, ...], gpus: tuple[GpuStatus, ...]) -> tuple[GpuStatus, ...]:
+    """Find the GPUs of a job among those of the daemon."""
+    gres: tuple[int | None, ...] = ()
+    try:
+        gres = read_gres()
+    except SentinelError as error:
+        _say(f"{error.what}; taking Slurm's numbers of GPUs for NVML's indices")
+    simulated = os.environ.get(SIMULATED)
+    addresses = addresses_by_minor(Path(simulated) if simulated else DRIVER_FILES)
+    return gpus_of_job(numbers, gres, addresses, gpus)
+
+
+@command.command("epilog")
+@_folder_option
+def epilog(folder: Path) -> int:
+    """End the reservation of a job ($SLURM_JOB_ID), unless another job shares its GPUs.
+
+    The exit code is 0. Without a daemon, the reservation ends with the next prolog, epilog or
+    health check.
+    """
+    job = os.environ.get("SLURM_JOB_ID", "")
+    if not job.isdecimal():
+        return int(ExitCode.OK)
+    _quietly(lambda: release_job(connect(), JobFiles(path=folder), job))
+    return int(ExitCode.OK)
+
+
+@command.command("healthcheck")
+@_folder_option
+@click.option("--drain", is_flag=True, help="Drain this node for a fault, and take that back.")
+def healthcheck(folder: Path, drain: bool) -> int:  # noqa: FBT001 - click's
+    """Print whether a GPU of this node has shown a fault, as the daemon knows it; always exit 0.
+
+    With --drain, a fault drains this node in Slurm ($SLURMD_NODENAME) with a reason that begins
+    with "gpu-sentry:". A reason of another program is not replaced. Only a drain of this command is
+    taken back, once the GPU has passed a burn-in.
+    """
+    client = connect(timeout=_HEALTH_TIMEOUT_S)
+    try:
+        gpus = client.status().gpus
+        found = faults(gpus)
+        no_fault = f"no fault on {format_count(len(gpus), 'GPU')}"
+        click.echo(f"{PREFIX} {'; '.join(found.values()) or no_fault}")
+        end_unused(client, JobFiles(path=folder))
+        node = os.environ.get("SLURMD_NODENAME", "")
+        if drain and node:
+            done = drain_by_health(folder, node, gpus)
+            if done is not None:
+                click.echo(f"{PREFIX} {done}")
+    except SentinelError as error:
+        _say(error.what)
+    return int(ExitCode.OK)
+
+
+def _quietly(act: Callable[[], None]) -> None:
+    """Report an error without a failure: slurmd would drain the node."""
+    try:
+        act()
+    except NotRunningError:
+        pass
+    except SentinelError as error:
+        _say(error.what)

@@ -1,0 +1,405 @@
+"""Show the screen of ``sentinel top``: the table of GPUs, the details of one, and the panels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.text import Text
+
+from sentinel.cli.display import gpu_table
+from sentinel.cli.display.gpu_table import GpuJob
+from sentinel.cli.display.output import cell_width, cut, printable, table
+from sentinel.cli.tui.feed import Samples, Usage, highest
+from sentinel.client import GpuStatus, ReservationInfo
+from sentinel.protocol.api_types import GpuTelemetry, Handover
+from sentinel.units import format_brief, format_duration
+
+#: By what the table can be sorted.
+SORTS = ("index", "state", "load", "memory", "temperature", "power")
+#: The least width of the column that takes the remaining room.
+_MIN_FLEXIBLE = 10
+
+#: The number of each cell in :func:`gpu_table.row`.
+_CELLS = {name: number for number, name in enumerate(gpu_table.HEADER)}
+#: The order in which states are sorted: what needs attention first.
+_STATES = ("failed", "unknown", "backoff", "stopping", "busy", "reserved", "paused", "idle")
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the table."""
+
+    name: str
+    #: The least width of the screen that shows it.
+    from_width: int
+    right: bool = False
+
+
+COLUMNS = (
+    Column("GPU", 0, right=True),
+    Column("NAME", 170),
+    Column("STATE", 0),
+    Column("SINCE", 72, right=True),
+    Column("HELD BY", 0),
+    Column("MEMORY", 0, right=True),
+    Column("LOAD", 0, right=True),
+    Column("TEMP", 0, right=True),
+    Column("POWER", 0, right=True),
+    Column("RATE", 80, right=True),
+    Column("HAND-OVER", 130),
+    Column("HISTORY", 80),
+)
+FLEXIBLE = "HELD BY"
+
+
+def columns_at(width: int) -> tuple[Column, ...]:
+    """Return the columns for a screen of this width."""
+    return tuple(column for column in COLUMNS if column.from_width <= width)
+
+
+def history_width(width: int) -> int:
+    """Return the number of samples in the graph of each row."""
+    return 10 if width < 120 else 20 if width < 180 else 40  # noqa: PLR2004 - common widths
+
+
+def cells(
+    gpu: GpuStatus,
+    columns: Sequence[Column],
+    reservations: Sequence[ReservationInfo],
+    history: str,
+    *,
+    with_limits: bool,
+) -> list[str]:
+    """Return the cells of a GPU.
+
+    Args:
+        gpu: The GPU.
+        columns: The columns.
+        reservations: All reservations.
+        history: The graph.
+        with_limits: Whether temperature and power have their limits.
+    """
+    row = gpu_table.row(gpu, reservations)
+    extra = {"NAME": gpu.name, "HISTORY": history}
+    if not row[_CELLS[FLEXIBLE]]:  # not held: the room is for the reason
+        extra[FLEXIBLE] = gpu_table.why(gpu)
+    if with_limits:
+        extra["TEMP"] = _of(gpu.temperature_c, temperature_limit_c(gpu), "C")
+        extra["POWER"] = _of(gpu.power_w, power_limit_w(gpu), "W")
+    return [
+        printable(extra[column.name] if column.name in extra else row[_CELLS[column.name]])
+        for column in columns
+    ]
+
+
+def temperature_limit_c(gpu: GpuStatus) -> int | None:
+    """Return where a GPU begins to slow itself down, or its highest allowed temperature."""
+    if gpu.telemetry is None:
+        return None
+    return gpu.telemetry.slowdown_c or gpu.telemetry.maximum_c
+
+
+def power_limit_w(gpu: GpuStatus) -> float | None:
+    """Return the power limit in force."""
+    return None if gpu.telemetry is None else gpu.telemetry.power_limit_w
+
+
+def _of(value: float | None, limit: float | None, unit: str) -> str:
+    if value is None:
+        return ""
+    return f"{value:.0f}{unit}" if limit is None else f"{value:.0f}/{limit:.0f}{unit}"
+
+
+def fit(rows: Sequence[Sequence[str]], columns: Sequence[Column], width: int) -> list[list[str]]:
+    """Truncate the flexible column so that all columns fit the width, with a space between."""
+    place = next(number for number, one in enumerate(columns) if one.name == FLEXIBLE)
+    used = 0
+    for number, column in enumerate(columns):
+        if number != place:
+            widest = max([cell_width(column.name), *(cell_width(row[number]) for row in rows)])
+            used += widest + 1
+    room = max(_MIN_FLEXIBLE, width - used)
+    return [
+        [cut(cell, room) if number == place else cell for number, cell in enumerate(row)]
+        for row in rows
+    ]
+
+
+def sort_key(name: str) -> Callable[[GpuStatus], tuple[float, int]]:
+    """Return the key of a sort: the highest first, the index among equals."""
+
+    def key(gpu: GpuStatus) -> tuple[float, int]:
+        state = gpu_table.state(gpu)
+        values: dict[str, float | None] = {
+            "index": 0.0,
+            "state": -(_STATES.index(state) if state in _STATES else len(_STATES)),
+            "load": gpu.utilization,
+            "memory": None if gpu.memory_used is None else gpu.memory_used / gpu.memory_total,
+            "temperature": gpu.temperature_c,
+            "power": gpu.power_w,
+        }
+        value = values[name]
+        return (-value if value is not None else 1.0, gpu.index)
+
+    return key
+
+
+def matches(gpu: GpuStatus, text: str, more: Sequence[str] = ()) -> bool:
+    """Check whether a GPU has each word of a filter: its index, state, model, UUID or processes.
+
+    Args:
+        gpu: The GPU.
+        text: The words; an empty text matches every GPU.
+        more: Further texts of the GPU, such as its command lines.
+    """
+    named = [
+        f"{process.user or ''} {process.pid} {process.name or ''}" for process in gpu.processes
+    ]
+    about = [gpu_table.state(gpu), gpu.name, gpu.uuid, gpu.workload or "", *named, *more]
+    whole = " ".join(about).lower()
+    return all(word == str(gpu.index) or word in whole for word in text.lower().split())
+
+
+def shown_gpus(
+    gpus: Sequence[GpuStatus], jobs: Iterable[GpuJob], words: str, sort: str
+) -> list[GpuStatus]:
+    """List the GPUs that match a filter, sorted.
+
+    Args:
+        gpus: All GPUs.
+        jobs: Their processes, whose command lines are searched, too.
+        words: The words of the filter; see :func:`matches`.
+        sort: By what they are sorted; see SORTS.
+    """
+    commands: dict[int, list[str]] = {}
+    for job in jobs:
+        commands.setdefault(job.index, []).append(job.command or "")
+    found = [gpu for gpu in gpus if matches(gpu, words, commands.get(gpu.index, ()))]
+    return sorted(found, key=sort_key(sort))
+
+
+def table_cell(text: str, column: Column, *, style: str = "", first: bool) -> Text:
+    """Build a cell with a space before it, unless it is the first."""
+    made = Text("" if first else " ", justify="right" if column.right else "left")
+    made.append(text, style=style)
+    return made
+
+
+#: The width of the names of the graphs, and of the values after them.
+_LABEL, _VALUE = 7, 22
+
+
+def detail_lines(gpu: GpuStatus, samples: Samples, width: int) -> list[str]:
+    """Return the lines about a GPU.
+
+    Args:
+        gpu: The GPU.
+        samples: Its last samples.
+        width: The columns that there are; longer lines are cut, except the graphs, which are
+            as long as there is room.
+    """
+    lines = [
+        f"GPU {gpu.index}  {gpu.name}  {gpu_table.state(gpu)}",
+        f"{gpu.uuid}  {gpu.pci_bus_id}",
+        f"{gpu_table.why(gpu)}{f'; {gpu.note}' if gpu.note else ''}",
+        *([f"health: {gpu_table.health(gpu)}"] if gpu.health is not None else []),
+        *_graphs(gpu, samples, width),
+        *_sensors(gpu),
+        *_work(gpu),
+    ]
+    if gpu.handover is not None:
+        lines.append(_handover(gpu.handover))
+    return [cut(printable(line), width) for line in lines]
+
+
+def _graphs(gpu: GpuStatus, samples: Samples, width: int) -> Iterator[str]:
+    room = max(10, width - _LABEL - _VALUE)
+    hottest = float(temperature_limit_c(gpu) or highest(samples.temperature_c))
+    strongest = power_limit_w(gpu) or highest(samples.power_w)
+    used = gpu.memory_used
+    memory = "" if used is None else f"{used / 2**30:.1f} of {gpu.memory_total / 2**30:.1f} GiB"
+    rows = (
+        ("load", samples.load, 1.0, _percent(gpu.utilization)),
+        ("memory", samples.memory, 1.0, memory),
+        ("power", samples.power_w, strongest, _against(gpu.power_w, power_limit_w(gpu), "W")),
+        (
+            "temp",
+            samples.temperature_c,
+            hottest,
+            _against(gpu.temperature_c, temperature_limit_c(gpu), "C"),
+        ),
+    )
+    for name, values, most, now in rows:
+        drawn = gpu_table.graph(list(values)[-room:], most)
+        yield f"{name:<{_LABEL}}{now:<{_VALUE}}{drawn}".rstrip()
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{share:.0%}"
+
+
+def _against(value: float | None, limit: float | None, unit: str) -> str:
+    if value is None:
+        return ""
+    return f"{value:.0f} {unit}" if limit is None else f"{value:.0f} of {limit:.0f} {unit}"
+
+
+def _sensors(gpu: GpuStatus) -> Iterator[str]:
+    """Yield the lines of telemetry; what a GPU does not have is left out."""
+    one = gpu.telemetry
+    clocks = [] if gpu.sm_clock_mhz is None else [f"SM {gpu.sm_clock_mhz} MHz"]
+    if one is None:
+        if clocks:
+            yield f"clocks {clocks[0]}"
+        return
+    if one.memory_clock_mhz is not None:
+        clocks.append(f"memory {one.memory_clock_mhz} MHz")
+    if one.performance_state is not None:
+        clocks.append(f"P{one.performance_state}")
+    if one.reasons:
+        clocks.append(", ".join(one.reasons))
+    if clocks:
+        yield f"clocks {', '.join(clocks)}"
+    if heat := list(_heat(one)):
+        yield f"heat   {', '.join(heat)}"
+    if links := list(_links(one)):
+        yield f"links  {', '.join(links)}"
+    if errors := list(_errors(one)):
+        yield f"ECC    {', '.join(errors)}"
+
+
+def _heat(one: GpuTelemetry) -> Iterator[str]:
+    for text, value in (
+        ("memory {} C", one.memory_temperature_c),
+        ("slows down at {} C", one.slowdown_c),
+        ("off at {} C", one.shutdown_c),
+    ):
+        if value is not None:
+            yield text.format(value)
+    if one.fan_share is not None:
+        yield f"fan {one.fan_share:.0%}"
+    if one.thermal_throttled_s:
+        yield f"throttled for {format_duration(round(one.thermal_throttled_s))}"
+
+
+def _links(one: GpuTelemetry) -> Iterator[str]:
+    if one.pcie_generation is not None and one.pcie_width is not None:
+        yield f"PCIe {one.pcie_generation} x{one.pcie_width}"
+    if one.pcie_replays_total:
+        yield f"{one.pcie_replays_total} replays"
+
+
+def _errors(one: GpuTelemetry) -> Iterator[str]:
+    if one.ecc_corrected_total is not None or one.ecc_uncorrected_total is not None:
+        yield f"{one.ecc_corrected_total or 0} corrected"
+        yield f"{one.ecc_uncorrected_total or 0} uncorrected"
+    if one.remap_pending:
+        yield "a row waits for a reset"
+    if one.remap_failed:
+        yield "a row could not be replaced"
+
+
+def _work(gpu: GpuStatus) -> Iterator[str]:
+    """Yield what a stressor does and has proved, and what is wrong."""
+    facts = []
+    if rate := gpu_table.rate(gpu):
+        facts.append(rate)
+    if gpu.checks:
+        facts.append(f"{gpu.checks:,} results checked, {gpu.errors or 0:,} wrong")
+    if gpu.verified is not None and gpu.verified.checks:
+        facts.append(f"verified for {format_duration(round(gpu.verified.seconds))} in all")
+    if facts:
+        yield f"work   {', '.join(facts)}"
+    if gpu.standing_findings:
+        last = f"; last: {gpu.last_finding}" if gpu.last_finding else ""
+        yield f"WRONG  {gpu.standing_findings} findings, it cannot be trusted{last}"
+
+
+def _handover(one: Handover) -> str:
+    free = "" if one.memory_back is None else f", memory free after {format_brief(one.memory_back)}"
+    took = f"exited after {format_brief(one.exit)}{free}"
+    return f"gave   {format_brief(one.ago_s)} ago to a newcomer ({one.evidence}): {took}"
+
+
+#: The panels, in the order in which Tab goes through them.
+PANELS = ("processes", "details", "events")
+
+#: From this width on, all panels are shown, the details beside the others.
+WIDE = 110
+#: How many rows two panels need, and three, one below the other.
+_ROWS_OF_TWO, _ROWS_OF_THREE = 14, 24
+#: The least rows of a panel with its title, if it has as many lines.
+_LEAST_ROWS = 6
+
+
+def shown_panels(width: int, rows: int, first: str) -> tuple[str, ...]:
+    """Choose the panels: as many as there is room for, from ``first`` on.
+
+    Args:
+        width: The columns of the screen.
+        rows: The rows below the GPUs.
+        first: The panel that Tab has chosen.
+    """
+    if width >= WIDE:
+        return PANELS
+    count = 3 if rows >= _ROWS_OF_THREE else 2 if rows >= _ROWS_OF_TWO else 1
+    start = PANELS.index(first)
+    return tuple(PANELS[(start + number) % len(PANELS)] for number in range(count))
+
+
+def share_rows(needs: Sequence[int], rows: int) -> list[int]:
+    """Share rows among panels one below the other: what each needs, and the rest to the last.
+
+    Args:
+        needs: The rows that each needs, with its title, from top to bottom; none is displayed any
+            more once the screen closes.
+        rows: The rows that there are.
+    """
+    if not needs:
+        return []
+    given: list[int] = []
+    left = rows
+    for number, need in enumerate(needs[:-1]):
+        kept = sum(min(other, _LEAST_ROWS) for other in needs[number + 1 :])
+        given.append(max(1, min(need, left - kept)))
+        left -= given[-1]
+    return [*given, max(1, left)]
+
+
+PROCESS_HEADER = ("GPU", "PID", "USER", "MEMORY", "CPU", "RAM", "TYPE", "COMMAND")
+_PROCESS_RIGHT = (0, 1, 3, 4, 5)
+#: Below this width there is no type, and a short user, so that the command has room.
+_NARROW = 76
+_SHORT_USER = 10
+_TYPE, _COMMAND = 6, 7
+
+
+def process_lines(jobs: Iterable[GpuJob], usage: Mapping[int, Usage], width: int) -> list[str]:
+    """Return the lines of a table, at most ``width`` columns wide if possible.
+
+    Args:
+        jobs: The processes.
+        usage: What they use of this host, by PID.
+        width: The columns that there are.
+    """
+    rows = [_process_row(job, usage.get(job.pid)) for job in jobs]
+    if not rows:
+        return ["no process uses these GPUs"]
+    header: tuple[str, ...] = PROCESS_HEADER
+    if width < _NARROW:
+        header = _without_type(PROCESS_HEADER)
+        rows = [_without_type((*row[:2], cut(row[2], _SHORT_USER), *row[3:])) for row in rows]
+    return table(header, rows, flexible=len(header) - 1, width=width, right=_PROCESS_RIGHT)
+
+
+def _process_row(job: GpuJob, use: Usage | None) -> tuple[str, ...]:
+    index, pid, user, kind, memory, command = gpu_table.process_row(job)
+    share = None if use is None else use.processor_share
+    cpu = "" if share is None else f"{share:.0%}"
+    ram = "" if use is None else f"{use.resident_bytes / 2**20:.0f}MiB"
+    return index, pid, user, memory, cpu, ram, kind, command
+
+
+def _without_type(row: tuple[str, ...]) -> tuple[str, ...]:
+    return (*row[:_TYPE], *row[_COMMAND:])

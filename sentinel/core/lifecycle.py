@@ -1,0 +1,295 @@
+"""Advance the state machine of one stressor by at most one step. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sentinel.config.model import Config
+from sentinel.core.gpu_state import (
+    Backoff,
+    Evidence,
+    GpuState,
+    Running,
+    Starting,
+    StopCause,
+    Stopped,
+    Stopping,
+    Unknown,
+)
+from sentinel.core.newcomer import LIST_WAIT_S
+from sentinel.core.observation import Observation
+from sentinel.core.step import Event, Kill, RequestStop, Step, gpu_event, process_fields, upcoming
+from sentinel.core.teardown import settle
+from sentinel.protocol.gpu import Reading
+from sentinel.protocol.stressor import CreatingContext, Failed, FailureKind, Preparing
+
+#: A start that takes so many seconds is reported. With a standby stressor it takes one, without one
+#: some five, and 14 if torch is imported from a cold disk.
+SLOW_AFTER_S = 10.0
+
+
+def advance_start(starting: Starting, message: CreatingContext | Preparing, now: float) -> Starting:
+    """Record how far a stressor has come."""
+    if isinstance(message, Preparing):
+        return replace(starting, preparing=True)
+    return replace(starting, attaching=now)
+
+
+def waits_for(starting: Starting) -> str:
+    """Describe what a stressor does before it is ready."""
+    if starting.preparing:
+        return (
+            "the workload prepares; it has not called ctx.pace() twice, as it must before it is"
+            " ready, and then every 50 ms"
+        )
+    if starting.attaching is not None:
+        return "it creates its context and takes memory"
+    return "it imports torch and the module of the workload"
+
+
+def report_slow_start(gpu_state: GpuState, seen: Observation, config: Config) -> Step[GpuState]:
+    """Report a start that takes long, once."""
+    starting = gpu_state.stressor
+    if not isinstance(starting, Starting) or starting.slow:
+        return Step(gpu_state)
+    now, due = seen.now, starting.since + SLOW_AFTER_S
+    if now < due:
+        return Step(gpu_state, due=due)
+    event = gpu_event(
+        "stressor.slow_start",
+        gpu_state,
+        now,
+        reason=waits_for(starting),
+        since_s=now - starting.since,
+        left_s=max(0.0, starting.since + config.start_timeout - now),
+    )
+    return Step(replace(gpu_state, stressor=replace(starting, slow=True)), events=(event,))
+
+
+#: After so many seconds of RUNNING the back-off begins again at its minimum.
+FORGIVE_AFTER_S = 60.0
+#: A child that lives so many seconds after SIGKILL is reported; teardown took 0.3 s on an H200.
+UNKILLABLE_AFTER_S = 10.0
+_NO_PACE = "the workload does not come back to ctx.pace(), which it must within 50 ms"
+
+
+def start(
+    gpu_state: GpuState, reading: Reading, now: float, config: Config, *, clearing: bool = False
+) -> Step[GpuState]:
+    """Move a GPU to STARTING with a child of the next generation."""
+    generation = gpu_state.generation + 1
+    stressor = Starting(
+        generation=generation,
+        since=now,
+        baseline=reading.memory.used if reading.memory else 0,
+        unattributed=gpu_state.attribution.unattributed,
+        before=tuple(process.pid for process in reading.processes or ()),
+        clearing=clearing,
+    )
+    gpu_state = replace(gpu_state, generation=generation, stressor=stressor, started=now)
+    return Step(gpu_state, due=now + min(config.start_timeout, SLOW_AFTER_S))
+
+
+def step(
+    gpu_state: GpuState,
+    reading: Reading | None,
+    evidence: Evidence | None,
+    now: float,
+    config: Config,
+    *,
+    unwatched: float | None,
+    stalled: bool,
+) -> Step[GpuState]:
+    """Take at most one step.
+
+    Args:
+        gpu_state: The GPU with the facts applied and its current occupancy.
+        reading: The latest reading of this GPU.
+        evidence: The evidence of a newcomer, or None.
+        now: The time of this tick.
+        config: The configuration of this GPU.
+        unwatched: For how long the GPU has not been watched, in seconds, if that is too long.
+        stalled: Whether the supervisor, and maybe the host, did not run for a while just now.
+    """
+    match gpu_state.stressor:
+        case Starting() | Running():
+            return _supervise(gpu_state, evidence, now, config, unwatched, stalled)
+        case Stopping(exit=None) as stopping:
+            return _await_exit(gpu_state, stopping, evidence, now)
+        case Stopping() as stopping:
+            return settle(gpu_state, stopping, reading, now, stalled=stalled)
+        case Backoff(until=until) if now >= until:
+            return Step(replace(gpu_state, stressor=Stopped()))
+        case Backoff(until=until):
+            return Step(gpu_state, due=until)
+        case _:
+            return Step(gpu_state)
+
+
+def stop(gpu_state: GpuState, cause: StopCause, now: float, kill_at: float) -> Step[GpuState]:
+    """Request a living child to stop, to be killed at ``kill_at``; kill it if that is now."""
+    if now >= kill_at:
+        return _kill(gpu_state, cause, now)
+    return _request_stop(gpu_state, cause, now, kill_at)
+
+
+def shut_down(gpu_state: GpuState, now: float, kill_at: float) -> Step[GpuState]:
+    """Stop a living child for a shutdown; bring the kill of one that is stopping forward."""
+    match gpu_state.stressor:
+        case Starting() | Running():
+            return stop(gpu_state, StopCause.SHUTDOWN, now, kill_at)
+        case Stopping(exit=None, kill_sent=False) as stopping:
+            stopping = replace(stopping, kill_at=min(kill_at, stopping.kill_at))
+            return _await_exit(replace(gpu_state, stressor=stopping), stopping, None, now)
+        case _:
+            return Step(gpu_state)
+
+
+def _supervise(
+    gpu_state: GpuState,
+    evidence: Evidence | None,
+    now: float,
+    config: Config,
+    unwatched: float | None,
+    stalled: bool,  # noqa: FBT001 - passed on
+) -> Step[GpuState]:
+    """Yield to a newcomer; end a child on an unknown or unwatched GPU or past its time."""
+    if isinstance(gpu_state.occupancy, Unknown):
+        return _kill(gpu_state, StopCause.UNKNOWN, now)
+    if evidence is not None:
+        return _yield(gpu_state, evidence, now, config)
+    if unwatched is not None:
+        event = gpu_event("gpu.unwatched", gpu_state, now, unwatched_s=unwatched)
+        return _kill(gpu_state, StopCause.UNWATCHED, now)._replace(events=(event,))
+    match gpu_state.stressor:
+        case Starting(since=since) as starting if now - since >= config.start_timeout:
+            reason = f"not ready within {config.start_timeout:g} s: {waits_for(starting)}"
+            failed = Failed(kind=FailureKind.NOT_READY, reason=reason)
+            return _kill(gpu_state, StopCause.START_TIMEOUT, now, failed)
+        case Running(last_progress=last) if now - last >= config.hang_after and not stalled:
+            reason = f"no progress for {config.hang_after:g} s: {_NO_PACE}"
+            failed = Failed(kind=FailureKind.HANG, reason=reason)
+            return _kill(gpu_state, StopCause.HANG, now, failed)
+        case Starting(since=since):
+            return Step(gpu_state, due=since + config.start_timeout)
+        case Running(last_progress=last, grown_since=since):
+            listed_at = None if since is None else since + LIST_WAIT_S
+            return Step(gpu_state, due=upcoming(now, last + config.hang_after, listed_at))
+        case _:
+            return Step(gpu_state)
+
+
+def _yield(gpu_state: GpuState, evidence: Evidence, now: float, config: Config) -> Step[GpuState]:
+    """Kill the child in this tick, or request it to stop first (yield.how = ask)."""
+    events = (yielding(gpu_state, evidence, now),)
+    if config.yield_how == "kill":
+        step = _kill(gpu_state, StopCause.YIELD, now, evidence=evidence)
+    else:
+        kill_at = now + config.yield_grace
+        step = _request_stop(gpu_state, StopCause.YIELD, now, kill_at, evidence)
+    return step._replace(events=events)
+
+
+def yielding(gpu_state: GpuState, evidence: Evidence, now: float) -> Event:
+    """Build the event that reports the evidence and the state of the stressor."""
+    return gpu_event(
+        "gpu.yielding",
+        gpu_state,
+        now,
+        evidence=evidence.kind.value,
+        evidence_at=evidence.at,
+        read_s=evidence.took,
+        grown=evidence.grown,
+        processes=process_fields(gpu_state),
+        stressor=type(gpu_state.stressor).__name__.upper(),
+    )
+
+
+def _request_stop(
+    gpu_state: GpuState,
+    cause: StopCause,
+    now: float,
+    kill_at: float,
+    evidence: Evidence | None = None,
+) -> Step[GpuState]:
+    """Request the child to stop, and schedule its kill."""
+    request = RequestStop(uuid=gpu_state.gpu.uuid, generation=gpu_state.generation)
+    gpu_state = to_stopping(gpu_state, cause, now, kill_at=kill_at, evidence=evidence)
+    return Step(gpu_state, actions=(request,), due=kill_at)
+
+
+def _kill(
+    gpu_state: GpuState,
+    cause: StopCause,
+    now: float,
+    failed: Failed | None = None,
+    evidence: Evidence | None = None,
+) -> Step[GpuState]:
+    """Kill the child in this tick."""
+    kill = Kill(uuid=gpu_state.gpu.uuid, generation=gpu_state.generation)
+    gpu_state = to_stopping(
+        gpu_state, cause, now, kill_at=now, failed=failed, evidence=evidence, kill_sent=True
+    )
+    return Step(gpu_state, actions=(kill,), due=now + UNKILLABLE_AFTER_S)
+
+
+def to_stopping(
+    gpu_state: GpuState,
+    cause: StopCause,
+    now: float,
+    *,
+    kill_at: float,
+    failed: Failed | None = None,
+    evidence: Evidence | None = None,
+    kill_sent: bool = False,
+) -> GpuState:
+    """Move a living child to STOPPING."""
+    live = gpu_state.stressor
+    if not isinstance(live, Starting | Running):
+        return gpu_state
+    stopping = Stopping(
+        generation=live.generation,
+        since=now,
+        cause=cause,
+        baseline=live.baseline,
+        unattributed=live.unattributed,
+        child=live.child,
+        kill_at=kill_at,
+        ran=isinstance(live, Running) and now - live.since >= FORGIVE_AFTER_S,
+        clearing=isinstance(live, Starting) and live.clearing,
+        evidence=evidence,
+        kill_sent=kill_sent,
+        failed=failed,
+    )
+    return replace(gpu_state, stressor=stopping)
+
+
+def _await_exit(
+    gpu_state: GpuState, stopping: Stopping, evidence: Evidence | None, now: float
+) -> Step[GpuState]:
+    """Kill a stopping child when its time is over or a newcomer appears; report a survivor.
+
+    After a yield request the full grace applies; any other stop is cut short by a newcomer.
+    """
+    if not stopping.kill_sent:
+        if evidence is None and now < stopping.kill_at:
+            return Step(gpu_state, due=stopping.kill_at)
+        if evidence is not None:
+            stopping = replace(stopping, cause=StopCause.YIELD, evidence=evidence)
+        stopping = replace(stopping, kill_sent=True, kill_at=now)
+        kill = Kill(uuid=gpu_state.gpu.uuid, generation=gpu_state.generation)
+        events = (yielding(gpu_state, evidence, now),) if evidence else ()
+        return Step(
+            replace(gpu_state, stressor=stopping),
+            actions=(kill,),
+            events=events,
+            due=now + UNKILLABLE_AFTER_S,
+        )
+    report_at = stopping.kill_at + UNKILLABLE_AFTER_S
+    if stopping.reported or now < report_at:
+        return Step(gpu_state, due=upcoming(now, report_at))
+    pid = stopping.child.pid if stopping.child else None
+    since = now - stopping.kill_at
+    event = gpu_event("stressor.unkillable", gpu_state, now, pid=pid, since_s=since)
+    gpu_state = replace(gpu_state, stressor=replace(stopping, reported=True))
+    return Step(gpu_state, events=(event,))

@@ -1,0 +1,434 @@
+"""Gather the facts about the host and its driver; a call into the driver may hang or crash."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from sentinel.config.gpu_selection import pci_order, visible_gpus
+from sentinel.config.model import Config
+from sentinel.config.specs import find_driver
+from sentinel.diagnostics.doctor_facts import (
+    DriverFacts,
+    Fault,
+    Folder,
+    GpuFacts,
+    Held,
+    HostFacts,
+    Numbers,
+    Quota,
+    Room,
+    Unread,
+)
+from sentinel.diagnostics.one_shot import START, Timeouts, run_past_faults
+from sentinel.errors import SentinelError
+from sentinel.host.daemons import gpu_locks
+from sentinel.host.files.regular_file import why_untrusted
+from sentinel.host.gpus import simulation
+from sentinel.host.installed.packages import bindings, installer, torch_build
+from sentinel.host.processes.process_limits import why_processes_are_hidden
+from sentinel.probe import nvml_inspection
+from sentinel.protocol.counters import CallResult, InspectionDone
+from sentinel.protocol.gpu import Gpu
+from sentinel.protocol.probe import NVML
+from sentinel.supervisor.discovery import Options, find_gpus
+from sentinel.supervisor.signals import Signals
+
+#: Slow calls: without persistence mode, the driver takes 1 to 3 s to initialise each GPU.
+_SLOW = {nvml_inspection.OPENING, "handle"}
+
+#: A call takes 0.3 s while a context is torn down.
+TIMEOUTS = Timeouts(opening=60.0, call=10.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DriverInspection:
+    """What the driver answered."""
+
+    driver: DriverFacts
+    gpus: tuple[GpuFacts, ...]
+    #: Whether a process survives SIGKILL, hung in the driver.
+    stuck: bool
+
+
+@dataclass
+class _Results:
+    """All results so far, by GPU and call."""
+
+    answers: dict[tuple[int | None, str], CallResult] = field(default_factory=dict)
+    faults: dict[int | None, Fault] = field(default_factory=dict)
+
+    def take(self, message: CallResult | InspectionDone) -> bool:
+        """Store a result; return whether the inspection is complete."""
+        if isinstance(message, InspectionDone):
+            return True
+        self.answers[message.gpu, message.call] = message
+        return False
+
+    def seen(self) -> tuple[int, ...]:
+        """List the GPUs that have results or a fault."""
+        gpus = {gpu for gpu, _ in self.answers} | set(self.faults)
+        return tuple(sorted(gpu for gpu in gpus if gpu is not None))
+
+
+def inspect_driver(timeouts: Timeouts = TIMEOUTS) -> DriverInspection:
+    """Make every call to the driver; a GPU on which one hangs or crashes loses only its own.
+
+    Args:
+        timeouts: How long each call may take.
+    """
+    results = _Results()
+    kinds: tuple[type[CallResult | InspectionDone], ...] = (CallResult, InspectionDone)
+    faults, stuck = run_past_faults(
+        nvml_inspection.run,
+        lambda skip: skip,
+        kinds=kinds,
+        take=results.take,
+        seen=results.seen,
+        timeout_s=partial(timeouts.limit_s, _SLOW),
+    )
+    results.faults = {
+        gpu: Fault(call=_function(fault.call), how=fault.what) for gpu, fault in faults.items()
+    }
+    return DriverInspection(driver=_driver(results), gpus=tuple(_gpus(results)), stuck=stuck)
+
+
+def _function(call: str) -> str:
+    """Look up NVML's name of a call, which people search for."""
+    return (
+        "the start of the inspection"
+        if call == START
+        else nvml_inspection.FUNCTIONS.get(call, call)
+    )
+
+
+# --- from results to facts -------------------------------------------------------------------
+
+
+def _driver(results: _Results) -> DriverFacts:
+    opened = results.answers.get((None, nvml_inspection.OPENING))
+    version = results.answers.get((None, "version"))
+    count = results.answers.get((None, "count"))
+    missing = opened.error if opened is not None else None
+    if missing is None and count is not None and count.error is not None:
+        missing = f"the GPUs cannot be counted: {count.error}"
+    return DriverFacts(
+        version=version.text if version is not None else None,
+        cuda=_numbers(results.answers.get((None, "cuda"))),
+        missing=missing,
+        fault=results.faults.get(None),
+    )
+
+
+def _gpus(results: _Results) -> Iterator[GpuFacts]:
+    for index in results.seen():
+        own = {call: answer for (gpu, call), answer in results.answers.items() if gpu == index}
+        numbers: dict[str, Any] = {
+            name: _numbers(own.get(name))
+            for name in (*nvml_inspection.CALLS, *nvml_inspection.LISTS)
+        }
+        minor = numbers.pop("minor")
+        unreachable = own["handle"].error if "handle" in own else None
+        without_uuid = own["uuid"].error if "uuid" in own else None
+        lost = next((answer.error for answer in own.values() if answer.lost), None)
+        yield GpuFacts(
+            index=index,
+            uuid=own["uuid"].text if "uuid" in own else None,
+            name=own["name"].text or "" if "name" in own else "",
+            lost=lost or unreachable or without_uuid,
+            fault=results.faults.get(index),
+            node=None if isinstance(minor, Unread) else f"/dev/nvidia{minor[0]}",
+            **numbers,
+        )
+
+
+def _numbers(answer: CallResult | None) -> Numbers:
+    """Extract the numbers of a result; a call that was not made or is not supported has none."""
+    if answer is None or answer.numbers is None:
+        return Unread(why=answer.error if answer is not None else None)
+    return answer.numbers
+
+
+#: Version 1 writes "no limit" as the largest multiple of a page.
+_NO_LIMIT = 2**60
+
+
+def least_quota(proc: Path = Path("/proc")) -> Quota | None:
+    """Find the tightest quota of processor time on this process, or None.
+
+    Args:
+        proc: The mount point of /proc.
+    """
+    quotas = []
+    for folder in _folders("cpu", proc):
+        cpus = _cpus(folder)
+        if cpus is not None:
+            quotas.append(Quota(cpus=cpus, where=str(folder)))
+    return min(quotas, key=lambda quota: quota.cpus, default=None)
+
+
+def least_room(proc: Path = Path("/proc")) -> Room | None:
+    """Find how much more memory this process can use, by the host or by one of its groups."""
+    rooms = []
+    found = re.search(r"^MemAvailable:\s+(\d+) kB$", _text(proc / "meminfo"), re.MULTILINE)
+    if found:
+        rooms.append(Room(available=int(found[1]) * 1024, where="MemAvailable"))
+    for folder in _folders("memory", proc):
+        left = _left(folder)
+        if left is not None:
+            rooms.append(Room(available=left, where=str(folder)))
+    return min(rooms, key=lambda room: room.available, default=None)
+
+
+def _cpus(folder: Path) -> float | None:
+    """Read how many processors a group may use, or None if it may use all."""
+    quota, _, period = _text(folder / "cpu.max").partition(" ")  # version 2: "50000 100000"
+    if not quota:
+        quota, period = (_text(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
+    numbers = quota.isdigit() and period.isdigit() and int(period) > 0  # no quota: "max", or "-1"
+    return int(quota) / int(period) if numbers else None
+
+
+def _left(folder: Path) -> int | None:
+    """Read how much memory a group may still use, or None if it has no limit.
+
+    Inactive file cache counts as free: the kernel reclaims it first.
+    """
+    if limit := _text(folder / "memory.max"):
+        used, name = _text(folder / "memory.current"), "inactive_file"
+    else:
+        limit, used = (_text(folder / f"memory.{n}_in_bytes") for n in ("limit", "usage"))
+        name = "total_inactive_file"
+    if not limit.isdigit() or not used.isdigit() or int(limit) >= _NO_LIMIT:
+        return None
+    cached = re.search(rf"^{name} (\d+)$", _text(folder / "memory.stat"), re.MULTILINE)
+    return max(0, int(limit) - int(used) + (int(cached[1]) if cached else 0))
+
+
+def _folders(controller: str, proc: Path) -> Iterator[Path]:
+    """Yield the folder of this process's group and those above it, as far as they are visible.
+
+    With both versions mounted, a controller is in one of them only; the other's folder has no file
+    of its name, which means no limit.
+    """
+    paths: dict[str, str] = {}
+    for line in _text(proc / "self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if not controllers or controller in controllers.split(","):
+            paths["cgroup" if controllers else "cgroup2"] = path
+    for line in _text(proc / "self/mountinfo").splitlines():
+        before, _, after = line.partition(" - ")
+        kind, _, options = after.split(" ", 2)
+        root, mount = (_unescaped(field) for field in before.split(" ")[3:5])
+        matches = kind == "cgroup2" or controller in options.split(" ")[-1].split(",")
+        if matches and kind in paths:
+            yield from _upwards(paths[kind], root, Path(mount))
+
+
+def _upwards(path: str, root: str, mount: Path) -> Iterator[Path]:
+    """Yield the folders from a group up to the mount, which shows ``root``.
+
+    A container may see the host's path of its group, or one outside of the mount: then the mount is
+    its own group.
+    """
+    start = root.rstrip("/")
+    inner = path.removeprefix(start) if f"{path}/".startswith(f"{start}/") else ""
+    folder = mount / ("" if ".." in inner.split("/") else inner.strip("/"))
+    yield folder
+    while folder != mount:
+        folder = folder.parent
+        yield folder
+
+
+def _unescaped(field: str) -> str:
+    """Replace the octal escapes of blanks in a field of mountinfo."""
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), field)
+
+
+def _text(path: Path) -> str:
+    """Read the stripped text of a file; empty if it cannot be read."""
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
+
+
+#: The prefix of both MPS processes: the control daemon and the server that it starts for clients.
+_MPS = "nvidia-cuda-mps-"
+
+
+def examine(
+    simulate: int | None, timeouts: Timeouts = TIMEOUTS, driver: str = NVML.name
+) -> tuple[HostFacts, bool]:
+    """Gather all facts; return them, and whether a process survives SIGKILL.
+
+    Args:
+        simulate: How many GPUs to simulate, instead of inspecting the driver, or None.
+        timeouts: How long driver calls may take.
+        driver: The setting of that name.
+    """
+    folders = list(gpu_locks.SHARED_FOLDERS)
+    if simulate is not None:
+        folder = simulation.default_folder()
+        inspected, folders = _simulated(folder, simulate), [folder / "locks"]
+    elif driver == NVML.name:
+        inspected = inspect_driver(timeouts)
+    else:
+        inspected = _inspect_own(driver)
+    no_inotify, gpus = _watched(inspected.gpus)
+    facts = HostFacts(
+        driver=inspected.driver,
+        gpus=gpus,
+        usable_gpus=_count_usable(gpus, os.environ.get("CUDA_VISIBLE_DEVICES")),
+        bindings=bindings(),
+        torch=torch_build(),
+        installer=installer(),
+        hidden=None if simulate is not None else why_processes_are_hidden(),
+        no_inotify=no_inotify,
+        mps=tuple(_mps_processes()) if simulate is None else (),
+        folders=tuple(_folder(folder) for folder in folders),
+        held=tuple(_held(folders)),
+        uid=os.getuid(),
+        nice=os.getpriority(os.PRIO_PROCESS, 0),
+        policy=_policy(),
+        quota=least_quota(),
+        room=least_room(),
+    )
+    return facts, inspected.stuck
+
+
+# --- GPUs ------------------------------------------------------------------------------------
+
+
+def _simulated(folder: Path, count: int) -> DriverInspection:
+    """Describe the first simulated GPUs; missing ones are created."""
+    registry = simulation.Registry.create(folder, count)
+    gpus = tuple(
+        GpuFacts(index=gpu.index, uuid=gpu.uuid, name=gpu.name, node=str(registry.node(gpu.uuid)))
+        for gpu in registry.gpus()[:count]
+    )
+    return DriverInspection(driver=DriverFacts(simulated=True), gpus=gpus, stuck=False)
+
+
+def _inspect_own(driver: str) -> DriverInspection:
+    """Have a probe load the driver of a package, and list its GPUs."""
+    own = driver
+    try:
+        own = f"driver {driver} of {find_driver(driver).origin}"
+        options = Options(config=Config(driver=driver))
+        with Signals() as signals, find_gpus(options, signals) as found:
+            stuck = not found.probe.close()
+    except SentinelError as error:
+        facts = DriverFacts(missing=error.what, own=own)
+        return DriverInspection(driver=facts, gpus=(), stuck=False)
+    gpus = tuple(GpuFacts(index=gpu.index, uuid=gpu.uuid, name=gpu.name) for gpu in found.gpus)
+    facts = DriverFacts(version=found.driver, own=own)
+    return DriverInspection(driver=facts, gpus=gpus, stuck=stuck)
+
+
+def _count_usable(gpus: Sequence[GpuFacts], visible: str | None) -> int:
+    """Count the GPUs with a known UUID that CUDA_VISIBLE_DEVICES shows.
+
+    Numbers are counted in the order of the PCI bus, which NVML's is: CUDA's own order may show
+    others, but as many.
+    """
+    named = tuple(
+        Gpu(uuid=gpu.uuid, index=gpu.index, name=gpu.name, pci_bus_id="", memory_total=0)
+        for gpu in gpus
+        if gpu.uuid is not None and gpu.lost is None
+    )
+    try:
+        return len(visible_gpus(visible, named, pci_order(named)))
+    except SentinelError:
+        return 0
+
+
+def _watched(gpus: Sequence[GpuFacts]) -> tuple[str | None, tuple[GpuFacts, ...]]:
+    """Try to watch every node; return why none can be, and the GPUs with their result."""
+    from inotify_simple import INotify, flags  # type: ignore[import-untyped]
+
+    try:
+        inotify = INotify()
+    except OSError as error:
+        full = "no inotify instance is left" if error.errno == errno.EMFILE else error.strerror
+        return full, tuple(gpus)
+    found = []
+    with inotify:
+        for gpu in gpus:
+            why = None
+            if gpu.node is not None:
+                try:
+                    inotify.add_watch(gpu.node, flags.OPEN)
+                except OSError as error:
+                    none_left = error.errno == errno.ENOSPC
+                    why = "no inotify watch is left" if none_left else error.strerror
+            found.append(replace(gpu, unwatched=why))
+    return None, tuple(found)
+
+
+# --- the host --------------------------------------------------------------------------------
+
+
+def _mps_processes() -> Iterator[tuple[int, str]]:
+    """Yield every visible MPS process."""
+    for process in psutil.process_iter(["name"]):  # psutil completes truncated names
+        name = str(process.info["name"] or "")
+        if name.startswith(_MPS):
+            yield process.pid, name
+
+
+def _folder(path: Path) -> Folder:
+    """Check whether records can be created in a folder, without creating one."""
+    if (why := why_untrusted(path)) is not None:
+        return Folder(path=str(path), unusable=why)
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        parent = path.parent
+        able = parent.is_dir() and os.access(parent, os.W_OK | os.X_OK)
+        why = None if able else f"it does not exist, and {parent} is not writable"
+        return Folder(path=str(path), unusable=why, missing=True, private=_private(path))
+    except OSError as error:
+        return Folder(path=str(path), unusable=error.strerror)
+    if not stat.S_ISDIR(mode):
+        return Folder(path=str(path), unusable="it is not a folder")
+    able = os.access(path, os.W_OK | os.X_OK)
+    return Folder(
+        path=str(path),
+        unusable=None if able else "it is not writable",
+        shared=stat.S_IMODE(mode) & 0o007 == 0o007,  # noqa: PLR2004 - the rights of all users
+        private=_private(path),
+    )
+
+
+def _private(path: Path, mountinfo: Path = Path("/proc/self/mountinfo")) -> bool:
+    """Check whether systemd mounted a folder for this service alone (PrivateTmp=)."""
+    try:
+        lines = mountinfo.read_text().splitlines()
+    except OSError:
+        return False
+    mounts = {line.split()[4]: line.split()[3] for line in lines}  # the last one is on top
+    over = next((p for p in (path, *path.parents) if str(p) in mounts), None)
+    return over is not None and "/systemd-private-" in mounts[str(over)]
+
+
+def _held(folders: Sequence[Path]) -> Iterator[Held]:
+    """Yield each sentinel that holds a GPU."""
+    for uuid, holders in sorted(gpu_locks.holders(folders).items()):
+        yield from (Held(uuid=uuid, holder=str(holder), uid=holder.uid) for holder in holders)
+
+
+def _policy() -> str:
+    """Name the scheduling policy that children inherit."""
+    names = ("SCHED_OTHER", "SCHED_BATCH", "SCHED_IDLE", "SCHED_FIFO", "SCHED_RR")
+    policy = os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK
+    return next((name for name in names if getattr(os, name) == policy), f"policy {policy}")

@@ -1,1 +1,0 @@
-"""The judging of a fleet: groups of equal GPUs, checks among them, outliers and the verdict."""

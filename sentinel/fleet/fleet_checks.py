@@ -1,0 +1,379 @@
+"""The checks of a fleet: GPUs grouped by equal hardware, and what stands out among them. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sentinel.burnin.checks.check import (
+    HOT,
+    OWN,
+    REPLAYS,
+    SAME_BITS,
+    SLOW,
+    WATCH,
+    Action,
+    Judgement,
+    Severity,
+    Table,
+    by_limits,
+    compare,
+    isolate,
+    not_applicable,
+    untested,
+)
+from sentinel.burnin.checks.load_checks import MIN_POWER_SHARE
+from sentinel.burnin.checks.peer_checks import (
+    MIN_DEVIATION,
+    MIN_PEERS,
+    RATE_LIMITS,
+    RATE_SOURCE,
+    TEMPERATURE_LIMITS,
+    Peers,
+    by_key,
+    judge_checksums,
+    judge_rate,
+    judge_temperature,
+    peers_of,
+)
+from sentinel.burnin.checks.thresholds import Limits, above
+from sentinel.fleet.node_result import GpuResult, NodeFile, NodeResult
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, order=True)
+class Hardware:
+    """What GPUs must have in common to be compared."""
+
+    model: str
+    driver: str
+    #: The enforced limit in whole watts, or None if it is unknown.
+    power_limit_w: int | None
+    #: The hash of the plan: another load gives another rate.
+    plan_hash: str
+
+    def __str__(self) -> str:
+        limit = "" if self.power_limit_w is None else f", {self.power_limit_w} W"
+        return f"{self.model}, driver {self.driver}{limit}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Member:
+    """One GPU with its node."""
+
+    node: str
+    gpu: GpuResult
+
+
+#: The counters that are compared, by their name: the growth in the run, or the state after it.
+Counted = Callable[[GpuResult], int | None]
+
+
+#: NVML's counters have 64 bits.
+_MOST = 2**64
+
+
+def _growth(name: str) -> Counted:
+    def count(gpu: GpuResult) -> int | None:
+        before, after = (getattr(one, name, None) for one in (gpu.before, gpu.after))
+        if before is None or after is None or not 0 <= before <= _MOST or not 0 <= after <= _MOST:
+            return None
+        # A counter that was reset in the run has counted at least what it shows now.
+        return int(after - before if after >= before else after)
+
+    return count
+
+
+def _lifetime(gpu: GpuResult) -> int | None:
+    newest = gpu.after or gpu.before
+    count = None if newest is None else newest.ecc_corrected_lifetime_total
+    return count if count is not None and 0 <= count <= _MOST else None
+
+
+COUNTED: Mapping[str, Counted] = {
+    "ecc_corrected": _growth("ecc_corrected_total"),
+    "ecc_corrected_lifetime": _lifetime,
+    "pcie_replays": _growth("pcie_replays_total"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """GPUs of equal hardware, and what is usual among them; None without enough of them."""
+
+    #: Counted from 1, the largest first.
+    number: int
+    hardware: Hardware
+    members: Sequence[Member]
+    rate: Peers | None = None
+    temperature: Peers | None = None
+    power: Peers | None = None
+    clock_maximum: float | None = None
+    #: Of the median rate of each node.
+    node_rate: Peers | None = None
+    #: By the names of COUNTED.
+    counters: Mapping[str, Peers] = field(default_factory=dict)
+    #: How many GPUs most of the nodes have; None if there is no such number.
+    usual_gpus: int | None = None
+
+    def by_node(self) -> dict[str, list[GpuResult]]:
+        """Collect the GPUs of each node."""
+        found: dict[str, list[GpuResult]] = {}
+        for member in self.members:
+            found.setdefault(member.node, []).append(member.gpu)
+        return found
+
+
+def hardware_of(gpu: GpuResult, node: NodeResult) -> Hardware:
+    """Name the hardware of a GPU."""
+    limit = gpu.before.power_limit_w if gpu.before is not None else None
+    return Hardware(
+        model=gpu.model,
+        driver=node.driver or "unknown",
+        power_limit_w=None if limit is None else round(limit),
+        plan_hash=node.plan_hash,
+    )
+
+
+def groups_of(nodes: Iterable[NodeFile]) -> tuple[Group, ...]:
+    """Group all GPUs, the largest group first."""
+    members: dict[Hardware, list[Member]] = {}
+    for node in nodes:
+        if node.result is not None:
+            for gpu in node.result.gpus:
+                member = Member(node=node.node, gpu=gpu)
+                members.setdefault(hardware_of(gpu, node.result), []).append(member)
+    order = sorted(
+        members.items(), key=lambda item: (-len(item[1]), str(item[0]), item[0].plan_hash)
+    )
+    return tuple(_group(number, *item) for number, item in enumerate(order, start=1))
+
+
+def not_representative(gpu: GpuResult) -> str:
+    """Explain why the rate of a GPU must not be judged; empty if it may be."""
+    limit = gpu.before.power_limit_w if gpu.before is not None else None
+    if gpu.steady.rate is None:
+        return "no stretch of a steady phase counts"
+    if limit and gpu.steady.power_w is not None and gpu.steady.power_w / limit < MIN_POWER_SHARE:
+        return f"the load reached less than {MIN_POWER_SHARE:.0%} of the power limit"
+    return ""
+
+
+def node_rate(gpus: Iterable[GpuResult]) -> float | None:
+    """Compute the median rate of the GPUs of a node that may be judged."""
+    rates = [gpu.steady.rate for gpu in gpus if not not_representative(gpu)]
+    known = [rate for rate in rates if rate is not None]
+    return statistics.median(known) if known else None
+
+
+def _group(number: int, hardware: Hardware, members: Sequence[Member]) -> Group:
+    """Compute what is usual in a group."""
+    gpus = [member.gpu for member in members]
+    plain = Group(number=number, hardware=hardware, members=members)
+    clocks = [gpu.before.sm_clock_maximum_mhz for gpu in gpus if gpu.before is not None]
+    known_clocks = [clock for clock in clocks if clock is not None]
+    nodes = plain.by_node()
+    counted = {name: peers_of(map(count, gpus)) for name, count in COUNTED.items()}
+    return Group(
+        number=number,
+        hardware=hardware,
+        members=members,
+        rate=peers_of((gpu.steady.rate for gpu in gpus), MIN_DEVIATION),
+        temperature=peers_of(gpu.steady.temperature_c for gpu in gpus),
+        power=peers_of(gpu.steady.power_w for gpu in gpus),
+        clock_maximum=statistics.median(known_clocks) if known_clocks else None,
+        node_rate=peers_of((node_rate(node) for node in nodes.values()), MIN_DEVIATION),
+        counters={name: peers for name, peers in counted.items() if peers is not None},
+        usual_gpus=_usual(len(node) for node in nodes.values()),
+    )
+
+
+def _usual(counts: Iterable[int]) -> int | None:
+    """Find the number of GPUs that more than half of the nodes have."""
+    found = list(counts)
+    number, nodes = Counter(found).most_common(1)[0]
+    return number if len(found) >= MIN_PEERS and nodes * 2 > len(found) else None
+
+
+#: All checks of a fleet.
+CHECKS = Table()
+check = CHECKS.check
+
+_FEW = f"fewer than {MIN_PEERS} GPUs of equal hardware to compare with"
+_FEW_NODES = f"fewer than {MIN_PEERS} nodes of equal hardware to compare with"
+_PEER_SOURCE = f"as rate.peers: {RATE_SOURCE}"
+_COUNTER_SOURCE = f"{OWN}: five standard deviations; of counts, at least the root of the median"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuEvidence:
+    """What the checks of one GPU may use."""
+
+    gpu: GpuResult
+    group: Group
+    #: By the key of a golden checksum: how many GPUs of the fleet computed each.
+    votes: Mapping[str, Counter[str]]
+    #: The records of the GPU's node from before its run, by key.
+    stored: Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeEvidence:
+    """What the checks of one node may use."""
+
+    gpus: tuple[GpuResult, ...]
+    #: Of its GPUs, or of most of them.
+    group: Group
+
+
+# --- GPUs ------------------------------------------------------------------------------------
+
+
+@check(
+    "fleet.golden",
+    source=f"as golden.peers: {SAME_BITS}; the majority is right",
+    do=isolate("remove what this GPU has recorded in its node's file."),
+    unit="wrong",
+    fail=above(0),
+)
+def _fleet_golden(evidence: GpuEvidence, limits: Limits) -> Judgement:
+    """It computes the golden checksums of the other GPUs of its model.
+
+    Reads the checksums of the references of all GPUs of the fleet.
+    """
+    own = by_key(evidence.gpu.checksums)
+    if not own:
+        return untested("no checksum was computed, or the report is older than version 1.2")
+    return judge_checksums(own, evidence.votes, evidence.stored, limits)
+
+
+@check("fleet.rate", source=_PEER_SOURCE, do=SLOW, unit="of the median", limits=RATE_LIMITS)
+def _fleet_rate(evidence: GpuEvidence, limits: Limits) -> Judgement:
+    """The GPU is as fast as equal GPUs of the fleet.
+
+    Reads the median rate of the steady phase.
+    """
+    peers, own = evidence.group.rate, evidence.gpu.steady.rate
+    unfit = not_representative(evidence.gpu)
+    if peers is None:
+        return not_applicable(_FEW)
+    if unfit or own is None:
+        return untested(unfit)
+    # The power limit, which explains a lower rate, too, is that of the group.
+    clock = evidence.gpu.before.sm_clock_maximum_mhz if evidence.gpu.before is not None else None
+    usual = evidence.group.clock_maximum
+    lower = clock is not None and usual is not None and clock < usual
+    return judge_rate(own, peers, limits, "its maximum clock is lower" if lower else "")
+
+
+@check(
+    "fleet.temperature",
+    source=f"{OWN}, as load.temperature_spread",
+    do=HOT,
+    unit="C above the median",
+    limits=TEMPERATURE_LIMITS,
+)
+def _fleet_temperature(evidence: GpuEvidence, limits: Limits) -> Judgement:
+    """The GPU is not much hotter than equal GPUs of the fleet.
+
+    Reads the median temperature of the steady phase.
+    """
+    peers, own = evidence.group.temperature, evidence.gpu.steady.temperature_c
+    if peers is None:
+        return not_applicable(_FEW)
+    if own is None:
+        return untested("no temperature of a steady phase counts")
+    return judge_temperature(own, peers, limits)
+
+
+def _count(evidence: GpuEvidence, limits: Limits, name: str) -> Judgement:
+    """Judge a counter that most GPUs have near zero, where a ratio has no meaning."""
+    peers, own = evidence.group.counters.get(name), COUNTED[name](evidence.gpu)
+    if peers is None:
+        return not_applicable(_FEW)
+    if own is None:
+        return untested("the counter could not be read before and after")
+    deviation = max(peers.deviation, peers.median**0.5, 1.0)
+    text = f"{own:,} counted; the median of {peers.count:,} GPUs is {peers.median:g}"
+    return by_limits(round((own - peers.median) / deviation, 1), limits, text)
+
+
+_DEVIATIONS = "standard deviations"
+
+
+@check("fleet.ecc_corrected", source=_COUNTER_SOURCE, do=WATCH, unit=_DEVIATIONS, warn=above(5))
+def _fleet_ecc_corrected(evidence: GpuEvidence, limits: Limits) -> Judgement:
+    """No more new correctable errors than on equal GPUs.
+
+    Reads nvmlDeviceGetTotalEccErrors(CORRECTED, VOLATILE).
+    """
+    return _count(evidence, limits, "ecc_corrected")
+
+
+@check(
+    "fleet.ecc_corrected_lifetime",
+    source=_COUNTER_SOURCE,
+    do=WATCH,
+    unit=_DEVIATIONS,
+    warn=above(5),
+)
+def _fleet_ecc_corrected_lifetime(evidence: GpuEvidence, limits: Limits) -> Judgement:
+    """No more correctable errors in the card's life than on equal GPUs.
+
+    Reads nvmlDeviceGetTotalEccErrors(CORRECTED, AGGREGATE).
+    """
+    return _count(evidence, limits, "ecc_corrected_lifetime")
+
+
+@check("fleet.pcie_replays", source=_COUNTER_SOURCE, do=REPLAYS, unit=_DEVIATIONS, warn=above(5))
+def _fleet_pcie_replays(evidence: GpuEvidence, limits: Limits) -> Judgement:
+    """No more retransmissions on PCIe than on equal GPUs.
+
+    Reads nvmlDeviceGetPcieReplayCounter.
+    """
+    return _count(evidence, limits, "pcie_replays")
+
+
+# --- nodes -----------------------------------------------------------------------------------
+
+
+@check(
+    "fleet.node_rate",
+    source=_PEER_SOURCE,
+    do=compare("compare its power supply, its cooling and its settings with the others."),
+    unit="of the median",
+    limits=RATE_LIMITS,
+)
+def _fleet_node_rate(evidence: NodeEvidence, limits: Limits) -> Judgement:
+    """The node is as fast as nodes of equal hardware.
+
+    Reads the median of its GPUs' median rates of the steady phase.
+    """
+    peers, own = evidence.group.node_rate, node_rate(evidence.gpus)
+    if peers is None:
+        return not_applicable(_FEW_NODES)
+    if own is None:
+        return untested("no rate of its GPUs counts")
+    return judge_rate(own, peers, limits, "")
+
+
+@check(
+    "fleet.gpus",
+    source=f"{OWN}: a GPU that left the PCI bus is in no list of its node",
+    do=Action(
+        Severity.TRIAGE,
+        "CHECK_MECHANICALS: count the cards; look for XID 79 in the logs of the node.",
+    ),
+    unit="missing",
+    warn=above(0),
+)
+def _fleet_gpus(evidence: NodeEvidence, limits: Limits) -> Judgement:
+    """The node has as many GPUs as nodes of equal hardware.
+
+    Reads the GPUs in the reports.
+    """
+    usual, own = evidence.group.usual_gpus, len(evidence.gpus)
+    if usual is None:
+        return not_applicable("the nodes of this hardware differ, or are too few")
+    return by_limits(max(0, usual - own), limits, f"{own} GPUs; most of such nodes have {usual}")

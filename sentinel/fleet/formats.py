@@ -1,0 +1,368 @@
+"""The formats of a fleet's report: text, JUnit, the page and JSON.
+
+The layout of the page is ``web/templates/fleet.html``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+from xml.etree.ElementTree import Element, SubElement
+
+from sentinel.burnin.checks.measures import (
+    MISSING,
+    format_measure,
+    format_seconds,
+    format_time,
+    format_value,
+)
+from sentinel.burnin.checks.peer_checks import Peers
+from sentinel.burnin.junit import add_case, add_result, clean, count_cases, document
+from sentinel.burnin.verdict import Verdict
+from sentinel.fleet.fleet_checks import CHECKS, Group
+from sentinel.fleet.report import (
+    LISTED,
+    SCHEMA_VERSION,
+    Outlier,
+    comparisons,
+    fleet_object,
+    fold_names,
+    gpu_lines,
+    meaning,
+    outliers,
+    page_of,
+    rate_unit,
+)
+from sentinel.fleet.verdict import MISSING as ABSENT
+from sentinel.fleet.verdict import FleetGpu, FleetNode, FleetVerdict
+from sentinel.units import format_count
+from sentinel.web.document import html_document
+
+#: Of each verdict, so many entries are listed with their reasons; the others only by their nodes.
+MAX_LISTED = 40
+#: So many reasons of one entry are listed.
+_MAX_LISTED_REASONS = 3
+_INDENT = " " * 12
+
+
+def text_lines(fleet: FleetVerdict) -> Iterator[str]:
+    """Yield the lines: the verdict, what is wrong, and what is usual."""
+    run = fleet.run
+    name = "fleet" if run is None else f"{run.id}  {run.plan}"
+    yield f"{fleet.verdict}  {name}: {meaning(fleet)}"
+    yield f"{format_count(len(fleet.nodes), 'node')}: {_counts(fleet.node_counts)}"
+    yield f"{format_count(len(fleet.gpus), 'GPU')}: {_counts(fleet.gpu_counts)}"
+    yield from fleet.notices
+    found = outliers(fleet)
+    for word in LISTED:
+        yield from _listed(word, [one for one in found if one.word == word])
+    yield ""
+    for group in fleet.groups:
+        yield from _group_lines(group)
+    for text, number in fleet.not_compared:
+        yield f"not compared on {format_count(number, 'GPU')}: {text}"
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{number:,} {word}" for word, number in counts.items() if number) or "none"
+
+
+def _listed(word: str, found: Sequence[Outlier]) -> Iterator[str]:
+    """Yield the entries of one word, and the nodes of those that are too many to list."""
+    if found:
+        yield ""
+    for one in found[:MAX_LISTED]:
+        yield f"{word:<10}  {_subject(one)}"
+        for reason in one.reasons[:_MAX_LISTED_REASONS]:
+            yield f"{_INDENT}{reason}"
+        if len(one.reasons) > _MAX_LISTED_REASONS:
+            yield f"{_INDENT}and {len(one.reasons) - _MAX_LISTED_REASONS} more reasons"
+    if left := found[MAX_LISTED:]:
+        names = fold_names(node.name for one in left for node in one.nodes)
+        yield f"{word:<10}  and {len(left):,} more: {names}"
+
+
+def _subject(outlier: Outlier) -> str:
+    """Name the nodes or GPUs of an entry."""
+    names = fold_names(node.name for node in outlier.nodes)
+    if len(outlier.nodes) > 1:
+        gpus = f"{format_count(len(outlier.gpus), 'GPU')} of " if outlier.gpus else ""
+        return f"{gpus}{format_count(len(outlier.nodes), 'node')}: {names}"
+    if not outlier.gpus:
+        return names
+    if len(outlier.gpus) > 1:
+        numbers = fold_names(str(one.gpu.index) for one in outlier.gpus).strip("[]")
+        return f"{names} GPUs {numbers}"
+    gpu = outlier.gpus[0].gpu
+    return f"{names} GPU {gpu.index}  {gpu.uuid}" + (f"  serial {gpu.serial}" if gpu.serial else "")
+
+
+def _group_lines(group: Group) -> Iterator[str]:
+    """Yield what is usual in a group."""
+    nodes = group.by_node()
+    size = f"{format_count(len(group.members), 'GPU')} of {format_count(len(nodes), 'node')}"
+    yield f"group {group.number}: {size}: {group.hardware}"
+    parts = [
+        f"{title} {format_measure(name, peers.median)} ± {_deviation(name, peers)}"
+        for title, name, peers in (
+            ("rate", "flops_per_s", group.rate),
+            ("temperature", "temperature_c", group.temperature),
+            ("power", "power_w", group.power),
+        )
+        if peers is not None
+    ]
+    yield f"  {', '.join(parts) or 'too few GPUs, or no steady phase, to compare'}"
+
+
+def _deviation(name: str, peers: Peers) -> str:
+    """Format the deviation; of a rate as a share, since its unit has a prefix."""
+    if name == "flops_per_s" and peers.median:
+        return f"{peers.deviation / peers.median:.1%}"
+    return format_measure(name, round(peers.deviation, 1))
+
+
+def junit_xml(fleet: FleetVerdict) -> str:
+    """Build the document."""
+    name = "sentinel fleet" if fleet.run is None else f"sentinel fleet {fleet.run.id}"
+    root = Element("testsuites", name=clean(name))
+    began = [node.result.started for node in fleet.nodes if node.result is not None]
+    # The format wants a time of each suite: that of a missing node is the run's.
+    started = fleet.run.started if fleet.run is not None else min(began, default=None)
+    for number, node in enumerate(fleet.nodes):
+        root.append(_suite(node, number, started))
+    return document(root, _span_s(fleet))
+
+
+def _span_s(fleet: FleetVerdict) -> float:
+    """Compute the time from the first start of a node to the last end."""
+    found = [node.result for node in fleet.nodes if node.result is not None]
+    if not found:
+        return 0.0
+    last = max(one.started.timestamp() + one.duration_s for one in found)
+    return last - min(one.started.timestamp() for one in found)
+
+
+def _suite(node: FleetNode, number: int, started: datetime | None) -> Element:
+    """Build the suite of a node; its first case is the node itself."""
+    suite = Element(
+        "testsuite",
+        name=clean(node.name),
+        id=str(number),
+        package="sentinel.fleet",
+        hostname=clean(node.name if node.result is None else node.result.hostname),
+    )
+    time = started if node.result is None else node.result.started
+    if time is not None:
+        suite.set("timestamp", time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S"))
+    group = f"fleet.{node.name}"
+    seconds = node.result.duration_s if node.result is not None else 0.0
+    case = add_case(suite, group, "node", seconds)
+    own = [one for one in node.bad if one.status.value == "fail"]
+    if node.missing:
+        add_result(case, "error", f"missing: {node.missing}", "Missing")
+    elif own:
+        add_result(case, "failure", "; ".join(node.reasons), own[0].severity.value)
+    elif not node.gpus:
+        add_result(case, "error", "; ".join(node.reasons), "NotTested")
+    else:
+        SubElement(case, "system-out").text = clean("; ".join((node.word, *node.reasons)))
+    for gpu in node.gpus:
+        case = add_case(suite, group, f"GPU {gpu.gpu.index} {gpu.gpu.uuid}", gpu.gpu.duration_s)
+        text = "; ".join((gpu.verdict.value, *gpu.reasons))
+        match gpu.verdict:
+            case Verdict.FAIL:
+                severity = gpu.bad[0].severity.value if gpu.bad else "unknown"
+                add_result(case, "failure", text, severity)
+            case Verdict.INCOMPLETE | Verdict.NOT_APPLICABLE:
+                add_result(case, "skipped", text)
+            case _:
+                SubElement(case, "system-out").text = clean(text)
+    count_cases(suite, seconds)  # its GPUs work at the same time
+    return suite
+
+
+#: The letter of each verdict; colour is never the only difference.
+LETTERS = {
+    Verdict.FAIL.value: "F",
+    ABSENT: "M",
+    Verdict.INCOMPLETE.value: "I",
+    Verdict.WARN.value: "W",
+    Verdict.PASS.value: "P",
+    Verdict.NOT_APPLICABLE.value: "N",
+}
+#: A common beginning of all names is left out of the map if it has at least so many characters.
+_MIN_PREFIX = 3
+#: So many reasons of one node or GPU are shown in the map.
+_MAX_MAP_REASONS = 6
+#: Larger groups only are drawn: fewer points are a table.
+_MIN_POINTS = 4
+
+
+def html_page(fleet: FleetVerdict) -> str:
+    """Build the page."""
+    scale, unit = rate_unit(fleet)
+    results = [node.result for node in fleet.nodes if node.result is not None]
+    names = [node.name for node in fleet.nodes]
+    prefix = common_prefix(names)
+    began = min((result.started for result in results), default=None)
+    return html_document(
+        "fleet.html",
+        scripts=("dom.js", "fleet.js"),
+        filters={
+            "count_of": format_count,
+            "fold_names": fold_names,
+            "page_of": page_of,
+            "seconds": format_seconds,
+            "time": format_time,
+            "value": format_value,
+        },
+        fleet=fleet,
+        meaning=meaning(fleet),
+        began=None if began is None else began.isoformat(),
+        longest_s=max((result.duration_s for result in results), default=0.0),
+        tools=", ".join(sorted({f"sentinel {result.version}" for result in results})),
+        outliers=outliers(fleet),
+        numbers={name: number for number, name in enumerate(names)},
+        letters=LETTERS,
+        prefix=prefix,
+        longest=max((len(name) - len(prefix) for name in names), default=2),
+        most=max((len(node.gpus) for node in fleet.nodes), default=1) or 1,
+        groups=list(_groups(fleet, scale, unit)),
+        checks=comparisons(fleet),
+        missing=MISSING,
+        schema=SCHEMA_VERSION,
+        rate_unit=unit,
+        values=list(_values(fleet, scale)),
+    )
+
+
+def common_prefix(names: Sequence[str]) -> str:
+    """Find what all names begin with, up to the digits; empty if it is short."""
+    if len(names) < 2:  # noqa: PLR2004 - one name has nothing in common
+        return ""
+    pairs = zip(min(names), max(names), strict=False)
+    same = itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)
+    found = "".join(first for first, _ in same).rstrip("0123456789")
+    return found if len(found) >= _MIN_PREFIX else ""
+
+
+def _groups(fleet: FleetVerdict, scale: float, unit: str) -> Iterator[dict[str, Any]]:
+    """Yield the groups of equal hardware with what is usual and the figures to draw."""
+    gpus: dict[int, list[FleetGpu]] = {}
+    for gpu in fleet.gpus:
+        gpus.setdefault(gpu.group, []).append(gpu)
+    for group in fleet.groups:
+        yield {
+            "number": group.number,
+            "hardware": str(group.hardware),
+            "plan_hash": group.hardware.plan_hash,
+            "gpus": len(group.members),
+            "nodes": len(group.by_node()),
+            "usual": [
+                _usual("flops_per_s", group.rate),
+                _usual("temperature_c", group.temperature),
+                _usual("power_w", group.power),
+            ],
+            "figures": list(_figures(group, gpus[group.number], fleet, scale, unit)),
+        }
+
+
+def _usual(name: str, peers: Peers | None) -> str:
+    """Format the median and the deviation."""
+    if peers is None:
+        return MISSING
+    share = peers.deviation / peers.median if peers.median else 0.0
+    return f"{format_measure(name, peers.median)} ± {share:.1%}"
+
+
+def _figures(
+    group: Group, gpus: Sequence[FleetGpu], fleet: FleetVerdict, scale: float, unit: str
+) -> Iterator[dict[str, Any]]:
+    """Yield the figures of a group that are known of enough GPUs, with the limits to draw."""
+    limits = {check.id: fleet.thresholds.of(check.id, check.limits) for check in CHECKS}
+    rate, heat = group.rate, group.temperature
+    lines: dict[str, list[tuple[float, str]]] = {"rate": [], "heat": [], "power": []}
+    if rate is not None:
+        for name in ("warn", "fail"):
+            share = limits["fleet.rate"][name].value
+            lines["rate"].append((rate.median * share / scale, f"{share:.0%} {name}"))
+    if heat is not None:
+        more = limits["fleet.temperature"]["warn"].value
+        lines["heat"].append((heat.median + more, f"+{more:g} warn"))
+    steady = [gpu.gpu.steady for gpu in gpus]
+    for key, title, of, factor, peers, figures in (
+        ("rate", "Rate", unit, scale, rate, [one.rate for one in steady]),
+        ("heat", "Temperature", "°C", 1.0, heat, [one.temperature_c for one in steady]),
+        ("power", "Power", "W", 1.0, group.power, [one.power_w for one in steady]),
+    ):
+        values = [figure / factor for figure in figures if figure is not None]
+        if len(values) < _MIN_POINTS:
+            continue
+        facts = f"lowest {min(values):.4g}, highest {max(values):.4g}"
+        if peers is not None:
+            middle, deviation = peers.median / factor, peers.deviation / factor
+            facts = f"median {middle:.4g}, deviation {deviation:.2g}, {facts}"
+        yield {
+            "group": group.number,
+            "key": key,
+            "title": title,
+            "unit": of,
+            "facts": facts,
+            "median": None if peers is None else peers.median / factor,
+            "lines": lines[key],
+        }
+
+
+def _values(fleet: FleetVerdict, scale: float) -> Iterator[list[Any]]:
+    """Yield the values of each node for the script.
+
+    A node is ``[name, word, path of its page, reasons, GPUs]``; a GPU is ``[index, letter, group,
+    uuid, serial, rate, C, W, reasons]``, without what is missing at its end.
+    """
+    for node in fleet.nodes:
+        gpus = [
+            [
+                gpu.gpu.index,
+                LETTERS[gpu.verdict.value],
+                gpu.group,
+                gpu.gpu.uuid,
+                gpu.gpu.serial or "",
+                _rounded(gpu.gpu.steady.rate, scale),
+                _rounded(gpu.gpu.steady.temperature_c),
+                _rounded(gpu.gpu.steady.power_w),
+                *([list(_first(gpu.reasons))] if gpu.reasons else ()),
+            ]
+            for gpu in node.gpus
+        ]
+        yield [node.name, node.word, page_of(node) or "", list(_first(node.reasons)), gpus]
+
+
+def _rounded(value: float | None, scale: float = 1.0) -> float | None:
+    """Round a figure to five digits of its unit."""
+    return None if value is None else float(f"{value / scale:.5g}")
+
+
+def _first(reasons: Iterable[str]) -> Iterator[str]:
+    """Yield the first reasons, and how many are left out."""
+    found = list(reasons)
+    yield from found[:_MAX_MAP_REASONS]
+    if len(found) > _MAX_MAP_REASONS:
+        yield f"and {len(found) - _MAX_MAP_REASONS} more"
+
+
+def _line(text: str) -> str:
+    """Keep a line one line: the report of a node must add none, and not control the terminal."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
+
+
+#: What builds each format; without a newline at the end.
+FORMATS: Mapping[str, Callable[[FleetVerdict], str]] = {
+    "text": lambda fleet: "\n".join(map(_line, text_lines(fleet))),
+    "html": html_page,
+    "junit": junit_xml,
+    "json": lambda fleet: json.dumps(fleet_object(fleet), indent=1),
+    "jsonl": lambda fleet: "\n".join(json.dumps(gpu_line) for gpu_line in gpu_lines(fleet)),
+}

@@ -1,0 +1,281 @@
+"""Read the folder of a fleet's run: the reports of all nodes, and their shared thresholds.
+
+No report is ever taken for another one: a node passes only by its own report of this run.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from sentinel.burnin.checks.own_checks import own_limits, registered_checks
+from sentinel.burnin.checks.recorded_run import CHECKS
+from sentinel.burnin.checks.thresholds import Thresholds, parse
+from sentinel.errors import ConfigError
+from sentinel.fleet import fleet_checks
+from sentinel.fleet.node_result import NodeFile, NodeResult, node_result
+from sentinel.fleet.progress import read_progress, read_reasons
+from sentinel.fleet.run_folder import MAX_REPORT_BYTES, NOT_NODES, FleetFolder, FleetRun
+from sentinel.host.files.regular_file import read_regular
+from sentinel.protocol.codec import DecodeError
+
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+#: A report that began longer before the fleet's run is an earlier one; clocks differ by less (own).
+_CLOCK_TOLERANCE = timedelta(hours=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetFiles:
+    """Everything that the folder of a fleet's run has."""
+
+    #: What was run, or None without ``fleet.json``: then nodes without a file are not known.
+    run: FleetRun | None
+    #: By name.
+    nodes: tuple[NodeFile, ...]
+    #: The nodes of files that are not of the run.
+    unexpected: tuple[str, ...] = ()
+
+
+def read_fleet(path: Path) -> FleetFiles:
+    """Read the folder of a fleet's run.
+
+    Raises:
+        ConfigError: It is no folder, it has no report, or its ``fleet.json`` cannot be read.
+    """
+    folder = FleetFolder(path=path)
+    try:
+        there = {_name(one) for one in path.iterdir() if one.suffix == ".json"} - NOT_NODES
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: {error.strerror}", "Name the folder of a fleet's run."
+        ) from None
+    run = folder.read() if folder.run_file.exists() else None
+    if run is None and not there:
+        what = f"{path} has no fleet.json and no report of a node"
+        raise ConfigError(
+            what, "Name the folder of a fleet's run: it has a file NODE.json for each."
+        )
+    names = sorted(there) if run is None else sorted(run.nodes)
+    reasons = read_reasons(folder)
+    with _many_objects():
+        nodes = tuple(_read(folder, name, run, reasons.get(name, "")) for name in names)
+    return FleetFiles(
+        run=run,
+        nodes=tuple(_without_copies(nodes)),
+        unexpected=() if run is None else tuple(sorted(there - set(run.nodes))),
+    )
+
+
+def _name(path: Path) -> str:
+    """Return the name of a node; one that cannot be printed is escaped, and has no report."""
+    return path.stem if path.stem.isprintable() else ascii(path.stem)[1:-1]
+
+
+@contextmanager
+def _many_objects() -> Iterator[None]:
+    """Pause the search for cycles: parsed JSON has none, and it would take half of the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _read(folder: FleetFolder, name: str, run: FleetRun | None, known: str) -> NodeFile:
+    """Read the report of one node; without one, ``known`` is what its engine knew."""
+    try:
+        data = read_regular(folder.report(name), MAX_REPORT_BYTES)
+    except FileNotFoundError:
+        return _without_report(folder, name, known)
+    except OSError as error:
+        return NodeFile(node=name, missing=f"its report cannot be read: {error.strerror}")
+    try:
+        value = _parse(data)
+    except (ValueError, RecursionError):
+        why = "its report is not complete JSON" if data.strip() else "its report is empty"
+        return NodeFile(node=name, missing=why)
+    try:
+        result = node_result(value)
+    except DecodeError as error:
+        return NodeFile(node=name, missing=f"its file is not a report: {error}")
+    if run is not None and (why := _of_another_run(result, name, run)):
+        return NodeFile(node=name, missing=why)
+    has_page = (folder.node(name) / "report.html").is_file()
+    return NodeFile(node=name, result=result, has_page=has_page)
+
+
+def _parse(data: bytes) -> Any:
+    """Parse JSON in UTF-8; half a character (a lone surrogate) could not be written again.
+
+    Raises:
+        ValueError: It is not valid.
+        RecursionError: It is nested too deeply.
+    """
+    text = data.decode()
+    value = json.loads(text)
+    if _SURROGATE.search(text):
+        json.dumps(value, ensure_ascii=False).encode()
+    return value
+
+
+def _without_report(folder: FleetFolder, name: str, known: str) -> NodeFile:
+    """Describe a node that has no report by what its engine knew, and by what it wrote last."""
+    last = read_progress(folder.progress(name))
+    why = f"it has no report: {known}" if known else "it has no report"
+    if last is None:
+        return NodeFile(node=name, missing=why)
+    phase = f" in phase {last.phase} ({last.number} of {last.phases})" if last.phase else ""
+    note = f": {last.note}" if last.note else ""
+    found = f"; it had proved {last.findings:,} wrong results" if last.findings else ""
+    return NodeFile(
+        node=name,
+        missing=why,
+        last_seen=f"it wrote last at {last.time.isoformat()}{phase}{note}{found}",
+        findings=last.findings,
+    )
+
+
+def _of_another_run(result: NodeResult, name: str, run: FleetRun) -> str:
+    """Explain why a report is not of this node in this run; empty if it is."""
+    if result.plan_hash != run.plan_hash:
+        return (
+            f"its report is of another plan: {result.plan} ({result.plan_hash}), and not"
+            f" {run.plan} ({run.plan_hash})"
+        )
+    if result.started < run.started - _CLOCK_TOLERANCE:
+        began, submitted = result.started.isoformat(), run.started.isoformat()
+        return f"its report is of an earlier run: it began {began}, and this run {submitted}"
+    if result.simulated and run.simulate is None:
+        return "its report is of simulated GPUs, and the run is not"
+    other = {_short(node): node for node in run.nodes}.get(_short(result.hostname))
+    if other is not None and other != name and _short(name) != _short(result.hostname):
+        return f"its report is that of {other}"
+    return ""
+
+
+def _short(hostname: str) -> str:
+    """Cut a host name at its first dot: some hosts report their domain, and some do not."""
+    return hostname.partition(".")[0].lower()
+
+
+def _without_copies(nodes: tuple[NodeFile, ...]) -> Iterator[NodeFile]:
+    """Drop reports of one run or one host for several nodes: it is that of the node it names."""
+    runs = Counter(_identity(node.result) for node in nodes if node.result is not None)
+    cards = Counter(
+        card for node in nodes if node.result is not None for card in _cards(node.result)
+    )
+    for node in nodes:
+        if node.result is None or _short(node.node) == _short(node.result.hostname):
+            yield node
+        elif runs[_identity(node.result)] > 1:
+            why = f"its report is a copy of that of {node.result.hostname}"
+            yield replace(node, result=None, missing=why)
+        elif any(cards[card] > 1 for card in _cards(node.result)):
+            why = f"its report is of {node.result.hostname}, which another node has reported, too"
+            yield replace(node, result=None, missing=why)
+        else:
+            yield node
+
+
+def _cards(result: NodeResult) -> frozenset[tuple[str, str]]:
+    """Collect the GPUs of a host; simulated ones are the same on every host."""
+    if result.simulated:
+        return frozenset()
+    return frozenset((_short(result.hostname), gpu.uuid) for gpu in result.gpus)
+
+
+def _identity(result: NodeResult) -> tuple[object, ...]:
+    """Identify a run of a node; two of one host begin at different times."""
+    uuids = tuple(gpu.uuid for gpu in result.gpus)
+    return result.hostname, result.machine_id, result.run_id, result.started, uuids
+
+
+#: A larger file is not read, in bytes.
+_MAX_FILE_BYTES = 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedThresholds:
+    """What a file replaces, by what applies it."""
+
+    #: For the checks of a node: of Sentinel, of packages, and XIDs.
+    node: Thresholds = field(default_factory=Thresholds)
+    #: For the comparisons of a fleet.
+    fleet: Thresholds = field(default_factory=Thresholds)
+    #: The text of the file; empty without one.
+    text: str = ""
+
+    @property
+    def hash(self) -> str | None:
+        """The hash of the text, or None without a file."""
+        return _hash(self.text) if self.text else None
+
+
+def read_thresholds(path: Path) -> SharedThresholds:
+    """Read a file of thresholds; it may also change the checks of other packages.
+
+    Raises:
+        OSError: It cannot be read, or is larger than 1 MiB.
+        UnicodeDecodeError: It is not UTF-8 text.
+        ConfigError: It has something that is not allowed, or two packages have the same check.
+    """
+    text = read_regular(path, _MAX_FILE_BYTES).decode()
+    own = own_limits(registered_checks(CHECKS.ids | fleet_checks.CHECKS.ids))
+    found = parse(text, str(path), {**CHECKS.limits, **own, **fleet_checks.CHECKS.limits})
+    node = found.replaced.keys() - fleet_checks.CHECKS.ids
+    return SharedThresholds(
+        node=found.only(node, xids=True),
+        fleet=found.only(found.replaced.keys() & fleet_checks.CHECKS.ids, xids=False),
+        text=text,
+    )
+
+
+def read_run_thresholds(folder: FleetFolder, run: FleetRun) -> SharedThresholds:
+    """Read the thresholds with which a run was begun; the defaults if it was begun without a file.
+
+    Raises:
+        ConfigError: Its copy of the file is missing, was changed or cannot be used here.
+    """
+    if run.thresholds_hash is None:
+        return SharedThresholds()
+    check_copy(folder, run)
+    try:
+        return read_thresholds(folder.thresholds)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{folder.thresholds} cannot be read: {error}") from None
+
+
+def check_copy(folder: FleetFolder, run: FleetRun) -> None:
+    """Check that the thresholds of a run are those with which it was begun, if it has any.
+
+    Raises:
+        ConfigError: They are not.
+    """
+    if run.thresholds_hash is None:
+        return
+    path = folder.thresholds
+    try:
+        found = _hash(read_regular(path, _MAX_FILE_BYTES).decode())
+    except (OSError, UnicodeDecodeError) as error:
+        what = f"{path}: the thresholds of run {run.id} cannot be read: {error}"
+        raise ConfigError(what, "Restore the file, or begin a new run.") from None
+    if found != run.thresholds_hash:
+        what = f"{path}: it was changed since run {run.id} began"
+        why = f"its hash is {found}, and that of the run {run.thresholds_hash}"
+        raise ConfigError(f"{what}: {why}", "Restore the file, or begin a new run.")
+
+
+def _hash(text: str) -> str:
+    """Compute the hash of a file; the newlines at its end are not counted."""
+    return hashlib.sha256(text.rstrip("\n").encode()).hexdigest()[:16]

@@ -1,1 +1,0 @@
-"""The files of a fleet run on a shared disk: what is run, how far each node is, its report."""

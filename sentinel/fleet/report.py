@@ -1,0 +1,379 @@
+"""The report of a fleet as values: what is wrong, the worst first, and all of it as JSON. Pure.
+
+What GPUs or nodes share is one entry. docs/fleet-report.schema.json describes the JSON.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+from sentinel.burnin.checks.check import CheckResult, Severity, Status
+from sentinel.burnin.checks.measures import format_value, scaled_unit
+from sentinel.burnin.checks.peer_checks import Peers
+from sentinel.burnin.verdict import MEANING, Verdict
+from sentinel.fleet.fleet_checks import CHECKS, Group
+from sentinel.fleet.run_folder import FleetRun
+from sentinel.fleet.verdict import MISSING, FleetGpu, FleetNode, FleetVerdict
+from sentinel.units import format_count
+
+#: The last number of a name, with what is before and after it.
+_NUMBERED = re.compile(r"(.*?)(\d+)(\D*)", re.DOTALL)
+
+
+def fold_names(names: Iterable[str]) -> str:
+    """Fold names: ``node-[001-003,007],login``."""
+    plain: list[str] = []
+    numbers: dict[tuple[str, int, str], list[int]] = {}
+    for name in sorted(set(names)):
+        match = _NUMBERED.fullmatch(name)
+        if match is None:
+            plain.append(name)
+        else:
+            numbers.setdefault((match[1], len(match[2]), match[3]), []).append(int(match[2]))
+    folded = [_fold(*key, found) for key, found in numbers.items()]
+    return ",".join(sorted(plain + folded))
+
+
+def _fold(before: str, width: int, after: str, numbers: list[int]) -> str:
+    """Fold the numbers of names that have all else in common."""
+    parts = [
+        f"{first:0{width}}" if first == last else f"{first:0{width}}-{last:0{width}}"
+        for first, last in _ranges(sorted(numbers))
+    ]
+    inner = ",".join(parts)
+    return f"{before}[{inner}]{after}" if len(numbers) > 1 else f"{before}{inner}{after}"
+
+
+def _ranges(numbers: list[int]) -> Iterator[tuple[int, int]]:
+    """Yield the first and last of each run of consecutive numbers."""
+    first = last = numbers[0]
+    for number in numbers[1:]:
+        if number > last + 1:
+            yield first, last
+            first = number
+        last = number
+    yield first, last
+
+
+#: The words that are listed, the worst first.
+LISTED = (Verdict.FAIL.value, MISSING, Verdict.INCOMPLETE.value, Verdict.WARN.value)
+
+#: The severities, the worst first.
+_SEVERITIES = (
+    Severity.ISOLATE,
+    Severity.RESET,
+    Severity.TRIAGE,
+    Severity.UNKNOWN,
+    Severity.CONFIG,
+    Severity.MONITOR,
+    Severity.NONE,
+)
+
+#: What stops no node is one entry for all nodes if more than so many have it, such as a warning
+#: about a setting; what failed is named node by node.
+MAX_ALIKE = 5
+_JOINED = (Verdict.INCOMPLETE.value, Verdict.WARN.value)
+_NUMBER = re.compile(r"[\d.,]*\d")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outlier:
+    """One entry: GPUs, or nodes themselves, with the same fault; or nodes missing alike."""
+
+    #: One of LISTED.
+    word: str
+    nodes: tuple[FleetNode, ...]
+    #: The GPUs that share the reasons; empty if it is about the nodes themselves.
+    gpus: tuple[FleetGpu, ...] = ()
+    #: In short: without limits and sources.
+    reasons: tuple[str, ...]
+    severity: Severity = Severity.UNKNOWN
+    #: What to do; empty if no check says it.
+    action: str = ""
+
+
+def outliers(fleet: FleetVerdict) -> list[Outlier]:
+    """List everything that is not PASS."""
+    found = list(_missing(fleet.nodes))
+    alike: dict[_Key, list[_Subject]] = {}
+    for node in fleet.nodes:
+        for subject in _subjects(node):
+            alike.setdefault(_key(subject), []).append(subject)
+    for key, subjects in alike.items():
+        if key.word in _JOINED and len({one.node.name for one in subjects}) > MAX_ALIKE:
+            found.append(_outlier(key.word, subjects))
+            continue
+        by_node: dict[str, list[_Subject]] = {}
+        for one in subjects:
+            by_node.setdefault(one.node.name, []).append(one)
+        found += [_outlier(key.word, one) for one in by_node.values()]
+    order = list(_SEVERITIES)
+
+    def urgency(one: Outlier) -> tuple[int, int, str, bool]:
+        name = one.nodes[0].name if one.word != MISSING else ""
+        return LISTED.index(one.word), order.index(one.severity), name, bool(one.gpus)
+
+    return sorted(found, key=urgency)
+
+
+def _missing(nodes: Iterable[FleetNode]) -> Iterator[Outlier]:
+    """Yield an entry for each reason of missing nodes, the most frequent first."""
+    reasons: dict[str, list[FleetNode]] = {}
+    for node in nodes:
+        if node.missing:  # without numbers: those of jobs differ
+            reasons.setdefault(_NUMBER.sub("#", node.missing), []).append(node)
+    for _, found in sorted(reasons.items(), key=lambda item: (-len(item[1]), item[0])):
+        reason = found[0].missing
+        more = found[0].reasons[1:] if len(found) == 1 else ()
+        if len(found) > 1 and (proved := sum(bool(node.findings) for node in found)):
+            more = (f"{proved:,} of them had proved wrong results",)
+        yield Outlier(word=MISSING, nodes=tuple(found), reasons=(reason, *more))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Subject:
+    """A GPU or a node itself with something wrong."""
+
+    node: FleetNode
+    gpu: FleetGpu | None
+    bad: tuple[CheckResult, ...]
+    #: What was not done.
+    incomplete: tuple[str, ...]
+
+
+class _Key(NamedTuple):
+    """What subjects of one entry have in common."""
+
+    word: str
+    of_gpu: bool
+    checks: tuple[tuple[str, Status], ...]
+    #: Without numbers: seconds differ from GPU to GPU.
+    incomplete: tuple[str, ...]
+
+
+def _subjects(node: FleetNode) -> Iterator[_Subject]:
+    """Yield the node, if something is wrong with it, and its GPUs that are not PASS."""
+    nothing = () if node.gpus or node.missing else ("no GPU was tested",)
+    if not node.missing and (node.bad or nothing):
+        yield _Subject(node=node, gpu=None, bad=node.bad, incomplete=nothing)
+    for gpu in node.gpus:
+        if gpu.verdict.value in LISTED:
+            yield _Subject(node=node, gpu=gpu, bad=gpu.bad, incomplete=gpu.gpu.incomplete)
+
+
+def _key(subject: _Subject) -> _Key:
+    """Find what a subject has in common with others."""
+    if subject.gpu is not None:
+        word = subject.gpu.verdict.value
+    elif any(one.status is Status.FAIL for one in subject.bad):
+        word = Verdict.FAIL.value
+    else:
+        word = Verdict.INCOMPLETE.value if subject.incomplete else Verdict.WARN.value
+    return _Key(
+        word=word,
+        of_gpu=subject.gpu is not None,
+        checks=tuple((one.id, one.status) for one in subject.bad),
+        incomplete=tuple(_NUMBER.sub("#", text) for text in subject.incomplete),
+    )
+
+
+def _outlier(word: str, subjects: Sequence[_Subject]) -> Outlier:
+    """Build the entry of subjects that are alike."""
+    first = subjects[0]
+    results = zip(*(subject.bad for subject in subjects), strict=True)
+    nodes = {subject.node.name: subject.node for subject in subjects}
+    return Outlier(
+        word=word,
+        nodes=tuple(nodes.values()),
+        gpus=tuple(subject.gpu for subject in subjects if subject.gpu is not None),
+        reasons=(*(_brief(result) for result in results), *first.incomplete),
+        severity=_severity(first.bad),
+        action=first.bad[0].action if first.bad else "",
+    )
+
+
+def _severity(results: Iterable[CheckResult]) -> Severity:
+    """Find the worst severity of checks that failed or warned."""
+    found = {result.severity for result in results}
+    return next((one for one in _SEVERITIES if one in found), Severity.UNKNOWN)
+
+
+def _brief(results: Sequence[CheckResult]) -> str:
+    """Describe the results of one check on one or more GPUs: the evidence of the first."""
+    first = results[0]
+    if first.value is None:
+        text = first.id
+    else:
+        values = sorted(
+            {result.value for result in results if isinstance(result.value, int | float)}
+        )
+        unit = f" {first.unit}" if first.unit else ""
+        if len(values) > 1:
+            text = f"{first.id}: {format_value(values[0])} to {format_value(values[-1])}{unit}"
+        else:
+            text = f"{first.id}: {format_value(first.value, first.unit)}"
+    return f"{text}: {first.evidence}" if first.evidence else text
+
+
+#: The version of the report: additions raise the second number, other changes the first.
+SCHEMA_VERSION = "1.0"
+#: What each line of the JSON lines is.
+LINE_SCHEMA = f"urn:sentinel:fleet-gpu:{SCHEMA_VERSION}"
+
+
+def fleet_object(fleet: FleetVerdict) -> dict[str, Any]:
+    """Return the report as JSON values."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "run": None if fleet.run is None else _run(fleet.run),
+        "verdict": fleet.verdict.value,
+        "meaning": meaning(fleet),
+        "summary": {"nodes": fleet.node_counts, "gpus": fleet.gpu_counts},
+        "notices": list(fleet.notices),
+        "groups": [_group(group) for group in fleet.groups],
+        "nodes": [_node(node) for node in fleet.nodes],
+        "checks": comparisons(fleet),
+        "thresholds_overridden": fleet.thresholds.overridden(),
+    }
+
+
+def comparisons(fleet: FleetVerdict) -> list[dict[str, Any]]:
+    """Describe the comparisons with the limits in force."""
+    return [
+        {
+            "id": check.id,
+            "title": check.title,
+            "threshold": check.threshold(fleet.thresholds.of(check.id, check.limits)),
+            "source": fleet.thresholds.source_of(check.id, check.source),
+        }
+        for check in CHECKS
+    ]
+
+
+def meaning(fleet: FleetVerdict) -> str:
+    """Explain the verdict of the fleet."""
+    missing = sum(bool(node.missing) for node in fleet.nodes)
+    if fleet.verdict is Verdict.INCOMPLETE and missing:
+        of, verb = format_count(len(fleet.nodes), "node"), "is" if missing == 1 else "are"
+        return f"no fault was found, and {missing:,} of {of} {verb} missing"
+    return MEANING[fleet.verdict]
+
+
+def gpu_lines(fleet: FleetVerdict) -> Iterator[dict[str, Any]]:
+    """Yield an object for each GPU, and one for each missing node, for JSON lines."""
+    run = None if fleet.run is None else fleet.run.id
+    for node in fleet.nodes:
+        common = {"schema": LINE_SCHEMA, "run_id": run, "node": node.name}
+        own = None if node.result is None else node.result.run_id
+        for gpu in node.gpus:
+            yield {**common, "node_run_id": own, **_gpu(gpu)}
+        if not node.gpus:
+            yield {
+                **common,
+                "node_run_id": own,
+                "uuid": None,
+                "serial": None,
+                "verdict": node.word,
+                "coverage": [],
+                "reasons": list(node.reasons),
+            }
+
+
+def rate_unit(fleet: FleetVerdict) -> tuple[float, str]:
+    """Choose the unit of all rates: what they are divided by, and its name."""
+    rates = [gpu.gpu.steady.rate for gpu in fleet.gpus if gpu.gpu.steady.rate is not None]
+    return scaled_unit("flops_per_s", statistics.median(rates) if rates else 1e12)
+
+
+def page_of(node: FleetNode) -> str | None:
+    """Return the path of a node's own page from the fleet's folder, or None if there is none."""
+    return f"nodes/{node.name}/report.html" if node.has_page else None
+
+
+def _run(run: FleetRun) -> dict[str, Any]:
+    return {
+        "id": run.id,
+        "engine": run.engine,
+        "level": run.level,
+        "plan": run.plan,
+        "plan_hash": run.plan_hash,
+        "thresholds_hash": run.thresholds_hash,
+        "nodes": len(run.nodes),
+        "started": run.started.isoformat(),
+        "jobs": list(run.jobs),
+        "simulate": run.simulate,
+    }
+
+
+def _group(group: Group) -> dict[str, Any]:
+    return {
+        "number": group.number,
+        **asdict(group.hardware),
+        "nodes": len(group.by_node()),
+        "gpus": len(group.members),
+        "gpus_of_a_node": group.usual_gpus,
+        "flops_per_s": _peers(group.rate),
+        "node_flops_per_s": _peers(group.node_rate),
+        "temperature_c": _peers(group.temperature),
+        "power_w": _peers(group.power),
+        "counters": {name: _peers(counter) for name, counter in group.counters.items()},
+    }
+
+
+def _peers(peers: Peers | None) -> dict[str, Any] | None:
+    return None if peers is None else asdict(peers)
+
+
+def _node(node: FleetNode) -> dict[str, Any]:
+    result = node.result
+    return {
+        "node": node.name,
+        "verdict": node.word,
+        "missing": node.missing or None,
+        "reasons": list(node.reasons),
+        "page": page_of(node),
+        "hostname": result and result.hostname,
+        "machine_id": result and result.machine_id,
+        "driver": result and result.driver,
+        "run_id": result and result.run_id,
+        "plan_hash": result and result.plan_hash,
+        "version": result and result.version,
+        "simulated": result and result.simulated,
+        "started": result and result.started.isoformat(),
+        "duration_s": result and result.duration_s,
+        "checks": _results(node.bad),
+        "gpus": [_gpu(gpu) for gpu in node.gpus],
+    }
+
+
+def _gpu(one: FleetGpu) -> dict[str, Any]:
+    gpu = one.gpu
+    return {
+        "uuid": gpu.uuid,
+        "index": gpu.index,
+        "serial": gpu.serial,
+        "model": gpu.model,
+        "group": one.group,
+        "verdict": one.verdict.value,
+        "node_verdict": gpu.verdict.value,
+        "reasons": list(one.reasons),
+        "coverage": [asdict(phase) for phase in gpu.coverage],
+        "steady": {
+            "flops_per_s": gpu.steady.rate,
+            "temperature_c": gpu.steady.temperature_c,
+            "power_w": gpu.steady.power_w,
+        },
+        "checks": _results(one.bad),
+        "not_tested": list(one.not_tested),
+    }
+
+
+def _results(results: Iterable[CheckResult]) -> list[dict[str, Any]]:
+    return [
+        {**asdict(result), "status": result.status.value, "severity": result.severity.value}
+        for result in results
+    ]

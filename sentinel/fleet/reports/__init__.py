@@ -1,1 +1,0 @@
-"""The report of a fleet: as text, JSON, JUnit XML and a page."""

@@ -1,1 +1,0 @@
-"""Slurm: the engine of a fleet run, and what it asks of one node (prolog, epilog, health check)."""

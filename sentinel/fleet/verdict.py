@@ -1,0 +1,293 @@
+"""The verdict of a fleet: of each GPU, of each node and of all together. Pure.
+
+A comparison can make a node's own verdict worse, never better; a missing node is never PASS.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from sentinel.burnin.checks.check import CheckResult, Status
+from sentinel.burnin.checks.peer_checks import by_key, count_votes, stored_before
+from sentinel.burnin.checks.thresholds import Thresholds
+from sentinel.burnin.verdict import Verdict, describe_result
+from sentinel.fleet.fleet_checks import (
+    CHECKS,
+    GpuEvidence,
+    Group,
+    Hardware,
+    NodeEvidence,
+    groups_of,
+    hardware_of,
+)
+from sentinel.fleet.node_files import FleetFiles
+from sentinel.fleet.node_result import GpuResult, NodeFile, NodeResult
+from sentinel.fleet.run_folder import FleetRun
+from sentinel.units import format_count
+
+#: The word for a node without a report; for exit codes it is INCOMPLETE.
+MISSING = "MISSING"
+
+#: So many different reasons for a comparison that could not be made are listed.
+MAX_NOT_COMPARED = 8
+
+#: So many names of files are in a notice.
+_MAX_NAMES = 5
+
+#: The statuses that are reasons of a verdict, the worst first.
+_BAD = (Status.FAIL, Status.WARN)
+
+#: All words of nodes, the worst first.
+WORDS = (Verdict.FAIL.value, MISSING, *(one.value for one in Verdict if one is not Verdict.FAIL))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetGpu:
+    """One GPU with its verdict in the fleet."""
+
+    node: str
+    gpu: GpuResult
+    #: The number of its group.
+    group: int
+    verdict: Verdict
+    #: The comparisons that failed or warned, the failed ones first.
+    results: tuple[CheckResult, ...]
+    #: The comparisons that could not be made, and why.
+    not_tested: tuple[str, ...]
+
+    @property
+    def bad(self) -> tuple[CheckResult, ...]:
+        """The checks of its node and the comparisons that failed or warned, failed ones first."""
+        return _worst_first((*self.gpu.bad, *self.results))
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why it is not PASS: what was found, then what is missing."""
+        return (*(describe_result(one) for one in self.bad), *self.gpu.incomplete)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetNode:
+    """One node with its verdict in the fleet."""
+
+    name: str
+    #: INCOMPLETE if it is missing.
+    verdict: Verdict
+    #: Why it is missing; empty if it is not.
+    missing: str
+    #: How far a missing node was when it wrote last; empty if it is unknown.
+    last_seen: str
+    #: How many wrong results a missing node had proved by then.
+    findings: int
+    result: NodeResult | None
+    gpus: tuple[FleetGpu, ...]
+    #: The comparisons of the node that failed or warned.
+    results: tuple[CheckResult, ...]
+    #: Whether the node's own page is in the folder.
+    has_page: bool
+
+    @property
+    def word(self) -> str:
+        """One of WORDS."""
+        return MISSING if self.missing else self.verdict.value
+
+    @property
+    def bad(self) -> tuple[CheckResult, ...]:
+        """The node's own checks and comparisons that failed or warned, the failed ones first."""
+        return _worst_first((*(self.result.bad if self.result is not None else ()), *self.results))
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why it is not PASS, without the reasons of its GPUs."""
+        if self.missing:
+            return (self.missing, self.last_seen) if self.last_seen else (self.missing,)
+        found = tuple(describe_result(one) for one in self.bad)
+        return found if self.gpus else (*found, "no GPU was tested")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetVerdict:
+    """The verdict of a fleet with everything that it is based on."""
+
+    run: FleetRun | None
+    verdict: Verdict
+    #: By name.
+    nodes: tuple[FleetNode, ...]
+    groups: tuple[Group, ...]
+    #: What a reader must know before the verdicts.
+    notices: tuple[str, ...]
+    thresholds: Thresholds
+
+    @cached_property
+    def gpus(self) -> tuple[FleetGpu, ...]:
+        """All GPUs, by node and index."""
+        return tuple(gpu for node in self.nodes for gpu in node.gpus)
+
+    @property
+    def node_counts(self) -> dict[str, int]:
+        """How many nodes have each word."""
+        found = Counter(node.word for node in self.nodes)
+        return {word: found[word] for word in WORDS}
+
+    @property
+    def gpu_counts(self) -> dict[str, int]:
+        """How many GPUs have each verdict; those of missing nodes are not known."""
+        found = Counter(gpu.verdict.value for gpu in self.gpus)
+        return {one.value: found[one.value] for one in Verdict}
+
+    @property
+    def not_compared(self) -> list[tuple[str, int]]:
+        """The comparisons that could not be made, with the number of GPUs, most frequent first."""
+        found = Counter(text for gpu in self.gpus for text in gpu.not_tested)
+        return sorted(found.items(), key=lambda item: (-item[1], item[0]))[:MAX_NOT_COMPARED]
+
+
+def judge_fleet(files: FleetFiles, thresholds: Thresholds) -> FleetVerdict:
+    """Judge a fleet by what its nodes have reported, whatever the order of the files."""
+    files = FleetFiles(
+        run=files.run,
+        nodes=tuple(sorted(files.nodes, key=lambda one: one.node)),
+        unexpected=files.unexpected,
+    )
+    groups = groups_of(files.nodes)
+    by_hardware = {group.hardware: group for group in groups}
+    results = [node.result for node in files.nodes if node.result is not None]
+    votes = count_votes(by_key(gpu.checksums) for result in results for gpu in result.gpus)
+    nodes = tuple(_judge_node(one, by_hardware, votes, thresholds) for one in files.nodes)
+    verdicts = {node.verdict for node in nodes} or {Verdict.INCOMPLETE}
+    return FleetVerdict(
+        run=files.run,
+        verdict=_worst(verdicts),
+        nodes=nodes,
+        groups=groups,
+        notices=tuple(_notices(files)),
+        thresholds=thresholds,
+    )
+
+
+def _worst(verdicts: Iterable[Verdict]) -> Verdict:
+    found = set(verdicts)
+    return next(one for one in Verdict if one in found)
+
+
+def _worse(own: Verdict, results: Iterable[CheckResult]) -> Verdict:
+    """Make a verdict worse by what was found; nothing makes it better."""
+    statuses = {result.status for result in results}
+    found = {own}
+    if Status.FAIL in statuses:
+        found.add(Verdict.FAIL)
+    if Status.WARN in statuses:
+        found.add(Verdict.WARN)
+    return _worst(found)
+
+
+def _judge_node(
+    node: NodeFile,
+    groups: Mapping[Hardware, Group],
+    votes: Mapping[str, Counter[str]],
+    thresholds: Thresholds,
+) -> FleetNode:
+    """Judge a node by its own verdict, its GPUs and what stands out in comparison."""
+    result = node.result
+    if result is None:
+        return FleetNode(
+            name=node.node,
+            verdict=Verdict.INCOMPLETE,
+            missing=node.missing,
+            last_seen=node.last_seen,
+            findings=node.findings,
+            result=None,
+            gpus=(),
+            results=(),
+            has_page=False,
+        )
+    stored = stored_before(checksum for gpu in result.gpus for checksum in gpu.checksums)
+    members = [(gpu, groups[hardware_of(gpu, result)]) for gpu in result.gpus]
+    gpus = tuple(
+        _judge_gpu(
+            node.node, GpuEvidence(gpu=gpu, group=group, votes=votes, stored=stored), thresholds
+        )
+        for gpu, group in members
+    )
+    found: list[CheckResult] = []
+    if members:
+        # The node is compared by the hardware that most of its GPUs are.
+        number, _ = Counter(group.number for _, group in members).most_common(1)[0]
+        group = next(group for _, group in members if group.number == number)
+        evidence = NodeEvidence(
+            gpus=tuple(gpu for gpu, its in members if its is group), group=group
+        )
+        found = CHECKS.run(evidence, thresholds)
+    bad = _worst_first(found)
+    own = result.verdict if gpus else _worst({result.verdict, Verdict.INCOMPLETE})
+    verdict = _worst({_worse(own, (*result.bad, *bad)), *(one.verdict for one in gpus)})
+    return FleetNode(
+        name=node.node,
+        verdict=verdict,
+        missing="",
+        last_seen="",
+        findings=0,
+        result=result,
+        gpus=gpus,
+        results=bad,
+        has_page=node.has_page,
+    )
+
+
+def _judge_gpu(node: str, evidence: GpuEvidence, thresholds: Thresholds) -> FleetGpu:
+    """Judge a GPU by its own verdict and what stands out in comparison."""
+    found = CHECKS.run(evidence, thresholds)
+    bad = _worst_first(found)
+    return FleetGpu(
+        node=node,
+        gpu=evidence.gpu,
+        group=evidence.group.number,
+        verdict=_worse(evidence.gpu.verdict, (*evidence.gpu.bad, *bad)),
+        results=bad,
+        not_tested=tuple(
+            f"{one.id}: {one.evidence}" for one in found if one.status is Status.NOT_TESTED
+        ),
+    )
+
+
+def _worst_first(results: Iterable[CheckResult]) -> tuple[CheckResult, ...]:
+    """Select the results that failed or warned, the failed ones first."""
+    found = list(results)
+    return tuple(result for status in _BAD for result in found if result.status is status)
+
+
+def _notices(files: FleetFiles) -> Iterable[str]:
+    """Yield what a reader must know before the verdicts."""
+    results = [node.result for node in files.nodes if node.result is not None]
+    if files.run is None:
+        yield "There is no fleet.json: a node that has written no report is not known here."
+    if simulated := sum(result.simulated for result in results):
+        some = f"The GPUs of {format_count(simulated, 'node')} are"
+        which = "These" if simulated == len(results) else some
+        verb = " GPUs are" if which == "These" else ""
+        yield f"{which}{verb} simulated: the report says nothing about hardware."
+    if files.unexpected:
+        names = ", ".join(f"{name}.json" for name in files.unexpected[:_MAX_NAMES])
+        more = ", ..." if len(files.unexpected) > _MAX_NAMES else ""
+        which, verb = format_count(len(files.unexpected), "file"), _were(len(files.unexpected))
+        yield f"{which} of no node of this run {verb} not judged: {names}{more}"
+    if overridden := sum(bool(result.overridden) for result in results):
+        which, verb = format_count(overridden, "node"), _were(overridden)
+        yield f"{which} {verb} judged by thresholds that are not the default."
+    plans = sorted({f"{result.plan} ({result.plan_hash})" for result in results})
+    if len(plans) > 1:
+        yield f"The nodes did different plans, which are not compared: {', '.join(plans)}"
+    versions = sorted({result.version for result in results})
+    if len(versions) > 1:
+        yield f"The nodes were judged by different versions: {', '.join(versions)}"
+    cards = Counter(gpu.uuid for result in results if not result.simulated for gpu in result.gpus)
+    if twice := sorted(uuid for uuid, count in cards.items() if count > 1):
+        which, verb = format_count(len(twice), "GPU"), "is" if len(twice) == 1 else "are"
+        yield f"{which} {verb} in the reports of two nodes, such as {twice[0]}"
+
+
+def _were(number: int) -> str:
+    return "was" if number == 1 else "were"

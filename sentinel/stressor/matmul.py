@@ -1,0 +1,377 @@
+"""Products of random matrices for every dtype: how inputs are drawn and multiplied.
+
+Inputs are integers drawn on the CPU with exact arithmetic, so every GPU and every host processor
+gets the same bits. Functions of a mathematical library do not guarantee that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sentinel.config.options import GRAIN
+from sentinel.errors import ConfigError
+from sentinel.stressor.layout import Layout, Needs
+
+#: Distinct random values in an input. A prime, so that rows of a power of two start at different
+#: offsets, and far from a power of two, so that no row is a slightly shifted copy of its neighbour.
+_BLOCK_LENGTH = 123_457
+
+#: Cached blocks of values, 1 MiB each: drawing one takes 50 ms.
+_MAX_CACHED_BLOCKS = 16
+
+#: The standard deviation in narrow dtypes, whose maximum is 127 (int8) or 448 (fp8).
+_NARROW_SCALE = 32
+
+#: The weight of the right input in the interpolation of the memory phase.
+_WEIGHT = 0.3
+
+#: torch declares no types for these switches; the older ones are deprecated where these exist.
+_MATMUL: Any = torch.backends.cuda.matmul
+_NAMED_PRECISION = hasattr(_MATMUL, "fp32_precision")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A product of ``rows`` x ``depth`` and ``depth`` x ``columns``."""
+
+    rows: int
+    columns: int
+    depth: int
+
+    def __str__(self) -> str:
+        return f"{self.rows}x{self.columns}x{self.depth}"
+
+    def smaller(self) -> Shape | None:
+        """Return the shape with halved sides, at least GRAIN, or None if all sides are GRAIN."""
+        halves = Shape(*(max(GRAIN, n // 2) for n in (self.rows, self.columns, self.depth)))
+        return None if halves == self else halves
+
+
+# --- multiplication by dtype -----------------------------------------------------------------
+
+
+def _multiply_plain(product: Product, out: Tensor) -> None:
+    torch.mm(product.left, product.right, out=out)
+
+
+def _multiply_ieee(product: Product, out: Tensor) -> None:
+    _set_tf32(on=False)
+    torch.mm(product.left, product.right, out=out)
+
+
+def _multiply_tf32(product: Product, out: Tensor) -> None:
+    _set_tf32(on=True)
+    torch.mm(product.left, product.right, out=out)
+
+
+def _multiply_fp8(product: Product, out: Tensor) -> None:
+    scale = product.scale
+    torch._scaled_mm(  # noqa: SLF001 - torch has no other name for fp8
+        product.left,
+        product.right,
+        scale_a=scale,
+        scale_b=scale,
+        out_dtype=torch.bfloat16,
+        use_fast_accum=True,  # what training uses, and the hotter
+        out=out,
+    )
+
+
+def _multiply_int8(product: Product, out: Tensor) -> None:
+    multiply: Any = torch._int_mm  # noqa: SLF001 - torch has no other name for int8
+    multiply(product.left, product.right, out=out)
+
+
+def _interpolate(product: Product, out: Tensor) -> None:
+    torch.lerp(product.left, product.right, _WEIGHT, out=out)
+
+
+def forbid_shortcuts() -> None:
+    """Forbid cuBLAS to accumulate bf16 and fp16 products in less than float32."""
+    _MATMUL.allow_bf16_reduced_precision_reduction = False
+    _MATMUL.allow_fp16_reduced_precision_reduction = False
+    if hasattr(_MATMUL, "allow_fp16_accumulation"):
+        _MATMUL.allow_fp16_accumulation = False
+
+
+def _set_tf32(*, on: bool) -> None:
+    """Set the precision of later float32 products."""
+    if _NAMED_PRECISION:
+        _MATMUL.fp32_precision = "tf32" if on else "ieee"
+    else:
+        _MATMUL.allow_tf32 = on
+
+
+# --- dtypes -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dtype:
+    """A dtype to multiply in, with the largest shape that suits it."""
+
+    name: str
+    inputs: torch.dtype
+    result: torch.dtype
+    #: The largest shape: deep enough for the check of a result to take less than a thirtieth of
+    #: its computation on an H200, and fast enough for one quantum there.
+    shape: Shape
+    multiply: Callable[[Product, Tensor], object] = _multiply_plain
+    #: The first compute capability that supports it.
+    capability: tuple[int, int] = (0, 0)
+    #: Whether the right input is stored by columns: fp8 requires it, int8 is seven times as fast.
+    transposed: bool = False
+    scale: int = 1
+    elementwise: bool = False
+    #: Whether CPUs only emulate it, at 60 ns per multiplication. Simulated GPUs then multiply the
+    #: smallest matrices.
+    emulated: bool = False
+
+
+#: All dtypes by name. A result of bf16, fp16, fp8, fp32 or fp64 is one chunk of 512 MiB, one of
+#: tf32 or int8 half a chunk.
+DTYPES: dict[str, Dtype] = {
+    dtype.name: dtype
+    for dtype in (
+        Dtype(
+            name="bf16",
+            inputs=torch.bfloat16,
+            result=torch.bfloat16,
+            shape=Shape(16384, 16384, 16384),
+            capability=(8, 0),
+        ),
+        Dtype(
+            name="fp16",
+            inputs=torch.float16,
+            result=torch.float16,
+            shape=Shape(16384, 16384, 16384),
+            capability=(7, 5),
+        ),
+        Dtype(
+            name="tf32",
+            inputs=torch.float32,
+            result=torch.float32,
+            shape=Shape(8192, 8192, 16384),
+            capability=(8, 0),
+            multiply=_multiply_tf32,
+        ),
+        Dtype(
+            name="fp32",
+            inputs=torch.float32,
+            result=torch.float32,
+            shape=Shape(16384, 8192, 4096),
+            multiply=_multiply_ieee,
+        ),
+        Dtype(
+            name="fp64",
+            inputs=torch.float64,
+            result=torch.float64,
+            shape=Shape(8192, 8192, 8192),
+        ),
+        Dtype(
+            name="fp8",
+            inputs=torch.float8_e4m3fn,
+            result=torch.bfloat16,
+            shape=Shape(16384, 16384, 32768),
+            capability=(8, 9),
+            multiply=_multiply_fp8,
+            transposed=True,
+            scale=_NARROW_SCALE,
+            emulated=True,
+        ),
+        Dtype(
+            name="int8",
+            inputs=torch.int8,
+            result=torch.int32,
+            shape=Shape(8192, 8192, 65536),
+            capability=(7, 5),
+            multiply=_multiply_int8,
+            transposed=True,
+            scale=_NARROW_SCALE,
+        ),
+    )
+}
+
+#: Selects the first of these that the GPU supports. Of the dtypes used for training, bf16 draws the
+#: most power on an H200 (docs/benchmarks.md); fp32 runs on every GPU.
+AUTO = "auto"
+_PREFERRED = ("bf16", "fp16", "fp32")
+
+#: Memory traffic instead of a product: each result is interpolated between two inputs.
+MEMORY = Dtype(
+    name="memory",
+    inputs=torch.float32,
+    result=torch.float32,
+    shape=Shape(16384, 8192, GRAIN),
+    multiply=_interpolate,
+    elementwise=True,
+)
+
+
+def has_capability(dtype: Dtype, device: torch.device) -> bool:
+    """Check whether ``device`` supports ``dtype``; a simulated GPU supports all of them."""
+    if device.type != "cuda":
+        return True
+    return torch.cuda.get_device_capability(device) >= dtype.capability
+
+
+def choose_dtype(name: str, device: torch.device, workload: str) -> Dtype:
+    """Return the dtype called ``name``, or the hottest that ``device`` supports for ``auto``.
+
+    Raises:
+        ConfigError: The device does not support it.
+    """
+    if name == AUTO:
+        name = next(kind for kind in _PREFERRED if has_capability(DTYPES[kind], device))
+    check_capability(DTYPES[name], device, workload)
+    return DTYPES[name]
+
+
+def check_capability(dtype: Dtype, device: torch.device, workload: str) -> None:
+    """Check that ``device`` supports ``dtype``.
+
+    Raises:
+        ConfigError: It does not; the remedy lists the supported dtypes.
+    """
+    if has_capability(dtype, device):
+        return
+    has = torch.cuda.get_device_capability(device)
+    able = ", ".join(name for name, other in DTYPES.items() if has_capability(other, device))
+    card = torch.cuda.get_device_name(device)
+    raise ConfigError(
+        f"{workload}: {dtype.name} needs compute capability {_dotted(dtype.capability)}; "
+        f"this GPU, {card}, has {_dotted(has)}",
+        f"It can do {able}.",
+    )
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return f"{version[0]}.{version[1]}"
+
+
+# --- one product -----------------------------------------------------------------------------
+
+
+class Product:
+    """Two inputs, a reference product and slots for results, all views of one layout.
+
+    Several products may share a layout if they are used one at a time.
+
+    Args:
+        dtype: The dtype to multiply in.
+        shape: The shape, at most the dtype's own.
+        layout: Memory as large as :meth:`needs` returns.
+    """
+
+    def __init__(self, dtype: Dtype, shape: Shape, layout: Layout) -> None:
+        self.dtype = dtype
+        self.shape = shape
+        left, right = _sides(dtype, shape)
+        self.left = _cut(layout.left, dtype.inputs, left)
+        self.stored_right = _cut(layout.right, dtype.inputs, right)
+        self.right = self.stored_right.t() if dtype.transposed else self.stored_right
+        result = (shape.rows, shape.columns)
+        self.reference = _cut(layout.reference, dtype.result, result)
+        nbytes = self.reference.nbytes
+        self.slots = [_cut(piece, dtype.result, result) for piece in layout.slots(nbytes)]
+        device = self.left.device
+        self.scale = torch.full((), 1 / dtype.scale, dtype=torch.float32, device=device)
+        volume = float(shape.rows) * shape.columns * shape.depth
+        self.flops = 0.0 if dtype.elementwise else 2.0 * volume
+        self.traffic = 3.0 * nbytes if dtype.elementwise else 0.0
+
+    @staticmethod
+    def needs(dtype: Dtype, shape: Shape) -> Needs:
+        """Return the memory that a product requires of a layout."""
+        left, right = (
+            rows * columns * dtype.inputs.itemsize for rows, columns in _sides(dtype, shape)
+        )
+        result = shape.rows * shape.columns * dtype.result.itemsize
+        return Needs(left=left, right=right, result=result)
+
+    def multiply(self, out: Tensor) -> None:
+        """Queue the product into ``out``; allocates nothing after the first run."""
+        self.dtype.multiply(self, out)
+
+    def fill(self, seed: int) -> None:
+        """Fill both inputs with the values of ``seed``, identical on every GPU."""
+        for number in range(len(self.inputs)):
+            self.fill_one(number, seed)
+
+    @property
+    def inputs(self) -> tuple[Tensor, Tensor]:
+        """Return both inputs in their memory layout."""
+        return self.left, self.stored_right
+
+    def fill_one(self, number: int, seed: int) -> None:
+        """Fill input 0 (left) or 1 (right): copy one block, then double it on the device."""
+        flat = self.inputs[number].view(-1)
+        block = self.block(number, seed)
+        done = block.numel()
+        flat[:done].copy_(block)
+        while done < flat.numel():
+            step = min(done, flat.numel() - done)
+            flat[done : done + step].copy_(flat[:step])
+            done += step
+
+    def block(self, number: int, seed: int) -> Tensor:
+        """Return, on the host, the block of values that an input repeats."""
+        count = min(_BLOCK_LENGTH, self.inputs[number].numel())
+        return random_block(self.dtype, 2 * seed + number - 1, count)
+
+    def draw_ahead(self, seeds: int) -> None:
+        """Draw the blocks of the first seeds into the cache, before they are needed."""
+        for seed in range(1, min(seeds, _MAX_CACHED_BLOCKS // len(self.inputs)) + 1):
+            for number in range(len(self.inputs)):
+                self.block(number, seed)
+
+    def coordinates(self, matrix: Tensor, element: int) -> tuple[int, int]:
+        """Return row and column of an element of ``matrix``, given its index in memory."""
+        outer, inner = divmod(element, matrix.shape[1])
+        return (
+            (inner, outer)
+            if matrix is self.stored_right and self.dtype.transposed
+            else (outer, inner)
+        )
+
+
+def random_block(dtype: Dtype, seed: int, count: int) -> Tensor:
+    """Draw ``count`` nearly normal values of mean 0 and the standard deviation of ``dtype``."""
+    values = _normal(seed, count) * dtype.scale
+    if dtype.inputs is torch.int8:
+        values.round_().clamp_(-127, 127)
+    return values.to(dtype.inputs)
+
+
+@lru_cache(maxsize=_MAX_CACHED_BLOCKS)
+def _normal(seed: int, count: int) -> Tensor:
+    """Draw nearly normal float64 values of mean 0 and standard deviation 1.
+
+    Each is the sum of twelve uniform integers plus a 32-bit fraction, over a power of two. That is
+    52 bits, so it is exact, and it is rounded once in the conversion to a narrower dtype.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.empty((count, 4), dtype=torch.int64)
+    drawn.random_(-(2**63), None, generator=generator)
+    sums = drawn.view(torch.int16)[:, :12].sum(dim=1, dtype=torch.int64)
+    fine = drawn[:, 3] & (2**32 - 1)
+    return sums.add_(6).mul_(2**32).add_(fine).double().mul_(2.0**-48)
+
+
+def _sides(dtype: Dtype, shape: Shape) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return rows and columns of both inputs in their memory layout."""
+    if dtype.elementwise:
+        return (shape.rows, shape.columns), (shape.rows, shape.columns)
+    right = (shape.columns, shape.depth) if dtype.transposed else (shape.depth, shape.columns)
+    return (shape.rows, shape.depth), right
+
+
+def _cut(piece: Tensor, dtype: torch.dtype, sides: Sequence[int]) -> Tensor:
+    """Return the beginning of ``piece``, a tensor of bytes, as a matrix."""
+    rows, columns = sides
+    return piece[: rows * columns * dtype.itemsize].view(dtype).view(rows, columns)

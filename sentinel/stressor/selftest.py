@@ -1,0 +1,142 @@
+"""Prove on a device that the checks find every flipped bit, and nothing else.
+
+It runs as a workload, but it is not registered: ``sentinel workloads selftest`` receives
+its results.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from sentinel.errors import ConfigError
+from sentinel.protocol.stressor import Finding, FindingPlace, SelftestDone, SelftestResult
+from sentinel.stressor.comparison import flip
+from sentinel.stressor.context import WorkloadContext
+from sentinel.stressor.matmul import DTYPES, Dtype, check_capability, has_capability
+from sentinel.stressor.pipeline import ResultPipeline
+from sentinel.stressor.sizing import assemble, build, cube
+
+#: Rows of the matrices: large enough for tensor cores, and small enough for quick diagnoses.
+_SIZE = 2048
+
+#: The same on a simulated GPU, which emulates fp8 at 60 ns per multiplication.
+_SIMULATED_SIZE = 16
+
+#: The seed that bits are drawn from, the same in every run.
+_SEED = 20_260_101
+
+#: The interval at which a finished selftest checks for a stop.
+_REST_S = 0.05
+
+
+def selftest(
+    ctx: WorkloadContext, *, flips: int, rounds: int, dtypes: str = "", size: int = 0
+) -> None:
+    """Flip bits in every dtype and every kind of matrix, and send how many were found.
+
+    Args:
+        ctx: The workload's context.
+        flips: Bits to flip, one after another, in each kind of matrix of each dtype.
+        rounds: Results of each dtype to compute and check with nothing flipped.
+        dtypes: Dtypes with plus signs between them; empty for all that the GPU supports.
+        size: Rows of the matrices; 0 chooses.
+
+    Raises:
+        ConfigError: A dtype is unknown, or the GPU does not support it.
+    """
+    pipelines = _build(ctx, [DTYPES[name] for name in _parse(dtypes, ctx.device)], size)
+    for pipeline in pipelines:
+        pipeline.prepare(seed=1)
+    while not ctx.ready:
+        if not ctx.pace():
+            return
+    for pipeline in pipelines:
+        if not _prove(ctx, pipeline, flips, rounds):
+            return
+    ctx.send(SelftestDone())
+    while ctx.pace(_REST_S):  # a workload that returns has failed
+        pass
+
+
+def _build(ctx: WorkloadContext, dtypes: Sequence[Dtype], size: int) -> list[ResultPipeline]:
+    if size or ctx.device.type == "cuda":
+        return build(ctx, dtypes, workload="selftest", size=size or _SIZE)
+    return assemble(ctx, dtypes, [cube(_SIMULATED_SIZE)] * len(dtypes), workload="selftest")
+
+
+def _prove(ctx: WorkloadContext, pipeline: ResultPipeline, flips: int, rounds: int) -> bool:
+    """Run all trials of one dtype; return False if the workload is to return."""
+    pipeline.begin_seed(seed=1)
+    dtype = pipeline.product.dtype.name
+    trials: list[tuple[str, FindingPlace, Callable[[random.Random], Tensor]]] = [
+        ("result", FindingPlace.RESULT, lambda _: _unchecked(pipeline, 0)),
+        (
+            "memory",
+            FindingPlace.RESULT,
+            lambda draw: _unchecked(pipeline, draw.randrange(pipeline.unchecked)),
+        ),
+        ("input", FindingPlace.INPUT, lambda draw: draw.choice(pipeline.product.inputs)),
+        ("reference", FindingPlace.REFERENCE, lambda _: pipeline.product.reference),
+    ]
+    for name, place, choose in trials:
+        draw = random.Random(f"{_SEED} {dtype} {name}")  # noqa: S311 - places, not secrets
+        found = 0
+        for _ in range(flips):
+            found += _find_one(pipeline, place, choose, draw)
+            if pipeline.inspector.stopped:
+                return False
+        ctx.send(SelftestResult(dtype=dtype, place=name, tried=flips, found=found))
+    with pipeline.examiner.reporter.withhold() as findings:
+        checked = pipeline.compute_unpaced(rounds)
+        pipeline.finish_seed()
+    ctx.send(SelftestResult(dtype=dtype, place="clean", tried=checked, found=len(findings)))
+    return not pipeline.inspector.stopped
+
+
+def _unchecked(pipeline: ResultPipeline, back: int) -> Tensor:
+    """Return an unchecked result; 0 is the newest."""
+    return pipeline.slots[(pipeline.written - 1 - back) % len(pipeline.slots)]
+
+
+def _find_one(
+    pipeline: ResultPipeline,
+    place: FindingPlace,
+    choose: Callable[[random.Random], Tensor],
+    draw: random.Random,
+) -> bool:
+    """Flip one bit and compute a round; return whether exactly that bit was found."""
+    pipeline.compute_unpaced(draw.randrange(1, len(pipeline.slots)))
+    matrix = choose(draw)
+    element, bit = draw.randrange(matrix.numel()), draw.randrange(8 * matrix.element_size())
+    flip(matrix, element, bit)
+    with pipeline.examiner.reporter.withhold() as findings:
+        pipeline.compute_unpaced(len(pipeline.slots))
+        pipeline.finish_seed()
+    bits = tuple(int(number == bit) for number in range(8 * matrix.element_size()))
+    right = (place, 1, pipeline.product.coordinates(matrix, element), bits)
+    return _summarize(findings) == [right]
+
+
+def _summarize(findings: Sequence[Finding]) -> list[tuple[object, ...]]:
+    return [(finding.place, finding.count, finding.first, finding.bits) for finding in findings]
+
+
+def _parse(dtypes: str, device: torch.device) -> list[str]:
+    """Return the names of the dtypes to test.
+
+    Raises:
+        ConfigError: A dtype is unknown, or the GPU does not support it.
+    """
+    if not dtypes:
+        return [name for name, dtype in DTYPES.items() if has_capability(dtype, device)]
+    names = list(dict.fromkeys(dtypes.split("+")))
+    for name in names:
+        if name not in DTYPES:
+            known = ", ".join(DTYPES)
+            raise ConfigError(f"selftest: there is no dtype {name!r}", f"There are {known}.")
+        check_capability(DTYPES[name], device, "selftest")
+    return names

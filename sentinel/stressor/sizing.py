@@ -1,0 +1,126 @@
+"""Choose matrices that fit into the memory and are multiplied within a quantum."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+
+from sentinel.config.options import GRAIN, Verify, check_size
+from sentinel.errors import ConfigError
+from sentinel.stressor.context import WorkloadContext
+from sentinel.stressor.diagnosis import FindingReporter, StagingBuffers
+from sentinel.stressor.layout import MIN_SLOTS, Layout, Needs, lay_out
+from sentinel.stressor.matmul import Dtype, Product, Shape, forbid_shortcuts
+from sentinel.stressor.pipeline import ResultPipeline
+
+#: The maximum duration of one multiplication, in quanta.
+_MAX_QUANTA = 1.25
+
+_REMEDY = "Hold more memory, or take it in larger chunks."
+
+
+def build(
+    ctx: WorkloadContext,
+    dtypes: Sequence[Dtype],
+    *,
+    workload: str,
+    size: int = 0,
+    verify: Verify = "full",
+) -> list[ResultPipeline]:
+    """Build a pipeline for each of ``dtypes``, with matrices of ``size`` rows or chosen shapes.
+
+    Args:
+        ctx: The workload's context.
+        dtypes: The dtypes to multiply in.
+        workload: The name of the workload in findings and errors.
+        size: Rows of square matrices; 0 chooses.
+        verify: Which results are checked.
+
+    Raises:
+        ConfigError: The matrices do not fit, or the size is not allowed.
+    """
+    forbid_shortcuts()
+    check_size(size)
+    shapes = [cube(size)] * len(dtypes) if size else _fitting(ctx, dtypes, workload)
+    return assemble(ctx, dtypes, shapes, workload=workload, verify=verify)
+
+
+def assemble(
+    ctx: WorkloadContext,
+    dtypes: Sequence[Dtype],
+    shapes: Sequence[Shape],
+    *,
+    workload: str,
+    verify: Verify = "full",
+) -> list[ResultPipeline]:
+    """Build a pipeline for each pair of ``dtypes`` and ``shapes``, all in the same memory.
+
+    One of them may be used at a time.
+
+    Raises:
+        ConfigError: The matrices do not fit.
+    """
+    layout = _layout_for(ctx, dtypes, shapes)
+    if layout is None:
+        what = f"{workload}: there is no room for inputs, a reference and {MIN_SLOTS} results"
+        size = max(shape.rows for shape in shapes)
+        raise ConfigError(f"{what} of size={size}", f"Take a smaller size. {_REMEDY}")
+    staging_buffers, reporter = StagingBuffers(ctx.device), FindingReporter(ctx, workload)
+    return [
+        ResultPipeline(
+            ctx,
+            Product(dtype, shape, layout),
+            layout,
+            staging_buffers=staging_buffers,
+            reporter=reporter,
+            verify=verify,
+        )
+        for dtype, shape in zip(dtypes, shapes, strict=True)
+    ]
+
+
+def cube(size: int) -> Shape:
+    """Return the shape of a product of square matrices."""
+    return Shape(rows=size, columns=size, depth=size)
+
+
+def _fitting(ctx: WorkloadContext, dtypes: Sequence[Dtype], workload: str) -> list[Shape]:
+    """Return the largest shapes that fit together and are fast enough."""
+    simulated = ctx.device.type != "cuda"
+    shapes = [cube(GRAIN) if simulated and dtype.emulated else dtype.shape for dtype in dtypes]
+    while (layout := _layout_for(ctx, dtypes, shapes)) is None:
+        largest = max(range(len(shapes)), key=lambda n: _bytes_of(dtypes[n], shapes[n]))
+        shapes[largest] = _smaller(shapes[largest], workload)
+    for number, dtype in enumerate(dtypes):
+        while not _fast(ctx, dtype, shapes[number], layout):
+            halves = shapes[number].smaller()
+            if halves is None:
+                break
+            shapes[number] = halves
+    return shapes
+
+
+def _layout_for(
+    ctx: WorkloadContext, dtypes: Sequence[Dtype], shapes: Sequence[Shape]
+) -> Layout | None:
+    return lay_out(ctx.chunks, reduce(Needs.maximum, map(Product.needs, dtypes, shapes)))
+
+
+def _bytes_of(dtype: Dtype, shape: Shape) -> int:
+    needs = Product.needs(dtype, shape)
+    return needs.left + needs.right + needs.result
+
+
+def _smaller(shape: Shape, workload: str) -> Shape:
+    halves = shape.smaller()
+    if halves is None:
+        what = f"{workload}: there is no room for inputs, a reference and {MIN_SLOTS} results"
+        raise ConfigError(f"{what} of {GRAIN} rows", _REMEDY)
+    return halves
+
+
+def _fast(ctx: WorkloadContext, dtype: Dtype, shape: Shape, layout: Layout) -> bool:
+    """Check whether one multiplication takes about a quantum at most."""
+    product = Product(dtype, shape, layout)
+    product.fill(seed=1)
+    return ctx.measure(lambda: product.multiply(product.reference)) <= _MAX_QUANTA * ctx.quantum

@@ -1,1 +1,0 @@
-"""Verification of what a GPU computes and stores."""

@@ -1,0 +1,277 @@
+"""The built-in workloads that hold memory, read and write it, or multiply matrices.
+
+They are registered as entry points in ``sentinel.workloads``, as are ``links`` and ``memtest``.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from itertools import cycle, islice
+
+import torch
+
+from sentinel.config.options import (
+    ALL,
+    Duty,
+    GemmDtype,
+    Hz,
+    PhaseSeconds,
+    Plan,
+    Seeds,
+    Size,
+    Sync,
+    Verify,
+    check_duty,
+    check_hz,
+    check_plan,
+    check_seconds,
+    check_seeds,
+    split_names,
+)
+from sentinel.stressor.context import WorkloadContext
+from sentinel.stressor.matmul import (
+    AUTO,
+    DTYPES,
+    MEMORY,
+    Dtype,
+    check_capability,
+    choose_dtype,
+    has_capability,
+)
+from sentinel.stressor.pipeline import ResultPipeline
+from sentinel.stressor.sizing import build
+
+
+def hold(ctx: WorkloadContext) -> None:
+    """Keep the memory occupied; the GPU stays cool."""
+    while ctx.pace(rest=0.05):
+        ctx.report()
+
+
+#: The weight of the noise in one operation. GPU Sentinel's jitter, ``x - x * 1e-4 + x * 1e-4 * r``,
+#: has the same weight and needs three temporaries.
+_WEIGHT = 1e-4
+
+#: Bytes of one float32, times two for the halves of a single chunk.
+_GRAIN = 8
+
+
+def elementwise(ctx: WorkloadContext) -> None:
+    """Mix fixed normal noise into one chunk after another, in place.
+
+    A value between its previous value and its noise stays bounded. Each operation reads a chunk and
+    the noise and writes the chunk: three times its size in traffic.
+    """
+    pieces = ctx.chunks
+    if len(pieces) == 1:
+        half = pieces[0].numel() // _GRAIN * _GRAIN // 2
+        pieces = [pieces[0][:half], pieces[0][half : 2 * half]]
+    noise, *held = (piece.view(torch.float32) for piece in pieces)
+    for values in (noise, *held):
+        values.normal_()
+    seconds = ctx.measure(lambda: held[0].lerp_(noise, _WEIGHT))
+    repeats = max(1, int(ctx.quantum / max(seconds, 1e-6)))
+    endless = cycle(held)
+    while ctx.pace():
+        for values in islice(endless, repeats):
+            values.lerp_(noise, _WEIGHT)
+        ctx.report(iterations=repeats, bytes=3.0 * noise.nbytes * repeats)
+
+
+#: The minimum duration of a seed, which ends with a full round of the ring.
+_SEED_DURATION_S = 60.0
+
+
+def gemm(
+    ctx: WorkloadContext,
+    dtype: GemmDtype = "auto",
+    size: Size = 0,
+    verify: Verify = "full",
+    seeds: Seeds = 4,
+) -> None:
+    """Multiply two matrices repeatedly, and check each product bit for bit.
+
+    Args:
+        ctx: The workload's context.
+        dtype: The kind of number; ``auto`` is bf16, on older GPUs fp16 or fp32.
+        size: Rows of square matrices, a multiple of 64; 0 takes the largest that fit into the
+            memory and are multiplied within a quantum.
+        verify: Which products are checked: every one, one in 16, or none.
+        seeds: The number of seeds of the inputs; each is used for about a minute.
+
+    Raises:
+        ConfigError: The GPU does not support the dtype, or an option is out of range.
+    """
+    check_seeds(seeds)
+    kind = choose_dtype(dtype, ctx.device, "gemm")
+    (pipeline,) = build(ctx, (kind,), workload="gemm", size=size, verify=verify)
+    pipeline.product.draw_ahead(seeds)
+    pipeline.prepare(seed=1)
+    run_seeds(pipeline, seeds)
+    pipeline.settle()
+
+
+def run_seeds(pipeline: ResultPipeline, seeds: int, seconds: float = _SEED_DURATION_S) -> None:
+    """Step the pipeline until the stop, changing the seed after ``seconds`` and a full round."""
+    while True:
+        first, until = pipeline.rounds, time.monotonic() + seconds
+        while pipeline.step():
+            if time.monotonic() >= until and pipeline.rounds > first:
+                break
+        else:
+            return
+        if not pipeline.finish_seed():
+            return
+        pipeline.begin_seed(pipeline.seed % seeds + 1)
+
+
+_PHASES: dict[str, Dtype] = {**DTYPES, MEMORY.name: MEMORY}
+
+
+def mixed(
+    ctx: WorkloadContext,
+    plan: Plan = ALL,
+    seconds: PhaseSeconds = 10.0,
+    verify: Verify = "full",
+    seeds: Seeds = 4,
+) -> None:
+    """Run the phases of a plan repeatedly.
+
+    Args:
+        ctx: The workload's context.
+        plan: Kinds of numbers and ``memory``, with a plus between them, or ``all`` of them.
+        seconds: The duration of each phase.
+        verify: Which results are checked: every one, one in 16, or none.
+        seeds: The number of seeds of the inputs; each pass through the plan uses the next.
+
+    Raises:
+        ConfigError: An option is out of range, or the GPU does not support a part of the plan.
+    """
+    check_seconds(seconds)
+    check_seeds(seeds)
+    phases = _parse_plan(plan, ctx.device)
+    kinds = list(dict.fromkeys(phases))
+    pipelines = build(ctx, [_PHASES[name] for name in kinds], workload="mixed", verify=verify)
+    by_name = dict(zip(kinds, pipelines, strict=True))
+    for pipeline in pipelines:
+        pipeline.product.draw_ahead(seeds)
+        pipeline.prepare(seed=1)
+    for seed in cycle(range(1, seeds + 1)):
+        for name in phases:
+            if not _run_phase(by_name[name], seed, seconds):
+                return
+
+
+def _run_phase(pipeline: ResultPipeline, seed: int, seconds: float) -> bool:
+    """Run one phase; return False if the workload is to return."""
+    pipeline.begin_seed(seed)
+    until = time.monotonic() + seconds
+    while pipeline.step():
+        if time.monotonic() >= until:
+            return pipeline.finish_seed()
+    pipeline.settle()
+    return False
+
+
+def _parse_plan(plan: str, device: torch.device) -> list[str]:
+    """Return the names of the phases.
+
+    Raises:
+        ConfigError: A phase is unknown, or the GPU does not support it.
+    """
+    if plan == ALL:
+        return [name for name, dtype in _PHASES.items() if has_capability(dtype, device)]
+    check_plan(plan)
+    names = split_names(plan)
+    for name in names:
+        check_capability(_PHASES[name], device, "mixed")
+    return names
+
+
+#: The share of a period by which a time may be wrong: rounding is far below, jitter far above.
+_ROUNDING = 1e-3
+
+
+def pulse(
+    ctx: WorkloadContext,
+    *,
+    hz: Hz = 1.0,
+    duty: Duty = 0.5,
+    size: Size = 0,
+    sync: Sync = "off",
+) -> None:
+    """Multiply matrices for a part of each period, and rest for the other.
+
+    Args:
+        ctx: The workload's context.
+        hz: Periods per second, from 0.5 to 10.
+        duty: The share of a period under load, from 0.1 to 0.9.
+        size: Rows of the square matrices, as for gemm.
+        sync: ``in-phase`` has all GPUs of the host pulse at once, ``out-of-phase`` those of an odd
+            index half a period later than the others.
+    """
+    check_hz(hz)
+    check_duty(duty)
+    kind = choose_dtype(AUTO, ctx.device, "pulse")
+    (pipeline,) = build(ctx, (kind,), workload="pulse", size=size)
+    pipeline.prepare(seed=1)
+    while not ctx.ready:  # until then pace waits for all queued work
+        if not pipeline.step(at_most=1):
+            return
+    if sync == "off":
+        begin = origin = time.monotonic()
+    else:
+        origin = shift_s(sync, ctx.index, hz)
+        begin = next_begin(origin, hz, time.monotonic())
+        ctx.pace(rest=max(0.0, begin - time.monotonic()))
+    while run_load_phase(pipeline, begin + duty / hz):
+        # Skip whole periods if a phase took longer than one.
+        begin = next_begin(origin, hz, max(time.monotonic(), begin))
+        if not ctx.pace(rest=max(0.0, begin - time.monotonic())):
+            break
+    pipeline.settle()
+
+
+def shift_s(sync: Sync, index: int, hz: float) -> float:
+    """Compute how much later than a multiple of the period the periods of a GPU begin, in seconds.
+
+    Args:
+        sync: ``in-phase`` or ``out-of-phase``.
+        index: The GPU's index on its host.
+        hz: Periods per second.
+    """
+    return index % 2 / (2 * hz) if sync == "out-of-phase" else 0.0
+
+
+def next_begin(origin: float, hz: float, now: float) -> float:
+    """Compute when the first period begins that is more than a thousandth of one after ``now``.
+
+    Rounded times may be too early, and no period is to be done twice.
+
+    Args:
+        origin: When some period begins, in seconds of the monotonic clock, as is ``now``.
+        hz: Periods per second.
+        now: The present time.
+    """
+    return origin + (math.floor((now - origin) * hz + _ROUNDING) + 1) / hz
+
+
+def run_load_phase(pipeline: ResultPipeline, end: float) -> bool:
+    """Keep the device under full load until ``end``, then wait until it is idle.
+
+    Args:
+        pipeline: The pipeline to step.
+        end: A monotonic time. The last product ends within half its duration of it.
+
+    Returns:
+        False if the workload is to return.
+    """
+    queued = 0.0  # the last step's work is still running when the step returns
+    while (left := end - time.monotonic() - queued) > pipeline.seconds / 2 or not queued:
+        products = max(1, min(pipeline.per_quantum, round(left / pipeline.seconds)))
+        queued = products * pipeline.seconds
+        if not pipeline.step(at_most=products):
+            return False
+    pipeline.settle()
+    return not pipeline.inspector.stopped

@@ -1,1 +1,0 @@
-"""The built-in workloads, registered as entry points in ``sentinel.workloads``."""
