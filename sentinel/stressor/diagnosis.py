@@ -18,8 +18,7 @@ from torch import Tensor
 from sentinel.protocol.stressor import Finding, FindingPlace
 from sentinel.stressor.comparison import INTEGERS, BitComparison, Checksum, PieceSums, integers
 from sentinel.stressor.context import WorkloadContext
-from sentinel.stressor.layout import Layout
-from sentinel.stressor.matmul import Product
+from sentinel.stressor.matmul import Layout, Product
 
 #: Bytes of a matrix that the host reads at a time.
 SLICE = 4 * 2**20

@@ -14,14 +14,17 @@ from torch import Tensor
 from sentinel.errors import ConfigError
 from sentinel.protocol.stressor import Finding, FindingPlace, LinkMeasured, LinkPart
 from sentinel.stressor.context import WorkloadContext
-from sentinel.stressor.patterns import (
+from sentinel.stressor.transfers import (
+    LEAVE_S,
     LinkPatterns,
+    Peers,
+    StoppedError,
+    Transfers,
     Wrong,
     key_of,
     offset_of,
     repeats_of,
 )
-from sentinel.stressor.transfers import LEAVE_S, Peers, StoppedError, Transfers
 
 #: Bytes of a copy from or to the host: long enough for the full rate, and compared by the host in
 #: tens of milliseconds.

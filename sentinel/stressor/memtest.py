@@ -22,8 +22,16 @@ import torch
 from sentinel.config.options import Patterns, Retention, check_retention
 from sentinel.protocol.stressor import Finding, FindingPlace, MemoryCovered
 from sentinel.stressor.context import WorkloadContext
-from sentinel.stressor.memory_cells import READS, REPEATS, MemoryCells, Piece, Task
-from sentinel.stressor.patterns import PATTERNS, Pattern, parse_patterns
+from sentinel.stressor.memory_cells import (
+    PATTERNS,
+    READS,
+    REPEATS,
+    MemoryCells,
+    Pattern,
+    Piece,
+    Task,
+    parse_patterns,
+)
 
 #: Candidate lengths of a piece in words, and the share of a quantum that the slowest pattern may
 #: take for a piece.

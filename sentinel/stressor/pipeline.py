@@ -23,8 +23,7 @@ from sentinel.protocol.stressor import ReferenceChecksum
 from sentinel.stressor.comparison import flip
 from sentinel.stressor.context import WorkloadContext
 from sentinel.stressor.diagnosis import Examiner, FindingReporter, Inspector, StagingBuffers
-from sentinel.stressor.layout import Layout
-from sentinel.stressor.matmul import Product
+from sentinel.stressor.matmul import Layout, Product
 
 #: Incremented when the inputs, the multiplication or the checksum change.
 _GENERATION = 1

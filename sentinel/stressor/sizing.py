@@ -9,8 +9,16 @@ from sentinel.config.options import GRAIN, Verify, check_size
 from sentinel.errors import ConfigError
 from sentinel.stressor.context import WorkloadContext
 from sentinel.stressor.diagnosis import FindingReporter, StagingBuffers
-from sentinel.stressor.layout import MIN_SLOTS, Layout, Needs, lay_out
-from sentinel.stressor.matmul import Dtype, Product, Shape, forbid_shortcuts
+from sentinel.stressor.matmul import (
+    MIN_SLOTS,
+    Dtype,
+    Layout,
+    Needs,
+    Product,
+    Shape,
+    forbid_shortcuts,
+    lay_out,
+)
 from sentinel.stressor.pipeline import ResultPipeline
 
 #: The maximum duration of one multiplication, in quanta.

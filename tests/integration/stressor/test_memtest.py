@@ -16,9 +16,8 @@ from torch import Tensor
 
 from sentinel.errors import ConfigError
 from sentinel.protocol.stressor import Finding, FindingPlace, MemoryCovered, Progress, Ready
-from sentinel.stressor.memory_cells import READS, MemoryCells, Piece, Task
+from sentinel.stressor.memory_cells import PATTERNS, READS, MemoryCells, Piece, Task, parse_patterns
 from sentinel.stressor.memtest import MemoryTest, _Cost, memtest
-from sentinel.stressor.patterns import PATTERNS, parse_patterns
 from tests.harness.gpu_environment import GpuHost
 from tests.harness.sentinel_process import eventually
 from tests.harness.stressor_harness import stressors
