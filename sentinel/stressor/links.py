@@ -196,18 +196,13 @@ class _Links:
         from_ = "" if peer is None else f" from GPU {peer}"
         self.ctx.find(
             Finding(
-                number=0,
                 place=FindingPlace.LINK,
                 workload="links",
-                dtype=None,
                 round=number,
-                seed=None,
                 count=wrong.count,
                 first=(wrong.first,),
                 bits=wrong.bits,
                 reread=again is not None,
-                repeated=None,
-                repeats=None,
                 detail=f"{part.value}{from_}; the bits are those of the first of the"
                 f" {wrong.count} wrong words of {width} bytes in one piece",
             )

@@ -411,6 +411,11 @@ class Product:
         """Return both inputs in their memory layout."""
         return self.left, self.stored_right
 
+    @property
+    def matrices(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the inputs and the reference, on which the results depend."""
+        return self.left, self.stored_right, self.reference
+
     def fill_one(self, number: int, seed: int) -> None:
         """Fill input 0 (left) or 1 (right): copy one block, then double it on the device."""
         flat = self.inputs[number].view(-1)

@@ -306,10 +306,8 @@ class MemoryTest:
             detail += f"; {all_} pieces were wrong at once"
         self.ctx.find(
             Finding(
-                number=0,
                 place=FindingPlace.MEMORY,
                 workload="memtest",
-                dtype=None,
                 round=sweep.number,
                 seed=sweep.task.seed,
                 count=max(1, evidence.count),

@@ -204,7 +204,7 @@ class ResultPipeline:
         Raises:
             RuntimeError: A flipped bit was missed, or another finding appeared.
         """
-        matrices = (self.slots[0], *self.product.inputs, self.product.reference)
+        matrices = (self.slots[0], *self.product.matrices)
         for number, matrix in enumerate(matrices):
             element = (matrix.numel() - 1) * number // (len(matrices) - 1)
             self.product.multiply(self.slots[0])
@@ -247,8 +247,8 @@ class ResultPipeline:
         else:
             message = "the same matrix product, computed twice, differs; this GPU computes wrongly"
             raise RuntimeError(message)
-        matrices = (*self.product.inputs, self.product.reference)
-        self.examiner.sums = [self.inspector.checksum(matrix) for matrix in matrices]
+        checksum = self.inspector.checksum
+        self.examiner.sums = [checksum(matrix) for matrix in self.product.matrices]
 
     def _check_golden(self) -> None:
         """Report the checksum of the reference; compare it with the record if records are kept."""
