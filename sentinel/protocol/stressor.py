@@ -207,7 +207,7 @@ class FindingPlace(StrEnum):
 class Finding:
     """Proof that a GPU computed or stored something wrong; None is what could not be tried."""
 
-    #: Counts the findings of one child from 1; set as it is sent, and acknowledged by the supervisor.
+    #: Counts the findings of one child from 1; set as it is sent. The supervisor acknowledges each.
     number: int = 0
     place: FindingPlace
     workload: str

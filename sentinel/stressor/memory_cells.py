@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sentinel.config.options import ALL, check_patterns, split_names
+from sentinel.config.options import ALL, split_names
 from sentinel.errors import ConfigError
 
 #: Reads of each written pattern, and repetitions of a fault.
@@ -72,15 +72,9 @@ class Pattern:
 
 
 def parse_patterns(text: str) -> tuple[Pattern, ...]:
-    """Return the named patterns: ``all``, or names with plus signs between them.
-
-    Raises:
-        ConfigError: A name is unknown.
-    """
-    if text == ALL:
-        return tuple(PATTERNS.values())
-    check_patterns(text)
-    return tuple(PATTERNS[name] for name in dict.fromkeys(split_names(text)))
+    """Return the named patterns: ``all``, or known names with plus signs between them."""
+    names = PATTERNS if text == ALL else dict.fromkeys(split_names(text))
+    return tuple(PATTERNS[name] for name in names)
 
 
 def _signed(word: int) -> int:

@@ -19,7 +19,7 @@ from itertools import count
 
 import torch
 
-from sentinel.config.options import Patterns, Retention, check_retention
+from sentinel.config.options import Patterns, Retention
 from sentinel.protocol.stressor import Finding, FindingPlace, MemoryCovered
 from sentinel.stressor.context import WorkloadContext
 from sentinel.stressor.memory_cells import (
@@ -68,7 +68,6 @@ def memtest(
             before it is read back, one stripe after the other; 0 leaves out this test.
     """
     chosen = parse_patterns(patterns)
-    check_retention(retention)
     test = MemoryTest(ctx, _cells_for(ctx, holds=retention > 0), chosen, seed, retention)
     test.next_hold = random.randrange(len(_KEPT) * len(test.cells.stripes))  # noqa: S311
     test.prove()
