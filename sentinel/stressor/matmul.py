@@ -94,7 +94,9 @@ def _lay_out(chunks: Sequence[Tensor], needs: Needs, piece: int) -> Layout | Non
         place = min(fitting, key=lambda place: rests[place].numel())
         parts[number] = rests[place][:size]
         rests[place] = rests[place][_round_up(size) :]
-    layout = Layout(*parts, tuple(rest for rest in rests if rest.numel()))
+    left, right, reference, differs, weights, weighted = parts
+    rest = tuple(rest for rest in rests if rest.numel())
+    layout = Layout(left, right, reference, differs, weights, weighted, rest)
     return layout if len(layout.slots(needs.result)) >= MIN_SLOTS else None
 
 
