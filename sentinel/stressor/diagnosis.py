@@ -16,7 +16,14 @@ import torch
 from torch import Tensor
 
 from sentinel.protocol.stressor import Finding, FindingPlace
-from sentinel.stressor.comparison import INTEGERS, BitComparison, Checksum, PieceSums, integers
+from sentinel.stressor.comparison import (
+    INTEGERS,
+    BitComparison,
+    Checksum,
+    PieceSums,
+    host_copy_of,
+    integers,
+)
 from sentinel.stressor.context import WorkloadContext
 from sentinel.stressor.matmul import Layout, Product
 
@@ -24,22 +31,15 @@ from sentinel.stressor.matmul import Layout, Product
 SLICE = 4 * 2**20
 
 
-class StagingBuffers:
-    """Host memory that receives copies from the device: two slices and an answer.
-
-    Attributes:
-        slices: One for the matrix under test, one for what it is compared with.
-        answer: A bool.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        cuda = device.type == "cuda"
-        self.slices = torch.zeros((2, SLICE), dtype=torch.uint8, pin_memory=cuda)
-        self.answer = torch.zeros((), dtype=torch.bool, pin_memory=cuda)
-
-
 class Inspector:
     """Compares, sums and reads the matrices of one product; allocates nothing after first use.
+
+    Args:
+        ctx: The workload's context.
+        product: The product.
+        layout: The memory that the product is a view of.
+        slices: Host memory for two slices: of the matrix under test, and of what it is compared
+            with.
 
     Attributes:
         comparison: Compares results with the reference without waiting.
@@ -51,16 +51,17 @@ class Inspector:
         ctx: WorkloadContext,
         product: Product,
         layout: Layout,
-        staging_buffers: StagingBuffers,
+        slices: Tensor,
     ) -> None:
         self.comparison = BitComparison(product.reference, layout.differs)
         self.stopped = False
         self._rests = True
         self._ctx = ctx
-        self._staging_buffers = staging_buffers
+        self._slices = slices
         longest = max(matrix.nbytes for matrix in product.matrices)
         self._checksum = Checksum(layout.weights, layout.weighted, longest)
         self._wrong = torch.zeros((), dtype=torch.bool, device=product.reference.device)
+        self._wrong_here = host_copy_of(self._wrong)
         self._differs = layout.differs.view(torch.bool)
         # For each stretch of the longest possible input, of single bytes: whether it differs.
         stretches = -(-longest // self._differs.numel())
@@ -100,9 +101,9 @@ class Inspector:
 
     def _fetch_wrong(self) -> bool:
         """Return the outcome of the last comparison, once the device is done."""
-        self._staging_buffers.answer.copy_(self._wrong, non_blocking=True)
+        self._wrong_here.copy_(self._wrong, non_blocking=True)
         self.wait()
-        return bool(self._staging_buffers.answer)
+        return bool(self._wrong_here)
 
     def checksum(self, matrix: Tensor) -> PieceSums:
         """Return the sums of ``matrix``."""
@@ -112,7 +113,7 @@ class Inspector:
 
     def fetch(self, matrix: Tensor, start: int, end: int, *, window: int) -> Tensor:
         """Copy bytes of ``matrix`` to the host; valid until the next use of the same window."""
-        slice_ = self._staging_buffers.slices[window][: end - start]
+        slice_ = self._slices[window][: end - start]
         slice_.copy_(matrix.view(-1).view(torch.uint8)[start:end], non_blocking=True)
         self.wait()
         return slice_

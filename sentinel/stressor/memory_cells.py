@@ -19,6 +19,7 @@ from torch import Tensor
 
 from sentinel.config.options import ALL, split_names
 from sentinel.errors import ConfigError
+from sentinel.stressor.comparison import host_copy_of
 
 #: Reads of each written pattern, and repetitions of a fault.
 READS = 2
@@ -209,6 +210,7 @@ class MemoryCells:
             quarter of them.
         held: The stripe that is held, or nothing.
         flush_buffer: Extra memory to flush the cache, if the chunks are too few for that.
+        wait: Sleeps until all queued work is done; returns False if it may not have waited.
         wrong: Whether a comparison failed, by read, block and piece: bools on the device.
 
     Raises:
@@ -250,10 +252,10 @@ class MemoryCells:
         self.wrong = torch.zeros(shape, dtype=torch.bool, device=device)
         self._again = torch.zeros(REPEATS, dtype=torch.bool, device=device)
         self._numbers = torch.zeros(2 + _BITS, dtype=torch.int64, device=device)
-        cuda = device.type == "cuda"
-        self._wrong_here = torch.zeros(shape, dtype=torch.bool, pin_memory=cuda)
-        self._again_here = torch.zeros(REPEATS, dtype=torch.bool, pin_memory=cuda)
-        self._numbers_here = torch.zeros(2 + _BITS, dtype=torch.int64, pin_memory=cuda)
+        self._wrong_here = host_copy_of(self.wrong)
+        self._again_here = host_copy_of(self._again)
+        self._numbers_here = host_copy_of(self._numbers)
+        self.wait: Callable[[], bool] = lambda: False
         self.use_scratch(0)
 
     def use_scratch(self, block: int) -> None:
@@ -335,33 +337,29 @@ class MemoryCells:
 
     # --- fetched from the device -------------------------------------------------------------
 
-    def fetch_wrong(self, wait: Callable[[], bool]) -> list[tuple[int, Piece]]:
-        """Return the pieces marked in ``wrong``, each with the first read that was wrong.
-
-        Args:
-            wait: Sleeps until all queued work is done; returns False if it did not wait.
-        """
-        self._fetch(self.wrong, self._wrong_here, wait)
+    def fetch_wrong(self) -> list[tuple[int, Piece]]:
+        """Return the pieces marked in ``wrong``, each with the first read that was wrong."""
+        self._fetch(self.wrong, self._wrong_here)
         found: dict[tuple[int, int], int] = {}
         for read, block, index in self._wrong_here.nonzero().tolist():
             found.setdefault((block, index), read)
         return [(read, self.cut(block)[index]) for (block, index), read in found.items()]
 
-    def examine(self, task: Task, piece: Piece, wait: Callable[[], bool]) -> Evidence:
+    def examine(self, task: Task, piece: Piece) -> Evidence:
         """Reread a wrong piece, then rewrite and reread it several times; leaves it written.
 
-        Allocates nothing, and queues at most one quantum between two calls of ``wait``.
+        Allocates nothing, and queues at most one quantum between two waits.
         """
         self.flush(but=piece.block)
-        self._count_wrong_bits(task, piece, wait)
-        self._fetch(self._numbers, self._numbers_here, wait)
+        self._count_wrong_bits(task, piece)
+        self._fetch(self._numbers, self._numbers_here)
         count, first, *bits = self._numbers_here.tolist()
         for again in self._again:
             self.write(task, piece)
             self.flush(but=piece.block)
             self._compare(task, piece, again)
-            wait()
-        self._fetch(self._again, self._again_here, wait)
+            self.wait()
+        self._fetch(self._again, self._again_here)
         chunk, part = divmod(piece.block, self._parts)
         where = part * self.size + piece.start + (first if count else 0)
         return Evidence(
@@ -371,7 +369,7 @@ class MemoryCells:
             repeated=int(self._again_here.sum()),
         )
 
-    def _count_wrong_bits(self, task: Task, piece: Piece, wait: Callable[[], bool]) -> None:
+    def _count_wrong_bits(self, task: Task, piece: Piece) -> None:
         """Queue into ``_numbers``: the count of wrong words, the first one, and each bit."""
         words = self._words(piece)
         one, differs = self._compute(task, piece), self._differs[: words.numel()]
@@ -383,12 +381,12 @@ class MemoryCells:
         torch.argmax(one, 0, out=self._numbers[1])
         for bit in range(_BITS):
             if bit % _BITS_AT_ONCE == 0:
-                wait()
+                self.wait()
             torch.bitwise_right_shift(flipped, bit, out=one)
             one.bitwise_and_(1)
             torch.sum(one, 0, out=self._numbers[2 + bit])
 
-    def _fetch(self, there: Tensor, here: Tensor, wait: Callable[[], bool]) -> None:
+    def _fetch(self, there: Tensor, here: Tensor) -> None:
         here.copy_(there, non_blocking=True)
-        if not wait():
+        if not self.wait():
             here.copy_(there)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 
+import torch
+
 from sentinel.config.options import GRAIN, Verify
 from sentinel.errors import ConfigError
 from sentinel.stressor.context import WorkloadContext
-from sentinel.stressor.diagnosis import FindingReporter, StagingBuffers
+from sentinel.stressor.diagnosis import SLICE, FindingReporter
 from sentinel.stressor.matmul import (
     MIN_SLOTS,
     Dtype,
@@ -56,13 +58,14 @@ def build(
     if layout is None:
         what = f"{workload}: there is no room for inputs, a reference and {MIN_SLOTS} results"
         raise ConfigError(f"{what} of size={size}", f"Take a smaller size. {_REMEDY}")
-    staging_buffers, reporter = StagingBuffers(ctx.device), FindingReporter(ctx, workload)
+    slices = torch.zeros((2, SLICE), dtype=torch.uint8, pin_memory=ctx.device.type == "cuda")
+    reporter = FindingReporter(ctx, workload)
     return [
         ResultPipeline(
             ctx,
             Product(dtype, shape, layout),
             layout,
-            staging_buffers=staging_buffers,
+            slices=slices,
             reporter=reporter,
             verify=verify,
         )
