@@ -24,11 +24,11 @@ from typing import Any
 
 import click
 
+from sentinel.burnin.formats import text_lines as report_lines
 from sentinel.burnin.formats import write_reports
 from sentinel.burnin.report import Judged, judge_run
 from sentinel.burnin.run import RunRequest, can_go_on, record_run
 from sentinel.burnin.run_folder import RunFolder, find_run
-from sentinel.burnin.text import text_lines as report_lines
 from sentinel.burnin.verdict import EXIT_CODES, Verdict
 from sentinel.cli.display.burnin_screen import HEADER, RIGHT, Screen, progress_row
 from sentinel.cli.display.log_lines import follow, log_line
