@@ -1,19 +1,18 @@
-"""``sentinel start`` and ``restart``: start the daemon, or end it and start it again."""
+"""``sentinel start`` and ``restart``: start the daemon, and wait until it has a stressor."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping
-from dataclasses import replace
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
 
 from sentinel.burnin.levels import LEVELS
-from sentinel.cli.daemon.first_stressor import FirstStressor, NotProvedError, wait_for_stressor
-from sentinel.cli.daemon.log_place import recorded_log, with_chosen_log
-from sentinel.cli.daemon.run import check_before_start, with_plan
+from sentinel.cli.daemon.run import check_before_start, recorded_log, with_chosen_log, with_plan
 from sentinel.cli.display.output import print_json
 from sentinel.cli.options.command_classes import GroupedOptions
 from sentinel.cli.options.command_options import json_option, wait_option, with_client
@@ -23,7 +22,7 @@ from sentinel.cli.options.setting_options import (
     settings_of_daemon,
     simulate_option,
 )
-from sentinel.client import Client, connect
+from sentinel.client import Client, GpuStatus, connect
 from sentinel.config.model import SETTINGS
 from sentinel.config.sources import Sources, checked
 from sentinel.errors import (
@@ -35,7 +34,123 @@ from sentinel.host.daemons.daemon_lookup import locate
 from sentinel.host.daemons.registry import running
 from sentinel.host.files.paths import SIMULATED, Places, places
 from sentinel.host.gpus.simulation import default_folder
+from sentinel.protocol.rules import with_time
 from sentinel.supervisor.daemonize import NotStartedError, last_reason, start_detached
+
+_POLL_INTERVAL_S = 0.1
+#: A GPU that waits for its turn counts as one with nothing to start after so long, in seconds: the
+#: shortest waits, for a second reading and for --rearm, end before.
+_SHORT_WAIT_S = 30.0
+
+#: The rules by which a GPU waits only for a short time, and those of a GPU that is about to start.
+_SHORT_RULES = frozenset({"confirm", "rearm", "idle.wait", "idle.utilization", "allocations"})
+_SOON_RULES = frozenset({"idle", "api", "probe", "limits.starts_per_second"})
+_NOT_READ = "unknown: not read yet"
+
+
+class NotProvedError(SentinelError):
+    """The daemon runs, and no stressor of it has become ready."""
+
+    exit_code = ExitCode.FAIL
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstStressor:
+    """What a daemon has proved."""
+
+    #: The indices of the GPUs that stressors occupy; None if that was not asked.
+    occupied: tuple[int, ...] | None
+    #: What the daemon does, as a sentence.
+    text: str
+
+
+def wait_for_stressor(
+    client: Client,
+    wait: float,
+    is_alive: Callable[[], bool],
+    *,
+    clock: Callable[[], float] = time.monotonic,
+) -> FirstStressor:
+    """Wait until one stressor is ready, or until no GPU is about to get one.
+
+    Args:
+        client: The client of the daemon.
+        wait: The longest wait, in seconds.
+        is_alive: Checks whether the daemon runs, if it does not answer.
+        clock: The clock.
+
+    Raises:
+        NotProvedError: Stressors have failed and none is ready, or the time is over.
+        SentinelError: The daemon has ended, or does not answer.
+    """
+    began = clock()
+    while True:
+        late = clock() - began
+        try:
+            status = client.status()
+        except SentinelError:
+            if late > wait or not is_alive():
+                raise
+            time.sleep(_POLL_INTERVAL_S)  # its API process is replaced
+            continue
+        if status.daemon.ending:
+            raise NotProvedError(f"the daemon ends: {status.daemon.ending}")
+        gpus = status.gpus
+        occupied = tuple(gpu.index for gpu in gpus if gpu.occupied)
+        if occupied:
+            text = f"occupies {_names(occupied)}{_rest(gpus, late)}"
+            return FirstStressor(occupied=occupied, text=text)
+        pending = [gpu for gpu in gpus if _is_pending(gpu, late)]
+        failed = [gpu for gpu in gpus if gpu.stressor.upper() in {"BACKOFF", "FATAL"}]
+        if failed and not pending:
+            raise NotProvedError(f"no stressor has started: {_reasons(failed)}")
+        if not pending:
+            text = f"has nothing to start: {_reasons(gpus)}" if gpus else "has no GPU"
+            return FirstStressor(occupied=(), text=text)
+        if late > wait:
+            raise NotProvedError(f"no stressor has started within {wait:g} s: {_reasons(pending)}")
+        time.sleep(_POLL_INTERVAL_S)
+
+
+def _is_pending(gpu: GpuStatus, late: float) -> bool:
+    """Check whether a GPU has a stressor that is starting, or is about to get one."""
+    stressor = gpu.stressor.upper()
+    if stressor != "STOPPED":
+        return stressor in {"STARTING", "STOPPING"}
+    if gpu.rule in _SOON_RULES:
+        return True
+    if gpu.rule_until_s is not None and late + gpu.rule_until_s > _SHORT_WAIT_S:
+        return False
+    return late < _SHORT_WAIT_S and (gpu.rule in _SHORT_RULES or gpu.reason.startswith(_NOT_READ))
+
+
+def _rest(gpus: tuple[GpuStatus, ...], late: float) -> str:
+    """Describe the GPUs beside those that are occupied that get a stressor now or soon."""
+    starting = [gpu.index for gpu in gpus if gpu.stressor.upper() == "STARTING"]
+    waiting = [
+        gpu.index
+        for gpu in gpus
+        if not gpu.occupied and gpu.index not in starting and _is_pending(gpu, late)
+    ]
+    parts = [
+        f"; {_names(indices)} {'is' if len(indices) == 1 else 'are'} {verb}"
+        for indices, verb in ((starting, "starting"), (waiting, "about to start"))
+        if indices
+    ]
+    return "".join(parts)
+
+
+def _reasons(gpus: tuple[GpuStatus, ...] | list[GpuStatus]) -> str:
+    """Join the reasons of GPUs, each once, with the GPUs that it is for."""
+    by_reason: dict[str, list[int]] = {}
+    for gpu in gpus:
+        by_reason.setdefault(with_time(gpu.reason, gpu.rule_until_s), []).append(gpu.index)
+    return "; ".join(f"{_names(indices)}: {reason}" for reason, indices in by_reason.items())
+
+
+def _names(indices: tuple[int, ...] | list[int]) -> str:
+    return f"GPU {', '.join(map(str, indices))}"
+
 
 #: A driver without persistence mode needs up to 3 s per GPU.
 START_TIMEOUT_S = 60.0
@@ -209,6 +324,17 @@ def _prove(where: Places, pid: int, wait: float) -> FirstStressor:
         how = f"The daemon, pid {pid or 'unknown'}, goes on; its log is {recorded_log(where)}"
         raise NotProvedError(error.what, f"{how}\nTo end it: sentinel stop") from error
     return _with_subject(proof)
+
+
+def recorded_log(where: Places) -> str | None:
+    """Find where the daemon logs: a file, a command of journalctl, or None for neither.
+
+    Without the record of a running daemon, it is the file that follows from the paths.
+    """
+    record = locate(str(where.socket)).record
+    if record is None or not record.alive:
+        return str(where.log)
+    return record.log or (f"journalctl {record.journal}" if record.journal else None)
 
 
 def _with_subject(proof: FirstStressor) -> FirstStressor:

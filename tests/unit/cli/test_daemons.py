@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.cli.daemon.daemons import address
+from sentinel.cli.daemon.status import address
 from sentinel.errors import AccessDeniedError, ConfigError
 
 
