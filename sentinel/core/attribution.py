@@ -232,9 +232,7 @@ def _is_steady(gpu_state: GpuState, process: GpuProcess, at: float) -> bool:
     resident = gpu_state.resident_processes.get(process.pid)
     if resident is None or resident.started is None or resident.started != process.started:
         return False
-    until = (
-        gpu_state.started if isinstance(gpu_state.stressor, Starting | Running | Stopping) else at
-    )
+    until = gpu_state.started if gpu_state.is_held else at
     return resident.since + STEADY_S <= until
 
 

@@ -22,7 +22,7 @@ from sentinel.core.gpu_state import (
 from sentinel.core.lifecycle import to_stopping, yielding
 from sentinel.core.newcomer import plausible
 from sentinel.core.observation import ChildExit, ChildFacts, Observation, ProbeFacts
-from sentinel.core.step import Acknowledge, Action, Event, Step, gpu_event, sensor_fields
+from sentinel.core.step import Action, Event, Send, Step, gpu_event, sensor_fields
 from sentinel.protocol.gpu import Reading
 from sentinel.protocol.stressor import (
     ChildMessage,
@@ -30,6 +30,7 @@ from sentinel.protocol.stressor import (
     Failed,
     FailureKind,
     Finding,
+    FindingAck,
     MemoryContention,
     Note,
     Preparing,
@@ -52,7 +53,11 @@ def fold_findings(
         if not isinstance(finding, Finding):
             continue
         actions.append(
-            Acknowledge(uuid=gpu_state.gpu.uuid, generation=facts.generation, number=finding.number)
+            Send(
+                uuid=gpu_state.gpu.uuid,
+                generation=facts.generation,
+                message=FindingAck(number=finding.number),
+            )
         )
         before = gpu_state.findings
         if before.generation == facts.generation and finding.number <= before.number:
@@ -127,7 +132,7 @@ def fold(gpu_state: GpuState, facts: ChildFacts, now: float) -> Step[GpuState]:
 
 def _ended(gpu_state: GpuState, facts: ChildFacts, now: float) -> Step[GpuState]:
     """Apply that the child sent garbage, or when it was killed."""
-    if facts.garbage is not None and isinstance(gpu_state.stressor, Starting | Running):
+    if facts.garbage is not None and gpu_state.is_live:
         failed = Failed(kind=FailureKind.GARBAGE, reason=facts.garbage)
         gpu_state = to_stopping(gpu_state, StopCause.GARBAGE, now, kill_at=now, failed=failed)
     match gpu_state.stressor:

@@ -413,6 +413,21 @@ class GpuState:
     xids_watched: XidWindow | None = None
 
     @property
+    def is_live(self) -> bool:
+        """Whether a child lives that is not ending."""
+        return isinstance(self.stressor, Starting | Running)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether there is a child, or one whose memory is not free yet."""
+        return isinstance(self.stressor, Starting | Running | Stopping)
+
+    @property
+    def progress(self) -> Burnin:
+        """The progress through the plan, also of a GPU that has not begun it."""
+        return self.burnin or Burnin()
+
+    @property
     def child(self) -> OwnChild | None:
         """The child on this GPU; it may be dead while its memory is not free yet."""
         match self.stressor:

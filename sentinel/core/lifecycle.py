@@ -18,10 +18,10 @@ from sentinel.core.gpu_state import (
 )
 from sentinel.core.newcomer import LIST_WAIT_S
 from sentinel.core.observation import Observation
-from sentinel.core.step import Event, Kill, RequestStop, Step, gpu_event, process_fields, upcoming
+from sentinel.core.step import Event, Kill, Send, Step, gpu_event, process_fields, upcoming
 from sentinel.core.teardown import settle
 from sentinel.protocol.gpu import Reading
-from sentinel.protocol.stressor import CreatingContext, Failed, FailureKind, Preparing
+from sentinel.protocol.stressor import CreatingContext, Failed, FailureKind, Preparing, Stop
 
 #: A start that takes so many seconds is reported. With a standby stressor it takes one, without one
 #: some five, and 14 if torch is imported from a cold disk.
@@ -213,7 +213,7 @@ def _request_stop(
     evidence: Evidence | None = None,
 ) -> Step[GpuState]:
     """Request the child to stop, and schedule its kill."""
-    request = RequestStop(uuid=gpu_state.gpu.uuid, generation=gpu_state.generation)
+    request = Send(uuid=gpu_state.gpu.uuid, generation=gpu_state.generation, message=Stop())
     gpu_state = to_stopping(gpu_state, cause, now, kill_at=kill_at, evidence=evidence)
     return Step(gpu_state, actions=(request,), due=kill_at)
 

@@ -17,7 +17,7 @@ from sentinel.core.gpu_state import (
     Stopping,
 )
 from sentinel.core.observation import Observation, WatchTimes
-from sentinel.core.step import LimitMemory, Step
+from sentinel.core.step import Send, Step
 from sentinel.protocol.gpu import Reading
 from sentinel.protocol.stressor import MemoryContention, MemoryLimit
 
@@ -114,7 +114,7 @@ def limit_memory(gpu_state: GpuState, _: Observation, config: Config) -> Step[Gp
         return Step(gpu_state)
     limit = MemoryLimit(used=used, at_once=at_once)
     uuid, generation = gpu_state.gpu.uuid, gpu_state.generation
-    action = LimitMemory(uuid=uuid, generation=generation, limit=limit)
+    action = Send(uuid=uuid, generation=generation, message=limit)
     gpu_state = replace(gpu_state, stressor=replace(running, memory_limit=limit))
     return Step(gpu_state, actions=(action,))
 

@@ -196,7 +196,7 @@ def settle(state: State, seen: Observation) -> Step[State]:
         uuid: progress
         for uuid in run.gpus
         if uuid not in run.done
-        and (progress := state.gpu_states[uuid].burnin or Burnin()).finished(run.plan)
+        and (progress := state.gpu_states[uuid].progress).finished(run.plan)
         and not _may_report(state.gpu_states[uuid].stressor)
     }
     if newly:

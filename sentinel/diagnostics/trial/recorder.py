@@ -12,7 +12,7 @@ from sentinel.core.observation import ChildFacts, ProbeFacts
 from sentinel.core.step import Event
 from sentinel.diagnostics.trial.measurement import Failure, Stop, Trial
 from sentinel.errors import ExitCode
-from sentinel.protocol.gpu import Gpu, Reading
+from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.stressor import ChildMessage, Ready
 from sentinel.supervisor.bootstrap import run_parts
 from sentinel.supervisor.discovery import Options
@@ -68,9 +68,7 @@ class Listener(ABC):
 
     # --- the loop's thread ---
 
-    def take_probe(
-        self, found: tuple[ProbeFacts | None, dict[str, Reading]]
-    ) -> tuple[ProbeFacts | None, dict[str, Reading]]:
+    def take_probe(self, found: ProbeFacts | None) -> ProbeFacts | None:
         """Record what the probe sent, and pass it on."""
         return found
 

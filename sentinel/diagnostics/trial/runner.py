@@ -76,12 +76,10 @@ class _Listener(Listener):
             failure=failure,
         )
 
-    def take_probe(
-        self, found: tuple[ProbeFacts | None, dict[str, Reading]]
-    ) -> tuple[ProbeFacts | None, dict[str, Reading]]:
+    def take_probe(self, found: ProbeFacts | None) -> ProbeFacts | None:
         """Record the readings of the GPU while the workload runs."""
         gpu = self._events.gpu
-        reading = found[1].get(gpu.uuid) if gpu is not None else None
+        reading = found.readings.get(gpu.uuid) if found is not None and gpu is not None else None
         runs = self._ready_at is not None and self._ended_at is None and self._over_at is None
         if reading is not None and runs and reading.at > (self._ready_at or 0.0):
             self._readings.append(reading)

@@ -327,7 +327,9 @@ def test_a_list_older_than_the_memory_shows_no_newcomer() -> None:
     world = World(hidden=CONTAINER)
     supervisor = occupied(world)
     gpu_state = supervisor.state.gpu_states["GPU-0"]
-    (reading,) = world.probe.collect()[1].values()
+    facts = world.probe.collect()
+    assert facts is not None
+    (reading,) = facts.readings.values()
     assert reading.memory is not None
     more = replace(reading.memory, used=reading.memory.used + SLACK_BYTES)
     early = replace(reading, memory=more, processes=reading.processes, took=0.001)
