@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TextIO, cast
@@ -14,9 +15,10 @@ from typing import TextIO, cast
 import click
 from click.core import ParameterSource
 
-from sentinel.cli.display.log_lines import text_lines
+from sentinel.cli.display.log_lines import processes, text_lines
 from sentinel.cli.display.output import color_option, wants_colour
 from sentinel.cli.options.command_classes import GroupedOptions
+from sentinel.cli.options.command_options import Printed
 from sentinel.cli.options.setting_options import (
     log_format,
     plan_option,
@@ -27,8 +29,8 @@ from sentinel.cli.options.setting_options import (
 from sentinel.config.model import Config
 from sentinel.config.setting import variable_of
 from sentinel.config.sources import Sources, checked
-from sentinel.errors import ConfigError, ExitCode, SentinelError
-from sentinel.host.daemons.daemon_lookup import list_daemons, locate
+from sentinel.errors import ConfigError, SentinelError
+from sentinel.host.daemons.daemon_lookup import list_daemons
 from sentinel.host.files.paths import Places, places, prepare, prepare_log
 from sentinel.host.gpus import simulation
 from sentinel.host.installed.import_stubs import without_rich
@@ -36,7 +38,9 @@ from sentinel.host.logs.log_file import RotatingLog
 from sentinel.host.processes.unprivileged import look_up
 from sentinel.host.systemd import Journal, gets_stream, match_of_this_run
 from sentinel.protocol.gpu import Gpu
+from sentinel.protocol.rules import with_time
 from sentinel.protocol.stressor import Account
+from sentinel.units import format_size
 
 with without_rich():  # only here: a program that embeds a supervisor may need rich
     from sentinel.diagnostics import survey

@@ -1,7 +1,7 @@
 """``sentinel status`` and ``top``: show every GPU, its processes and the daemon, once or live.
 
-`status` runs in scripts and prompts, so it decodes no response and imports no library but click: see
-tests/integration/cli/test_status.py for the modules that it may import.
+`status` runs in scripts and prompts, so it decodes no response and imports no library but click:
+see tests/integration/cli/test_status.py for the modules that it may import.
 """
 
 from __future__ import annotations

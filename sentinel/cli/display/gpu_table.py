@@ -145,8 +145,12 @@ def facts(status: Status, now: datetime) -> Iterator[str]:
 def notes(status: Status) -> Iterator[str]:
     """Yield the reasons, problems, reservations and allocations that do not fit into a row."""
     stale = is_stale(status)
-    if not stale:
-        yield from _reasons(status.gpus)
+    if not stale:  # the row of a GPU has its processes, and a line of its own a reservation
+        yield from reasons(
+            gpu
+            for gpu in status.gpus
+            if not gpu.processes and state(gpu) not in {"occupied", "reserved"}
+        )
     for gpu in status.gpus:
         if gpu.standing_findings:
             last = f"; last: {gpu.last_finding}" if gpu.last_finding else ""
@@ -198,15 +202,11 @@ def why(gpu: GpuStatus) -> str:
     return with_time(gpu.reason, gpu.rule_until_s)
 
 
-def _reasons(gpus: Iterable[GpuStatus]) -> Iterator[str]:
-    """Yield why GPUs are not occupied; those with the same reason share a line.
-
-    The row of a GPU has the processes that use it, and a line of its own has a reservation.
-    """
+def reasons(gpus: Iterable[GpuStatus]) -> Iterator[str]:
+    """Yield why GPUs are not occupied; those with the same reason share a line."""
     indices: dict[str, list[int]] = {}
     for gpu in gpus:
-        if not gpu.processes and state(gpu) not in {"occupied", "reserved"}:
-            indices.setdefault(why(gpu), []).append(gpu.index)
+        indices.setdefault(why(gpu), []).append(gpu.index)
     for reason, those in indices.items():
         yield f"GPU {ranges(sorted(those))}: {reason}"
 

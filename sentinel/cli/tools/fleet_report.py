@@ -321,8 +321,8 @@ def report(
     output: Path | None,
     limits: str | None,
     give_up_s: float | None,
-    watch: bool,  # noqa: FBT001 - click's
-    drain: bool,  # noqa: FBT001 - click's
+    watch: bool,
+    drain: bool,
     **formats: bool,
 ) -> int:
     """Print the verdict of a fleet: of every node, and of all together.
