@@ -242,7 +242,7 @@ def _count(gpu_state: GpuState, burnin: Burnin, phase: Phase, seen: Observation)
 
 def _works_on(gpu_state: GpuState, phase: Phase, generation: int) -> bool:
     """Check that a child is the running stressor of this phase, and not of an earlier one."""
-    spec = gpu_state.launch_spec
+    spec = gpu_state.launch.spec
     return (
         isinstance(gpu_state.stressor, Running)
         and gpu_state.generation == generation
@@ -268,7 +268,7 @@ def _why_given_up(
         case Backoff(reason=reason) | Fatal(reason=reason) as stressor if (
             gpu_state.generation != burnin.failed_generation
             and gpu_state.failures
-            and gpu_state.failures[-1] >= gpu_state.started
+            and gpu_state.failures[-1] >= gpu_state.launch.at
         ):
             failures = burnin.failures + 1
             burnin = replace(burnin, failures=failures, failed_generation=gpu_state.generation)
