@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
-from sentinel.api.state.snapshots import Views
+from sentinel.api.snapshots import Views
 from sentinel.host.names import USER_NAMES, node_name
 from sentinel.host.processes.command_lines import CommandLines
 from sentinel.host.processes.procfs import read_stat, read_status

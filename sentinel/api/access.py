@@ -17,8 +17,8 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from sentinel.api.http.errors import CLOSE, problem, too_many_connections
-from sentinel.api.http.page import PUBLIC_PATHS
+from sentinel.api.bodies import CLOSE, problem, too_many_connections
+from sentinel.api.page import PUBLIC_PATHS
 from sentinel.host.files.regular_file import open_regular
 from sentinel.host.names import USER_NAMES
 from sentinel.host.processes.procfs import read_stat

@@ -1,4 +1,4 @@
-"""Collect the metrics of one scrape from the supervisor's views and the counters.
+"""Collect the metrics of one scrape, and write them in one of Prometheus's text formats.
 
 An unknown value has no series: None is never 0. A measured value has a series only while its
 reading is fresh; otherwise Prometheus would record an old value as a current one.
@@ -6,18 +6,28 @@ reading is fresh; otherwise Prometheus would record an old value as a current on
 
 from __future__ import annotations
 
+import gzip
 import os
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder, gzip_accepted
 from prometheus_client.registry import Collector
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
-from sentinel.api.history.writer import FILE_NAME as HISTORY_FILE
-from sentinel.api.metrics.counters import Counters, GpuCounters
-from sentinel.api.metrics.definitions import METRICS, Family
-from sentinel.api.state.snapshots import MAX_AGE_S, Views
+from sentinel.api.bodies import CLOSE, ProblemError, problem, too_many_connections
+from sentinel.api.counters import Counters, GpuCounters
+from sentinel.api.history import FILE_NAME as HISTORY_FILE
+from sentinel.api.metric_table import METRICS, Family
+from sentinel.api.snapshots import MAX_AGE_S, Views
 from sentinel.host.files.paths import shared_folder
 from sentinel.host.files.regular_file import count_set_aside
 from sentinel.host.names import node_name
@@ -27,6 +37,7 @@ from sentinel.host.stores.run_reports import LastVerdict
 from sentinel.host.stores.timed_file import RESERVATIONS, SESSIONS
 from sentinel.host.stores.verified_store import StoredWork, proof_of
 from sentinel.protocol.commands import ApiSpec
+from sentinel.protocol.problem import Code
 from sentinel.protocol.stressor import FailureKind
 from sentinel.protocol.telemetry import EVENT_REASONS, Telemetry
 from sentinel.protocol.views import GpuHealth, GpuView, HealthCause, Phase
@@ -330,3 +341,109 @@ class _GpuMetrics:
 
     def _age(self, at: float | None) -> float | None:
         return None if at is None else max(0.0, self._now - at)
+
+
+#: The supported formats, as in an Accept header: the classic one, and OpenMetrics.
+_TEXT = "text/plain;version=0.0.4"
+_OPENMETRICS = "application/openmetrics-text;version=1.0.0"
+#: The time for which a written page is served again: the supervisor does not publish changes more
+#: often. With eight GPUs a page takes 20 ms to write, and frequent scrapes must not use all of the
+#: processor time.
+_CACHE_S = 0.25
+#: gzip's level: the lines of a page are similar, and it shrinks to a twentieth even at level 1.
+_GZIP_LEVEL = 1
+
+
+@dataclass(frozen=True)
+class _Page:
+    """A written page."""
+
+    #: When it was written, of the monotonic clock.
+    at: float
+    content_type: str
+    body: bytes
+
+    @cached_property
+    def compressed(self) -> bytes:
+        return gzip.compress(self.body, _GZIP_LEVEL)
+
+
+class MetricsPage:
+    """The page at ``/metrics``, written at a scrape.
+
+    Args:
+        spec: The specification of this process.
+        views: The supervisor's state.
+        counters: The counters of this process.
+    """
+
+    def __init__(self, spec: ApiSpec, views: Views, counters: Counters) -> None:
+        # Not the library's default registry, which has metrics of this process.
+        self._registry = CollectorRegistry()
+        self._registry.register(DaemonCollector(spec, views, counters))
+        self._cache: dict[str, _Page] = {}
+
+    def respond(self, headers: Headers) -> Response:
+        """Respond to a scrape in the format and encoding of its headers.
+
+        Raises:
+            ProblemError: The supervisor has not sent its state yet.
+        """
+        page = self._write(_format(headers.get("accept", "")))
+        # Not as media_type, to which Starlette adds a charset.
+        sent = {"content-type": page.content_type, "vary": "Accept, Accept-Encoding"}
+        if gzip_accepted(headers.get("accept-encoding", "")):
+            return Response(page.compressed, headers={**sent, "content-encoding": "gzip"})
+        return Response(page.body, headers=sent)
+
+    def _write(self, format_: str) -> _Page:
+        now, cached = time.monotonic(), self._cache.get(format_)
+        if cached is not None and now - cached.at < _CACHE_S:
+            return cached
+        encode, content_type = choose_encoder(format_)
+        self._cache[format_] = _Page(now, content_type, encode(self._registry))
+        return self._cache[format_]
+
+
+def _format(accept: str) -> str:
+    """Choose the format for an Accept header; the library itself has more versions."""
+    try:
+        _, content_type = choose_encoder(accept)
+    except (TypeError, ValueError):  # a version that is not a number
+        return _TEXT
+    return _OPENMETRICS if content_type.startswith("application/openmetrics-text") else _TEXT
+
+
+#: The path of the metrics, here and in the API.
+PATH = "/metrics"
+
+
+class ScrapeApp:
+    """An ASGI application that serves the metrics.
+
+    Args:
+        page: The metrics.
+    """
+
+    def __init__(self, page: MetricsPage) -> None:
+        self._page = page
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Respond to one request."""
+        await self._respond(scope)(scope, receive, send)
+
+    def _respond(self, scope: Scope) -> Response:
+        if scope["state"]["crowded"]:
+            return too_many_connections()
+        if scope["path"] != PATH:
+            return problem(Code.NOT_FOUND, f"This address serves only {PATH}.", headers=CLOSE)
+        if scope["method"] not in {"GET", "HEAD"}:
+            why = f"{PATH} supports GET and HEAD, not {scope['method']}."
+            allow = {"allow": "GET, HEAD"}
+            return problem(
+                Code.INVALID, why, status=HTTPStatus.METHOD_NOT_ALLOWED, headers=allow | CLOSE
+            )
+        try:
+            return self._page.respond(Headers(scope=scope))
+        except ProblemError as error:
+            return problem(error.code, error.detail, headers=CLOSE)

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Callable
 
 from pydantic import TypeAdapter
 
-from sentinel.api.state import serializers
-from sentinel.api.state.event_buffer import HEARTBEAT_S, Broadcast, EventBuffer
-from sentinel.api.state.snapshots import Views
+from sentinel.api import serializers
+from sentinel.api.event_buffer import HEARTBEAT_S, Broadcast, EventBuffer
+from sentinel.api.snapshots import Views
 from sentinel.protocol.api_types import Changes, Status
 from sentinel.protocol.commands import ApiSpec
 from sentinel.protocol.views import GpuView, HostView, Session

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sentinel.api.history.recorder import HEALTH_ORDER
-from sentinel.api.history.tables import MINUTE_COLUMNS, SECONDS_WITH_ENERGY, gpu_key
+from sentinel.api.history_recorder import HEALTH_ORDER
+from sentinel.api.history_tables import MINUTE_COLUMNS, SECONDS_WITH_ENERGY, gpu_key
 from sentinel.protocol.history_types import Direction
 from sentinel.protocol.version import SCHEMA_VERSION
 
@@ -142,7 +142,7 @@ def events(
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedUse:
-    """One row of uses; see :class:`sentinel.api.history.recorder.Use`."""
+    """One row of uses; see :class:`sentinel.api.history_recorder.Use`."""
 
     uuid: str
     index: int

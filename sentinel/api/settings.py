@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from sentinel.api.http.errors import ProblemError
-from sentinel.api.state.snapshots import Views
+from sentinel.api.bodies import ProblemError
+from sentinel.api.snapshots import Views
 from sentinel.config.gpu_selection import matching
 from sentinel.config.model import SETTINGS
 from sentinel.config.setting import Scope

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sentinel.api.history.recorder import MAX_AGE_S, MEANS, RANGED, SAMPLE_COLUMNS, Batch, Use
+from sentinel.api.history_recorder import MAX_AGE_S, MEANS, RANGED, SAMPLE_COLUMNS, Batch, Use
 
 Row = tuple[Any, ...]
 

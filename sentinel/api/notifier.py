@@ -18,9 +18,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sentinel.api.http.errors import ProblemError
-from sentinel.api.notify.recipients import CommandHook, DeliveryError, Webhook
-from sentinel.api.state.event_buffer import LoggedEvent
+from sentinel.api.bodies import ProblemError
+from sentinel.api.event_buffer import LoggedEvent
+from sentinel.api.recipients import CommandHook, DeliveryError, Webhook
 from sentinel.errors import NoSuchGpuError
 from sentinel.host.names import node_name
 from sentinel.protocol.commands import NotifySpec
