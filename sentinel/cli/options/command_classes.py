@@ -66,7 +66,7 @@ def _fields() -> frozenset[str]:
     return frozenset(setting.field for setting in SETTINGS)
 
 
-def _show_all(context: click.Context, _: click.Parameter, given: bool) -> None:  # noqa: FBT001
+def _show_all(context: click.Context, _: click.Parameter, given: bool) -> None:
     """Print the help with all options, and exit."""
     if given and not context.resilient_parsing:
         context.meta[_ALL] = True

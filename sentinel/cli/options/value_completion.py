@@ -137,9 +137,9 @@ def _changeable() -> list[tuple[str, str]]:
 
 def states(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete the state of a GPU."""
-    from sentinel.cli.display.gpu_table import STYLES
+    from sentinel.cli.display.gpu_table import GPUS
 
-    return _items([(name, "") for name in sorted({*STYLES, "idle"})], incomplete)
+    return _items([(name, "") for name in sorted({*GPUS.styles, "idle"})], incomplete)
 
 
 def of_setting(key: str, metavar: str) -> _Complete | None:

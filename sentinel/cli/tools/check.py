@@ -60,9 +60,9 @@ _WIDTH = 120
 @simulate_option("Check N simulated GPUs.")
 def command(
     gpus: tuple[str, ...],
-    as_json: bool,  # noqa: FBT001 - click passes options by name
-    nagios: bool,  # noqa: FBT001
-    npd: bool,  # noqa: FBT001
+    as_json: bool,
+    nagios: bool,
+    npd: bool,
     file: str | None,
     simulate: int | None,
 ) -> int:

@@ -40,11 +40,11 @@ from sentinel.supervisor.bootstrap import leave
 )
 def command(
     runs: tuple[str, ...],
-    both: bool,  # noqa: FBT001 - click's
+    both: bool,
     output: Path | None,
     limits: str | None,
     socket: str | None,
-    simulated: bool,  # noqa: FBT001
+    simulated: bool,
     **formats: bool,
 ) -> int:
     """Print the report of a burn-in, judged again from what it recorded.
