@@ -37,11 +37,11 @@ from sentinel.cli.display.output import Word, color_option
 from sentinel.cli.options import value_completion
 from sentinel.cli.options.command_classes import VerdictGroup
 from sentinel.cli.options.setting_options import (
+    load_thresholds,
     settings_without,
     simulate_option,
     warn_of_no_notifications,
 )
-from sentinel.cli.options.thresholds_file import load_thresholds
 from sentinel.client import Client, connect
 from sentinel.client.hold import private_sentinel
 from sentinel.config.model import Config

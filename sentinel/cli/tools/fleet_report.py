@@ -19,7 +19,7 @@ from sentinel.cli.display.live_table import LiveTable
 from sentinel.cli.display.output import Table, color_option, paint_verdicts, print_json, printable
 from sentinel.cli.options.command_classes import VerdictCommand
 from sentinel.cli.options.command_options import duration
-from sentinel.cli.options.thresholds_file import load_thresholds
+from sentinel.cli.options.setting_options import load_thresholds
 from sentinel.errors import ConfigError, ExitCode, SentinelError
 from sentinel.fleet.drain import drain_nodes, reason_text
 from sentinel.fleet.engine import EngineError

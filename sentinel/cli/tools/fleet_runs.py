@@ -18,8 +18,7 @@ from sentinel.burnin.verdict import Verdict
 from sentinel.cli.display.output import color_option, print_json, printable
 from sentinel.cli.options.command_classes import VerdictCommand
 from sentinel.cli.options.command_options import duration, json_option
-from sentinel.cli.options.setting_options import check_range, simulate_option
-from sentinel.cli.options.thresholds_file import load_thresholds
+from sentinel.cli.options.setting_options import check_range, load_thresholds, simulate_option
 from sentinel.cli.tools.fleet_report import end_detached, follow_to_verdict, run_argument, say
 from sentinel.errors import ConfigError, ExitCode, SentinelError
 from sentinel.fleet.drain import undrain_nodes

@@ -17,7 +17,7 @@ from sentinel.cli.display.output import color_option, paint_verdicts
 from sentinel.cli.options import value_completion
 from sentinel.cli.options.command_classes import VerdictCommand
 from sentinel.cli.options.command_options import address_options, simulated_folder
-from sentinel.cli.options.thresholds_file import load_thresholds
+from sentinel.cli.options.setting_options import load_thresholds
 from sentinel.errors import ConfigError, ExitCode
 from sentinel.host.daemons.daemon_lookup import find_shared
 from sentinel.supervisor.bootstrap import leave
