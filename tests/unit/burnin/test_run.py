@@ -19,7 +19,7 @@ from sentinel.client.client import Client
 from sentinel.client.event_stream import EventInfo, EventStream
 from sentinel.diagnostics.counters import CountersResult
 from sentinel.errors import ConfigError
-from sentinel.host.processes.procfs import boot_id
+from sentinel.host.procfs import boot_id
 from sentinel.protocol.codec import from_json
 from sentinel.protocol.commands import Given
 from sentinel.protocol.counters import Counters

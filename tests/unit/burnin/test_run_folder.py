@@ -16,7 +16,7 @@ from sentinel.burnin.checks.recorded_run import read_run
 from sentinel.burnin.run import earlier_work
 from sentinel.burnin.run_folder import RunFolder, former_runs, lines, read_object
 from sentinel.errors import ConfigError
-from sentinel.host.stores import run_reports
+from sentinel.host import verified_store
 from tests.harness.other_user import STRANGER
 
 #: Deeper than any parser goes.
@@ -160,5 +160,5 @@ def test_another_serial_number_is_another_card(tmp_path: Path) -> None:
 def test_the_report_of_another_user_is_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_reports, "getuid", lambda: os.geteuid() + 1)
+    monkeypatch.setattr(verified_store, "getuid", lambda: os.geteuid() + 1)
     assert found(tmp_path, report()) == {}

@@ -15,7 +15,7 @@ import pytest
 from sentinel.fleet.drain import parse_nodes
 from sentinel.fleet.engine import Clush, EngineError, EngineMissingError, run_tool
 from sentinel.fleet.run_folder import FleetFolder, FleetRun
-from sentinel.host.processes.procfs import boot_id, read_stat
+from sentinel.host.procfs import boot_id, read_stat
 from tests.harness.example_fleet import fleet_run
 
 
