@@ -51,7 +51,7 @@ def command(
     rounds: int,
     dtypes: tuple[str, ...],
     wait: float,
-    as_json: bool,  # noqa: FBT001 - click's
+    as_json: bool,
 ) -> int:
     """Flip bits in results, memory, inputs and references of one idle GPU; count the found ones.
 

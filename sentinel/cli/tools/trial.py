@@ -67,7 +67,7 @@ def command(
     simulate: int | None,
     memory: str,
     wait: float,
-    as_json: bool,  # noqa: FBT001 - click's
+    as_json: bool,
 ) -> int:
     """Run a workload on one GPU, and report its figures and its problems.
 
