@@ -30,18 +30,19 @@ from sentinel.api.supervisor_link import (
     SupervisorMessage,
 )
 from sentinel.errors import SentinelError, WireError
-from sentinel.host.files.paths import shared_folder
-from sentinel.host.stores import verified_store
-from sentinel.host.stores.timed_file import RESERVATIONS, SESSIONS
+from sentinel.host import verified_store
+from sentinel.host.paths import shared_folder
+from sentinel.host.timed_file import RESERVATIONS, SESSIONS
 from sentinel.protocol.api_types import Outcome
-from sentinel.protocol.caller import Caller, Level
-from sentinel.protocol.channel import MessageStream
+from sentinel.protocol.codec import MessageStream
 from sentinel.protocol.commands import (
     ApiSpec,
+    Caller,
     CancelAllocation,
     CancelBurnin,
     CancelReservation,
     Command,
+    Level,
     ReloadConfig,
     ServiceWarning,
     StopDaemon,

@@ -10,13 +10,12 @@ from functools import cache
 from typing import Any, TypeVar
 
 from sentinel.api.snapshots import Views
+from sentinel.host.command_lines import CommandLines
 from sentinel.host.names import USER_NAMES, node_name
-from sentinel.host.processes.command_lines import CommandLines
-from sentinel.host.processes.procfs import read_stat, read_status
-from sentinel.host.stores.verified_store import proof_of
+from sentinel.host.procfs import read_stat, read_status
+from sentinel.host.verified_store import proof_of
 from sentinel.protocol import api_types, views
-from sentinel.protocol.caller import Caller
-from sentinel.protocol.commands import ApiSpec
+from sentinel.protocol.commands import ApiSpec, Caller
 from sentinel.protocol.gpu import GpuProcess
 
 #: The shortest UUID in responses: `GPU-` and eight digits.

@@ -30,9 +30,8 @@ from sentinel.config.sources import (
 )
 from sentinel.config.specs import parse_workload
 from sentinel.errors import ConfigError
-from sentinel.host.files.regular_file import replace_file
-from sentinel.protocol.caller import Caller, Level
-from sentinel.protocol.commands import ApiSpec, CommandReply, Configure, Given
+from sentinel.host.regular_file import replace_file
+from sentinel.protocol.commands import ApiSpec, Caller, CommandReply, Configure, Given, Level
 from sentinel.protocol.problem import Code
 from sentinel.protocol.settings_types import Settings
 

@@ -25,19 +25,19 @@ from sentinel.api.snapshots import driver_released, stressors_gone
 from sentinel.config.plan import Plan, parse_plan
 from sentinel.config.specs import check_workload
 from sentinel.errors import ConfigError
-from sentinel.host.stores.verified_store import KnownGpu, select_known
+from sentinel.host.verified_store import KnownGpu, select_known
 from sentinel.protocol.api_types import BurninStarted, Outcome
-from sentinel.protocol.caller import Caller
 from sentinel.protocol.codec import DecodeError, from_json
 from sentinel.protocol.commands import (
     AcknowledgeResults,
+    Caller,
     CancelBurnin,
+    EarlierWork,
     PauseGpus,
     ResumeGpus,
     StartBurnin,
     StopDaemon,
 )
-from sentinel.protocol.phase_work import EarlierWork
 from sentinel.protocol.problem import Code
 from sentinel.protocol.views import BurninRunView
 from sentinel.units import format_count

@@ -31,7 +31,7 @@ from sentinel.api.context import (
 from sentinel.api.snapshots import gpus_free, memory_free
 from sentinel.api.supervisor_link import check_accepted, is_alive
 from sentinel.host.names import USER_NAMES
-from sentinel.host.processes.procfs import read_stat, read_status
+from sentinel.host.procfs import read_stat, read_status
 from sentinel.protocol.api_types import (
     AllocationInfo,
     Allocations,
@@ -39,10 +39,10 @@ from sentinel.protocol.api_types import (
     ReservationInfo,
     Reservations,
 )
-from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import (
     LEASE_S,
     Allocate,
+    Caller,
     CancelAllocation,
     CancelReservation,
     CommandReply,

@@ -17,7 +17,7 @@ from sentinel.errors import (
     SentinelError,
     TimedOutError,
 )
-from sentinel.host.gpus import simulation
+from sentinel.host import simulation
 from sentinel.supervisor.discovery import Options
 
 

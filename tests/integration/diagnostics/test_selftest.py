@@ -21,8 +21,8 @@ from sentinel.core.step import Event
 from sentinel.diagnostics import selftest
 from sentinel.diagnostics.selftest import CLEAN, Trials, run_selftest
 from sentinel.errors import ExitCode, IncompleteError, SelftestError, SentinelError
-from sentinel.host.daemons.gpu_locks import GpuLocks
-from sentinel.host.gpus.simulation import Registry
+from sentinel.host.gpu_locks import GpuLocks
+from sentinel.host.simulation import Registry
 from sentinel.protocol.stressor import SelftestResult
 from sentinel.stressor.matmul import DTYPES
 from sentinel.supervisor.discovery import Options
