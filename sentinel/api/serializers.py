@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import UTC, datetime
-from functools import cache
 from typing import Any, TypeVar
 
 from sentinel.api.snapshots import Views
@@ -26,17 +25,12 @@ _COMMANDS = CommandLines()
 T = TypeVar("T")
 
 
-@cache
-def _shared(kind: Any, source: Any) -> tuple[str, ...]:
-    """List the fields of a response that its source has, too."""
-    names = {field.name for field in dataclasses.fields(source)}
-    return tuple(field.name for field in dataclasses.fields(kind) if field.name in names)
-
-
-def _like(kind: Callable[..., T], source: Any, **others: Any) -> T:
+def _like(kind: type[T], source: object, **others: Any) -> T:
     """Build a response with the fields that its source has, too, and with all others."""
-    copied = {name: getattr(source, name) for name in _shared(kind, type(source))}
-    return kind(**(copied | others))
+    names = {field.name for field in dataclasses.fields(kind)} - others.keys()  # type: ignore[arg-type]
+    return kind(
+        **others, **{name: getattr(source, name) for name in names if hasattr(source, name)}
+    )
 
 
 def status(spec: ApiSpec, shown: Views) -> api_types.Status:

@@ -1,4 +1,4 @@
-"""What each GPU has proved, in files: verified work by UUID, and the verdicts of earlier burn-ins."""
+"""What each GPU has proved, in files: verified work by UUID, and verdicts of earlier burn-ins."""
 
 from __future__ import annotations
 
