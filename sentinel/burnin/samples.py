@@ -36,8 +36,11 @@ LOST = "log.dropped"
 
 #: The samples that come as events of the daemon, by their kind.
 MEASURED = {
+    "Failed": "failed",
     "LinkMeasured": LINK,
     "ReferenceChecksum": CHECKSUM,
+    "SelftestDone": "selftest_done",
+    "SelftestResult": "selftest",
     "StressorExit": END,
     "XidsWatched": WATCHED,
 }

@@ -66,6 +66,7 @@ with without_rich():  # only here: a program that embeds a supervisor may need r
 @click.option("--paused", is_flag=True, hidden=True)  # how `sentinel start --paused` does
 @click.option("--private", is_flag=True, hidden=True)  # how a script starts its own
 @click.option("--burnin-only", is_flag=True, hidden=True)  # how `sentinel burnin` starts its own
+@click.option("--lent", is_flag=True, hidden=True)  # how a trial does, beside a daemon
 @color_option
 @plan_option
 @log_format
@@ -82,7 +83,7 @@ def command(
     config = replace(config, paused=monitor or flags["paused"], burnin_only=flags["burnin_only"])
     if plan is not None:
         config = with_plan(config, plan, sources)
-    options = Options(config=config, given=sources.given, simulate=simulate)
+    options = Options(config=config, given=sources.given, simulate=simulate, lent=flags["lent"])
     if flags["list_"]:
         survey_format.print_gpus(survey.inventory(options), text=text)
         return int(ExitCode.OK)

@@ -24,7 +24,13 @@ from sentinel.core.step import Event, Step, gpu_event
 from sentinel.protocol.commands import CancelBurnin, Refusal, StartBurnin
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.phase_work import EarlierWork, PhaseWork
-from sentinel.protocol.stressor import LinkMeasured, ReferenceChecksum
+from sentinel.protocol.stressor import (
+    Failed,
+    LinkMeasured,
+    ReferenceChecksum,
+    SelftestDone,
+    SelftestResult,
+)
 
 #: The numbers of what a GPU has done, and the largest: the fastest GPU needs decades for it.
 _COUNTS = (
@@ -34,7 +40,7 @@ _COUNTS = (
 _MAX_COUNT = 1e24
 
 #: The messages of stressors that a record of a burn-in keeps as they are.
-MEASURED = (LinkMeasured, ReferenceChecksum)
+MEASURED = (Failed, LinkMeasured, ReferenceChecksum, SelftestDone, SelftestResult)
 
 
 def start(state: State, command: StartBurnin, seen: Observation) -> Accepted:
