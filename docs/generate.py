@@ -102,7 +102,7 @@ def metrics_of_gpu() -> str:
 
 
 def _metrics(*, of_gpu: bool) -> str:
-    from sentinel.api.metrics.definitions import GPU_LABELS, METRICS
+    from sentinel.api.metric_table import GPU_LABELS, METRICS
 
     rows = [
         (

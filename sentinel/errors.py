@@ -15,6 +15,7 @@ __all__ = [
     "ExitCode",
     "GpuHeldError",
     "IncompleteError",
+    "MemoryContentionError",
     "NoSuchGpuError",
     "NotRunningError",
     "PeersError",
@@ -103,6 +104,16 @@ class PeersError(SentinelError):
     """The other stressors of a group did not come, or went; proves nothing about this GPU."""
 
     code = "peers"
+
+
+class MemoryContentionError(SentinelError):
+    """Another process took ``grown`` bytes of a GPU while a stressor started."""
+
+    code = "contention"
+
+    def __init__(self, grown: int) -> None:
+        super().__init__(f"{grown} bytes were taken by another process")
+        self.grown = grown
 
 
 class NoSuchGpuError(SentinelError):

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 
-from sentinel.api import openapi
+from sentinel.api import bodies, openapi, page
 from sentinel.api.compat import routes as compat
 from sentinel.api.compat.readings import Monitoring
 from sentinel.api.context import ApiContext
-from sentinel.api.http import errors, page
 from sentinel.api.routes import (
     allocations,
     burnin,
@@ -52,7 +51,7 @@ def make_app(context: ApiContext | None = None) -> FastAPI:
     )
     app.state.context = context
     app.state.monitoring = Monitoring()
-    errors.install(app, {compat.PREFIX: compat.encode_error})
+    bodies.install(app, {compat.PREFIX: compat.encode_error})
     for module in _ROUTES:
         app.include_router(module.router)
     return app

@@ -7,21 +7,19 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
-from sentinel.api.history.writer import FILE_NAME as HISTORY_FILE
-from sentinel.api.history.writer import History
-from sentinel.api.http.errors import ProblemError
-from sentinel.api.metrics.counters import Counters
-from sentinel.api.metrics.exposition import MetricsPage
-from sentinel.api.notify.notifier import ABOUT as NOTIFY_ABOUT
-from sentinel.api.notify.notifier import Notifier
-from sentinel.api.state.change_feed import ChangeFeed
-from sentinel.api.state.event_buffer import EventBuffer, LoggedEvent
-from sentinel.api.state.process_watch import ProcessWatch
-from sentinel.api.state.settings import of_run_time, reread
-from sentinel.api.state.snapshots import Views
-from sentinel.api.state.store_writer import StoreWriter
-from sentinel.api.state.supervisor_link import SupervisorLink, SupervisorMessage
-from sentinel.api.state.verified_total import BurninVerdicts, VerifiedTotal
+from sentinel.api.bodies import ProblemError
+from sentinel.api.change_feed import ChangeFeed
+from sentinel.api.counters import Counters
+from sentinel.api.event_buffer import EventBuffer, LoggedEvent
+from sentinel.api.history import FILE_NAME as HISTORY_FILE
+from sentinel.api.history import History
+from sentinel.api.metrics_page import MetricsPage
+from sentinel.api.notifier import ABOUT as NOTIFY_ABOUT
+from sentinel.api.notifier import Notifier
+from sentinel.api.settings import of_run_time, reread
+from sentinel.api.snapshots import Views
+from sentinel.api.stores import BurninVerdicts, StoreWriter, VerifiedTotal
+from sentinel.api.supervisor_link import ProcessWatch, SupervisorLink, SupervisorMessage
 from sentinel.config.model import SETTINGS
 from sentinel.config.setting import Scope
 from sentinel.config.specs import parse_workload

@@ -11,7 +11,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import TypeAdapter
 from starlette.responses import Response
 
-from sentinel.api.http.access import needed_level
+from sentinel.api.access import needed_level
 from sentinel.protocol.problem import Problem
 
 router = APIRouter()

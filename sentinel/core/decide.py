@@ -18,7 +18,6 @@ from sentinel.core.node import (
     burnin_commands,
     commands,
     daemon,
-    limits,
     probe_supervision,
     reservations,
     serving_processes,
@@ -27,7 +26,7 @@ from sentinel.core.node import (
     status,
 )
 from sentinel.core.observation import Identity, Observation
-from sentinel.core.state import ProbeDown, ProbeState, Rule, State, each_gpu, on_each_gpu
+from sentinel.core.state import Probe, Process, Rule, State, each_gpu, on_each_gpu
 from sentinel.core.step import Event, Kill, Step, chain, rank
 from sentinel.protocol.gpu import Gpu
 
@@ -41,7 +40,7 @@ def first_state(
     gpus: tuple[Gpu, ...],
     now: float,
     config: Config,
-    probe: ProbeState | None = None,
+    probe: Probe | None = None,
     hidden: str | None = None,
     *,
     with_api: bool = False,
@@ -64,9 +63,9 @@ def first_state(
         },
         started=now,
         counted_from=now,
-        probe=probe or ProbeDown(generation=1, until=now, reason="not started yet"),
+        probe=probe or Probe(due=now, reason="not started yet"),
         next_status=now + config.status_every,
-        api=serving_processes.first_api(now) if with_api else None,
+        api=Process(due=now) if with_api else None,
     )
 
 
@@ -165,7 +164,7 @@ _RULES: tuple[Rule, ...] = (
     on_each_gpu(health.assess, pace_controller.step),
     daemon.stop_all,
     daemon.give_up,
-    limits.release,
+    starts.release,
     starts.form_groups,
     starts.start_one,
     serving_processes.step_standby,

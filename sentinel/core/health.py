@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from sentinel.config.model import Config
 from sentinel.core.attribution import foreign_memory
-from sentinel.core.gpu_state import GpuState, HealthState, Running, Starting, Stopping, Unknown
+from sentinel.core.gpu_state import GpuState, HealthState, Unknown
 from sentinel.core.observation import Observation
 from sentinel.core.step import Step, gpu_event
 from sentinel.protocol.views import GpuHealth, HealthCause
@@ -159,8 +159,7 @@ def multiplier(gpu_state: GpuState) -> float:
     health = gpu_state.health
     if health is None or isinstance(gpu_state.occupancy, Unknown):
         return 0.0
-    ours = isinstance(gpu_state.stressor, Starting | Running | Stopping)
-    return MULTIPLIERS[_of_load(health) if ours else health.heat]
+    return MULTIPLIERS[_of_load(health) if gpu_state.is_held else health.heat]
 
 
 def cause(health: HealthState) -> HealthCause | None:

@@ -18,10 +18,10 @@ from sentinel.core.gpu_state import (
 )
 from sentinel.core.newcomer import LIST_WAIT_S
 from sentinel.core.observation import Observation
-from sentinel.core.step import Event, Kill, RequestStop, Step, gpu_event, process_fields, upcoming
+from sentinel.core.step import Event, Kill, Send, Step, gpu_event, process_fields, upcoming
 from sentinel.core.teardown import settle
 from sentinel.protocol.gpu import Reading
-from sentinel.protocol.stressor import CreatingContext, Failed, FailureKind, Preparing
+from sentinel.protocol.stressor import CreatingContext, Failed, FailureKind, Preparing, Stop
 
 #: A start that takes so many seconds is reported. With a standby stressor it takes one, without one
 #: some five, and 14 if torch is imported from a cold disk.
@@ -77,16 +77,21 @@ def start(
     gpu_state: GpuState, reading: Reading, now: float, config: Config, *, clearing: bool = False
 ) -> Step[GpuState]:
     """Move a GPU to STARTING with a child of the next generation."""
-    generation = gpu_state.generation + 1
-    stressor = Starting(
-        generation=generation,
-        since=now,
+    launch = replace(
+        gpu_state.launch,
+        at=now,
+        child=None,
+        clearing=clearing,
         baseline=reading.memory.used if reading.memory else 0,
         unattributed=gpu_state.attribution.unattributed,
         before=tuple(process.pid for process in reading.processes or ()),
-        clearing=clearing,
     )
-    gpu_state = replace(gpu_state, generation=generation, stressor=stressor, started=now)
+    gpu_state = replace(
+        gpu_state,
+        generation=gpu_state.generation + 1,
+        launch=launch,
+        stressor=Starting(since=now),
+    )
     return Step(gpu_state, due=now + min(config.start_timeout, SLOW_AFTER_S))
 
 
@@ -213,7 +218,7 @@ def _request_stop(
     evidence: Evidence | None = None,
 ) -> Step[GpuState]:
     """Request the child to stop, and schedule its kill."""
-    request = RequestStop(uuid=gpu_state.gpu.uuid, generation=gpu_state.generation)
+    request = Send(uuid=gpu_state.gpu.uuid, generation=gpu_state.generation, message=Stop())
     gpu_state = to_stopping(gpu_state, cause, now, kill_at=kill_at, evidence=evidence)
     return Step(gpu_state, actions=(request,), due=kill_at)
 
@@ -248,15 +253,10 @@ def to_stopping(
     if not isinstance(live, Starting | Running):
         return gpu_state
     stopping = Stopping(
-        generation=live.generation,
         since=now,
         cause=cause,
-        baseline=live.baseline,
-        unattributed=live.unattributed,
-        child=live.child,
         kill_at=kill_at,
         ran=isinstance(live, Running) and now - live.since >= FORGIVE_AFTER_S,
-        clearing=isinstance(live, Starting) and live.clearing,
         evidence=evidence,
         kill_sent=kill_sent,
         failed=failed,
@@ -288,7 +288,7 @@ def _await_exit(
     report_at = stopping.kill_at + UNKILLABLE_AFTER_S
     if stopping.reported or now < report_at:
         return Step(gpu_state, due=upcoming(now, report_at))
-    pid = stopping.child.pid if stopping.child else None
+    pid = gpu_state.child.pid if gpu_state.child else None
     since = now - stopping.kill_at
     event = gpu_event("stressor.unkillable", gpu_state, now, pid=pid, since_s=since)
     gpu_state = replace(gpu_state, stressor=replace(stopping, reported=True))

@@ -133,45 +133,39 @@ class WatchTimes:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProbeFacts:
-    """New facts about the probe, and its calls in flight."""
+class ProcessFacts:
+    """New facts about a process beside the stressors."""
 
+    #: Distinguishes it from earlier ones.
     generation: int
+    #: It reported that it works: it waits to replace another process, or serves clients.
+    works: bool = False
+    #: The error that ends it, or why it could not be spawned.
+    failed: str | None = None
+    #: The first invalid message.
+    garbage: str | None = None
+    exit: ChildExit | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeFacts(ProcessFacts):
+    """New facts about the probe, its newest readings and its calls in flight."""
+
     inventory: Inventory | None = None
     unavailable: Unavailable | None = None
-    #: What the host refused it, or why it could not be spawned.
-    failed: str | None = None
-    exit: ChildExit | None = None
+    #: By UUID of the GPU.
+    readings: Mapping[str, Reading] = field(default_factory=dict)
     calls: tuple[Call, ...] = ()
     xids: tuple[XidReport, ...] = ()
     xids_watched: XidsWatched | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpareFacts:
-    """Facts about a spare process."""
-
-    #: It is prepared and waits.
-    ready: bool = False
-    #: The error that ends it.
-    failed: str | None = None
-    exit: ChildExit | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ApiFacts:
+class ApiFacts(ProcessFacts):
     """New facts about the API process."""
 
-    generation: int
-    #: It reported that it serves clients.
-    serving: bool = False
     commands: tuple[Command, ...] = ()
     warnings: tuple[ServiceWarning, ...] = ()
-    #: The error that ends it.
-    failed: str | None = None
-    exit: ChildExit | None = None
-    #: The first invalid message.
-    garbage: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,9 +185,9 @@ class Observation:
     watched: Mapping[str, WatchTimes] = field(default_factory=dict)
     probe: ProbeFacts | None = None
     #: None without a spare probe.
-    spare_probe: SpareFacts | None = None
+    spare_probe: ProcessFacts | None = None
     #: None without a standby stressor.
-    standby: SpareFacts | None = None
+    standby: ProcessFacts | None = None
     #: The host has memory left for a standby stressor.
     memory_left: bool = True
     api: ApiFacts | None = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
 
 from sentinel.config.model import Config
 from sentinel.core.attribution import SLACK_BYTES, idle_memory, outstanding
@@ -20,7 +19,6 @@ from sentinel.core.gpu_state import (
     StopCause,
     Stopped,
     Stopping,
-    Stressor,
     Unknown,
 )
 from sentinel.core.lifecycle import waits_for
@@ -65,9 +63,7 @@ def occupancy(
         if more:
             reason += f", {more} of them not listed"
         return Busy(rule="process", reason=reason, processes=foreign)
-    stressor = gpu_state.stressor
-    clearing = isinstance(stressor, Starting | Stopping) and stressor.clearing
-    if gpu_state.child is None or clearing:
+    if gpu_state.child is None or gpu_state.launch.clearing:
         busy = _used_by_no_process(gpu_state, reading, config)
         if busy is not None:
             return busy
@@ -82,7 +78,7 @@ def stale_at(gpu_state: GpuState, reading: Reading, config: Config) -> float:
     A GPU without a child may be read at the slow poll. A start needs a fresh reading besides.
     """
     limit = config.stale_after
-    if not isinstance(gpu_state.stressor, Starting | Running | Stopping):
+    if not gpu_state.is_held:
         limit = max(limit, config.poll + LATE_S)
     return min(reading.at, reading.processes_at) + limit
 
@@ -175,46 +171,49 @@ _WHY_ENDING = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """Whether a stressor may be started, the rule that decided, and its reason for people."""
+@dataclass(frozen=True)
+class Permission:
+    """The rule that allows or forbids a stressor, and its reason for people."""
 
-    allowed: bool
     #: One of :data:`sentinel.protocol.rules.RULES`.
     rule: str
     reason: str
     #: When the rule may decide otherwise, by the monotonic clock; None if that is not known.
     until: float | None = None
 
-    @classmethod
-    def deny(cls, rule: str, reason: str, until: float | None = None) -> Self:
-        """Return a verdict by which ``rule`` forbids the start."""
-        return cls(allowed=False, rule=rule, reason=reason, until=until)
+    @property
+    def allowed(self) -> bool:
+        """Whether a stressor may be started: no rule forbids it on an idle GPU."""
+        return self.rule == IDLE
+
+
+#: The permission to start a stressor.
+ALLOWED = Permission(IDLE, "idle")
 
 
 def idle_enough(
     gpu_state: GpuState, reading: Reading | None, now: float, config: Config
-) -> Verdict | None:
+) -> Permission | None:
     """Explain why a GPU is not idle, or not for long enough; None if it is."""
     match gpu_state.occupancy:
         case Unknown(reason=reason):
-            return Verdict.deny("unknown", f"unknown: {reason}")
+            return Permission("unknown", f"unknown: {reason}")
         case Busy(rule=rule, reason=reason):
-            return Verdict.deny(rule, reason)
+            return Permission(rule, reason)
         case Idle(since=since):
             if reading is None or reading.at <= since:
-                return Verdict.deny("confirm", "idle, seen once")
+                return Permission("confirm", "idle, seen once")
             if not is_fresh(reading, now, config):
-                return Verdict.deny("confirm", "idle when it was last read, some seconds ago")
+                return Permission("confirm", "idle when it was last read, some seconds ago")
             if now < since + gpu_state.rearm:
                 reason = f"idle again, left alone for {format_duration(gpu_state.rearm)} (rearm)"
-                return Verdict.deny("rearm", reason, since + gpu_state.rearm)
+                return Permission("rearm", reason, since + gpu_state.rearm)
             if config.idle_utilization is not None and reading.at < gpu_state.ended + OWN_LOAD_S:
                 reason = "its utilisation may still include the last stressor (idle.utilization)"
-                return Verdict.deny("idle.utilization", reason, gpu_state.ended + OWN_LOAD_S)
+                return Permission("idle.utilization", reason, gpu_state.ended + OWN_LOAD_S)
             if now < since + config.idle_wait:
                 reason = f"idle for less than {format_duration(config.idle_wait)} (idle.wait)"
-                return Verdict.deny("idle.wait", reason, since + config.idle_wait)
+                return Permission("idle.wait", reason, since + config.idle_wait)
     return None
 
 
@@ -223,45 +222,43 @@ def is_fresh(reading: Reading, now: float, config: Config) -> bool:
     return age_s(reading, now) <= FRESH_POLLS * config.quick_poll
 
 
-def may_start(gpu_state: GpuState, reading: Reading | None, now: float, config: Config) -> Verdict:
+def may_start(
+    gpu_state: GpuState, reading: Reading | None, now: float, config: Config
+) -> Permission:
     """Decide whether the rules of one GPU allow a start now."""
     not_idle = idle_enough(gpu_state, reading, now, config)
     if not_idle is not None and not isinstance(gpu_state.occupancy, Idle):
         return not_idle
     # A stressor that has failed comes before what its GPU waits for besides.
-    return (
-        by_stressor(gpu_state.stressor)
-        or not_idle
-        or Verdict(allowed=True, rule=IDLE, reason="idle")
-    )
+    return by_stressor(gpu_state) or not_idle or ALLOWED
 
 
-def by_stressor(stressor: Stressor) -> Verdict | None:
+def by_stressor(gpu_state: GpuState) -> Permission | None:
     """Explain by the state of its stressor why a GPU gets no other one; None without a stressor."""
-    match stressor:
+    match gpu_state.stressor:
         case Stopped():
             return None
-        case Starting(clearing=True) | Stopping(clearing=True):
-            return Verdict.deny("leak", "a context is opened and closed, to clear what is leaked")
+        case Starting() | Stopping() if gpu_state.launch.clearing:
+            return Permission("leak", "a context is opened and closed, to clear what is leaked")
         case Starting() as starting:
-            return Verdict.deny("starting", f"its stressor is starting: {waits_for(starting)}")
+            return Permission("starting", f"its stressor is starting: {waits_for(starting)}")
         case Running():
-            return Verdict.deny(RUNNING, "running")
+            return Permission(RUNNING, "running")
         case Stopping() as stopping:
             return _ending(stopping)
         case Backoff(reason=why, until=until):
             reason = f"its stressor ended, and is started again later: {why}"
-            return Verdict.deny("backoff", reason, until)
+            return Permission("backoff", reason, until)
         case Fatal(reason=why):
-            return Verdict.deny("failed", f"its stressor failed, and is not started again: {why}")
+            return Permission("failed", f"its stressor failed, and is not started again: {why}")
 
 
-def _ending(stopping: Stopping) -> Verdict:
+def _ending(stopping: Stopping) -> Permission:
     """Explain what a stressor that ends waits for."""
     if stopping.exit is not None:
         reason = "its stressor has ended, and its memory is not free yet"
-        return Verdict.deny("stopping", reason, stopping.exit.at + SETTLE_TIMEOUT_S)
+        return Permission("stopping", reason, stopping.exit.at + SETTLE_TIMEOUT_S)
     if stopping.reported:
-        return Verdict.deny("stopping", "its stressor has not ended although it was killed")
+        return Permission("stopping", "its stressor has not ended although it was killed")
     reason = f"its stressor is ending: {_WHY_ENDING[stopping.cause]}"
-    return Verdict.deny("stopping", reason, None if stopping.kill_sent else stopping.kill_at)
+    return Permission("stopping", reason, None if stopping.kill_sent else stopping.kill_at)

@@ -17,8 +17,9 @@ from statistics import fmean
 from sentinel.config.model import Config
 from sentinel.core.gpu_state import GpuState, Pacing, Running, Targets
 from sentinel.core.observation import Observation
-from sentinel.core.step import Action, Event, SetPace, Step, gpu_event
+from sentinel.core.step import Action, Event, Send, Step, gpu_event
 from sentinel.protocol.gpu import Reading
+from sentinel.protocol.stressor import Pace
 
 #: The minimum share that a loop asks for: below it, nothing could be measured.
 MIN_PACE = 0.01
@@ -60,7 +61,7 @@ def step(gpu_state: GpuState, seen: Observation, config: Config) -> Step[GpuStat
     actions: tuple[Action, ...] = ()
     if _differs(share, pacing.sent):
         pacing = replace(pacing, sent=share, sent_at=now, samples=())
-        actions = (SetPace(uuid=uuid, generation=gpu_state.generation, share=share),)
+        actions = (Send(uuid=uuid, generation=gpu_state.generation, message=Pace(share=share)),)
     if pacing is running.pacing:
         return Step(gpu_state, due=due)
     gpu_state = replace(gpu_state, stressor=replace(running, pacing=pacing))

@@ -19,70 +19,38 @@ from sentinel.protocol.views import Reservation, Session
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProbeUp:
-    """A probe process runs."""
+class Process:
+    """A process beside the stressors, and its replacements."""
 
-    generation: int
-    #: When it was started, or when it sent its inventory.
-    since: float
-    #: It has sent its inventory.
-    ready: bool = False
-    #: When it last had no GPU to read.
-    unused_at: float = float("-inf")
-    #: What it was last told to read.
-    watch: Watch | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProbeDown:
-    """No probe runs; the next is started at ``until``."""
-
-    #: Of the next probe.
-    generation: int
-    until: float
-    reason: str
-    #: Earlier probes have ended, too; one in a driver call may end late.
-    gone: bool = False
-
-
-ProbeState = ProbeUp | ProbeDown
-
-
-@dataclass(frozen=True, kw_only=True)
-class ApiUp:
-    """An API process runs."""
-
-    generation: int
-    since: float
-    #: When it last reported that it serves clients.
-    served_at: float | None = None
-    #: The error that ends it.
-    failed: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ApiDown:
-    """No API process runs; the next is started at ``until``."""
-
-    #: Of the next API process.
-    generation: int
-    until: float
-
-
-ApiState = ApiUp | ApiDown
-
-
-@dataclass(frozen=True, kw_only=True)
-class SpareProcess:
-    """A process that is prepared to replace another one."""
-
+    #: The number of the one that runs, or of the next.
+    generation: int = 1
     running: bool = False
-    #: When it was started.
+    #: When it was started; for a probe that works, when it sent its inventory.
     since: float = 0.0
-    #: While it runs, when it must be ready; otherwise when the next one may be started.
+    #: The one that runs has reported that it works.
+    works: bool = False
+    #: When one last reported that; None if none ever has.
+    worked_at: float | None = None
+    #: The error that ends the one that runs.
+    failed: str | None = None
+    #: When the next one may be started.
     due: float = 0.0
     #: How many have failed one after another.
     failures: int = 0
+    #: Why the last one ended, until one works.
+    reason: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe(Process):
+    """The process that reads the GPUs."""
+
+    #: When it last had no GPU to read.
+    unused_at: float = -math.inf
+    #: What it was last told to read.
+    watch: Watch | None = None
+    #: Earlier probes have ended, too; one in a driver call may end late.
+    gone: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,13 +87,13 @@ class State:
     #: It is new, and no GPU has been judged by it.
     unjudged: bool = False
     started: float
-    probe: ProbeState
+    probe: Probe
     #: From when ``run_for`` counts.
     counted_from: float = 0.0
-    probe_failures: int = 0
-    spare_probe: SpareProcess = field(default_factory=SpareProcess)
-    #: A process that becomes the next stressor.
-    standby: SpareProcess = field(default_factory=SpareProcess)
+    #: Becomes the next probe.
+    spare_probe: Process = field(default_factory=Process)
+    #: Becomes the next stressor.
+    standby: Process = field(default_factory=Process)
     suspects: Mapping[str, Suspect] = field(default_factory=dict)
     #: When the supervisor last ran again after a stall.
     stalled_at: float | None = None
@@ -136,14 +104,7 @@ class State:
     logged_checks: Mapping[str, float] = field(default_factory=dict)
     next_status: float = 0.0
     #: None without an API process.
-    api: ApiState | None = None
-    api_failures: int = 0
-    #: Why the last API process failed, until one serves clients.
-    api_failure: str | None = None
-    #: An API process has served clients.
-    served: bool = False
-    #: When one last reported that it does.
-    served_at: float = 0.0
+    api: Process | None = None
     #: Nothing is occupied unless the API serves clients: a daemon has no other control.
     api_required: bool = False
     #: The settings were changed at run time.
@@ -165,9 +126,14 @@ class State:
     restart: bool = False
     finished: bool = False
 
+    @property
+    def served(self) -> bool:
+        """Whether an API process has served clients."""
+        return self.api is not None and self.api.worked_at is not None
+
     def why_unusable(self, uuid: str, now: float) -> str | None:
         """Explain why the readings of a GPU must not be used, or return None."""
-        if self.released is not None and isinstance(self.probe, ProbeDown):
+        if self.released is not None and not self.probe.running:
             return "the driver is released (pause --release)"
         suspect = self.suspects.get(uuid)
         if suspect is None or now >= suspect.until:

@@ -5,156 +5,107 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Generic, NamedTuple, TypeVar, TypeVarTuple
 
 from sentinel.core.gpu_state import Busy, GpuState
-from sentinel.protocol.commands import CommandReply
+from sentinel.protocol.commands import CommandReply, ReloadConfig
 from sentinel.protocol.gpu import Reading
 from sentinel.protocol.probe import Watch
-from sentinel.protocol.stressor import MemoryLimit, Progress, StressorGroup
+from sentinel.protocol.stressor import Progress, StressorCommand, StressorGroup
+
+
+class Role(StrEnum):
+    """What a process beside the stressors is for."""
+
+    PROBE = "probe"
+    #: Becomes the next probe.
+    SPARE_PROBE = "spare probe"
+    #: Becomes the next stressor.
+    STANDBY = "standby"
+    API = "api"
 
 
 @dataclass(frozen=True, kw_only=True)
-class _ChildAction:
-    """The fields of every action on a stressor child."""
+class _OnStressor:
+    """The fields of every action on a stressor."""
 
     uuid: str
     generation: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kill(_ChildAction):
-    """SIGKILL the child's process group."""
+class Kill(_OnStressor):
+    """SIGKILL the process group of a stressor."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RequestStop(_ChildAction):
-    """Request the child to end by itself."""
+class Send(_OnStressor):
+    """Send a message to a stressor."""
+
+    message: StressorCommand
 
 
 @dataclass(frozen=True, kw_only=True)
-class Acknowledge(_ChildAction):
-    """Acknowledge the child's finding of this number."""
+class Start(_OnStressor):
+    """Spawn a stressor."""
 
-    number: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class SetPace(_ChildAction):
-    """Set the share of time, from 0 to 1, for which the child keeps its GPU busy."""
-
-    share: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class LimitMemory(_ChildAction):
-    """Tell the child from which used memory of its GPU on it is to yield by itself."""
-
-    limit: MemoryLimit
-
-
-@dataclass(frozen=True, kw_only=True)
-class Start(_ChildAction):
-    """Spawn a child on this GPU."""
-
-    #: The child only opens and closes a context.
+    #: It only opens and closes a context.
     clearing: bool = False
     #: Free memory to leave to allocations, in bytes, besides the configured reserve.
     committed: int = 0
-    #: Whether the standby stressor becomes this child.
+    #: Whether the standby stressor becomes this one.
     standby: bool = False
     #: Its place in a group of stressors, or None if it works alone.
     group: StressorGroup | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class KillProbe:
-    """SIGKILL the probe."""
+class _OnProcess:
+    """The fields of every action on a process beside the stressors."""
+
+    role: Role
+
+
+@dataclass(frozen=True, kw_only=True)
+class KillProcess(_OnProcess):
+    """SIGKILL a process, and forget it."""
 
     generation: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class StartProbe:
-    """Spawn a probe."""
+class StartProcess(_OnProcess):
+    """Spawn a process."""
 
     generation: int
-    #: The UUIDs of the GPUs that it must not read.
+    #: The UUIDs of the GPUs that a probe must not read.
     excluded: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class StartSpareProbe:
-    """Spawn a spare probe."""
+class SendTo(_OnProcess):
+    """Send a message to a process; an answer follows the views that show its effect."""
+
+    message: CommandReply | ReloadConfig | Watch
 
 
-@dataclass(frozen=True, kw_only=True)
-class KillSpareProbe:
-    """SIGKILL the spare probe."""
+Action = Kill | Send | Start | KillProcess | StartProcess | SendTo
 
 
-@dataclass(frozen=True, kw_only=True)
-class StartStandby:
-    """Spawn a standby stressor."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class KillStandby:
-    """SIGKILL the standby stressor."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class WatchGpus:
-    """Tell the probe what to read."""
-
-    watch: Watch
-
-
-@dataclass(frozen=True, kw_only=True)
-class KillApi:
-    """SIGKILL the API process."""
-
-    generation: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class StartApi:
-    """Spawn an API process."""
-
-    generation: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reply:
-    """Answer a command, after the views that show its effect."""
-
-    answer: CommandReply
-
-
-@dataclass(frozen=True, kw_only=True)
-class RequestReload:
-    """Request the API process to reload the settings."""
-
-
-Action = (
-    Kill
-    | RequestStop
-    | Acknowledge
-    | SetPace
-    | LimitMemory
-    | Start
-    | KillProbe
-    | StartProbe
-    | WatchGpus
-    | StartSpareProbe
-    | KillSpareProbe
-    | StartStandby
-    | KillStandby
-    | KillApi
-    | StartApi
-    | Reply
-    | RequestReload
-)
+def rank(action: Action) -> int:
+    """Rank an action in the order of a tick: kills first, starts last."""
+    match action:
+        case Kill():
+            return 0
+        case KillProcess():
+            return 1
+        case StartProcess() | SendTo(role=Role.PROBE):  # a new probe is told what to read
+            return 3
+        case Send() | SendTo():
+            return 2
+        case Start():
+            return 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,21 +118,6 @@ class Event:
     gpu: str | None = None
     #: JSON values only.
     fields: Mapping[str, object] = field(default_factory=dict)
-
-
-def rank(action: Action) -> int:
-    """Rank an action in the order of a tick: kills first, starts last."""
-    match action:
-        case Kill():
-            return 0
-        case KillProbe() | KillSpareProbe() | KillStandby() | KillApi():
-            return 1
-        case RequestStop() | Acknowledge() | SetPace() | LimitMemory() | Reply() | RequestReload():
-            return 2
-        case StartProbe() | WatchGpus() | StartSpareProbe() | StartStandby() | StartApi():
-            return 3
-        case Start():
-            return 4
 
 
 S = TypeVar("S")

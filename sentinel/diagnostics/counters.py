@@ -8,8 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from sentinel.diagnostics.one_shot import START, Failure, Timeouts, run_past_faults
-from sentinel.probe import counters
-from sentinel.probe.nvml_counters import FUNCTIONS
+from sentinel.probe import one_shot
 from sentinel.protocol.counters import (
     Counters,
     CountersDone,
@@ -19,7 +18,7 @@ from sentinel.protocol.counters import (
 )
 
 #: Slow calls: without persistence mode, the driver takes 1 to 3 s to initialise each GPU.
-_SLOW = {"open", "handle", counters.INVENTORY}
+_SLOW = {"open", "handle", one_shot.INVENTORY}
 
 #: A call takes 0.3 s while a context is torn down.
 TIMEOUTS = Timeouts(opening=60.0, call=10.0)
@@ -86,7 +85,7 @@ def read_counters(
     )
     kinds: tuple[type[_Message], ...] = (Counters, CountersDone, DriverFailed, PciInventory)
     faults, stuck = run_past_faults(
-        counters.run,
+        one_shot.run_counters,
         lambda skip: replace(spec, skip=skip),
         kinds=kinds,
         take=results.take,
@@ -98,7 +97,7 @@ def read_counters(
         if index is not None:
             known = results.gpus.get(index, Counters(uuid="", index=index, name="", at=0.0))
             results.gpus[index] = replace(known, lost=_describe(failure), failed={})
-        elif failure.call != counters.INVENTORY:
+        elif failure.call != one_shot.INVENTORY:
             driver_error = driver_error or _describe(failure)
     return CountersResult(
         counters=tuple(results.gpus[index] for index in sorted(results.gpus)),
@@ -110,5 +109,7 @@ def read_counters(
 
 def _describe(failure: Failure) -> str:
     """Describe a call that did not return by NVML's name, which people search for."""
-    call = "the start" if failure.call == START else FUNCTIONS.get(failure.call, failure.call)
+    call = (
+        "the start" if failure.call == START else one_shot.FUNCTIONS.get(failure.call, failure.call)
+    )
     return f"{call} {failure.what}"

@@ -36,7 +36,7 @@ from sentinel.host.files.regular_file import why_untrusted
 from sentinel.host.gpus import simulation
 from sentinel.host.installed.packages import bindings, installer, torch_build
 from sentinel.host.processes.process_limits import why_processes_are_hidden
-from sentinel.probe import nvml_inspection
+from sentinel.probe import one_shot
 from sentinel.protocol.counters import CallResult, InspectionDone
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.probe import NVML
@@ -44,7 +44,7 @@ from sentinel.supervisor.discovery import Options, find_gpus
 from sentinel.supervisor.signals import Signals
 
 #: Slow calls: without persistence mode, the driver takes 1 to 3 s to initialise each GPU.
-_SLOW = {nvml_inspection.OPENING, "handle"}
+_SLOW = {one_shot.OPENING, "handle"}
 
 #: A call takes 0.3 s while a context is torn down.
 TIMEOUTS = Timeouts(opening=60.0, call=10.0)
@@ -89,7 +89,7 @@ def inspect_driver(timeouts: Timeouts = TIMEOUTS) -> DriverInspection:
     results = _Results()
     kinds: tuple[type[CallResult | InspectionDone], ...] = (CallResult, InspectionDone)
     faults, stuck = run_past_faults(
-        nvml_inspection.run,
+        one_shot.run_inspection,
         lambda skip: skip,
         kinds=kinds,
         take=results.take,
@@ -104,18 +104,14 @@ def inspect_driver(timeouts: Timeouts = TIMEOUTS) -> DriverInspection:
 
 def _function(call: str) -> str:
     """Look up NVML's name of a call, which people search for."""
-    return (
-        "the start of the inspection"
-        if call == START
-        else nvml_inspection.FUNCTIONS.get(call, call)
-    )
+    return "the start of the inspection" if call == START else one_shot.FUNCTIONS.get(call, call)
 
 
 # --- from results to facts -------------------------------------------------------------------
 
 
 def _driver(results: _Results) -> DriverFacts:
-    opened = results.answers.get((None, nvml_inspection.OPENING))
+    opened = results.answers.get((None, one_shot.OPENING))
     version = results.answers.get((None, "version"))
     count = results.answers.get((None, "count"))
     missing = opened.error if opened is not None else None
@@ -134,7 +130,7 @@ def _gpus(results: _Results) -> Iterator[GpuFacts]:
         own = {call: answer for (gpu, call), answer in results.answers.items() if gpu == index}
         numbers: dict[str, Any] = {
             name: _numbers(own.get(name))
-            for name in (*nvml_inspection.CALLS, *nvml_inspection.LISTS)
+            for name in (*one_shot.INSPECTED, *one_shot.INSPECTED_LISTS)
         }
         minor = numbers.pop("minor")
         unreachable = own["handle"].error if "handle" in own else None

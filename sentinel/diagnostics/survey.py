@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 
 from sentinel.core import decide
 from sentinel.core.attribution import pending_ignores
-from sentinel.core.node import limits
-from sentinel.core.observation import Observation
-from sentinel.core.occupancy import Verdict
-from sentinel.core.state import ProbeUp
+from sentinel.core.node import starts
+from sentinel.core.observation import Observation, ProbeFacts
+from sentinel.core.occupancy import Permission
+from sentinel.core.state import Probe
 from sentinel.protocol.gpu import Gpu, Reading
 from sentinel.protocol.probe import Watch
 from sentinel.supervisor.bootstrap import HostClock
@@ -67,12 +67,12 @@ def survey(options: Options) -> tuple[Survey, ...]:
     with Signals() as signals, find_gpus(options, signals) as found:
         missing = {gpu.uuid for gpu in found.gpus}
 
-        def enough(_: object, new: dict[str, Reading]) -> bool | None:
-            readings.update(new)
-            missing.difference_update(new)
+        def enough(facts: ProbeFacts | None) -> bool | None:
+            readings.update(facts.readings if facts is not None else {})
+            missing.difference_update(readings)
             return None if missing else True
 
-        found.probe.watch(Watch(gpus=tuple(missing), held=()))
+        found.probe.send(Watch(gpus=tuple(missing), held=()))
         follow_probe(
             found.probe, signals, enough, options.config.quick_poll + options.config.stale_after
         )
@@ -99,7 +99,7 @@ def with_daemons(row: Survey, stressors: Mapping[int, str]) -> Survey:
 def _verdicts(found: Found, readings: Mapping[str, Reading]) -> Iterator[Survey]:
     """Decide for each GPU as if its reading stayed the same."""
     now, gpus, config = time.monotonic(), found.gpus, found.config
-    up = ProbeUp(generation=1, since=now, ready=True)
+    up = Probe(running=True, works=True, since=now, worked_at=now)
     state = decide.first_state(gpus, now, config, up, found.hidden)
     state = decide.decide(state, Observation(now=now, readings=readings)).state
     # Idle must be seen twice before a start; the second look would be the next poll.
@@ -108,7 +108,7 @@ def _verdicts(found: Found, readings: Mapping[str, Reading]) -> Iterator[Survey]
         for uuid, seen in readings.items()
     }
     local = HostClock().local()
-    verdicts = limits.verdicts(state, Observation(now=now, local=local, readings=later))
+    verdicts = starts.permissions(state, Observation(now=now, local=local, readings=later))
     for gpu in gpus:
         gpu_state = state.gpu_states[gpu.uuid]
         reading = readings.get(gpu.uuid)
@@ -124,7 +124,7 @@ def _verdicts(found: Found, readings: Mapping[str, Reading]) -> Iterator[Survey]
         )
 
 
-def _shown(verdict: Verdict, now: float) -> SurveyVerdict:
+def _shown(verdict: Permission, now: float) -> SurveyVerdict:
     """Replace the time of a verdict by what is left until then."""
     return SurveyVerdict(
         allowed=verdict.allowed,

@@ -23,8 +23,7 @@ from sentinel.host.processes.child_setup import (
 )
 from sentinel.host.processes.own_memory import give_back
 from sentinel.host.processes.process_limits import explain_exhaustion
-from sentinel.probe.checked_driver import load_driver
-from sentinel.probe.driver import Driver, DriverError, DriverGoneError
+from sentinel.probe.driver import Driver, DriverError, DriverGoneError, load_driver
 from sentinel.probe.process_info import NodeWatch, ProcessIdentifier
 from sentinel.probe.reader import Publisher, Reader, SharedServices
 from sentinel.probe.scheduler import ReadScheduler

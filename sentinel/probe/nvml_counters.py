@@ -1,4 +1,4 @@
-"""Read the counters of GPUs through NVML, once; a process of its own makes the calls and ends.
+"""Make each call of NVML once, for the counters and for ``doctor``.
 
 Each call may hang for ever or crash, so each is announced on a board before it is made.
 """
@@ -6,186 +6,32 @@ Each call may hang for ever or crash, so each is announced on a board before it 
 from __future__ import annotations
 
 import ctypes
+import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from sentinel.probe.driver import GpuLostError, ReadError
-from sentinel.probe.nvml_errors import ABSENT, as_text
-from sentinel.probe.nvml_inspection import InspectedDriver
-from sentinel.probe.nvml_telemetry import field_number, read_nvlinks
-from sentinel.protocol.counters import (
-    FABRIC_HEALTH,
-    FABRIC_STATES,
-    RECOVERY_ACTIONS,
-    Counters,
-    NvLink,
+from sentinel.probe.nvml_calls import (
+    ABSENT,
+    CALLS_BY_NAME,
+    FIELDS,
+    INVALID_ARGUMENT,
+    as_flag,
+    as_number,
+    as_seconds,
+    as_text,
+    field_number,
+    read_nvlinks,
+    translating,
 )
-from sentinel.protocol.telemetry import reasons_of
+from sentinel.probe.nvml_driver import NvmlDriver
+from sentinel.protocol.counters import FABRIC_HEALTH, FABRIC_STATES, Counters, NvLink
+from sentinel.protocol.gpu import ProcessKind
 
-#: The numbers that stand for "unknown" in NVML's unsigned values.
-UNKNOWN = (2**32 - 1, 2**64 - 1)
-
-
-def as_flag(value: Any) -> bool:
-    """Convert a truth value."""
-    if value not in {0, 1}:
-        raise ReadError("garbage", f"NVML's answer is invalid: {value!r} is no truth value")
-    return bool(value)
-
-
-def as_number(value: Any) -> int:
-    """Check that a number is known."""
-    if value in UNKNOWN or not isinstance(value, int):
-        raise ReadError("garbage", f"NVML's answer is invalid: {value!r}")
-    return value
-
-
-def as_positive(value: Any) -> int | None:
-    """Convert a threshold; cards without it report 0."""
-    return as_number(value) or None
-
-
-def as_thousandth(value: Any) -> float:
-    """Convert milliwatts and millijoules."""
-    return as_number(value) / 1e3
-
-
-def as_is(value: Any) -> Any:
-    """Take a value that is converted already."""
-    return value
-
-
-def as_seconds(value: Any) -> float:
-    """Convert nanoseconds."""
-    return as_number(value) / 1e9
-
-
-def as_action(value: Any) -> str:
-    """Name a recovery action."""
-    number = as_number(value)
-    return RECOVERY_ACTIONS.get(number, f"action {number}")
-
-
-def as_reasons(value: Any) -> tuple[str, ...]:
-    """Name the bits of the clocks event reasons."""
-    return reasons_of(int(value))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Call:
-    """A call of NVML and the fields that its value fills."""
-
-    function: str
-    #: Its arguments besides the handle; a text is the name of a constant of the binding.
-    arguments: tuple[int | str, ...] = ()
-    #: The fields, each with its conversion; several take the items of a list.
-    into: dict[str, Callable[[Any], Any]]
-
-
-#: The calls in their order. The reasons are read before the link, whose speed follows the load.
-CALLS = (
-    Call(function="nvmlDeviceGetPersistenceMode", into={"persistence": as_flag}),
-    Call(function="nvmlDeviceGetMigMode", into={"mig": lambda modes: as_flag(modes[0])}),
-    Call(function="nvmlDeviceGetEccMode", into={"ecc": as_flag, "ecc_pending": as_flag}),
-    *(
-        Call(
-            function="nvmlDeviceGetTotalEccErrors",
-            arguments=(f"NVML_MEMORY_ERROR_TYPE_{kind}", f"NVML_{since}_ECC"),
-            into={name: as_number},
-        )
-        for kind, since, name in (
-            ("CORRECTED", "VOLATILE", "ecc_corrected_total"),
-            ("UNCORRECTED", "VOLATILE", "ecc_uncorrected_total"),
-            ("CORRECTED", "AGGREGATE", "ecc_corrected_lifetime_total"),
-            ("UNCORRECTED", "AGGREGATE", "ecc_uncorrected_lifetime_total"),
-        )
-    ),
-    Call(
-        function="nvmlDeviceGetRemappedRows",
-        into={
-            "remapped_corrected_total": as_number,
-            "remapped_uncorrected_total": as_number,
-            "remap_pending": as_flag,
-            "remap_failed": as_flag,
-        },
-    ),
-    Call(function="nvmlDeviceGetRetiredPagesPendingStatus", into={"retirement_pending": as_flag}),
-    Call(
-        function="nvmlDeviceGetRepairStatus",
-        into={"channel_repair_pending": as_flag, "tpc_repair_pending": as_flag},
-    ),
-    Call(function="nvmlDeviceGetUnrepairableMemoryFlag_v1", into={"memory_unrepairable": as_flag}),
-    Call(function="nvmlDeviceGetCurrentClocksEventReasons", into={"reasons": as_reasons}),
-    Call(function="nvmlDeviceGetCurrPcieLinkGeneration", into={"pcie_generation": as_number}),
-    Call(
-        function="nvmlDeviceGetMaxPcieLinkGeneration", into={"pcie_generation_maximum": as_number}
-    ),
-    Call(
-        function="nvmlDeviceGetGpuMaxPcieLinkGeneration",
-        into={"pcie_generation_own_maximum": as_number},
-    ),
-    Call(function="nvmlDeviceGetCurrPcieLinkWidth", into={"pcie_width": as_number}),
-    Call(function="nvmlDeviceGetMaxPcieLinkWidth", into={"pcie_width_maximum": as_number}),
-    Call(function="nvmlDeviceGetPcieReplayCounter", into={"pcie_replays_total": as_number}),
-    *(
-        Call(function=f"nvmlDeviceGet{kind}ClockInfo", arguments=(which,), into={name: as_number})
-        for kind, which, name in (
-            ("", "NVML_CLOCK_SM", "sm_clock_mhz"),
-            ("", "NVML_CLOCK_MEM", "memory_clock_mhz"),
-            ("Max", "NVML_CLOCK_SM", "sm_clock_maximum_mhz"),
-            ("Max", "NVML_CLOCK_MEM", "memory_clock_maximum_mhz"),
-        )
-    ),
-    Call(function="nvmlDeviceGetEnforcedPowerLimit", into={"power_limit_w": as_thousandth}),
-    Call(
-        function="nvmlDeviceGetPowerManagementDefaultLimit",
-        into={"power_limit_default_w": as_thousandth},
-    ),
-    Call(
-        function="nvmlDeviceGetTemperature",
-        arguments=("NVML_TEMPERATURE_GPU",),
-        into={"temperature_c": as_number},
-    ),
-    *(
-        Call(
-            function="nvmlDeviceGetTemperatureThreshold",
-            arguments=(f"NVML_TEMPERATURE_THRESHOLD_{which}",),
-            into={name: as_positive},
-        )
-        for which, name in (
-            ("SLOWDOWN", "slowdown_c"),
-            ("GPU_MAX", "maximum_c"),
-            ("SHUTDOWN", "shutdown_c"),
-            ("MEM_MAX", "memory_maximum_c"),
-        )
-    ),
-    Call(function="nvmlDeviceGetMarginTemperature", into={"temperature_margin_c": as_number}),
-)
-
-#: The calls that return text.
-TEXTS = {
-    "serial": "nvmlDeviceGetSerial",
-    "vbios": "nvmlDeviceGetVbiosVersion",
-    "inforom": "nvmlDeviceGetInforomImageVersion",
-}
-
-#: The values that are fetched in one call, by NVML_FI_DEV_* of nvml.h, with the field and its
-#: conversion. Numbers, since a binding that is older than the driver lacks the names.
-FIELDS: dict[int, tuple[str, Callable[[Any], Any]]] = {
-    74: ("power_throttled_s", as_seconds),  # PERF_POLICY_POWER
-    75: ("thermal_throttled_s", as_seconds),  # PERF_POLICY_THERMAL
-    82: ("memory_temperature_c", as_number),  # MEMORY_TEMP
-    83: ("energy_j", as_thousandth),  # TOTAL_ENERGY_CONSUMPTION
-    194: ("slowdown_margin_c", as_number),  # TEMPERATURE_SLOWDOWN_TLIMIT
-    230: ("recovery_action", as_action),  # GET_GPU_RECOVERY_ACTION
-    269: ("software_thermal_throttled_s", as_seconds),  # CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN
-    270: ("hardware_thermal_throttled_s", as_seconds),  # CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN
-    271: ("power_brake_throttled_s", as_seconds),  # CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN
-}
-#: The conversions whose numbers have a sign.
-SIGNED = {"slowdown_margin_c"}
+#: The numbers of the counters that NVML has as fields.
+COUNTED_FIELDS = (74, 75, 82, 83, 194, 230, 269, 270, 271)
 
 #: Throttled times that older drivers report by another call, with the constant of its argument.
 VIOLATIONS = {
@@ -193,42 +39,73 @@ VIOLATIONS = {
     "thermal_throttled_s": "NVML_PERF_POLICY_THERMAL",
 }
 
-#: NVML's name of each call by its name on the board, for people who search for what hung.
-FUNCTIONS = (
-    {next(iter(call.into)): call.function for call in CALLS}
-    | TEXTS
-    | {
-        "open": "nvmlInit",
-        "version": "nvmlSystemGetDriverVersion",
-        "count": "nvmlDeviceGetCount",
-        "handle": "nvmlDeviceGetHandleByIndex",
-        "uuid": "nvmlDeviceGetUUID",
-        "name": "nvmlDeviceGetName",
-        "pci_bus_id": "nvmlDeviceGetPciInfo",
-        "inforom_valid": "nvmlDeviceValidateInforom",
-        "sram_threshold_exceeded": "nvmlDeviceGetSramEccErrorStatus",
-        "remap_banks_low": "nvmlDeviceGetRowRemapperHistogram",
-        "retired_corrected_total": "nvmlDeviceGetRetiredPages",
-        "fields": "nvmlDeviceGetFieldValues",
-        "violations": "nvmlDeviceGetViolationStatus",
-        "fabric_state": "nvmlDeviceGetGpuFabricInfoV",
-        "nvlinks": "nvmlDeviceGetNvLinkState",
-    }
-)
-
-
 #: Announces a call for a GPU by this name, makes it and returns its value.
 Announce = Callable[[str, Callable[[], Any]], Any]
 
 _CORRUPTED_INFOROM = 14  # NVML_ERROR_CORRUPTED_INFOROM
-_INVALID_ARGUMENT = 2  # the error of a field that the driver does not know
 _INSUFFICIENT_SIZE = 7
 #: NVML's codes for a value that does not exist, as the error of one field.
-_ABSENT_FIELD = ABSENT | {_INVALID_ARGUMENT}
+_ABSENT_FIELD = ABSENT | {INVALID_ARGUMENT}
 
 
-class CountersDriver(InspectedDriver):
-    """NVML with the calls that count; a GPU is named by its index."""
+class OneShotDriver(NvmlDriver):
+    """NVML with the calls that the probe does not need; a GPU is named by its index."""
+
+    def cuda(self) -> int | None:
+        """Read the newest supported CUDA: 1000 times the major version and 10 times the minor."""
+        version = self.call(self._nvml.nvmlSystemGetCudaDriverVersion)
+        return None if version is None else int(version)
+
+    def count(self) -> int:
+        """Count the GPUs, those that cannot be reached among them."""
+        with self._translated():
+            return int(self._nvml.nvmlDeviceGetCount())
+
+    def reach(self, index: int) -> None:
+        """Open the handle of a GPU by its index, which touches no other GPU."""
+        with self._translated():
+            self._handles[str(index)] = self._nvml.nvmlDeviceGetHandleByIndex(index)
+
+    def handle(self, index: int) -> Any:
+        """Return the handle of a GPU that was reached."""
+        return self._handles[str(index)]
+
+    def uuid(self, index: int) -> str:
+        """Read the UUID of a GPU."""
+        with self._translated():
+            return as_text(self._nvml.nvmlDeviceGetUUID(self._handles[str(index)]))
+
+    def model(self, index: int) -> str:
+        """Read the name of a GPU's model."""
+        handle = self._handles[str(index)]
+        return self._text(lambda: self._nvml.nvmlDeviceGetName(handle)) or "unreadable name"
+
+    def named(self, index: int, function: str, *arguments: Any) -> Callable[[], Any]:
+        """Build the call of a function for a GPU; of one that the binding lacks, it is None."""
+        found, handle = getattr(self._nvml, function, None), self._handles[str(index)]
+        return lambda: None if found is None else found(handle, *arguments)
+
+    def numbers(self, index: int, function: str, more: Iterable[int]) -> Sequence[int] | None:
+        """Call a function that returns numbers; None if it is not supported."""
+        value = self.call(self.named(index, function, *more))
+        if value is None:
+            return None
+        return [int(item) for item in value] if isinstance(value, list | tuple) else [int(value)]
+
+    def pids(self, index: int, kind: ProcessKind) -> Sequence[int]:
+        """Read the PIDs in one of a GPU's lists."""
+        with self._translated():
+            return [pid for pid, _ in self._list(kind, str(index))]
+
+    def call(self, function: Callable[[], Any]) -> Any:
+        """Make a call; return None if it is not supported, and translate every error."""
+        with self._translated():
+            try:
+                return function()
+            except self._nvml.NVMLError as error:
+                if error.value not in ABSENT:
+                    raise
+        return None
 
     def identity(self, index: int, driver: str, announce: Announce) -> Counters:
         """Open a GPU and read its UUID and name.
@@ -257,41 +134,31 @@ class CountersDriver(InspectedDriver):
             GpuLostError: The GPU is lost; the other calls are not made.
             DriverGoneError: The whole driver is gone.
         """
-        reading = _Reading(self._nvml, self._handles[str(identity.index)], announce, self)
+        reading = _Reading(self, self._nvml, identity.index, announce)
         reading.read_all()
         known = {name: getattr(identity, name) for name in ("uuid", "index", "name", "driver")}
         return Counters(**known, at=time.monotonic(), failed=reading.failed, **reading.values)
-
-    def call(self, function: Callable[[], Any]) -> Any:
-        """Make a call; return None if it is not supported, and translate every error."""
-        with self._translated():
-            return self._or_none(function)
 
 
 class _Reading:
     """The values of one GPU, and the errors of the calls that failed."""
 
-    def __init__(self, nvml: Any, handle: Any, announce: Announce, driver: CountersDriver) -> None:
-        self._nvml = nvml
-        self._handle = handle
-        self._announce = announce
+    def __init__(self, driver: OneShotDriver, nvml: Any, index: int, announce: Announce) -> None:
         self._driver = driver
+        self._nvml = nvml
+        self._handle = driver.handle(index)
+        self._announce = announce
+        self._named = functools.partial(driver.named, index)
         self.values: dict[str, Any] = {}
         self.failed: dict[str, str] = {}
 
     def read_all(self) -> None:
         """Make every call."""
-        for name, text in TEXTS.items():
-            self._take(name, {name: as_text}, self._named(text))
         self._take("pci_bus_id", {"pci_bus_id": as_text}, self._bus)
-        for call in CALLS:
-            arguments = [
-                getattr(self._nvml, argument, None) if isinstance(argument, str) else argument
-                for argument in call.arguments
-            ]
-            if None not in arguments:  # else the binding is older than the constant
-                function = self._named(call.function, *arguments)
-                self._take(next(iter(call.into)), call.into, function)
+        for name, call in CALLS_BY_NAME.items():
+            arguments = call.arguments(self._nvml)
+            if arguments is not None:
+                self._take(name, call.into, self._named(call.function, *arguments))
         self._take("inforom_valid", {"inforom_valid": as_flag}, self._inforom)
         sram = (
             "sram_threshold_exceeded",
@@ -304,14 +171,9 @@ class _Reading:
         retired = {"retired_corrected_total": as_number, "retired_uncorrected_total": as_number}
         self._take("retired_corrected_total", retired, self._retired)
         self._read_fields()
-        fabric = {"fabric_state": as_is, "fabric_health": as_is}
+        fabric = {"fabric_state": as_text, "fabric_health": as_text}
         self._take("fabric_state", fabric, self._fabric)
         self._take("nvlinks", {"nvlinks": tuple}, self._nvlinks)
-
-    def _named(self, name: str, *arguments: Any) -> Callable[[], Any]:
-        """Build the call of a function; None if the binding is older than it."""
-        function = getattr(self._nvml, name, None)
-        return lambda: None if function is None else function(self._handle, *arguments)
 
     def _take(
         self, name: str, into: Mapping[str, Callable[[Any], Any]], call: Callable[[], Any]
@@ -387,7 +249,7 @@ class _Reading:
             try:
                 nvml.nvmlDeviceGetGpuFabricInfoV(self._handle, ctypes.byref(info))
             except nvml.NVMLError as error:
-                if error.value not in ABSENT | {_INVALID_ARGUMENT}:
+                if error.value not in _ABSENT_FIELD:
                     raise
                 continue
             number = info.state & 0xFF  # a byte, which the binding takes for four
@@ -403,14 +265,16 @@ class _Reading:
 
     def _read_fields(self) -> None:
         """Read all values that NVML has as numbered fields; each has an error of its own."""
-        call = self._named("nvmlDeviceGetFieldValues", list(FIELDS))
+        wanted = {number: FIELDS[number] for number in COUNTED_FIELDS}
+        call = self._named("nvmlDeviceGetFieldValues", list(wanted))
         try:
             found = self._announce("fields", lambda: self._driver.call(call))
         except ReadError as error:
-            self.failed |= dict.fromkeys((field for field, _ in FIELDS.values()), error.reason)
+            self.failed |= dict.fromkeys((field for field, _ in wanted.values()), error.reason)
             found = ()
         for sample in found or ():
-            self._take_field(sample, *FIELDS.get(sample.fieldId, (None, as_number)))
+            if sample.fieldId in wanted and sample.nvmlReturn not in _ABSENT_FIELD:
+                self._take_field(sample, *wanted[sample.fieldId])
         for field, constant in VIOLATIONS.items():
             if field not in self.values:
                 which = getattr(self._nvml, constant)
@@ -420,15 +284,11 @@ class _Reading:
                     "violations", {field: lambda time: as_seconds(time.violationTime)}, status
                 )
 
-    def _take_field(self, sample: Any, field: str | None, convert: Callable[[Any], Any]) -> None:
-        if field is None or sample.nvmlReturn in _ABSENT_FIELD:
-            return
+    def _take_field(self, sample: Any, field: str, convert: Callable[[Any], Any]) -> None:
         try:
             if sample.nvmlReturn:
-                self._driver.call(lambda: self._raise(sample.nvmlReturn))
-            self.values[field] = convert(field_number(self._nvml, sample, signed=field in SIGNED))
+                with translating(self._nvml):
+                    raise self._nvml.NVMLError(sample.nvmlReturn)
+            self.values[field] = convert(field_number(self._nvml, sample))
         except ReadError as error:
             self.failed[field] = error.reason
-
-    def _raise(self, code: int) -> None:
-        raise self._nvml.NVMLError(code)

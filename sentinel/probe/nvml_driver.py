@@ -18,7 +18,14 @@ from sentinel.probe.driver import (
     TooManyProcessesError,
     merge_lists,
 )
-from sentinel.probe.nvml_errors import ABSENT, GPU_IS_GONE, NO_SUCH_GPU, as_text, translated
+from sentinel.probe.nvml_calls import (
+    ABSENT,
+    GPU_IS_GONE,
+    NO_SUCH_GPU,
+    as_text,
+    translated,
+    translating,
+)
 from sentinel.probe.nvml_telemetry import PowerMeter, TelemetryReader
 from sentinel.probe.xids import NvmlXids
 from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, ProcessKind
@@ -383,13 +390,12 @@ class NvmlDriver:
     def _translated(self, uuid: str | None = None) -> Iterator[None]:
         """Translate any exception into a driver error, and discard the handle."""
         try:
-            yield
-        except Exception as error:
+            with translating(self._nvml):
+                yield
+        except DriverError:
             if uuid is not None:
                 self._forget(uuid)
-            if isinstance(error, DriverError):
-                raise
-            raise translated(error, self._nvml) from error
+            raise
 
 
 def _size(value: int | None) -> int | None:

@@ -9,69 +9,14 @@ they are not read either.
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from sentinel.probe.nvml_errors import ABSENT
-from sentinel.protocol.counters import NvLink
-from sentinel.protocol.telemetry import Telemetry, reasons_of
-
-_INVALID_ARGUMENT = 2  # the error of a link that the GPU does not have
-
-#: The counters of each link, by NVML_FI_DEV_* of nvml.h; the newer ones replace the older.
-_COUNTERS = {
-    161: "replays_total",  # NVLINK_ERROR_DL_REPLAY
-    162: "recoveries_total",  # NVLINK_ERROR_DL_RECOVERY
-    163: "crc_errors_total",  # NVLINK_ERROR_DL_CRC
-    164: "speed_mbps",  # NVLINK_GET_SPEED
-    215: "recoveries_total",  # NVLINK_COUNT_LINK_RECOVERY_EVENTS, since Blackwell
-    220: "effective_ber",  # NVLINK_COUNT_EFFECTIVE_BER
-}
-
-
-def read_nvlinks(nvml: Any, handle: Any) -> tuple[NvLink, ...]:
-    """Read every NVLink of a GPU; none if it has none.
-
-    Raises:
-        NVMLError: A call failed in another way than "not supported".
-    """
-    links = []
-    for link in range(nvml.NVML_NVLINK_MAX_LINKS):
-        try:
-            active = nvml.nvmlDeviceGetNvLinkState(handle, link)
-        except nvml.NVMLError as error:
-            if error.value in ABSENT | {_INVALID_ARGUMENT}:
-                break
-            raise
-        links.append(NvLink(link=link, active=bool(active), **_counters(nvml, handle, link)))
-    return tuple(links)
-
-
-def _counters(nvml: Any, handle: Any, link: int) -> dict[str, Any]:
-    """Read the counters of one link that the GPU and its driver support."""
-    found: dict[str, Any] = {}
-    try:
-        values = nvml.nvmlDeviceGetFieldValues(handle, [(number, link) for number in _COUNTERS])
-    except nvml.NVMLError as error:
-        if error.value not in ABSENT:
-            raise
-        return found
-    for sample in values:
-        field = _COUNTERS.get(sample.fieldId)
-        if field is None or sample.nvmlReturn != 0:
-            continue
-        value = field_number(nvml, sample)
-        if value not in {2**32 - 1, 2**64 - 1}:
-            found[field] = decode_ber(value) if field == "effective_ber" else value
-    return found
-
-
-def decode_ber(value: int) -> float:
-    """Decode a bit error rate: a mantissa of four bits over a negative decimal exponent."""
-    mantissa, exponent = value >> 8 & 0xF, value & 0xFF
-    return float(f"{mantissa}e-{exponent}")
-
+from sentinel.probe.driver import ReadError
+from sentinel.probe.nvml_calls import CALLS_BY_NAME, FIELDS, field_number
+from sentinel.protocol.telemetry import Telemetry
 
 #: The shortest and the longest period over which power is derived from energy. The counter
 #: advances in steps of up to some 100 ms.
@@ -133,48 +78,17 @@ SLOW_OFFSET_S = 1.5
 #: All links of a GPU together, as the scope of a field.
 _ALL_LINKS = 0xFFFFFFFF
 
-#: The fields of every read, fetched in one call: NVML's names and Sentinel's.
-_FAST_FIELDS = {
-    "NVML_FI_DEV_MEMORY_TEMP": "memory_temperature_c",
-    "NVML_FI_DEV_PERF_POLICY_POWER": "power_throttled_s",
-    "NVML_FI_DEV_ECC_SBE_VOL_TOTAL": "ecc_corrected_total",
-    "NVML_FI_DEV_ECC_DBE_VOL_TOTAL": "ecc_uncorrected_total",
-    "NVML_FI_DEV_REMAPPED_COR": "remapped_corrected_total",
-    "NVML_FI_DEV_REMAPPED_UNC": "remapped_uncorrected_total",
-    "NVML_FI_DEV_REMAPPED_PENDING": "remap_pending",
-    "NVML_FI_DEV_REMAPPED_FAILURE": "remap_failed",
-}
-#: The fields of slow reads, and which of them are sums over all links.
-_SLOW_FIELDS = {
-    "NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION": "energy_j",
-    "NVML_FI_DEV_PERF_POLICY_THERMAL": "thermal_throttled_s",
-    "NVML_FI_DEV_PCIE_REPLAY_COUNTER": "pcie_replays_total",
-    "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX": "nvlink_tx_bytes_total",
-    "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX": "nvlink_rx_bytes_total",
-}
-_SUMS = {"nvlink_tx_bytes_total", "nvlink_rx_bytes_total"}
+#: The fields of every read, and of slow reads; some of these are sums over all links.
+_FAST_FIELDS = (3, 4, 74, 82, 142, 143, 144, 145)
+_SLOW_FIELDS = (75, 83, 94, 138, 139)
+_SUMS = {138, 139}
 
-#: Conversions of a field's value: NVML counts nanoseconds, millijoules, KiB, and 0 or 1.
-_CONVERSIONS: dict[str, Callable[[int], Any]] = {
-    "power_throttled_s": lambda value: value / 1e9,
-    "thermal_throttled_s": lambda value: value / 1e9,
-    "energy_j": lambda value: value / 1e3,
-    "nvlink_tx_bytes_total": lambda value: value * 1024,
-    "nvlink_rx_bytes_total": lambda value: value * 1024,
-    "remap_pending": bool,
-    "remap_failed": bool,
-}
-
-#: Temperature thresholds: NVML's names and Sentinel's.
-_THRESHOLDS = {
-    "NVML_TEMPERATURE_THRESHOLD_SLOWDOWN": "slowdown_c",
-    "NVML_TEMPERATURE_THRESHOLD_GPU_MAX": "maximum_c",
-    "NVML_TEMPERATURE_THRESHOLD_SHUTDOWN": "shutdown_c",
-    "NVML_TEMPERATURE_THRESHOLD_MEM_MAX": "memory_maximum_c",
-}
-
-#: NVML_VALUE_TYPE_SIGNED_INT, which older bindings do not have.
-_SIGNED_INT = 5
+#: The figures of every read that have a call of their own, and those of slow reads.
+_FAST = ("reasons", "power_limit_w", "temperature_c", "sm_clock_mhz", "memory_clock_mhz")
+_SLOW = (
+    *("slowdown_c", "maximum_c", "shutdown_c", "memory_maximum_c", "temperature_margin_c"),
+    *("pcie_generation", "pcie_width"),
+)
 
 #: NVML's value for an unknown performance state.
 _NO_STATE = 32
@@ -213,75 +127,41 @@ class TelemetryReader:
         return Telemetry(at=now, **self._read_fast(nvml, uuid), **slow)
 
     def _read_fast(self, nvml: Any, uuid: str) -> dict[str, Any]:
-        query = self._query
-        found = self._fields(nvml, uuid, _FAST_FIELDS)
-        rates = query("nvmlDeviceGetUtilizationRates", uuid)
+        found = self._fields(nvml, uuid, _FAST_FIELDS) | self._calls(nvml, uuid, _FAST)
+        rates = self._query("nvmlDeviceGetUtilizationRates", uuid)
         if rates is not None:
             found |= {"utilization": rates.gpu / 100, "memory_utilization": rates.memory / 100}
-        reasons = query("nvmlDeviceGetCurrentClocksEventReasons", uuid)
-        if reasons is not None:
-            found["reasons"] = reasons_of(int(reasons))
-        limit = query("nvmlDeviceGetEnforcedPowerLimit", uuid)
-        state = query("nvmlDeviceGetPerformanceState", uuid)
-        return found | {
-            "temperature_c": query("nvmlDeviceGetTemperature", uuid, nvml.NVML_TEMPERATURE_GPU),
-            "sm_clock_mhz": query("nvmlDeviceGetClockInfo", uuid, nvml.NVML_CLOCK_SM),
-            "memory_clock_mhz": query("nvmlDeviceGetClockInfo", uuid, nvml.NVML_CLOCK_MEM),
-            "power_limit_w": None if limit is None else limit / 1000,
-            "performance_state": None if state in {None, _NO_STATE} else int(state),
-        }
+        state = self._query("nvmlDeviceGetPerformanceState", uuid)
+        return found | {"performance_state": None if state in {None, _NO_STATE} else int(state)}
 
     def _read_slow(self, nvml: Any, uuid: str) -> dict[str, Any]:
-        query = self._query
-        found = self._fields(nvml, uuid, _SLOW_FIELDS)
-        for name, figure in _THRESHOLDS.items():
-            which = getattr(nvml, name, None)
-            if which is not None:
-                # Cards without a threshold report 0.
-                found[figure] = query("nvmlDeviceGetTemperatureThreshold", uuid, which) or None
-        memory = query("nvmlDeviceGetMemoryInfo", uuid, nvml.nvmlMemory_v2)
-        fan = query("nvmlDeviceGetFanSpeed", uuid)
+        found = self._fields(nvml, uuid, _SLOW_FIELDS) | self._calls(nvml, uuid, _SLOW)
+        memory = self._query("nvmlDeviceGetMemoryInfo", uuid, nvml.nvmlMemory_v2)
+        fan = self._query("nvmlDeviceGetFanSpeed", uuid)
         return found | {
             "memory_reserved": None if memory is None else int(memory.reserved),
-            "temperature_margin_c": query("nvmlDeviceGetMarginTemperature", uuid),
-            "pcie_generation": query("nvmlDeviceGetCurrPcieLinkGeneration", uuid),
-            "pcie_width": query("nvmlDeviceGetCurrPcieLinkWidth", uuid),
             "fan_share": None if fan is None else fan / 100,
         }
 
-    def _fields(self, nvml: Any, uuid: str, fields: dict[str, str]) -> dict[str, Any]:
-        """Return the fields that the GPU, its driver and the binding support."""
-        ids = {getattr(nvml, name, None): figure for name, figure in fields.items()}
-        ids.pop(None, None)
-        wanted = [
-            (number, _ALL_LINKS) if figure in _SUMS else number for number, figure in ids.items()
-        ]
-        field = self._query("nvmlDeviceGetFieldValues", uuid, wanted)
+    def _calls(self, nvml: Any, uuid: str, names: Iterable[str]) -> dict[str, Any]:
+        """Return the figures that the GPU, its driver and the binding support."""
         found = {}
-        for sample in field or ():
-            figure = ids.get(sample.fieldId)
-            if figure is not None and sample.nvmlReturn == 0:
-                found[figure] = _CONVERSIONS.get(figure, int)(field_number(nvml, sample))
+        for name in names:
+            call = CALLS_BY_NAME[name]
+            arguments = call.arguments(nvml)
+            value = None if arguments is None else self._query(call.function, uuid, *arguments)
+            if value is not None:
+                with contextlib.suppress(ReadError):
+                    found[name] = call.into[name](value)
         return found
 
-
-def field_number(nvml: Any, field: Any, *, signed: bool = False) -> int:
-    """Return the number in a field, which has one of several types.
-
-    Args:
-        nvml: The binding.
-        field: NVML's struct.
-        signed: Whether an unsigned type may hold a negative number, as some drivers have it.
-    """
-    value = field.value
-    kinds = {
-        nvml.NVML_VALUE_TYPE_UNSIGNED_INT: value.uiVal,
-        nvml.NVML_VALUE_TYPE_UNSIGNED_LONG: value.ulVal,
-        nvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG: value.ullVal,
-        nvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG: value.sllVal,
-        _SIGNED_INT: value.uiVal,
-    }
-    number = int(kinds.get(field.valueType, value.ullVal))
-    if signed and number >= 2**31:
-        number -= 2**32 if number < 2**32 else 2**64
-    return number
+    def _fields(self, nvml: Any, uuid: str, numbers: Iterable[int]) -> dict[str, Any]:
+        """Return the fields that the GPU and its driver support."""
+        wanted = [(number, _ALL_LINKS) if number in _SUMS else number for number in numbers]
+        found = {}
+        for sample in self._query("nvmlDeviceGetFieldValues", uuid, wanted) or ():
+            if sample.fieldId in FIELDS and sample.nvmlReturn == 0:
+                name, convert = FIELDS[sample.fieldId]
+                with contextlib.suppress(ReadError):
+                    found[name] = convert(field_number(nvml, sample))
+        return found

@@ -17,12 +17,12 @@ import math
 import threading
 import time
 import traceback
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
 from sentinel.probe.driver import Driver, DriverError, Xid, XidSource
-from sentinel.probe.nvml_errors import ABSENT, as_text, translated
+from sentinel.probe.nvml_calls import ABSENT, as_text, translating
 from sentinel.probe.reader import Publisher
 from sentinel.protocol.probe import WatchedGpu, XidReport, XidsWatched
 
@@ -50,7 +50,7 @@ class NvmlXids:
             DriverError: The GPU could not be registered.
         """
         nvml = self._nvml
-        with self._translated():
+        with translating(self._nvml):
             try:
                 handle = self._handle_of(uuid)
                 kind = nvml.nvmlEventTypeXidCriticalError
@@ -71,7 +71,7 @@ class NvmlXids:
             DriverError: The wait failed; a new set is needed.
         """
         nvml = self._nvml
-        with self._translated():
+        with translating(self._nvml):
             try:
                 event = nvml.nvmlEventSetWait_v2(self._set, round(timeout_s * 1000))
             except nvml.NVMLError as error:
@@ -88,18 +88,8 @@ class NvmlXids:
 
     def close(self) -> None:
         """Free the set; one that the driver cannot free is forgotten."""
-        with contextlib.suppress(DriverError), self._translated():
+        with contextlib.suppress(DriverError), translating(self._nvml):
             self._nvml.nvmlEventSetFree(self._set)
-
-    @contextlib.contextmanager
-    def _translated(self) -> Iterator[None]:
-        """Translate any exception into a driver error."""
-        try:
-            yield
-        except DriverError:
-            raise
-        except Exception as error:
-            raise translated(error, self._nvml) from error
 
 
 def _address(handle: Any) -> int | None:

@@ -34,10 +34,15 @@ from sentinel.protocol.stressor import (
     SelftestResult,
     StressorGroup,
 )
-from sentinel.stressor.device import Device, Fence
+from sentinel.stressor.device import (
+    PREPARATION_SLACK_BYTES,
+    ContentionMonitor,
+    Device,
+    Fence,
+    Filling,
+)
 from sentinel.stressor.duty_cycle import DutyCycle
 from sentinel.stressor.lease import LeaseKeeper
-from sentinel.stressor.memory import PREPARATION_SLACK_BYTES, ContentionMonitor, Filling
 
 #: The maximum length of a finding's ``detail``.
 _MAX_DETAIL_LENGTH = 1000
@@ -67,18 +72,6 @@ class _Tally:
         self.errors += other.errors
 
 
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """Where a stressor works: its GPU among those of the host, and among those of its group."""
-
-    #: The GPU's index on its host, as nvidia-smi counts.
-    index: int = 0
-    #: The place of this stressor among those that work together, or None.
-    group: StressorGroup | None = None
-    #: The private folder in which the members of a group find each other, or None.
-    rendezvous: Path | None = None
-
-
 class WorkloadContext:
     """The GPU of one workload.
 
@@ -104,16 +97,15 @@ class WorkloadContext:
         filling: Filling,
         lease_keeper: LeaseKeeper,
         monitor: ContentionMonitor | None = None,
-        goldens: Goldens | None = None,
-        place: Place | None = None,
     ) -> None:
         self.device: torch.device = device.torch_device
         self.chunks: list[Tensor] = list(filling.chunks)
         self.quantum: float = device.quantum
         self.share: float = filling.worked_on / device.total_bytes()
-        self.goldens = goldens
-        place = place or Place()
-        self.index, self.group, self.rendezvous = place.index, place.group, place.rendezvous
+        self.index: int = 0
+        self.goldens: Goldens | None = None
+        self.group: StressorGroup | None = None
+        self.rendezvous: Path | None = None
         self._device = device
         self._filling = filling
         self._lease_keeper = lease_keeper

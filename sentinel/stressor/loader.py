@@ -13,6 +13,7 @@ import inspect
 import os
 import re
 import socket
+import sys
 import traceback
 import types
 import typing
@@ -275,6 +276,18 @@ def describe(error: BaseException) -> str:
         return line
     last = places[-1]
     return f"{line} ({Path(last.filename).name}:{last.lineno} in {last.name})"
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Check whether ``error`` means that the device is out of memory; imports no torch.
+
+    A context or a library handle that does not fit is reported as a plain RuntimeError.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(error, torch.cuda.OutOfMemoryError):
+        return True
+    text = str(error) if isinstance(error, RuntimeError) else ""
+    return ("CUDA" in text and "out of memory" in text) or "_ALLOC_FAILED" in text
 
 
 #: The name under which the import of torch is announced; that of a workload is its number.

@@ -9,12 +9,18 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sentinel.errors import ChildExitCode, ConfigError, PeersError, SentinelError, WorkloadError
+from sentinel.errors import (
+    ChildExitCode,
+    ConfigError,
+    MemoryContentionError,
+    PeersError,
+    SentinelError,
+    WorkloadError,
+)
 from sentinel.host.processes.child_setup import STRESSOR, InheritedFd, setup_child_process
 from sentinel.host.processes.unprivileged import become, check_devices
 from sentinel.host.stores.golden_store import Goldens
@@ -29,7 +35,14 @@ from sentinel.protocol.stressor import (
 )
 from sentinel.stressor import self_watch
 from sentinel.stressor.lease import LeaseKeeper
-from sentinel.stressor.loader import bind_options, describe, import_torch, load_workload, start
+from sentinel.stressor.loader import (
+    bind_options,
+    describe,
+    import_torch,
+    is_out_of_memory,
+    load_workload,
+    start,
+)
 
 if TYPE_CHECKING:
     from sentinel.stressor.context import WorkloadContext
@@ -166,9 +179,8 @@ def _open_context(spec: StressorSpec) -> None:
 def _attach(spec: StressorSpec, lease_keeper: LeaseKeeper) -> WorkloadContext:
     """Create the context, arm the kernel timer and take the memory."""
     # All of these import torch, so they are not imported at module level.
-    from sentinel.stressor.context import Place, WorkloadContext
-    from sentinel.stressor.device import open_device
-    from sentinel.stressor.memory import ContentionMonitor, fill
+    from sentinel.stressor.context import WorkloadContext
+    from sentinel.stressor.device import ContentionMonitor, fill, open_device
 
     device = open_device(spec)
     lease_keeper.arm()
@@ -177,26 +189,21 @@ def _attach(spec: StressorSpec, lease_keeper: LeaseKeeper) -> WorkloadContext:
         monitor.wait_until_quiet()
     filling = fill(device, spec.memory, spec.chunk, spec.reserve, monitor)
     device.follow(filling.chunks)
-    goldens = Goldens(Path(spec.goldens)) if spec.goldens is not None else None
-    return WorkloadContext(
-        device=device,
-        filling=filling,
-        lease_keeper=lease_keeper,
-        monitor=monitor,
-        goldens=goldens,
-        place=Place(
-            index=spec.gpu.index,
-            group=spec.group,
-            rendezvous=Path(spec.rendezvous) if spec.rendezvous is not None else None,
-        ),
+    ctx = WorkloadContext(
+        device=device, filling=filling, lease_keeper=lease_keeper, monitor=monitor
     )
+    ctx.index, ctx.group = spec.gpu.index, spec.group
+    if spec.goldens is not None:
+        ctx.goldens = Goldens(Path(spec.goldens))
+    if spec.rendezvous is not None:
+        ctx.rendezvous = Path(spec.rendezvous)
+    return ctx
 
 
 def _failure_message(error: BaseException, stage: str, *, ready: bool) -> Failed | MemoryContention:
     """Return the message that describes ``error``."""
-    contention = _contention_message(error)
-    if contention is not None:
-        return contention
+    if isinstance(error, MemoryContentionError):
+        return MemoryContention(grown=error.grown)
     if isinstance(error, SentinelError):
         reason = f"{error.what}. {error.remedy}" if error.remedy else error.what
         malformed = isinstance(error, WorkloadError)
@@ -204,29 +211,11 @@ def _failure_message(error: BaseException, stage: str, *, ready: bool) -> Failed
         kind = FailureKind.PEERS if isinstance(error, PeersError) else kind
         return Failed(kind=kind, reason=" ".join(reason.split())[:_MAX_REASON_LENGTH])
     reason = f"{stage} raised {describe(error)}"
-    if _is_out_of_memory(error):
+    if is_out_of_memory(error):
         return Failed(
             kind=FailureKind.OUT_OF_MEMORY, reason=reason + (_ALLOCATION_RULE if ready else "")
         )
     return Failed(kind=FailureKind.WORKLOAD, reason=reason)
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    """Check whether the device is out of memory; without torch it cannot be."""
-    if "torch" not in sys.modules:
-        return False
-    from sentinel.stressor.device import is_out_of_memory
-
-    return is_out_of_memory(error)
-
-
-def _contention_message(error: BaseException) -> MemoryContention | None:
-    """Return a message about memory contention, if that is the error."""
-    if "torch" not in sys.modules:
-        return None
-    from sentinel.stressor.memory import MemoryContentionError
-
-    return MemoryContention(grown=error.grown) if isinstance(error, MemoryContentionError) else None
 
 
 def prefer_for_oom_kill() -> None:

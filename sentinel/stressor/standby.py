@@ -106,8 +106,6 @@ def _load(results: list[str | None]) -> None:
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
     try:
         load_torch()
-        from sentinel.stressor import memory  # noqa: F401 - it imports torch, too
-
         for entry in registered():
             if entry.module.startswith(_BUILT_IN):
                 importlib.import_module(entry.module)

@@ -144,7 +144,7 @@ class ApiProcess(ReplaceableProcess[ApiMessage]):
         self._too_large: set[tuple[str, object]] = set()
         self._warnings: list[ServiceWarning] = []
 
-    def start(self, generation: int) -> None:
+    def start(self, generation: int, excluded: tuple[str, ...] = ()) -> None:  # noqa: ARG002
         """Spawn an API process; :meth:`collect` reports a failed spawn as an exit."""
         with self._lock:
             self._pending.clear()
@@ -190,18 +190,21 @@ class ApiProcess(ReplaceableProcess[ApiMessage]):
         received = self._handle.collect()
         if received is None:
             return None
-        garbage = f"it sent garbage: {received.garbage}" if received.garbage else None
+        garbage = received.violation
         if len(self._pending) > _MAX_PENDING:
             garbage = f"it does not read: {len(self._pending)} messages wait"
-        generation = self._handle.generation
-        refused = received.spawn_error and f"it could not be spawned: {received.spawn_error}"
-        facts = ApiFacts(generation=generation, exit=received.exit, garbage=garbage, failed=refused)
+        facts = ApiFacts(
+            generation=self._handle.generation,
+            exit=received.exit,
+            garbage=garbage,
+            failed=received.refused,
+        )
         with self._lock:
             facts, self._warnings = replace(facts, warnings=tuple(self._warnings)), []
         for message in received.messages:
             match message:
                 case ApiHeartbeat():
-                    facts = replace(facts, serving=True)
+                    facts = replace(facts, works=True)
                 case ServiceFailed(reason=reason):
                     facts = replace(facts, failed=reason)
                 case ServiceWarning():

@@ -19,7 +19,7 @@ from sentinel.config.specs import parse_workload
 from sentinel.core import decide
 from sentinel.core.gpu_state import Pause
 from sentinel.core.node.status import Host
-from sentinel.core.state import ProbeUp
+from sentinel.core.state import Probe
 from sentinel.core.step import Event
 from sentinel.errors import ConfigError, ExitCode
 from sentinel.host.daemons.gpu_locks import SHARED_FOLDERS, GpuLocks
@@ -233,14 +233,15 @@ def _run(
     stressors = StressorPool(spec, locks.files, standby)
     parts = Parts(
         probe=found.probe,
-        spawner=stressors,
+        spare_probe=found.probe.spare,
         standby=stressors.standby,
+        spawner=stressors,
         interrupts=signals,
         clock=clock,
         api=api,
         manager=Notifier(os.environ),
     )
-    up = ProbeUp(generation=1, since=now, ready=True)
+    up = Probe(running=True, works=True, since=now, worked_at=now)
     state = decide.first_state(found.gpus, now, config, up, found.hidden, with_api=api is not None)
     pause = Pause(since=now, by=_own_user()) if config.paused else None
     state = state.with_gpu_states(

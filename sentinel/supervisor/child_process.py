@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait as wait_for_files
 from multiprocessing.context import SpawnProcess
-from typing import ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from sentinel.core.observation import ChildExit, OwnChild
 from sentinel.errors import WireError
@@ -232,6 +232,16 @@ class Received(Generic[T]):
     #: Why the child could not be spawned, or None.
     spawn_error: str | None = None
 
+    @property
+    def refused(self) -> str | None:
+        """The sentence about a failed spawn, or None."""
+        return self.spawn_error and f"it could not be spawned: {self.spawn_error}"
+
+    @property
+    def violation(self) -> str | None:
+        """The sentence about an invalid message, or None."""
+        return self.garbage and f"it sent garbage: {self.garbage}"
+
 
 class ReplaceableProcess(Generic[T]):
     """A process that the supervisor replaces when it ends.
@@ -243,14 +253,26 @@ class ReplaceableProcess(Generic[T]):
     def __init__(self, handle: ChildHandle[T]) -> None:
         self._handle = handle
 
+    def send(self, message: Any) -> object:
+        """Send a message, if there is a process and room for it."""
+        return self._handle.send(message)
+
     def kill(self, generation: int) -> None:
         """Kill the child of this number and forget it: one that hangs in the driver may not die."""
         if generation == self._handle.generation:
             self._handle.abandon()
 
+    def abandon(self) -> None:
+        """Kill the child and forget it."""
+        self._handle.abandon()
+
     def files(self) -> list[int]:
         """List the descriptors to wait for."""
         return self._handle.files()
+
+    def close(self) -> bool:
+        """Kill the process; return whether every one is gone."""
+        return self._handle.close()
 
 
 class ChildHandle(Generic[T]):

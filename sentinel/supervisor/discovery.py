@@ -31,7 +31,7 @@ from sentinel.host.installed.packages import (
 )
 from sentinel.host.processes.process_limits import why_processes_are_hidden
 from sentinel.protocol.commands import Given
-from sentinel.protocol.gpu import Gpu, Reading
+from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.probe import NVML, DriverSpec, Inventory, ProbeSpec, simulated
 from sentinel.supervisor.probe_process import ProbeProcess
 from sentinel.supervisor.signals import Signals
@@ -169,7 +169,7 @@ def find_gpus(options: Options, signals: Signals) -> Iterator[Found]:
         driver=driver,
     )
     probe = ProbeProcess(spec)
-    probe.start(1, ())
+    probe.start(1)
     try:
         found = _find(probe, signals, options, driver)
         gpus = _choose(found, options.config.gpus)
@@ -192,7 +192,7 @@ def find_gpus(options: Options, signals: Signals) -> Iterator[Found]:
 def _find(probe: ProbeProcess, signals: Signals, options: Options, driver: DriverSpec) -> Inventory:
     """Wait for the inventory of the probe, or for a signal."""
 
-    def found(facts: ProbeFacts | None, _: object) -> Inventory | None:
+    def found(facts: ProbeFacts | None) -> Inventory | None:
         if facts is not None and facts.unavailable is not None:
             raise DriverUnavailableError(
                 f"no GPU can be read: {facts.unavailable.reason}",
@@ -220,7 +220,7 @@ def _find(probe: ProbeProcess, signals: Signals, options: Options, driver: Drive
 def follow_probe(
     probe: ProbeProcess,
     signals: Signals,
-    done: Callable[[ProbeFacts | None, dict[str, Reading]], T | None],
+    done: Callable[[ProbeFacts | None], T | None],
     timeout: float,
 ) -> T | None:
     """Pass what the probe sends to ``done`` until it returns a value; None after the timeout."""
@@ -229,7 +229,7 @@ def follow_probe(
         name, _ = signals.collect()
         if name is not None:
             raise EndedEarlyError(name)
-        result = done(*probe.collect())  # before the first wait: a failed spawn wakes nothing
+        result = done(probe.collect())  # before the first wait: a failed spawn wakes nothing
         left = until - time.monotonic()
         if result is not None or left <= 0:
             return result

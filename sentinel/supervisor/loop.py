@@ -19,34 +19,23 @@ from sentinel.core.node.daemon import (
 )
 from sentinel.core.node.status import Host, gpu_views, host_view
 from sentinel.core.observation import Observation, WatchTimes
-from sentinel.core.state import ApiUp, ProbeUp, State
+from sentinel.core.state import State
 from sentinel.core.step import (
-    Acknowledge,
     Action,
     Event,
     Kill,
-    KillApi,
-    KillProbe,
-    KillSpareProbe,
-    KillStandby,
-    LimitMemory,
-    Reply,
-    RequestReload,
-    RequestStop,
-    SetPace,
+    KillProcess,
+    Role,
+    Send,
+    SendTo,
     Start,
-    StartApi,
-    StartProbe,
-    StartSpareProbe,
-    StartStandby,
+    StartProcess,
     Step,
-    WatchGpus,
 )
 from sentinel.errors import ExitCode
-from sentinel.protocol.commands import ReloadConfig
 from sentinel.protocol.gpu import Reading
 from sentinel.protocol.views import GpuView, HostView, SessionsView
-from sentinel.supervisor.ports import Parts
+from sentinel.supervisor.ports import ManagedProcess, Parts
 from sentinel.supervisor.stressor_pool import RENEW_SHORT_EVERY_S, Leases
 
 #: After a longer pause between two looks at the times of the last reads, in seconds, blindness
@@ -60,8 +49,8 @@ MAX_SLEEP_S = 0.2
 #: The minimum interval of views that changed, and the interval of all views, in seconds.
 VIEWS_EVERY_S, ALL_VIEWS_EVERY_S = 0.25, 1.0
 
-#: Actions after the views: replies refer to them, and a start takes milliseconds.
-_AFTER_VIEWS = Reply | StartProbe | StartSpareProbe | StartStandby | StartApi | Start | WatchGpus
+#: Actions after the views: answers refer to them, and a start takes milliseconds.
+_AFTER_VIEWS = SendTo | StartProcess | Start
 
 
 class Supervisor:
@@ -89,10 +78,18 @@ class Supervisor:
         self._probe = parts.probe
         self._spawner = parts.spawner
         self._standby = parts.standby
+        self._spare_probe = parts.spare_probe
         self._interrupts = parts.interrupts
         self._clock = parts.clock
         self._api = parts.api
         self._manager = parts.manager
+        self._processes: dict[Role, ManagedProcess] = {
+            Role.PROBE: parts.probe,
+            Role.SPARE_PROBE: parts.spare_probe,
+            Role.STANDBY: parts.standby,
+        }
+        if parts.api is not None:
+            self._processes[Role.API] = parts.api
         self._sent = SentNotifications()
         self._publish = publish
         self._host = host or Host(pid=0, driver="", simulated=False)
@@ -144,8 +141,8 @@ class Supervisor:
             if action not in later:
                 self._act(action)
         # Before the events: a client that has one reads a state that includes it.
-        has_reply = any(isinstance(action, Reply) for action in later)
-        self._send_views(seen, at_once=has_reply or bool(decision.events))
+        answers = any(isinstance(action, SendTo) and action.role is Role.API for action in later)
+        self._send_views(seen, at_once=answers or bool(decision.events))
         for action in later:
             self._act(action)
         if self._has_children():
@@ -156,9 +153,8 @@ class Supervisor:
 
     def _wait(self) -> None:
         """Wait until something happens or is due."""
-        files = [*self._probe.files(), *self._spawner.files(), *self._interrupts.files()]
-        files += self._standby.files()
-        files += self._api.files() if self._api is not None else []
+        files = [*self._spawner.files(), *self._interrupts.files()]
+        files += [file for process in self._processes.values() for file in process.files()]
         has_children = self._has_children()
         self._due = min(self._wake_at, self._leases.due) if has_children else self._wake_at
         # A stop may also come between two waits.
@@ -184,8 +180,9 @@ class Supervisor:
 
     def _observe(self) -> Observation:
         """Collect everything new into one observation, stamped after the last of it."""
-        facts, readings = self._probe.collect()
-        self._readings.update(readings)
+        facts = self._probe.collect()
+        if facts is not None:
+            self._readings.update(facts.readings)
         children = self._spawner.collect()
         stop, at_once = self._interrupts.collect()
         now = self._observed_at = self._clock.now()
@@ -197,7 +194,7 @@ class Supervisor:
             children=children,
             watched=self._watch_times(),
             probe=facts,
-            spare_probe=self._probe.collect_spare(),
+            spare_probe=self._spare_probe.collect(),
             standby=self._standby.collect(),
             memory_left=self._standby.memory_left(),
             api=self._api.collect() if self._api is not None else None,
@@ -229,72 +226,22 @@ class Supervisor:
         match action:
             case Kill(uuid=uuid, generation=generation):
                 self._spawner.kill(uuid, generation)
-            case RequestStop(uuid=uuid, generation=generation):
-                self._spawner.request_stop(uuid, generation)
-            case Acknowledge(uuid=uuid, generation=generation, number=number):
-                self._spawner.acknowledge(uuid, generation, number)
-            case SetPace(uuid=uuid, generation=generation, share=share):
-                self._spawner.set_pace(uuid, generation, share)
-            case LimitMemory(uuid=uuid, generation=generation, limit=limit):
-                self._spawner.limit_memory(uuid, generation, limit)
+            case Send(uuid=uuid, generation=generation, message=message):
+                self._spawner.send(uuid, generation, message)
             case Start(uuid=uuid) as start:
-                self._spawner.start(
-                    self.state.gpu_states[uuid].gpu,
-                    start.generation,
-                    clearing=start.clearing,
-                    committed=start.committed,
-                    standby=start.standby,
-                    group=start.group,
-                )
-            case KillProbe() | StartProbe() | WatchGpus():
-                self._act_on_probe(action)
-            case StartSpareProbe() | KillSpareProbe() | StartStandby() | KillStandby():
-                self._act_on_spare(action)
-            case KillApi() | StartApi() | Reply() | RequestReload():
-                self._act_on_api(action)
-
-    def _act_on_probe(self, action: KillProbe | StartProbe | WatchGpus) -> None:
-        """Perform one action on the probe."""
-        match action:
-            case KillProbe(generation=generation):
-                self._probe.kill(generation)
-            case StartProbe(generation=generation, excluded=excluded):
-                self._probe.start(generation, excluded)
-            case WatchGpus(watch=watch):
-                self._probe.watch(watch)
-
-    def _act_on_spare(
-        self, action: StartSpareProbe | KillSpareProbe | StartStandby | KillStandby
-    ) -> None:
-        """Perform one action on the spare probe or the standby stressor."""
-        match action:
-            case StartSpareProbe():
-                self._probe.start_spare()
-            case KillSpareProbe():
-                self._probe.kill_spare()
-            case StartStandby():
-                self._standby.start()
-            case KillStandby():
-                self._standby.kill()
-
-    def _act_on_api(self, action: KillApi | StartApi | Reply | RequestReload) -> None:
-        """Perform one action on the API process."""
-        if self._api is None:
-            return
-        match action:
-            case KillApi(generation=generation):
-                self._api.kill(generation)
-            case StartApi(generation=generation):
-                self._api.start(generation)
-                self._views_at = self._all_views_at = 0.0  # a new one has no views yet
-            case Reply(answer=answer):
-                self._api.send(answer)
-            case RequestReload():
-                self._api.send(ReloadConfig())
+                self._spawner.start(self.state.gpu_states[uuid].gpu, start)
+            case KillProcess(role=role, generation=generation):
+                self._processes[role].kill(generation)
+            case StartProcess(role=role, generation=generation, excluded=excluded):
+                self._processes[role].start(generation, excluded)
+                if role is Role.API:
+                    self._views_at = self._all_views_at = 0.0  # a new one has no views yet
+            case SendTo(role=role, message=message):
+                self._processes[role].send(message)
 
     def _send_views(self, seen: Observation, *, at_once: bool) -> None:
         """Send the API process the views that have changed, if they are due or ``at_once``."""
-        if self._api is None or not isinstance(self.state.api, ApiUp):
+        if self._api is None or self.state.api is None or not self.state.api.running:
             return
         if not at_once and seen.now < self._views_at:
             return
@@ -331,4 +278,4 @@ class Supervisor:
     def _probe_watches_held(self) -> bool:
         """Check whether the probe reads a GPU as one that may be held."""
         probe = self.state.probe
-        return isinstance(probe, ProbeUp) and probe.watch is not None and bool(probe.watch.held)
+        return probe.running and probe.watch is not None and bool(probe.watch.held)

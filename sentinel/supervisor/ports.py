@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import Any, Protocol
 
-from sentinel.core.observation import ApiFacts, ChildFacts, ProbeFacts, SpareFacts
-from sentinel.protocol.commands import CommandReply, ReloadConfig
-from sentinel.protocol.gpu import Gpu, Reading
-from sentinel.protocol.probe import Watch
-from sentinel.protocol.stressor import MemoryLimit, StressorGroup
-from sentinel.protocol.views import View
+from sentinel.core.observation import ApiFacts, ChildFacts, ProbeFacts, ProcessFacts
+from sentinel.core.step import Start
+from sentinel.protocol.gpu import Gpu
+from sentinel.protocol.stressor import StressorCommand
 
 
 class Clock(Protocol):
@@ -35,26 +33,30 @@ class Clock(Protocol):
         """
 
 
-class Probe(Protocol):
-    """The process that reads the GPUs."""
+class ManagedProcess(Protocol):
+    """A process beside the stressors, and its replacements."""
 
-    def start(self, generation: int, skip: tuple[str, ...]) -> None:
-        """Spawn a probe that does not read the GPUs in ``skip``."""
+    def start(self, generation: int, excluded: tuple[str, ...] = ()) -> None:
+        """Spawn a process; a probe does not read the GPUs in ``excluded``."""
 
     def kill(self, generation: int) -> None:
-        """Kill the probe and forget it, whether it ends or not."""
+        """Kill the process of this number and forget it, whether it ends or not."""
 
-    def start_spare(self) -> None:
-        """Spawn a spare probe, which the next start activates if it is ready."""
+    def send(self, message: Any) -> object:
+        """Send a message, or queue it until the channel has room."""
 
-    def kill_spare(self) -> None:
-        """Kill the spare probe and forget it."""
+    def files(self) -> list[int]:
+        """List the descriptors to wait for."""
 
-    def collect_spare(self) -> SpareFacts | None:
-        """Collect the new facts about the spare probe; None without one."""
+    def collect(self) -> ProcessFacts | None:
+        """Collect the new facts about the process; None without one."""
 
-    def watch(self, what: Watch) -> None:
-        """Send the probe what to read."""
+
+class Probe(ManagedProcess, Protocol):
+    """The process that reads the GPUs."""
+
+    def collect(self) -> ProbeFacts | None:
+        """Collect the new facts about the probe, with the newest reading of each GPU."""
 
     def read_at(self, uuid: str) -> float:
         """Return when the probe last read the memory of a GPU; long ago if never."""
@@ -62,51 +64,32 @@ class Probe(Protocol):
     def gone(self) -> bool:
         """Check that no probe is left, not even one that was killed."""
 
-    def files(self) -> list[int]:
-        """List the descriptors to wait for."""
 
-    def collect(self) -> tuple[ProbeFacts | None, dict[str, Reading]]:
-        """Collect the new facts about the probe, and the newest reading of each GPU."""
+class Standby(ManagedProcess, Protocol):
+    """The process that becomes the next stressor."""
+
+    def memory_left(self) -> bool:
+        """Check that the host has memory for it."""
+
+
+class Api(ManagedProcess, Protocol):
+    """The API process."""
+
+    def collect(self) -> ApiFacts | None:
+        """Collect the new facts about the API process."""
 
 
 class Spawner(Protocol):
     """The stressor children, at most one on each GPU."""
 
-    def start(
-        self,
-        gpu: Gpu,
-        generation: int,
-        *,
-        clearing: bool = False,
-        committed: int = 0,
-        standby: bool = False,
-        group: StressorGroup | None = None,
-    ) -> None:
-        """Start a stressor.
-
-        Args:
-            gpu: The GPU.
-            generation: The number of the child on this GPU.
-            clearing: The child ends once it has created a context.
-            committed: Memory to leave free besides the reserve, in bytes.
-            standby: Whether the standby stressor becomes this child, if it is ready.
-            group: Its place in a group of stressors, or None if it works alone.
-        """
+    def start(self, gpu: Gpu, order: Start) -> None:
+        """Start a stressor, from the standby one if that is wanted and ready."""
 
     def kill(self, uuid: str, generation: int) -> None:
         """Send SIGKILL to the child and its process group."""
 
-    def request_stop(self, uuid: str, generation: int) -> None:
-        """Request the child to stop."""
-
-    def acknowledge(self, uuid: str, generation: int, number: int) -> None:
-        """Acknowledge the child's finding of this number."""
-
-    def set_pace(self, uuid: str, generation: int, share: float) -> None:
-        """Set the share of the time for which the child keeps its GPU busy."""
-
-    def limit_memory(self, uuid: str, generation: int, limit: MemoryLimit) -> None:
-        """Tell the child from which used memory of its GPU on it is to yield by itself."""
+    def send(self, uuid: str, generation: int, message: StressorCommand) -> None:
+        """Send a message to the child."""
 
     def watched_at(self, uuid: str) -> float:
         """Return when the child last saw its GPU's memory within its limit; long ago if never."""
@@ -125,44 +108,6 @@ class Spawner(Protocol):
 
     def collect(self) -> dict[str, ChildFacts]:
         """Collect the new facts about each child."""
-
-
-class Standby(Protocol):
-    """The process that becomes the next stressor."""
-
-    def start(self) -> None:
-        """Spawn a standby stressor."""
-
-    def kill(self) -> None:
-        """Kill the standby stressor and forget it."""
-
-    def files(self) -> list[int]:
-        """List the descriptors to wait for."""
-
-    def collect(self) -> SpareFacts | None:
-        """Collect the new facts about it; None without one."""
-
-    def memory_left(self) -> bool:
-        """Check that the host has memory for it."""
-
-
-class Api(Protocol):
-    """The API process."""
-
-    def start(self, generation: int) -> None:
-        """Spawn an API process."""
-
-    def kill(self, generation: int) -> None:
-        """Kill the API process and forget it."""
-
-    def send(self, message: CommandReply | View | ReloadConfig) -> None:
-        """Queue a message, to be sent as soon as the socket has room."""
-
-    def files(self) -> list[int]:
-        """List the descriptors to wait for."""
-
-    def collect(self) -> ApiFacts | None:
-        """Collect the new facts about the API process."""
 
 
 class Interrupts(Protocol):
@@ -197,10 +142,11 @@ class Parts:
     """The parts around a supervisor."""
 
     probe: Probe
-    spawner: Spawner
-    interrupts: Interrupts
-    clock: Clock
+    spare_probe: ManagedProcess
     standby: Standby
     #: None without an API process.
     api: Api | None = None
+    spawner: Spawner
+    interrupts: Interrupts
+    clock: Clock
     manager: ServiceManager | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sentinel.core.observation import Call, ProbeFacts, SpareFacts
+from sentinel.core.observation import Call, ProbeFacts, ProcessFacts
 from sentinel.host.processes.child_setup import Inherited
 from sentinel.probe import main as probe_main
 from sentinel.protocol.gpu import Reading
@@ -17,7 +17,6 @@ from sentinel.protocol.probe import (
     ProbeSpec,
     Standby,
     Unavailable,
-    Watch,
     XidReport,
     XidsWatched,
 )
@@ -64,11 +63,81 @@ def _handle() -> ChildHandle[ProbeMessage]:
     )
 
 
+class SpareProbe(ReplaceableProcess[ProbeMessage]):
+    """A probe that has opened the driver and waits to become the next one.
+
+    Args:
+        spec: The specification of each probe.
+    """
+
+    def __init__(self, spec: ProbeSpec) -> None:
+        super().__init__(_handle())
+        self._spec = replace(spec, spare=True)
+        self._shared = _Shared()
+        self._ready = False
+
+    def start(self, generation: int, excluded: tuple[str, ...] = ()) -> None:  # noqa: ARG002
+        """Spawn a probe that opens the driver and waits."""
+        try:
+            shared = _Shared()
+        except OSError as error:
+            self._handle.refuse(generation, error)
+            return
+        self._shared.close()
+        self._shared = shared
+        self._ready = False
+        self._handle.start(generation, self._spec, *self._shared.inherited())
+
+    def replace(
+        self, handle: ChildHandle[ProbeMessage], shared: _Shared, generation: int
+    ) -> _Shared | None:
+        """Become the child of ``handle``; return its shared memory, or None if it is not ready.
+
+        Args:
+            handle: A handle without a child.
+            shared: The memory that this one gets instead.
+            generation: The number of the new probe.
+        """
+        if not self._ready:
+            return None
+        self._ready = False
+        handle.adopt(self._handle, generation)
+        own, self._shared = self._shared, shared
+        return own
+
+    def collect(self) -> ProcessFacts | None:
+        """Collect the new facts about it; None without one."""
+        received = self._handle.collect()
+        if received is None:
+            return None
+        works = any(isinstance(message, Standby) for message in received.messages)
+        self._ready = (self._ready or works) and received.exit is None
+        return ProcessFacts(
+            generation=self._handle.generation,
+            works=works,
+            exit=received.exit,
+            failed=received.refused,
+        )
+
+    def gone(self) -> bool:
+        """Check that none is left, not even one that was killed."""
+        return self._handle.all_gone()
+
+    def close(self) -> bool:
+        """Kill it; return whether it is gone."""
+        closed = super().close()
+        self._shared.close()
+        return closed
+
+
 class ProbeProcess(ReplaceableProcess[ProbeMessage]):
-    """The process that reads the GPUs, its replacements and a spare one.
+    """The process that reads the GPUs, and its replacements.
 
     Args:
         spec: The specification of each probe, but for the GPUs to skip.
+
+    Attributes:
+        spare: The process that becomes the next one.
     """
 
     def __init__(self, spec: ProbeSpec) -> None:
@@ -76,17 +145,14 @@ class ProbeProcess(ReplaceableProcess[ProbeMessage]):
         self._spec = spec
         self._places: tuple[str, ...] = ()
         self._shared = _Shared()
-        self._spare = _handle()
-        self._spare_shared = _Shared()
-        self._spare_ready = False
+        self.spare = SpareProbe(spec)
 
-    def start(self, generation: int, skip: tuple[str, ...]) -> None:
+    def start(self, generation: int, excluded: tuple[str, ...] = ()) -> None:
         """Activate the spare probe, or spawn one with its own shared memory."""
-        if self._spare_ready:
-            self._spare_ready = False
-            self._handle.adopt(self._spare, generation)
-            self._shared, self._spare_shared = self._spare_shared, self._shared
-            self._handle.send(Activate(skip=skip, known=self._places))
+        shared = self.spare.replace(self._handle, self._shared, generation)
+        if shared is not None:
+            self._shared = shared
+            self._handle.send(Activate(skip=excluded, known=self._places))
             return
         try:
             shared = _Shared()
@@ -95,38 +161,13 @@ class ProbeProcess(ReplaceableProcess[ProbeMessage]):
             return
         self._shared.close()
         self._shared = shared
-        spec = replace(self._spec, skip=skip, known=self._places)
+        spec = replace(self._spec, skip=excluded, known=self._places)
         self._handle.start(generation, spec, *self._shared.inherited())
-
-    def start_spare(self) -> None:
-        """Spawn a probe that opens the driver and waits."""
-        try:
-            shared = _Shared()
-        except OSError:
-            return  # tried again after the usual pause
-        self._spare_shared.close()
-        self._spare_shared = shared
-        self._spare_ready = False
-        spec = replace(self._spec, spare=True)
-        self._spare.start(0, spec, *self._spare_shared.inherited())
-
-    def kill_spare(self) -> None:
-        """Kill the spare probe."""
-        self._spare_ready = False
-        self._spare.abandon()
 
     def gone(self) -> bool:
         """Check that no probe is left, not even one that was killed or a spare one."""
-        gone = [handle.all_gone() for handle in (self._handle, self._spare)]
+        gone = [self._handle.all_gone(), self.spare.gone()]
         return all(gone)
-
-    def files(self) -> list[int]:
-        """List the descriptors to wait for."""
-        return [*self._handle.files(), *self._spare.files()]
-
-    def watch(self, what: Watch) -> None:
-        """Send the probe what to read."""
-        self._handle.send(what)
 
     def read_at(self, uuid: str) -> float:
         """Return when the probe last read the memory of a GPU, or 0.0."""
@@ -134,20 +175,22 @@ class ProbeProcess(ReplaceableProcess[ProbeMessage]):
             return 0.0
         return self._shared.stamps.get(self._places.index(uuid))
 
-    def collect(self) -> tuple[ProbeFacts | None, dict[str, Reading]]:
-        """Collect the new facts about the probe, and the newest reading of each GPU.
+    def collect(self) -> ProbeFacts | None:
+        """Collect the new facts about the probe, with the newest reading of each GPU.
 
         Garbage is no reading: the GPU becomes UNKNOWN when its last reading is stale.
         """
         received = self._handle.collect()
         if received is None:
-            return None, {}
-        generation = self._handle.generation
-        refused = received.spawn_error and f"it could not be spawned: {received.spawn_error}"
-        facts = ProbeFacts(
-            generation=generation, calls=self._calls(), exit=received.exit, failed=refused
-        )
+            return None
         readings: dict[str, Reading] = {}
+        facts = ProbeFacts(
+            generation=self._handle.generation,
+            readings=readings,
+            calls=self._calls(),
+            exit=received.exit,
+            failed=received.refused,
+        )
         for message in received.messages:
             match message:
                 case Reading() as reading:
@@ -165,22 +208,12 @@ class ProbeProcess(ReplaceableProcess[ProbeMessage]):
                     facts = replace(facts, xids_watched=watched)
                 case Standby():
                     pass  # of a spare probe that was activated before its message was read
-        return facts, readings
-
-    def collect_spare(self) -> SpareFacts | None:
-        """Collect the new facts about the spare probe; None without one."""
-        received = self._spare.collect()
-        if received is None:
-            return None
-        self._spare_ready |= any(isinstance(message, Standby) for message in received.messages)
-        self._spare_ready &= received.exit is None
-        return SpareFacts(ready=self._spare_ready, exit=received.exit)
+        return facts
 
     def close(self) -> bool:
         """Kill the probes; return whether every one is gone."""
-        closed = [handle.close() for handle in (self._spare, self._handle)]
-        for shared in (self._shared, self._spare_shared):
-            shared.close()
+        closed = [self.spare.close(), super().close()]
+        self._shared.close()
         return all(closed)
 
     def _calls(self) -> tuple[Call, ...]:

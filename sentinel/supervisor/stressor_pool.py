@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 
 from sentinel.core import newcomer
 from sentinel.core.gpu_state import Running
-from sentinel.core.observation import ChildFacts, OwnChild, SpareFacts, WatchTimes
+from sentinel.core.observation import ChildFacts, OwnChild, ProcessFacts, WatchTimes
 from sentinel.core.state import State
+from sentinel.core.step import Start
 from sentinel.errors import WireError
 from sentinel.host.processes.child_setup import Inherited
 from sentinel.host.processes.process_limits import available_bytes
@@ -24,19 +25,16 @@ from sentinel.protocol.stressor import (
     ChildMessage,
     Failed,
     FailureKind,
-    FindingAck,
     Lease,
     MemoryLimit,
-    Pace,
     Prepared,
     StandbySpec,
-    Stop,
-    StressorGroup,
+    StressorCommand,
     StressorSpec,
 )
 from sentinel.stressor import main as stressor_process
 from sentinel.stressor import standby as standby_process
-from sentinel.supervisor.child_process import ChildHandle, Received
+from sentinel.supervisor.child_process import ChildHandle, Received, ReplaceableProcess
 from sentinel.supervisor.ports import Spawner
 
 #: Below so much available memory a standby stressor is given up, and it is not started below twice
@@ -47,7 +45,7 @@ LOOK_EVERY_S = 5.0
 _MAX_MESSAGES = 16
 
 
-class StandbyStressor:
+class StandbyStressor(ReplaceableProcess[ChildMessage]):
     """At most one process that has loaded torch and waits for a GPU.
 
     Args:
@@ -56,28 +54,24 @@ class StandbyStressor:
     """
 
     def __init__(self, environment: Mapping[str, str | None], spec: StandbySpec) -> None:
-        self._spec = spec
-        self._handle: ChildHandle[ChildMessage] = ChildHandle(
-            standby_process.run,
-            STRESSOR_MESSAGES,
-            max_messages=_MAX_MESSAGES,
-            # Should a library start CUDA all the same, it shall find no GPU.
-            environment={**environment, "CUDA_VISIBLE_DEVICES": ""},
+        super().__init__(
+            ChildHandle(
+                standby_process.run,
+                STRESSOR_MESSAGES,
+                max_messages=_MAX_MESSAGES,
+                # Should a library start CUDA all the same, it shall find no GPU.
+                environment={**environment, "CUDA_VISIBLE_DEVICES": ""},
+            )
         )
+        self._spec = spec
         self._ready = False
-        self._failed: str | None = None
         self._looked_at = float("-inf")
         self._available: int | None = None
 
-    def start(self) -> None:
+    def start(self, generation: int, excluded: tuple[str, ...] = ()) -> None:  # noqa: ARG002
         """Spawn a standby stressor."""
-        self._ready, self._failed = False, None
-        self._handle.start(0, self._spec)
-
-    def kill(self) -> None:
-        """Kill the standby stressor and forget it."""
         self._ready = False
-        self._handle.abandon()
+        self._handle.start(generation, self._spec)
 
     def activate(
         self,
@@ -100,36 +94,34 @@ class StandbyStressor:
         self._ready = False
         stat = read_stat(child.pid)
         if stat is not None and stat.stopped:  # it would keep its GPU waiting for --start-timeout
-            self.kill()
+            self._handle.abandon()
             return False
         try:
             sent = self._handle.send(Activate(spec=spec), fds)
         except (WireError, OSError):  # options that no message has room for, or no descriptor left
             sent = False
         if not sent:
-            self.kill()
+            self._handle.abandon()
             return False
         handle.adopt(self._handle, generation)
         return True
 
-    def files(self) -> list[int]:
-        """List the descriptors to wait for."""
-        return self._handle.files()
-
-    def collect(self) -> SpareFacts | None:
+    def collect(self) -> ProcessFacts | None:
         """Collect the new facts about it; None without one."""
         received = self._handle.collect()
         if received is None:
             return None
+        failed, works = received.refused, False
         for message in received.messages:
             match message:
                 case Prepared():
-                    self._ready = True
+                    works = True
                 case Failed(reason=reason):
-                    self._failed = reason
-        self._ready &= received.exit is None
-        failed = received.spawn_error or self._failed
-        return SpareFacts(ready=self._ready, failed=failed, exit=received.exit)
+                    failed = reason
+        self._ready = (self._ready or works) and received.exit is None
+        return ProcessFacts(
+            generation=self._handle.generation, works=works, failed=failed, exit=received.exit
+        )
 
     def memory_left(self) -> bool:
         """Check that the host has memory for it."""
@@ -138,10 +130,6 @@ class StandbyStressor:
             self._looked_at, self._available = now, available_bytes()
         least = MIN_AVAILABLE_BYTES if self._handle.child else 2 * MIN_AVAILABLE_BYTES
         return self._available is None or self._available >= least
-
-    def close(self) -> bool:
-        """Kill it; return whether it is gone."""
-        return self._handle.close()
 
 
 #: The duration of a long lease and the interval of its renewals, in seconds.
@@ -262,22 +250,15 @@ class StressorPool:
         self.standby = StandbyStressor(self._environment, standby)
         self._stressors: dict[str, _Stressor] = {}
 
-    def start(
-        self,
-        gpu: Gpu,
-        generation: int,
-        *,
-        clearing: bool = False,
-        committed: int = 0,
-        standby: bool = False,
-        group: StressorGroup | None = None,
-    ) -> None:
-        """Start a stressor on ``gpu``, from the standby one if it is ready.
+    def start(self, gpu: Gpu, order: Start) -> None:
+        """Start a stressor on ``gpu``, from the standby one if that is wanted and ready.
 
         :meth:`collect` reports a failed spawn as an exit.
         """
         spec = self._spec(gpu)
-        spec = replace(spec, clearing=clearing, reserve=spec.reserve + committed, group=group)
+        reserve = spec.reserve + order.committed
+        spec = replace(spec, clearing=order.clearing, reserve=reserve, group=order.group)
+        generation = order.generation
         handle = ChildHandle(
             stressor_process.run,
             STRESSOR_MESSAGES,
@@ -293,7 +274,7 @@ class StressorPool:
             # Another user could keep root's locks, or release them.
             locks = self._locks(gpu) if spec.account is None else ()
             fds = (stamps.fd, *locks)
-            if not (standby and self.standby.activate(handle, generation, spec, fds)):
+            if not (order.standby and self.standby.activate(handle, generation, spec, fds)):
                 inherited = tuple(Inherited(fd) for fd in locks)
                 handle.start(generation, spec, Inherited(stamps.fd), inherited)
             handle.send(Lease(seconds=spec.lease))
@@ -307,24 +288,16 @@ class StressorPool:
             stressor.handle.kill()
             stressor.killed_at = time.monotonic()
 
-    def request_stop(self, uuid: str, generation: int) -> None:
-        """Ask the child to stop."""
-        self._send(uuid, generation, Stop())
-
-    def acknowledge(self, uuid: str, generation: int, number: int) -> None:
-        """Acknowledge the finding of this number."""
-        self._send(uuid, generation, FindingAck(number=number))
-
-    def set_pace(self, uuid: str, generation: int, share: float) -> None:
-        """Set the share of the time for which the child keeps its GPU busy."""
-        self._send(uuid, generation, Pace(share=share))
-
-    def limit_memory(self, uuid: str, generation: int, limit: MemoryLimit) -> None:
-        """Tell the child from which used memory of its GPU on it is to yield by itself."""
+    def send(self, uuid: str, generation: int, message: StressorCommand) -> None:
+        """Send a message to the child; a limit of memory is sent again until it has arrived."""
         stressor = self._find(uuid, generation)
-        if stressor is not None:
-            stressor.unsent = limit
+        if stressor is None:
+            return
+        if isinstance(message, MemoryLimit):
+            stressor.unsent = message
             stressor.send_limit()
+        else:
+            stressor.handle.send(message)
 
     def watched_at(self, uuid: str) -> float:
         """Return when the child last saw the memory of its GPU within its limit, or 0.0."""
@@ -371,23 +344,17 @@ class StressorPool:
         """Kill every child at once, when the loop has ended and decides nothing any more."""
         for stressor in self._stressors.values():
             stressor.handle.kill()
-        self.standby.kill()
+        self.standby.abandon()
 
     def _find(self, uuid: str, generation: int) -> _Stressor | None:
         stressor = self._stressors.get(uuid)
         return stressor if stressor and stressor.handle.generation == generation else None
 
-    def _send(self, uuid: str, generation: int, message: object) -> None:
-        stressor = self._find(uuid, generation)
-        if stressor is not None:
-            stressor.handle.send(message)
-
 
 def _spawn_failure(received: Received[ChildMessage]) -> list[ChildMessage]:
-    if received.spawn_error is None:
+    if received.refused is None:
         return []
-    reason = f"it could not be spawned: {received.spawn_error}"
-    return [Failed(kind=FailureKind.SPAWN, reason=reason)]
+    return [Failed(kind=FailureKind.SPAWN, reason=received.refused)]
 
 
 def _garbage(received: Received[ChildMessage]) -> str | None:
@@ -396,4 +363,4 @@ def _garbage(received: Received[ChildMessage]) -> str | None:
         return None
     if len(received.messages) == MAX_MESSAGES_PER_TICK:
         return f"it sent {MAX_MESSAGES_PER_TICK} messages at once"
-    return f"it sent garbage: {received.garbage}" if received.garbage else None
+    return received.violation

@@ -35,7 +35,9 @@ function open(dialog, act) {
       setText(submit, label);
     }
   };
-  dialog.onclose = () => run?.abort(); // closing the dialog cancels the request
+  dialog.onclose = () => {
+    if (!dialog.open) run?.abort(); // closing the dialog cancels the request; the event of an earlier opening may be late
+  };
   dialog.showModal();
 }
 

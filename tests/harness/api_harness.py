@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from sentinel.api import main
-from sentinel.api.history.queries import iso
+from sentinel.api.history_queries import iso
 from sentinel.host.processes.child_setup import Inherited
 from sentinel.protocol.codec import decode
 from sentinel.protocol.commands import (

@@ -10,9 +10,9 @@ from sentinel.host.gpus.simulation import Registry
 from sentinel.protocol import codec
 from sentinel.protocol.stressor import ChildMessage, MemoryTarget, Note, Progress, Ready
 from sentinel.stressor.context import WorkloadContext
-from sentinel.stressor.device import SimulatedDevice
+from sentinel.stressor.device import fill
 from sentinel.stressor.lease import LeaseKeeper
-from sentinel.stressor.memory import fill
+from sentinel.stressor.simulated_device import SimulatedDevice
 
 GIB = 2**30
 CHUNK = GIB // 2

@@ -10,7 +10,7 @@ from sentinel.config.model import Config
 from sentinel.core.attribution import attribute
 from sentinel.core.gpu_state import GpuState, Running, Starting, Stopping
 from sentinel.core.state import State
-from sentinel.core.step import Action, Step, WatchGpus
+from sentinel.core.step import Action, SendTo, Step
 from sentinel.protocol.commands import Command, CommandReply, Refusal
 from sentinel.protocol.gpu import Reading
 from sentinel.supervisor.loop import Supervisor
@@ -98,7 +98,7 @@ def stressor(supervisor: Supervisor, index: int = 0) -> object:
 
 def on_stressors(step: Step[State]) -> tuple[Action, ...]:
     """Return the actions of a tick but for the list of what the probe reads."""
-    return tuple(action for action in step.actions if not isinstance(action, WatchGpus))
+    return tuple(action for action in step.actions if not isinstance(action, SendTo))
 
 
 def reconfigured(supervisor: Supervisor, **changes: Any) -> State:

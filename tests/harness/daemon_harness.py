@@ -18,10 +18,11 @@ import pytest
 
 import sentinel
 from sentinel.cli.main import run_command_line
-from sentinel.client import Client, GpuStatus
+from sentinel.client.client import Client
 from sentinel.errors import SentinelError
 from sentinel.host.daemons.registry import running
 from sentinel.host.files.paths import Places, places
+from sentinel.protocol.api_types import GpuStatus
 from tests.harness.gpu_environment import ROOT, SimulatedHost
 from tests.harness.sentinel_process import eventually, gone
 from tests.harness.timing import TIMEOUT_S

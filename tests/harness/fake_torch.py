@@ -13,6 +13,11 @@ from typing import Any
 __version__ = "0+thin"
 
 uint8 = "uint8"
+#: The other dtypes, of which the workloads have tables.
+_DTYPES = {
+    *("int8", "int16", "int32", "int64"),
+    *("bfloat16", "float16", "float32", "float64", "float8_e4m3fn"),
+}
 
 
 class Tensor(bytearray):
@@ -49,6 +54,13 @@ class cuda:  # noqa: N801 - as torch calls it
     OutOfMemoryError = _OutOfMemoryError
 
 
+class backends:  # noqa: N801 - as torch calls it
+    """The switches of products, which no workload of these tests uses."""
+
+    class cuda:  # noqa: N801 - as torch calls it
+        matmul = None
+
+
 class TorchDispatchMode:
     """Sees no operation: there are none."""
 
@@ -60,5 +72,7 @@ sys.modules["torch.utils._python_dispatch"] = sys.modules[__name__]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _DTYPES:
+        return name
     message = f"the fake torch of the tests has no {name}: remove the fixture fake_torch"
     raise AttributeError(message)

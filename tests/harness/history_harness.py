@@ -7,10 +7,10 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-from sentinel.api.history import queries
-from sentinel.api.history.database import Database
-from sentinel.api.history.recorder import EventRow, Recorder, TimedRecord
-from sentinel.api.state.event_buffer import LoggedEvent
+from sentinel.api import history_queries
+from sentinel.api.event_buffer import LoggedEvent
+from sentinel.api.history import Database
+from sentinel.api.history_recorder import EventRow, Recorder, TimedRecord
 from sentinel.protocol.gpu import GpuProcess
 from sentinel.protocol.telemetry import Telemetry
 from sentinel.protocol.views import GpuView, LogRecord
@@ -116,7 +116,9 @@ class HistoryHarness:
         """Query the readings of the last ``seconds``."""
         until = int(self.wall)
         return self.database.query(
-            lambda database: queries.readings(database, uuid, until - seconds + 1, until, step),
+            lambda database: history_queries.readings(
+                database, uuid, until - seconds + 1, until, step
+            ),
             self.now,
         )
 
@@ -124,13 +126,13 @@ class HistoryHarness:
         """Query the names of the last events."""
         arguments = {"uuid": None, "since": 0.0, "names": None, "limit": 1000, **filters}
         found = self.database.query(
-            lambda database: queries.events(database, **arguments), self.now
+            lambda database: history_queries.events(database, **arguments), self.now
         )
         return [json.loads(line)["event"] for _, line in found]
 
-    def uses(self, uuid: str | None = None) -> list[queries.RecordedUse]:
+    def uses(self, uuid: str | None = None) -> list[history_queries.RecordedUse]:
         return self.database.query(
-            lambda database: queries.uses(database, uuid, 0.0, 1000), self.now
+            lambda database: history_queries.uses(database, uuid, 0.0, 1000), self.now
         )
 
     def rows(self, table: str) -> list[Any]:

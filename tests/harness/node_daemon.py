@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import sentinel
-from sentinel.client import Client
+from sentinel.client.client import Client
 from sentinel.host.files.paths import state_folder
 from sentinel.host.gpus.device_files import INFORMATION, information
 from sentinel.host.gpus.simulation import Registry

@@ -12,9 +12,9 @@ import torch
 from sentinel.host.gpus.simulation import Registry
 from sentinel.protocol.stressor import ChildMessage, Finding, MemoryTarget, Progress
 from sentinel.stressor.context import WorkloadContext
-from sentinel.stressor.device import Fence, SimulatedDevice
+from sentinel.stressor.device import Fence, fill
 from sentinel.stressor.lease import LeaseKeeper
-from sentinel.stressor.memory import fill
+from sentinel.stressor.simulated_device import SimulatedDevice
 
 GIB = 2**30
 

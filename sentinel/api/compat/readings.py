@@ -7,10 +7,10 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from sentinel.api import history_queries
 from sentinel.api.context import ApiContext
-from sentinel.api.history import queries
-from sentinel.api.history.queries import Trend, fit_trend
-from sentinel.api.history.recorder import HEALTH_ORDER
+from sentinel.api.history_queries import Trend, fit_trend
+from sentinel.api.history_recorder import HEALTH_ORDER
 from sentinel.api.routes.history import temperatures
 from sentinel.protocol.views import GpuView
 
@@ -42,7 +42,7 @@ async def readings(
     until = int(time.time())
     since = until - max(_MIN_SPAN_S, 2 * limit * step)
     rows = await context.history.query(
-        lambda source, _: queries.readings(source, view.uuid, since, until, step)
+        lambda source, _: history_queries.readings(source, view.uuid, since, until, step)
     )
     offset = time.time() - time.monotonic()
     rows = [

@@ -12,14 +12,14 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.responses import Response
 
+from sentinel.api.bodies import ProblemError, explain
 from sentinel.api.compat import readings, schemas
 from sentinel.api.compat.readings import Monitoring
 from sentinel.api.context import ApiContext
-from sentinel.api.http.errors import ProblemError, explain
 from sentinel.api.routes.allocations import allocate_memory, resolve_holder
 from sentinel.api.routes.dependencies import By, ContextDep, cancel_on_disconnect, problems
 from sentinel.api.routes.settings import change
-from sentinel.api.state.serializers import budget
+from sentinel.api.serializers import budget
 from sentinel.config.build import build_config
 from sentinel.protocol import commands
 from sentinel.protocol.history_types import Direction

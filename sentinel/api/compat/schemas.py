@@ -13,10 +13,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field, ValidationInfo, field_validator
 
+from sentinel.api.bodies import AllocationId, RequestModel
 from sentinel.api.compat.readings import Monitoring, PastReading
-from sentinel.api.history.queries import Trend
-from sentinel.api.requests import AllocationId, RequestModel
-from sentinel.api.state.serializers import budget
+from sentinel.api.history_queries import Trend
+from sentinel.api.serializers import budget
 from sentinel.config.model import Config
 from sentinel.protocol.history_types import Direction
 from sentinel.protocol.views import Allocation, GpuView, is_throttled

@@ -7,9 +7,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request
 
+from sentinel.api.bodies import AllocationId, AllocationRequest, ProblemError
 from sentinel.api.context import ApiContext
-from sentinel.api.http.errors import ProblemError
-from sentinel.api.requests import AllocationId, AllocationRequest
 from sentinel.api.routes.dependencies import (
     By,
     ContextDep,
@@ -17,8 +16,8 @@ from sentinel.api.routes.dependencies import (
     problems,
     provisional,
 )
-from sentinel.api.state.conditions import memory_free
-from sentinel.api.state.serializers import allocation, budget
+from sentinel.api.serializers import allocation, budget
+from sentinel.api.snapshots import memory_free
 from sentinel.host.names import USER_NAMES
 from sentinel.host.processes.procfs import read_stat, read_status
 from sentinel.protocol.api_types import AllocationInfo, Allocations, Outcome

@@ -10,10 +10,9 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from sentinel.api.http.errors import ProblemError
-from sentinel.api.requests import BurninRequest
+from sentinel.api.bodies import BurninRequest, ProblemError
 from sentinel.api.routes.dependencies import By, ContextDep, problems
-from sentinel.api.state.serializers import burnin
+from sentinel.api.serializers import burnin
 from sentinel.config.plan import Plan, parse_plan
 from sentinel.config.specs import check_workload
 from sentinel.errors import ConfigError

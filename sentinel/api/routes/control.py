@@ -6,11 +6,10 @@ import time
 
 from fastapi import APIRouter, Request
 
+from sentinel.api.bodies import EmptyRequest, PauseRequest, ProblemError, ResumeRequest
 from sentinel.api.context import ApiContext
-from sentinel.api.http.errors import ProblemError
-from sentinel.api.requests import EmptyRequest, PauseRequest, ResumeRequest
 from sentinel.api.routes.dependencies import By, ContextDep, cancel_on_disconnect, problems
-from sentinel.api.state.conditions import driver_released, stressors_gone
+from sentinel.api.snapshots import driver_released, stressors_gone
 from sentinel.protocol.api_types import Outcome
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import CommandReply, PauseGpus, ResumeGpus, StopDaemon

@@ -10,10 +10,10 @@ from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Request
 
+from sentinel.api.access import Peer
+from sentinel.api.bodies import MEDIA_TYPE, PROBLEM_REFERENCE, ProblemError
 from sentinel.api.context import ApiContext
-from sentinel.api.http.access import Peer
-from sentinel.api.http.errors import MEDIA_TYPE, PROBLEM_REFERENCE, ProblemError
-from sentinel.api.state.supervisor_link import check_accepted
+from sentinel.api.supervisor_link import check_accepted
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import (
     LEASE_S,

@@ -10,15 +10,15 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
+from sentinel.api import history_queries
+from sentinel.api.bodies import ProblemError
 from sentinel.api.context import ApiContext
-from sentinel.api.history import queries
-from sentinel.api.history.queries import (
+from sentinel.api.history_queries import (
     encode_events,
     encode_readings,
     encode_usage,
     fit_trend,
 )
-from sentinel.api.http.errors import ProblemError
 from sentinel.api.routes.dependencies import ContextDep, problems
 from sentinel.errors import NoSuchGpuError
 from sentinel.protocol.event_type import Kind
@@ -61,13 +61,13 @@ async def read_readings(
     uuid = await _resolve(context, gpu)
     now = time.time()
     start = int(parse_since(since, now))
-    step = queries.step_for(now - start, points)
+    step = history_queries.step_for(now - start, points)
     # The last step ends with the current second.
     until = max(int(now), start + 1)
     start = until - step * (-(-(until - start) // step)) + 1
     body = await context.history.query(
         lambda source, _: encode_readings(
-            uuid, step, queries.readings(source, uuid, start, until, step)
+            uuid, step, history_queries.readings(source, uuid, start, until, step)
         )
     )
     return _json(body)
@@ -92,7 +92,7 @@ async def read_events(
     start = parse_since(since, time.time())
     names = _names(name, kind)
     body = await context.history.query(
-        lambda source, _: encode_events(queries.events(source, uuid, start, names, limit))
+        lambda source, _: encode_events(history_queries.events(source, uuid, start, names, limit))
     )
     return _json(body)
 
@@ -105,7 +105,7 @@ async def read_usage(
     uuid = None if gpu is None else await _resolve(context, gpu)
     start = parse_since(since, time.time())
     body = await context.history.query(
-        lambda source, _: encode_usage(queries.uses(source, uuid, start, limit))
+        lambda source, _: encode_usage(history_queries.uses(source, uuid, start, limit))
     )
     return _json(body)
 
@@ -139,7 +139,9 @@ async def temperatures(context: ApiContext, uuid: str, minutes: int) -> list[tup
         ProblemError: The history cannot be read.
     """
     return await context.history.query(
-        lambda source, now: queries.temperatures(source, uuid, now, time.time(), 60 * minutes)
+        lambda source, now: history_queries.temperatures(
+            source, uuid, now, time.time(), 60 * minutes
+        )
     )
 
 
@@ -153,7 +155,9 @@ async def _resolve(context: ApiContext, selector: str) -> str:
     try:
         selected = context.views.select([selector])
     except NoSuchGpuError:
-        if selector in await context.history.query(lambda source, _: queries.known_gpus(source)):
+        if selector in await context.history.query(
+            lambda source, _: history_queries.known_gpus(source)
+        ):
             return selector
         raise
     if len(selected) != 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from sentinel.api.metrics.exposition import PATH
+from sentinel.api.metrics_page import PATH
 from sentinel.api.routes.dependencies import ContextDep
 
 router = APIRouter()

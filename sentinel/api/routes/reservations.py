@@ -9,9 +9,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Request
 
+from sentinel.api.bodies import ProblemError, ReservationId, ReservationRequest
 from sentinel.api.context import ApiContext
-from sentinel.api.http.errors import ProblemError
-from sentinel.api.requests import ReservationId, ReservationRequest
 from sentinel.api.routes.dependencies import (
     By,
     ContextDep,
@@ -19,9 +18,9 @@ from sentinel.api.routes.dependencies import (
     problems,
     provisional,
 )
-from sentinel.api.state.conditions import gpus_free
-from sentinel.api.state.process_watch import is_alive
-from sentinel.api.state.serializers import queue, reservation, reservations
+from sentinel.api.serializers import queue, reservation, reservations
+from sentinel.api.snapshots import gpus_free
+from sentinel.api.supervisor_link import is_alive
 from sentinel.protocol.api_types import Outcome, ReservationInfo, Reservations
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import CancelReservation, Reserve

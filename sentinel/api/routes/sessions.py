@@ -7,12 +7,11 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path
 
+from sentinel.api.bodies import ProblemError, SessionRequest
 from sentinel.api.context import ApiContext
-from sentinel.api.http.errors import ProblemError
-from sentinel.api.requests import SessionRequest
 from sentinel.api.routes.dependencies import By, ContextDep, problems
-from sentinel.api.state.serializers import session
-from sentinel.api.state.settings import check_keys
+from sentinel.api.serializers import session
+from sentinel.api.settings import check_keys
 from sentinel.config.specs import check_workload
 from sentinel.protocol.api_types import Outcome
 from sentinel.protocol.caller import Caller, Level

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from fastapi import APIRouter
 
+from sentinel.api.bodies import EmptyRequest, SettingsChange
 from sentinel.api.context import ApiContext
-from sentinel.api.requests import EmptyRequest, SettingsChange
 from sentinel.api.routes.dependencies import By, ContextDep, problems
-from sentinel.api.state.settings import (
+from sentinel.api.settings import (
     changed,
     check_keys,
     flag_source,
@@ -22,7 +22,7 @@ from sentinel.api.state.settings import (
     with_sessions,
     write_saved,
 )
-from sentinel.api.state.supervisor_link import check_accepted
+from sentinel.api.supervisor_link import check_accepted
 from sentinel.config.build import with_changes
 from sentinel.config.sources import read_saved
 from sentinel.protocol.api_types import Outcome

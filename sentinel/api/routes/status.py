@@ -6,10 +6,10 @@ import time
 
 from fastapi import APIRouter
 
-from sentinel.api.http.errors import ProblemError
+from sentinel.api.bodies import ProblemError
 from sentinel.api.routes.dependencies import ContextDep, problems
-from sentinel.api.state.serializers import gpu_status, status
-from sentinel.api.state.snapshots import MAX_AGE_S
+from sentinel.api.serializers import gpu_status, status
+from sentinel.api.snapshots import MAX_AGE_S
 from sentinel.protocol.api_types import DaemonHealth, SingleGpu, Status
 from sentinel.protocol.problem import Code
 

@@ -9,9 +9,9 @@ from fastapi import APIRouter, Header, Query
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from sentinel.api.http.errors import ProblemError
+from sentinel.api.bodies import ProblemError
+from sentinel.api.event_buffer import MAX_SUBSCRIBERS, EventBuffer
 from sentinel.api.routes.dependencies import ContextDep, problems
-from sentinel.api.state.event_buffer import MAX_SUBSCRIBERS, EventBuffer
 from sentinel.protocol.problem import Code
 
 router = APIRouter(tags=["events"])

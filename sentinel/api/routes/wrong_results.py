@@ -6,9 +6,8 @@ import contextlib
 
 from fastapi import APIRouter
 
+from sentinel.api.bodies import AcknowledgeRequest, ProblemError
 from sentinel.api.context import ApiContext
-from sentinel.api.http.errors import ProblemError
-from sentinel.api.requests import AcknowledgeRequest
 from sentinel.api.routes.dependencies import By, ContextDep, problems
 from sentinel.host.stores.verified_store import KnownGpu, select_known
 from sentinel.protocol.api_types import Outcome

@@ -82,29 +82,22 @@ def runs(_: click.Context, __: click.Parameter, incomplete: str) -> list[Complet
     return found or [CompletionItem(incomplete, type="dir")]
 
 
-def reservations(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete the id of a reservation."""
-    return _items(
-        [(one["id"], one.get("reason", "")) for one in _status(ctx).get("reservations", ())],
-        incomplete,
-    )
+def _of_status(listed: str, name: str, about: Callable[[Any], str]) -> _Complete:
+    """Return the completion of what a status lists, by one of its fields."""
+
+    def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        found = _status(ctx).get(listed, ())
+        return _items([(one[name], about(one)) for one in found], incomplete)
+
+    return complete
 
 
-def allocations(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete the id of an allocation."""
-    found = _status(ctx).get("allocations", ())
-    return _items([(one["id"], f"{one.get('size', 0)} bytes") for one in found], incomplete)
-
-
-def sessions(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete the name of a session."""
-    return _items(
-        [
-            (one["name"], f"GPU {','.join(map(str, one.get('indices', ())))}")
-            for one in _status(ctx).get("sessions", ())
-        ],
-        incomplete,
-    )
+#: Complete the id of a reservation, that of an allocation, and the name of a session.
+reservations = _of_status("reservations", "id", lambda one: one.get("reason", ""))
+allocations = _of_status("allocations", "id", lambda one: f"{one.get('size', 0)} bytes")
+sessions = _of_status(
+    "sessions", "name", lambda one: f"GPU {','.join(map(str, one.get('indices', ())))}"
+)
 
 
 def keys(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -137,9 +130,9 @@ def _changeable() -> list[tuple[str, str]]:
 
 def states(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete the state of a GPU."""
-    from sentinel.cli.display.gpu_table import STYLES
+    from sentinel.cli.display.gpu_table import GPUS
 
-    return _items([(name, "") for name in sorted({*STYLES, "idle"})], incomplete)
+    return _items([(name, "") for name in sorted({*GPUS.styles, "idle"})], incomplete)
 
 
 def of_setting(key: str, metavar: str) -> _Complete | None:

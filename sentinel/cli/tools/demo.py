@@ -53,7 +53,7 @@ CONTEXT_STEPS = ((13 * 2**20, 0.86), (27 * 2**20, 0.09), (486 * 2**20, 0.05))
     help="Time to create the context; up to 700ms on a busy host or with eight GPUs.",
 )
 @log_format
-def job_command(gpu: str, memory: str, seconds: str, context: str, text: bool) -> int:  # noqa: FBT001
+def job_command(gpu: str, memory: str, seconds: str, context: str, text: bool) -> int:
     """Act as a foreign job on a simulated GPU; exit code 1 if it does not get its memory."""
     target = parse_given(parse_memory, memory, "--memory")
     stay = parse_given(parse_duration, seconds, "--for")

@@ -70,7 +70,7 @@ def try_command(
     simulate: int | None,
     memory: str,
     wait: float,
-    as_json: bool,  # noqa: FBT001 - click's
+    as_json: bool,
 ) -> int:
     """Run a workload on one GPU, and report its figures and its problems.
 
@@ -271,7 +271,7 @@ def selftest_command(
     rounds: int,
     dtypes: tuple[str, ...],
     wait: float,
-    as_json: bool,  # noqa: FBT001 - click's
+    as_json: bool,
 ) -> int:
     """Flip bits in results, memory, inputs and references of one idle GPU; count the found ones.
 

@@ -63,7 +63,7 @@ def _ours(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @goldens_group.command("list")
 @_ours
-def list_(ours: Path, as_json: bool) -> int:  # noqa: FBT001 - click's
+def list_(ours: Path, as_json: bool) -> int:
     """List the records; exit code 1 if two records of one key differ."""
     goldens = _open(ours)
     if as_json:
@@ -77,7 +77,7 @@ def list_(ours: Path, as_json: bool) -> int:  # noqa: FBT001 - click's
 @goldens_group.command("merge")
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
 @_ours
-def merge(files: tuple[str, ...], ours: Path, as_json: bool) -> int:  # noqa: FBT001 - click's
+def merge(files: tuple[str, ...], ours: Path, as_json: bool) -> int:
     """Add the new records of each FILE to those of this host.
 
     A conflicting record is reported and not added; then the exit code is 1.
@@ -96,7 +96,7 @@ def merge(files: tuple[str, ...], ours: Path, as_json: bool) -> int:  # noqa: FB
 @goldens_group.command("check")
 @click.argument("file", metavar="FILE")
 @_ours
-def check(file: str, ours: Path, as_json: bool) -> int:  # noqa: FBT001 - click's
+def check(file: str, ours: Path, as_json: bool) -> int:
     """Compare FILE with the records of this host; exit code 1 if two records differ."""
     goldens = _open(ours, (file,))
     own = {golden.key for golden in _open(ours).records()}
@@ -188,7 +188,7 @@ _INDENT = " " * 4
 @click.group("workloads", invoke_without_command=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
-def command(ctx: click.Context, as_json: bool) -> int:  # noqa: FBT001 - click's
+def command(ctx: click.Context, as_json: bool) -> int:
     """List the installed workloads with their options, try one, or prove what their checks find."""
     if ctx.invoked_subcommand is not None:
         return int(ExitCode.OK)

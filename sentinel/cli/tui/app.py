@@ -259,7 +259,7 @@ class Live(GpuActions):
         for gpu, row in zip(gpus, rows, strict=True):
             old = gpu.read_s is not None and gpu.read_s > _STALE_S
             for number, (column, cell) in enumerate(zip(columns, row, strict=True)):
-                style = "dim" if old else gpu_table.STYLES.get(cell, "")
+                style = "dim" if old else gpu_table.GPUS.styles.get(cell, "")
                 made = table_cell(cell, column, style=style, first=number == 0)
                 table.update_cell(gpu.uuid, column.name, made, update_width=True)
 

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from sentinel.cli.display import gpu_table
 from sentinel.cli.display.gpu_table import GpuJob
-from sentinel.cli.display.output import cell_width, cut, printable, table
+from sentinel.cli.display.output import Table, cell_width, cut, printable
 from sentinel.cli.tui.feed import Samples, Usage, highest
 from sentinel.client import GpuStatus, ReservationInfo
 from sentinel.protocol.api_types import GpuTelemetry, Handover
@@ -21,7 +21,7 @@ SORTS = ("index", "state", "load", "memory", "temperature", "power")
 _MIN_FLEXIBLE = 10
 
 #: The number of each cell in :func:`gpu_table.row`.
-_CELLS = {name: number for number, name in enumerate(gpu_table.HEADER)}
+_CELLS = {name: number for number, name in enumerate(gpu_table.GPUS.header)}
 #: The order in which states are sorted: what needs attention first.
 _STATES = ("failed", "unknown", "backoff", "stopping", "busy", "reserved", "paused", "idle")
 
@@ -367,12 +367,15 @@ def share_rows(needs: Sequence[int], rows: int) -> list[int]:
     return [*given, max(1, left)]
 
 
-PROCESS_HEADER = ("GPU", "PID", "USER", "MEMORY", "CPU", "RAM", "TYPE", "COMMAND")
-_PROCESS_RIGHT = (0, 1, 3, 4, 5)
+PROCESSES = Table(
+    ("GPU", "PID", "USER", "MEMORY", "CPU", "RAM", "TYPE", "COMMAND"),
+    flexible=7,
+    right=(0, 1, 3, 4, 5),
+)
 #: Below this width there is no type, and a short user, so that the command has room.
 _NARROW = 76
+_NARROW_PROCESSES = Table((*PROCESSES.header[:6], "COMMAND"), flexible=6, right=PROCESSES.right)
 _SHORT_USER = 10
-_TYPE, _COMMAND = 6, 7
 
 
 def process_lines(jobs: Iterable[GpuJob], usage: Mapping[int, Usage], width: int) -> list[str]:
@@ -386,11 +389,11 @@ def process_lines(jobs: Iterable[GpuJob], usage: Mapping[int, Usage], width: int
     rows = [_process_row(job, usage.get(job.pid)) for job in jobs]
     if not rows:
         return ["no process uses these GPUs"]
-    header: tuple[str, ...] = PROCESS_HEADER
+    table = PROCESSES
     if width < _NARROW:
-        header = _without_type(PROCESS_HEADER)
-        rows = [_without_type((*row[:2], cut(row[2], _SHORT_USER), *row[3:])) for row in rows]
-    return table(header, rows, flexible=len(header) - 1, width=width, right=_PROCESS_RIGHT)
+        table = _NARROW_PROCESSES
+        rows = [(*row[:2], cut(row[2], _SHORT_USER), *row[3:6], row[7]) for row in rows]
+    return table.lines(rows, width, colour=False)
 
 
 def _process_row(job: GpuJob, use: Usage | None) -> tuple[str, ...]:
@@ -399,7 +402,3 @@ def _process_row(job: GpuJob, use: Usage | None) -> tuple[str, ...]:
     cpu = "" if share is None else f"{share:.0%}"
     ram = "" if use is None else f"{use.resident_bytes / 2**20:.0f}MiB"
     return index, pid, user, memory, cpu, ram, kind, command
-
-
-def _without_type(row: tuple[str, ...]) -> tuple[str, ...]:
-    return (*row[:_TYPE], *row[_COMMAND:])

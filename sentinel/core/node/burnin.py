@@ -15,8 +15,8 @@ from sentinel.config.plan import Phase, Plan
 from sentinel.core import burnin_progress as progress
 from sentinel.core import child_facts, health
 from sentinel.core.burnin_progress import Burnin
-from sentinel.core.gpu_state import Backoff, Fatal, GpuState, Running, Starting, Stopped, Unknown
-from sentinel.core.node import starts
+from sentinel.core.gpu_state import Backoff, Fatal, GpuState, Running, Stopped, Unknown
+from sentinel.core.node import groups, sessions
 from sentinel.core.observation import Observation
 from sentinel.core.state import State, admin_hold, each_gpu
 from sentinel.core.step import Event, Step, gpu_event, sensor_fields, upcoming
@@ -38,20 +38,12 @@ def advance(state: State, seen: Observation) -> Step[State]:
     """Count the work of this tick, and set the workload of each GPU's phase."""
     if not is_planned(state):
         return Step(state)
-    step = starts.break_up(state, seen.now).then(_advance_gpus, seen)
-    config = state.config
-    each: dict[str, Config] = dict(config.each)
+    step = groups.break_up(state, seen.now).then(_advance_gpus, seen)
     for uuid, gpu_state in step.state.gpu_states.items():
-        own = config.of(uuid)
-        if own.plan is None:
-            continue
-        burnin = gpu_state.burnin or Burnin()
-        workload = own.plan.phases[min(burnin.phase, len(own.plan.phases) - 1)].workload
-        if own.workload != workload:
-            each[uuid] = replace(own, workload=workload)
-    if each == config.each:
-        return step
-    return step._replace(state=step.state.with_config(replace(config, each=each)))
+        own = state.config.of(uuid)
+        if gpu_state.progress.workload(own.plan) not in {None, own.workload}:
+            return step._replace(state=sessions.lay(step.state))
+    return step
 
 
 def _advance_gpus(state: State, seen: Observation) -> Step[State]:
@@ -70,7 +62,7 @@ def end_plans(state: State, seen: Observation, reason: str, uuids: Iterable[str]
     ended = set(uuids)
 
     def step(gpu_state: GpuState, seen: Observation, config: Config) -> Step[GpuState]:
-        plan, before = config.plan, gpu_state.burnin or Burnin()
+        plan, before = config.plan, gpu_state.progress
         if plan is None or gpu_state.gpu.uuid not in ended or before.finished(plan):
             return Step(gpu_state)
         burnin = progress.end(before, plan, reason)
@@ -117,7 +109,7 @@ _PROGRESS = (
 
 def view_of(gpu_state: GpuState, plan: Plan, hold: str | None) -> BurninFields:
     """Build the view of a GPU's progress through a plan; ``hold`` is why it is kept free."""
-    burnin = gpu_state.burnin or Burnin()
+    burnin = gpu_state.progress
     number = min(burnin.phase, len(plan.phases) - 1)
     phase, work = plan.phases[number], burnin.current
     return BurninFields(
@@ -144,7 +136,7 @@ def _why_waiting(gpu_state: GpuState, burnin: Burnin, plan: Plan, hold: str | No
     """Explain why nothing counts at the moment, or return None."""
     if burnin.finished(plan):
         return None
-    if not isinstance(gpu_state.stressor, Starting | Running):
+    if not gpu_state.is_live:
         if burnin.waiting_since is not None:
             return "waiting for the other GPUs"
         return hold or f"the GPU is {type(gpu_state.occupancy).__name__.lower()}"
@@ -161,7 +153,7 @@ def _advance_gpu(
     now = seen.now
     if gpu_state.burnin is None:
         gpu_state = replace(gpu_state, burnin=Burnin())
-    before = burnin = gpu_state.burnin or Burnin()
+    before = burnin = gpu_state.progress
     if not burnin.begun and not burnin.finished(plan):
         gpu_state = replace(gpu_state, burnin=replace(burnin, begun=True))
         fields = phase_fields(plan, burnin.phase)
@@ -179,14 +171,14 @@ def _advance_gpu(
     given_up, gpu_state, burnin = _why_given_up(gpu_state, burnin, plan, now, config)
     burnin = _follow_health(gpu_state, before, burnin, config)
     given_up = given_up or progress.why_in_vain(burnin) or _why_too_hot(burnin)
-    given_up = given_up or starts.why_given_up(burnin, plan)
+    given_up = given_up or groups.why_given_up(burnin, plan)
     burnin = _follow_reads(gpu_state, burnin, plan, state, seen)
     if config.fail_fast and (burnin.errors or gpu_state.findings.total > burnin.findings_before):
         burnin = progress.end(burnin, plan, "an error was found (--fail-fast)")
     # A group ends as a whole, by the work of all members until the last tick.
     done = progress.is_done(burnin.current, phase)
     if phase.together:
-        done = starts.are_done(state, burnin.group, plan)
+        done = groups.are_done(state, burnin.group, plan)
     if burnin.ended is None and (given_up is not None or done):
         burnin = progress.next_phase(burnin, plan, given_up)
         if given_up is None:  # the GPU can work: the pauses begin again at their minimum
@@ -243,14 +235,14 @@ def _count(gpu_state: GpuState, burnin: Burnin, phase: Phase, seen: Observation)
                 burnin = progress.count(burnin, phase, message, temperature, seen.now)
             elif isinstance(message, MemoryCovered):
                 burnin = progress.cover(burnin, message)
-    if not isinstance(gpu_state.stressor, Starting | Running):
+    if not gpu_state.is_live:
         burnin = progress.interrupt(burnin)
     return burnin
 
 
 def _works_on(gpu_state: GpuState, phase: Phase, generation: int) -> bool:
     """Check that a child is the running stressor of this phase, and not of an earlier one."""
-    spec = gpu_state.launch_spec
+    spec = gpu_state.launch.spec
     return (
         isinstance(gpu_state.stressor, Running)
         and gpu_state.generation == generation
@@ -276,7 +268,7 @@ def _why_given_up(
         case Backoff(reason=reason) | Fatal(reason=reason) as stressor if (
             gpu_state.generation != burnin.failed_generation
             and gpu_state.failures
-            and gpu_state.failures[-1] >= gpu_state.started
+            and gpu_state.failures[-1] >= gpu_state.launch.at
         ):
             failures = burnin.failures + 1
             burnin = replace(burnin, failures=failures, failed_generation=gpu_state.generation)

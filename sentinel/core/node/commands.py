@@ -29,7 +29,7 @@ from sentinel.core.node.command_result import (
 from sentinel.core.node.probe_supervision import reset_failures
 from sentinel.core.observation import Observation
 from sentinel.core.state import State, each_gpu, reservation_of
-from sentinel.core.step import Event, Reply, Step, chain, gpu_event, upcoming
+from sentinel.core.step import Event, Role, SendTo, Step, chain, gpu_event, upcoming
 from sentinel.errors import ConfigError
 from sentinel.protocol.caller import Caller, Level
 from sentinel.protocol.commands import (
@@ -215,7 +215,7 @@ def _answer(command: Command, state: State, seen: Observation) -> Step[State]:
     """Apply one command, and answer it."""
     done, refusal = _try(command, state, seen)
     answer = CommandReply(number=command.number, refused=refusal, text=done.text, gpus=done.gpus)
-    return done.step._replace(actions=(*done.step.actions, Reply(answer=answer)))
+    return done.step._replace(actions=(*done.step.actions, SendTo(role=Role.API, message=answer)))
 
 
 def _try(command: Command, state: State, seen: Observation) -> tuple[Accepted, Refusal | None]:

@@ -24,7 +24,7 @@ from sentinel.core.gpu_state import (
 from sentinel.core.node.probe_supervision import readable, suspected
 from sentinel.core.node.serving_processes import why_unreachable
 from sentinel.core.observation import Observation
-from sentinel.core.state import ProbeDown, ProbeUp, Shutdown, State, each_gpu
+from sentinel.core.state import Shutdown, State, each_gpu
 from sentinel.core.step import Event, Step, upcoming
 from sentinel.units import format_count
 
@@ -127,11 +127,10 @@ def finish(state: State, seen: Observation) -> Step[State]:
     """Finish a shutdown once every child has settled, or its time is over."""
     if state.shutdown is None:
         return Step(state)
-    stressors = [gpu_state.stressor for gpu_state in state.gpu_states.values()]
-    lives = any(isinstance(stressor, Starting | Running) for stressor in stressors)
-    settled = not any(isinstance(stressor, Stopping) for stressor in stressors)
-    give_up_at = state.shutdown.give_up_at
-    finished = not lives and (settled or seen.now >= give_up_at)
+    gpu_states, give_up_at = state.gpu_states.values(), state.shutdown.give_up_at
+    lives = any(gpu_state.is_live for gpu_state in gpu_states)
+    settled = not any(gpu_state.is_held for gpu_state in gpu_states)
+    finished = settled or (not lives and seen.now >= give_up_at)
     if finished == state.finished:
         return Step(state, due=upcoming(seen.now, give_up_at))
     return Step(replace(state, finished=finished))
@@ -220,7 +219,7 @@ def _ready(state: State, seen: Observation) -> bool:
 def _first_start_pending(gpu_state: GpuState, now: float) -> bool:
     """Check whether the first stressor of a GPU starts, or is about to."""
     match gpu_state.stressor:
-        case Starting(generation=1):
+        case Starting() if gpu_state.generation == 1:
             return True
         case Stopped() if gpu_state.generation == 0 and isinstance(gpu_state.occupancy, Idle):
             return now < gpu_state.occupancy.since + FIRST_START_S
@@ -234,13 +233,10 @@ def _fresh(state: State, seen: Observation) -> bool:
     :mod:`sentinel.core.node.probe_supervision` replaces a probe that is down, initialises the
     driver for too long, or hangs. The watchdog covers a supervisor that runs without readings.
     """
-    match state.probe:
-        case ProbeDown():
-            return True
-        case ProbeUp(ready=False):
-            return True
-        case ProbeUp(since=since, unused_at=unused_at):
-            begun = max(since, unused_at, state.stalled_at or since)
+    probe = state.probe
+    if not probe.works:
+        return True
+    begun = max(probe.since, probe.unused_at, state.stalled_at or probe.since)
     return all(
         _age(seen, gpu_state, begun) <= state.config.poll + state.config.stale_after
         for gpu_state in state.gpu_states.values()

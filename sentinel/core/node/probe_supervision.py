@@ -22,24 +22,18 @@ from sentinel.core.gpu_state import (
     Stopping,
 )
 from sentinel.core.newcomer import held_since
+from sentinel.core.node.serving_processes import (
+    INITIALISATION_TIMEOUT_S,
+    failed,
+    is_ready,
+    started,
+    stopped,
+)
 from sentinel.core.observation import Call, Observation, ProbeFacts, WatchTimes
-from sentinel.core.state import ProbeDown, ProbeUp, State, Suspect, admin_hold
-from sentinel.core.step import Event, KillProbe, StartProbe, Step, WatchGpus, upcoming
+from sentinel.core.state import Probe, State, Suspect, admin_hold
+from sentinel.core.step import Event, KillProcess, Role, SendTo, StartProcess, Step, upcoming
 from sentinel.protocol.gpu import Reading
 from sentinel.protocol.probe import Watch
-
-#: The maximum pause before the next process, in seconds.
-MAX_PAUSE_S = 30.0
-#: A process that lived for so long resets the back-off, in seconds.
-FORGIVE_AFTER_S = 60.0
-
-
-def next_pause(failures: int, lived_s: float) -> tuple[int, float]:
-    """Count a failure; return the new count and the pause: none at first, then 1, 2, 4 ... 30 s."""
-    if lived_s >= FORGIVE_AFTER_S:
-        failures = 0
-    pause = 0.0 if failures == 0 else min(MAX_PAUSE_S, 2.0 ** (failures - 1))
-    return failures + 1, pause
 
 
 def reset_failures(gpu_state: GpuState) -> GpuState:
@@ -52,8 +46,6 @@ def reset_failures(gpu_state: GpuState) -> GpuState:
 #: A driver call that has not returned after so long hangs, in seconds. The slowest seen was 0.3 s,
 #: while a context was torn down.
 CALL_TIMEOUT_S = 3.0
-#: Initialisation may be slow: 1 to 3 s a GPU where persistence mode is off.
-INITIALISATION_TIMEOUT_S = 60.0
 #: A probe that reads no held GPU for so long is stopped, in seconds; it reads them every 25 ms.
 STOPPED_AFTER_S = 1.0
 #: How often to check whether a probe killed for a release of the driver is gone, in seconds.
@@ -84,54 +76,51 @@ def readable(state: State, gpu_state: GpuState, now: float) -> bool:
 def step(state: State, seen: Observation) -> Step[State]:
     """Apply the new facts about the probe, then take at most one step."""
     step, probe, facts = Step(state), state.probe, seen.probe
-    if facts is not None and isinstance(probe, ProbeUp) and facts.generation == probe.generation:
+    if facts is not None and probe.running and facts.generation == probe.generation:
         step = _fold(state, probe, facts, seen)
     return step.then(_advance, facts.calls if facts is not None else (), seen)
 
 
 def _advance(state: State, calls: tuple[Call, ...], seen: Observation) -> Step[State]:
     """Start, stop, release or watch the probe."""
-    match state.probe:
-        case ProbeUp() as up if state.released is not None and _holds_nothing(state):
-            down = ProbeDown(generation=up.generation + 1, until=math.inf, reason="released")
-            kill = KillProbe(generation=up.generation)
-            due = seen.now + GONE_POLL_S
-            return Step(replace(state, probe=down), actions=(kill,), due=due)
-        case ProbeDown() as down if state.released is not None:
-            gone = seen.probe_gone
-            events = (Event(name="driver.released", at=seen.now),) if gone > down.gone else ()
-            state = replace(state, probe=replace(down, until=math.inf, gone=gone))
-            return Step(state, events=events, due=math.inf if gone else seen.now + GONE_POLL_S)
-        case ProbeDown(until=math.inf) as down:
-            return Step(replace(state, probe=replace(down, until=seen.now)), due=seen.now)
-        case ProbeDown(until=until, generation=generation):
-            if state.shutdown is not None or seen.now < until:
-                return Step(state, due=upcoming(seen.now, until))
-            up = ProbeUp(generation=generation, since=seen.now)
-            excluded = tuple(
-                uuid
-                for uuid, gpu_state in state.gpu_states.items()
-                if not readable(state, gpu_state, seen.now)
-            )
-            start = StartProbe(generation=generation, excluded=excluded)
-            return Step(replace(state, probe=up), actions=(start,), due=seen.now + CALL_TIMEOUT_S)
-        case ProbeUp() as up:
-            return _watch(state, up, calls, seen)
+    probe, now = state.probe, seen.now
+    if probe.running and (state.released is None or not _holds_nothing(state)):
+        return _watch(state, probe, calls, seen)
+    if probe.running:
+        down = replace(stopped(probe, math.inf, "released"), gone=False)
+        kill = KillProcess(role=Role.PROBE, generation=probe.generation)
+        return Step(replace(state, probe=down), actions=(kill,), due=now + GONE_POLL_S)
+    if state.released is not None:
+        gone = seen.probe_gone
+        events = (Event(name="driver.released", at=now),) if gone > probe.gone else ()
+        state = replace(state, probe=replace(probe, due=math.inf, gone=gone))
+        return Step(state, events=events, due=math.inf if gone else now + GONE_POLL_S)
+    if probe.due == math.inf:
+        return Step(replace(state, probe=replace(probe, due=now)), due=now)
+    if state.shutdown is not None or now < probe.due:
+        return Step(state, due=upcoming(now, probe.due))
+    excluded = tuple(
+        uuid for uuid, gpu_state in state.gpu_states.items() if not readable(state, gpu_state, now)
+    )
+    start = StartProcess(role=Role.PROBE, generation=probe.generation, excluded=excluded)
+    up = replace(started(probe, now), unused_at=-math.inf, watch=None)
+    return Step(replace(state, probe=up), actions=(start,), due=now + CALL_TIMEOUT_S)
 
 
 def _holds_nothing(state: State) -> bool:
     """Check that no child uses a GPU, so that the driver can be released."""
-    stressors = [gpu_state.stressor for gpu_state in state.gpu_states.values()]
-    return not any(isinstance(stressor, Starting | Running | Stopping) for stressor in stressors)
+    return not any(gpu_state.is_held for gpu_state in state.gpu_states.values())
 
 
-def _fold(state: State, probe: ProbeUp, facts: ProbeFacts, seen: Observation) -> Step[State]:
+def _fold(state: State, probe: Probe, facts: ProbeFacts, seen: Observation) -> Step[State]:
     """Apply the probe's messages and its exit."""
     events: list[Event] = []
     now, due = seen.now, math.inf
+    if facts.failed is not None:
+        probe = replace(probe, failed=facts.failed)
     if facts.inventory is not None:
         # Silence counts from now: initialising the driver may take longer than its limit.
-        state = replace(state, probe=replace(probe, ready=True, since=now))
+        probe = replace(probe, works=True, worked_at=now, since=now, reason=None)
         fields: dict[str, object] = {
             "driver": facts.inventory.driver,
             "gpus": len(facts.inventory.gpus),
@@ -140,12 +129,12 @@ def _fold(state: State, probe: ProbeUp, facts: ProbeFacts, seen: Observation) ->
     if facts.unavailable is not None:
         fields = {"code": facts.unavailable.code, "reason": facts.unavailable.reason}
         events.append(Event(name="driver.unavailable", at=now, fields=fields))
+    state = state if probe is state.probe else replace(state, probe=probe)
     if facts.exit is not None:
-        reason = f"exited with code {facts.exit.code}"
-        state, pause = _down(state, reason, seen)
-        due = seen.now  # the next tick judges the GPUs that are left out
-        fields = {"exit_code": facts.exit.code, "pause_s": pause}
-        fields |= {"reason": facts.failed} if facts.failed is not None else {}
+        state = _ended(state, f"exited with code {facts.exit.code}", seen)
+        due = now  # the next tick judges the GPUs that are left out
+        fields = {"exit_code": facts.exit.code, "pause_s": state.probe.due - now}
+        fields |= {"reason": probe.failed} if probe.failed is not None else {}
         state, blamed = _blame(state, facts, facts.exit.code, now)
         if blamed is not None and blamed.uuid is not None:
             left_out = state.suspects[blamed.uuid].until - now
@@ -173,18 +162,15 @@ def _blame(state: State, facts: ProbeFacts, code: int, now: float) -> tuple[Stat
     return state, max(calls, key=lambda call: call.since, default=None)
 
 
-def _down(state: State, reason: str, seen: Observation) -> tuple[State, float]:
-    """Schedule the next probe; return the pause, which a spare one does not need."""
-    now = seen.now
-    lived = now - state.probe.since if isinstance(state.probe, ProbeUp) else 0.0
-    failures, pause = next_pause(state.probe_failures, lived)
-    if seen.spare_probe is not None and seen.spare_probe.ready:
-        pause = 0.0
-    down = ProbeDown(generation=state.probe.generation + 1, until=now + pause, reason=reason)
-    return replace(state, probe=down, probe_failures=failures), pause
+def _ended(state: State, reason: str, seen: Observation) -> State:
+    """Schedule the next probe; one that a spare one becomes needs no pause."""
+    probe = replace(failed(state.probe, reason, seen.now), gone=False)
+    if is_ready(state.spare_probe, seen.spare_probe):
+        probe = replace(probe, due=seen.now)
+    return replace(state, probe=probe)
 
 
-def _watch(state: State, up: ProbeUp, calls: tuple[Call, ...], seen: Observation) -> Step[State]:
+def _watch(state: State, up: Probe, calls: tuple[Call, ...], seen: Observation) -> Step[State]:
     """Replace a probe that hangs in a call or is silent."""
     config = state.config
     if not any(readable(state, gpu_state, seen.now) for gpu_state in state.gpu_states.values()):
@@ -195,8 +181,8 @@ def _watch(state: State, up: ProbeUp, calls: tuple[Call, ...], seen: Observation
     seen_at = _last_sign_of_life(state, up, seen.readings)
     # All GPUs may be read at the slow poll; one that is held shows a stopped probe sooner.
     limit = config.stale_after + (config.poll if config.poll > config.quick_poll else 0.0)
-    silent_at = seen_at + (limit if up.ready else INITIALISATION_TIMEOUT_S)
-    stopped_at = _stopped_at(state, up, calls, seen) if up.ready else math.inf
+    silent_at = seen_at + (limit if up.works else INITIALISATION_TIMEOUT_S)
+    stopped_at = _stopped_at(state, up, calls, seen) if up.works else math.inf
     if hung is None and seen.now < min(silent_at, stopped_at):
         # A call may begin after this look, and hang.
         later = seen.now + CALL_TIMEOUT_S
@@ -208,12 +194,12 @@ def _watch(state: State, up: ProbeUp, calls: tuple[Call, ...], seen: Observation
             state = _suspect(state, hung.uuid, hung.name, seen.now)
             fields["pause_s"] = state.suspects[hung.uuid].until - seen.now
     event = Event(name="probe.hung", at=seen.now, gpu=hung.uuid if hung else None, fields=fields)
-    state, _ = _down(state, "it hung", seen)
-    kill = KillProbe(generation=up.generation)
+    state = _ended(state, "it hung", seen)
+    kill = KillProcess(role=Role.PROBE, generation=up.generation)
     return Step(state, actions=(kill,), events=(event,), due=seen.now)
 
 
-def _stopped_at(state: State, up: ProbeUp, calls: tuple[Call, ...], seen: Observation) -> float:
+def _stopped_at(state: State, up: Probe, calls: tuple[Call, ...], seen: Observation) -> float:
     """Compute when no held GPU has been read for too long although no driver call explains it."""
     in_calls = {call.uuid for call in calls}
     last_reads = []
@@ -240,7 +226,7 @@ def _suspect(state: State, uuid: str, call: str, now: float, *, crashed: bool = 
     return replace(state, suspects={**state.suspects, uuid: suspect})
 
 
-def _last_sign_of_life(state: State, up: ProbeUp, readings: Mapping[str, Reading]) -> float:
+def _last_sign_of_life(state: State, up: Probe, readings: Mapping[str, Reading]) -> float:
     """Compute when the probe was last known to work; a stall of the supervisor counts as that."""
     stamps = [reading.at for uuid, reading in readings.items() if uuid in state.gpu_states]
     return max([up.since, up.unused_at, state.stalled_at or up.since, *stamps])
@@ -253,7 +239,7 @@ CONFIRM_AFTER_S = 0.25
 
 def watch_gpus(state: State, seen: Observation) -> Step[State]:
     """Tell the probe what to read, if that has changed."""
-    if not isinstance(state.probe, ProbeUp):
+    if not state.probe.running:
         return Step(state)
     wanted, now = watch_list(state, seen.watched, seen.now), seen.now
     dues = (confirmation_due(gpu_state) for gpu_state in state.gpu_states.values())
@@ -261,7 +247,7 @@ def watch_gpus(state: State, seen: Observation) -> Step[State]:
     if wanted == state.probe.watch:
         return Step(state, due=due)
     state = replace(state, probe=replace(state.probe, watch=wanted))
-    return Step(state, actions=(WatchGpus(watch=wanted),), due=due)
+    return Step(state, actions=(SendTo(role=Role.PROBE, message=wanted),), due=due)
 
 
 def watch_list(state: State, times: Mapping[str, WatchTimes], now: float) -> Watch:

@@ -1,328 +1,451 @@
-"""Start at most one child per tick, and form the groups that begin a phase together. Pure."""
+"""Start and release stressors: by holds, by the rules of a GPU, and by those over all GPUs. Pure.
+
+Each rule of one GPU is a function, which returns the permission by which it forbids a stressor, or
+None. Some keep a stressor from being started, some release one that runs, and some do both.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import NamedTuple
 
 from sentinel.config.model import Config
-from sentinel.config.plan import Plan
-from sentinel.core import attribution, lifecycle, occupancy, teardown
-from sentinel.core import burnin_progress as progress
-from sentinel.core.burnin_progress import Burnin, Group
-from sentinel.core.gpu_state import (
-    Backoff,
-    Busy,
-    Fatal,
-    GpuState,
-    Idle,
-    Running,
-    Starting,
-    StopCause,
-    Stopped,
-    Stopping,
-    Unknown,
-)
-from sentinel.core.node import burnin, limits, serving_processes
+from sentinel.config.schedule import end_of_hours
+from sentinel.core import attribution, health, lifecycle, newcomer, occupancy, teardown
+from sentinel.core.gpu_state import GpuState, Idle, LaunchSpec, StopCause
+from sentinel.core.node import burnin, groups, serving_processes
 from sentinel.core.observation import Observation
-from sentinel.core.state import State, admin_hold
-from sentinel.core.step import Event, Start, Step, gpu_event, upcoming
-from sentinel.protocol.stressor import Failed, StressorGroup
-
-#: The longest time that a GPU waits for others, in seconds; then it goes on with those there are.
-MAX_WAIT_S = 600.0
-#: The rule that forbids a start to a GPU that waits for its group.
-RULE = "burnin.together"
+from sentinel.core.occupancy import Permission
+from sentinel.core.state import Shutdown, State, admin_hold, each_gpu
+from sentinel.core.step import Start, Step, gpu_event, upcoming
+from sentinel.protocol.gpu import Reading
+from sentinel.units import format_count, format_size
 
 
-def why_waiting(gpu_state: GpuState, config: Config) -> str | None:
-    """Explain why a GPU must not begin its phase yet by its own settings, or return None."""
-    plan, burnin = config.plan, gpu_state.burnin
-    if plan is None or burnin is None or burnin.finished(plan) or burnin.group is not None:
+class _Case(NamedTuple):
+    """What the rules of one GPU look at."""
+
+    state: State
+    gpu_state: GpuState
+    reading: Reading | None
+    own: Config
+    now: float
+
+
+_GpuRule = Callable[[_Case], Permission | None]
+
+
+def _case(state: State, gpu_state: GpuState, seen: Observation) -> _Case:
+    uuid = gpu_state.gpu.uuid
+    reading = seen.readings.get(uuid)
+    return _Case(state, gpu_state, reading, state.config.of(uuid), seen.now)
+
+
+def _first(rules: Iterable[_GpuRule], case: _Case) -> Permission | None:
+    """Return what the first rule says that forbids a stressor, or None."""
+    return next((found for rule in rules if (found := rule(case)) is not None), None)
+
+
+# --- rules of one GPU that forbid a start, and release a stressor -----------------------------
+
+
+def _hold(case: _Case) -> Permission | None:
+    """Keep a GPU free for an operator."""
+    hold = admin_hold(case.state, case.gpu_state)
+    return None if hold is None else Permission(hold.rule, hold.reason, hold.until)
+
+
+def _behind_burnin(case: _Case) -> Permission | None:
+    """Leave the place under ``limits.gpus`` to the GPUs of the burn-in."""
+    run, uuid = case.state.burnin_run, case.gpu_state.gpu.uuid
+    if run is None or case.state.config.max_gpus is None:
         return None
-    phase = plan.phases[burnin.phase]
-    return f"waits to begin {phase.name} together with the other GPUs" if phase.together else None
-
-
-def group_of(gpu_state: GpuState) -> Group | None:
-    """Return the group that a GPU works in, or None."""
-    return gpu_state.burnin.group if gpu_state.burnin is not None else None
-
-
-def rank_of(gpu_state: GpuState) -> StressorGroup | None:
-    """Return the place of a GPU's stressor in its group, or None."""
-    group = group_of(gpu_state)
-    if group is None:
+    if uuid in run.gpus and uuid not in run.done:
         return None
-    rank = group.members.index(gpu_state.gpu.uuid)
-    return StressorGroup(number=group.number, rank=rank, gpus=group.indices)
+    return Permission("limits.gpus", "the GPUs of the burn-in come first (limits.gpus)")
 
 
-def are_done(state: State, group: Group | None, plan: Plan) -> bool:
-    """Check whether every member of a group has done what its phase asks for."""
-    if group is None:
-        return False
-    found = [state.gpu_states[uuid].burnin for uuid in group.members]
-    return all(
-        one is not None
-        and one.group == group
-        and progress.is_done(one.current, plan.phases[one.phase])
-        for one in found
-    )
+def _finished(case: _Case) -> Permission | None:
+    """Keep a GPU free that has done its plan."""
+    why = burnin.why_finished(case.gpu_state, case.own)
+    return None if why is None else Permission("burnin", why)
 
 
-def form(state: State, now: float, ready: Iterable[str]) -> Step[State]:
-    """Form the groups that are complete, or that have waited for long enough.
+def _waits_for_group(case: _Case) -> Permission | None:
+    """Wait for the GPUs that do the phase together."""
+    why = groups.why_waiting(case.gpu_state, case.own)
+    return None if why is None else Permission("burnin.together", why)
 
-    Args:
-        state: The state.
-        now: The time.
-        ready: The GPUs that only the wait for their group keeps from starting.
+
+def _critical(case: _Case) -> Permission | None:
+    """Keep a GPU free whose health is critical."""
+    cause = health.forbidding_cause(case.gpu_state, case.own)
+    if cause is None:
+        return None
+    reason = f"its health is critical because of its {cause.value}"
+    until = health.recovery_at(case.gpu_state, case.now, case.own)
+    return Permission("throttle.pace", reason, until)
+
+
+def _indistinguishable(case: _Case) -> Permission | None:
+    """Keep a GPU free whose allocated processes cannot be distinguished from newcomers."""
+    here = case.gpu_state
+    if not here.allocations or attribution.are_distinguishable(here):
+        return None
+    reason = "allocated processes cannot be distinguished from newcomers here"
+    return Permission("allocations", f"{reason} ({_ids(here)})")
+
+
+# --- rules of one GPU that only forbid a start ------------------------------------------------
+
+
+def _occupancy(case: _Case) -> Permission | None:
+    """Start only on a GPU that is idle for long enough and has no other stressor."""
+    found = occupancy.may_start(case.gpu_state, case.reading, case.now, case.own)
+    return None if found.allowed else _with_recovery(found, case)
+
+
+def _with_recovery(found: Permission, case: _Case) -> Permission:
+    """Add when the probe reads the GPU again, or when its leak is to be cleared."""
+    state, here = case.state, case.gpu_state
+    if found.rule == "leak":
+        return replace(found, until=teardown.clearing_due(here, case.reading, case.own))
+    if found.rule != "unknown":
+        return found
+    if not state.probe.running:
+        reason = f"{found.reason}; the probe is started again: {state.probe.reason}"
+        return replace(found, reason=reason, until=_next_probe_at(state))
+    suspect = state.suspects.get(here.gpu.uuid)
+    return found if suspect is None else replace(found, until=suspect.until)
+
+
+def _all_kept_free(case: _Case) -> Permission | None:
+    """Start only where ``memory.keep_free`` leaves something to a stressor."""
+    keep, memory = case.own.keep_free, case.reading.memory if case.reading else None
+    if not keep or memory is None or memory.free > keep:
+        return None
+    free, kept = format_size(memory.free), format_size(keep)
+    reason = f"{free} are free, and {kept} are to be kept free (memory.keep_free)"
+    return Permission("memory.keep_free", reason)
+
+
+def _just_allocated(case: _Case) -> Permission | None:
+    """Start some time after the newest allocation."""
+    newest = max((one.since for one in case.gpu_state.allocations.values()), default=-math.inf)
+    settled = newest + attribution.SETTLE_S
+    if case.now >= settled:
+        return None
+    return Permission("allocations", "memory was allocated just now", settled)
+
+
+def _too_little_memory(case: _Case) -> Permission | None:
+    """Start only where allocations leave enough memory.
+
+    A stressor without a chunk would only open a context in the allocated memory.
     """
-    gpu_states, events, last_group = dict(state.gpu_states), list[Event](), state.last_group
-    config, due = state.config, math.inf
-    # A burn-in and the daemon's own plan may be equal, and only the latter is repeated.
-    waiting: dict[tuple[Plan, bool, int], list[str]] = {}
-    for uuid, gpu_state in state.gpu_states.items():
-        own = config.of(uuid)
-        if own.plan is not None and why_waiting(gpu_state, own) is not None:
-            key = own.plan, own.repeat, _burnin(gpu_state).phase
-            waiting.setdefault(key, []).append(uuid)
-    there = set(ready)
-    for (plan, repeat, number), uuids in waiting.items():
-        members = tuple(uuid for uuid in uuids if uuid in there)
-        missing = [
-            one.gpu.index
-            for uuid, one in state.gpu_states.items()
-            if uuid not in members
-            and (config.of(uuid).plan, config.of(uuid).repeat) == (plan, repeat)
-            and _can_reach(_burnin(one), number, plan)
-        ]
-        if config.max_gpus is not None and len(members) > config.max_gpus:
-            members, missing = members[: config.max_gpus], []  # never more of them at once
-        since = [_burnin(gpu_states[uuid]).waiting_since for uuid in members]
-        begun = min((at for at in since if at is not None), default=now)
-        if members and (not missing or now >= begun + MAX_WAIT_S):
-            last_group += 1
-            group = Group(
-                number=last_group,
-                members=members,
-                indices=tuple(gpu_states[uuid].gpu.index for uuid in members),
-            )
-            events += _join(gpu_states, group, missing, now - begun, now, plan)
-            continue
-        due = min(due, upcoming(now, begun + MAX_WAIT_S))
-        for uuid in uuids:
-            events += _wait(gpu_states, uuid, missing, now, plan, ready=uuid in there)
-    state = replace(state, last_group=last_group) if last_group != state.last_group else state
-    return Step(state.with_gpu_states(gpu_states), events=tuple(events), due=due)
+    here, memory = case.gpu_state, case.reading.memory if case.reading else None
+    if not here.allocations or memory is None:
+        return None
+    left = memory.free - attribution.outstanding(here) - case.own.keep_free
+    if left >= case.own.chunk + attribution.CONTEXT_BYTES:
+        return None
+    return Permission("allocations", f"its allocations leave too little memory ({_ids(here)})")
 
 
-def _can_reach(burnin: Burnin, number: int, plan: Plan) -> bool:
-    """Check whether a GPU that is in no group of a phase can still come to it."""
-    if burnin.finished(plan):
-        return False
-    return burnin.phase < number or (burnin.phase == number and burnin.group is None)
+# --- rules of one GPU that only release a stressor --------------------------------------------
 
 
-def _join(
-    gpu_states: dict[str, GpuState],
-    group: Group,
-    missing: list[int],
-    waited: float,
-    now: float,
-    plan: Plan,
-) -> list[Event]:
-    """Put GPUs into a group; return an event for each."""
-    events = []
-    for rank, uuid in enumerate(group.members):
-        burnin = _burnin(gpu_states[uuid])
-        burnin = replace(burnin, group=group, waiting_since=None)
-        gpu_states[uuid] = replace(gpu_states[uuid], burnin=burnin)
-        fields = {
-            "phase": plan.phases[burnin.phase].name,
-            "rank": rank,
-            "members": group.indices,
-            "missing": missing,
-            "waited_s": waited,
-        }
-        events.append(gpu_event("burnin.grouped", gpu_states[uuid], now, **fields))
-    return events
+def _restarted(case: _Case) -> Permission | None:
+    """Start a stressor again with other settings."""
+    spec, own = case.gpu_state.launch.spec, case.own
+    if spec is None or spec == _launch_spec(own, case.gpu_state):
+        return None
+    changed = "its settings have changed" if own.plan is None else "its next phase is due"
+    return Permission("starting", changed)
 
 
-def _wait(
-    gpu_states: dict[str, GpuState],
-    uuid: str,
-    missing: list[int],
-    now: float,
-    plan: Plan,
-    *,
-    ready: bool,
-) -> list[Event]:
-    """Note since when a GPU could begin; return an event if that is since now.
+def _regrows(case: _Case) -> Permission | None:
+    """Start a stressor again that may take more memory now."""
+    at = _regrows_at(case.gpu_state)
+    if at is None or case.now < at:
+        return None
+    return Permission("allocations", "memory left to ended allocations can be occupied again")
 
-    A reading that is late for a moment ends no wait; a foreign process does.
+
+def _in_the_way(case: _Case) -> Permission | None:
+    """Free memory that is allocated; unlisted growth may be a process that takes it."""
+    here, reading = case.gpu_state, case.reading
+    if reading is None or not here.allocations:
+        return None
+    free = newcomer.free_beside_stressor(here, reading)
+    if free is None or attribution.outstanding(here) <= free:
+        return None
+    return Permission("allocations", f"its memory is allocated ({_ids(here)})")
+
+
+def _regrows_at(gpu_state: GpuState) -> float | None:
+    """Compute when a stressor is restarted that may take more memory; None if it may not."""
+    if gpu_state.launch.committed <= attribution.committed(gpu_state):
+        return None
+    return gpu_state.allocations_changed + attribution.REGROW_S
+
+
+def _ids(gpu_state: GpuState) -> str:
+    return ", ".join(gpu_state.allocations)
+
+
+#: The rules of one GPU, in their order: those that forbid a start, and those that release.
+_FORBID_START: tuple[_GpuRule, ...] = (
+    _hold,
+    _behind_burnin,
+    _occupancy,
+    _all_kept_free,
+    _finished,
+    _critical,
+    _indistinguishable,
+    _just_allocated,
+    _too_little_memory,
+    _waits_for_group,
+)
+_RELEASE: tuple[_GpuRule, ...] = (
+    _hold,
+    _behind_burnin,
+    _finished,
+    _waits_for_group,
+    _restarted,
+    _critical,
+    _indistinguishable,
+    _regrows,
+    _in_the_way,
+)
+
+
+# --- rules over all GPUs -----------------------------------------------------------------------
+
+
+def permissions(state: State, seen: Observation) -> dict[str, Permission]:
+    """Decide for each GPU whether a stressor may be started now, and by which rule.
+
+    An operator's hold comes first, then the GPU's own rules, then the rules over all GPUs.
     """
-    gpu_state = gpu_states[uuid]
-    burnin = _burnin(gpu_state)
-    begins = ready and burnin.waiting_since is None
-    ends = burnin.waiting_since is not None and isinstance(gpu_state.occupancy, Busy)
-    if begins or ends:
-        burnin = replace(burnin, waiting_since=now if begins else None)
-        gpu_states[uuid] = replace(gpu_state, burnin=burnin)
-    if not begins:
-        return []
-    fields = {"phase": plan.phases[burnin.phase].name, "missing": missing}
-    return [gpu_event("burnin.waiting", gpu_state, now, **fields)]
+    of_node = node_denial(state, seen) or occupancy.ALLOWED
+    return {
+        uuid: _first(_FORBID_START, _case(state, gpu_state, seen)) or of_node
+        for uuid, gpu_state in state.gpu_states.items()
+    }
 
 
-def break_up(state: State, now: float) -> Step[State]:
-    """Break up each group of which a member has left; its phase is done again together."""
-    events, gpu_states = list[Event](), dict(state.gpu_states)
-    found = {one for gpu_state in gpu_states.values() if (one := group_of(gpu_state)) is not None}
-    if not found or state.shutdown is not None:
+def ending(shutdown: Shutdown) -> Permission:
+    """Return the rule of a daemon that ends."""
+    return Permission("shutdown", f"the daemon is ending: {shutdown.reason}")
+
+
+def node_denial(state: State, seen: Observation) -> Permission | None:
+    """Return the rule that forbids a start on every GPU, or None."""
+    return _no_context(state, seen) or _limit(state, seen)
+
+
+def _no_context(state: State, seen: Observation) -> Permission | None:
+    """Return the rule that forbids even a short context on every GPU, or None."""
+    if state.shutdown is not None:
+        return ending(state.shutdown)
+    if not state.probe.running:
+        reason = f"the probe, which reads the GPUs, is started again: {state.probe.reason}"
+        return Permission("probe", reason, _next_probe_at(state))
+    if not state.probe.works:
+        return Permission("probe", "the probe, which reads the GPUs, is starting")
+    uncontrolled = serving_processes.why_uncontrolled(state, seen.now)
+    if uncontrolled is not None:
+        return Permission("api", uncontrolled)
+    hours = _quiet_hours(state, seen)
+    if hours is None:
+        return None
+    end = None if seen.local is None else end_of_hours(state.config.quiet, seen.local)
+    left = None if end is None or seen.local is None else (end - seen.local).total_seconds()
+    return Permission("quiet", hours, None if left is None else seen.now + left)
+
+
+def _limit(state: State, seen: Observation) -> Permission | None:
+    """Return the limit that forbids a start on every GPU, or None."""
+    gpu_states, config = state.gpu_states.values(), state.config
+    held = sum(gpu_state.is_held for gpu_state in gpu_states)
+    if config.max_gpus is not None and held >= config.max_gpus:
+        return Permission("limits.gpus", f"{format_count(held, 'GPU')} held already (limits.gpus)")
+    if config.leave_idle and sum(map(_is_free, gpu_states)) <= config.leave_idle:
+        return Permission("limits.leave_idle", _left_idle(config))
+    for gpu_state in gpu_states if config.idle_gate == "all" else ():
+        own = config.of(gpu_state.gpu.uuid)
+        needed = burnin.why_finished(gpu_state, own) is None
+        if needed and not _is_ready(gpu_state, seen, own):
+            reason = f"not before GPU {gpu_state.gpu.index} is idle, too (idle.gate)"
+            return Permission("idle.gate", reason)
+    rate = config.starts_per_second
+    if rate is not None and state.last_start is not None and seen.now < state.last_start + 1 / rate:
+        reason = "another stressor was started just now (limits.starts_per_second)"
+        return Permission("limits.starts_per_second", reason, state.last_start + 1.0 / rate)
+    return None
+
+
+def _left_idle(config: Config) -> str:
+    return f"{format_count(config.leave_idle, 'GPU')} must be left idle (limits.leave_idle)"
+
+
+def _quiet_hours(state: State, seen: Observation) -> str | None:
+    """Return the quiet hours that apply now, or None; all apply while the time is unknown."""
+    for hours in state.config.quiet:
+        if seen.local is None or hours.contains(seen.local):
+            return f"quiet hours: {hours.text}"
+    return None
+
+
+def _next_probe_at(state: State) -> float | None:
+    """Return when the next probe is started, or None if that is not known."""
+    return state.probe.due if math.isfinite(state.probe.due) else None
+
+
+def _is_free(gpu_state: GpuState) -> bool:
+    """Check whether a GPU is idle and unallocated, and has no stressor or one that is stopping."""
+    idle = isinstance(gpu_state.occupancy, Idle)
+    return idle and not gpu_state.is_live and not gpu_state.allocations
+
+
+def _is_ready(gpu_state: GpuState, seen: Observation, own: Config) -> bool:
+    """Check whether a GPU is held, or idle for long enough to be."""
+    reading = seen.readings.get(gpu_state.gpu.uuid)
+    waits = occupancy.idle_enough(gpu_state, reading, seen.now, own)
+    return gpu_state.is_live or waits is None
+
+
+# --- releases ----------------------------------------------------------------------------------
+
+
+def release(state: State, seen: Observation) -> Step[State]:
+    """Stop the stressors that a command or a rule releases.
+
+    Holds and the rules of one GPU come before the rules over all GPUs.
+    """
+    if state.shutdown is not None:
         return Step(state)
-    for group in sorted(found, key=lambda one: one.number):
-        # A session with a workload takes a GPU out of the plan.
-        plans = {uuid: state.config.of(uuid).plan for uuid in group.members}
-        left = {
-            uuid: why
-            for uuid, plan in plans.items()
-            if (why := _why_left(state.gpu_states[uuid], group, plan)) is not None
-        }
-        if not left:
-            continue
-        first, why = next(iter(left.items()))
-        reason = f"GPU {gpu_states[first].gpu.index} left its group: {why}"
-        for uuid in group.members:
-            burnin = _burnin(gpu_states[uuid])
-            if burnin.group != group:
-                continue
-            # A GPU alone is interrupted like in any other phase.
-            broken = (*burnin.broken_groups, reason) if len(group.members) > 1 else ()
-            burnin = replace(burnin, group=None, broken_groups=broken)
-            gpu_states[uuid] = replace(gpu_states[uuid], burnin=burnin)
-            plan = plans[uuid]
-            if uuid not in left and plan is not None:
-                fields = {"phase": plan.phases[burnin.phase].name, "reason": reason}
-                events.append(gpu_event("burnin.ungrouped", gpu_states[uuid], now, **fields))
-    return Step(state.with_gpu_states(gpu_states), events=tuple(events))
+    of_node, kill_at = _node_releases(state, seen), seen.now + state.config.grace
+
+    def step(gpu_state: GpuState, seen: Observation, _: Config) -> Step[GpuState]:
+        if not gpu_state.is_live:
+            return Step(gpu_state)
+        found = _first(_RELEASE, _case(state, gpu_state, seen))
+        reason = found.reason if found is not None else of_node.get(gpu_state.gpu.uuid)
+        if reason is None:
+            return Step(gpu_state, due=upcoming(seen.now, _regrows_at(gpu_state)))
+        event = gpu_event("gpu.released", gpu_state, seen.now, reason=reason)
+        stopped = lifecycle.stop(gpu_state, StopCause.POLICY, seen.now, kill_at)
+        return stopped._replace(events=(event,))
+
+    released = each_gpu(state, seen, step)
+    # Quiet hours begin with a minute of the wall clock.
+    minute = seen.next_minute if state.config.quiet else None
+    return released._replace(due=min(released.due, upcoming(seen.now, minute)))
 
 
-def why_given_up(burnin: Burnin, plan: Plan) -> str | None:
-    """Explain why a GPU gives up to find a group that lasts, or return None."""
-    times = len(burnin.broken_groups)
-    if times < plan.max_failures:
-        return None
-    return f"its group was broken up {times} times; the last time, {burnin.broken_groups[-1]}"
+def _node_releases(state: State, seen: Observation) -> dict[str, str]:
+    """Return the releases by quiet hours and ``limits.leave_idle``, the last started first."""
+    missing = state.config.leave_idle - sum(map(_is_free, state.gpu_states.values()))
+    all_ = _quiet_hours(state, seen) or serving_processes.why_uncontrolled(state, seen.now)
+    live = [gpu_state for gpu_state in state.gpu_states.values() if gpu_state.is_live]
+    live.sort(key=lambda gpu_state: (gpu_state.launch.at, gpu_state.gpu.index), reverse=True)
+    released = live if all_ else live[: max(0, missing)]
+    return {gpu_state.gpu.uuid: all_ or _left_idle(state.config) for gpu_state in released}
 
 
-def _why_left(gpu_state: GpuState, group: Group, plan: Plan | None) -> str | None:
-    """Explain why a GPU is not in its group any more, or return None."""
-    burnin = _burnin(gpu_state)
-    if plan is None:
-        return "it has a workload instead of the plan"
-    if burnin.group != group or burnin.finished(plan):
-        return burnin.ended or "it does no more of this phase"
-    return _why_idle(gpu_state, group)
-
-
-def _why_idle(gpu_state: GpuState, group: Group) -> str | None:
-    """Explain why a GPU neither works in its group nor could start, or return None."""
-    spec = gpu_state.launch_spec
-    started = spec is not None and spec.group == group
-    match gpu_state.stressor, gpu_state.occupancy:
-        case ((Starting() | Running()), _) if started:
-            return None
-        case (Stopped(), Idle()) if not started:
-            return None
-        case (Stopping(failed=Failed(reason=reason)), _):
-            return reason
-        case ((Backoff(reason=reason) | Fatal(reason=reason)), _):
-            return reason
-        case (Stopping(cause=StopCause.YIELD), _) | (_, Busy()):
-            return "a foreign process needed it"
-        case (_, Unknown(reason=reason)):
-            return f"it could not be read: {reason}"
-        case _:
-            return "its stressor ended"
-
-
-def _burnin(gpu_state: GpuState) -> Burnin:
-    return gpu_state.burnin or Burnin()
-
-
-def start_one(state: State, seen: Observation) -> Step[State]:
-    """Start a stressor on the first GPU that allows it, or clear a leak."""
-    if state.unjudged:
-        return Step(state, due=seen.now)
-    verdicts = limits.verdicts(state, seen)
-    due = upcoming(seen.now, *(occupancy.until for occupancy in verdicts.values()))
-    if state.config.dry_run:
-        return Step(state, due=due)
-    uuid = next((uuid for uuid, occupancy in verdicts.items() if occupancy.allowed), None)
-    if uuid is None:
-        return Step(state, due=due).then(_clear_one, seen)
-    gpu_state, own = state.gpu_states[uuid], state.config.of(uuid)
-    begun = lifecycle.start(gpu_state, seen.readings[uuid], seen.now, own)
-    gpu_state = replace(
-        begun.state,
-        launch_spec=limits.launch_spec(own, gpu_state),
-        committed_at_start=attribution.committed(gpu_state),
-    )
-    standby = state.standby.running and seen.standby is not None and seen.standby.ready
-    event = gpu_event(
-        "stressor.starting", gpu_state, seen.now, workload=own.workload, standby=standby
-    )
-    start = Start(
-        uuid=uuid,
-        generation=gpu_state.generation,
-        committed=attribution.outstanding(gpu_state),
-        standby=standby,
-        group=rank_of(gpu_state),
-    )
-    state = replace(state.with_gpu(gpu_state), last_start=seen.now)
-    if standby:
-        state = replace(state, standby=serving_processes.standby_used(seen.now))
-    # Another GPU may wait for its start.
-    return Step(state, actions=(start,), events=(event,), due=seen.now)
+# --- starts ------------------------------------------------------------------------------------
 
 
 def form_groups(state: State, seen: Observation) -> Step[State]:
     """Form the groups of GPUs that wait for each other, of those that could start now."""
     config = state.config
     if not burnin.is_planned(state) or all(
-        why_waiting(gpu_state, config.of(uuid)) is None
+        groups.why_waiting(gpu_state, config.of(uuid)) is None
         for uuid, gpu_state in state.gpu_states.items()
     ):
         return Step(state)
-    if limits.node_verdict(state, seen) is not None:
+    if node_denial(state, seen) is not None:
         return Step(state)  # a group that cannot start would only be broken up
-    verdicts = limits.verdicts(state, seen)
-    ready = [uuid for uuid, occupancy in verdicts.items() if occupancy.rule == RULE]
-    return form(state, seen.now, ready)
+    found = permissions(state, seen)
+    ready = [uuid for uuid, permission in found.items() if permission.rule == "burnin.together"]
+    return groups.form(state, seen.now, ready)
+
+
+def start_one(state: State, seen: Observation) -> Step[State]:
+    """Start a stressor on the first GPU that allows it, or clear a leak."""
+    if state.unjudged:
+        return Step(state, due=seen.now)
+    found = permissions(state, seen)
+    due = upcoming(seen.now, *(permission.until for permission in found.values()))
+    if state.config.dry_run:
+        return Step(state, due=due)
+    uuid = next((uuid for uuid, permission in found.items() if permission.allowed), None)
+    if uuid is None:
+        return Step(state, due=due).then(_clear_one, seen)
+    gpu_state, own = state.gpu_states[uuid], state.config.of(uuid)
+    standby = serving_processes.is_ready(state.standby, seen.standby)
+    start = Start(
+        uuid=uuid,
+        generation=gpu_state.generation + 1,
+        committed=attribution.outstanding(gpu_state),
+        standby=standby,
+        group=groups.rank_of(gpu_state),
+    )
+    launch = replace(gpu_state.launch, committed=attribution.committed(gpu_state))
+    gpu_state = replace(gpu_state, launch=launch)
+    step = _start(state, gpu_state, start, seen)
+    fields = {"workload": own.workload, "standby": standby}
+    event = gpu_event("stressor.starting", step.state.gpu_states[uuid], seen.now, **fields)
+    if standby:
+        used = serving_processes.used(state.standby, seen.now)
+        step = step._replace(state=replace(step.state, standby=used))
+    # Another GPU may wait for its start.
+    return step._replace(events=(event,), due=seen.now)
 
 
 def _clear_one(state: State, seen: Observation) -> Step[State]:
     """Open and close a context on the first GPU whose leak is due to be cleared."""
-    if limits.forbids_all(state, seen) is not None:
+    if _no_context(state, seen) is not None:
         return Step(state)
     for uuid, gpu_state in state.gpu_states.items():
         reading, own = seen.readings.get(uuid), state.config.of(uuid)
         due = teardown.clearing_due(gpu_state, reading, own)
         if reading is None or due is None or seen.now < due:
-            continue  # the verdict about its leak has the time
-        if not occupancy.is_fresh(reading, seen.now, own):
+            continue  # the permission has the time
+        # An operator's hold excludes even a short context.
+        held = admin_hold(state, gpu_state) is not None
+        if held or not occupancy.is_fresh(reading, seen.now, own):
             continue
-        if admin_hold(state, gpu_state) is not None:
-            continue  # an operator's hold excludes even a short context
         leak = replace(gpu_state.leak, clearings=gpu_state.leak.clearings + 1)
-        spec = limits.launch_spec(own, gpu_state)
-        leaking = replace(gpu_state, leak=leak, launch_spec=spec)
-        step = lifecycle.start(leaking, reading, seen.now, own, clearing=True)
-        event = gpu_event("gpu.cleanup_started", step.state, seen.now, attempt=leak.clearings)
-        start = Start(uuid=uuid, generation=step.state.generation, clearing=True)
-        state = replace(state.with_gpu(step.state), last_start=seen.now)
-        return Step(state, actions=(start,), events=(event,), due=step.due)
+        leaking = replace(gpu_state, leak=leak)
+        start = Start(uuid=uuid, generation=gpu_state.generation + 1, clearing=True)
+        step, fields = _start(state, leaking, start, seen), {"attempt": leak.clearings}
+        event = gpu_event("gpu.cleanup_started", gpu_state, seen.now, **fields)
+        return step._replace(events=(event,))
     return Step(state)
+
+
+def _start(state: State, gpu_state: GpuState, start: Start, seen: Observation) -> Step[State]:
+    """Start a child on a GPU."""
+    reading, own = seen.readings[start.uuid], state.config.of(start.uuid)
+    launch = replace(gpu_state.launch, spec=_launch_spec(own, gpu_state))
+    gpu_state = replace(gpu_state, launch=launch)
+    begun = lifecycle.start(gpu_state, reading, seen.now, own, clearing=start.clearing)
+    state = replace(state.with_gpu(begun.state), last_start=seen.now)
+    return Step(state, actions=(start,), due=begun.due)
+
+
+def _launch_spec(config: Config, gpu_state: GpuState) -> LaunchSpec:
+    """Return the settings with which the stressor of a GPU is started."""
+    return LaunchSpec(
+        workload=config.workload,
+        memory=config.memory,
+        chunk=config.chunk,
+        reserve=config.keep_free,
+        goldens=config.goldens,
+        group=gpu_state.progress.group,
+    )

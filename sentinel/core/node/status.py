@@ -12,10 +12,10 @@ from sentinel.core import attribution, child_facts, health
 from sentinel.core.attribution import foreign_memory
 from sentinel.core.burnin_progress import BurninRun
 from sentinel.core.gpu_state import Busy, GpuState, Handover, Running, Starting, Stopping, Unknown
-from sentinel.core.node import burnin, limits, sessions
+from sentinel.core.node import burnin, sessions, starts
 from sentinel.core.observation import Observation
-from sentinel.core.occupancy import Verdict, by_stressor
-from sentinel.core.state import ProbeDown, State, admin_hold
+from sentinel.core.occupancy import Permission, by_stressor
+from sentinel.core.state import State, admin_hold
 from sentinel.core.step import Event, Step, gpu_event, process_fields, progress_fields, usage_fields
 from sentinel.protocol.gpu import GpuProcess, Reading
 from sentinel.protocol.views import (
@@ -28,7 +28,7 @@ from sentinel.protocol.views import (
 )
 
 
-def explanations(state: State, seen: Observation) -> dict[str, Verdict]:
+def explanations(state: State, seen: Observation) -> dict[str, Permission]:
     """Return for each GPU the rule by which it is occupied or not.
 
     These are the verdicts about a start, and for a GPU with a stressor what that does. The rules
@@ -36,7 +36,7 @@ def explanations(state: State, seen: Observation) -> dict[str, Verdict]:
     """
     found = {
         uuid: _explain(state, uuid, verdict)
-        for uuid, verdict in limits.verdicts(state, seen).items()
+        for uuid, verdict in starts.permissions(state, seen).items()
     }
     # The time of a rule that is over although it still decides is not known any more.
     return {
@@ -45,13 +45,13 @@ def explanations(state: State, seen: Observation) -> dict[str, Verdict]:
     }
 
 
-def _explain(state: State, uuid: str, verdict: Verdict) -> Verdict:
+def _explain(state: State, uuid: str, verdict: Permission) -> Permission:
     """Return what a stressor does that has not been stopped, or why there is none."""
     stressor = state.gpu_states[uuid].stressor
     if isinstance(stressor, Starting | Running):
-        return by_stressor(stressor) or verdict
+        return by_stressor(state.gpu_states[uuid]) or verdict
     if state.shutdown is not None:
-        return limits.ending(state.shutdown)
+        return starts.ending(state.shutdown)
     if not verdict.allowed:
         return verdict
     next_ = (
@@ -129,13 +129,15 @@ def _pace_of(running: Running) -> dict[str, object]:
     }
 
 
-def _rule_fields(verdict: Verdict, now: float) -> dict[str, object]:
+def _rule_fields(verdict: Permission, now: float) -> dict[str, object]:
     """Return the rule that decides about a GPU, and when it may decide otherwise."""
     left = None if verdict.until is None else max(0.0, verdict.until - now)
     return {"rule": verdict.rule, "reason": verdict.reason, "left_s": left}
 
 
-def _status_of(gpu_state: GpuState, reading: Reading | None, verdict: Verdict, now: float) -> Event:
+def _status_of(
+    gpu_state: GpuState, reading: Reading | None, verdict: Permission, now: float
+) -> Event:
     fields: dict[str, object] = {
         "occupancy": type(gpu_state.occupancy).__name__.upper(),
         "stressor": type(gpu_state.stressor).__name__.upper(),
@@ -203,11 +205,10 @@ def gpu_views(state: State, seen: Observation) -> tuple[GpuView, ...]:
 
 
 def _phase(state: State) -> Phase:
-    stressors = [gpu_state.stressor for gpu_state in state.gpu_states.values()]
-    held = any(isinstance(stressor, Starting | Running | Stopping) for stressor in stressors)
+    held = any(gpu_state.is_held for gpu_state in state.gpu_states.values())
     if state.shutdown is not None:
         return Phase.STOPPING
-    if state.released is not None and isinstance(state.probe, ProbeDown) and state.probe.gone:
+    if state.released is not None and not state.probe.running and state.probe.gone:
         return Phase.RELEASED
     if all(gpu_state.pause is not None for gpu_state in state.gpu_states.values()):
         return Phase.PAUSED
@@ -220,7 +221,7 @@ def _view(
     state: State,
     gpu_state: GpuState,
     reading: Reading | None,
-    verdict: Verdict,
+    verdict: Permission,
     now: float,
 ) -> GpuView:
     hold, own = admin_hold(state, gpu_state), state.config.of(gpu_state.gpu.uuid)
@@ -284,7 +285,9 @@ def _stressor_fields(gpu_state: GpuState) -> dict[str, object]:
     stressor = gpu_state.stressor
     if not isinstance(stressor, Starting | Running | Stopping):
         return {}
-    fields: dict[str, object] = {"pid": stressor.child.pid if stressor.child is not None else None}
+    fields: dict[str, object] = {
+        "pid": gpu_state.child.pid if gpu_state.child is not None else None
+    }
     if not isinstance(stressor, Running):
         return fields
     fields |= {"held": stressor.ready.held, "note": stressor.note, "share": stressor.pacing.sent}

@@ -26,7 +26,7 @@ from tests.harness.world.api import FakeApi
 from tests.harness.world.gpus import GIB, TEARDOWN_TIME, FakeChild, FakeGpu, fake_gpu, live
 from tests.harness.world.probe import FakeProbe
 from tests.harness.world.spawner import FakeSpawner
-from tests.harness.world.standby import FakeStandby
+from tests.harness.world.standby import FakeSpare
 
 __all__ = [
     "GIB",
@@ -37,8 +37,8 @@ __all__ = [
     "FakeGpu",
     "FakeInterrupts",
     "FakeProbe",
+    "FakeSpare",
     "FakeSpawner",
-    "FakeStandby",
     "World",
 ]
 
@@ -73,7 +73,7 @@ class World:
         self.next_pid = 100
         self.probe = FakeProbe(self)
         self.spawner = FakeSpawner(self)
-        self.standby = FakeStandby()
+        self.standby, self.spare_probe = FakeSpare(), FakeSpare()
         self.interrupts = FakeInterrupts()
         self.api = FakeApi(lambda: self.now)
 
@@ -98,6 +98,7 @@ class World:
             parts=Parts(
                 probe=self.probe,
                 spawner=self.spawner,
+                spare_probe=self.spare_probe,
                 standby=self.standby,
                 interrupts=self.interrupts,
                 clock=FakeClock(self),

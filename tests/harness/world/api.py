@@ -62,8 +62,9 @@ class FakeApi:
         self.commands.append(command(number=self._number, by=by, **arguments))
         return self._number
 
-    def start(self, generation: int) -> None:
+    def start(self, generation: int, excluded: tuple[str, ...] = ()) -> None:
         """Start a new API process."""
+        assert not excluded
         assert not self.alive, "a second API process beside a living one"
         self.generation, self.alive = generation, True
 
@@ -107,5 +108,5 @@ class FakeApi:
         commands, self.commands = tuple(self.commands), []
         garbage, self.garbage = self.garbage or None, ""
         return ApiFacts(
-            generation=self.generation, serving=self.serving, commands=commands, garbage=garbage
+            generation=self.generation, works=self.serving, commands=commands, garbage=garbage
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sentinel.core.observation import Call, ChildExit, ProbeFacts, SpareFacts
+from sentinel.core.observation import Call, ChildExit, ProbeFacts
 from sentinel.protocol.gpu import GpuProcess, Memory, Reading
 from sentinel.protocol.probe import Inventory, Watch, XidReport, XidsWatched
 from tests.harness.world.gpus import FakeGpu
@@ -34,18 +34,16 @@ class FakeProbe:
         self._read_at: dict[str, float] = {}
         #: Since when it has not run, or None.
         self.frozen_at: float | None = None
-        #: A spare probe waits, and has opened the driver.
-        self.spare = False
-        self.spare_ready = True
         #: What it reports at the next tick.
         self.xids: list[XidReport] = []
         self.xids_watched: XidsWatched | None = None
 
-    def start(self, generation: int, skip: tuple[str, ...]) -> None:
-        """Start a new probe; a hang ends with the old one."""
+    def start(self, generation: int, excluded: tuple[str, ...] = ()) -> None:
+        """Start a new probe, from a spare one if there is one; a hang ends with the old one."""
         assert not self.alive, "a second probe beside a living one"
-        self.generation, self.alive, self.skip, self.spare = generation, True, skip, False
-        self._skipped = set(skip)  # until a watch includes them
+        self.generation, self.alive, self.skip = generation, True, excluded
+        self._world.spare_probe.running = False
+        self._skipped = set(excluded)  # until a watch includes them
         self.hung, self.exits_with, self._inventory_due = None, None, True
         self.stopped = False
 
@@ -53,19 +51,6 @@ class FakeProbe:
         """End the probe."""
         assert generation == self.generation
         self.alive = False
-
-    def start_spare(self) -> None:
-        """Start a spare probe."""
-        assert not self.spare, "a second spare probe"
-        self.spare = True
-
-    def kill_spare(self) -> None:
-        """End the spare probe."""
-        self.spare = False
-
-    def collect_spare(self) -> SpareFacts | None:
-        """Return whether the spare probe is ready, or None without one."""
-        return SpareFacts(ready=self.spare_ready) if self.spare else None
 
     def read_at(self, uuid: str) -> float:
         """Return when a GPU was last read: now, unless the probe is dead, hangs or leaves it."""
@@ -78,21 +63,21 @@ class FakeProbe:
 
     def gone(self) -> bool:
         """Check that no probe is alive."""
-        return not self.alive and not self.spare
+        return not self.alive and not self._world.spare_probe.running
 
-    def watch(self, what: Watch) -> None:
+    def send(self, message: Watch) -> None:
         """Store what to read; skipped GPUs may be included again."""
-        self.watched = what
-        self._skipped.difference_update(what.gpus)
+        self.watched = message
+        self._skipped.difference_update(message.gpus)
 
     def files(self) -> list[int]:
         """Return no descriptors."""
         return []
 
-    def collect(self) -> tuple[ProbeFacts | None, dict[str, Reading]]:
+    def collect(self) -> ProbeFacts | None:
         """Return the facts and a new reading of every watched GPU."""
         if not self.alive:
-            return None, {}
+            return None
         facts = ProbeFacts(generation=self.generation, xids=tuple(self.xids))
         facts = replace(facts, xids_watched=self.xids_watched)
         self.xids.clear()
@@ -101,21 +86,21 @@ class FakeProbe:
             self.alive = False
             calls = () if self.hung is None else (self.hung,)
             exit_ = ChildExit(code=self.exits_with, at=self._world.now)
-            return replace(facts, exit=exit_, calls=calls), {}
+            return replace(facts, exit=exit_, calls=calls)
         if self.stopped:
-            return facts, {}
+            return facts
         if self._inventory_due:
             self._inventory_due = False
             gpus = tuple(fake.gpu for fake in self._world.gpus.values())
             facts = replace(facts, inventory=Inventory(gpus=gpus, driver="fake"))
         if self.hung is not None:
-            return replace(facts, calls=(self.hung,)), {}
+            return replace(facts, calls=(self.hung,))
         readings = {
             uuid: self._read(fake)
             for uuid, fake in self._world.gpus.items()
             if not fake.silent and uuid not in self._skipped
         }
-        return facts, readings
+        return replace(facts, readings=readings)
 
     def _read(self, fake: FakeGpu) -> Reading:
         at = self._world.now

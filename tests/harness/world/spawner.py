@@ -6,9 +6,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sentinel.core.observation import ChildExit, ChildFacts, OwnChild
+from sentinel.core.step import Start
 from sentinel.errors import ChildExitCode
 from sentinel.protocol.gpu import Gpu
-from sentinel.protocol.stressor import MemoryLimit, StressorGroup
+from sentinel.protocol.stressor import (
+    FindingAck,
+    MemoryLimit,
+    Pace,
+    Stop,
+    StressorCommand,
+    StressorGroup,
+)
 from tests.harness.world.gpus import IMPORT_TIME, TEARDOWN_TIME, FakeChild
 
 if TYPE_CHECKING:
@@ -40,27 +48,19 @@ class FakeSpawner:
         self.shared: dict[str, bool] = {}
         self._new: dict[str, ChildFacts] = {}
 
-    def start(
-        self,
-        gpu: Gpu,
-        generation: int,
-        *,
-        clearing: bool = False,
-        committed: int = 0,
-        standby: bool = False,
-        group: StressorGroup | None = None,
-    ) -> None:
+    def start(self, gpu: Gpu, order: Start) -> None:
         """Start a child; one for clearing takes leaked memory and load with it."""
-        if standby:
+        if order.standby:
             self._world.standby.become_stressor()
+        generation = order.generation
         fake = self._world.gpus[gpu.uuid]
         assert fake.child is None, "a second child on one GPU"
         self._world.next_pid += 1
         pid = self._world.next_pid
         fake.child = FakeChild(
-            generation=generation, pid=pid, started_at=self._world.now, committed=committed
+            generation=generation, pid=pid, started_at=self._world.now, committed=order.committed
         )
-        if clearing:
+        if order.clearing:
             fake.child.unresponsive, fake.child.dies_at = True, self._world.now + IMPORT_TIME
             self.cleared.append((gpu.uuid, self._world.now))
             if fake.can_be_cleared:
@@ -68,7 +68,7 @@ class FakeSpawner:
         identity = OwnChild(pid=pid, started=pid)
         self._new[gpu.uuid] = ChildFacts(generation=generation, child=identity)
         self.started.append((gpu.uuid, self._world.now))
-        self.groups.append((gpu.uuid, group))
+        self.groups.append((gpu.uuid, order.group))
 
     def kill(self, uuid: str, generation: int) -> None:
         """Kill the child, which takes its teardown time."""
@@ -79,25 +79,22 @@ class FakeSpawner:
         before = self._new.get(uuid, ChildFacts(generation=generation))
         self._new[uuid] = replace(before, killed_at=self._world.now)
 
-    def acknowledge(self, uuid: str, generation: int, number: int) -> None:
-        """Record an acknowledgement; the child may be gone."""
-        self.acknowledged.append((uuid, generation, number))
-
-    def set_pace(self, uuid: str, generation: int, share: float) -> None:
-        """Set and record the pace of a living child."""
-        self._own(uuid, generation).share = share
-        self.paced.append((uuid, generation, share))
-
-    def request_stop(self, uuid: str, generation: int) -> None:
-        """End the child, unless it is unresponsive."""
+    def send(self, uuid: str, generation: int, message: StressorCommand) -> None:
+        """Record a message; a living child obeys it, unless it is unresponsive."""
+        if isinstance(message, FindingAck):  # the child may be gone
+            self.acknowledged.append((uuid, generation, message.number))
+            return
         child = self._own(uuid, generation)
-        self.stop_requests.append((uuid, self._world.now))
-        if not child.unresponsive and child.dies_at is None:
-            child.dies_at, child.code = self._world.now + 0.05, ChildExitCode.DONE
-
-    def limit_memory(self, uuid: str, generation: int, limit: MemoryLimit) -> None:
-        """Store the limit of a living child."""
-        self._own(uuid, generation).memory_limit = limit
+        match message:
+            case Pace(share=share):
+                child.share = share
+                self.paced.append((uuid, generation, share))
+            case MemoryLimit():
+                child.memory_limit = message
+            case Stop():
+                self.stop_requests.append((uuid, self._world.now))
+                if not child.unresponsive and child.dies_at is None:
+                    child.dies_at, child.code = self._world.now + 0.05, ChildExitCode.DONE
 
     def watched_at(self, uuid: str) -> float:
         """Return when the child last looked: now, if it has a limit and can watch."""

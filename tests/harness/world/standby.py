@@ -1,16 +1,17 @@
-"""A fake standby stressor."""
+"""A fake spare process: a standby stressor, or a spare probe."""
 
 from __future__ import annotations
 
-from sentinel.core.observation import ChildExit, SpareFacts
+from sentinel.core.observation import ChildExit, ProcessFacts
 
-__all__ = ["FakeStandby"]
+__all__ = ["FakeSpare"]
 
 
-class FakeStandby:
+class FakeSpare:
     """Is ready as soon as it runs, unless a test says otherwise."""
 
     def __init__(self) -> None:
+        self.generation = 0
         self.running = False
         self.ready = True
         #: How many were started.
@@ -21,14 +22,16 @@ class FakeStandby:
         self.fails: str | None = None
         self.host_has_memory = True
 
-    def start(self) -> None:
+    def start(self, generation: int, excluded: tuple[str, ...] = ()) -> None:
         """Start one."""
-        assert not self.running, "a second standby stressor"
-        self.running = True
+        assert not excluded
+        assert not self.running, "a second spare process"
+        self.generation, self.running = generation, True
         self.started += 1
 
-    def kill(self) -> None:
+    def kill(self, generation: int) -> None:
         """End it."""
+        assert generation == self.generation
         self.running = False
 
     def become_stressor(self) -> None:
@@ -38,18 +41,23 @@ class FakeStandby:
         self.running = False
         self.activated += 1
 
+    def send(self, message: object) -> None:
+        """Refuse: nothing is sent to a spare process."""
+        raise AssertionError(message)
+
     def files(self) -> list[int]:
         """Return no descriptors."""
         return []
 
-    def collect(self) -> SpareFacts | None:
+    def collect(self) -> ProcessFacts | None:
         """Return whether it is ready, or None without one."""
         if not self.running:
             return None
         if self.fails is not None:
             self.running = False
-            return SpareFacts(failed=self.fails, exit=ChildExit(code=1, at=0.0))
-        return SpareFacts(ready=self.ready)
+            exit_ = ChildExit(code=1, at=0.0)
+            return ProcessFacts(generation=self.generation, failed=self.fails, exit=exit_)
+        return ProcessFacts(generation=self.generation, works=self.ready)
 
     def memory_left(self) -> bool:
         """Check that the host has memory for one."""

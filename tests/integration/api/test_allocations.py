@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from sentinel.api.http.errors import ProblemError
+from sentinel.api.bodies import ProblemError
 from sentinel.api.routes.allocations import resolve_holder
 from sentinel.host.names import look_up
 from sentinel.host.processes.procfs import own_stat, read_stat

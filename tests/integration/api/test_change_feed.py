@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.api.http.page import HEADERS, PUBLIC_PATHS
-from sentinel.api.state import change_feed as watches
-from sentinel.api.state.change_feed import ChangeFeed
-from sentinel.api.state.event_buffer import MAX_SUBSCRIBERS, EventBuffer, LoggedEvent
-from sentinel.api.state.snapshots import Views
+from sentinel.api import change_feed as watches
+from sentinel.api.change_feed import ChangeFeed
+from sentinel.api.event_buffer import MAX_SUBSCRIBERS, EventBuffer, LoggedEvent
+from sentinel.api.page import HEADERS, PUBLIC_PATHS
+from sentinel.api.snapshots import Views
 from sentinel.protocol.api_types import Changes
 from sentinel.protocol.commands import ApiSpec
 from sentinel.protocol.views import HostView, LogRecord, Phase

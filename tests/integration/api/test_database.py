@@ -17,12 +17,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sentinel.api.history import queries, tables
-from sentinel.api.history.database import MEMORY_BYTES, Database
-from sentinel.api.history.recorder import SAMPLE_COLUMNS, Batch
-from sentinel.api.history.tables import MINUTES_RETENTION, SECONDS_RETENTION, THIN_INTERVAL, VERSION
-from sentinel.api.history.writer import History
-from sentinel.api.state.event_buffer import LoggedEvent
+from sentinel.api import history_queries, history_tables
+from sentinel.api.event_buffer import LoggedEvent
+from sentinel.api.history import MEMORY_BYTES, Database, History
+from sentinel.api.history_recorder import SAMPLE_COLUMNS, Batch
+from sentinel.api.history_tables import MINUTES_RETENTION, SECONDS_RETENTION, THIN_INTERVAL, VERSION
 from sentinel.host.files.regular_file import MAX_SET_ASIDE
 from sentinel.protocol.views import GpuView
 from tests.harness.gpu_environment import ROOT
@@ -540,9 +539,10 @@ def test_a_history_in_memory_has_its_own_limit() -> None:
     for _ in range(30):
         past.database.write(Batch(events=event_rows(100, 10_000)), past.now)
     assert past.database._connection is not None
-    assert tables.used_bytes(past.database._connection) <= MEMORY_BYTES
+    assert history_tables.used_bytes(past.database._connection) <= MEMORY_BYTES
     assert (
-        past.database.query(lambda where: len(queries.events(where, None, 0, None, 700)), 0) == 700
+        past.database.query(lambda where: len(history_queries.events(where, None, 0, None, 700)), 0)
+        == 700
     )
     past.database.close()
 
@@ -557,7 +557,9 @@ def test_rows_that_wait_for_their_file_are_bounded_and_the_oldest_are_lost(tmp_p
     past.write_event("gpu.busy")
     assert sum(batch.size for batch in past.database._waiting) <= MEMORY_BYTES
     assert past.readings() == []
-    assert past.database.query(lambda where: queries.events(where, None, 0, None, 1), past.now)
+    assert past.database.query(
+        lambda where: history_queries.events(where, None, 0, None, 1), past.now
+    )
     folder.mkdir(mode=0o700)
     past.advance(6)
     assert past.write_views(busy_view(past.now, process(7))) == []

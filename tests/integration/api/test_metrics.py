@@ -18,9 +18,9 @@ from prometheus_client.openmetrics.parser import (
 )
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from sentinel.api.metrics import collector
-from sentinel.api.metrics.counters import BUCKETS
-from sentinel.api.metrics.definitions import METRICS
+from sentinel.api import metrics_page
+from sentinel.api.counters import BUCKETS
+from sentinel.api.metric_table import METRICS
 from sentinel.core import gpu_state
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.telemetry import Telemetry
@@ -123,9 +123,9 @@ def test_no_label_has_unbounded_values(api: ApiServer) -> None:
 def test_the_current_state_is_1_and_all_others_are_0(api: ApiServer) -> None:
     page = scrape(api)
     for name, states, now in (
-        ("sentinel_gpu_state", collector.OCCUPANCY, "busy"),
-        ("sentinel_gpu_stressor_state", collector.STRESSOR, "running"),
-        ("sentinel_gpu_admin_state", collector.ADMIN, "enabled"),
+        ("sentinel_gpu_state", metrics_page.OCCUPANCY, "busy"),
+        ("sentinel_gpu_stressor_state", metrics_page.STRESSOR, "running"),
+        ("sentinel_gpu_admin_state", metrics_page.ADMIN, "enabled"),
         ("sentinel_gpu_health_state", tuple(GpuHealth), "critical"),
     ):
         found = {labels["state"]: value for labels, value in matching_samples(page, name, gpu="0")}
@@ -147,10 +147,12 @@ def test_the_exported_states_are_those_of_the_supervisor() -> None:
         gpu_state.Fatal,
     )
     occupancies = (gpu_state.Unknown, gpu_state.Busy, gpu_state.Idle)
-    assert [kind.__name__.lower() for kind in stressors] == list(collector.STRESSOR)
-    assert [kind.__name__.lower() for kind in occupancies] == list(collector.OCCUPANCY)
+    assert [kind.__name__.lower() for kind in stressors] == list(metrics_page.STRESSOR)
+    assert [kind.__name__.lower() for kind in occupancies] == list(metrics_page.OCCUPANCY)
     code = (ROOT / "sentinel/core/state.py").read_text()
-    assert {"enabled", *map(str.lower, re.findall(r'admin="(\w+)"', code))} == set(collector.ADMIN)
+    assert {"enabled", *map(str.lower, re.findall(r'admin="(\w+)"', code))} == set(
+        metrics_page.ADMIN
+    )
 
 
 def test_events_are_counted(api: ApiServer) -> None:
@@ -245,7 +247,7 @@ def test_allocated_memory_is_summed_for_each_gpu(api: ApiServer) -> None:
 
 # --- what is not known -----------------------------------------------------------------------
 
-MEASURED = {f"sentinel_gpu_{name}" for name in collector.MEASURED.values()}
+MEASURED = {f"sentinel_gpu_{name}" for name in metrics_page.MEASURED.values()}
 
 
 def measured(api: ApiServer) -> set[str]:

@@ -19,10 +19,10 @@ from typing import Any
 
 import pytest
 
-from sentinel.api.notify import recipients
-from sentinel.api.notify.notifier import MAX_WAITING, Recipient, Send
-from sentinel.api.notify.recipients import CommandHook, DeliveryError, Webhook
-from sentinel.api.state.event_buffer import LoggedEvent
+from sentinel.api import recipients
+from sentinel.api.event_buffer import LoggedEvent
+from sentinel.api.notifier import MAX_WAITING, Recipient, Send
+from sentinel.api.recipients import CommandHook, DeliveryError, Webhook
 from sentinel.protocol.commands import NotifySpec
 from tests.harness.api_harness import UUIDS, ApiServer, ask
 from tests.harness.metrics_harness import get_metrics

@@ -22,9 +22,9 @@ from pathlib import Path
 import pytest
 import uvicorn
 
-from sentinel.api.http import connection as connections
-from sentinel.api.http.access import peer_of
-from sentinel.api.http.connection import (
+from sentinel.api import server as connections
+from sentinel.api.access import peer_of
+from sentinel.api.server import (
     MAX_TCP_CONNECTIONS,
     MAX_UNPROVEN,
     MAX_UNPROVEN_OF_ADDRESS,

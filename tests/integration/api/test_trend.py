@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.api.history import queries
+from sentinel.api import history_queries
 from tests.harness.history_harness import UUID, HistoryHarness, make_view
 
 
@@ -25,7 +25,8 @@ def heat(past: HistoryHarness, degrees: int) -> None:
 def last(past: HistoryHarness, seconds: int) -> list[tuple[int, int]]:
     """List the last readings as seconds before now and temperatures."""
     found = past.database.query(
-        lambda where: queries.temperatures(where, UUID, past.now, past.wall, seconds), past.now
+        lambda where: history_queries.temperatures(where, UUID, past.now, past.wall, seconds),
+        past.now,
     )
     return [(second - int(past.now), degrees) for second, degrees in found]
 

@@ -104,7 +104,7 @@ def test_a_reservation_made_on_the_page_is_visible_to_the_command_line(
         page.wait_until(f"{state(1)} === 'reserved'")
         assert HOSTILE in page.evaluate(words(1))
         page.evaluate(
-            "document.querySelector('#gpu-1 [aria-label=\"CancelReservation GPU 1\"]').click()"
+            "document.querySelector('#gpu-1 [aria-label=\"End reservation GPU 1\"]').click()"
         )
         page.press("Enter")
         eventually(lambda: not daemon.client.status().reservations)

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from sentinel.api.metrics.collector import VERDICTS
-from sentinel.api.metrics.definitions import METRICS
+from sentinel.api.metric_table import METRICS
+from sentinel.api.metrics_page import VERDICTS
 from sentinel.host.daemons.daemon_lookup import find_shared
 from tests.harness.burnin_report import write_report
 from tests.harness.gpu_environment import SimulatedHost

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from sentinel.api.metrics.collector import ADMIN, OCCUPANCY, STRESSOR, VERDICTS
-from sentinel.api.metrics.definitions import GPU_LABELS, METRICS
+from sentinel.api.metric_table import GPU_LABELS, METRICS
+from sentinel.api.metrics_page import ADMIN, OCCUPANCY, STRESSOR, VERDICTS
 from sentinel.protocol.views import GpuHealth
 from tests.harness.api_harness import ApiServer
 from tests.harness.gpu_environment import ROOT, SimulatedHost

@@ -20,7 +20,7 @@ from sentinel.burnin.record import GpuRecord
 from sentinel.diagnostics.counters import CountersResult, read_counters
 from sentinel.diagnostics.one_shot import Timeouts
 from sentinel.host.gpus.simulation import Registry
-from sentinel.probe.nvml_counters import FUNCTIONS
+from sentinel.probe.one_shot import FUNCTIONS
 from sentinel.protocol.counters import READ_FIELDS, Counters, CountersSpec
 from tests.harness import fake_nvml
 from tests.harness.fake_nvml import COMPILER, FIRST, NO_COMPILER, SECOND

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from sentinel.drivers import DriverGoneError, GpuLostError, GpuProcess, Memory, ReadError
-from sentinel.probe.checked_driver import CheckedDriver
+from sentinel.probe.driver import CheckedDriver
 from tests.harness.gpu_environment import SimulatedHost
 from tests.harness.timing import TIMEOUT_S
 

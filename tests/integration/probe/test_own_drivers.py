@@ -18,20 +18,20 @@ Start = Callable[..., ProbeHarness]
 
 #: The call of each wrong result, and a part of the reason.
 WRONG = [
-    ("memory", "none", "returned None; allowed is a Memory"),
-    ("memory", "dict", "allowed is a Memory"),
+    ("memory", "none", "returned None; allowed is a Memory: it is a NoneType"),
+    ("memory", "dict", "allowed is a Memory: it is a dict"),
     ("memory", "more than all", "used and free from 0 to total"),
     ("memory", "negative", "used and free from 0 to total"),
-    ("memory", "text", "used and free from 0 to total"),
+    ("memory", "text", "allowed is a Memory: used: expected a whole number"),
     ("memory", "no memory", "used and free from 0 to total"),
-    ("processes", "none", "a tuple of GpuProcess"),
-    ("processes", "pids", "a tuple of GpuProcess"),
+    ("processes", "none", "GpuProcess, ...]: the value: expected a list"),
+    ("processes", "pids", "GpuProcess, ...]: [0]: expected an object"),
     ("processes", "pid 0", "a PID from 1 to 4194304"),
     ("processes", "twice", "each PID once"),
-    ("processes", "endless", "a tuple of GpuProcess"),
-    ("exclusive", "word", "returned 'yes'; allowed is True or False"),
+    ("processes", "endless", "GpuProcess, ...]: vars() argument"),
+    ("exclusive", "word", "returned 'yes'; allowed is a bool: it is a str"),
     ("utilization", "percent", "returned 37; allowed is a share from 0 to 1, or None"),
-    ("utilization", "nan", "a share from 0 to 1"),
+    ("utilization", "nan", "float | None: the value: expected a finite number"),
 ]
 
 
@@ -138,7 +138,7 @@ UNUSABLE: list[tuple[str, dict[str, str], str, str]] = [
     ("Raises", {"call": "version"}, "driver_raised", "driver own: version() raised KeyError"),
     ("Raises", {"call": "gpus"}, "driver_raised", "driver own: gpus() raised KeyError"),
     ("TwoOfOneName", {}, "driver_wrong", "each uuid once"),
-    ("PathAsName", {}, "driver_wrong", "a UUID of 4 to 80 letters, digits"),
+    ("PathAsName", {}, "driver_wrong", "UUIDs of 4 to 80 letters, digits"),
 ]
 
 

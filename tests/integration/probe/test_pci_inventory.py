@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.probe import pci_inventory
+from sentinel.probe import one_shot
 from sentinel.protocol.counters import CountersSpec
 
 
@@ -45,7 +45,7 @@ class Bus:
                 (self.folder / "dev" / f"nvidia{minor}").touch()
 
     def found(self, *listed: str | None) -> tuple[str, ...]:
-        return pci_inventory.addresses(self.spec, listed)
+        return one_shot.pci_addresses(self.spec, listed)
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_a_gpu_whose_node_is_forbidden_is_not_expected_and_one_that_fails_to_ope
 
     bus.plug("0000:0a:00.0", minor=0)
     bus.plug("0000:0b:00.0", minor=1)
-    monkeypatch.setattr(pci_inventory, "_open", refuse)
+    monkeypatch.setattr(one_shot, "_open", refuse)
     assert bus.found() == ("00000000:0B:00.0",)
 
 
@@ -101,11 +101,11 @@ def test_a_gpu_that_nvml_lists_is_not_opened(bus: Bus, monkeypatch: pytest.Monke
         raise FileNotFoundError
 
     bus.plug("0000:0a:00.0")
-    monkeypatch.setattr(pci_inventory, "_open", note)
+    monkeypatch.setattr(one_shot, "_open", note)
     assert bus.found("00000000:0a:00.0", None) == ("00000000:0A:00.0",)
     assert opened == []
 
 
 def test_a_host_without_a_bus_has_none(tmp_path: Path) -> None:
     spec = CountersSpec(sysfs=str(tmp_path / "none"))
-    assert pci_inventory.addresses(spec, ()) == ()
+    assert one_shot.pci_addresses(spec, ()) == ()

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from sentinel.errors import MemoryContentionError
 from sentinel.host.gpus.simulation import Registry
 from sentinel.protocol.stressor import MemoryTarget
-from sentinel.stressor.device import SimulatedDevice
-from sentinel.stressor.memory import (
+from sentinel.stressor.device import (
     ALLOCATION_SLACK_BYTES,
     PREPARATION_SLACK_BYTES,
     ContentionMonitor,
-    MemoryContentionError,
     fill,
 )
+from sentinel.stressor.simulated_device import SimulatedDevice
 
 GIB = 2**30
 

@@ -17,8 +17,8 @@ from sentinel.errors import ConfigError, PeersError
 from sentinel.protocol.stressor import FindingPlace, LinkMeasured, LinkPart, StressorGroup
 from sentinel.stressor import links as module
 from sentinel.stressor import transfers as transfers_module
+from sentinel.stressor.device import PREPARATION_SLACK_BYTES
 from sentinel.stressor.links import HostLinks, PeerLinks, links
-from sentinel.stressor.memory import PREPARATION_SLACK_BYTES
 from sentinel.stressor.patterns import LinkPatterns, key_of, offset_of, repeats_of
 from sentinel.stressor.transfers import (
     ENVIRONMENT,

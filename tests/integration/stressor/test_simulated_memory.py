@@ -11,7 +11,7 @@ import torch
 from sentinel.errors import ChildExitCode
 from sentinel.host.gpus.simulation import Registry
 from sentinel.protocol.stressor import Failed, FailureKind, Progress, Ready
-from sentinel.stressor.memory import TensorAccount
+from sentinel.stressor.simulated_device import TensorAccount
 from tests.harness.sentinel_process import eventually
 from tests.harness.stressor_harness import Child, stressors
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from sentinel.api.http.errors import ProblemError
-from sentinel.api.state import supervisor_link as channels
-from sentinel.api.state.supervisor_link import SupervisorLink
+from sentinel.api import supervisor_link as channels
+from sentinel.api.bodies import ProblemError
+from sentinel.api.supervisor_link import SupervisorLink
 from sentinel.protocol import codec
 from sentinel.protocol.caller import Caller
 from sentinel.protocol.channel import MAX_MESSAGE_BYTES, MessageStream

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 import sentinel
-from sentinel.client import GpuStatus
 from sentinel.host.gpus.simulation import DEFAULT_TOTAL
+from sentinel.protocol.api_types import GpuStatus
 from tests.harness.daemon_harness import Daemon, read_line, write_line
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S

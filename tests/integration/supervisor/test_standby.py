@@ -14,7 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sentinel.core.observation import ChildFacts, SpareFacts
+from sentinel.core.observation import ChildFacts, ProcessFacts
+from sentinel.core.step import Start
 from sentinel.errors import ChildExitCode
 from sentinel.host.gpus.simulation import Registry
 from sentinel.protocol.stressor import Failed, MemoryTarget, Ready, StandbySpec, StressorSpec
@@ -47,18 +48,22 @@ class Bench:
             simulation=str(self.registry.folder),
         )
 
+    def start(self) -> None:
+        """Start the stressor, from the standby one if there is one."""
+        self.pool.start(self.gpu, Start(uuid=self.gpu.uuid, generation=1, standby=True))
+
     def prepared(self) -> int:
         """Prepare a standby stressor; return its PID."""
-        self.pool.standby.start()
-        facts = self.wait(self.pool.standby.collect, lambda one: one.ready or bool(one.exit))
-        assert facts == SpareFacts(ready=True)
+        self.pool.standby.start(1)
+        facts = self.wait(self.pool.standby.collect, lambda one: one.works or bool(one.exit))
+        assert facts == ProcessFacts(generation=1, works=True)
         child = self.pool.standby._handle.child
         assert child is not None
         return child.pid
 
     def wait(
-        self, collect: Callable[[], SpareFacts | None], until: Callable[[SpareFacts], bool]
-    ) -> SpareFacts:
+        self, collect: Callable[[], ProcessFacts | None], until: Callable[[ProcessFacts], bool]
+    ) -> ProcessFacts:
         """Collect facts about the standby stressor until they fulfil a condition."""
         deadline = time.monotonic() + TIMEOUT_S
         while time.monotonic() < deadline:
@@ -104,7 +109,7 @@ def test_it_becomes_the_stressor_of_a_gpu(bench: Bench, tmp_path: Path) -> None:
     lock = os.open(tmp_path / "lock", os.O_CREAT | os.O_RDWR)
     fcntl.flock(lock, fcntl.LOCK_EX)
     bench.locks = (lock,)
-    bench.pool.start(bench.gpu, 1, standby=True)
+    bench.start()
     eventually(lambda: bench.messages(Ready))
     assert bench.facts[0].child is not None
     assert bench.facts[0].child.pid == pid
@@ -125,7 +130,7 @@ def test_it_becomes_the_stressor_of_a_gpu(bench: Bench, tmp_path: Path) -> None:
 def test_its_first_error_is_reported_like_that_of_any_stressor(bench: Bench) -> None:
     bench.prepared()
     bench.workload = "no.such.module:function"
-    bench.pool.start(bench.gpu, 1, standby=True)
+    bench.start()
     eventually(bench.exited)
     (failed,) = bench.messages(Failed)
     assert isinstance(failed, Failed)
@@ -136,7 +141,7 @@ def test_its_first_error_is_reported_like_that_of_any_stressor(bench: Bench) -> 
 def test_options_that_no_message_has_room_for_are_passed_by_a_spawn(bench: Bench) -> None:
     prepared = bench.prepared()
     bench.options = {"text": "x" * 70_000}
-    bench.pool.start(bench.gpu, 1, standby=True)
+    bench.start()
     eventually(lambda: bench.messages(Failed))
     (failed,) = bench.messages(Failed)
     assert isinstance(failed, Failed)
@@ -151,7 +156,7 @@ def test_one_that_has_died_unseen_is_not_used(bench: Bench) -> None:
     child = bench.pool.standby._handle.child
     assert child is not None
     eventually(child.ended)
-    bench.pool.start(bench.gpu, 1, standby=True)
+    bench.start()
     eventually(lambda: bench.messages(Ready))
 
 
@@ -161,7 +166,7 @@ def test_one_that_was_stopped_is_not_used(bench: Bench) -> None:
     pid = bench.prepared()
     os.kill(pid, signal.SIGSTOP)
     eventually(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
-    bench.pool.start(bench.gpu, 1, standby=True)
+    bench.start()
     eventually(lambda: bench.messages(Ready))
     assert bench.facts[0].child is not None
     assert bench.facts[0].child.pid != pid
@@ -170,7 +175,7 @@ def test_one_that_was_stopped_is_not_used(bench: Bench) -> None:
 
 @pytest.mark.long
 def test_without_a_prepared_one_a_stressor_is_spawned(bench: Bench) -> None:
-    bench.pool.start(bench.gpu, 1, standby=True)
+    bench.start()
     eventually(lambda: bench.messages(Ready))
 
 
@@ -179,11 +184,10 @@ def test_a_missing_torch_is_the_reason_of_its_failure(
 ) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('no torch here')\n")
     monkeypatch.syspath_prepend(tmp_path)  # a spawned child gets the path of this process
-    bench.pool.standby.start()
-    facts = bench.wait(bench.pool.standby.collect, lambda one: one.exit is not None)
-    assert facts.failed is not None
-    assert "no torch here" in facts.failed
-    assert not facts.ready
+    bench.pool.standby.start(1)
+    facts = bench.wait(bench.pool.standby.collect, lambda one: one.failed is not None)
+    assert "no torch here" in str(facts.failed)
+    assert not facts.works
 
 
 @pytest.mark.long

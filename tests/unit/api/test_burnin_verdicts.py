@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.api.state.verified_total import BurninVerdicts
+from sentinel.api.stores import BurninVerdicts
 from sentinel.host.stores.run_reports import MAX_RUNS
 from tests.harness.burnin_report import ENDED, write_report
 

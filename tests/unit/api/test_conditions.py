@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from sentinel.api.state.conditions import _describe
+from sentinel.api.snapshots import _describe
 from tests.harness.api_harness import gpu_view
 
 VIEW = gpu_view(0)

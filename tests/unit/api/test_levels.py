@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sentinel.api.http.access import Peer, why_forbidden
+from sentinel.api.access import Peer, why_forbidden
 from sentinel.config.build import build_config
 from sentinel.errors import ConfigError
 from sentinel.protocol.caller import Level

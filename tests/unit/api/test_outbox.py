@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.api.notify.notifier import MAX_WAITING, Outbox
+from sentinel.api.notifier import MAX_WAITING, Outbox
 
 EVERY_S = 30.0
 

@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError
 
 import pytest
 
-from sentinel.api.http import page
+from sentinel.api import page
 
 
 def links(monkeypatch: pytest.MonkeyPatch, *declared: str) -> list[list[str]]:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.api.history.queries import (
+from sentinel.api.bodies import ProblemError
+from sentinel.api.history_queries import (
     MIN_CHANGE_C,
     MIN_SAMPLES,
     STABLE_RANGE_C,
@@ -17,7 +18,6 @@ from sentinel.api.history.queries import (
     iso,
     step_for,
 )
-from sentinel.api.http.errors import ProblemError
 from sentinel.api.routes.history import MAX_AGE_S, parse_since
 from sentinel.protocol.history_types import Direction
 

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.api.history.recorder import (
+from sentinel.api.event_buffer import LoggedEvent
+from sentinel.api.history_recorder import (
     MAX_GAP_S,
     SAMPLE_COLUMNS,
     Recorder,
@@ -20,7 +21,6 @@ from sentinel.api.history.recorder import (
     Use,
     sample_of,
 )
-from sentinel.api.state.event_buffer import LoggedEvent
 from sentinel.protocol.views import GpuHealth, GpuView, LogRecord
 from tests.harness.history_harness import (
     BEGIN,

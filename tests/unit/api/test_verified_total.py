@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.api.http.errors import ProblemError
-from sentinel.api.state.verified_total import VerifiedTotal
+from sentinel.api.bodies import ProblemError
+from sentinel.api.stores import VerifiedTotal
 from sentinel.host.stores import verified_store
 from sentinel.host.stores.verified_store import StoredWork
 from sentinel.protocol.views import GpuView, VerifiedCounts, VerifiedWork

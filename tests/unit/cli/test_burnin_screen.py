@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from sentinel.burnin.run_folder import RunFolder
-from sentinel.cli.daemon import burnin_run
-from sentinel.cli.display.burnin_screen import HEADER, RIGHT, progress_row
-from sentinel.cli.display.output import table
+from sentinel.cli.daemon import burnin_follow
+from sentinel.cli.daemon.burnin_follow import progress_row
 from sentinel.client import connect
 from sentinel.core.step import Event
 from sentinel.errors import ExitCode
@@ -70,7 +69,7 @@ def test_a_row_says_how_far_a_gpu_is(changes: dict[str, Any], done: str, state: 
 def test_a_narrow_table_cuts_neither_a_number_nor_the_state(width: int) -> None:
     waiting = "the GPU is used by python (pid 4711, ana)"
     row = progress_row(3, {**PROGRESS, "checks": 123_456_789, "waiting": waiting}, PROGRESS)
-    lines = table(HEADER, [row], flexible=None, width=width, right=RIGHT)
+    lines = burnin_follow.PROGRESS.lines([row], width)
     assert all(len(line) <= width for line in lines)
     assert all(cell in " ".join(lines) for cell in row)
 
@@ -86,9 +85,9 @@ def followed(stream: io.StringIO, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     folder.events.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     (tmp_path / "report.json").write_text('{"verdict": "PASS"}')
     monkeypatch.setattr("sys.stdout", stream)
-    monkeypatch.setattr(burnin_run, "print_report", lambda *_, **__: None)
+    monkeypatch.setattr(burnin_follow, "print_report", lambda *_, **__: None)
     client = connect(tmp_path / "no.sock")
-    following = burnin_run._Following(folder, client)
+    following = burnin_follow.Following(folder, client)
     assert following.to_report(as_json=False) == ExitCode.OK
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())
 

@@ -10,6 +10,7 @@ import pytest
 
 from sentinel.burnin.verdict import Verdict
 from sentinel.cli.display.live_table import LiveTable
+from sentinel.cli.display.output import Table
 from sentinel.cli.tools import fleet_report
 from sentinel.cli.tools.fleet_report import FleetScreen
 from sentinel.fleet.engine import EngineError
@@ -35,7 +36,7 @@ def stream() -> io.StringIO:
 
 @pytest.fixture
 def screen(stream: io.StringIO) -> FleetScreen:
-    return FleetScreen(LiveTable(stream, NODE_HEADER, NODE_RIGHT, 6))
+    return FleetScreen(LiveTable(stream, Table(NODE_HEADER, 6, NODE_RIGHT)))
 
 
 def printed(stream: io.StringIO) -> list[str]:

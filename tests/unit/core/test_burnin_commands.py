@@ -290,7 +290,7 @@ def put(supervisor: Supervisor, **changes: Any) -> None:
 def test_a_failure_of_the_former_workload_gives_no_phase_up() -> None:
     world, supervisor = checking()
     world.gpus[UUID].child = None
-    failed = supervisor.state.gpu_states[UUID].started + 1
+    failed = supervisor.state.gpu_states[UUID].launch.at + 1
     put(supervisor, stressor=Fatal(reason="the former workload is broken"), failures=(failed,))
     assert start(world, supervisor) is None
     world.run(supervisor, lambda: bool(world.events("burnin.run_ended")))

@@ -12,7 +12,7 @@ from sentinel.config.model import Config
 from sentinel.config.plan import Phase, Plan
 from sentinel.core.burnin_progress import Burnin, Group
 from sentinel.core.gpu_state import Busy, Idle, Occupancy, Running, Starting, Unknown
-from sentinel.core.node import starts
+from sentinel.core.node import groups
 from sentinel.core.state import State
 from sentinel.protocol.stressor import Failed, FailureKind, StressorGroup
 from sentinel.supervisor.loop import Supervisor
@@ -170,7 +170,7 @@ def test_a_gpu_that_waits_for_too_long_goes_on_without_the_busy_ones() -> None:
     job = world.newcomer(2)
     world.run(supervisor, lambda: works(supervisor, 0, 1), within=700)
     (waited,) = {event.fields["waited_s"] for event in world.events("burnin.grouped")}
-    assert starts.MAX_WAIT_S <= float(str(waited)) < starts.MAX_WAIT_S + 5
+    assert groups.MAX_WAIT_S <= float(str(waited)) < groups.MAX_WAIT_S + 5
     assert {str(event.fields["missing"]) for event in world.events("burnin.grouped")} == {"[2]"}
     world.at(2).foreign.remove(job)
     world.run_for(supervisor, 5)
@@ -196,8 +196,8 @@ def test_a_group_forms_only_of_gpus_that_could_start(ready: list[str]) -> None:
         lambda: all(gpu_state.burnin for gpu_state in supervisor.state.gpu_states.values()),
     )
     state = _ungrouped(supervisor.state)
-    step = starts.form(state, world.now, ready)
-    formed = {starts.group_of(gpu_state) for gpu_state in step.state.gpu_states.values()}
+    step = groups.form(state, world.now, ready)
+    formed = {gpu_state.progress.group for gpu_state in step.state.gpu_states.values()}
     complete = len(ready) == 2
     expected = {Group(number=1, members=("GPU-0", "GPU-1"), indices=(0, 1))} if complete else {None}
     assert formed == expected
@@ -223,7 +223,7 @@ def test_a_late_reading_ends_no_wait(occupancy: Occupancy, since: float | None) 
             for uuid, gpu_state in supervisor.state.gpu_states.items()
         }
     )
-    step = starts.form(state, world.now, [])
+    step = groups.form(state, world.now, [])
     found = [gpu_state.burnin for gpu_state in step.state.gpu_states.values()]
     assert [one and one.waiting_since for one in found] == [since, since]
     assert not step.events
@@ -266,7 +266,7 @@ def check_groups(supervisor: Supervisor) -> None:
     """Check that the members of a group are in one phase, and that nothing else runs in it."""
     gpu_states = supervisor.state.gpu_states
     for uuid, gpu_state in gpu_states.items():
-        burnin, spec = gpu_state.burnin, gpu_state.launch_spec
+        burnin, spec = gpu_state.burnin, gpu_state.launch.spec
         if burnin is None or burnin.group is None:
             live = isinstance(gpu_state.stressor, Starting | Running)
             assert not (live and spec is not None and spec.group is not None)

@@ -171,12 +171,7 @@ def test_failing_hardware_is_reported_and_stops_no_work(throttle: str) -> None:
 def test_beside_a_stressor_foreign_memory_limits_the_speed_with_full_throttling() -> None:
     ready = Ready(held=4 * GIB, asked=4 * GIB, chunks=1, refused=False)
     running = Running(
-        generation=1,
         since=0.0,
-        baseline=0,
-        unattributed=0,
-        before=(),
-        child=None,
         ready=ready,
         last_progress=0.0,
     )

@@ -327,12 +327,14 @@ def test_a_list_older_than_the_memory_shows_no_newcomer() -> None:
     world = World(hidden=CONTAINER)
     supervisor = occupied(world)
     gpu_state = supervisor.state.gpu_states["GPU-0"]
-    (reading,) = world.probe.collect()[1].values()
+    facts = world.probe.collect()
+    assert facts is not None
+    (reading,) = facts.readings.values()
     assert reading.memory is not None
     more = replace(reading.memory, used=reading.memory.used + SLACK_BYTES)
     early = replace(reading, memory=more, processes=reading.processes, took=0.001)
     assert isinstance(gpu_state.stressor, Running)
-    unsure = replace(gpu_state, stressor=replace(gpu_state.stressor, unattributed=-GIB))
+    unsure = replace(gpu_state, launch=replace(gpu_state.launch, unattributed=-GIB))
     assert newcomer(unsure, early, world.now, Config()) is None
     paired = replace(early, processes_at=early.at + 0.001)
     assert newcomer(unsure, paired, world.now, Config()) is not None

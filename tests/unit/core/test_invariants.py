@@ -11,9 +11,10 @@ from hypothesis.stateful import invariant, precondition, rule
 from sentinel.config.schedule import parse_duty, parse_hours
 from sentinel.core.gpu_state import Fatal, Running, Starting
 from sentinel.core.state import State, admin_hold
-from sentinel.core.step import Reply, Step
+from sentinel.core.step import SendTo, Step
 from sentinel.protocol.commands import (
     CancelReservation,
+    CommandReply,
     Configure,
     PauseGpus,
     Reserve,
@@ -85,7 +86,12 @@ class ServedHistories(Histories):
         self.tick()
 
     def check(self, before: Any, decision: Step[State]) -> None:
-        if any(isinstance(a, Reply) and a.answer.refused is None for a in decision.actions):
+        if any(
+            isinstance(a, SendTo)
+            and isinstance(a.message, CommandReply)
+            and a.message.refused is None
+            for a in decision.actions
+        ):
             # A command may reset failures.
             gpu_states = decision.state.gpu_states
             self.fatal = {u for u in self.fatal if isinstance(gpu_states[u].stressor, Fatal)}

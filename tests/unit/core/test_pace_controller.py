@@ -15,9 +15,9 @@ from sentinel.config.schedule import Duty, parse_duty
 from sentinel.core import pace_controller
 from sentinel.core.gpu_state import GpuState, Running
 from sentinel.core.observation import Observation
-from sentinel.core.step import SetPace
+from sentinel.core.step import Send
 from sentinel.protocol.gpu import Gpu, Reading
-from sentinel.protocol.stressor import Ready
+from sentinel.protocol.stressor import Pace, Ready
 from sentinel.supervisor.loop import Supervisor
 from tests.harness.world import World
 
@@ -25,12 +25,7 @@ BEGIN = 1000.0
 GPU = Gpu(uuid="GPU-0", index=0, name="Fake", pci_bus_id="0", memory_total=1)
 READY = Ready(held=1, asked=1, chunks=1, refused=False)
 RUNNING = Running(
-    generation=1,
     since=BEGIN,
-    baseline=0,
-    unattributed=0,
-    before=(),
-    child=None,
     ready=READY,
     last_progress=BEGIN,
 )
@@ -91,10 +86,11 @@ class Plant:
         done = pace_controller.step(self.gpu_state, seen, self.config)
         self.gpu_state, self.due = done.state, done.due
         for action in done.actions:
-            assert isinstance(action, SetPace)
-            assert 0.0 <= action.share <= 1.0
-            self.share = action.share
-            self.sent.append(action.share)
+            assert isinstance(action, Send)
+            assert isinstance(action.message, Pace)
+            self.share = action.message.share
+            assert 0.0 <= self.share <= 1.0
+            self.sent.append(self.share)
 
     def mean(self, seen: Callable[[float], float], seconds: int) -> float:
         return sum(map(seen, self.history[-seconds:])) / seconds

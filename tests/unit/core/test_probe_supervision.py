@@ -10,7 +10,7 @@ from sentinel.config.model import Config
 from sentinel.core.decide import decide
 from sentinel.core.gpu_state import Running, Unknown
 from sentinel.core.observation import Call, ChildExit, Observation, ProbeFacts
-from sentinel.core.step import Action, KillProbe
+from sentinel.core.step import Action, KillProcess, Role
 from sentinel.protocol.probe import Inventory
 from tests.harness.core_scenarios import occupied, stressor, times, watched
 from tests.harness.world import World
@@ -55,7 +55,7 @@ def test_a_slow_start_of_the_probe_is_no_silence() -> None:
 
 
 def _kills_probe(action: Action) -> bool:
-    return isinstance(action, KillProbe)
+    return isinstance(action, KillProcess) and action.role is Role.PROBE
 
 
 def test_a_probe_without_gpus_to_read_is_not_silent() -> None:

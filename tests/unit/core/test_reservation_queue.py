@@ -17,7 +17,7 @@ from sentinel.core.node import commands, reservations
 from sentinel.core.node.reservations import MAX_QUEUED, MAX_QUEUED_OF_USER, choose
 from sentinel.core.observation import ApiFacts, Observation
 from sentinel.core.state import State
-from sentinel.core.step import Event, Reply, Step, chain
+from sentinel.core.step import Event, SendTo, Step, chain
 from sentinel.protocol.caller import Caller, Level
 from sentinel.protocol.commands import (
     LEASE_S,
@@ -67,8 +67,9 @@ class Node:
         step = commands.apply(self.state, Observation(now=self.now, api=facts))
         self.state, self.events = step.state, step.events
         (reply,) = step.actions
-        assert isinstance(reply, Reply)
-        return reply.answer
+        assert isinstance(reply, SendTo)
+        assert isinstance(reply.message, CommandReply)
+        return reply.message
 
     def reserve(
         self, id_: str, *, gpus: tuple[int, ...] = (), by: Caller = ALICE, **wish: Any

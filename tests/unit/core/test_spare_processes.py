@@ -6,8 +6,11 @@ import pytest
 
 from sentinel.config.model import Config
 from sentinel.core.gpu_state import Starting
-from sentinel.core.node.probe_supervision import INITIALISATION_TIMEOUT_S
-from sentinel.core.node.serving_processes import SPARE_PAUSE_S, STANDBY_TIMEOUT_S
+from sentinel.core.node.serving_processes import (
+    INITIALISATION_TIMEOUT_S,
+    SPARE_PAUSE_S,
+    STANDBY_TIMEOUT_S,
+)
 from sentinel.protocol.commands import PauseGpus
 from sentinel.supervisor.loop import Supervisor
 from tests.harness.core_scenarios import occupied, stressor, times
@@ -19,20 +22,20 @@ from tests.harness.world import World
 def test_a_spare_probe_replaces_one_that_ends_without_any_pause() -> None:
     world, supervisor = occupied()
     for number in range(2, 6):
-        world.run(supervisor, lambda: world.probe.spare, within=SPARE_PAUSE_S + 1)
+        world.run(supervisor, lambda: world.spare_probe.running, within=SPARE_PAUSE_S + 1)
         world.probe.exits_with = 1
         world.run(supervisor, times(world, "probe.ready", number), within=0.1)
         assert world.events("probe.exited")[-1].fields["pause_s"] == 0.0
-        assert not world.probe.spare
+        assert not world.spare_probe.running
     assert len(world.spawner.started) == 1
 
 
 def test_the_next_spare_probe_is_not_started_at_once() -> None:
     world, supervisor = occupied()
-    world.run(supervisor, lambda: world.probe.spare, within=SPARE_PAUSE_S + 1)
-    world.probe.kill_spare()
+    world.run(supervisor, lambda: world.spare_probe.running, within=SPARE_PAUSE_S + 1)
+    world.spare_probe.running = False
     ended = world.now
-    world.run(supervisor, lambda: world.probe.spare, within=SPARE_PAUSE_S + 1)
+    world.run(supervisor, lambda: world.spare_probe.running, within=SPARE_PAUSE_S + 1)
     assert world.now - ended >= SPARE_PAUSE_S
 
 
@@ -40,26 +43,28 @@ def test_there_is_no_spare_probe_where_nothing_is_ever_held() -> None:
     world = World()
     supervisor = world.supervisor(Config(dry_run=True))
     world.run_for(supervisor, 3 * SPARE_PAUSE_S)
-    assert not world.probe.spare
+    assert not world.spare_probe.running
 
 
 def test_a_released_driver_is_used_by_no_spare_probe() -> None:
     world = World()
     supervisor = world.supervisor(Config(), with_api=True)
-    world.run(supervisor, lambda: world.probe.spare, within=30)
+    world.run(supervisor, lambda: world.spare_probe.running, within=30)
     world.api.post(PauseGpus, release=True)
     world.run(supervisor, lambda: world.events("driver.released"), within=30)
-    assert not world.probe.spare
+    assert not world.spare_probe.running
     world.run_for(supervisor, 2 * SPARE_PAUSE_S)
-    assert not world.probe.spare
+    assert not world.spare_probe.running
 
 
 def test_a_spare_probe_that_hangs_in_the_driver_is_replaced() -> None:
     world, supervisor = occupied()
-    world.probe.spare_ready = False
-    world.run(supervisor, lambda: world.probe.spare, within=SPARE_PAUSE_S + 1)
-    world.run(supervisor, lambda: not world.probe.spare, within=INITIALISATION_TIMEOUT_S + 1)
-    world.run(supervisor, lambda: world.probe.spare, within=SPARE_PAUSE_S + 1)
+    world.spare_probe.ready = False
+    world.run(supervisor, lambda: world.spare_probe.running, within=SPARE_PAUSE_S + 1)
+    world.run(
+        supervisor, lambda: not world.spare_probe.running, within=INITIALISATION_TIMEOUT_S + 1
+    )
+    world.run(supervisor, lambda: world.spare_probe.running, within=SPARE_PAUSE_S + 1)
 
 
 # --- the standby stressor --------------------------------------------------------------------

@@ -17,7 +17,7 @@ from sentinel.core.node.daemon import (
     next_notification,
 )
 from sentinel.core.observation import Observation
-from sentinel.core.state import ProbeDown, ProbeState, ProbeUp, Shutdown, State, Suspect
+from sentinel.core.state import Probe, Process, Shutdown, State, Suspect
 from sentinel.protocol.gpu import Gpu, Reading
 from sentinel.supervisor.loop import Supervisor
 from tests.harness.core_scenarios import occupied
@@ -25,7 +25,7 @@ from tests.harness.world import World
 
 NOW = 1000.0
 WATCHDOG = 30.0
-UP = ProbeUp(generation=1, since=NOW - 100, ready=True)
+UP = Probe(running=True, works=True, since=NOW - 100)
 SENT = SentNotifications(
     ready=True, status="2 GPUs: 2 unknown", status_at=NOW - 50, watchdog_at=NOW - 20
 )
@@ -36,7 +36,7 @@ def gpu_state(index: int) -> GpuState:
     return GpuState(gpu=gpu)
 
 
-def state(gpus: int = 2, probe: ProbeState = UP, **more: Any) -> State:
+def state(gpus: int = 2, probe: Probe = UP, **more: Any) -> State:
     gpu_states = {f"GPU-{index}": gpu_state(index) for index in range(gpus)}
     return replace(State(gpu_states=gpu_states, config=Config(), started=0.0, probe=probe), **more)
 
@@ -79,7 +79,7 @@ def suspect(until: float) -> dict[str, Suspect]:
         (seen(0.1, None), {"suspects": suspect(NOW - 5)}, False),
         (seen(0.1, 0.1), {"shutdown": Shutdown(reason="x", kill_at=1, give_up_at=2)}, False),
         (seen(0.1, 0.1), {"api_required": True}, False),
-        (seen(0.1, 0.1), {"api_required": True, "served": True}, True),
+        (seen(0.1, 0.1), {"api_required": True, "api": Process(worked_at=1.0)}, True),
     ],
 )
 def test_ready_is_sent_once_every_gpu_was_read_or_is_excluded(
@@ -132,12 +132,8 @@ def settling() -> State:
     """Build a state in which the second GPU's stressor was killed and has not exited."""
     gpu_states = dict(state().gpu_states)
     stuck = Stopping(
-        generation=1,
         since=NOW - 60,
         cause=StopCause.YIELD,
-        baseline=0,
-        unattributed=0,
-        child=None,
         kill_at=NOW - 60,
         kill_sent=True,
     )
@@ -158,10 +154,10 @@ def settling() -> State:
         (state(suspects=suspect(NOW + 5)), seen(600, 600), False),
         (state(suspects=suspect(NOW - 1)), seen(0.1, 600), False),
         (settling(), seen(0.1, 600), True),
-        (state(probe=ProbeDown(generation=2, until=NOW + 30, reason="x")), seen(90, 90), True),
-        (state(probe=ProbeUp(generation=2, since=NOW - 50)), seen(90, 90), True),
-        (state(probe=ProbeUp(generation=2, since=NOW - 5, ready=True)), seen(90, 90), True),
-        (state(probe=ProbeUp(generation=2, since=NOW - 7, ready=True)), seen(90, 90), False),
+        (state(probe=Probe(due=NOW + 30, reason="x")), seen(90, 90), True),
+        (state(probe=replace(UP, since=NOW - 50, works=False)), seen(90, 90), True),
+        (state(probe=replace(UP, since=NOW - 5)), seen(90, 90), True),
+        (state(probe=replace(UP, since=NOW - 7)), seen(90, 90), False),
         (state(probe=replace(UP, unused_at=NOW - 1)), seen(90, 90), True),
         (state(stalled_at=NOW - 1), seen(90, 90), True),
     ],

@@ -28,9 +28,8 @@ from sentinel.protocol.stressor import (
     Ready,
 )
 from sentinel.stressor.context import WorkloadContext
-from sentinel.stressor.device import is_out_of_memory
-from sentinel.stressor.loader import start
-from sentinel.stressor.memory import MAX_CHUNKS, fill
+from sentinel.stressor.device import MAX_CHUNKS, fill
+from sentinel.stressor.loader import is_out_of_memory, start
 from sentinel.stressor.workloads import elementwise
 from tests.harness.context_harness import CHUNK, GIB, Bench
 from tests.harness.sentinel_process import eventually

@@ -6,6 +6,7 @@ import errno
 
 import pytest
 
+from sentinel.core.step import Start
 from sentinel.protocol.probe import ProbeSpec
 from sentinel.protocol.shared_memory import Stamps
 from sentinel.protocol.stressor import Failed, FailureKind, MemoryTarget, StandbySpec, StressorSpec
@@ -38,7 +39,7 @@ def test_a_stressor_without_shared_memory_is_a_failed_spawn(
 ) -> None:
     refuse(monkeypatch)
     pool = StressorPool(lambda _: SPEC, lambda _: (), StandbySpec())
-    pool.start(fake_gpu(0), 1)
+    pool.start(fake_gpu(0), Start(uuid="GPU-0", generation=1))
     facts = pool.collect()["GPU-0"]
     assert facts.exit is not None
     assert facts.exit.code == NOT_SPAWNED
@@ -52,12 +53,14 @@ def test_a_stressor_without_shared_memory_is_a_failed_spawn(
 def test_a_probe_without_shared_memory_is_a_failed_spawn(monkeypatch: pytest.MonkeyPatch) -> None:
     probe = ProbeProcess(ProbeSpec(poll=1.0, watch_interval=0.025))
     refuse(monkeypatch)
-    probe.start(1, ())
-    facts, _ = probe.collect()
+    probe.start(1)
+    facts = probe.collect()
     assert facts is not None
     assert facts.exit is not None
     assert facts.exit.code == NOT_SPAWNED
-    probe.start_spare()
-    assert probe.collect_spare() is None
+    probe.spare.start(1)
+    spare = probe.spare.collect()
+    assert spare is not None
+    assert spare.exit is not None
     assert probe.close()
     assert probe.close()

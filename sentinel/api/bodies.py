@@ -1,0 +1,330 @@
+"""The bodies of requests, and those of responses to requests that fail (RFC 9457).
+
+The other responses are in ``sentinel.protocol.api_types``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+from http import HTTPMethod, HTTPStatus
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.routing import Match
+
+from sentinel.errors import ConfigError, NoSuchGpuError, SentinelError
+from sentinel.protocol.problem import Code, Problem
+
+#: Upper bounds of waits and of lifetimes, in seconds: a day and a year.
+_DAY_S = 86_400
+_YEAR_S = 366 * _DAY_S
+#: More than the memory of any GPU; larger sizes are mistakes.
+_MAX_SIZE_BYTES = 2**50
+
+#: The forms of texts, and what an error says of each: a pattern is not for people.
+_NAME = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,63}$"
+_ID = r"^[0-9a-f][0-9a-f-]{7,35}$"
+_LINE = r"^[^\x00-\x1f\x7f]*$"
+FORMS = {
+    _NAME: "1 to 64 letters, digits and ._:-, of which the first is a letter or a digit",
+    _ID: "8 to 36 hexadecimal digits in lower case, also with hyphens, such as a UUID",
+    _LINE: "characters of one line, without control characters",
+}
+
+Selectors = Annotated[
+    list[Annotated[str, Field(max_length=256)]],
+    Field(
+        min_length=1,
+        max_length=128,
+        description="GPUs by nvidia-smi's index, UUID or its unique beginning, or PCI address;"
+        " `all` selects all of them.",
+    ),
+]
+WaitS = Annotated[
+    float, Field(ge=0, le=_DAY_S, allow_inf_nan=False, description="Maximum wait in seconds.")
+]
+Seconds = Annotated[
+    float, Field(gt=0, le=_YEAR_S, allow_inf_nan=False, description="Duration in seconds.")
+]
+ReservationId = Annotated[
+    str,
+    Field(pattern=_ID, description="The client's id of the reservation, such as a UUID."),
+]
+AllocationId = Annotated[
+    str,
+    Field(pattern=_NAME, description="The allocation's id: letters, digits and `._:-`."),
+]
+SettingText = Annotated[str, Field(max_length=4096)]
+
+
+class RequestModel(BaseModel):
+    """Base of request bodies; rejects unknown fields, so that a misspelt one is not ignored."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class EmptyRequest(RequestModel):
+    """A body without fields."""
+
+
+class PauseRequest(RequestModel):
+    """Pause GPUs, until they are resumed or for a duration."""
+
+    gpus: Selectors | None = None
+    seconds: Seconds | None = None
+    release: bool = Field(
+        default=False, description="Release the driver as well; this pauses all GPUs."
+    )
+    wait_s: WaitS = 30.0
+
+
+class ResumeRequest(RequestModel):
+    """End a pause."""
+
+    gpus: Selectors | None = None
+
+
+class AcknowledgeRequest(RequestModel):
+    """Acknowledge the wrong results of GPUs."""
+
+    gpus: Annotated[
+        list[Annotated[str, Field(max_length=256)]],
+        Field(
+            min_length=1,
+            max_length=128,
+            description="GPUs by index, UUID or its unique beginning, or serial number; also"
+            " GPUs that are missing now.",
+        ),
+    ]
+    reason: str = Field(
+        min_length=1,
+        max_length=200,
+        pattern=_LINE,
+        description="Why the results no longer count, such as what was repaired.",
+    )
+
+
+class SettingsChange(RequestModel):
+    """Change single settings, and keep all others."""
+
+    settings: dict[str, SettingText | None] = Field(
+        min_length=1,
+        max_length=256,
+        description="Flags by the key of their setting; null removes a flag.",
+    )
+    gpus: Selectors | None = Field(
+        default=None,
+        description="Change the settings of these GPUs only; by default those of the daemon.",
+    )
+    save: bool = Field(
+        default=False, description="Keep the change over a restart of the daemon, in its own file."
+    )
+
+
+class SessionRequest(RequestModel):
+    """Lay settings over the daemon's for some GPUs, until the session ends."""
+
+    name: Annotated[
+        str,
+        Field(
+            pattern=_NAME,
+            description="The session's name: letters, digits and `._:-`.",
+        ),
+    ]
+    gpus: Selectors
+    settings: dict[str, SettingText] = Field(
+        default_factory=dict,
+        max_length=256,
+        description="Settings by key; those that a single GPU may have.",
+    )
+    seconds: Seconds | None = None
+
+
+class BurninRequest(RequestModel):
+    """Take GPUs, by default all, through the plan of a burn-in."""
+
+    plan: str = Field(
+        min_length=1, max_length=60_000, description="The plan as TOML, as --plan reads it."
+    )
+    gpus: Selectors | None = None
+    fail_fast: bool = Field(
+        default=False, description="A GPU on which an error was found does no more of the plan."
+    )
+    bound: bool = Field(
+        default=False, description="End it with the calling process; Unix socket only."
+    )
+    done: dict[str, dict[str, Any]] = Field(
+        default_factory=dict,
+        max_length=128,
+        description="What GPUs have done of the plan before, by UUID; the others begin it. Each has"
+        " `phase`, the number of the first phase that is not over, from 0, and `work`, the fields"
+        " of the event `burnin.phase_ended` about that phase.",
+    )
+
+
+class ReservationRequest(RequestModel):
+    """Keep GPUs free for a user: the selected ones, or any `count`."""
+
+    gpus: Selectors | None = None
+    count: int | None = Field(default=None, ge=1, le=128)
+    seconds: Seconds | None = None
+    reason: str = Field(default="", max_length=200, pattern=_LINE)
+    wait_s: WaitS = 30.0
+    bound: bool = Field(
+        default=False, description="End it with the calling process; Unix socket only."
+    )
+
+
+class AllocationRequest(RequestModel):
+    """Grant a part of a GPU's memory to the calling process and its children."""
+
+    gpu: Annotated[str, Field(max_length=256)] = "0"
+    size: int = Field(gt=0, le=_MAX_SIZE_BYTES, description="Bytes.")
+    pid: int | None = Field(
+        default=None,
+        gt=0,
+        le=2**31 - 1,
+        description="Another process of the same user instead of the caller; Unix socket only.",
+    )
+    wait_s: WaitS = 30.0
+
+
+MEDIA_TYPE = "application/problem+json"
+#: The schema of Problem in the OpenAPI document.
+PROBLEM_REFERENCE = "#/components/schemas/Problem"
+
+#: The header of a response before the end of the request, which ends the connection.
+CLOSE = {"connection": "close"}
+#: Invalid fields that one error lists.
+_MAX_LISTED = 5
+#: The most characters of a wrong text that are repeated.
+_MAX_INPUT_LENGTH = 80
+
+
+class ProblemError(Exception):
+    """Ends a request with a problem.
+
+    Args:
+        code: The reason, for programs.
+        detail: The reason as whole sentences, for people.
+    """
+
+    def __init__(self, code: Code, detail: str) -> None:
+        super().__init__(detail)
+        self.code = code
+        self.detail = detail
+
+
+def problem_body(code: Code, detail: str, status: HTTPStatus | None = None) -> bytes:
+    """Encode a problem as JSON."""
+    status = status or code.status
+    body = Problem(title=status.phrase, status=status.value, detail=detail, code=code)
+    return json.dumps(dataclasses.asdict(body), ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def problem(
+    code: Code,
+    detail: str,
+    *,
+    status: HTTPStatus | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """Build a response with a problem."""
+    return Response(
+        problem_body(code, detail, status),
+        status_code=(status or code.status).value,
+        headers=dict(headers or {}),
+        media_type=MEDIA_TYPE,
+    )
+
+
+def too_many_connections() -> Response:
+    """Build the response to a connection beyond the limit."""
+    why = "There are too many connections; try again in a moment."
+    return problem(Code.UNAVAILABLE, why, headers=CLOSE)
+
+
+def install(app: FastAPI, other_formats: Mapping[str, Callable[[str], bytes]]) -> None:
+    """Convert every exception of a route into a problem.
+
+    Args:
+        app: The application.
+        other_formats: For paths with errors of another format: the beginning of the paths, and the
+            function that encodes a detail as JSON.
+    """
+    app.state.error_formats = other_formats
+    for kind in (ProblemError, SentinelError, RequestValidationError, HTTPException, Exception):
+        app.add_exception_handler(kind, _respond)
+
+
+async def _respond(request: Request, error: Exception) -> Response:
+    code, detail = explain(error)
+    status, headers = code.status, None
+    if isinstance(error, HTTPException):
+        status, headers = HTTPStatus(error.status_code), error.headers
+        if status == HTTPStatus.METHOD_NOT_ALLOWED:
+            headers = {"Allow": _allowed(request)}
+        if status == HTTPStatus.BAD_REQUEST:  # FastAPI's status for malformed JSON
+            status = HTTPStatus.UNPROCESSABLE_ENTITY
+    formats: Mapping[str, Callable[[str], bytes]] = request.app.state.error_formats
+    for beginning, encode in formats.items():
+        if request.url.path.startswith(beginning):
+            return Response(
+                encode(detail),
+                status_code=status.value,
+                headers=dict(headers or {}),
+                media_type="application/json",
+            )
+    return problem(code, detail, status=status, headers=headers)
+
+
+def _allowed(request: Request) -> str:
+    """List the methods of a path: each has a route, and Starlette names those of one route."""
+    scopes = {method.value: {**request.scope, "method": method.value} for method in HTTPMethod}
+    return ", ".join(
+        method
+        for method, scope in scopes.items()
+        if any(route.matches(scope)[0] is Match.FULL for route in request.app.routes)
+    )
+
+
+def explain(error: Exception) -> tuple[Code, str]:
+    """Describe an exception by its code, for programs, and its detail, for people."""
+    match error:
+        case ProblemError(code=code, detail=detail):
+            return code, detail
+        case NoSuchGpuError():
+            return Code.NO_SUCH_GPU, str(error)
+        case ConfigError():
+            return Code.INVALID, str(error)
+        case RequestValidationError():
+            return Code.INVALID, _describe_fields(error.errors())
+        case HTTPException(status_code=HTTPStatus.NOT_FOUND, detail=detail):
+            return Code.NOT_FOUND, f"{detail}."
+        case HTTPException(detail=detail):
+            return Code.INVALID, f"{detail}."
+        case _:
+            return Code.INTERNAL, "The API process failed; its standard error has the reason."
+
+
+def _describe_fields(errors: Any) -> str:
+    """Describe the invalid fields of a request."""
+    parts = [
+        f"{'.'.join(str(part) for part in error['loc'])}: {_describe_field(error)}"
+        for error in errors[:_MAX_LISTED]
+    ]
+    return "; ".join(parts) + "."
+
+
+def _describe_field(error: Mapping[str, Any]) -> str:
+    """Describe what is wrong with one field; the form of a text in words, not by its pattern."""
+    allowed = FORMS.get(error.get("ctx", {}).get("pattern"))
+    if allowed is None:
+        return str(error["msg"])
+    return f"{error['input'][:_MAX_INPUT_LENGTH]!r} is not allowed; allowed are {allowed}"

@@ -1,1 +1,0 @@
-"""The history in SQLite: readings, events and usage."""

@@ -1,1 +1,0 @@
-"""One connection: limits, access and errors."""

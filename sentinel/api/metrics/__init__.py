@@ -1,1 +1,0 @@
-"""Prometheus metrics of the supervisor's state and of counted events."""

@@ -1,1 +1,0 @@
-"""Notifications: selected events to a webhook and to a program."""

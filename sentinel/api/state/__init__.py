@@ -1,1 +1,0 @@
-"""The supervisor's state as the API process has it."""

@@ -1,0 +1,361 @@
+"""What outlives the daemon, in files: reservations, sessions, verified work; and verdicts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from sentinel.api.bodies import ProblemError
+from sentinel.api.event_buffer import Broadcast
+from sentinel.host.stores import verified_store
+from sentinel.host.stores.run_reports import (
+    LastVerdict,
+    last_verdicts,
+    report_paths,
+    sorted_reports,
+)
+from sentinel.host.stores.timed_file import Clocks
+from sentinel.host.stores.verified_store import StoredWork
+from sentinel.protocol.problem import Code
+from sentinel.protocol.views import GpuView, VerifiedCounts
+
+T = TypeVar("T")
+
+#: The pause after a failed write.
+_RETRY_S = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Failure(Generic[T]):
+    """What could not be written last, and why."""
+
+    wanted: dict[str, T]
+    why: str
+
+
+class StoreWriter(Generic[T]):
+    """A file and its intended content.
+
+    Args:
+        path: The file.
+        save: Writes it, as of a moment; raises OSError if it cannot.
+        id_of: Returns the id of one item.
+        report_warning: Called when a write fails, once until a write succeeds.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        save: Callable[[Path, tuple[T, ...], Clocks], None],
+        id_of: Callable[[T], str],
+        report_warning: Callable[[str], None],
+    ) -> None:
+        self._path = path
+        self._save = save
+        self._id_of = id_of
+        self._report_warning = report_warning
+        self._current: dict[str, T] | None = None
+        self._added: list[T] = []
+        #: By id.
+        self._written: dict[str, T] | None = None
+        self._failed: _Failure[T] | None = None
+        #: How often a write was requested to test the disk, and how often one was tried.
+        self._tests_wanted = self._tests_done = 0
+        self._broadcast = Broadcast()
+
+    def update(self, current: Iterable[T]) -> None:
+        """Set what to write."""
+        wanted = {self._id_of(item): item for item in current}
+        if wanted != self._current:
+            self._current = wanted
+            self._broadcast.wake()
+
+    @contextmanager
+    def adding(self, item: T) -> Iterator[None]:
+        """Write an item besides during the block, before the supervisor has it."""
+        self._added.append(item)
+        self._broadcast.wake()
+        try:
+            yield
+        finally:
+            self._added.remove(item)
+            self._broadcast.wake()
+
+    @property
+    def _wanted(self) -> dict[str, T] | None:
+        """What the file should have now, by id; None before the first update."""
+        if self._current is None:
+            return None
+        return self._current | {self._id_of(item): item for item in self._added}
+
+    async def test_disk(self, timeout_s: float) -> str | None:
+        """Write the file as it is, to find out whether a change of it could be written.
+
+        Returns:
+            None, or why it cannot be written within ``timeout_s`` seconds.
+        """
+        self._tests_wanted += 1
+        number, deadline = self._tests_wanted, time.monotonic() + timeout_s
+        self._broadcast.wake()
+        while self._tests_done < number:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return f"{self._path}: not written within {timeout_s:.0f} s"
+            await self._broadcast.wait(left)
+        return None if self._failed is None else self._failed.why
+
+    async def wait_written(self, timeout_s: float) -> str | None:
+        """Wait until the file on disk has what it should have now.
+
+        Returns:
+            None, or why it could not be written within ``timeout_s`` seconds.
+        """
+        deadline = time.monotonic() + timeout_s
+        while self._written is None or self._written != self._wanted:
+            if self._failed is not None and self._failed.wanted == self._wanted:
+                return self._failed.why
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return f"{self._path}: not written within {timeout_s:.0f} s"
+            await self._broadcast.wait(left)
+        return None
+
+    async def run(self) -> None:
+        """Write the file after each update, forever."""
+        while True:
+            wanted, test = self._wanted, self._tests_wanted
+            if wanted is None or (wanted == self._written and self._tests_done == test):
+                await self._broadcast.wait(_RETRY_S)
+                continue
+            try:  # in a thread: a disk can be slow
+                await asyncio.to_thread(
+                    self._save, self._path, tuple(wanted.values()), Clocks.read()
+                )
+            except (OSError, RuntimeError) as error:
+                # A RuntimeError if the host refuses the thread.
+                reason = error.strerror if isinstance(error, OSError) else error
+                why = f"{self._path}: cannot be written: {reason}"
+                if self._failed is None:
+                    self._report_warning(why)
+                self._failed, self._tests_done = _Failure(wanted=wanted, why=why), test
+                self._broadcast.wake()
+                await self._broadcast.wait(_RETRY_S)
+                continue
+            self._written, self._failed, self._tests_done = wanted, None, test
+            self._broadcast.wake()
+
+
+#: How often the folder is looked at, in seconds. A burn-in takes hours.
+_LOOK_EVERY_S = 30.0
+
+
+class BurninVerdicts:
+    """The verdicts, read again when a report has been added or changed.
+
+    Args:
+        state: The state folder.
+    """
+
+    def __init__(self, state: Path) -> None:
+        self._state = state
+        self._read: dict[Path, float] = {}
+        #: By UUID.
+        self.gpus: dict[str, LastVerdict] = {}
+
+    async def run(self) -> None:
+        """Look for new reports from time to time, forever."""
+        while True:
+            # In a thread: a disk can be slow. Without one, the known verdicts stay.
+            with contextlib.suppress(OSError, RuntimeError):
+                await asyncio.to_thread(self.look)
+            await asyncio.sleep(_LOOK_EVERY_S)
+
+    def look(self) -> None:
+        """Read the reports if any has been added, removed or changed.
+
+        Raises:
+            OSError: The folder cannot be read.
+        """
+        paths = sorted_reports(report_paths(self._state))
+        if paths == self._read:
+            return
+        found = last_verdicts(paths)
+        self.gpus.update(found)  # in place and without an empty moment: it is read at any time
+        for uuid in self.gpus.keys() - found:
+            del self.gpus[uuid]
+        self._read = paths
+
+
+#: How often the file is written if something has changed, in seconds. A crash of the host costs
+#: that much work.
+_WRITE_EVERY_S = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Acknowledged:
+    """Wrong results of one GPU that were acknowledged."""
+
+    uuid: str
+    errors: int
+    findings: int
+    #: How many findings of this daemon are acknowledged in all.
+    counted: int
+
+
+class VerifiedTotal:
+    """The verified work of each GPU.
+
+    Args:
+        path: The file.
+        began: When the daemon began, which tells its counts from those of the one before.
+        report_warning: Called when the file cannot be read or written, once until it can.
+    """
+
+    def __init__(self, path: Path, began: float, report_warning: Callable[[str], None]) -> None:
+        self._path = path
+        self._began = began
+        self._report_warning = report_warning
+        #: By UUID.
+        self.gpus: dict[str, StoredWork] = {}
+        self._written: Mapping[str, StoredWork] = {}
+        self._has_failed = False
+        self._loaded = False
+        #: Held while the file is written: what is new is added to what it has, and only once.
+        self._lock = asyncio.Lock()
+
+    def update(self, view: GpuView) -> None:
+        """Add what a view has more than the one before."""
+        if not self._loaded:
+            self._load()
+        offset = time.time() - time.monotonic()
+        work = self.gpus.get(view.uuid)
+        if work is None:
+            work = StoredWork(index=view.index, name=view.name, since=round(view.at + offset, 3))
+        if work.daemon != self._began:
+            work = replace(work, daemon=self._began, counted=VerifiedCounts())
+        counts = view.verified.counts
+        if counts != work.counted:
+            work = replace(
+                work,
+                index=view.index,
+                serial=view.serial,
+                total=verified_store.add(work.total, counts, work.counted),
+                counted=counts,
+            )
+        if view.verified.at is not None:
+            last = round(view.verified.at + offset, 1)
+            work = replace(work, last=last, workload=view.verified.workload)
+        self.gpus[view.uuid] = work
+
+    async def run(self) -> None:
+        """Write the file from time to time, forever."""
+        while True:
+            await asyncio.sleep(_WRITE_EVERY_S)
+            await self.store()
+
+    async def store(self) -> None:
+        """Write the file if something has changed, here or in it; report the first failure."""
+        async with self._lock:
+            try:
+                await self._store()
+            except (OSError, RuntimeError) as error:  # the latter if the host refuses the thread
+                if not self._has_failed:
+                    why = f"{self._path}: cannot be written: {_why(error)}"
+                    self._report_warning(f"{why}; verified work is not kept")
+                self._has_failed = True
+
+    async def acknowledge(
+        self, uuids: Sequence[str], by: str, reason: str
+    ) -> tuple[Acknowledged, ...]:
+        """Acknowledge all wrong results of GPUs, and return once that is on disk.
+
+        Args:
+            uuids: The GPUs; one without wrong results that count is left out.
+            by: The user.
+            reason: Why they no longer count.
+
+        Raises:
+            ProblemError: The file cannot be read or written; nothing is acknowledged.
+        """
+        async with self._lock:
+            try:
+                await self._store()  # also what was counted since the last minute
+                done = await asyncio.to_thread(
+                    verified_store.acknowledge, self._path, uuids, by, reason
+                )
+            except (OSError, RuntimeError, ValueError) as error:
+                why = f"Nothing was acknowledged: {self._path}: {_why(error)}."
+                raise ProblemError(Code.UNAVAILABLE, why) from None
+            written = dict(self._written)
+            for uuid, one in done.items():
+                both = (*written[uuid].acknowledged, one)
+                self.gpus[uuid] = replace(self.gpus[uuid], acknowledged=both)
+                written[uuid] = replace(written[uuid], acknowledged=both)
+            self._written = written
+        return tuple(
+            Acknowledged(
+                uuid=uuid,
+                errors=one.errors,
+                findings=one.findings,
+                counted=self._findings_of_this_daemon(written[uuid]),
+            )
+            for uuid, one in done.items()
+        )
+
+    async def _store(self) -> None:
+        """Write the file if something has changed, here or in it.
+
+        Raises:
+            OSError: It cannot be read or written.
+            RuntimeError: The host refuses a thread.
+        """
+        if not self._loaded:
+            self._load()
+        gpus = dict(self.gpus)
+        # In a thread: a disk can be slow.
+        if gpus == self._written and not await asyncio.to_thread(self._is_newer):
+            return
+        saved = await asyncio.to_thread(verified_store.save, self._path, gpus, self._written)
+        written = {}
+        for uuid, there in saved.items():
+            work = gpus.get(uuid)
+            if work is None:  # of another daemon alone
+                continue
+            # What another daemon of the same GPU has added, and what was acknowledged without this.
+            more = verified_store.add(self.gpus[uuid].total, there.total, work.total)
+            self.gpus[uuid] = replace(self.gpus[uuid], total=more, acknowledged=there.acknowledged)
+            written[uuid] = replace(work, total=there.total, acknowledged=there.acknowledged)
+        self._written, self._has_failed = written, False
+
+    def _is_newer(self) -> bool:
+        """Check whether wrong results were acknowledged in the file by another process."""
+        try:
+            stored = verified_store.read(self._path)
+        except (OSError, ValueError):
+            return False  # reported when something is to be written
+        return any(
+            work.acknowledged != stored[uuid].acknowledged
+            for uuid, work in self._written.items()
+            if uuid in stored
+        )
+
+    def _findings_of_this_daemon(self, work: StoredWork) -> int:
+        return work.counted.findings if work.daemon == self._began else 0
+
+    def _load(self) -> None:
+        stored, warning = verified_store.load(self._path)
+        self.gpus.update(stored)
+        self._written, self._loaded = stored, True
+        if warning is not None:
+            self._report_warning(warning)
+
+
+def _why(error: Exception) -> str:
+    """Describe an error of the file in a few words."""
+    return str((error.strerror if isinstance(error, OSError) else None) or error)

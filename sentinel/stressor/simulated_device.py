@@ -1,0 +1,191 @@
+"""A simulated GPU for a stressor: real tensors on the CPU, of a memory that is only counted."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from sentinel.host.gpus.simulation import Membership, Registry
+from sentinel.stressor.device import QUANTUM_S, Fence
+from sentinel.units import format_size
+
+#: The work between two calls of pace(), which takes CPU time from other processes. Caches are cold
+#: after every wait, so a quantum takes several times as long: 2 to 3 % of a core.
+_SIMULATED_QUANTUM_S = 0.0001
+
+#: The ratio of the simulated size of a chunk to that of its CPU tensor.
+SCALE = 4096
+
+#: The memory of a simulated context, about that of a real one.
+_SIMULATED_CONTEXT_BYTES = 300 * 2**20
+
+#: torch takes memory from the driver in segments of 2 MiB for tensors of up to 1 MiB, and of 20 MiB
+#: for larger ones, and keeps them (kSmallSize, kSmallBuffer and kLargeBuffer of
+#: c10/cuda/CUDACachingAllocator).
+_SMALL_BYTES = 2**20
+_SEGMENTS_BYTES = (2 * 2**20, 20 * 2**20)
+
+
+class TensorAccount(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the operations of this thread and the memory of their results, while it is entered.
+
+    Args:
+        allocate: Takes so many bytes of the GPU, or returns False.
+        known: Tensors that are accounted for already.
+
+    Attributes:
+        operations: How many operations there were.
+    """
+
+    def __init__(self, allocate: Callable[[int], bool], known: Iterable[Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.operations = 0
+        self._allocate = allocate
+        self._growth_forbidden = False
+        #: Of the small and of the large tensors: what lives, and what was taken from the GPU.
+        self._living = [0, 0]
+        self._taken = [0, 0]
+        #: Each storage, by its address.
+        self._storages: dict[int, weakref.ref[Any]] = {}
+        for tensor in known:
+            self._remember(tensor.untyped_storage(), None)
+
+    def forbid_growth(self) -> None:
+        """Refuse what the memory taken so far cannot serve."""
+        self._growth_forbidden = True
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Run an operation, and account for its results.
+
+        Raises:
+            torch.cuda.OutOfMemoryError: There is no room for one of them.
+        """
+        del types
+        found = func(*args, **(kwargs or {}))
+        self.operations += 1
+        for result in found if isinstance(found, tuple | list) else (found,):
+            if isinstance(result, Tensor) and result.device.type == "cpu":
+                self._account(result.untyped_storage())
+        return found
+
+    def _account(self, storage: Any) -> None:
+        """Account for a storage that has not been seen before."""
+        if storage._cdata in self._storages:  # noqa: SLF001 - its address has no other name
+            return
+        size = storage.nbytes()
+        pool = int(size > _SMALL_BYTES)
+        segment = _SEGMENTS_BYTES[pool]
+        missing = -(-(self._living[pool] + size) // segment) * segment - self._taken[pool]
+        if missing > 0:
+            if self._growth_forbidden or not self._allocate(missing):
+                message = f"a tensor of {format_size(size)} does not fit into the simulated memory"
+                raise torch.cuda.OutOfMemoryError(message)
+            self._taken[pool] += missing
+        self._living[pool] += size
+        self._remember(storage, (pool, size))
+
+    def _remember(self, storage: Any, counted: tuple[int, int] | None) -> None:
+        """Remember a storage until it is freed."""
+        address = storage._cdata  # noqa: SLF001 - as above
+
+        def forget(_: object) -> None:
+            self._storages.pop(address, None)
+            if counted is not None:
+                self._living[counted[0]] -= counted[1]
+
+        self._storages[address] = weakref.ref(storage, forget)
+
+
+class SimulatedDevice:
+    """A simulated GPU: real tensors on the CPU, ``SCALE`` times smaller than they claim to be.
+
+    Args:
+        registry: The simulated GPUs.
+        uuid: The GPU to attach to.
+    """
+
+    def __init__(self, registry: Registry, uuid: str) -> None:
+        self.torch_device = torch.device("cpu")
+        self.quantum = _SIMULATED_QUANTUM_S
+        self.membership: Membership = registry.attach(uuid)
+        self._registry = registry
+        self._uuid = uuid
+        self._growth_forbidden = False
+        self._busy_until = self._busy = 0.0
+        self._account: TensorAccount | None = None
+        self._operations = 0
+        if not self.membership.allocate(_SIMULATED_CONTEXT_BYTES):
+            free = format_size(self.free_bytes())
+            message = f"a context takes {format_size(_SIMULATED_CONTEXT_BYTES)}, {free} are free"
+            raise torch.cuda.OutOfMemoryError(message)
+
+    def free_bytes(self) -> int:
+        """Return the simulated free memory."""
+        return self._registry.memory(self._uuid).free
+
+    def total_bytes(self) -> int:
+        """Return the simulated total memory."""
+        return self._registry.memory(self._uuid).total
+
+    def reserved_bytes(self) -> int:
+        """Return the simulated memory that this process holds."""
+        return self.membership.held
+
+    def new_chunk(self, size: int) -> Tensor | None:
+        """Take ``size`` bytes of simulated memory, and return a small tensor for them."""
+        if self._growth_forbidden or not self.membership.allocate(size):
+            return None
+        return torch.empty(size // SCALE, dtype=torch.uint8)
+
+    def begin(self) -> None:
+        """Do nothing: the CPU does the work while it is queued."""
+
+    def fence(self) -> Fence:
+        """Compute when the simulated quantum ends: after the one queued before.
+
+        It counts as work if the workload has queued anything.
+        """
+        self._busy_until = max(self._busy_until, time.monotonic()) + QUANTUM_S
+        if self._account is None or self._account.operations > self._operations:
+            self._operations = self._account.operations if self._account is not None else 0
+            self._busy += QUANTUM_S
+            self.membership.count_work(self._busy, self._busy_until)
+        return self._busy_until
+
+    def wait(self, fence: Fence) -> float:
+        """Sleep until then, which leaves the CPU to other processes."""
+        time.sleep(max(0.0, fence - time.monotonic()))
+        return 0.0
+
+    def drain(self) -> None:
+        """Do nothing: the CPU has done all queued work."""
+
+    def measure_s(self, work: Callable[[], object]) -> float:
+        """Return the CPU time of ``work``, which other processes do not affect."""
+        start = time.thread_time()
+        work()
+        return time.thread_time() - start
+
+    def follow(self, taken: Iterable[Tensor]) -> None:
+        """Account for the tensors of this thread, and count a quantum with no operation as idle."""
+        self.membership.count_work(0.0, 0.0)
+        self._account = TensorAccount(self.membership.allocate, taken)
+        self._account.__enter__()  # type: ignore[no-untyped-call]
+
+    def forbid_growth(self) -> None:
+        """Refuse further chunks, and tensors that need more memory than was taken."""
+        self._growth_forbidden = True
+        if self._account is not None:
+            self._account.forbid_growth()
