@@ -229,7 +229,7 @@ def light() -> str:
 
 def torch_builds() -> str:
     """Return the table of the commands that install torch, by driver."""
-    from sentinel.host.installed.packages import BUILDS, Installer
+    from sentinel.host.packages import BUILDS, Installer
 
     rows = [
         (

@@ -19,11 +19,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sentinel.api.bodies import CLOSE, problem, too_many_connections
 from sentinel.api.page import PUBLIC_PATHS
-from sentinel.host.files.regular_file import open_regular
 from sentinel.host.names import USER_NAMES
-from sentinel.host.processes.procfs import read_stat
-from sentinel.protocol.caller import Caller, Level
-from sentinel.protocol.commands import AccessPolicy
+from sentinel.host.procfs import read_stat
+from sentinel.host.regular_file import open_regular
+from sentinel.protocol.commands import AccessPolicy, Caller, Level
 from sentinel.protocol.problem import Code
 
 #: Methods that change nothing.

@@ -24,19 +24,20 @@ from sentinel.config.model import SETTINGS
 from sentinel.config.setting import Scope
 from sentinel.config.specs import parse_workload
 from sentinel.errors import SentinelError, WireError
-from sentinel.host.files.paths import shared_folder
-from sentinel.host.stores import verified_store
-from sentinel.host.stores.timed_file import RESERVATIONS, SESSIONS
-from sentinel.protocol.caller import Caller, Level
-from sentinel.protocol.channel import MessageStream
+from sentinel.host import verified_store
+from sentinel.host.paths import shared_folder
+from sentinel.host.timed_file import RESERVATIONS, SESSIONS
+from sentinel.protocol.codec import MessageStream
 from sentinel.protocol.commands import (
     ApiSpec,
+    Caller,
     CancelAllocation,
     CancelBurnin,
     CancelReservation,
     CommandReply,
     Configure,
     Given,
+    Level,
     ReloadConfig,
     ServiceWarning,
     StopDaemon,

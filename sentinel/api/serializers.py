@@ -8,16 +8,13 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from sentinel.api.snapshots import Views
+from sentinel.host.command_lines import CommandLines
 from sentinel.host.names import USER_NAMES, node_name
-from sentinel.host.processes.command_lines import CommandLines
-from sentinel.host.processes.procfs import read_stat, read_status
-from sentinel.host.stores.run_reports import LastVerdict
-from sentinel.host.stores.verified_store import proof_of
+from sentinel.host.procfs import read_stat, read_status
+from sentinel.host.verified_store import LastVerdict, proof_of
 from sentinel.protocol import api_types, views
-from sentinel.protocol.caller import Caller
-from sentinel.protocol.commands import ApiSpec
-from sentinel.protocol.gpu import GpuProcess
-from sentinel.protocol.telemetry import Telemetry
+from sentinel.protocol.commands import ApiSpec, Caller
+from sentinel.protocol.gpu import GpuProcess, Telemetry
 
 #: The shortest UUID in responses: `GPU-` and eight digits.
 _MIN_UUID_LENGTH = 12

@@ -31,10 +31,9 @@ from sentinel.api.bodies import MEDIA_TYPE, problem_body
 from sentinel.api.context import ApiContext
 from sentinel.api.metrics_page import ScrapeApp
 from sentinel.errors import WireError
-from sentinel.host.files.paths import identity
-from sentinel.protocol.caller import Level
-from sentinel.protocol.channel import MessageStream
-from sentinel.protocol.commands import AccessPolicy, ApiHeartbeat, ApiSpec
+from sentinel.host.paths import identity
+from sentinel.protocol.codec import MessageStream
+from sentinel.protocol.commands import AccessPolicy, ApiHeartbeat, ApiSpec, Level
 from sentinel.protocol.problem import Code
 
 #: The time for a complete request, from the connection or the previous response on.

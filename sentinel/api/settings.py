@@ -25,7 +25,7 @@ from sentinel.config.sources import (
     unknown_name,
 )
 from sentinel.errors import ConfigError
-from sentinel.host.files.regular_file import replace_file
+from sentinel.host.regular_file import replace_file
 from sentinel.protocol.commands import ApiSpec, Given
 from sentinel.protocol.problem import Code
 

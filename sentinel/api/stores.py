@@ -13,15 +13,15 @@ from typing import Generic, TypeVar
 
 from sentinel.api.bodies import ProblemError
 from sentinel.api.event_buffer import Broadcast
-from sentinel.host.stores import verified_store
-from sentinel.host.stores.run_reports import (
+from sentinel.host import verified_store
+from sentinel.host.timed_file import Clocks
+from sentinel.host.verified_store import (
     LastVerdict,
+    StoredWork,
     last_verdicts,
     report_paths,
     sorted_reports,
 )
-from sentinel.host.stores.timed_file import Clocks
-from sentinel.host.stores.verified_store import StoredWork
 from sentinel.protocol.problem import Code
 from sentinel.protocol.views import GpuView, VerifiedCounts
 

@@ -13,11 +13,16 @@ from typing import Any
 
 from sentinel.api.bodies import ProblemError
 from sentinel.errors import WireError
-from sentinel.host.processes.procfs import read_stat
-from sentinel.protocol.caller import Caller
-from sentinel.protocol.channel import MessageStream
-from sentinel.protocol.codec import decode
-from sentinel.protocol.commands import ApiMessage, Command, CommandReply, Refusal, ReloadConfig
+from sentinel.host.procfs import read_stat
+from sentinel.protocol.codec import MessageStream, decode
+from sentinel.protocol.commands import (
+    ApiMessage,
+    Caller,
+    Command,
+    CommandReply,
+    Refusal,
+    ReloadConfig,
+)
 from sentinel.protocol.problem import Code
 from sentinel.protocol.views import LogRecord, View
 

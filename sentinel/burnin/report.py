@@ -27,7 +27,7 @@ from sentinel.burnin.verdict import (
     judge_node,
 )
 from sentinel.config.plan import Plan
-from sentinel.host.files.regular_file import open_regular
+from sentinel.host.regular_file import open_regular
 
 #: The version of the report: additions raise the second number, other changes the first.
 SCHEMA_VERSION = "1.2"

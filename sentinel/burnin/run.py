@@ -33,12 +33,11 @@ from sentinel.core.burnin_progress import Burnin
 from sentinel.diagnostics.counters import CountersResult, read_counters
 from sentinel.diagnostics.kernel_log import KernelLog
 from sentinel.errors import ConfigError, DriverUnavailableError, SentinelError
-from sentinel.host.files.regular_file import why_foreign
-from sentinel.host.processes.procfs import boot_id
-from sentinel.host.stores.golden_store import locate
-from sentinel.protocol.commands import Given
+from sentinel.host.golden_store import locate
+from sentinel.host.procfs import boot_id
+from sentinel.host.regular_file import why_foreign
+from sentinel.protocol.commands import EarlierWork, Given, PhaseWork
 from sentinel.protocol.counters import Counters
-from sentinel.protocol.phase_work import EarlierWork, PhaseWork
 from sentinel.protocol.settings_types import Settings
 from sentinel.protocol.version import __version__
 from sentinel.supervisor.event_log import json_lines

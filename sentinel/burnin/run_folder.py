@@ -18,10 +18,10 @@ from typing import Any, BinaryIO
 from sentinel.config.plan import Plan
 from sentinel.diagnostics.counters import CountersResult
 from sentinel.errors import ConfigError
-from sentinel.host.files.regular_file import open_regular, read_regular, replace_file
 from sentinel.host.names import node_name
-from sentinel.host.processes.procfs import boot_id
-from sentinel.host.stores.run_reports import RUNS, read_reports
+from sentinel.host.procfs import boot_id
+from sentinel.host.regular_file import open_regular, read_regular, replace_file
+from sentinel.host.verified_store import RUNS, read_reports
 from sentinel.protocol.version import __version__
 
 #: A longer line is none of ours, and neither is a larger file with one object; in bytes.

@@ -37,7 +37,7 @@ from sentinel.errors import (
     SentinelError,
     TimedOutError,
 )
-from sentinel.host.gpus import simulation
+from sentinel.host import simulation
 from sentinel.protocol.gpu import Gpu
 from sentinel.supervisor.discovery import Options
 

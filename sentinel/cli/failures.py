@@ -13,7 +13,7 @@ import click
 from sentinel.cli.display.output import print_json
 from sentinel.cli.options.command_classes import VerdictCommand
 from sentinel.errors import ExitCode, SentinelError
-from sentinel.host.processes.process_limits import explain_exhaustion
+from sentinel.host.process_setup import explain_exhaustion
 
 #: How click's message for an unknown command of a group begins.
 _NO_COMMAND = "No such command "

@@ -12,7 +12,7 @@ import click
 from sentinel.cli import failures
 from sentinel.cli.display.output import degrade_streams
 from sentinel.errors import ExitCode, SentinelError
-from sentinel.host.processes.process_limits import open_missing_streams
+from sentinel.host.process_setup import open_missing_streams
 from sentinel.protocol.version import __version__
 
 if TYPE_CHECKING:

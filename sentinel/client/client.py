@@ -20,7 +20,7 @@ from sentinel.protocol.api_types import (
     GpuStatus,
     Outcome,
 )
-from sentinel.protocol.phase_work import EarlierWork
+from sentinel.protocol.commands import EarlierWork
 from sentinel.protocol.settings_types import Settings
 from sentinel.units import format_duration
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from sentinel.client.transport import Address, send
 from sentinel.errors import ConfigError, ConnectionLostError, ServiceError
-from sentinel.host.daemons.daemon_lookup import find_socket
+from sentinel.host.daemon_lookup import find_socket
 from sentinel.protocol.version import SCHEMA_VERSION
 
 

@@ -33,7 +33,7 @@ from sentinel.errors import (
     ServiceError,
     TimedOutError,
 )
-from sentinel.host.processes.procfs import read_stat
+from sentinel.host.procfs import read_stat
 from sentinel.units import format_duration
 
 #: The largest accepted response; thousands of GPUs fit.

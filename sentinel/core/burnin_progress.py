@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from sentinel.config.plan import Phase, Plan
-from sentinel.protocol.caller import Caller
-from sentinel.protocol.phase_work import PhaseWork
+from sentinel.protocol.commands import Caller, PhaseWork
 from sentinel.protocol.stressor import MemoryCovered, Progress
 
 

@@ -8,8 +8,8 @@ from enum import StrEnum
 
 from sentinel.core.burnin_progress import Burnin, Group
 from sentinel.core.observation import ChildExit, Identity, IdentityMode, OwnChild, ResidentProcess
-from sentinel.protocol.caller import Caller
-from sentinel.protocol.gpu import Gpu, GpuProcess
+from sentinel.protocol.commands import Caller
+from sentinel.protocol.gpu import Gpu, GpuProcess, Telemetry
 from sentinel.protocol.stressor import (
     Failed,
     Finding,
@@ -19,7 +19,6 @@ from sentinel.protocol.stressor import (
     Progress,
     Ready,
 )
-from sentinel.protocol.telemetry import Telemetry
 from sentinel.protocol.views import Allocation, GpuHealth, VerifiedWork
 
 

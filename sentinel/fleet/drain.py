@@ -17,7 +17,7 @@ from sentinel.burnin.checks.node_checks import PASSED, proven_fault
 from sentinel.errors import ConfigError
 from sentinel.fleet.engine import EngineError, run_tool
 from sentinel.fleet.run_folder import FleetFolder, write_shared
-from sentinel.host.files.regular_file import read_regular, replace_file
+from sentinel.host.regular_file import read_regular, replace_file
 from sentinel.protocol.api_types import GpuStatus
 from sentinel.protocol.codec import from_json
 

@@ -23,7 +23,7 @@ from typing import Protocol
 from sentinel.errors import ConfigError, SentinelError
 from sentinel.fleet.progress import read_progress
 from sentinel.fleet.run_folder import FleetFolder, FleetRun
-from sentinel.host.processes.procfs import boot_id, read_stat
+from sentinel.host.procfs import boot_id, read_stat
 
 #: The longest wait for a command of an engine, in seconds: a controller that restarts with the
 #: state of a large cluster answers after tens of seconds, and Slurm's own commands wait for it.

@@ -22,8 +22,8 @@ from sentinel.client import Client
 from sentinel.config.gpu_selection import pci_address
 from sentinel.errors import ConfigError, NotRunningError, SentinelError
 from sentinel.fleet.engine import EngineError
-from sentinel.host.files.regular_file import read_regular, replace_file
-from sentinel.host.processes.procfs import boot_id
+from sentinel.host.procfs import boot_id
+from sentinel.host.regular_file import read_regular, replace_file
 from sentinel.protocol.api_types import GpuStatus
 
 #: With AutoDetect, slurmd asks the driver, which takes seconds without persistence mode.

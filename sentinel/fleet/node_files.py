@@ -25,7 +25,7 @@ from sentinel.fleet import fleet_checks
 from sentinel.fleet.node_result import NodeFile, NodeResult, node_result
 from sentinel.fleet.progress import read_progress, read_reasons
 from sentinel.fleet.run_folder import MAX_REPORT_BYTES, NOT_NODES, FleetFolder, FleetRun
-from sentinel.host.files.regular_file import read_regular
+from sentinel.host.regular_file import read_regular
 from sentinel.protocol.codec import DecodeError
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")

@@ -24,9 +24,9 @@ from sentinel.errors import ConfigError, ExitCode
 from sentinel.fleet.node_files import check_copy, read_run_thresholds
 from sentinel.fleet.progress import ProgressBuilder, write_progress
 from sentinel.fleet.run_folder import MAX_REPORT_BYTES, FleetFolder, FleetRun, write_shared
-from sentinel.host.files.paths import SIMULATED
-from sentinel.host.files.regular_file import read_regular
-from sentinel.host.gpus.simulation import default_folder
+from sentinel.host.paths import SIMULATED
+from sentinel.host.regular_file import read_regular
+from sentinel.host.simulation import default_folder
 
 #: How often new events are read, and a cancelled run is noticed, in seconds.
 _EVERY_S = 2.0

@@ -11,7 +11,7 @@ from typing import Any
 
 from sentinel.errors import ConfigError
 from sentinel.fleet.run_folder import FleetFolder, write_shared
-from sentinel.host.files.regular_file import read_regular
+from sentinel.host.regular_file import read_regular
 from sentinel.protocol.codec import DecodeError, from_json
 
 #: A larger file is none of ours.

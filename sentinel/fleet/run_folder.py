@@ -16,8 +16,8 @@ from secrets import token_hex
 from typing import Any
 
 from sentinel.errors import ConfigError
-from sentinel.host.daemons.registry import records_folder
-from sentinel.host.files.regular_file import open_regular, read_regular, replace_file
+from sentinel.host.registry import records_folder
+from sentinel.host.regular_file import open_regular, read_regular, replace_file
 from sentinel.protocol.codec import DecodeError, from_json
 
 #: The version of ``fleet.json``: additions raise the second number, other changes the first.

@@ -21,9 +21,9 @@ from sentinel.errors import (
     SentinelError,
     WorkloadError,
 )
-from sentinel.host.processes.child_setup import STRESSOR, InheritedFd, setup_child_process
-from sentinel.host.processes.unprivileged import become, check_devices
-from sentinel.host.stores.golden_store import Goldens
+from sentinel.host.golden_store import Goldens
+from sentinel.host.process_setup import STRESSOR, InheritedFd, setup_child_process
+from sentinel.host.unprivileged import become, check_devices
 from sentinel.protocol.shared_memory import Stamps
 from sentinel.protocol.stressor import (
     CreatingContext,

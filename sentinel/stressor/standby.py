@@ -16,14 +16,14 @@ from pathlib import Path
 
 from sentinel.config.specs import registered
 from sentinel.errors import ChildExitCode
-from sentinel.host.processes.child_setup import (
+from sentinel.host.process_setup import (
     STANDBY,
     STRESSOR,
     set_process_title,
     setup_child_process,
 )
-from sentinel.host.processes.own_memory import give_back
-from sentinel.host.processes.unprivileged import become
+from sentinel.host.small_process import give_back
+from sentinel.host.unprivileged import become
 from sentinel.protocol.codec import MAX_DATAGRAM_BYTES, decode, encode
 from sentinel.protocol.stressor import Activate, Failed, FailureKind, Prepared, StandbySpec
 from sentinel.stressor.loader import describe

@@ -22,16 +22,14 @@ from sentinel.core.node.status import Host
 from sentinel.core.state import Probe
 from sentinel.core.step import Event
 from sentinel.errors import ConfigError, ExitCode
-from sentinel.host.daemons.gpu_locks import SHARED_FOLDERS, GpuLocks
-from sentinel.host.files.paths import lock_folders
-from sentinel.host.files.rendezvous import Rendezvous
-from sentinel.host.processes.child_setup import set_process_title
-from sentinel.host.processes.process_limits import allow_open_files
-from sentinel.host.processes.unprivileged import find_account
-from sentinel.host.stores.golden_store import locate
+from sentinel.host.golden_store import locate
+from sentinel.host.gpu_locks import SHARED_FOLDERS, GpuLocks
+from sentinel.host.paths import lock_folders
+from sentinel.host.process_setup import allow_open_files, set_process_title
+from sentinel.host.rendezvous import Rendezvous
 from sentinel.host.systemd import Notifier
-from sentinel.protocol.caller import Caller, Level
-from sentinel.protocol.commands import AccessPolicy, ApiSpec, NotifySpec
+from sentinel.host.unprivileged import find_account
+from sentinel.protocol.commands import AccessPolicy, ApiSpec, Caller, Level, NotifySpec
 from sentinel.protocol.event_type import DEBUG_EVENTS
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.stressor import Account, StandbySpec, StressorSpec

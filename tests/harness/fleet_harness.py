@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from sentinel.host.gpus.simulation import Registry
+from sentinel.host.simulation import Registry
 from tests.harness.gpu_environment import ROOT, TESTS
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S

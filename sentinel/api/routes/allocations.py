@@ -19,10 +19,9 @@ from sentinel.api.routes.dependencies import (
 from sentinel.api.serializers import allocation, budget
 from sentinel.api.snapshots import memory_free
 from sentinel.host.names import USER_NAMES
-from sentinel.host.processes.procfs import read_stat, read_status
+from sentinel.host.procfs import read_stat, read_status
 from sentinel.protocol.api_types import AllocationInfo, Allocations, Outcome
-from sentinel.protocol.caller import Caller
-from sentinel.protocol.commands import Allocate, CancelAllocation
+from sentinel.protocol.commands import Allocate, Caller, CancelAllocation
 from sentinel.protocol.problem import Code
 from sentinel.protocol.views import Allocation
 

@@ -17,10 +17,8 @@ from sentinel.config.plan import Plan, parse_plan
 from sentinel.config.specs import check_workload
 from sentinel.errors import ConfigError
 from sentinel.protocol.api_types import BurninStarted, Outcome
-from sentinel.protocol.caller import Level
 from sentinel.protocol.codec import DecodeError, from_json
-from sentinel.protocol.commands import CancelBurnin, StartBurnin
-from sentinel.protocol.phase_work import EarlierWork
+from sentinel.protocol.commands import CancelBurnin, EarlierWork, Level, StartBurnin
 from sentinel.protocol.problem import Code
 from sentinel.protocol.views import BurninRunView
 

@@ -11,8 +11,7 @@ from sentinel.api.context import ApiContext
 from sentinel.api.routes.dependencies import By, ContextDep, cancel_on_disconnect, problems
 from sentinel.api.snapshots import driver_released, stressors_gone
 from sentinel.protocol.api_types import Outcome
-from sentinel.protocol.caller import Caller
-from sentinel.protocol.commands import CommandReply, PauseGpus, ResumeGpus, StopDaemon
+from sentinel.protocol.commands import Caller, CommandReply, PauseGpus, ResumeGpus, StopDaemon
 from sentinel.protocol.problem import Code
 
 router = APIRouter(tags=["control"])

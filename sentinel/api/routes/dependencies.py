@@ -14,9 +14,9 @@ from sentinel.api.access import Peer
 from sentinel.api.bodies import MEDIA_TYPE, PROBLEM_REFERENCE, ProblemError
 from sentinel.api.context import ApiContext
 from sentinel.api.supervisor_link import check_accepted
-from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import (
     LEASE_S,
+    Caller,
     CancelAllocation,
     CancelReservation,
     CommandReply,

@@ -22,8 +22,7 @@ from sentinel.api.serializers import queue, reservation, reservations
 from sentinel.api.snapshots import gpus_free
 from sentinel.api.supervisor_link import is_alive
 from sentinel.protocol.api_types import Outcome, ReservationInfo, Reservations
-from sentinel.protocol.caller import Caller
-from sentinel.protocol.commands import CancelReservation, Reserve
+from sentinel.protocol.commands import Caller, CancelReservation, Reserve
 from sentinel.protocol.problem import Code
 from sentinel.protocol.views import Reservation
 

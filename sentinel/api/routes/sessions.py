@@ -14,8 +14,7 @@ from sentinel.api.serializers import session
 from sentinel.api.settings import check_keys
 from sentinel.config.specs import check_workload
 from sentinel.protocol.api_types import Outcome
-from sentinel.protocol.caller import Caller, Level
-from sentinel.protocol.commands import EndSession, StartSession
+from sentinel.protocol.commands import Caller, EndSession, Level, StartSession
 from sentinel.protocol.problem import Code
 from sentinel.protocol.settings_types import Sessions, SessionStarted
 

@@ -26,8 +26,7 @@ from sentinel.api.supervisor_link import check_accepted
 from sentinel.config.build import with_changes
 from sentinel.config.sources import read_saved
 from sentinel.protocol.api_types import Outcome
-from sentinel.protocol.caller import Caller
-from sentinel.protocol.commands import CommandReply
+from sentinel.protocol.commands import Caller, CommandReply
 from sentinel.protocol.problem import Code
 from sentinel.protocol.settings_types import Settings
 

@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from sentinel.api.bodies import AcknowledgeRequest, ProblemError
 from sentinel.api.context import ApiContext
 from sentinel.api.routes.dependencies import By, ContextDep, problems
-from sentinel.host.stores.verified_store import KnownGpu, select_known
+from sentinel.host.verified_store import KnownGpu, select_known
 from sentinel.protocol.api_types import Outcome
 from sentinel.protocol.commands import AcknowledgeResults
 from sentinel.protocol.problem import Code

@@ -28,7 +28,7 @@ from sentinel.burnin.run_folder import RunFolder, former_runs
 from sentinel.config.plan import Plan
 from sentinel.diagnostics.one_shot import START, Timeouts, run_one_shot
 from sentinel.errors import ConfigError
-from sentinel.host.processes.child_setup import InheritedFd, setup_child_process
+from sentinel.host.process_setup import InheritedFd, setup_child_process
 from sentinel.protocol.codec import encode
 from sentinel.protocol.shared_memory import InflightCalls
 from sentinel.stressor.loader import describe

@@ -49,14 +49,13 @@ from sentinel.config.plan import Plan
 from sentinel.config.sources import Sources, checked
 from sentinel.diagnostics.workload_catalog import check_workloads, is_registered, workloads_of_plan
 from sentinel.errors import AccessDeniedError, ConfigError, ExitCode, NotRunningError, SentinelError
-from sentinel.host.daemons import registry
-from sentinel.host.daemons.daemon_lookup import locate as locate_daemon
-from sentinel.host.daemons.registry import records_folder
-from sentinel.host.files.paths import places
-from sentinel.host.gpus import simulation
-from sentinel.host.processes.child_setup import end_with_parent
-from sentinel.host.processes.procfs import read_stat
-from sentinel.host.stores.golden_store import locate
+from sentinel.host import registry, simulation
+from sentinel.host.daemon_lookup import locate as locate_daemon
+from sentinel.host.golden_store import locate
+from sentinel.host.paths import places
+from sentinel.host.process_setup import end_with_parent
+from sentinel.host.procfs import read_stat
+from sentinel.host.registry import records_folder
 from sentinel.supervisor.bootstrap import leave
 
 #: Signals that end the record of a run.

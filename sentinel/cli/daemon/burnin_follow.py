@@ -28,8 +28,8 @@ from sentinel.cli.options import value_completion
 from sentinel.cli.options.command_options import Printed, asks_daemon, outcome, simulated_folder
 from sentinel.client import Client, Status, connect
 from sentinel.errors import ConfigError, ExitCode, NotRunningError, SentinelError
-from sentinel.host.daemons.daemon_lookup import find_shared
-from sentinel.host.daemons.registry import DaemonRecord, records_folder, running_burnins
+from sentinel.host.daemon_lookup import find_shared
+from sentinel.host.registry import DaemonRecord, records_folder, running_burnins
 from sentinel.protocol.api_types import GpuStatus
 from sentinel.units import format_duration
 

@@ -31,10 +31,15 @@ from sentinel.errors import (
     NotRunningError,
     SentinelError,
 )
-from sentinel.host.daemons.daemon_lookup import daemons_sharing, find_shared, locate
-from sentinel.host.stores import verified_store
-from sentinel.host.stores.run_reports import LastVerdict, last_verdicts, report_paths
-from sentinel.host.stores.verified_store import KnownGpu, select_known
+from sentinel.host import verified_store
+from sentinel.host.daemon_lookup import daemons_sharing, find_shared, locate
+from sentinel.host.verified_store import (
+    KnownGpu,
+    LastVerdict,
+    last_verdicts,
+    report_paths,
+    select_known,
+)
 from sentinel.protocol.api_types import GpuProof, GpuStatus, Outcome
 from sentinel.units import format_count, format_duration
 

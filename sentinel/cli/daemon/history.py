@@ -26,8 +26,8 @@ from sentinel.cli.options.command_options import (
 )
 from sentinel.client import Client, PastEvent, PastReading, PastUse, connect
 from sentinel.errors import ConfigError, NoSuchGpuError, NotRunningError, SentinelError
-from sentinel.host.daemons.daemon_lookup import Location, last_location, locate
-from sentinel.host.files.paths import stderr_file
+from sentinel.host.daemon_lookup import Location, last_location, locate
+from sentinel.host.paths import stderr_file
 from sentinel.units import format_brief, parse_duration
 
 #: The number of events that are listed.

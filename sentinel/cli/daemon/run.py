@@ -30,13 +30,13 @@ from sentinel.config.model import Config
 from sentinel.config.setting import variable_of
 from sentinel.config.sources import Sources, checked
 from sentinel.errors import ConfigError, SentinelError
-from sentinel.host.daemons.daemon_lookup import list_daemons
-from sentinel.host.files.paths import Places, places, prepare, prepare_log
-from sentinel.host.gpus import simulation
-from sentinel.host.installed.import_stubs import without_rich
-from sentinel.host.logs.log_file import RotatingLog
-from sentinel.host.processes.unprivileged import look_up
+from sentinel.host import simulation
+from sentinel.host.daemon_lookup import list_daemons
+from sentinel.host.log_file import RotatingLog
+from sentinel.host.paths import Places, places, prepare, prepare_log
+from sentinel.host.small_process import without_rich
 from sentinel.host.systemd import Journal, gets_stream, match_of_this_run
+from sentinel.host.unprivileged import look_up
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.rules import with_time
 from sentinel.protocol.stressor import Account

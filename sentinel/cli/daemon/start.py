@@ -30,10 +30,10 @@ from sentinel.errors import (
     ExitCode,
     SentinelError,
 )
-from sentinel.host.daemons.daemon_lookup import locate
-from sentinel.host.daemons.registry import running
-from sentinel.host.files.paths import SIMULATED, Places, places
-from sentinel.host.gpus.simulation import default_folder
+from sentinel.host.daemon_lookup import locate
+from sentinel.host.paths import SIMULATED, Places, places
+from sentinel.host.registry import running
+from sentinel.host.simulation import default_folder
 from sentinel.supervisor.daemonize import NotStartedError, last_reason, start_detached
 
 _POLL_INTERVAL_S = 0.1

@@ -42,7 +42,7 @@ from sentinel.cli.options.command_options import (
 )
 from sentinel.client.requester import JsonView
 from sentinel.errors import AccessDeniedError, ConfigError, ExitCode, NotRunningError, ServiceError
-from sentinel.host.daemons.daemon_lookup import KnownDaemon, known_daemons
+from sentinel.host.daemon_lookup import KnownDaemon, known_daemons
 from sentinel.units import format_size
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def _lines(client: Requester, gpus: Sequence[str], *, as_list: bool) -> list[str
 
 def _with_burnins(error: NotRunningError) -> NotRunningError:
     """Name the burn-ins that hold GPUs without a daemon."""
-    from sentinel.host.daemons.registry import records_folder, running_burnins
+    from sentinel.host.registry import records_folder, running_burnins
 
     runs = running_burnins(records_folder(os.environ, os.getuid()))
     text = "".join(f"\n{run}\nTo follow it: sentinel burnin attach {run.run}" for run in runs)

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sentinel.cli.display.output import Table, printable
-from sentinel.host.processes.command_lines import CommandLines
-from sentinel.host.processes.procfs import read_stat
+from sentinel.host.command_lines import CommandLines
+from sentinel.host.procfs import read_stat
 from sentinel.protocol.rules import with_time
 from sentinel.units import format_brief, format_count, format_duration, format_size
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 
 from sentinel.cli.display.output import printable, styled, wants_colour
 from sentinel.errors import ConfigError
-from sentinel.host.files.regular_file import open_regular
+from sentinel.host.regular_file import open_regular
 from sentinel.protocol.event_type import DEBUG_EVENTS, Kind
 from sentinel.protocol.events import EVENTS
 from sentinel.protocol.rules import with_time

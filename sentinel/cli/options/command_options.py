@@ -15,7 +15,7 @@ import click
 from sentinel.cli.display.output import print_json
 from sentinel.cli.options import value_completion
 from sentinel.errors import ConfigError, ExitCode
-from sentinel.host.files.paths import SIMULATED
+from sentinel.host.paths import SIMULATED
 from sentinel.units import parse_duration
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def simulated_folder(*, chosen: bool) -> Path | None:
     """Return the directory of the simulated GPUs if chosen, also by its variable, or None."""
     if not chosen and not os.environ.get(SIMULATED):
         return None
-    from sentinel.host.daemons.daemon_lookup import find_simulation
+    from sentinel.host.daemon_lookup import find_simulation
 
     return find_simulation()
 

@@ -27,8 +27,8 @@ from sentinel.config.sources import (
 )
 from sentinel.errors import ConfigError
 from sentinel.fleet.node_files import SharedThresholds, read_thresholds
-from sentinel.host.files.paths import SIMULATED, places
-from sentinel.host.gpus.simulation import default_folder
+from sentinel.host.paths import SIMULATED, places
+from sentinel.host.simulation import default_folder
 
 _Function = Callable[..., Any]
 
@@ -71,8 +71,10 @@ def _count_of_environment() -> int | None:
     """
     if not os.environ.get(SIMULATED):
         return None
-    from sentinel.host.daemons import registry  # slow to import, and seldom needed
-    from sentinel.host.gpus import simulation
+    from sentinel.host import (
+        registry,  # slow to import, and seldom needed
+        simulation,
+    )
 
     folder = simulation.default_folder().absolute()
     records = registry.read_all(registry.records_folder(os.environ, os.getuid()))

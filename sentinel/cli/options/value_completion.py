@@ -71,8 +71,8 @@ def runs(_: click.Context, __: click.Parameter, incomplete: str) -> list[Complet
     """Complete the name of a recorded burn-in, newest first, or a folder."""
     from click.shell_completion import CompletionItem
 
-    from sentinel.host.daemons.daemon_lookup import find_shared
-    from sentinel.host.stores.run_reports import RUNS
+    from sentinel.host.daemon_lookup import find_shared
+    from sentinel.host.verified_store import RUNS
 
     try:
         names = sorted((one.name for one in (find_shared() / RUNS).iterdir()), reverse=True)

@@ -24,8 +24,8 @@ from sentinel.client import connect
 from sentinel.config.gpu_selection import select_gpus
 from sentinel.diagnostics.counters import CountersResult, read_counters
 from sentinel.errors import ExitCode, NoSuchGpuError, SentinelError
-from sentinel.host.daemons.daemon_lookup import list_daemons, locate
-from sentinel.host.gpus import simulation
+from sentinel.host import simulation
+from sentinel.host.daemon_lookup import list_daemons, locate
 from sentinel.protocol.api_types import GpuProof
 from sentinel.protocol.counters import Counters
 from sentinel.protocol.gpu import Gpu

@@ -27,8 +27,8 @@ from sentinel.config.sources import (
     read_file,
 )
 from sentinel.errors import ConfigError, ExitCode, NotRunningError
-from sentinel.host.files.paths import places
-from sentinel.host.processes.unprivileged import look_up
+from sentinel.host.paths import places
+from sentinel.host.unprivileged import look_up
 from sentinel.protocol.commands import Given
 from sentinel.supervisor.single_instance import find_group
 from sentinel.units import format_count

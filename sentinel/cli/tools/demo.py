@@ -28,9 +28,9 @@ from sentinel.config.build import parse_given
 from sentinel.config.gpu_selection import select_gpus
 from sentinel.config.parsers import parse_memory
 from sentinel.errors import ExitCode, NoSuchGpuError
-from sentinel.host.daemons.daemon_lookup import find_simulation
-from sentinel.host.files.paths import SIMULATED
-from sentinel.host.gpus import simulation
+from sentinel.host import simulation
+from sentinel.host.daemon_lookup import find_simulation
+from sentinel.host.paths import SIMULATED
 from sentinel.protocol.gpu import Gpu
 from sentinel.units import format_duration, format_size, parse_duration
 

@@ -38,7 +38,7 @@ from sentinel.fleet.run_folder import (
     write_shared,
 )
 from sentinel.fleet.slurm_engine import DEFAULT_BATCH, choose_nodes
-from sentinel.host.files.regular_file import why_foreign
+from sentinel.host.regular_file import why_foreign
 from sentinel.units import format_count
 
 #: The largest number of nodes that work at the same time; the shared disk sets the real limit.

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from sentinel.errors import AccessDeniedError, ConfigError, ConflictError, ExitCode
-from sentinel.host.installed.packages import shipped_file
+from sentinel.host.packages import shipped_file
 
 #: Where an administrator's units are; systemd prefers them to those of packages.
 UNIT = Path("/etc/systemd/system/sentinel.service")

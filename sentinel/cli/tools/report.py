@@ -19,7 +19,7 @@ from sentinel.cli.options.command_classes import VerdictCommand
 from sentinel.cli.options.command_options import address_options, simulated_folder
 from sentinel.cli.options.setting_options import load_thresholds
 from sentinel.errors import ConfigError, ExitCode
-from sentinel.host.daemons.daemon_lookup import find_shared
+from sentinel.host.daemon_lookup import find_shared
 from sentinel.supervisor.bootstrap import leave
 
 

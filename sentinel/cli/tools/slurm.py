@@ -21,8 +21,8 @@ from sentinel.fleet.job_gpus import (
     release_job,
     reserve_for_job,
 )
-from sentinel.host.files.paths import SIMULATED
-from sentinel.host.gpus.device_files import DRIVER_FILES, addresses_by_minor
+from sentinel.host.device_order import DRIVER_FILES, addresses_by_minor
+from sentinel.host.paths import SIMULATED
 from sentinel.protocol.api_types import GpuStatus
 from sentinel.units import format_count
 

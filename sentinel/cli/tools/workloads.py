@@ -19,8 +19,8 @@ from sentinel.cli.tools import trial
 from sentinel.config.sources import checked, find_file, from_flags, gather
 from sentinel.diagnostics.workload_catalog import Listed, list_workloads
 from sentinel.errors import ConfigError, ExitCode
-from sentinel.host.installed.packages import how_to_install, installer, torch_build
-from sentinel.host.stores.golden_store import Conflict, Golden, Goldens, Skipped, locate
+from sentinel.host.golden_store import Conflict, Golden, Goldens, Skipped, locate
+from sentinel.host.packages import how_to_install, installer, torch_build
 from sentinel.protocol.counters import WorkloadOption
 from sentinel.units import format_count
 

@@ -21,7 +21,7 @@ from sentinel.core.observation import Observation
 from sentinel.core.state import State, admin_hold, each_gpu
 from sentinel.core.step import Event, Step, gpu_event, sensor_fields, upcoming
 from sentinel.core.teardown import pause_of
-from sentinel.protocol.phase_work import PhaseWork
+from sentinel.protocol.commands import PhaseWork
 from sentinel.protocol.stressor import MemoryCovered, Progress
 from sentinel.protocol.views import BurninFields
 

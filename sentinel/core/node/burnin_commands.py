@@ -21,9 +21,8 @@ from sentinel.core.node.probe_supervision import reset_failures
 from sentinel.core.observation import Observation
 from sentinel.core.state import State
 from sentinel.core.step import Event, Step, gpu_event
-from sentinel.protocol.commands import CancelBurnin, Refusal, StartBurnin
+from sentinel.protocol.commands import CancelBurnin, EarlierWork, PhaseWork, Refusal, StartBurnin
 from sentinel.protocol.gpu import Gpu
-from sentinel.protocol.phase_work import EarlierWork, PhaseWork
 from sentinel.protocol.stressor import (
     Failed,
     LinkMeasured,

@@ -27,8 +27,7 @@ from sentinel.core.observation import Observation
 from sentinel.core.state import State
 from sentinel.core.step import Event, Step, upcoming
 from sentinel.errors import ConfigError
-from sentinel.protocol.caller import Caller
-from sentinel.protocol.commands import EndSession, Refusal, StartSession
+from sentinel.protocol.commands import Caller, EndSession, Refusal, StartSession
 from sentinel.protocol.views import Session
 
 #: The most characters of the settings of all sessions together, which the daemon keeps in memory.

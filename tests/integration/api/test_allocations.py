@@ -19,9 +19,8 @@ import pytest
 from sentinel.api.bodies import ProblemError
 from sentinel.api.routes.allocations import resolve_holder
 from sentinel.host.names import look_up
-from sentinel.host.processes.procfs import own_stat, read_stat
-from sentinel.protocol.caller import Caller
-from sentinel.protocol.commands import Allocate, CancelAllocation, Extend
+from sentinel.host.procfs import own_stat, read_stat
+from sentinel.protocol.commands import Allocate, Caller, CancelAllocation, Extend
 from sentinel.protocol.gpu import GpuProcess
 from sentinel.protocol.problem import Code
 from sentinel.protocol.views import Allocation

@@ -19,10 +19,9 @@ from uuid import uuid4
 import pytest
 
 from sentinel.api.routes import dependencies
-from sentinel.host.processes.procfs import own_stat
-from sentinel.host.stores.timed_file import RESERVATIONS, Clocks
-from sentinel.protocol.caller import Caller
-from sentinel.protocol.commands import CancelReservation, Extend, Reserve
+from sentinel.host.procfs import own_stat
+from sentinel.host.timed_file import RESERVATIONS, Clocks
+from sentinel.protocol.commands import Caller, CancelReservation, Extend, Reserve
 from sentinel.protocol.views import Reservation
 from tests.harness.api_harness import UUIDS, ApiServer, Reply, UnixConnection, ask
 from tests.harness.failing_disk import FailingDisk
@@ -370,7 +369,7 @@ def test_a_replaced_api_process_watches_stored_bound_reservations(tmp_path: Path
 
 
 def started(pid: int) -> int:
-    from sentinel.host.processes.procfs import read_stat
+    from sentinel.host.procfs import read_stat
 
     stat = read_stat(pid)
     assert stat is not None

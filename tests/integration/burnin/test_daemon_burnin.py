@@ -17,10 +17,9 @@ from sentinel.burnin.checks.thresholds import Thresholds
 from sentinel.burnin.formats import write_reports
 from sentinel.burnin.report import judge_run
 from sentinel.errors import ExitCode
+from sentinel.host import verified_store
 from sentinel.host.names import USER_NAMES
-from sentinel.host.stores import verified_store
-from sentinel.host.stores.run_reports import RUNS
-from sentinel.host.stores.verified_store import StoredWork
+from sentinel.host.verified_store import RUNS, StoredWork
 from sentinel.protocol.views import VerifiedCounts
 from tests.harness.daemon_harness import Daemon
 from tests.harness.example_run import ExampleRun

@@ -21,8 +21,8 @@ from sentinel.cli.main import run_command_line
 from sentinel.cli.tools import trial
 from sentinel.cli.tools.trial import CLEAN, selftest_code
 from sentinel.errors import ExitCode, IncompleteError, SelftestError, SentinelError
-from sentinel.host.daemons.gpu_locks import GpuLocks
-from sentinel.host.gpus.simulation import Registry
+from sentinel.host.gpu_locks import GpuLocks
+from sentinel.host.simulation import Registry
 from sentinel.protocol.stressor import SelftestResult
 from sentinel.stressor.matmul import DTYPES
 from sentinel.supervisor.stressor_pool import MAX_MESSAGES_PER_TICK

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import sentinel
-from sentinel.host.daemons.daemon_lookup import find_shared, locate
+from sentinel.host.daemon_lookup import find_shared, locate
 from tests.harness.daemon_harness import QUICK, daemon_environment
 from tests.harness.documented_commands import HERE, ROOT, Command, commands, proof_of
 from tests.harness.gpu_environment import TESTS, SimulatedHost

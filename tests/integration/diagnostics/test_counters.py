@@ -19,7 +19,7 @@ from sentinel.burnin.checks.thresholds import Thresholds
 from sentinel.burnin.record import GpuRecord
 from sentinel.diagnostics.counters import CountersResult, read_counters
 from sentinel.diagnostics.one_shot import Timeouts
-from sentinel.host.gpus.simulation import Registry
+from sentinel.host.simulation import Registry
 from sentinel.probe.one_shot import FUNCTIONS
 from sentinel.protocol.counters import READ_FIELDS, Counters, CountersSpec
 from tests.harness import fake_nvml

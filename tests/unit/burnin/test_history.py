@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sentinel.burnin.run_folder import RunFolder, former_runs
-from sentinel.host.stores import run_reports
+from sentinel.host import verified_store
 
 HEADER: dict[str, Any] = {
     "id": "now",
@@ -93,5 +93,5 @@ def test_another_serial_number_is_another_card(tmp_path: Path) -> None:
 def test_the_report_of_another_user_is_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_reports, "getuid", lambda: os.geteuid() + 1)
+    monkeypatch.setattr(verified_store, "getuid", lambda: os.geteuid() + 1)
     assert found(tmp_path, report()) == {}

@@ -18,7 +18,7 @@ from sentinel.burnin.run_folder import RunFolder, complete, reopen
 from sentinel.burnin.verdict import Verdict
 from sentinel.diagnostics.counters import CountersResult
 from sentinel.errors import ConfigError
-from sentinel.host.processes.procfs import boot_id
+from sentinel.host.procfs import boot_id
 from sentinel.protocol.codec import from_json
 from sentinel.protocol.counters import Counters
 from sentinel.protocol.version import __version__

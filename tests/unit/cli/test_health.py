@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from sentinel.cli.daemon import health
-from sentinel.host.stores.run_reports import LastVerdict
+from sentinel.host.verified_store import LastVerdict
 from sentinel.protocol.api_types import GpuProof
 
 PROOF = GpuProof(

@@ -20,7 +20,7 @@ from tests.harness.judged_run import RUNS
 @pytest.fixture
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Create a state directory of simulated GPUs with two runs."""
-    from sentinel.host.files.paths import places
+    from sentinel.host.paths import places
 
     monkeypatch.setenv("SENTINEL_SIM_DIR", str(tmp_path))
     found = places({"SENTINEL_SIM_DIR": str(tmp_path)}, 0, tmp_path).state

@@ -16,7 +16,8 @@ from sentinel.config.plan import Phase, Plan
 from sentinel.core import burnin_progress
 from sentinel.core.burnin_progress import Burnin
 from sentinel.core.gpu_state import Running
-from sentinel.protocol.phase_work import PhaseWork
+from sentinel.protocol.commands import PhaseWork
+from sentinel.protocol.gpu import Telemetry
 from sentinel.protocol.stressor import (
     Failed,
     FailureKind,
@@ -25,7 +26,6 @@ from sentinel.protocol.stressor import (
     MemoryCovered,
     Progress,
 )
-from sentinel.protocol.telemetry import Telemetry
 from sentinel.supervisor.loop import Supervisor
 from tests.harness.core_scenarios import finish, reconfigured
 from tests.harness.world import World

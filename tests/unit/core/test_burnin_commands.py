@@ -10,16 +10,18 @@ import pytest
 from sentinel.config.model import Config
 from sentinel.config.plan import parse_plan
 from sentinel.core.gpu_state import Fatal, Running
-from sentinel.protocol.caller import Caller, Level
 from sentinel.protocol.commands import (
+    Caller,
     CancelBurnin,
     Configure,
+    EarlierWork,
+    Level,
     PauseGpus,
+    PhaseWork,
     Refusal,
     StartBurnin,
     StopDaemon,
 )
-from sentinel.protocol.phase_work import EarlierWork, PhaseWork
 from sentinel.protocol.probe import WatchedGpu, XidsWatched
 from sentinel.supervisor.loop import Supervisor
 from tests.harness.core_scenarios import send, served

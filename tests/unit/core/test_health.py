@@ -25,9 +25,8 @@ from sentinel.core.observation import Observation
 from sentinel.core.step import Step
 from sentinel.errors import ConfigError
 from sentinel.protocol.commands import Given
-from sentinel.protocol.gpu import Gpu, Memory, Reading
+from sentinel.protocol.gpu import Gpu, Memory, Reading, Telemetry
 from sentinel.protocol.stressor import Ready
-from sentinel.protocol.telemetry import Telemetry
 from sentinel.protocol.views import GpuHealth, HealthCause
 from tests.harness.core_scenarios import occupied, stressor
 from tests.harness.world import GIB

@@ -14,11 +14,12 @@ from sentinel.core.node.sessions import (
     name_for,
     restore,
 )
-from sentinel.protocol.caller import Caller, Level
 from sentinel.protocol.commands import (
+    Caller,
     CancelBurnin,
     Configure,
     EndSession,
+    Level,
     Refusal,
     StartBurnin,
     StartSession,

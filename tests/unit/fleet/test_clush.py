@@ -14,7 +14,7 @@ import pytest
 
 from sentinel.fleet.engine import Clush, EngineError
 from sentinel.fleet.run_folder import FleetFolder, FleetRun
-from sentinel.host.processes.procfs import boot_id, read_stat
+from sentinel.host.procfs import boot_id, read_stat
 
 Start = Callable[..., subprocess.Popen[bytes]]
 

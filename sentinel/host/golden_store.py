@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sentinel.host.files.paths import state_folder
-from sentinel.host.files.regular_file import locked, open_regular
+from sentinel.host.paths import state_folder
+from sentinel.host.regular_file import locked, open_regular
 from sentinel.protocol.codec import from_json
 
 #: The version of a line. A line of another version is skipped.

@@ -23,9 +23,9 @@ from datetime import datetime
 from pathlib import Path
 
 from sentinel.errors import AccessDeniedError, GpuHeldError
-from sentinel.host.daemons.registry import records_folder, running_burnins
-from sentinel.host.files.regular_file import make_private, open_regular, read_regular, why_untrusted
-from sentinel.host.processes.procfs import own_stat, read_stat, read_status
+from sentinel.host.procfs import own_stat, read_stat, read_status
+from sentinel.host.registry import records_folder, running_burnins
+from sentinel.host.regular_file import make_private, open_regular, read_regular, why_untrusted
 from sentinel.protocol.gpu import Gpu
 
 #: The folders of locks and records. Each usable one is used: a user who may not write the first,

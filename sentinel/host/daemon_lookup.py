@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sentinel.errors import AccessDeniedError, ConfigError
-from sentinel.host.daemons.registry import DaemonRecord, read, read_all, records_folder
-from sentinel.host.files.paths import (
+from sentinel.host.paths import (
     SIMULATED,
     SOCKET_VARIABLE,
     SOCKETS,
@@ -19,7 +18,8 @@ from sentinel.host.files.paths import (
     shared_folder,
     state_folder,
 )
-from sentinel.host.files.regular_file import why_untrusted
+from sentinel.host.registry import DaemonRecord, read, read_all, records_folder
+from sentinel.host.regular_file import why_untrusted
 
 _CHOOSE = (
     "Choose one: --socket PATH or SENTINEL_SOCKET; one of simulated GPUs also by SENTINEL_SIM_DIR."
@@ -184,7 +184,7 @@ def find_simulation() -> Path:
     Raises:
         ConfigError: Several daemons have simulated GPUs, and none is chosen.
     """
-    from sentinel.host.gpus.simulation import default_folder  # slow to import, and seldom needed
+    from sentinel.host.simulation import default_folder  # slow to import, and seldom needed
 
     if os.environ.get(SIMULATED):
         return default_folder()

@@ -12,7 +12,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 
-from sentinel.host.processes.procfs import read_command
+from sentinel.host.procfs import read_command
 
 #: The longest wait for a command line that has not been read yet, in seconds. It is normally read
 #: in less than a millisecond.

@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 
 from sentinel.errors import ConfigError
-from sentinel.host.files.regular_file import open_regular
+from sentinel.host.regular_file import open_regular
 
 #: The size at which a file is rotated, and how many older ones are kept.
 MAX_BYTES = 10 * 10**6

@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sentinel.host.files.paths import SIMULATED
-from sentinel.host.gpus.device_files import INFORMATION, information
+from sentinel.host.device_order import INFORMATION, information
+from sentinel.host.paths import SIMULATED
 from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, ProcessKind
 
 #: Memory of one simulated GPU in bytes.

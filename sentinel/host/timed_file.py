@@ -14,10 +14,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from sentinel.host.files.regular_file import load_or_set_aside, read_regular, replace_file
-from sentinel.host.processes.procfs import boot_id
-from sentinel.protocol.caller import Caller
+from sentinel.host.procfs import boot_id
+from sentinel.host.regular_file import load_or_set_aside, read_regular, replace_file
 from sentinel.protocol.codec import from_json
+from sentinel.protocol.commands import Caller
 from sentinel.protocol.views import Reservation, Session
 
 T = TypeVar("T", Reservation, Session)

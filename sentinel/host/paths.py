@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sentinel.errors import ConfigError
-from sentinel.host.files.regular_file import make_private, why_untrusted
+from sentinel.host.regular_file import make_private, why_untrusted
 
 #: The variable that overrides the path of the socket.
 SOCKET_VARIABLE = "SENTINEL_SOCKET"
@@ -37,7 +37,7 @@ class Places:
     """The paths of one daemon; its clients find it by the same rules."""
 
     socket: Path
-    #: Its file in the registry; see :mod:`sentinel.host.daemons.registry`.
+    #: Its file in the registry; see :mod:`sentinel.host.registry`.
     record: Path
     #: The folder for what outlives the daemon and belongs to it alone.
     state: Path

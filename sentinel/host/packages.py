@@ -200,7 +200,7 @@ def shipped_file(name: str) -> Path:
     Raises:
         ConfigError: The installation lacks it.
     """
-    in_checkout = Path(__file__).resolve().parents[3] / "deploy" / name
+    in_checkout = Path(__file__).resolve().parents[2] / "deploy" / name
     if in_checkout.is_file():
         return in_checkout
     try:

@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from sentinel.errors import AlreadyRunningError, ConfigError, SentinelError
-from sentinel.host.files.paths import Places, identity
-from sentinel.host.files.regular_file import make_private, open_regular
-from sentinel.host.processes.procfs import own_stat, read_stat
+from sentinel.host.paths import Places, identity
+from sentinel.host.procfs import own_stat, read_stat
+from sentinel.host.regular_file import make_private, open_regular
 
 #: How many links to daemons that have ended are kept.
 MAX_ENDED = 32

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.errors import ConfigError
-from sentinel.host.processes.child_setup import end_with_parent
+from sentinel.host.process_setup import end_with_parent
 from sentinel.protocol.stressor import Account
 
 #: Variables that a child inherits: where programs, libraries and texts are, and how CUDA, torch and
