@@ -192,7 +192,7 @@ def _checks(checks: Iterable[Check[Any]]) -> str:
 
 def xids() -> str:
     """Return the table of the XIDs; those of one verdict, bucket and source share a row."""
-    from sentinel.burnin.checks.xid_table import XIDS, XidMeaning
+    from sentinel.burnin.checks.xid_checks import XIDS, XidMeaning
 
     groups: dict[tuple[XidMeaning, str, str], list[str]] = {}
     for xid in XIDS.values():

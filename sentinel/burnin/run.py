@@ -18,12 +18,12 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
+from sentinel.burnin.checks.check import Thresholds
 from sentinel.burnin.checks.recorded_run import read_run
-from sentinel.burnin.checks.thresholds import Thresholds
-from sentinel.burnin.record import PhaseRecord
+from sentinel.burnin.record import LAST, LOST, PhaseRecord
 from sentinel.burnin.report import judge_run
 from sentinel.burnin.run_folder import RunFolder, complete, new_run, prepare, read_object, reopen
-from sentinel.burnin.samples import LAST, LOST, CountersAtEnd, Sampler, Samples, measured, sample
+from sentinel.burnin.samples import CountersAtEnd, Sampler, Samples, measured, sample
 from sentinel.burnin.verdict import Verdict
 from sentinel.client.client import Client
 from sentinel.client.event_stream import EventInfo, EventStream

@@ -7,10 +7,10 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from typing import Any
+from typing import TypeVar
 from urllib.parse import quote, urlencode
 
-from sentinel.client.requester import WAIT_S, Gpus, Requester, decode, selectors
+from sentinel.client.requester import WAIT_S, Gpus, Verbs, selectors
 from sentinel.errors import ConfigError, SentinelError, ServiceError
 from sentinel.protocol.api_types import (
     AllocationInfo,
@@ -33,8 +33,10 @@ from sentinel.protocol.history_types import (
 from sentinel.protocol.settings_types import Sessions, SessionStarted
 from sentinel.units import parse_size
 
+T = TypeVar("T")
 
-class HistoryVerbs(Requester):
+
+class HistoryVerbs(Verbs):
     """The verbs for the history.
 
     ``since`` is a duration before now, such as ``"2h"``, or a date with its offset. A removed GPU
@@ -50,8 +52,7 @@ class HistoryVerbs(Requester):
             NoSuchGpuError: The selector matches no GPU, or several.
             ConfigError: ``since`` is invalid.
         """
-        response = self._query("readings", gpu=gpu, since=since, points=points)
-        return decode(PastReadings, response).readings
+        return self._query(PastReadings, "readings", gpu=gpu, since=since, points=points).readings
 
     def recorded_events(
         self,
@@ -67,8 +68,9 @@ class HistoryVerbs(Requester):
             NoSuchGpuError: The selector matches no GPU, or several.
             ConfigError: ``since`` is invalid.
         """
-        response = self._query("events", gpu=gpu, since=since, name=name, limit=limit)
-        return decode(RecordedEvents, response).events
+        return self._query(
+            RecordedEvents, "events", gpu=gpu, since=since, name=name, limit=limit
+        ).events
 
     def usage(
         self,
@@ -83,8 +85,7 @@ class HistoryVerbs(Requester):
             NoSuchGpuError: The selector matches no GPU, or several.
             ConfigError: ``since`` is invalid.
         """
-        response = self._query("usage", gpu=gpu, since=since, limit=limit)
-        return decode(Usage, response).usage
+        return self._query(Usage, "usage", gpu=gpu, since=since, limit=limit).usage
 
     def trend(self, gpu: str | int, minutes: int = 5) -> TemperatureTrend:
         """Compute the trend of a GPU's temperature over the last minutes, at most 60.
@@ -95,16 +96,16 @@ class HistoryVerbs(Requester):
         path = f"/v1/gpus/{quote(str(gpu), safe='')}/trend?minutes={minutes}"
         return self.fetch(TemperatureTrend, "GET", path)
 
-    def _query(self, resource: str, **parameters: object) -> dict[str, Any]:
+    def _query(self, kind: type[T], resource: str, **parameters: object) -> T:
         query = {
             name: value.astimezone().isoformat() if isinstance(value, datetime) else value
             for name, value in parameters.items()
             if value is not None
         }
-        return self.request("GET", f"/v1/history/{resource}?{urlencode(query)}")
+        return self.fetch(kind, "GET", f"/v1/history/{resource}?{urlencode(query)}")
 
 
-class SessionVerbs(Requester):
+class SessionVerbs(Verbs):
     """The verbs for sessions."""
 
     def sessions(self) -> tuple[SessionInfo, ...]:
@@ -135,10 +136,12 @@ class SessionVerbs(Requester):
             NoSuchGpuError: The daemon does not have a GPU.
             ConflictError: There is a session of this name, or another one has a GPU.
         """
-        body: dict[str, Any] = {"name": name, "gpus": selectors(gpus) or []}
-        body["settings"] = dict(settings or {})
-        if seconds is not None:
-            body["seconds"] = seconds
+        body = {
+            "name": name,
+            "gpus": selectors(gpus) or [],
+            "settings": dict(settings or {}),
+            "seconds": seconds,
+        }
         return self.fetch(SessionStarted, "POST", "/v1/sessions", body).session
 
     def stop_session(self, name: str) -> Outcome:
@@ -153,7 +156,7 @@ class SessionVerbs(Requester):
 _PATH = "/v1/allocations"
 
 
-class AllocationVerbs(Requester):
+class AllocationVerbs(Verbs):
     """The verbs for allocations."""
 
     def allocate(
@@ -185,9 +188,7 @@ class AllocationVerbs(Requester):
             TimedOutError: The memory was not free in time; nothing is allocated.
             ConfigError: The size is invalid or has no unit, or the process does not exist.
         """
-        body: dict[str, object] = {"gpu": str(gpu), "size": _size_bytes(size)}
-        if pid is not None:
-            body["pid"] = pid
+        body = {"gpu": str(gpu), "size": _size_bytes(size), "pid": pid}
         made = self.put(AllocationInfo, f"{_PATH}/{quote(id, safe='')}", body, wait=wait)
         return made.ended_by(lambda: self._end_same(made))
 
@@ -199,20 +200,8 @@ class AllocationVerbs(Requester):
         """
         return self.fetch(Outcome, "DELETE", f"{_PATH}/{quote(id, safe='')}")
 
-    def allocation(
-        self,
-        id: str,  # noqa: A002 - the usual name
-        size: str,
-        gpu: str | int = 0,
-        *,
-        wait: float = 30.0,
-    ) -> AllocationInfo:
-        """Allocate memory for the duration of a ``with`` block; see :meth:`allocate`.
-
-        Raises:
-            SentinelError: As :meth:`allocate`.
-        """
-        return self.allocate(id, size, gpu, wait=wait)
+    #: The same, for the duration of a ``with`` block.
+    allocation = allocate
 
     def allocations(self) -> tuple[AllocationInfo, ...]:
         """List all allocations."""
@@ -278,7 +267,7 @@ _PATH_RESERVATIONS = "/v1/reservations"
 _WATCH_EVERY_S = 1.0
 
 
-class ReservationVerbs(Requester):
+class ReservationVerbs(Verbs):
     """The verbs for reservations."""
 
     def reservations(self) -> tuple[ReservationInfo, ...]:
@@ -324,7 +313,6 @@ class ReservationVerbs(Requester):
         # Short, since people type it to end the reservation.
         id_ = secrets.token_hex(4)
         body = {**selection, "reason": reason, "seconds": seconds, "bound": bound}
-        body = {key: value for key, value in body.items() if value is not None}
         with self._watched(id_, on_wait if wait else None):
             return self._with_end(
                 self.put(ReservationInfo, f"{_PATH_RESERVATIONS}/{id_}", body, wait=wait)

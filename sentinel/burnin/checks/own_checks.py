@@ -19,10 +19,17 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
-from sentinel.burnin.checks.check import Check, CheckResult, Severity, Status, Value
+from sentinel.burnin.checks.check import (
+    Check,
+    CheckResult,
+    Limit,
+    Limits,
+    Severity,
+    Status,
+    Thresholds,
+)
 from sentinel.burnin.checks.load_checks import LoadEvidence
 from sentinel.burnin.checks.recorded_run import Recorded, evidence_of_load, read_run
-from sentinel.burnin.checks.thresholds import Limit, Limits, Thresholds
 from sentinel.burnin.record import GpuRecord
 from sentinel.burnin.run_folder import RunFolder, former_runs
 from sentinel.config.plan import Plan
@@ -90,15 +97,7 @@ class OwnResult:
 
     #: The UUID, or None for the node.
     gpu: str | None
-    status: Status
-    #: The value, if it is a number.
-    number: float | None
-    #: The value, if it is text.
-    text: str | None
-    severity: Severity
-    threshold: str
-    action: str
-    evidence: str
+    result: CheckResult
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +116,7 @@ IMPORT, JUDGE = "import", "judge"
 
 #: Longer texts are cut: a result is one datagram.
 _MAX_TEXT = 2000
+_TEXTS = ("id", "unit", "threshold", "source", "action", "evidence")
 
 
 def run_check_process(
@@ -155,7 +155,7 @@ def _messages(spec: OwnSpec, calls: InflightCalls) -> Iterator[OwnCheck | OwnRes
             thresholds = _thresholds(spec, check)
             for gpu, evidence in _evidence(check, recorded, Path(spec.folder)):
                 calls.announce(0, JUDGE)
-                yield _judge(check, gpu, evidence, thresholds)
+                yield OwnResult(gpu=gpu, result=_judge(check, evidence, thresholds))
     except BaseException as error:  # noqa: BLE001 - an import may raise anything, even SystemExit
         known = isinstance(error, ConfigError)
         yield OwnDone(error=str(error) if known else describe(error))
@@ -212,28 +212,21 @@ def _evidence(
         yield one.uuid, evidence_of_load(one, run_check_process, former)
 
 
-def _judge(check: Check[Any], gpu: str | None, evidence: Any, thresholds: Thresholds) -> OwnResult:
+def _judge(check: Check[Any], evidence: Any, thresholds: Thresholds) -> CheckResult:
     """Judge one GPU, or the node; a check that raises has not tested it."""
     try:
-        return _result_message(gpu, check.run(evidence, thresholds))
+        return _sendable(check.run(evidence, thresholds))
     except Exception as error:  # noqa: BLE001 - code of a package
-        return OwnResult(
-            gpu=gpu,
-            status=Status.NOT_TESTED,
-            number=None,
-            text=None,
-            severity=Severity.NONE,
-            threshold=check.default_threshold[:_MAX_TEXT],
-            action="",
-            evidence=f"its judgement raised {describe(error)}",
-        )
+        why = f"its judgement raised {describe(error)}"
+        return _untested(check.id, check.unit, check.default_threshold[:_MAX_TEXT], why[:_MAX_TEXT])
 
 
-def _result_message(gpu: str | None, result: CheckResult) -> OwnResult:
-    """Build the message.
+def _sendable(result: CheckResult) -> CheckResult:
+    """Check and cut what code of a package may have put into a result.
 
     Raises:
         TypeError: The judgement has a value or a status of another type.
+        ValueError: The status or the severity is none.
     """
     value: Any = result.value  # by its declaration; code of a package may have put anything
     if isinstance(value, float) and not math.isfinite(value):
@@ -242,16 +235,28 @@ def _result_message(gpu: str | None, result: CheckResult) -> OwnResult:
     if not isinstance(value, float | int | str | None):
         message = f"its value is a {type(value).__name__}, not a number or text"
         raise TypeError(message)
-    text = isinstance(value, str)
-    return OwnResult(
-        gpu=gpu,
+    if isinstance(value, str):
+        value = value[:_MAX_TEXT]
+    return CheckResult(
         status=Status(result.status),
-        number=None if text or value is None else float(value),
-        text=value[:_MAX_TEXT] if isinstance(value, str) else None,
+        value=int(value) if isinstance(value, bool) else value,
         severity=Severity(result.severity),
-        threshold=result.threshold[:_MAX_TEXT],
-        action=result.action[:_MAX_TEXT],
-        evidence=result.evidence[:_MAX_TEXT],
+        **{name: getattr(result, name)[:_MAX_TEXT] for name in _TEXTS},
+    )
+
+
+def _untested(check: str, unit: str, threshold: str, why: str) -> CheckResult:
+    """Build the result of a check that could not judge."""
+    return CheckResult(
+        id=check,
+        status=Status.NOT_TESTED,
+        value=None,
+        unit=unit,
+        threshold=threshold,
+        source="",
+        severity=Severity.NONE,
+        action="",
+        evidence=why,
     )
 
 
@@ -283,7 +288,7 @@ class _Received:
     """What the process of one check has sent."""
 
     check: OwnCheck | None = None
-    results: dict[str | None, OwnResult] = field(default_factory=dict)
+    results: dict[str | None, CheckResult] = field(default_factory=dict)
     error: str | None = None
     stuck: bool = False
 
@@ -293,7 +298,7 @@ class _Received:
             case OwnCheck():
                 self.check = message
             case OwnResult():
-                self.results[message.gpu] = message
+                self.results[message.gpu] = message.result
             case OwnDone():
                 self.error = message.error
                 return True
@@ -400,27 +405,13 @@ def _run(spec: OwnSpec, timeouts: Timeouts) -> _Received:
 def _check_result(
     entry: EntryPoint, received: _Received, uuid: str | None, origin: str
 ) -> CheckResult:
-    """Build the result for one GPU or the node; without a message, it was not tested."""
+    """Return the result for one GPU or the node; without a message, it was not tested."""
     check, found = received.check, received.results.get(uuid)
+    if found is None:
+        unit, threshold = (check.unit, check.threshold) if check is not None else ("", "")
+        found = _untested(entry.name, unit, threshold, received.error or "it sent no result")
     source = (check.source if check is not None else "") or "its package"
-    return CheckResult(
-        id=entry.name,
-        status=Status.NOT_TESTED if found is None else found.status,
-        value=None if found is None else _value(found),
-        unit=check.unit if check is not None else "",
-        threshold=found.threshold if found is not None else check.threshold if check else "",
-        source=f"{origin or source} ({_package(entry)})",
-        severity=Severity.NONE if found is None else found.severity,
-        action="" if found is None else found.action,
-        evidence=(received.error or "it sent no result") if found is None else found.evidence,
-    )
-
-
-def _value(found: OwnResult) -> Value:
-    """Return the value; a whole number as such."""
-    if found.number is None:
-        return found.text
-    return int(found.number) if found.number.is_integer() else found.number
+    return replace(found, source=f"{origin or source} ({_package(entry)})")
 
 
 def _package(entry: EntryPoint) -> str:

@@ -8,8 +8,16 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
-from sentinel.burnin.checks.check import OWN, Action, Judgement, Severity, Status, Table
-from sentinel.burnin.checks.thresholds import Limits, Thresholds
+from sentinel.burnin.checks.check import (
+    OWN,
+    Action,
+    Judgement,
+    Limits,
+    Severity,
+    Status,
+    Table,
+    Thresholds,
+)
 from sentinel.burnin.record import GpuRecord
 from sentinel.protocol.stressor import MAX_QUANTUM_S, FailureKind
 from sentinel.units import format_duration, format_size

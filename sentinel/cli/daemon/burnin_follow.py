@@ -17,9 +17,9 @@ from typing import Any, TextIO
 
 import click
 
+from sentinel.burnin.formats import text_lines as report_lines
 from sentinel.burnin.run import can_go_on
 from sentinel.burnin.run_folder import RunFolder, find_run
-from sentinel.burnin.text import text_lines as report_lines
 from sentinel.burnin.verdict import EXIT_CODES, Verdict
 from sentinel.cli.display.live_table import LiveTable
 from sentinel.cli.display.log_lines import follow, log_line

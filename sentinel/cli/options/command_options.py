@@ -313,7 +313,7 @@ def only(status: Status, gpus: Sequence[str]) -> Status:
     """
     if not gpus:
         return status
-    from sentinel.client.event_stream import Status as Found
+    from sentinel.client.client import Status as Found
     from sentinel.client.requester import decode
 
     raw = only_json(status.json, gpus)

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from sentinel.burnin.checks.thresholds import Thresholds
+from sentinel.burnin.checks.check import Thresholds
 from sentinel.burnin.formats import write_reports
 from sentinel.burnin.report import judge_run
 from sentinel.errors import ExitCode
