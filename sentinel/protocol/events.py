@@ -124,7 +124,8 @@ BURNIN_EVENTS = (
         "What a client records of a burn-in besides its events: what a stressor has measured, its"
         " exit, and a time in which NVML's XIDs were watched without a break.",
         """
-        kind (`LinkMeasured`, `ReferenceChecksum`, `StressorExit`, `XidsWatched`): what it is about
+        kind (`Failed`, `LinkMeasured`, `ReferenceChecksum`, `SelftestDone`, `SelftestResult`,
+            `StressorExit`, `XidsWatched`): what it is about
         values (object): as `sentinel/protocol/stressor.py` describes, `pid` and `at`, or `first`
             and `last`
         """,
