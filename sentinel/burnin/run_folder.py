@@ -349,6 +349,9 @@ def _machine_id() -> str | None:
         return None
 
 
+# --- earlier runs on the same cards ----------------------------------------------------------
+
+
 @dataclass(frozen=True, kw_only=True)
 class Former:
     """What a card did in the steady phase of an earlier run."""

@@ -364,6 +364,8 @@ def write_shared(path: Path, text: str) -> None:
         raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
 
 
+# --- the runs that this user has begun here: a link to the folder of each --------------------
+
 #: How many links are kept.
 MAX_KNOWN = 100
 
