@@ -132,7 +132,7 @@ def can_go_on(report: Mapping[str, Any]) -> bool:
 def _reported_failures(folder: RunFolder) -> list[int]:
     """List the GPUs that have failed by the last report, whose limits may have been others."""
     with suppress(ConfigError, ValueError, KeyError, TypeError):
-        report = read_object(folder.path / "report.json")
+        report = read_object(folder.report)
         return [int(gpu["index"]) for gpu in report["gpus"] if gpu["verdict"] == Verdict.FAIL]
     return []  # a run that was killed has none
 
