@@ -182,6 +182,7 @@ def record_run(
     connected: Callable[[Sequence[str]], AbstractContextManager[Client]],
     on_start: Callable[[Client], None] = lambda _: None,
     judge: Callable[[], None] = lambda: None,
+    on_event: Callable[[EventInfo], None] = lambda _: None,
 ) -> bool:
     """Have a daemon run a plan, and record it until its end or until the daemon ends.
 
@@ -190,6 +191,7 @@ def record_run(
         connected: Connects to the daemon, or starts one for these GPUs, until its block ends.
         on_start: Called once the daemon has begun.
         judge: Called once everything is recorded; until its end, the folder counts as recorded.
+        on_event: Called with each event of the host and of the GPUs, once it is recorded.
 
     Returns:
         Whether no process is stuck in the driver: the interpreter's own exit would wait for it.
@@ -237,6 +239,7 @@ def record_run(
                         write(measured(event.fields))
                     else:
                         _keep(event, events)
+                    on_event(event)
             finally:
                 sampler.stop()
             write(sample(LAST, time.monotonic()))  # reads the kernel's log once more

@@ -22,8 +22,11 @@ from sentinel.supervisor.event_log import Sink
 
 #: The samples that come as events of the daemon, by their kind.
 MEASURED = {
+    "Failed": "failed",
     "LinkMeasured": LINK,
     "ReferenceChecksum": CHECKSUM,
+    "SelftestDone": "selftest_done",
+    "SelftestResult": "selftest",
     "StressorExit": END,
     "XidsWatched": WATCHED,
 }

@@ -9,7 +9,7 @@ import re
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from sentinel.burnin.checks.check import CheckResult, Severity, Status
 from sentinel.burnin.checks.measures import format_value, scaled_unit
@@ -99,18 +99,16 @@ class Outlier:
 def outliers(fleet: FleetVerdict) -> list[Outlier]:
     """List everything that is not PASS."""
     found = list(_missing(fleet.nodes))
-    alike: dict[_Key, list[_Subject]] = {}
+    alike: dict[object, list[_Subject]] = {}
     for node in fleet.nodes:
         for subject in _subjects(node):
-            alike.setdefault(_key(subject), []).append(subject)
-    for key, subjects in alike.items():
-        if key.word in _JOINED and len({one.node.name for one in subjects}) > MAX_ALIKE:
-            found.append(_outlier(key.word, subjects))
-            continue
+            alike.setdefault(subject.kind, []).append(subject)
+    for subjects in alike.values():
         by_node: dict[str, list[_Subject]] = {}
-        for one in subjects:
-            by_node.setdefault(one.node.name, []).append(one)
-        found += [_outlier(key.word, one) for one in by_node.values()]
+        for subject in subjects:
+            by_node.setdefault(subject.node.name, []).append(subject)
+        joined = subjects[0].word in _JOINED and len(by_node) > MAX_ALIKE
+        found += map(_outlier, [subjects] if joined else by_node.values())
     order = list(_SEVERITIES)
 
     def urgency(one: Outlier) -> tuple[int, int, str, bool]:
@@ -144,15 +142,21 @@ class _Subject:
     #: What was not done.
     incomplete: tuple[str, ...]
 
+    @property
+    def word(self) -> str:
+        """One of LISTED."""
+        if self.gpu is not None:
+            return self.gpu.verdict.value
+        if any(result.status is Status.FAIL for result in self.bad):
+            return Verdict.FAIL.value
+        return Verdict.INCOMPLETE.value if self.incomplete else Verdict.WARN.value
 
-class _Key(NamedTuple):
-    """What subjects of one entry have in common."""
-
-    word: str
-    of_gpu: bool
-    checks: tuple[tuple[str, Status], ...]
-    #: Without numbers: seconds differ from GPU to GPU.
-    incomplete: tuple[str, ...]
+    @property
+    def kind(self) -> object:
+        """What it has in common with others; without numbers, since seconds differ."""
+        checks = tuple((result.id, result.status) for result in self.bad)
+        incomplete = tuple(_NUMBER.sub("#", text) for text in self.incomplete)
+        return self.word, self.gpu is not None, checks, incomplete
 
 
 def _subjects(node: FleetNode) -> Iterator[_Subject]:
@@ -165,29 +169,13 @@ def _subjects(node: FleetNode) -> Iterator[_Subject]:
             yield _Subject(node=node, gpu=gpu, bad=gpu.bad, incomplete=gpu.gpu.incomplete)
 
 
-def _key(subject: _Subject) -> _Key:
-    """Find what a subject has in common with others."""
-    if subject.gpu is not None:
-        word = subject.gpu.verdict.value
-    elif any(one.status is Status.FAIL for one in subject.bad):
-        word = Verdict.FAIL.value
-    else:
-        word = Verdict.INCOMPLETE.value if subject.incomplete else Verdict.WARN.value
-    return _Key(
-        word=word,
-        of_gpu=subject.gpu is not None,
-        checks=tuple((one.id, one.status) for one in subject.bad),
-        incomplete=tuple(_NUMBER.sub("#", text) for text in subject.incomplete),
-    )
-
-
-def _outlier(word: str, subjects: Sequence[_Subject]) -> Outlier:
+def _outlier(subjects: Sequence[_Subject]) -> Outlier:
     """Build the entry of subjects that are alike."""
     first = subjects[0]
     results = zip(*(subject.bad for subject in subjects), strict=True)
     nodes = {subject.node.name: subject.node for subject in subjects}
     return Outlier(
-        word=word,
+        word=first.word,
         nodes=tuple(nodes.values()),
         gpus=tuple(subject.gpu for subject in subjects if subject.gpu is not None),
         reasons=(*(_brief(result) for result in results), *first.incomplete),
