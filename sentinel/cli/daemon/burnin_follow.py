@@ -21,11 +21,11 @@ from sentinel.burnin.run import can_go_on
 from sentinel.burnin.run_folder import RunFolder, find_run
 from sentinel.burnin.text import text_lines as report_lines
 from sentinel.burnin.verdict import EXIT_CODES, Verdict
+from sentinel.cli.display import output
 from sentinel.cli.display.live_table import LiveTable
 from sentinel.cli.display.log_lines import follow, log_line
-from sentinel.cli.display.output import Table, color_option, paint_verdicts, print_json
+from sentinel.cli.options import command_options as options
 from sentinel.cli.options import value_completion
-from sentinel.cli.options.command_options import Printed, asks_daemon, outcome, simulated_folder
 from sentinel.client import Client, Status, connect
 from sentinel.errors import ConfigError, ExitCode, NotRunningError, SentinelError
 from sentinel.host.daemon_lookup import find_shared
@@ -44,9 +44,9 @@ _SHOW_EVERY_S = 1.0
 def print_report(report: Mapping[str, Any], folder: RunFolder, *, as_json: bool) -> None:
     """Print a report, and how to go on with a run that is not complete."""
     if as_json:
-        print_json(report)
+        output.print_json(report)
         return
-    text = paint_verdicts("\n".join(report_lines(report)))
+    text = output.paint_verdicts("\n".join(report_lines(report)))
     print(f"\n{text}\n\nreports: {folder.path}")
     if can_go_on(report):
         simulate = ""
@@ -57,9 +57,9 @@ def print_report(report: Mapping[str, Any], folder: RunFolder, *, as_json: bool)
 
 
 @click.command("status")
-@color_option
-@asks_daemon
-def status(client: Client) -> Printed:
+@output.color_option
+@options.asks_daemon
+def status(client: Client) -> options.Printed:
     """Show how far the daemon's burn-in is on each GPU, and which burn-ins run without it."""
     others = running_burnins(records_folder(os.environ, os.getuid()))
     try:
@@ -68,7 +68,7 @@ def status(client: Client) -> Printed:
         if not others:
             raise
         shown = None
-    return Printed(
+    return options.Printed(
         json={
             "burnin": shown.json["daemon"].get("burnin") if shown else None,
             "gpus": {gpu["uuid"]: gpu.get("burnin") for gpu in shown.json["gpus"]} if shown else {},
@@ -99,7 +99,7 @@ def _progress_lines(shown: Status | None, others: Sequence[DaemonRecord]) -> Ite
 
 @click.command("attach")
 @click.argument("run", required=False, shell_complete=value_completion.runs)
-@color_option
+@output.color_option
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
 @click.option("--simulated", is_flag=True, help="Look in the state directory of simulated GPUs.")
 def attach(run: str | None, as_json: bool, simulated: bool) -> int:
@@ -107,7 +107,7 @@ def attach(run: str | None, as_json: bool, simulated: bool) -> int:
 
     RUN is its folder, or its name in the state directory. Ctrl+C ends this command alone.
     """
-    simulation = simulated_folder(chosen=simulated)
+    simulation = options.simulated_folder(chosen=simulated)
     folder = RunFolder(path=find_run(find_shared(simulation), run))
     client = connect(simulated=simulation)
     if run is None:
@@ -142,15 +142,15 @@ def _is_of(folder: RunFolder, run: str) -> bool:
 
 
 @click.command("cancel")
-@asks_daemon
-def cancel(client: Client) -> Printed:
+@options.asks_daemon
+def cancel(client: Client) -> options.Printed:
     """End the daemon's burn-in; its report shows what was done."""
-    return outcome(client.cancel_burnin())
+    return options.outcome(client.cancel_burnin())
 
 
 # --- the screen ------------------------------------------------------------------------------
 
-PROGRESS = Table(
+PROGRESS = output.Table(
     ("GPU", "PHASE", "DONE", "TO DO", "RESULTS", "WRONG", "TEMP", "POWER", "STATE"),
     right=(2, 3, 4, 5, 6, 7),
 )

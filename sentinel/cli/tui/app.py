@@ -15,7 +15,7 @@ from textual.widgets import DataTable, Footer, Static
 
 from sentinel.cli.display import gpu_table
 from sentinel.cli.display.output import cut, printable
-from sentinel.cli.tui.actions import Ask, GpuActions, Help
+from sentinel.cli.tui.actions import KEYS, Ask, GpuActions, Help
 from sentinel.cli.tui.content import (
     PANELS,
     SORTS,
@@ -74,17 +74,8 @@ class Live(GpuActions):
     .stale { opacity: 45%; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("p", "pause", "Pause"),
-        Binding("r", "resume", "Resume"),
-        Binding("v", "reserve", "Reserve"),
-        Binding("e", "end_reservation", "End reservation", show=False),
-        Binding("s", "sort", "Sort", show=False),
-        Binding("slash", "filter", "Filter"),
-        Binding("tab", "panel", "Panel", priority=True),
-        Binding("f", "focus_gpu", "This GPU", show=False),
-        Binding("escape", "clear", "Clear", show=False),
-        Binding("question_mark", "help", "Help"),
-        Binding("q", "quit", "Quit"),
+        Binding(key, action, word, show=bool(word), priority=key == "tab")
+        for key, action, word, _ in KEYS
     ]
 
     def __init__(
