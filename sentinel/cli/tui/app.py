@@ -37,8 +37,6 @@ from sentinel.client import Client, GpuStatus, Status
 from sentinel.errors import SentinelError
 from sentinel.units import format_count
 
-#: From this age on, a reading is stale; as /v1/health has it.
-_STALE_S = 5.0
 _MAX_EVENTS = 300
 _HANDOVERS = 3
 #: The rows of the facts above the GPUs and of the keys below all.
@@ -182,7 +180,7 @@ class Live(GpuActions):
             self.query_one(f"#{name}").display = name in shown
         self.query_one("#right").display = shown != ("details",)
         self.query_one("#below").set_class(wide, "wide")
-        stale = self._error is not None or (self._status.daemon.age_s or 0.0) > _STALE_S
+        stale = self._error is not None or gpu_table.is_stale(self._status)
         for name in ("#gpus", "#details", "#processes"):
             self.query_one(name).set_class(stale, "stale")
 
@@ -248,7 +246,7 @@ class Live(GpuActions):
         if columns != self._columns or [str(row.value) for row in table.rows] != uuids:
             self._rebuild(columns, uuids)
         for gpu, row in zip(gpus, rows, strict=True):
-            old = gpu.read_s is not None and gpu.read_s > _STALE_S
+            old = gpu.read_s is not None and gpu.read_s > gpu_table.MAX_AGE_S
             for number, (column, cell) in enumerate(zip(columns, row, strict=True)):
                 style = "dim" if old else gpu_table.GPUS.styles.get(cell, "")
                 made = table_cell(cell, column, style=style, first=number == 0)
