@@ -18,12 +18,12 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
+from sentinel.burnin.checks.check import Thresholds
 from sentinel.burnin.checks.recorded_run import read_run
-from sentinel.burnin.checks.thresholds import Thresholds
-from sentinel.burnin.record import PhaseRecord
+from sentinel.burnin.record import LAST, LOST, PhaseRecord
 from sentinel.burnin.report import judge_run
 from sentinel.burnin.run_folder import RunFolder, complete, new_run, prepare, read_object, reopen
-from sentinel.burnin.samples import LAST, LOST, CountersAtEnd, Sampler, Samples, measured, sample
+from sentinel.burnin.samples import CountersAtEnd, Sampler, Samples, measured, sample
 from sentinel.burnin.verdict import Verdict
 from sentinel.client.client import Client
 from sentinel.client.event_stream import EventInfo, EventStream
@@ -182,6 +182,7 @@ def record_run(
     connected: Callable[[Sequence[str]], AbstractContextManager[Client]],
     on_start: Callable[[Client], None] = lambda _: None,
     judge: Callable[[], None] = lambda: None,
+    on_event: Callable[[EventInfo], None] = lambda _: None,
 ) -> bool:
     """Have a daemon run a plan, and record it until its end or until the daemon ends.
 
@@ -190,6 +191,7 @@ def record_run(
         connected: Connects to the daemon, or starts one for these GPUs, until its block ends.
         on_start: Called once the daemon has begun.
         judge: Called once everything is recorded; until its end, the folder counts as recorded.
+        on_event: Called with each event of the host and of the GPUs, once it is recorded.
 
     Returns:
         Whether no process is stuck in the driver: the interpreter's own exit would wait for it.
@@ -237,6 +239,7 @@ def record_run(
                         write(measured(event.fields))
                     else:
                         _keep(event, events)
+                    on_event(event)
             finally:
                 sampler.stop()
             write(sample(LAST, time.monotonic()))  # reads the kernel's log once more

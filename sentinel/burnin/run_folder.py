@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import platform
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
@@ -20,7 +18,7 @@ from sentinel.diagnostics.counters import CountersResult
 from sentinel.errors import ConfigError
 from sentinel.host.names import node_name
 from sentinel.host.procfs import boot_id
-from sentinel.host.regular_file import open_regular, read_regular, replace_file
+from sentinel.host.regular_file import locked, open_regular, read_regular, replace_file
 from sentinel.host.verified_store import RUNS, read_reports
 from sentinel.protocol.version import __version__
 
@@ -32,7 +30,6 @@ _MODE = 0o644
 
 #: A process that only looks whether a run is recorded holds its lock for a moment, in seconds.
 _LOCK_TIMEOUT_S = 5.0
-_LOCK_RETRY_S = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,11 +75,10 @@ class RunFolder:
     def is_recorded(self) -> bool:
         """Whether a process still records the run."""
         try:
-            with self._opened() as folder:
-                fcntl.flock(folder, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            with locked(self._open(), 0.0, shared=True):
+                return False
         except OSError:
             return self.path.exists()
-        return False
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -91,27 +87,17 @@ class RunFolder:
         Raises:
             ConfigError: Another process records it.
         """
-        with self._opened() as folder:
-            deadline = time.monotonic() + _LOCK_TIMEOUT_S
-            while True:
-                try:
-                    fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() > deadline:
-                        what = f"{self.path}: another process records this run"
-                        raise ConfigError(what) from None
-                    time.sleep(_LOCK_RETRY_S)
+        folder = self._open()
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(locked(folder, _LOCK_TIMEOUT_S))
+            except OSError:
+                raise ConfigError(f"{self.path}: another process records this run") from None
             yield
 
-    @contextmanager
-    def _opened(self) -> Iterator[int]:
+    def _open(self) -> int:
         """Open the folder itself: its files are replaced, and a lock is of one file."""
-        descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            yield descriptor
-        finally:
-            os.close(descriptor)
+        return os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def event_count(self) -> int:
         """Count the events, without a last one that was not written completely."""

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -83,10 +83,12 @@ class Hold:
 
     Args:
         flags: The flags of ``sentinel run`` for the private sentinel.
+        environment: Its variables; the default are those of this process.
     """
 
-    def __init__(self, flags: Sequence[str]) -> None:
+    def __init__(self, flags: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         self._flags = flags
+        self._environment = os.environ if environment is None else environment
         self._resources = contextlib.ExitStack()
         self._running: _Running | None = None
         self._ended = False
@@ -101,7 +103,7 @@ class Hold:
         if self._running is not None:
             raise ConfigError("this hold is in use already", "Call sentinel.hold() for each block.")
         with contextlib.ExitStack() as resources:
-            self._running = _start(self._flags, resources)
+            self._running = _start(self._flags, self._environment, resources)
             self._resources = resources.pop_all()
         return self
 
@@ -237,12 +239,12 @@ def hold(
     return private_sentinel([*command, *flags])
 
 
-def private_sentinel(flags: Sequence[str]) -> Hold:
+def private_sentinel(flags: Sequence[str], environment: Mapping[str, str] | None = None) -> Hold:
     """Build a sentinel for this process only, with these flags of ``sentinel run``.
 
     It ends with its ``with`` block, and with this process, however that ends.
     """
-    return Hold(flags)
+    return Hold(flags, environment)
 
 
 @dataclass(frozen=True)
@@ -255,7 +257,9 @@ class _Running:
     errors: Path
 
 
-def _start(flags: Sequence[str], resources: contextlib.ExitStack) -> _Running:
+def _start(
+    flags: Sequence[str], variables: Mapping[str, str], resources: contextlib.ExitStack
+) -> _Running:
     """Start a private sentinel, which ends when the resources are closed.
 
     Raises:
@@ -270,7 +274,7 @@ def _start(flags: Sequence[str], resources: contextlib.ExitStack) -> _Running:
     folder = Path(name)
     lock = resources.enter_context(_locked(folder))
     environment = {
-        **os.environ,
+        **variables,
         "SENTINEL_SOCKET": str(folder / "sentinel.sock"),
         # Not the folders of the host's daemon.
         "STATE_DIRECTORY": name,

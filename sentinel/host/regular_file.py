@@ -137,21 +137,23 @@ def replace_file(path: Path, text: str, mode: int = 0o600, *, temporary: str | N
 
 
 @contextlib.contextmanager
-def locked(file: int, timeout: float) -> Iterator[int]:
+def locked(file: int, timeout: float, *, shared: bool = False) -> Iterator[int]:
     """Lock an open file against other processes for the block, and close it in the end.
 
     Args:
         file: Its descriptor.
         timeout: How long another process may keep it, in seconds.
+        shared: Whether others may lock it so at the same time.
 
     Raises:
         OSError: It cannot be locked, or not in time.
     """
     try:
+        kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         until = time.monotonic() + timeout
         while True:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(file, kind | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
                 if time.monotonic() >= until:

@@ -129,7 +129,8 @@ BURNIN_EVENTS = (
         (
             Field(
                 "kind",
-                "`LinkMeasured`, `ReferenceChecksum`, `StressorExit`, `XidsWatched`",
+                "`Failed`, `LinkMeasured`, `ReferenceChecksum`, `SelftestDone`, `SelftestResult`, "
+                "`StressorExit`, `XidsWatched`",
                 "what it is about",
             ),
             Field(

@@ -11,7 +11,7 @@ import math
 import socket
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import MAXYEAR, MINYEAR, datetime
 from enum import Enum
 from functools import cache
@@ -110,7 +110,8 @@ def _reader(kind: Any, *, exact: bool) -> _Reader:
     """Build the function that turns a JSON value into a ``kind``, or raises DecodeError."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in {types.UnionType, typing.Union}:
-        read = _reader(arguments[0], exact=exact)
+        kinds = [argument for argument in arguments if argument is not types.NoneType]
+        read = _scalar(kinds) if len(kinds) > 1 else _reader(kinds[0], exact=exact)
         return lambda value: None if value is None else read(value)
     if origin is tuple:
         return _tuple(_reader(arguments[0], exact=exact))
@@ -215,6 +216,17 @@ def _float(value: Any) -> float:
         if math.isfinite(number):
             return number
     raise DecodeError("a finite number")
+
+
+def _scalar(kinds: Sequence[type]) -> _Reader:
+    """Build the function that reads a number or a text of one of these types, and converts none."""
+
+    def read_scalar(value: Any) -> Any:
+        if type(value) not in kinds:
+            raise DecodeError("a number, a text or null")
+        return _float(value) if type(value) is float else value
+
+    return read_scalar
 
 
 def _exactly(kind: type) -> _Reader:

@@ -83,7 +83,7 @@ def supervise(options: Options, sink_for: Callable[[Mapping[str, Gpu]], Sink]) -
         SentinelError: Nothing was started: the driver is missing or misread, no GPU is visible,
             another sentinel holds one, or torch cannot use any.
     """
-    code, clean = run_parts(options, sink_for)
+    code, clean = _supervise(options, sink_for)
     if code is ExitCode.RESTART:
         if clean:
             _restart()
@@ -113,19 +113,10 @@ def leave(code: ExitCode, *, clean: bool) -> ExitCode:
     return code
 
 
-def run_parts(
-    options: Options,
-    sink_for: Callable[[Mapping[str, Gpu]], Sink],
-    around: Callable[[Parts], Parts] = lambda parts: parts,
+def _supervise(
+    options: Options, sink_for: Callable[[Mapping[str, Gpu]], Sink]
 ) -> tuple[ExitCode, bool]:
-    """Run like :func:`supervise`, with parts that the caller may wrap.
-
-    Returns:
-        The exit code, and whether nothing is stuck, both for :func:`leave`.
-
-    Raises:
-        SentinelError: As for :func:`supervise`.
-    """
+    """Run the supervisor; return the exit code and whether nothing is stuck, for :func:`leave`."""
     set_process_title("sentinel: supervisor, occupies idle GPUs and yields at once")
     detached = options.serve is not None and options.serve.detached
     user = options.config.stressor_user
@@ -149,7 +140,7 @@ def run_parts(
         event_log = EventLog([sink_for(gpus), *logs, *_api_sinks(api, gpus)])
         with Rendezvous(account) as rendezvous:
             spec_for = partial(_spec_for, found, account, rendezvous)
-            code, clean = _run(signals, found, locks, spec_for, event_log, api, around)
+            code, clean = _run(signals, found, locks, spec_for, event_log, api)
         locks.release()
     return code, clean
 
@@ -227,7 +218,6 @@ def _run(
     spec_for: Callable[[Callable[[], Config]], Callable[[Gpu], StressorSpec]],
     event_log: EventLog,
     api: ApiProcess | None,
-    around: Callable[[Parts], Parts],
 ) -> tuple[ExitCode, bool]:
     """Run the loop; return its exit code, and whether nothing is stuck."""
     clock = HostClock()
@@ -239,17 +229,15 @@ def _run(
     at_start = spec_for(lambda: config)(found.gpus[0])
     standby = StandbySpec(account=at_start.account, files=at_start.files)
     stressors = StressorPool(spec, locks.files, standby)
-    parts = around(
-        Parts(
-            probe=found.probe,
-            spare_probe=found.probe.spare,
-            standby=stressors.standby,
-            spawner=stressors,
-            interrupts=signals,
-            clock=clock,
-            api=api,
-            manager=Notifier(os.environ),
-        )
+    parts = Parts(
+        probe=found.probe,
+        spare_probe=found.probe.spare,
+        standby=stressors.standby,
+        spawner=stressors,
+        interrupts=signals,
+        clock=clock,
+        api=api,
+        manager=Notifier(os.environ),
     )
     up = Probe(running=True, works=True, since=now, worked_at=now)
     state = decide.first_state(found.gpus, now, config, up, found.hidden, with_api=api is not None)

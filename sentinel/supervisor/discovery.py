@@ -69,8 +69,6 @@ class Options:
     given: tuple[Given, ...] = ()
     #: How many GPUs to simulate, or None for real ones.
     simulate: int | None = None
-    #: Whether to use only the first of the selected GPUs.
-    only_first: bool = False
     #: Whether the daemon that holds the GPUs has reserved them for this process. They are not
     #: locked then: the locks are the daemon's.
     lent: bool = False
@@ -175,7 +173,6 @@ def find_gpus(options: Options, signals: Signals) -> Iterator[Found]:
     try:
         found = _find(probe, signals, options, driver)
         gpus = _choose(found, options.config.gpus)
-        gpus = gpus[:1] if options.only_first else gpus
         config, unused = resolve(options.config, options.given, found.gpus)
         yield Found(
             probe=probe,

@@ -12,14 +12,13 @@ from starlette.responses import Response
 
 from sentinel.api import history_queries
 from sentinel.api.bodies import ProblemError
-from sentinel.api.context import ApiContext
+from sentinel.api.context import ApiContext, ContextDep, problems
 from sentinel.api.history_queries import (
     encode_events,
     encode_readings,
     encode_usage,
     fit_trend,
 )
-from sentinel.api.routes.dependencies import ContextDep, problems
 from sentinel.errors import NoSuchGpuError
 from sentinel.protocol.event_type import Kind
 from sentinel.protocol.events import EVENTS

@@ -17,9 +17,9 @@ from typing import Any
 
 import click
 
+from sentinel.burnin.formats import text_lines as report_lines
 from sentinel.burnin.run import can_go_on
 from sentinel.burnin.run_folder import RunFolder, find_run
-from sentinel.burnin.text import text_lines as report_lines
 from sentinel.burnin.verdict import EXIT_CODES, Verdict
 from sentinel.cli.display import output
 from sentinel.cli.display.live_table import LiveTable

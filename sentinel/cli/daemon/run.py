@@ -72,6 +72,7 @@ _TIMEOUT_S = 1.0
 @click.option("--paused", is_flag=True, hidden=True)  # how `sentinel start --paused` does
 @click.option("--private", is_flag=True, hidden=True)  # how a script starts its own
 @click.option("--burnin-only", is_flag=True, hidden=True)  # how `sentinel burnin` starts its own
+@click.option("--lent", is_flag=True, hidden=True)  # how a trial does, beside a daemon
 @color_option
 @plan_option
 @log_format
@@ -88,7 +89,7 @@ def command(
     config = replace(config, paused=monitor or flags["paused"], burnin_only=flags["burnin_only"])
     if plan is not None:
         config = with_plan(config, plan, sources)
-    options = Options(config=config, given=sources.given, simulate=simulate)
+    options = Options(config=config, given=sources.given, simulate=simulate, lent=flags["lent"])
     if flags["list_"]:
         found = survey.inventory(options)
         return Printed(json={"gpus": found}, lines=map(_gpu_line, found)).show(as_json=not text)

@@ -86,7 +86,7 @@ def describe(name: str, fields: _Fields) -> tuple[str, str]:
     event = EVENTS.get(name)
     if event is not None:
         try:
-            return event.word, _render(event.sentence, fields)
+            return event.word, render(event.sentence, fields)
         except (KeyError, TypeError, ValueError, AttributeError):
             pass
     return name, " ".join(f"{key}={value}" for key, value in fields.items())
@@ -131,7 +131,7 @@ _CHOICE = re.compile(r"\[([^\]]*)\]")
 _FIELD = re.compile(r"\{(\w+)(?::(\w+))?(\?)?\}")
 
 
-def _render(sentence: str, fields: _Fields) -> str:
+def render(sentence: str, fields: _Fields) -> str:
     """Fill in the template of a sentence; see protocol/event_type.py."""
 
     def choose(match: re.Match[str]) -> str:

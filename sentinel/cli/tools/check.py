@@ -13,9 +13,8 @@ from pathlib import Path
 import click
 
 from sentinel.burnin.checks import node_checks
-from sentinel.burnin.checks.check import CheckResult, Status
+from sentinel.burnin.checks.check import CheckResult, Status, Thresholds
 from sentinel.burnin.checks.node_checks import NodeReport, judge_node
-from sentinel.burnin.checks.thresholds import Thresholds
 from sentinel.cli.display.output import color_option, print_json, printable, wants_colour
 from sentinel.cli.options.command_classes import VerdictCommand
 from sentinel.cli.options.command_options import gpus_flag

@@ -216,7 +216,7 @@ def _watch(
 def _why_missing(status: NodeStatus, give_up_s: float) -> str:
     """Explain why a node has no final report; empty if the engine had no reason."""
     if status.state is NodeState.MISSING:
-        return status.reason
+        return status.task.reason
     why = status.why_stuck or "it waits for its turn, and could not be released"
     after = format_duration(round(give_up_s))
     return f"given up after {after}: {why}; its task stays in the queue"

@@ -15,7 +15,7 @@ import click
 
 from sentinel.cli.display.output import print_json
 from sentinel.cli.options.command_options import simulated_folder
-from sentinel.cli.tools import selftest, trial
+from sentinel.cli.tools import trial
 from sentinel.config.sources import checked, find_file, from_flags, gather
 from sentinel.diagnostics.workload_catalog import Listed, list_workloads
 from sentinel.errors import ConfigError, ExitCode
@@ -207,7 +207,7 @@ def command(ctx: click.Context, as_json: bool) -> int:
     return code
 
 
-for _command in (trial.command, selftest.command, goldens_group):
+for _command in (trial.try_command, trial.selftest_command, goldens_group):
     command.add_command(_command)
 
 

@@ -23,7 +23,13 @@ from sentinel.core.state import State
 from sentinel.core.step import Event, Step, gpu_event
 from sentinel.protocol.commands import CancelBurnin, EarlierWork, PhaseWork, Refusal, StartBurnin
 from sentinel.protocol.gpu import Gpu
-from sentinel.protocol.stressor import LinkMeasured, ReferenceChecksum
+from sentinel.protocol.stressor import (
+    Failed,
+    LinkMeasured,
+    ReferenceChecksum,
+    SelftestDone,
+    SelftestResult,
+)
 
 #: The numbers of what a GPU has done, and the largest: the fastest GPU needs decades for it.
 _COUNTS = (
@@ -33,7 +39,7 @@ _COUNTS = (
 _MAX_COUNT = 1e24
 
 #: The messages of stressors that a record of a burn-in keeps as they are.
-MEASURED = (LinkMeasured, ReferenceChecksum)
+MEASURED = (Failed, LinkMeasured, ReferenceChecksum, SelftestDone, SelftestResult)
 
 
 def start(state: State, command: StartBurnin, seen: Observation) -> Accepted:

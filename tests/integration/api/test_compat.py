@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from sentinel.api.compat.schemas import ConfigChange, as_settings
+from sentinel.api.routes.compat_schemas import ConfigChange, as_settings
 from sentinel.config.sources import from_flags
 from sentinel.protocol.commands import Allocate, Configure, Given
 from sentinel.protocol.gpu import Telemetry

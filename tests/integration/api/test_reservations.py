@@ -18,7 +18,7 @@ from uuid import uuid4
 
 import pytest
 
-from sentinel.api.routes import dependencies
+from sentinel.api.routes import reservations
 from sentinel.host.procfs import own_stat
 from sentinel.host.timed_file import RESERVATIONS, Clocks
 from sentinel.protocol.commands import Caller, CancelReservation, Extend, Reserve
@@ -267,7 +267,7 @@ def test_a_lease_ends_once_the_answer_is_stored(api: ApiServer) -> None:
 def test_a_lease_is_renewed_while_its_client_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dependencies, "_RENEW_EVERY_S", 0.1)
+    monkeypatch.setattr(reservations, "_RENEW_EVERY_S", 0.1)
     with ApiServer(tmp_path) as api:
         reserve(api, gpus=["0"])
         api.commands.clear()

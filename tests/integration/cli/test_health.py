@@ -20,8 +20,8 @@ from sentinel.host.daemon_lookup import find_shared, locate
 from sentinel.host.verified_store import StoredWork, read, save
 from sentinel.protocol.views import VerifiedCounts
 from tests.harness.daemon_harness import CommandOutput, isolated_daemon
+from tests.harness.example_run import RUNS, report_of
 from tests.harness.gpu_environment import SimulatedHost
-from tests.harness.judged_run import RUNS, report_of
 from tests.harness.sentinel_process import eventually
 from tests.harness.stub_daemon import stub_daemon
 

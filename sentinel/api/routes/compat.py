@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Coroutine
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
@@ -12,19 +13,23 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.responses import Response
 
+from sentinel.api import history_queries
 from sentinel.api.bodies import ProblemError, explain
-from sentinel.api.compat import readings, schemas
-from sentinel.api.compat.readings import Monitoring
-from sentinel.api.context import ApiContext
-from sentinel.api.routes.allocations import allocate_memory, resolve_holder
-from sentinel.api.routes.dependencies import By, ContextDep, cancel_on_disconnect, problems
-from sentinel.api.routes.settings import change
+from sentinel.api.context import ApiContext, By, ContextDep, cancel_on_disconnect, problems
+from sentinel.api.history_queries import Trend, fit_trend
+from sentinel.api.routes import compat_schemas
+from sentinel.api.routes.compat_schemas import Monitoring
+from sentinel.api.routes.history import temperatures
+from sentinel.api.routes.reservations import allocate_memory, resolve_holder
 from sentinel.api.serializers import budget
 from sentinel.config.build import build_config
 from sentinel.protocol import commands
 from sentinel.protocol.history_types import Direction
 from sentinel.protocol.problem import Code
 from sentinel.protocol.views import GpuView
+
+#: The shortest span to search: not every second has a reading.
+_MIN_SPAN_S = 60
 
 T = TypeVar("T")
 
@@ -48,14 +53,14 @@ class _ConfigRoute(APIRoute):
                 return await handle(request)
             except RequestValidationError as error:
                 code, detail = explain(error)
-                raise ProblemError(code, f"{detail} {schemas.list_keys()}") from None
+                raise ProblemError(code, f"{detail} {compat_schemas.list_keys()}") from None
 
         return handle_errors
 
 
 def encode_error(detail: str) -> bytes:
     """Encode an error of these routes, also for a path or a method that they do not have."""
-    return schemas.Failed(error=detail).model_dump_json().encode()
+    return compat_schemas.Failed(error=detail).model_dump_json().encode()
 
 
 class Data(BaseModel, Generic[T]):
@@ -72,7 +77,7 @@ class Message(BaseModel):
     message: str
 
 
-class Changed(Data[schemas.Configuration]):
+class Changed(Data[compat_schemas.Configuration]):
     """The new configuration."""
 
     message: str
@@ -82,14 +87,14 @@ class AllGpus(BaseModel):
     """All GPUs."""
 
     gpu_count: int
-    gpus: list[schemas.ManagedGpu]
+    gpus: list[compat_schemas.ManagedGpu]
 
 
 class MetricsHistory(BaseModel):
     """Readings, newest last."""
 
     count: int
-    metrics: list[schemas.Past]
+    metrics: list[compat_schemas.Past]
 
 
 class MemoryAvailable(BaseModel):
@@ -114,11 +119,11 @@ class MemoryDeallocated(BaseModel):
     available_mb: float
 
 
-class Throttled(schemas.Throttling):
+class Throttled(compat_schemas.Throttling):
     """The required slowdown of work, and the GPU."""
 
     gpu_id: int
-    current_state: schemas.State
+    current_state: compat_schemas.State
 
 
 router = APIRouter(prefix=PREFIX, tags=["gpu manager"])
@@ -129,7 +134,7 @@ def _errors(*codes: Code) -> dict[int | str, dict[str, Any]]:
     known = problems(*codes)
     for code in (Code.UNAVAILABLE, *codes):
         known[code.status.value] = {
-            "model": schemas.Failed,
+            "model": compat_schemas.Failed,
             "description": known[code.status.value]["description"],
         }
     return known
@@ -142,7 +147,7 @@ GpuId = Annotated[int, Query(ge=0, le=1023, description="nvidia-smi's index.")]
 @router.get("/status", responses=_READ)
 async def read_status(
     request: Request, context: ContextDep, gpu_id: GpuId = 0
-) -> Data[schemas.ManagedGpu]:
+) -> Data[compat_schemas.ManagedGpu]:
     """Read the state of one GPU."""
     return Data(data=await _status(request, context, context.views.one(str(gpu_id))))
 
@@ -155,9 +160,9 @@ async def read_all(request: Request, context: ContextDep) -> Data[AllGpus]:
 
 
 @router.get("/metrics", responses=_READ)
-async def read_metrics(context: ContextDep, gpu_id: GpuId = 0) -> Data[schemas.Metrics]:
+async def read_metrics(context: ContextDep, gpu_id: GpuId = 0) -> Data[compat_schemas.Metrics]:
     """Read the last reading of one GPU."""
-    return Data(data=schemas.metrics(context.views.one(str(gpu_id))))
+    return Data(data=compat_schemas.metrics(context.views.one(str(gpu_id))))
 
 
 @router.get("/metrics/history", responses=_READ)
@@ -172,9 +177,9 @@ async def read_history(
     size = min(limit, monitoring.history_size)
     views = context.views.gpus if gpu_id is None else (context.views.one(str(gpu_id)),)
     found = [
-        schemas.past(view, reading)
+        compat_schemas.past(view, row)
         for view in views
-        for reading in await readings.readings(context, view, size, monitoring)
+        for row in await _readings(context, view, size, monitoring)
     ]
     found.sort(key=lambda reading: reading.timestamp)
     return Data(data=MetricsHistory(count=len(found[-size:]), metrics=found[-size:]))
@@ -186,11 +191,11 @@ async def read_trend(
     context: ContextDep,
     gpu_id: GpuId = 0,
     duration: Annotated[int, Query(ge=1, le=60, description="Minutes.")] = 5,
-) -> Data[schemas.Temperature]:
+) -> Data[compat_schemas.Temperature]:
     """Compute the trend of a GPU's temperature over the last minutes."""
     uuid = context.views.one(str(gpu_id)).uuid
-    trend = await readings.temperature_trend(context, uuid, duration, _monitoring(request))
-    return Data(data=schemas.temperature(duration, trend))
+    trend = await _temperature_trend(context, uuid, duration, _monitoring(request))
+    return Data(data=compat_schemas.temperature(duration, trend))
 
 
 @router.get("/memory/available", responses=_READ)
@@ -207,20 +212,20 @@ async def read_available(context: ContextDep, gpu_id: GpuId = 0) -> Data[MemoryA
     responses=_errors(Code.NO_SUCH_GPU, Code.INVALID, Code.CONFLICT, Code.TIMEOUT, Code.FORBIDDEN),
 )
 async def allocate(
-    request: Request, context: ContextDep, by: By, body: schemas.AllocateMemory
+    request: Request, context: ContextDep, by: By, body: compat_schemas.AllocateMemory
 ) -> Data[MemoryAllocated]:
     """Allocate memory to the caller or to `pid`; the response is sent when it is free."""
     gpu = context.views.one(str(body.gpu_id)).uuid
     if context.views.allocation(body.allocation_id) is not None:  # a POST is no PUT
         what = f"There is an allocation {body.allocation_id!r}."
         raise ProblemError(Code.CONFLICT, what)
-    size = max(1, round(body.required_mb * schemas.MB))
+    size = max(1, round(body.required_mb * compat_schemas.MB))
     by = resolve_holder(by, body.pid)
     work = allocate_memory(context, by, id_=body.allocation_id, gpu=gpu, size=size, wait_s=_WAIT_S)
     allocated = await cancel_on_disconnect(request, work)
     data = MemoryAllocated(
         allocation_id=allocated.id,
-        allocated_mb=allocated.size / schemas.MB,
+        allocated_mb=allocated.size / compat_schemas.MB,
         available_mb=_available(context, gpu),
     )
     return Data(data=data)
@@ -228,7 +233,7 @@ async def allocate(
 
 @router.post("/memory/deallocate", responses=_errors(Code.NOT_FOUND, Code.INVALID))
 async def deallocate(
-    context: ContextDep, by: By, body: schemas.DeallocateMemory
+    context: ContextDep, by: By, body: compat_schemas.DeallocateMemory
 ) -> Data[MemoryDeallocated]:
     """End an allocation."""
     id_ = body.allocation_id
@@ -246,8 +251,10 @@ async def read_throttling(
     if not views:
         raise ProblemError(Code.NO_SUCH_GPU, "There is no GPU.")
     worst = min(views, key=lambda view: view.multiplier)
-    state = schemas.metrics(worst).state
-    data = Throttled(gpu_id=worst.index, current_state=state, **vars(schemas.throttling(worst)))
+    state = compat_schemas.metrics(worst).state
+    data = Throttled(
+        gpu_id=worst.index, current_state=state, **vars(compat_schemas.throttling(worst))
+    )
     return Data(data=data)
 
 
@@ -271,26 +278,30 @@ async def stop_monitoring(request: Request, context: ContextDep) -> Message:
 
 
 @router.get("/config", responses=_errors())
-async def read_config(request: Request, context: ContextDep) -> Data[schemas.Configuration]:
+async def read_config(request: Request, context: ContextDep) -> Data[compat_schemas.Configuration]:
     """Read the configuration."""
-    return Data(data=schemas.config(build_config(context.given), _monitoring(request)))
+    return Data(
+        data=compat_schemas.config(build_config(context.settings.given), _monitoring(request))
+    )
 
 
 async def change_config(
-    request: Request, context: ContextDep, by: By, body: schemas.ConfigChange
+    request: Request, context: ContextDep, by: By, body: compat_schemas.ConfigChange
 ) -> Changed:
     """Change some keys, all of them or none.
 
     `history_size` and `monitor_interval` hold until the API process restarts.
     """
-    changes = schemas.as_settings(body)
+    changes = compat_schemas.as_settings(body)
     if changes:
-        await change(context, by, changes)
+        await context.settings.change(by, changes)
     monitoring = _monitoring(request)
     monitoring.history_size = body.history_size or monitoring.history_size
     monitoring.interval_s = body.monitor_interval or monitoring.interval_s
-    settings = build_config(context.given)
-    return Changed(message="Configuration updated", data=schemas.config(settings, monitoring))
+    settings = build_config(context.settings.given)
+    return Changed(
+        message="Configuration updated", data=compat_schemas.config(settings, monitoring)
+    )
 
 
 router.add_api_route(
@@ -308,19 +319,53 @@ def _monitoring(request: Request) -> Monitoring:
     return monitoring
 
 
-async def _status(request: Request, context: ApiContext, view: GpuView) -> schemas.ManagedGpu:
+async def _status(
+    request: Request, context: ApiContext, view: GpuView
+) -> compat_schemas.ManagedGpu:
     """Describe one GPU; the trend is unknown if the history cannot be read."""
     trend = Direction.UNKNOWN
     with contextlib.suppress(ProblemError):
-        fitted = await readings.temperature_trend(
-            context, view.uuid, _TREND_MINUTES, _monitoring(request)
-        )
+        fitted = await _temperature_trend(context, view.uuid, _TREND_MINUTES, _monitoring(request))
         trend = fitted.direction
-    settings, allocations = build_config(context.given), context.views.host.allocations
-    return schemas.status(view, settings, allocations, trend)
+    settings, allocations = build_config(context.settings.given), context.views.host.allocations
+    return compat_schemas.status(view, settings, allocations, trend)
 
 
 def _available(context: ApiContext, gpu: str) -> float:
     view = context.views.gpu(gpu)
     available = 0 if view is None else budget(view, context.views.host.allocations).available
-    return available / schemas.MB
+    return available / compat_schemas.MB
+
+
+async def _readings(
+    context: ApiContext, view: GpuView, limit: int, monitoring: Monitoring
+) -> list[dict[str, Any]]:
+    """Read the last readings of a GPU while it was monitored, oldest first.
+
+    Raises:
+        ProblemError: The history cannot be read.
+    """
+    step = monitoring.interval_s
+    until = int(time.time())
+    since = until - max(_MIN_SPAN_S, 2 * limit * step)
+    rows = await context.history.query(
+        lambda source, _: history_queries.readings(source, view.uuid, since, until, step)
+    )
+    offset = time.time() - time.monotonic()
+    return [
+        row
+        for row in rows
+        if all(monitoring.includes(row["at"] + part - offset) for part in (0, step - 1))
+    ][-limit:]
+
+
+async def _temperature_trend(
+    context: ApiContext, uuid: str, minutes: int, monitoring: Monitoring
+) -> Trend:
+    """Fit the trend of a GPU's temperature while it was monitored.
+
+    Raises:
+        ProblemError: The history cannot be read.
+    """
+    found = await temperatures(context, uuid, minutes)
+    return fit_trend([(at, degrees) for at, degrees in found if monitoring.includes(at)])

@@ -6,7 +6,8 @@ Field names, units and defaults follow its document; there, an MB is 2**20 bytes
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Literal
@@ -14,10 +15,10 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field, ValidationInfo, field_validator
 
 from sentinel.api.bodies import AllocationId, RequestModel
-from sentinel.api.compat.readings import Monitoring, PastReading
 from sentinel.api.history_queries import Trend
+from sentinel.api.history_recorder import HEALTH_ORDER
 from sentinel.api.serializers import budget
-from sentinel.config.model import Config
+from sentinel.config.model import SETTINGS, Config
 from sentinel.protocol.history_types import Direction
 from sentinel.protocol.views import Allocation, GpuView, is_throttled
 
@@ -40,6 +41,51 @@ class Failed(BaseModel):
 
     success: Literal[False] = False
     error: str
+
+
+# --- monitoring ------------------------------------------------------------------------------
+
+#: Its defaults: the number of readings, and the seconds between two.
+_HISTORY_SIZE, _INTERVAL_S = 200, 3
+#: Kept pauses; readings of earlier ones have left the history of these clients.
+_MAX_PAUSES = 1000
+
+
+class Monitoring:
+    """Which readings these clients get: how many, how often, and none of the time of a pause.
+
+    It lasts as long as the API process. The daemon reads and yields its GPUs regardless.
+
+    Args:
+        now: Returns the time of the monotonic clock.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        #: The maximum number of readings.
+        self.history_size = _HISTORY_SIZE
+        #: Seconds between two readings.
+        self.interval_s = _INTERVAL_S
+        #: Ended pauses, by the monotonic clock.
+        self._pauses: deque[tuple[float, float]] = deque(maxlen=_MAX_PAUSES)
+        self._stopped_at: float | None = None
+
+    def stop(self) -> None:
+        """Include no reading from now on."""
+        if self._stopped_at is None:
+            self._stopped_at = self._now()
+
+    def start(self) -> None:
+        """Include all readings from now on."""
+        if self._stopped_at is not None:
+            self._pauses.append((self._stopped_at, self._now()))
+            self._stopped_at = None
+
+    def includes(self, at: float) -> bool:
+        """Check whether a reading at this time, of the monotonic clock, is included."""
+        if self._stopped_at is not None and at >= self._stopped_at:
+            return False
+        return not any(begin <= at < end for begin, end in self._pauses)
 
 
 # --- requests --------------------------------------------------------------------------------
@@ -93,28 +139,31 @@ class ConfigChange(RequestModel):
 
 #: The key without a number if there is no limit.
 _LIMIT = "memory_limit_mb"
-#: Sentinel's setting for each key, and the format of its number.
+#: Sentinel's setting for each key, and the unit of its number.
 _SETTINGS = {
-    "temp_optimal": ("throttle.temp_normal_from", "{}"),
-    "temp_normal": ("throttle.temp_throttled_from", "{}"),
-    "temp_throttle": ("throttle.temp_critical_from", "{}"),
-    "temp_critical": ("throttle.temp_overheating_from", "{}"),
-    "memory_optimal": ("throttle.memory_normal_from", "{}%"),
-    "memory_normal": ("throttle.memory_throttled_from", "{}%"),
-    "memory_critical": ("throttle.memory_critical_from", "{}%"),
-    "memory_limit_mb": ("budget.limit", "{}MiB"),
-    "memory_reserve_mb": ("budget.keep_unallocated", "{}MiB"),
-    "throttle_cooldown_seconds": ("throttle.cooldown", "{}s"),
-    "critical_pause_seconds": ("throttle.critical_pause", "{}s"),
+    "temp_optimal": ("throttle.temp_normal_from", ""),
+    "temp_normal": ("throttle.temp_throttled_from", ""),
+    "temp_throttle": ("throttle.temp_critical_from", ""),
+    "temp_critical": ("throttle.temp_overheating_from", ""),
+    "memory_optimal": ("throttle.memory_normal_from", "%"),
+    "memory_normal": ("throttle.memory_throttled_from", "%"),
+    "memory_critical": ("throttle.memory_critical_from", "%"),
+    "memory_limit_mb": ("budget.limit", "MiB"),
+    "memory_reserve_mb": ("budget.keep_unallocated", "MiB"),
+    "throttle_cooldown_seconds": ("throttle.cooldown", "s"),
+    "critical_pause_seconds": ("throttle.critical_pause", "s"),
 }
+#: The number of each unit in one of Sentinel's.
+_FACTORS = {"": 1.0, "%": 100.0, "MiB": 1 / MB, "s": 1.0}
+_FIELDS = {setting.key: setting.field for setting in SETTINGS}
 
 
 def as_settings(change: ConfigChange) -> dict[str, str]:
     """Convert a change into Sentinel's settings."""
     given = change.model_dump(exclude_unset=True)
     return {
-        key: "off" if given[name] is None else format_.format(_format(given[name]))
-        for name, (key, format_) in _SETTINGS.items()
+        key: "off" if given[name] is None else f"{_format(given[name])}{unit}"
+        for name, (key, unit) in _SETTINGS.items()
         if name in given
     }
 
@@ -252,12 +301,7 @@ def status(
                 "allocations": {allocation.id: allocation.size / MB for allocation in here},
             },
         ),
-        thresholds={
-            "temp_optimal": settings.temp_normal_from,
-            "temp_normal": settings.temp_throttled_from,
-            "temp_throttle": settings.temp_critical_from,
-            "temp_critical": settings.temp_overheating_from,
-        },
+        thresholds={name: _number(settings, name) for name in _SETTINGS if name.startswith("temp")},
         throttling=throttling(view),
         timestamp=_moment(view.read),
     )
@@ -292,15 +336,16 @@ def metrics(view: GpuView) -> Metrics:
     )
 
 
-def past(view: GpuView, reading: PastReading) -> Past:
-    """Describe a past reading of a GPU."""
+def past(view: GpuView, row: Mapping[str, Any]) -> Past:
+    """Describe a past reading of a GPU, given as a row of the history."""
+    degrees, health = row["temperature_c"], row["health"]
     return Past(
-        timestamp=datetime.fromtimestamp(reading.at, UTC),
+        timestamp=datetime.fromtimestamp(row["at"], UTC),
         gpu_id=view.index,
-        load_percent=_percent(reading.utilization),
-        memory_percent=_part(reading.memory_used, view.memory_total),
-        temperature_celsius=reading.temperature_c,
-        state=_state(reading.health),
+        load_percent=_percent(row["utilization"]),
+        memory_percent=_part(row["memory_used"], view.memory_total),
+        temperature_celsius=None if degrees is None else round(degrees),
+        state=_state(None if health is None else HEALTH_ORDER[health]),
     )
 
 
@@ -321,22 +366,18 @@ def temperature(minutes: int, trend: Trend) -> Temperature:
 
 def config(settings: Config, monitoring: Monitoring) -> Configuration:
     """Convert settings into a configuration."""
-    limit = settings.budget_limit
     return Configuration(
-        temp_optimal=settings.temp_normal_from,
-        temp_normal=settings.temp_throttled_from,
-        temp_throttle=settings.temp_critical_from,
-        temp_critical=settings.temp_overheating_from,
-        memory_optimal=100 * settings.memory_normal_from,
-        memory_normal=100 * settings.memory_throttled_from,
-        memory_critical=100 * settings.memory_critical_from,
-        memory_limit_mb=None if limit is None else limit / MB,
-        memory_reserve_mb=settings.keep_unallocated / MB,
+        **{name: _number(settings, name) for name in _SETTINGS},
         monitor_interval=monitoring.interval_s,
         history_size=monitoring.history_size,
-        throttle_cooldown_seconds=settings.cooldown,
-        critical_pause_seconds=settings.critical_pause,
     )
+
+
+def _number(settings: Config, name: str) -> Any:
+    """Convert the value of a setting into the number of a key; None if there is no limit."""
+    key, unit = _SETTINGS[name]
+    value = getattr(settings, _FIELDS[key])
+    return None if value is None else value * _FACTORS[unit]
 
 
 def _state(health: str | None) -> Any:
@@ -348,7 +389,7 @@ def _percent(share: float | None) -> float | None:
     return None if share is None else round(100 * share, 1)
 
 
-def _part(some: int | None, total: int) -> float | None:
+def _part(some: float | None, total: int) -> float | None:
     return None if some is None or not total else round(100 * some / total, 1)
 
 

@@ -1,16 +1,19 @@
-"""The report of a node as the line of a Nagios plugin, for node-problem-detector and as JSON."""
+"""The health of a node for Nagios, for node-problem-detector and as JSON; proven faults."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 
 from sentinel.burnin.checks import node_checks
-from sentinel.burnin.checks.node_checks import NodeReport, judge_node
-from sentinel.burnin.checks.thresholds import Thresholds
+from sentinel.burnin.checks.check import Thresholds
+from sentinel.burnin.checks.node_checks import FAILED, PASSED, NodeReport, judge_node, proven_fault
+from sentinel.burnin.verdict import Verdict
 from sentinel.cli.display.output import to_json
+from sentinel.protocol.api_types import GpuProof
 from sentinel.protocol.counters import Counters
 from tests.harness.healthy_counters import HEALTHY
 
@@ -22,9 +25,9 @@ def judged(*gpus: Counters) -> NodeReport:
     return judge_node(gpus, Thresholds())
 
 
-PASSED = judged(HEALTHY, SECOND)
+HEALTHY_NODE = judged(HEALTHY, SECOND)
 WARNED = judged(HEALTHY, replace(SECOND, remap_banks_low=2))
-FAILED = judged(
+FAULTY_NODE = judged(
     replace(HEALTHY, remap_failed=True), replace(SECOND, lost="gone | forever\n" * 20), BLIND
 )
 UNTESTED = judged(BLIND)
@@ -35,9 +38,15 @@ NO_DRIVER = replace(EMPTY, driver_error="there is no driver | here\n" + "x" * 20
 @pytest.mark.parametrize(
     ("report", "plain", "nagios", "npd", "text"),
     [
-        (PASSED, 0, 0, 0, "GPU OK - 2 GPUs tested | gpus=2 fail=0;;0 warn=0;0 not_tested=0 "),
+        (HEALTHY_NODE, 0, 0, 0, "GPU OK - 2 GPUs tested | gpus=2 fail=0;;0 warn=0;0 not_tested=0 "),
         (WARNED, 0, 1, 0, "GPU WARNING - GPU 1: memory.bank_headroom = 2 | gpus=2 fail=0;;0 warn="),
-        (FAILED, 1, 2, 1, "GPU CRITICAL - GPU 0: memory.remap_failed = 1, GPU 1: gpu.lost = lost"),
+        (
+            FAULTY_NODE,
+            1,
+            2,
+            1,
+            "GPU CRITICAL - GPU 0: memory.remap_failed = 1, GPU 1: gpu.lost = lost",
+        ),
         (UNTESTED, 3, 3, 2, "GPU UNKNOWN - GPU 2: no permission at / all | gpus=1 "),
         (EMPTY, 3, 3, 2, "GPU UNKNOWN - no GPU was tested | gpus=0 "),
         (NO_DRIVER, 2, 3, 2, "GPU UNKNOWN - there is no driver / here xxx"),
@@ -59,7 +68,7 @@ def test_each_format_has_its_exit_code_and_line(
 
 
 def test_a_gpu_that_failed_is_a_verdict_even_if_the_driver_is_gone() -> None:
-    report = replace(FAILED, driver_error="nvmlInit did not return")
+    report = replace(FAULTY_NODE, driver_error="nvmlInit did not return")
     assert node_checks.exit_code(report) == 1
     assert node_checks.nagios(report)[0] == 2
     assert node_checks.npd(report)[0] == 1
@@ -68,7 +77,7 @@ def test_a_gpu_that_failed_is_a_verdict_even_if_the_driver_is_gone() -> None:
 
 
 def test_performance_data_are_numbers_with_labels() -> None:
-    _, line = node_checks.nagios(PASSED)
+    _, line = node_checks.nagios(HEALTHY_NODE)
     data = dict(item.split("=") for item in line.partition(" | ")[2].split())
     assert data["gpus"] == "2"
     assert data["gpu0_temperature_left"] == "27"
@@ -82,7 +91,7 @@ def test_many_faults_are_counted_in_the_line() -> None:
 
 
 def test_the_object_has_every_check_with_its_fields() -> None:
-    found = json.loads(json.dumps(to_json(node_checks.as_object(FAILED))))
+    found = json.loads(json.dumps(to_json(node_checks.as_object(FAULTY_NODE))))
     assert found["verdict"] == "fail"
     assert [gpu["verdict"] for gpu in found["gpus"]] == ["fail", "fail", "not tested"]
     assert found["gpus"][2]["uuid"] is None
@@ -103,3 +112,26 @@ def test_the_object_has_every_check_with_its_fields() -> None:
     }
     nothing = node_checks.as_object(NO_DRIVER)
     assert (nothing["verdict"], nothing["gpus"]) == (None, [])
+
+
+@pytest.mark.parametrize(
+    ("verdict", "errors", "findings", "fault"),
+    [
+        (None, None, 0, None),
+        ("PASS", 0, 0, None),
+        ("INCOMPLETE", 0, 0, None),
+        ("FAIL", None, 0, "failed burn-in long"),
+        ("FAIL", 1, 1, "failed burn-in long"),
+        ("PASS", 1, 0, "1 wrong result"),
+        (None, 1, 2, "3 wrong results"),
+    ],
+)
+def test_a_fault(verdict: str | None, errors: int | None, findings: int, fault: str | None) -> None:
+    since = datetime(2026, 1, 1, tzinfo=UTC)
+    proof = None if errors is None else GpuProof(since=since, errors=errors, findings=findings)
+    assert proven_fault(verdict, "long", proof) == fault
+
+
+def test_the_names_are_those_of_verdicts() -> None:
+    assert {FAILED} == {Verdict.FAIL.value}
+    assert {Verdict.PASS.value, Verdict.WARN.value} == PASSED

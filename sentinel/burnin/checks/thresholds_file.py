@@ -1,6 +1,6 @@
-"""The limits of the checks, and a file that replaces some of them.
+"""A file that replaces limits of checks and the verdicts of XIDs. Pure.
 
-The file has the names and the shape of DCGM's ``error_thresholds.yaml``, as TOML::
+It has the names and the shape of DCGM's ``error_thresholds.yaml``, as TOML::
 
     spec = "dcgm-error-thresholds-v1"
 
@@ -16,121 +16,18 @@ from __future__ import annotations
 import difflib
 import math
 import tomllib
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from sentinel.burnin.checks.xid_table import XIDS
+from sentinel.burnin.checks.check import Comparison, Limit, Limits, Thresholds
+from sentinel.burnin.checks.xid_checks import XIDS
 from sentinel.errors import ConfigError
 
 SPEC = "dcgm-error-thresholds-v1"
 
 #: The verdicts that a file may give an XID.
 XID_VERDICTS = ("fail", "warn", "pass")
-
-
-class Comparison(StrEnum):
-    """How a value breaks a limit, in DCGM's words."""
-
-    GT = "GT"
-    GTE = "GTE"
-    LT = "LT"
-    LTE = "LTE"
-
-
-_SIGNS = {Comparison.GT: ">", Comparison.GTE: ">=", Comparison.LT: "<", Comparison.LTE: "<="}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limit:
-    """A number, and how a value breaks it."""
-
-    comparison: Comparison
-    value: float
-    #: The file that replaced the default, or empty.
-    origin: str = ""
-
-    def broken_by(self, value: float) -> bool:
-        """Compare a value with the limit."""
-        match self.comparison:
-            case Comparison.GT:
-                return value > self.value
-            case Comparison.GTE:
-                return value >= self.value
-            case Comparison.LT:
-                return value < self.value
-            case Comparison.LTE:
-                return value <= self.value
-
-    def __str__(self) -> str:
-        return f"{_SIGNS[self.comparison]} {self.value:g}"
-
-
-def above(value: float) -> Limit:
-    """Build a limit that greater values break."""
-    return Limit(comparison=Comparison.GT, value=value)
-
-
-def at_least(value: float) -> Limit:
-    """Build a limit that equal and greater values break."""
-    return Limit(comparison=Comparison.GTE, value=value)
-
-
-def below(value: float) -> Limit:
-    """Build a limit that smaller values break."""
-    return Limit(comparison=Comparison.LT, value=value)
-
-
-def at_most(value: float) -> Limit:
-    """Build a limit that equal and smaller values break."""
-    return Limit(comparison=Comparison.LTE, value=value)
-
-
-#: The limits of one check by name: ``fail`` and ``warn``, which ``by_limits`` applies, and others.
-Limits = Mapping[str, Limit]
-
-
-def describe(limits: Limits) -> str:
-    """Describe limits in one line: ``fail > 80, warn > 8``."""
-    return ", ".join(f"{name} {limit}" for name, limit in limits.items())
-
-
-@dataclass(frozen=True, kw_only=True)
-class Thresholds:
-    """What a file replaces; nothing by default."""
-
-    #: By the id of the check and the name of the limit.
-    replaced: Mapping[str, Limits] = field(default_factory=dict)
-    #: The verdicts of XIDs by number.
-    xids: Mapping[int, str] = field(default_factory=dict)
-    #: Where they are from, such as the path of the file.
-    origin: str = ""
-
-    def of(self, check: str, defaults: Limits) -> Limits:
-        """Build the limits in force for a check."""
-        return {**defaults, **self.replaced[check]} if check in self.replaced else defaults
-
-    def source_of(self, check: str, default: str) -> str:
-        """Name the source of a check's limits: the file if it replaced one of them."""
-        return self.origin if check in self.replaced else default
-
-    def only(self, checks: Collection[str], *, xids: bool) -> Thresholds:
-        """Keep what concerns these checks, and the XIDs or not."""
-        kept = {check: limits for check, limits in self.replaced.items() if check in checks}
-        return replace(self, replaced=kept, xids=self.xids if xids else {})
-
-    def overridden(self) -> dict[str, str]:
-        """List the replaced limits and XIDs, for a report."""
-        found = {
-            f"{check}.{name}": str(limit)
-            for check, limits in self.replaced.items()
-            for name, limit in limits.items()
-        }
-        return found | {f"xid.{number}": verdict for number, verdict in self.xids.items()}
-
-
-# --- the file --------------------------------------------------------------------------------
 
 
 def parse(text: str, origin: str, known: Mapping[str, Limits]) -> Thresholds:
