@@ -9,7 +9,7 @@ import re
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from sentinel.burnin.checks.check import CheckResult, Severity, Status
 from sentinel.burnin.checks.measures import format_value, scaled_unit
@@ -19,6 +19,8 @@ from sentinel.fleet.node_result import FIGURES, RATE
 from sentinel.fleet.run_folder import FleetRun
 from sentinel.fleet.verdict import MISSING, FleetGpu, FleetNode, FleetVerdict
 from sentinel.units import format_count
+
+# --- names of many nodes, as Slurm and ClusterShell write them -------------------------------
 
 #: The last number of a name, with what is before and after it.
 _NUMBERED = re.compile(r"(.*?)(\d+)(\D*)", re.DOTALL)
@@ -58,6 +60,8 @@ def _ranges(numbers: list[int]) -> Iterator[tuple[int, int]]:
         last = number
     yield first, last
 
+
+# --- what is wrong ---------------------------------------------------------------------------
 
 #: The words that are listed, the worst first.
 LISTED = (Verdict.FAIL.value, MISSING, Verdict.INCOMPLETE.value, Verdict.WARN.value)
@@ -99,18 +103,16 @@ class Outlier:
 def outliers(fleet: FleetVerdict) -> list[Outlier]:
     """List everything that is not PASS."""
     found = list(_missing(fleet.nodes))
-    alike: dict[_Key, list[_Subject]] = {}
+    alike: dict[object, list[_Subject]] = {}
     for node in fleet.nodes:
         for subject in _subjects(node):
-            alike.setdefault(_key(subject), []).append(subject)
-    for key, subjects in alike.items():
-        if key.word in _JOINED and len({one.node.name for one in subjects}) > MAX_ALIKE:
-            found.append(_outlier(key.word, subjects))
-            continue
+            alike.setdefault(subject.kind, []).append(subject)
+    for subjects in alike.values():
         by_node: dict[str, list[_Subject]] = {}
-        for one in subjects:
-            by_node.setdefault(one.node.name, []).append(one)
-        found += [_outlier(key.word, one) for one in by_node.values()]
+        for subject in subjects:
+            by_node.setdefault(subject.node.name, []).append(subject)
+        joined = subjects[0].word in _JOINED and len(by_node) > MAX_ALIKE
+        found += map(_outlier, [subjects] if joined else by_node.values())
     order = list(_SEVERITIES)
 
     def urgency(one: Outlier) -> tuple[int, int, str, bool]:
@@ -144,15 +146,21 @@ class _Subject:
     #: What was not done.
     incomplete: tuple[str, ...]
 
+    @property
+    def word(self) -> str:
+        """One of LISTED."""
+        if self.gpu is not None:
+            return self.gpu.verdict.value
+        if any(result.status is Status.FAIL for result in self.bad):
+            return Verdict.FAIL.value
+        return Verdict.INCOMPLETE.value if self.incomplete else Verdict.WARN.value
 
-class _Key(NamedTuple):
-    """What subjects of one entry have in common."""
-
-    word: str
-    of_gpu: bool
-    checks: tuple[tuple[str, Status], ...]
-    #: Without numbers: seconds differ from GPU to GPU.
-    incomplete: tuple[str, ...]
+    @property
+    def kind(self) -> object:
+        """What it has in common with others; without numbers, since seconds differ."""
+        checks = tuple((result.id, result.status) for result in self.bad)
+        incomplete = tuple(_NUMBER.sub("#", text) for text in self.incomplete)
+        return self.word, self.gpu is not None, checks, incomplete
 
 
 def _subjects(node: FleetNode) -> Iterator[_Subject]:
@@ -165,29 +173,13 @@ def _subjects(node: FleetNode) -> Iterator[_Subject]:
             yield _Subject(node=node, gpu=gpu, bad=gpu.bad, incomplete=gpu.gpu.incomplete)
 
 
-def _key(subject: _Subject) -> _Key:
-    """Find what a subject has in common with others."""
-    if subject.gpu is not None:
-        word = subject.gpu.verdict.value
-    elif any(one.status is Status.FAIL for one in subject.bad):
-        word = Verdict.FAIL.value
-    else:
-        word = Verdict.INCOMPLETE.value if subject.incomplete else Verdict.WARN.value
-    return _Key(
-        word=word,
-        of_gpu=subject.gpu is not None,
-        checks=tuple((one.id, one.status) for one in subject.bad),
-        incomplete=tuple(_NUMBER.sub("#", text) for text in subject.incomplete),
-    )
-
-
-def _outlier(word: str, subjects: Sequence[_Subject]) -> Outlier:
+def _outlier(subjects: Sequence[_Subject]) -> Outlier:
     """Build the entry of subjects that are alike."""
     first = subjects[0]
     results = zip(*(subject.bad for subject in subjects), strict=True)
     nodes = {subject.node.name: subject.node for subject in subjects}
     return Outlier(
-        word=word,
+        word=first.word,
         nodes=tuple(nodes.values()),
         gpus=tuple(subject.gpu for subject in subjects if subject.gpu is not None),
         reasons=(*(_brief(result) for result in results), *first.incomplete),
@@ -218,6 +210,8 @@ def _brief(results: Sequence[CheckResult]) -> str:
             text = f"{first.id}: {format_value(first.value, first.unit)}"
     return f"{text}: {first.evidence}" if first.evidence else text
 
+
+# --- JSON ------------------------------------------------------------------------------------
 
 #: The version of the report: additions raise the second number, other changes the first.
 SCHEMA_VERSION = "1.0"

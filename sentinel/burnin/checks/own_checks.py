@@ -73,10 +73,8 @@ class OwnSpec:
     place: str
     #: The folder of the run; None to describe the check only.
     folder: str | None = None
-    #: Replaced limits by name.
-    limits: Mapping[str, float] = field(default_factory=dict)
-    #: The file that replaced them.
-    origin: str = ""
+    #: The limits that a file has replaced.
+    thresholds: Thresholds = Thresholds()  # noqa: RUF009 - frozen
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,10 +150,9 @@ def _messages(spec: OwnSpec, calls: InflightCalls) -> Iterator[OwnCheck | OwnRes
         yield _describe(check)
         if spec.folder is not None:
             recorded = read_run(RunFolder(path=Path(spec.folder)))
-            thresholds = _thresholds(spec, check)
             for gpu, evidence in _evidence(check, recorded, Path(spec.folder)):
                 calls.announce(0, JUDGE)
-                yield OwnResult(gpu=gpu, result=_judge(check, evidence, thresholds))
+                yield OwnResult(gpu=gpu, result=_judge(check, evidence, spec.thresholds))
     except BaseException as error:  # noqa: BLE001 - an import may raise anything, even SystemExit
         known = isinstance(error, ConfigError)
         yield OwnDone(error=str(error) if known else describe(error))
@@ -188,15 +185,6 @@ def _describe(check: Check[Any]) -> OwnCheck:
         source=str(check.source)[:_MAX_TEXT],
         limits=check.limits,
     )
-
-
-def _thresholds(spec: OwnSpec, check: Check[Any]) -> Thresholds:
-    """Build the thresholds from the limits that a file has replaced."""
-    replaced: dict[str, Limit] = {
-        name: replace(check.limits[name], value=value, origin=spec.origin)
-        for name, value in spec.limits.items()
-    }
-    return Thresholds(replaced={check.id: replaced} if replaced else {}, origin=spec.origin)
 
 
 def _evidence(
@@ -361,21 +349,15 @@ def judge_by_own_checks(
     node: list[CheckResult] = []
     stuck = False
     for entry in entries:
-        limits = thresholds.replaced.get(entry.name, {})
-        spec = OwnSpec(
-            id=entry.name,
-            place=entry.value,
-            folder=str(folder),
-            limits={name: limit.value for name, limit in limits.items()},
-            origin=thresholds.origin if limits else "",
-        )
+        given = thresholds.only({entry.name}, xids=False)
+        spec = OwnSpec(id=entry.name, place=entry.value, folder=str(folder), thresholds=given)
         received = _run(spec, timeouts)
         stuck = stuck or received.stuck
         if received.check is None or received.check.of_node:
-            node.append(_check_result(entry, received, None, spec.origin))
+            node.append(_check_result(entry, received, None, given))
         else:
             for uuid in uuids:
-                gpus[uuid].append(_check_result(entry, received, uuid, spec.origin))
+                gpus[uuid].append(_check_result(entry, received, uuid, given))
     return OwnResults(
         gpus={uuid: tuple(results) for uuid, results in gpus.items()},
         node=tuple(node),
@@ -403,15 +385,15 @@ def _run(spec: OwnSpec, timeouts: Timeouts) -> _Received:
 
 
 def _check_result(
-    entry: EntryPoint, received: _Received, uuid: str | None, origin: str
+    entry: EntryPoint, received: _Received, uuid: str | None, thresholds: Thresholds
 ) -> CheckResult:
     """Return the result for one GPU or the node; without a message, it was not tested."""
     check, found = received.check, received.results.get(uuid)
     if found is None:
         unit, threshold = (check.unit, check.threshold) if check is not None else ("", "")
         found = _untested(entry.name, unit, threshold, received.error or "it sent no result")
-    source = (check.source if check is not None else "") or "its package"
-    return replace(found, source=f"{origin or source} ({_package(entry)})")
+    own = (check.source if check is not None else "") or "its package"
+    return replace(found, source=f"{thresholds.source_of(entry.name, own)} ({_package(entry)})")
 
 
 def _package(entry: EntryPoint) -> str:

@@ -23,42 +23,30 @@ def event(number: int, text: str = "", *, pid: int | None = None, at: float = 10
     return XidEvent(number=number, pci_bus_id="0000:3b:00", at=at, pid=pid, text=text)
 
 
-@pytest.mark.parametrize(
-    ("line", "number", "address", "pid"),
-    [
-        (
-            "NVRM: Xid (PCI:0000:3b:00): 13, pid=1234, name=python, Graphics Exception",
-            13,
-            "0000:3b:00",
-            1234,
-        ),
-        ("NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.", 79, "0000:3b:00", None),
-        ("NVRM: Xid (PCI:0000:3b:00): 31, pid='77', name=a, Ch 1", 31, "0000:3b:00", 77),
-        ("NVRM: Xid (PCI:0000:3b:00 GPU-I:05): 94, pid=9, Contained", 94, "0000:3b:00", 9),
-        ("[   12.3] NVRM: Xid (0000:AF:00): 48, DBE", 48, "0000:AF:00", None),
-        ("NVRM: Xid (PCI:0018:01:00.0): 149, NETIR_LINK_EVT Fatal", 149, "0018:01:00", None),
-    ],
-)
-def test_lines_of_the_kernel_are_parsed(
-    line: str, number: int, address: str, pid: int | None
-) -> None:
+#: A line of the kernel's log, and the number, the address and the process of its XID.
+LINES: list[tuple[str, tuple[int, str, int | None] | None]] = [
+    (
+        "NVRM: Xid (PCI:0000:3b:00): 13, pid=1234, name=python, Graphics Exception",
+        (13, "0000:3b:00", 1234),
+    ),
+    ("NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.", (79, "0000:3b:00", None)),
+    ("NVRM: Xid (PCI:0000:3b:00): 31, pid='77', name=a, Ch 1", (31, "0000:3b:00", 77)),
+    ("NVRM: Xid (PCI:0000:3b:00 GPU-I:05): 94, pid=9, Contained", (94, "0000:3b:00", 9)),
+    ("[   12.3] NVRM: Xid (0000:AF:00): 48, DBE", (48, "0000:AF:00", None)),
+    ("NVRM: Xid (PCI:0018:01:00.0): 149, NETIR_LINK_EVT Fatal", (149, "0018:01:00", None)),
+    ("", None),
+    ("NVRM: GPU at PCI:0000:3b:00: GPU-1", None),
+    ("NVRM: Xid (PCI:0000:3b:00): many", None),
+    ("Xid (PCI:0000:3b:00): 79", None),
+    ("NVRM: SXid (PCI:0000:c1:00.0): 12028, Non-fatal", None),
+]
+
+
+@pytest.mark.parametrize(("line", "xid"), LINES)
+def test_lines_of_the_kernel_are_parsed(line: str, xid: tuple[int, str, int | None] | None) -> None:
     found = parse(line, 5.0)
-    assert found is not None
-    assert (found.number, found.pci_bus_id, found.pid, found.at) == (number, address, pid, 5.0)
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "",
-        "NVRM: GPU at PCI:0000:3b:00: GPU-1",
-        "NVRM: Xid (PCI:0000:3b:00): many",
-        "Xid (PCI:0000:3b:00): 79",
-        "NVRM: SXid (PCI:0000:c1:00.0): 12028, Non-fatal",
-    ],
-)
-def test_other_lines_are_none(line: str) -> None:
-    assert parse(line, 0.0) is None
+    assert xid == (None if found is None else (found.number, found.pci_bus_id, found.pid))
+    assert found is None or found.at == 5.0
 
 
 def test_addresses_are_compared_in_every_form() -> None:
@@ -100,52 +88,55 @@ def test_the_lists_of_nvidia_are_those_of_the_table() -> None:
     assert 58 not in XIDS  # unused on current chips
 
 
-def test_no_event_passes() -> None:
-    assert judge_xids([]).status is Status.PASS
-
-
 def test_an_unknown_number_is_a_warning() -> None:
     found = judge_xids([event(9999, "a new error")])
     assert (found.status, found.value) == (Status.WARN, "9999")
     assert "a new error" in found.evidence
 
 
-@pytest.mark.parametrize("number", [43, 45])
-def test_the_cleanup_after_an_own_kill_is_no_evidence(number: int) -> None:
-    kills = [OwnEnd(pid=7, at=95.0)]
-    ours = [event(number, pid=7), event(number, pid=7)]
-    assert judge_xids(ours, kills).status is Status.PASS
-    late = [event(number, pid=7, at=105.1), event(number, pid=7, at=106.0)]
-    assert judge_xids(late, kills).status is Status.FAIL
-    before = [event(number, pid=7, at=94.9), event(number, pid=7, at=94.8)]
-    assert judge_xids(before, kills).status is Status.FAIL
-    # An own process that was not killed.
-    other = [event(number, pid=8), event(number, pid=8)]
-    assert judge_xids(other, kills, own_pids=[8]).status is Status.FAIL
-    # Another error in a killed process is not a cleanup.
-    assert judge_xids([event(48, pid=7)], kills).status is Status.FAIL
+def killed(number: int) -> list[tuple[list[XidEvent], dict[str, Any], Status]]:
+    """Return what an XID means in process 7, which Sentinel ended at 95."""
+    ended = {"kills": [OwnEnd(pid=7, at=95.0)]}
+    return [
+        ([event(number, pid=7)] * 2, ended, Status.PASS),
+        ([event(number, pid=7, at=at) for at in (105.1, 106.0)], ended, Status.FAIL),
+        ([event(number, pid=7, at=at) for at in (94.9, 94.8)], ended, Status.FAIL),
+        # An own process that was not killed.
+        ([event(number, pid=8)] * 2, {**ended, "own_pids": [8]}, Status.FAIL),
+        # Another error in a killed process is not a cleanup.
+        ([event(48, pid=7)], ended, Status.FAIL),
+    ]
 
 
-def test_an_application_error_counts_if_it_repeats_in_an_own_process() -> None:
-    foreign = [event(31, pid=8), event(31, pid=8)]
-    assert judge_xids(foreign, own_pids=[7]).status is Status.PASS
-    assert judge_xids([event(31, pid=7)], own_pids=[7]).status is Status.PASS
-    repeated = [event(31, pid=7), event(31, pid=7)]
-    assert judge_xids(repeated, own_pids=[7]).status is Status.FAIL
-    different = [event(31, pid=7), event(13, pid=7)]
-    assert judge_xids(different, own_pids=[7]).status is Status.PASS
+RECOVERY = ("from 0x0 (None) to 0x2 (Node Reboot Required)", "from 0x2 (Node) to 0x0 (None)")
+#: The XIDs of a GPU, what else is known, and the status of all together.
+JUDGED: list[tuple[list[XidEvent], dict[str, Any], Status]] = [
+    ([], {}, Status.PASS),
+    *killed(43),
+    *killed(45),
+    # An error of an application counts if it repeats in an own process.
+    ([event(31, pid=8)] * 2, {"own_pids": [7]}, Status.PASS),
+    ([event(31, pid=7)], {"own_pids": [7]}, Status.PASS),
+    ([event(31, pid=7)] * 2, {"own_pids": [7]}, Status.FAIL),
+    ([event(31, pid=7), event(13, pid=7)], {"own_pids": [7]}, Status.PASS),
+    # The words of the driver decide about errors of NVLink.
+    ([event(149, "NETIR_LINK_EVT Fatal XC0 i0 Link 12")], {}, Status.FAIL),
+    ([event(149, "NETIR_LINK_EVT Nonfatal XC0 i0 Link 12")], {}, Status.WARN),
+    ([event(149, "NETIR_LINK_EVT Non-fatal XC0 i0 Link 12")], {}, Status.WARN),
+    # The newest recovery action counts.
+    ([event(154, text) for text in RECOVERY], {}, Status.PASS),
+    # A file may replace a verdict.
+    ([event(63)], {"overrides": {63: "fail"}}, Status.FAIL),
+    ([event(109)], {"overrides": {109: "pass"}}, Status.PASS),
+    ([event(9999)], {"overrides": {9999: "pass"}}, Status.PASS),
+]
 
 
-@pytest.mark.parametrize(
-    ("text", "status"),
-    [
-        ("NETIR_LINK_EVT Fatal XC0 i0 Link 12", Status.FAIL),
-        ("NETIR_LINK_EVT Nonfatal XC0 i0 Link 12", Status.WARN),
-        ("NETIR_LINK_EVT Non-fatal XC0 i0 Link 12", Status.WARN),
-    ],
-)
-def test_the_words_of_the_driver_decide_about_nvlink_errors(text: str, status: Status) -> None:
-    assert judge_xids([event(149, text)]).status is status
+@pytest.mark.parametrize(("events", "known", "status"), JUDGED)
+def test_xids_are_judged_by_number_words_process_and_file(
+    events: list[XidEvent], known: dict[str, Any], status: Status
+) -> None:
+    assert judge_xids(events, **known).status is status
 
 
 @pytest.mark.parametrize(
@@ -172,23 +163,12 @@ def test_the_drivers_own_action_wins_over_the_table(text: str, status: str, buck
     assert (both.action or "").startswith(bucket if status == "fail" else "RESTART_APP")
 
 
-def test_the_newest_recovery_action_counts() -> None:
-    texts = ("from 0x0 (None) to 0x2 (Node Reboot Required)", "from 0x2 (Node) to 0x0 (None)")
-    assert judge_xids([event(154, text) for text in texts]).status is Status.PASS
-
-
 def test_the_worst_event_gives_the_result_and_all_are_named() -> None:
     found = judge_xids([event(13), event(63), event(79), event(79)])
     assert (found.status, found.value) == (Status.FAIL, "13, 63, 79 (2 times)")
     assert (found.action or "").startswith("RESTART_BM")
     assert found.severity is Severity.ISOLATE
     assert "fallen off the bus" in found.evidence
-
-
-def test_a_file_may_replace_a_verdict() -> None:
-    assert judge_xids([event(63)], overrides={63: "fail"}).status is Status.FAIL
-    assert judge_xids([event(109)], overrides={109: "pass"}).status is Status.PASS
-    assert judge_xids([event(9999)], overrides={9999: "pass"}).status is Status.PASS
 
 
 PLAN = Plan(name="test", phases=(Phase(name="one", workload="gemm", seconds=2),))
