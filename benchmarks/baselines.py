@@ -24,7 +24,7 @@ from typing import Any
 
 from benchmarks.die_with_parent import end_with_parent
 from benchmarks.measured_line import write_line
-from sentinel.host.gpus.simulation import Registry
+from sentinel.host.simulation import Registry
 
 _CHUNK = 512 * 2**20
 _SHARE = 0.88

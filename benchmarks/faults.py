@@ -16,7 +16,7 @@ from benchmarks.handover_race import Races
 from benchmarks.host_gpus import Host
 from benchmarks.processes import HANG_FILE, HANGING_NVML, HOST, Rig, Sentinel
 from benchmarks.results import Record
-from sentinel.host.gpus.simulation import Registry
+from sentinel.host.simulation import Registry
 
 #: By the name of the fault: the title of the process, and the signal that it gets.
 FAULTS = {

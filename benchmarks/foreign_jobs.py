@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.die_with_parent import end_with_parent
-from sentinel.host.gpus.simulation import Membership, Registry
+from sentinel.host.simulation import Membership, Registry
 
 #: The first memory of a context, in bytes; see sentinel/cli/tools/demo.py.
 FIRST_BYTES = 13 * 2**20

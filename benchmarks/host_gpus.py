@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
 
-from sentinel.host.gpus.simulation import Registry
+from sentinel.host.simulation import Registry
 from sentinel.probe.simulated_driver import SimulatedDriver
 from sentinel.protocol.version import __version__
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from benchmarks.die_with_parent import end_with_parent
 from benchmarks.host_gpus import RealHost
 from benchmarks.measured_line import write_line
-from sentinel.host.gpus.simulation import Registry
+from sentinel.host.simulation import Registry
 
 _GROWTH = 2**20
 _EVERY = 0.001

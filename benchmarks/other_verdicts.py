@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
+from sentinel.burnin.checks.check import Thresholds
 from sentinel.burnin.checks.recorded_run import read_run
-from sentinel.burnin.checks.thresholds import Thresholds
 from sentinel.burnin.record import GpuRecord, PhaseRecord
 from sentinel.burnin.report import judge_run
 from sentinel.burnin.run_folder import RunFolder

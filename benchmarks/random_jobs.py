@@ -36,7 +36,7 @@ from benchmarks.measuring import host_of
 from benchmarks.processes import Program, Rig, TooLateError
 from benchmarks.results import Record, Results
 from benchmarks.watched_daemon import Event, WatchedDaemon, cpu_shares, is_failure
-from sentinel.host.gpus.simulation import Registry
+from sentinel.host.simulation import Registry
 
 #: How long the first start and the last one of a stressor on every GPU may take, in seconds.
 _OCCUPY_S = 600.0

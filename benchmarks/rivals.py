@@ -17,9 +17,9 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from sentinel.host.daemons.registry import running
-from sentinel.host.files.paths import Places, places
-from sentinel.host.gpus.simulation import Registry
+from sentinel.host.paths import Places, places
+from sentinel.host.registry import running
+from sentinel.host.simulation import Registry
 
 #: A fast daemon with a workload that leaves the CPU to other processes.
 DAEMON = (sys.executable, "-m", "sentinel", "run", "--daemon", "--simulate", "1", "--rearm=300ms")

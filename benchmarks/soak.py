@@ -38,7 +38,7 @@ from benchmarks.watched_daemon import (
     cpu_shares,
     is_failure,
 )
-from sentinel.host.logs.log_file import MAX_OLD_FILES
+from sentinel.host.log_file import MAX_OLD_FILES
 
 #: A cycle that takes longer than this, on all GPUs, ends the run.
 _CYCLE_S = 120.0

@@ -119,8 +119,7 @@ def _metrics(*, of_gpu: bool) -> str:
 
 def levels() -> str:
     """Return a table of the requests that each level of access allows besides those below it."""
-    from sentinel.api.app import make_app
-    from sentinel.api.openapi import document
+    from sentinel.api.app import document, make_app
 
     found: dict[str, list[str]] = {}
     for path, methods in json.loads(document(make_app()))["paths"].items():
@@ -192,7 +191,7 @@ def _checks(checks: Iterable[Check[Any]]) -> str:
 
 def xids() -> str:
     """Return the table of the XIDs; those of one verdict, bucket and source share a row."""
-    from sentinel.burnin.checks.xid_table import XIDS, XidMeaning
+    from sentinel.burnin.checks.xid_checks import XIDS, XidMeaning
 
     groups: dict[tuple[XidMeaning, str, str], list[str]] = {}
     for xid in XIDS.values():
@@ -229,7 +228,7 @@ def light() -> str:
 
 def torch_builds() -> str:
     """Return the table of the commands that install torch, by driver."""
-    from sentinel.host.installed.packages import BUILDS, Installer
+    from sentinel.host.packages import BUILDS, Installer
 
     rows = [
         (
@@ -279,8 +278,7 @@ def manual_page() -> str:
 
 def openapi() -> str:
     """Return the OpenAPI document."""
-    from sentinel.api.app import make_app
-    from sentinel.api.openapi import document
+    from sentinel.api.app import document, make_app
 
     return document(make_app())
 

@@ -5,15 +5,20 @@ A check runs in a process of its own after a run, on what the run has recorded.
 
 from sentinel.burnin.checks.check import (
     Judgement,
+    Limit,
+    Limits,
     Severity,
     Status,
+    above,
+    at_least,
+    at_most,
+    below,
     by_limits,
     not_applicable,
     untested,
 )
 from sentinel.burnin.checks.load_checks import LoadEvidence
 from sentinel.burnin.checks.own_checks import GpuCheck, NodeCheck, RunEvidence
-from sentinel.burnin.checks.thresholds import Limit, Limits, above, at_least, at_most, below
 from sentinel.burnin.record import Checksum, GpuRecord, Interruption, PhaseRecord, Sample
 from sentinel.config.plan import Phase, Plan
 from sentinel.protocol.counters import Counters

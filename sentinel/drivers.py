@@ -16,8 +16,7 @@ from sentinel.probe.driver import (
     XidSource,
     merge_lists,
 )
-from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, ProcessKind
-from sentinel.protocol.telemetry import Telemetry
+from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, ProcessKind, Telemetry
 
 __all__ = [
     "BasicDriver",

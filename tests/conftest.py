@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from sentinel.host.files.paths import SOCKET_VARIABLE, SOCKETS, places
+from sentinel.host.paths import SOCKET_VARIABLE, SOCKETS, places
 from tests.harness.fake_nvml import COMPILER, NO_COMPILER, build, shared_folder
 from tests.harness.gpu_environment import GpuHost, RealHost, SimulatedHost, replace_torch
 from tests.harness.scheduling import SharedSetupScheduling, mixed

@@ -1,42 +1,47 @@
-"""The state of the API process that its routes share."""
+"""What the routes share: the state, the caller, their problems, and cancelled requests."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
+from typing import Annotated, Any, TypeVar
 
-from sentinel.api.bodies import ProblemError
-from sentinel.api.change_feed import ChangeFeed
+from fastapi import Depends, Request
+
+from sentinel.api.access import Peer
+from sentinel.api.bodies import MEDIA_TYPE, PROBLEM_REFERENCE, ProblemError
 from sentinel.api.counters import Counters
-from sentinel.api.event_buffer import EventBuffer, LoggedEvent
+from sentinel.api.event_streams import ChangeFeed, EventBuffer, LoggedEvent
 from sentinel.api.history import FILE_NAME as HISTORY_FILE
 from sentinel.api.history import History
 from sentinel.api.metrics_page import MetricsPage
 from sentinel.api.notifier import ABOUT as NOTIFY_ABOUT
 from sentinel.api.notifier import Notifier
-from sentinel.api.settings import of_run_time, reread
+from sentinel.api.settings import DaemonSettings
 from sentinel.api.snapshots import Views
 from sentinel.api.stores import BurninVerdicts, StoreWriter, VerifiedTotal
-from sentinel.api.supervisor_link import ProcessWatch, SupervisorLink, SupervisorMessage
-from sentinel.config.model import SETTINGS
-from sentinel.config.setting import Scope
-from sentinel.config.specs import parse_workload
+from sentinel.api.supervisor_link import (
+    Bound,
+    ProcessWatch,
+    SupervisorLink,
+    SupervisorMessage,
+)
 from sentinel.errors import SentinelError, WireError
-from sentinel.host.files.paths import shared_folder
-from sentinel.host.stores import verified_store
-from sentinel.host.stores.timed_file import RESERVATIONS, SESSIONS
-from sentinel.protocol.caller import Caller, Level
-from sentinel.protocol.channel import MessageStream
+from sentinel.host import verified_store
+from sentinel.host.paths import shared_folder
+from sentinel.host.timed_file import RESERVATIONS, SESSIONS
+from sentinel.protocol.api_types import Outcome
+from sentinel.protocol.codec import MessageStream
 from sentinel.protocol.commands import (
     ApiSpec,
+    Caller,
     CancelAllocation,
     CancelBurnin,
     CancelReservation,
-    CommandReply,
-    Configure,
-    Given,
+    Command,
+    Level,
     ReloadConfig,
     ServiceWarning,
     StopDaemon,
@@ -51,22 +56,12 @@ from sentinel.protocol.views import (
     SessionsView,
 )
 
+T = TypeVar("T")
+
 #: The caller of commands without a client.
-_THIS_PROCESS = Caller(via="sentinel", level=Level.OWN)
+THIS_PROCESS = Caller(via="sentinel", level=Level.OWN)
 #: The caller of a reload by SIGHUP, which only the daemon's own user and root can send.
 _SIGNAL = Caller(via="signal", level=Level.OWN)
-
-
-#: Why a client may not set something.
-_TRUSTED = (
-    "{what} names code or a file, so only the daemon's own user and root may set it, over the Unix"
-    " socket."
-)
-#: Why a client may not save something.
-_FIXED = (
-    "{what} is fixed at the start of the daemon, so only the daemon's own user and root may save"
-    " it, over the Unix socket."
-)
 
 
 class ApiContext:
@@ -92,10 +87,8 @@ class ApiContext:
         self.change_feed = ChangeFeed(
             spec, self.views, self.event_buffer, partial(self.report_warning, "watch")
         )
-        #: The settings that the supervisor has accepted; the files may differ.
-        self.given = spec.given
-        #: Held while settings are read and sent, so that each change starts from the last one.
-        self.settings_lock = asyncio.Lock()
+        self.supervisor = SupervisorLink(channel, self._receive, self._end)
+        self.settings = DaemonSettings(spec, self.views, self.supervisor)
         state = Path(spec.state)
         shared = shared_folder(state)
         self.reservation_writer = StoreWriter[Reservation](
@@ -125,12 +118,9 @@ class ApiContext:
         }
         self.verdicts = BurninVerdicts(shared)
         self.views.verdicts = self.verdicts.gpus
-        self._reservation_watch = ProcessWatch(self._cancel_reservation)
-        self._allocation_watch = ProcessWatch(self._cancel_allocation)
-        self._burnin_watch = ProcessWatch(self._cancel_burnin)
+        self._watch = ProcessWatch(self._cancel)
         self._on_end = on_end
         self._tasks: set[asyncio.Task[None]] = set()
-        self.supervisor = SupervisorLink(channel, self._receive, self._end)
 
     def report_warning(self, about: str, text: str) -> None:
         """Log a warning of this process."""
@@ -139,114 +129,26 @@ class ApiContext:
     def stop_daemon(self, reason: str) -> None:
         """End the daemon because of an error."""
         self.report_warning("socket", reason)
-        self.supervisor.post(StopDaemon, by=_THIS_PROCESS)
+        self.supervisor.post(StopDaemon, by=THIS_PROCESS)
 
-    async def configure(
-        self, by: Caller, run_time: Iterable[Given], saved: Iterable[Given] | None = None
-    ) -> CommandReply:
-        """Read the settings with these of flags and clients, and send them to the supervisor.
-
-        The caller holds ``settings_lock``, and has called :meth:`check_trust`.
-
-        Args:
-            by: The caller.
-            run_time: What flags and clients have given.
-            saved: What clients will have saved; the default is what the file has.
+    async def run_command(self, command: Callable[..., Command], **fields: Any) -> Outcome:
+        """Send a command, and return its result when the supervisor has accepted it.
 
         Raises:
-            ConfigError: A setting is invalid; nothing has changed.
-            ProblemError: The supervisor does not answer; if it accepts later, the settings are
-                taken over then.
+            ProblemError: It was refused, or there is no reply.
         """
-        new = await reread(self.spec, run_time, saved)
-
-        def take_over(reply: CommandReply) -> None:
-            if reply.refused is None:
-                self.given = new
-
-        return await self.supervisor.request(Configure, take_over, by=by, given=new)
-
-    def check_trust(
-        self, by: Caller, changes: Mapping[str, str | None], before: Mapping[str, str]
-    ) -> None:
-        """Check what a client sets that might not run code as this user.
-
-        Args:
-            by: The caller.
-            changes: The new texts by key; None removes one.
-            before: The present texts of the same keys, which may stay.
-
-        Raises:
-            ProblemError: A new value names code or a file.
-        """
-        if by.level >= Level.OWN:
-            return
-        for setting in SETTINGS:
-            text = changes.get(setting.key)
-            if not setting.form.trusted or text in {None, before.get(setting.key)}:
-                continue
-            if setting.field == "workload":
-                self.check_workload(str(text), setting.key)
-            else:
-                raise ProblemError(Code.FORBIDDEN, _TRUSTED.format(what=setting.key))
-
-    def check_kept(self, by: Caller, changes: Iterable[str]) -> None:
-        """Check that a client may keep settings for the next daemon, which reads them at its start.
-
-        A running daemon refuses a new value of those that are fixed at the start. The value that
-        it has would be kept as well: over the administrator's file, whose next daemon is to have
-        another one, for example fewer rights of this very client.
-
-        Args:
-            by: The caller.
-            changes: The keys.
-
-        Raises:
-            ProblemError: One is fixed at the start, and the client is not the daemon's user.
-        """
-        fixed = {setting.key for setting in SETTINGS if setting.scope is Scope.START}
-        kept = [key for key in changes if key in fixed]
-        if by.level < Level.OWN and kept:
-            raise ProblemError(Code.FORBIDDEN, _FIXED.format(what=kept[0]))
-
-    def check_workload(self, text: str, what: str) -> None:
-        """Check that a client who might not run code as this user may set a workload.
-
-        Args:
-            text: The workload, as ``--workload`` takes it.
-            what: What names it.
-
-        Raises:
-            ProblemError: The administrator has not listed it.
-        """
-        allowed = self.spec.access.workloads
-        if parse_workload(text)[0] not in allowed:
-            why = _TRUSTED.format(what=what)
-            why += f" Other clients may set {', '.join(allowed) or 'none'} (--access-workloads)."
-            raise ProblemError(Code.FORBIDDEN, why)
+        reply = await self.supervisor.execute(command, **fields)
+        return Outcome(text=reply.text, gpus=reply.gpus)
 
     def _receive(self, message: SupervisorMessage | None) -> None:
         match message:
-            case HostView(reservations=reservations, allocations=allocations):
+            case HostView(reservations=reservations):
                 self.views.update(message)
                 # No client has been told of one with a lease.
                 self.reservation_writer.update(
                     reservation for reservation in reservations if reservation.lease is None
                 )
-                bound = {
-                    reservation.id: reservation.by
-                    for reservation in reservations
-                    if reservation.bound
-                }
-                self._reservation_watch.watch(bound)
-                held = {
-                    allocation.id: allocation.by
-                    for allocation in allocations
-                    if allocation.by.started is not None
-                }
-                self._allocation_watch.watch(held)
-                run = message.burnin
-                self._burnin_watch.watch({run.id: run.by} if run is not None and run.bound else {})
+                self._watch.watch(_bound(message))
             case GpuView():
                 self.verified.update(message)
                 self.views.update(message)
@@ -276,14 +178,9 @@ class ApiContext:
         self.change_feed.end()
         self._on_end(error)
 
-    def _cancel_reservation(self, id_: str) -> None:
-        self.supervisor.post(CancelReservation, by=_THIS_PROCESS, id=id_)
-
-    def _cancel_burnin(self, _: str) -> None:
-        self.supervisor.post(CancelBurnin, by=_THIS_PROCESS)
-
-    def _cancel_allocation(self, id_: str) -> None:
-        self.supervisor.post(CancelAllocation, by=_THIS_PROCESS, id=id_)
+    def _cancel(self, bound: Bound) -> None:
+        command, id_ = bound
+        self.supervisor.post(command, by=THIS_PROCESS, **({} if id_ is None else {"id": id_}))
 
     def _warn_unstored(self, about: str, text: str) -> None:
         what = f"{text}; a new daemon will not restore the current {about}"
@@ -292,10 +189,130 @@ class ApiContext:
     async def _reload(self) -> None:
         """Reread the settings by the supervisor's request; log what is wrong with them."""
         try:
-            async with self.settings_lock:
-                reply = await self.configure(_SIGNAL, of_run_time(self.given))
+            await self.settings.change(_SIGNAL, {})
         except (SentinelError, ProblemError) as error:
             self.report_warning("settings", str(error))
-            return
-        if reply.refused is not None:
-            self.report_warning("settings", reply.text)
+
+
+def _bound(host: HostView) -> dict[Bound, Caller]:
+    """List what ends with a process."""
+    bound: dict[Bound, Caller] = {
+        (CancelReservation, reservation.id): reservation.by
+        for reservation in host.reservations
+        if reservation.bound
+    }
+    bound |= {
+        (CancelAllocation, allocation.id): allocation.by
+        for allocation in host.allocations
+        if allocation.by.started is not None
+    }
+    if host.burnin is not None and host.burnin.bound:
+        bound[CancelBurnin, None] = host.burnin.by
+    return bound
+
+
+# --- what routes share -----------------------------------------------------------------------
+
+#: Problems of every route.
+_COMMON = (
+    Code.UNAUTHORIZED,
+    Code.FORBIDDEN,
+    Code.TOO_LARGE,
+    Code.INTERNAL,
+    Code.UNAVAILABLE,
+)
+_DESCRIPTIONS = {
+    401: "Over TCP: the token is missing or wrong.",
+    403: "This user or token may not do this, or this name of the host has no access.",
+    404: "The GPU or the id does not exist.",
+    409: "The request conflicts with another user's.",
+    413: "The request is too large.",
+    422: "A part of the request is invalid.",
+    500: "The API process failed.",
+    503: "The daemon does not answer or is ending, or there are too many connections.",
+    504: "The command did not complete in the given time.",
+}
+
+
+async def _context(request: Request) -> ApiContext:
+    context: ApiContext = request.app.state.context
+    return context
+
+
+async def _caller(request: Request) -> Caller:
+    peer: Peer = request.state.peer
+    return peer.caller(request.state.level)
+
+
+ContextDep = Annotated[ApiContext, Depends(_context)]
+By = Annotated[Caller, Depends(_caller)]
+
+
+def problems(*codes: Code) -> dict[int | str, dict[str, Any]]:
+    """Describe a route's problems for the OpenAPI document: these and the common ones.
+
+    By reference instead of ``model``, for which FastAPI would build a validator per route and
+    status, which takes longer than everything else at the start.
+    """
+    statuses = sorted({code.status.value for code in (*_COMMON, *codes)})
+    content = {MEDIA_TYPE: {"schema": {"$ref": PROBLEM_REFERENCE}}}
+    return {
+        status: {"description": _DESCRIPTIONS[status], "content": content} for status in statuses
+    }
+
+
+async def end_stored(
+    context: ApiContext,
+    writer: StoreWriter[Any],
+    over: str,
+    command: Callable[..., Command],
+    **fields: Any,
+) -> Outcome:
+    """End what a file keeps, and return its result when the file has it no more.
+
+    Args:
+        context: The shared state.
+        writer: Writes the file.
+        over: The beginning of the message if that cannot be written.
+        command: The command's class.
+        fields: The command's fields.
+
+    Raises:
+        ProblemError: The command was refused, or the file cannot be written.
+    """
+    try:
+        outcome = await context.run_command(command, **fields)
+    except ProblemError as error:
+        if error.code is Code.NOT_FOUND:  # maybe ended before, when that could not be stored
+            await writer.wait_written(over)
+        raise
+    if outcome.gpus:
+        await writer.wait_written(over)
+    return outcome
+
+
+async def cancel_on_disconnect(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """Await ``work``, and cancel it if the client disconnects.
+
+    Otherwise its result would have no owner.
+
+    Raises:
+        ProblemError: The client has disconnected; no response can be sent.
+    """
+    working = asyncio.create_task(work)
+    disconnect = asyncio.create_task(_disconnect(request))
+    try:
+        await asyncio.wait({working, disconnect}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        raise ProblemError(Code.UNAVAILABLE, "The client has disconnected.")
+    finally:
+        for task in (working, disconnect):
+            task.cancel()
+        await asyncio.gather(working, disconnect, return_exceptions=True)
+
+
+async def _disconnect(request: Request) -> None:
+    """Wait until the client disconnects."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

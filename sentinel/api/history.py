@@ -16,12 +16,12 @@ from typing import TypeVar
 
 from sentinel.api import history_tables
 from sentinel.api.bodies import ProblemError
-from sentinel.api.event_buffer import LoggedEvent
+from sentinel.api.event_streams import LoggedEvent
 from sentinel.api.history_queries import Source
 from sentinel.api.history_recorder import MAX_GAP_S, Batch, Recorder, TimedRecord, Use
 from sentinel.api.history_tables import PAGE_BYTES, InvalidFileError, transaction
-from sentinel.host.files.paths import identity
-from sentinel.host.files.regular_file import set_aside
+from sentinel.host.paths import identity
+from sentinel.host.regular_file import set_aside
 from sentinel.protocol.problem import Code
 from sentinel.protocol.views import GpuView
 

@@ -8,9 +8,8 @@ import socket
 import sys
 import traceback
 
-from sentinel.host.processes.child_setup import API, InheritedFd, setup_child_process
-from sentinel.host.processes.process_limits import explain_exhaustion
-from sentinel.protocol.channel import MessageStream
+from sentinel.host.process_setup import API, InheritedFd, explain_exhaustion, setup_child_process
+from sentinel.protocol.codec import MessageStream
 from sentinel.protocol.commands import ApiSpec, ServiceFailed
 
 

@@ -28,18 +28,17 @@ from sentinel.api.counters import Counters, GpuCounters
 from sentinel.api.history import FILE_NAME as HISTORY_FILE
 from sentinel.api.metric_table import METRICS, Family
 from sentinel.api.snapshots import MAX_AGE_S, Views
-from sentinel.host.files.paths import shared_folder
-from sentinel.host.files.regular_file import count_set_aside
+from sentinel.host import verified_store
 from sentinel.host.names import node_name
-from sentinel.host.processes.procfs import read_usage
-from sentinel.host.stores import verified_store
-from sentinel.host.stores.run_reports import LastVerdict
-from sentinel.host.stores.timed_file import RESERVATIONS, SESSIONS
-from sentinel.host.stores.verified_store import StoredWork, proof_of
+from sentinel.host.paths import shared_folder
+from sentinel.host.procfs import read_usage
+from sentinel.host.regular_file import count_set_aside
+from sentinel.host.timed_file import RESERVATIONS, SESSIONS
+from sentinel.host.verified_store import LastVerdict, StoredWork, proof_of
 from sentinel.protocol.commands import ApiSpec
+from sentinel.protocol.gpu import EVENT_REASONS, Telemetry
 from sentinel.protocol.problem import Code
 from sentinel.protocol.stressor import FailureKind
-from sentinel.protocol.telemetry import EVENT_REASONS, Telemetry
 from sentinel.protocol.views import GpuHealth, GpuView, HealthCause, Phase
 
 #: All states, so that each has a series from the start.

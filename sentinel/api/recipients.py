@@ -21,7 +21,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from sentinel.config.services import parse_webhook
-from sentinel.host.files.regular_file import read_regular
+from sentinel.host.regular_file import read_regular
 from sentinel.protocol.version import __version__
 
 

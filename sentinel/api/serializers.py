@@ -6,26 +6,31 @@ import dataclasses
 import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from typing import Any, TypeVar
 
 from sentinel.api.snapshots import Views
+from sentinel.host.command_lines import CommandLines
 from sentinel.host.names import USER_NAMES, node_name
-from sentinel.host.processes.command_lines import CommandLines
-from sentinel.host.processes.procfs import read_stat, read_status
-from sentinel.host.stores.run_reports import LastVerdict
-from sentinel.host.stores.verified_store import proof_of
+from sentinel.host.procfs import read_stat, read_status
+from sentinel.host.verified_store import proof_of
 from sentinel.protocol import api_types, views
-from sentinel.protocol.caller import Caller
-from sentinel.protocol.commands import ApiSpec
+from sentinel.protocol.commands import ApiSpec, Caller
 from sentinel.protocol.gpu import GpuProcess
-from sentinel.protocol.telemetry import Telemetry
 
 #: The shortest UUID in responses: `GPU-` and eight digits.
 _MIN_UUID_LENGTH = 12
 
 _COMMANDS = CommandLines()
 
-#: Fields that are copied from a view into its response.
-_COPIED = [field.name for field in dataclasses.fields(views.GpuFields)]
+T = TypeVar("T")
+
+
+def _like(kind: type[T], source: object, **others: Any) -> T:
+    """Build a response with the fields that its source has, too, and with all others."""
+    names = {field.name for field in dataclasses.fields(kind)} - others.keys()  # type: ignore[arg-type]
+    return kind(
+        **others, **{name: getattr(source, name) for name in names if hasattr(source, name)}
+    )
 
 
 def status(spec: ApiSpec, shown: Views) -> api_types.Status:
@@ -48,21 +53,16 @@ def status(spec: ApiSpec, shown: Views) -> api_types.Status:
 def daemon(spec: ApiSpec, shown: Views, now: float) -> api_types.DaemonInfo:
     """Describe the daemon as a whole."""
     host = shown.host
-    return api_types.DaemonInfo(
-        pid=host.pid,
+    return _like(
+        api_types.DaemonInfo,
+        spec,
         host=node_name(),
-        version=spec.version,
+        pid=host.pid,
         phase=host.phase,
         since=datetime.fromtimestamp(spec.began, UTC).astimezone(),
         driver=host.driver,
         simulated=host.simulated,
         workload=host.workload,
-        socket=spec.socket,
-        tcp=spec.tcp,
-        token=spec.token,
-        log=spec.log,
-        journal=spec.journal,
-        visible_devices=spec.visible_devices,
         age_s=_age(host.at, now) or 0.0,
         burnin=None if host.burnin is None else burnin(host.burnin, now),
         ending=host.ending,
@@ -71,9 +71,10 @@ def daemon(spec: ApiSpec, shown: Views, now: float) -> api_types.DaemonInfo:
 
 def gpu_status(view: views.GpuView, shown: Views, now: float) -> api_types.GpuStatus:
     """Describe one GPU."""
-    proved = shown.verified.get(view.uuid)
-    return api_types.GpuStatus(
-        **{name: getattr(view, name) for name in _COPIED},
+    proved, verdict = shown.verified.get(view.uuid), shown.verdicts.get(view.uuid)
+    return _like(
+        api_types.GpuStatus,
+        view,
         gpu=_short(view.uuid, [other.uuid for other in shown.gpus]),
         since_s=_age(view.since, now),
         read_s=_age(view.read, now),
@@ -82,50 +83,45 @@ def gpu_status(view: views.GpuView, shown: Views, now: float) -> api_types.GpuSt
         processes=tuple(map(_process, view.processes)),
         stressor_user=None if view.pid is None else _user_of(view.pid),
         allocated_processes=tuple(map(_process, view.allocated_processes)),
-        handover=_handover(view.handover, now),
+        handover=view.handover
+        and _like(api_types.Handover, view.handover, ago_s=_age(view.handover.at, now)),
         health_since_s=_age(view.health_since, now),
-        telemetry=_telemetry(view.telemetry, now),
-        burnin=None if view.burnin is None else api_types.BurninProgress(**vars(view.burnin)),
-        verified=None if proved is None else proof_of(proved),
-        verdict=_verdict(shown.verdicts.get(view.uuid)),
+        telemetry=view.telemetry
+        and _like(api_types.GpuTelemetry, view.telemetry, age_s=_age(view.telemetry.at, now)),
+        burnin=view.burnin and _like(api_types.BurninProgress, view.burnin),
+        verified=proved and proof_of(proved),
+        verdict=verdict and _like(api_types.GpuVerdict, verdict),
     )
 
 
 def burnin(one: views.BurninRunView, now: float) -> api_types.BurninInfo:
     """Describe the burn-in."""
-    return api_types.BurninInfo(
-        id=one.id, plan=one.plan, gpus=one.gpus, since=_date(one.since, now), holder=_holder(one.by)
-    )
+    return _like(api_types.BurninInfo, one, since=_date(one.since, now), holder=_holder(one.by))
 
 
 def reservation(one: views.Reservation, shown: Views, now: float) -> api_types.ReservationInfo:
     """Describe one reservation, or a request with its place in the queue."""
     waiting = [request.id for request in shown.queue]
-    return api_types.ReservationInfo(
-        id=one.id,
-        gpus=one.gpus,
+    return _like(
+        api_types.ReservationInfo,
+        one,
         indices=_indices(one.gpus or one.named, shown),
-        count=one.count,
         place=waiting.index(one.id) + 1 if one.id in waiting else 0,
-        reason=one.reason,
         since=_date(one.since, now),
-        until=_end(one.until, now),
-        bound=one.bound,
+        until=_date(one.until, now),
         holder=_holder(one.by),
     )
 
 
 def session(one: views.Session, shown: Views, now: float) -> api_types.SessionInfo:
     """Describe one session."""
-    return api_types.SessionInfo(
-        name=one.name,
-        gpus=one.gpus,
+    return _like(
+        api_types.SessionInfo,
+        one,
         indices=_indices(one.gpus, shown),
-        settings=one.settings,
         since=_date(one.since, now),
-        until=_end(one.until, now),
+        until=_date(one.until, now),
         holder=_holder(one.by),
-        suspended=one.suspended,
     )
 
 
@@ -142,11 +138,10 @@ def queue(shown: Views, now: float) -> tuple[api_types.ReservationInfo, ...]:
 def allocation(one: views.Allocation, shown: Views, now: float) -> api_types.AllocationInfo:
     """Describe one allocation."""
     indices = {view.uuid: view.index for view in shown.gpus}
-    return api_types.AllocationInfo(
-        id=one.id,
-        gpu=one.gpu,
+    return _like(
+        api_types.AllocationInfo,
+        one,
         index=indices.get(one.gpu),
-        size=one.size,
         since=_date(one.since, now),
         holder=_holder(one.by),
     )
@@ -186,38 +181,10 @@ def _holder(by: Caller) -> api_types.Holder:
 
 
 def _process(process: GpuProcess) -> api_types.Process:
-    return api_types.Process(
-        pid=process.pid,
-        kind=process.kind,
-        memory=process.memory,
-        name=process.name,
-        user=process.user,
-        command=None
-        if process.started is None
-        else _COMMANDS.get(process.pid, process.started, process.name),
-    )
-
-
-def _telemetry(telemetry: Telemetry | None, now: float) -> api_types.GpuTelemetry | None:
-    if telemetry is None:
-        return None
-    fields = {name: value for name, value in vars(telemetry).items() if name != "at"}
-    return api_types.GpuTelemetry(**fields, age_s=_age(telemetry.at, now) or 0.0)
-
-
-def _handover(view: views.HandoverView | None, now: float) -> api_types.Handover | None:
-    if view is None:
-        return None
-    fields = {name: value for name, value in vars(view).items() if name != "at"}
-    return api_types.Handover(**fields, ago_s=_age(view.at, now) or 0.0)
-
-
-def _verdict(last: LastVerdict | None) -> api_types.GpuVerdict | None:
-    if last is None:
-        return None
-    return api_types.GpuVerdict(
-        verdict=last.verdict, plan=last.plan, run=last.run, ended=last.ended
-    )
+    command = None
+    if process.started is not None:
+        command = _COMMANDS.get(process.pid, process.started, process.name)
+    return _like(api_types.Process, process, command=command)
 
 
 def _age(at: float | None, now: float) -> float | None:
@@ -236,12 +203,10 @@ def _indices(uuids: Iterable[str], shown: Views) -> tuple[int, ...]:
     return tuple(indices[uuid] for uuid in uuids if uuid in indices)
 
 
-def _end(at: float | None, now: float) -> datetime | None:
-    return None if at is None else _date(at, now)
-
-
-def _date(at: float, now: float) -> datetime:
+def _date(at: float | None, now: float) -> datetime | None:
     """Convert a time of the monotonic clock into a date with its offset, to the second."""
+    if at is None:
+        return None
     moment = datetime.fromtimestamp(time.time() + at - now, UTC).astimezone()
     return moment.replace(microsecond=0)
 

@@ -26,15 +26,14 @@ from sentinel.api.access import (
     local_level,
     peer_of,
 )
-from sentinel.api.app import make_app
+from sentinel.api.app import PUBLIC_PATHS, make_app
 from sentinel.api.bodies import MEDIA_TYPE, problem_body
 from sentinel.api.context import ApiContext
 from sentinel.api.metrics_page import ScrapeApp
 from sentinel.errors import WireError
-from sentinel.host.files.paths import identity
-from sentinel.protocol.caller import Level
-from sentinel.protocol.channel import MessageStream
-from sentinel.protocol.commands import AccessPolicy, ApiHeartbeat, ApiSpec
+from sentinel.host.paths import identity
+from sentinel.protocol.codec import MessageStream
+from sentinel.protocol.commands import AccessPolicy, ApiHeartbeat, ApiSpec, Level
 from sentinel.protocol.problem import Code
 
 #: The time for a complete request, from the connection or the previous response on.
@@ -291,7 +290,9 @@ async def _serve(
             server.should_exit = True
 
     context = ApiContext(spec, channel, on_end)
-    middleware = AccessMiddleware(make_app(context), spec.access, spec.tcp, _tokens(context))
+    middleware = AccessMiddleware(
+        make_app(context), spec.access, spec.tcp, _tokens(context), PUBLIC_PATHS
+    )
     Connection.policy = spec.access
     server = _server(middleware)
     servers, jobs = [server], [server.serve(sockets)]

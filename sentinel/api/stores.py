@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from sentinel.api.bodies import ProblemError
-from sentinel.api.event_buffer import Broadcast
-from sentinel.host.stores import verified_store
-from sentinel.host.stores.run_reports import (
+from sentinel.api.supervisor_link import Broadcast
+from sentinel.host import verified_store
+from sentinel.host.timed_file import Clocks
+from sentinel.host.verified_store import (
     LastVerdict,
+    StoredWork,
     last_verdicts,
     report_paths,
     sorted_reports,
 )
-from sentinel.host.stores.timed_file import Clocks
-from sentinel.host.stores.verified_store import StoredWork
 from sentinel.protocol.problem import Code
 from sentinel.protocol.views import GpuView, VerifiedCounts
 
@@ -29,6 +29,8 @@ T = TypeVar("T")
 
 #: The pause after a failed write.
 _RETRY_S = 5.0
+#: The time for a change to be written to the file.
+_WRITE_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,37 +96,44 @@ class StoreWriter(Generic[T]):
             return None
         return self._current | {self._id_of(item): item for item in self._added}
 
-    async def test_disk(self, timeout_s: float) -> str | None:
+    async def test_disk(self, otherwise: str) -> None:
         """Write the file as it is, to find out whether a change of it could be written.
 
-        Returns:
-            None, or why it cannot be written within ``timeout_s`` seconds.
+        Raises:
+            ProblemError: It cannot be written in time; the message begins with ``otherwise``.
         """
         self._tests_wanted += 1
-        number, deadline = self._tests_wanted, time.monotonic() + timeout_s
+        number = self._tests_wanted
         self._broadcast.wake()
-        while self._tests_done < number:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return f"{self._path}: not written within {timeout_s:.0f} s"
-            await self._broadcast.wait(left)
-        return None if self._failed is None else self._failed.why
+        await self._wait(lambda: self._tests_done >= number, otherwise)
+        if self._failed is not None:
+            raise _not_written(otherwise, self._failed.why)
 
-    async def wait_written(self, timeout_s: float) -> str | None:
+    async def wait_written(self, otherwise: str) -> None:
         """Wait until the file on disk has what it should have now.
 
-        Returns:
-            None, or why it could not be written within ``timeout_s`` seconds.
+        Raises:
+            ProblemError: It cannot be written in time; the message begins with ``otherwise``.
         """
-        deadline = time.monotonic() + timeout_s
-        while self._written is None or self._written != self._wanted:
-            if self._failed is not None and self._failed.wanted == self._wanted:
-                return self._failed.why
+
+        def has_failed() -> bool:
+            return self._failed is not None and self._failed.wanted == self._wanted
+
+        def is_written() -> bool:
+            return self._written is not None and self._written == self._wanted
+
+        await self._wait(lambda: is_written() or has_failed(), otherwise)
+        if self._failed is not None and not is_written():
+            raise _not_written(otherwise, self._failed.why)
+
+    async def _wait(self, is_settled: Callable[[], bool], otherwise: str) -> None:
+        deadline = time.monotonic() + _WRITE_TIMEOUT_S
+        while not is_settled():
             left = deadline - time.monotonic()
             if left <= 0:
-                return f"{self._path}: not written within {timeout_s:.0f} s"
+                why = f"{self._path}: not written within {_WRITE_TIMEOUT_S:.0f} s"
+                raise _not_written(otherwise, why)
             await self._broadcast.wait(left)
-        return None
 
     async def run(self) -> None:
         """Write the file after each update, forever."""
@@ -149,6 +158,10 @@ class StoreWriter(Generic[T]):
                 continue
             self._written, self._failed, self._tests_done = wanted, None, test
             self._broadcast.wake()
+
+
+def _not_written(otherwise: str, why: str) -> ProblemError:
+    return ProblemError(Code.UNAVAILABLE, f"{otherwise}: {why}.")
 
 
 #: How often the folder is looked at, in seconds. A burn-in takes hours.

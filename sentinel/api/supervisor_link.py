@@ -13,11 +13,16 @@ from typing import Any
 
 from sentinel.api.bodies import ProblemError
 from sentinel.errors import WireError
-from sentinel.host.processes.procfs import read_stat
-from sentinel.protocol.caller import Caller
-from sentinel.protocol.channel import MessageStream
-from sentinel.protocol.codec import decode
-from sentinel.protocol.commands import ApiMessage, Command, CommandReply, Refusal, ReloadConfig
+from sentinel.host.procfs import read_stat
+from sentinel.protocol.codec import MessageStream, decode
+from sentinel.protocol.commands import (
+    ApiMessage,
+    Caller,
+    Command,
+    CommandReply,
+    Refusal,
+    ReloadConfig,
+)
 from sentinel.protocol.problem import Code
 from sentinel.protocol.views import LogRecord, View
 
@@ -189,6 +194,36 @@ def check_accepted(reply: CommandReply) -> CommandReply:
     return reply
 
 
+class Broadcast:
+    """Wakes all current waiters."""
+
+    def __init__(self) -> None:
+        self._next = asyncio.Event()
+        #: There is nothing more to wait for.
+        self.ended = False
+
+    def end(self) -> None:
+        """Wake all waiters for the last time."""
+        self.ended = True
+        self.wake()
+
+    def wake(self) -> None:
+        """Wake all current waiters."""
+        self._next.set()
+        self._next = asyncio.Event()
+
+    async def wait(self, timeout_s: float) -> None:
+        """Wait for the next :meth:`wake`, at most ``timeout_s`` seconds."""
+        event = self._next
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, timeout_s)):
+                await event.wait()
+
+
+#: The command that ends what is bound to a process, and its id.
+Bound = tuple[Callable[..., Command], str | None]
+
+
 def is_alive(holder: Caller) -> bool:
     """Check whether the caller's process exists, and its PID is not another process's."""
     stat = read_stat(holder.pid) if holder.pid is not None else None
@@ -196,29 +231,29 @@ def is_alive(holder: Caller) -> bool:
 
 
 class ProcessWatch:
-    """Watches the processes that ids are bound to, by pidfd.
+    """Watches the processes to which something is bound, by pidfd.
 
     Args:
-        on_exit: Called with the id when its process has ended; again at every :meth:`watch` while
-            the id is still bound.
+        on_exit: Called with what is bound to a process that has ended; again at every
+            :meth:`watch` while it is still bound.
     """
 
-    def __init__(self, on_exit: Callable[[str], None]) -> None:
+    def __init__(self, on_exit: Callable[[Bound], None]) -> None:
         self._on_exit = on_exit
-        # By the process as well: the id may be in use again before this process learns of it.
-        self._descriptors: dict[tuple[str, Caller], int] = {}
+        # By the process as well: an id may be in use again before this process learns of it.
+        self._descriptors: dict[tuple[Bound, Caller], int] = {}
         self._loop = asyncio.get_running_loop()
 
-    def watch(self, bound: Mapping[str, Caller]) -> None:
-        """Watch exactly these processes, by the id that is bound to each."""
+    def watch(self, bound: Mapping[Bound, Caller]) -> None:
+        """Watch exactly these processes, by what is bound to each."""
         wanted = set(bound.items())
         for stale in self._descriptors.keys() - wanted:
             self._remove(*stale)
-        for id_, holder in bound.items():
-            if (id_, holder) not in self._descriptors:
-                self._add(id_, holder)
+        for what, holder in bound.items():
+            if (what, holder) not in self._descriptors:
+                self._add(what, holder)
 
-    def _add(self, id_: str, holder: Caller) -> None:
+    def _add(self, what: Bound, holder: Caller) -> None:
         """Watch one process; without a pidfd, each :meth:`watch` checks it."""
         descriptor = None
         with contextlib.suppress(OSError, ValueError):  # ended, or no descriptor is left
@@ -227,16 +262,16 @@ class ProcessWatch:
         if not is_alive(holder):
             if descriptor is not None:
                 os.close(descriptor)
-            self._on_exit(id_)
+            self._on_exit(what)
         elif descriptor is not None:
-            self._descriptors[id_, holder] = descriptor
-            self._loop.add_reader(descriptor, self._exited, id_, holder)
+            self._descriptors[what, holder] = descriptor
+            self._loop.add_reader(descriptor, self._exited, what, holder)
 
-    def _exited(self, id_: str, holder: Caller) -> None:
-        self._remove(id_, holder)
-        self._on_exit(id_)
+    def _exited(self, what: Bound, holder: Caller) -> None:
+        self._remove(what, holder)
+        self._on_exit(what)
 
-    def _remove(self, id_: str, holder: Caller) -> None:
-        descriptor = self._descriptors.pop((id_, holder))
+    def _remove(self, what: Bound, holder: Caller) -> None:
+        descriptor = self._descriptors.pop((what, holder))
         self._loop.remove_reader(descriptor)
         os.close(descriptor)

@@ -1,4 +1,4 @@
-"""The formats of a report by name, the files of a run's folder, and report.html.
+"""The formats of a report by name, the files of a run's folder, and text and page.
 
 The layout of the page is ``web/templates/burnin.html``.
 """
@@ -22,10 +22,88 @@ from sentinel.burnin.junit import junit_xml
 from sentinel.burnin.ocp import ocp_lines
 from sentinel.burnin.report import Judged, report_object
 from sentinel.burnin.run_folder import RunFolder
-from sentinel.burnin.text import detection_power, text_lines
-from sentinel.burnin.timeline import plot
+from sentinel.burnin.timeline import detection_power, plot
 from sentinel.burnin.verdict import verdict_summary
+from sentinel.units import format_count
 from sentinel.web.document import html_document
+
+# --- text ------------------------------------------------------------------------------------
+
+
+def text_lines(report: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the lines: the verdict first, then each GPU with its reasons and what it did."""
+    yield from _head(report)
+    for gpu in report["gpus"]:
+        yield ""
+        serial = f", serial {gpu['serial']}" if gpu["serial"] else ""
+        yield f"{gpu['verdict']:<10}  GPU {gpu['index']}  {gpu['model'] or gpu['uuid']}{serial}"
+        for reason in gpu["reasons"]:
+            yield f"            {reason}"
+        for phase in gpu["coverage"]:
+            yield f"            {_phase_line(phase)}"
+        if power := detection_power(gpu):
+            yield f"            {power}"
+        if gpu["interruptions"]:
+            causes = ", ".join(sorted({one["cause"] for one in gpu["interruptions"]}))
+            yield f"            {format_count(len(gpu['interruptions']), 'interruption')}: {causes}"
+        if gpu["not_tested"]:
+            names = ", ".join(one.partition(":")[0] for one in gpu["not_tested"])
+            yield f"            not tested: {names}"
+        for line in _skipped(gpu):
+            yield f"            {line}"
+
+
+def _skipped(gpu: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the checks that have nothing to judge in this run, by the reason."""
+    reasons: dict[str, list[str]] = {}
+    for one in gpu["checks"]:
+        mark, _, reason = one["evidence"].partition(": ")
+        if one["status"] == "n/a" and mark == "skipped":
+            reasons.setdefault(reason, []).append(one["id"])
+    for reason, names in reasons.items():
+        yield f"skipped, {reason}: {', '.join(names)}"
+
+
+def format_setting(setting: Mapping[str, Any]) -> str:
+    """Format a setting that differs from the default, with where it came from."""
+    gpu = f" of GPU {setting['gpu']}" if setting["gpu"] is not None else ""
+    return f"{setting['key']}{gpu} = {setting['value']} ({setting['source']})"
+
+
+def _head(report: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what was run with which settings, and what is wrong with the node."""
+    run, node = report["run"], report["node"]
+    yield f"{report['verdict']}  {node['hostname']}  {run['plan']['name']}: {report['meaning']}"
+    yield f"run {run['id']}, {run['mode']}, {run['tool']} {run['version']}, driver {node['driver']}"
+    for setting in run["settings"] or ():
+        yield f"setting {format_setting(setting)}"
+    for resumed in run["resumed"]:
+        given = ", ".join(format_setting(one) for one in resumed["settings"] or ())
+        yield f"resumed {resumed['started']}" + (f" with {given}" if given else "")
+    for check in report["checks"]:
+        if check["status"] in {"fail", "warn", "not tested"}:
+            yield f"node: {check['status']}: {check['id']}: {check['evidence'] or check['value']}"
+
+
+def _phase_line(phase: Mapping[str, Any]) -> str:
+    mark = "done" if phase["complete"] else "not done"
+    parts = []
+    if phase["quota_s"]:
+        parts.append(f"{format_seconds(phase['done_s'])} of {format_seconds(phase['quota_s'])}")
+    if phase["quota_passes"]:
+        parts.append(f"{phase['passes']} of {phase['quota_passes']} passes")
+    if phase["memory_share"]:
+        parts.append(f"{phase['memory_share']:.1%} of the memory")
+    if phase.get("retained_share"):
+        parts.append(f"{phase['retained_share']:.1%} held untouched")
+    if phase["checks"]:
+        parts.append(f"{phase['checks']:,} results checked, {phase['errors']} wrong")
+    if phase["not_tested"]:
+        parts.append(phase["not_tested"])
+    return f"{phase['phase']:<12} {mark:<8}  {', '.join(parts)}"
+
+
+# --- the page --------------------------------------------------------------------------------
 
 #: The order of the checks, by their status.
 _STATUSES = ("fail", "warn", "not tested", "pass", "n/a")
@@ -79,6 +157,8 @@ def _limits(report: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     checks = {check["id"]: check for gpu in report["gpus"] for check in gpu["checks"]}
     return [checks[name] for name in sorted(checks)]
 
+
+# --- all formats -----------------------------------------------------------------------------
 
 Report = Mapping[str, Any]
 

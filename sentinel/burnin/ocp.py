@@ -12,8 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sentinel.burnin.checks.measures import unit_of
-from sentinel.burnin.text import detection_power
-from sentinel.burnin.timeline import Outcome, describe_phase, of_phase, of_run
+from sentinel.burnin.timeline import Outcome, describe_phase, detection_power, of_phase, of_run
 
 Message = dict[str, Any]
 #: The time of a message in seconds since the run began, and the message.

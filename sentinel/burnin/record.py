@@ -11,22 +11,26 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from sentinel.burnin.samples import (
-    CHECKSUM,
-    END,
-    LAST,
-    LINK,
-    LOST,
-    TELEMETRY,
-    WATCHED,
-    WORK,
-    XID,
-)
 from sentinel.burnin.xids import NO_DETAILS, XidEvent, is_of, joined, missed
 from sentinel.config.plan import Phase, Plan
 from sentinel.core.child_facts import BEFORE_EXIT_S
 from sentinel.core.gpu_state import OwnEnd
 from sentinel.protocol.counters import Counters
+
+#: The names of the samples: readings, and the work of an interval.
+TELEMETRY, WORK = "telemetry", "work"
+#: A stressor has ended.
+END = "end"
+#: An XID of the kernel's log; and from when until when those of NVML were watched without a break.
+XID, WATCHED = "xid", "xids_watched"
+#: A stressor has computed a reference.
+CHECKSUM = "checksum"
+#: What was measured of a link.
+LINK = "link"
+#: The last sample of a run.
+LAST = "last"
+#: Counts samples, or events, that are lost.
+LOST = "log.dropped"
 
 #: Events that disturb a plan also where they end no stretch that counts.
 _DISTURBANCES = ("gpu.yielding", "gpu.unknown", "gpu.unwatched")

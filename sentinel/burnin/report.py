@@ -9,12 +9,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sentinel.burnin.checks.check import CheckResult, Status
+from sentinel.burnin.checks.check import CheckResult, Status, Thresholds
 from sentinel.burnin.checks.evidence import NodeEvidence, ParticipationEvidence
 from sentinel.burnin.checks.load_checks import wrong_results
 from sentinel.burnin.checks.own_checks import judge_by_own_checks, registered_checks
 from sentinel.burnin.checks.recorded_run import CHECKS, evidence_of_load, read_run
-from sentinel.burnin.checks.thresholds import Thresholds
 from sentinel.burnin.record import GpuRecord, PhaseRecord
 from sentinel.burnin.run_folder import RunFolder, former_runs
 from sentinel.burnin.timeline import Span, absences, span
@@ -27,7 +26,7 @@ from sentinel.burnin.verdict import (
     judge_node,
 )
 from sentinel.config.plan import Plan
-from sentinel.host.files.regular_file import open_regular
+from sentinel.host.regular_file import open_regular
 
 #: The version of the report: additions raise the second number, other changes the first.
 SCHEMA_VERSION = "1.2"
@@ -114,7 +113,7 @@ def report_object(run: Judged) -> dict[str, Any]:
         "verdict": run.verdict.value,
         "meaning": MEANING[run.verdict],
         "summary": {one.value: verdicts.count(one.value) for one in Verdict},
-        "checks": [_result(one) for one in run.node],
+        "checks": [asdict(one) for one in run.node],
         "gpus": [_gpu(gpu, time) for gpu in run.gpus],
         "thresholds_overridden": run.thresholds.overridden(),
     }
@@ -128,11 +127,6 @@ def _digests(folder: RunFolder) -> dict[str, str]:
             with os.fdopen(open_regular(path, os.O_RDONLY), "rb") as file:
                 found[path.name] = hashlib.file_digest(file, "sha256").hexdigest()
     return found
-
-
-def _result(result: CheckResult) -> dict[str, Any]:
-    """Return the result of one check."""
-    return {**asdict(result), "status": result.status.value, "severity": result.severity.value}
 
 
 def _gpu(gpu: GpuVerdict, time: Span) -> dict[str, Any]:
@@ -161,7 +155,7 @@ def _gpu(gpu: GpuVerdict, time: Span) -> dict[str, Any]:
             {**asdict(one), "away_s": away.last - away.first}
             for one, away in zip(record.interruptions, absences(record), strict=True)
         ],
-        "checks": [_result(result) for result in gpu.results],
+        "checks": [asdict(result) for result in gpu.results],
         "measurements": _measurements(record),
         "detection_power": {
             "checks": checks,

@@ -18,12 +18,12 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
+from sentinel.burnin.checks.check import Thresholds
 from sentinel.burnin.checks.recorded_run import read_run
-from sentinel.burnin.checks.thresholds import Thresholds
-from sentinel.burnin.record import PhaseRecord
+from sentinel.burnin.record import LAST, LOST, PhaseRecord
 from sentinel.burnin.report import judge_run
 from sentinel.burnin.run_folder import RunFolder, complete, new_run, prepare, read_object, reopen
-from sentinel.burnin.samples import LAST, LOST, CountersAtEnd, Sampler, Samples, measured, sample
+from sentinel.burnin.samples import CountersAtEnd, Sampler, Samples, measured, sample
 from sentinel.burnin.verdict import Verdict
 from sentinel.client.client import Client
 from sentinel.client.event_stream import EventInfo, EventStream
@@ -33,15 +33,16 @@ from sentinel.core.burnin_progress import Burnin
 from sentinel.diagnostics.counters import CountersResult, read_counters
 from sentinel.diagnostics.kernel_log import KernelLog
 from sentinel.errors import ConfigError, DriverUnavailableError, SentinelError
-from sentinel.host.files.regular_file import why_foreign
-from sentinel.host.processes.procfs import boot_id
-from sentinel.host.stores.golden_store import locate
-from sentinel.protocol.commands import Given
+from sentinel.host.golden_store import locate
+from sentinel.host.procfs import boot_id
+from sentinel.host.regular_file import why_foreign
+from sentinel.protocol.commands import EarlierWork, Given, PhaseWork
 from sentinel.protocol.counters import Counters
-from sentinel.protocol.phase_work import EarlierWork, PhaseWork
 from sentinel.protocol.settings_types import Settings
 from sentinel.protocol.version import __version__
 from sentinel.supervisor.event_log import json_lines
+
+# --- going on with a run that was cut short --------------------------------------------------
 
 #: What must be the same: the card, its firmware and its driver.
 _SAME = ("uuid", "serial", "vbios", "driver")
@@ -131,7 +132,7 @@ def can_go_on(report: Mapping[str, Any]) -> bool:
 def _reported_failures(folder: RunFolder) -> list[int]:
     """List the GPUs that have failed by the last report, whose limits may have been others."""
     with suppress(ConfigError, ValueError, KeyError, TypeError):
-        report = read_object(folder.path / "report.json")
+        report = read_object(folder.report)
         return [int(gpu["index"]) for gpu in report["gpus"] if gpu["verdict"] == Verdict.FAIL]
     return []  # a run that was killed has none
 
@@ -152,6 +153,8 @@ def _burnin(phases: Sequence[PhaseRecord]) -> Burnin:
 def _refuse(where: str, why: str) -> NoReturn:
     raise ConfigError(f"{where}: {why}", "Start a new run.")
 
+
+# --- recording a run -------------------------------------------------------------------------
 
 #: How long a daemon may take to replace its API process, and the pause between two attempts.
 _RECONNECT_TIMEOUT_S = 60.0
@@ -183,6 +186,7 @@ def record_run(
     connected: Callable[[Sequence[str]], AbstractContextManager[Client]],
     on_start: Callable[[Client], None] = lambda _: None,
     judge: Callable[[], None] = lambda: None,
+    on_event: Callable[[EventInfo], None] = lambda _: None,
 ) -> bool:
     """Have a daemon run a plan, and record it until its end or until the daemon ends.
 
@@ -191,6 +195,7 @@ def record_run(
         connected: Connects to the daemon, or starts one for these GPUs, until its block ends.
         on_start: Called once the daemon has begun.
         judge: Called once everything is recorded; until its end, the folder counts as recorded.
+        on_event: Called with each event of the host and of the GPUs, once it is recorded.
 
     Returns:
         Whether no process is stuck in the driver: the interpreter's own exit would wait for it.
@@ -238,6 +243,7 @@ def record_run(
                         write(measured(event.fields))
                     else:
                         _keep(event, events)
+                    on_event(event)
             finally:
                 sampler.stop()
             write(sample(LAST, time.monotonic()))  # reads the kernel's log once more

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import platform
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
@@ -18,10 +16,10 @@ from typing import Any, BinaryIO
 from sentinel.config.plan import Plan
 from sentinel.diagnostics.counters import CountersResult
 from sentinel.errors import ConfigError
-from sentinel.host.files.regular_file import open_regular, read_regular, replace_file
 from sentinel.host.names import node_name
-from sentinel.host.processes.procfs import boot_id
-from sentinel.host.stores.run_reports import RUNS, read_reports
+from sentinel.host.procfs import boot_id
+from sentinel.host.regular_file import File, locked, open_regular, read_regular, replace_file
+from sentinel.host.verified_store import RUNS, read_reports
 from sentinel.protocol.version import __version__
 
 #: A longer line is none of ours, and neither is a larger file with one object; in bytes.
@@ -32,7 +30,6 @@ _MODE = 0o644
 
 #: A process that only looks whether a run is recorded holds its lock for a moment, in seconds.
 _LOCK_TIMEOUT_S = 5.0
-_LOCK_RETRY_S = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,26 +37,16 @@ class RunFolder:
     """The files of one run."""
 
     path: Path
-
-    @property
-    def header(self) -> Path:
-        """What is run, where and with what: written before the start."""
-        return self.path / "run.json"
-
-    @property
-    def events(self) -> Path:
-        """The events, one JSON object a line."""
-        return self.path / "events.jsonl"
-
-    @property
-    def samples(self) -> Path:
-        """The samples, one JSON object a line."""
-        return self.path / "samples.jsonl"
-
-    @property
-    def counters(self) -> Path:
-        """The counters of each GPU before and after."""
-        return self.path / "counters.json"
+    #: What is run, where and with what: written before the start.
+    header = File("run.json")
+    #: The events, one JSON object a line.
+    events = File("events.jsonl")
+    #: The samples, one JSON object a line.
+    samples = File("samples.jsonl")
+    #: The counters of each GPU before and after.
+    counters = File("counters.json")
+    #: The report for programs; there only if those in all other formats are.
+    report = File("report.json")
 
     def create(self) -> None:
         """Create the folder.
@@ -78,11 +65,10 @@ class RunFolder:
     def is_recorded(self) -> bool:
         """Whether a process still records the run."""
         try:
-            with self._opened() as folder:
-                fcntl.flock(folder, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            with locked(self._open(), 0.0, shared=True):
+                return False
         except OSError:
             return self.path.exists()
-        return False
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -91,27 +77,17 @@ class RunFolder:
         Raises:
             ConfigError: Another process records it.
         """
-        with self._opened() as folder:
-            deadline = time.monotonic() + _LOCK_TIMEOUT_S
-            while True:
-                try:
-                    fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() > deadline:
-                        what = f"{self.path}: another process records this run"
-                        raise ConfigError(what) from None
-                    time.sleep(_LOCK_RETRY_S)
+        folder = self._open()
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(locked(folder, _LOCK_TIMEOUT_S))
+            except OSError:
+                raise ConfigError(f"{self.path}: another process records this run") from None
             yield
 
-    @contextmanager
-    def _opened(self) -> Iterator[int]:
+    def _open(self) -> int:
         """Open the folder itself: its files are replaced, and a lock is of one file."""
-        descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            yield descriptor
-        finally:
-            os.close(descriptor)
+        return os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def event_count(self) -> int:
         """Count the events, without a last one that was not written completely."""
@@ -361,6 +337,9 @@ def _machine_id() -> str | None:
         return Path("/etc/machine-id").read_text().strip() or None
     except OSError:
         return None
+
+
+# --- earlier runs on the same cards ----------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)

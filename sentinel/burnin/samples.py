@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from sentinel.burnin.record import CHECKSUM, END, LINK, LOST, TELEMETRY, WATCHED, WORK, XID
 from sentinel.burnin.xids import parse
 from sentinel.client.client import Client
 from sentinel.core.step import Event
@@ -19,25 +20,13 @@ from sentinel.protocol.api_types import BurninProgress, GpuStatus
 from sentinel.protocol.counters import Counters
 from sentinel.supervisor.event_log import Sink
 
-#: The names of the samples: readings, and the work of an interval.
-TELEMETRY, WORK = "telemetry", "work"
-#: A stressor has ended.
-END = "end"
-#: An XID of the kernel's log; and from when until when those of NVML were watched without a break.
-XID, WATCHED = "xid", "xids_watched"
-#: A stressor has computed a reference.
-CHECKSUM = "checksum"
-#: What was measured of a link.
-LINK = "link"
-#: The last sample of a run.
-LAST = "last"
-#: Counts samples, or events, that are lost.
-LOST = "log.dropped"
-
 #: The samples that come as events of the daemon, by their kind.
 MEASURED = {
+    "Failed": "failed",
     "LinkMeasured": LINK,
     "ReferenceChecksum": CHECKSUM,
+    "SelftestDone": "selftest_done",
+    "SelftestResult": "selftest",
     "StressorExit": END,
     "XidsWatched": WATCHED,
 }
@@ -185,6 +174,8 @@ def _work(before: BurninProgress | None, after: BurninProgress | None) -> dict[s
     work = {name: getattr(after, name) - getattr(before, name) for name in WORK_FIELDS}
     return work if work["seconds"] > 0 else None
 
+
+# --- counters at the end of each GPU ---------------------------------------------------------
 
 #: The event after which a GPU does no more of a run.
 _ENDED = "burnin.ended"

@@ -73,6 +73,9 @@ def absences(record: GpuRecord) -> list[Absence]:
     return found
 
 
+# --- what became of phases -------------------------------------------------------------------
+
+
 class Outcome(Enum):
     """What became of a phase of a GPU, or of a run."""
 
@@ -115,6 +118,19 @@ def describe_phase(phase: Mapping[str, Any]) -> str:
     text = f"{', '.join(parts)} of work that counts"
     return f"{text}: {phase['not_tested']}" if phase["not_tested"] else text
 
+
+def detection_power(gpu: Mapping[str, Any]) -> str:
+    """Describe what rate of errors the checked results exclude, or that none can be named."""
+    power = gpu["detection_power"]
+    if power["error_rate_below"] is None:
+        return "" if power["checks"] else "no result was checked"
+    return (
+        f"no error in {power['checks']:,} checked results: fewer than"
+        f" {power['error_rate_below']:.1e} per result, at {power['confidence'] * 100:g} %"
+    )
+
+
+# --- curves ----------------------------------------------------------------------------------
 
 #: A curve keeps the lowest and the highest value of so many columns.
 COLUMNS = 800

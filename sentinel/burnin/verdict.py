@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -128,6 +129,8 @@ def _missing(phase: PhaseRecord, record: GpuRecord) -> str | None:
     return f"phase {name} not complete: {', '.join(parts)}: {why}"
 
 
+# --- the summary -----------------------------------------------------------------------------
+
 #: The most that Kubernetes keeps of a termination message, in bytes
 #: (kubernetes.io/docs/tasks/debug/debug-application/determine-reason-pod-failure).
 MAX_BYTES = 4096
@@ -155,15 +158,10 @@ def verdict_summary(report: Mapping[str, Any], most: int = MAX_BYTES) -> str:
             text = _text(report, chosen, characters)
             if len(text) <= most:
                 return text
-    # Hundreds of faulty GPUs: the first that fit, found by halving.
-    low, high = 0, len(bad)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if len(_text(report, bad[:middle], 0)) <= most:
-            low = middle
-        else:
-            high = middle - 1
-    return _text(report, bad[:low], 0)
+    # Hundreds of faulty GPUs: the first that fit.
+    numbers = range(1, len(bad) + 1)
+    fitting = bisect_right(numbers, most, key=lambda number: len(_text(report, bad[:number], 0)))
+    return _text(report, bad[:fitting], 0)
 
 
 def _text(report: Mapping[str, Any], gpus: list[Mapping[str, Any]], characters: int) -> str:

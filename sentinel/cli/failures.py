@@ -10,9 +10,10 @@ from typing import Any
 
 import click
 
+from sentinel.cli.display.output import print_json
 from sentinel.cli.options.command_classes import VerdictCommand
 from sentinel.errors import ExitCode, SentinelError
-from sentinel.host.processes.process_limits import explain_exhaustion
+from sentinel.host.process_setup import explain_exhaustion
 
 #: How click's message for an unknown command of a group begins.
 _NO_COMMAND = "No such command "
@@ -31,6 +32,8 @@ class UnknownCommandError(click.UsageError):
         self.known = tuple(known)
 
 
+#: The options that name a daemon.
+_OF_CLIENTS = {"--connect", "--token", "--socket", "--simulated"}
 #: A module that is loaded exactly where stressors are children of this process.
 _SUPERVISOR = "sentinel.supervisor.loop"
 
@@ -44,52 +47,51 @@ def wants_json(arguments: Sequence[str]) -> bool:
 
 def error_fields(error: SentinelError) -> dict[str, Any]:
     """Return the fields by which every command with --json reports an error."""
-    fields: dict[str, Any] = {
-        "error": error.what,
-        "code": error.code,
-        "remedy": error.remedy or None,
-        "allowed": list(error.allowed) or None,
-        "exit_code": int(error.exit_code),
-    }
+    fields = _fields(error.what, error.code, error.remedy, error.allowed, error.exit_code)
     if error.parts:
         fields["errors"] = [error_fields(part) for part in error.parts]
     return fields
 
 
+def _fields(
+    what: str, code: str, remedy: str = "", allowed: Sequence[str] = (), exit_code: int = 2
+) -> dict[str, Any]:
+    return {
+        "error": what,
+        "code": code,
+        "remedy": remedy or None,
+        "allowed": list(allowed) or None,
+        "exit_code": int(exit_code),
+    }
+
+
+def _report(fields: dict[str, Any], text: str, arguments: Sequence[str]) -> int:
+    """Report an error as its JSON object or as a text, and return its exit code."""
+    if wants_json(arguments):
+        print_json(fields)
+    else:
+        print(f"sentinel: {text}", file=sys.stderr)
+    return int(fields["exit_code"])
+
+
 def report_error(error: SentinelError, arguments: Sequence[str]) -> int:
     """Report an error of sentinel and return the exit code."""
-    if wants_json(arguments):
-        _print_json(error_fields(error))
-    else:
-        print(f"sentinel: {error}", file=sys.stderr)
-    return int(error.exit_code)
+    return _report(error_fields(error), str(error), arguments)
 
 
 def report_usage(error: click.ClickException, arguments: Sequence[str]) -> int:
     """Report wrong usage and return the exit code."""
     context = getattr(error, "ctx", None)  # a usage error has its command
     path = context.command_path if context else "sentinel"
-    code = int(ExitCode.USAGE)
+    code, what = int(ExitCode.USAGE), _usage_text(error)
     if context is not None and isinstance(context.command, VerdictCommand):
         if "--nagios" in arguments:  # Nagios shows the standard output
             from sentinel.burnin.checks.node_checks import nagios_unknown  # slow to import
 
-            print(nagios_unknown(_usage_text(error)))
+            print(nagios_unknown(what))
         code = context.command.usage_exit_code(arguments)
-    if wants_json(arguments):
-        _print_json(
-            {
-                "error": _usage_text(error),
-                "code": "usage",
-                "remedy": f"{path} --help",
-                "allowed": _allowed(error) or None,
-                "exit_code": code,
-            }
-        )
-        return code
-    print(f"sentinel: {_usage_text(error)}", file=sys.stderr)
-    print(f"Try: {path} --help", file=sys.stderr)
-    return code
+    fields = _fields(what, "usage", f"{path} --help", _allowed(error), code)
+    return _report(fields, f"{what}\nTry: {path} --help", arguments)
 
 
 def report_bug(error: Exception, arguments: Sequence[str]) -> int:
@@ -98,26 +100,14 @@ def report_bug(error: Exception, arguments: Sequence[str]) -> int:
     Only a process that ran a supervisor had stressors: a client that fails changes nothing.
     """
     ended = "; all its stressors have ended" if _SUPERVISOR in sys.modules else ""
-    why = explain_exhaustion(error)
+    why = what = explain_exhaustion(error)
     if why is None:
         import traceback  # slow to import
 
         traceback.print_exception(error)
         why = "this is a bug in sentinel" if ended else "this command failed by a bug in sentinel"
-    if wants_json(arguments):
-        text = why if explain_exhaustion(error) else f"{why}: {type(error).__name__}: {error}"
-        _print_json(
-            {
-                "error": text,
-                "code": "internal",
-                "remedy": None,
-                "allowed": None,
-                "exit_code": int(ExitCode.USAGE),
-            }
-        )
-    else:
-        print(f"sentinel: {why}{ended}", file=sys.stderr)
-    return int(ExitCode.USAGE)
+        what = f"{why}: {type(error).__name__}: {error}"
+    return _report(_fields(what or "", "internal"), f"{why}{ended}", arguments)
 
 
 def flush_or_discard() -> None:
@@ -155,9 +145,28 @@ def _usage_text(error: click.ClickException) -> str:
         return f"there is no command {unknown}; there are: {', '.join(known)}"
     if not isinstance(error, click.NoSuchOption) or error.ctx is None:
         return error.format_message()
-    from sentinel.cli.options.unknown_option import explain
+    return _unknown_option(error.option_name, error.ctx)
 
-    return explain(error.option_name, error.ctx)
+
+def _unknown_option(name: str, context: click.Context) -> str:
+    """Return the message for an option that a command does not have, with the nearest ones."""
+    from sentinel.config.model import SETTINGS  # slow to import
+    from sentinel.config.sources import nearest
+
+    what = f"`{context.command_path}` has no option {name}"
+    if context.info_name == "run" and name in _OF_CLIENTS:  # before a command, options are of run
+        return f"{what}; it follows a command, as in `sentinel status {name}`"
+    changeable = context.info_name in {"set", "start", "restart", "reload"}
+    if changeable and any(setting.flag == name for setting in SETTINGS):
+        return f"{what}; to change it: sentinel set {name.removeprefix('--')}=VALUE"
+    shown = [
+        text
+        for option in context.command.get_params(context)
+        if isinstance(option, click.Option) and not option.hidden
+        for text in (*option.opts, *option.secondary_opts)
+    ]
+    near = nearest(name, shown)
+    return f"{what}; did you mean {' or '.join(near)}?" if near else what
 
 
 def _commands_of_group(error: click.ClickException) -> list[str]:
@@ -185,9 +194,3 @@ def _allowed(error: click.ClickException) -> list[str]:
     if isinstance(error, click.BadParameter) and error.param is not None:
         return list(map(str, getattr(error.param.type, "choices", ())))
     return []
-
-
-def _print_json(fields: dict[str, Any]) -> None:
-    from sentinel.cli.display.output import print_json
-
-    print_json(fields)

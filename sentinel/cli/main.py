@@ -12,7 +12,7 @@ import click
 from sentinel.cli import failures
 from sentinel.cli.display.output import degrade_streams
 from sentinel.errors import ExitCode, SentinelError
-from sentinel.host.processes.process_limits import open_missing_streams
+from sentinel.host.process_setup import open_missing_streams
 from sentinel.protocol.version import __version__
 
 if TYPE_CHECKING:
@@ -21,78 +21,66 @@ if TYPE_CHECKING:
 
 #: The section of the commands that are not for people.
 _FOR_PROGRAMS = "For other programs"
-#: The commands by section: the module (and the name in it, if not ``command``) and a summary.
+#: The commands by section: the module in this package with the name in it, and a summary.
 SECTIONS = {
     "Burn-in": {
-        "burnin": ("sentinel.cli.daemon.burnin", "Burn GPUs in, with a verdict for each."),
+        "burnin": ("daemon.burnin:command", "Burn GPUs in, with a verdict for each."),
         "health": (
-            "sentinel.cli.daemon.health",
+            "daemon.health:command",
             "Show when each GPU was last proved good, and by what.",
         ),
-        "report": ("sentinel.cli.tools.report", "Print the report of a burn-in, or compare two."),
-        "fleet": ("sentinel.cli.tools.fleet", "Burn many hosts in, and judge them together."),
+        "report": ("tools.report:command", "Print the report of a burn-in, or compare two."),
+        "fleet": ("tools.fleet:command", "Burn many hosts in, and judge them together."),
     },
     "The daemon": {
-        "run": ("sentinel.cli.daemon.run", "Occupy idle GPUs in the foreground (the default)."),
-        "start": ("sentinel.cli.daemon.start", "Start the daemon."),
-        "stop": ("sentinel.cli.daemon.control:stop", "Release every GPU and end the daemon."),
+        "run": ("daemon.run:command", "Occupy idle GPUs in the foreground (the default)."),
+        "start": ("daemon.start:command", "Start the daemon."),
+        "stop": ("daemon.control:stop", "Release every GPU and end the daemon."),
         "restart": (
-            "sentinel.cli.daemon.start:restart",
+            "daemon.start:restart",
             "End the daemon, and start it again as it was started.",
         ),
-        "reload": ("sentinel.cli.daemon.control:reload_", "Read the settings again."),
-        "set": ("sentinel.cli.daemon.set_", "Change settings of the daemon or of some GPUs."),
-        "session": (
-            "sentinel.cli.daemon.session",
-            "Give some GPUs settings of their own under a name.",
-        ),
+        "reload": ("daemon.control:reload_", "Read the settings again."),
+        "set": ("daemon.control:set_", "Change settings of the daemon or of some GPUs."),
+        "session": ("daemon.control:session", "Give some GPUs settings of their own under a name."),
         "install-unit": (
-            "sentinel.cli.tools.install_unit",
+            "tools.install_unit:command",
             "Install the systemd unit of the daemon, or print it.",
         ),
     },
     "Status": {
         "status": (
-            "sentinel.cli.daemon.status",
+            "daemon.status:status",
             "Show every GPU, its processes and the daemon; or its web page.",
         ),
-        "top": ("sentinel.cli.daemon.top", "Show every GPU live; pause, resume and reserve."),
-        "history": ("sentinel.cli.daemon.history", "Show past use and readings of the GPUs."),
-        "logs": ("sentinel.cli.daemon.logs", "Show the end of the daemon's log, and follow it."),
+        "top": ("daemon.status:top", "Show every GPU live; pause, resume and reserve."),
+        "history": ("daemon.history:history", "Show past use and readings of the GPUs."),
+        "logs": ("daemon.history:logs", "Show the end of the daemon's log, and follow it."),
     },
     "Hand-over": {
-        "pause": ("sentinel.cli.daemon.control:pause", "Release GPUs and do not occupy them."),
-        "resume": ("sentinel.cli.daemon.control:resume", "End a pause."),
-        "reserve": (
-            "sentinel.cli.daemon.reserve:reserve",
-            "Reserve GPUs; list and cancel reservations.",
-        ),
+        "pause": ("daemon.control:pause", "Release GPUs and do not occupy them."),
+        "resume": ("daemon.control:resume", "End a pause."),
+        "reserve": ("daemon.reserve:reserve", "Reserve GPUs; list and cancel reservations."),
         "allocate": (
-            "sentinel.cli.daemon.reserve:allocate",
+            "daemon.reserve:allocate",
             "Allocate memory of a GPU to a process; list and cancel that.",
         ),
-        "exec": ("sentinel.cli.daemon.exec_", "Run a command on reserved GPUs."),
+        "exec": ("daemon.reserve:exec_", "Run a command on reserved GPUs."),
     },
     "Configuration and tests": {
-        "config": ("sentinel.cli.tools.config", "Show the settings, check a file, or write one."),
-        "doctor": ("sentinel.cli.tools.doctor", "Check whether sentinel can run on this host."),
-        "check": (
-            "sentinel.cli.tools.check",
-            "Check the health of the GPUs in seconds, idle or not.",
-        ),
+        "config": ("tools.config:command", "Show the settings, check a file, or write one."),
+        "doctor": ("tools.doctor:command", "Check whether sentinel can run on this host."),
+        "check": ("tools.check:command", "Check the health of the GPUs in seconds, idle or not."),
         "workloads": (
-            "sentinel.cli.tools.workloads",
+            "tools.workloads:command",
             "List the workloads, try one, or prove what their checks find.",
         ),
-        "demo": ("sentinel.cli.tools.demo", "Show a hand-over on two simulated GPUs."),
+        "demo": ("tools.demo:command", "Show a hand-over on two simulated GPUs."),
     },
     _FOR_PROGRAMS: {
-        "slurm": (
-            "sentinel.cli.tools.slurm",
-            "Serve the prolog, epilog and health check of Slurm.",
-        ),
-        "mcp": ("sentinel.cli.tools.mcp", "Serve tools for agents (Model Context Protocol)."),
-        "completion": ("sentinel.cli.manpage:completion", "Print the completion for a shell."),
+        "slurm": ("tools.slurm:command", "Serve the prolog, epilog and health check of Slurm."),
+        "mcp": ("tools.mcp:command", "Serve tools for agents (Model Context Protocol)."),
+        "completion": ("manpage:completion", "Print the completion for a shell."),
     },
 }
 #: What a word is here that is a command of earlier versions, or of another program.
@@ -154,7 +142,7 @@ class _Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, _, name = COMMANDS[cmd_name][0].partition(":")
-        command: click.Command = getattr(importlib.import_module(module), name or "command")
+        command: click.Command = getattr(importlib.import_module(f"sentinel.cli.{module}"), name)
         return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

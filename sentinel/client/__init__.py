@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sentinel.client.client import Client as Client
+    from sentinel.client.client import Status as Status
     from sentinel.client.client import connect as connect
     from sentinel.client.event_stream import EventInfo as EventInfo
-    from sentinel.client.event_stream import Status as Status
     from sentinel.protocol.api_types import AllocationInfo as AllocationInfo
     from sentinel.protocol.api_types import DaemonInfo as DaemonInfo
     from sentinel.protocol.api_types import GpuStatus as GpuStatus
@@ -46,27 +46,17 @@ __all__ = [
     "connect",
 ]
 
-#: Names that are imported at their first use: `sentinel status` needs few of them.
-_LAZY = {
-    "AllocationInfo": "sentinel.protocol.api_types",
-    "Client": "sentinel.client.client",
-    "DaemonInfo": "sentinel.protocol.api_types",
-    "EventInfo": "sentinel.client.event_stream",
-    "GpuStatus": "sentinel.protocol.api_types",
-    "Handover": "sentinel.protocol.api_types",
-    "Holder": "sentinel.protocol.api_types",
-    "MemoryBudget": "sentinel.protocol.api_types",
-    "Outcome": "sentinel.protocol.api_types",
-    "PastEvent": "sentinel.protocol.history_types",
-    "PastReading": "sentinel.protocol.history_types",
-    "PastUse": "sentinel.protocol.history_types",
-    "Process": "sentinel.protocol.api_types",
-    "ReservationInfo": "sentinel.protocol.api_types",
-    "SessionInfo": "sentinel.protocol.api_types",
-    "Status": "sentinel.client.event_stream",
-    "TemperatureTrend": "sentinel.protocol.history_types",
-    "connect": "sentinel.client.client",
+#: The names by their modules, which are imported at the first use: `sentinel status` needs few.
+_NAMES = {
+    "sentinel.client.client": ("Client", "Status", "connect"),
+    "sentinel.client.event_stream": ("EventInfo",),
+    "sentinel.protocol.api_types": (
+        *("AllocationInfo", "DaemonInfo", "GpuStatus", "Handover", "Holder", "MemoryBudget"),
+        *("Outcome", "Process", "ReservationInfo", "SessionInfo"),
+    ),
+    "sentinel.protocol.history_types": ("PastEvent", "PastReading", "PastUse", "TemperatureTrend"),
 }
+_LAZY = {name: module for module, names in _NAMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:

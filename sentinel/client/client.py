@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from sentinel.client.event_stream import EventStream, Status
-from sentinel.client.requester import WAIT_S, Gpus, decode, find_address, selectors
+from sentinel.client.event_stream import EventStream
+from sentinel.client.requester import WAIT_S, Gpus, Requester, decode, find_address, selectors
 from sentinel.client.transport import exit_check, process_check
 from sentinel.client.verbs import AllocationVerbs, HistoryVerbs, ReservationVerbs, SessionVerbs
 from sentinel.errors import SentinelError, ServiceError, TimedOutError
+from sentinel.protocol import api_types
 from sentinel.protocol.api_types import (
     BurninInfo,
     BurninStarted,
     GpuStatus,
     Outcome,
 )
-from sentinel.protocol.phase_work import EarlierWork
+from sentinel.protocol.commands import EarlierWork
 from sentinel.protocol.settings_types import Settings
 from sentinel.units import format_duration
 
@@ -52,7 +54,15 @@ def connect(
     return Client(find_address(socket, tcp=tcp, token=token, simulated=simulated), timeout=timeout)
 
 
-class Client(AllocationVerbs, HistoryVerbs, ReservationVerbs, SessionVerbs):
+@dataclass(frozen=True, kw_only=True)
+class Status(api_types.Status):
+    """The daemon, its GPUs, reservations and allocations."""
+
+    #: The response as it came, with fields that this version does not know.
+    json: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+
+class Client(Requester, AllocationVerbs, HistoryVerbs, ReservationVerbs, SessionVerbs):
     """The verbs of a daemon, one request each; safe to use from many threads.
 
     GPUs are selected by nvidia-smi's index, by a UUID or its unique beginning, or by a PCI address;
@@ -105,13 +115,7 @@ class Client(AllocationVerbs, HistoryVerbs, ReservationVerbs, SessionVerbs):
         Raises:
             SentinelError: As for every verb; also if the connection breaks.
         """
-        return EventStream(
-            self.address,
-            since,
-            daemon,
-            timeout=self._timeout,
-            list_gpus=lambda: self.status().gpus,
-        )
+        return EventStream(self.address, since, daemon, timeout=self._timeout)
 
     # --- the daemon --------------------------------------------------------------------------
 
@@ -179,11 +183,7 @@ class Client(AllocationVerbs, HistoryVerbs, ReservationVerbs, SessionVerbs):
             ConfigError: A setting is invalid; nothing has changed.
             NoSuchGpuError: A GPU does not exist.
         """
-        body: dict[str, Any] = {"settings": dict(settings)}
-        if (selected := selectors(gpus)) is not None:
-            body["gpus"] = selected
-        if save:
-            body["save"] = True
+        body = {"settings": dict(settings), "gpus": selectors(gpus), "save": save or None}
         return self.fetch(Settings, "PATCH", "/v1/settings", body)
 
     def reload(self) -> Outcome:
@@ -219,13 +219,17 @@ class Client(AllocationVerbs, HistoryVerbs, ReservationVerbs, SessionVerbs):
             ConflictError: Another burn-in runs.
             NoSuchGpuError: A GPU does not exist.
         """
-        body: dict[str, Any] = {"plan": plan, "fail_fast": fail_fast, "bound": bound}
-        if (selected := selectors(gpus)) is not None:
-            body["gpus"] = selected
-        if done:
-            body["done"] = {
-                uuid: {"phase": one.phase, "work": vars(one.work)} for uuid, one in done.items()
-            }
+        earlier = {
+            uuid: {"phase": work.phase, "work": vars(work.work)}
+            for uuid, work in (done or {}).items()
+        }
+        body = {
+            "plan": plan,
+            "gpus": selectors(gpus),
+            "fail_fast": fail_fast,
+            "bound": bound,
+            "done": earlier or None,
+        }
         return self.fetch(BurninStarted, "POST", "/v1/burnin", body).burnin
 
     def cancel_burnin(self) -> Outcome:
@@ -258,9 +262,12 @@ class Client(AllocationVerbs, HistoryVerbs, ReservationVerbs, SessionVerbs):
             NoSuchGpuError: A GPU does not exist.
             TimedOutError: Memory is still held.
         """
-        body: dict[str, Any] = {"gpus": selectors(gpus), "seconds": seconds, "wait_s": wait}
-        if release:
-            body["release"] = True
+        body = {
+            "gpus": selectors(gpus),
+            "seconds": seconds,
+            "release": release or None,
+            "wait_s": wait,
+        }
         return self._command("/v1/pause", body, wait=wait)
 
     def resume(self, gpus: Gpus = ()) -> Outcome:
@@ -287,6 +294,4 @@ class Client(AllocationVerbs, HistoryVerbs, ReservationVerbs, SessionVerbs):
         return self._command("/v1/acknowledge", {"gpus": selectors(gpus), "reason": reason})
 
     def _command(self, path: str, body: Mapping[str, Any], *, wait: float = 0.0) -> Outcome:
-        """Send a command, without the fields that are ``None``."""
-        given = {key: value for key, value in body.items() if value is not None}
-        return self.fetch(Outcome, "POST", path, given, wait=wait)
+        return self.fetch(Outcome, "POST", path, body, wait=wait)

@@ -8,23 +8,14 @@ import json
 import logging
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Self, cast
 from urllib.parse import urlencode
 
 from sentinel.client.transport import Address, stream_lines
 from sentinel.errors import ConfigError, SentinelError, ServiceError
-from sentinel.protocol import api_types
 from sentinel.protocol.api_types import GpuStatus
-
-
-@dataclass(frozen=True, kw_only=True)
-class Status(api_types.Status):
-    """The daemon, its GPUs, reservations and allocations."""
-
-    #: The response as it came, with fields that this version does not know.
-    json: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,15 +46,15 @@ MAX_SILENCE_S = 45.0
 
 
 class EventStream(Iterator[EventInfo]):
-    """The events of a daemon; connects at the first event, or with :meth:`open`.
+    """The events of a daemon, for ``for`` and ``async for``, until it ends or is closed.
+
+    It connects at the first event, or with :meth:`open`.
 
     Args:
         address: The daemon's address.
         since: Start with the kept events after this number; the default is from now on.
         daemon: The daemon that assigned that number; for another daemon, all kept events follow.
         timeout: Seconds until the stream must have started.
-        list_gpus: Lists the daemon's GPUs, to complete an event that names its GPU by the UUID or
-            by the index only.
     """
 
     #: Identifies the daemon that numbers the events, once the stream has started.
@@ -78,7 +69,6 @@ class EventStream(Iterator[EventInfo]):
         daemon: str | None = None,
         *,
         timeout: float,
-        list_gpus: Callable[[], Sequence[GpuStatus]] = tuple,
     ) -> None:
         parameters = {"since": since, "daemon": daemon}
         query = urlencode({name: value for name, value in parameters.items() if value is not None})
@@ -89,10 +79,6 @@ class EventStream(Iterator[EventInfo]):
         self._socket: socket.socket | None = None
         self._started = False
         self._closed = False
-        self._list_gpus = list_gpus
-        #: UUIDs and indices of GPUs; a UUID or an index without the other is unknown.
-        self._indices: dict[str, int | None] = {}
-        self._uuids: dict[int, str | None] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -137,13 +123,25 @@ class EventStream(Iterator[EventInfo]):
                     value = value.removeprefix(" ")
                     fields[name] = f"{fields[name]}\n{value}" if name in fields else value
                 elif "data" in fields:
-                    return self._complete(_parse_event(fields))
+                    return _parse_event(fields)
                 else:
                     fields = {}
         except SentinelError:
             if not self._closed:
                 raise
         raise StopIteration
+
+    async def __aiter__(self) -> AsyncIterator[EventInfo]:
+        """Yield the events without blocking the event loop."""
+        import asyncio
+
+        try:
+            await asyncio.to_thread(self.open)
+            # With a default, since a coroutine cannot raise StopIteration.
+            while (event := await asyncio.to_thread(next, self, None)) is not None:
+                yield event
+        finally:
+            self.close()  # ends the thread that waits in it
 
     def _read_comment(self, comment: str) -> None:
         """Read the daemon's identity from the first comment; later ones only show life."""
@@ -152,21 +150,6 @@ class EventStream(Iterator[EventInfo]):
                 self.daemon = value
             elif name == "newest":
                 self.newest = int(value) if value.isdecimal() else None
-
-    def _complete(self, event: EventInfo) -> EventInfo:
-        """Add the UUID or the index of an event's GPU if the other one is missing."""
-        uuid, index = event.gpu, event.index
-        if (uuid is None) == (index is None):
-            return event
-        if uuid not in self._indices and index not in self._uuids:
-            with contextlib.suppress(SentinelError):
-                for gpu in self._list_gpus():
-                    self._indices[gpu.uuid], self._uuids[gpu.index] = gpu.index, gpu.uuid
-        if uuid is None and index is not None:
-            uuid = self._uuids.setdefault(index, None)
-        elif index is None and uuid is not None:
-            index = self._indices.setdefault(uuid, None)
-        return replace(event, fields={**event.fields, "gpu": uuid, "index": index})
 
     def _on_connect(self, sock: socket.socket) -> None:
         self._socket = sock
@@ -193,42 +176,6 @@ _log = logging.getLogger("sentinel.monitor")
 _MIN_PAUSE_S, _MAX_PAUSE_S = 0.2, 5.0
 #: The time for a running callback to return when the thread is stopped.
 _STOP_TIMEOUT_S = 5.0
-
-
-class Events(Iterator[EventInfo]):
-    """Events for ``for`` and ``async for``, until the daemon ends.
-
-    Args:
-        stream: The stream of the events.
-    """
-
-    def __init__(self, stream: EventStream) -> None:
-        self._stream = stream
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End the stream, from any thread."""
-        self._stream.close()
-
-    def __next__(self) -> EventInfo:
-        return next(self._stream)
-
-    async def __aiter__(self) -> AsyncIterator[EventInfo]:
-        """Yield the events without blocking the event loop."""
-        import asyncio
-
-        try:
-            await asyncio.to_thread(self._stream.open)
-            # With a default, since a coroutine cannot raise StopIteration.
-            while (event := await asyncio.to_thread(next, self._stream, None)) is not None:
-                yield event
-        finally:
-            self._stream.close()  # ends the thread that waits in it
 
 
 class Follower:
@@ -311,18 +258,6 @@ Callback = Callable[[GpuStatus, EventInfo], object]
 
 #: The health in which work should be slowed down a lot, or stopped.
 _UNHEALTHY = {"throttled", "critical"}
-#: Names for callbacks, besides the dotted names of events.
-NAMES = (
-    "state_change",
-    "throttle",
-    "resume",
-    "critical",
-    "overheat",
-    "yield",
-    "handed_over",
-    "busy",
-    "idle",
-)
 _NAME_BY_EVENT = {
     "gpu.overheat": "overheat",
     "gpu.yielding": "yield",
@@ -330,6 +265,8 @@ _NAME_BY_EVENT = {
     "gpu.busy": "busy",
     "gpu.idle": "idle",
 }
+#: Names for callbacks, besides the dotted names of events.
+NAMES = ("state_change", "throttle", "resume", "critical", *_NAME_BY_EVENT.values())
 
 
 def names_of(event: EventInfo) -> Iterator[str]:

@@ -12,13 +12,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from sentinel.client.client import Client, connect
-from sentinel.client.event_stream import Status
+from sentinel.client.client import Client, Status, connect
 from sentinel.errors import (
     ConfigError,
     DriverUnavailableError,
@@ -29,6 +28,7 @@ from sentinel.errors import (
     ServiceError,
     TimedOutError,
 )
+from sentinel.protocol.api_types import GpuStatus
 from sentinel.protocol.rules import with_time
 from sentinel.units import format_duration
 
@@ -40,6 +40,12 @@ GRACE_S = 15.0
 
 #: The command of a sentinel.
 SENTINEL = (sys.executable, "-m", "sentinel")
+
+#: What a private sentinel does without.
+_INTERFACES = (
+    *("--tcp", "--socket-group", "--metrics", "--history-size"),
+    *("--notify-webhook", "--notify-command", "--log-file"),
+)
 
 #: The folder of a private sentinel in the folder for temporary files, and the file in it that is
 #: locked while it is in use.
@@ -77,10 +83,12 @@ class Hold:
 
     Args:
         flags: The flags of ``sentinel run`` for the private sentinel.
+        environment: Its variables; the default are those of this process.
     """
 
-    def __init__(self, flags: Sequence[str]) -> None:
+    def __init__(self, flags: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         self._flags = flags
+        self._environment = os.environ if environment is None else environment
         self._resources = contextlib.ExitStack()
         self._running: _Running | None = None
         self._ended = False
@@ -95,7 +103,7 @@ class Hold:
         if self._running is not None:
             raise ConfigError("this hold is in use already", "Call sentinel.hold() for each block.")
         with contextlib.ExitStack() as resources:
-            self._running = _start(self._flags, resources)
+            self._running = _start(self._flags, self._environment, resources)
             self._resources = resources.pop_all()
         return self
 
@@ -135,16 +143,11 @@ class Hold:
             TimedOutError: A GPU is not occupied after ``timeout`` seconds; names the reason.
             SentinelError: The sentinel ended; one of the kinds in :mod:`sentinel.errors`.
         """
+        return self._wait(timeout, "not held", lambda gpu: gpu.occupied)
 
-        def missing(status: Status) -> str:
-            reasons = [
-                (gpu.index, with_time(gpu.reason, gpu.rule_until_s))
-                for gpu in status.gpus
-                if not gpu.occupied
-            ]
-            return "; ".join(f"GPU {index}: {reason}" for index, reason in reasons)
-
-        return self._wait(timeout, missing, "not held")
+    def wait_read(self, timeout: float = START_TIMEOUT_S) -> Status:
+        """Wait until every GPU has been read, and return the state; raises as :meth:`wait_held`."""
+        return self._wait(timeout, "not read", lambda gpu: gpu.read_s is not None)
 
     def wait_ready(self, timeout: float = START_TIMEOUT_S) -> Status:
         """Wait until the private sentinel answers and has found its GPUs, and return the state.
@@ -153,19 +156,22 @@ class Hold:
             TimedOutError: It does not answer after ``timeout`` seconds.
             SentinelError: It ended; one of the kinds in :mod:`sentinel.errors`.
         """
-        return self._wait(timeout, lambda _: "", "not ready")
+        return self._wait(timeout, "not ready", lambda _: True)
 
-    def _wait(self, timeout: float, missing: Callable[[Status], str], what: str) -> Status:
-        """Wait until the state has GPUs, and nothing is missing."""
+    def _wait(self, timeout: float, what: str, is_done: Callable[[GpuStatus], bool]) -> Status:
+        """Wait until the state has GPUs, and each of them is done."""
         until = time.monotonic() + timeout
         why = "it has not started yet"
         while True:
             with contextlib.suppress(NotRunningError, TimedOutError, ServiceError):
                 status = self.status()
-                lack = missing(status)
-                if status.gpus and not lack:
+                left = [gpu for gpu in status.gpus if not is_done(gpu)]
+                if status.gpus and not left:
                     return status
-                why = lack or why
+                reasons = (
+                    f"GPU {gpu.index}: {with_time(gpu.reason, gpu.rule_until_s)}" for gpu in left
+                )
+                why = "; ".join(reasons) or why
             self.check()
             if time.monotonic() > until:
                 raise TimedOutError(f"{what} within {format_duration(timeout)}: {why}")
@@ -233,12 +239,12 @@ def hold(
     return private_sentinel([*command, *flags])
 
 
-def private_sentinel(flags: Sequence[str]) -> Hold:
+def private_sentinel(flags: Sequence[str], environment: Mapping[str, str] | None = None) -> Hold:
     """Build a sentinel for this process only, with these flags of ``sentinel run``.
 
     It ends with its ``with`` block, and with this process, however that ends.
     """
-    return Hold(flags)
+    return Hold(flags, environment)
 
 
 @dataclass(frozen=True)
@@ -251,7 +257,9 @@ class _Running:
     errors: Path
 
 
-def _start(flags: Sequence[str], resources: contextlib.ExitStack) -> _Running:
+def _start(
+    flags: Sequence[str], variables: Mapping[str, str], resources: contextlib.ExitStack
+) -> _Running:
     """Start a private sentinel, which ends when the resources are closed.
 
     Raises:
@@ -259,30 +267,14 @@ def _start(flags: Sequence[str], resources: contextlib.ExitStack) -> _Running:
         ServiceError: It cannot be started.
     """
     # Not the interfaces of the host's daemon, nor a daemon that commands of this user find.
-    isolation = [
-        "--private",
-        "--tcp",
-        "off",
-        "--socket-group",
-        "off",
-        "--metrics",
-        "off",
-        "--history-size",
-        "off",
-        "--notify-webhook",
-        "off",
-        "--notify-command",
-        "off",
-        "--log-file",
-        "off",
-    ]
+    isolation = ["--private", *(word for flag in _INTERFACES for word in (flag, "off"))]
     command = [*SENTINEL, "run", *isolation, *map(str, flags)]
     _remove_abandoned(Path(tempfile.gettempdir()))
     name = resources.enter_context(tempfile.TemporaryDirectory(prefix=_PREFIX))
     folder = Path(name)
     lock = resources.enter_context(_locked(folder))
     environment = {
-        **os.environ,
+        **variables,
         "SENTINEL_SOCKET": str(folder / "sentinel.sock"),
         # Not the folders of the host's daemon.
         "STATE_DIRECTORY": name,

@@ -9,27 +9,27 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Self, TypeVar, overload
+from typing import Any, Self, TypeVar, overload
 
 from sentinel.client.client import Client, connect
-from sentinel.client.event_stream import Callback, Callbacks, EventInfo, Events, Follower
+from sentinel.client.event_stream import Callback, Callbacks, EventInfo, EventStream, Follower
 from sentinel.client.hold import private_sentinel
-from sentinel.errors import ConfigError, NotRunningError, SentinelError, ServiceError, TimedOutError
-from sentinel.protocol.api_types import AllocationInfo, GpuStatus, MemoryBudget, Outcome
+from sentinel.client.verbs import AllocationVerbs
+from sentinel.errors import ConfigError, NotRunningError, SentinelError, ServiceError
+from sentinel.protocol.api_types import GpuStatus, Outcome
 from sentinel.protocol.history_types import PastReading, TemperatureTrend
 from sentinel.protocol.views import is_throttled
-from sentinel.units import format_duration
 
 C = TypeVar("C", bound=Callback)
 
 #: The time for a private sentinel to read every GPU: a driver without persistence mode takes up to
 #: 3 s for each.
 _START_TIMEOUT_S = 60.0
-#: The interval of polls until then, and the pause after a failed start.
-_POLL_S, _RETRY_S = 0.05, 30.0
+#: The pause after a failed start.
+_RETRY_S = 30.0
 
 
-class Monitor:
+class Monitor(AllocationVerbs):
     """The GPUs of this host, read by a daemon or by a private sentinel that occupies none.
 
     Starts and connects at the first verb. Safe to use from many threads. Its thread and its private
@@ -106,6 +106,12 @@ class Monitor:
                 self._client = self._start_client()
             return self._client
 
+    def request(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, wait: float = 0.0
+    ) -> dict[str, Any]:
+        """Send a request to the daemon or the private sentinel; see :class:`sentinel.Client`."""
+        return self.client.request(method, path, body, wait=wait)
+
     # --- state -------------------------------------------------------------------------------
 
     def is_available(self) -> bool:
@@ -173,42 +179,6 @@ class Monitor:
             NoSuchGpuError: The GPU does not exist.
         """
         return is_throttled(self.speed_multiplier(gpu))
-
-    # --- memory ------------------------------------------------------------------------------
-
-    def allocate(
-        self,
-        id: str,  # noqa: A002 - the usual name
-        size: str,
-        gpu: str | int = 0,
-        *,
-        wait: float = 30.0,
-    ) -> AllocationInfo:
-        """Allocate memory for this process; see :meth:`sentinel.Client.allocate`."""
-        return self.client.allocate(id, size, gpu, wait=wait)
-
-    def cancel_allocation(self, id: str) -> Outcome:  # noqa: A002 - the usual name
-        """End an allocation."""
-        return self.client.cancel_allocation(id)
-
-    def allocation(
-        self,
-        id: str,  # noqa: A002 - the usual name
-        size: str,
-        gpu: str | int = 0,
-        *,
-        wait: float = 30.0,
-    ) -> AllocationInfo:
-        """Allocate memory for the duration of a ``with`` block."""
-        return self.client.allocation(id, size, gpu, wait=wait)
-
-    def available(self, gpu: str | int = 0) -> int:
-        """Read how many bytes of a GPU can still be allocated."""
-        return self.client.available(gpu)
-
-    def budget(self, gpu: str | int = 0) -> MemoryBudget:
-        """Read how much memory of a GPU allocations may use, use, and may still use."""
-        return self.client.budget(gpu)
 
     # --- settings ----------------------------------------------------------------------------
 
@@ -290,13 +260,13 @@ class Monitor:
         if follower is not None:
             follower.stop()
 
-    def events(self, since: int | None = None) -> Events:
+    def events(self, since: int | None = None) -> EventStream:
         """Follow events, for ``for`` as well as ``async for``.
 
         Args:
             since: Start with the kept events after this number.
         """
-        return Events(self.client.events(since))
+        return self.client.events(since)
 
     def _dispatch(self, client: Client, event: EventInfo) -> None:
         """Call the callbacks for an event of a GPU, with the GPU's current state."""
@@ -333,12 +303,5 @@ class Monitor:
     def _embed(self) -> Client:
         """Start a private sentinel that only monitors, and wait until it has read every GPU."""
         held = self._resources.enter_context(private_sentinel(["--monitor", *self._flags]))
-        until = time.monotonic() + _START_TIMEOUT_S
-        while time.monotonic() < until:
-            with contextlib.suppress(NotRunningError, TimedOutError, ServiceError):
-                gpus = held.status().gpus
-                if gpus and all(gpu.read_s is not None for gpu in gpus):
-                    return held.client
-            held.check()
-            time.sleep(_POLL_S)
-        raise TimedOutError(f"no GPU could be read within {format_duration(_START_TIMEOUT_S)}")
+        held.wait_read(_START_TIMEOUT_S)
+        return held.client

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from sentinel.client.transport import Address, send
 from sentinel.errors import ConfigError, ConnectionLostError, ServiceError
-from sentinel.host.daemons.daemon_lookup import find_socket
+from sentinel.host.daemon_lookup import find_socket
 from sentinel.protocol.version import SCHEMA_VERSION
 
 
@@ -60,38 +60,20 @@ _MAX_RETRIES, _RETRY_PAUSE_S = 5, 0.5
 Gpus = Sequence[str | int] | str | int
 
 
-class Requester:
-    """Sends requests to one daemon; safe to use from many threads.
-
-    Args:
-        address: The daemon's address.
-        timeout: Seconds until a response must be complete, in addition to the wait of a verb.
-    """
-
-    def __init__(self, address: Address, *, timeout: float = 10.0) -> None:
-        self.address = address
-        self._timeout = timeout
+class Verbs:
+    """The base of the verbs of an API: how a request is sent, and its response decoded."""
 
     def request(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, *, wait: float = 0.0
     ) -> dict[str, Any]:
         """Send any request, and parse the JSON object of the response.
 
+        Fields of the body that are None are left out.
+
         Raises:
             SentinelError: As for every verb; one of the types in :mod:`sentinel.errors`.
         """
-        if wait > self._timeout:
-            # A daemon that answers nothing at all must not cost the whole wait.
-            send(self.address, "GET", "/v1/status", None, self._timeout)
-        response = send(self.address, method, path, body, self._timeout + wait)
-        version = response.get("schema_version")
-        if version != SCHEMA_VERSION:
-            raise ServiceError(
-                f"the daemon at {self.address} uses version {version!r} of the API; this client "
-                f"supports version {SCHEMA_VERSION}",
-                "Use the client that was installed with the daemon.",
-            )
-        return response
+        raise NotImplementedError
 
     def fetch(
         self,
@@ -125,6 +107,37 @@ class Requester:
                 time.sleep(_RETRY_PAUSE_S)
                 left = max(0.0, deadline - time.monotonic())
         return self.fetch(kind, "PUT", path, {**body, "wait_s": left}, wait=left)
+
+
+class Requester(Verbs):
+    """Sends requests to one daemon; safe to use from many threads.
+
+    Args:
+        address: The daemon's address.
+        timeout: Seconds until a response must be complete, in addition to the wait of a verb.
+    """
+
+    def __init__(self, address: Address, *, timeout: float = 10.0) -> None:
+        self.address = address
+        self._timeout = timeout
+
+    def request(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, wait: float = 0.0
+    ) -> dict[str, Any]:
+        """Send any request, and parse the JSON object of the response; see :class:`Verbs`."""
+        if wait > self._timeout:
+            # A daemon that answers nothing at all must not cost the whole wait.
+            send(self.address, "GET", "/v1/status", None, self._timeout)
+        given = body and {name: value for name, value in body.items() if value is not None}
+        response = send(self.address, method, path, given, self._timeout + wait)
+        version = response.get("schema_version")
+        if version != SCHEMA_VERSION:
+            raise ServiceError(
+                f"the daemon at {self.address} uses version {version!r} of the API; this client "
+                f"supports version {SCHEMA_VERSION}",
+                "Use the client that was installed with the daemon.",
+            )
+        return response
 
 
 def decode(kind: type[T], response: Mapping[str, Any]) -> T:

@@ -33,7 +33,7 @@ from sentinel.errors import (
     ServiceError,
     TimedOutError,
 )
-from sentinel.host.processes.procfs import read_stat
+from sentinel.host.procfs import read_stat
 from sentinel.units import format_duration
 
 #: The largest accepted response; thousands of GPUs fit.
@@ -254,6 +254,16 @@ def stream_lines(
             yield line.decode(errors="replace").rstrip("\r")
 
 
+#: The errors by the code of a problem; all others are a ServiceError.
+_ERRORS: dict[str, type[SentinelError]] = {
+    "unauthorized": AccessDeniedError,
+    **{
+        kind.code: kind
+        for kind in (AccessDeniedError, ConfigError, ConflictError, NoSuchGpuError, TimedOutError)
+    },
+}
+
+
 def refusal(address: Address, status: int, body: Any) -> SentinelError:
     """Build the error for a failed request.
 
@@ -265,7 +275,7 @@ def refusal(address: Address, status: int, body: Any) -> SentinelError:
     if not isinstance(body, dict) or not isinstance(body.get("title"), str):
         return ServiceError(f"the daemon at {address} answers with HTTP status {status}")
     code = str(body.get("code"))
-    error = _error_type(code)(str(body.get("detail") or body["title"]))
+    error = _ERRORS.get(code, ServiceError)(str(body.get("detail") or body["title"]))
     # The detail is for clients that write HTTP themselves.
     if code == "unauthorized" and address.host:
         what = "needs its token" if address.token is None else "does not accept this token"
@@ -276,21 +286,6 @@ def refusal(address: Address, status: int, body: Any) -> SentinelError:
         )
     error.code = code
     return error
-
-
-def _error_type(code: str) -> type[SentinelError]:
-    """Return the error for the code of a problem; all others are a ServiceError."""
-    from sentinel.protocol.problem import Code  # slow to import
-
-    errors: dict[str, type[SentinelError]] = {
-        Code.NO_SUCH_GPU: NoSuchGpuError,
-        Code.UNAUTHORIZED: AccessDeniedError,
-        Code.FORBIDDEN: AccessDeniedError,
-        Code.INVALID: ConfigError,
-        Code.CONFLICT: ConflictError,
-        Code.TIMEOUT: TimedOutError,
-    }
-    return errors.get(code, ServiceError)
 
 
 def listener_pid(address: Address, timeout: float) -> int | None:

@@ -7,34 +7,19 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from typing import Any
+from typing import TypeVar
 from urllib.parse import quote, urlencode
 
-from sentinel.client.requester import WAIT_S, Gpus, Requester, decode, selectors
+from sentinel.client.requester import WAIT_S, Gpus, Verbs, selectors
 from sentinel.errors import ConfigError, SentinelError, ServiceError
-from sentinel.protocol.api_types import (
-    AllocationInfo,
-    Allocations,
-    MemoryBudget,
-    Outcome,
-    ReservationInfo,
-    Reservations,
-    SessionInfo,
-)
-from sentinel.protocol.history_types import (
-    PastEvent,
-    PastReading,
-    PastReadings,
-    PastUse,
-    RecordedEvents,
-    TemperatureTrend,
-    Usage,
-)
+from sentinel.protocol import api_types, history_types
 from sentinel.protocol.settings_types import Sessions, SessionStarted
 from sentinel.units import parse_size
 
+T = TypeVar("T")
 
-class HistoryVerbs(Requester):
+
+class HistoryVerbs(Verbs):
     """The verbs for the history.
 
     ``since`` is a duration before now, such as ``"2h"``, or a date with its offset. A removed GPU
@@ -43,15 +28,16 @@ class HistoryVerbs(Requester):
 
     def history(
         self, gpu: str | int, since: str | datetime = "1h", *, points: int | None = None
-    ) -> tuple[PastReading, ...]:
+    ) -> tuple[history_types.PastReading, ...]:
         """List the readings of a GPU, at most ``points`` of them, oldest first.
 
         Raises:
             NoSuchGpuError: The selector matches no GPU, or several.
             ConfigError: ``since`` is invalid.
         """
-        response = self._query("readings", gpu=gpu, since=since, points=points)
-        return decode(PastReadings, response).readings
+        return self._query(
+            history_types.PastReadings, "readings", gpu=gpu, since=since, points=points
+        ).readings
 
     def recorded_events(
         self,
@@ -60,15 +46,16 @@ class HistoryVerbs(Requester):
         *,
         name: str | None = None,
         limit: int | None = None,
-    ) -> tuple[PastEvent, ...]:
+    ) -> tuple[history_types.PastEvent, ...]:
         """List the last events of a GPU, or of all, at most ``limit``, oldest first.
 
         Raises:
             NoSuchGpuError: The selector matches no GPU, or several.
             ConfigError: ``since`` is invalid.
         """
-        response = self._query("events", gpu=gpu, since=since, name=name, limit=limit)
-        return decode(RecordedEvents, response).events
+        return self._query(
+            history_types.RecordedEvents, "events", gpu=gpu, since=since, name=name, limit=limit
+        ).events
 
     def usage(
         self,
@@ -76,38 +63,37 @@ class HistoryVerbs(Requester):
         since: str | datetime = "1d",
         *,
         limit: int | None = None,
-    ) -> tuple[PastUse, ...]:
+    ) -> tuple[history_types.PastUse, ...]:
         """List the uses of a GPU, or of all, by processes, oldest first.
 
         Raises:
             NoSuchGpuError: The selector matches no GPU, or several.
             ConfigError: ``since`` is invalid.
         """
-        response = self._query("usage", gpu=gpu, since=since, limit=limit)
-        return decode(Usage, response).usage
+        return self._query(history_types.Usage, "usage", gpu=gpu, since=since, limit=limit).usage
 
-    def trend(self, gpu: str | int, minutes: int = 5) -> TemperatureTrend:
+    def trend(self, gpu: str | int, minutes: int = 5) -> history_types.TemperatureTrend:
         """Compute the trend of a GPU's temperature over the last minutes, at most 60.
 
         Raises:
             NoSuchGpuError: The selector matches no GPU, or several.
         """
         path = f"/v1/gpus/{quote(str(gpu), safe='')}/trend?minutes={minutes}"
-        return self.fetch(TemperatureTrend, "GET", path)
+        return self.fetch(history_types.TemperatureTrend, "GET", path)
 
-    def _query(self, resource: str, **parameters: object) -> dict[str, Any]:
+    def _query(self, kind: type[T], resource: str, **parameters: object) -> T:
         query = {
             name: value.astimezone().isoformat() if isinstance(value, datetime) else value
             for name, value in parameters.items()
             if value is not None
         }
-        return self.request("GET", f"/v1/history/{resource}?{urlencode(query)}")
+        return self.fetch(kind, "GET", f"/v1/history/{resource}?{urlencode(query)}")
 
 
-class SessionVerbs(Requester):
+class SessionVerbs(Verbs):
     """The verbs for sessions."""
 
-    def sessions(self) -> tuple[SessionInfo, ...]:
+    def sessions(self) -> tuple[api_types.SessionInfo, ...]:
         """List all sessions, in the order in which they were started."""
         return self.fetch(Sessions, "GET", "/v1/sessions").sessions
 
@@ -118,7 +104,7 @@ class SessionVerbs(Requester):
         settings: Mapping[str, str] | None = None,
         *,
         seconds: float | None = None,
-    ) -> SessionInfo:
+    ) -> api_types.SessionInfo:
         """Give GPUs settings of their own, until the session ends; it outlives the daemon.
 
         The same call again changes nothing.
@@ -135,25 +121,27 @@ class SessionVerbs(Requester):
             NoSuchGpuError: The daemon does not have a GPU.
             ConflictError: There is a session of this name, or another one has a GPU.
         """
-        body: dict[str, Any] = {"name": name, "gpus": selectors(gpus) or []}
-        body["settings"] = dict(settings or {})
-        if seconds is not None:
-            body["seconds"] = seconds
+        body = {
+            "name": name,
+            "gpus": selectors(gpus) or [],
+            "settings": dict(settings or {}),
+            "seconds": seconds,
+        }
         return self.fetch(SessionStarted, "POST", "/v1/sessions", body).session
 
-    def stop_session(self, name: str) -> Outcome:
+    def stop_session(self, name: str) -> api_types.Outcome:
         """End a session: its GPUs have the daemon's settings again.
 
         Raises:
             ServiceError: There is no session of this name.
         """
-        return self.fetch(Outcome, "DELETE", f"/v1/sessions/{quote(name, safe='')}")
+        return self.fetch(api_types.Outcome, "DELETE", f"/v1/sessions/{quote(name, safe='')}")
 
 
 _PATH = "/v1/allocations"
 
 
-class AllocationVerbs(Requester):
+class AllocationVerbs(Verbs):
     """The verbs for allocations."""
 
     def allocate(
@@ -164,7 +152,7 @@ class AllocationVerbs(Requester):
         *,
         wait: float = 30.0,
         pid: int | None = None,
-    ) -> AllocationInfo:
+    ) -> api_types.AllocationInfo:
         """Allocate GPU memory for this process and its children.
 
         Returns when the memory is free: the stressor makes room, and does not yield to these
@@ -185,40 +173,26 @@ class AllocationVerbs(Requester):
             TimedOutError: The memory was not free in time; nothing is allocated.
             ConfigError: The size is invalid or has no unit, or the process does not exist.
         """
-        body: dict[str, object] = {"gpu": str(gpu), "size": _size_bytes(size)}
-        if pid is not None:
-            body["pid"] = pid
-        made = self.put(AllocationInfo, f"{_PATH}/{quote(id, safe='')}", body, wait=wait)
+        body = {"gpu": str(gpu), "size": _size_bytes(size), "pid": pid}
+        made = self.put(api_types.AllocationInfo, f"{_PATH}/{quote(id, safe='')}", body, wait=wait)
         return made.ended_by(lambda: self._end_same(made))
 
-    def cancel_allocation(self, id: str) -> Outcome:  # noqa: A002 - the usual name
+    def cancel_allocation(self, id: str) -> api_types.Outcome:  # noqa: A002 - the usual name
         """End an allocation.
 
         Raises:
             ServiceError: There is no allocation with this id.
         """
-        return self.fetch(Outcome, "DELETE", f"{_PATH}/{quote(id, safe='')}")
+        return self.fetch(api_types.Outcome, "DELETE", f"{_PATH}/{quote(id, safe='')}")
 
-    def allocation(
-        self,
-        id: str,  # noqa: A002 - the usual name
-        size: str,
-        gpu: str | int = 0,
-        *,
-        wait: float = 30.0,
-    ) -> AllocationInfo:
-        """Allocate memory for the duration of a ``with`` block; see :meth:`allocate`.
+    #: The same, for the duration of a ``with`` block.
+    allocation = allocate
 
-        Raises:
-            SentinelError: As :meth:`allocate`.
-        """
-        return self.allocate(id, size, gpu, wait=wait)
-
-    def allocations(self) -> tuple[AllocationInfo, ...]:
+    def allocations(self) -> tuple[api_types.AllocationInfo, ...]:
         """List all allocations."""
-        return self.fetch(Allocations, "GET", _PATH).allocations
+        return self.fetch(api_types.Allocations, "GET", _PATH).allocations
 
-    def _end_same(self, made: AllocationInfo) -> Outcome:
+    def _end_same(self, made: api_types.AllocationInfo) -> api_types.Outcome:
         """End an allocation, unless it has ended and another process uses its id.
 
         Raises:
@@ -234,13 +208,13 @@ class AllocationVerbs(Requester):
             raise error
         return self.cancel_allocation(made.id)
 
-    def budget(self, gpu: str | int = 0) -> MemoryBudget:
+    def budget(self, gpu: str | int = 0) -> api_types.MemoryBudget:
         """Read how much memory of a GPU allocations may use, use, and may still use.
 
         Raises:
             NoSuchGpuError: The GPU does not exist.
         """
-        found = self.fetch(Allocations, "GET", f"{_PATH}?{urlencode({'gpu': gpu})}").gpus
+        found = self.fetch(api_types.Allocations, "GET", f"{_PATH}?{urlencode({'gpu': gpu})}").gpus
         if len(found) != 1:
             raise ServiceError(f"the daemon answers with {len(found)} GPUs instead of one")
         return found[0]
@@ -271,21 +245,21 @@ def _size_bytes(size: object) -> int:
         raise ConfigError(f"size: {error}") from None
 
 
-OnWait = Callable[[ReservationInfo], object]
+OnWait = Callable[[api_types.ReservationInfo], object]
 
 _PATH_RESERVATIONS = "/v1/reservations"
 #: How often the place in the queue is read, in seconds.
 _WATCH_EVERY_S = 1.0
 
 
-class ReservationVerbs(Requester):
+class ReservationVerbs(Verbs):
     """The verbs for reservations."""
 
-    def reservations(self) -> tuple[ReservationInfo, ...]:
+    def reservations(self) -> tuple[api_types.ReservationInfo, ...]:
         """List all reservations."""
         return tuple(map(self._with_end, self._listed().reservations))
 
-    def queue(self) -> tuple[ReservationInfo, ...]:
+    def queue(self) -> tuple[api_types.ReservationInfo, ...]:
         """List the requests that wait for GPUs, in the order of the queue."""
         return self._listed().queue
 
@@ -298,7 +272,7 @@ class ReservationVerbs(Requester):
         wait: float = WAIT_S,
         bound: bool = False,
         on_wait: OnWait | None = None,
-    ) -> ReservationInfo:
+    ) -> api_types.ReservationInfo:
         """Keep GPUs free for you; returns when their memory is free.
 
         While too few GPUs are available, the request waits in a queue: first come, first served.
@@ -324,24 +298,23 @@ class ReservationVerbs(Requester):
         # Short, since people type it to end the reservation.
         id_ = secrets.token_hex(4)
         body = {**selection, "reason": reason, "seconds": seconds, "bound": bound}
-        body = {key: value for key, value in body.items() if value is not None}
         with self._watched(id_, on_wait if wait else None):
             return self._with_end(
-                self.put(ReservationInfo, f"{_PATH_RESERVATIONS}/{id_}", body, wait=wait)
+                self.put(api_types.ReservationInfo, f"{_PATH_RESERVATIONS}/{id_}", body, wait=wait)
             )
 
-    def cancel_reservation(self, id: str) -> Outcome:  # noqa: A002 - the usual name
+    def cancel_reservation(self, id: str) -> api_types.Outcome:  # noqa: A002 - the usual name
         """End a reservation.
 
         Raises:
             ServiceError: There is no reservation with this id.
         """
-        return self.fetch(Outcome, "DELETE", f"{_PATH_RESERVATIONS}/{quote(id, safe='')}")
+        return self.fetch(api_types.Outcome, "DELETE", f"{_PATH_RESERVATIONS}/{quote(id, safe='')}")
 
-    def _listed(self) -> Reservations:
-        return self.fetch(Reservations, "GET", _PATH_RESERVATIONS)
+    def _listed(self) -> api_types.Reservations:
+        return self.fetch(api_types.Reservations, "GET", _PATH_RESERVATIONS)
 
-    def _with_end(self, one: ReservationInfo) -> ReservationInfo:
+    def _with_end(self, one: api_types.ReservationInfo) -> api_types.ReservationInfo:
         return one.ended_by(lambda: self.cancel_reservation(one.id))
 
     @contextlib.contextmanager

@@ -20,8 +20,8 @@ from sentinel.config.plan import toml_value
 from sentinel.config.setting import Scope, Setting
 from sentinel.config.specs import check_workload
 from sentinel.errors import ConfigError, raise_error
-from sentinel.host.files.paths import SIMULATED, SOCKET_VARIABLE
-from sentinel.host.files.regular_file import read_regular, why_untrusted
+from sentinel.host.paths import SIMULATED, SOCKET_VARIABLE
+from sentinel.host.regular_file import read_regular, why_untrusted
 from sentinel.protocol.commands import Given
 
 #: Names the configuration file if ``--config`` does not.

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from sentinel.config.model import Config
-from sentinel.core.gpu_state import Attribution, GpuState, Running, Starting, Stopping
+from sentinel.core.gpu_state import Attribution, GpuState, Running, Starting
 from sentinel.core.observation import Identity, IdentityMode, OwnChild, ResidentProcess, is_own
 from sentinel.core.step import Step, gpu_event
 from sentinel.protocol.gpu import GpuProcess, ProcessKind, Reading
@@ -232,7 +232,7 @@ def _is_steady(gpu_state: GpuState, process: GpuProcess, at: float) -> bool:
     resident = gpu_state.resident_processes.get(process.pid)
     if resident is None or resident.started is None or resident.started != process.started:
         return False
-    until = gpu_state.started if gpu_state.is_held else at
+    until = gpu_state.launch.at if gpu_state.is_held else at
     return resident.since + STEADY_S <= until
 
 
@@ -291,15 +291,14 @@ def foreign_memory(gpu_state: GpuState, reading: Reading) -> int:
         return used
     if gpu_state.attribution.own_memory:
         return max(0, used - gpu_state.attribution.own_memory)
+    baseline = gpu_state.launch.baseline
     match gpu_state.stressor:
-        case Running(expected=int(expected), baseline=baseline):
+        case Running(expected=int(expected)):
             return max(0, used - (expected - baseline))
-        case Running(baseline=baseline, ready=ready):
+        case Running(ready=ready):
             return max(baseline, used - ready.held) if used > ready.held else baseline
-        case Starting(baseline=baseline) | Stopping(baseline=baseline):
-            return min(used, baseline)
         case _:
-            return used
+            return min(used, baseline)
 
 
 def idle_memory(gpu_state: GpuState, config: Config) -> int:
@@ -347,22 +346,22 @@ def learn(gpu_state: GpuState, reading: Reading | None, now: float) -> Step[GpuS
     one PID that appeared with the child is taken for it until Ready, and after that only if it
     holds as much memory as the child. Two new PIDs are foreign.
     """
-    live = gpu_state.stressor
-    if not isinstance(live, Starting | Running) or live.child is None or gpu_state.child_is_listed:
+    live, child = gpu_state.stressor, gpu_state.child
+    if not gpu_state.is_live or child is None or gpu_state.child_is_listed:
         return Step(gpu_state)
     if reading is None or reading.processes is None:
         return Step(gpu_state)
-    unmapped = replace(live.child, listed_as=None)
+    unmapped = replace(child, listed_as=None)
     if any(is_own(process, unmapped) for process in reading.processes):
         reason = f"NVML lists the stressor by its PID, {unmapped.pid}"
         return _learned(gpu_state, unmapped, IdentityMode.DIRECT, reason, now)
-    new = [process for process in reading.processes if process.pid not in live.before]
+    new = [process for process in reading.processes if process.pid not in gpu_state.launch.before]
     match live:
-        case Starting(attaching=float()) if live.child.listed_as is None:
+        case Starting(attaching=float()) if child.listed_as is None:
             mapped = replace(unmapped, listed_as=_only_new_pid(gpu_state, new))
             return Step(_with_child(gpu_state, mapped))
         case Running() if reading.processes_at > live.since:
-            return _conclude(gpu_state, live, live.child, new, now)
+            return _conclude(gpu_state, live, child, new, now)
         case _:
             return Step(gpu_state)
 
@@ -393,10 +392,9 @@ def _may_hold(process: GpuProcess, held: int) -> bool:
 
 def _with_child(gpu_state: GpuState, child: OwnChild) -> GpuState:
     """Replace the living child."""
-    live = gpu_state.stressor
-    if not isinstance(live, Starting | Running) or live.child == child:
+    if gpu_state.launch.child == child:
         return gpu_state
-    return replace(gpu_state, stressor=replace(live, child=child))
+    return replace(gpu_state, launch=replace(gpu_state.launch, child=child))
 
 
 def _learned(

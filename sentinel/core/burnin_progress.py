@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from sentinel.config.model import Config
 from sentinel.config.plan import Phase, Plan
-from sentinel.protocol.caller import Caller
-from sentinel.protocol.phase_work import PhaseWork
+from sentinel.protocol.commands import Caller, PhaseWork
 from sentinel.protocol.stressor import MemoryCovered, Progress
 
 
@@ -72,6 +70,12 @@ class Burnin:
         """What was done of the current phase."""
         return self.work[-1]
 
+    def workload(self, plan: Plan | None) -> str | None:
+        """Return the workload of the current phase, or of the last one; None without a plan."""
+        if plan is None:
+            return None
+        return plan.phases[min(self.phase, len(plan.phases) - 1)].workload
+
     def finished(self, plan: Plan) -> bool:
         """Check whether nothing more is to be done."""
         return self.ended is not None or self.phase >= len(plan.phases)
@@ -89,8 +93,8 @@ class BurninRun:
     since: float
     #: Whether it ends with the process ``by``.
     bound: bool = False
-    #: The settings of single GPUs without it, which they have again afterwards.
-    each: Mapping[str, Config] = field(default_factory=dict)
+    #: Whether the first error of a GPU ends its plan.
+    fail_fast: bool = False
     #: What each GPU has done that is done, and goes by its own settings again, which may have
     #: another plan; by UUID.
     done: Mapping[str, Burnin] = field(default_factory=dict)

@@ -96,7 +96,7 @@ def count_verified(gpu_state: GpuState, report: Progress, now: float) -> GpuStat
     """Count a report of a stressor, if results were checked in it."""
     if not report.checks:
         return gpu_state
-    before, spec = gpu_state.verified.counts, gpu_state.launch_spec
+    before, spec = gpu_state.verified.counts, gpu_state.launch.spec
     counts = VerifiedCounts(
         seconds=before.seconds + report.seconds,
         checks=before.checks + report.checks,
@@ -122,7 +122,7 @@ def fold(gpu_state: GpuState, facts: ChildFacts, now: float) -> Step[GpuState]:
     if facts.generation != gpu_state.generation:
         return Step(gpu_state)
     if facts.child is not None and isinstance(gpu_state.stressor, Starting):
-        gpu_state = replace(gpu_state, stressor=replace(gpu_state.stressor, child=facts.child))
+        gpu_state = replace(gpu_state, launch=replace(gpu_state.launch, child=facts.child))
     step = Step(gpu_state)
     for message in facts.messages:
         step = step.then(_apply, message, now)
@@ -175,16 +175,7 @@ def _apply(gpu_state: GpuState, message: ChildMessage, now: float) -> Step[GpuSt
         case MemoryContention(), _:
             return _contend(gpu_state, message, now)
         case Ready(), Starting() as starting:
-            running = Running(
-                generation=starting.generation,
-                since=now,
-                baseline=starting.baseline,
-                unattributed=starting.unattributed,
-                before=starting.before,
-                child=starting.child,
-                ready=message,
-                last_progress=now,
-            )
+            running = Running(since=now, ready=message, last_progress=now)
             fields = {**vars(message), "start_s": now - starting.since}
             event = gpu_event("stressor.ready", gpu_state, now, **fields)
             return Step(replace(gpu_state, stressor=running), events=(event,))
@@ -209,7 +200,7 @@ def _apply(gpu_state: GpuState, message: ChildMessage, now: float) -> Step[GpuSt
 
 def _contend(gpu_state: GpuState, message: MemoryContention, now: float) -> Step[GpuState]:
     """Apply what the child saw of a newcomer; one that killed itself has yielded."""
-    message = plausible(message, gpu_state.started, now)
+    message = plausible(message, gpu_state.launch.at, now)
     # After Ready the child counts from its limit, and that has the slack on top.
     seen = replace(message, grown=message.grown + SLACK_BYTES)
     match gpu_state.stressor:
@@ -331,10 +322,11 @@ def _with_own_end(gpu_state: GpuState) -> GpuState:
     match gpu_state.stressor:
         case Stopping(cause=StopCause.EXITED, kill_sent=False, killed_at=None):
             return gpu_state
-        case Stopping(child=child, since=since, killed_at=killed_at, exit=exit_):
+        case Stopping(since=since, killed_at=killed_at, exit=exit_):
             at = since if killed_at is None else killed_at
             if killed_at is None and exit_ is not None:  # it was asked, and took its time
                 at = max(since, exit_.at - BEFORE_EXIT_S)
+            child = gpu_state.child
             end = OwnEnd(pid=child.pid if child is not None else 0, at=at)
             return gpu_state if end == gpu_state.own_end else replace(gpu_state, own_end=end)
         case _:

@@ -8,8 +8,8 @@ from enum import StrEnum
 
 from sentinel.core.burnin_progress import Burnin, Group
 from sentinel.core.observation import ChildExit, Identity, IdentityMode, OwnChild, ResidentProcess
-from sentinel.protocol.caller import Caller
-from sentinel.protocol.gpu import Gpu, GpuProcess
+from sentinel.protocol.commands import Caller
+from sentinel.protocol.gpu import Gpu, GpuProcess, Telemetry
 from sentinel.protocol.stressor import (
     Failed,
     Finding,
@@ -19,7 +19,6 @@ from sentinel.protocol.stressor import (
     Progress,
     Ready,
 )
-from sentinel.protocol.telemetry import Telemetry
 from sentinel.protocol.views import Allocation, GpuHealth, VerifiedWork
 
 
@@ -69,15 +68,7 @@ class Stopped:
 class Starting:
     """A spawned child that has not sent Ready."""
 
-    generation: int
     since: float
-    #: Used memory of the idle GPU before the spawn, in bytes.
-    baseline: int
-    #: The part of ``baseline`` that no listed process held, in bytes.
-    unattributed: int = 0
-    #: PIDs that were listed before the spawn.
-    before: tuple[int, ...] = ()
-    child: OwnChild | None = None
     #: When the child began to create its CUDA context.
     attaching: float | None = None
     #: It has taken its memory, and the workload prepares.
@@ -86,8 +77,6 @@ class Starting:
     slow: bool = False
     #: What the child saw of another process that took memory while it filled its own.
     contention: MemoryContention | None = None
-    #: The child only opens and closes a context, and never becomes Ready.
-    clearing: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,12 +114,7 @@ class Pacing:
 class Running:
     """A child that holds its memory and works."""
 
-    generation: int
     since: float
-    baseline: int
-    unattributed: int
-    before: tuple[int, ...]
-    child: OwnChild | None
     ready: Ready
     last_progress: float
     #: Used memory with the child on the GPU, in bytes; None until the first reading after Ready.
@@ -154,17 +138,12 @@ class Running:
 class Stopping:
     """A child that must end or has ended, until its memory is free."""
 
-    generation: int
     since: float
     cause: StopCause
-    baseline: int
-    unattributed: int
-    child: OwnChild | None
     #: When to send SIGKILL if the child still runs.
     kill_at: float
     #: The child ran long enough to reset the back-off.
     ran: bool = False
-    clearing: bool = False
     evidence: Evidence | None = None
     kill_sent: bool = False
     killed_at: float | None = None
@@ -339,6 +318,27 @@ class LaunchSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Launch:
+    """The last start of a stressor, its child, and what the GPU was like before."""
+
+    at: float = 0.0
+    #: The child; None until it was spawned.
+    child: OwnChild | None = None
+    #: It only opens and closes a context, and never becomes Ready.
+    clearing: bool = False
+    #: None before the first start.
+    spec: LaunchSpec | None = None
+    #: Memory that it left to allocations, in bytes.
+    committed: int = 0
+    #: Used memory of the idle GPU, in bytes; lowered when another process frees memory.
+    baseline: int = 0
+    #: The part of ``baseline`` that no listed process held, in bytes.
+    unattributed: int = 0
+    #: The PIDs that were listed.
+    before: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class OwnEnd:
     """The end that Sentinel gave one of its processes: by a kill, or by asking it to end."""
 
@@ -375,8 +375,8 @@ class GpuState:
     generation: int = 0
     #: How long the GPU must stay idle before the next start, in seconds.
     rearm: float = 0.0
-    #: When the last stressor was started.
-    started: float = 0.0
+    #: The start of the last child.
+    launch: Launch = field(default_factory=Launch)
     #: When the last stressor was gone.
     ended: float = float("-inf")
     #: When newcomers appeared, within the last hour.
@@ -388,8 +388,6 @@ class GpuState:
     handover: Handover | None = None
     #: The share of busy time that the GPU's health allows.
     health_pace: float = 1.0
-    #: Of the last stressor.
-    launch_spec: LaunchSpec | None = None
     pause: Pause | None = None
     #: When the occupancy or the stressor last changed its state.
     changed: float = 0.0
@@ -399,8 +397,6 @@ class GpuState:
     #: By id.
     allocations: Mapping[str, Allocation] = field(default_factory=dict)
     allocations_changed: float = 0.0
-    #: Memory that the last stressor left to allocations at its start, in bytes.
-    committed_at_start: int = 0
     #: How many hand-overs there were.
     yields: int = 0
     #: None without a plan.
@@ -430,11 +426,7 @@ class GpuState:
     @property
     def child(self) -> OwnChild | None:
         """The child on this GPU; it may be dead while its memory is not free yet."""
-        match self.stressor:
-            case Starting(child=child) | Running(child=child) | Stopping(child=child):
-                return child
-            case _:
-                return None
+        return self.launch.child if self.is_held else None
 
     @property
     def child_is_listed(self) -> bool:

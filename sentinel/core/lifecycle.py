@@ -77,16 +77,21 @@ def start(
     gpu_state: GpuState, reading: Reading, now: float, config: Config, *, clearing: bool = False
 ) -> Step[GpuState]:
     """Move a GPU to STARTING with a child of the next generation."""
-    generation = gpu_state.generation + 1
-    stressor = Starting(
-        generation=generation,
-        since=now,
+    launch = replace(
+        gpu_state.launch,
+        at=now,
+        child=None,
+        clearing=clearing,
         baseline=reading.memory.used if reading.memory else 0,
         unattributed=gpu_state.attribution.unattributed,
         before=tuple(process.pid for process in reading.processes or ()),
-        clearing=clearing,
     )
-    gpu_state = replace(gpu_state, generation=generation, stressor=stressor, started=now)
+    gpu_state = replace(
+        gpu_state,
+        generation=gpu_state.generation + 1,
+        launch=launch,
+        stressor=Starting(since=now),
+    )
     return Step(gpu_state, due=now + min(config.start_timeout, SLOW_AFTER_S))
 
 
@@ -248,15 +253,10 @@ def to_stopping(
     if not isinstance(live, Starting | Running):
         return gpu_state
     stopping = Stopping(
-        generation=live.generation,
         since=now,
         cause=cause,
-        baseline=live.baseline,
-        unattributed=live.unattributed,
-        child=live.child,
         kill_at=kill_at,
         ran=isinstance(live, Running) and now - live.since >= FORGIVE_AFTER_S,
-        clearing=isinstance(live, Starting) and live.clearing,
         evidence=evidence,
         kill_sent=kill_sent,
         failed=failed,
@@ -288,7 +288,7 @@ def _await_exit(
     report_at = stopping.kill_at + UNKILLABLE_AFTER_S
     if stopping.reported or now < report_at:
         return Step(gpu_state, due=upcoming(now, report_at))
-    pid = stopping.child.pid if stopping.child else None
+    pid = gpu_state.child.pid if gpu_state.child else None
     since = now - stopping.kill_at
     event = gpu_event("stressor.unkillable", gpu_state, now, pid=pid, since_s=since)
     gpu_state = replace(gpu_state, stressor=replace(stopping, reported=True))

@@ -88,8 +88,8 @@ def _grown(gpu_state: GpuState, reading: Reading, used: int, now: float, config:
     match gpu_state.stressor:
         case Starting(contention=MemoryContention(grown=grown)):
             return grown
-        case Starting(attaching=None, baseline=baseline):
-            return used - baseline - outstanding(gpu_state)
+        case Starting(attaching=None):
+            return used - gpu_state.launch.baseline - outstanding(gpu_state)
         case Running(expected=int()) as running:
             # Outstanding allocations may be taken now; any other newcomer is listed soon.
             grown = used - (_explained_memory(gpu_state, running) or 0) - outstanding(gpu_state)
@@ -97,7 +97,7 @@ def _grown(gpu_state: GpuState, reading: Reading, used: int, now: float, config:
                 return 0
             if grown <= SLACK_BYTES and not gpu_state.identity.complete:
                 # That the list is incomplete may be known only now: was the GPU idle at the start?
-                before = running.unattributed
+                before = gpu_state.launch.unattributed
                 return before if before > idle_memory(gpu_state, config) else grown
             return grown
         case _:
@@ -161,14 +161,13 @@ def _unlisted_memory(gpu_state: GpuState, reading: Reading) -> int:
     For lists that may be incomplete. It counts all memory and not only growth, so it also shows
     newcomers that came while the child took its memory.
     """
-    live = gpu_state.stressor
-    if not isinstance(live, Starting | Running) or gpu_state.identity.complete:
+    if not gpu_state.is_live or gpu_state.identity.complete:
         return 0
     if not gpu_state.child_is_listed or not gpu_state.attribution.own_memory:
         return 0  # the process taken for the child may be another
     if reading.at + reading.took > reading.processes_at:
         return 0  # the child may have grown since it was listed
-    grown = gpu_state.attribution.unattributed - live.unattributed
+    grown = gpu_state.attribution.unattributed - gpu_state.launch.unattributed
     return grown if grown > CONTEXT_OVERHEAD_BYTES else 0
 
 
@@ -195,22 +194,19 @@ def expect(gpu_state: GpuState, reading: Reading | None, now: float) -> GpuState
         if reading.at <= running.since or not paired or not isinstance(gpu_state.occupancy, Idle):
             return gpu_state
         return replace(gpu_state, stressor=replace(running, expected=used, ignored_memory=ignored))
-    baseline, expected = running.baseline, running.expected
-    if expected - baseline <= used < expected:
-        baseline, expected = baseline - (expected - used), used
+    launch, expected = gpu_state.launch, running.expected
+    if expected - launch.baseline <= used < expected:
+        launch = replace(launch, baseline=launch.baseline - (expected - used))
+        expected = used
     since = None
     if used > expected + SLACK_BYTES:
         since = now if running.grown_since is None else running.grown_since
     ignored = min(ignored, running.ignored_memory)
-    if (baseline, expected, ignored, since) == (
-        *(running.baseline, running.expected, running.ignored_memory),
-        running.grown_since,
-    ):
+    found = expected, ignored, since
+    if found == (running.expected, running.ignored_memory, running.grown_since):
         return gpu_state  # nearly always; a copy is expensive
-    updated = replace(
-        running, baseline=baseline, expected=expected, ignored_memory=ignored, grown_since=since
-    )
-    return replace(gpu_state, stressor=updated)
+    running = replace(running, expected=expected, ignored_memory=ignored, grown_since=since)
+    return replace(gpu_state, stressor=running, launch=launch)
 
 
 def _others_compute(gpu_state: GpuState, reading: Reading) -> bool:

@@ -19,7 +19,6 @@ from sentinel.core.gpu_state import (
     StopCause,
     Stopped,
     Stopping,
-    Stressor,
     Unknown,
 )
 from sentinel.core.lifecycle import waits_for
@@ -64,9 +63,7 @@ def occupancy(
         if more:
             reason += f", {more} of them not listed"
         return Busy(rule="process", reason=reason, processes=foreign)
-    stressor = gpu_state.stressor
-    clearing = isinstance(stressor, Starting | Stopping) and stressor.clearing
-    if gpu_state.child is None or clearing:
+    if gpu_state.child is None or gpu_state.launch.clearing:
         busy = _used_by_no_process(gpu_state, reading, config)
         if busy is not None:
             return busy
@@ -233,15 +230,15 @@ def may_start(
     if not_idle is not None and not isinstance(gpu_state.occupancy, Idle):
         return not_idle
     # A stressor that has failed comes before what its GPU waits for besides.
-    return by_stressor(gpu_state.stressor) or not_idle or ALLOWED
+    return by_stressor(gpu_state) or not_idle or ALLOWED
 
 
-def by_stressor(stressor: Stressor) -> Permission | None:
+def by_stressor(gpu_state: GpuState) -> Permission | None:
     """Explain by the state of its stressor why a GPU gets no other one; None without a stressor."""
-    match stressor:
+    match gpu_state.stressor:
         case Stopped():
             return None
-        case Starting(clearing=True) | Stopping(clearing=True):
+        case Starting() | Stopping() if gpu_state.launch.clearing:
             return Permission("leak", "a context is opened and closed, to clear what is leaked")
         case Starting() as starting:
             return Permission("starting", f"its stressor is starting: {waits_for(starting)}")

@@ -50,19 +50,19 @@ MAX_CLEARINGS = 3
 FIRST_PAUSE_S = 5.0
 
 
-def detect_leak(gpu_state: GpuState, stopping: Stopping, reading: Reading, now: float) -> GpuState:
+def detect_leak(gpu_state: GpuState, reading: Reading, now: float) -> GpuState:
     """Record the memory that no process holds after the end of a stressor.
 
     Args:
         gpu_state: The GPU without the stressor, with the attribution of ``reading``.
-        stopping: The stressor that ended.
         reading: A reading stamped after the stressor's exit, without it.
         now: The time of this tick.
     """
-    left = gpu_state.attribution.unattributed - stopping.unattributed
+    before = gpu_state.launch.unattributed
+    left = gpu_state.attribution.unattributed - before
     if not _is_measurable(gpu_state, reading) or left <= _allowance(reading):
         return gpu_state
-    leak = replace(gpu_state.leak, unattributed=stopping.unattributed, since=now, reported=False)
+    leak = replace(gpu_state.leak, unattributed=before, since=now, reported=False)
     return replace(gpu_state, leak=leak)
 
 
@@ -184,7 +184,7 @@ def settle(
     if exit_ is None:
         return Step(gpu_state)
     gone = _shows_exit(gpu_state, exit_, reading)
-    back = gone and _is_memory_back(gpu_state, stopping, reading)
+    back = gone and _is_memory_back(gpu_state, reading)
     late = now - exit_.at >= SETTLE_TIMEOUT_S or isinstance(gpu_state.occupancy, Unknown)
     foreign = gpu_state.attribution.foreign
     unmeasurable = gone and (
@@ -198,7 +198,7 @@ def settle(
     ended = _ended(gpu_state, stopping, exit_, reading, memory_back, now, stalled=stalled)
     if back or not gone or reading is None:
         return ended
-    return ended._replace(state=detect_leak(ended.state, stopping, reading, now))
+    return ended._replace(state=detect_leak(ended.state, reading, now))
 
 
 def _ended(
@@ -226,7 +226,7 @@ def _ended(
         after = Backoff(until=due, reason=_NOT_READ[stopping.cause])
         gpu_state = replace(gpu_state, streak=streak)
     fields = {
-        "cause": _stop_cause(stopping),
+        "cause": _stop_cause(gpu_state, stopping),
         "exit_code": exit_.code,
         "killed": stopping.kill_sent,
         "stop_s": max(0.0, exit_.at - stopping.since),
@@ -235,7 +235,7 @@ def _ended(
     return Step(replace(gpu_state, stressor=after), events=(event,), due=due)
 
 
-def _is_memory_back(gpu_state: GpuState, stopping: Stopping, reading: Reading | None) -> bool:
+def _is_memory_back(gpu_state: GpuState, reading: Reading | None) -> bool:
     """Check whether a reading after the exit shows the stressor's memory free.
 
     The memory of listed processes does not count; the context of each may add unattributed memory.
@@ -245,7 +245,7 @@ def _is_memory_back(gpu_state: GpuState, stopping: Stopping, reading: Reading | 
     if any(process.memory is None for process in gpu_state.attribution.foreign):
         return False
     contexts = CONTEXT_OVERHEAD_BYTES * len(reading.processes or ())
-    limit = stopping.unattributed + SLACK_BYTES + contexts
+    limit = gpu_state.launch.unattributed + SLACK_BYTES + contexts
     return gpu_state.attribution.unattributed <= limit
 
 
@@ -323,10 +323,10 @@ def _failure_of(
     lease_ran_out = exit_.code == ChildExitCode.LEASE_RAN_OUT or (
         exit_.code == -SIGALRM and stalled
     )
-    if stopping.clearing or lease_ran_out:
+    if gpu_state.launch.clearing or lease_ran_out:
         return None
     if stopping.failed is not None:
-        shared = isinstance(gpu_state.occupancy, Busy) or _is_memory_used(stopping, reading)
+        shared = isinstance(gpu_state.occupancy, Busy) or _is_memory_used(gpu_state, reading)
         if stopping.failed.kind is FailureKind.OUT_OF_MEMORY and shared:
             return None
         return stopping.failed
@@ -340,22 +340,22 @@ def _failure_of(
     return Failed(kind=FailureKind.CRASH, reason=reason)
 
 
-def _stop_cause(stopping: Stopping) -> str:
+def _stop_cause(gpu_state: GpuState, stopping: Stopping) -> str:
     """Name the cause of an exit that is no failure."""
     if stopping.cause is not StopCause.EXITED:
         return stopping.cause.value
-    if stopping.clearing:
+    if gpu_state.launch.clearing:
         return "a context was opened and closed"
     if stopping.failed is not None:
         return "out of memory beside a newcomer"
     return "lease ran out"
 
 
-def _is_memory_used(stopping: Stopping, reading: Reading | None) -> bool:
+def _is_memory_used(gpu_state: GpuState, reading: Reading | None) -> bool:
     """Check whether more memory is used than before the stressor was started."""
     if reading is None or reading.memory is None:
         return False
-    return reading.memory.used > stopping.baseline + SLACK_BYTES
+    return reading.memory.used > gpu_state.launch.baseline + SLACK_BYTES
 
 
 def _failed(gpu_state: GpuState, stopping: Stopping, failed: Failed, now: float) -> Step[GpuState]:

@@ -16,7 +16,7 @@ from sentinel.diagnostics.doctor_facts import (
     well,
 )
 from sentinel.diagnostics.doctor_gpu_checks import judge_gpus
-from sentinel.host.installed.packages import (
+from sentinel.host.packages import (
     ODD_BINDING,
     Bindings,
     Version,

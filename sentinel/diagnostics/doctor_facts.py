@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from sentinel.host.installed.packages import Bindings, Installer, TorchBuild
+from sentinel.host.packages import Bindings, Installer, TorchBuild
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,11 +31,10 @@ from sentinel.diagnostics.doctor_facts import (
 )
 from sentinel.diagnostics.one_shot import START, Timeouts, run_past_faults
 from sentinel.errors import SentinelError
-from sentinel.host.daemons import gpu_locks
-from sentinel.host.files.regular_file import why_untrusted
-from sentinel.host.gpus import simulation
-from sentinel.host.installed.packages import bindings, installer, torch_build
-from sentinel.host.processes.process_limits import why_processes_are_hidden
+from sentinel.host import gpu_locks, simulation
+from sentinel.host.packages import bindings, installer, torch_build
+from sentinel.host.process_setup import why_processes_are_hidden
+from sentinel.host.regular_file import why_untrusted
 from sentinel.probe import one_shot
 from sentinel.protocol.counters import CallResult, InspectionDone
 from sentinel.protocol.gpu import Gpu

@@ -17,8 +17,8 @@ from multiprocessing.connection import wait as wait_for_files
 from typing import TypeVar
 
 from sentinel.errors import WireError
-from sentinel.host.logs.log_file import KEPT_BYTES, BoundedOutput
-from sentinel.host.processes.child_setup import Inherited
+from sentinel.host.log_file import KEPT_BYTES, BoundedOutput
+from sentinel.host.process_setup import Inherited
 from sentinel.protocol.shared_memory import InflightCalls, gpu_of
 from sentinel.supervisor.child_process import ChildHandle
 

@@ -18,7 +18,7 @@ from sentinel.config.specs import (
 )
 from sentinel.diagnostics.one_shot import START, Timeouts, run_one_shot
 from sentinel.errors import ConfigError, WireError
-from sentinel.host.processes.unprivileged import environment_of
+from sentinel.host.unprivileged import environment_of
 from sentinel.protocol.commands import Given
 from sentinel.protocol.counters import WorkloadInfo, WorkloadOption
 from sentinel.protocol.stressor import Account

@@ -10,20 +10,20 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass
-from enum import Enum
 from pathlib import Path
+from typing import Any, Literal
 
 from sentinel.burnin.checks.node_checks import PASSED, proven_fault
 from sentinel.errors import ConfigError
 from sentinel.fleet.engine import EngineError, run_tool
 from sentinel.fleet.run_folder import FleetFolder, write_shared
-from sentinel.host.files.regular_file import read_regular, replace_file
+from sentinel.host.regular_file import read_regular, replace_file
 from sentinel.protocol.api_types import GpuStatus
 from sentinel.protocol.codec import from_json
 
 #: How every reason of this project begins.
 PREFIX = "gpu-sentry:"
-_MAX_REASONS_BYTES = 2**24
+_MAX_BYTES = 2**24
 #: The longest list of nodes for one command, in one argument of at most 128 KB.
 _MAX_NAMES = 500
 #: One node as `scontrol --oneliner show node` prints it.
@@ -136,7 +136,7 @@ def drain_nodes(
     _write_reasons(folder, before | chosen)
     for node, reason in chosen.items():
         try:
-            run_tool(("scontrol", "update", f"NodeName={node}", "State=DRAIN", f"Reason={reason}"))
+            _drain(node, reason)
         except EngineError as error:
             results[node] = error.what
     refused = [node for node in chosen if results[node] is not None and node not in before]
@@ -161,8 +161,7 @@ def undrain_nodes(folder: FleetFolder) -> dict[str, str | None]:
     results = {node: why_not_undrained(there[node], reason) for node, reason in written.items()}
     for node, why_not in results.items():
         if why_not is None:
-            # RESUME would also declare a node usable that is down.
-            run_tool(("scontrol", "update", f"NodeName={node}", "State=UNDRAIN"))
+            _undrain(node)
     if written:
         _write_reasons(folder, dict.fromkeys(everything, ""))
     return results
@@ -175,13 +174,7 @@ def recorded(folder: FleetFolder) -> dict[str, str]:
         ConfigError: The record is invalid.
     """
     path = folder.drained
-    try:
-        value = json.loads(read_regular(path, _MAX_REASONS_BYTES))
-        found = {str(node): str(reason) for node, reason in value.items()}
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, AttributeError, RecursionError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from None
+    found = _read(path, Mapping[str, str]) or {}
     for node, reason in found.items():
         # Those of operators are never taken back, whatever a file says.
         if reason and not reason.startswith(PREFIX):
@@ -194,7 +187,30 @@ def _write_reasons(folder: FleetFolder, reasons: Mapping[str, str]) -> None:
     write_shared(folder.drained, json.dumps(reasons, indent=1))
 
 
-_MAX_RECORD_BYTES = 2**16
+def _read(path: Path, kind: Any) -> Any:
+    """Read what was written into Slurm, or None without a record.
+
+    Raises:
+        ConfigError: The record is invalid.
+    """
+    try:
+        return from_json(kind, json.loads(read_regular(path, _MAX_BYTES)))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from None
+
+
+def _drain(node: str, reason: str) -> None:
+    run_tool(("scontrol", "update", f"NodeName={node}", "State=DRAIN", f"Reason={reason}"))
+
+
+def _undrain(node: str) -> None:
+    # RESUME would also declare a node usable that is down.
+    run_tool(("scontrol", "update", f"NodeName={node}", "State=UNDRAIN"))
+
+
+# --- the health check of a node --------------------------------------------------------------
 
 
 def faults(gpus: Sequence[GpuStatus]) -> dict[str, str]:
@@ -227,17 +243,9 @@ class DrainRecord:
     gpus: tuple[str, ...]
 
 
-class DrainStep(Enum):
-    """What a health check does in Slurm."""
-
-    NOTHING = "nothing"
-    DRAIN = "drain"
-    UNDRAIN = "undrain"
-
-
 def next_step(
     faulty: AbstractSet[str], good: AbstractSet[str], record: DrainRecord | None
-) -> DrainStep:
+) -> Literal["nothing", "drain", "undrain"]:
     """Decide what to do; a healthy node, and one that was drained for the same, need no call.
 
     An operator who resumes a drained node, though its fault is known, is not overruled: only a
@@ -250,10 +258,10 @@ def next_step(
     """
     drained = frozenset() if record is None else frozenset(record.gpus)
     if faulty - drained:
-        return DrainStep.DRAIN
+        return "drain"
     if record is not None and not faulty and drained <= good:
-        return DrainStep.UNDRAIN
-    return DrainStep.NOTHING
+        return "undrain"
+    return "nothing"
 
 
 def drain_by_health(folder: Path, node: str, gpus: Sequence[GpuStatus]) -> str | None:
@@ -269,15 +277,15 @@ def drain_by_health(folder: Path, node: str, gpus: Sequence[GpuStatus]) -> str |
         ConfigError: The record cannot be read or written; then nothing was drained.
     """
     found = faults(gpus)
-    record = _read_record(folder)
+    record: DrainRecord | None = _read(_record_file(folder), DrainRecord)
     step = next_step(found.keys(), passed(gpus), record)
-    if step is DrainStep.NOTHING:
+    if step == "nothing":
         return None
     there = read_nodes([node])[node]
-    if step is DrainStep.UNDRAIN and record is not None:
+    if step == "undrain" and record is not None:
         why_not = why_not_undrained(there, record.reason)
         if why_not is None:
-            run_tool(("scontrol", "update", f"NodeName={node}", "State=UNDRAIN"))
+            _undrain(node)
         _write_record(folder, None)
         return f"not undrained: {why_not}" if why_not else "undrained"
     why_not = why_not_drained(there)
@@ -291,7 +299,7 @@ def drain_by_health(folder: Path, node: str, gpus: Sequence[GpuStatus]) -> str |
     # Recorded first: a node that was drained without a record could not be taken back.
     _write_record(folder, DrainRecord(reason=reason, gpus=tuple(found)))
     try:
-        run_tool(("scontrol", "update", f"NodeName={node}", "State=DRAIN", f"Reason={reason}"))
+        _drain(node, reason)
     except BaseException:
         _write_record(folder, record)  # so that the next health check tries again
         raise
@@ -300,16 +308,6 @@ def drain_by_health(folder: Path, node: str, gpus: Sequence[GpuStatus]) -> str |
 
 def _record_file(folder: Path) -> Path:
     return folder / "drained.json"
-
-
-def _read_record(folder: Path) -> DrainRecord | None:
-    path = _record_file(folder)
-    try:
-        return from_json(DrainRecord, json.loads(read_regular(path, _MAX_RECORD_BYTES)))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from None
 
 
 def _write_record(folder: Path, record: DrainRecord | None) -> None:

@@ -23,7 +23,7 @@ from typing import Protocol
 from sentinel.errors import ConfigError, SentinelError
 from sentinel.fleet.progress import read_progress
 from sentinel.fleet.run_folder import FleetFolder, FleetRun
-from sentinel.host.processes.procfs import boot_id, read_stat
+from sentinel.host.procfs import boot_id, read_stat
 
 #: The longest wait for a command of an engine, in seconds: a controller that restarts with the
 #: state of a large cluster answers after tens of seconds, and Slurm's own commands wait for it.
@@ -40,6 +40,8 @@ class TaskState(StrEnum):
     RUNNING = "running"
     #: The engine has no such task any more: it has ended, or was cancelled.
     OVER = "over"
+    #: The engine does not answer.
+    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,26 +118,35 @@ class Engine(Protocol):
         ...
 
 
-def run_tool(words: Sequence[str], text: str = "") -> str:
+def run_tool(
+    words: Sequence[str],
+    text: str = "",
+    *,
+    timeout_s: float = TOOL_TIMEOUT_S,
+    with_errors: bool = False,
+) -> str:
     """Run a command of an engine and return its standard output.
 
     Args:
         words: The command line.
         text: Its standard input.
+        timeout_s: How long it may take.
+        with_errors: Whether to return its standard error, too.
 
     Raises:
-        EngineError: It is missing, failed, or took longer than TOOL_TIMEOUT_S.
+        EngineError: It is missing, failed, or took too long.
     """
     variables = {key: value for key, value in os.environ.items() if not key.startswith(_FILTERS)}
     try:
         done = subprocess.run(
             words,
             input=text,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT if with_errors else subprocess.PIPE,
             text=True,
             errors="replace",  # the reason of a node is in any encoding
             env=variables,
-            timeout=TOOL_TIMEOUT_S,
+            timeout=timeout_s,
             check=False,
         )
     except FileNotFoundError:
@@ -144,13 +155,15 @@ def run_tool(words: Sequence[str], text: str = "") -> str:
     except OSError as error:
         raise EngineError(f"{words[0]} cannot be run: {error.strerror}") from None
     except subprocess.TimeoutExpired:
-        raise EngineError(f"{words[0]} did not answer in {TOOL_TIMEOUT_S:.0f} s") from None
+        raise EngineError(f"{words[0]} did not answer in {timeout_s:.0f} s") from None
     if done.returncode:
         said = (done.stderr or done.stdout).strip().splitlines()
         why = said[-1] if said else f"exit code {done.returncode}"
         raise EngineError(f"{words[0]} failed: {why}")
     return done.stdout
 
+
+# --- ClusterShell ----------------------------------------------------------------------------
 
 #: A node that was reached by a clush that is gone still works if its progress is not older, in
 #: seconds; it is written every 30 s at least.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 
 from sentinel.burnin.checks.check import (
     HOT,
@@ -16,8 +17,10 @@ from sentinel.burnin.checks.check import (
     WATCH,
     Action,
     Judgement,
+    Limits,
     Severity,
     Table,
+    above,
     by_limits,
     compare,
     isolate,
@@ -38,8 +41,13 @@ from sentinel.burnin.checks.peer_checks import (
     judge_temperature,
     peers_of,
 )
-from sentinel.burnin.checks.thresholds import Limits, above
-from sentinel.fleet.node_result import GpuResult, NodeFile, NodeResult
+from sentinel.fleet.node_result import HEAT, POWER, RATE, GpuResult, NodeFile, NodeResult
+
+#: The median rate of the GPUs of a node, as a figure of its group.
+NODE_RATE = "node_flops_per_s"
+
+
+# --- groups of equal hardware ----------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
@@ -66,9 +74,8 @@ class Member:
     gpu: GpuResult
 
 
-#: The counters that are compared, by their name: the growth in the run, or the state after it.
+#: Counts on one GPU; None if the count is not known.
 Counted = Callable[[GpuResult], int | None]
-
 
 #: NVML's counters have 64 bits.
 _MOST = 2**64
@@ -76,7 +83,9 @@ _MOST = 2**64
 
 def _growth(name: str) -> Counted:
     def count(gpu: GpuResult) -> int | None:
-        before, after = (getattr(one, name, None) for one in (gpu.before, gpu.after))
+        before, after = (
+            getattr(one, name, None) for one in (gpu.counters.before, gpu.counters.after)
+        )
         if before is None or after is None or not 0 <= before <= _MOST or not 0 <= after <= _MOST:
             return None
         # A counter that was reset in the run has counted at least what it shows now.
@@ -86,11 +95,11 @@ def _growth(name: str) -> Counted:
 
 
 def _lifetime(gpu: GpuResult) -> int | None:
-    newest = gpu.after or gpu.before
-    count = None if newest is None else newest.ecc_corrected_lifetime_total
+    count = gpu.newest.ecc_corrected_lifetime_total
     return count if count is not None and 0 <= count <= _MOST else None
 
 
+#: The counters that are compared, by their name: the growth in the run, or the state after it.
 COUNTED: Mapping[str, Counted] = {
     "ecc_corrected": _growth("ecc_corrected_total"),
     "ecc_corrected_lifetime": _lifetime,
@@ -106,95 +115,93 @@ class Group:
     number: int
     hardware: Hardware
     members: Sequence[Member]
-    rate: Peers | None = None
-    temperature: Peers | None = None
-    power: Peers | None = None
-    clock_maximum: float | None = None
-    #: Of the median rate of each node.
-    node_rate: Peers | None = None
-    #: By the names of COUNTED.
-    counters: Mapping[str, Peers] = field(default_factory=dict)
-    #: How many GPUs most of the nodes have; None if there is no such number.
-    usual_gpus: int | None = None
 
-    def by_node(self) -> dict[str, list[GpuResult]]:
-        """Collect the GPUs of each node."""
+    @cached_property
+    def nodes(self) -> dict[str, list[GpuResult]]:
+        """The GPUs of each node, by its name."""
         found: dict[str, list[GpuResult]] = {}
         for member in self.members:
             found.setdefault(member.node, []).append(member.gpu)
         return found
 
+    @cached_property
+    def usual(self) -> dict[str, Peers | None]:
+        """What is usual of the GPUs' figures and of the median rates of nodes, by their names."""
+        gpus = [member.gpu for member in self.members]
+        rates = (node_rate(gpus) for gpus in self.nodes.values())
+        return {
+            RATE: peers_of((gpu.steady(RATE) for gpu in gpus), MIN_DEVIATION),
+            NODE_RATE: peers_of(rates, MIN_DEVIATION),
+            HEAT: peers_of(gpu.steady(HEAT) for gpu in gpus),
+            POWER: peers_of(gpu.steady(POWER) for gpu in gpus),
+        }
 
-def hardware_of(gpu: GpuResult, node: NodeResult) -> Hardware:
+    @cached_property
+    def counters(self) -> dict[str, Peers]:
+        """What is usual of the counters, by the names of COUNTED."""
+        gpus = [member.gpu for member in self.members]
+        found = {name: peers_of(map(count, gpus)) for name, count in COUNTED.items()}
+        return {name: peers for name, peers in found.items() if peers is not None}
+
+    @cached_property
+    def clock_maximum(self) -> float | None:
+        """The median of the maximum clocks."""
+        clocks = [member.gpu.before.sm_clock_maximum_mhz for member in self.members]
+        known = [clock for clock in clocks if clock is not None]
+        return statistics.median(known) if known else None
+
+    @cached_property
+    def usual_gpus(self) -> int | None:
+        """How many GPUs more than half of the nodes have."""
+        found = [len(gpus) for gpus in self.nodes.values()]
+        number, nodes = Counter(found).most_common(1)[0]
+        return number if len(found) >= MIN_PEERS and nodes * 2 > len(found) else None
+
+
+def hardware_of(gpu: GpuResult, result: NodeResult) -> Hardware:
     """Name the hardware of a GPU."""
-    limit = gpu.before.power_limit_w if gpu.before is not None else None
+    limit = gpu.before.power_limit_w
     return Hardware(
-        model=gpu.model,
-        driver=node.driver or "unknown",
+        model=str(gpu.model),
+        driver=result.node.driver or "unknown",
         power_limit_w=None if limit is None else round(limit),
-        plan_hash=node.plan_hash,
+        plan_hash=result.run.plan.hash,
     )
 
 
 def groups_of(nodes: Iterable[NodeFile]) -> tuple[Group, ...]:
     """Group all GPUs, the largest group first."""
-    members: dict[Hardware, list[Member]] = {}
+    found: dict[Hardware, list[Member]] = {}
     for node in nodes:
         if node.result is not None:
             for gpu in node.result.gpus:
-                member = Member(node=node.node, gpu=gpu)
-                members.setdefault(hardware_of(gpu, node.result), []).append(member)
-    order = sorted(
-        members.items(), key=lambda item: (-len(item[1]), str(item[0]), item[0].plan_hash)
+                member = Member(node=node.name, gpu=gpu)
+                found.setdefault(hardware_of(gpu, node.result), []).append(member)
+    order = sorted(found.items(), key=lambda item: (-len(item[1]), str(item[0]), item[0].plan_hash))
+    return tuple(
+        Group(number=number, hardware=hardware, members=members)
+        for number, (hardware, members) in enumerate(order, start=1)
     )
-    return tuple(_group(number, *item) for number, item in enumerate(order, start=1))
 
 
 def not_representative(gpu: GpuResult) -> str:
     """Explain why the rate of a GPU must not be judged; empty if it may be."""
-    limit = gpu.before.power_limit_w if gpu.before is not None else None
-    if gpu.steady.rate is None:
+    limit, power = gpu.before.power_limit_w, gpu.steady(POWER)
+    if gpu.steady(RATE) is None:
         return "no stretch of a steady phase counts"
-    if limit and gpu.steady.power_w is not None and gpu.steady.power_w / limit < MIN_POWER_SHARE:
+    if limit and power is not None and power / limit < MIN_POWER_SHARE:
         return f"the load reached less than {MIN_POWER_SHARE:.0%} of the power limit"
     return ""
 
 
 def node_rate(gpus: Iterable[GpuResult]) -> float | None:
     """Compute the median rate of the GPUs of a node that may be judged."""
-    rates = [gpu.steady.rate for gpu in gpus if not not_representative(gpu)]
+    rates = [gpu.steady(RATE) for gpu in gpus if not not_representative(gpu)]
     known = [rate for rate in rates if rate is not None]
     return statistics.median(known) if known else None
 
 
-def _group(number: int, hardware: Hardware, members: Sequence[Member]) -> Group:
-    """Compute what is usual in a group."""
-    gpus = [member.gpu for member in members]
-    plain = Group(number=number, hardware=hardware, members=members)
-    clocks = [gpu.before.sm_clock_maximum_mhz for gpu in gpus if gpu.before is not None]
-    known_clocks = [clock for clock in clocks if clock is not None]
-    nodes = plain.by_node()
-    counted = {name: peers_of(map(count, gpus)) for name, count in COUNTED.items()}
-    return Group(
-        number=number,
-        hardware=hardware,
-        members=members,
-        rate=peers_of((gpu.steady.rate for gpu in gpus), MIN_DEVIATION),
-        temperature=peers_of(gpu.steady.temperature_c for gpu in gpus),
-        power=peers_of(gpu.steady.power_w for gpu in gpus),
-        clock_maximum=statistics.median(known_clocks) if known_clocks else None,
-        node_rate=peers_of((node_rate(node) for node in nodes.values()), MIN_DEVIATION),
-        counters={name: peers for name, peers in counted.items() if peers is not None},
-        usual_gpus=_usual(len(node) for node in nodes.values()),
-    )
-
-
-def _usual(counts: Iterable[int]) -> int | None:
-    """Find the number of GPUs that more than half of the nodes have."""
-    found = list(counts)
-    number, nodes = Counter(found).most_common(1)[0]
-    return number if len(found) >= MIN_PEERS and nodes * 2 > len(found) else None
-
+# --- checks ----------------------------------------------------------------------------------
 
 #: All checks of a fleet.
 CHECKS = Table()
@@ -242,7 +249,7 @@ def _fleet_golden(evidence: GpuEvidence, limits: Limits) -> Judgement:
 
     Reads the checksums of the references of all GPUs of the fleet.
     """
-    own = by_key(evidence.gpu.checksums)
+    own = by_key(evidence.gpu.golden_checksums)
     if not own:
         return untested("no checksum was computed, or the report is older than version 1.2")
     return judge_checksums(own, evidence.votes, evidence.stored, limits)
@@ -254,14 +261,14 @@ def _fleet_rate(evidence: GpuEvidence, limits: Limits) -> Judgement:
 
     Reads the median rate of the steady phase.
     """
-    peers, own = evidence.group.rate, evidence.gpu.steady.rate
+    peers, own = evidence.group.usual[RATE], evidence.gpu.steady(RATE)
     unfit = not_representative(evidence.gpu)
     if peers is None:
         return not_applicable(_FEW)
     if unfit or own is None:
         return untested(unfit)
     # The power limit, which explains a lower rate, too, is that of the group.
-    clock = evidence.gpu.before.sm_clock_maximum_mhz if evidence.gpu.before is not None else None
+    clock = evidence.gpu.before.sm_clock_maximum_mhz
     usual = evidence.group.clock_maximum
     lower = clock is not None and usual is not None and clock < usual
     return judge_rate(own, peers, limits, "its maximum clock is lower" if lower else "")
@@ -279,7 +286,7 @@ def _fleet_temperature(evidence: GpuEvidence, limits: Limits) -> Judgement:
 
     Reads the median temperature of the steady phase.
     """
-    peers, own = evidence.group.temperature, evidence.gpu.steady.temperature_c
+    peers, own = evidence.group.usual[HEAT], evidence.gpu.steady(HEAT)
     if peers is None:
         return not_applicable(_FEW)
     if own is None:
@@ -299,10 +306,10 @@ def _count(evidence: GpuEvidence, limits: Limits, name: str) -> Judgement:
     return by_limits(round((own - peers.median) / deviation, 1), limits, text)
 
 
-_DEVIATIONS = "standard deviations"
+_count_above = CHECKS.like(source=_COUNTER_SOURCE, unit="standard deviations", warn=above(5))
 
 
-@check("fleet.ecc_corrected", source=_COUNTER_SOURCE, do=WATCH, unit=_DEVIATIONS, warn=above(5))
+@_count_above("fleet.ecc_corrected", do=WATCH)
 def _fleet_ecc_corrected(evidence: GpuEvidence, limits: Limits) -> Judgement:
     """No more new correctable errors than on equal GPUs.
 
@@ -311,13 +318,7 @@ def _fleet_ecc_corrected(evidence: GpuEvidence, limits: Limits) -> Judgement:
     return _count(evidence, limits, "ecc_corrected")
 
 
-@check(
-    "fleet.ecc_corrected_lifetime",
-    source=_COUNTER_SOURCE,
-    do=WATCH,
-    unit=_DEVIATIONS,
-    warn=above(5),
-)
+@_count_above("fleet.ecc_corrected_lifetime", do=WATCH)
 def _fleet_ecc_corrected_lifetime(evidence: GpuEvidence, limits: Limits) -> Judgement:
     """No more correctable errors in the card's life than on equal GPUs.
 
@@ -326,7 +327,7 @@ def _fleet_ecc_corrected_lifetime(evidence: GpuEvidence, limits: Limits) -> Judg
     return _count(evidence, limits, "ecc_corrected_lifetime")
 
 
-@check("fleet.pcie_replays", source=_COUNTER_SOURCE, do=REPLAYS, unit=_DEVIATIONS, warn=above(5))
+@_count_above("fleet.pcie_replays", do=REPLAYS)
 def _fleet_pcie_replays(evidence: GpuEvidence, limits: Limits) -> Judgement:
     """No more retransmissions on PCIe than on equal GPUs.
 
@@ -350,7 +351,7 @@ def _fleet_node_rate(evidence: NodeEvidence, limits: Limits) -> Judgement:
 
     Reads the median of its GPUs' median rates of the steady phase.
     """
-    peers, own = evidence.group.node_rate, node_rate(evidence.gpus)
+    peers, own = evidence.group.usual[NODE_RATE], node_rate(evidence.gpus)
     if peers is None:
         return not_applicable(_FEW_NODES)
     if own is None:

@@ -38,25 +38,28 @@ class NodeState(StrEnum):
     UNKNOWN = "unknown"
 
 
+#: Unknown is never over.
+_UNKNOWN = Task(state=TaskState.UNKNOWN)
+
+
 @dataclass(frozen=True, kw_only=True)
 class NodeStatus:
     """One node of a run."""
 
     node: str
-    state: NodeState
+    task: Task
     #: The verdict of its report, or None. Not final while the task waits or runs: a task that was
     #: requeued goes on.
     verdict: Verdict | None = None
     #: What it has written last, or None.
     progress: NodeProgress | None = None
-    #: Why it waits, or how its task has ended, in the engine's words; or empty.
-    reason: str = ""
-    #: Its task cannot begin: the node is down or drained.
-    unavailable: bool = False
-    #: Why nothing but an operator lets its task begin; empty if it can begin by itself.
-    hold: str = ""
-    #: It waits for its turn, which comes when another node is over.
-    awaits_turn: bool = False
+
+    @property
+    def state(self) -> NodeState:
+        """What is known of its part of the run."""
+        if self.task.state is TaskState.OVER:
+            return NodeState.MISSING if self.verdict is None else NodeState.DONE
+        return NodeState(self.task.state.value)
 
     @property
     def is_over(self) -> bool:
@@ -66,14 +69,15 @@ class NodeStatus:
     @property
     def is_stuck(self) -> bool:
         """Whether its task cannot begin until the node is up or an operator acts."""
-        return self.state is NodeState.WAITING and (self.unavailable or bool(self.hold))
+        return bool(self.why_stuck)
 
     @property
     def why_stuck(self) -> str:
         """Why its task cannot begin; empty if it can."""
-        if not self.is_stuck:
+        if self.task.state is not TaskState.WAITING:
             return ""
-        return self.hold or "the node is down or drained"
+        down = "the node is down or drained" if self.task.node_unavailable else ""
+        return self.task.hold or down
 
     @property
     def findings(self) -> int:
@@ -114,35 +118,13 @@ def merge(
         verdicts: The verdicts of the reports that are there, by node.
     """
     return tuple(
-        _status(node, None if tasks is None else tasks[node], progress.get(node), verdicts)
+        NodeStatus(
+            node=node,
+            task=_UNKNOWN if tasks is None else tasks[node],
+            verdict=verdicts.get(node),
+            progress=progress.get(node),
+        )
         for node in nodes
-    )
-
-
-def _status(
-    node: str,
-    task: Task | None,
-    progress: NodeProgress | None,
-    verdicts: Mapping[str, Verdict],
-) -> NodeStatus:
-    verdict = verdicts.get(node)
-    if task is None:  # unknown is never over
-        state = NodeState.UNKNOWN
-    elif task.state is TaskState.OVER:
-        state = NodeState.DONE if verdict is not None else NodeState.MISSING
-    elif task.state is TaskState.WAITING:
-        state = NodeState.WAITING
-    else:
-        state = NodeState.RUNNING
-    return NodeStatus(
-        node=node,
-        state=state,
-        verdict=verdict,
-        progress=progress,
-        reason=task.reason if task is not None else "",
-        unavailable=task is not None and task.node_unavailable,
-        hold=task.hold if task is not None else "",
-        awaits_turn=task is not None and task.awaits_turn,
     )
 
 
@@ -153,7 +135,7 @@ def is_stalled(statuses: Iterable[NodeStatus]) -> bool:
     on for long, it was refused.
     """
     left = [status for status in statuses if not status.is_over]
-    return bool(left) and all(one.is_stuck or one.awaits_turn for one in left)
+    return bool(left) and all(status.is_stuck or status.task.awaits_turn for status in left)
 
 
 def describe(status: NodeStatus) -> tuple[str, ...]:
@@ -193,8 +175,8 @@ def note(status: NodeStatus) -> str:
         parts.append("no report")
     if status.is_stuck:
         parts.append(status.why_stuck)
-    elif status.reason and status.state is not NodeState.DONE:
-        parts.append(status.reason)
+    elif status.task.reason and status.state is not NodeState.DONE:
+        parts.append(status.task.reason)
     progress = status.progress
     if progress is not None:
         if progress.attempt > 1:
@@ -251,8 +233,9 @@ def _why_waiting(status: NodeStatus) -> str:
     if status.state is not NodeState.WAITING:
         return ""
     if status.is_stuck:
-        return re.split("[:;]", status.hold)[0] if status.hold else "down or drained"
-    return status.reason
+        hold = status.task.hold
+        return re.split("[:;]", hold)[0] if hold else "down or drained"
+    return status.task.reason
 
 
 def _some(nodes: Sequence[str]) -> str:
@@ -260,6 +243,8 @@ def _some(nodes: Sequence[str]) -> str:
     more = f" and {len(nodes) - _MAX_NAMES} more" if len(nodes) > _MAX_NAMES else ""
     return f"{', '.join(nodes[:_MAX_NAMES])}{more}"
 
+
+# --- from look to look -----------------------------------------------------------------------
 
 T = TypeVar("T")
 

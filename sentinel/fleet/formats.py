@@ -18,11 +18,13 @@ from sentinel.burnin.checks.measures import (
     format_seconds,
     format_time,
     format_value,
+    title,
 )
 from sentinel.burnin.checks.peer_checks import Peers
 from sentinel.burnin.junit import add_case, add_result, clean, count_cases, document
 from sentinel.burnin.verdict import Verdict
-from sentinel.fleet.fleet_checks import CHECKS, Group
+from sentinel.fleet.fleet_checks import Group
+from sentinel.fleet.node_result import FIGURES, HEAT, RATE
 from sentinel.fleet.report import (
     LISTED,
     SCHEMA_VERSION,
@@ -34,12 +36,14 @@ from sentinel.fleet.report import (
     meaning,
     outliers,
     page_of,
-    rate_unit,
+    units_of,
 )
 from sentinel.fleet.verdict import MISSING as ABSENT
-from sentinel.fleet.verdict import FleetGpu, FleetNode, FleetVerdict
+from sentinel.fleet.verdict import FleetNode, FleetVerdict
 from sentinel.units import format_count
 from sentinel.web.document import html_document
+
+# --- text ------------------------------------------------------------------------------------
 
 #: Of each verdict, so many entries are listed with their reasons; the others only by their nodes.
 MAX_LISTED = 40
@@ -102,33 +106,31 @@ def _subject(outlier: Outlier) -> str:
 
 def _group_lines(group: Group) -> Iterator[str]:
     """Yield what is usual in a group."""
-    nodes = group.by_node()
-    size = f"{format_count(len(group.members), 'GPU')} of {format_count(len(nodes), 'node')}"
+    size = f"{format_count(len(group.members), 'GPU')} of {format_count(len(group.nodes), 'node')}"
     yield f"group {group.number}: {size}: {group.hardware}"
     parts = [
-        f"{title} {format_measure(name, peers.median)} ± {_deviation(name, peers)}"
-        for title, name, peers in (
-            ("rate", "flops_per_s", group.rate),
-            ("temperature", "temperature_c", group.temperature),
-            ("power", "power_w", group.power),
-        )
-        if peers is not None
+        f"{title(name).lower()} {format_measure(name, peers.median)} ± {_deviation(name, peers)}"
+        for name in FIGURES
+        if (peers := group.usual[name]) is not None
     ]
     yield f"  {', '.join(parts) or 'too few GPUs, or no steady phase, to compare'}"
 
 
 def _deviation(name: str, peers: Peers) -> str:
     """Format the deviation; of a rate as a share, since its unit has a prefix."""
-    if name == "flops_per_s" and peers.median:
+    if name == RATE and peers.median:
         return f"{peers.deviation / peers.median:.1%}"
     return format_measure(name, round(peers.deviation, 1))
+
+
+# --- JUnit: a suite for each node, a case for each GPU ---------------------------------------
 
 
 def junit_xml(fleet: FleetVerdict) -> str:
     """Build the document."""
     name = "sentinel fleet" if fleet.run is None else f"sentinel fleet {fleet.run.id}"
     root = Element("testsuites", name=clean(name))
-    began = [node.result.started for node in fleet.nodes if node.result is not None]
+    began = [result.run.started for result in fleet.results]
     # The format wants a time of each suite: that of a missing node is the run's.
     started = fleet.run.started if fleet.run is not None else min(began, default=None)
     for number, node in enumerate(fleet.nodes):
@@ -138,11 +140,9 @@ def junit_xml(fleet: FleetVerdict) -> str:
 
 def _span_s(fleet: FleetVerdict) -> float:
     """Compute the time from the first start of a node to the last end."""
-    found = [node.result for node in fleet.nodes if node.result is not None]
-    if not found:
-        return 0.0
-    last = max(one.started.timestamp() + one.duration_s for one in found)
-    return last - min(one.started.timestamp() for one in found)
+    spans = [(result.run.started.timestamp(), result.run.duration_s) for result in fleet.results]
+    last = max((started + seconds for started, seconds in spans), default=0.0)
+    return last - min((started for started, _ in spans), default=0.0)
 
 
 def _suite(node: FleetNode, number: int, started: datetime | None) -> Element:
@@ -152,13 +152,13 @@ def _suite(node: FleetNode, number: int, started: datetime | None) -> Element:
         name=clean(node.name),
         id=str(number),
         package="sentinel.fleet",
-        hostname=clean(node.name if node.result is None else node.result.hostname),
+        hostname=clean(node.name if node.result is None else node.result.node.hostname),
     )
-    time = started if node.result is None else node.result.started
+    time = started if node.result is None else node.result.run.started
     if time is not None:
         suite.set("timestamp", time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S"))
     group = f"fleet.{node.name}"
-    seconds = node.result.duration_s if node.result is not None else 0.0
+    seconds = node.result.run.duration_s if node.result is not None else 0.0
     case = add_case(suite, group, "node", seconds)
     own = [one for one in node.bad if one.status.value == "fail"]
     if node.missing:
@@ -184,6 +184,8 @@ def _suite(node: FleetNode, number: int, started: datetime | None) -> Element:
     return suite
 
 
+# --- the page --------------------------------------------------------------------------------
+
 #: The letter of each verdict; colour is never the only difference.
 LETTERS = {
     Verdict.FAIL.value: "F",
@@ -197,17 +199,19 @@ LETTERS = {
 _MIN_PREFIX = 3
 #: So many reasons of one node or GPU are shown in the map.
 _MAX_MAP_REASONS = 6
+#: What each figure is divided by, and its unit.
+_Units = Mapping[str, tuple[float, str]]
 #: Larger groups only are drawn: fewer points are a table.
 _MIN_POINTS = 4
 
 
 def html_page(fleet: FleetVerdict) -> str:
     """Build the page."""
-    scale, unit = rate_unit(fleet)
-    results = [node.result for node in fleet.nodes if node.result is not None]
+    units = units_of(fleet)
+    runs = [result.run for result in fleet.results]
     names = [node.name for node in fleet.nodes]
     prefix = common_prefix(names)
-    began = min((result.started for result in results), default=None)
+    began = min((run.started for run in runs), default=None)
     return html_document(
         "fleet.html",
         scripts=("dom.js", "fleet.js"),
@@ -222,20 +226,20 @@ def html_page(fleet: FleetVerdict) -> str:
         fleet=fleet,
         meaning=meaning(fleet),
         began=None if began is None else began.isoformat(),
-        longest_s=max((result.duration_s for result in results), default=0.0),
-        tools=", ".join(sorted({f"sentinel {result.version}" for result in results})),
+        longest_s=max((run.duration_s for run in runs), default=0.0),
+        tools=", ".join(sorted({f"sentinel {run.version}" for run in runs})),
         outliers=outliers(fleet),
         numbers={name: number for number, name in enumerate(names)},
         letters=LETTERS,
         prefix=prefix,
         longest=max((len(name) - len(prefix) for name in names), default=2),
         most=max((len(node.gpus) for node in fleet.nodes), default=1) or 1,
-        groups=list(_groups(fleet, scale, unit)),
+        groups=list(_groups(fleet, units)),
         checks=comparisons(fleet),
         missing=MISSING,
         schema=SCHEMA_VERSION,
-        rate_unit=unit,
-        values=list(_values(fleet, scale)),
+        rate_unit=units[RATE][1],
+        values=list(_values(fleet, units)),
     )
 
 
@@ -249,24 +253,17 @@ def common_prefix(names: Sequence[str]) -> str:
     return found if len(found) >= _MIN_PREFIX else ""
 
 
-def _groups(fleet: FleetVerdict, scale: float, unit: str) -> Iterator[dict[str, Any]]:
+def _groups(fleet: FleetVerdict, units: _Units) -> Iterator[dict[str, Any]]:
     """Yield the groups of equal hardware with what is usual and the figures to draw."""
-    gpus: dict[int, list[FleetGpu]] = {}
-    for gpu in fleet.gpus:
-        gpus.setdefault(gpu.group, []).append(gpu)
     for group in fleet.groups:
         yield {
             "number": group.number,
             "hardware": str(group.hardware),
             "plan_hash": group.hardware.plan_hash,
             "gpus": len(group.members),
-            "nodes": len(group.by_node()),
-            "usual": [
-                _usual("flops_per_s", group.rate),
-                _usual("temperature_c", group.temperature),
-                _usual("power_w", group.power),
-            ],
-            "figures": list(_figures(group, gpus[group.number], fleet, scale, unit)),
+            "nodes": len(group.nodes),
+            "usual": [_usual(name, group.usual[name]) for name in FIGURES],
+            "figures": list(_figures(group, fleet, units)),
         }
 
 
@@ -278,45 +275,43 @@ def _usual(name: str, peers: Peers | None) -> str:
     return f"{format_measure(name, peers.median)} ± {share:.1%}"
 
 
-def _figures(
-    group: Group, gpus: Sequence[FleetGpu], fleet: FleetVerdict, scale: float, unit: str
-) -> Iterator[dict[str, Any]]:
+def _figures(group: Group, fleet: FleetVerdict, units: _Units) -> Iterator[dict[str, Any]]:
     """Yield the figures of a group that are known of enough GPUs, with the limits to draw."""
-    limits = {check.id: fleet.thresholds.of(check.id, check.limits) for check in CHECKS}
-    rate, heat = group.rate, group.temperature
-    lines: dict[str, list[tuple[float, str]]] = {"rate": [], "heat": [], "power": []}
-    if rate is not None:
-        for name in ("warn", "fail"):
-            share = limits["fleet.rate"][name].value
-            lines["rate"].append((rate.median * share / scale, f"{share:.0%} {name}"))
-    if heat is not None:
-        more = limits["fleet.temperature"]["warn"].value
-        lines["heat"].append((heat.median + more, f"+{more:g} warn"))
-    steady = [gpu.gpu.steady for gpu in gpus]
-    for key, title, of, factor, peers, figures in (
-        ("rate", "Rate", unit, scale, rate, [one.rate for one in steady]),
-        ("heat", "Temperature", "°C", 1.0, heat, [one.temperature_c for one in steady]),
-        ("power", "Power", "W", 1.0, group.power, [one.power_w for one in steady]),
-    ):
-        values = [figure / factor for figure in figures if figure is not None]
+    for name, key in zip(FIGURES, ("rate", "heat", "power"), strict=True):
+        factor, unit = units[name]
+        known = (member.gpu.steady(name) for member in group.members)
+        values = [figure / factor for figure in known if figure is not None]
         if len(values) < _MIN_POINTS:
             continue
+        peers = group.usual[name]
         facts = f"lowest {min(values):.4g}, highest {max(values):.4g}"
         if peers is not None:
             middle, deviation = peers.median / factor, peers.deviation / factor
             facts = f"median {middle:.4g}, deviation {deviation:.2g}, {facts}"
+        limits = () if peers is None else _limits(name, peers.median, fleet)
         yield {
             "group": group.number,
             "key": key,
-            "title": title,
-            "unit": of,
+            "title": title(name),
+            "unit": unit,
             "facts": facts,
             "median": None if peers is None else peers.median / factor,
-            "lines": lines[key],
+            "lines": [(limit / factor, text) for limit, text in limits],
         }
 
 
-def _values(fleet: FleetVerdict, scale: float) -> Iterator[list[Any]]:
+def _limits(name: str, median: float, fleet: FleetVerdict) -> Iterator[tuple[float, str]]:
+    """Yield the limits of a figure, and how a line at each is labelled."""
+    if name == RATE:
+        limits = fleet.limits_of("fleet.rate")
+        for word in ("warn", "fail"):
+            yield median * limits[word].value, f"{limits[word].value:.0%} {word}"
+    if name == HEAT:
+        more = fleet.limits_of("fleet.temperature")["warn"].value
+        yield median + more, f"+{more:g} warn"
+
+
+def _values(fleet: FleetVerdict, units: _Units) -> Iterator[list[Any]]:
     """Yield the values of each node for the script.
 
     A node is ``[name, word, path of its page, reasons, GPUs]``; a GPU is ``[index, letter, group,
@@ -330,9 +325,7 @@ def _values(fleet: FleetVerdict, scale: float) -> Iterator[list[Any]]:
                 gpu.group,
                 gpu.gpu.uuid,
                 gpu.gpu.serial or "",
-                _rounded(gpu.gpu.steady.rate, scale),
-                _rounded(gpu.gpu.steady.temperature_c),
-                _rounded(gpu.gpu.steady.power_w),
+                *(_rounded(gpu.gpu.steady(name), units[name][0]) for name in FIGURES),
                 *([list(_first(gpu.reasons))] if gpu.reasons else ()),
             ]
             for gpu in node.gpus
@@ -340,9 +333,9 @@ def _values(fleet: FleetVerdict, scale: float) -> Iterator[list[Any]]:
         yield [node.name, node.word, page_of(node) or "", list(_first(node.reasons)), gpus]
 
 
-def _rounded(value: float | None, scale: float = 1.0) -> float | None:
+def _rounded(value: float | None, factor: float) -> float | None:
     """Round a figure to five digits of its unit."""
-    return None if value is None else float(f"{value / scale:.5g}")
+    return None if value is None else float(f"{value / factor:.5g}")
 
 
 def _first(reasons: Iterable[str]) -> Iterator[str]:
@@ -351,6 +344,9 @@ def _first(reasons: Iterable[str]) -> Iterator[str]:
     yield from found[:_MAX_MAP_REASONS]
     if len(found) > _MAX_MAP_REASONS:
         yield f"and {len(found) - _MAX_MAP_REASONS} more"
+
+
+# --- all formats -----------------------------------------------------------------------------
 
 
 def _line(text: str) -> str:

@@ -13,7 +13,6 @@ import fcntl
 import json
 import os
 import re
-import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +20,9 @@ from pathlib import Path
 from sentinel.client import Client
 from sentinel.config.gpu_selection import pci_address
 from sentinel.errors import ConfigError, NotRunningError, SentinelError
-from sentinel.fleet.engine import EngineError
-from sentinel.host.files.regular_file import read_regular, replace_file
-from sentinel.host.processes.procfs import boot_id
+from sentinel.fleet.engine import run_tool
+from sentinel.host.procfs import boot_id
+from sentinel.host.regular_file import read_regular, replace_file
 from sentinel.protocol.api_types import GpuStatus
 
 #: With AutoDetect, slurmd asks the driver, which takes seconds without persistence mode.
@@ -39,24 +38,8 @@ def read_gres() -> tuple[int | None, ...]:
     Raises:
         EngineError: slurmd is missing, failed, or did not answer in time.
     """
-    try:
-        done = subprocess.run(
-            ("slurmd", "-G"),  # noqa: S607 - where it is differs, so the site sets PATH
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,  # where the list is, as a part of the log
-            text=True,
-            timeout=_TIMEOUT_S,
-            check=False,
-        )
-    except OSError as error:
-        raise EngineError(f"slurmd cannot be run: {error.strerror}") from None
-    except subprocess.TimeoutExpired:
-        raise EngineError(f"slurmd -G did not end in {_TIMEOUT_S:.0f} s") from None
-    if done.returncode:
-        lines = done.stdout.strip().splitlines() or [f"exit code {done.returncode}"]
-        raise EngineError(f"slurmd -G failed: {lines[-1]}")
-    return tuple(parse_gres(done.stdout))
+    # The list is a part of the log.
+    return tuple(parse_gres(run_tool(("slurmd", "-G"), timeout_s=_TIMEOUT_S, with_errors=True)))
 
 
 def parse_gres(text: str) -> Iterator[int | None]:
@@ -125,6 +108,8 @@ def numbers_of_job(environment: Mapping[str, str]) -> tuple[int, ...]:
     text = environment.get("SLURM_JOB_GPUS") or environment.get("CUDA_VISIBLE_DEVICES") or ""
     return tuple(int(part) for part in text.split(",") if part.strip().isdecimal())
 
+
+# --- reservations ----------------------------------------------------------------------------
 
 #: How the reason of every such reservation begins; the job's id follows.
 REASON = "Slurm job"

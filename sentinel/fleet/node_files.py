@@ -17,15 +17,16 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from sentinel.burnin.checks.check import Thresholds
 from sentinel.burnin.checks.own_checks import own_limits, registered_checks
 from sentinel.burnin.checks.recorded_run import CHECKS
-from sentinel.burnin.checks.thresholds import Thresholds, parse
+from sentinel.burnin.checks.thresholds_file import parse
 from sentinel.errors import ConfigError
 from sentinel.fleet import fleet_checks
 from sentinel.fleet.node_result import NodeFile, NodeResult, node_result
 from sentinel.fleet.progress import read_progress, read_reasons
 from sentinel.fleet.run_folder import MAX_REPORT_BYTES, NOT_NODES, FleetFolder, FleetRun
-from sentinel.host.files.regular_file import read_regular
+from sentinel.host.regular_file import read_regular
 from sentinel.protocol.codec import DecodeError
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -99,20 +100,20 @@ def _read(folder: FleetFolder, name: str, run: FleetRun | None, known: str) -> N
     except FileNotFoundError:
         return _without_report(folder, name, known)
     except OSError as error:
-        return NodeFile(node=name, missing=f"its report cannot be read: {error.strerror}")
+        return NodeFile(name=name, missing=f"its report cannot be read: {error.strerror}")
     try:
         value = _parse(data)
     except (ValueError, RecursionError):
         why = "its report is not complete JSON" if data.strip() else "its report is empty"
-        return NodeFile(node=name, missing=why)
+        return NodeFile(name=name, missing=why)
     try:
         result = node_result(value)
     except DecodeError as error:
-        return NodeFile(node=name, missing=f"its file is not a report: {error}")
+        return NodeFile(name=name, missing=f"its file is not a report: {error}")
     if run is not None and (why := _of_another_run(result, name, run)):
-        return NodeFile(node=name, missing=why)
+        return NodeFile(name=name, missing=why)
     has_page = (folder.node(name) / "report.html").is_file()
-    return NodeFile(node=name, result=result, has_page=has_page)
+    return NodeFile(name=name, result=result, has_page=has_page)
 
 
 def _parse(data: bytes) -> Any:
@@ -134,12 +135,12 @@ def _without_report(folder: FleetFolder, name: str, known: str) -> NodeFile:
     last = read_progress(folder.progress(name))
     why = f"it has no report: {known}" if known else "it has no report"
     if last is None:
-        return NodeFile(node=name, missing=why)
+        return NodeFile(name=name, missing=why)
     phase = f" in phase {last.phase} ({last.number} of {last.phases})" if last.phase else ""
     note = f": {last.note}" if last.note else ""
     found = f"; it had proved {last.findings:,} wrong results" if last.findings else ""
     return NodeFile(
-        node=name,
+        name=name,
         missing=why,
         last_seen=f"it wrote last at {last.time.isoformat()}{phase}{note}{found}",
         findings=last.findings,
@@ -148,18 +149,19 @@ def _without_report(folder: FleetFolder, name: str, known: str) -> NodeFile:
 
 def _of_another_run(result: NodeResult, name: str, run: FleetRun) -> str:
     """Explain why a report is not of this node in this run; empty if it is."""
-    if result.plan_hash != run.plan_hash:
+    plan, host = result.run.plan, _short(result.node.hostname)
+    if plan.hash != run.plan_hash:
         return (
-            f"its report is of another plan: {result.plan} ({result.plan_hash}), and not"
-            f" {run.plan} ({run.plan_hash})"
+            f"its report is of another plan: {plan.name} ({plan.hash}), and not {run.plan}"
+            f" ({run.plan_hash})"
         )
-    if result.started < run.started - _CLOCK_TOLERANCE:
-        began, submitted = result.started.isoformat(), run.started.isoformat()
+    if result.run.started < run.started - _CLOCK_TOLERANCE:
+        began, submitted = result.run.started.isoformat(), run.started.isoformat()
         return f"its report is of an earlier run: it began {began}, and this run {submitted}"
-    if result.simulated and run.simulate is None:
+    if result.run.simulated and run.simulate is None:
         return "its report is of simulated GPUs, and the run is not"
-    other = {_short(node): node for node in run.nodes}.get(_short(result.hostname))
-    if other is not None and other != name and _short(name) != _short(result.hostname):
+    other = {_short(node): node for node in run.nodes}.get(host)
+    if other is not None and other != name and _short(name) != host:
         return f"its report is that of {other}"
     return ""
 
@@ -176,13 +178,14 @@ def _without_copies(nodes: tuple[NodeFile, ...]) -> Iterator[NodeFile]:
         card for node in nodes if node.result is not None for card in _cards(node.result)
     )
     for node in nodes:
-        if node.result is None or _short(node.node) == _short(node.result.hostname):
+        host = "" if node.result is None else node.result.node.hostname
+        if node.result is None or _short(node.name) == _short(host):
             yield node
         elif runs[_identity(node.result)] > 1:
-            why = f"its report is a copy of that of {node.result.hostname}"
+            why = f"its report is a copy of that of {host}"
             yield replace(node, result=None, missing=why)
         elif any(cards[card] > 1 for card in _cards(node.result)):
-            why = f"its report is of {node.result.hostname}, which another node has reported, too"
+            why = f"its report is of {host}, which another node has reported, too"
             yield replace(node, result=None, missing=why)
         else:
             yield node
@@ -190,16 +193,19 @@ def _without_copies(nodes: tuple[NodeFile, ...]) -> Iterator[NodeFile]:
 
 def _cards(result: NodeResult) -> frozenset[tuple[str, str]]:
     """Collect the GPUs of a host; simulated ones are the same on every host."""
-    if result.simulated:
+    if result.run.simulated:
         return frozenset()
-    return frozenset((_short(result.hostname), gpu.uuid) for gpu in result.gpus)
+    return frozenset((_short(result.node.hostname), gpu.uuid) for gpu in result.gpus)
 
 
 def _identity(result: NodeResult) -> tuple[object, ...]:
     """Identify a run of a node; two of one host begin at different times."""
     uuids = tuple(gpu.uuid for gpu in result.gpus)
-    return result.hostname, result.machine_id, result.run_id, result.started, uuids
+    host, run = result.node, result.run
+    return host.hostname, host.machine_id, run.id, run.started, uuids
 
+
+# --- thresholds ------------------------------------------------------------------------------
 
 #: A larger file is not read, in bytes.
 _MAX_FILE_BYTES = 2**20

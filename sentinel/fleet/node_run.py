@@ -24,9 +24,9 @@ from sentinel.errors import ConfigError, ExitCode
 from sentinel.fleet.node_files import check_copy, read_run_thresholds
 from sentinel.fleet.progress import ProgressBuilder, write_progress
 from sentinel.fleet.run_folder import MAX_REPORT_BYTES, FleetFolder, FleetRun, write_shared
-from sentinel.host.files.paths import SIMULATED
-from sentinel.host.files.regular_file import read_regular
-from sentinel.host.gpus.simulation import default_folder
+from sentinel.host.paths import SIMULATED
+from sentinel.host.regular_file import read_regular
+from sentinel.host.simulation import default_folder
 
 #: How often new events are read, and a cancelled run is noticed, in seconds.
 _EVERY_S = 2.0
@@ -204,7 +204,7 @@ class NodeRun:
 
     def _is_final(self) -> bool:
         """Check whether the burn-in has ended with a verdict that no resumption would change."""
-        verdict = read_verdict(self._own.path / "report.json")
+        verdict = read_verdict(self._own.report)
         return verdict is not None and verdict is not Verdict.INCOMPLETE
 
     def _publish(self, run: FleetRun, code: int | None) -> int:
@@ -214,7 +214,7 @@ class NodeRun:
             run: What is run.
             code: The exit code of the burn-in, or None if it has ended before.
         """
-        report = self._own.path / "report.json"
+        report = self._own.report
         note = None
         if not self._own.header.exists():
             note = f"the burn-in did not begin: {self._complaint or f'exit code {code}'}"

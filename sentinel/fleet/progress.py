@@ -11,7 +11,7 @@ from typing import Any
 
 from sentinel.errors import ConfigError
 from sentinel.fleet.run_folder import FleetFolder, write_shared
-from sentinel.host.files.regular_file import read_regular
+from sentinel.host.regular_file import read_regular
 from sentinel.protocol.codec import DecodeError, from_json
 
 #: A larger file is none of ours.
@@ -135,6 +135,8 @@ def read_progress(path: Path) -> NodeProgress | None:
     except (OSError, ValueError, RecursionError, DecodeError, ConfigError):
         return None
 
+
+# --- why nodes have no report ----------------------------------------------------------------
 
 #: A larger file is none of ours: 100,000 nodes with a line each have 20 MB.
 _MAX_BYTES_MISSING_NODES = 64 * 2**20

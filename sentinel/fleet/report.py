@@ -9,16 +9,18 @@ import re
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from sentinel.burnin.checks.check import CheckResult, Severity, Status
 from sentinel.burnin.checks.measures import format_value, scaled_unit
-from sentinel.burnin.checks.peer_checks import Peers
 from sentinel.burnin.verdict import MEANING, Verdict
 from sentinel.fleet.fleet_checks import CHECKS, Group
+from sentinel.fleet.node_result import FIGURES, RATE
 from sentinel.fleet.run_folder import FleetRun
 from sentinel.fleet.verdict import MISSING, FleetGpu, FleetNode, FleetVerdict
 from sentinel.units import format_count
+
+# --- names of many nodes, as Slurm and ClusterShell write them -------------------------------
 
 #: The last number of a name, with what is before and after it.
 _NUMBERED = re.compile(r"(.*?)(\d+)(\D*)", re.DOTALL)
@@ -58,6 +60,8 @@ def _ranges(numbers: list[int]) -> Iterator[tuple[int, int]]:
         last = number
     yield first, last
 
+
+# --- what is wrong ---------------------------------------------------------------------------
 
 #: The words that are listed, the worst first.
 LISTED = (Verdict.FAIL.value, MISSING, Verdict.INCOMPLETE.value, Verdict.WARN.value)
@@ -99,18 +103,16 @@ class Outlier:
 def outliers(fleet: FleetVerdict) -> list[Outlier]:
     """List everything that is not PASS."""
     found = list(_missing(fleet.nodes))
-    alike: dict[_Key, list[_Subject]] = {}
+    alike: dict[object, list[_Subject]] = {}
     for node in fleet.nodes:
         for subject in _subjects(node):
-            alike.setdefault(_key(subject), []).append(subject)
-    for key, subjects in alike.items():
-        if key.word in _JOINED and len({one.node.name for one in subjects}) > MAX_ALIKE:
-            found.append(_outlier(key.word, subjects))
-            continue
+            alike.setdefault(subject.kind, []).append(subject)
+    for subjects in alike.values():
         by_node: dict[str, list[_Subject]] = {}
-        for one in subjects:
-            by_node.setdefault(one.node.name, []).append(one)
-        found += [_outlier(key.word, one) for one in by_node.values()]
+        for subject in subjects:
+            by_node.setdefault(subject.node.name, []).append(subject)
+        joined = subjects[0].word in _JOINED and len(by_node) > MAX_ALIKE
+        found += map(_outlier, [subjects] if joined else by_node.values())
     order = list(_SEVERITIES)
 
     def urgency(one: Outlier) -> tuple[int, int, str, bool]:
@@ -144,15 +146,21 @@ class _Subject:
     #: What was not done.
     incomplete: tuple[str, ...]
 
+    @property
+    def word(self) -> str:
+        """One of LISTED."""
+        if self.gpu is not None:
+            return self.gpu.verdict.value
+        if any(result.status is Status.FAIL for result in self.bad):
+            return Verdict.FAIL.value
+        return Verdict.INCOMPLETE.value if self.incomplete else Verdict.WARN.value
 
-class _Key(NamedTuple):
-    """What subjects of one entry have in common."""
-
-    word: str
-    of_gpu: bool
-    checks: tuple[tuple[str, Status], ...]
-    #: Without numbers: seconds differ from GPU to GPU.
-    incomplete: tuple[str, ...]
+    @property
+    def kind(self) -> object:
+        """What it has in common with others; without numbers, since seconds differ."""
+        checks = tuple((result.id, result.status) for result in self.bad)
+        incomplete = tuple(_NUMBER.sub("#", text) for text in self.incomplete)
+        return self.word, self.gpu is not None, checks, incomplete
 
 
 def _subjects(node: FleetNode) -> Iterator[_Subject]:
@@ -165,29 +173,13 @@ def _subjects(node: FleetNode) -> Iterator[_Subject]:
             yield _Subject(node=node, gpu=gpu, bad=gpu.bad, incomplete=gpu.gpu.incomplete)
 
 
-def _key(subject: _Subject) -> _Key:
-    """Find what a subject has in common with others."""
-    if subject.gpu is not None:
-        word = subject.gpu.verdict.value
-    elif any(one.status is Status.FAIL for one in subject.bad):
-        word = Verdict.FAIL.value
-    else:
-        word = Verdict.INCOMPLETE.value if subject.incomplete else Verdict.WARN.value
-    return _Key(
-        word=word,
-        of_gpu=subject.gpu is not None,
-        checks=tuple((one.id, one.status) for one in subject.bad),
-        incomplete=tuple(_NUMBER.sub("#", text) for text in subject.incomplete),
-    )
-
-
-def _outlier(word: str, subjects: Sequence[_Subject]) -> Outlier:
+def _outlier(subjects: Sequence[_Subject]) -> Outlier:
     """Build the entry of subjects that are alike."""
     first = subjects[0]
     results = zip(*(subject.bad for subject in subjects), strict=True)
     nodes = {subject.node.name: subject.node for subject in subjects}
     return Outlier(
-        word=word,
+        word=first.word,
         nodes=tuple(nodes.values()),
         gpus=tuple(subject.gpu for subject in subjects if subject.gpu is not None),
         reasons=(*(_brief(result) for result in results), *first.incomplete),
@@ -219,10 +211,16 @@ def _brief(results: Sequence[CheckResult]) -> str:
     return f"{text}: {first.evidence}" if first.evidence else text
 
 
+# --- JSON ------------------------------------------------------------------------------------
+
 #: The version of the report: additions raise the second number, other changes the first.
 SCHEMA_VERSION = "1.0"
 #: What each line of the JSON lines is.
 LINE_SCHEMA = f"urn:sentinel:fleet-gpu:{SCHEMA_VERSION}"
+
+
+#: What is reported of a phase.
+_COVERAGE = ("phase", "mandatory", "complete", "done_s", "quota_s", "passes", "quota_passes")
 
 
 def fleet_object(fleet: FleetVerdict) -> dict[str, Any]:
@@ -247,7 +245,7 @@ def comparisons(fleet: FleetVerdict) -> list[dict[str, Any]]:
         {
             "id": check.id,
             "title": check.title,
-            "threshold": check.threshold(fleet.thresholds.of(check.id, check.limits)),
+            "threshold": check.threshold(fleet.limits_of(check.id)),
             "source": fleet.thresholds.source_of(check.id, check.source),
         }
         for check in CHECKS
@@ -268,7 +266,7 @@ def gpu_lines(fleet: FleetVerdict) -> Iterator[dict[str, Any]]:
     run = None if fleet.run is None else fleet.run.id
     for node in fleet.nodes:
         common = {"schema": LINE_SCHEMA, "run_id": run, "node": node.name}
-        own = None if node.result is None else node.result.run_id
+        own = None if node.result is None else node.result.run.id
         for gpu in node.gpus:
             yield {**common, "node_run_id": own, **_gpu(gpu)}
         if not node.gpus:
@@ -283,10 +281,11 @@ def gpu_lines(fleet: FleetVerdict) -> Iterator[dict[str, Any]]:
             }
 
 
-def rate_unit(fleet: FleetVerdict) -> tuple[float, str]:
-    """Choose the unit of all rates: what they are divided by, and its name."""
-    rates = [gpu.gpu.steady.rate for gpu in fleet.gpus if gpu.gpu.steady.rate is not None]
-    return scaled_unit("flops_per_s", statistics.median(rates) if rates else 1e12)
+def units_of(fleet: FleetVerdict) -> dict[str, tuple[float, str]]:
+    """Choose the unit of each figure: what the figure is divided by, and the name of the unit."""
+    rates = [rate for gpu in fleet.gpus if (rate := gpu.gpu.steady(RATE)) is not None]
+    usual = statistics.median(rates) if rates else 1e12
+    return {name: scaled_unit(name, usual) for name in FIGURES}
 
 
 def page_of(node: FleetNode) -> str | None:
@@ -313,19 +312,12 @@ def _group(group: Group) -> dict[str, Any]:
     return {
         "number": group.number,
         **asdict(group.hardware),
-        "nodes": len(group.by_node()),
+        "nodes": len(group.nodes),
         "gpus": len(group.members),
         "gpus_of_a_node": group.usual_gpus,
-        "flops_per_s": _peers(group.rate),
-        "node_flops_per_s": _peers(group.node_rate),
-        "temperature_c": _peers(group.temperature),
-        "power_w": _peers(group.power),
-        "counters": {name: _peers(counter) for name, counter in group.counters.items()},
+        **{name: peers and asdict(peers) for name, peers in group.usual.items()},
+        "counters": {name: asdict(peers) for name, peers in group.counters.items()},
     }
-
-
-def _peers(peers: Peers | None) -> dict[str, Any] | None:
-    return None if peers is None else asdict(peers)
 
 
 def _node(node: FleetNode) -> dict[str, Any]:
@@ -336,16 +328,16 @@ def _node(node: FleetNode) -> dict[str, Any]:
         "missing": node.missing or None,
         "reasons": list(node.reasons),
         "page": page_of(node),
-        "hostname": result and result.hostname,
-        "machine_id": result and result.machine_id,
-        "driver": result and result.driver,
-        "run_id": result and result.run_id,
-        "plan_hash": result and result.plan_hash,
-        "version": result and result.version,
-        "simulated": result and result.simulated,
-        "started": result and result.started.isoformat(),
-        "duration_s": result and result.duration_s,
-        "checks": _results(node.bad),
+        "hostname": result and result.node.hostname,
+        "machine_id": result and result.node.machine_id,
+        "driver": result and result.node.driver,
+        "run_id": result and result.run.id,
+        "plan_hash": result and result.run.plan.hash,
+        "version": result and result.run.version,
+        "simulated": result and result.run.simulated,
+        "started": result and result.run.started.isoformat(),
+        "duration_s": result and result.run.duration_s,
+        "checks": [asdict(result) for result in node.bad],
         "gpus": [_gpu(gpu) for gpu in node.gpus],
     }
 
@@ -361,19 +353,8 @@ def _gpu(one: FleetGpu) -> dict[str, Any]:
         "verdict": one.verdict.value,
         "node_verdict": gpu.verdict.value,
         "reasons": list(one.reasons),
-        "coverage": [asdict(phase) for phase in gpu.coverage],
-        "steady": {
-            "flops_per_s": gpu.steady.rate,
-            "temperature_c": gpu.steady.temperature_c,
-            "power_w": gpu.steady.power_w,
-        },
-        "checks": _results(one.bad),
+        "coverage": [{name: getattr(phase, name) for name in _COVERAGE} for phase in gpu.coverage],
+        "steady": {name: gpu.steady(name) for name in FIGURES},
+        "checks": [asdict(result) for result in one.bad],
         "not_tested": list(one.not_tested),
     }
-
-
-def _results(results: Iterable[CheckResult]) -> list[dict[str, Any]]:
-    return [
-        {**asdict(result), "status": result.status.value, "severity": result.severity.value}
-        for result in results
-    ]

@@ -10,9 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from sentinel.burnin.checks.check import CheckResult, Status
+from sentinel.burnin.checks.check import CheckResult, Limits, Status, Thresholds
 from sentinel.burnin.checks.peer_checks import by_key, count_votes, stored_before
-from sentinel.burnin.checks.thresholds import Thresholds
 from sentinel.burnin.verdict import Verdict, describe_result
 from sentinel.fleet.fleet_checks import (
     CHECKS,
@@ -24,7 +23,7 @@ from sentinel.fleet.fleet_checks import (
     hardware_of,
 )
 from sentinel.fleet.node_files import FleetFiles
-from sentinel.fleet.node_result import GpuResult, NodeFile, NodeResult
+from sentinel.fleet.node_result import GpuResult, NodeFile, NodeResult, worst_first
 from sentinel.fleet.run_folder import FleetRun
 from sentinel.units import format_count
 
@@ -36,9 +35,6 @@ MAX_NOT_COMPARED = 8
 
 #: So many names of files are in a notice.
 _MAX_NAMES = 5
-
-#: The statuses that are reasons of a verdict, the worst first.
-_BAD = (Status.FAIL, Status.WARN)
 
 #: All words of nodes, the worst first.
 WORDS = (Verdict.FAIL.value, MISSING, *(one.value for one in Verdict if one is not Verdict.FAIL))
@@ -61,7 +57,7 @@ class FleetGpu:
     @property
     def bad(self) -> tuple[CheckResult, ...]:
         """The checks of its node and the comparisons that failed or warned, failed ones first."""
-        return _worst_first((*self.gpu.bad, *self.results))
+        return worst_first((*self.gpu.checks, *self.results))
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -70,24 +66,14 @@ class FleetGpu:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FleetNode:
-    """One node with its verdict in the fleet."""
+class FleetNode(NodeFile):
+    """The report of one node, or why it is missing, with its verdict in the fleet."""
 
-    name: str
     #: INCOMPLETE if it is missing.
-    verdict: Verdict
-    #: Why it is missing; empty if it is not.
-    missing: str
-    #: How far a missing node was when it wrote last; empty if it is unknown.
-    last_seen: str
-    #: How many wrong results a missing node had proved by then.
-    findings: int
-    result: NodeResult | None
-    gpus: tuple[FleetGpu, ...]
-    #: The comparisons of the node that failed or warned.
-    results: tuple[CheckResult, ...]
-    #: Whether the node's own page is in the folder.
-    has_page: bool
+    verdict: Verdict = Verdict.INCOMPLETE
+    gpus: tuple[FleetGpu, ...] = ()
+    #: The comparisons of the node that failed or warned, the failed ones first.
+    results: tuple[CheckResult, ...] = ()
 
     @property
     def word(self) -> str:
@@ -97,7 +83,8 @@ class FleetNode:
     @property
     def bad(self) -> tuple[CheckResult, ...]:
         """The node's own checks and comparisons that failed or warned, the failed ones first."""
-        return _worst_first((*(self.result.bad if self.result is not None else ()), *self.results))
+        own = self.result.checks if self.result is not None else ()
+        return worst_first((*own, *self.results))
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -126,6 +113,11 @@ class FleetVerdict:
         """All GPUs, by node and index."""
         return tuple(gpu for node in self.nodes for gpu in node.gpus)
 
+    @cached_property
+    def results(self) -> tuple[NodeResult, ...]:
+        """The reports of all nodes that are not missing."""
+        return tuple(node.result for node in self.nodes if node.result is not None)
+
     @property
     def node_counts(self) -> dict[str, int]:
         """How many nodes have each word."""
@@ -144,18 +136,22 @@ class FleetVerdict:
         found = Counter(text for gpu in self.gpus for text in gpu.not_tested)
         return sorted(found.items(), key=lambda item: (-item[1], item[0]))[:MAX_NOT_COMPARED]
 
+    def limits_of(self, check: str) -> Limits:
+        """Find the limits of a comparison that are in force."""
+        return self.thresholds.of(check, CHECKS[check].limits)
+
 
 def judge_fleet(files: FleetFiles, thresholds: Thresholds) -> FleetVerdict:
     """Judge a fleet by what its nodes have reported, whatever the order of the files."""
     files = FleetFiles(
         run=files.run,
-        nodes=tuple(sorted(files.nodes, key=lambda one: one.node)),
+        nodes=tuple(sorted(files.nodes, key=lambda one: one.name)),
         unexpected=files.unexpected,
     )
     groups = groups_of(files.nodes)
     by_hardware = {group.hardware: group for group in groups}
     results = [node.result for node in files.nodes if node.result is not None]
-    votes = count_votes(by_key(gpu.checksums) for result in results for gpu in result.gpus)
+    votes = count_votes(by_key(gpu.golden_checksums) for result in results for gpu in result.gpus)
     nodes = tuple(_judge_node(one, by_hardware, votes, thresholds) for one in files.nodes)
     verdicts = {node.verdict for node in nodes} or {Verdict.INCOMPLETE}
     return FleetVerdict(
@@ -193,22 +189,12 @@ def _judge_node(
     """Judge a node by its own verdict, its GPUs and what stands out in comparison."""
     result = node.result
     if result is None:
-        return FleetNode(
-            name=node.node,
-            verdict=Verdict.INCOMPLETE,
-            missing=node.missing,
-            last_seen=node.last_seen,
-            findings=node.findings,
-            result=None,
-            gpus=(),
-            results=(),
-            has_page=False,
-        )
-    stored = stored_before(checksum for gpu in result.gpus for checksum in gpu.checksums)
+        return FleetNode(**vars(node))
+    stored = stored_before(checksum for gpu in result.gpus for checksum in gpu.golden_checksums)
     members = [(gpu, groups[hardware_of(gpu, result)]) for gpu in result.gpus]
     gpus = tuple(
         _judge_gpu(
-            node.node, GpuEvidence(gpu=gpu, group=group, votes=votes, stored=stored), thresholds
+            node.name, GpuEvidence(gpu=gpu, group=group, votes=votes, stored=stored), thresholds
         )
         for gpu, group in members
     )
@@ -221,31 +207,21 @@ def _judge_node(
             gpus=tuple(gpu for gpu, its in members if its is group), group=group
         )
         found = CHECKS.run(evidence, thresholds)
-    bad = _worst_first(found)
+    bad = worst_first(found)
     own = result.verdict if gpus else _worst({result.verdict, Verdict.INCOMPLETE})
-    verdict = _worst({_worse(own, (*result.bad, *bad)), *(one.verdict for one in gpus)})
-    return FleetNode(
-        name=node.node,
-        verdict=verdict,
-        missing="",
-        last_seen="",
-        findings=0,
-        result=result,
-        gpus=gpus,
-        results=bad,
-        has_page=node.has_page,
-    )
+    verdict = _worst({_worse(own, (*result.checks, *bad)), *(one.verdict for one in gpus)})
+    return FleetNode(**vars(node), verdict=verdict, gpus=gpus, results=bad)
 
 
 def _judge_gpu(node: str, evidence: GpuEvidence, thresholds: Thresholds) -> FleetGpu:
     """Judge a GPU by its own verdict and what stands out in comparison."""
     found = CHECKS.run(evidence, thresholds)
-    bad = _worst_first(found)
+    bad = worst_first(found)
     return FleetGpu(
         node=node,
         gpu=evidence.gpu,
         group=evidence.group.number,
-        verdict=_worse(evidence.gpu.verdict, (*evidence.gpu.bad, *bad)),
+        verdict=_worse(evidence.gpu.verdict, (*evidence.gpu.checks, *bad)),
         results=bad,
         not_tested=tuple(
             f"{one.id}: {one.evidence}" for one in found if one.status is Status.NOT_TESTED
@@ -253,18 +229,12 @@ def _judge_gpu(node: str, evidence: GpuEvidence, thresholds: Thresholds) -> Flee
     )
 
 
-def _worst_first(results: Iterable[CheckResult]) -> tuple[CheckResult, ...]:
-    """Select the results that failed or warned, the failed ones first."""
-    found = list(results)
-    return tuple(result for status in _BAD for result in found if result.status is status)
-
-
 def _notices(files: FleetFiles) -> Iterable[str]:
     """Yield what a reader must know before the verdicts."""
     results = [node.result for node in files.nodes if node.result is not None]
     if files.run is None:
         yield "There is no fleet.json: a node that has written no report is not known here."
-    if simulated := sum(result.simulated for result in results):
+    if simulated := sum(result.run.simulated for result in results):
         some = f"The GPUs of {format_count(simulated, 'node')} are"
         which = "These" if simulated == len(results) else some
         verb = " GPUs are" if which == "These" else ""
@@ -274,16 +244,18 @@ def _notices(files: FleetFiles) -> Iterable[str]:
         more = ", ..." if len(files.unexpected) > _MAX_NAMES else ""
         which, verb = format_count(len(files.unexpected), "file"), _were(len(files.unexpected))
         yield f"{which} of no node of this run {verb} not judged: {names}{more}"
-    if overridden := sum(bool(result.overridden) for result in results):
+    if overridden := sum(bool(result.thresholds_overridden) for result in results):
         which, verb = format_count(overridden, "node"), _were(overridden)
         yield f"{which} {verb} judged by thresholds that are not the default."
-    plans = sorted({f"{result.plan} ({result.plan_hash})" for result in results})
+    plans = sorted({f"{result.run.plan.name} ({result.run.plan.hash})" for result in results})
     if len(plans) > 1:
         yield f"The nodes did different plans, which are not compared: {', '.join(plans)}"
-    versions = sorted({result.version for result in results})
+    versions = sorted({result.run.version for result in results})
     if len(versions) > 1:
         yield f"The nodes were judged by different versions: {', '.join(versions)}"
-    cards = Counter(gpu.uuid for result in results if not result.simulated for gpu in result.gpus)
+    cards = Counter(
+        gpu.uuid for result in results if not result.run.simulated for gpu in result.gpus
+    )
     if twice := sorted(uuid for uuid, count in cards.items() if count > 1):
         which, verb = format_count(len(twice), "GPU"), "is" if len(twice) == 1 else "are"
         yield f"{which} {verb} in the reports of two nodes, such as {twice[0]}"

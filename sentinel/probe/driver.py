@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from sentinel.protocol.codec import from_json
-from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, ProcessKind
+from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, ProcessKind, Telemetry
 from sentinel.protocol.probe import DriverSpec
-from sentinel.protocol.telemetry import Telemetry
 
 #: Which list determines the kind of a process that is in several. Some drivers put MPS clients in
 #: the compute list, too, and only the MPS list gives their kind; compute outranks graphics.

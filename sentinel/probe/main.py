@@ -14,15 +14,15 @@ import threading
 import traceback
 from dataclasses import replace
 
-from sentinel.host.processes.child_setup import (
+from sentinel.host.process_setup import (
     PROBE,
     STANDBY,
     InheritedFd,
+    explain_exhaustion,
     set_process_title,
     setup_child_process,
 )
-from sentinel.host.processes.own_memory import give_back
-from sentinel.host.processes.process_limits import explain_exhaustion
+from sentinel.host.small_process import give_back
 from sentinel.probe.driver import Driver, DriverError, DriverGoneError, load_driver
 from sentinel.probe.process_info import NodeWatch, ProcessIdentifier
 from sentinel.probe.reader import Publisher, Reader, SharedServices

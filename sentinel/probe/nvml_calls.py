@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from sentinel.probe.driver import DriverError, DriverGoneError, GpuLostError, ReadError
 from sentinel.protocol.counters import RECOVERY_ACTIONS, NvLink
-from sentinel.protocol.telemetry import reasons_of
+from sentinel.protocol.gpu import reasons_of
 
 GPU_IS_GONE = "the GPU is gone"
 

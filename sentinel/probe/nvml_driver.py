@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
-from sentinel.host.installed.import_stubs import without_ctypes_util
+from sentinel.host.small_process import without_ctypes_util
 from sentinel.probe.driver import (
     DriverError,
     DriverGoneError,
@@ -28,8 +28,7 @@ from sentinel.probe.nvml_calls import (
 )
 from sentinel.probe.nvml_telemetry import PowerMeter, TelemetryReader
 from sentinel.probe.xids import NvmlXids
-from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, ProcessKind
-from sentinel.protocol.telemetry import Telemetry
+from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, ProcessKind, Telemetry
 
 #: How long a GPU may take to identify itself if a call has hung before; the limit of every call.
 _CALL_TIMEOUT_S = 3.0

@@ -16,7 +16,7 @@ from typing import Any
 
 from sentinel.probe.driver import ReadError
 from sentinel.probe.nvml_calls import CALLS_BY_NAME, FIELDS, field_number
-from sentinel.protocol.telemetry import Telemetry
+from sentinel.protocol.gpu import Telemetry
 
 #: The shortest and the longest period over which power is derived from energy. The counter
 #: advances in steps of up to some 100 ms.

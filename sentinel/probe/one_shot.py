@@ -16,8 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from sentinel.host.gpus.simulation import Registry
-from sentinel.host.processes.child_setup import InheritedFd, setup_child_process
+from sentinel.host.process_setup import InheritedFd, setup_child_process
+from sentinel.host.simulation import Registry
 from sentinel.probe.driver import DriverError, GpuLostError, ReadError
 from sentinel.probe.nvml_calls import CALLS_BY_NAME
 from sentinel.probe.nvml_counters import Announce, OneShotDriver

@@ -26,11 +26,10 @@ from sentinel.probe.driver import (
 )
 from sentinel.probe.process_info import ProcessIdentifier
 from sentinel.probe.scheduler import ReadJob, next_multiple
-from sentinel.protocol.channel import send_now
-from sentinel.protocol.gpu import GpuProcess, Memory, Reading
+from sentinel.protocol.codec import send_now
+from sentinel.protocol.gpu import GpuProcess, Memory, Reading, Telemetry
 from sentinel.protocol.probe import ProbeMessage, ProbeSpec
 from sentinel.protocol.shared_memory import InflightCalls, Stamps, slots_of
-from sentinel.protocol.telemetry import Telemetry
 
 
 class Publisher:

@@ -12,13 +12,12 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from sentinel.host.gpus.simulation import Registry
+from sentinel.host.simulation import Registry
 from sentinel.probe.driver import BasicDriver, DriverGoneError, GpuLostError, ReadError, Xid
 from sentinel.probe.nvml_counters import Announce
 from sentinel.protocol.codec import from_json
 from sentinel.protocol.counters import Counters
-from sentinel.protocol.gpu import Gpu, GpuProcess, Memory
-from sentinel.protocol.telemetry import Telemetry
+from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, Telemetry
 
 _FIELDS = {field.name for field in fields(Counters)}
 

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, ClassVar, Literal, Self
 
 from sentinel.errors import NotRunningError, ServiceError
-from sentinel.protocol.telemetry import TelemetryFields
+from sentinel.protocol.gpu import TelemetryFields
 from sentinel.protocol.version import SCHEMA_VERSION
 from sentinel.protocol.views import (
     BurninFields,

@@ -9,11 +9,102 @@ from __future__ import annotations
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Any
 
-from sentinel.protocol.caller import Caller, Level
-from sentinel.protocol.phase_work import EarlierWork
+
+class Level(IntEnum):
+    """What a client may do; each level includes those below it."""
+
+    NONE = 0
+    #: Status, events, history and metrics.
+    READ = 1
+    #: Reserve, allocate and pause GPUs, and end what the same user has begun.
+    OPERATE = 2
+    #: Also end what others have begun, stop the daemon, and change settings.
+    ADMINISTER = 3
+    #: Also set what names code or a file: the daemon's own user and root, over the Unix socket.
+    OWN = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Caller:
+    """The process that sent a command, as far as the transport reveals it."""
+
+    #: The transport, such as "unix" or "tcp".
+    via: str
+    uid: int | None = None
+    #: The name of that user, or None if it has none or the name service has not answered. For
+    #: people: the same caller has it at one time and not at another.
+    user: str | None = field(default=None, compare=False)
+    pid: int | None = None
+    #: Its start in clock ticks since boot, which distinguishes its PID from a later use of it.
+    started: int | None = None
+    #: What it may do; that of a stored caller is not known.
+    level: Level = Level.NONE
+
+    def __str__(self) -> str:
+        """Name the user for people, or else the transport."""
+        if self.user is not None:
+            return self.user
+        return f"user {self.uid}" if self.uid is not None else f"a client over {self.via}"
+
+    def may_end(self, begun_by: Caller) -> bool:
+        """Check whether this caller may end what ``begun_by`` has begun.
+
+        All holders of a token count as one user.
+        """
+        same = (self.via, self.uid) == (begun_by.via, begun_by.uid)
+        return same or self.level >= Level.ADMINISTER
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseWork:
+    """What a GPU has done of one phase.
+
+    Seconds are those of the workload's own reports, so starts and interruptions are not in them.
+    """
+
+    #: Of work that counts, in all stretches.
+    seconds: float = 0.0
+    #: Of work that does not count: warm-up, and work without checks where they are required.
+    uncounted: float = 0.0
+    iterations: int = 0
+    flops: float = 0.0
+    bytes: float = 0.0
+    #: Results that were checked, and those that were wrong, also while warming up.
+    checks: int = 0
+    errors: int = 0
+    #: How often each pattern of a memory test has covered the memory, and of how many patterns.
+    covered: Mapping[str, int] = field(default_factory=dict)
+    patterns: int = 0
+    #: The smallest share of the device's memory that a pattern has covered.
+    share: float | None = None
+    #: The share of the device's memory that kept a pattern untouched, stripe after stripe, in the
+    #: stressor that came furthest.
+    retained: float | None = None
+    #: The seconds that count of the current stretch, and of the longest one.
+    stretch: float = 0.0
+    longest: float = 0.0
+    interruptions: int = 0
+    #: Why the GPU will not do the rest of the phase, or None.
+    given_up: str | None = None
+
+    def passes(self) -> int:
+        """Count how often every pattern has covered the memory."""
+        if not self.patterns or len(self.covered) < self.patterns:
+            return 0
+        return min(self.covered.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class EarlierWork:
+    """What a GPU has done of a plan before it goes on with it."""
+
+    #: The number of the first phase that is not over, from 0; that of all phases if none is left.
+    phase: int
+    #: What was done of that phase.
+    work: PhaseWork = field(default_factory=PhaseWork)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -46,7 +46,7 @@ class NvLink:
 class Counters:
     """The counters, modes and limits of one GPU at one time.
 
-    Names end with their units as in ``protocol/telemetry.py``, whose names are used for its values.
+    Names end with their units as in ``protocol/gpu.py``, whose names are used for its values.
     """
 
     #: Empty if it could not be read.
@@ -114,7 +114,7 @@ class Counters:
     power_brake_throttled_s: float | None = None
 
     # --- clocks, power, temperature ------------------------------------------------------------
-    #: Why the clocks are what they are; see EVENT_REASONS in protocol/telemetry.py.
+    #: Why the clocks are what they are; see EVENT_REASONS in protocol/gpu.py.
     reasons: tuple[str, ...] | None = None
     sm_clock_mhz: int | None = None
     sm_clock_maximum_mhz: int | None = None

@@ -5,7 +5,99 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from sentinel.protocol.telemetry import Telemetry
+#: Why a GPU's clocks are what they are, by the bits of NVML's clocks event reasons (nvml.h,
+#: nvmlClocksEventReason*), under the names that nvidia-smi has for them.
+EVENT_REASONS = {
+    0x1: "gpu_idle",
+    0x2: "applications_clocks_setting",
+    0x4: "sw_power_cap",
+    0x8: "hw_slowdown",
+    0x10: "sync_boost",
+    0x20: "sw_thermal_slowdown",
+    0x40: "hw_thermal_slowdown",
+    0x80: "hw_power_brake_slowdown",
+    0x100: "display_clock_setting",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TelemetryFields:
+    """The telemetry of one GPU, without the time.
+
+    A name ends with its unit: ``_c`` is degrees Celsius, ``_w`` watts, ``_j`` joules, ``_mhz`` MHz,
+    ``_s`` seconds. A ``_total`` counts since the driver was loaded, or over the card's lifetime if
+    the card stores it. Memory is in bytes; shares are of 1.
+    """
+
+    #: What the driver reserves for itself.
+    memory_reserved: int | None = None
+    #: The share of the last second or less in which a kernel ran.
+    utilization: float | None = None
+    #: The share in which memory was read or written.
+    memory_utilization: float | None = None
+    temperature_c: int | None = None
+    memory_temperature_c: int | None = None
+    #: How far it is from slowing itself down.
+    temperature_margin_c: int | None = None
+    #: Where it begins to slow itself down.
+    slowdown_c: int | None = None
+    #: The highest temperature allowed in operation.
+    maximum_c: int | None = None
+    #: Where it turns itself off.
+    shutdown_c: int | None = None
+    #: The highest temperature allowed for its memory.
+    memory_maximum_c: int | None = None
+    power_w: float | None = None
+    #: The limit in force.
+    power_limit_w: float | None = None
+    #: Since the driver was loaded; rarely read, since NVML takes 4 ms of CPU for it on an H200.
+    energy_j: float | None = None
+    sm_clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    #: Why the clocks are what they are; see EVENT_REASONS.
+    reasons: tuple[str, ...] | None = None
+    #: How long power has kept the clocks down, since the driver was loaded.
+    power_throttled_s: float | None = None
+    #: How long heat has.
+    thermal_throttled_s: float | None = None
+    #: The current generation of the link, which falls while the GPU is idle.
+    pcie_generation: int | None = None
+    pcie_width: int | None = None
+    #: Retransmissions on the link.
+    pcie_replays_total: int | None = None
+    #: Over all NVLinks that work.
+    nvlink_tx_bytes_total: int | None = None
+    nvlink_rx_bytes_total: int | None = None
+    #: Since the driver was loaded.
+    ecc_corrected_total: int | None = None
+    ecc_uncorrected_total: int | None = None
+    #: Rows of memory replaced after correctable errors.
+    remapped_corrected_total: int | None = None
+    remapped_uncorrected_total: int | None = None
+    #: Whether a row is replaced at the next reset.
+    remap_pending: bool | None = None
+    #: Whether a row could not be replaced.
+    remap_failed: bool | None = None
+    #: The speed of the fan.
+    fan_share: float | None = None
+    #: 0 is the fastest.
+    performance_state: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Telemetry(TelemetryFields):
+    """The telemetry of one GPU, and the time of its reading."""
+
+    #: When it was read, by the monotonic clock.
+    at: float
+
+
+def reasons_of(bits: int) -> tuple[str, ...]:
+    """Name the bits of NVML's clocks event reasons; an unknown bit is named by its value."""
+    found = [name for bit, name in EVENT_REASONS.items() if bits & bit]
+    unknown = bits & ~sum(EVENT_REASONS)
+    return (*found, *([f"0x{unknown:x}"] if unknown else []))
+
 
 # --- what a host has -------------------------------------------------------------------------
 

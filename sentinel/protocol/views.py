@@ -7,10 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from sentinel.protocol.caller import Caller
-from sentinel.protocol.commands import Given
-from sentinel.protocol.gpu import GpuProcess
-from sentinel.protocol.telemetry import Telemetry
+from sentinel.protocol.commands import Caller, Given
+from sentinel.protocol.gpu import GpuProcess, Telemetry
 
 
 def described(text: str) -> dict[str, str]:

@@ -20,8 +20,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from sentinel.host.processes.own_memory import trim_heap
-from sentinel.host.stores.golden_store import Goldens
+from sentinel.host.golden_store import Goldens
+from sentinel.host.small_process import trim_heap
 from sentinel.protocol.stressor import (
     Finding,
     LinkMeasured,

@@ -97,7 +97,7 @@ def open_device(spec: StressorSpec) -> Device:
     """
     if spec.simulation is None:
         return CudaDevice(spec.gpu)
-    from sentinel.host.gpus.simulation import Registry
+    from sentinel.host.simulation import Registry
     from sentinel.stressor.simulated_device import SimulatedDevice  # a real GPU needs none of it
 
     return SimulatedDevice(Registry(Path(spec.simulation)), spec.gpu.uuid)

@@ -17,9 +17,8 @@ import time
 from pathlib import Path
 
 from sentinel.errors import ChildExitCode, WireError
-from sentinel.host.processes.procfs import own_stat, read_stat
-from sentinel.protocol.channel import send_now
-from sentinel.protocol.codec import MAX_DATAGRAM_BYTES, decode
+from sentinel.host.procfs import own_stat, read_stat
+from sentinel.protocol.codec import MAX_DATAGRAM_BYTES, decode, send_now
 from sentinel.protocol.stressor import (
     STRESSOR_COMMANDS,
     ChildMessage,

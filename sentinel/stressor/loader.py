@@ -25,8 +25,8 @@ from pathlib import Path
 from sentinel.config.options import REQUIRED, Option, convert_options, kind_of
 from sentinel.config.specs import find_workload
 from sentinel.errors import ConfigError, SentinelError, WorkloadError
-from sentinel.host.processes.child_setup import InheritedFd, setup_child_process
-from sentinel.host.processes.unprivileged import become
+from sentinel.host.process_setup import InheritedFd, setup_child_process
+from sentinel.host.unprivileged import become
 from sentinel.protocol.codec import encode
 from sentinel.protocol.counters import WorkloadInfo, WorkloadOption
 from sentinel.protocol.shared_memory import InflightCalls

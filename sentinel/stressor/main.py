@@ -25,16 +25,16 @@ from sentinel.errors import (
     SentinelError,
     WorkloadError,
 )
-from sentinel.host.processes.child_setup import (
+from sentinel.host.golden_store import Goldens
+from sentinel.host.process_setup import (
     STANDBY,
     STRESSOR,
     InheritedFd,
     set_process_title,
     setup_child_process,
 )
-from sentinel.host.processes.own_memory import give_back
-from sentinel.host.processes.unprivileged import become, check_devices
-from sentinel.host.stores.golden_store import Goldens
+from sentinel.host.small_process import give_back
+from sentinel.host.unprivileged import become, check_devices
 from sentinel.protocol.codec import MAX_DATAGRAM_BYTES, decode, encode
 from sentinel.protocol.shared_memory import Stamps
 from sentinel.protocol.stressor import (

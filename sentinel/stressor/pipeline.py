@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from sentinel.config.options import Verify
-from sentinel.host.stores.golden_store import GoldenKey, Goldens
+from sentinel.host.golden_store import GoldenKey, Goldens
 from sentinel.protocol.stressor import ReferenceChecksum
 from sentinel.stressor.comparison import flip, host_copy_of
 from sentinel.stressor.context import WorkloadContext

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sentinel.host.gpus.simulation import Membership, Registry
+from sentinel.host.simulation import Membership, Registry
 from sentinel.stressor.device import QUANTUM_S, Fence
 from sentinel.units import format_size
 

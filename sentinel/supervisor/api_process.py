@@ -15,8 +15,8 @@ from typing import Any
 from sentinel.api import main as api_main
 from sentinel.core.observation import ApiFacts
 from sentinel.errors import WireError
-from sentinel.host.processes.child_setup import Inherited
-from sentinel.protocol.channel import MessageStream
+from sentinel.host.process_setup import Inherited
+from sentinel.protocol.codec import MessageStream
 from sentinel.protocol.commands import (
     API_MESSAGES,
     ApiHeartbeat,

@@ -22,16 +22,14 @@ from sentinel.core.node.status import Host
 from sentinel.core.state import Probe
 from sentinel.core.step import Event
 from sentinel.errors import ConfigError, ExitCode
-from sentinel.host.daemons.gpu_locks import SHARED_FOLDERS, GpuLocks
-from sentinel.host.files.paths import lock_folders
-from sentinel.host.files.rendezvous import Rendezvous
-from sentinel.host.processes.child_setup import set_process_title
-from sentinel.host.processes.process_limits import allow_open_files
-from sentinel.host.processes.unprivileged import find_account
-from sentinel.host.stores.golden_store import locate
+from sentinel.host.golden_store import locate
+from sentinel.host.gpu_locks import SHARED_FOLDERS, GpuLocks
+from sentinel.host.paths import lock_folders
+from sentinel.host.process_setup import allow_open_files, set_process_title
+from sentinel.host.rendezvous import Rendezvous
 from sentinel.host.systemd import Notifier
-from sentinel.protocol.caller import Caller, Level
-from sentinel.protocol.commands import AccessPolicy, ApiSpec, NotifySpec
+from sentinel.host.unprivileged import find_account
+from sentinel.protocol.commands import AccessPolicy, ApiSpec, Caller, Level, NotifySpec
 from sentinel.protocol.event_type import DEBUG_EVENTS
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.stressor import Account, StandbySpec, StressorSpec
@@ -85,7 +83,7 @@ def supervise(options: Options, sink_for: Callable[[Mapping[str, Gpu]], Sink]) -
         SentinelError: Nothing was started: the driver is missing or misread, no GPU is visible,
             another sentinel holds one, or torch cannot use any.
     """
-    code, clean = run_parts(options, sink_for)
+    code, clean = _supervise(options, sink_for)
     if code is ExitCode.RESTART:
         if clean:
             _restart()
@@ -115,19 +113,10 @@ def leave(code: ExitCode, *, clean: bool) -> ExitCode:
     return code
 
 
-def run_parts(
-    options: Options,
-    sink_for: Callable[[Mapping[str, Gpu]], Sink],
-    around: Callable[[Parts], Parts] = lambda parts: parts,
+def _supervise(
+    options: Options, sink_for: Callable[[Mapping[str, Gpu]], Sink]
 ) -> tuple[ExitCode, bool]:
-    """Run like :func:`supervise`, with parts that the caller may wrap.
-
-    Returns:
-        The exit code, and whether nothing is stuck, both for :func:`leave`.
-
-    Raises:
-        SentinelError: As for :func:`supervise`.
-    """
+    """Run the supervisor; return the exit code and whether nothing is stuck, for :func:`leave`."""
     set_process_title("sentinel: supervisor, occupies idle GPUs and yields at once")
     detached = options.serve is not None and options.serve.detached
     user = options.config.stressor_user
@@ -151,7 +140,7 @@ def run_parts(
         event_log = EventLog([sink_for(gpus), *logs, *_api_sinks(api, gpus)])
         with Rendezvous(account) as rendezvous:
             spec_for = partial(_spec_for, found, account, rendezvous)
-            code, clean = _run(signals, found, locks, spec_for, event_log, api, around)
+            code, clean = _run(signals, found, locks, spec_for, event_log, api)
         locks.release()
     return code, clean
 
@@ -229,7 +218,6 @@ def _run(
     spec_for: Callable[[Callable[[], Config]], Callable[[Gpu], StressorSpec]],
     event_log: EventLog,
     api: ApiProcess | None,
-    around: Callable[[Parts], Parts],
 ) -> tuple[ExitCode, bool]:
     """Run the loop; return its exit code, and whether nothing is stuck."""
     clock = HostClock()
@@ -241,17 +229,15 @@ def _run(
     at_start = spec_for(lambda: config)(found.gpus[0])
     standby = StandbySpec(account=at_start.account, files=at_start.files)
     stressors = StressorPool(spec, locks.files, standby)
-    parts = around(
-        Parts(
-            probe=found.probe,
-            spare_probe=found.probe.spare,
-            standby=stressors.standby,
-            spawner=stressors,
-            interrupts=signals,
-            clock=clock,
-            api=api,
-            manager=Notifier(os.environ),
-        )
+    parts = Parts(
+        probe=found.probe,
+        spare_probe=found.probe.spare,
+        standby=stressors.standby,
+        spawner=stressors,
+        interrupts=signals,
+        clock=clock,
+        api=api,
+        manager=Notifier(os.environ),
     )
     up = Probe(running=True, works=True, since=now, worked_at=now)
     state = decide.first_state(found.gpus, now, config, up, found.hidden, with_api=api is not None)

@@ -22,9 +22,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from sentinel.core.observation import ChildExit, OwnChild
 from sentinel.errors import WireError
-from sentinel.host.processes.child_setup import group_signals_blocked
-from sentinel.host.processes.process_limits import explain_exhaustion
-from sentinel.host.processes.procfs import read_stat
+from sentinel.host.process_setup import explain_exhaustion, group_signals_blocked
+from sentinel.host.procfs import read_stat
 from sentinel.protocol import codec
 
 T = TypeVar("T")

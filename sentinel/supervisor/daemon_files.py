@@ -12,11 +12,10 @@ from pathlib import Path
 from sentinel.core.node import sessions
 from sentinel.core.state import State
 from sentinel.core.step import Event, Step
-from sentinel.host.daemons import registry
-from sentinel.host.gpus import simulation
-from sentinel.host.logs.log_file import BoundedOutput
-from sentinel.host.processes.process_limits import check_file_size
-from sentinel.host.stores.timed_file import RESERVATIONS, SESSIONS, Clocks
+from sentinel.host import registry, simulation
+from sentinel.host.log_file import BoundedOutput
+from sentinel.host.process_setup import check_file_size
+from sentinel.host.timed_file import RESERVATIONS, SESSIONS, Clocks
 from sentinel.supervisor import single_instance
 from sentinel.supervisor.daemonize import redirect_output
 from sentinel.supervisor.discovery import Options, Serve

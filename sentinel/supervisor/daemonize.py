@@ -16,13 +16,12 @@ from typing import IO
 
 from sentinel.core.step import Event
 from sentinel.errors import ConfigError, ExitCode, SentinelError
-from sentinel.host import systemd
-from sentinel.host.daemons import registry
-from sentinel.host.daemons.registry import running
-from sentinel.host.files.paths import SERVICE_FOLDERS, SIMULATED, Places, prepare
-from sentinel.host.files.regular_file import open_regular
-from sentinel.host.logs.log_file import RotatingLog
-from sentinel.host.processes.process_limits import check_file_size
+from sentinel.host import registry, systemd
+from sentinel.host.log_file import RotatingLog
+from sentinel.host.paths import SERVICE_FOLDERS, SIMULATED, Places, prepare
+from sentinel.host.process_setup import check_file_size
+from sentinel.host.registry import running
+from sentinel.host.regular_file import open_regular
 from sentinel.supervisor.event_log import event_object
 
 #: The command of a daemon, before its flags.
@@ -129,7 +128,7 @@ def redirect_output(places: Places) -> int | None:
 
     Returns:
         The descriptor of the file, which
-        :class:`sentinel.host.logs.log_file.BoundedOutput` keeps small; None if nothing was
+        :class:`sentinel.host.log_file.BoundedOutput` keeps small; None if nothing was
         redirected.
 
     Raises:

@@ -18,10 +18,9 @@ from sentinel.config.model import Config
 from sentinel.config.specs import find_driver
 from sentinel.core.observation import ProbeFacts
 from sentinel.errors import ConfigError, DriverUnavailableError, EndedEarlyError, NoSuchGpuError
-from sentinel.host.files.paths import Places
-from sentinel.host.gpus import simulation
-from sentinel.host.gpus.cuda_order import cuda_order_of_this_host
-from sentinel.host.installed.packages import (
+from sentinel.host import simulation
+from sentinel.host.device_order import cuda_order_of_this_host
+from sentinel.host.packages import (
     binding_version,
     how_to_install,
     installer,
@@ -29,7 +28,8 @@ from sentinel.host.installed.packages import (
     torch_build,
     version_of,
 )
-from sentinel.host.processes.process_limits import why_processes_are_hidden
+from sentinel.host.paths import Places
+from sentinel.host.process_setup import why_processes_are_hidden
 from sentinel.protocol.commands import Given
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.probe import NVML, DriverSpec, Inventory, ProbeSpec, simulated
@@ -69,8 +69,6 @@ class Options:
     given: tuple[Given, ...] = ()
     #: How many GPUs to simulate, or None for real ones.
     simulate: int | None = None
-    #: Whether to use only the first of the selected GPUs.
-    only_first: bool = False
     #: Whether the daemon that holds the GPUs has reserved them for this process. They are not
     #: locked then: the locks are the daemon's.
     lent: bool = False
@@ -175,7 +173,6 @@ def find_gpus(options: Options, signals: Signals) -> Iterator[Found]:
     try:
         found = _find(probe, signals, options, driver)
         gpus = _choose(found, options.config.gpus)
-        gpus = gpus[:1] if options.only_first else gpus
         config, unused = resolve(options.config, options.given, found.gpus)
         yield Found(
             probe=probe,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sentinel.core.observation import Call, ProbeFacts, ProcessFacts
-from sentinel.host.processes.child_setup import Inherited
+from sentinel.host.process_setup import Inherited
 from sentinel.probe import main as probe_main
 from sentinel.protocol.gpu import Reading
 from sentinel.protocol.probe import (

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sentinel.errors import ConfigError
-from sentinel.host.daemons.registry import DaemonRecord, Entry, describe_own, take
-from sentinel.host.files.paths import Places, identity, prepare
+from sentinel.host.paths import Places, identity, prepare
+from sentinel.host.registry import DaemonRecord, Entry, describe_own, take
 
 #: How many connections may wait until the API accepts them.
 BACKLOG = 512

@@ -13,10 +13,9 @@ from sentinel.core.observation import ChildFacts, OwnChild, ProcessFacts, WatchT
 from sentinel.core.state import State
 from sentinel.core.step import Start
 from sentinel.errors import WireError
-from sentinel.host.processes.child_setup import Inherited
-from sentinel.host.processes.process_limits import available_bytes
-from sentinel.host.processes.procfs import read_stat
-from sentinel.host.processes.unprivileged import environment_of
+from sentinel.host.process_setup import Inherited, available_bytes
+from sentinel.host.procfs import read_stat
+from sentinel.host.unprivileged import environment_of
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.shared_memory import Stamps
 from sentinel.protocol.stressor import (

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from sentinel.api import main
 from sentinel.api.history_queries import iso
-from sentinel.host.processes.child_setup import Inherited
+from sentinel.host.process_setup import Inherited
 from sentinel.protocol.codec import decode
 from sentinel.protocol.commands import (
     API_MESSAGES,

@@ -6,7 +6,7 @@ import socket
 from pathlib import Path
 from typing import Self
 
-from sentinel.host.gpus.simulation import Registry
+from sentinel.host.simulation import Registry
 from sentinel.protocol import codec
 from sentinel.protocol.stressor import ChildMessage, MemoryTarget, Note, Progress, Ready
 from sentinel.stressor.context import WorkloadContext

@@ -20,8 +20,8 @@ import sentinel
 from sentinel.cli.main import run_command_line
 from sentinel.client.client import Client
 from sentinel.errors import SentinelError
-from sentinel.host.daemons.registry import running
-from sentinel.host.files.paths import Places, places
+from sentinel.host.paths import Places, places
+from sentinel.host.registry import running
 from sentinel.protocol.api_types import GpuStatus
 from tests.harness.gpu_environment import ROOT, SimulatedHost
 from tests.harness.sentinel_process import eventually, gone

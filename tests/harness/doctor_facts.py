@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from sentinel.diagnostics.doctor_facts import DriverFacts, Folder, GpuFacts, HostFacts, Room, Unread
-from sentinel.host.installed.packages import Bindings, TorchBuild
+from sentinel.host.packages import Bindings, TorchBuild
 
 GIB = 2**30
 GPU = GpuFacts(

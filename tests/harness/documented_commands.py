@@ -240,7 +240,7 @@ PROOFS: dict[str, str | Because] = {
     + "test_a_run_survives_its_terminal_and_is_attached_and_cancelled",
     r"sentinel report.*": HERE,
     # Without a daemon.
-    r"sentinel workloads selftest --simulate 1 .*": "integration/diagnostics/test_selftest.py"
+    r"sentinel workloads selftest --simulate 1 .*": "integration/burnin/test_trial.py"
     "::test_exactly_the_flipped_bits_are_found",
     r"sentinel workloads selftest --flips .*": _MEASURED,
     r"sentinel (?:--help|demo|workloads|check|doctor|config)\b.*": HERE,

@@ -7,20 +7,21 @@ import pickle
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from sentinel.burnin.checks.thresholds import Thresholds
-from sentinel.fleet.node_files import read_fleet
+from sentinel.burnin.checks.check import Thresholds
+from sentinel.fleet.node_files import FleetFiles, read_fleet
 from sentinel.fleet.run_folder import FleetFolder, FleetRun
 from sentinel.fleet.verdict import FleetVerdict, judge_fleet
-from tests.harness.example_run import ExampleRun
-from tests.harness.judged_run import report_of
+from tests.harness.example_run import ExampleRun, report_of
 
 #: The key and the value of the golden checksum of a good GPU.
 KEY, GOOD, WRONG = "NVIDIA H200/torch 2.11/gemm bf16/1", "0x5eed", "0xbad"
+#: When runs are submitted.
+SUBMITTED = datetime(2026, 11, 23, tzinfo=UTC)
 #: The measurements that differ between GPUs by so many of the median, as on real cards.
 _SPREADS = {"flops_per_s": 0.004, "power_w": 0.003, "temperature_c": 0.03}
 
@@ -35,7 +36,7 @@ class ExampleFleet:
     """Nodes of equal hardware; GPUs are named by the node and their index."""
 
     nodes: int = 6
-    #: The report of one node; see ``tests/harness/judged_run.py`` for one.
+    #: The report of one node; see ``tests/harness/example_run.py`` for one.
     template: Mapping[str, Any]
     #: Of the factors by which figures vary.
     seed: int = 1
@@ -58,6 +59,8 @@ class ExampleFleet:
     limits: Mapping[int, float] = field(default_factory=dict)
     #: Whether the nodes have pages of their own.
     pages: bool = False
+    #: By node: another report, or the text of its file.
+    reports: Mapping[int, Mapping[str, Any] | str] = field(default_factory=dict)
 
     def name(self, number: int) -> str:
         """Return the name of a node."""
@@ -87,7 +90,8 @@ class ExampleFleet:
             folder.write(self.run)
         for number in range(self.nodes):
             if number not in self.absent:
-                text = json.dumps(self.report(number))
+                report = self.reports.get(number) or self.report(number)
+                text = report if isinstance(report, str) else json.dumps(report)
                 cut = len(text) // 2 if number in self.half else len(text)
                 folder.report(self.name(number)).write_text(text[:cut])
             if self.pages:
@@ -136,6 +140,42 @@ class ExampleFleet:
                 one[key] = one[key] * factor + more
 
 
-def judged(fleet: ExampleFleet, folder: Path, **written: bool) -> FleetVerdict:
-    """Write the folder of a fleet, read it, and judge it."""
-    return judge_fleet(read_fleet(fleet.write(folder / "run", **written).path), Thresholds())
+def fleet_run(*nodes: str, **changed: Any) -> FleetRun:
+    """Build what ``fleet.json`` has of a run that was not submitted."""
+    given: dict[str, Any] = {"id": "x", "engine": "slurm", "plan": "x", "plan_hash": "0" * 16}
+    return FleetRun(**{**given, "nodes": nodes, "started": SUBMITTED, **changed})
+
+
+class Fleets:
+    """Invented fleets of one template, each in a folder of its own.
+
+    Args:
+        template: The report of one node.
+        folder: Has the folders.
+    """
+
+    def __init__(self, template: dict[str, Any], folder: Path) -> None:
+        self.template = template
+        self._folder = folder
+        self._count = 0
+
+    def example(self, **given: Any) -> ExampleFleet:
+        """Describe a fleet; see ``ExampleFleet``."""
+        return ExampleFleet(**{"template": self.template, **given})
+
+    def report(self, number: int, **given: Any) -> dict[str, Any]:
+        """Build the report of a node."""
+        return self.example(**given).report(number)
+
+    def write(self, *, run_file: bool = True, **given: Any) -> FleetFolder:
+        """Write the folder of a fleet."""
+        self._count += 1
+        return self.example(**given).write(self._folder / f"run{self._count}", run_file=run_file)
+
+    def read(self, *, run_file: bool = True, **given: Any) -> FleetFiles:
+        """Write the folder of a fleet, and read it."""
+        return read_fleet(self.write(run_file=run_file, **given).path)
+
+    def judged(self, *, run_file: bool = True, **given: Any) -> FleetVerdict:
+        """Write the folder of a fleet, read it, and judge it."""
+        return judge_fleet(self.read(run_file=run_file, **given), Thresholds())

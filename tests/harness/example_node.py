@@ -6,9 +6,8 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sentinel.protocol.caller import Caller
-from sentinel.protocol.gpu import GpuProcess, ProcessKind
-from sentinel.protocol.telemetry import Telemetry
+from sentinel.protocol.commands import Caller
+from sentinel.protocol.gpu import GpuProcess, ProcessKind, Telemetry
 from sentinel.protocol.views import (
     GpuHealth,
     GpuView,

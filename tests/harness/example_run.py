@@ -1,4 +1,4 @@
-"""The folder of an invented burn-in: a plan of three phases, with what a test asks for."""
+"""The folder of an invented burn-in, with what a test asks for, and its judged report."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from sentinel.burnin.checks.check import Thresholds
+from sentinel.burnin.report import Judged, judge_run, report_object
 from sentinel.burnin.run_folder import RunFolder, plan_object
 from sentinel.config.plan import Phase, Plan
 from sentinel.protocol.counters import Counters
@@ -272,3 +274,24 @@ def _settings(values: Mapping[str, str]) -> list[dict[str, Any]]:
         }
         for key, value in values.items()
     ]
+
+
+#: One run for each verdict of a node.
+RUNS = {
+    "PASS": ExampleRun(),
+    "WARN": ExampleRun(moved={1: {"ecc_corrected_total": 12}}),
+    "FAIL": ExampleRun(wrong={1: 3}, interrupted={0: "python"}),
+    "INCOMPLETE": ExampleRun(cut=frozenset({1})),
+    "N/A": ExampleRun(screen=True),
+}
+
+
+def judged(run: ExampleRun, folder: Path) -> Judged:
+    """Write the folder of a run, and judge it."""
+    return judge_run(run.write(folder), Thresholds())
+
+
+def report_of(run: ExampleRun, folder: Path) -> dict[str, Any]:
+    """Write the folder of a run, and build its report; as a reader of its JSON gets it."""
+    report: dict[str, Any] = json.loads(json.dumps(report_object(judged(run, folder))))
+    return report

@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 from sentinel.errors import SentinelError
-from sentinel.host.files.paths import places
+from sentinel.host.paths import places
 from sentinel.supervisor.daemonize import redirect_output
 from sentinel.supervisor.single_instance import claim
 

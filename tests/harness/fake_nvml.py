@@ -33,7 +33,7 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.host.gpus.simulation import Registry
+from sentinel.host.simulation import Registry
 from tests.harness.gpu_environment import SimulatedHost
 
 COMPILER = shutil.which("cc") or shutil.which("gcc")

@@ -12,21 +12,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from sentinel.host.gpus.simulation import Registry
+from sentinel.host.simulation import Registry
+from tests.harness.burnin_run import CHECKED, plan_of
 from tests.harness.gpu_environment import ROOT, TESTS
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
-
-CHECKED = "bad_workloads:checks_results"
 
 
 def plan(*seconds: float) -> str:
     """Build a plan of phases, each with so many seconds of checked work."""
     phases = [
-        f'[[phase]]\nname = "phase{number}"\nworkload = "{CHECKED}"\nseconds = {second}'
+        (f"phase{number}", CHECKED, f"seconds = {second}")
         for number, second in enumerate(seconds, start=1)
     ]
-    return "\n".join(['spec = "sentinel-plan-v1"', 'name = "short"', *phases])
+    return plan_of("short", *phases)
 
 
 class Starter(Protocol):

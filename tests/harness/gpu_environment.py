@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from sentinel.host.gpus.simulation import DEFAULT_TOTAL, Registry
+from sentinel.host.simulation import DEFAULT_TOTAL, Registry
 from tests.harness.sentinel_process import SentinelProcess, eventually, run_sentinel
 from tests.harness.timing import MACHINE_SLOWNESS, TIMEOUT_S
 

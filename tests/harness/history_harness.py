@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.api import history_queries
-from sentinel.api.event_buffer import LoggedEvent
+from sentinel.api.event_streams import LoggedEvent
 from sentinel.api.history import Database
 from sentinel.api.history_recorder import EventRow, Recorder, TimedRecord
-from sentinel.protocol.gpu import GpuProcess
-from sentinel.protocol.telemetry import Telemetry
+from sentinel.protocol.gpu import GpuProcess, Telemetry
 from sentinel.protocol.views import GpuView, LogRecord
 
 UUID = "GPU-aaaa1111-0000-0000-0000-000000000000"

@@ -6,7 +6,7 @@ import json
 import socket
 import sys
 
-from sentinel.host.processes.child_setup import InheritedFd
+from sentinel.host.process_setup import InheritedFd
 
 
 def send_modules(spec: None, channel: socket.socket, parent: int, inherited: InheritedFd) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from sentinel.protocol.commands import NotifySpec
-from sentinel.protocol.telemetry import Telemetry
+from sentinel.protocol.gpu import Telemetry
 from sentinel.protocol.views import (
     GpuHealth,
     GpuView,

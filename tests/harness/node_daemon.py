@@ -9,9 +9,9 @@ from pathlib import Path
 
 import sentinel
 from sentinel.client.client import Client
-from sentinel.host.files.paths import state_folder
-from sentinel.host.gpus.device_files import INFORMATION, information
-from sentinel.host.gpus.simulation import Registry
+from sentinel.host.device_order import INFORMATION, information
+from sentinel.host.paths import state_folder
+from sentinel.host.simulation import Registry
 from tests.harness.burnin_report import write_report
 from tests.harness.daemon_harness import QUICK, settings_file
 from tests.harness.gpu_environment import ROOT

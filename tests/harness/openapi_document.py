@@ -10,7 +10,6 @@ from typing import Any
 @cache
 def openapi_document() -> dict[str, Any]:
     """Build the document. This imports FastAPI, which most tests do not need."""
-    from sentinel.api.app import make_app
-    from sentinel.api.openapi import document
+    from sentinel.api.app import document, make_app
 
     return dict(json.loads(document(make_app())))

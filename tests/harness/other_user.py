@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.host.gpus.simulation import Registry
+from sentinel.host.simulation import Registry
 from tests.harness.gpu_environment import ROOT, SimulatedHost
 
 #: The user ``nobody`` of most hosts, who owns no file.

@@ -18,7 +18,7 @@ from sentinel.drivers import (
     Memory,
     Telemetry,
 )
-from sentinel.host.gpus.simulation import Registry
+from sentinel.host.simulation import Registry
 from sentinel.probe.simulated_driver import SimulatedDriver
 
 GIB = 2**30

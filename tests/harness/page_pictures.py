@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sentinel.burnin.checks.thresholds import Thresholds
+from sentinel.burnin.checks.check import Thresholds
 from sentinel.burnin.formats import FORMATS
 from sentinel.burnin.report import report_object
 from sentinel.fleet.formats import html_page
@@ -24,8 +24,7 @@ from tests.harness.browser import Browser, Page, browser
 from tests.harness.burnin_report import write_report
 from tests.harness.example_fleet import ExampleFleet, node_report
 from tests.harness.example_node import SINCE_S, ExampleNode, uuid
-from tests.harness.example_run import ExampleRun
-from tests.harness.judged_run import judged
+from tests.harness.example_run import ExampleRun, judged
 
 #: The folder of the pictures; another one is the argument.
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "pictures"

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from sentinel.host.daemons.registry import (
+from sentinel.host.registry import (
     DaemonRecord,
     describe_own,
     link,

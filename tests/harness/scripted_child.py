@@ -7,7 +7,7 @@ import socket
 import time
 from collections.abc import Sequence
 
-from sentinel.host.processes.child_setup import InheritedFd
+from sentinel.host.process_setup import InheritedFd
 from sentinel.protocol.codec import encode
 from sentinel.protocol.shared_memory import InflightCalls
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from sentinel.host.processes.procfs import read_stat
+from sentinel.host.procfs import read_stat
 from tests.harness.timing import TIMEOUT_S
 
 Event = Mapping[str, Any]

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sentinel.config.specs import parse_workload
-from sentinel.host.gpus.simulation import Registry
-from sentinel.host.processes.child_setup import Inherited
+from sentinel.host.process_setup import Inherited
+from sentinel.host.simulation import Registry
 from sentinel.protocol import codec
 from sentinel.protocol.shared_memory import Stamps
 from sentinel.protocol.stressor import (

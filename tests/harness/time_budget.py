@@ -18,7 +18,7 @@ FIRST = (
     "tests/integration/supervisor/test_nvml_faults.py",
     "tests/integration/supervisor/test_daemon.py",
     "tests/integration/supervisor/test_claim_races.py",
-    "tests/integration/diagnostics/test_selftest.py",
+    "tests/integration/burnin/test_trial.py",
     "tests/integration/api/test_openapi_conformance.py",
     "tests/integration/api/test_web.py",
 )

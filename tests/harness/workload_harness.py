@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from sentinel.host.gpus.simulation import Registry
+from sentinel.host.simulation import Registry
 from sentinel.protocol.stressor import ChildMessage, Finding, MemoryTarget, Progress
 from sentinel.stressor.context import WorkloadContext
 from sentinel.stressor.device import Fence, fill

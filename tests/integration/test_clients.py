@@ -16,7 +16,7 @@ import pytest
 
 import sentinel
 from sentinel.errors import ConflictError, GpuHeldError, NoSuchGpuError, NotRunningError
-from sentinel.host.daemons.registry import running
+from sentinel.host.registry import running
 from tests.harness.daemon_harness import (
     Daemon,
     daemon_environment,

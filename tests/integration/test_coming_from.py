@@ -21,8 +21,8 @@ import pytest
 
 import sentinel
 from sentinel.config.model import SETTINGS
-from sentinel.host.daemons.registry import running
-from sentinel.host.gpus.simulation import Membership
+from sentinel.host.registry import running
+from sentinel.host.simulation import Membership
 from tests.harness.api_harness import UnixConnection
 from tests.harness.daemon_harness import Daemon, isolated_daemon, settings_file
 from tests.harness.given_settings import shown

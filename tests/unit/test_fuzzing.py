@@ -21,8 +21,8 @@ from sentinel.config.parsers import parse_ignore_rules
 from sentinel.config.sources import from_environment, read_file
 from sentinel.config.specs import parse_workload
 from sentinel.errors import ConfigError, SentinelError, WireError
-from sentinel.host.stores.golden_store import Goldens
-from sentinel.host.stores.timed_file import RESERVATIONS, Clocks
+from sentinel.host.golden_store import Goldens
+from sentinel.host.timed_file import RESERVATIONS, Clocks
 from sentinel.protocol.codec import decode, encode
 from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, Reading
 from sentinel.protocol.stressor import STRESSOR_MESSAGES, Failed, FailureKind

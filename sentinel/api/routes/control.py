@@ -2,33 +2,61 @@
 
 from __future__ import annotations
 
+import contextlib
+import secrets
 import time
+import tomllib
+from collections.abc import Mapping
+from typing import Any
 
 from fastapi import APIRouter, Request
 
-from sentinel.api.bodies import EmptyRequest, PauseRequest, ProblemError, ResumeRequest
-from sentinel.api.context import ApiContext
-from sentinel.api.routes.dependencies import By, ContextDep, cancel_on_disconnect, problems
+from sentinel.api import serializers
+from sentinel.api.bodies import (
+    AcknowledgeRequest,
+    BurninRequest,
+    EmptyRequest,
+    PauseRequest,
+    ProblemError,
+    ResumeRequest,
+)
+from sentinel.api.context import ApiContext, By, ContextDep, cancel_on_disconnect, problems
 from sentinel.api.snapshots import driver_released, stressors_gone
-from sentinel.protocol.api_types import Outcome
-from sentinel.protocol.caller import Caller
-from sentinel.protocol.commands import CommandReply, PauseGpus, ResumeGpus, StopDaemon
+from sentinel.config.plan import Plan, parse_plan
+from sentinel.config.specs import check_workload
+from sentinel.errors import ConfigError
+from sentinel.host.verified_store import KnownGpu, select_known
+from sentinel.protocol.api_types import BurninStarted, Outcome
+from sentinel.protocol.codec import DecodeError, from_json
+from sentinel.protocol.commands import (
+    AcknowledgeResults,
+    Caller,
+    CancelBurnin,
+    EarlierWork,
+    PauseGpus,
+    ResumeGpus,
+    StartBurnin,
+    StopDaemon,
+)
 from sentinel.protocol.problem import Code
+from sentinel.protocol.views import BurninRunView
+from sentinel.units import format_count
 
-router = APIRouter(tags=["control"])
+control = APIRouter(tags=["control"])
+burnin = APIRouter(prefix="/v1/burnin", tags=["burn-in"])
 
 _COMMAND = problems(Code.INVALID, Code.CONFLICT)
 _SELECT = problems(Code.INVALID, Code.CONFLICT, Code.NO_SUCH_GPU)
 _SELECT_AND_WAIT = problems(Code.INVALID, Code.CONFLICT, Code.NO_SUCH_GPU, Code.TIMEOUT)
 
 
-@router.post("/v1/stop", responses=_COMMAND)
+@control.post("/v1/stop", responses=_COMMAND)
 async def stop(context: ContextDep, by: By, _: EmptyRequest | None = None) -> Outcome:
     """Release all GPUs and end the daemon. The response is sent before that is done."""
-    return _outcome(await context.supervisor.execute(StopDaemon, by=by))
+    return await context.run_command(StopDaemon, by=by)
 
 
-@router.post("/v1/restart", responses=_COMMAND)
+@control.post("/v1/restart", responses=_COMMAND)
 async def restart(context: ContextDep, by: By, _: EmptyRequest | None = None) -> Outcome:
     """End the daemon, and start it again with its arguments and environment.
 
@@ -38,10 +66,10 @@ async def restart(context: ContextDep, by: By, _: EmptyRequest | None = None) ->
         raise ProblemError(
             Code.CONFLICT, "systemd runs this daemon: use `systemctl restart sentinel`."
         )
-    return _outcome(await context.supervisor.execute(StopDaemon, by=by, restart=True))
+    return await context.run_command(StopDaemon, by=by, restart=True)
 
 
-@router.post("/v1/pause", responses=_SELECT_AND_WAIT)
+@control.post("/v1/pause", responses=_SELECT_AND_WAIT)
 async def pause(
     request: Request, context: ContextDep, by: By, body: PauseRequest | None = None
 ) -> Outcome:
@@ -53,17 +81,17 @@ async def pause(
     return await cancel_on_disconnect(request, _pause(context, by, body or PauseRequest()))
 
 
-@router.post("/v1/resume", responses=_SELECT)
+@control.post("/v1/resume", responses=_SELECT)
 async def resume(context: ContextDep, by: By, body: ResumeRequest | None = None) -> Outcome:
     """End the pause of GPUs, by default of all."""
     gpus = context.views.select((body or ResumeRequest()).gpus)
-    return _outcome(await context.supervisor.execute(ResumeGpus, by=by, gpus=gpus))
+    return await context.run_command(ResumeGpus, by=by, gpus=gpus)
 
 
 async def _pause(context: ApiContext, by: Caller, body: PauseRequest) -> Outcome:
     deadline = time.monotonic() + body.wait_s
     gpus = context.views.select(body.gpus)
-    reply = await context.supervisor.execute(
+    outcome = await context.run_command(
         PauseGpus, by=by, gpus=gpus, seconds=body.seconds, release=body.release
     )
     if body.wait_s > 0:
@@ -71,8 +99,126 @@ async def _pause(context: ApiContext, by: Caller, body: PauseRequest) -> Outcome
             await driver_released(context.views, deadline)
         else:
             await stressors_gone(context.views, gpus, deadline)
-    return _outcome(reply)
+    return outcome
 
 
-def _outcome(reply: CommandReply) -> Outcome:
-    return Outcome(text=reply.text, gpus=reply.gpus)
+# --- wrong results ----------------------------------------------------------------------------
+
+
+@control.post("/v1/acknowledge", responses=problems(Code.INVALID, Code.CONFLICT, Code.NO_SUCH_GPU))
+async def acknowledge(context: ContextDep, by: By, body: AcknowledgeRequest) -> Outcome:
+    """Take the wrong results of repaired GPUs as known: they no longer count as a fault.
+
+    They stay counted, and who acknowledged them, when and why is stored with them, on disk before
+    the response is sent. A later wrong result counts at once. A burn-in with the verdict FAIL is
+    not acknowledged: it counts until the GPU has passed one.
+    """
+    known = _known(context)
+    chosen = select_known(body.gpus, known)
+    done = await context.verified.acknowledge(chosen, str(by), body.reason)
+    names = {gpu.uuid: f"GPU {gpu.uuid if gpu.index is None else gpu.index}" for gpu in known}
+    if not done:
+        listed = ", ".join(names[uuid] for uuid in chosen)
+        raise ProblemError(Code.CONFLICT, f"No wrong results count against {listed}.")
+    for one in done:
+        # It is on disk. A daemon that is ending takes no more commands, and has no more events.
+        with contextlib.suppress(ProblemError):
+            await context.supervisor.execute(
+                AcknowledgeResults,
+                by=by,
+                gpu=one.uuid,
+                reason=body.reason,
+                errors=one.errors,
+                findings=one.findings,
+                counted=one.counted,
+            )
+    counts = "; ".join(
+        f"{format_count(one.errors + one.findings, 'wrong result')} of {names[one.uuid]}"
+        for one in done
+    )
+    return Outcome(text=f"acknowledged {counts}", gpus=tuple(one.uuid for one in done))
+
+
+def _known(context: ApiContext) -> list[KnownGpu]:
+    """List the GPUs of the daemon, and those of which it has stored verified work."""
+    here = [
+        KnownGpu(uuid=view.uuid, index=view.index, serial=view.serial, present=True)
+        for view in context.views.gpus
+    ]
+    present = {gpu.uuid for gpu in here}
+    return here + [
+        KnownGpu(uuid=uuid, index=work.index, serial=work.serial, present=False)
+        for uuid, work in context.verified.gpus.items()
+        if uuid not in present
+    ]
+
+
+# --- the burn-in ------------------------------------------------------------------------------
+
+
+@burnin.post("", status_code=201, responses=problems(Code.INVALID, Code.CONFLICT, Code.NO_SUCH_GPU))
+async def start_burnin(context: ContextDep, by: By, body: BurninRequest) -> BurninStarted:
+    """Take GPUs through a plan instead of their settings, which they have again afterwards.
+
+    One burn-in runs at a time. It yields to newcomers as everything else does, and its events and
+    the status have its progress. What was done is not recorded here: `sentinel burnin` does that.
+    """
+    if body.bound and by.pid is None:
+        detail = "Only the Unix socket identifies the process that the burn-in is bound to."
+        raise ProblemError(Code.INVALID, detail)
+    gpus = context.views.select(body.gpus)
+    done = _earlier(body.done)
+    table, plan = _parse(body.plan)
+    for phase in plan.phases:
+        context.settings.check_workload(by, phase.workload, f"phase {phase.name!r}")
+        try:
+            check_workload(phase.workload)
+        except ConfigError as error:
+            raise ConfigError(f"phase {phase.name!r}: {error.what}", error.remedy) from error
+    id_ = secrets.token_hex(4)
+    reply = await context.supervisor.execute(
+        StartBurnin,
+        by=by,
+        id=id_,
+        plan=table,
+        gpus=gpus,
+        fail_fast=body.fail_fast,
+        bound=body.bound,
+        done=done,
+    )
+    now = time.monotonic()
+    run = BurninRunView(id=id_, plan=plan.name, gpus=reply.gpus, by=by, since=now)
+    return BurninStarted(burnin=serializers.burnin(run, now))
+
+
+@burnin.delete("", responses=problems(Code.NOT_FOUND))
+async def cancel_burnin(context: ContextDep, by: By) -> Outcome:
+    """End the burn-in. What was done of it stays in the events."""
+    return await context.run_command(CancelBurnin, by=by)
+
+
+def _earlier(given: Mapping[str, Any]) -> dict[str, EarlierWork]:
+    """Build what GPUs have done before.
+
+    Raises:
+        ProblemError: A field is missing, or of a wrong type.
+    """
+    try:
+        return {uuid: from_json(EarlierWork, one, f"done.{uuid}") for uuid, one in given.items()}
+    except DecodeError as error:
+        raise ProblemError(Code.INVALID, f"{error}.") from None
+
+
+def _parse(text: str) -> tuple[dict[str, Any], Plan]:
+    """Parse a plan here, and not in the supervisor, which a large one would delay.
+
+    Raises:
+        ConfigError: The plan is invalid.
+        ProblemError: It is no TOML.
+    """
+    try:
+        table = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ProblemError(Code.INVALID, f"The plan is no TOML: {error}.") from None
+    plan = parse_plan(table, "the plan")
+    return table, plan

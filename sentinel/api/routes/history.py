@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 from datetime import datetime
 from typing import Annotated
 
@@ -12,14 +13,13 @@ from starlette.responses import Response
 
 from sentinel.api import history_queries
 from sentinel.api.bodies import ProblemError
-from sentinel.api.context import ApiContext
+from sentinel.api.context import ApiContext, ContextDep, problems
 from sentinel.api.history_queries import (
     encode_events,
     encode_readings,
     encode_usage,
     fit_trend,
 )
-from sentinel.api.routes.dependencies import ContextDep, problems
 from sentinel.errors import NoSuchGpuError
 from sentinel.protocol.event_type import Kind
 from sentinel.protocol.events import EVENTS
@@ -118,17 +118,11 @@ async def read_trend(
 ) -> TemperatureTrend:
     """Compute the trend of a GPU's temperature from the readings of the last minutes."""
     uuid = await _resolve(context, selector)
-    trend = fit_trend(await temperatures(context, uuid, minutes))
-    return TemperatureTrend(
-        gpu=uuid,
-        minutes=minutes,
-        samples=trend.samples,
-        current_c=trend.current_c,
-        minimum_c=trend.minimum_c,
-        maximum_c=trend.maximum_c,
+    trend = fit_trend(await temperatures(context, uuid, minutes), uuid, minutes)
+    return replace(
+        trend,
         average_c=_rounded(trend.average_c),
         slope_c_per_min=_rounded(trend.slope_c_per_min),
-        trend=trend.direction,
     )
 
 

@@ -1,50 +1,79 @@
-"""Reservations: GPUs that are kept free for a user."""
+"""Reservations of GPUs, and allocations of a GPU's memory to a process and its children."""
 
 from __future__ import annotations
 
+import asyncio
 import time
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Request
+from fastapi import APIRouter, Path, Query, Request
 
-from sentinel.api.bodies import ProblemError, ReservationId, ReservationRequest
-from sentinel.api.context import ApiContext
-from sentinel.api.routes.dependencies import (
+from sentinel.api import serializers
+from sentinel.api.bodies import (
+    AllocationId,
+    AllocationRequest,
+    ProblemError,
+    ReservationId,
+    ReservationRequest,
+)
+from sentinel.api.context import (
+    ApiContext,
     By,
     ContextDep,
     cancel_on_disconnect,
+    end_stored,
     problems,
-    provisional,
 )
-from sentinel.api.serializers import queue, reservation, reservations
-from sentinel.api.snapshots import gpus_free
-from sentinel.api.supervisor_link import is_alive
-from sentinel.protocol.api_types import Outcome, ReservationInfo, Reservations
-from sentinel.protocol.caller import Caller
-from sentinel.protocol.commands import CancelReservation, Reserve
+from sentinel.api.snapshots import gpus_free, memory_free
+from sentinel.api.supervisor_link import check_accepted, is_alive
+from sentinel.host.names import USER_NAMES
+from sentinel.host.procfs import read_stat, read_status
+from sentinel.protocol.api_types import (
+    AllocationInfo,
+    Allocations,
+    Outcome,
+    ReservationInfo,
+    Reservations,
+)
+from sentinel.protocol.commands import (
+    LEASE_S,
+    Allocate,
+    Caller,
+    CancelAllocation,
+    CancelReservation,
+    CommandReply,
+    Extend,
+    Refusal,
+    Reserve,
+)
 from sentinel.protocol.problem import Code
-from sentinel.protocol.views import Reservation
+from sentinel.protocol.views import Allocation, Reservation
 
-router = APIRouter(prefix="/v1/reservations", tags=["reservations"])
+reservations = APIRouter(prefix="/v1/reservations", tags=["reservations"])
+allocations = APIRouter(prefix="/v1/allocations", tags=["allocations"])
+ROUTERS = (reservations, allocations)
 
-#: The time for a change to be written to the file.
-_WRITE_TIMEOUT_S = 5.0
+#: How often the lease of what a client waits for is renewed.
+_RENEW_EVERY_S = LEASE_S / 3
 #: The time for a new API process to receive the state.
 _READY_TIMEOUT_S = 5.0
 
 
-@router.get("", responses=problems())
+@reservations.get("", responses=problems())
 async def read_reservations(context: ContextDep) -> Reservations:
     """List all reservations, and the queue of requests for them."""
     now = time.monotonic()
     return Reservations(
-        reservations=reservations(context.views, now), queue=queue(context.views, now)
+        reservations=serializers.reservations(context.views, now),
+        queue=serializers.queue(context.views, now),
     )
 
 
-@router.put(
+@reservations.put(
     "/{id}", responses=problems(Code.INVALID, Code.CONFLICT, Code.NO_SUCH_GPU, Code.TIMEOUT)
 )
 async def reserve(
@@ -62,10 +91,10 @@ async def reserve(
     response; after the end of a connection, it continues at its place for half a minute.
     """
     held = await cancel_on_disconnect(request, _reserve(context, by, id_, body))
-    return reservation(held, context.views, time.monotonic())
+    return serializers.reservation(held, context.views, time.monotonic())
 
 
-@router.delete("/{id}", responses=problems(Code.NOT_FOUND, Code.INVALID))
+@reservations.delete("/{id}", responses=problems(Code.NOT_FOUND, Code.INVALID))
 async def cancel_reservation(
     id_: Annotated[str, Path(alias="id")], context: ContextDep, by: By
 ) -> Outcome:
@@ -74,15 +103,9 @@ async def cancel_reservation(
     If that cannot be stored, the response is an error: another daemon would restore it.
     """
     over = f"Reservation {id_} is over, but another daemon would restore it"
-    try:
-        reply = await context.supervisor.execute(CancelReservation, by=by, id=id_)
-    except ProblemError as error:
-        if error.code is Code.NOT_FOUND:  # maybe ended before, when that could not be stored
-            await _stored(context, over)
-        raise
-    if reply.gpus:
-        await _stored(context, over)
-    return Outcome(text=reply.text, gpus=reply.gpus)
+    return await end_stored(
+        context, context.reservation_writer, over, CancelReservation, by=by, id=id_
+    )
 
 
 async def _reserve(
@@ -96,9 +119,7 @@ async def _reserve(
     _check(body, by)
     gpus = views.select(body.gpus)
     # Before a stressor is stopped for a reservation that could not be kept.
-    why = await writer.test_disk(_WRITE_TIMEOUT_S)
-    if why is not None:
-        raise ProblemError(Code.UNAVAILABLE, f"Nothing is reserved: {why}.")
+    await writer.test_disk("Nothing is reserved")
     await context.supervisor.execute(
         Reserve,
         by=by,
@@ -112,7 +133,7 @@ async def _reserve(
     )
     known = views.reservation(id_)
     if known is not None and known.lease is None:  # its answer was lost
-        await _stored(context, "The reservation is not stored")
+        await writer.wait_written("The reservation is not stored")
         return known
     with ExitStack() as stored:
         async with provisional(context, by, id_, CancelReservation):
@@ -120,7 +141,7 @@ async def _reserve(
             await gpus_free(views, held.gpus, deadline)
             held = replace(held, lease=None)
             stored.enter_context(writer.adding(held))
-            await _stored(context, "Nothing is reserved")
+            await writer.wait_written("Nothing is reserved")
     return held
 
 
@@ -145,17 +166,6 @@ async def _granted(context: ApiContext, by: Caller, id_: str, deadline: float) -
     return granted
 
 
-async def _stored(context: ApiContext, otherwise: str) -> None:
-    """Wait until the file on disk has the reservations as they are.
-
-    Raises:
-        ProblemError: It cannot be written; the message begins with ``otherwise``.
-    """
-    why = await context.reservation_writer.wait_written(_WRITE_TIMEOUT_S)
-    if why is not None:
-        raise ProblemError(Code.UNAVAILABLE, f"{otherwise}: {why}.")
-
-
 def _check(body: ReservationRequest, by: Caller) -> None:
     """Reject inconsistent requests.
 
@@ -172,3 +182,194 @@ def _check(body: ReservationRequest, by: Caller) -> None:
             else "the calling process is not visible here, as from another container"
         )
         raise ProblemError(Code.INVALID, f"It cannot be bound: {why}. Give it seconds instead.")
+
+
+# --- allocations ------------------------------------------------------------------------------
+
+
+@allocations.get("", responses=problems(Code.NO_SUCH_GPU, Code.INVALID))
+async def read_allocations(
+    context: ContextDep,
+    gpu: Annotated[str | None, Query(max_length=256, description="Only this GPU.")] = None,
+) -> Allocations:
+    """List the allocations and the budget of each GPU, or of one."""
+    now = time.monotonic()
+    views = context.views.gpus if gpu is None else (context.views.one(gpu),)
+    uuids = {view.uuid for view in views}
+    known = context.views.host.allocations
+    return Allocations(
+        allocations=tuple(
+            serializers.allocation(one, context.views, now) for one in known if one.gpu in uuids
+        ),
+        gpus=tuple(serializers.budget(view, known) for view in views),
+    )
+
+
+@allocations.put(
+    "/{id}", responses=problems(Code.INVALID, Code.CONFLICT, Code.NO_SUCH_GPU, Code.TIMEOUT)
+)
+async def allocate(
+    id_: Annotated[AllocationId, Path(alias="id")],
+    request: Request,
+    context: ContextDep,
+    by: By,
+    body: AllocationRequest,
+) -> AllocationInfo:
+    """Allocate a part of a GPU's memory to the calling process and its children, or to `pid`.
+
+    The response is sent when the memory is free. The allocation exists until it is ended, or until
+    the process ends; over TCP, where the process is not known, until it is ended. If the client
+    disconnects before the response, nothing is allocated. The same request again, for the same
+    process, has the same response.
+    """
+    gpu = context.views.one(body.gpu).uuid
+    holder = resolve_holder(by, body.pid)
+    work = allocate_memory(context, holder, id_=id_, gpu=gpu, size=body.size, wait_s=body.wait_s)
+    allocated = await cancel_on_disconnect(request, work)
+    return serializers.allocation(allocated, context.views, time.monotonic())
+
+
+@allocations.delete("/{id}", responses=problems(Code.NOT_FOUND, Code.INVALID))
+async def cancel_allocation(
+    id_: Annotated[str, Path(alias="id")], context: ContextDep, by: By
+) -> Outcome:
+    """End an allocation."""
+    return await context.run_command(CancelAllocation, by=by, id=id_)
+
+
+async def allocate_memory(
+    context: ApiContext, by: Caller, *, id_: str, gpu: str, size: int, wait_s: float
+) -> Allocation:
+    """Allocate memory and wait until it is free; after a failure, nothing is allocated.
+
+    Args:
+        context: The shared state.
+        by: The process that gets the memory.
+        id_: The id.
+        gpu: The GPU's UUID.
+        size: Bytes.
+        wait_s: The maximum wait.
+
+    Raises:
+        ProblemError: It was refused, the memory is not free in time, or another client ended it.
+    """
+    deadline = time.monotonic() + wait_s
+    await context.supervisor.execute(Allocate, by=by, id=id_, gpu=gpu, size=size)
+    known = context.views.allocation(id_)
+    if known is None or known.lease is not None:
+        async with provisional(context, by, id_, CancelAllocation):
+            await memory_free(context.views, gpu, time.monotonic(), deadline)
+        known = context.views.allocation(id_)
+    if known is None:
+        raise ProblemError(Code.CONFLICT, "The allocation was ended at once.")
+    return known
+
+
+def resolve_holder(by: Caller, pid: int | None) -> Caller:
+    """Determine the process that gets the memory: the caller, or the one with ``pid``.
+
+    Raises:
+        ProblemError: The process does not exist, or the caller must not name it.
+    """
+    if by.via != "unix":
+        if pid is None:
+            return by
+        why = "A TCP client is not a process of this host and cannot name one: leave pid out."
+        raise ProblemError(Code.INVALID, why)
+    if by.started is None:
+        why = (
+            "The calling process is not visible here, as from another container, so its end cannot"
+            " be seen: use TCP, and cancel the allocation."
+        )
+        raise ProblemError(Code.INVALID, why)
+    if pid is None or pid == by.pid:
+        return by
+    if _is_in_other_namespace(by.pid or 0):
+        why = (
+            f"pid: the caller is in another PID namespace, where {pid} is another process:"
+            " leave pid out, and call from the process that needs the memory."
+        )
+        raise ProblemError(Code.INVALID, why)
+    before = read_stat(pid)
+    uid = _uid_of(pid)
+    stat = read_stat(pid)
+    # The same process both times. Its state and its name may have changed in between.
+    if (
+        before is None
+        or stat is None
+        or uid is None
+        or not stat.alive
+        or stat.started != before.started
+    ):
+        raise ProblemError(Code.INVALID, f"pid: process {pid} is not visible here.")
+    if by.uid not in {0, uid}:
+        owner = USER_NAMES.get(uid) or f"user {uid}"
+        why = f"pid: process {pid} belongs to {owner}; only that user and root may name it."
+        raise ProblemError(Code.FORBIDDEN, why)
+    user = USER_NAMES.get(uid)
+    return Caller(via=by.via, uid=uid, user=user, pid=pid, started=stat.started, level=by.level)
+
+
+def _is_in_other_namespace(pid: int) -> bool:
+    """Check whether a process is in a nested PID namespace: it has more than one PID."""
+    return len(read_status(pid, "NSpid")) != 1
+
+
+def _uid_of(pid: int) -> int | None:
+    """Read the real user of a process; its folder in /proc may belong to root."""
+    uids = read_status(pid, "Uid")
+    return int(uids[0]) if uids else None
+
+
+# --- leases -----------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def provisional(
+    context: ApiContext, by: Caller, id_: str, undo: type[CancelReservation | CancelAllocation]
+) -> AsyncIterator[None]:
+    """Renew the lease of what a client has asked for during the block, and end the lease after it.
+
+    If the block fails, it is undone. If this process ends meanwhile, so does the lease.
+
+    Args:
+        context: The shared state.
+        by: The caller.
+        id_: The id of a reservation or an allocation.
+        undo: The command that ends it.
+
+    Raises:
+        ProblemError: It was ended meanwhile, or there is no reply.
+    """
+    is_allocation = undo is CancelAllocation
+    find = context.views.allocation if is_allocation else context.views.reservation
+    extend = partial(Extend, by=by, id=id_, allocation=is_allocation)
+    renewing = asyncio.create_task(_renew(context, extend))
+    try:
+        yield
+        _check_kept(await context.supervisor.request(extend, kept=True), undo)
+    except BaseException:
+        if find(id_) is not None:
+            context.supervisor.post(undo, by=by, id=id_)
+        raise
+    finally:
+        renewing.cancel()
+
+
+def _check_kept(reply: CommandReply, undo: type[CancelReservation | CancelAllocation]) -> None:
+    """Check that there was still something to keep.
+
+    Raises:
+        ProblemError: It was ended meanwhile, or the daemon is ending.
+    """
+    if reply.refused is Refusal.NOT_FOUND:
+        what = "allocation" if undo is CancelAllocation else "reservation"
+        raise ProblemError(Code.CONFLICT, f"The {what} was ended before it was complete.")
+    check_accepted(reply)
+
+
+async def _renew(context: ApiContext, extend: Callable[..., Extend]) -> None:
+    """Renew a lease until this is cancelled."""
+    while True:
+        await asyncio.sleep(_RENEW_EVERY_S)
+        context.supervisor.post(extend)

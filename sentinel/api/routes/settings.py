@@ -1,49 +1,37 @@
-"""The settings of a running daemon: read, reload, replace, or change single ones."""
+"""The settings of a running daemon, and sessions: settings of some GPUs under a name."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping
-from functools import partial
-from pathlib import Path
+import time
+from typing import Annotated
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Path
 
-from sentinel.api.bodies import EmptyRequest, SettingsChange
-from sentinel.api.context import ApiContext
-from sentinel.api.routes.dependencies import By, ContextDep, problems
-from sentinel.api.settings import (
-    changed,
-    check_keys,
-    flag_source,
-    of_run_time,
-    saved_file,
-    variable_for,
-    with_sessions,
-    write_saved,
-)
-from sentinel.api.supervisor_link import check_accepted
-from sentinel.config.build import with_changes
-from sentinel.config.sources import read_saved
+from sentinel.api import serializers
+from sentinel.api.bodies import EmptyRequest, ProblemError, SessionRequest, SettingsChange
+from sentinel.api.context import THIS_PROCESS, By, ContextDep, end_stored, problems
+from sentinel.api.settings import check_keys
+from sentinel.config.specs import check_workload
 from sentinel.protocol.api_types import Outcome
-from sentinel.protocol.caller import Caller
-from sentinel.protocol.commands import CommandReply
+from sentinel.protocol.commands import EndSession, StartSession
 from sentinel.protocol.problem import Code
-from sentinel.protocol.settings_types import Settings
+from sentinel.protocol.settings_types import Sessions, SessionStarted, Settings
 
-router = APIRouter(tags=["settings"])
+settings = APIRouter(tags=["settings"])
+sessions = APIRouter(prefix="/v1/sessions", tags=["sessions"])
+ROUTERS = (settings, sessions)
 
 _CHANGE = problems(Code.INVALID, Code.CONFLICT)
 _CHANGE_SOME = problems(Code.INVALID, Code.CONFLICT, Code.NO_SUCH_GPU)
 
 
-@router.get("/v1/settings", responses=problems())
+@settings.get("/v1/settings", responses=problems())
 async def read_settings(context: ContextDep) -> Settings:
     """Read all settings, and the source of each; those of a session are among its GPUs'."""
-    return Settings(settings=with_sessions(context.given, context.views))
+    return Settings(settings=context.settings.in_effect())
 
 
-@router.patch("/v1/settings", responses=_CHANGE_SOME)
+@settings.patch("/v1/settings", responses=_CHANGE_SOME)
 async def change_settings(context: ContextDep, by: By, body: SettingsChange) -> Settings:
     """Change single settings, of all GPUs or of some, and keep all others; null removes a flag.
 
@@ -53,111 +41,69 @@ async def change_settings(context: ContextDep, by: By, body: SettingsChange) -> 
     removes it there.
     """
     gpus = context.views.select(body.gpus)
-    async with context.settings_lock:
-        if body.save:
-            return await _change_and_save(context, by, body.settings, gpus)
-        reply = await _change(context, by, body.settings, gpus)
-    now = changed(context.given, context.views, body.settings, gpus)
-    return Settings(text=reply.text, gpus=gpus, settings=now)
+    return await context.settings.change(by, body.settings, gpus, save=body.save)
 
 
-@router.post("/v1/reload", responses=_CHANGE)
+@settings.post("/v1/reload", responses=_CHANGE)
 async def reload(context: ContextDep, by: By, _: EmptyRequest | None = None) -> Outcome:
     """Reread the settings, and apply all of them or, if one is invalid, none."""
-    return Outcome(text=(await change(context, by, {})).text)
+    return Outcome(text=(await context.settings.change(by, {})).text)
 
 
-async def change(
-    context: ApiContext, by: Caller, changes: Mapping[str, str | None]
-) -> CommandReply:
-    """Apply these flags in addition to the current ones; ``None`` removes a flag.
+# --- sessions --------------------------------------------------------------------------------
 
-    Raises:
-        ConfigError: A key is unknown, or a value is invalid; nothing has changed.
-        ProblemError: The caller may not set one of them, the supervisor refused the settings, or
-            does not answer.
+
+@sessions.get("", responses=problems())
+async def read_sessions(context: ContextDep) -> Sessions:
+    """List all sessions."""
+    now = time.monotonic()
+    known = context.views.sessions
+    return Sessions(sessions=tuple(serializers.session(one, context.views, now) for one in known))
+
+
+@sessions.post(
+    "", status_code=201, responses=problems(Code.INVALID, Code.CONFLICT, Code.NO_SUCH_GPU)
+)
+async def start_session(context: ContextDep, by: By, body: SessionRequest) -> SessionStarted:
+    """Give GPUs settings of their own, for `seconds` or until the session is ended.
+
+    They are laid over the daemon's settings, and over those for single GPUs. A GPU is in one
+    session at most. The same request again changes nothing and has the same response.
     """
-    async with context.settings_lock:
-        return await _change(context, by, changes)
-
-
-async def _change(
-    context: ApiContext,
-    by: Caller,
-    changes: Mapping[str, str | None],
-    gpus: tuple[str, ...] = (),
-) -> CommandReply:
-    """Apply changes as :func:`change` does, for some GPUs; the caller holds the settings' lock."""
-    _check(context, by, changes, gpus)
-    run_time = with_changes(of_run_time(context.given), changes, gpus, flag_source)
-    return check_accepted(await context.configure(by, run_time))
-
-
-async def _change_and_save(
-    context: ApiContext, by: Caller, changes: Mapping[str, str | None], gpus: tuple[str, ...]
-) -> Settings:
-    """Apply changes, and keep them in the daemon's own file.
-
-    A value is saved once it was accepted: a daemon must not find one in its file that it refuses.
-
-    Raises:
-        ConfigError: As of :func:`change`; also if the file is invalid.
-        ProblemError: As of :func:`change`; also if the file cannot be written. Nothing has changed
-            then.
-    """
-    _check(context, by, changes, gpus)
-    context.check_kept(by, changes)
-    path = saved_file(context.spec)
-    before, saved = of_run_time(context.given), await asyncio.to_thread(read_saved, path)
-    # As it is, before a stressor is stopped for what could not be kept.
-    await write_saved(path, saved)
-    new = with_changes(saved, changes, gpus, partial(_saved_source, path))
-    # In effect from the file; but a variable of the daemon overrides that, until it is unset.
-    variables = {} if gpus else {key: variable_for(key) for key in changes}
-    hidden = [key for key in changes if variables.get(key) is not None]
-    above = {key: text if key in hidden else None for key, text in changes.items()}
-    run_time = with_changes(before, above, gpus, flag_source)
-    reply = check_accepted(await context.configure(by, run_time, new))
-    try:
-        await write_saved(path, new)
-    except BaseException:
-        await context.configure(by, before, saved)
-        raise
-    given = [] if gpus else [value.key for value in before if value.gpu is None]
-    notes = [
-        f"{variables[key]} is set for the daemon, and overrides what is saved of {key}."
-        for key in hidden
-    ]
-    notes += [
-        f"{flag_source(key, None)} was given before; a daemon that is started with it again does"
-        f" not use what is saved of {key}."
-        for key in changes
-        if key in given and key not in hidden
-    ]
-    return Settings(
-        text=reply.text,
+    gpus = context.views.select(body.gpus)
+    check_keys(body.settings, single=True)
+    context.settings.check_trust(by, body.settings, {})
+    if "workload" in body.settings:
+        check_workload(body.settings["workload"])
+    writer, otherwise = context.session_writer, "No session was started"
+    # Before a stressor is stopped for a session that could not be kept.
+    await writer.test_disk(otherwise)
+    was_there = context.views.session(body.name) is not None
+    await context.supervisor.execute(
+        StartSession,
+        by=by,
+        name=body.name,
         gpus=gpus,
-        settings=changed(context.given, context.views, changes, gpus),
-        saved=str(path),
-        notes=tuple(notes),
+        settings=body.settings,
+        seconds=body.seconds,
     )
+    try:
+        await writer.wait_written(otherwise)
+    except ProblemError:
+        if not was_there:
+            context.supervisor.post(EndSession, by=THIS_PROCESS, name=body.name)
+        raise
+    started = context.views.session(body.name)
+    if started is None:
+        raise ProblemError(Code.CONFLICT, f"The session {body.name} was ended at once.")
+    return SessionStarted(session=serializers.session(started, context.views, time.monotonic()))
 
 
-def _saved_source(path: Path, key: str, gpu: str | None) -> str:
-    return f"{path}: {key}" if gpu is None else f"{path}: gpu.{gpu}.{key}"
+@sessions.delete("/{name}", responses=problems(Code.NOT_FOUND, Code.INVALID))
+async def end_session(name: Annotated[str, Path()], context: ContextDep, by: By) -> Outcome:
+    """End a session: its GPUs have the daemon's settings again.
 
-
-def _check(
-    context: ApiContext, by: Caller, changes: Mapping[str, str | None], gpus: tuple[str, ...]
-) -> None:
-    """Check the keys, also of what is removed, and what this client may set.
-
-    Raises:
-        ConfigError: A key is unknown, or a single GPU cannot have it.
-        ProblemError: The caller may not set one of them.
+    If that cannot be stored, the response is an error: another daemon would restore it.
     """
-    check_keys(changes, single=bool(gpus))
-    run_time = of_run_time(context.given)
-    for gpu in gpus or (None,):
-        before = {value.key: value.text for value in run_time if value.gpu == gpu}
-        context.check_trust(by, changes, before)
+    over = f"Session {name} is over, but another daemon would restore it"
+    return await end_stored(context, context.session_writer, over, EndSession, by=by, name=name)

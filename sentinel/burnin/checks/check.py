@@ -1,16 +1,119 @@
-"""The types of all checks: what is judged, by which limits, the result, and what to do."""
+"""The types of all checks: limits, what is judged by them, the result, and what to do."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, partial
 from types import MappingProxyType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
-from sentinel.burnin.checks.thresholds import Limit, Limits, Thresholds, describe
+# --- limits ----------------------------------------------------------------------------------
+
+
+class Comparison(StrEnum):
+    """How a value breaks a limit, in DCGM's words."""
+
+    GT = "GT"
+    GTE = "GTE"
+    LT = "LT"
+    LTE = "LTE"
+
+
+_SIGNS = {Comparison.GT: ">", Comparison.GTE: ">=", Comparison.LT: "<", Comparison.LTE: "<="}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limit:
+    """A number, and how a value breaks it."""
+
+    comparison: Comparison
+    value: float
+    #: The file that replaced the default, or empty.
+    origin: str = ""
+
+    def broken_by(self, value: float) -> bool:
+        """Compare a value with the limit."""
+        match self.comparison:
+            case Comparison.GT:
+                return value > self.value
+            case Comparison.GTE:
+                return value >= self.value
+            case Comparison.LT:
+                return value < self.value
+            case Comparison.LTE:
+                return value <= self.value
+
+    def __str__(self) -> str:
+        return f"{_SIGNS[self.comparison]} {self.value:g}"
+
+
+def above(value: float) -> Limit:
+    """Build a limit that greater values break."""
+    return Limit(comparison=Comparison.GT, value=value)
+
+
+def at_least(value: float) -> Limit:
+    """Build a limit that equal and greater values break."""
+    return Limit(comparison=Comparison.GTE, value=value)
+
+
+def below(value: float) -> Limit:
+    """Build a limit that smaller values break."""
+    return Limit(comparison=Comparison.LT, value=value)
+
+
+def at_most(value: float) -> Limit:
+    """Build a limit that equal and smaller values break."""
+    return Limit(comparison=Comparison.LTE, value=value)
+
+
+#: The limits of one check by name: ``fail`` and ``warn``, which ``by_limits`` applies, and others.
+Limits = Mapping[str, Limit]
+
+
+def describe(limits: Limits) -> str:
+    """Describe limits in one line: ``fail > 80, warn > 8``."""
+    return ", ".join(f"{name} {limit}" for name, limit in limits.items())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Thresholds:
+    """What a file replaces; nothing by default."""
+
+    #: By the id of the check and the name of the limit.
+    replaced: Mapping[str, Limits] = field(default_factory=dict)
+    #: The verdicts of XIDs by number.
+    xids: Mapping[int, str] = field(default_factory=dict)
+    #: Where they are from, such as the path of the file.
+    origin: str = ""
+
+    def of(self, check: str, defaults: Limits) -> Limits:
+        """Build the limits in force for a check."""
+        return {**defaults, **self.replaced[check]} if check in self.replaced else defaults
+
+    def source_of(self, check: str, default: str) -> str:
+        """Name the source of a check's limits: the file if it replaced one of them."""
+        return self.origin if check in self.replaced else default
+
+    def only(self, checks: Collection[str], *, xids: bool) -> Thresholds:
+        """Keep what concerns these checks, and the XIDs or not."""
+        kept = {check: limits for check, limits in self.replaced.items() if check in checks}
+        return replace(self, replaced=kept, xids=self.xids if xids else {})
+
+    def overridden(self) -> dict[str, str]:
+        """List the replaced limits and XIDs, for a report."""
+        found = {
+            f"{check}.{name}": str(limit)
+            for check, limits in self.replaced.items()
+            for name, limit in limits.items()
+        }
+        return found | {f"xid.{number}": verdict for number, verdict in self.xids.items()}
+
+
+# --- checks and their results ----------------------------------------------------------------
 
 #: A value of a check; None if there is none.
 Value = float | int | str | None
@@ -149,6 +252,13 @@ class Check(Generic[E]):
         )
 
 
+class Declaration(Protocol):
+    """Makes a check of the function that judges."""
+
+    def __call__(self, judge: Callable[[E, Limits], Judgement], /) -> Check[E]:
+        """Add the check to its table, and return it."""
+
+
 class Table:
     """Checks by id, in the order of their declarations, which is that of the report.
 
@@ -172,7 +282,7 @@ class Table:
         rule: str = "",
         limits: Limits = MappingProxyType({}),
         **more: Limit,
-    ) -> Callable[[Callable[[E, Limits], Judgement]], Check[E]]:
+    ) -> Declaration:
         """Declare a function as a check.
 
         Its first parameter is annotated with the class of evidence that it judges. Its docstring
@@ -207,6 +317,10 @@ class Table:
             return check
 
         return declare
+
+    def like(self, **shared: Any) -> Callable[..., Declaration]:
+        """Return ``check`` with arguments that several checks share."""
+        return partial(self.check, **shared)
 
     def _add(self, of: type, check: Check[Any]) -> None:
         if check.id in self.rows:

@@ -20,9 +20,14 @@ from sentinel.burnin.checks.check import (
     XID_CATALOG,
     Action,
     Judgement,
+    Limits,
     Severity,
     Status,
     Table,
+    above,
+    at_least,
+    at_most,
+    below,
     by_limits,
     not_applicable,
     untested,
@@ -34,7 +39,6 @@ from sentinel.burnin.checks.evidence import (
     judge_sum,
     read,
 )
-from sentinel.burnin.checks.thresholds import Limits, above, at_least, at_most, below
 from sentinel.protocol.counters import READ_FIELDS
 
 TABLE = Table()
@@ -239,13 +243,7 @@ def _inforom_valid(evidence: GpuEvidence, _: Limits) -> Judgement:
 _SLOWDOWNS = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
 
 
-@check(
-    "clocks.hardware_slowdown",
-    source=OWN,
-    do=SLOWDOWN,
-    unit="reasons",
-    warn=above(0),
-)
+@check("clocks.hardware_slowdown", source=OWN, do=SLOWDOWN, unit="reasons", warn=above(0))
 def _clocks_hardware_slowdown(evidence: GpuEvidence, limits: Limits) -> Judgement:
     """The hardware does not slow the clocks down.
 
@@ -255,14 +253,12 @@ def _clocks_hardware_slowdown(evidence: GpuEvidence, limits: Limits) -> Judgemen
     return by_limits(len(found), limits, ", ".join(found))
 
 
-@check(
-    "temperature.gpu",
-    source=f"{NVML}: NVML_TEMPERATURE_THRESHOLD_GPU_MAX; margin: {OWN}",
-    do=COOLING,
-    unit="C left",
-    fail=below(0),
-    warn=at_most(3),
-)
+_MARGIN = f"; margin: {OWN}"
+_DECLARED = f"{NVML}: NVML_TEMPERATURE_THRESHOLD"
+_cool = TABLE.like(do=COOLING, unit="C left")
+
+
+@_cool("temperature.gpu", source=f"{_DECLARED}_GPU_MAX{_MARGIN}", fail=below(0), warn=at_most(3))
 def _temperature_gpu(evidence: GpuEvidence, limits: Limits) -> Judgement:
     """The GPU stays below its maximum temperature.
 
@@ -271,11 +267,9 @@ def _temperature_gpu(evidence: GpuEvidence, limits: Limits) -> Judgement:
     return _below_maximum(evidence, limits, "temperature_c", "maximum_c", "slowdown_c")
 
 
-@check(
+@_cool(
     "temperature.limit",
-    source=f"NVIDIA/NVSentinel, runbook gpu-thermal-margin; margin: {OWN}",
-    do=COOLING,
-    unit="C left",
+    source=f"NVIDIA/NVSentinel, runbook gpu-thermal-margin{_MARGIN}",
     fail=at_most(0),
     warn=below(5),
 )
@@ -290,11 +284,9 @@ def _temperature_limit(evidence: GpuEvidence, limits: Limits) -> Judgement:
     return by_limits(least - begins, limits, f"{least:g} C at least; it slows down at {begins} C")
 
 
-@check(
+@_cool(
     "temperature.memory",
-    source=f"{NVML}: NVML_TEMPERATURE_THRESHOLD_MEM_MAX; margin: {OWN}",
-    do=COOLING,
-    unit="C left",
+    source=f"{_DECLARED}_MEM_MAX{_MARGIN}",
     fail=at_most(0),
     warn=at_most(5),
 )

@@ -13,13 +13,13 @@ from typing import Any
 
 from sentinel.burnin.checks.check import (
     Judgement,
+    Limits,
     Status,
     Unjudged,
     by_limits,
     not_applicable,
     untested,
 )
-from sentinel.burnin.checks.thresholds import Limits
 from sentinel.protocol.counters import Counters
 
 #: The flags of repairs that wait for a reset.

@@ -18,16 +18,21 @@ from sentinel.burnin.checks.check import (
     XID_48,
     Action,
     Judgement,
+    Limits,
     Severity,
     Table,
+    above,
     by_limits,
     not_applicable,
 )
 from sentinel.burnin.checks.evidence import REPAIRS_PENDING, GrowthEvidence, judge_sum
-from sentinel.burnin.checks.thresholds import Limits, above
 
 TABLE = Table()
 check = TABLE.check
+
+
+_new_error = TABLE.like(source=XID_48, do=ISOLATE_48, unit="errors", fail=above(0))
+_throttled = TABLE.like(source=TIMES, unit="of the time")
 
 
 def _share(evidence: GrowthEvidence, limits: Limits, field: str) -> Judgement:
@@ -37,7 +42,7 @@ def _share(evidence: GrowthEvidence, limits: Limits, field: str) -> Judgement:
     return by_limits(share, limits, f"{grown:g} s in {evidence.seconds:g} s")
 
 
-@check("ecc.uncorrected_new", source=XID_48, do=ISOLATE_48, unit="errors", fail=above(0))
+@_new_error("ecc.uncorrected_new")
 def _ecc_uncorrected_new(evidence: GrowthEvidence, limits: Limits) -> Judgement:
     """No new uncorrectable errors.
 
@@ -46,7 +51,7 @@ def _ecc_uncorrected_new(evidence: GrowthEvidence, limits: Limits) -> Judgement:
     return evidence.judge_growth("ecc_uncorrected_total", limits)
 
 
-@check("ecc.uncorrected_lifetime_new", source=XID_48, do=ISOLATE_48, unit="errors", fail=above(0))
+@_new_error("ecc.uncorrected_lifetime_new")
 def _ecc_uncorrected_lifetime_new(evidence: GrowthEvidence, limits: Limits) -> Judgement:
     """No new uncorrectable errors in the card's own count.
 
@@ -64,13 +69,7 @@ def _ecc_corrected_new(evidence: GrowthEvidence, limits: Limits) -> Judgement:
     return evidence.judge_growth("ecc_corrected_total", limits)
 
 
-@check(
-    "memory.sram_uncorrected_new",
-    source=f"{XID_48}, 172",
-    do=ISOLATE_48,
-    unit="errors",
-    fail=above(0),
-)
+@_new_error("memory.sram_uncorrected_new", source=f"{XID_48}, 172")
 def _memory_sram_uncorrected_new(evidence: GrowthEvidence, limits: Limits) -> Judgement:
     """No new uncorrectable SRAM errors.
 
@@ -116,14 +115,7 @@ def _memory_repair_new(evidence: GrowthEvidence, limits: Limits) -> Judgement:
     return judge_sum(limits, evidence.growth, *REPAIRS_PENDING)
 
 
-@check(
-    "throttle.hardware_thermal",
-    source=TIMES,
-    do=HOT,
-    unit="of the time",
-    fail=above(0.01),
-    warn=above(0),
-)
+@_throttled("throttle.hardware_thermal", do=HOT, fail=above(0.01), warn=above(0))
 def _throttle_hardware_thermal(evidence: GrowthEvidence, limits: Limits) -> Judgement:
     """The hardware did not slow down because of heat.
 
@@ -132,14 +124,7 @@ def _throttle_hardware_thermal(evidence: GrowthEvidence, limits: Limits) -> Judg
     return _share(evidence, limits, "hardware_thermal_throttled_s")
 
 
-@check(
-    "throttle.power_brake",
-    source=TIMES,
-    do=POWER,
-    unit="of the time",
-    fail=above(0.01),
-    warn=above(0),
-)
+@_throttled("throttle.power_brake", do=POWER, fail=above(0.01), warn=above(0))
 def _throttle_power_brake(evidence: GrowthEvidence, limits: Limits) -> Judgement:
     """The power brake was not applied.
 
@@ -148,14 +133,7 @@ def _throttle_power_brake(evidence: GrowthEvidence, limits: Limits) -> Judgement
     return _share(evidence, limits, "power_brake_throttled_s")
 
 
-@check(
-    "throttle.software_thermal",
-    source=TIMES,
-    do=COOLING,
-    unit="of the time",
-    fail=above(0.05),
-    warn=above(0.005),
-)
+@_throttled("throttle.software_thermal", do=COOLING, fail=above(0.05), warn=above(0.005))
 def _throttle_software_thermal(evidence: GrowthEvidence, limits: Limits) -> Judgement:
     """The driver did not slow down because of heat.
 
@@ -164,14 +142,7 @@ def _throttle_software_thermal(evidence: GrowthEvidence, limits: Limits) -> Judg
     return _share(evidence, limits, "software_thermal_throttled_s")
 
 
-@check(
-    "throttle.thermal",
-    source=TIMES,
-    do=COOLING,
-    unit="of the time",
-    fail=above(0.05),
-    warn=above(0.005),
-)
+@_throttled("throttle.thermal", do=COOLING, fail=above(0.05), warn=above(0.005))
 def _throttle_thermal(evidence: GrowthEvidence, limits: Limits) -> Judgement:
     """No slowdown because of heat, on drivers that count all heat together.
 
@@ -182,13 +153,7 @@ def _throttle_thermal(evidence: GrowthEvidence, limits: Limits) -> Judgement:
     return _share(evidence, limits, "thermal_throttled_s")
 
 
-@check(
-    "throttle.power_cap",
-    rule="information: normal under load",
-    source=OWN,
-    do=NOTHING,
-    unit="of the time",
-)
+@_throttled("throttle.power_cap", rule="information: normal under load", source=OWN, do=NOTHING)
 def _throttle_power_cap(evidence: GrowthEvidence, limits: Limits) -> Judgement:
     """Time at the power limit.
 

@@ -16,15 +16,17 @@ from sentinel.burnin.checks.check import (
     SEATING,
     XID_CATALOG,
     Judgement,
+    Limits,
     Status,
     Table,
     Unjudged,
+    above,
+    at_least,
     by_limits,
     not_applicable,
     untested,
 )
 from sentinel.burnin.checks.evidence import GpuEvidence, GrowthEvidence, read
-from sentinel.burnin.checks.thresholds import Limits, above, at_least
 from sentinel.protocol.counters import Counters, NvLink
 
 TABLE = Table()
@@ -33,7 +35,9 @@ check = TABLE.check
 
 # --- PCIe ------------------------------------------------------------------------------------
 
+_BELOW = "below the maximum of GPU and slot: {limits}; never on an idle GPU"
 _IDLE = "epilog-gpu-validator: an idle link is no evidence"
+_full_link = TABLE.like(source=_IDLE, do=SEATING, fail=above(0))
 
 
 def _full(evidence: GpuEvidence, limits: Limits, field: str, own: str | None = None) -> Judgement:
@@ -53,13 +57,7 @@ def _full(evidence: GpuEvidence, limits: Limits, field: str, own: str | None = N
     return replace(by_limits(most - value, limits, text), value=value)
 
 
-@check(
-    "pcie.generation",
-    rule="generations below the maximum of GPU and slot: {limits}; never on an idle GPU",
-    source=_IDLE,
-    do=SEATING,
-    fail=above(0),
-)
+@_full_link("pcie.generation", rule=f"generations {_BELOW}")
 def _pcie_generation(evidence: GpuEvidence, limits: Limits) -> Judgement:
     """The PCIe link has its full speed under load.
 
@@ -68,14 +66,7 @@ def _pcie_generation(evidence: GpuEvidence, limits: Limits) -> Judgement:
     return _full(evidence, limits, "pcie_generation", "pcie_generation_own_maximum")
 
 
-@check(
-    "pcie.width",
-    rule="lanes below the maximum of GPU and slot: {limits}; never on an idle GPU",
-    source=_IDLE,
-    do=SEATING,
-    unit="lanes",
-    fail=above(0),
-)
+@_full_link("pcie.width", rule=f"lanes {_BELOW}", unit="lanes")
 def _pcie_width(evidence: GpuEvidence, limits: Limits) -> Judgement:
     """The PCIe link has its full width under load.
 
@@ -135,6 +126,9 @@ def _pcie_replays(evidence: GrowthEvidence, limits: Limits) -> Judgement:
 
 
 # --- NVLink ----------------------------------------------------------------------------------
+
+
+_nvlink_error = TABLE.like(source=f"{DCGM}: MAX_NVLINK_ERROR", do=LINK_ERRORS, warn=above(0))
 
 
 def _active(counters: Counters) -> int:
@@ -226,13 +220,7 @@ def _nvlink_lost(evidence: GrowthEvidence, limits: Limits) -> Judgement:
     return by_limits(len(lost), limits, _named(lost))
 
 
-@check(
-    "nvlink.recoveries",
-    source=f"{DCGM}: MAX_NVLINK_ERROR",
-    do=LINK_ERRORS,
-    unit="retrainings",
-    warn=above(0),
-)
+@_nvlink_error("nvlink.recoveries", unit="retrainings")
 def _nvlink_recoveries(evidence: GrowthEvidence, limits: Limits) -> Judgement:
     """No NVLink was retrained.
 
@@ -242,13 +230,7 @@ def _nvlink_recoveries(evidence: GrowthEvidence, limits: Limits) -> Judgement:
     return by_limits(new, limits, text)
 
 
-@check(
-    "nvlink.replays",
-    source=f"{DCGM}: MAX_NVLINK_ERROR",
-    do=LINK_ERRORS,
-    unit="replays",
-    warn=above(0),
-)
+@_nvlink_error("nvlink.replays", unit="replays")
 def _nvlink_replays(evidence: GrowthEvidence, limits: Limits) -> Judgement:
     """No retransmissions on NVLink.
 

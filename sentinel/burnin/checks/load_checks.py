@@ -10,16 +10,18 @@ from sentinel.burnin.checks.check import (
     OWN,
     Action,
     Judgement,
+    Limits,
     Severity,
     Table,
     Unjudged,
+    above,
+    below,
     by_limits,
     isolate,
     not_applicable,
     untested,
 )
 from sentinel.burnin.checks.evidence import GrowthEvidence, known_value, read
-from sentinel.burnin.checks.thresholds import Limits, above, below
 from sentinel.burnin.record import GpuRecord, PhaseRecord
 from sentinel.burnin.run_folder import Former
 from sentinel.core.node.burnin import FAULTY

@@ -16,10 +16,13 @@ from sentinel.burnin.checks.check import (
     RETEST,
     Action,
     Judgement,
+    Limits,
     Severity,
     Status,
     Table,
     Unjudged,
+    above,
+    below,
     by_limits,
     compare,
     isolate,
@@ -28,7 +31,6 @@ from sentinel.burnin.checks.check import (
 )
 from sentinel.burnin.checks.load_checks import LoadEvidence, findings
 from sentinel.burnin.checks.peer_checks import MIN_PEERS
-from sentinel.burnin.checks.thresholds import Limits, above, below
 from sentinel.burnin.record import GpuRecord
 from sentinel.protocol.stressor import FindingPlace, LinkPart
 

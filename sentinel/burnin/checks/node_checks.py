@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -14,16 +14,18 @@ from sentinel.burnin.checks.check import (
     Action,
     CheckResult,
     Judgement,
+    Limits,
     Severity,
     Status,
     Table,
+    Thresholds,
+    above,
     by_limits,
     not_applicable,
     untested,
     worst,
 )
 from sentinel.burnin.checks.evidence import MomentEvidence, NodeEvidence, ParticipationEvidence
-from sentinel.burnin.checks.thresholds import Limits, Thresholds, above
 from sentinel.protocol.api_types import GpuProof
 from sentinel.protocol.counters import Counters
 from sentinel.units import format_count
@@ -173,6 +175,8 @@ def judge_node(
     )
 
 
+# --- the formats of ``sentinel check`` -------------------------------------------------------
+
 #: The exit codes of ``sentinel check``.
 EXIT_CODES = {Status.PASS: 0, Status.WARN: 0, Status.FAIL: 1, Status.NOT_TESTED: 3}
 TOOL_FAILED = 2
@@ -285,7 +289,7 @@ def as_object(report: NodeReport) -> dict[str, Any]:
         "verdict": report.status.value if report.failure is None else None,
         "driver_error": report.driver_error,
         "thresholds_overridden": report.overridden,
-        "node": [_as_object(result) for result in report.node],
+        "node": [asdict(result) for result in report.node],
         "gpus": [
             {
                 "uuid": gpu.counters.uuid or None,
@@ -296,7 +300,7 @@ def as_object(report: NodeReport) -> dict[str, Any]:
                 "driver": gpu.counters.driver,
                 "vbios": gpu.counters.vbios,
                 "verdict": gpu.status.value,
-                "checks": [_as_object(result) for result in gpu.checks],
+                "checks": [asdict(result) for result in gpu.checks],
                 "counters": gpu.counters,
             }
             for gpu in report.gpus
@@ -304,9 +308,7 @@ def as_object(report: NodeReport) -> dict[str, Any]:
     }
 
 
-def _as_object(result: CheckResult) -> dict[str, Any]:
-    return {name: getattr(result, name) for name in CheckResult.__dataclass_fields__}
-
+# --- faults that a GPU has shown -------------------------------------------------------------
 
 #: Verdicts as a status has them: sentinel.burnin.verdict is slow to import, and a health
 #: check of a node must end within a second.

@@ -19,16 +19,23 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
-from sentinel.burnin.checks.check import Check, CheckResult, Severity, Status, Value
+from sentinel.burnin.checks.check import (
+    Check,
+    CheckResult,
+    Limit,
+    Limits,
+    Severity,
+    Status,
+    Thresholds,
+)
 from sentinel.burnin.checks.load_checks import LoadEvidence
 from sentinel.burnin.checks.recorded_run import Recorded, evidence_of_load, read_run
-from sentinel.burnin.checks.thresholds import Limit, Limits, Thresholds
 from sentinel.burnin.record import GpuRecord
 from sentinel.burnin.run_folder import RunFolder, former_runs
 from sentinel.config.plan import Plan
 from sentinel.diagnostics.one_shot import START, Timeouts, run_one_shot
 from sentinel.errors import ConfigError
-from sentinel.host.processes.child_setup import InheritedFd, setup_child_process
+from sentinel.host.process_setup import InheritedFd, setup_child_process
 from sentinel.protocol.codec import encode
 from sentinel.protocol.shared_memory import InflightCalls
 from sentinel.stressor.loader import describe
@@ -66,10 +73,8 @@ class OwnSpec:
     place: str
     #: The folder of the run; None to describe the check only.
     folder: str | None = None
-    #: Replaced limits by name.
-    limits: Mapping[str, float] = field(default_factory=dict)
-    #: The file that replaced them.
-    origin: str = ""
+    #: The limits that a file has replaced.
+    thresholds: Thresholds = Thresholds()  # noqa: RUF009 - frozen
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,15 +95,7 @@ class OwnResult:
 
     #: The UUID, or None for the node.
     gpu: str | None
-    status: Status
-    #: The value, if it is a number.
-    number: float | None
-    #: The value, if it is text.
-    text: str | None
-    severity: Severity
-    threshold: str
-    action: str
-    evidence: str
+    result: CheckResult
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +114,7 @@ IMPORT, JUDGE = "import", "judge"
 
 #: Longer texts are cut: a result is one datagram.
 _MAX_TEXT = 2000
+_TEXTS = ("id", "unit", "threshold", "source", "action", "evidence")
 
 
 def run_check_process(
@@ -152,10 +150,9 @@ def _messages(spec: OwnSpec, calls: InflightCalls) -> Iterator[OwnCheck | OwnRes
         yield _describe(check)
         if spec.folder is not None:
             recorded = read_run(RunFolder(path=Path(spec.folder)))
-            thresholds = _thresholds(spec, check)
             for gpu, evidence in _evidence(check, recorded, Path(spec.folder)):
                 calls.announce(0, JUDGE)
-                yield _judge(check, gpu, evidence, thresholds)
+                yield OwnResult(gpu=gpu, result=_judge(check, evidence, spec.thresholds))
     except BaseException as error:  # noqa: BLE001 - an import may raise anything, even SystemExit
         known = isinstance(error, ConfigError)
         yield OwnDone(error=str(error) if known else describe(error))
@@ -190,15 +187,6 @@ def _describe(check: Check[Any]) -> OwnCheck:
     )
 
 
-def _thresholds(spec: OwnSpec, check: Check[Any]) -> Thresholds:
-    """Build the thresholds from the limits that a file has replaced."""
-    replaced: dict[str, Limit] = {
-        name: replace(check.limits[name], value=value, origin=spec.origin)
-        for name, value in spec.limits.items()
-    }
-    return Thresholds(replaced={check.id: replaced} if replaced else {}, origin=spec.origin)
-
-
 def _evidence(
     check: Check[Any], run_check_process: Recorded, folder: Path
 ) -> Iterable[tuple[str | None, Any]]:
@@ -212,28 +200,21 @@ def _evidence(
         yield one.uuid, evidence_of_load(one, run_check_process, former)
 
 
-def _judge(check: Check[Any], gpu: str | None, evidence: Any, thresholds: Thresholds) -> OwnResult:
+def _judge(check: Check[Any], evidence: Any, thresholds: Thresholds) -> CheckResult:
     """Judge one GPU, or the node; a check that raises has not tested it."""
     try:
-        return _result_message(gpu, check.run(evidence, thresholds))
+        return _sendable(check.run(evidence, thresholds))
     except Exception as error:  # noqa: BLE001 - code of a package
-        return OwnResult(
-            gpu=gpu,
-            status=Status.NOT_TESTED,
-            number=None,
-            text=None,
-            severity=Severity.NONE,
-            threshold=check.default_threshold[:_MAX_TEXT],
-            action="",
-            evidence=f"its judgement raised {describe(error)}",
-        )
+        why = f"its judgement raised {describe(error)}"
+        return _untested(check.id, check.unit, check.default_threshold[:_MAX_TEXT], why[:_MAX_TEXT])
 
 
-def _result_message(gpu: str | None, result: CheckResult) -> OwnResult:
-    """Build the message.
+def _sendable(result: CheckResult) -> CheckResult:
+    """Check and cut what code of a package may have put into a result.
 
     Raises:
         TypeError: The judgement has a value or a status of another type.
+        ValueError: The status or the severity is none.
     """
     value: Any = result.value  # by its declaration; code of a package may have put anything
     if isinstance(value, float) and not math.isfinite(value):
@@ -242,16 +223,28 @@ def _result_message(gpu: str | None, result: CheckResult) -> OwnResult:
     if not isinstance(value, float | int | str | None):
         message = f"its value is a {type(value).__name__}, not a number or text"
         raise TypeError(message)
-    text = isinstance(value, str)
-    return OwnResult(
-        gpu=gpu,
+    if isinstance(value, str):
+        value = value[:_MAX_TEXT]
+    return CheckResult(
         status=Status(result.status),
-        number=None if text or value is None else float(value),
-        text=value[:_MAX_TEXT] if isinstance(value, str) else None,
+        value=int(value) if isinstance(value, bool) else value,
         severity=Severity(result.severity),
-        threshold=result.threshold[:_MAX_TEXT],
-        action=result.action[:_MAX_TEXT],
-        evidence=result.evidence[:_MAX_TEXT],
+        **{name: getattr(result, name)[:_MAX_TEXT] for name in _TEXTS},
+    )
+
+
+def _untested(check: str, unit: str, threshold: str, why: str) -> CheckResult:
+    """Build the result of a check that could not judge."""
+    return CheckResult(
+        id=check,
+        status=Status.NOT_TESTED,
+        value=None,
+        unit=unit,
+        threshold=threshold,
+        source="",
+        severity=Severity.NONE,
+        action="",
+        evidence=why,
     )
 
 
@@ -283,7 +276,7 @@ class _Received:
     """What the process of one check has sent."""
 
     check: OwnCheck | None = None
-    results: dict[str | None, OwnResult] = field(default_factory=dict)
+    results: dict[str | None, CheckResult] = field(default_factory=dict)
     error: str | None = None
     stuck: bool = False
 
@@ -293,7 +286,7 @@ class _Received:
             case OwnCheck():
                 self.check = message
             case OwnResult():
-                self.results[message.gpu] = message
+                self.results[message.gpu] = message.result
             case OwnDone():
                 self.error = message.error
                 return True
@@ -356,21 +349,15 @@ def judge_by_own_checks(
     node: list[CheckResult] = []
     stuck = False
     for entry in entries:
-        limits = thresholds.replaced.get(entry.name, {})
-        spec = OwnSpec(
-            id=entry.name,
-            place=entry.value,
-            folder=str(folder),
-            limits={name: limit.value for name, limit in limits.items()},
-            origin=thresholds.origin if limits else "",
-        )
+        given = thresholds.only({entry.name}, xids=False)
+        spec = OwnSpec(id=entry.name, place=entry.value, folder=str(folder), thresholds=given)
         received = _run(spec, timeouts)
         stuck = stuck or received.stuck
         if received.check is None or received.check.of_node:
-            node.append(_check_result(entry, received, None, spec.origin))
+            node.append(_check_result(entry, received, None, given))
         else:
             for uuid in uuids:
-                gpus[uuid].append(_check_result(entry, received, uuid, spec.origin))
+                gpus[uuid].append(_check_result(entry, received, uuid, given))
     return OwnResults(
         gpus={uuid: tuple(results) for uuid, results in gpus.items()},
         node=tuple(node),
@@ -398,29 +385,15 @@ def _run(spec: OwnSpec, timeouts: Timeouts) -> _Received:
 
 
 def _check_result(
-    entry: EntryPoint, received: _Received, uuid: str | None, origin: str
+    entry: EntryPoint, received: _Received, uuid: str | None, thresholds: Thresholds
 ) -> CheckResult:
-    """Build the result for one GPU or the node; without a message, it was not tested."""
+    """Return the result for one GPU or the node; without a message, it was not tested."""
     check, found = received.check, received.results.get(uuid)
-    source = (check.source if check is not None else "") or "its package"
-    return CheckResult(
-        id=entry.name,
-        status=Status.NOT_TESTED if found is None else found.status,
-        value=None if found is None else _value(found),
-        unit=check.unit if check is not None else "",
-        threshold=found.threshold if found is not None else check.threshold if check else "",
-        source=f"{origin or source} ({_package(entry)})",
-        severity=Severity.NONE if found is None else found.severity,
-        action="" if found is None else found.action,
-        evidence=(received.error or "it sent no result") if found is None else found.evidence,
-    )
-
-
-def _value(found: OwnResult) -> Value:
-    """Return the value; a whole number as such."""
-    if found.number is None:
-        return found.text
-    return int(found.number) if found.number.is_integer() else found.number
+    if found is None:
+        unit, threshold = (check.unit, check.threshold) if check is not None else ("", "")
+        found = _untested(entry.name, unit, threshold, received.error or "it sent no result")
+    own = (check.source if check is not None else "") or "its package"
+    return replace(found, source=f"{thresholds.source_of(entry.name, own)} ({_package(entry)})")
 
 
 def _package(entry: EntryPoint) -> str:

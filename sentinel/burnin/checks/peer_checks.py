@@ -6,7 +6,6 @@ import statistics
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from sentinel.burnin.checks.check import (
     DCGM_SHARE,
@@ -15,8 +14,11 @@ from sentinel.burnin.checks.check import (
     SAME_BITS,
     SLOW,
     Judgement,
+    Limits,
     Status,
     Table,
+    above,
+    below,
     by_limits,
     compare,
     isolate,
@@ -32,8 +34,7 @@ from sentinel.burnin.checks.load_checks import (
     steady_phase,
 )
 from sentinel.burnin.checks.measures import format_measure
-from sentinel.burnin.checks.thresholds import Limits, above, below
-from sentinel.burnin.record import GpuRecord, PhaseRecord
+from sentinel.burnin.record import Checksum, GpuRecord, PhaseRecord
 from sentinel.protocol.stressor import FindingPlace
 
 #: GPUs of one model are compared from this number on: fewer have no median to trust.
@@ -122,22 +123,6 @@ def judge_temperature(own: float, peers: Peers, limits: Limits) -> Judgement:
 
 
 # --- checksums -------------------------------------------------------------------------------
-
-
-class Checksum(Protocol):
-    """The checksum of a reference, in a record or in a report."""
-
-    @property
-    def key(self) -> str:
-        """Everything that determines the bits."""
-
-    @property
-    def checksum(self) -> str:
-        """The checksum."""
-
-    @property
-    def stored(self) -> str | None:
-        """The checksum that was on record, or None if there was none."""
 
 
 def by_key(checksums: Iterable[Checksum]) -> dict[str, set[str]]:

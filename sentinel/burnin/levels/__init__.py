@@ -9,7 +9,7 @@ from pathlib import Path
 from sentinel.config.plan import Plan, parse_plan
 from sentinel.config.specs import check_workload
 from sentinel.errors import ConfigError
-from sentinel.host.files.regular_file import read_regular
+from sentinel.host.regular_file import read_regular
 
 #: By rising duration.
 LEVELS = ("screen", "standard", "long", "soak")

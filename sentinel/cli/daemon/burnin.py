@@ -1,39 +1,65 @@
-"""``sentinel burnin``: burn GPUs in by a plan, here or by the daemon, with a verdict for each."""
+"""``sentinel burnin``: burn GPUs in by a plan, with a verdict for each.
+
+A process of its own records the run, so that it can survive the terminal. The host's daemon does
+the work where one runs, and a private one elsewhere.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import click
 
 from sentinel.burnin.checks.own_checks import registered_checks
 from sentinel.burnin.checks.recorded_run import CHECKS
+from sentinel.burnin.formats import write_reports
 from sentinel.burnin.levels import LEVELS, load_plan, plan_text
-from sentinel.burnin.run import NOT_OF_A_RUN
+from sentinel.burnin.report import Judged, judge_run
+from sentinel.burnin.run import NOT_OF_A_RUN, RunRequest, record_run
 from sentinel.burnin.run_folder import RunFolder, find_run, new_folder
-from sentinel.cli.daemon.burnin_run import Order, attach, cancel, follow_new_run, record, status
+from sentinel.burnin.verdict import EXIT_CODES
+from sentinel.cli.daemon.burnin_follow import Following, attach, cancel, cancel_quietly, status
 from sentinel.cli.daemon.run import account_of
 from sentinel.cli.daemon.start import count_simulated
 from sentinel.cli.display.output import Word, color_option
 from sentinel.cli.options import value_completion
 from sentinel.cli.options.command_classes import VerdictGroup
 from sentinel.cli.options.setting_options import (
+    load_thresholds,
     settings_without,
     simulate_option,
     warn_of_no_notifications,
 )
-from sentinel.cli.options.thresholds_file import load_thresholds
 from sentinel.client import Client, connect
+from sentinel.client.hold import private_sentinel
 from sentinel.config.model import Config
 from sentinel.config.plan import Plan
 from sentinel.config.sources import Sources, checked
 from sentinel.diagnostics.workload_catalog import check_workloads, is_registered, workloads_of_plan
-from sentinel.errors import AccessDeniedError, ConfigError, ExitCode, NotRunningError
-from sentinel.host.daemons.daemon_lookup import locate as locate_daemon
-from sentinel.host.files.paths import places
-from sentinel.host.gpus import simulation
-from sentinel.host.stores.golden_store import locate
+from sentinel.errors import AccessDeniedError, ConfigError, ExitCode, NotRunningError, SentinelError
+from sentinel.host import registry, simulation
+from sentinel.host.daemon_lookup import locate as locate_daemon
+from sentinel.host.golden_store import locate
+from sentinel.host.paths import places
+from sentinel.host.process_setup import end_with_parent
+from sentinel.host.procfs import read_stat
+from sentinel.host.registry import records_folder
+from sentinel.supervisor.bootstrap import leave
+
+#: Signals that end the record of a run.
+_ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @click.group("burnin", cls=VerdictGroup, invoke_without_command=True)
@@ -130,10 +156,6 @@ def command(
     return follow_new_run(order, as_json=flags["as_json"])
 
 
-for _command in (status, attach, cancel, record):
-    command.add_command(_command)
-
-
 def _check_workloads(
     plan: Plan | None, file: Path | None, config: Config, sources: Sources, *, by_daemon: bool
 ) -> None:
@@ -216,3 +238,184 @@ def _selected(sources: Sources) -> tuple[str, ...]:
     given = sources.get("gpus")
     flagged = given is not None and given.source == "--gpus"
     return tuple(given.text.split(",")) if given is not None and flagged else ()
+
+
+# --- starting --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """What the process that records a run is asked for; its fields are JSON values."""
+
+    folder: str
+    #: The plan as TOML, or None to go on with the run of the folder.
+    text: str | None
+    gpus: Sequence[str] = ()
+    fail_fast: bool = False
+    #: The file of thresholds, or None.
+    thresholds: str | None = None
+    #: The socket of the daemon, or None to start a private one.
+    socket: str | None = None
+    #: The flags of ``sentinel run`` for a private daemon.
+    flags: Sequence[str] = ()
+    #: The folder of the simulated GPUs and their number; None with real ones.
+    simulated: str | None = None
+    simulate: int | None = None
+    #: The PID of the command, with which a private daemon ends.
+    command: int = field(default_factory=os.getpid)
+
+
+class _RefusedError(SentinelError):
+    """The process that records a run has not begun; it has an exit code of its own."""
+
+
+def follow_new_run(order: Order, *, as_json: bool) -> int:
+    """Have a run started and recorded, follow it to its end, and print the report.
+
+    Ctrl+C cancels the run and shows what was done. A second one leaves a run of the host's daemon
+    to end by itself, and ends a private daemon at once. That takes SIGTERM and SIGHUP as Ctrl+C.
+
+    Raises:
+        SentinelError: Nothing was started.
+    """
+    folder = RunFolder(path=Path(order.folder))
+    known = folder.event_count() if order.text is None else 0
+    if order.socket is None:
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.default_int_handler)
+    recorder, socket = _start_recorder(order)
+    if order.socket is not None:
+        where = f"the daemon runs it, and this terminal may be closed; recorded in {folder.path}"
+        with contextlib.suppress(OSError):
+            print(where, file=sys.stderr if as_json else sys.stdout)
+    is_private = order.socket is None
+    following = Following(folder, connect(socket), recorder, known=known, is_private=is_private)
+    return following.to_report(as_json=as_json)
+
+
+def _start_recorder(order: Order) -> tuple[subprocess.Popen[bytes], str]:
+    """Start the process that records, and wait until the daemon has begun.
+
+    Returns:
+        The process, and the socket of the daemon.
+
+    Raises:
+        SentinelError: It has not.
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "sentinel", "burnin", "record"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,  # it survives this terminal
+    )
+    assert process.stdin is not None  # noqa: S101 - as asked for
+    assert process.stdout is not None  # noqa: S101
+    with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
+        pipe.write(json.dumps(vars(order)).encode())
+    with process.stdout as pipe:
+        answer = pipe.readline()
+    told: dict[str, Any] = (
+        json.loads(answer) if answer else {"what": "the recording process has failed"}
+    )
+    if "what" in told:
+        process.wait()
+        error = _RefusedError(told["what"], told.get("remedy", ""))
+        code = ExitCode(told.get("code", ExitCode.USAGE))
+        # Of a burn-in, the code of a conflict is a verdict: another one has the GPUs.
+        error.exit_code = ExitCode.HELD if code is ExitCode.FAIL else code
+        raise error
+    return process, told["socket"]
+
+
+# --- the process that records ----------------------------------------------------------------
+
+
+@click.command("record", hidden=True)
+def record() -> int:
+    """Record a run; the order comes over standard input, and the result of the start goes out.
+
+    A signal cancels the run, so that it ends with a report.
+    """
+    order = Order(**json.loads(sys.stdin.read()))
+    if order.socket is None:
+        end_with_parent(order.command, signal.SIGTERM)
+    for number in _ENDS:
+        signal.signal(number, signal.default_int_handler)
+    folder = RunFolder(path=Path(order.folder))
+    judged: list[Judged] = []
+    try:
+        thresholds = load_thresholds(order.thresholds).node
+        if order.simulated is not None and order.simulate is not None:
+            simulation.Registry.create(Path(order.simulated), order.simulate)
+        request = RunRequest(
+            folder=folder,
+            text=order.text,
+            gpus=tuple(order.gpus),
+            fail_fast=order.fail_fast,
+            simulated=None if order.simulated is None else Path(order.simulated),
+            thresholds=thresholds,
+        )
+
+        def judge() -> None:
+            judged.append(judge_run(folder, thresholds))
+            write_reports(folder, judged[0])
+
+        clean = record_run(request, partial(_connected, order), _report_start, judge)
+    except SentinelError as error:
+        print(json.dumps({"what": error.what, "remedy": error.remedy, "code": error.exit_code}))
+        return int(error.exit_code)
+    except (BrokenPipeError, KeyboardInterrupt):  # the command has ended before the run had begun
+        return int(ExitCode.INTERRUPTED)
+    (run,) = judged
+    unkillable = any(gpu.record.is_unkillable for gpu in run.gpus)
+    code = ExitCode.UNKILLABLE if unkillable else EXIT_CODES[run.verdict]
+    return int(leave(code, clean=clean and not run.stuck))
+
+
+@contextlib.contextmanager
+def _connected(order: Order, gpus: Sequence[str]) -> Iterator[Client]:
+    """Connect to the host's daemon, or to a private one, which ends with the block.
+
+    Raises:
+        SentinelError: The private daemon did not start.
+    """
+    if order.socket is not None:
+        yield connect(order.socket)
+        return
+    selected = ["--gpus", ",".join(gpus)] if gpus else []
+    with private_sentinel(["--burnin-only", *order.flags, *selected]) as held:
+        held.wait_ready()
+        simulated = None if order.simulated is None else Path(order.simulated)
+        where = places(os.environ, os.getuid(), simulated)
+        process = read_stat(held.pid)
+        record = replace(
+            registry.describe_own(
+                where.shared.absolute(),
+                simulated=order.simulated,
+                simulate=order.simulate,
+                run=order.folder,
+            ),
+            pid=held.pid,
+            started=0 if process is None else process.started,
+        )
+        path = where.socket.with_name(f"burnin-{held.pid}.json").absolute()
+        with registry.recorded(path, record, records_folder(os.environ, os.getuid())):
+            yield held.client
+
+
+def _report_start(client: Client) -> None:
+    """Tell the command that the run has begun; leave its terminal, and end by a cancel."""
+
+    def cancel(_number: int, _frame: FrameType | None) -> None:
+        threading.Thread(target=cancel_quietly, args=(client,), daemon=True).start()
+
+    for number in _ENDS:
+        signal.signal(number, cancel)
+    print(json.dumps({"socket": client.address.socket}), flush=True)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(nowhere, stream)
+
+
+for _command in (status, attach, cancel, record):
+    command.add_command(_command)

@@ -1,72 +1,239 @@
-"""``sentinel stop``, ``reload``, ``pause`` and ``resume``."""
+"""Commands that change the running daemon: ``stop``, ``pause``, ``set``, ``session`` and more."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+
 import click
 
-from sentinel.cli.options.command_options import (
-    duration,
-    gpu_selection,
-    json_option,
-    show,
-    wait_option,
-    with_client,
-)
-from sentinel.client import Client
+from sentinel.cli.display.gpu_table import user_of
+from sentinel.cli.display.log_lines import format_clock
+from sentinel.cli.display.output import Table
+from sentinel.cli.options import command_options as options
+from sentinel.cli.options import value_completion
+from sentinel.cli.options.command_classes import GroupedOptions
+from sentinel.cli.options.setting_options import for_daemon, key_of, single_gpu_flags
+from sentinel.cli.tools.config import setting_line, settings_as_json
+from sentinel.client import Client, SessionInfo
+from sentinel.config.model import SETTINGS
+from sentinel.config.setting import Scope
+from sentinel.errors import ConfigError
+from sentinel.protocol.settings_types import Settings
+
+#: In place of a key, it removes every setting that an option gave.
+_ALL = "all"
 
 
 @click.command("stop")
-@wait_option("Maximum wait for the end of the daemon")
-@json_option
-@with_client
-def stop(client: Client, wait: float, as_json: bool) -> int:  # noqa: FBT001 - click's
+@options.wait_option("Maximum wait for the end of the daemon")
+@options.asks_daemon
+def stop(client: Client, wait: float) -> options.Printed:
     """Release every GPU and end the daemon; `sentinel pause` releases them only."""
-    return show(client.stop(wait), as_json=as_json)
+    return options.outcome(client.stop(wait))
 
 
 @click.command("reload")
-@json_option
-@with_client
-def reload_(client: Client, as_json: bool) -> int:  # noqa: FBT001 - click's
+@options.asks_daemon
+def reload_(client: Client) -> options.Printed:
     """Read the settings again, and apply all of them or none.
 
     Exit code 2 if a setting is invalid; then nothing has changed.
     """
-    return show(client.reload(), as_json=as_json)
+    return options.outcome(client.reload())
 
 
 @click.command("pause")
-@gpu_selection
-@duration("--for", "seconds", "Resume after this time; the default is never.")
+@options.gpu_selection
+@options.duration("--for", "seconds", "Resume after this time; the default is never.")
 @click.option(
     "--release",
     is_flag=True,
     help="Release the driver as well, for a GPU reset or a driver upgrade; only for all GPUs.",
 )
-@wait_option("Maximum wait for free memory")
-@json_option
-@with_client
+@options.wait_option("Maximum wait for free memory")
+@options.asks_daemon
 def pause(
-    client: Client,
-    gpus: tuple[str, ...],
-    seconds: float | None,
-    release: bool,  # noqa: FBT001 - click's
-    wait: float,
-    as_json: bool,  # noqa: FBT001
-) -> int:
+    client: Client, gpus: tuple[str, ...], seconds: float | None, release: bool, wait: float
+) -> options.Printed:
     """Release these GPUs, by default all, and do not occupy them until the pause ends.
 
     A GPU is selected by nvidia-smi index, UUID or a unique prefix of it, or PCI address. Exit code
     1 if a GPU is still held after --wait.
     """
-    outcome = client.pause(gpus, seconds=seconds, release=release, wait=wait)
-    return show(outcome, as_json=as_json)
+    return options.outcome(client.pause(gpus, seconds=seconds, release=release, wait=wait))
 
 
 @click.command("resume")
-@gpu_selection
-@json_option
-@with_client
-def resume(client: Client, gpus: tuple[str, ...], as_json: bool) -> int:  # noqa: FBT001 - click's
+@options.gpu_selection
+@options.asks_daemon
+def resume(client: Client, gpus: tuple[str, ...]) -> options.Printed:
     """End the pause of these GPUs, by default all."""
-    return show(client.resume(gpus), as_json=as_json)
+    return options.outcome(client.resume(gpus))
+
+
+# --- settings --------------------------------------------------------------------------------
+
+
+@click.command("set")
+@click.argument(
+    "changes", metavar="[KEY=VALUE]...", nargs=-1, shell_complete=value_completion.changes
+)
+@click.option(
+    "--unset",
+    metavar="KEY,...",
+    multiple=True,
+    shell_complete=value_completion.keys,
+    help="Remove what was set: the value of the file or the default applies. The same as KEY=."
+    " `all` removes all that was set by options.",
+)
+@options.gpus_flag()
+@click.option(
+    "--save", is_flag=True, help="Keep the change over a restart, in a file of the daemon's own."
+)
+@options.asks_daemon
+def set_(
+    client: Client,
+    changes: Sequence[str],
+    unset: Sequence[str],
+    gpus: tuple[str, ...],
+    save: bool,
+) -> options.Printed:
+    """Change settings of the running daemon; print what is in effect, and from where.
+
+    KEY is that of the configuration file, such as memory.target, or the name of the option, such as
+    memory. All other settings stay, and stressors with the same settings continue. Without --save
+    the change ends with the daemon. Exit code 2 if a setting is invalid; then nothing has changed.
+    """
+    names = [part.strip() for text in unset for part in text.split(",")]
+    wanted = _changes(changes, [name for name in names if name != _ALL])
+    if _ALL in names:
+        wanted = {**dict.fromkeys(_given(client)), **wanted}
+    if not wanted:
+        raise ConfigError("give at least one KEY=VALUE", "Such as: sentinel set memory=50%")
+    result = client.set(wanted, gpus, save=save)
+    notes = [] if result.saved is None else [f"saved in {result.saved}"]
+    return options.Printed(
+        json={**settings_as_json(result.settings), "saved": result.saved, "notes": result.notes},
+        lines=_in_effect(client, result),
+        notes=[*notes, *(f"sentinel: warning: {note}" for note in result.notes)],
+    )
+
+
+def _in_effect(client: Client, result: Settings) -> Iterator[str]:
+    """Yield the settings that are in effect, each with the index of its GPU if it is for one."""
+    single = any(value.gpu for value in result.settings)
+    indices = {gpu.uuid: gpu.index for gpu in client.status().gpus} if single else {}
+    for value in result.settings:
+        gpu = f"GPU {indices.get(value.gpu, value.gpu)}: " if value.gpu else ""
+        yield gpu + setting_line(value, value.key).removeprefix("# ")
+
+
+def _changes(changes: Sequence[str], unset: Sequence[str]) -> dict[str, str | None]:
+    """Return the new texts by key; None removes a setting.
+
+    Raises:
+        ConfigError: A setting does not exist, has no value, or is given twice.
+    """
+    wanted: dict[str, str | None] = {}
+    for key, text in _pairs(changes, unset):
+        if key in wanted:
+            raise ConfigError(f"{key} is given twice")
+        wanted[key] = text
+    return wanted
+
+
+def _pairs(changes: Sequence[str], unset: Sequence[str]) -> Iterator[tuple[str, str | None]]:
+    for text in changes:
+        name, equals, value = text.partition("=")
+        key = key_of(name.strip())
+        if not equals:
+            raise ConfigError(f"{text!r} has no value", f"Write {text}=VALUE, or --unset {text}.")
+        yield key, for_daemon(key, value.strip()) if value.strip() else None
+    for name in unset:
+        yield key_of(name, "--unset: "), None
+
+
+def _given(client: Client) -> list[str]:
+    """List the keys of the settings that options gave, and that a running daemon can change."""
+    changeable = {setting.key for setting in SETTINGS if setting.scope is not Scope.START}
+    common = [value for value in client.settings().settings if value.gpu is None]
+    flagged = [value.key for value in common if value.source.startswith("--")]
+    return [key for key in flagged if key in changeable]
+
+
+# --- sessions --------------------------------------------------------------------------------
+
+_SESSIONS = Table(("NAME", "GPU", "UNTIL", "BY", "SETTINGS"), flexible=4)
+
+
+@click.group("session")
+def session() -> None:
+    """Give some GPUs settings of their own under a name, and end that by its name."""
+
+
+@session.command("start", cls=GroupedOptions)
+@click.argument("name")
+@options.gpus_flag()
+@options.duration(
+    "--for", "seconds", "End after this time; the default is `sentinel session stop`."
+)
+@options.asks_daemon
+@single_gpu_flags
+def session_start(
+    client: Client,
+    name: str,
+    gpus: tuple[str, ...],
+    seconds: float | None,
+    given: Mapping[str, str],
+) -> options.Printed:
+    """Give the GPUs of --gpus these settings.
+
+    All others stay the daemon's. A GPU is in one session at most, and of those that the daemon has.
+    The session outlives the daemon, and resumes no paused GPU. Exit code 1 if another
+    session has the name or a GPU.
+    """
+    if not gpus:
+        raise ConfigError("give the GPUs of the session", "Such as --gpus 0,1, or --gpus all.")
+    got = client.start_session(name, gpus, given, seconds=seconds)
+    end = "until it is ended" if got.until is None else f"until {format_clock(got.until)}"
+    indices = ", ".join(map(str, got.indices))
+    return options.Printed(
+        json={"session": got},
+        lines=[f"session {got.name} has GPU {indices}, {end}: {_settings_of(got)}"],
+        notes=[f"To end it: sentinel session stop {got.name}"],
+    )
+
+
+@session.command("list")
+@options.asks_daemon
+def session_list(client: Client) -> options.Printed:
+    """List the sessions with their GPUs, settings and ends."""
+    found = client.sessions()
+    return options.Printed(
+        json={"sessions": found},
+        lines=_SESSIONS.lines(map(_session_row, found)) if found else (),
+        notes=[] if found else ["there are no sessions"],
+    )
+
+
+@session.command("stop")
+@click.argument(
+    "names", metavar="NAME...", nargs=-1, required=True, shell_complete=value_completion.sessions
+)
+@options.asks_daemon
+def session_stop(client: Client, names: tuple[str, ...]) -> options.Printed:
+    """End sessions: their GPUs have the daemon's settings again."""
+    ended = {name: client.stop_session(name) for name in dict.fromkeys(names)}
+    return options.outcome(*ended.values(), names=list(ended))
+
+
+def _session_row(found: SessionInfo) -> tuple[str, ...]:
+    until = "no end" if found.until is None else format_clock(found.until)
+    suspended = "" if found.suspended is None else f"suspended, {found.suspended}: "
+    indices = ",".join(map(str, found.indices))
+    return found.name, indices, until, user_of(found.holder), f"{suspended}{_settings_of(found)}"
+
+
+def _settings_of(found: SessionInfo) -> str:
+    pairs = [f"{key}={text}" for key, text in found.settings.items()]
+    return " ".join(pairs) or "the daemon's settings"

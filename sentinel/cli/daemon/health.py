@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,8 @@ import click
 
 from sentinel.burnin.checks.node_checks import NPD_UNKNOWN, npd_line, proven_fault
 from sentinel.burnin.verdict import Verdict
-from sentinel.cli.display.output import color_option, print_json, printable
-from sentinel.cli.options.command_options import (
-    address_options,
-    json_option,
-    show,
-    simulated_folder,
-)
+from sentinel.cli.display.output import Table, color_option, printable
+from sentinel.cli.options import command_options as options
 from sentinel.client import connect
 from sentinel.errors import (
     AccessDeniedError,
@@ -30,21 +25,193 @@ from sentinel.errors import (
     NotRunningError,
     SentinelError,
 )
-from sentinel.host.daemons.daemon_lookup import daemons_sharing, find_shared, locate
-from sentinel.host.stores import verified_store
-from sentinel.host.stores.run_reports import LastVerdict, last_verdicts, report_paths
-from sentinel.host.stores.verified_store import KnownGpu, select_known
-from sentinel.protocol.api_types import GpuProof, Outcome
+from sentinel.host import verified_store
+from sentinel.host.daemon_lookup import daemons_sharing, find_shared, locate
+from sentinel.host.verified_store import (
+    KnownGpu,
+    LastVerdict,
+    last_verdicts,
+    report_paths,
+    select_known,
+)
+from sentinel.protocol.api_types import GpuProof, GpuStatus, Outcome
 from sentinel.units import format_count, format_duration
 
 #: As long as a daemon allows.
 _MAX_REASON_LENGTH = 200
+_HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Card(KnownGpu):
+    """What is known of one GPU."""
+
+    name: str | None = None
+    verified: GpuProof | None = None
+    burnin: LastVerdict | None = None
+    #: The socket of the running daemon that has it; None if none has.
+    socket: str | None = None
+    #: When a daemon or a burn-in last had it, in seconds since the epoch; 0 if that is not known.
+    seen: float = 0.0
+
+
+@click.command("health")
+@options.address_options
+@color_option
+@click.option("--npd", is_flag=True, help="Be a custom plugin of node-problem-detector.")
+@click.option(
+    "--acknowledge",
+    "acknowledged",
+    metavar="GPU",
+    multiple=True,
+    help="Take the wrong results of a repaired GPU as known: by index, UUID or serial number.",
+)
+@click.option("--reason", metavar="TEXT", help="Why they no longer count, for --acknowledge.")
+@options.json_option
+def command(
+    socket: str | None,
+    simulated: bool,
+    npd: bool,
+    acknowledged: tuple[str, ...],
+    reason: str | None,
+    as_json: bool,
+) -> int:
+    """Show for each GPU when it was last proved good, by what, and what was found.
+
+    VERIFIED is work of which results were checked, under every daemon of this user; BURN-IN the
+    last verdict in their state directory. Works without a daemon, too. Exit code 1 if a GPU has
+    wrong results or findings, or has failed its last burn-in.
+
+    With `--npd`, one line for the condition GpuBurnInFailed: exit code 0 if every GPU has passed
+    its last burn-in, 1 if one is faulty, and 2 if that is not known.
+
+    With `--acknowledge GPU --reason TEXT`, the wrong results and findings of that GPU no longer
+    count, until there are new ones. They stay counted and are shown with the user, the time and
+    the reason. A FAIL stays until a burn-in passes. Exit code 1 if there is nothing to acknowledge.
+    """
+    if acknowledged or reason is not None:
+        if npd or not acknowledged or reason is None:
+            raise click.UsageError("--acknowledge and --reason need each other, and exclude --npd")
+        state, sockets = _places(socket, simulated=simulated)
+        path, cards = state / verified_store.NAME, _cards(state, sockets)
+        done = acknowledge(acknowledged, reason, cards, sockets, path)
+        return options.outcome(done).show(as_json=as_json)
+    if npd:
+        if as_json:
+            raise click.UsageError("--json and --npd exclude each other")
+        return _print_npd(socket, simulated=simulated)
+    cards = _cards(*_places(socket, simulated=simulated))
+    code = ExitCode.FAIL if any(map(_is_suspect, cards)) else ExitCode.OK
+    plain = {"gpus": [_plain(card) for card in cards]}
+    return options.Printed(json=plain, lines=_lines(cards), code=code).show(as_json=as_json)
+
+
+# --- what is known ---------------------------------------------------------------------------
+
+
+def _places(socket: str | None, *, simulated: bool) -> tuple[Path, list[str]]:
+    """Find the state directory, and the sockets of the daemons that share it.
+
+    Raises:
+        SentinelError: They cannot be found.
+    """
+    folder = options.simulated_folder(chosen=simulated)
+    state = find_shared(folder, socket)
+    if socket is not None:
+        return state, [socket]
+    sockets = daemons_sharing(state, folder)
+    with contextlib.suppress(SentinelError):  # several run, and all of them are listed
+        sockets.append(locate(None, folder).socket)
+    return state, list(dict.fromkeys(sockets))
+
+
+def _cards(state: Path, sockets: Sequence[str]) -> list[_Card]:
+    """Join what running daemons know of their GPUs with what is stored of all, by index.
+
+    Raises:
+        ConfigError: A file of the daemon cannot be read; that of verified work matters only if no
+            daemon reports it.
+    """
+    try:
+        verdicts = last_verdicts(report_paths(state))
+    except OSError as error:
+        raise ConfigError(f"{state} cannot be read: {error.strerror}") from None
+    present = [(socket, gpu) for socket in sockets for gpu in _gpus_of(socket)]
+    try:
+        cards = _stored(state / verified_store.NAME)
+    except ConfigError:
+        if not present:
+            raise
+        cards = {}
+    for socket, gpu in present:
+        known = cards.get(gpu.uuid)
+        cards[gpu.uuid] = _Card(
+            uuid=gpu.uuid,
+            index=gpu.index,
+            serial=gpu.serial,
+            present=True,
+            name=gpu.name,
+            verified=gpu.verified or (known.verified if known is not None else None),
+            socket=socket,
+            seen=known.seen if known is not None else 0.0,
+        )
+    for uuid, last in verdicts.items():
+        card = cards.get(uuid) or _Card(
+            uuid=uuid, index=last.index, serial=last.serial, present=False, name=last.model
+        )
+        ended = 0.0 if last.ended is None else last.ended.timestamp()
+        cards[uuid] = replace(card, burnin=last, seen=max(card.seen, ended))
+    return sorted(cards.values(), key=lambda card: (card.index is None, card.index, card.uuid))
+
+
+def _gpus_of(socket: str) -> tuple[GpuStatus, ...]:
+    """List the GPUs of a running daemon; nothing without one."""
+    try:
+        return connect(socket).status().gpus
+    except SentinelError:
+        return ()
+
+
+def _stored(path: Path) -> dict[str, _Card]:
+    """Read what the last daemon has stored, by UUID.
+
+    Raises:
+        ConfigError: The file is invalid.
+    """
+    try:
+        stored = verified_store.read(path)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise ConfigError(f"{path} is no file of verified work: {error}") from None
+    return {
+        uuid: _Card(
+            uuid=uuid,
+            index=one.index,
+            serial=one.serial,
+            present=False,
+            name=one.name,
+            verified=verified_store.proof_of(one),
+            seen=max(one.daemon, one.last or 0.0),
+        )
+        for uuid, one in stored.items()
+    }
+
+
+def _is_suspect(card: _Card) -> bool:
+    """Check whether a card has shown a fault."""
+    burnin = card.burnin
+    verdict, plan = (None, None) if burnin is None else (burnin.verdict, burnin.plan)
+    return proven_fault(verdict, plan, card.verified) is not None
+
+
+# --- acknowledged results --------------------------------------------------------------------
 
 
 def acknowledge(
     selectors: Sequence[str],
     reason: str,
-    gpus: Mapping[KnownGpu, str | None],
+    cards: Sequence[_Card],
     sockets: Sequence[str],
     path: Path,
 ) -> Outcome:
@@ -53,7 +220,7 @@ def acknowledge(
     Args:
         selectors: The GPUs, as for ``select_known``.
         reason: Why the results no longer count.
-        gpus: The known GPUs, each with the socket of the daemon that has it, or None.
+        cards: The known GPUs.
         sockets: The sockets of all daemons that share the file.
         path: The file of verified work.
 
@@ -65,18 +232,19 @@ def acknowledge(
     """
     if not 0 < len(reason) <= _MAX_REASON_LENGTH or not reason.isprintable():
         raise ConfigError(f"--reason: give 1 to {_MAX_REASON_LENGTH} characters of one line")
-    chosen = select_known(selectors, list(gpus))
-    owners = {gpu.uuid: socket for gpu, socket in gpus.items()}
-    texts: list[str] = []
-    done: list[str] = []
-    for owner in dict.fromkeys(owners[uuid] for uuid in chosen):
-        uuids = [uuid for uuid in chosen if owners[uuid] == owner]
-        outcome = _by_daemon(uuids, reason, sockets if owner is None else [owner])
-        if outcome is None:
-            outcome = _in_file(uuids, reason, path)
-        texts.append(outcome.text)
-        done += outcome.gpus
-    return Outcome(text="\n".join(texts), gpus=tuple(done))
+    owners = {card.uuid: card.socket for card in cards}
+    by_owner: dict[str | None, list[str]] = {}
+    for uuid in select_known(selectors, cards):
+        by_owner.setdefault(owners[uuid], []).append(uuid)
+    outcomes = [
+        _by_daemon(uuids, reason, sockets if owner is None else [owner])
+        or _in_file(uuids, reason, path)
+        for owner, uuids in by_owner.items()
+    ]
+    return Outcome(
+        text="\n".join(one.text for one in outcomes),
+        gpus=tuple(gpu for one in outcomes for gpu in one.gpus),
+    )
 
 
 def _by_daemon(uuids: Sequence[str], reason: str, sockets: Sequence[str]) -> Outcome | None:
@@ -123,225 +291,7 @@ def _user() -> str:
         return f"user {os.getuid()}"
 
 
-_HOUR_S = 3600.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Card:
-    """What is known of one GPU."""
-
-    uuid: str
-    index: int | None = None
-    name: str | None = None
-    serial: str | None = None
-    verified: GpuProof | None = None
-    burnin: LastVerdict | None = None
-    #: The socket of the running daemon that has it; None if none has.
-    socket: str | None = None
-    #: When a daemon or a burn-in last had it, in seconds since the epoch; 0 if that is not known.
-    seen: float = 0.0
-
-    @property
-    def present(self) -> bool:
-        """Whether a running daemon has it."""
-        return self.socket is not None
-
-
-@click.command("health")
-@address_options
-@color_option
-@json_option
-@click.option("--npd", is_flag=True, help="Be a custom plugin of node-problem-detector.")
-@click.option(
-    "--acknowledge",
-    "acknowledged",
-    metavar="GPU",
-    multiple=True,
-    help="Take the wrong results of a repaired GPU as known: by index, UUID or serial number.",
-)
-@click.option("--reason", metavar="TEXT", help="Why they no longer count, for --acknowledge.")
-def command(
-    socket: str | None,
-    simulated: bool,  # noqa: FBT001 - click passes options by name
-    as_json: bool,  # noqa: FBT001
-    npd: bool,  # noqa: FBT001
-    acknowledged: tuple[str, ...],
-    reason: str | None,
-) -> int:
-    """Show for each GPU when it was last proved good, by what, and what was found.
-
-    VERIFIED is work of which results were checked, under every daemon of this user; BURN-IN the
-    last verdict in their state directory. Works without a daemon, too. Exit code 1 if a GPU has
-    wrong results or findings, or has failed its last burn-in.
-
-    With `--npd`, one line for the condition GpuBurnInFailed: exit code 0 if every GPU has passed
-    its last burn-in, 1 if one is faulty, and 2 if that is not known.
-
-    With `--acknowledge GPU --reason TEXT`, the wrong results and findings of that GPU no longer
-    count, until there are new ones. They stay counted and are shown with the user, the time and
-    the reason. A FAIL stays until a burn-in passes. Exit code 1 if there is nothing to acknowledge.
-    """
-    if acknowledged or reason is not None:
-        if npd or not acknowledged or reason is None:
-            raise click.UsageError("--acknowledge and --reason need each other, and exclude --npd")
-        outcome = _acknowledge(acknowledged, reason, socket, simulated=simulated)
-        return show(outcome, as_json=as_json)
-    if npd:
-        if as_json:
-            raise click.UsageError("--json and --npd exclude each other")
-        return _print_npd(socket, simulated=simulated)
-    cards = _cards(socket, simulated=simulated)
-    if as_json:
-        print_json({"gpus": [_plain(card) for card in cards]})
-    elif cards:
-        _print(cards)
-    else:
-        print("nothing is known yet: run `sentinel burnin`, or a daemon")
-    return int(ExitCode.FAIL if any(map(_is_suspect, cards)) else ExitCode.OK)
-
-
-def _acknowledge(
-    selectors: Sequence[str], reason: str, socket: str | None, *, simulated: bool
-) -> Outcome:
-    """Acknowledge the wrong results of GPUs.
-
-    Raises:
-        SentinelError: It is refused, or the files of the daemon cannot be found, read or written.
-    """
-    state, sockets = _places(socket, simulated=simulated)
-    gpus = {
-        KnownGpu(
-            uuid=card.uuid, index=card.index, serial=card.serial, present=card.present
-        ): card.socket
-        for card in _cards(socket, simulated=simulated)
-    }
-    return acknowledge(selectors, reason, gpus, sockets, state / verified_store.NAME)
-
-
-def _places(socket: str | None, *, simulated: bool) -> tuple[Path, list[str]]:
-    """Find the state directory, and the sockets of the daemons that share it.
-
-    Raises:
-        SentinelError: They cannot be found.
-    """
-    folder = simulated_folder(chosen=simulated)
-    state = find_shared(folder, socket)
-    return state, [socket] if socket is not None else _sockets(state, folder)
-
-
-def _cards(socket: str | None, *, simulated: bool) -> list[_Card]:
-    """Collect what is known of each GPU, by index.
-
-    Raises:
-        SentinelError: The files of the daemon cannot be found or read.
-    """
-    state, sockets = _places(socket, simulated=simulated)
-    try:
-        verdicts = last_verdicts(report_paths(state))
-    except OSError as error:
-        raise ConfigError(f"{state} cannot be read: {error.strerror}") from None
-    cards = [
-        _with_verdict(card, verdicts.pop(card.uuid, None))
-        for card in _proofs(sockets, state / verified_store.NAME)
-    ]
-    cards += [
-        _with_verdict(
-            _Card(uuid=uuid, name=verdict.model, index=verdict.index, serial=verdict.serial),
-            verdict,
-        )
-        for uuid, verdict in verdicts.items()
-    ]
-    return sorted(cards, key=lambda card: (card.index is None, card.index, card.uuid))
-
-
-def _with_verdict(card: _Card, last: LastVerdict | None) -> _Card:
-    """Add the last verdict of a card, if it has one."""
-    ended = 0.0 if last is None or last.ended is None else last.ended.timestamp()
-    return replace(card, burnin=last, seen=max(card.seen, ended))
-
-
-def _sockets(state: Path, folder: Path | None) -> list[str]:
-    """List the sockets of the daemons that share a state directory, and that of the default."""
-    sockets = daemons_sharing(state, folder)
-    with contextlib.suppress(SentinelError):  # several run, and all of them are listed
-        sockets.append(locate(None, folder).socket)
-    return list(dict.fromkeys(sockets))
-
-
-def _proofs(sockets: Sequence[str], path: Path) -> list[_Card]:
-    """Join what running daemons know of their GPUs with what is stored of others.
-
-    Raises:
-        ConfigError: There is no daemon, and the file is invalid.
-    """
-    current: dict[str, _Card] = {}
-    for socket in sockets:
-        current |= _from_daemon(socket)
-    try:
-        stored = _from_file(path)
-    except ConfigError:
-        if not current:
-            raise
-        stored = {}  # the daemon reports it
-    known = {
-        uuid: one
-        if one.verified is not None or uuid not in stored
-        else replace(stored[uuid], socket=one.socket)
-        for uuid, one in current.items()
-    }
-    return list({**stored, **known}.values())
-
-
-def _from_daemon(socket: str) -> dict[str, _Card]:
-    """Read what a running daemon knows; nothing without one."""
-    try:
-        gpus = connect(socket).status().gpus
-    except SentinelError:
-        return {}
-    return {
-        gpu.uuid: _Card(
-            uuid=gpu.uuid,
-            index=gpu.index,
-            name=gpu.name,
-            serial=gpu.serial,
-            verified=gpu.verified,
-            socket=socket,
-        )
-        for gpu in gpus
-    }
-
-
-def _from_file(path: Path) -> dict[str, _Card]:
-    """Read what the last daemon has stored.
-
-    Raises:
-        ConfigError: The file is invalid.
-    """
-    try:
-        stored = verified_store.read(path)
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise ConfigError(f"{path} is no file of verified work: {error}") from None
-    return {
-        uuid: _Card(
-            uuid=uuid,
-            index=one.index,
-            name=one.name,
-            serial=one.serial,
-            verified=verified_store.proof_of(one),
-            seen=max(one.daemon, one.last or 0.0),
-        )
-        for uuid, one in stored.items()
-    }
-
-
-def _is_suspect(card: _Card) -> bool:
-    """Check whether a card has shown a fault."""
-    burnin = card.burnin
-    verdict, plan = (None, None) if burnin is None else (burnin.verdict, burnin.plan)
-    return proven_fault(verdict, plan, card.verified) is not None
-
+# --- output ----------------------------------------------------------------------------------
 
 #: The verdicts that accept a GPU.
 _ACCEPTED = frozenset({Verdict.PASS, Verdict.WARN})
@@ -350,7 +300,7 @@ _ACCEPTED = frozenset({Verdict.PASS, Verdict.WARN})
 def _print_npd(socket: str | None, *, simulated: bool) -> int:
     """Print the line of a custom plugin of node-problem-detector; return its exit code."""
     try:
-        cards = _cards(socket, simulated=simulated)
+        cards = _cards(*_places(socket, simulated=simulated))
     except SentinelError as error:
         print(npd_line(str(error)))
         return NPD_UNKNOWN
@@ -399,21 +349,23 @@ def _plain(card: _Card) -> dict[str, Any]:
     }
 
 
-def _print(cards: Sequence[_Card]) -> None:
-    from sentinel.cli.display.output import print_table
-
+def _lines(cards: Sequence[_Card]) -> Iterator[str]:
+    """Yield the table of the cards, and what was acknowledged."""
+    if not cards:
+        yield "nothing is known yet: run `sentinel burnin`, or a daemon"
+        return
+    rows = [_row(card) for card in cards]
+    failed = {row[-1]: "bold red" for row in rows if row[-1].startswith(Verdict.FAIL)}
     header = (
         *("GPU", "NAME", "VERIFIED", "RESULTS", "WRONG", "FINDINGS", "LAST", "BY", "BURN-IN"),
     )
-    rows = [_row(card) for card in cards]
-    failed = {row[-1]: "bold red" for row in rows if row[-1].startswith(Verdict.FAIL)}
-    print_table(header, rows, flexible=1, right=(0, 2, 3, 4, 5), styles=failed)
+    yield from Table(header, flexible=1, right=(0, 2, 3, 4, 5), styles=failed).lines(rows)
     for card in cards:
         for one in () if card.verified is None else card.verified.acknowledged:
             name = card.uuid if card.index is None else f"GPU {card.index}"
             count = format_count(one.errors + one.findings, "wrong result")
             when = f"{one.at:%Y-%m-%d %H:%M}"
-            print(printable(f"{name}: {count} acknowledged {when} by {one.by}: {one.reason}"))
+            yield printable(f"{name}: {count} acknowledged {when} by {one.by}: {one.reason}")
 
 
 def _hours(seconds: float) -> str:

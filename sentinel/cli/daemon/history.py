@@ -1,35 +1,40 @@
-"""``sentinel history``: show past uses, readings and events of the GPUs."""
+"""``sentinel history`` and ``logs``: past uses, readings and events of the GPUs, and the log."""
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
+from pathlib import Path
 
 import click
 
-from sentinel.cli.display.log_lines import format_clock
-from sentinel.cli.display.output import color_option, print_json, to_json
-from sentinel.cli.options.command_options import gpu_selection, json_option, with_client
-from sentinel.client import Client, PastEvent, PastReading, PastUse
-from sentinel.errors import ConfigError, ExitCode, NoSuchGpuError
+from sentinel.cli.display import output
+from sentinel.cli.display.log_lines import (
+    follow,
+    format_clock,
+    last_lines,
+    readable,
+)
+from sentinel.cli.options import command_options as options
+from sentinel.client import Client, PastEvent, PastReading, PastUse, connect
+from sentinel.errors import ConfigError, NoSuchGpuError, NotRunningError, SentinelError
+from sentinel.host.daemon_lookup import Location, last_location, locate
+from sentinel.host.paths import stderr_file
 from sentinel.units import format_brief, parse_duration
 
 #: The number of events that are listed.
 _MAX_EVENTS = 1000
 
-_USES = ("GPU", "FROM", "UNTIL", "FOR", "USER")
-_READINGS = (
-    "GPU",
-    "TEMP MIN",
-    "MEAN",
-    "MAX",
-    "POWER MIN",
-    "MEAN",
-    "MAX",
-    "FOREIGN",
-    "OURS",
-    "READ",
+_USES = output.Table(("GPU", "FROM", "UNTIL", "FOR", "USER"), flexible=4, right=(0, 3))
+_READINGS = output.Table(
+    (
+        *("GPU", "TEMP MIN", "MEAN", "MAX", "POWER MIN", "MEAN", "MAX"),
+        *("FOREIGN", "OURS", "READ"),
+    ),
+    flexible=0,
+    right=range(10),
 )
 
 
@@ -53,7 +58,7 @@ def _since(context: click.Context, _: click.Parameter, text: str) -> str:
 
 
 @click.command("history")
-@gpu_selection
+@options.gpu_selection
 @click.option(
     "--since",
     metavar="TIME",
@@ -63,16 +68,9 @@ def _since(context: click.Context, _: click.Parameter, text: str) -> str:
     help="Start: a duration before now, such as 2h, or a local time, such as '2026-11-20 19:40'.",
 )
 @click.option("--events", is_flag=True, help="List the events instead, at most the last 1000.")
-@color_option
-@json_option
-@with_client
-def command(
-    client: Client,
-    gpus: tuple[str, ...],
-    since: str,
-    events: bool,  # noqa: FBT001 - click's
-    as_json: bool,  # noqa: FBT001 - click's
-) -> int:
+@output.color_option
+@options.asks_daemon
+def history(client: Client, gpus: tuple[str, ...], since: str, events: bool) -> options.Printed:
     """Show past uses of the GPUs, by default all, and their readings.
 
     The readings of each GPU are its minimum, mean and maximum temperature and power, the shares of
@@ -81,71 +79,50 @@ def command(
     """
     wanted: tuple[str | None, ...] = (None,) if not gpus or "all" in gpus else gpus
     if events:
-        _show_events(_events(client, wanted, since), as_json=as_json)
-        return int(ExitCode.OK)
-    uses = _uses(client, wanted, since)
-    readings = [one for gpu in wanted for one in _readings(client, gpu, since)]
-    if as_json:
-        print_json(
-            {
-                "usage": uses,
-                "gpus": [
-                    {"index": index, "gpu": uuid, **to_json(reading)}
-                    for index, uuid, reading in readings
-                ],
-            }
-        )
-        return int(ExitCode.OK)
-    _show(uses, readings)
-    return int(ExitCode.OK)
-
-
-def _events(client: Client, gpus: Sequence[str | None], since: str) -> Sequence[PastEvent]:
-    """Return the last events of these GPUs, oldest first; of all and of the daemon for None."""
-    found = [client.recorded_events(gpu, since, limit=_MAX_EVENTS) for gpu in gpus]
-    merged = sorted((event for events in found for event in events), key=lambda one: one.at)
-    return merged[-_MAX_EVENTS:]
-
-
-def _uses(client: Client, gpus: Sequence[str | None], since: str) -> Sequence[PastUse]:
-    """Return the uses of these GPUs, oldest first; of all for None."""
-    found = [client.usage(gpu, since) for gpu in gpus]
-    return sorted((us for uses in found for us in uses), key=lambda one: one.began)
+        limit = _MAX_EVENTS
+        past = (one for gpu in wanted for one in client.recorded_events(gpu, since, limit=limit))
+        found = sorted(past, key=lambda event: event.at)[-limit:]
+        return options.Printed(json={"events": found}, lines=readable(map(_event_line, found)))
+    uses = sorted(
+        (use for gpu in wanted for use in client.usage(gpu, since)), key=lambda u: u.began
+    )
+    readings = [reading for gpu in wanted for reading in _readings(client, gpu, since)]
+    plain = [{"index": index, "gpu": uuid, **output.to_json(one)} for index, uuid, one in readings]
+    return options.Printed(json={"usage": uses, "gpus": plain}, lines=_lines(uses, readings))
 
 
 def _readings(
     client: Client, gpu: str | None, since: str
 ) -> Iterator[tuple[int | None, str, PastReading]]:
     """Yield the index and UUID of each GPU with one reading for the whole time."""
-    for index, uuid in _gpus(client, gpu):
+    gpus: Iterable[tuple[int | None, str]]
+    if gpu is None:
+        gpus = [(one.index, one.uuid) for one in client.status().gpus]
+    else:
+        try:
+            found = client.gpu(gpu)
+            gpus = [(found.index, found.uuid)]
+        except NoSuchGpuError:  # a removed GPU may be in the history
+            gpus = [(None, gpu)]
+    for index, uuid in gpus:
         for reading in client.history(uuid, since, points=1):
             yield index, uuid, reading
-
-
-def _gpus(client: Client, gpu: str | None) -> list[tuple[int | None, str]]:
-    if gpu is None:
-        return [(one.index, one.uuid) for one in client.status().gpus]
-    try:
-        one = client.gpu(gpu)
-    except NoSuchGpuError:  # a removed GPU may be in the history
-        return [(None, gpu)]
-    return [(one.index, one.uuid)]
 
 
 # --- output ----------------------------------------------------------------------------------
 
 
-def _show(uses: Sequence[PastUse], readings: Sequence[tuple[int | None, str, PastReading]]) -> None:
-    from sentinel.cli.display.output import print_table
-
-    if not uses:
-        click.echo("No use of a GPU is recorded in this time.")
+def _lines(
+    uses: Sequence[PastUse], readings: Sequence[tuple[int | None, str, PastReading]]
+) -> Iterator[str]:
+    """Yield the table of uses, and that of readings if there are any."""
+    if uses:
+        yield from _USES.lines(map(_use, uses))
     else:
-        print_table(_USES, [_use(use) for use in uses], flexible=4, right=(0, 3))
+        yield "No use of a GPU is recorded in this time."
     if readings:
-        click.echo()
-        rows = [_reading(index, uuid, one) for index, uuid, one in readings]
-        print_table(_READINGS, rows, flexible=0, right=range(len(_READINGS)))
+        yield ""
+        yield from _READINGS.lines(_reading(*reading) for reading in readings)
 
 
 def _use(use: PastUse) -> tuple[str, ...]:
@@ -178,18 +155,99 @@ def _reading(index: int | None, uuid: str, reading: PastReading) -> tuple[str, .
     )
 
 
-def _show_events(events: Sequence[PastEvent], *, as_json: bool) -> None:
-    if as_json:
-        print_json({"events": events})
-        return
-    from sentinel.cli.display.log_lines import readable
-
-    for line in readable(map(_line, events)):
-        print(line)
-
-
-def _line(event: PastEvent) -> str:
+def _event_line(event: PastEvent) -> str:
     """Convert an event to its line in the log."""
     header = {"event": event.name, "time": event.at.isoformat()}
     about = {} if event.gpu is None else {"gpu": event.gpu, "index": event.index}
     return json.dumps({**event.fields, **header, **about})
+
+
+# --- logs ------------------------------------------------------------------------------------
+
+#: How many lines of the standard error of a daemon that has ended are shown.
+_STDERR_LINES = 20
+
+
+@click.command("logs")
+@click.option("-f", "--follow", "following", is_flag=True, help="Follow the log.")
+@click.option(
+    "-n",
+    "--lines",
+    "count",
+    metavar="N",
+    type=click.IntRange(0, 1_000_000),
+    default=50,
+    show_default=True,
+    help="Number of lines to show first.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the JSON lines of the log.")
+@output.color_option
+@options.address_options
+def logs(following: bool, count: int, as_json: bool, socket: str | None, simulated: bool) -> None:
+    """Show the end of the daemon's log, also after its end or a start that failed.
+
+    Without a running daemon, it is the log of the last one, whatever directory it used. A daemon in
+    a unit of systemd logs to the journal, which is read by journalctl. Exit code 3 if there is no
+    log.
+    """
+    folder = options.simulated_folder(chosen=simulated)
+    named = socket is not None or simulated
+    where = locate(socket, folder) if named else last_location()
+    path, match, runs = _log(where)
+    lines: Iterable[str]
+    if match is not None:
+        from sentinel.cli.display.journal import journal_lines
+
+        lines = journal_lines(match, count, following=following)
+    else:
+        lines = follow(path, count) if following else last_lines(path, count)
+    for line in filter(_is_event, lines) if as_json else readable(lines):
+        print(line, flush=True)
+    if not runs and not as_json:
+        for line in _after_the_end(where, path if match is None else None):
+            click.echo(line, err=True)
+
+
+def _log(where: Location) -> tuple[Path, str | None, bool]:
+    """Find the log: the one that the daemon reports, or else that of the last one.
+
+    Returns:
+        The file, or the match for journalctl, and whether the daemon runs.
+
+    Raises:
+        ConfigError: The daemon has no log.
+        NotRunningError: There is no daemon, and no log of one.
+    """
+    log, match, runs = where.log, where.journal, False
+    with contextlib.suppress(SentinelError):
+        daemon = connect(where.socket, timeout=3.0).status().daemon
+        log, match, runs = None if daemon.log is None else Path(daemon.log), daemon.journal, True
+    if match is not None:
+        return Path(), match, runs
+    if log is None:
+        raise ConfigError(
+            "this daemon writes no log: it runs in the foreground, and its standard output has all",
+            "A daemon that `sentinel start` began writes one; this one with --log-file FILE.",
+        )
+    if not runs and not log.exists():
+        raise NotRunningError(
+            f"there is no log: no daemon runs at {where.socket}, and {log} is missing",
+            "Start a daemon with `sentinel start`, or name another: --socket PATH, --simulated.",
+        )
+    return log, None, runs
+
+
+def _after_the_end(where: Location, path: Path | None) -> Iterator[str]:
+    """Yield what a daemon that has ended left on its standard error, and that it has ended."""
+    if path is not None:
+        with contextlib.suppress(ConfigError):
+            yield from map(output.printable, last_lines(stderr_file(path), _STDERR_LINES))
+    kept = "the journal" if path is None else str(path)
+    yield f"sentinel: no daemon runs at {where.socket}; this was the log of the last, in {kept}"
+
+
+def _is_event(line: str) -> bool:
+    """Check for a line of JSON: the journal has other output, too."""
+    with contextlib.suppress(ValueError):
+        return isinstance(json.loads(line), dict)
+    return False

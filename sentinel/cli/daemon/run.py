@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TextIO, cast
@@ -14,10 +15,10 @@ from typing import TextIO, cast
 import click
 from click.core import ParameterSource
 
-from sentinel.cli.daemon.log_place import chosen_log, with_chosen_log
-from sentinel.cli.display.log_lines import text_lines
+from sentinel.cli.display.log_lines import processes, text_lines
 from sentinel.cli.display.output import color_option, wants_colour
 from sentinel.cli.options.command_classes import GroupedOptions
+from sentinel.cli.options.command_options import Printed
 from sentinel.cli.options.setting_options import (
     log_format,
     plan_option,
@@ -26,20 +27,22 @@ from sentinel.cli.options.setting_options import (
     warn_of_no_notifications,
 )
 from sentinel.config.model import Config
+from sentinel.config.setting import variable_of
 from sentinel.config.sources import Sources, checked
-from sentinel.errors import ConfigError, ExitCode
-from sentinel.host.files.paths import places, prepare, prepare_log
-from sentinel.host.gpus import simulation
-from sentinel.host.installed.import_stubs import without_rich
-from sentinel.host.logs.log_file import RotatingLog
-from sentinel.host.processes.unprivileged import look_up
+from sentinel.errors import ConfigError, SentinelError
+from sentinel.host import simulation
+from sentinel.host.daemon_lookup import list_daemons
+from sentinel.host.log_file import RotatingLog
+from sentinel.host.paths import Places, places, prepare, prepare_log
+from sentinel.host.small_process import without_rich
 from sentinel.host.systemd import Journal, gets_stream, match_of_this_run
+from sentinel.host.unprivileged import look_up
 from sentinel.protocol.gpu import Gpu
+from sentinel.protocol.rules import with_time
 from sentinel.protocol.stressor import Account
+from sentinel.units import format_size
 
 with without_rich():  # only here: a program that embeds a supervisor may need rich
-    from sentinel.cli.display import survey_format
-    from sentinel.cli.journal_sink import journal_sink
     from sentinel.diagnostics import survey
     from sentinel.diagnostics.workload_catalog import (
         check_workloads,
@@ -49,6 +52,9 @@ with without_rich():  # only here: a program that embeds a supervisor may need r
     from sentinel.supervisor import bootstrap
     from sentinel.supervisor.discovery import Options, Serve
     from sentinel.supervisor.event_log import Sink, json_lines
+
+#: A daemon that does not answer must not delay a look at the GPUs.
+_TIMEOUT_S = 1.0
 
 
 @click.command("run", cls=GroupedOptions)
@@ -66,6 +72,7 @@ with without_rich():  # only here: a program that embeds a supervisor may need r
 @click.option("--paused", is_flag=True, hidden=True)  # how `sentinel start --paused` does
 @click.option("--private", is_flag=True, hidden=True)  # how a script starts its own
 @click.option("--burnin-only", is_flag=True, hidden=True)  # how `sentinel burnin` starts its own
+@click.option("--lent", is_flag=True, hidden=True)  # how a trial does, beside a daemon
 @color_option
 @plan_option
 @log_format
@@ -73,7 +80,7 @@ def command(
     sources: Sources,
     simulate: int | None,
     plan: str | None,
-    text: bool,  # noqa: FBT001 - click passes options by name
+    text: bool,
     **flags: bool,
 ) -> int:
     """Occupy every idle GPU until Ctrl+C, and yield it as soon as a foreign process appears."""
@@ -82,13 +89,15 @@ def command(
     config = replace(config, paused=monitor or flags["paused"], burnin_only=flags["burnin_only"])
     if plan is not None:
         config = with_plan(config, plan, sources)
-    options = Options(config=config, given=sources.given, simulate=simulate)
+    options = Options(config=config, given=sources.given, simulate=simulate, lent=flags["lent"])
     if flags["list_"]:
-        survey_format.print_gpus(survey.inventory(options), text=text)
-        return int(ExitCode.OK)
+        found = survey.inventory(options)
+        return Printed(json={"gpus": found}, lines=map(_gpu_line, found)).show(as_json=not text)
     if flags["once"]:
-        _report_once(options, text=text, explain=explain)
-        return int(ExitCode.OK)
+        daemons = find_stressors(simulate)
+        rows = [survey.with_daemons(row, daemons) for row in survey.survey(options)]
+        lines = (line for row in rows for line in _survey_lines(row, explain=explain))
+        return Printed(json={"gpus": rows}, lines=lines).show(as_json=not text)
     if not (flags["daemon"] or flags["burnin_only"]):  # the command that starts it has done it
         check_before_start(config, sources, plan)
     # A dry run occupies nothing: it needs no control, and must leave the socket to a daemon.
@@ -129,6 +138,8 @@ def _supervise(options: Options, file: Path | None, *, text: bool) -> int:
         sink_for = _sink_for(sys.stdout, text=text)
         detached = serve is not None and serve.detached and serve.journal is None
         if serve is not None and serve.journal is not None:
+            from sentinel.cli.display.journal import journal_sink  # imports subprocess
+
             sink_for = partial(journal_sink, stack.enter_context(closing(Journal())))
         if serve is not None and detached:
             prepare(serve.places)
@@ -140,25 +151,63 @@ def _supervise(options: Options, file: Path | None, *, text: bool) -> int:
         return int(bootstrap.supervise(options, sink_for))
 
 
-def _report_once(options: Options, *, text: bool, explain: bool) -> None:
-    """Print the use of each GPU; what the daemons of this user have there is named as theirs."""
-    found = survey.survey(options)
-    stressors = _stressors_of_daemons(options.simulate)
-    rows = [survey.with_daemons(row, stressors) for row in found]
-    survey_format.print_survey(rows, text=text, explain=explain)
+# --- reports ---------------------------------------------------------------------------------
+
+
+def _gpu_line(gpu: Gpu) -> str:
+    size = format_size(gpu.memory_total)
+    return f"{gpu.index:>3}  {gpu.uuid}  {gpu.pci_bus_id}  {size:>9}  {gpu.name}"
+
+
+def _survey_lines(row: survey.Survey, *, explain: bool) -> Iterator[str]:
+    """Yield the use of a GPU, and whether a stressor would start on it."""
+    would = "would be occupied" if row.verdict.allowed else "would be left alone"
+    yield f"GPU {row.gpu.index}  {row.gpu.name}  {row.gpu.uuid}"
+    why = with_time(row.verdict.reason, row.verdict.left_s)
+    yield f"  {row.occupancy.lower()}: {would} ({why})"
+    if explain:
+        yield f"  decided by the rule `{row.verdict.rule}`"
+    if row.reading is None or row.reading.memory is None:
+        return
+    memory = row.reading.memory
+    yield f"  {format_size(memory.used)} of {format_size(memory.total)} in use"
+    notes = {**row.pending_ignores, **row.ignored_processes} if explain else {}
+    for pid, socket in row.daemon_stressors.items():
+        notes[pid] = f"stressor of the daemon at {socket}"
+    for process in row.reading.processes or ():
+        held = format_size(process.memory) if process.memory is not None else "memory unknown"
+        note = f" - {notes[process.pid]}" if process.pid in notes else ""
+        yield f"    {process.kind.value}: {processes([asdict(process)])}, {held}{note}"
 
 
 def _warn_of_daemons(simulate: int | None) -> None:
     """Print a warning for each daemon of this user whose stressors are foreign processes here."""
-    for socket in sorted(set(_stressors_of_daemons(simulate).values())):
+    for socket in sorted(set(find_stressors(simulate).values())):
         what = f"the daemon at {socket} occupies GPUs: its stressors are foreign processes here"
         click.echo(f"sentinel: warning: {what}", err=True)
 
 
-def _stressors_of_daemons(simulate: int | None) -> dict[int, str]:
-    from sentinel.cli.own_stressors import find_stressors  # slow to import
+def find_stressors(simulate: int | None) -> dict[int, str]:
+    """Ask the running daemons of this user for their stressors.
 
-    return find_stressors(simulation.default_folder() if simulate is not None else None)
+    Args:
+        simulate: The number of simulated GPUs, if they are used.
+
+    Returns:
+        The socket of the daemon, by the PID of its stressor; none of a daemon without an answer.
+    """
+    from sentinel.client import connect  # the daemon does without
+
+    found: dict[int, str] = {}
+    for daemon in list_daemons(simulation.default_folder() if simulate is not None else None):
+        socket = daemon.socket or ""
+        with contextlib.suppress(SentinelError):
+            gpus = connect(socket, timeout=_TIMEOUT_S).status().gpus
+            found.update({gpu.pid: socket for gpu in gpus if gpu.pid is not None})
+    return found
+
+
+# --- settings that are checked before a start ------------------------------------------------
 
 
 def with_plan(config: Config, plan: str, sources: Sources) -> Config:
@@ -210,6 +259,39 @@ def account_of(config: Config, sources: Sources) -> Account | None:
     if config.stressor_user is None or os.getuid() != 0:
         return None
     return look_up(config.stressor_user, sources.source_of("stressor.user"))
+
+
+def chosen_log(sources: Sources) -> Path | None:
+    """Return the absolute path of the log's file that a setting names, or None.
+
+    A relative one is that of the current folder, as far as the setting has one: a flag and a
+    variable, but no file of settings.
+
+    Raises:
+        ConfigError: A setting is invalid.
+    """
+    text = checked(sources).log_file
+    if text is None:
+        return None
+    if text.startswith("~/"):
+        return Path(os.environ.get("HOME") or "/") / text.removeprefix("~/")
+    source = sources.source_of("log.file")
+    if not text.startswith("/") and source not in {"--log-file", variable_of("--log-file")}:
+        raise ConfigError(
+            f"{source}: {text!r} is not an absolute path",
+            "Start it with a slash or ~/: the daemon that reads this has another folder.",
+        )
+    return Path(text).absolute()
+
+
+def with_chosen_log(where: Places, sources: Sources) -> Places:
+    """Return the paths with the log's file that a setting names, if there is one.
+
+    Raises:
+        ConfigError: A setting is invalid.
+    """
+    log = chosen_log(sources)
+    return where if log is None else replace(where, log=log, log_named=True)
 
 
 def _goes_to_journal(*, detached: bool) -> bool:

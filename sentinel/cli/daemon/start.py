@@ -1,29 +1,28 @@
-"""``sentinel start`` and ``restart``: start the daemon, or end it and start it again."""
+"""``sentinel start`` and ``restart``: start the daemon, and wait until it has a stressor."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping
-from dataclasses import replace
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
 from sentinel.burnin.levels import LEVELS
-from sentinel.cli.daemon.first_stressor import FirstStressor, NotProvedError, wait_for_stressor
-from sentinel.cli.daemon.log_place import recorded_log, with_chosen_log
-from sentinel.cli.daemon.run import check_before_start, with_plan
-from sentinel.cli.display.output import print_json
+from sentinel.cli.daemon.run import check_before_start, with_chosen_log, with_plan
+from sentinel.cli.display import gpu_table
+from sentinel.cli.options import command_options as options
 from sentinel.cli.options.command_classes import GroupedOptions
-from sentinel.cli.options.command_options import json_option, wait_option, with_client
 from sentinel.cli.options.setting_options import (
     for_daemon,
     plan_option,
     settings_of_daemon,
     simulate_option,
 )
-from sentinel.client import Client, connect
+from sentinel.client import Client, GpuStatus, connect
 from sentinel.config.model import SETTINGS
 from sentinel.config.sources import Sources, checked
 from sentinel.errors import (
@@ -31,11 +30,125 @@ from sentinel.errors import (
     ExitCode,
     SentinelError,
 )
-from sentinel.host.daemons.daemon_lookup import locate
-from sentinel.host.daemons.registry import running
-from sentinel.host.files.paths import SIMULATED, Places, places
-from sentinel.host.gpus.simulation import default_folder
+from sentinel.host.daemon_lookup import locate
+from sentinel.host.paths import SIMULATED, Places, places
+from sentinel.host.registry import running
+from sentinel.host.simulation import default_folder
 from sentinel.supervisor.daemonize import NotStartedError, last_reason, start_detached
+
+_POLL_INTERVAL_S = 0.1
+#: A GPU that waits for its turn counts as one with nothing to start after so long, in seconds: the
+#: shortest waits, for a second reading and for --rearm, end before.
+_SHORT_WAIT_S = 30.0
+
+#: The rules by which a GPU waits only for a short time, and those of a GPU that is about to start.
+_SHORT_RULES = frozenset({"confirm", "rearm", "idle.wait", "idle.utilization", "allocations"})
+_SOON_RULES = frozenset({"idle", "api", "probe", "limits.starts_per_second"})
+_NOT_READ = "unknown: not read yet"
+
+
+class NotProvedError(SentinelError):
+    """The daemon runs, and no stressor of it has become ready."""
+
+    exit_code = ExitCode.FAIL
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstStressor:
+    """What a daemon has proved."""
+
+    #: The indices of the GPUs that stressors occupy; None if that was not asked.
+    occupied: tuple[int, ...] | None
+    #: What the daemon does, as a sentence.
+    text: str
+
+
+_NO_PROOF = FirstStressor(occupied=None, text="")
+
+
+def wait_for_stressor(
+    client: Client,
+    wait: float,
+    is_alive: Callable[[], bool],
+    *,
+    clock: Callable[[], float] = time.monotonic,
+) -> FirstStressor:
+    """Wait until one stressor is ready, or until no GPU is about to get one.
+
+    Args:
+        client: The client of the daemon.
+        wait: The longest wait, in seconds.
+        is_alive: Checks whether the daemon runs, if it does not answer.
+        clock: The clock.
+
+    Raises:
+        NotProvedError: Stressors have failed and none is ready, or the time is over.
+        SentinelError: The daemon has ended, or does not answer.
+    """
+    began = clock()
+    while True:
+        late = clock() - began
+        try:
+            status = client.status()
+        except SentinelError:
+            if late > wait or not is_alive():
+                raise
+            time.sleep(_POLL_INTERVAL_S)  # its API process is replaced
+            continue
+        if status.daemon.ending:
+            raise NotProvedError(f"the daemon ends: {status.daemon.ending}")
+        gpus = status.gpus
+        occupied = tuple(gpu.index for gpu in gpus if gpu.occupied)
+        if occupied:
+            text = f"occupies {_names(occupied)}{_rest(gpus, late)}"
+            return FirstStressor(occupied=occupied, text=text)
+        pending = [gpu for gpu in gpus if _is_pending(gpu, late)]
+        failed = [gpu for gpu in gpus if gpu.stressor.upper() in {"BACKOFF", "FATAL"}]
+        if failed and not pending:
+            raise NotProvedError(f"no stressor has started: {_reasons(failed)}")
+        if not pending:
+            text = f"has nothing to start: {_reasons(gpus)}" if gpus else "has no GPU"
+            return FirstStressor(occupied=(), text=text)
+        if late > wait:
+            raise NotProvedError(f"no stressor has started within {wait:g} s: {_reasons(pending)}")
+        time.sleep(_POLL_INTERVAL_S)
+
+
+def _is_pending(gpu: GpuStatus, late: float) -> bool:
+    """Check whether a GPU has a stressor that is starting, or is about to get one."""
+    stressor = gpu.stressor.upper()
+    if stressor != "STOPPED":
+        return stressor in {"STARTING", "STOPPING"}
+    if gpu.rule in _SOON_RULES:
+        return True
+    if gpu.rule_until_s is not None and late + gpu.rule_until_s > _SHORT_WAIT_S:
+        return False
+    return late < _SHORT_WAIT_S and (gpu.rule in _SHORT_RULES or gpu.reason.startswith(_NOT_READ))
+
+
+def _rest(gpus: tuple[GpuStatus, ...], late: float) -> str:
+    """Describe the GPUs beside those that are occupied that get a stressor now or soon."""
+    starting = [gpu.index for gpu in gpus if gpu.stressor.upper() == "STARTING"]
+    waiting = [
+        gpu.index
+        for gpu in gpus
+        if not gpu.occupied and gpu.index not in starting and _is_pending(gpu, late)
+    ]
+    parts = [
+        f"; {_names(indices)} {'is' if len(indices) == 1 else 'are'} {verb}"
+        for indices, verb in ((starting, "starting"), (waiting, "about to start"))
+        if indices
+    ]
+    return "".join(parts)
+
+
+def _reasons(gpus: Iterable[GpuStatus]) -> str:
+    return "; ".join(gpu_table.reasons(gpus))
+
+
+def _names(indices: tuple[int, ...] | list[int]) -> str:
+    return f"GPU {', '.join(map(str, indices))}"
+
 
 #: A driver without persistence mode needs up to 3 s per GPU.
 START_TIMEOUT_S = 60.0
@@ -49,16 +162,11 @@ NO_LOG = "none: it runs in the foreground and prints its events"
 @settings_of_daemon
 @plan_option
 @click.option("--paused", is_flag=True, help="Occupy no GPU until `sentinel resume`.")
-@wait_option(_WAIT, "5m")
-@json_option
+@options.wait_option(_WAIT, "5m")
+@options.prints
 def command(
-    sources: Sources,
-    simulate: int | None,
-    plan: str | None,
-    paused: bool,  # noqa: FBT001 - click passes options by name
-    wait: float,
-    as_json: bool,  # noqa: FBT001 - click passes options by name
-) -> int:
+    sources: Sources, simulate: int | None, plan: str | None, paused: bool, wait: float
+) -> options.Printed:
     """Start the daemon; one that runs already stays as it is, and paused GPUs stay paused.
 
     The daemon survives the terminal. The command waits until a stressor is ready on one GPU, or
@@ -71,39 +179,31 @@ def command(
         of_plan = [f"--plan={plan if plan in LEVELS else Path(plan).absolute()}"]
     where, pid = _find(simulated=simulate is not None)
     if paused and pid is not None:
-        raise AlreadyRunningError(
-            f"a daemon runs already: pid {pid or 'unknown'}, socket {where.socket}",
-            "To release its GPUs, use: sentinel pause",
-        )
+        raise _runs_already(where, pid, "To release its GPUs, use: sentinel pause")
     flags = [*_flags(sources), *of_plan]
+    started = pid is None
     if pid is None:
         where = with_chosen_log(where, sources)
         check_before_start(config, sources, plan)
         more = ["--simulate", str(simulate)] if simulate is not None else []
         more += ["--paused"] if paused else []
         pid = start_detached([*_config(sources), *flags, *more], where, START_TIMEOUT_S).pid
-        proof = _prove(where, pid, wait)
-        _print(where, pid, f"started: pid {pid}{proof.text}", proof, as_json=as_json, started=True)
-        return int(ExitCode.OK)
-    if simulate is not None:
-        _check_number(where, pid, simulate)
-    if flags:
-        raise AlreadyRunningError(
-            f"a daemon runs already: pid {pid or 'unknown'}, socket {where.socket}",
-            "It keeps its settings. To change them, use: sentinel set",
-        )
-    _check_that_it_answers(where, pid)
+    else:
+        if simulate is not None:
+            _check_number(where, pid, simulate)
+        if flags:
+            remedy = "It keeps its settings. To change them, use: sentinel set"
+            raise _runs_already(where, pid, remedy)
+        _check_that_it_answers(where, pid)
     proof = _prove(where, pid, wait)
-    text = f"runs already: pid {pid or 'unknown'}{proof.text}"
-    _print(where, pid, text, proof, as_json=as_json, started=False)
-    return int(ExitCode.OK)
+    facts = {"started": started, "pid": pid, "socket": where.socket, "log": recorded_log(where)}
+    return _printed("started" if started else "runs already", facts, proof)
 
 
 @click.command("restart")
-@wait_option(_WAIT, "5m")
-@json_option
-@with_client
-def restart(client: Client, wait: float, as_json: bool) -> int:  # noqa: FBT001 - click's
+@options.wait_option(_WAIT, "5m")
+@options.asks_daemon
+def restart(client: Client, wait: float) -> options.Printed:
     """End the daemon, and start it again with its arguments and environment.
 
     Reservations and sessions continue, pauses and settings without --save end. The command waits
@@ -111,13 +211,22 @@ def restart(client: Client, wait: float, as_json: bool) -> int:  # noqa: FBT001 
     """
     client.restart()
     daemon = client.status().daemon
-    proof = FirstStressor(occupied=None, text="")
-    if wait:
-        proof = _with_subject(wait_for_stressor(client, wait, client.health))
-    text = f"restarted: pid {daemon.pid}{proof.text}"
+    proof = wait_for_stressor(client, wait, client.health) if wait else _NO_PROOF
     facts = {"started": True, "pid": daemon.pid, "socket": daemon.socket, "log": daemon.log}
-    _print_facts(text, facts, proof, as_json=as_json)
-    return int(ExitCode.OK)
+    return _printed("restarted", facts, proof)
+
+
+def _printed(how: str, facts: Mapping[str, object], proof: FirstStressor) -> options.Printed:
+    """Describe a daemon that runs, by its PID, socket and log, and what it has proved."""
+    proved = f"; it {proof.text}" if proof.text else ""
+    return options.Printed(
+        json={**facts, "occupied": proof.occupied},
+        lines=[
+            f"sentinel {how}: pid {facts['pid'] or 'unknown'}{proved}",
+            f"socket {facts['socket']}",
+            f"log    {facts['log'] or NO_LOG}",
+        ],
+    )
 
 
 def _find(*, simulated: bool) -> tuple[Places, int | None]:
@@ -125,6 +234,11 @@ def _find(*, simulated: bool) -> tuple[Places, int | None]:
     folder = default_folder().absolute() if simulated else None
     where = places(os.environ, os.getuid(), folder)
     return where, _pid(where)
+
+
+def _runs_already(where: Places, pid: int, remedy: str) -> AlreadyRunningError:
+    what = f"a daemon runs already: pid {pid or 'unknown'}, socket {where.socket}"
+    return AlreadyRunningError(what, remedy)
 
 
 def _check_number(where: Places, pid: int, simulate: int) -> None:
@@ -168,13 +282,11 @@ def _pid(where: Places) -> int | None:
 def _flags(sources: Sources) -> list[str]:
     """Return the given flags for a daemon with another working directory."""
     flags = {setting.flag: setting for setting in SETTINGS}
-    found = []
-    for given in sources.given:
-        setting = flags.get(given.source)
-        if setting is None:
-            continue
-        found.append(f"{setting.flag}={for_daemon(setting.key, given.text)}")
-    return found
+    return [
+        f"{given.source}={for_daemon(flags[given.source].key, given.text)}"
+        for given in sources.given
+        if given.source in flags
+    ]
 
 
 def _config(sources: Sources) -> list[str]:
@@ -199,34 +311,23 @@ def _prove(where: Places, pid: int, wait: float) -> FirstStressor:
         NotProvedError: It has failed to.
     """
     if not wait:
-        return FirstStressor(occupied=None, text="")
+        return _NO_PROOF
     try:
-        proof = wait_for_stressor(connect(where.socket), wait, lambda: running(where) is not None)
+        return wait_for_stressor(connect(where.socket), wait, lambda: running(where) is not None)
     except SentinelError as error:
         if pid and running(where) is None:
             what = f"the daemon has ended: {last_reason(where) or error.what}"
             raise NotProvedError(what, f"Its log is {recorded_log(where)}") from error
         how = f"The daemon, pid {pid or 'unknown'}, goes on; its log is {recorded_log(where)}"
         raise NotProvedError(error.what, f"{how}\nTo end it: sentinel stop") from error
-    return _with_subject(proof)
 
 
-def _with_subject(proof: FirstStressor) -> FirstStressor:
-    return replace(proof, text=f"; it {proof.text}")
+def recorded_log(where: Places) -> str | None:
+    """Find where the daemon logs: a file, a command of journalctl, or None for neither.
 
-
-def _print(
-    where: Places, pid: int, text: str, proof: FirstStressor, *, as_json: bool, started: bool
-) -> None:
-    """Print the outcome for a daemon at these paths."""
-    facts = {"started": started, "pid": pid, "socket": where.socket, "log": recorded_log(where)}
-    _print_facts(text, facts, proof, as_json=as_json)
-
-
-def _print_facts(
-    text: str, facts: Mapping[str, object], proof: FirstStressor, *, as_json: bool
-) -> None:
-    if as_json:
-        print_json({**facts, "occupied": proof.occupied})
-    else:
-        print(f"sentinel {text}\nsocket {facts['socket']}\nlog    {facts['log'] or NO_LOG}")
+    Without the record of a running daemon, it is the file that follows from the paths.
+    """
+    record = locate(str(where.socket)).record
+    if record is None or not record.alive:
+        return str(where.log)
+    return record.log or (f"journalctl {record.journal}" if record.journal else None)

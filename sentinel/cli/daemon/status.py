@@ -1,7 +1,7 @@
-"""``sentinel status``: show every GPU, its processes, the daemon, and the end of its log.
+"""``sentinel status`` and ``top``: show every GPU, its processes and the daemon, once or live.
 
-It runs in scripts and prompts, so it decodes no response and imports no library but click: see
-tests/integration/cli/test_status.py for the modules that it may import.
+`status` runs in scripts and prompts, so it decodes no response and imports no library but click:
+see tests/integration/cli/test_status.py for the modules that it may import.
 """
 
 from __future__ import annotations
@@ -11,36 +11,25 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from sentinel.cli.display import gpu_table
-from sentinel.cli.display.output import (
-    color_option,
-    cut,
-    print_json,
-    printable,
-    table,
-    terminal_width,
-    wants_colour,
-)
+from sentinel.cli.display import gpu_table, output
 from sentinel.cli.failures import error_fields
-from sentinel.cli.options.command_options import (
-    duration,
-    gpu_selection,
-    json_option,
-    only_json,
-    with_requester,
-)
+from sentinel.cli.options import command_options as options
+from sentinel.cli.options import value_completion
 from sentinel.client.requester import JsonView
-from sentinel.errors import ConfigError, ExitCode, NotRunningError, ServiceError
+from sentinel.errors import AccessDeniedError, ConfigError, ExitCode, NotRunningError, ServiceError
+from sentinel.host.daemon_lookup import KnownDaemon, known_daemons
+from sentinel.units import format_size
 
 if TYPE_CHECKING:
-    from sentinel.client import Status
+    from sentinel.client import Client, Status
     from sentinel.client.requester import Requester
+
 
 LOG_LINES = 5
 
@@ -49,12 +38,10 @@ def _or_daemons(function: Callable[..., int]) -> Callable[..., int]:
     """Add ``--daemons``, which needs no daemon."""
 
     @functools.wraps(function)
-    def either(*, daemons: bool, as_json: bool, **options: Any) -> int:
+    def either(*, daemons: bool, as_json: bool, **rest: Any) -> int:
         if daemons:
-            from sentinel.cli.daemon.daemons import list_daemons
-
-            return list_daemons(as_json=as_json)
-        return function(as_json=as_json, **options)
+            return _list_daemons().show(as_json=as_json)
+        return function(as_json=as_json, **rest)
 
     text = "List the daemons of this user, running or ended, and their state directories."
     return click.option("--daemons", is_flag=True, help=text)(either)
@@ -66,18 +53,18 @@ def _or_daemons(function: Callable[..., int]) -> Callable[..., int]:
 @click.option(
     "--list", "as_list", is_flag=True, help="Print the GPUs and no more, one line for each."
 )
-@duration("--watch", "every", "Repeat this often, until Ctrl+C.")
-@color_option
-@gpu_selection
-@json_option
-@with_requester
-def command(
+@options.duration("--watch", "every", "Repeat this often, until Ctrl+C.")
+@output.color_option
+@options.gpu_selection
+@options.json_option
+@options.with_requester
+def status(
     client: Requester,
     gpus: tuple[str, ...],
     every: float | None,
-    as_list: bool,  # noqa: FBT001 - click's
-    page: bool,  # noqa: FBT001
-    as_json: bool,  # noqa: FBT001
+    as_list: bool,
+    page: bool,
+    as_json: bool,
 ) -> int:
     """Show the GPUs, by default all, their processes and the daemon; exit code 3 if none runs.
 
@@ -86,10 +73,9 @@ def command(
     and the time since. A `!` marks a GPU with findings: it computed or stored something wrong.
     """
     if page:
-        from sentinel.cli.daemon.daemons import print_page
-
         daemon = JsonView(client.request("GET", "/v1/status")["daemon"])
-        return print_page(daemon, as_json=as_json)
+        found = page_address(daemon.tcp, daemon.token)
+        return options.Printed(json={"address": found}, lines=[found]).show(as_json=as_json)
     if as_json:
         if every is not None:
             raise ConfigError("--watch cannot be combined with --json")
@@ -104,11 +90,11 @@ def command(
 
 def _print_json(client: Requester, gpus: Sequence[str], *, as_list: bool) -> int:
     try:
-        status = only_json(client.request("GET", "/v1/status"), gpus)
+        status = options.only_json(client.request("GET", "/v1/status"), gpus)
     except NotRunningError as error:
-        print_json({"running": False, **error_fields(error)})
+        output.print_json({"running": False, **error_fields(error)})
         return int(error.exit_code)
-    print_json({"running": True, **({"gpus": status["gpus"]} if as_list else status)})
+    output.print_json({"running": True, **({"gpus": status["gpus"]} if as_list else status)})
     return int(ExitCode.OK)
 
 
@@ -122,11 +108,11 @@ def _lines(client: Requester, gpus: Sequence[str], *, as_list: bool) -> list[str
         response = client.request("GET", "/v1/status")
     except NotRunningError as error:
         raise _with_burnins(error) from error
-    status = cast("Status", JsonView(only_json(response, gpus)))
+    status = cast("Status", JsonView(options.only_json(response, gpus)))
     try:
         if as_list:
             stale = gpu_table.is_stale(status)
-            return [printable(gpu_table.list_line(gpu, stale=stale)) for gpu in status.gpus]
+            return [output.printable(gpu_table.list_line(gpu, stale=stale)) for gpu in status.gpus]
         return list(_report(status, local=not client.address.host))
     except (AttributeError, TypeError, ValueError) as error:
         raise ServiceError(
@@ -137,7 +123,7 @@ def _lines(client: Requester, gpus: Sequence[str], *, as_list: bool) -> list[str
 
 def _with_burnins(error: NotRunningError) -> NotRunningError:
     """Name the burn-ins that hold GPUs without a daemon."""
-    from sentinel.host.daemons.registry import records_folder, running_burnins
+    from sentinel.host.registry import records_folder, running_burnins
 
     runs = running_burnins(records_folder(os.environ, os.getuid()))
     text = "".join(f"\n{run}\nTo follow it: sentinel burnin attach {run.run}" for run in runs)
@@ -152,43 +138,22 @@ def _report(status: Status, *, local: bool) -> Iterator[str]:
         local: Whether the daemon runs on this host.
     """
     stale = gpu_table.is_stale(status)
-    width, colour = terminal_width(), wants_colour(sys.stdout)
-    yield cut(printable(gpu_table.title(status)), width)
-    yield from table(
-        gpu_table.HEADER,
-        [gpu_table.row(gpu, status.reservations or (), stale=stale) for gpu in status.gpus],
-        flexible=gpu_table.FLEXIBLE,
-        width=width,
-        right=gpu_table.RIGHT,
-        styles=gpu_table.STYLES,
-        colour=colour,
+    yield output.cut(output.printable(gpu_table.title(status)), output.terminal_width())
+    reservations = status.reservations or ()
+    yield from gpu_table.GPUS.lines(
+        gpu_table.row(gpu, reservations, stale=stale) for gpu in status.gpus
     )
-    if not stale:
-        yield from _processes(status, width, local=local, colour=colour)
-    notes = [printable(line) for line in gpu_table.notes(status)]
+    jobs = [] if stale else gpu_table.jobs(status.gpus, local=local)
+    if jobs:
+        yield ""
+        yield from gpu_table.PROCESSES.lines(map(gpu_table.process_row, jobs))
+    notes = [output.printable(line) for line in gpu_table.notes(status)]
     if notes:
         yield ""
         yield from notes
     yield ""
-    yield from map(printable, gpu_table.facts(status, datetime.now().astimezone()))
+    yield from map(output.printable, gpu_table.facts(status, datetime.now().astimezone()))
     yield from _logged(status.daemon.log)
-
-
-def _processes(status: Status, width: int, *, local: bool, colour: bool) -> Iterator[str]:
-    """Yield the table of processes, if there are any."""
-    from sentinel.cli.display import gpu_table
-
-    rows = [gpu_table.process_row(job) for job in gpu_table.jobs(status.gpus, local=local)]
-    if rows:
-        yield ""
-        yield from table(
-            gpu_table.PROCESS_HEADER,
-            rows,
-            flexible=gpu_table.PROCESS_FLEXIBLE,
-            width=width,
-            right=gpu_table.PROCESS_RIGHT,
-            colour=colour,
-        )
 
 
 def _logged(log: str | None) -> Iterator[str]:
@@ -202,3 +167,134 @@ def _logged(log: str | None) -> Iterator[str]:
 
     with contextlib.suppress(ConfigError):
         yield from readable(last_wanted(Path(log), LOG_LINES, is_notable))
+
+
+# --- the daemons, and the web page -----------------------------------------------------------
+
+_DAEMONS = output.Table(("PID", "GPUS", "CHANGED", "SIZE", "SOCKET", "STATE"), right=(0, 3))
+#: Browsers cannot open the wildcard addresses; use the loopback address of the family.
+_LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared, not bound
+
+
+def _list_daemons() -> options.Printed:
+    """List the daemons of this user that run, and those that have ended and left their state.
+
+    PID is empty for one that has ended. CHANGED is the last change in its state directory, and SIZE
+    what that takes on the disk. No state directory is ever removed by itself: the next daemon of
+    the same socket continues with it.
+    """
+    found = known_daemons(os.environ, os.getuid())
+    missing = "this user has no daemon, and none has left a state directory"
+    return options.Printed(
+        json={"daemons": [_daemon_json(daemon) for daemon in found]},
+        lines=_DAEMONS.lines(map(_daemon_row, found)) if found else (),
+        notes=[] if found else [missing],
+    )
+
+
+def _daemon_row(daemon: KnownDaemon) -> tuple[str, ...]:
+    gpus = "" if daemon.socket is None else "real"
+    changed = _moment(daemon.changed)
+    return (
+        str(daemon.pid or ""),
+        gpus if daemon.simulated is None else f"{daemon.simulated} simulated",
+        "" if changed is None else f"{changed.astimezone():%Y-%m-%d %H:%M}",
+        format_size(daemon.size),
+        daemon.socket or "",
+        str(daemon.state),
+    )
+
+
+def _daemon_json(daemon: KnownDaemon) -> dict[str, object]:
+    moments = {"since": _moment(daemon.since), "changed": _moment(daemon.changed)}
+    return {**vars(daemon), **moments}
+
+
+def _moment(seconds: float | None) -> datetime | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+
+
+def page_address(tcp: str | None, token: str | None) -> str:
+    """Return the address of the web page, for a browser on this host.
+
+    It includes the daemon's token after a `#`, which browsers never send: everyone with the address
+    can do what the page can do.
+
+    Raises:
+        AccessDeniedError: This user cannot read the token.
+        ConfigError: The daemon listens at no TCP address.
+    """
+    if not tcp:
+        raise ConfigError(
+            "the page requires a TCP address, and this daemon listens only at its socket",
+            "End it with `sentinel stop`, and start it again as before with --tcp"
+            " 127.0.0.1:8765 added. Or set api.tcp, and use: sentinel restart.",
+        )
+    host, _, port = tcp.rpartition(":")
+    host = host.strip("[]")
+    host = _LOOPBACK.get(host, host)
+    host = f"[{host}]" if ":" in host else host
+    return f"http://{host}:{port}/#token={_token(token)}"
+
+
+def _token(path: str | None) -> str:
+    """Read the token.
+
+    Raises:
+        AccessDeniedError: This user cannot read it.
+    """
+    try:
+        return Path(path or "").read_text(encoding="ascii").strip()
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "it is not a token"
+        raise AccessDeniedError(f"{path}: the token cannot be read: {why}") from error
+
+
+@click.command("top")
+@options.duration("--every", "every", "Update this often.  [default: 1s]")
+@click.option(
+    "--sort",
+    type=output.Word(("index", "state", "load", "memory", "temperature", "power")),
+    default="index",
+    show_default=True,
+    help="What comes first; s changes it.",
+)
+@click.option(
+    "--filter",
+    "words",
+    metavar="WORDS",
+    default="",
+    shell_complete=value_completion.states,
+    help="Only GPUs with these words: states, models, users, commands; / changes it.",
+)
+@options.gpu_selection
+@output.color_option
+@options.with_client
+def top(client: Client, gpus: tuple[str, ...], every: float | None, sort: str, words: str) -> int:
+    """Show every GPU live, or those that are given.
+
+    p pauses the selected one, r resumes it, v reserves it, / filters, s sorts, ? shows all keys, q
+    quits.
+
+    Requires textual: pip install 'gpu-sentry[tui]'. Exit code 3 if no daemon runs.
+    """
+    if not output.wants_colour(sys.stdout):
+        os.environ["NO_COLOR"] = "1"  # for textual
+    try:
+        from sentinel.cli.tui import Live
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "textual":
+            raise
+        raise ConfigError(
+            "sentinel top requires textual, which is not installed",
+            "Install it: pip install 'gpu-sentry[tui]'. Without it: sentinel status --watch 2s",
+        ) from error
+    first = client.status()
+    options.only(first, gpus)  # an error before the screen
+    if not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM") == "dumb":
+        raise ConfigError(
+            "sentinel top requires a terminal with cursor control",
+            "Without one: sentinel status --watch 2s",
+        )
+    Live(client, first, every=every or 1.0, gpus=gpus, sort=sort, words=words).run()
+    return int(ExitCode.OK)

@@ -9,9 +9,9 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sentinel.cli.display.output import printable
-from sentinel.host.processes.command_lines import CommandLines
-from sentinel.host.processes.procfs import read_stat
+from sentinel.cli.display.output import Table, printable
+from sentinel.host.command_lines import CommandLines
+from sentinel.host.procfs import read_stat
 from sentinel.protocol.rules import with_time
 from sentinel.units import format_brief, format_count, format_duration, format_size
 
@@ -20,39 +20,30 @@ if TYPE_CHECKING:
     from sentinel.protocol.api_types import BurninProgress
 
 
-HEADER = (
-    "GPU",
-    "STATE",
-    "SINCE",
-    "HELD BY",
-    "MEMORY",
-    "LOAD",
-    "TEMP",
-    "POWER",
-    "RATE",
-    "HAND-OVER",
-)
-#: The column that is truncated first, and the right-aligned columns.
-FLEXIBLE = 3
-RIGHT = (0, 2, 4, 5, 6, 7, 8)
-
 #: The maximum age of a state that is shown as current, in seconds: as /v1/health has it.
 MAX_AGE_S = 5.0
 
 _BARS = " ▁▂▃▄▅▆▇█"
 
-#: The colour of each state.
-STYLES = {
-    "occupied": "green",
-    "starting": "green",
-    "stopping": "yellow",
-    "busy": "cyan",
-    "paused": "magenta",
-    "reserved": "magenta",
-    "backoff": "yellow",
-    "failed": "bold red",
-    "unknown": "red",
-}
+GPUS = Table(
+    (
+        *("GPU", "STATE", "SINCE", "HELD BY", "MEMORY"),
+        *("LOAD", "TEMP", "POWER", "RATE", "HAND-OVER"),
+    ),
+    flexible=3,
+    right=(0, 2, 4, 5, 6, 7, 8),
+    styles={
+        "occupied": "green",
+        "starting": "green",
+        "stopping": "yellow",
+        "busy": "cyan",
+        "paused": "magenta",
+        "reserved": "magenta",
+        "backoff": "yellow",
+        "failed": "bold red",
+        "unknown": "red",
+    },
+)
 
 #: States of the stressor that take precedence as the state of the GPU.
 _BY_STRESSOR = {"RUNNING": "occupied", "STARTING": "starting", "STOPPING": "stopping"}
@@ -83,7 +74,7 @@ def row(
     """Return the cells of a GPU; an empty cell is unknown, as are all of a stale status."""
     if stale:
         name = f"{gpu.index}{'!' if gpu.standing_findings else ''}"
-        return (name, "unknown", "", f"last: {state(gpu)}", *("" for _ in HEADER[4:]))
+        return (name, "unknown", "", f"last: {state(gpu)}", *("" for _ in GPUS.header[4:]))
     return (
         f"{gpu.index}{'!' if gpu.standing_findings else ''}",
         state(gpu),
@@ -154,15 +145,24 @@ def facts(status: Status, now: datetime) -> Iterator[str]:
 def notes(status: Status) -> Iterator[str]:
     """Yield the reasons, problems, reservations and allocations that do not fit into a row."""
     stale = is_stale(status)
-    if not stale:
-        yield from _reasons(status.gpus)
+    if not stale:  # the row of a GPU has its processes, and a line of its own a reservation
+        yield from reasons(
+            gpu
+            for gpu in status.gpus
+            if not gpu.processes and state(gpu) not in {"occupied", "reserved"}
+        )
     for gpu in status.gpus:
-        if gpu.standing_findings:
-            last = f"; last: {gpu.last_finding}" if gpu.last_finding else ""
-            yield f"GPU {gpu.index}: {gpu.standing_findings} findings, it cannot be trusted{last}"
+        yield from (f"GPU {gpu.index}: {text}" for text in findings(gpu))
         if not stale:
             yield from (f"GPU {gpu.index}: {note}" for note in _current_notes(gpu))
     yield from _grants(status)
+
+
+def findings(gpu: GpuStatus) -> Iterator[str]:
+    """Yield how many findings count against a GPU, if there are any."""
+    if gpu.standing_findings:
+        last = f"; last: {gpu.last_finding}" if gpu.last_finding else ""
+        yield f"{gpu.standing_findings} findings, it cannot be trusted{last}"
 
 
 def _grants(status: Status) -> Iterator[str]:
@@ -207,15 +207,11 @@ def why(gpu: GpuStatus) -> str:
     return with_time(gpu.reason, gpu.rule_until_s)
 
 
-def _reasons(gpus: Iterable[GpuStatus]) -> Iterator[str]:
-    """Yield why GPUs are not occupied; those with the same reason share a line.
-
-    The row of a GPU has the processes that use it, and a line of its own has a reservation.
-    """
+def reasons(gpus: Iterable[GpuStatus]) -> Iterator[str]:
+    """Yield why GPUs are not occupied; those with the same reason share a line."""
     indices: dict[str, list[int]] = {}
     for gpu in gpus:
-        if not gpu.processes and state(gpu) not in {"occupied", "reserved"}:
-            indices.setdefault(why(gpu), []).append(gpu.index)
+        indices.setdefault(why(gpu), []).append(gpu.index)
     for reason, those in indices.items():
         yield f"GPU {ranges(sorted(those))}: {reason}"
 
@@ -303,10 +299,9 @@ def graph(values: Sequence[float | None], maximum: float) -> str:
     )
 
 
-PROCESS_HEADER = ("GPU", "PID", "USER", "TYPE", "MEMORY", "COMMAND")
-#: The column that is truncated first, and the right-aligned columns.
-PROCESS_FLEXIBLE = 5
-PROCESS_RIGHT = (0, 1, 4)
+# --- processes -------------------------------------------------------------------------------
+
+PROCESSES = Table(("GPU", "PID", "USER", "TYPE", "MEMORY", "COMMAND"), flexible=5, right=(0, 1, 4))
 
 _COMMANDS = CommandLines()
 #: The kernel keeps this many characters of a process's name.

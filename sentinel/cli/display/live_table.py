@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from sentinel.cli.display.output import is_interactive, wants_colour
+from sentinel.cli.display.output import Table, is_interactive, wants_colour
 from sentinel.errors import ExitCode, SentinelError
 
 if TYPE_CHECKING:  # slow to import, and not needed without a terminal
@@ -20,22 +20,12 @@ class LiveTable:
 
     Args:
         stream: Where to print.
-        header: The names of the columns.
-        right: The right-aligned columns.
-        flexible: The column that is truncated if necessary; without one, nothing is.
+        table: The table.
     """
 
-    def __init__(
-        self,
-        stream: TextIO,
-        header: Sequence[str],
-        right: Sequence[int],
-        flexible: int | None = None,
-    ) -> None:
+    def __init__(self, stream: TextIO, table: Table) -> None:
         self._stream = stream
-        self._header = header
-        self._right = right
-        self._flexible = flexible
+        self._table = table
         self.is_live = is_interactive(stream)
         self.has_colours = wants_colour(stream)
         self._live: Live | None = None
@@ -84,16 +74,7 @@ class LiveTable:
             return
         from rich.text import Text
 
-        from sentinel.cli.display.output import table
-
-        lines = table(
-            self._header,
-            rows,
-            flexible=self._flexible,
-            width=self._live.console.width,
-            right=self._right,
-            colour=self.has_colours,
-        )
+        lines = self._table.lines(rows, self._live.console.width, colour=self.has_colours)
         text = Text.from_ansi("\n".join([*above, *lines]), no_wrap=True)
         self._live.update(text, refresh=True)
 

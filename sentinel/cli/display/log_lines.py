@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 
 from sentinel.cli.display.output import printable, styled, wants_colour
 from sentinel.errors import ConfigError
-from sentinel.host.files.regular_file import open_regular
+from sentinel.host.regular_file import open_regular
 from sentinel.protocol.event_type import DEBUG_EVENTS, Kind
 from sentinel.protocol.events import EVENTS
 from sentinel.protocol.rules import with_time
@@ -23,8 +23,6 @@ from sentinel.protocol.stressor import MAX_QUANTUM_S
 from sentinel.units import format_duration, format_size
 
 if TYPE_CHECKING:
-    from structlog.typing import EventDict, WrappedLogger
-
     from sentinel.core.step import Event
     from sentinel.protocol.gpu import Gpu
     from sentinel.supervisor.event_log import Sink
@@ -42,21 +40,14 @@ _COLOURS = {
 
 def text_lines(stream: TextIO, gpus: Mapping[str, Gpu], *, colour: bool) -> Sink:
     """Return a sink that writes one readable line per event."""
-    import structlog
-
-    def render(_: WrappedLogger, __: str, event: EventDict) -> str:
-        gpu = gpus.get(event["gpu"])
-        place = f"GPU {gpu.index}" if gpu else "sentinel"
-        clock = f"{datetime.now().astimezone():%H:%M:%S}"
-        return _line(clock, place, event["event"], event["fields"], colour=colour)
-
-    log = structlog.wrap_logger(
-        structlog.WriteLogger(stream), processors=[render], wrapper_class=structlog.BoundLogger
-    )
 
     def write(event: Event) -> None:
-        if not is_hidden(event.name, event.fields):
-            log.info(event.name, gpu=event.gpu, fields=dict(event.fields))
+        if is_hidden(event.name, event.fields):
+            return
+        gpu = gpus.get(event.gpu or "")
+        place = f"GPU {gpu.index}" if gpu else "sentinel"
+        clock = f"{datetime.now().astimezone():%H:%M:%S}"
+        print(_line(clock, place, event.name, event.fields, colour=colour), file=stream, flush=True)
 
     return write
 
@@ -95,7 +86,7 @@ def describe(name: str, fields: _Fields) -> tuple[str, str]:
     event = EVENTS.get(name)
     if event is not None:
         try:
-            return event.word, _render(event.sentence, fields)
+            return event.word, render(event.sentence, fields)
         except (KeyError, TypeError, ValueError, AttributeError):
             pass
     return name, " ".join(f"{key}={value}" for key, value in fields.items())
@@ -140,7 +131,7 @@ _CHOICE = re.compile(r"\[([^\]]*)\]")
 _FIELD = re.compile(r"\{(\w+)(?::(\w+))?(\?)?\}")
 
 
-def _render(sentence: str, fields: _Fields) -> str:
+def render(sentence: str, fields: _Fields) -> str:
     """Fill in the template of a sentence; see protocol/event_type.py."""
 
     def choose(match: re.Match[str]) -> str:
@@ -253,6 +244,8 @@ _FORMATS: Mapping[str, Callable[[Any], str]] = {
 _OF_ALL_FIELDS: Mapping[str | None, Callable[[_Fields], str]] = {"status": _status, "pace": _pace}
 
 
+# --- the file of a log -----------------------------------------------------------------------
+
 #: How often a log is polled.
 POLL_INTERVAL_S = 0.25
 
@@ -270,24 +263,17 @@ def last_lines(path: Path, count: int) -> list[str]:
         ConfigError: The file cannot be read.
     """
     with _opened(path) as file:
-        lines, _ = _end(file, count)
-    return lines
+        return _end(file, count)[0]
 
 
 def last_wanted(path: Path, count: int, wanted: Callable[[str], bool]) -> list[str]:
     """Return the last ``count`` lines of a file that are wanted, of its last 8 MiB.
 
-    Args:
-        path: The file.
-        count: The number of lines, at least 1.
-        wanted: Checks a line.
-
     Raises:
         ConfigError: The file cannot be read.
     """
     with _opened(path) as file:
-        found = islice(filter(wanted, map(_text, _backwards(file))), count)
-        return list(found)[::-1]
+        return _end(file, count, wanted, _MAX_SEARCHED_BYTES)[0]
 
 
 def follow(path: Path, count: int, wait: Callable[[float], None] = time.sleep) -> Iterator[str]:
@@ -347,35 +333,38 @@ def _successor(path: Path, file: BinaryIO) -> BinaryIO | None:
         return None
 
 
-def _end(file: BinaryIO, count: int) -> tuple[list[str], bytes]:
-    """Return the last complete lines and the start of the next one; leave the file at its end."""
-    end = position = file.seek(0, os.SEEK_END)
-    data = b""
-    while position > 0 and data.count(b"\n") <= count:
-        step = min(_BLOCK_BYTES, position)
-        position -= step
-        file.seek(position)
-        data = file.read(step) + data
+def _end(
+    file: BinaryIO,
+    count: int,
+    wanted: Callable[[str], bool] = lambda _: True,
+    most: int = sys.maxsize,
+) -> tuple[list[str], bytes]:
+    """Return the last complete lines and the start of the next one; leave the file at its end.
+
+    Args:
+        file: The file.
+        count: The number of lines.
+        wanted: Checks a line.
+        most: How many bytes are searched.
+    """
+    end = file.seek(0, os.SEEK_END)
+    pieces = _backwards(file, end, max(0, end - most))
+    rest = next(pieces, b"")
+    lines = list(islice(filter(wanted, map(_text, pieces)), count))
     file.seek(end)
-    *whole, rest = data.split(b"\n")
-    return [_text(line) for line in whole[-count:]] if count else [], rest
+    return lines[::-1], rest
 
 
-def _backwards(file: BinaryIO) -> Iterator[bytes]:
-    """Yield the complete lines at the end of a file, the last one first."""
-    position = file.seek(0, os.SEEK_END)
-    least = max(0, position - _MAX_SEARCHED_BYTES)
-    rest, complete = b"", False
+def _backwards(file: BinaryIO, end: int, least: int) -> Iterator[bytes]:
+    """Yield what newlines separate before a position, backwards: first the start of a line."""
+    position, rest = end, b""
     while position > least:
         step = min(_BLOCK_BYTES, position)
         position -= step
         file.seek(position)
         rest, *lines = (file.read(step) + rest).split(b"\n")
-        if lines and not complete:
-            lines.pop()  # not written completely yet, or empty
-            complete = True
         yield from reversed(lines)
-    if complete and position == 0:
+    if position == 0:
         yield rest
 
 

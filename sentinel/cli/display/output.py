@@ -11,8 +11,8 @@ import os
 import re
 import sys
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TextIO
@@ -175,53 +175,62 @@ _PIPE_WIDTH = 240
 _INDENT = "      "
 
 
-def table(
-    header: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    *,
-    flexible: int | None,
-    width: int,
-    right: Sequence[int] = (),
-    styles: Mapping[str, str] | None = None,
-    colour: bool = False,
-) -> list[str]:
-    """Build the lines of a table without rules, at most ``width`` columns wide if possible.
+@dataclass(frozen=True)
+class Table:
+    """A table without rules.
 
     Only the flexible column is truncated. The last columns that have no room continue each row on
     a line of their own, with their names.
-
-    Args:
-        header: The names of the columns.
-        rows: The cells.
-        flexible: The column that is truncated if necessary; without one, nothing is.
-        width: The maximum width.
-        right: The right-aligned columns.
-        styles: Styles by the exact text of a cell.
-        colour: Whether to apply the styles.
     """
-    cells = [[printable(cell) for cell in row] for row in rows]
-    widths = [max(map(cell_width, column)) for column in zip(header, *cells, strict=True)]
-    shown = _columns_that_fit(widths, flexible, width)
-    if flexible is not None and flexible < shown:
-        others = sum(widths[:shown]) - widths[flexible] + len(_GAP) * (shown - 1)
-        least = min(_MIN_WIDTH, widths[flexible])
-        widths[flexible] = max(least, min(widths[flexible], width - others))
-    styles = (styles or {}) if colour else {}
 
-    def line(row: Sequence[str], style: str = "") -> str:
-        parts = []
-        for number, text in enumerate(row[:shown]):
-            fitted = cut(text, widths[number])
-            space = " " * (widths[number] - cell_width(fitted))
-            painted = styled(fitted, style or styles.get(text, ""))
-            parts.append(space + painted if number in right else painted + space)
-        return _GAP.join(parts).rstrip()
+    #: The names of the columns.
+    header: Sequence[str]
+    #: The column that is truncated if necessary; without one, nothing is.
+    flexible: int | None = None
+    #: The right-aligned columns.
+    right: Sequence[int] = ()
+    #: Styles by the exact text of a cell.
+    styles: Mapping[str, str] = field(default_factory=dict)
 
-    lines = [line(header, "dim" if colour else "")]
-    for row in cells:
-        lines.append(line(row))
-        lines.extend(_continued(header[shown:], row[shown:], width, styles))
-    return lines
+    def lines(
+        self,
+        rows: Iterable[Sequence[str]],
+        width: int | None = None,
+        *,
+        colour: bool | None = None,
+    ) -> list[str]:
+        """Build the lines of these rows.
+
+        Args:
+            rows: The cells.
+            width: The columns that the lines have if possible; by default those of the terminal.
+            colour: Whether to apply the styles; by default as for standard output.
+        """
+        width = terminal_width() if width is None else width
+        colour = wants_colour(sys.stdout) if colour is None else colour
+        cells = [[printable(cell) for cell in row] for row in rows]
+        widths = [max(map(cell_width, column)) for column in zip(self.header, *cells, strict=True)]
+        shown = _columns_that_fit(widths, self.flexible, width)
+        if self.flexible is not None and self.flexible < shown:
+            others = sum(widths[:shown]) - widths[self.flexible] + len(_GAP) * (shown - 1)
+            least = min(_MIN_WIDTH, widths[self.flexible])
+            widths[self.flexible] = max(least, min(widths[self.flexible], width - others))
+        styles = self.styles if colour else {}
+
+        def line(row: Sequence[str], style: str = "") -> str:
+            parts = []
+            for number, text in enumerate(row[:shown]):
+                fitted = cut(text, widths[number])
+                space = " " * (widths[number] - cell_width(fitted))
+                painted = styled(fitted, style or styles.get(text, ""))
+                parts.append(space + painted if number in self.right else painted + space)
+            return _GAP.join(parts).rstrip()
+
+        lines = [line(self.header, "dim" if colour else "")]
+        for row in cells:
+            lines.append(line(row))
+            lines.extend(_continued(self.header[shown:], row[shown:], width, styles))
+        return lines
 
 
 def _columns_that_fit(widths: Sequence[int], flexible: int | None, width: int) -> int:
@@ -264,27 +273,6 @@ def terminal_width() -> int:
         return _PIPE_WIDTH
 
 
-def print_table(
-    header: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    *,
-    flexible: int | None,
-    right: Sequence[int] = (),
-    styles: Mapping[str, str] | None = None,
-) -> None:
-    """Print a table; see :func:`table`."""
-    lines = table(
-        header,
-        rows,
-        flexible=flexible,
-        width=terminal_width(),
-        right=right,
-        styles=styles,
-        colour=wants_colour(sys.stdout),
-    )
-    print("\n".join(lines))
-
-
 _STYLES = {
     "PASS": "green",
     "WARN": "yellow",
@@ -312,8 +300,8 @@ def to_json(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         # By the names of the API: `alias` is that of a field whose own is a keyword of Python.
         return {
-            field.metadata.get("alias", field.name): to_json(getattr(value, field.name))
-            for field in fields(value)
+            one.metadata.get("alias", one.name): to_json(getattr(value, one.name))
+            for one in fields(value)
         }
     match value:
         case datetime():

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import click
@@ -66,7 +66,7 @@ def _fields() -> frozenset[str]:
     return frozenset(setting.field for setting in SETTINGS)
 
 
-def _show_all(context: click.Context, _: click.Parameter, given: bool) -> None:  # noqa: FBT001
+def _show_all(context: click.Context, _: click.Parameter, given: bool) -> None:
     """Print the help with all options, and exit."""
     if given and not context.resilient_parsing:
         context.meta[_ALL] = True
@@ -122,17 +122,10 @@ def _write(
     params: Iterable[click.Parameter],
 ) -> None:
     """Write the options that have a help text; nothing if there are none."""
-    rows = list(_records(ctx, params))
+    rows = [record for param in params if (record := param.get_help_record(ctx)) is not None]
     if rows:
         with formatter.section(title):
             formatter.write_dl(rows)
-
-
-def _records(ctx: click.Context, params: Iterable[click.Parameter]) -> Iterator[tuple[str, str]]:
-    for param in params:
-        record = param.get_help_record(ctx)
-        if record is not None:
-            yield record
 
 
 #: How an error begins that is about the value of an option.

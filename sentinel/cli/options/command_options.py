@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ import click
 from sentinel.cli.display.output import print_json
 from sentinel.cli.options import value_completion
 from sentinel.errors import ConfigError, ExitCode
-from sentinel.host.files.paths import SIMULATED
+from sentinel.host.paths import SIMULATED
 from sentinel.units import parse_duration
 
 if TYPE_CHECKING:
@@ -26,18 +27,37 @@ if TYPE_CHECKING:
 _Function = Callable[..., Any]
 
 
-def address_options(function: _Function) -> _Function:
-    """Add ``--socket`` and ``--simulated``, which select the daemon and its directories."""
-    for option in (
-        click.option(
-            "--simulated",
-            is_flag=True,
-            help="Use the daemon with simulated GPUs ($SENTINEL_SIM_DIR).",
-        ),
-        click.option("--socket", metavar="PATH", help="The daemon's socket ($SENTINEL_SOCKET)."),
-    ):
-        function = option(function)
-    return function
+def together(*options: Callable[[_Function], _Function]) -> Callable[[_Function], _Function]:
+    """Return a decorator that adds several options, in this order in the help."""
+
+    def add(function: _Function) -> _Function:
+        return functools.reduce(lambda made, option: option(made), reversed(options), function)
+
+    return add
+
+
+# --- the daemon ------------------------------------------------------------------------------
+
+#: Adds ``--socket`` and ``--simulated``, which select the daemon and its directories.
+address_options = together(
+    click.option("--socket", metavar="PATH", help="The daemon's socket ($SENTINEL_SOCKET)."),
+    click.option(
+        "--simulated",
+        is_flag=True,
+        help="Use the daemon with simulated GPUs ($SENTINEL_SIM_DIR).",
+    ),
+)
+# Not --tcp: that is a setting of the daemon.
+_connection_options = together(
+    address_options,
+    click.option(
+        "--connect",
+        "over_tcp",
+        metavar="HOST:PORT",
+        help="Connect to the daemon over TCP instead of its socket.",
+    ),
+    click.option("--token", metavar="FILE", help="File with the token for --connect."),
+)
 
 
 def with_client(function: _Function) -> _Function:
@@ -64,25 +84,13 @@ def with_requester(function: _Function) -> _Function:
 
 def _with_connection(function: _Function, connect: Callable[[Address], Any]) -> _Function:
     @functools.wraps(function)
-    @functools.wraps(function)
     def connected(
         *, socket: str | None, simulated: bool, over_tcp: str | None, token: str | None, **rest: Any
     ) -> Any:
         address = _address(socket, over_tcp, token, simulated=simulated)
         return function(client=connect(address), **rest)
 
-    # Not --tcp: that is a setting of the daemon, and `restart` has both.
-    for option in (
-        click.option("--token", metavar="FILE", help="File with the token for --connect."),
-        click.option(
-            "--connect",
-            "over_tcp",
-            metavar="HOST:PORT",
-            help="Connect to the daemon over TCP instead of its socket.",
-        ),
-    ):
-        connected = option(connected)
-    return address_options(connected)
+    return _connection_options(connected)
 
 
 def _address(socket: str | None, tcp: str | None, token: str | None, *, simulated: bool) -> Address:
@@ -101,7 +109,7 @@ def simulated_folder(*, chosen: bool) -> Path | None:
     """Return the directory of the simulated GPUs if chosen, also by its variable, or None."""
     if not chosen and not os.environ.get(SIMULATED):
         return None
-    from sentinel.host.daemons.daemon_lookup import find_simulation
+    from sentinel.host.daemon_lookup import find_simulation
 
     return find_simulation()
 
@@ -145,20 +153,62 @@ def wait_option(text: str, default: str = "30s") -> Callable[[_Function], _Funct
     )
 
 
+# --- output ----------------------------------------------------------------------------------
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
-# --- output ----------------------------------------------------------------------------------
+@dataclass(frozen=True, kw_only=True)
+class Printed:
+    """What a command prints, and its exit code."""
+
+    #: The object for ``--json``.
+    json: Mapping[str, Any]
+    #: Otherwise, the lines for standard output, and those for standard error.
+    lines: Iterable[str] = ()
+    notes: Iterable[str] = ()
+    code: ExitCode = ExitCode.OK
+
+    def show(self, *, as_json: bool) -> int:
+        """Print it and return the exit code."""
+        if as_json:
+            print_json(self.json)
+            return int(self.code)
+        for line in self.lines:
+            print(line)
+        for note in self.notes:
+            print(note, file=sys.stderr)
+        return int(self.code)
 
 
-def show(outcome: Outcome, *, as_json: bool) -> int:
-    """Print the outcome of a command and return the exit code."""
-    if as_json:
-        print_json({"text": outcome.text, "gpus": outcome.gpus})
-    elif outcome.text:
-        click.echo(outcome.text)
-    return int(ExitCode.OK)
+def prints(function: Callable[..., Printed]) -> _Function:
+    """Add ``--json``; print what the command returns."""
 
+    @functools.wraps(function)
+    def printed(*, as_json: bool, **options: Any) -> int:
+        return function(**options).show(as_json=as_json)
+
+    return json_option(printed)
+
+
+def asks_daemon(function: Callable[..., Printed]) -> _Function:
+    """Add the options of a connection and ``--json``; pass the ``client``, and print the result."""
+    return prints(with_client(function))
+
+
+def outcome(*outcomes: Outcome, **names: Sequence[str]) -> Printed:
+    """Return what is printed of the outcomes of orders.
+
+    Args:
+        outcomes: The outcomes; only the first one is expected without ``names``.
+        names: What the orders named, as a field of the JSON object instead of the text.
+    """
+    gpus = list(dict.fromkeys(gpu for outcome in outcomes for gpu in outcome.gpus))
+    texts = [outcome.text for outcome in outcomes if outcome.text]
+    return Printed(json={**(names or {"text": "\n".join(texts)}), "gpus": gpus}, lines=texts)
+
+
+# --- GPUs ------------------------------------------------------------------------------------
 
 _HELP = "index, UUID or unique prefix, PCI address; may be repeated."
 
@@ -263,22 +313,11 @@ def only(status: Status, gpus: Sequence[str]) -> Status:
     """
     if not gpus:
         return status
+    from sentinel.client.client import Status as Found
+    from sentinel.client.requester import decode
+
     raw = only_json(status.json, gpus)
-    uuids = {one["uuid"] for one in raw["gpus"]}
-    return replace(
-        status,
-        gpus=tuple(gpu for gpu in status.gpus if gpu.uuid in uuids),
-        reservations=tuple(
-            reservation
-            for reservation in status.reservations
-            if uuids.intersection(reservation.gpus)
-        ),
-        allocations=tuple(
-            allocation for allocation in status.allocations if allocation.gpu in uuids
-        ),
-        sessions=tuple(session for session in status.sessions if uuids.intersection(session.gpus)),
-        json=raw,
-    )
+    return decode(Found, {**raw, "json": raw})
 
 
 def only_json(status: Mapping[str, Any], gpus: Sequence[str]) -> dict[str, Any]:
@@ -297,11 +336,7 @@ def only_json(status: Mapping[str, Any], gpus: Sequence[str]) -> dict[str, Any]:
     known = tuple(Gpu(**{name: one.get(name) for name in names}) for one in status["gpus"])
     uuids = {gpu.uuid for gpu in select_gpus(gpus, known)}
     found["gpus"] = [one for one in status["gpus"] if one.get("uuid") in uuids]
-    found["reservations"] = [
-        one for one in status.get("reservations", ()) if uuids.intersection(one.get("gpus", ()))
-    ]
-    found["sessions"] = [
-        one for one in status.get("sessions", ()) if uuids.intersection(one.get("gpus", ()))
-    ]
+    for name in ("reservations", "sessions"):
+        found[name] = [one for one in status.get(name, ()) if uuids & {*one.get("gpus", ())}]
     found["allocations"] = [one for one in status.get("allocations", ()) if one.get("gpu") in uuids]
     return found

@@ -1,4 +1,4 @@
-"""Command-line options for the settings, and the option for the log format."""
+"""Command-line options for the settings, and those for plans, thresholds and the log format."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import click
 
 from sentinel.cli.display.output import Word
 from sentinel.cli.options import value_completion
+from sentinel.cli.options.command_options import together
 from sentinel.config.model import SETTINGS, Config
 from sentinel.config.setting import Scope, Setting
 from sentinel.config.sources import (
@@ -25,8 +26,11 @@ from sentinel.config.sources import (
     unknown_variables,
 )
 from sentinel.errors import ConfigError
-from sentinel.host.files.paths import SIMULATED, places
-from sentinel.host.gpus.simulation import default_folder
+from sentinel.fleet.node_files import SharedThresholds, read_thresholds
+from sentinel.host.paths import SIMULATED, places
+from sentinel.host.simulation import default_folder
+
+_Function = Callable[..., Any]
 
 #: The largest number of simulated GPUs.
 _MAX_SIMULATED = 64
@@ -39,13 +43,13 @@ def _checked_count(_: click.Context, option: click.Parameter, count: int | None)
     return count
 
 
-def simulate_option(text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def simulate_option(text: str) -> Callable[[_Function], _Function]:
     """Return the option ``--simulate``; without it, ``$SENTINEL_SIM_DIR`` selects its GPUs.
 
     The command gets the number as ``simulate``, or None for real GPUs.
     """
 
-    def add(function: Callable[..., Any]) -> Callable[..., Any]:
+    def add(function: _Function) -> _Function:
         @functools.wraps(function)
         def counted(*, simulate: int | None, **rest: Any) -> Any:
             if simulate is None and click.get_current_context().invoked_subcommand is None:
@@ -67,8 +71,10 @@ def _count_of_environment() -> int | None:
     """
     if not os.environ.get(SIMULATED):
         return None
-    from sentinel.host.daemons import registry  # slow to import, and seldom needed
-    from sentinel.host.gpus import simulation
+    from sentinel.host import (
+        registry,  # slow to import, and seldom needed
+        simulation,
+    )
 
     folder = simulation.default_folder().absolute()
     records = registry.read_all(registry.records_folder(os.environ, os.getuid()))
@@ -103,24 +109,22 @@ plan_option = click.option(
 )
 
 
-def log_format(function: Callable[..., Any]) -> Callable[..., Any]:
+def log_format(function: _Function) -> _Function:
     """Add ``--log-format`` and ``--json``; pass whether to print ``text`` instead of JSON."""
 
     @functools.wraps(function)
     def chosen(*, log_format: str, as_json: bool, **rest: Any) -> Any:
         return function(text=log_format == "text" and not as_json, **rest)
 
-    for option in (
-        click.option("--json", "as_json", is_flag=True, help="The same as --log-format json."),
+    return together(
         click.option(
             "--log-format",
             type=Word(["text", "json"]),
             default="text",
             help="Text or JSON lines, also for a pipe or a file.  [default: text]",
         ),
-    ):
-        chosen = option(chosen)
-    return chosen
+        click.option("--json", "as_json", is_flag=True, help="The same as --log-format json."),
+    )(chosen)
 
 
 #: Adds the option ``--config``.
@@ -131,41 +135,36 @@ config_option = click.option(
 )
 
 
-def settings(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add one option per setting and ``--config``; pass all given values as ``sources``."""
-    return settings_without()(function)
-
-
-def settings_of_daemon(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add options as :func:`settings` does, for a daemon: ``sources`` has what clients saved."""
+def settings_of_daemon(function: _Function) -> _Function:
+    """Add one option per setting and ``--config``; pass ``sources``, with what clients saved."""
 
     @functools.wraps(function)
-    def gathered(*, config: str | None, simulate: int | None, **values: Any) -> Any:
-        given = _taken(values)
+    def gathered(
+        *, given: Mapping[str, str], config: str | None, simulate: int | None, **rest: Any
+    ) -> Any:
         folder = default_folder() if simulate is not None else None
         saved = places(os.environ, os.getuid(), folder).state / NAME
         sources = read_sources(given, config, saved)
-        return function(sources=sources, simulate=simulate, **values)
+        return function(sources=sources, simulate=simulate, **rest)
 
-    return config_option(_with_flags(gathered))
+    return config_option(_with_settings(gathered))
 
 
-def settings_without(*refused: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return the decorator :func:`settings` of a command that refuses some of the settings.
+def settings_without(*refused: str) -> Callable[[_Function], _Function]:
+    """Return a decorator that adds one option per setting and ``--config``; passes ``sources``.
 
     Args:
-        refused: The fields of Config that the help does not list.
+        refused: The fields of Config that the help does not list, since the command refuses them.
     """
-    return functools.partial(_add_settings, hidden=refused)
 
+    def add(function: _Function) -> _Function:
+        @functools.wraps(function)
+        def gathered(*, given: Mapping[str, str], config: str | None, **rest: Any) -> Any:
+            return function(sources=read_sources(given, config), **rest)
 
-def _add_settings(function: Callable[..., Any], hidden: Collection[str]) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def gathered(*, config: str | None, **values: Any) -> Any:
-        given = _taken(values)
-        return function(sources=read_sources(given, config), **values)
+        return config_option(_with_settings(gathered, hidden=refused))
 
-    return config_option(_with_flags(gathered, hidden=hidden))
+    return add
 
 
 def read_sources(
@@ -187,17 +186,6 @@ def read_sources(
     for warning in unknown_variables(os.environ):
         click.echo(f"sentinel: warning: {warning}", err=True)
     return sources
-
-
-def flags(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add one option per setting; pass the texts of the given ones by key as ``given``."""
-    return _with_flags(_passing_given(function), defaults=False)
-
-
-def single_gpu_flags(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add options as :func:`flags` does, for the settings that a single GPU may have."""
-    single = [setting for setting in SETTINGS if setting.scope is Scope.GPU]
-    return _with_flags(_passing_given(function, single), single, defaults=False)
 
 
 def key_of(name: str, where: str = "") -> str:
@@ -235,34 +223,25 @@ def for_daemon(key: str, text: str) -> str:
     return str(Path(text).absolute()) if relative else text
 
 
-def _passing_given(
-    function: Callable[..., Any], settings: Sequence[Setting] = SETTINGS
-) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def taken(**values: Any) -> Any:
-        return function(given=_taken(values, settings), **values)
-
-    return taken
-
-
-def _taken(values: dict[str, Any], settings: Sequence[Setting] = SETTINGS) -> dict[str, str]:
-    """Remove the settings from click's arguments; return the given texts by key."""
-    given = {}
-    for setting in settings:
-        value = values.pop(setting.field)
-        text = ",".join(value) if setting.form.many and value else value
-        if text is not None and text != ():
-            given[setting.key] = text
-    return given
-
-
-def _with_flags(
-    command: Callable[..., Any],
+def _with_settings(
+    function: _Function,
     settings: Sequence[Setting] = SETTINGS,
     *,
     defaults: bool = True,
     hidden: Collection[str] = (),
-) -> Callable[..., Any]:
+) -> _Function:
+    """Add one option per setting; pass the texts of the given ones by key as ``given``."""
+
+    @functools.wraps(function)
+    def command(**values: Any) -> Any:
+        given = {}
+        for setting in settings:
+            value = values.pop(setting.field)
+            text = ",".join(value) if setting.form.many and value else value
+            if text is not None and text != ():
+                given[setting.key] = text
+        return function(given=given, **values)
+
     for setting in reversed(settings):
         default = f"  [default: {setting.default}]" if setting.default and defaults else ""
         command = click.option(
@@ -275,6 +254,16 @@ def _with_flags(
             hidden=setting.field in hidden,
         )(command)
     return command
+
+
+#: Adds one option per setting; passes the texts of the given ones by key as ``given``.
+flags = functools.partial(_with_settings, defaults=False)
+#: The same for the settings that a single GPU may have.
+single_gpu_flags = functools.partial(
+    _with_settings,
+    settings=[setting for setting in SETTINGS if setting.scope is Scope.GPU],
+    defaults=False,
+)
 
 
 def warn_of_no_notifications(config: Config, sources: Sources, why: str) -> None:
@@ -290,3 +279,27 @@ def warn_of_no_notifications(config: Config, sources: Sources, why: str) -> None
         if recipient is not None:
             source = sources.source_of(key)
             click.echo(f"sentinel: warning: {source}: no notification is sent, {why}", err=True)
+
+
+def load_thresholds(file: str | None) -> SharedThresholds:
+    """Read a file of thresholds: one file serves nodes and fleets.
+
+    Args:
+        file: Its path, or None for the defaults.
+
+    Raises:
+        click.UsageError: It cannot be read, or has something that is not allowed.
+    """
+    if file is None:
+        return SharedThresholds()
+    try:
+        return read_thresholds(Path(file))
+    except OSError as error:
+        why = error.strerror or str(error)
+        message = f"--thresholds {file}: {why}; allowed is a regular TOML file of at most 1 MiB"
+        raise click.UsageError(message) from error
+    except UnicodeDecodeError as error:
+        message = f"--thresholds {file}: it is not UTF-8 text; allowed is a TOML file"
+        raise click.UsageError(message) from error
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from error

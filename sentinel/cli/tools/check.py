@@ -13,20 +13,18 @@ from pathlib import Path
 import click
 
 from sentinel.burnin.checks import node_checks
-from sentinel.burnin.checks.check import CheckResult, Status
+from sentinel.burnin.checks.check import CheckResult, Status, Thresholds
 from sentinel.burnin.checks.node_checks import NodeReport, judge_node
-from sentinel.burnin.checks.thresholds import Thresholds
 from sentinel.cli.display.output import color_option, print_json, printable, wants_colour
 from sentinel.cli.options.command_classes import VerdictCommand
 from sentinel.cli.options.command_options import gpus_flag
-from sentinel.cli.options.setting_options import simulate_option
-from sentinel.cli.options.thresholds_file import load_thresholds
+from sentinel.cli.options.setting_options import load_thresholds, simulate_option
 from sentinel.client import connect
 from sentinel.config.gpu_selection import select_gpus
 from sentinel.diagnostics.counters import CountersResult, read_counters
 from sentinel.errors import ExitCode, NoSuchGpuError, SentinelError
-from sentinel.host.daemons.daemon_lookup import list_daemons, locate
-from sentinel.host.gpus import simulation
+from sentinel.host import simulation
+from sentinel.host.daemon_lookup import list_daemons, locate
 from sentinel.protocol.api_types import GpuProof
 from sentinel.protocol.counters import Counters
 from sentinel.protocol.gpu import Gpu
@@ -60,9 +58,9 @@ _WIDTH = 120
 @simulate_option("Check N simulated GPUs.")
 def command(
     gpus: tuple[str, ...],
-    as_json: bool,  # noqa: FBT001 - click passes options by name
-    nagios: bool,  # noqa: FBT001
-    npd: bool,  # noqa: FBT001
+    as_json: bool,
+    nagios: bool,
+    npd: bool,
     file: str | None,
     simulate: int | None,
 ) -> int:

@@ -27,8 +27,8 @@ from sentinel.config.sources import (
     read_file,
 )
 from sentinel.errors import ConfigError, ExitCode, NotRunningError
-from sentinel.host.files.paths import places
-from sentinel.host.processes.unprivileged import look_up
+from sentinel.host.paths import places
+from sentinel.host.unprivileged import look_up
 from sentinel.protocol.commands import Given
 from sentinel.supervisor.single_instance import find_group
 from sentinel.units import format_count
@@ -48,8 +48,8 @@ def command() -> None:
 def show(
     client: Client,
     config: str | None,
-    offline: bool,  # noqa: FBT001 - click's
-    as_json: bool,  # noqa: FBT001
+    offline: bool,
+    as_json: bool,
     given: Mapping[str, str],
 ) -> int:
     """Show every setting of the running daemon with its source, as an equivalent file.
@@ -80,7 +80,7 @@ def show(
 @click.argument("file", metavar="[FILE]", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @config_option
-def check(file: str | None, config: str | None, as_json: bool) -> int:  # noqa: FBT001 - click's
+def check(file: str | None, config: str | None, as_json: bool) -> int:
     """Check a file, by default the one that `run` would read; report everything that is wrong.
 
     Workloads with options are imported by another process, as before a start. Exit code 2 if `run`

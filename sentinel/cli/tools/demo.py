@@ -28,9 +28,9 @@ from sentinel.config.build import parse_given
 from sentinel.config.gpu_selection import select_gpus
 from sentinel.config.parsers import parse_memory
 from sentinel.errors import ExitCode, NoSuchGpuError
-from sentinel.host.daemons.daemon_lookup import find_simulation
-from sentinel.host.files.paths import SIMULATED
-from sentinel.host.gpus import simulation
+from sentinel.host import simulation
+from sentinel.host.daemon_lookup import find_simulation
+from sentinel.host.paths import SIMULATED
 from sentinel.protocol.gpu import Gpu
 from sentinel.units import format_duration, format_size, parse_duration
 
@@ -53,7 +53,7 @@ CONTEXT_STEPS = ((13 * 2**20, 0.86), (27 * 2**20, 0.09), (486 * 2**20, 0.05))
     help="Time to create the context; up to 700ms on a busy host or with eight GPUs.",
 )
 @log_format
-def job_command(gpu: str, memory: str, seconds: str, context: str, text: bool) -> int:  # noqa: FBT001
+def job_command(gpu: str, memory: str, seconds: str, context: str, text: bool) -> int:
     """Act as a foreign job on a simulated GPU; exit code 1 if it does not get its memory."""
     target = parse_given(parse_memory, memory, "--memory")
     stay = parse_given(parse_duration, seconds, "--for")

@@ -41,7 +41,7 @@ _WIDTH = 100
 @simulate_option("Check with N simulated GPUs.")
 @color_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(simulate: int | None, as_json: bool) -> int:  # noqa: FBT001 - click's
+def command(simulate: int | None, as_json: bool) -> int:
     """Check whether sentinel can run safely here; exit code 1 for warnings, 2 for problems."""
     facts, stuck = examine(simulate, driver=_configured_driver())
     findings = diagnose(facts)

@@ -16,10 +16,10 @@ import click
 
 from sentinel.burnin.verdict import EXIT_CODES, Verdict
 from sentinel.cli.display.live_table import LiveTable
-from sentinel.cli.display.output import color_option, paint_verdicts, print_json, printable
+from sentinel.cli.display.output import Table, color_option, paint_verdicts, print_json, printable
 from sentinel.cli.options.command_classes import VerdictCommand
 from sentinel.cli.options.command_options import duration
-from sentinel.cli.options.thresholds_file import load_thresholds
+from sentinel.cli.options.setting_options import load_thresholds
 from sentinel.errors import ConfigError, ExitCode, SentinelError
 from sentinel.fleet.drain import drain_nodes, reason_text
 from sentinel.fleet.engine import EngineError
@@ -165,7 +165,7 @@ def watch_run(
     """
     thresholds = read_run_thresholds(folder, run).fleet  # an error is to be known before the wait
     follower = FleetFollower(folder, run, engine_of(run, folder))
-    screen = FleetScreen(LiveTable(stream, NODE_HEADER, NODE_RIGHT, _FLEXIBLE))
+    screen = FleetScreen(LiveTable(stream, Table(NODE_HEADER, _FLEXIBLE, NODE_RIGHT)))
     seconds = DEFAULT_GIVE_UP_S if give_up_s is None else give_up_s
     try:
         with screen.table.shown():
@@ -216,7 +216,7 @@ def _watch(
 def _why_missing(status: NodeStatus, give_up_s: float) -> str:
     """Explain why a node has no final report; empty if the engine had no reason."""
     if status.state is NodeState.MISSING:
-        return status.reason
+        return status.task.reason
     why = status.why_stuck or "it waits for its turn, and could not be released"
     after = format_duration(round(give_up_s))
     return f"given up after {after}: {why}; its task stays in the queue"
@@ -321,8 +321,8 @@ def report(
     output: Path | None,
     limits: str | None,
     give_up_s: float | None,
-    watch: bool,  # noqa: FBT001 - click's
-    drain: bool,  # noqa: FBT001 - click's
+    watch: bool,
+    drain: bool,
     **formats: bool,
 ) -> int:
     """Print the verdict of a fleet: of every node, and of all together.

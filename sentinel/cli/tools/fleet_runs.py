@@ -18,8 +18,7 @@ from sentinel.burnin.verdict import Verdict
 from sentinel.cli.display.output import color_option, print_json, printable
 from sentinel.cli.options.command_classes import VerdictCommand
 from sentinel.cli.options.command_options import duration, json_option
-from sentinel.cli.options.setting_options import check_range, simulate_option
-from sentinel.cli.options.thresholds_file import load_thresholds
+from sentinel.cli.options.setting_options import check_range, load_thresholds, simulate_option
 from sentinel.cli.tools.fleet_report import end_detached, follow_to_verdict, run_argument, say
 from sentinel.errors import ConfigError, ExitCode, SentinelError
 from sentinel.fleet.drain import undrain_nodes
@@ -39,7 +38,7 @@ from sentinel.fleet.run_folder import (
     write_shared,
 )
 from sentinel.fleet.slurm_engine import DEFAULT_BATCH, choose_nodes
-from sentinel.host.files.regular_file import why_foreign
+from sentinel.host.regular_file import why_foreign
 from sentinel.units import format_count
 
 #: The largest number of nodes that work at the same time; the shared disk sets the real limit.
@@ -279,7 +278,7 @@ _json_option = click.option(
 @click.option("--detach", is_flag=True, help="Submit, and do not follow.")
 @_json_option
 @color_option
-def resume(fleet: FleetFolder, detach: bool, as_json: bool) -> int:  # noqa: FBT001 - click's
+def resume(fleet: FleetFolder, detach: bool, as_json: bool) -> int:
     """Go on with a run, by default the last one, where a node has no report or an INCOMPLETE one.
 
     Each goes on where it was cut off, as `burnin --resume` does, or begins. What it asks the
@@ -356,7 +355,7 @@ def _check_own_folder(fleet: FleetFolder, run: FleetRun) -> None:
 @run_argument
 @json_option
 @color_option
-def cancel(fleet: FleetFolder, as_json: bool) -> int:  # noqa: FBT001 - click's
+def cancel(fleet: FleetFolder, as_json: bool) -> int:
     """End a run, by default the last one: its nodes stop, and each reports what it has done.
 
     Nodes that have not begun have no report, so that the verdict is INCOMPLETE.
@@ -376,7 +375,7 @@ def cancel(fleet: FleetFolder, as_json: bool) -> int:  # noqa: FBT001 - click's
 @run_argument
 @json_option
 @color_option
-def undrain(fleet: FleetFolder, as_json: bool) -> int:  # noqa: FBT001 - click's
+def undrain(fleet: FleetFolder, as_json: bool) -> int:
     """Let Slurm use the nodes again that a run has drained, by default the last one.
 
     A node whose reason was changed since stays as it is.

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from sentinel.errors import AccessDeniedError, ConfigError, ConflictError, ExitCode
-from sentinel.host.installed.packages import shipped_file
+from sentinel.host.packages import shipped_file
 
 #: Where an administrator's units are; systemd prefers them to those of packages.
 UNIT = Path("/etc/systemd/system/sentinel.service")
@@ -20,7 +20,7 @@ _SHIPPED_COMMAND = "/usr/local/bin/sentinel"
 @click.command("install-unit")
 @click.option("--print", "only_print", is_flag=True, help="Print the unit, and change nothing.")
 @click.option("--force", is_flag=True, help="Replace a unit with another text.")
-def command(only_print: bool, force: bool) -> int:  # noqa: FBT001 - click's
+def command(only_print: bool, force: bool) -> int:
     """Install the systemd unit of the daemon, with the paths of this installation.
 
     Root writes /etc/systemd/system/sentinel.service; the daemon is neither enabled nor started.

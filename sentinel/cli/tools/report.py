@@ -17,9 +17,9 @@ from sentinel.cli.display.output import color_option, paint_verdicts
 from sentinel.cli.options import value_completion
 from sentinel.cli.options.command_classes import VerdictCommand
 from sentinel.cli.options.command_options import address_options, simulated_folder
-from sentinel.cli.options.thresholds_file import load_thresholds
+from sentinel.cli.options.setting_options import load_thresholds
 from sentinel.errors import ConfigError, ExitCode
-from sentinel.host.daemons.daemon_lookup import find_shared
+from sentinel.host.daemon_lookup import find_shared
 from sentinel.supervisor.bootstrap import leave
 
 
@@ -40,11 +40,11 @@ from sentinel.supervisor.bootstrap import leave
 )
 def command(
     runs: tuple[str, ...],
-    both: bool,  # noqa: FBT001 - click's
+    both: bool,
     output: Path | None,
     limits: str | None,
     socket: str | None,
-    simulated: bool,  # noqa: FBT001
+    simulated: bool,
     **formats: bool,
 ) -> int:
     """Print the report of a burn-in, judged again from what it recorded.

@@ -21,8 +21,8 @@ from sentinel.fleet.job_gpus import (
     release_job,
     reserve_for_job,
 )
-from sentinel.host.files.paths import SIMULATED
-from sentinel.host.gpus.device_files import DRIVER_FILES, addresses_by_minor
+from sentinel.host.device_order import DRIVER_FILES, addresses_by_minor
+from sentinel.host.paths import SIMULATED
 from sentinel.protocol.api_types import GpuStatus
 from sentinel.units import format_count
 
@@ -118,7 +118,7 @@ def epilog(folder: Path) -> int:
 @command.command("healthcheck")
 @_folder_option
 @click.option("--drain", is_flag=True, help="Drain this node for a fault, and take that back.")
-def healthcheck(folder: Path, drain: bool) -> int:  # noqa: FBT001 - click's
+def healthcheck(folder: Path, drain: bool) -> int:
     """Print whether a GPU of this node has shown a fault, as the daemon knows it; always exit 0.
 
     With --drain, a fault drains this node in Slurm ($SLURMD_NODENAME) with a reason that begins

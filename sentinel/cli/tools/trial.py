@@ -1,46 +1,46 @@
-"""``sentinel workloads try``: run a workload on one GPU, and assess it."""
+"""``sentinel workloads try`` and ``selftest``: run a workload on one GPU, and assess it."""
 
 from __future__ import annotations
 
+import json
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import Any
 
 import click
 
-from sentinel.cli.display.log_lines import text_lines
+from sentinel.burnin.checks.workload_checks import (
+    TrialEvidence,
+    TrialResult,
+    problems_of,
+    result_of,
+)
+from sentinel.burnin.trial import TrialRequest, run_trial, usable_gpu
+from sentinel.cli.display.log_lines import log_line, render
 from sentinel.cli.display.output import print_json, wants_colour
 from sentinel.cli.options import value_completion
 from sentinel.cli.options.command_options import one_gpu, wait_option
-from sentinel.cli.options.setting_options import simulate_option
-from sentinel.cli.tools.reserved_gpu import reserved_gpu
+from sentinel.cli.options.setting_options import check_range, simulate_option
+from sentinel.client.event_stream import EventInfo
 from sentinel.config.build import build_config, parse_given
-from sentinel.config.model import Config
+from sentinel.config.plan import MAX_PLAN_S
 from sentinel.config.sources import from_flags
 from sentinel.config.specs import check_workload, parse_workload
-from sentinel.core.step import Event
-from sentinel.diagnostics.trial.assessment import Judgement, TrialResult, grown, judge
-from sentinel.diagnostics.trial.measurement import Trial
-from sentinel.diagnostics.trial.runner import try_workload
-from sentinel.errors import ConfigError, ExitCode
-from sentinel.protocol.commands import Given
+from sentinel.errors import ConfigError, ExitCode, IncompleteError, SelftestError, SentinelError
 from sentinel.protocol.gpu import Gpu
-from sentinel.protocol.stressor import MAX_QUANTUM_S
+from sentinel.protocol.stressor import MAX_QUANTUM_S, FailureKind, SelftestResult
 from sentinel.supervisor.bootstrap import leave
-from sentinel.supervisor.discovery import Options
-from sentinel.supervisor.event_log import Sink
-from sentinel.units import format_duration, format_size, parse_duration
+from sentinel.units import format_duration, parse_duration
 
-#: Limits of the duration; a trial keeps every reading until its assessment.
+#: Limits of the duration; a trial keeps every state until its assessment.
 MIN_S = 1.0
 MAX_S = 3600.0
 
-#: Settings of a trial: shorter than for a daemon, because a user waits, and delays are what a trial
-#: has to find.
-TIMEOUTS: Mapping[str, Any] = {"poll": 0.2, "rearm": 0.1, "hang_after": 5.0, "grace": 2.0}
+#: Delays are what a trial has to find.
+_SETTINGS = {"hang_after": "5s", "grace": "2s"}
 
 _EXIT_CODES = {
     TrialResult.WELL: ExitCode.OK,
@@ -48,6 +48,9 @@ _EXIT_CODES = {
     TrialResult.UNUSABLE: ExitCode.USAGE,
     TrialResult.INCOMPLETE: ExitCode.NOT_RUNNING,
 }
+
+
+# --- try -------------------------------------------------------------------------------------
 
 
 @click.command("try")
@@ -60,14 +63,14 @@ _EXIT_CODES = {
 @click.option("--memory", default="88%", show_default=True, help="Share of free memory, or a size.")
 @wait_option("Maximum wait for a daemon to free a GPU")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(
+def try_command(
     workload: str,
     seconds: str,
     gpu: str | None,
     simulate: int | None,
     memory: str,
     wait: float,
-    as_json: bool,  # noqa: FBT001 - click's
+    as_json: bool,
 ) -> int:
     """Run a workload on one GPU, and report its figures and its problems.
 
@@ -83,179 +86,322 @@ def command(
     runs = parse_given(parse_duration, seconds, "--for")
     if not MIN_S <= runs <= MAX_S:
         raise ConfigError(f"--for: {seconds!r} is out of range", "allowed is from 1s to 1h")
-    options = Options(config=_config(workload, memory, gpu), simulate=simulate)
-    with reserved_gpu(options, f"sentinel workloads try {name}", wait, any_idle=True) as usable:
-        trial, ended, clean = try_workload(usable, runs, _progress_sink)
-    judgement = judge(trial)
-    figures = _figures(trial, judgement, simulated=simulate is not None)
+    settings = {**_SETTINGS, "memory.target": memory}
+    build_config(from_flags(settings))  # a wrong size is to be known before a GPU is reserved
+    reason = f"sentinel workloads try {name}"
+    with usable_gpu(gpu, simulate, reason, wait, any_idle=True) as (chosen, lent):
+        request = TrialRequest(
+            workload=workload,
+            seconds=runs,
+            gpu=chosen,
+            simulate=simulate,
+            settings=settings,
+            lent=lent,
+        )
+        evidence, clean = run_trial(request, _show if sys.stderr.isatty() else lambda _: False)
+    problems = problems_of(evidence)
+    result = result_of(evidence, problems)
+    figures = _figures(request, evidence, problems, result)
     if as_json:
         print_json(figures)
     else:
-        click.echo("\n".join(_report(trial, judgement, figures)))
-    code = ended if ended is ExitCode.UNKILLABLE else _EXIT_CODES[judgement.verdict]
+        click.echo("\n".join(_report(chosen.name, figures)))
+    code = ExitCode.UNKILLABLE if evidence.record.is_unkillable else _EXIT_CODES[result]
     return int(leave(code, clean=clean))
 
 
-def _config(workload: str, memory: str, gpu: str | None) -> Config:
-    """Return the default settings, changed for a trial on one GPU.
-
-    The settings of the host do not apply: they decide when idle GPUs are occupied, and a trial is
-    an explicit request.
-    """
-    texts = {"memory.target": memory} | ({"gpus": gpu} if gpu is not None else {})
-    given = (Given(key="workload", text=workload, source="NAME"), *from_flags(texts))
-    # A warm GPU must not slow down the workload under test.
-    return replace(build_config(given), max_gpus=1, throttle="off", **TIMEOUTS)
+def _show(event: EventInfo) -> bool:
+    """Print an event, but for those of the plan and the regular state."""
+    if event.name != "gpu.status" and not event.name.startswith("burnin."):
+        text = log_line(json.dumps(event.fields), colour=wants_colour(sys.stderr))
+        if text is not None:
+            click.echo(text, err=True)
+    return False
 
 
-def _progress_sink(gpus: Mapping[str, Gpu]) -> Sink:
-    """Return a sink that shows the events on a terminal."""
-    if sys.stderr.isatty():
-        return text_lines(sys.stderr, gpus, colour=wants_colour(sys.stderr))
-
-    def hide(_: Event) -> None:
-        """Show nothing: the report has the results."""
-
-    return hide
-
-
-def _figures(trial: Trial, judgement: Judgement, *, simulated: bool) -> dict[str, Any]:
-    """Return all figures for JSON; None is a missing measurement."""
+def _figures(
+    request: TrialRequest,
+    evidence: TrialEvidence,
+    problems: Sequence[Mapping[str, str]],
+    result: TrialResult,
+) -> dict[str, Any]:
+    """Compute all figures of a trial for JSON; None is a missing measurement."""
+    ready, work, host = evidence.ready or {}, evidence.work, evidence.host
+    stop, power = evidence.stop or {}, evidence.values("power_w")
+    clocks = evidence.values("sm_clock_mhz")
+    started = evidence.last("stressor.starting") is not None
+    seconds = work.get("seconds", 0.0)
     return {
-        "workload": trial.workload,
-        "gpu": trial.gpu.uuid if trial.gpu else None,
-        "index": trial.gpu.index if trial.gpu else None,
-        "simulated": simulated,
-        "verdict": judgement.verdict.value,
-        "problems": judgement.problems,
-        "incomplete": judgement.incomplete,
-        "start_s": trial.start,
-        "held": trial.ready.held if trial.ready else None,
-        "chunks": trial.ready.chunks if trial.ready else None,
-        "ran_s": trial.ran,
-        **_progress(trial),
-        "findings": trial.findings,
-        "note": trial.note,
-        **_readings(trial),
-        "grown": grown(trial) if trial.readings or trial.newcomer is not None else None,
-        "host_cores": trial.host.cores if trial.host else None,
-        "host_memory": trial.host.memory if trial.host else None,
-        "stop_s": trial.stop.after if trial.stop else None,
-        "killed": trial.stop.killed if trial.stop else None,
-    }
-
-
-def _progress(trial: Trial) -> dict[str, Any]:
-    """Return the rates and counts of the workload's progress reports."""
-    seconds = sum(report.seconds for report in trial.progress)
-
-    def total(name: str) -> float:
-        amounts: list[float] = [getattr(report, name) for report in trial.progress]
-        return sum(amounts)
-
-    rates = {
-        f"{name}_per_s": total(name) / seconds if seconds else None
-        for name in ("iterations", "flops", "bytes")
-    }
-    longest = max((report.max_quantum_s for report in trial.progress), default=None)
-    counts = {name: total(name) for name in ("checks", "errors")}
-    return {**rates, **counts, "longest_quantum_s": longest}
-
-
-def _readings(trial: Trial) -> dict[str, Any]:
-    """Return temperature, power and clock of the GPU."""
-    heat = [seen.temperature for seen in trial.readings if seen.temperature is not None]
-    power = [seen.power for seen in trial.readings if seen.power is not None]
-    clocks = [seen.sm_clock for seen in trial.readings if seen.sm_clock is not None]
-    return {
-        "temperature_c": max(heat, default=None),
+        "workload": request.workload,
+        "gpu": request.gpu.uuid if started else None,
+        "index": request.gpu.index if started else None,
+        "simulated": request.simulate is not None,
+        "verdict": result,
+        "problems": problems,
+        "incomplete": evidence.incomplete,
+        "start_s": ready.get("start_s"),
+        "held": ready.get("held"),
+        "chunks": ready.get("chunks"),
+        "ran_s": seconds,
+        **{
+            f"{name}_per_s": work[name] / seconds if seconds else None
+            for name in ("iterations", "flops", "bytes")
+        },
+        "checks": work.get("checks", 0),
+        "errors": work.get("errors", 0),
+        "longest_quantum_s": max(evidence.quanta, default=None),
+        "findings": len(evidence.record.named("stressor.finding")),
+        "note": evidence.running[-1]["note"] if evidence.running else None,
+        "temperature_c": max(evidence.values("temperature_c"), default=None),
         "power_w": fmean(power) if power else None,
         "power_most_w": max(power, default=None),
         "sm_clock_mhz": median(clocks) if clocks else None,
+        "grown": evidence.grown if evidence.running or evidence.newcomer is not None else None,
+        "host_cores": host.cores if host else None,
+        "host_memory": host.memory if host else None,
+        "stop_s": stop.get("stop_s"),
+        "killed": stop.get("killed"),
     }
 
 
-def _report(trial: Trial, judgement: Judgement, f: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines of the report: the figures, then the problems."""
-    place = f"GPU {trial.gpu.index} ({trial.gpu.name})" if trial.gpu else "no GPU"
-    yield f"{trial.workload} on {place}: {judgement.verdict.value}"
-    rows = {
-        "ready": _ready(trial),
-        "work": _work(f),
-        "checks": f"{f['checks']} results, {f['errors']} wrong" if f["checks"] else None,
-        "note": trial.note,
-        "heat": _heat(f),
-        "memory": _memory(f),
-        "host": _host(f),
-        "quantum": _quantum(f),
-        "stop": _stop(trial),
+#: The lines of a report, as the sentences of events (protocol/event_type.py); an empty one is none.
+_ROWS = {
+    "ready": "[after {start_s:duration}, with {held:size} in {chunks} chunks|never]",
+    "work": "[{rates}, {iterations} iterations/s for {ran_s:duration}"
+    "|{iterations} iterations/s for {ran_s:duration}]"
+    "[{iterations?}{simulated?}; rates of a simulated GPU mean nothing]",
+    "checks": "[{checks?}{checks} results, {errors} wrong]",
+    "note": "[{note}]",
+    "heat": "[{heat}]",
+    "memory": "[{steady?}constant to the byte after it was ready"
+    "|grew by {grown:size} after it was ready]",
+    "host": "[{host_memory?}{host_cores:percent} of a core, {host_memory:size} of its memory]",
+    "quantum": "[at most {longest_quantum_s:duration} per quantum; at most {most} is allowed]",
+    "stop": "[{killed?}killed {stop_s:duration} after it was asked to"
+    "|ended by itself {stop_s:duration} after it was asked to]",
+}
+
+
+def _report(name: str, f: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the lines of the report: the figures, then the problems.
+
+    Args:
+        name: The name of the GPU.
+        f: The figures.
+    """
+    place = "no GPU" if f["gpu"] is None else f"GPU {f['index']} ({name})"
+    yield f"{f['workload']} on {place}: {f['verdict']}"
+    shown = {
+        **f,
+        "iterations": f"{f['iterations_per_s'] or 0.0:.3g}" if f["iterations_per_s"] else None,
+        "rates": ", ".join(
+            f"{f[rate] / 1e12:.3g} {unit}"
+            for rate, unit in (("flops_per_s", "TFLOP/s"), ("bytes_per_s", "TB/s"))
+            if f[rate]
+        ),
+        "heat": ", ".join(
+            text.format(f[figure]) for figure, text in _HEAT.items() if f[figure] is not None
+        ),
+        "steady": f["grown"] == 0,
+        "most": format_duration(MAX_QUANTUM_S),
     }
-    for name, text in rows.items():
-        if text is not None:
-            yield f"    {name:<10}{text}"
-    for problem in judgement.problems:
-        yield f"PROBLEM {problem.kind}: {problem.what}"
-        if problem.do:
+    for row, sentence in _ROWS.items():
+        text = render(sentence, shown)
+        if text:
+            yield f"    {row:<10}{text}"
+    for problem in f["problems"]:
+        yield f"PROBLEM {problem['kind']}: {problem['what']}"
+        if problem["do"]:
             yield from textwrap.wrap(
-                f"do: {problem.do}", 96, initial_indent="    ", subsequent_indent="        "
+                f"do: {problem['do']}", 96, initial_indent="    ", subsequent_indent="        "
             )
-    if judgement.incomplete is not None:
-        yield f"INCOMPLETE: {judgement.incomplete}"
+    if f["incomplete"] is not None:
+        yield f"INCOMPLETE: {f['incomplete']}"
 
 
-def _ready(trial: Trial) -> str:
-    if trial.ready is None or trial.start is None:
-        return "never"
-    held = f"{format_size(trial.ready.held)} in {trial.ready.chunks} chunks"
-    return f"after {format_duration(trial.start)}, with {held}"
+#: The readings of the GPU.
+_HEAT = {
+    "temperature_c": "at most {} °C",
+    "power_w": "{:.0f} W on average",
+    "power_most_w": "at most {:.0f} W",
+    "sm_clock_mhz": "{:.0f} MHz",
+}
 
 
-def _work(f: Mapping[str, Any]) -> str | None:
-    if not f["iterations_per_s"]:
+# --- selftest --------------------------------------------------------------------------------
+
+_MAX_FLIPS = 100_000
+_MAX_ROUNDS = 100_000_000
+
+#: The place of a result in which nothing was flipped.
+CLEAN = "clean"
+
+_SELFTEST = "sentinel.stressor.selftest:selftest"
+
+#: Results next to flipped bits must not become golden checksums.
+_SELFTEST_SETTINGS = {"memory.target": "2GiB", "goldens": "off"}
+
+
+@click.command("selftest")
+@one_gpu(None, "the first GPU")
+@simulate_option("Use N simulated GPUs, and test one.")
+@click.option(
+    "--flips",
+    type=int,
+    default=100,
+    show_default=True,
+    help="Bits to flip in each place.",
+)
+@click.option(
+    "--rounds",
+    type=int,
+    default=10_000,
+    show_default=True,
+    help="Results without a flipped bit.",
+)
+@click.option(
+    "--dtype", "dtypes", multiple=True, help="Number format; may be repeated.  [default: all]"
+)
+@wait_option("Maximum wait for a daemon to free the GPU")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def selftest_command(
+    gpu: str | None,
+    simulate: int | None,
+    flips: int,
+    rounds: int,
+    dtypes: tuple[str, ...],
+    wait: float,
+    as_json: bool,
+) -> int:
+    """Flip bits in results, memory, inputs and references of one idle GPU; count the found ones.
+
+    A daemon that holds the GPU lends it: it is reserved there until the selftest ends.
+
+    Exit code 1 if a flipped bit is not found, or an error is reported without one; 3 if a
+    newcomer needs the GPU.
+    """
+    check_range("--flips", flips, 1, _MAX_FLIPS)
+    check_range("--rounds", rounds, 1, _MAX_ROUNDS)
+    for name in dtypes:
+        if not name.isalnum():  # it becomes part of an option, where commas are separators
+            raise ConfigError(f"--dtype: {name!r} is not a number format", "Use one such as bf16.")
+    options = f"flips={flips},rounds={rounds}" + (f",dtypes={'+'.join(dtypes)}" if dtypes else "")
+    results = _Results(as_json=as_json)
+    with usable_gpu(gpu, simulate, "sentinel workloads selftest", wait) as (chosen, lent):
+        request = TrialRequest(
+            workload=f"{_SELFTEST}:{options}",
+            seconds=MAX_PLAN_S,
+            gpu=chosen,
+            simulate=simulate,
+            settings=_SELFTEST_SETTINGS,
+            lent=lent,
+        )
+        evidence, clean = run_trial(request, results.take)
+    error = _why_early(request.gpu, results, evidence)
+    if as_json and (error is None or isinstance(error, IncompleteError)):
+        print_json(
+            {
+                "gpu": chosen.uuid,
+                "index": chosen.index,
+                "name": chosen.name,
+                "simulated": simulate is not None,
+                "well": error is None and all(map(is_well, results.proofs)),
+                "incomplete": error.what if error is not None else None,
+                "trials": [{**vars(proof), "well": is_well(proof)} for proof in results.proofs],
+            }
+        )
+    elif error is None:
+        click.echo(f"GPU {chosen.index} ({chosen.name}): {summary(results.proofs)}")
+    if error is not None:
+        click.echo(f"sentinel: {error}", err=True)
+    code = selftest_code(results.proofs, error)
+    if evidence.record.is_unkillable:
+        click.echo("sentinel: the stressor has survived SIGKILL", err=True)
+        code = ExitCode.UNKILLABLE
+    return int(leave(code, clean=clean))
+
+
+@dataclass(kw_only=True)
+class _Results:
+    """Collects the results of a selftest, and prints each as it comes."""
+
+    as_json: bool
+    proofs: list[SelftestResult] = field(default_factory=list)
+    is_done: bool = False
+    #: A fault that was not injected.
+    finding: Mapping[str, Any] | None = None
+
+    def take(self, event: EventInfo) -> bool:
+        """Take an event; return whether the selftest is over."""
+        match event.name, event.fields.get("kind"):
+            case "burnin.measured", "SelftestResult":
+                self.proofs.append(SelftestResult(**event.fields["values"]))
+                if not self.as_json:
+                    click.echo(_line(self.proofs[-1]))
+            case "burnin.measured", "SelftestDone":
+                self.is_done = True
+            case "stressor.finding", _:
+                self.finding = self.finding or event.fields
+        return self.is_done or self.finding is not None
+
+
+def is_well(proof: SelftestResult) -> bool:
+    """Check that all flipped bits were found, or that there was no false alarm."""
+    return proof.found == (0 if proof.place == CLEAN else proof.tried)
+
+
+def summary(proofs: Sequence[SelftestResult]) -> str:
+    """Summarise the results of all trials."""
+    flipped = [proof for proof in proofs if proof.place != CLEAN]
+    clean = [proof for proof in proofs if proof.place == CLEAN]
+    found, tried = sum(p.found for p in flipped), sum(p.tried for p in flipped)
+    alarms, results = sum(p.found for p in clean), sum(p.tried for p in clean)
+    return f"{found} of {tried} flipped bits found, {alarms} false alarms in {results} results"
+
+
+def selftest_code(proofs: Sequence[SelftestResult], error: SentinelError | None) -> ExitCode:
+    """Compute the exit code; a failed trial counts, however the others went."""
+    if error is not None and not isinstance(error, IncompleteError):
+        return error.exit_code
+    if not all(map(is_well, proofs)):
+        return ExitCode.FAIL
+    return error.exit_code if error is not None else ExitCode.OK
+
+
+def _why_early(gpu: Gpu, results: _Results, evidence: TrialEvidence) -> SentinelError | None:
+    """Explain why the selftest ended before all trials were done, or return None."""
+    failure, interrupted = evidence.failure, evidence.interrupted is not None
+    if results.is_done:
         return None
-    rates = [f"{f['flops_per_s'] / 1e12:.3g} TFLOP/s"] if f["flops_per_s"] else []
-    rates += [f"{f['bytes_per_s'] / 1e12:.3g} TB/s"] if f["bytes_per_s"] else []
-    rates += [f"{f['iterations_per_s']:.3g} iterations/s for {format_duration(f['ran_s'])}"]
-    nothing = "; rates of a simulated GPU mean nothing" if f["simulated"] else ""
-    return ", ".join(rates) + nothing
+    if results.finding is not None:
+        return SelftestError(_describe(results.finding))
+    if evidence.last("stressor.starting") is None and not interrupted:
+        return IncompleteError(
+            f"GPU {gpu.index} is not idle: {evidence.waiting or 'it was not read in time'}",
+            "Choose another GPU with --gpus, or wait. Nothing was started.",
+        )
+    if failure is not None and not interrupted:
+        if failure["kind"] == FailureKind.UNUSABLE:
+            return ConfigError(failure["reason"])
+        return SelftestError(f"the stressor failed: {failure['reason']}")
+    why = evidence.incomplete or "an unlisted process took memory of the GPU"
+    proofs = results.proofs
+    before = f"before that, {summary(proofs)}" if proofs else "no trial was completed"
+    remedy = "" if interrupted else "Run it again when the GPU is idle."
+    return IncompleteError(f"the selftest is incomplete: {why}; {before}", remedy)
 
 
-def _heat(f: Mapping[str, Any]) -> str | None:
-    known = []
-    if f["temperature_c"] is not None:
-        known.append(f"at most {f['temperature_c']} °C")
-    if f["power_w"] is not None:
-        known.append(f"{f['power_w']:.0f} W on average, at most {f['power_most_w']:.0f} W")
-    if f["sm_clock_mhz"] is not None:
-        known.append(f"{f['sm_clock_mhz']:.0f} MHz")
-    return ", ".join(known) or None
+def _describe(finding: Mapping[str, Any]) -> str:
+    """Describe a finding that was not injected."""
+    where = f" at {tuple(finding['first'])}" if finding["first"] else ""
+    dtype = f" of {finding['dtype']}" if finding["dtype"] else ""
+    return f"a {finding['place']}{dtype} was wrong{where} although no bit was flipped in it"
 
 
-def _memory(f: Mapping[str, Any]) -> str | None:
-    if f["grown"] is None:
-        return None
-    grew = f"grew by {format_size(f['grown'])}" if f["grown"] else "constant to the byte"
-    return f"{grew} after it was ready"
-
-
-def _host(f: Mapping[str, Any]) -> str | None:
-    if f["host_cores"] is None:
-        return None
-    memory = format_size(f["host_memory"])
-    return f"{f['host_cores']:.0%} of a core, {memory} of its memory"
-
-
-def _quantum(f: Mapping[str, Any]) -> str | None:
-    if f["longest_quantum_s"] is None:
-        return None
-    most = format_duration(MAX_QUANTUM_S)
-    return (
-        f"at most {format_duration(f['longest_quantum_s'])} per quantum; at most {most} is allowed"
-    )
-
-
-def _stop(trial: Trial) -> str | None:
-    if trial.stop is None:
-        return None
-    how = "killed" if trial.stop.killed else "ended by itself"
-    return f"{how} {format_duration(trial.stop.after)} after it was asked to"
+def _line(proof: SelftestResult) -> str:
+    if proof.place == CLEAN:
+        what = f"{proof.found} of {proof.tried} correct results reported as wrong"
+    else:
+        what = f"{proof.found} of {proof.tried} flipped bits found"
+    level = "ok" if is_well(proof) else "FAILED"
+    return f"{level:<7} {proof.dtype:<5} {proof.place:<10} {what}"

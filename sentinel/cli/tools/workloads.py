@@ -15,12 +15,12 @@ import click
 
 from sentinel.cli.display.output import print_json
 from sentinel.cli.options.command_options import simulated_folder
-from sentinel.cli.tools import selftest, trial
+from sentinel.cli.tools import trial
 from sentinel.config.sources import checked, find_file, from_flags, gather
 from sentinel.diagnostics.workload_catalog import Listed, list_workloads
 from sentinel.errors import ConfigError, ExitCode
-from sentinel.host.installed.packages import how_to_install, installer, torch_build
-from sentinel.host.stores.golden_store import Conflict, Golden, Goldens, Skipped, locate
+from sentinel.host.golden_store import Conflict, Golden, Goldens, Skipped, locate
+from sentinel.host.packages import how_to_install, installer, torch_build
 from sentinel.protocol.counters import WorkloadOption
 from sentinel.units import format_count
 
@@ -63,7 +63,7 @@ def _ours(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @goldens_group.command("list")
 @_ours
-def list_(ours: Path, as_json: bool) -> int:  # noqa: FBT001 - click's
+def list_(ours: Path, as_json: bool) -> int:
     """List the records; exit code 1 if two records of one key differ."""
     goldens = _open(ours)
     if as_json:
@@ -77,7 +77,7 @@ def list_(ours: Path, as_json: bool) -> int:  # noqa: FBT001 - click's
 @goldens_group.command("merge")
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
 @_ours
-def merge(files: tuple[str, ...], ours: Path, as_json: bool) -> int:  # noqa: FBT001 - click's
+def merge(files: tuple[str, ...], ours: Path, as_json: bool) -> int:
     """Add the new records of each FILE to those of this host.
 
     A conflicting record is reported and not added; then the exit code is 1.
@@ -96,7 +96,7 @@ def merge(files: tuple[str, ...], ours: Path, as_json: bool) -> int:  # noqa: FB
 @goldens_group.command("check")
 @click.argument("file", metavar="FILE")
 @_ours
-def check(file: str, ours: Path, as_json: bool) -> int:  # noqa: FBT001 - click's
+def check(file: str, ours: Path, as_json: bool) -> int:
     """Compare FILE with the records of this host; exit code 1 if two records differ."""
     goldens = _open(ours, (file,))
     own = {golden.key for golden in _open(ours).records()}
@@ -188,7 +188,7 @@ _INDENT = " " * 4
 @click.group("workloads", invoke_without_command=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
-def command(ctx: click.Context, as_json: bool) -> int:  # noqa: FBT001 - click's
+def command(ctx: click.Context, as_json: bool) -> int:
     """List the installed workloads with their options, try one, or prove what their checks find."""
     if ctx.invoked_subcommand is not None:
         return int(ExitCode.OK)
@@ -207,7 +207,7 @@ def command(ctx: click.Context, as_json: bool) -> int:  # noqa: FBT001 - click's
     return code
 
 
-for _command in (trial.command, selftest.command, goldens_group):
+for _command in (trial.try_command, trial.selftest_command, goldens_group):
     command.add_command(_command)
 
 

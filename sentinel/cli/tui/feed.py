@@ -14,7 +14,7 @@ from sentinel.cli.display.log_lines import log_line
 from sentinel.cli.options.command_options import only
 from sentinel.client import Client, EventInfo, GpuStatus, Status
 from sentinel.errors import SentinelError
-from sentinel.host.processes.procfs import read_usage
+from sentinel.host.procfs import read_usage
 
 #: Samples of each GPU, which fill the details of a wide screen.
 MAX_SAMPLES = 240

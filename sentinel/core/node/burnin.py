@@ -16,12 +16,12 @@ from sentinel.core import burnin_progress as progress
 from sentinel.core import child_facts, health
 from sentinel.core.burnin_progress import Burnin
 from sentinel.core.gpu_state import Backoff, Fatal, GpuState, Running, Stopped, Unknown
-from sentinel.core.node import groups
+from sentinel.core.node import groups, sessions
 from sentinel.core.observation import Observation
 from sentinel.core.state import State, admin_hold, each_gpu
 from sentinel.core.step import Event, Step, gpu_event, sensor_fields, upcoming
 from sentinel.core.teardown import pause_of
-from sentinel.protocol.phase_work import PhaseWork
+from sentinel.protocol.commands import PhaseWork
 from sentinel.protocol.stressor import MemoryCovered, Progress
 from sentinel.protocol.views import BurninFields
 
@@ -39,19 +39,11 @@ def advance(state: State, seen: Observation) -> Step[State]:
     if not is_planned(state):
         return Step(state)
     step = groups.break_up(state, seen.now).then(_advance_gpus, seen)
-    config = state.config
-    each: dict[str, Config] = dict(config.each)
     for uuid, gpu_state in step.state.gpu_states.items():
-        own = config.of(uuid)
-        if own.plan is None:
-            continue
-        burnin = gpu_state.progress
-        workload = own.plan.phases[min(burnin.phase, len(own.plan.phases) - 1)].workload
-        if own.workload != workload:
-            each[uuid] = replace(own, workload=workload)
-    if each == config.each:
-        return step
-    return step._replace(state=step.state.with_config(replace(config, each=each)))
+        own = state.config.of(uuid)
+        if gpu_state.progress.workload(own.plan) not in {None, own.workload}:
+            return step._replace(state=sessions.lay(step.state))
+    return step
 
 
 def _advance_gpus(state: State, seen: Observation) -> Step[State]:
@@ -250,7 +242,7 @@ def _count(gpu_state: GpuState, burnin: Burnin, phase: Phase, seen: Observation)
 
 def _works_on(gpu_state: GpuState, phase: Phase, generation: int) -> bool:
     """Check that a child is the running stressor of this phase, and not of an earlier one."""
-    spec = gpu_state.launch_spec
+    spec = gpu_state.launch.spec
     return (
         isinstance(gpu_state.stressor, Running)
         and gpu_state.generation == generation
@@ -276,7 +268,7 @@ def _why_given_up(
         case Backoff(reason=reason) | Fatal(reason=reason) as stressor if (
             gpu_state.generation != burnin.failed_generation
             and gpu_state.failures
-            and gpu_state.failures[-1] >= gpu_state.started
+            and gpu_state.failures[-1] >= gpu_state.launch.at
         ):
             failures = burnin.failures + 1
             burnin = replace(burnin, failures=failures, failed_generation=gpu_state.generation)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from sentinel.config.plan import Plan, parse_plan
 from sentinel.core.burnin_progress import Burnin, BurninRun
 from sentinel.core.gpu_state import GpuState, Running, Starting, Stopping, Stressor
-from sentinel.core.node import burnin
+from sentinel.core.node import burnin, sessions
 from sentinel.core.node.command_result import (
     Accepted,
     RefusedError,
@@ -21,10 +21,15 @@ from sentinel.core.node.probe_supervision import reset_failures
 from sentinel.core.observation import Observation
 from sentinel.core.state import State
 from sentinel.core.step import Event, Step, gpu_event
-from sentinel.protocol.commands import CancelBurnin, Refusal, StartBurnin
+from sentinel.protocol.commands import CancelBurnin, EarlierWork, PhaseWork, Refusal, StartBurnin
 from sentinel.protocol.gpu import Gpu
-from sentinel.protocol.phase_work import EarlierWork, PhaseWork
-from sentinel.protocol.stressor import LinkMeasured, ReferenceChecksum
+from sentinel.protocol.stressor import (
+    Failed,
+    LinkMeasured,
+    ReferenceChecksum,
+    SelftestDone,
+    SelftestResult,
+)
 
 #: The numbers of what a GPU has done, and the largest: the fastest GPU needs decades for it.
 _COUNTS = (
@@ -34,7 +39,7 @@ _COUNTS = (
 _MAX_COUNT = 1e24
 
 #: The messages of stressors that a record of a burn-in keeps as they are.
-MEASURED = (LinkMeasured, ReferenceChecksum)
+MEASURED = (Failed, LinkMeasured, ReferenceChecksum, SelftestDone, SelftestResult)
 
 
 def start(state: State, command: StartBurnin, seen: Observation) -> Accepted:
@@ -43,7 +48,7 @@ def start(state: State, command: StartBurnin, seen: Observation) -> Accepted:
     check_gpus(state, command.gpus)
     _check_possible(state)
     plan = parse_plan(command.plan, "the plan")
-    gpus, config = command.gpus or tuple(state.gpu_states), state.config
+    gpus = command.gpus or tuple(state.gpu_states)
     unusable = _why_not_done(command.done, gpus, plan)
     if unusable is not None:
         raise RefusedError(Refusal.INVALID, unusable)
@@ -54,22 +59,8 @@ def start(state: State, command: StartBurnin, seen: Observation) -> Accepted:
         by=command.by,
         since=now,
         bound=command.bound,
-        each=config.each,
+        fail_fast=command.fail_fast,
     )
-    first = plan.phases[0].workload
-    each = dict(config.each)
-    for uuid in gpus:
-        # At full speed: what slows a stressor down would be judged as a slow GPU.
-        each[uuid] = replace(
-            config.of(uuid),
-            plan=plan,
-            repeat=False,
-            fail_fast=command.fail_fast,
-            workload=first,
-            util=None,
-            power=None,
-            duty=None,
-        )
     gpu_states = {
         uuid: _begun(gpu_state, plan, command.done.get(uuid)) if uuid in gpus else gpu_state
         for uuid, gpu_state in state.gpu_states.items()
@@ -82,10 +73,9 @@ def start(state: State, command: StartBurnin, seen: Observation) -> Accepted:
     }
     event = Event(name="burnin.run_started", at=now, fields=fields)
     text = f"burns {names_of(state, gpus)} in by the plan {plan.name}"
-    counted_from = now if config.burnin_only else state.counted_from
+    counted_from = now if state.config.burnin_only else state.counted_from
     state = replace(state, gpu_states=gpu_states, burnin_run=run, counted_from=counted_from)
-    state = state.with_config(replace(config, each=each))
-    return Accepted(Step(state, events=(event,)), text, gpus)
+    return Accepted(Step(sessions.lay(state), events=(event,)), text, gpus)
 
 
 def cancel(state: State, command: CancelBurnin, seen: Observation) -> Accepted:
@@ -189,7 +179,7 @@ def settle(state: State, seen: Observation) -> Step[State]:
 
     A GPU is done once its stressor is gone or cannot be killed: its last results are of the run.
     """
-    run, config = state.burnin_run, state.config
+    run = state.burnin_run
     if run is None:
         return Step(state)
     newly = {
@@ -200,18 +190,11 @@ def settle(state: State, seen: Observation) -> Step[State]:
         and not _may_report(state.gpu_states[uuid].stressor)
     }
     if newly:
-        each = dict(config.each)
         gpu_states = dict(state.gpu_states)
-        for uuid in newly:
-            if uuid in run.each:
-                each[uuid] = run.each[uuid]
-            else:
-                each.pop(uuid, None)
-            # A plan of its own settings begins with its first phase.
+        for uuid in newly:  # a plan of its own settings begins with its first phase
             gpu_states[uuid] = replace(gpu_states[uuid], burnin=None)
         run = replace(run, done={**run.done, **newly})
-        state = replace(state, gpu_states=gpu_states, burnin_run=run)
-        state = state.with_config(replace(config, each=each))
+        state = sessions.lay(replace(state, gpu_states=gpu_states, burnin_run=run))
     if len(run.done) < len(run.gpus):
         return Step(state)
     fields = {"id": run.id, "plan": run.plan.name}

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from sentinel.core.state import State
 from sentinel.core.step import Step
-from sentinel.protocol.caller import Caller
-from sentinel.protocol.commands import Refusal
+from sentinel.protocol.commands import Caller, Refusal
 
 
 @dataclass(frozen=True)

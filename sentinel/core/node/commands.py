@@ -31,11 +31,11 @@ from sentinel.core.observation import Observation
 from sentinel.core.state import State, each_gpu, reservation_of
 from sentinel.core.step import Event, Role, SendTo, Step, chain, gpu_event, upcoming
 from sentinel.errors import ConfigError
-from sentinel.protocol.caller import Caller, Level
 from sentinel.protocol.commands import (
     LEASE_S,
     AcknowledgeResults,
     Allocate,
+    Caller,
     CancelAllocation,
     CancelBurnin,
     CancelReservation,
@@ -44,6 +44,7 @@ from sentinel.protocol.commands import (
     Configure,
     EndSession,
     Extend,
+    Level,
     PauseGpus,
     Refusal,
     Reserve,

@@ -219,7 +219,7 @@ def _ready(state: State, seen: Observation) -> bool:
 def _first_start_pending(gpu_state: GpuState, now: float) -> bool:
     """Check whether the first stressor of a GPU starts, or is about to."""
     match gpu_state.stressor:
-        case Starting(generation=1):
+        case Starting() if gpu_state.generation == 1:
             return True
         case Stopped() if gpu_state.generation == 0 and isinstance(gpu_state.occupancy, Idle):
             return now < gpu_state.occupancy.since + FIRST_START_S

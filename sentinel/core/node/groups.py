@@ -209,7 +209,7 @@ def _why_left(gpu_state: GpuState, group: Group, plan: Plan | None) -> str | Non
 
 def _why_idle(gpu_state: GpuState, group: Group) -> str | None:
     """Explain why a GPU neither works in its group nor could start, or return None."""
-    spec = gpu_state.launch_spec
+    spec = gpu_state.launch.spec
     started = spec is not None and spec.group == group
     match gpu_state.stressor, gpu_state.occupancy:
         case ((Starting() | Running()), _) if started:

@@ -32,8 +32,7 @@ from sentinel.core.node.command_result import (
 from sentinel.core.observation import Observation
 from sentinel.core.state import State, reservation_of
 from sentinel.core.step import Event, Step, gpu_event, upcoming
-from sentinel.protocol.caller import Caller
-from sentinel.protocol.commands import LEASE_S, CancelReservation, Extend, Refusal, Reserve
+from sentinel.protocol.commands import LEASE_S, Caller, CancelReservation, Extend, Refusal, Reserve
 from sentinel.protocol.views import Reservation
 from sentinel.units import format_indices
 

@@ -1,7 +1,7 @@
 """Start and end sessions: settings of some GPUs under a name, laid over the daemon's. Pure.
 
-The configuration of a GPU follows from the state: the daemon's settings, those for this GPU alone,
-those of its session, and the phase of a burn-in, each over the one before.
+The settings of a GPU follow from the state: the daemon's, those for this GPU alone, those of its
+session, and those of the phase of a burn-in, each over the one before.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ from sentinel.core.observation import Observation
 from sentinel.core.state import State
 from sentinel.core.step import Event, Step, upcoming
 from sentinel.errors import ConfigError
-from sentinel.protocol.caller import Caller
-from sentinel.protocol.commands import EndSession, Refusal, StartSession
+from sentinel.protocol.commands import Caller, EndSession, Refusal, StartSession
 from sentinel.protocol.views import Session
 
 #: The most characters of the settings of all sessions together, which the daemon keeps in memory.
@@ -95,29 +94,31 @@ def expire(state: State, seen: Observation) -> Step[State]:
 
 
 def lay(state: State) -> State:
-    """Lay the settings of all sessions over the lasting ones.
-
-    A GPU of a burn-in keeps the settings of its phase, and has those of its session afterwards.
+    """Derive the settings of each GPU: the lasting ones, its session's, and those of its burn-in.
 
     Raises:
         ConfigError: A value of a session is not allowed, or contradicts the daemon's settings.
     """
-    config = state.config
+    config, run = state.config, state.burnin_run
     each = dict(config.lasting)
     for session in state.sessions.values():
-        if session.suspended is not None:
-            continue
-        for uuid in session.gpus:
+        for uuid in session.gpus if session.suspended is None else ():
             own = each.get(uuid, config)
             if "workload" in session.settings:  # instead of a plan, which names its own workloads
                 own = replace(own, plan=None)
             each[uuid] = lay_over(own, session.given(uuid))
-    run = state.burnin_run
-    if run is None:
-        return state.with_config(replace(config, each=each))
-    phases = {uuid: config.of(uuid) for uuid in run.gpus if uuid not in run.done}
-    state = replace(state, burnin_run=replace(run, each=each))
-    return state.with_config(replace(config, each={**each, **phases}))
+    for uuid in run.gpus if run is not None else ():
+        if run is not None and uuid not in run.done:
+            # At full speed: what slows a stressor down would be judged as a slow GPU.
+            own = replace(each.get(uuid, config), util=None, power=None, duty=None)
+            each[uuid] = replace(own, plan=run.plan, repeat=False, fail_fast=run.fail_fast)
+    for uuid, gpu_state in state.gpu_states.items():
+        own = each.get(uuid, config)
+        workload = gpu_state.progress.workload(own.plan) or own.workload
+        if own.workload != workload:
+            each[uuid] = replace(own, workload=workload)
+    each = {uuid: replace(own, each={}, lasting={}) for uuid, own in each.items()}
+    return state.with_config(replace(config, each=each))
 
 
 def restore(state: State, sessions: Iterable[Session]) -> tuple[State, list[str]]:

@@ -159,7 +159,7 @@ def _too_little_memory(case: _Case) -> Permission | None:
 
 def _restarted(case: _Case) -> Permission | None:
     """Start a stressor again with other settings."""
-    spec, own = case.gpu_state.launch_spec, case.own
+    spec, own = case.gpu_state.launch.spec, case.own
     if spec is None or spec == _launch_spec(own, case.gpu_state):
         return None
     changed = "its settings have changed" if own.plan is None else "its next phase is due"
@@ -187,7 +187,7 @@ def _in_the_way(case: _Case) -> Permission | None:
 
 def _regrows_at(gpu_state: GpuState) -> float | None:
     """Compute when a stressor is restarted that may take more memory; None if it may not."""
-    if gpu_state.committed_at_start <= attribution.committed(gpu_state):
+    if gpu_state.launch.committed <= attribution.committed(gpu_state):
         return None
     return gpu_state.allocations_changed + attribution.REGROW_S
 
@@ -352,7 +352,7 @@ def _node_releases(state: State, seen: Observation) -> dict[str, str]:
     missing = state.config.leave_idle - sum(map(_is_free, state.gpu_states.values()))
     all_ = _quiet_hours(state, seen) or serving_processes.why_uncontrolled(state, seen.now)
     live = [gpu_state for gpu_state in state.gpu_states.values() if gpu_state.is_live]
-    live.sort(key=lambda gpu_state: (gpu_state.started, gpu_state.gpu.index), reverse=True)
+    live.sort(key=lambda gpu_state: (gpu_state.launch.at, gpu_state.gpu.index), reverse=True)
     released = live if all_ else live[: max(0, missing)]
     return {gpu_state.gpu.uuid: all_ or _left_idle(state.config) for gpu_state in released}
 
@@ -395,8 +395,8 @@ def start_one(state: State, seen: Observation) -> Step[State]:
         standby=standby,
         group=groups.rank_of(gpu_state),
     )
-    spec, committed = _launch_spec(own, gpu_state), attribution.committed(gpu_state)
-    gpu_state = replace(gpu_state, launch_spec=spec, committed_at_start=committed)
+    launch = replace(gpu_state.launch, committed=attribution.committed(gpu_state))
+    gpu_state = replace(gpu_state, launch=launch)
     step = _start(state, gpu_state, start, seen)
     fields = {"workload": own.workload, "standby": standby}
     event = gpu_event("stressor.starting", step.state.gpu_states[uuid], seen.now, **fields)
@@ -421,7 +421,7 @@ def _clear_one(state: State, seen: Observation) -> Step[State]:
         if held or not occupancy.is_fresh(reading, seen.now, own):
             continue
         leak = replace(gpu_state.leak, clearings=gpu_state.leak.clearings + 1)
-        leaking = replace(gpu_state, leak=leak, launch_spec=_launch_spec(own, gpu_state))
+        leaking = replace(gpu_state, leak=leak)
         start = Start(uuid=uuid, generation=gpu_state.generation + 1, clearing=True)
         step, fields = _start(state, leaking, start, seen), {"attempt": leak.clearings}
         event = gpu_event("gpu.cleanup_started", gpu_state, seen.now, **fields)
@@ -432,6 +432,8 @@ def _clear_one(state: State, seen: Observation) -> Step[State]:
 def _start(state: State, gpu_state: GpuState, start: Start, seen: Observation) -> Step[State]:
     """Start a child on a GPU."""
     reading, own = seen.readings[start.uuid], state.config.of(start.uuid)
+    launch = replace(gpu_state.launch, spec=_launch_spec(own, gpu_state))
+    gpu_state = replace(gpu_state, launch=launch)
     begun = lifecycle.start(gpu_state, reading, seen.now, own, clearing=start.clearing)
     state = replace(state.with_gpu(begun.state), last_start=seen.now)
     return Step(state, actions=(start,), due=begun.due)

@@ -49,7 +49,7 @@ def _explain(state: State, uuid: str, verdict: Permission) -> Permission:
     """Return what a stressor does that has not been stopped, or why there is none."""
     stressor = state.gpu_states[uuid].stressor
     if isinstance(stressor, Starting | Running):
-        return by_stressor(stressor) or verdict
+        return by_stressor(state.gpu_states[uuid]) or verdict
     if state.shutdown is not None:
         return starts.ending(state.shutdown)
     if not verdict.allowed:
@@ -285,7 +285,9 @@ def _stressor_fields(gpu_state: GpuState) -> dict[str, object]:
     stressor = gpu_state.stressor
     if not isinstance(stressor, Starting | Running | Stopping):
         return {}
-    fields: dict[str, object] = {"pid": stressor.child.pid if stressor.child is not None else None}
+    fields: dict[str, object] = {
+        "pid": gpu_state.child.pid if gpu_state.child is not None else None
+    }
     if not isinstance(stressor, Running):
         return fields
     fields |= {"held": stressor.ready.held, "note": stressor.note, "share": stressor.pacing.sent}

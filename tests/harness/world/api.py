@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sentinel.core.observation import ApiFacts, ChildExit
-from sentinel.protocol.caller import Caller, Level
-from sentinel.protocol.commands import Command, CommandReply, ReloadConfig
+from sentinel.protocol.commands import Caller, Command, CommandReply, Level, ReloadConfig
 from sentinel.protocol.views import (
     GpuView,
     HostView,

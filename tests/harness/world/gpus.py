@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from sentinel.protocol.gpu import Gpu, GpuProcess
+from sentinel.protocol.gpu import Gpu, GpuProcess, Telemetry
 from sentinel.protocol.stressor import (
     ChildMessage,
     CreatingContext,
@@ -14,7 +14,6 @@ from sentinel.protocol.stressor import (
     Progress,
     Ready,
 )
-from sentinel.protocol.telemetry import Telemetry
 
 __all__ = [
     "GIB",

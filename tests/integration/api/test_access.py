@@ -14,13 +14,11 @@ from typing import Any
 
 import pytest
 
-from sentinel.api.app import make_app
-from sentinel.api.openapi import document
+from sentinel.api.app import document, make_app
 from sentinel.api.server import MAX_OPERATORS_OF_USER, MAX_READERS_OF_USER
 from sentinel.config.sources import NAME as SAVED
 from sentinel.host.names import look_up
-from sentinel.protocol.caller import Level
-from sentinel.protocol.commands import AccessPolicy, Configure
+from sentinel.protocol.commands import AccessPolicy, Configure, Level
 from tests.harness.api_harness import UUIDS, ApiServer, Reply, ask, exchange
 from tests.harness.timing import TIMEOUT_S
 

@@ -17,11 +17,10 @@ from typing import Any
 import pytest
 
 from sentinel.api.bodies import ProblemError
-from sentinel.api.routes.allocations import resolve_holder
+from sentinel.api.routes.reservations import resolve_holder
 from sentinel.host.names import look_up
-from sentinel.host.processes.procfs import own_stat, read_stat
-from sentinel.protocol.caller import Caller
-from sentinel.protocol.commands import Allocate, CancelAllocation, Extend
+from sentinel.host.procfs import own_stat, read_stat
+from sentinel.protocol.commands import Allocate, Caller, CancelAllocation, Extend
 from sentinel.protocol.gpu import GpuProcess
 from sentinel.protocol.problem import Code
 from sentinel.protocol.views import Allocation
@@ -311,7 +310,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def read(**changes: Any) -> None:
         lines = iter([first, replace(first, **changes)])
-        monkeypatch.setattr("sentinel.api.routes.allocations.read_stat", lambda _: next(lines))
+        monkeypatch.setattr("sentinel.api.routes.reservations.read_stat", lambda _: next(lines))
 
     return read
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from sentinel.api.compat.schemas import ConfigChange, as_settings
+from sentinel.api.routes.compat_schemas import ConfigChange, as_settings
 from sentinel.config.sources import from_flags
 from sentinel.protocol.commands import Allocate, Configure, Given
-from sentinel.protocol.telemetry import Telemetry
+from sentinel.protocol.gpu import Telemetry
 from sentinel.protocol.views import GpuHealth, HealthCause
 from tests.harness.api_harness import UUIDS, ApiServer, UnixConnection
 from tests.harness.api_harness import ask as plain

@@ -18,11 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sentinel.api import history_queries, history_tables
-from sentinel.api.event_buffer import LoggedEvent
+from sentinel.api.event_streams import LoggedEvent
 from sentinel.api.history import MEMORY_BYTES, Database, History
 from sentinel.api.history_recorder import SAMPLE_COLUMNS, Batch
 from sentinel.api.history_tables import MINUTES_RETENTION, SECONDS_RETENTION, THIN_INTERVAL, VERSION
-from sentinel.host.files.regular_file import MAX_SET_ASIDE
+from sentinel.host.regular_file import MAX_SET_ASIDE
 from sentinel.protocol.views import GpuView
 from tests.harness.gpu_environment import ROOT
 from tests.harness.history_harness import (

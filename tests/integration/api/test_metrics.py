@@ -22,8 +22,8 @@ from sentinel.api import metrics_page
 from sentinel.api.counters import BUCKETS
 from sentinel.api.metric_table import METRICS
 from sentinel.core import gpu_state
-from sentinel.protocol.caller import Caller
-from sentinel.protocol.telemetry import Telemetry
+from sentinel.protocol.commands import Caller
+from sentinel.protocol.gpu import Telemetry
 from sentinel.protocol.views import Allocation, GpuHealth, Phase
 from tests.harness.api_harness import UUIDS, ApiServer, UnixConnection, gpu_view
 from tests.harness.burnin_report import ENDED

@@ -18,11 +18,10 @@ from uuid import uuid4
 
 import pytest
 
-from sentinel.api.routes import dependencies
-from sentinel.host.processes.procfs import own_stat
-from sentinel.host.stores.timed_file import RESERVATIONS, Clocks
-from sentinel.protocol.caller import Caller
-from sentinel.protocol.commands import CancelReservation, Extend, Reserve
+from sentinel.api.routes import reservations
+from sentinel.host.procfs import own_stat
+from sentinel.host.timed_file import RESERVATIONS, Clocks
+from sentinel.protocol.commands import Caller, CancelReservation, Extend, Reserve
 from sentinel.protocol.views import Reservation
 from tests.harness.api_harness import UUIDS, ApiServer, Reply, UnixConnection, ask
 from tests.harness.failing_disk import FailingDisk
@@ -268,7 +267,7 @@ def test_a_lease_ends_once_the_answer_is_stored(api: ApiServer) -> None:
 def test_a_lease_is_renewed_while_its_client_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dependencies, "_RENEW_EVERY_S", 0.1)
+    monkeypatch.setattr(reservations, "_RENEW_EVERY_S", 0.1)
     with ApiServer(tmp_path) as api:
         reserve(api, gpus=["0"])
         api.commands.clear()
@@ -370,7 +369,7 @@ def test_a_replaced_api_process_watches_stored_bound_reservations(tmp_path: Path
 
 
 def started(pid: int) -> int:
-    from sentinel.host.processes.procfs import read_stat
+    from sentinel.host.procfs import read_stat
 
     stat = read_stat(pid)
     assert stat is not None

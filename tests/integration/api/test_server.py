@@ -30,9 +30,8 @@ from sentinel.api.server import (
     MAX_UNPROVEN_OF_ADDRESS,
 )
 from sentinel.client.transport import Address, listener_pid
-from sentinel.host.processes.procfs import read_stat
-from sentinel.protocol.caller import Caller, Level
-from sentinel.protocol.commands import ResumeGpus
+from sentinel.host.procfs import read_stat
+from sentinel.protocol.commands import Caller, Level, ResumeGpus
 from tests.harness.api_harness import ApiServer, Reply, UnixConnection, ask, exchange
 from tests.harness.timing import TIMEOUT_S
 

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from sentinel.host.stores.timed_file import SESSIONS, Clocks
-from sentinel.protocol.caller import Level
-from sentinel.protocol.commands import AccessPolicy, EndSession, StartSession
+from sentinel.host.timed_file import SESSIONS, Clocks
+from sentinel.protocol.commands import AccessPolicy, EndSession, Level, StartSession
 from tests.harness.api_harness import UUIDS, ApiServer, Reply, ask
 from tests.harness.given_settings import shown
 from tests.integration.api.test_access import over_tcp

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from sentinel.client import connect
-from sentinel.host.processes.procfs import own_stat
+from sentinel.host.procfs import own_stat
 from sentinel.protocol.api_types import GpuVerdict
 from sentinel.protocol.commands import (
     CommandReply,

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from sentinel.host.names import USER_NAMES
-from sentinel.host.processes.procfs import own_stat, read_command
+from sentinel.host.procfs import own_stat, read_command
 from sentinel.protocol.gpu import GpuProcess, ProcessKind
 from sentinel.protocol.views import VerifiedCounts, VerifiedWork
 from tests.harness.api_harness import UUIDS, ApiServer, ask

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from sentinel.host.stores import verified_store
-from sentinel.host.stores.verified_store import StoredWork
-from sentinel.protocol.caller import Level
-from sentinel.protocol.commands import AccessPolicy, AcknowledgeResults
+from sentinel.host import verified_store
+from sentinel.host.verified_store import StoredWork
+from sentinel.protocol.commands import AccessPolicy, AcknowledgeResults, Level
 from sentinel.protocol.views import VerifiedCounts, VerifiedWork
 from tests.harness.api_harness import UUIDS, ApiServer, Reply, ask, gpu_view
 from tests.harness.sentinel_process import eventually

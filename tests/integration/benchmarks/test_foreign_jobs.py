@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from benchmarks.foreign_jobs import FIRST_BYTES
-from sentinel.host.gpus.simulation import Registry
+from sentinel.host.simulation import Registry
 from tests.harness.gpu_environment import ROOT
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S

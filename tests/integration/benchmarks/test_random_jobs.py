@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.host_gpus import Card
 from benchmarks.random_jobs import Run
-from sentinel.host.gpus.simulation import Registry
+from sentinel.host.simulation import Registry
 from tests.harness.benchmark_run import run_benchmark
 from tests.harness.gpu_environment import ROOT
 from tests.harness.sentinel_process import eventually
@@ -42,7 +42,7 @@ MEMBER = """
 import sys
 from pathlib import Path
 from setproctitle import setproctitle
-from sentinel.host.gpus.simulation import Registry
+from sentinel.host.simulation import Registry
 setproctitle(sys.argv[1])
 assert Registry(Path(sys.argv[2])).attach(sys.argv[3]).allocate(2**30)
 print("attached", flush=True)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,82 +11,34 @@ from typing import Any
 import pytest
 
 from sentinel.errors import ExitCode
+from tests.harness.burnin_run import CHECKED, BurninRun, plan_of
 from tests.harness.daemon_harness import Daemon
-from tests.harness.gpu_environment import ROOT
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
-from tests.integration.burnin.test_burnin_command import CHECKED
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("fake_torch")]
 
-PLAN = f"""
-spec = "sentinel-plan-v1"
-name = "both"
-[[phase]]
-name = "first"
-workload = "{CHECKED}"
-seconds = 4
-[[phase]]
-name = "second"
-workload = "{CHECKED}:rest=0.01"
-seconds = 4
-"""
+PLAN = plan_of(
+    "both",
+    ("first", CHECKED, "seconds = 4"),
+    ("second", f"{CHECKED}:rest=0.01", "seconds = 4"),
+)
 SETTINGS = ("--rearm", "300ms", "--poll", "100ms", "--unwatched-after", "5s")
 #: What a busy host decides.
 BY_THE_HOST = {"load.power", "gpu.hang", "stressor.failures", "burnin.interruptions"}
 
 
-class Situation:
-    """A host in which the plan is run.
-
-    Args:
-        daemon: The daemon of the host, running or not.
-        name: The name of the folder of the run.
-        flags: The settings of the command.
-    """
-
-    def __init__(self, daemon: Daemon, name: str, *flags: str) -> None:
-        self._daemon = daemon
-        self._flags = flags
-        self.folder = daemon.host.folder / name
-        self._plan = daemon.host.folder / "plan.toml"
-        self._plan.write_text(PLAN)
-
-    def burn_in(self, code: ExitCode, *, xid: int | None = None, cut: bool = False) -> None:
-        """Run the plan; throw an XID at the first phase, or end it in the second one."""
-        where: tuple[str, ...] = ("--plan", str(self._plan), "--report", str(self.folder))
-        if self.folder.exists():
-            where = ("--resume", str(self.folder))
-        words = ("burnin", "--simulate", "2", *where, *self._flags)
-        with subprocess.Popen(
-            [sys.executable, "-m", "sentinel", *words],
-            env={**self._daemon.host.environment(), "PYTHONPATH": os.environ["PYTHONPATH"]},
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        ) as process:
-            try:
-                if xid is not None:
-                    eventually(lambda: self._count("stressor.ready") == 2)
-                    registry = self._daemon.host.registry
-                    registry.throw_xids(self._daemon.host.uuid(0), xid)
-                if cut:
-                    eventually(lambda: self._count("stressor.ready") == 4)
-                    process.send_signal(signal.SIGINT)
-                output, _ = process.communicate(timeout=3 * TIMEOUT_S)
-            finally:
-                process.kill()
-        assert process.returncode == code, output
-
-    def _count(self, name: str) -> int:
-        path = self.folder / "events.jsonl"
-        return path.read_text().count(f'"event": "{name}"') if path.exists() else 0
-
-    def report(self) -> dict[str, Any]:
-        """Read the report."""
-        found: dict[str, Any] = json.loads((self.folder / "report.json").read_text())
-        return found
+def burn_in(run: BurninRun, code: ExitCode, *, xid: int | None = None, cut: bool = False) -> None:
+    """Run the plan; throw an XID at the first phase, or end it in the second one."""
+    with run.started(resume=run.folder.exists()) as process:
+        if xid is not None:
+            eventually(lambda: len(run.events("stressor.ready")) == 2)
+            run.host.registry.throw_xids(run.host.uuid(0), xid)
+        if cut:
+            eventually(lambda: len(run.events("stressor.ready")) == 4)
+            process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=3 * TIMEOUT_S)
+    assert process.returncode == code, output
 
 
 def shape(value: Any) -> Any:
@@ -137,17 +86,17 @@ def kinds(folder: Path, name: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("case", ["xid", "resumed"])
 def test_both_situations_prove_the_same(daemon: Daemon, case: str) -> None:
-    alone = Situation(daemon, "alone", *SETTINGS)
-    beside = Situation(daemon, "beside")
-    for situation in (alone, beside):
-        if situation is beside:
+    alone = BurninRun(daemon.host, PLAN, gpus=2, name="alone", settings=SETTINGS)
+    beside = BurninRun(daemon.host, PLAN, gpus=2, name="beside", settings=())
+    for run in (alone, beside):
+        if run is beside:
             daemon.start(2, *SETTINGS)
             daemon.wait_until_occupied(0, 1)
         if case == "xid":
-            situation.burn_in(ExitCode.FAIL, xid=79)
+            burn_in(run, ExitCode.FAIL, xid=79)
         else:
-            situation.burn_in(ExitCode.INCOMPLETE, cut=True)
-            situation.burn_in(ExitCode.OK)
+            burn_in(run, ExitCode.INCOMPLETE, cut=True)
+            burn_in(run, ExitCode.OK)
     reports = alone.report(), beside.report()
     assert judged(reports[0]) == judged(reports[1])
     for report in reports:

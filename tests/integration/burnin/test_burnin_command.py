@@ -5,113 +5,32 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
 
 import psutil
 import pytest
 
 from sentinel.errors import ExitCode
-from tests.harness.gpu_environment import ROOT, SimulatedHost
+from tests.harness.burnin_run import CHECKED, BurninRun, check_passed, plan_of
+from tests.harness.gpu_environment import SimulatedHost
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("fake_torch")]
 
-CHECKED = "bad_workloads:checks_results"
-PLAN = f"""
-spec = "sentinel-plan-v1"
-name = "short"
-[[phase]]
-name = "first"
-workload = "{CHECKED}"
-seconds = 2
-[[phase]]
-name = "steady"
-workload = "{CHECKED}:rest=0.01"
-seconds = 2
-steady = true
-warm_up = 1
-[[phase]]
-name = "faulty"
-workload = "bad_workloads:refuses_its_gpu"
-seconds = 1
-mandatory = false
-"""
+PLAN = plan_of(
+    "short",
+    ("first", CHECKED, "seconds = 2"),
+    ("steady", f"{CHECKED}:rest=0.01", "seconds = 2", "steady = true", "warm_up = 1"),
+    ("faulty", "bad_workloads:refuses_its_gpu", "seconds = 1", "mandatory = false"),
+)
 
 
-def check_passed(report: dict[str, Any]) -> None:
-    """Check that nothing was found but a low power: on a busy host, a stressor works less."""
-    assert report["verdict"] in {"PASS", "WARN"}, report
-    for gpu in report["gpus"]:
-        bad = {one["id"] for one in gpu["checks"] if one["status"] in {"fail", "warn"}}
-        assert bad <= {"load.power", "gpu.hang", "stressor.failures"}, gpu["reasons"]
-
-
-class Run:
-    """One run of the command.
-
-    Args:
-        host: The simulated GPUs.
-        plan: The text of the plan.
-        gpus: How many GPUs.
-    """
-
-    def __init__(self, host: SimulatedHost, plan: str = PLAN, gpus: int = 1) -> None:
-        self.host = host
-        self.folder = host.folder / "report"
-        self._plan = host.folder / "plan.toml"
-        self._plan.write_text(plan)
-        self._gpus = gpus
-
-    def command(self, *flags: str, resume: bool = False) -> list[str]:
-        """Build the command line."""
-        where = ("--resume", str(self.folder)) if resume else ("--report", str(self.folder))
-        plan = () if resume else ("--plan", str(self._plan))
-        base = [sys.executable, "-m", "sentinel", "burnin", "--simulate", str(self._gpus)]
-        return [*base, *plan, *where, "--rearm", "200ms", "--poll", "200ms", *flags]
-
-    @contextmanager
-    def started(self, *flags: str, resume: bool = False) -> Iterator[subprocess.Popen[str]]:
-        """Start it; kill it at the end."""
-        process = subprocess.Popen(
-            self.command(*flags, resume=resume),
-            env=self.host.environment(),
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        with process:
-            try:
-                yield process
-            finally:
-                process.kill()
-
-    def run(self, *flags: str, resume: bool = False) -> tuple[int, str]:
-        """Run it to its end; return the exit code and the output."""
-        with self.started(*flags, resume=resume) as process:
-            output, _ = process.communicate(timeout=3 * TIMEOUT_S)
-            return process.returncode, output
-
-    def report(self) -> dict[str, Any]:
-        """Read the report."""
-        found: dict[str, Any] = json.loads((self.folder / "report.json").read_text())
-        return found
-
-    def events(self, name: str) -> list[dict[str, Any]]:
-        """Read the events of a name that were recorded so far."""
-        path = self.folder / "events.jsonl"
-        if not path.exists():
-            return []
-        lines = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
-        return [line for line in lines if line["event"] == name]
+def run_of(host: SimulatedHost, plan: str = PLAN, gpus: int = 1) -> BurninRun:
+    return BurninRun(host, plan, gpus)
 
 
 def test_a_whole_plan_ends_with_a_pass_and_a_report(simulated: SimulatedHost) -> None:
-    run = Run(simulated, gpus=2)
+    run = run_of(simulated, gpus=2)
     code, output = run.run()
     assert code == ExitCode.OK, output
     report = run.report()
@@ -135,7 +54,7 @@ def test_a_whole_plan_ends_with_a_pass_and_a_report(simulated: SimulatedHost) ->
 
 def test_wrong_results_fail_and_the_exit_code_says_so(simulated: SimulatedHost) -> None:
     plan = PLAN.replace(CHECKED + '"', 'bad_workloads:faulty"', 1)
-    run = Run(simulated, plan)
+    run = run_of(simulated, plan)
     code, output = run.run("--fail-fast")
     assert code == ExitCode.FAIL, output
     report = run.report()
@@ -155,13 +74,13 @@ def test_wrong_results_fail_and_the_exit_code_says_so(simulated: SimulatedHost) 
 def test_a_run_that_does_not_start_leaves_nothing(
     simulated: SimulatedHost, flags: tuple[str, ...], code: int
 ) -> None:
-    run = Run(simulated)
+    run = run_of(simulated)
     assert run.run(*flags)[0] == code
     assert not run.folder.exists()
 
 
 def test_the_verdict_does_not_depend_on_the_terminal(simulated: SimulatedHost) -> None:
-    run = Run(simulated)
+    run = run_of(simulated)
     with run.started() as process:
         assert process.stdout is not None
         process.stdout.close()
@@ -172,7 +91,7 @@ def test_the_verdict_does_not_depend_on_the_terminal(simulated: SimulatedHost) -
 def test_a_foreign_process_interrupts_and_the_plan_goes_on_after_it(
     simulated: SimulatedHost,
 ) -> None:
-    run = Run(simulated, PLAN.replace("seconds = 2\nsteady", "seconds = 6\nsteady"), gpus=2)
+    run = run_of(simulated, PLAN.replace("seconds = 2\nsteady", "seconds = 6\nsteady"), gpus=2)
     with run.started() as process:
         eventually(lambda: any(event["index"] == 0 for event in run.events("burnin.warm")))
         with simulated.job(0, stay=0.5) as job:
@@ -199,7 +118,7 @@ def recorder_of(process: subprocess.Popen[str]) -> psutil.Process:
 
 
 def test_the_end_of_the_command_ends_its_daemon_with_a_report(simulated: SimulatedHost) -> None:
-    run = Run(simulated, PLAN.replace("seconds = 2\n", "seconds = 600\n"))
+    run = run_of(simulated, PLAN.replace("seconds = 2\n", "seconds = 600\n"))
     with run.started() as process:
         eventually(lambda: run.events("stressor.ready"))
         recorder = recorder_of(process)
@@ -221,7 +140,7 @@ def test_a_signal_ends_a_run_with_a_report(
     to_all: bool,  # noqa: FBT001 - a parameter of the test
 ) -> None:
     """Slurm sends a signal to all processes of a step."""
-    run = Run(simulated, PLAN.replace("seconds = 2\nsteady", "seconds = 600\nsteady"))
+    run = run_of(simulated, PLAN.replace("seconds = 2\nsteady", "seconds = 600\nsteady"))
     with run.started() as process:
         eventually(lambda: run.events("burnin.warm"))
         command = psutil.Process(process.pid)
@@ -235,7 +154,7 @@ def test_a_signal_ends_a_run_with_a_report(
 
 
 def test_a_killed_run_is_resumed_on_its_own_gpus(simulated: SimulatedHost) -> None:
-    run = Run(
+    run = run_of(
         simulated,
         PLAN.replace(
             'seconds = 2\n[[phase]]\nname = "steady', 'seconds = 5\n[[phase]]\nname = "steady'
@@ -273,7 +192,7 @@ def test_a_killed_run_is_resumed_on_its_own_gpus(simulated: SimulatedHost) -> No
 def test_a_run_is_not_resumed_after_a_change(
     simulated: SimulatedHost, key: str, value: str, why: str
 ) -> None:
-    run = Run(simulated)
+    run = run_of(simulated)
     code, output = run.run("--for", "1s")
     assert code == ExitCode.INCOMPLETE, output
     header = run.folder / "run.json"

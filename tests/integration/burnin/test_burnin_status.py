@@ -10,20 +10,14 @@ import psutil
 import pytest
 
 from sentinel.errors import ExitCode
+from tests.harness.burnin_run import CHECKED, plan_of
 from tests.harness.daemon_harness import Daemon
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("fake_torch")]
 
-PLAN = """
-spec = "sentinel-plan-v1"
-name = "endless"
-[[phase]]
-name = "first"
-workload = "bad_workloads:checks_results"
-seconds = 600
-"""
+PLAN = plan_of("endless", ("first", CHECKED, "seconds = 600"))
 
 
 @pytest.fixture

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from sentinel.errors import ExitCode
+from tests.harness.burnin_run import check_passed
 from tests.harness.gpu_environment import SimulatedHost
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
-from tests.integration.burnin.test_burnin_command import PLAN, Run, check_passed
+from tests.integration.burnin.test_burnin_command import PLAN, run_of
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("fake_torch")]
 
@@ -24,7 +25,7 @@ def xid_check(report: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("number", [79, 48])
 def test_an_xid_during_a_run_fails_it(simulated: SimulatedHost, number: int) -> None:
-    run = Run(simulated)
+    run = run_of(simulated)
     with run.started() as process:
         eventually(lambda: run.events("stressor.ready"))
         simulated.registry.throw_xids(simulated.uuid(0), number)
@@ -38,7 +39,7 @@ def test_an_xid_during_a_run_fails_it(simulated: SimulatedHost, number: int) -> 
 
 
 def test_43_after_an_own_kill_fails_nothing(simulated: SimulatedHost) -> None:
-    run = Run(simulated, PLAN.replace("seconds = 2\nsteady", "seconds = 6\nsteady"))
+    run = run_of(simulated, PLAN.replace("seconds = 2\nsteady", "seconds = 6\nsteady"))
     with run.started() as process:
         eventually(lambda: run.events("burnin.warm"))
         with simulated.job(0, stay=0.5) as job:
@@ -58,7 +59,7 @@ def test_43_after_an_own_kill_fails_nothing(simulated: SimulatedHost) -> None:
 
 
 def test_a_run_without_xids_says_that_nvml_was_the_source(simulated: SimulatedHost) -> None:
-    run = Run(simulated)
+    run = run_of(simulated)
     code, output = run.run()
     assert code == ExitCode.OK, output
     check = xid_check(run.report())

@@ -13,38 +13,30 @@ from typing import Any
 import psutil
 import pytest
 
-from sentinel.burnin.checks.thresholds import Thresholds
+from sentinel.burnin.checks.check import Thresholds
 from sentinel.burnin.formats import write_reports
 from sentinel.burnin.report import judge_run
 from sentinel.errors import ExitCode
+from sentinel.host import verified_store
 from sentinel.host.names import USER_NAMES
-from sentinel.host.stores import verified_store
-from sentinel.host.stores.run_reports import RUNS
-from sentinel.host.stores.verified_store import StoredWork
+from sentinel.host.verified_store import RUNS, StoredWork
 from sentinel.protocol.views import VerifiedCounts
+from tests.harness.burnin_run import CHECKED, BurninRun, check_passed, plan_of
 from tests.harness.daemon_harness import Daemon
 from tests.harness.example_run import ExampleRun
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
-from tests.integration.burnin.test_burnin_command import CHECKED, check_passed
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("fake_torch")]
 
-PLAN = f"""
-spec = "sentinel-plan-v1"
-name = "short"
-[[phase]]
-name = "first"
-workload = "{CHECKED}"
-seconds = 2
-[[phase]]
-name = "second"
-workload = "{CHECKED}:rest=0.01"
-seconds = 3
-"""
+PLAN = plan_of(
+    "short",
+    ("first", CHECKED, "seconds = 2"),
+    ("second", f"{CHECKED}:rest=0.01", "seconds = 3"),
+)
 
 
-class Burnin:
+class Burnin(BurninRun):
     """A burn-in by a running daemon.
 
     Args:
@@ -53,25 +45,18 @@ class Burnin:
     """
 
     def __init__(self, daemon: Daemon, plan: str = PLAN) -> None:
-        self.daemon = daemon
-        self.folder = daemon.host.folder / "report"
-        self.plan = daemon.host.folder / "plan.toml"
-        self.plan.write_text(plan)
+        super().__init__(daemon.host, plan, gpus=2, settings=())
         #: The words of the command.
-        plan_words = ("--plan", str(self.plan), "--report", str(self.folder))
-        self.words: tuple[str, ...] = ("burnin", "--simulate", "2", *plan_words)
+        self.words = tuple(self.command()[3:])
 
     def count(self, name: str) -> int:
         """Count the recorded events of a name."""
-        path = self.folder / "events.jsonl"
-        return path.read_text().count(f'"event": "{name}"') if path.exists() else 0
+        return len(self.events(name))
 
     def report(self) -> dict[str, Any]:
         """Wait for the report, and read it."""
-        path = self.folder / "report.json"
-        eventually(path.exists)
-        found: dict[str, Any] = json.loads(path.read_text())
-        return found
+        eventually((self.folder / "report.json").exists)
+        return super().report()
 
 
 def long(plan: str) -> str:

@@ -13,33 +13,25 @@ from typing import Any
 import pytest
 
 from sentinel.errors import ExitCode
+from tests.harness.burnin_run import BurninRun, check_passed, plan_of
 from tests.harness.gpu_environment import SimulatedHost
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
-from tests.integration.burnin.test_burnin_command import Run, check_passed
 
 pytestmark = pytest.mark.long
 
 LINKS = "sentinel.stressor.links:links"
-PLAN = f"""
-spec = "sentinel-plan-v1"
-name = "links"
-[[phase]]
-name = "memory"
-workload = "sentinel.stressor.memtest:memtest:patterns=ones"
-passes = 1
-[[phase]]
-name = "links"
-workload = "{LINKS}"
-seconds = 3
-together = true
-"""
+PLAN = plan_of(
+    "links",
+    ("memory", "sentinel.stressor.memtest:memtest:patterns=ones", "passes = 1"),
+    ("links", LINKS, "seconds = 3", "together = true"),
+)
 #: The failures of stressors that a check counts or that end a phase.
 FAILURES = ("stressor.failed", "stressor.fatal", "stressor.finding", "stressor.mismatch")
 
 
-def run_of(host: SimulatedHost, gpus: int) -> Run:
-    return Run(host, PLAN, gpus)
+def run_of(host: SimulatedHost, gpus: int) -> BurninRun:
+    return BurninRun(host, PLAN, gpus)
 
 
 def checks_of(gpu: dict[str, Any]) -> dict[str, tuple[str, str]]:
@@ -51,7 +43,7 @@ def checks_of(gpu: dict[str, Any]) -> dict[str, tuple[str, str]]:
     }
 
 
-def samples(run: Run, gpus: int) -> list[set[tuple[str, int | None]]]:
+def samples(run: BurninRun, gpus: int) -> list[set[tuple[str, int | None]]]:
     """Return the links of each GPU that were measured, by part and sender."""
     lines = (run.folder / "samples.jsonl").read_text().splitlines()
     found = [one for line in lines if (one := json.loads(line))["event"] == "link"]

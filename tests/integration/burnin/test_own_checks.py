@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from sentinel.burnin.checks.check import CheckResult, Status
+from sentinel.burnin.checks.check import CheckResult, Status, Thresholds, below
 from sentinel.burnin.checks.own_checks import (
     GROUP,
     judge_by_own_checks,
@@ -21,14 +21,13 @@ from sentinel.burnin.checks.own_checks import (
     registered_checks,
 )
 from sentinel.burnin.checks.recorded_run import CHECKS
-from sentinel.burnin.checks.thresholds import Thresholds, below, parse
+from sentinel.burnin.checks.thresholds_file import parse
 from sentinel.burnin.report import judge_run
 from sentinel.burnin.verdict import Verdict
 from sentinel.diagnostics.one_shot import Timeouts
 from sentinel.errors import ConfigError
 from tests.harness import registered_package
-from tests.harness.example_run import ExampleRun, uuid
-from tests.harness.judged_run import report_of
+from tests.harness.example_run import ExampleRun, report_of, uuid
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "sentinel-check-site"
 SHORT = Timeouts(opening=60.0, call=1.0)

@@ -9,8 +9,7 @@ import pytest
 from sentinel.burnin.formats import FORMATS
 from sentinel.burnin.report import report_object
 from tests.harness.browser import NEEDS_BROWSER, Browser, Page
-from tests.harness.example_run import ExampleRun
-from tests.harness.judged_run import judged
+from tests.harness.example_run import ExampleRun, judged
 
 pytestmark = NEEDS_BROWSER
 

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from sentinel.errors import ExitCode
+from tests.harness.burnin_run import CHECKED, BurninRun, plan_of
 from tests.harness.gpu_environment import ROOT, SimulatedHost
 from tests.harness.report_formats import (
     SCHEMA,
@@ -21,22 +22,12 @@ from tests.harness.timing import TIMEOUT_S
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("fake_torch")]
 
-PLAN = """
-spec = "sentinel-plan-v1"
-name = "short"
-[[phase]]
-name = "impossible"
-workload = "bad_workloads:refuses_its_gpu"
-seconds = 1
-[[phase]]
-name = "right"
-workload = "bad_workloads:checks_results"
-seconds = 2
-[[phase]]
-name = "wrong"
-workload = "bad_workloads:faulty"
-seconds = 2
-"""
+PLAN = plan_of(
+    "short",
+    ("impossible", "bad_workloads:refuses_its_gpu", "seconds = 1"),
+    ("right", CHECKED, "seconds = 2"),
+    ("wrong", "bad_workloads:faulty", "seconds = 2"),
+)
 
 
 def sentinel(host: SimulatedHost, *arguments: str) -> tuple[int, str]:
@@ -54,12 +45,10 @@ def sentinel(host: SimulatedHost, *arguments: str) -> tuple[int, str]:
 
 
 def test_a_real_run_has_a_report_in_each_format(simulated: SimulatedHost) -> None:
-    plan, folder = simulated.folder / "plan.toml", simulated.folder / "report"
-    plan.write_text(PLAN)
-    command = ("burnin", "--simulate", "1", "--plan", str(plan), "--report", str(folder))
-    code, output = sentinel(simulated, *command, "--fail-fast", "--rearm", "200ms")
+    run = BurninRun(simulated, PLAN)
+    code, output = run.run("--fail-fast")
     assert code == ExitCode.FAIL, output
-    code, text = sentinel(simulated, "report", "--json", str(folder))
+    code, text = sentinel(simulated, "report", "--json", str(run.folder))
     assert code == ExitCode.FAIL
     report = json.loads(text)
     assert schema_problems(closed(SCHEMA), report) == []
@@ -70,7 +59,7 @@ def test_a_real_run_has_a_report_in_each_format(simulated: SimulatedHost) -> Non
     assert int(gpu_suite.get("failures", "")) >= 1
     end = ocp_messages(report)[-1]["testRunArtifact"]["testRunEnd"]
     assert end == {"status": "COMPLETE", "result": "FAIL"}
-    code, page = sentinel(simulated, "report", "--html", str(folder))
+    code, page = sentinel(simulated, "report", "--html", str(run.folder))
     assert code == ExitCode.FAIL
     assert '<div class="drawing"' in page
     assert "results.wrong" in page

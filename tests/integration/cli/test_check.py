@@ -12,7 +12,7 @@ import pytest
 from sentinel.burnin.checks.evidence import MomentEvidence
 from sentinel.burnin.checks.recorded_run import CHECKS
 from sentinel.cli.main import run_command_line
-from sentinel.host.gpus.simulation import Registry
+from sentinel.host.simulation import Registry
 
 pytestmark = pytest.mark.long
 

@@ -17,8 +17,8 @@ from sentinel.cli.main import run_command_line
 from sentinel.cli.tools.check import _findings
 from sentinel.client import connect
 from sentinel.errors import ConfigError
-from sentinel.host.daemons.daemon_lookup import find_shared
-from sentinel.host.daemons.registry import MAX_ENDED, read_all, records_folder
+from sentinel.host.daemon_lookup import find_shared
+from sentinel.host.registry import MAX_ENDED, read_all, records_folder
 from tests.harness.registered_daemons import RegisteredDaemons
 from tests.harness.stub_daemon import DAEMON, GPU, STATUS, Reply, StubDaemon, stub_daemon
 
@@ -33,8 +33,8 @@ def _own_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     # As another user than root, whose paths follow from no variable.
     monkeypatch.setattr("os.getuid", lambda: os.geteuid() or 12345)
-    monkeypatch.setattr("sentinel.host.daemons.daemon_lookup.why_untrusted", lambda _: None)
-    monkeypatch.setattr("sentinel.host.daemons.registry._is_own", lambda _: True)
+    monkeypatch.setattr("sentinel.host.daemon_lookup.why_untrusted", lambda _: None)
+    monkeypatch.setattr("sentinel.host.registry._is_own", lambda _: True)
     runtime = tmp_path / "run"
     (runtime / "sentinel").mkdir(parents=True, mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
@@ -164,7 +164,7 @@ def test_a_record_in_a_folder_of_another_user_is_no_daemon(
     folder = tmp_path / "run" / "sentinel"
     why = f"the folder {folder} belongs to uid 4711"
     monkeypatch.setattr(
-        "sentinel.host.daemons.daemon_lookup.why_untrusted",
+        "sentinel.host.daemon_lookup.why_untrusted",
         lambda one: why if one == folder else None,
     )
     registered.add(tmp_path, socket=str(folder / "sentinel.sock"))

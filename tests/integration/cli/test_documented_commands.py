@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 import sentinel
-from sentinel.host.daemons.daemon_lookup import find_shared, locate
+from sentinel.host.daemon_lookup import find_shared, locate
 from tests.harness.daemon_harness import QUICK, daemon_environment
 from tests.harness.documented_commands import HERE, ROOT, Command, commands, proof_of
+from tests.harness.example_run import RUNS, report_of
 from tests.harness.gpu_environment import TESTS, SimulatedHost
-from tests.harness.judged_run import RUNS, report_of
 from tests.harness.prometheus_server import free_port
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S

@@ -16,12 +16,12 @@ from click.testing import CliRunner
 
 from sentinel.cli.daemon.health import command
 from sentinel.cli.main import run_command_line
-from sentinel.host.daemons.daemon_lookup import find_shared, locate
-from sentinel.host.stores.verified_store import StoredWork, read, save
+from sentinel.host.daemon_lookup import find_shared, locate
+from sentinel.host.verified_store import StoredWork, read, save
 from sentinel.protocol.views import VerifiedCounts
 from tests.harness.daemon_harness import CommandOutput, isolated_daemon
+from tests.harness.example_run import RUNS, report_of
 from tests.harness.gpu_environment import SimulatedHost
-from tests.harness.judged_run import RUNS, report_of
 from tests.harness.sentinel_process import eventually
 from tests.harness.stub_daemon import stub_daemon
 

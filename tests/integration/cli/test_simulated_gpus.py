@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.cli.main import run_command_line
-from sentinel.host.gpus.simulation import Registry
+from sentinel.host.simulation import Registry
 
 
 @pytest.fixture

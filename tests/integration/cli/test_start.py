@@ -10,8 +10,8 @@ import pytest
 
 from sentinel.burnin.levels import LEVELS, load_plan
 from sentinel.diagnostics.workload_catalog import workload_errors, workloads_of_plan
-from sentinel.host.daemons.registry import running
-from sentinel.host.files.paths import stderr_file
+from sentinel.host.paths import stderr_file
+from sentinel.host.registry import running
 from sentinel.protocol.commands import Given
 from tests.harness.daemon_harness import QUICK, Daemon, isolated_daemon, settings_file
 from tests.harness.gpu_environment import SimulatedHost

@@ -28,8 +28,8 @@ from sentinel.errors import (
     ServiceError,
     TimedOutError,
 )
-from sentinel.host.daemons.registry import read_all, records_folder
-from sentinel.host.processes.procfs import read_stat
+from sentinel.host.procfs import read_stat
+from sentinel.host.registry import read_all, records_folder
 from tests.harness.gpu_environment import TESTS
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S

@@ -21,9 +21,8 @@ from sentinel.client.event_stream import EventInfo, names_of
 from sentinel.client.hold import private_sentinel
 from sentinel.config.sources import from_flags
 from sentinel.errors import ConfigError, ConflictError, NoSuchGpuError, NotRunningError
-from sentinel.host.processes.procfs import read_stat
-from sentinel.protocol.caller import Caller
-from sentinel.protocol.commands import Allocate, CancelAllocation, Configure
+from sentinel.host.procfs import read_stat
+from sentinel.protocol.commands import Allocate, Caller, CancelAllocation, Configure
 from sentinel.protocol.views import GpuHealth
 from tests.harness.api_harness import UUIDS, ApiServer, UnixConnection
 from tests.harness.gpu_environment import SimulatedHost

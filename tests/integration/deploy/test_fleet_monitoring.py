@@ -13,7 +13,7 @@ import pytest
 
 from sentinel.api.metric_table import METRICS
 from sentinel.api.metrics_page import VERDICTS
-from sentinel.host.daemons.daemon_lookup import find_shared
+from sentinel.host.daemon_lookup import find_shared
 from tests.harness.burnin_report import write_report
 from tests.harness.gpu_environment import SimulatedHost
 from tests.harness.monitoring_files import (

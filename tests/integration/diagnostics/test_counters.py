@@ -10,16 +10,15 @@ from typing import Any
 import pytest
 
 from sentinel.burnin.checks import growth_checks
-from sentinel.burnin.checks.check import CheckResult, Status
+from sentinel.burnin.checks.check import CheckResult, Status, Thresholds
 from sentinel.burnin.checks.evidence import GpuEvidence, MomentEvidence
 from sentinel.burnin.checks.load_checks import LoadEvidence
 from sentinel.burnin.checks.node_checks import judge_node
 from sentinel.burnin.checks.recorded_run import CHECKS
-from sentinel.burnin.checks.thresholds import Thresholds
 from sentinel.burnin.record import GpuRecord
 from sentinel.diagnostics.counters import CountersResult, read_counters
 from sentinel.diagnostics.one_shot import Timeouts
-from sentinel.host.gpus.simulation import Registry
+from sentinel.host.simulation import Registry
 from sentinel.probe.one_shot import FUNCTIONS
 from sentinel.protocol.counters import READ_FIELDS, Counters, CountersSpec
 from tests.harness import fake_nvml

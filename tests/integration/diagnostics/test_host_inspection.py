@@ -13,7 +13,7 @@ import pytest
 
 from sentinel.diagnostics import doctor_inspection
 from sentinel.diagnostics.doctor_facts import Folder, GpuFacts
-from sentinel.host.daemons.gpu_locks import GpuLocks
+from sentinel.host.gpu_locks import GpuLocks
 from sentinel.protocol.gpu import Gpu
 from tests.harness.doctor_harness import doctor, rows
 from tests.harness.gpu_environment import SimulatedHost

@@ -18,7 +18,7 @@ from sentinel.diagnostics.one_shot import (
     run_one_shot,
 )
 from sentinel.errors import WireError
-from sentinel.host.logs.log_file import KEPT_BYTES
+from sentinel.host.log_file import KEPT_BYTES
 from sentinel.protocol.counters import CallResult, InspectionDone, WorkloadInfo
 from sentinel.protocol.shared_memory import slots_of
 from sentinel.supervisor import child_process

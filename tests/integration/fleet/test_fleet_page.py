@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sentinel.burnin.checks.thresholds import Thresholds
+from sentinel.burnin.checks.check import Thresholds
 from sentinel.fleet.formats import html_page
 from sentinel.fleet.node_files import read_fleet
 from sentinel.fleet.verdict import judge_fleet

@@ -18,7 +18,8 @@ import pytest
 from sentinel.errors import ExitCode
 from sentinel.fleet.node_files import read_thresholds
 from sentinel.fleet.run_folder import FleetFolder, FleetRun
-from tests.harness.fleet_harness import CHECKED, Fleet, FleetProcess, on_this_host, plan
+from tests.harness.burnin_run import CHECKED
+from tests.harness.fleet_harness import Fleet, FleetProcess, on_this_host, plan
 
 pytestmark = pytest.mark.long
 

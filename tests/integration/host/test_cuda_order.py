@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.host.gpus.cuda_order import cuda_order_of_this_host
+from sentinel.host.device_order import cuda_order_of_this_host
 from tests.harness.fake_nvml import COMPILER, FIRST, NO_COMPILER, SECOND, build
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER)

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from sentinel.errors import AccessDeniedError, GpuHeldError, SentinelError
-from sentinel.host.daemons.gpu_locks import GpuLocks, holders
-from sentinel.host.files.regular_file import why_untrusted
-from sentinel.host.processes.procfs import read_stat
+from sentinel.host.gpu_locks import GpuLocks, holders
+from sentinel.host.procfs import read_stat
+from sentinel.host.regular_file import why_untrusted
 from sentinel.protocol.gpu import Gpu
 from tests.harness.gpu_environment import GpuHost, SimulatedHost
 from tests.harness.sentinel_process import eventually

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.host.gpus.simulation import DEFAULT_TOTAL, LISTING_DELAY, Registry, default_folder
+from sentinel.host.simulation import DEFAULT_TOTAL, LISTING_DELAY, Registry, default_folder
 from sentinel.probe.simulated_driver import SimulatedDriver
 from sentinel.protocol.gpu import Gpu, Memory
 from tests.harness.pid_namespaces import OWN_NAMESPACE, needs_namespaces
@@ -27,7 +27,7 @@ GIB = 2**30
 MEMBER = """
 import sys
 from pathlib import Path
-from sentinel.host.gpus.simulation import Registry
+from sentinel.host.simulation import Registry
 member = Registry(Path(sys.argv[1])).attach(sys.argv[2])
 print("joined", flush=True)
 for line in sys.stdin:
@@ -234,7 +234,7 @@ def test_the_memory_but_not_the_process_is_visible_in_another_pid_namespace(
     assert member.take(GIB)
     assert eventually(lambda: registry.processes(gpu.uuid))
     script = (
-        "import sys; from pathlib import Path; from sentinel.host.gpus.simulation import Registry\n"
+        "import sys; from pathlib import Path; from sentinel.host.simulation import Registry\n"
         "registry, gpu = Registry(Path(sys.argv[1])), sys.argv[2]\n"
         "print(registry.memory(gpu).used, len(registry.processes(gpu)), registry.hidden(gpu))"
     )

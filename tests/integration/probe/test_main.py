@@ -16,8 +16,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sentinel.host.gpus.simulation import Registry
-from sentinel.host.processes.procfs import ancestors_of, own_stat
+from sentinel.host.procfs import ancestors_of, own_stat
+from sentinel.host.simulation import Registry
 from sentinel.protocol.codec import encode
 from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, ProcessKind, Reading
 from sentinel.protocol.probe import Activate, Inventory, ProbeSpec, Standby, Unavailable, simulated

@@ -16,10 +16,9 @@ from sentinel.probe.driver import DriverError, GpuLostError, ReadError, XidSourc
 from sentinel.probe.process_info import ProcessIdentifier
 from sentinel.probe.reader import MAX_PROCESSES, MAX_TRIES, Publisher, Reader, SharedServices
 from sentinel.protocol.codec import MAX_DATAGRAM_BYTES, decode
-from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, Reading
+from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, Reading, Telemetry
 from sentinel.protocol.probe import ProbeSpec
 from sentinel.protocol.shared_memory import InflightCalls, Stamps
-from sentinel.protocol.telemetry import Telemetry
 from tests.harness.probe_harness import NEVER, until
 from tests.harness.timing import TIMEOUT_S
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.errors import MemoryContentionError
-from sentinel.host.gpus.simulation import Registry
+from sentinel.host.simulation import Registry
 from sentinel.protocol.stressor import MemoryTarget
 from sentinel.stressor.device import (
     ALLOCATION_SLACK_BYTES,

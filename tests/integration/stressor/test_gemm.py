@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.errors import ConfigError
-from sentinel.host.stores.golden_store import Goldens
+from sentinel.host.golden_store import Goldens
 from sentinel.protocol.stressor import FindingPlace, ReferenceChecksum
 from sentinel.stressor.comparison import flip
 from sentinel.stressor.pipeline import ResultPipeline, key_of

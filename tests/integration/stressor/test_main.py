@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from sentinel.errors import ChildExitCode
-from sentinel.host.processes.child_setup import Inherited
-from sentinel.host.processes.procfs import read_stat
+from sentinel.host.process_setup import Inherited
+from sentinel.host.procfs import read_stat
 from sentinel.protocol.stressor import CreatingContext, MemoryTarget, Progress, Ready, Stop
 from tests.harness.stressor_harness import Child, stressors
 from tests.harness.timing import MACHINE_SLOWNESS, TIMEOUT_S

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sentinel.errors import ChildExitCode
-from sentinel.host.gpus.simulation import Registry
+from sentinel.host.simulation import Registry
 from sentinel.protocol.stressor import Failed, FailureKind, Progress, Ready
 from sentinel.stressor.simulated_device import TensorAccount
 from tests.harness.sentinel_process import eventually

@@ -16,8 +16,8 @@ import pytest
 
 from sentinel.cli.main import run_command_line
 from sentinel.errors import ConfigError
-from sentinel.host.processes.procfs import read_status
-from sentinel.host.processes.unprivileged import (
+from sentinel.host.procfs import read_status
+from sentinel.host.unprivileged import (
     check_devices,
     environment_of,
     find_account,
@@ -89,7 +89,7 @@ def test_a_stressor_of_root_has_no_rights_and_no_secrets(
 def test_a_child_gets_its_own_tmp_unless_it_needs_the_old_one(tmp_path: Path) -> None:
     code = (
         "import os, sys\n"
-        "from sentinel.host.processes.unprivileged import become, find_account\n"
+        "from sentinel.host.unprivileged import become, find_account\n"
         f"become(find_account({USER!r}, ''), os.getppid(), needed=sys.argv[1:])\n"
         "print(os.listdir('/tmp'), os.getuid())\n"
     )

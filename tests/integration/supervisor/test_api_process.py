@@ -17,11 +17,11 @@ from sentinel.api import supervisor_link as channels
 from sentinel.api.bodies import ProblemError
 from sentinel.api.supervisor_link import SupervisorLink
 from sentinel.protocol import codec
-from sentinel.protocol.caller import Caller
-from sentinel.protocol.channel import MAX_MESSAGE_BYTES, MessageStream
+from sentinel.protocol.codec import MAX_MESSAGE_BYTES, MessageStream
 from sentinel.protocol.commands import (
     ApiHeartbeat,
     ApiSpec,
+    Caller,
     CancelReservation,
     Command,
     CommandReply,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 
-from sentinel.host.processes.child_setup import Inherited
+from sentinel.host.process_setup import Inherited
 from sentinel.supervisor.child_process import Child
 from tests.harness.loaded_modules import send_modules
 from tests.harness.sentinel_process import eventually
@@ -22,7 +22,7 @@ def test_a_child_loads_no_module_of_the_supervisor() -> None:
     finally:
         os.close(reading)
         os.close(writing)
-    assert "sentinel.host.processes.child_setup" in loaded
+    assert "sentinel.host.process_setup" in loaded
     assert not [
         name for name in loaded if name.startswith(("sentinel.supervisor", "sentinel.core"))
     ]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.host.daemons.registry import running
+from sentinel.host.registry import running
 from tests.harness.daemon_harness import QUICK, Daemon
 from tests.harness.sentinel_process import eventually
 

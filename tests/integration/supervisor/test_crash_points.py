@@ -27,8 +27,8 @@ import pytest
 from hypothesis import settings
 
 from sentinel.errors import SentinelError
-from sentinel.host.daemons.registry import running
-from sentinel.host.gpus.simulation import Registry
+from sentinel.host.registry import running
+from sentinel.host.simulation import Registry
 from sentinel.protocol.events import EVENTS
 from tests.harness.crash_points import DECIDED, WRITTEN
 from tests.harness.daemon_harness import QUICK, Daemon, isolated_daemon, settings_file

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.client.transport import listener_pid
-from sentinel.host.logs.log_file import MAX_BYTES
+from sentinel.host.log_file import MAX_BYTES
 from tests.harness.daemon_harness import (
     Daemon,
     children_of,

@@ -21,9 +21,9 @@ from sentinel.cli.daemon import start
 from sentinel.cli.main import run_command_line
 from sentinel.client.transport import Address, send
 from sentinel.errors import AlreadyRunningError, ConfigError, ExitCode
-from sentinel.host.daemons.registry import running
-from sentinel.host.files.paths import Places, places
-from sentinel.host.processes.procfs import read_stat
+from sentinel.host.paths import Places, places
+from sentinel.host.procfs import read_stat
+from sentinel.host.registry import running
 from sentinel.supervisor import daemonize
 from sentinel.supervisor.daemonize import NotStartedError, Started, start_detached
 from sentinel.supervisor.single_instance import claim

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from benchmarks.faults import DELAYS_S, FAULTS
-from sentinel.host.processes.procfs import read_stat
+from sentinel.host.procfs import read_stat
 from tests.harness.gpu_environment import GpuHost, SimulatedHost
 from tests.harness.sentinel_process import SentinelProcess, eventually, gone
 

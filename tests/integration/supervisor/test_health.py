@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 import sentinel
-from sentinel.host.gpus.simulation import DEFAULT_TOTAL
+from sentinel.host.simulation import DEFAULT_TOTAL
 from sentinel.protocol.api_types import GpuStatus
 from tests.harness.daemon_harness import Daemon, read_line, write_line
 from tests.harness.sentinel_process import eventually
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("fake_torch")
 ALLOCATING_JOB = """
 import subprocess, sys
 import sentinel
-from sentinel.host.gpus.simulation import Registry, default_folder
+from sentinel.host.simulation import Registry, default_folder
 
 GIB = 2**30
 registry = Registry(default_folder())
@@ -44,7 +44,7 @@ for line in sys.stdin:
 """
 CHILD = """
 import sys, time
-from sentinel.host.gpus.simulation import Registry, default_folder
+from sentinel.host.simulation import Registry, default_folder
 registry = Registry(default_folder())
 here = registry.attach(registry.gpus()[0].uuid)
 ok = here.allocate(int(float(sys.argv[1]) * 2**30))

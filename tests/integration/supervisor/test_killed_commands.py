@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from sentinel.errors import SentinelError
-from sentinel.host.stores.timed_file import SESSIONS, Clocks
+from sentinel.host.timed_file import SESSIONS, Clocks
 from tests.harness.daemon_harness import Daemon, read_line, write_line
 from tests.harness.given_settings import shown
 from tests.harness.gpu_environment import SimulatedHost

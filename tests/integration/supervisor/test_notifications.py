@@ -10,7 +10,7 @@ from contextlib import closing
 import pytest
 
 from sentinel.errors import ConfigError
-from sentinel.host.stores import verified_store
+from sentinel.host import verified_store
 from tests.harness.daemon_harness import Daemon
 from tests.harness.sentinel_process import eventually
 from tests.harness.webhook_server import WebhookServer

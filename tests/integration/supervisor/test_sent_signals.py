@@ -85,7 +85,7 @@ DISGUISES = {
 from setproctitle import setproctitle
 setproctitle("sentinel: keeps idle GPU GPU-00000000 warm, yields at once")""",
     "comes after many that exit": """
-from sentinel.host.gpus.simulation import Registry, default_folder
+from sentinel.host.simulation import Registry, default_folder
 for _ in range(20):
     if not os.fork():
         Registry(default_folder()).attach(gpu).allocate(2**26)

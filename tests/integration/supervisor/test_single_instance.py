@@ -21,9 +21,9 @@ from typing import Any
 import pytest
 
 from sentinel.errors import AlreadyRunningError, ConfigError, ExitCode
-from sentinel.host.daemons import registry
-from sentinel.host.daemons.registry import read, running
-from sentinel.host.files.paths import Places, places
+from sentinel.host import registry
+from sentinel.host.paths import Places, places
+from sentinel.host.registry import read, running
 from sentinel.supervisor.single_instance import claim
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
@@ -34,7 +34,7 @@ CLAIMER = """
     from pathlib import Path
     from sentinel.supervisor.single_instance import claim
     from sentinel.errors import SentinelError
-    from sentinel.host.files.paths import places
+    from sentinel.host.paths import places
 
     where = places({"SENTINEL_SOCKET": sys.argv[1], "STATE_DIRECTORY": sys.argv[2]}, os.getuid())
     for line in sys.stdin:

@@ -17,7 +17,7 @@ import pytest
 from sentinel.core.observation import ChildFacts, ProcessFacts
 from sentinel.core.step import Start
 from sentinel.errors import ChildExitCode
-from sentinel.host.gpus.simulation import Registry
+from sentinel.host.simulation import Registry
 from sentinel.protocol.stressor import Failed, MemoryTarget, Ready, StandbySpec, StressorSpec
 from sentinel.supervisor.stressor_pool import LONG_LEASE_S, StressorPool
 from tests.harness.gpu_environment import SimulatedHost

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.host.stores import verified_store
+from sentinel.host import verified_store
 from tests.harness.daemon_harness import Daemon, isolated_daemon
 from tests.harness.gpu_environment import SimulatedHost
 from tests.harness.sentinel_process import eventually

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.api.stores import BurninVerdicts
-from sentinel.host.stores.run_reports import MAX_RUNS
+from sentinel.host.verified_store import MAX_RUNS
 from tests.harness.burnin_report import ENDED, write_report
 
 

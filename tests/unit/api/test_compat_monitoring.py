@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sentinel.api.compat.readings import Monitoring
+from sentinel.api.routes.compat_schemas import Monitoring
 
 
 def test_readings_of_a_pause_are_left_out() -> None:

@@ -7,7 +7,7 @@ import pytest
 from sentinel.api.access import Peer, why_forbidden
 from sentinel.config.build import build_config
 from sentinel.errors import ConfigError
-from sentinel.protocol.caller import Level
+from sentinel.protocol.commands import Level
 from tests.harness.given_settings import given
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from sentinel.api.bodies import ProblemError
 from sentinel.api.stores import VerifiedTotal
-from sentinel.host.stores import verified_store
-from sentinel.host.stores.verified_store import StoredWork
+from sentinel.host import verified_store
+from sentinel.host.verified_store import StoredWork
 from sentinel.protocol.views import GpuView, VerifiedCounts, VerifiedWork
 
 UUID = "GPU-0"

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.host_gpus import Card
 from benchmarks.random_jobs import Crowd, Job, Ledger, Run, TokenHolder, failures, plan
-from sentinel.host.gpus.simulation import Registry
+from sentinel.host.simulation import Registry
 
 TOTAL = 16 * 2**30
 CARDS = [Card(uuid=f"GPU-{n}", index=n, name="", total=TOTAL) for n in range(4)]

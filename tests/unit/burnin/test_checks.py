@@ -13,7 +13,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sentinel.burnin.checks.check import WATCH, CheckResult, Severity, Status, Table, worst
+from sentinel.burnin.checks.check import (
+    WATCH,
+    CheckResult,
+    Severity,
+    Status,
+    Table,
+    Thresholds,
+    above,
+    worst,
+)
 from sentinel.burnin.checks.evidence import (
     GpuEvidence,
     GrowthEvidence,
@@ -24,7 +33,6 @@ from sentinel.burnin.checks.evidence import (
 from sentinel.burnin.checks.load_checks import LoadEvidence
 from sentinel.burnin.checks.node_checks import MOMENT, judge_node
 from sentinel.burnin.checks.recorded_run import CHECKS, load_references
-from sentinel.burnin.checks.thresholds import Thresholds, above
 from sentinel.burnin.record import PhaseRecord
 from sentinel.config.plan import Phase
 from sentinel.protocol.counters import READ_FIELDS, Counters, NvLink
@@ -327,7 +335,7 @@ def test_each_check_has_the_result_of_its_row(
 
 
 def test_every_check_has_a_row_that_is_bad_and_one_that_passes() -> None:
-    """Those of XIDs are in test_xid.py."""
+    """Those of XIDs are in test_xids.py."""
     healthy = {
         one.id for e in HEALTHY_ONES for one in CHECKS.run(e, Thresholds()) if one.status is PASS
     }

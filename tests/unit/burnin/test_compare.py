@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.burnin.compare import compare, compare_lines
-from tests.harness.example_run import STEADY, ExampleRun, uuid
-from tests.harness.judged_run import report_of
+from tests.harness.example_run import STEADY, ExampleRun, report_of, uuid
 
 QUIET = "No median differs by more than 1 %; no counter moved, and no verdict changed."
 

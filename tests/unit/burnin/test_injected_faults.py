@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from sentinel.burnin.checks.check import CheckResult, Status
+from sentinel.burnin.checks.check import CheckResult, Status, Thresholds
 from sentinel.burnin.checks.evidence import MomentEvidence
 from sentinel.burnin.checks.load_checks import LoadEvidence, Reference
 from sentinel.burnin.checks.recorded_run import CHECKS
-from sentinel.burnin.checks.thresholds import Thresholds
 from sentinel.burnin.record import GpuRecord, PhaseRecord, Sample, load
 from sentinel.burnin.run_folder import Former
 from sentinel.config.model import Config

@@ -1,19 +1,22 @@
-"""The folder of a run may be another user's: what is no file of a run is refused."""
+"""The folder of a run may be another user's; earlier runs beside it count if they are alike."""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from sentinel.burnin.checks.check import Thresholds
 from sentinel.burnin.checks.recorded_run import read_run
-from sentinel.burnin.checks.thresholds import Thresholds
 from sentinel.burnin.run import earlier_work
-from sentinel.burnin.run_folder import RunFolder, lines, read_object
+from sentinel.burnin.run_folder import RunFolder, former_runs, lines, read_object
 from sentinel.errors import ConfigError
+from sentinel.host import verified_store
 from tests.harness.other_user import STRANGER
 
 #: Deeper than any parser goes.
@@ -74,3 +77,88 @@ def test_the_run_of_another_user_is_not_resumed(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"belongs to uid {STRANGER}") as refused:
         earlier_work(folder, datetime.now(UTC), (), Thresholds())
     assert "who began the run" in str(refused.value.remedy)
+
+
+HEADER: dict[str, Any] = {
+    "id": "now",
+    "plan": {"hash": "h"},
+    "node": {"driver": "580"},
+    "started": "2026-11-23T00:00:00+00:00",
+}
+CARD = ("GPU-0", "S1")
+
+
+def report(**changes: Any) -> dict[str, Any]:
+    """Build the report of an earlier run."""
+    found: dict[str, Any] = {
+        "schema_version": "1.0",
+        "run": {"id": "before", "plan": {"hash": "h"}, "started": "2026-11-22T00:00:00+00:00"},
+        "node": {"driver": "580"},
+        "gpus": [
+            {
+                "uuid": "GPU-0",
+                "serial": "S1",
+                "verdict": "PASS",
+                "vbios": "96.00",
+                "counters": {"before": {"power_limit_w": 700.0}},
+                "measurements": [
+                    {"name": "flops_per_s", "steady": True, "median": 600e12},
+                    {"name": "flops_per_s", "steady": False, "median": 1e12},
+                    {"name": "temperature_c", "steady": True, "median": 60.0},
+                ],
+            }
+        ],
+    }
+    for path, value in changes.items():
+        *parts, last = path.split("__")
+        place: Any = found
+        for part in parts:
+            place = place[int(part) if part.isdigit() else part]
+        place[last] = value
+    return found
+
+
+def found(tmp_path: Path, *reports: object) -> dict[tuple[str, str], list[float]]:
+    """Write reports beside a run; return the rates that count."""
+    for number, report in enumerate(reports):
+        folder = tmp_path / f"run-{number}"
+        folder.mkdir()
+        text = report if isinstance(report, str) else json.dumps(report)
+        (folder / "report.json").write_text(text)
+    runs = former_runs(RunFolder(path=tmp_path / "now"), HEADER)
+    return {card: [one.rate for one in former] for card, former in runs.items()}
+
+
+def test_the_steady_rates_of_earlier_runs_count(tmp_path: Path) -> None:
+    assert found(tmp_path, report(), report()) == {CARD: [600.0, 600.0]}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        report(run__plan={"hash": "other"}),
+        report(node__driver="590"),
+        report(run__started="2026-11-24T00:00:00+00:00"),
+        report(gpus__0__verdict="FAIL"),
+        report(gpus__0__serial=None),
+        report(gpus__0__measurements=[]),
+        report(schema_version="2.0"),
+        report(gpus=None),
+        "no JSON",
+        "[" * 100_000,
+        "[]",
+    ],
+)
+def test_other_runs_do_not(other: object, tmp_path: Path) -> None:
+    assert found(tmp_path, other) == {}
+
+
+def test_another_serial_number_is_another_card(tmp_path: Path) -> None:
+    assert found(tmp_path, report(gpus__0__serial="S2")) == {("GPU-0", "S2"): [600.0]}
+
+
+def test_the_report_of_another_user_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verified_store, "getuid", lambda: os.geteuid() + 1)
+    assert found(tmp_path, report()) == {}

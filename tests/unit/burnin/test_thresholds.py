@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
-from sentinel.burnin.checks.check import Status
-from sentinel.burnin.checks.recorded_run import CHECKS
-from sentinel.burnin.checks.thresholds import (
-    SPEC,
+from sentinel.burnin.checks.check import (
+    Limit,
+    Status,
     Thresholds,
     above,
     at_least,
     at_most,
     below,
     describe,
-    parse,
 )
+from sentinel.burnin.checks.recorded_run import CHECKS
+from sentinel.burnin.checks.thresholds_file import SPEC, parse
 from sentinel.errors import ConfigError
 from tests.harness.check_evidence import Run, moment
 
@@ -60,58 +62,48 @@ def test_a_file_replaces_limits_and_the_result_names_it() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("spec = ", ("it is not TOML",)),
-        ("spec = 'dcgm-error-thresholds-v2'", ("dcgm-error-thresholds-v2", SPEC)),
-        ("[common_thresholds]", ("spec is None",)),
-        (f"spec = '{SPEC}'\nthresholds = 1", ("thresholds is not known", "common_thresholds")),
-        (f"spec = '{SPEC}'\ncommon_thresholds = 1", ("common_thresholds is not a table",)),
-        (
-            f"spec = '{SPEC}'\n[common_thresholds.'ecc.corrected.warn']\nGT.value = 1",
-            ("ecc.corrected.warn", "not a threshold", "ecc.corrected_new.warn"),
-        ),
-        (
-            f"spec = '{SPEC}'\n[common_thresholds.'pcie.replays.fail']\nGT.value = 1",
-            ("pcie.replays.fail", "pcie.replays.warn"),
-        ),
-        (
-            f"spec = '{SPEC}'\n[common_thresholds.'pcie.replays.warn']\nGTE.value = 1",
-            ("pcie.replays.warn", "GTE is not known", "GT"),
-        ),
-        (
-            f"spec = '{SPEC}'\n[common_thresholds.'pcie.replays.warn']\nGT.limit = 1",
-            ("GT.limit is not known", "value"),
-        ),
-        (f"spec = '{SPEC}'\n[common_thresholds]\n'pcie.replays.warn' = 5", ("not a table", "GT")),
-        (
-            f"spec = '{SPEC}'\n[common_thresholds.'pcie.replays.warn']\nGT = 5",
-            ("GT is not a table",),
-        ),
-        (
-            f"spec = '{SPEC}'\n[common_thresholds.'pcie.replays.warn']\nGT.value = nan",
-            ("GT.value is nan", "finite"),
-        ),
-        (
-            f"spec = '{SPEC}'\n[common_thresholds.'pcie.replays.warn']\nGT.value = true",
-            ("GT.value is True", "finite"),
-        ),
-        (
-            f"spec = '{SPEC}'\n[common_thresholds.'pcie.replays.warn'.GT]",
-            ("GT.value is None",),
-        ),
-        (f"spec = '{SPEC}'\n[xids]\n63 = 'maybe'", ("xids.63", "'maybe'", "fail, warn, pass")),
-        (f"spec = '{SPEC}'\n[xids]\nten = 'fail'", ("xids.ten",)),
-        (
-            f"spec = '{SPEC}'\n[xids]\n999 = 'fail'",
-            ("XID 999 is not", "Allowed are 8, "),
-        ),
-    ],
-)
-def test_a_mistake_names_the_file_the_key_and_what_is_allowed(
-    text: str, words: tuple[str, ...]
-) -> None:
+#: A file that is refused, and words of the error.
+MISTAKES: list[tuple[str, ...]] = [
+    ("spec = ", "it is not TOML"),
+    ("spec = 'dcgm-error-thresholds-v2'", "dcgm-error-thresholds-v2", SPEC),
+    ("[common_thresholds]", "spec is None"),
+    (f"a = {'[' * 100_000}", "its tables or lists are nested too deeply"),
+]
+#: What follows the first line of a file.
+IN_THE_FILE: list[tuple[str, ...]] = [
+    ("thresholds = 1", "thresholds is not known", "common_thresholds"),
+    ("common_thresholds = 1", "common_thresholds is not a table"),
+    ("[common_thresholds]\n'pcie.replays.warn' = 5", "not a table", "GT"),
+    (
+        "[common_thresholds.'ecc.corrected.warn']\nGT.value = 1",
+        *("ecc.corrected.warn", "not a threshold", "ecc.corrected_new.warn"),
+    ),
+    (
+        "[common_thresholds.'pcie.replays.fail']\nGT.value = 1",
+        *("pcie.replays.fail", "pcie.replays.warn"),
+    ),
+    ("[xids]\n63 = 'maybe'", "xids.63", "'maybe'", "fail, warn, pass"),
+    ("[xids]\nten = 'fail'", "xids.ten"),
+    ("[xids]\n999 = 'fail'", "XID 999 is not", "Allowed are 8, "),
+]
+#: What a limit has.
+IN_A_LIMIT: list[tuple[str, ...]] = [
+    ("GTE.value = 1", "pcie.replays.warn", "GTE is not known", "GT"),
+    ("GT.limit = 1", "GT.limit is not known", "value"),
+    ("GT = 5", "GT is not a table"),
+    ("GT.value = nan", "GT.value is nan", "finite"),
+    ("GT.value = true", "GT.value is True", "finite"),
+    ("GT = {}", "GT.value is None"),
+]
+IN_THE_FILE += [
+    (f"[common_thresholds.'pcie.replays.warn']\n{text}", *words) for text, *words in IN_A_LIMIT
+]
+MISTAKES += [(f"spec = '{SPEC}'\n{text}", *words) for text, *words in IN_THE_FILE]
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_names_the_file_the_key_and_what_is_allowed(mistake: tuple[str, ...]) -> None:
+    text, *words = mistake
     with pytest.raises(ConfigError) as raised:
         parse(text, "/etc/limits.toml", KNOWN)
     assert raised.value.what.startswith("/etc/limits.toml: ")
@@ -132,22 +124,11 @@ def test_every_limit_can_be_replaced() -> None:
         assert found.keys() == limits.keys()
 
 
-def test_a_limit_is_broken_on_its_own_side() -> None:
-    assert [one.broken_by(5) for one in (above(5), at_least(5), below(5), at_most(5))] == [
-        False,
-        True,
-        False,
-        True,
-    ]
-    assert [one.broken_by(6) for one in (above(5), at_least(5), below(5), at_most(5))] == [
-        True,
-        True,
-        False,
-        False,
-    ]
+@pytest.mark.parametrize(
+    ("limit", "broken"), [(above, [6]), (at_least, [5, 6]), (below, [4]), (at_most, [4, 5])]
+)
+def test_a_limit_is_broken_on_its_own_side(
+    limit: Callable[[float], Limit], broken: list[int]
+) -> None:
+    assert [value for value in (4, 5, 6) if limit(5).broken_by(value)] == broken
     assert describe({"fail": above(80), "warn": at_most(8.5)}) == "fail > 80, warn <= 8.5"
-
-
-def test_a_file_that_is_nested_too_deeply_is_refused() -> None:
-    with pytest.raises(ConfigError, match="f: its tables or lists are nested too deeply"):
-        parse(f"a = {'[' * 100_000}", "f", KNOWN)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.cli.daemon.daemons import address
+from sentinel.cli.daemon.status import page_address
 from sentinel.errors import AccessDeniedError, ConfigError
 
 
@@ -23,12 +23,12 @@ from sentinel.errors import AccessDeniedError, ConfigError
 def test_a_browser_can_open_the_address(tmp_path: Path, tcp: str, host: str) -> None:
     token = tmp_path / "token"
     token.write_text("secret\n")
-    assert address(tcp, str(token)) == f"http://{host}/#token=secret"
+    assert page_address(tcp, str(token)) == f"http://{host}/#token=secret"
 
 
 def test_without_tcp_the_error_names_the_setting() -> None:
     with pytest.raises(ConfigError, match="--tcp"):
-        address(None, None)
+        page_address(None, None)
 
 
 @pytest.mark.parametrize("content", [None, "schlüssel"])
@@ -37,4 +37,4 @@ def test_an_unreadable_token_is_an_error_with_its_path(tmp_path: Path, content: 
     if content is not None:
         token.write_text(content)
     with pytest.raises(AccessDeniedError, match=str(token)):
-        address("127.0.0.1:1", str(token))
+        page_address("127.0.0.1:1", str(token))

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from sentinel.cli.daemon import first_stressor
-from sentinel.cli.daemon.first_stressor import NotProvedError, wait_for_stressor
+from sentinel.cli.daemon import start
+from sentinel.cli.daemon.start import NotProvedError, wait_for_stressor
 from sentinel.client import Client, GpuStatus, Status
 from sentinel.client.requester import decode
 from tests.harness.stub_daemon import GPU, STATUS
@@ -50,7 +50,7 @@ class _Daemon:
 
 @pytest.fixture(autouse=True)
 def _no_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(first_stressor, "_POLL_INTERVAL_S", 0.0)
+    monkeypatch.setattr(start, "_POLL_INTERVAL_S", 0.0)
 
 
 def wait(*states: tuple[GpuStatus, ...], ending: str | None = None) -> Any:

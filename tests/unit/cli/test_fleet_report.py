@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from sentinel.cli.main import run_command_line
-from sentinel.cli.options.thresholds_file import load_thresholds
+from sentinel.cli.options.setting_options import load_thresholds
 from sentinel.fleet import follow, run_folder
 from sentinel.fleet.run_folder import known_folder, remember
 from tests.harness.example_fleet import ExampleFleet, node_report

@@ -5,15 +5,17 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
 from sentinel.burnin.verdict import Verdict
 from sentinel.cli.display.live_table import LiveTable
+from sentinel.cli.display.output import Table
 from sentinel.cli.tools import fleet_report
 from sentinel.cli.tools.fleet_report import FleetScreen
-from sentinel.fleet.engine import EngineError
-from sentinel.fleet.follow import NODE_HEADER, NODE_RIGHT, NodeState, NodeStatus
+from sentinel.fleet.engine import EngineError, Task, TaskState
+from sentinel.fleet.follow import NODE_HEADER, NODE_RIGHT, NodeStatus
 from sentinel.fleet.progress import NodeProgress
 
 PROGRESS = NodeProgress(
@@ -25,7 +27,13 @@ PROGRESS = NodeProgress(
     phases=6,
     temperature_c=71.0,
 )
-RUNNING = NodeStatus(node="n1", state=NodeState.RUNNING, progress=PROGRESS)
+
+
+def status(state: TaskState, node: str = "n1", **of_task: Any) -> NodeStatus:
+    return NodeStatus(node=node, task=Task(state=state, **of_task))
+
+
+RUNNING = replace(status(TaskState.RUNNING), progress=PROGRESS)
 
 
 @pytest.fixture
@@ -35,7 +43,7 @@ def stream() -> io.StringIO:
 
 @pytest.fixture
 def screen(stream: io.StringIO) -> FleetScreen:
-    return FleetScreen(LiveTable(stream, NODE_HEADER, NODE_RIGHT, 6))
+    return FleetScreen(LiveTable(stream, Table(NODE_HEADER, 6, NODE_RIGHT)))
 
 
 def printed(stream: io.StringIO) -> list[str]:
@@ -47,7 +55,7 @@ def printed(stream: io.StringIO) -> list[str]:
 
 
 def test_a_line_for_each_change(screen: FleetScreen, stream: io.StringIO) -> None:
-    screen.show([NodeStatus(node="n1", state=NodeState.WAITING, reason="Resources")], None)
+    screen.show([status(TaskState.WAITING, reason="Resources")], None)
     assert printed(stream) == []  # that a node waits for its turn is no news
     screen.show([RUNNING], None)
     assert printed(stream) == ["n1  running  2 of 6 steady, 71 C"]
@@ -55,7 +63,7 @@ def test_a_line_for_each_change(screen: FleetScreen, stream: io.StringIO) -> Non
     assert printed(stream) == []
     screen.show([replace(RUNNING, progress=replace(PROGRESS, findings=1))], None)
     assert printed(stream) == ["n1  running  2 of 6 steady, 71 C, wrong results: 1"]
-    done = replace(RUNNING, state=NodeState.DONE, verdict=Verdict.FAIL)
+    done = replace(RUNNING, task=Task(state=TaskState.OVER), verdict=Verdict.FAIL)
     screen.show([done], None)
     assert printed(stream) == ["n1  done  71 C, FAIL"]
     screen.show([done], None)
@@ -65,19 +73,19 @@ def test_a_line_for_each_change(screen: FleetScreen, stream: io.StringIO) -> Non
 def test_a_node_that_is_down_at_first_sight_has_a_line(
     screen: FleetScreen, stream: io.StringIO
 ) -> None:
-    screen.show([NodeStatus(node="n1", state=NodeState.WAITING, unavailable=True)], None)
+    screen.show([status(TaskState.WAITING, node_unavailable=True)], None)
     assert printed(stream) == ["n1  waiting  the node is down or drained"]
 
 
 def test_a_task_that_is_held_has_a_line_and_another_once_it_is_released(
     screen: FleetScreen, stream: io.StringIO
 ) -> None:
-    waits = NodeStatus(node="n1", state=NodeState.WAITING)
+    waits = status(TaskState.WAITING)
     hold = "held: JobHeldAdmin; release it: scontrol release 12"
     screen.show([waits], None)
     assert printed(stream) == []
     for _ in range(2):
-        screen.show([replace(waits, hold=hold)], None)
+        screen.show([status(TaskState.WAITING, hold=hold)], None)
     assert printed(stream) == [f"n1  waiting  {hold}"]
     screen.show([waits], None)
     assert printed(stream) == ["n1  waiting"]
@@ -94,7 +102,7 @@ def test_what_a_node_has_written_does_not_control_the_terminal(
 
 
 def test_the_silence_of_the_engine_is_one_line(screen: FleetScreen, stream: io.StringIO) -> None:
-    silent = replace(RUNNING, state=NodeState.UNKNOWN)
+    silent = replace(RUNNING, task=Task(state=TaskState.UNKNOWN))
     screen.show([RUNNING], None)
     printed(stream)
     for error in (EngineError("squeue failed: a"), EngineError("squeue failed: b")):
@@ -106,10 +114,10 @@ def test_the_silence_of_the_engine_is_one_line(screen: FleetScreen, stream: io.S
     assert printed(stream)[0] == "the engine answers again"
 
 
-DOWN = NodeStatus(node="n1", state=NodeState.WAITING, unavailable=True)
-TURN = NodeStatus(node="n2", state=NodeState.WAITING, awaits_turn=True)
-DONE = NodeStatus(node="n3", state=NodeState.DONE)
-BUSY = NodeStatus(node="n3", state=NodeState.RUNNING)
+DOWN = status(TaskState.WAITING, node_unavailable=True)
+TURN = status(TaskState.WAITING, "n2", awaits_turn=True)
+DONE = replace(status(TaskState.OVER, "n3"), verdict=Verdict.PASS)
+BUSY = status(TaskState.RUNNING, "n3")
 
 
 class Looks:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from sentinel.cli.display import gpu_table
-from sentinel.cli.display.output import table
 from sentinel.client import (
     DaemonInfo,
     GpuStatus,
@@ -137,19 +136,12 @@ FULL = gpu(
 
 @pytest.mark.parametrize("gpus", [[gpu()], [FULL], [FULL, gpu(processes=(ANA, ANA)), gpu()]])
 def test_the_table_fits_80_columns(gpus: list[GpuStatus]) -> None:
-    lines = table(
-        gpu_table.HEADER,
-        [gpu_table.row(each) for each in gpus],
-        flexible=gpu_table.FLEXIBLE,
-        width=80,
-        right=gpu_table.RIGHT,
-        styles=gpu_table.STYLES,
-    )
+    lines = gpu_table.GPUS.lines(map(gpu_table.row, gpus), 80, colour=False)
     assert len(lines) == len(gpus) + 1
     assert all(len(line) <= 80 for line in lines)
     for each, line in zip(gpus, lines[1:], strict=True):
         for number, cell in enumerate(gpu_table.row(each)):
-            assert number == gpu_table.FLEXIBLE or cell in line
+            assert number == gpu_table.GPUS.flexible or cell in line
 
 
 # --- around the table ------------------------------------------------------------------------
@@ -259,7 +251,7 @@ def test_a_stale_status_shows_no_old_value_as_a_current_one() -> None:
     assert gpu_table.is_stale(old)
     assert not gpu_table.is_stale(status(shown, age_s=4.0))
     row = gpu_table.row(shown, old.reservations, stale=True)
-    assert len(row) == len(gpu_table.HEADER)
+    assert len(row) == len(gpu_table.GPUS.header)
     assert row == ("0!", "unknown", "", "last: occupied", *[""] * 6)
     assert gpu_table.list_line(shown, stale=True).endswith(" unknown")
     lines = list(gpu_table.notes(old))

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from sentinel.cli.daemon import health
-from sentinel.host.stores.run_reports import LastVerdict
+from sentinel.host.verified_store import LastVerdict
 from sentinel.protocol.api_types import GpuProof
 
 PROOF = GpuProof(
@@ -22,9 +22,7 @@ PROOF = GpuProof(
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])
-def test_no_number_is_cut(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], width: int
-) -> None:
+def test_no_number_is_cut(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     verdict = LastVerdict(
         index=7,
@@ -35,10 +33,15 @@ def test_no_number_is_cut(
         run="/runs/1",
     )
     card = health._Card(
-        uuid="GPU-1", index=7, name="NVIDIA H200 NVL", verified=PROOF, burnin=verdict
+        uuid="GPU-1",
+        serial=None,
+        present=False,
+        index=7,
+        name="NVIDIA H200 NVL",
+        verified=PROOF,
+        burnin=verdict,
     )
-    health._print([card])
-    out = capsys.readouterr().out
+    out = "\n".join(health._lines([card]))
     assert all(len(line) <= width for line in out.splitlines())
     for number in ("1,234.7 h", "123,456,789", "12,345", "1,234", "2026-11-23 08:30", "memtest"):
         assert number in out

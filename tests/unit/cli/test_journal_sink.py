@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.cli.journal_sink import entry, priority
+from sentinel.cli.display.journal import entry, priority
 from sentinel.host.systemd import field_name
 from tests.harness.gpu_environment import ROOT
 

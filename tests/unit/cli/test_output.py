@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from sentinel.cli.display.output import cell_width, table, terminal_width
+from sentinel.cli.display.output import Table, cell_width, terminal_width
 
 HEADER = ("GPU", "NAME", "HOURS", "VERDICT")
 ROW = ("0", "NVIDIA H200 NVL", "1,234.5 h", "PASS standard 2026-11-20")
 
 
-def lines(width: int, **options: object) -> list[str]:
-    return table(HEADER, [ROW], flexible=1, width=width, right=(0, 2), **options)  # type: ignore[arg-type]
+TABLE = Table(HEADER, flexible=1, right=(0, 2))
+
+
+def lines(width: int) -> list[str]:
+    return TABLE.lines([ROW], width, colour=False)
 
 
 def test_a_wide_table_has_one_line_per_row() -> None:
@@ -42,23 +45,21 @@ def test_every_number_is_there_however_narrow() -> None:
 
 
 def test_an_empty_cell_takes_no_line_of_its_own() -> None:
-    assert len(table(HEADER, [("0", "H200", "1 h", "")], flexible=1, width=16)) == 2
-    assert len(table(("A", "B"), [("x", "")], flexible=0, width=1)) == 2
+    assert len(TABLE.lines([("0", "H200", "1 h", "")], 16)) == 2
+    assert len(Table(("A", "B"), flexible=0).lines([("x", "")], 1)) == 2
 
 
 def test_control_characters_are_question_marks_and_wide_ones_take_two_columns() -> None:
-    made = table(("WHO", "N"), [("\x1b[2Jpy\nthon\x07 日本", "1")], flexible=0, width=40)
+    made = Table(("WHO", "N"), flexible=0).lines([("\x1b[2Jpy\nthon\x07 日本", "1")], 40)
     assert made[1] == "?[2Jpy?thon? 日本 1"
     assert cell_width(made[0]) == cell_width(made[1])
-    assert table(("WHO",), [("日本日本日本",)], flexible=0, width=7)[1] == "日本日…"
+    assert Table(("WHO",), flexible=0).lines([("日本日本日本",)], 7)[1] == "日本日…"
 
 
 def test_styles_are_escape_sequences_only_in_colour() -> None:
-    styles = {"PASS": "green"}
-    plain = table(("V",), [("PASS",)], flexible=0, width=9, styles=styles)
-    assert plain == ["V", "PASS"]
-    painted = table(("V",), [("PASS",)], flexible=0, width=9, styles=styles, colour=True)
-    assert painted[1] == "\x1b[32mPASS\x1b[0m"
+    table = Table(("V",), flexible=0, styles={"PASS": "green"})
+    assert table.lines([("PASS",)], 9, colour=False) == ["V", "PASS"]
+    assert table.lines([("PASS",)], 9, colour=True)[1] == "\x1b[32mPASS\x1b[0m"
 
 
 def test_a_pipe_is_wide_and_columns_decides(monkeypatch: pytest.MonkeyPatch) -> None:

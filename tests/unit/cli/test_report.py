@@ -8,19 +8,18 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from sentinel.burnin.checks.thresholds import Thresholds
+from sentinel.burnin.checks.check import Thresholds
 from sentinel.burnin.formats import FILES, write_reports
 from sentinel.burnin.report import judge_run
 from sentinel.cli.tools.report import command
 from sentinel.errors import AccessDeniedError, ConfigError, ExitCode
-from tests.harness.example_run import ExampleRun
-from tests.harness.judged_run import RUNS
+from tests.harness.example_run import RUNS, ExampleRun
 
 
 @pytest.fixture
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Create a state directory of simulated GPUs with two runs."""
-    from sentinel.host.files.paths import places
+    from sentinel.host.paths import places
 
     monkeypatch.setenv("SENTINEL_SIM_DIR", str(tmp_path))
     found = places({"SENTINEL_SIM_DIR": str(tmp_path)}, 0, tmp_path).state

@@ -18,8 +18,15 @@ from sentinel.core.attribution import (
     outstanding,
 )
 from sentinel.core.gpu_state import GpuState, Running, Stopped
-from sentinel.protocol.caller import Caller
-from sentinel.protocol.commands import LEASE_S, Allocate, CancelAllocation, Extend, Refusal, Reserve
+from sentinel.protocol.commands import (
+    LEASE_S,
+    Allocate,
+    Caller,
+    CancelAllocation,
+    Extend,
+    Refusal,
+    Reserve,
+)
 from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, Reading
 from sentinel.protocol.views import Allocation
 from sentinel.supervisor.loop import Supervisor

@@ -16,7 +16,8 @@ from sentinel.config.plan import Phase, Plan
 from sentinel.core import burnin_progress
 from sentinel.core.burnin_progress import Burnin
 from sentinel.core.gpu_state import Running
-from sentinel.protocol.phase_work import PhaseWork
+from sentinel.protocol.commands import PhaseWork
+from sentinel.protocol.gpu import Telemetry
 from sentinel.protocol.stressor import (
     Failed,
     FailureKind,
@@ -25,7 +26,6 @@ from sentinel.protocol.stressor import (
     MemoryCovered,
     Progress,
 )
-from sentinel.protocol.telemetry import Telemetry
 from sentinel.supervisor.loop import Supervisor
 from tests.harness.core_scenarios import finish, reconfigured
 from tests.harness.world import World
@@ -58,7 +58,7 @@ def progress_of(supervisor: Supervisor, gpu: int = 0) -> Burnin:
 def works_on(supervisor: Supervisor, workload: str) -> Callable[[], bool]:
     def check() -> bool:
         gpu_state = supervisor.state.gpu_states["GPU-0"]
-        spec = gpu_state.launch_spec
+        spec = gpu_state.launch.spec
         running = isinstance(gpu_state.stressor, Running)
         return running and spec is not None and spec.workload == workload
 
@@ -427,7 +427,7 @@ def test_work_that_counts_ends_the_pauses_of_a_repeated_plan() -> None:
     world.tick = 0.25
     while len(world.events("burnin.ended")) < 8:
         world.run_for(supervisor, 0.25)
-        spec = supervisor.state.gpu_states["GPU-0"].launch_spec
+        spec = supervisor.state.gpu_states["GPU-0"].launch.spec
         if spec is not None and spec.workload == FP64.workload:
             refuse(world, FailureKind.UNUSABLE)
     ended = [event.at for event in world.events("burnin.ended")]

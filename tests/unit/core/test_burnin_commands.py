@@ -10,16 +10,18 @@ import pytest
 from sentinel.config.model import Config
 from sentinel.config.plan import parse_plan
 from sentinel.core.gpu_state import Fatal, Running
-from sentinel.protocol.caller import Caller, Level
 from sentinel.protocol.commands import (
+    Caller,
     CancelBurnin,
     Configure,
+    EarlierWork,
+    Level,
     PauseGpus,
+    PhaseWork,
     Refusal,
     StartBurnin,
     StopDaemon,
 )
-from sentinel.protocol.phase_work import EarlierWork, PhaseWork
 from sentinel.protocol.probe import WatchedGpu, XidsWatched
 from sentinel.supervisor.loop import Supervisor
 from tests.harness.core_scenarios import send, served
@@ -290,7 +292,7 @@ def put(supervisor: Supervisor, **changes: Any) -> None:
 def test_a_failure_of_the_former_workload_gives_no_phase_up() -> None:
     world, supervisor = checking()
     world.gpus[UUID].child = None
-    failed = supervisor.state.gpu_states[UUID].started + 1
+    failed = supervisor.state.gpu_states[UUID].launch.at + 1
     put(supervisor, stressor=Fatal(reason="the former workload is broken"), failures=(failed,))
     assert start(world, supervisor) is None
     world.run(supervisor, lambda: bool(world.events("burnin.run_ended")))

@@ -10,9 +10,9 @@ from sentinel.config.model import Config
 from sentinel.core.gpu_state import Fatal, Stopped
 from sentinel.core.node.serving_processes import LOST_AFTER_S
 from sentinel.errors import ExitCode
-from sentinel.protocol.caller import Caller
 from sentinel.protocol.commands import (
     LEASE_S,
+    Caller,
     CancelAllocation,
     CancelReservation,
     Command,

@@ -14,8 +14,7 @@ from sentinel.config.model import Config
 from sentinel.config.plan import Phase, Plan
 from sentinel.config.schedule import end_of_hours, parse_hours
 from sentinel.core.observation import Call
-from sentinel.protocol.caller import Caller
-from sentinel.protocol.commands import Allocate, PauseGpus, Reserve
+from sentinel.protocol.commands import Allocate, Caller, PauseGpus, Reserve
 from sentinel.protocol.rules import RULES
 from sentinel.protocol.stressor import Failed, FailureKind, MemoryContention
 from sentinel.protocol.views import GpuView

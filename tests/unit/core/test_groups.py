@@ -266,7 +266,7 @@ def check_groups(supervisor: Supervisor) -> None:
     """Check that the members of a group are in one phase, and that nothing else runs in it."""
     gpu_states = supervisor.state.gpu_states
     for uuid, gpu_state in gpu_states.items():
-        burnin, spec = gpu_state.burnin, gpu_state.launch_spec
+        burnin, spec = gpu_state.burnin, gpu_state.launch.spec
         if burnin is None or burnin.group is None:
             live = isinstance(gpu_state.stressor, Starting | Running)
             assert not (live and spec is not None and spec.group is not None)

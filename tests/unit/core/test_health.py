@@ -25,9 +25,8 @@ from sentinel.core.observation import Observation
 from sentinel.core.step import Step
 from sentinel.errors import ConfigError
 from sentinel.protocol.commands import Given
-from sentinel.protocol.gpu import Gpu, Memory, Reading
+from sentinel.protocol.gpu import Gpu, Memory, Reading, Telemetry
 from sentinel.protocol.stressor import Ready
-from sentinel.protocol.telemetry import Telemetry
 from sentinel.protocol.views import GpuHealth, HealthCause
 from tests.harness.core_scenarios import occupied, stressor
 from tests.harness.world import GIB
@@ -171,12 +170,7 @@ def test_failing_hardware_is_reported_and_stops_no_work(throttle: str) -> None:
 def test_beside_a_stressor_foreign_memory_limits_the_speed_with_full_throttling() -> None:
     ready = Ready(held=4 * GIB, asked=4 * GIB, chunks=1, refused=False)
     running = Running(
-        generation=1,
         since=0.0,
-        baseline=0,
-        unattributed=0,
-        before=(),
-        child=None,
         ready=ready,
         last_progress=0.0,
     )

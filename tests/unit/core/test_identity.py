@@ -334,7 +334,7 @@ def test_a_list_older_than_the_memory_shows_no_newcomer() -> None:
     more = replace(reading.memory, used=reading.memory.used + SLACK_BYTES)
     early = replace(reading, memory=more, processes=reading.processes, took=0.001)
     assert isinstance(gpu_state.stressor, Running)
-    unsure = replace(gpu_state, stressor=replace(gpu_state.stressor, unattributed=-GIB))
+    unsure = replace(gpu_state, launch=replace(gpu_state.launch, unattributed=-GIB))
     assert newcomer(unsure, early, world.now, Config()) is None
     paired = replace(early, processes_at=early.at + 0.001)
     assert newcomer(unsure, paired, world.now, Config()) is not None

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from sentinel.protocol.caller import Caller, Level
 from sentinel.protocol.commands import (
     Allocate,
+    Caller,
     CancelAllocation,
     CancelReservation,
     Command,
+    Level,
     PauseGpus,
     Refusal,
     Reserve,

@@ -25,12 +25,7 @@ BEGIN = 1000.0
 GPU = Gpu(uuid="GPU-0", index=0, name="Fake", pci_bus_id="0", memory_total=1)
 READY = Ready(held=1, asked=1, chunks=1, refused=False)
 RUNNING = Running(
-    generation=1,
     since=BEGIN,
-    baseline=0,
-    unattributed=0,
-    before=(),
-    child=None,
     ready=READY,
     last_progress=BEGIN,
 )

@@ -18,12 +18,13 @@ from sentinel.core.node.reservations import MAX_QUEUED, MAX_QUEUED_OF_USER, choo
 from sentinel.core.observation import ApiFacts, Observation
 from sentinel.core.state import State
 from sentinel.core.step import Event, SendTo, Step, chain
-from sentinel.protocol.caller import Caller, Level
 from sentinel.protocol.commands import (
     LEASE_S,
+    Caller,
     CancelReservation,
     CommandReply,
     Extend,
+    Level,
     Refusal,
     Reserve,
 )

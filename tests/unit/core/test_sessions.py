@@ -14,11 +14,12 @@ from sentinel.core.node.sessions import (
     name_for,
     restore,
 )
-from sentinel.protocol.caller import Caller, Level
 from sentinel.protocol.commands import (
+    Caller,
     CancelBurnin,
     Configure,
     EndSession,
+    Level,
     Refusal,
     StartBurnin,
     StartSession,
@@ -58,8 +59,8 @@ def workloads(supervisor: Supervisor) -> list[str]:
 def running(supervisor: Supervisor) -> list[str | None]:
     """List the workload of each GPU's running stressor, or None if none runs."""
     return [
-        gpu_state.launch_spec.workload
-        if isinstance(gpu_state.stressor, Running) and gpu_state.launch_spec is not None
+        gpu_state.launch.spec.workload
+        if isinstance(gpu_state.stressor, Running) and gpu_state.launch.spec is not None
         else None
         for gpu_state in supervisor.state.gpu_states.values()
     ]

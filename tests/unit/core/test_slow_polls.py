@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from sentinel.config.model import Config
 from sentinel.core.gpu_state import Busy, Pause
-from sentinel.protocol.caller import Caller
+from sentinel.protocol.commands import Caller
 from sentinel.protocol.probe import Watch
 from tests.harness.core_scenarios import times
 from tests.harness.world import World

@@ -132,12 +132,8 @@ def settling() -> State:
     """Build a state in which the second GPU's stressor was killed and has not exited."""
     gpu_states = dict(state().gpu_states)
     stuck = Stopping(
-        generation=1,
         since=NOW - 60,
         cause=StopCause.YIELD,
-        baseline=0,
-        unattributed=0,
-        child=None,
         kill_at=NOW - 60,
         kill_sent=True,
     )

@@ -20,24 +20,15 @@ from tests.harness.world import GIB, World
 from tests.harness.world.gpus import fake_gpu
 
 CONFIG = Config(unwatched_after=0.075)
-STARTING = Starting(generation=1, since=50.0, baseline=0)
+STARTING = Starting(since=50.0)
 RUNNING = Running(
-    generation=1,
     since=100.0,
-    baseline=0,
-    unattributed=0,
-    before=(),
-    child=None,
     ready=Ready(held=1, asked=1, chunks=1, refused=False),
     last_progress=100.0,
 )
 STOPPING = Stopping(
-    generation=1,
     since=100.0,
     cause=StopCause.POLICY,
-    baseline=0,
-    unattributed=0,
-    child=None,
     kill_at=200.0,
 )
 

@@ -22,7 +22,7 @@ from sentinel.diagnostics.doctor_facts import (
     Unread,
     verdict,
 )
-from sentinel.host.installed.packages import Bindings, Installer, TorchBuild
+from sentinel.host.packages import Bindings, Installer, TorchBuild
 from tests.harness.doctor_facts import FAILED, GPU, HOST, NO_DRIVER, with_gpu
 
 

@@ -1,4 +1,4 @@
-"""An empty folder of a run, and the report of one node, which the invented fleets vary."""
+"""An empty folder of a run, and invented fleets, which vary the report of one node."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sentinel.fleet.run_folder import FleetFolder
-from tests.harness.example_fleet import node_report
+from tests.harness.example_fleet import Fleets, node_report
 
 
 @pytest.fixture(scope="session")
@@ -18,7 +18,12 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.fixture
+def fleets(template: dict[str, Any], tmp_path: Path) -> Fleets:
+    return Fleets(template, tmp_path)
+
+
+@pytest.fixture
 def folder(tmp_path: Path) -> FleetFolder:
-    found = FleetFolder(path=tmp_path / "run")
+    found = FleetFolder(path=tmp_path / "a run")
     found.create()
     return found

@@ -1,4 +1,4 @@
-"""A node is drained only if no other reason is there, and taken back only if this one still is."""
+"""What is drained in Slurm and taken back, by a fleet run and by the health check of a node."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import pytest
 from sentinel.errors import ConfigError
 from sentinel.fleet import drain
 from sentinel.fleet.drain import (
+    DrainRecord,
     NodeAdmin,
     drain_nodes,
+    next_step,
     parse_nodes,
     reason_text,
     recorded,
@@ -44,30 +46,23 @@ def test_what_slurm_prints_is_parsed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("node", "may"),
+    ("is_drained", "reason", "drains", "undrains"),
     [
-        (NodeAdmin(is_drained=False, reason=""), True),
-        (NodeAdmin(is_drained=True, reason=""), False),
-        (NodeAdmin(is_drained=False, reason="Not responding"), False),
-        (NodeAdmin(is_drained=True, reason="fan"), False),
-        (NodeAdmin(is_drained=True, reason=OURS), False),
+        (False, "", True, False),
+        (True, "", False, False),
+        (False, "Not responding", False, False),
+        (True, "fan", False, False),
+        (True, OURS, False, True),
+        (False, OURS, False, False),
+        (True, f"{OURS}, and a fan", False, False),
     ],
 )
-def test_a_reason_that_is_there_stays(node: NodeAdmin, may: bool) -> None:  # noqa: FBT001
-    assert (why_not_drained(node) is None) == may
-
-
-@pytest.mark.parametrize(
-    ("node", "may"),
-    [
-        (NodeAdmin(is_drained=True, reason=OURS), True),
-        (NodeAdmin(is_drained=True, reason=f"{OURS}, and a fan"), False),
-        (NodeAdmin(is_drained=True, reason=""), False),
-        (NodeAdmin(is_drained=False, reason=OURS), False),
-    ],
-)
-def test_only_the_own_reason_is_taken_back(node: NodeAdmin, may: bool) -> None:  # noqa: FBT001
-    assert (why_not_undrained(node, OURS) is None) == may
+def test_a_reason_that_is_there_stays_and_only_the_own_one_is_taken_back(
+    *, is_drained: bool, reason: str, drains: bool, undrains: bool
+) -> None:
+    node = NodeAdmin(is_drained=is_drained, reason=reason)
+    assert (why_not_drained(node) is None) == drains
+    assert (why_not_undrained(node, OURS) is None) == undrains
 
 
 def test_a_reason_has_no_character_that_would_end_it() -> None:
@@ -99,13 +94,6 @@ class FakeSlurm:
             shown = f" Reason={reason} [root@2026-11-23T11:48:57]" if reason else ""
             lines.append(f"NodeName={name} State={state}{shown}")
         return "\n".join(lines)
-
-
-@pytest.fixture
-def folder(tmp_path_factory: pytest.TempPathFactory) -> FleetFolder:
-    found = FleetFolder(path=tmp_path_factory.mktemp("run"))
-    found.create()
-    return found
 
 
 @pytest.fixture
@@ -197,3 +185,23 @@ def test_the_reason_of_an_operator_is_never_taken_back(folder: FleetFolder) -> N
     folder.drained.write_text('{"n1": "fan 3 is loud"}')
     with pytest.raises(ConfigError, match="n1: 'fan 3 is loud' is not a reason that a run has"):
         undrain_nodes(folder)
+
+
+@pytest.mark.parametrize(
+    ("faulty", "good", "drained", "step"),
+    [
+        ("", "AB", None, "nothing"),
+        ("A", "B", None, "drain"),
+        ("A", "B", "A", "nothing"),
+        ("AB", "", "A", "drain"),
+        ("", "AB", "A", "undrain"),
+        # A GPU that is missing, or whose last burn-in was cut off, has not recovered.
+        ("", "B", "A", "nothing"),
+        ("", "A", "AB", "nothing"),
+        ("B", "A", "A", "drain"),
+        ("B", "A", "AB", "nothing"),
+    ],
+)
+def test_the_next_step(faulty: str, good: str, drained: str | None, step: str) -> None:
+    record = None if drained is None else DrainRecord(reason="gpu-sentry: x", gpus=tuple(drained))
+    assert next_step(set(faulty), set(good), record) == step

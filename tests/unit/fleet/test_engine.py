@@ -1,14 +1,22 @@
-"""The commands of an engine: what the user's variables and a node's texts must not change."""
+"""The commands of an engine; what is asked of ClusterShell, and which process is a run's."""
 
 from __future__ import annotations
 
+import shlex
+import signal
 import stat
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from sentinel.fleet.drain import parse_nodes
-from sentinel.fleet.engine import EngineMissingError, run_tool
+from sentinel.fleet.engine import Clush, EngineError, EngineMissingError, run_tool
+from sentinel.fleet.run_folder import FleetFolder, FleetRun
+from sentinel.host.procfs import boot_id, read_stat
+from tests.harness.example_fleet import fleet_run
 
 
 @pytest.fixture
@@ -41,3 +49,103 @@ def test_a_reason_in_another_encoding_is_a_reason(tool: Path) -> None:
 def test_a_command_that_is_missing_has_an_error_of_its_own() -> None:
     with pytest.raises(EngineMissingError, match="sentinel-has-none is not installed"):
         run_tool(("sentinel-has-none",))
+
+
+Start = Callable[..., subprocess.Popen[bytes]]
+
+
+@pytest.fixture
+def run(folder: FleetFolder) -> FleetRun:
+    """Return a run whose clush has not been started."""
+    command = ("sentinel", "fleet", "run-node", str(folder.path))
+    return fleet_run("n1", "n2", engine="clush", command=command)
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Return a function that starts a process with these words, which waits."""
+    started = []
+
+    def started_with(*words: str) -> subprocess.Popen[bytes]:
+        # `read` waits for its standard input, and the words after the script are its own.
+        process = subprocess.Popen(
+            [words[0], "-c", "echo; read line", *words[1:]],
+            executable="/bin/sh",
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        started.append(process)
+        assert process.stdout is not None
+        process.stdout.readline()  # a process has no command line for a moment after exec
+        return process
+
+    yield started_with
+    for process in started:
+        process.kill()
+        process.wait()
+        for stream in (process.stdin, process.stdout):
+            assert stream is not None
+            stream.close()
+
+
+def with_process(run: FleetRun, process: subprocess.Popen[bytes]) -> FleetRun:
+    """Name a process as the clush of a run."""
+    stat = read_stat(process.pid)
+    assert stat is not None
+    return replace(run, jobs=(f"{boot_id()}:{process.pid}:{stat.started}",))
+
+
+def test_a_run_is_not_resumed_beside_its_own_clush(
+    folder: FleetFolder, run: FleetRun, start: Start
+) -> None:
+    """The file names one clush alone: the nodes of the first would be taken for over."""
+    run = with_process(run, start("/usr/bin/clush", "-n", shlex.join(run.command)))
+    folder.write(run)
+    (folder.logs / "clush.txt").write_text("n1: begun")
+    with pytest.raises(EngineError, match="still works on its other nodes"):
+        Clush(folder=folder).submit(run, folder, ["n2"])
+    assert folder.read() == run
+    assert (folder.logs / "clush.txt").read_text() == "n1: begun"
+
+
+def test_the_clush_of_a_run_is_ended_with_it(
+    folder: FleetFolder, run: FleetRun, start: Start
+) -> None:
+    process = start("clush", "-n", shlex.join(run.command))
+    Clush(folder=folder).cancel(with_process(run, process))
+    assert process.wait(30) == -signal.SIGTERM
+
+
+def test_the_clush_of_a_folder_that_was_moved_is_ended(
+    folder: FleetFolder, run: FleetRun, start: Start, tmp_path: Path
+) -> None:
+    process = start("clush", "-n", shlex.join(run.command))
+    run = with_process(run, process)
+    folder.write(run)
+    moved = FleetFolder(path=folder.path.rename(tmp_path / "moved"))
+    Clush(folder=moved).cancel(run)
+    assert process.wait(30) == -signal.SIGTERM
+
+
+@pytest.mark.parametrize(
+    "name", ["another program", "another run of clush", "the clush of another folder"]
+)
+def test_a_process_that_is_none_of_the_run_is_left_alone(
+    folder: FleetFolder, run: FleetRun, start: Start, tmp_path: Path, name: str
+) -> None:
+    words = {
+        "another program": ("sleep", "-n", shlex.join(run.command)),
+        "another run of clush": ("clush", "-n", "uptime"),
+        "the clush of another folder": ("clush", "-n", shlex.join(run.command)),
+    }
+    process = start(*words[name])
+    if name == "the clush of another folder":
+        folder = FleetFolder(path=tmp_path / "forged")
+        folder.create()
+    named = with_process(run, process)
+    Clush(folder=folder).cancel(named)
+    assert {task.state.value for task in Clush(folder=folder).tasks(named).values()} == {"over"}
+    # A signal would have come before this one.
+    process.send_signal(signal.SIGUSR1)
+    assert process.wait(30) == -signal.SIGUSR1

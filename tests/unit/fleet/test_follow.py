@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 
@@ -27,11 +25,9 @@ from sentinel.fleet.follow import (
 )
 from sentinel.fleet.progress import NodeProgress, write_progress
 from sentinel.fleet.run_folder import FleetFolder, FleetRun
+from tests.harness.example_fleet import SUBMITTED, fleet_run
 
-NOW = datetime(2026, 11, 23, tzinfo=UTC)
-RUN = FleetRun(
-    id="x", engine="slurm", plan="x", plan_hash="0" * 16, nodes=("a", "b"), started=NOW, batch=1
-)
+RUN = fleet_run("a", "b", batch=1)
 
 
 class FakeEngine:
@@ -70,123 +66,107 @@ class FakeEngine:
         raise AssertionError("a follower cancels nothing")
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> FleetFolder:
-    found = FleetFolder(path=tmp_path)
-    found.create()
-    return found
+class Followed(FleetFollower):
+    """Follows the run by an engine that a test controls."""
+
+    def __init__(self, folder: FleetFolder) -> None:
+        self.folder, self.engine = folder, FakeEngine()
+        super().__init__(folder, RUN, self.engine)
+
+    def node_states(self) -> list[NodeState]:
+        return [status.state for status in self.look()]
 
 
 @pytest.fixture
-def engine() -> FakeEngine:
-    return FakeEngine()
+def follower(folder: FleetFolder) -> Followed:
+    return Followed(folder)
 
 
-@pytest.fixture
-def follower(folder: FleetFolder, engine: FakeEngine) -> FleetFollower:
-    return FleetFollower(folder, RUN, engine)
+def test_a_task_is_over_only_if_it_is_so_twice(follower: Followed) -> None:
+    follower.engine.states["a"] = TaskState.OVER
+    follower.folder.report("a").write_text(json.dumps({"verdict": "PASS"}))
+    assert follower.node_states() == [NodeState.RUNNING, NodeState.RUNNING]
+    assert follower.node_states() == [NodeState.DONE, NodeState.RUNNING]
+    follower.engine.states["a"] = TaskState.RUNNING  # resumed
+    assert follower.node_states()[0] is NodeState.RUNNING
+    follower.engine.states["a"] = TaskState.OVER
+    assert follower.node_states()[0] is NodeState.RUNNING
 
 
-def states(follower: FleetFollower) -> list[NodeState]:
-    return [one.state for one in follower.look()]
-
-
-def test_a_task_is_over_only_if_it_is_so_twice(
-    follower: FleetFollower, engine: FakeEngine, folder: FleetFolder
-) -> None:
-    engine.states["a"] = TaskState.OVER
-    folder.report("a").write_text(json.dumps({"verdict": "PASS"}))
-    assert states(follower) == [NodeState.RUNNING, NodeState.RUNNING]
-    assert states(follower) == [NodeState.DONE, NodeState.RUNNING]
-    engine.states["a"] = TaskState.RUNNING  # resumed
-    assert states(follower)[0] is NodeState.RUNNING
-    engine.states["a"] = TaskState.OVER
-    assert states(follower)[0] is NodeState.RUNNING
-
-
-def test_an_engine_without_an_answer_makes_every_node_unknown(
-    follower: FleetFollower, engine: FakeEngine, folder: FleetFolder
-) -> None:
-    engine.states = dict.fromkeys(RUN.nodes, TaskState.OVER)
+def test_an_engine_without_an_answer_makes_every_node_unknown(follower: Followed) -> None:
+    follower.engine.states = dict.fromkeys(RUN.nodes, TaskState.OVER)
     follower.look()
-    assert states(follower) == [NodeState.MISSING, NodeState.MISSING]
-    engine.answers = False
-    assert states(follower) == [NodeState.UNKNOWN, NodeState.UNKNOWN]
+    assert follower.node_states() == [NodeState.MISSING, NodeState.MISSING]
+    follower.engine.answers = False
+    assert follower.node_states() == [NodeState.UNKNOWN, NodeState.UNKNOWN]
     assert follower.engine_error is not None
-    engine.answers = True
-    assert NodeState.UNKNOWN not in states(follower)
+    follower.engine.answers = True
+    assert NodeState.UNKNOWN not in follower.node_states()
     assert follower.engine_error is None
 
 
-def test_a_host_without_the_engine_cannot_follow_for_ever(
-    follower: FleetFollower, engine: FakeEngine
-) -> None:
-    engine.is_missing = True
+def test_a_host_without_the_engine_cannot_follow_for_ever(follower: Followed) -> None:
+    follower.engine.is_missing = True
     with pytest.raises(EngineMissingError):
         follower.look()
-    engine.is_missing = False
+    follower.engine.is_missing = False
     follower.look()
-    engine.is_missing = True  # its disk is away for a moment
-    assert set(states(follower)) == {NodeState.UNKNOWN}
+    follower.engine.is_missing = True  # its disk is away for a moment
+    assert set(follower.node_states()) == {NodeState.UNKNOWN}
 
 
-def test_held_tasks_are_let_begin_unless_the_run_is_cancelled(
-    follower: FleetFollower, engine: FakeEngine, folder: FleetFolder
-) -> None:
+def test_held_tasks_are_let_begin_unless_the_run_is_cancelled(follower: Followed) -> None:
     follower.look()
-    assert engine.advanced == 0
-    engine.held = {"b"}
+    assert follower.engine.advanced == 0
+    follower.engine.held = {"b"}
     follower.look()
-    assert engine.advanced == 1
-    folder.cancelled.touch()
+    assert follower.engine.advanced == 1
+    follower.folder.cancelled.touch()
     follower.look()
-    assert engine.advanced == 1
+    assert follower.engine.advanced == 1
 
 
-def test_tasks_are_known_even_if_they_may_not_be_released(
-    follower: FleetFollower, engine: FakeEngine
-) -> None:
-    engine.states["n1"], engine.held, engine.refuses = TaskState.WAITING, {"n1"}, True
-    assert NodeState.UNKNOWN not in states(follower)
+def test_tasks_are_known_even_if_they_may_not_be_released(follower: Followed) -> None:
+    follower.engine.states["n1"], follower.engine.held, follower.engine.refuses = (
+        TaskState.WAITING,
+        {"n1"},
+        True,
+    )
+    assert NodeState.UNKNOWN not in follower.node_states()
     assert follower.engine_error is not None
     assert follower.engine_error.what == "scontrol failed: Access denied"
 
 
-def test_a_resumption_in_another_terminal_is_followed(
-    folder: FleetFolder, follower: FleetFollower, engine: FakeEngine
-) -> None:
-    folder.write(RUN)
+def test_a_resumption_in_another_terminal_is_followed(follower: Followed) -> None:
+    follower.folder.write(RUN)
     follower.look()
-    assert engine.asked is not None
-    assert engine.asked.tasks == {}
-    folder.write(replace(RUN, tasks={"a": "7"}))
+    assert follower.engine.asked is not None
+    assert follower.engine.asked.tasks == {}
+    follower.folder.write(replace(RUN, tasks={"a": "7"}))
     follower.look()
-    assert engine.asked.tasks == {"a": "7"}
-    folder.run_file.write_text("{")  # for a moment, on some disks
+    assert follower.engine.asked.tasks == {"a": "7"}
+    follower.folder.run_file.write_text("{")  # for a moment, on some disks
     follower.look()
-    assert engine.asked.tasks == {"a": "7"}
+    assert follower.engine.asked.tasks == {"a": "7"}
 
 
-def test_files_are_read_again_when_they_were_replaced(
-    follower: FleetFollower, folder: FleetFolder
-) -> None:
+def test_files_are_read_again_when_they_were_replaced(follower: Followed) -> None:
     assert follower.look()[0].verdict is None
-    folder.report("a").write_text('{"verdict": ')  # a half-written file is none
+    follower.folder.report("a").write_text('{"verdict": ')  # a half-written file is none
     assert follower.look()[0].verdict is None
-    folder.report("a").write_text(json.dumps({"verdict": "INCOMPLETE"}))
+    follower.folder.report("a").write_text(json.dumps({"verdict": "INCOMPLETE"}))
     assert follower.look()[0].verdict is Verdict.INCOMPLETE
-    folder.report("a").write_text(json.dumps({"verdict": "FAIL"}))
+    follower.folder.report("a").write_text(json.dumps({"verdict": "FAIL"}))
     assert follower.look()[0].verdict is Verdict.FAIL
-    progress = NodeProgress(node="a", state="running", time=NOW, findings=3)
-    write_progress(folder.progress("a"), progress)
+    progress = NodeProgress(node="a", state="running", time=SUBMITTED, findings=3)
+    write_progress(follower.folder.progress("a"), progress)
     assert follower.look()[0].progress == progress
     assert follower.pause_s >= MIN_PAUSE_S
 
 
 def test_an_unknown_engine_is_named(folder: FleetFolder) -> None:
-    run = FleetRun(id="x", engine="ray", plan="x", plan_hash="0", nodes=("a",), started=NOW)
     with pytest.raises(ConfigError, match="engine 'ray' is unknown"):
-        engine_of(run, folder)
+        engine_of(fleet_run("a", engine="ray"), folder)
 
 
 OVER = Task(state=TaskState.OVER)
@@ -198,7 +178,7 @@ TURN = Task(state=TaskState.WAITING, awaits_turn=True)
 PROGRESS = NodeProgress(
     node="n",
     state="running",
-    time=datetime(2026, 11, 23, tzinfo=UTC),
+    time=SUBMITTED,
     phase="steady",
     number=2,
     phases=6,
@@ -236,29 +216,44 @@ def test_a_node_is_over_only_by_its_engine(
     assert status.is_over == (task is OVER)
 
 
-def test_a_run_is_stalled_only_if_all_that_is_left_cannot_begin() -> None:
-    assert is_stalled([one(OVER), one(DOWN)])
-    assert not is_stalled([one(DOWN), one(WAITING)])
-    assert not is_stalled([one(DOWN), one(RUNNING)])
-    assert not is_stalled([one(DOWN), one(None)])
-    assert not is_stalled([one(OVER, Verdict.PASS)])
+@pytest.mark.parametrize(
+    ("tasks", "stalled"),
+    [
+        ([OVER, DOWN], True),
+        ([OVER], False),
+        ([DOWN, WAITING], False),
+        ([DOWN, RUNNING], False),
+        ([DOWN, None], False),
+        ([OVER, HELD, DOWN], True),
+        ([HELD, TURN], True),
+        ([DOWN, TURN], True),
+        ([TURN], True),  # it is released now, or never
+        ([HELD, TURN, RUNNING], False),
+    ],
+)
+def test_a_run_is_stalled_only_if_all_that_is_left_cannot_begin(
+    tasks: list[Task | None], *, stalled: bool
+) -> None:
+    assert is_stalled([one(task) for task in tasks]) == stalled
 
 
-def test_a_task_that_is_held_cannot_begin_either_nor_one_whose_turn_comes_after_it() -> None:
-    assert is_stalled([one(OVER), one(HELD), one(DOWN)])
-    assert is_stalled([one(HELD), one(TURN)])
-    assert is_stalled([one(DOWN), one(TURN)])
-    assert is_stalled([one(TURN)])  # it is released now, or never
-    assert not is_stalled([one(HELD), one(TURN), one(RUNNING)])
-    assert note(one(HELD)) == "held: JobHeldAdmin; release it: scontrol release 12"
-    assert not one(TURN).is_stuck
-    assert note(one(TURN)) == ""
-
-
-def test_a_missing_node_has_the_end_of_its_task() -> None:
-    ended = Task(state=TaskState.OVER, reason="job 12 has ended: TIMEOUT")
-    assert note(one(ended)) == "no report, job 12 has ended: TIMEOUT"
-    assert note(one(ended, Verdict.PASS)) == "PASS"
+@pytest.mark.parametrize(
+    ("task", "verdict", "text"),
+    [
+        (HELD, None, "held: JobHeldAdmin; release it: scontrol release 12"),
+        (TURN, None, ""),
+        (DOWN, None, "the node is down or drained"),
+        (WAITING, None, "Resources"),
+        (OVER, None, "no report"),
+        (replace(OVER, reason="job 12 has ended: TIMEOUT"), None,
+         "no report, job 12 has ended: TIMEOUT"),
+        (replace(OVER, reason="job 12 has ended: TIMEOUT"), Verdict.PASS, "PASS"),
+    ],
+)  # fmt: skip
+def test_the_note_says_what_the_state_does_not(
+    task: Task, verdict: Verdict | None, text: str
+) -> None:
+    assert note(one(task, verdict)) == text
 
 
 def test_a_row_has_the_phase_while_it_runs_and_the_verdict_afterwards() -> None:
@@ -268,9 +263,6 @@ def test_a_row_has_the_phase_while_it_runs_and_the_verdict_afterwards() -> None:
     done = describe(one(OVER, Verdict.FAIL))
     assert done[2:4] == ("", "")
     assert done[-1] == "FAIL"
-    assert note(one(OVER)) == "no report"
-    assert note(one(DOWN)) == "the node is down or drained"
-    assert note(one(WAITING)) == "Resources"
 
 
 def test_a_task_that_was_begun_again_is_noted() -> None:

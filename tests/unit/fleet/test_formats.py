@@ -3,21 +3,67 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from sentinel.burnin.checks.thresholds import Thresholds
 from sentinel.fleet.formats import FORMATS, common_prefix
-from sentinel.fleet.node_files import read_fleet
-from sentinel.fleet.report import LINE_SCHEMA, MAX_ALIKE, SCHEMA_VERSION, fleet_object, outliers
-from sentinel.fleet.verdict import FleetVerdict, judge_fleet
-from tests.harness.example_fleet import ExampleFleet, judged
+from sentinel.fleet.report import (
+    LINE_SCHEMA,
+    MAX_ALIKE,
+    SCHEMA_VERSION,
+    fleet_object,
+    fold_names,
+    outliers,
+)
+from sentinel.fleet.verdict import FleetVerdict
+from tests.harness.example_fleet import Fleets
 from tests.harness.parsed_page import Parsed
 from tests.harness.report_formats import ROOT, closed, parsed_suites, schema_problems
+
+
+@pytest.mark.parametrize(
+    ("names", "folded"),
+    [
+        ([], ""),
+        (["login"], "login"),
+        (["node1"], "node1"),
+        (["node-003", "node-001", "node-002", "node-007"], "node-[001-003,007]"),
+        (["a1", "a2", "b1"], "a[1-2],b1"),
+        (["n9", "n10", "n11"], "n9,n[10-11]"),
+        (["n1.x.org", "n2.x.org", "n2.y.org"], "n2.y.org,n[1-2].x.org"),
+        (["rack2-node1", "rack1-node1", "rack1-node2"], "rack1-node[1-2],rack2-node1"),
+        (["n1", "n1"], "n1"),
+    ],
+)
+def test_names_are_folded(names: list[str], folded: str) -> None:
+    assert fold_names(names) == folded
+
+
+def unfolded(text: str) -> set[str]:
+    """Expand what was folded."""
+    found = set()
+    for part in re.findall(r"[^,\[\]]*\[[^\]]*\][^,\[\]]*|[^,\[\]]+", text):
+        match = re.fullmatch(r"(.*)\[(.*)\](.*)", part)
+        if match is None:
+            found.add(part)
+            continue
+        for one in match[2].split(","):
+            first, _, last = one.partition("-")
+            for number in range(int(first), int(last or first) + 1):
+                found.add(f"{match[1]}{number:0{len(first)}}{match[3]}")
+    return found
+
+
+@given(st.sets(st.from_regex(r"\A[a-z]{1,2}-?[0-9]{0,3}(\.x)?\Z")))
+def test_no_name_is_lost_and_none_is_added(names: set[str]) -> None:
+    assert unfolded(fold_names(names)) == names
+
 
 Template = dict[str, Any]
 SCHEMA = json.loads((ROOT / "docs" / "fleet-report.schema.json").read_text())
@@ -25,26 +71,23 @@ LINE = {"$defs": SCHEMA["$defs"], "$ref": "#/$defs/line"}
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\"'&"
 
 
-def everything(template: Template, **more: Any) -> ExampleFleet:
-    """Describe a fleet with every verdict."""
-    return ExampleFleet(
-        template=template,
-        nodes=12,
-        rates={(2, 3): 0.8},
-        heat={(3, 1): 25.0},
-        node_rates={7: 0.93},
-        wrong=frozenset({(1, 1)}),
-        absent=frozenset({4}),
-        half=frozenset({5}),
-        verdicts={6: "INCOMPLETE", 8: "N/A"},
-        pages=True,
-        **more,
-    )
+#: A fleet with every verdict.
+EVERYTHING: dict[str, Any] = {
+    "nodes": 12,
+    "rates": {(2, 3): 0.8},
+    "heat": {(3, 1): 25.0},
+    "node_rates": {7: 0.93},
+    "wrong": {(1, 1)},
+    "absent": {4},
+    "half": {5},
+    "verdicts": {6: "INCOMPLETE", 8: "N/A"},
+    "pages": True,
+}
 
 
 @pytest.fixture(scope="module")
 def fleet(template: Template, tmp_path_factory: pytest.TempPathFactory) -> FleetVerdict:
-    return judged(everything(template), tmp_path_factory.mktemp("fleet"))
+    return Fleets(template, tmp_path_factory.mktemp("fleet")).judged(**EVERYTHING)
 
 
 # --- text ------------------------------------------------------------------------------------
@@ -70,15 +113,15 @@ def test_the_text_has_what_is_wrong_first_and_the_rest_in_counts(fleet: FleetVer
     assert "group 1: 80 GPUs of 10 nodes: NVIDIA H200, driver 580.65.06, 700 W" in lines
 
 
-def test_the_text_of_a_large_fleet_stays_short(template: Template, tmp_path: Path) -> None:
-    many = ExampleFleet(
-        template={**template, "gpus": template["gpus"][:1]},
+def test_the_text_of_a_large_fleet_stays_short(fleets: Fleets) -> None:
+    many = fleets.judged(
+        template={**fleets.template, "gpus": fleets.template["gpus"][:1]},
         nodes=250,
         verdicts=dict.fromkeys(range(100), "INCOMPLETE"),
         absent=frozenset(range(100, 200)),
         rates={(number, 0): 0.8 for number in range(200, 250)},
     )
-    lines = FORMATS["text"](judged(many, tmp_path)).splitlines()
+    lines = FORMATS["text"](many).splitlines()
     assert len(lines) < 100
     assert "INCOMPLETE  100 GPUs of 100 nodes: node-[0000-0099]" in lines
     assert "MISSING     100 nodes: node-[0100-0199]" in lines
@@ -88,15 +131,12 @@ def test_the_text_of_a_large_fleet_stays_short(template: Template, tmp_path: Pat
     assert "FAIL        and 60 more: node-[0220-0249]" in lines
 
 
-def test_what_many_nodes_have_in_common_is_one_entry_unless_it_failed(
-    template: Template, tmp_path: Path
-) -> None:
+def test_what_many_nodes_have_in_common_is_one_entry_unless_it_failed(fleets: Fleets) -> None:
     counts = []
     for nodes in (MAX_ALIKE, MAX_ALIKE + 1):
         hot = {(number, 2): 16.0 + number for number in range(nodes)}
         wrong = frozenset((number, 3) for number in range(nodes))
-        example = ExampleFleet(template=template, nodes=20, heat=hot, wrong=wrong)
-        found = outliers(judged(example, tmp_path / str(nodes)))
+        found = outliers(fleets.judged(nodes=20, heat=hot, wrong=wrong))
         counts.append([(one.word, len(one.nodes), len(one.gpus)) for one in found])
     assert counts == [
         [("FAIL", 1, 1)] * MAX_ALIKE + [("WARN", 1, 1)] * MAX_ALIKE,
@@ -106,25 +146,18 @@ def test_what_many_nodes_have_in_common_is_one_entry_unless_it_failed(
     assert " to 2" in found[-1].reasons[0]
 
 
-def test_work_left_is_the_same_reason_whatever_its_seconds(
-    template: Template, tmp_path: Path
-) -> None:
-    example = ExampleFleet(template=template)
-    folder = example.write(tmp_path / "run")
-    report = example.report(2)
+def test_work_left_is_the_same_reason_whatever_its_seconds(fleets: Fleets) -> None:
+    report = fleets.report(2)
     for gpu in report["gpus"]:
         text = f"phase steady not complete: {gpu['index']}.5 s of 10 s: SIGTERM"
         gpu |= {"verdict": "INCOMPLETE", "incomplete": [text]}
-    folder.report("node-0002").write_text(json.dumps(report))
-    (found,) = outliers(judge_fleet(read_fleet(folder.path), Thresholds()))
+    (found,) = outliers(fleets.judged(reports={2: report}))
     assert (found.word, len(found.gpus)) == ("INCOMPLETE", 8)
     assert found.reasons == ("phase steady not complete: 0.5 s of 10 s: SIGTERM",)
 
 
-def test_a_fleet_in_which_nothing_is_wrong_has_no_outliers(
-    template: Template, tmp_path: Path
-) -> None:
-    fleet = judged(ExampleFleet(template=template), tmp_path)
+def test_a_fleet_in_which_nothing_is_wrong_has_no_outliers(fleets: Fleets) -> None:
+    fleet = fleets.judged()
     assert outliers(fleet) == []
     assert "Nothing stands out." in FORMATS["html"](fleet)
 
@@ -139,9 +172,9 @@ def test_the_schema_is_valid_and_names_the_version() -> None:
 
 @pytest.mark.parametrize("run_file", [True, False])
 def test_the_report_follows_the_schema_which_describes_every_field(
-    *, run_file: bool, template: Template, tmp_path: Path
+    *, run_file: bool, fleets: Fleets
 ) -> None:
-    fleet = judged(everything(template), tmp_path, run_file=run_file)
+    fleet = fleets.judged(**EVERYTHING, run_file=run_file)
     report = json.loads(FORMATS["json"](fleet))
     assert schema_problems(closed(SCHEMA), report) == []
     assert (report["run"] is None) is not run_file
@@ -189,12 +222,8 @@ def test_junit_has_a_suite_for_each_node_and_a_case_for_each_gpu(fleet: FleetVer
     assert kinds["node-0008"] == ["system-out", "skipped"] + ["system-out"] * 7
 
 
-def test_junit_has_the_times_of_the_nodes_and_of_their_gpus(
-    template: Template, tmp_path: Path
-) -> None:
-    example = ExampleFleet(template=template, nodes=3, absent=frozenset({2}))
-    folder = example.write(tmp_path / "run")
-    report = example.report(1)
+def test_junit_has_the_times_of_the_nodes_and_of_their_gpus(fleets: Fleets) -> None:
+    report = fleets.report(1)
     began = datetime.fromisoformat(report["run"]["started"])
     report["run"] |= {"started": (began + timedelta(seconds=10)).isoformat(), "duration_s": 200.0}
     for gpu in report["gpus"]:
@@ -204,8 +233,7 @@ def test_junit_has_the_times_of_the_nodes_and_of_their_gpus(
     report["gpus"][3]["coverage"][-1] |= {"ended": None, "done_s": 4.0}  # it was cut off
     for phase in report["gpus"][4]["coverage"]:
         phase |= {"began": None, "ended": None}
-    folder.report("node-0001").write_text(json.dumps(report))
-    text = FORMATS["junit"](judge_fleet(read_fleet(folder.path), Thresholds()))
+    text = FORMATS["junit"](fleets.judged(nodes=3, absent={2}, reports={1: report}))
     first, second, missing = parsed_suites(text)
     times = [float(str(case.get("time"))) for case in second.iter("testcase")]
     whole = 10.0 * phases
@@ -247,15 +275,12 @@ def test_the_page_needs_no_network_and_links_to_the_nodes_own_pages(fleet: Fleet
     assert "nodes/node-0001/report.html#gpu-1" in page
 
 
-def test_text_from_outside_is_escaped_also_in_the_values_for_the_script(
-    template: Template, tmp_path: Path
-) -> None:
+def test_text_from_outside_is_escaped_also_in_the_values_for_the_script(fleets: Fleets) -> None:
+    template = fleets.template
     gpus = [{**gpu, "model": HOSTILE, "incomplete": [HOSTILE]} for gpu in template["gpus"]]
     gpus[0]["verdict"] = "INCOMPLETE"
     node = {**template["node"], "driver": HOSTILE}
-    hostile = ExampleFleet(template={**template, "gpus": gpus, "node": node})
-    fleet = judged(hostile, tmp_path)
-    page = FORMATS["html"](fleet)
+    page = FORMATS["html"](fleets.judged(template={**template, "gpus": gpus, "node": node}))
     parsed = Parsed(page)
     assert parsed.text.count(HOSTILE) >= 2
     assert len(parsed.named("script")) == 2  # the values and the script

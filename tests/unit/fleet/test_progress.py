@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sentinel.burnin.checks.thresholds import Thresholds
+from sentinel.burnin.checks.check import Thresholds
 from sentinel.fleet.node_files import read_fleet
 from sentinel.fleet.progress import (
     NodeProgress,
@@ -22,7 +22,7 @@ from sentinel.fleet.progress import (
 from sentinel.fleet.report import outliers
 from sentinel.fleet.run_folder import FleetFolder
 from sentinel.fleet.verdict import judge_fleet
-from tests.harness.example_fleet import ExampleFleet
+from tests.harness.example_fleet import Fleets
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
 
@@ -120,18 +120,17 @@ def test_a_file_that_is_none_has_no_reasons(folder: FleetFolder, text: str) -> N
 
 
 def test_the_report_has_the_reasons_and_joins_those_that_differ_in_their_numbers(
-    template: dict[str, Any], tmp_path: Path
+    fleets: Fleets,
 ) -> None:
-    fleet = ExampleFleet(template=template, absent=frozenset({1, 2, 3}), half=frozenset({4}))
-    folder = fleet.write(tmp_path / "run")
-    names = [fleet.name(number) for number in (1, 2, 4)]
+    folder = fleets.write(absent=frozenset({1, 2, 3}), half=frozenset({4}))
+    names = ["node-0001", "node-0002", "node-0004"]
     ended = {name: f"job {number} has ended: TIMEOUT" for number, name in enumerate(names, 17)}
     record_reasons(folder, names, ended)
     found = outliers(judge_fleet(read_fleet(folder.path), Thresholds()))
     assert [([node.name for node in one.nodes], one.reasons) for one in found] == [
         (names[:2], ("it has no report: job 17 has ended: TIMEOUT",)),
-        ([fleet.name(3)], ("it has no report",)),
+        (["node-0003"], ("it has no report",)),
         # Half of a report says more than the end of its task.
-        ([fleet.name(4)], ("its report is not complete JSON",)),
+        (names[2:], ("its report is not complete JSON",)),
     ]
     assert json.loads(folder.missing.read_text()) == ended  # no node is called so

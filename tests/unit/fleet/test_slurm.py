@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -14,32 +13,23 @@ from sentinel.fleet import slurm_engine
 from sentinel.fleet.engine import EngineError, TaskState
 from sentinel.fleet.run_folder import FleetFolder, FleetRun, new_id
 from sentinel.fleet.slurm_engine import Slurm, choose_nodes
+from tests.harness.example_fleet import SUBMITTED, fleet_run
 
 NODES = tuple(f"n{number}" for number in range(1, 7))
-STARTED = datetime(2026, 11, 23, tzinfo=UTC)
 OTHERS = "700"
-RUN = FleetRun(
-    id="",
-    engine="slurm",
-    plan="x",
-    plan_hash="0" * 16,
-    nodes=NODES,
-    started=STARTED,
-    batch=2,
-    options=("--partition=gpu",),
-)
 
 
 @dataclass
 class FakeSlurm:
     """A queue of jobs and a list of nodes behind the commands that are used."""
 
+    #: The folder of the run, and the run before it is submitted.
+    folder: FleetFolder
+    new: FleetRun
     #: The state and the reason of each job, by id; all have the name of the run.
     jobs: dict[str, tuple[str, str]] = field(default_factory=dict)
     #: The jobs of other users.
     others: set[str] = field(default_factory=lambda: {OTHERS})
-    #: The name of the run.
-    name: str = ""
     states: dict[str, str] = field(default_factory=lambda: dict.fromkeys(NODES, "idle"))
     scripts: list[str] = field(default_factory=list)
     submitted: list[Sequence[str]] = field(default_factory=list)
@@ -76,7 +66,7 @@ class FakeSlurm:
         raise AssertionError(words)
 
     def _list(self, options: Sequence[str]) -> str:
-        if f"--name={self.name}" not in options:
+        if f"--name={self.new.id}" not in options:
             return ""
         return "\n".join(
             f"{job}|{state}|{0 if 'eld' in reason else 7}|{reason}"
@@ -88,131 +78,112 @@ class FakeSlurm:
         given = {word for word in words if not word.startswith("--")}
         if not names:
             self.others -= given
-        if not names or names == [f"--name={self.name}"]:
+        if not names or names == [f"--name={self.new.id}"]:
             for job in given or set(self.jobs):
                 self.jobs.pop(job, None)
+
+    def submit(self) -> FleetRun:
+        """Submit the run."""
+        return Slurm(self.folder).submit(self.new, self.folder, NODES)
 
     def count(self, state: str) -> int:
         return sum(job[0] == state for job in self.jobs.values())
 
 
 @pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> FakeSlurm:
-    found = FakeSlurm()
-    for module in (slurm_engine, slurm_engine):
-        monkeypatch.setattr(module, "run_tool", found.run)
+def fake(monkeypatch: pytest.MonkeyPatch, folder: FleetFolder) -> FakeSlurm:
+    name, command = new_id("x", SUBMITTED, folder.path), ("sentinel", "fleet", "run-node")
+    run = fleet_run(
+        *NODES,
+        id=name,
+        batch=2,
+        options=("--partition=gpu",),
+        command=(*command, str(folder.path)),
+    )
+    found = FakeSlurm(folder=folder, new=run)
+    monkeypatch.setattr(slurm_engine, "run_tool", found.run)
     return found
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> FleetFolder:
-    found = FleetFolder(path=tmp_path / "a run")
-    found.create()
-    return found
-
-
-@pytest.fixture
-def new(folder: FleetFolder, fake: FakeSlurm) -> FleetRun:
-    """Return a run of the folder that is not submitted yet."""
-    fake.name = new_id("x", STARTED, folder.path)
-    return replace(RUN, id=fake.name, command=("sentinel", "fleet", "run-node", str(folder.path)))
-
-
-def test_each_node_has_a_job_of_its_own_and_a_batch_begins(
-    fake: FakeSlurm, folder: FleetFolder, new: FleetRun
-) -> None:
-    run = Slurm(folder).submit(new, folder, NODES)
-    assert folder.read() == run
+def test_each_node_has_a_job_of_its_own_and_a_batch_begins(fake: FakeSlurm) -> None:
+    run = fake.submit()
+    assert fake.folder.read() == run
     assert set(run.tasks) == set(NODES)
     assert len(set(run.tasks.values())) == len(NODES)
-    assert fake.count("RUNNING") == new.batch
+    assert fake.count("RUNNING") == fake.new.batch
     for node, words in zip(NODES, fake.submitted, strict=True):
         assert f"--nodelist={node}" in words
         assert "--partition=gpu" in words
         assert not [word for word in words if "gres" in word or "gpus" in word]
-    assert fake.scripts[0] == f"#!/bin/sh\nexec sentinel fleet run-node '{folder.path}'\n"
+    assert fake.scripts[0] == f"#!/bin/sh\nexec sentinel fleet run-node '{fake.folder.path}'\n"
 
 
-def test_a_task_that_ends_lets_the_next_begin_and_never_too_many(
-    fake: FakeSlurm, folder: FleetFolder, new: FleetRun
-) -> None:
-    run = Slurm(folder).submit(new, folder, NODES)
+def test_a_task_that_ends_lets_the_next_begin_and_never_too_many(fake: FakeSlurm) -> None:
+    run = fake.submit()
     for number, node in enumerate(NODES):
-        Slurm(folder).advance(run, ending=node)
+        Slurm(fake.folder).advance(run, ending=node)
         del fake.jobs[run.tasks[node]]
-        assert fake.count("RUNNING") == min(new.batch, len(NODES) - 1 - number)
+        assert fake.count("RUNNING") == min(fake.new.batch, len(NODES) - 1 - number)
     assert fake.jobs == {}
 
 
-def test_two_tasks_that_end_at_once_are_made_up_for(
-    fake: FakeSlurm, folder: FleetFolder, new: FleetRun
-) -> None:
-    run = Slurm(folder).submit(new, folder, NODES)
-    Slurm(folder).advance(run, ending="n1")
-    Slurm(folder).advance(run, ending="n2")  # n1 is still in the queue
-    assert fake.count("RUNNING") <= 2 + new.batch
+def test_two_tasks_that_end_at_once_are_made_up_for(fake: FakeSlurm) -> None:
+    run = fake.submit()
+    Slurm(fake.folder).advance(run, ending="n1")
+    Slurm(fake.folder).advance(run, ending="n2")  # n1 is still in the queue
+    assert fake.count("RUNNING") <= 2 + fake.new.batch
     del fake.jobs[run.tasks["n1"]], fake.jobs[run.tasks["n2"]]
-    Slurm(folder).advance(run)
-    assert fake.count("RUNNING") == new.batch
+    Slurm(fake.folder).advance(run)
+    assert fake.count("RUNNING") == fake.new.batch
 
 
-def test_a_node_that_is_down_takes_one_turn_and_no_more(
-    fake: FakeSlurm, folder: FleetFolder, new: FleetRun
-) -> None:
-    run = Slurm(folder).submit(new, folder, NODES)
+def test_a_node_that_is_down_takes_one_turn_and_no_more(fake: FakeSlurm) -> None:
+    run = fake.submit()
     fake.jobs[run.tasks["n1"]] = ("PENDING", "ReqNodeNotAvail")
     fake.states["n1"] = "down*"
     for node in NODES[1:]:
-        Slurm(folder).advance(run, ending=node)
+        Slurm(fake.folder).advance(run, ending=node)
         del fake.jobs[run.tasks[node]]
-    tasks = Slurm(folder).tasks(run)
+    tasks = Slurm(fake.folder).tasks(run)
     assert tasks["n1"].state is TaskState.WAITING
     assert tasks["n1"].node_unavailable
     assert {tasks[node].state for node in NODES[1:]} == {TaskState.OVER}
 
 
 @pytest.mark.parametrize("fails", ["sbatch", "scontrol release"])
-def test_nothing_remains_of_a_run_that_was_refused(
-    fake: FakeSlurm, folder: FleetFolder, new: FleetRun, fails: str
-) -> None:
+def test_nothing_remains_of_a_run_that_was_refused(fake: FakeSlurm, fails: str) -> None:
     fake.fails = fails
     with pytest.raises(EngineError):
-        Slurm(folder).submit(new, folder, NODES)
+        fake.submit()
     assert fake.jobs == {}
-    assert not folder.run_file.exists()
+    assert not fake.folder.run_file.exists()
 
 
-def test_a_run_that_goes_on_keeps_its_file_if_slurm_refuses(
-    fake: FakeSlurm, folder: FleetFolder, new: FleetRun
-) -> None:
-    run = Slurm(folder).submit(new, folder, NODES)
+def test_a_run_that_goes_on_keeps_its_file_if_slurm_refuses(fake: FakeSlurm) -> None:
+    run = fake.submit()
     fake.fails = "sbatch"
     with pytest.raises(EngineError):
-        Slurm(folder).submit(run, folder, NODES[:1])
-    assert folder.read() == run
+        Slurm(fake.folder).submit(run, fake.folder, NODES[:1])
+    assert fake.folder.read() == run
 
 
-def test_a_resumption_begins_no_more_than_a_batch(
-    fake: FakeSlurm, folder: FleetFolder, new: FleetRun
-) -> None:
-    run = Slurm(folder).submit(new, folder, NODES)
-    Slurm(folder).advance(run, ending="n1")
+def test_a_resumption_begins_no_more_than_a_batch(fake: FakeSlurm) -> None:
+    run = fake.submit()
+    Slurm(fake.folder).advance(run, ending="n1")
     del fake.jobs[run.tasks["n1"]]  # n2 and n3 run, the others are held
-    again = Slurm(folder).submit(run, folder, ["n1"])
-    assert fake.count("RUNNING") == new.batch
+    again = Slurm(fake.folder).submit(run, fake.folder, ["n1"])
+    assert fake.count("RUNNING") == fake.new.batch
     for node in ("n2", "n3", "n4", "n5", "n6", "n1"):
-        Slurm(folder).advance(again, ending=node)
+        Slurm(fake.folder).advance(again, ending=node)
         fake.jobs.pop(again.tasks[node])
-        assert fake.count("RUNNING") <= new.batch
+        assert fake.count("RUNNING") <= fake.new.batch
     assert fake.jobs == {}
 
 
-def test_a_percent_sign_of_the_folder_is_none_of_sbatch(
-    fake: FakeSlurm, new: FleetRun, tmp_path: Path
-) -> None:
+def test_a_percent_sign_of_the_folder_is_none_of_sbatch(fake: FakeSlurm, tmp_path: Path) -> None:
     folder = FleetFolder(path=tmp_path / "50%j")
     folder.create()
-    Slurm(folder).submit(new, folder, NODES[:1])
+    Slurm(folder).submit(fake.new, folder, NODES[:1])
     assert f"--output={tmp_path}/50%%j/logs/n1.txt" in fake.submitted[0]
 
 
@@ -254,32 +225,28 @@ def test_in_which_states_a_task_can_begin(fake: FakeSlurm, state: str, *, usable
     assert ("n1" not in slurm_engine.unavailable(["n1"])) == usable
 
 
-def test_a_run_without_tasks_has_none_that_runs(
-    fake: FakeSlurm, folder: FleetFolder, new: FleetRun
-) -> None:
-    tasks = Slurm(folder).tasks(replace(new, tasks={}))
+def test_a_run_without_tasks_has_none_that_runs(fake: FakeSlurm) -> None:
+    tasks = Slurm(fake.folder).tasks(replace(fake.new, tasks={}))
     assert {task.state for task in tasks.values()} == {TaskState.OVER}
 
 
 def test_a_folder_that_cannot_be_written_starts_nothing(
-    fake: FakeSlurm, folder: FleetFolder, new: FleetRun, monkeypatch: pytest.MonkeyPatch
+    fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(self: FleetFolder, run: FleetRun) -> None:
         raise ConfigError("No space left on device")
 
     monkeypatch.setattr(FleetFolder, "write", full)
     with pytest.raises(ConfigError):
-        Slurm(folder).submit(new, folder, NODES)
+        fake.submit()
     assert fake.jobs == {}
 
 
 # --- jobs of others --------------------------------------------------------------------------
 
 
-def test_the_jobs_of_another_folder_are_left_alone(
-    fake: FakeSlurm, folder: FleetFolder, new: FleetRun, tmp_path: Path
-) -> None:
-    run = Slurm(folder).submit(new, folder, NODES)
+def test_the_jobs_of_another_folder_are_left_alone(fake: FakeSlurm, tmp_path: Path) -> None:
+    run = fake.submit()
     before = dict(fake.jobs)
     forged = FleetFolder(path=tmp_path / "forged")
     forged.create()
@@ -289,24 +256,20 @@ def test_the_jobs_of_another_folder_are_left_alone(
             Slurm(forged).cancel(named)
         Slurm(forged).advance(named)
     assert fake.jobs == before
-    assert Slurm(folder).tasks(run)["n1"].state is TaskState.RUNNING
+    assert Slurm(fake.folder).tasks(run)["n1"].state is TaskState.RUNNING
 
 
-def test_a_folder_is_the_same_by_another_path(
-    fake: FakeSlurm, folder: FleetFolder, new: FleetRun, tmp_path: Path
-) -> None:
-    run = Slurm(folder).submit(new, folder, NODES)
-    (tmp_path / "link").symlink_to(folder.path)
+def test_a_folder_is_the_same_by_another_path(fake: FakeSlurm, tmp_path: Path) -> None:
+    run = fake.submit()
+    (tmp_path / "link").symlink_to(fake.folder.path)
     Slurm(FleetFolder(path=tmp_path / "link")).cancel(run)
     assert fake.jobs == {}
 
 
-def test_a_folder_that_was_moved_can_be_cancelled(
-    fake: FakeSlurm, folder: FleetFolder, new: FleetRun, tmp_path: Path
-) -> None:
-    run = Slurm(folder).submit(new, folder, NODES)
-    moved = FleetFolder(path=folder.path.rename(tmp_path / "moved"))
-    folder.node("n1").mkdir(parents=True)  # by a task that still works
+def test_a_folder_that_was_moved_can_be_cancelled(fake: FakeSlurm, tmp_path: Path) -> None:
+    run = fake.submit()
+    moved = FleetFolder(path=fake.folder.path.rename(tmp_path / "moved"))
+    fake.folder.node("n1").mkdir(parents=True)  # by a task that still works
     Slurm(moved).cancel(run)
     assert fake.jobs == {}
 
@@ -314,15 +277,13 @@ def test_a_folder_that_was_moved_can_be_cancelled(
 @pytest.mark.parametrize("forged", ["owner", "mode", "link", "other", "none", "copy"])
 def test_a_folder_that_only_looks_as_if_it_was_moved_ends_no_job(
     fake: FakeSlurm,
-    folder: FleetFolder,
-    new: FleetRun,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     forged: str,
 ) -> None:
-    run = Slurm(folder).submit(new, folder, NODES)
+    run = fake.submit()
     before = dict(fake.jobs)
-    moved = FleetFolder(path=folder.path.rename(tmp_path / "moved"))
+    moved = FleetFolder(path=fake.folder.path.rename(tmp_path / "moved"))
     if forged == "owner":
         monkeypatch.setattr("os.geteuid", lambda: moved.run_file.stat().st_uid + 1)
     elif forged == "mode":
@@ -330,40 +291,36 @@ def test_a_folder_that_only_looks_as_if_it_was_moved_ends_no_job(
     elif forged == "link":
         moved.run_file.symlink_to(moved.run_file.rename(tmp_path / "elsewhere"))
     elif forged == "other":  # replaced since it was read
-        moved.write(replace(run, id=new_id("y", STARTED, folder.path)))
+        moved.write(replace(run, id=new_id("y", SUBMITTED, fake.folder.path)))
     elif forged == "none":
         moved.run_file.unlink()
     else:
-        folder.path.mkdir()
-        folder.write(run)
+        fake.folder.path.mkdir()
+        fake.folder.write(run)
     with pytest.raises(EngineError, match="jobs that were not begun with this folder"):
         Slurm(moved).cancel(run)
     Slurm(moved).advance(run)
     assert fake.jobs == before
 
 
-def test_an_id_that_slurm_gave_to_another_job_is_not_cancelled(
-    fake: FakeSlurm, folder: FleetFolder, new: FleetRun
-) -> None:
-    run = Slurm(folder).submit(new, folder, NODES)
+def test_an_id_that_slurm_gave_to_another_job_is_not_cancelled(fake: FakeSlurm) -> None:
+    run = fake.submit()
     del fake.jobs[run.tasks["n1"]]  # forgotten, and given to another user
     forgotten = replace(run, tasks={**run.tasks, "n1": OTHERS})
-    Slurm(folder).cancel(forgotten)
+    Slurm(fake.folder).cancel(forgotten)
     assert fake.others == {OTHERS}
     assert fake.jobs == {}
 
 
 @pytest.mark.parametrize("job", ["", "--user=root", "1,2", "1 2", "17_0", "\u0661"])
-def test_an_id_that_is_no_number_is_refused(folder: FleetFolder, new: FleetRun, job: str) -> None:
-    folder.write(replace(new, tasks={"n1": job}))
+def test_an_id_that_is_no_number_is_refused(fake: FakeSlurm, job: str) -> None:
+    fake.folder.write(replace(fake.new, tasks={"n1": job}))
     with pytest.raises(ConfigError, match=r"fleet.json: tasks.n1: .* is not the id of a job"):
-        folder.read()
+        fake.folder.read()
 
 
 @pytest.mark.parametrize("name", ["", "a,b", "--me", "a b"])
-def test_an_id_of_a_run_that_is_more_than_one_name_is_refused(
-    folder: FleetFolder, new: FleetRun, name: str
-) -> None:
-    folder.write(replace(new, id=name))
+def test_an_id_of_a_run_that_is_more_than_one_name_is_refused(fake: FakeSlurm, name: str) -> None:
+    fake.folder.write(replace(fake.new, id=name))
     with pytest.raises(ConfigError, match=r"fleet.json: .* is not the id of a run"):
-        folder.read()
+        fake.folder.read()

@@ -4,26 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 import pytest
 
 from sentinel.fleet import slurm_engine
 from sentinel.fleet.engine import EngineError, Task, TaskState
-from sentinel.fleet.run_folder import FleetRun
 from sentinel.fleet.slurm_engine import JobList, parse_jobs
+from tests.harness.example_fleet import SUBMITTED, fleet_run
 
-SUBMITTED = datetime(2026, 11, 23, tzinfo=UTC)
-RUN = FleetRun(
-    id="sentinel-x",
-    engine="slurm",
-    plan="x",
-    plan_hash="0" * 16,
-    nodes=("n1",),
-    started=SUBMITTED,
-    tasks={"n1": "12"},
-    submitted=SUBMITTED,
-)
+RUN = fleet_run("n1", id="sentinel-x", tasks={"n1": "12"}, submitted=SUBMITTED)
 
 
 @pytest.mark.parametrize(

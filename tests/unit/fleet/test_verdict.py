@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import random
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sentinel.burnin.checks.check import Status
-from sentinel.burnin.checks.thresholds import Thresholds, parse
+from sentinel.burnin.checks.check import Status, Thresholds
+from sentinel.burnin.checks.thresholds_file import parse
 from sentinel.burnin.verdict import EXIT_CODES, Verdict
 from sentinel.fleet.fleet_checks import CHECKS
-from sentinel.fleet.node_files import FleetFiles, read_fleet
+from sentinel.fleet.node_files import FleetFiles
 from sentinel.fleet.report import meaning
 from sentinel.fleet.verdict import FleetVerdict, judge_fleet
-from tests.harness.example_fleet import ExampleFleet, judged
+from tests.harness.example_fleet import Fleets
 
 Template = dict[str, Any]
 
@@ -84,11 +81,9 @@ def quiet_counters(template: Template) -> Template:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_each_comparison_finds_its_fault_and_nothing_else(
-    fault: str, template: Template, tmp_path: Path
-) -> None:
+def test_each_comparison_finds_its_fault_and_nothing_else(fault: str, fleets: Fleets) -> None:
     given, expected = FAULTS[fault]
-    fleet = judged(ExampleFleet(template=quiet_counters(template), **given), tmp_path)
+    fleet = fleets.judged(template=quiet_counters(fleets.template), **given)
     assert found(fleet) == expected
     worst = {status for one in expected.values() for status in one.values()}
     assert fleet.verdict is (Verdict.FAIL if FAIL in worst else Verdict.WARN)
@@ -97,8 +92,8 @@ def test_each_comparison_finds_its_fault_and_nothing_else(
     assert {node.verdict for name, node in by_name.items() if name != ONE} == {Verdict.PASS}
 
 
-def test_a_healthy_fleet_passes_every_comparison(template: Template, tmp_path: Path) -> None:
-    fleet = judged(ExampleFleet(template=quiet_counters(template)), tmp_path)
+def test_a_healthy_fleet_passes_every_comparison(fleets: Fleets) -> None:
+    fleet = fleets.judged(template=quiet_counters(fleets.template))
     assert fleet.verdict is Verdict.PASS
     assert found(fleet) == {}
     assert fleet.not_compared == []
@@ -110,104 +105,85 @@ def test_every_comparison_has_a_fault_in_these_tests() -> None:
     assert ids == CHECKS.ids
 
 
-def test_a_comparison_makes_no_verdict_better(template: Template, tmp_path: Path) -> None:
+def test_a_comparison_makes_no_verdict_better(fleets: Fleets) -> None:
     verdicts = {0: "FAIL", 1: "INCOMPLETE", 2: "WARN", 3: "N/A"}
-    fleet = judged(ExampleFleet(template=template, verdicts=verdicts), tmp_path)
+    fleet = fleets.judged(verdicts=verdicts)
     assert [node.gpus[0].verdict.value for node in fleet.nodes][:5] == [*verdicts.values(), "PASS"]
     assert [node.word for node in fleet.nodes][:3] == ["FAIL", "INCOMPLETE", "WARN"]
 
 
-def test_a_fault_in_a_report_that_says_pass_fails(template: Template, tmp_path: Path) -> None:
-    example = ExampleFleet(template=template)
-    folder = example.write(tmp_path / "run")
-    report = example.report(1)
+def test_a_fault_in_a_report_that_says_pass_fails(fleets: Fleets) -> None:
+    report = fleets.report(1)
     report["gpus"][0]["checks"][0] |= {"status": "fail", "evidence": "it is lost"}
-    folder.report("node-0001").write_text(json.dumps(report))
-    fleet = judge_fleet(read_fleet(folder.path), Thresholds())
+    fleet = fleets.judged(reports={1: report})
     assert [node.word for node in fleet.nodes][:3] == ["PASS", "FAIL", "PASS"]
 
 
-def test_a_node_without_a_gpu_is_incomplete(template: Template, tmp_path: Path) -> None:
-    fleet = judged(ExampleFleet(template={**template, "gpus": []}, nodes=1), tmp_path)
+def test_a_node_without_a_gpu_is_incomplete(fleets: Fleets) -> None:
+    fleet = fleets.judged(template={**fleets.template, "gpus": []}, nodes=1)
     assert (fleet.verdict, fleet.nodes[0].reasons) == (Verdict.INCOMPLETE, ("no GPU was tested",))
 
 
 # --- groups ----------------------------------------------------------------------------------
 
 
-def test_only_equal_hardware_is_compared(template: Template, tmp_path: Path) -> None:
+def test_only_equal_hardware_is_compared(fleets: Fleets) -> None:
     slower = dict.fromkeys(range(4, 8), 0.8)
     limits = dict.fromkeys(range(4, 8), 600.0)
-    both = ExampleFleet(template=template, nodes=8, node_rates=slower, limits=limits)
-    fleet = judged(both, tmp_path)
+    fleet = fleets.judged(nodes=8, node_rates=slower, limits=limits)
     assert [str(group.hardware) for group in fleet.groups] == [
         "NVIDIA H200, driver 580.65.06, 600 W",
         "NVIDIA H200, driver 580.65.06, 700 W",
     ]
     assert found(fleet) == {}
-    alike = ExampleFleet(template=template, nodes=8, node_rates={5: 0.8})
-    assert judged(alike, tmp_path / "alike").verdict is Verdict.FAIL
+    assert fleets.judged(nodes=8, node_rates={5: 0.8}).verdict is Verdict.FAIL
 
 
-def test_too_few_gpus_are_not_compared(template: Template, tmp_path: Path) -> None:
-    small = {**template, "gpus": template["gpus"][:1]}
-    few = ExampleFleet(template=small, nodes=3, rates={(1, 0): 0.5})
-    fleet = judged(few, tmp_path)
-    assert (fleet.verdict, fleet.groups[0].rate) == (Verdict.PASS, None)
-    more = ExampleFleet(template=small, nodes=4, rates={(1, 0): 0.5})
-    assert judged(more, tmp_path / "more").verdict is Verdict.FAIL
+def test_too_few_gpus_are_not_compared(fleets: Fleets) -> None:
+    small = {**fleets.template, "gpus": fleets.template["gpus"][:1]}
+    fleet = fleets.judged(template=small, nodes=3, rates={(1, 0): 0.5})
+    assert (fleet.verdict, fleet.groups[0].usual["flops_per_s"]) == (Verdict.PASS, None)
+    more = fleets.judged(template=small, nodes=4, rates={(1, 0): 0.5})
+    assert more.verdict is Verdict.FAIL
 
 
-def test_a_load_below_the_power_limit_judges_no_rate(template: Template, tmp_path: Path) -> None:
+def test_a_load_below_the_power_limit_judges_no_rate(fleets: Fleets) -> None:
     limits = dict.fromkeys(range(6), 1000.0)
-    fleet = judged(ExampleFleet(template=template, limits=limits, rates={(2, 3): 0.5}), tmp_path)
+    fleet = fleets.judged(limits=limits, rates={(2, 3): 0.5})
     assert found(fleet) == {}
     (first, *_) = fleet.not_compared
     assert first == ("fleet.rate: the load reached less than 75% of the power limit", 48)
 
 
-def test_a_lower_maximum_clock_explains_a_lower_rate(template: Template, tmp_path: Path) -> None:
-    example = ExampleFleet(template=template, rates={(2, 3): 0.94})
-    files = read_fleet(example.write(tmp_path / "run").path)
-    assert found(judge_fleet(files, Thresholds()))[ONE, 3] == {"fleet.rate": FAIL}
-    nodes = list(files.nodes)
-    result = nodes[2].result
-    assert result is not None
-    gpus = list(result.gpus)
-    assert gpus[3].before is not None
-    gpus[3] = replace(gpus[3], before=replace(gpus[3].before, sm_clock_maximum_mhz=1500))
-    nodes[2] = replace(nodes[2], result=replace(result, gpus=tuple(gpus)))
-    fleet = judge_fleet(replace(files, nodes=tuple(nodes)), Thresholds())
-    assert found(fleet)[ONE, 3] == {"fleet.rate": WARN}
+def test_a_lower_maximum_clock_explains_a_lower_rate(fleets: Fleets) -> None:
+    slow: dict[str, Any] = {"rates": {(2, 3): 0.94}}
+    assert found(fleets.judged(**slow))[ONE, 3] == {"fleet.rate": FAIL}
+    report = fleets.report(2, **slow)
+    report["gpus"][3]["counters"]["before"]["sm_clock_maximum_mhz"] = 1500
+    assert found(fleets.judged(reports={2: report}))[ONE, 3] == {"fleet.rate": WARN}
 
 
 # --- golden checksums ------------------------------------------------------------------------
 
 
-def test_without_a_majority_every_gpu_fails(template: Template, tmp_path: Path) -> None:
-    two = {**template, "gpus": template["gpus"][:2]}
-    wrong = frozenset({(1, 0), (1, 1)})
-    fleet = judged(ExampleFleet(template=two, nodes=2, wrong=wrong), tmp_path)
+def test_without_a_majority_every_gpu_fails(fleets: Fleets) -> None:
+    two = {**fleets.template, "gpus": fleets.template["gpus"][:2]}
+    fleet = fleets.judged(template=two, nodes=2, wrong=frozenset({(1, 0), (1, 1)}))
     assert [gpu.verdict.value for gpu in fleet.gpus] == ["FAIL"] * 4
     assert "no majority says which is right" in fleet.gpus[0].reasons[0]
 
 
-def test_the_evidence_names_both_checksums_and_their_gpus(
-    template: Template, tmp_path: Path
-) -> None:
-    fleet = judged(ExampleFleet(template=template, wrong=frozenset({(2, 3)})), tmp_path)
+def test_the_evidence_names_both_checksums_and_their_gpus(fleets: Fleets) -> None:
+    fleet = fleets.judged(wrong=frozenset({(2, 3)}))
     (reason,) = next(gpu.reasons for gpu in fleet.gpus if gpu.verdict is Verdict.FAIL)
     assert reason.endswith(": 0xbad, as 0 of 47 other GPUs; 47 computed 0x5eed")
 
 
-def test_a_gpu_that_contradicts_itself_fails_alone(template: Template, tmp_path: Path) -> None:
-    example = ExampleFleet(template=template)
-    folder = example.write(tmp_path / "run")
-    report = example.report(2)
+def test_a_gpu_that_contradicts_itself_fails_alone(fleets: Fleets) -> None:
+    report = fleets.report(2)
     (one,) = report["gpus"][3]["golden_checksums"]
     report["gpus"][3]["golden_checksums"].append({**one, "checksum": "0xbad"})
-    folder.report(ONE).write_text(json.dumps(report))
-    fleet = judge_fleet(read_fleet(folder.path), Thresholds())
+    fleet = fleets.judged(reports={2: report})
     assert found(fleet) == {(ONE, 3): {"fleet.golden": FAIL}}
 
 
@@ -227,27 +203,25 @@ def test_a_gpu_that_contradicts_itself_fails_alone(template: Template, tmp_path:
     ],
 )
 def test_the_exit_code_is_that_of_the_worst_node(
-    given: dict[str, Any], verdict: Verdict, code: int, template: Template, tmp_path: Path
+    given: dict[str, Any], verdict: Verdict, code: int, fleets: Fleets
 ) -> None:
-    fleet = judged(ExampleFleet(template=template, **given), tmp_path)
+    fleet = fleets.judged(**given)
     assert (fleet.verdict, int(EXIT_CODES[fleet.verdict])) == (verdict, code)
 
 
-def test_the_meaning_counts_the_missing_nodes(template: Template, tmp_path: Path) -> None:
-    fleet = judged(ExampleFleet(template=template, absent=frozenset({1, 4})), tmp_path)
+def test_the_meaning_counts_the_missing_nodes(fleets: Fleets) -> None:
+    fleet = fleets.judged(absent=frozenset({1, 4}))
     assert meaning(fleet) == "no fault was found, and 2 of 6 nodes are missing"
     assert fleet.node_counts["MISSING"] == 2
 
 
-def test_the_order_of_the_files_does_not_matter(template: Template, tmp_path: Path) -> None:
-    example = ExampleFleet(
-        template=template,
+def test_the_order_of_the_files_does_not_matter(fleets: Fleets) -> None:
+    files = fleets.read(
         rates={(2, 3): 0.8},
         wrong=frozenset({(1, 1)}),
         absent=frozenset({4}),
         limits={5: 500.0},
     )
-    files = read_fleet(example.write(tmp_path / "run").path)
     first = judge_fleet(files, Thresholds())
     for seed in range(5):
         nodes = list(files.nodes)
@@ -259,15 +233,13 @@ def test_the_order_of_the_files_does_not_matter(template: Template, tmp_path: Pa
 # --- notices and thresholds ------------------------------------------------------------------
 
 
-def test_a_reader_is_told_what_the_verdicts_do_not_say(template: Template, tmp_path: Path) -> None:
-    example = ExampleFleet(
-        template={
-            **template,
-            "run": {**template["run"], "simulated": True},
-            "thresholds_overridden": {"rate.peers.warn": "< 0.9"},
-        }
-    )
-    fleet = judged(example, tmp_path, run_file=False)
+def test_a_reader_is_told_what_the_verdicts_do_not_say(fleets: Fleets) -> None:
+    template = {
+        **fleets.template,
+        "run": {**fleets.template["run"], "simulated": True},
+        "thresholds_overridden": {"rate.peers.warn": "< 0.9"},
+    }
+    fleet = fleets.judged(template=template, run_file=False)
     assert fleet.notices == (
         "There is no fleet.json: a node that has written no report is not known here.",
         "These GPUs are simulated: the report says nothing about hardware.",
@@ -275,14 +247,14 @@ def test_a_reader_is_told_what_the_verdicts_do_not_say(template: Template, tmp_p
     )
 
 
-def test_a_file_replaces_limits(template: Template, tmp_path: Path) -> None:
+def test_a_file_replaces_limits(fleets: Fleets) -> None:
     text = """
         spec = "dcgm-error-thresholds-v1"
         [common_thresholds."fleet.temperature.warn".GT]
         value = 30
     """
-    folder = ExampleFleet(template=template, heat={(2, 3): 20.0}).write(tmp_path / "run")
-    fleet = judge_fleet(read_fleet(folder.path), parse(text, "limits.toml", CHECKS.limits))
+    files = fleets.read(heat={(2, 3): 20.0})
+    fleet = judge_fleet(files, parse(text, "limits.toml", CHECKS.limits))
     assert (fleet.verdict, fleet.thresholds.overridden()) == (
         Verdict.PASS,
         {"fleet.temperature.warn": "> 30"},

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from sentinel.host.processes import command_lines
-from sentinel.host.processes.command_lines import CommandLines
+from sentinel.host import command_lines
+from sentinel.host.command_lines import CommandLines
 from tests.harness.sentinel_process import eventually
 
 STUCK = 666

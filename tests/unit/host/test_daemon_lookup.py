@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from sentinel.errors import AccessDeniedError
-from sentinel.host.daemons import daemon_lookup
-from sentinel.host.daemons.daemon_lookup import find_socket
+from sentinel.host import daemon_lookup
+from sentinel.host.daemon_lookup import find_socket
 from tests.harness.registered_daemons import RegisteredDaemons
 
 
@@ -22,7 +22,7 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as made:  # short: the path of a socket is limited
         uid = os.getuid() or 1001
         monkeypatch.setattr(os, "getuid", lambda: uid)
-        monkeypatch.setattr("sentinel.host.daemons.registry._is_own", lambda _: True)
+        monkeypatch.setattr("sentinel.host.registry._is_own", lambda _: True)
         for name in ("SENTINEL_SOCKET", "SENTINEL_SIM_DIR", "RUNTIME_DIRECTORY", "STATE_DIRECTORY"):
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv("XDG_RUNTIME_DIR", f"{made}/run")

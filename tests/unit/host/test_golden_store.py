@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from sentinel.cli.main import run_command_line
 from sentinel.config.model import Config
-from sentinel.host.files.paths import state_folder
-from sentinel.host.files.rendezvous import Rendezvous
-from sentinel.host.stores.golden_store import NAME, GoldenKey, Goldens, _format, _parse, locate
+from sentinel.host.golden_store import NAME, GoldenKey, Goldens, _format, _parse, locate
+from sentinel.host.paths import state_folder
+from sentinel.host.rendezvous import Rendezvous
 from sentinel.protocol.gpu import Gpu
 from sentinel.supervisor.bootstrap import _spec_for
 from sentinel.supervisor.discovery import Found
@@ -139,7 +139,7 @@ def test_an_unwritable_file_causes_one_warning_and_no_error(tmp_path: Path) -> N
 FULL = """
 import resource, sys
 from pathlib import Path
-from sentinel.host.stores.golden_store import GoldenKey, Goldens
+from sentinel.host.golden_store import GoldenKey, Goldens
 path = Path(sys.argv[1])
 resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 10, resource.RLIM_INFINITY))
 key = GoldenKey(gpu="x", sms=1, torch="t", blas="b", dtype="d", shape="s", seed=1)
@@ -170,7 +170,7 @@ def test_a_fifo_at_the_path_of_the_file_does_not_block(tmp_path: Path) -> None:
 def test_a_file_that_stays_locked_raises_no_error(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sentinel.host.stores.golden_store._LOCK_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("sentinel.host.golden_store._LOCK_TIMEOUT_S", 0.05)
     write_records(path, (KEY, 1))
     warnings: list[str] = []
     with path.open("ab") as locked:
@@ -207,7 +207,7 @@ def test_a_different_record_in_another_file_is_a_conflict_and_is_ignored(
 MANY = """
 import sys
 from pathlib import Path
-from sentinel.host.stores.golden_store import GoldenKey, Goldens
+from sentinel.host.golden_store import GoldenKey, Goldens
 goldens = Goldens(Path(sys.argv[1]))
 sys.stdin.readline()
 for seed in range(25):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.host.daemons.daemon_lookup import known_daemons
+from sentinel.host.daemon_lookup import known_daemons
 from tests.harness.registered_daemons import RegisteredDaemons
 
 UID = 12345
@@ -17,7 +17,7 @@ UID = 12345
 @pytest.fixture(autouse=True)
 def _own_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    monkeypatch.setattr("sentinel.host.daemons.daemon_lookup.why_untrusted", lambda _: None)
+    monkeypatch.setattr("sentinel.host.daemon_lookup.why_untrusted", lambda _: None)
     monkeypatch.setattr("os.getuid", os.geteuid)
 
 

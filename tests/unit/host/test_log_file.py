@@ -14,8 +14,8 @@ import pytest
 
 from sentinel.core.step import Event
 from sentinel.errors import ConfigError
-from sentinel.host.logs import log_file
-from sentinel.host.logs.log_file import BoundedOutput, RotatingLog
+from sentinel.host import log_file
+from sentinel.host.log_file import BoundedOutput, RotatingLog
 from sentinel.supervisor.event_log import EventLog, json_lines
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S

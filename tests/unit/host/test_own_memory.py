@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from sentinel.host.processes.own_memory import _clean_mappings
+from sentinel.host.small_process import _clean_mappings
 
 SMAPS = """\
 00400000-00452000 r-xp 00000000 08:02 173521 /usr/bin/program
@@ -49,7 +49,7 @@ def test_a_mapped_file_may_have_any_name(tmp_path: Path) -> None:
     path = os.fsencode(tmp_path) + b"/M\xfcller"
     script = """
 import mmap, os, sys
-from sentinel.host.processes.own_memory import give_back
+from sentinel.host.small_process import give_back
 file = os.open(os.fsencode(sys.argv[1]), os.O_RDONLY)
 mapped = mmap.mmap(file, 4096, prot=mmap.PROT_READ | mmap.PROT_EXEC)
 give_back()
@@ -65,8 +65,8 @@ def test_a_process_gets_smaller_and_works_on() -> None:
     script = """
 import json, math, ssl, sqlite3
 from pathlib import Path
-from sentinel.host.processes.own_memory import give_back
-from sentinel.host.processes.procfs import read_usage
+from sentinel.host.small_process import give_back
+from sentinel.host.procfs import read_usage
 before = read_usage('self').resident
 give_back()
 after = read_usage('self').resident

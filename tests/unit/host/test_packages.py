@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.host.installed.packages import (
+from sentinel.host.packages import (
     Installer,
     TorchBuild,
     bindings,
@@ -107,7 +107,7 @@ def test_the_cuda_version_of_torch_is_read_without_an_import(
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch/__init__.py").write_text("raise SystemExit('torch was imported')")
     (tmp_path / "torch/version.py").write_text(text)
-    code = "from sentinel.host.installed.packages import torch_build; print(vars(torch_build()))"
+    code = "from sentinel.host.packages import torch_build; print(vars(torch_build()))"
     paths = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     done = subprocess.run(
         [sys.executable, "-c", code],

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.errors import ConfigError
-from sentinel.host.files.paths import MAX_SOCKET_PATH_BYTES, check_length, places
+from sentinel.host.paths import MAX_SOCKET_PATH_BYTES, check_length, places
 
 HOME = {"HOME": "/home/ann"}
 USER = {**HOME, "XDG_RUNTIME_DIR": "/run/user/1000"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sentinel.host.processes.process_limits import _left_in_groups, available_bytes
+from sentinel.host.process_setup import _left_in_groups, available_bytes
 
 MIB = 2**20
 

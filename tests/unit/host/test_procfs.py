@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import psutil
 import pytest
 
-from sentinel.host.processes.procfs import (
+from sentinel.host.procfs import (
     MAX_COMMAND_LENGTH,
     ancestors_of,
     boot_id,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.host.files.regular_file import (
+from sentinel.host.regular_file import (
     MAX_SET_ASIDE,
     open_regular,
     read_regular,

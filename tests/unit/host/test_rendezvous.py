@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.host.files.rendezvous import Rendezvous
+from sentinel.host.rendezvous import Rendezvous
 from sentinel.protocol.stressor import Account
 
 

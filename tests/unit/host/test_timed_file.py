@@ -15,8 +15,8 @@ from sentinel.config.model import Config
 from sentinel.core.decide import first_state
 from sentinel.core.node.reservations import expire
 from sentinel.core.observation import Observation
-from sentinel.host.stores.timed_file import RESERVATIONS, SESSIONS, Clocks
-from sentinel.protocol.caller import Caller, Level
+from sentinel.host.timed_file import RESERVATIONS, SESSIONS, Clocks
+from sentinel.protocol.commands import Caller, Level
 from sentinel.protocol.views import Reservation, Session
 from tests.harness.world.gpus import fake_gpu
 

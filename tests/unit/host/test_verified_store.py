@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from sentinel.errors import NoSuchGpuError
-from sentinel.host.stores import verified_store
-from sentinel.host.stores.verified_store import NAME, KnownGpu, StoredWork, select_known
+from sentinel.host import verified_store
+from sentinel.host.verified_store import NAME, KnownGpu, StoredWork, select_known
 from sentinel.protocol.views import VerifiedCounts
 
 

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from sentinel.errors import WireError
-from sentinel.protocol.channel import MAX_MESSAGE_BYTES, MessageStream
-from sentinel.protocol.codec import decode
+from sentinel.protocol.codec import MAX_MESSAGE_BYTES, MessageStream, decode
 from sentinel.protocol.views import LogRecord
 
 Pair = tuple[MessageStream, MessageStream]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sentinel.config.gpu_selection import select_gpus
 from sentinel.errors import ConfigError, ExitCode, NoSuchGpuError
-from sentinel.host.installed.packages import TorchBuild
+from sentinel.host.packages import TorchBuild
 from sentinel.protocol.gpu import Gpu
 from sentinel.supervisor import discovery
 

@@ -10,7 +10,7 @@ import pytest
 from sentinel.config.model import Config
 from sentinel.core.gpu_state import Pause
 from sentinel.core.state import State
-from sentinel.protocol.caller import Caller
+from sentinel.protocol.commands import Caller
 from sentinel.supervisor.loop import GATHER_S, MAX_SLEEP_S, Supervisor
 from tests.harness.world import FakeClock, World
 

@@ -12,8 +12,8 @@ from sentinel.config.model import Config
 from sentinel.core.decide import first_state
 from sentinel.core.state import State
 from sentinel.core.step import Step
-from sentinel.host.stores.timed_file import RESERVATIONS, SESSIONS, Clocks
-from sentinel.protocol.caller import Caller
+from sentinel.host.timed_file import RESERVATIONS, SESSIONS, Clocks
+from sentinel.protocol.commands import Caller
 from sentinel.protocol.views import Reservation, Session
 from sentinel.supervisor.daemon_files import restore
 from tests.harness.given_settings import given

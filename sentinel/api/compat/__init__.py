@@ -1,1 +1,0 @@
-"""Routes with the formats of the GPU Management System."""

@@ -1,0 +1,327 @@
+"""The checks of a workload by its trial: what it did wrong, and what to do about it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from typing import Any
+
+from sentinel.burnin.checks.check import (
+    OWN,
+    Action,
+    Judgement,
+    Limits,
+    Severity,
+    Status,
+    Table,
+    Thresholds,
+)
+from sentinel.burnin.record import GpuRecord
+from sentinel.protocol.stressor import MAX_QUANTUM_S, FailureKind
+from sentinel.units import format_duration, format_size
+
+TABLE = Table()
+check = TABLE.check
+
+#: The beginning of the ids; what follows is the kind of a problem.
+_PREFIX = "workload."
+
+#: Changes of the used memory up to this size are noise. CUDA programs that start on other GPUs of
+#: the host change it by 64 KiB for a moment.
+_NOISE = 2**20
+
+#: What to do about each kind of failure.
+_REMEDIES = {
+    FailureKind.WORKLOAD: "Fix the error, or catch it if it is expected.",
+    FailureKind.RETURNED: "Continue until ctx.pace() is False: `while ctx.pace(): ...`.",
+    FailureKind.MALFORMED: "",  # the reason says what to write
+    FailureKind.UNUSABLE: "",
+    FailureKind.OUT_OF_MEMORY: "Work in ctx.chunks, and allocate everything else before the "
+    "second call of ctx.pace(); or leave more free with --memory.",
+    FailureKind.NOT_READY: "Call ctx.pace() twice, and soon: preparation ends at the second call.",
+    FailureKind.HANG: "Queue at most ctx.quantum seconds of work between two calls of ctx.pace().",
+    FailureKind.PEERS: "Run it in a burn-in, in a phase together: alone, it has no group.",
+    FailureKind.STUCK: "Release the GIL in native code, or split the work.",
+    FailureKind.GARBAGE: "Do not use the stressor's socket, and report once a round.",
+    FailureKind.CRASH: "Check its standard error; a library that it calls may have a bug.",
+    FailureKind.SPAWN: "Free processes, memory or file descriptors of this host.",
+}
+#: The failures that are no fault of the workload.
+_UNUSABLE = frozenset({FailureKind.UNUSABLE, FailureKind.SPAWN})
+
+
+class TrialResult(StrEnum):
+    """The result of a trial."""
+
+    WELL = "well"
+    MISBEHAVED = "misbehaved"
+    UNUSABLE = "unusable"
+    """The workload refused its options, or nothing could run here."""
+    INCOMPLETE = "incomplete"
+    """Another process needed the GPU, or the trial was interrupted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostUse:
+    """What the stressor took of the host while the workload ran."""
+
+    #: CPU time of all its threads, in cores.
+    cores: float
+    #: The most resident memory in bytes, with the libraries that other processes share.
+    memory: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialEvidence:
+    """What was recorded of one workload on one GPU."""
+
+    record: GpuRecord
+    #: None if it was not sampled twice.
+    host: HostUse | None = None
+    #: The failure that the stressor reported, also one after the request to stop.
+    reported: Mapping[str, Any] | None = None
+    #: The signal that ended the trial early.
+    interrupted: str | None = None
+
+    def last(self, *names: str) -> Mapping[str, Any] | None:
+        """Find the last event with one of these names."""
+        return next(reversed(self.record.named(*names)), None)
+
+    @property
+    def ready(self) -> Mapping[str, Any] | None:
+        """The event of the stressor that was ready, or None."""
+        return self.last("stressor.ready")
+
+    @property
+    def work(self) -> Mapping[str, Any]:
+        """What was done: the fields of the end of the phase."""
+        return self.record.phases[0].work
+
+    @cached_property
+    def running(self) -> list[Mapping[str, Any]]:
+        """The states of the GPU while the workload ran."""
+        return [event for event in self.record.named("gpu.status") if "running_s" in event]
+
+    def values(self, name: str) -> list[float]:
+        """Collect a reading while the workload ran."""
+        return [event[name] for event in self.running if event.get(name) is not None]
+
+    @property
+    def quanta(self) -> list[float]:
+        """The longest quantum of each report of the workload."""
+        # Two states may have the same report.
+        return list(dict.fromkeys(self.values("longest_quantum_s")))
+
+    @property
+    def failure(self) -> Mapping[str, Any] | None:
+        """The ``kind`` and ``reason`` of the failure of the stressor, or None."""
+        failed = self.last("stressor.failed", "stressor.fatal")
+        # A stressor that fails beside a newcomer is no fault of the workload.
+        return failed or (self.reported if self.newcomer is None else None)
+
+    @property
+    def newcomer(self) -> Mapping[str, Any] | None:
+        """The event of the yield to a newcomer, or None."""
+        return self.last("gpu.yielding")
+
+    @property
+    def newcomers(self) -> str:
+        """The processes that the GPU was needed by, as far as the driver lists them."""
+        if self.newcomer is None:
+            return ""
+        events = self.record.named("gpu.yielding", "gpu.busy", "gpu.handed_over")
+        since = events.index(self.newcomer)
+        named = (describe_processes(event.get("processes", ())) for event in events[since:])
+        unlisted = "an unlisted process that computes"
+        return next(
+            filter(None, named), unlisted if self.newcomer["evidence"] == "computing" else ""
+        )
+
+    @property
+    def waiting(self) -> str | None:
+        """Why the GPU had no stressor when it was seen last, or None."""
+        seen = self.last("gpu.status")
+        if seen is None or "running_s" in seen:
+            return None
+        return ": ".join(filter(None, (seen["reason"], describe_processes(seen["processes"]))))
+
+    @property
+    def stop(self) -> Mapping[str, Any] | None:
+        """The end of the stressor after a request to stop, or None."""
+        stopped = self.last("stressor.stopped")
+        return stopped if stopped is not None and stopped["cause"] == "policy" else None
+
+    @property
+    def grown(self) -> int:
+        """How many bytes the used memory grew after the workload was ready."""
+        used = self.values("memory_used")
+        yielded = self.newcomer["grown"] if self.newcomer is not None else 0
+        return max(yielded or 0, int(max(used) - used[0]) if used else 0)
+
+    @property
+    def incomplete(self) -> str | None:
+        """Why the trial is incomplete without a fault of the workload, or None."""
+        if self.interrupted is not None:
+            return f"it was ended by {self.interrupted}"
+        if self.last("stressor.starting") is None:
+            return f"no GPU was idle: {self.waiting or 'none was read in time'}"
+        if self.newcomers:
+            return f"the GPU was needed by {self.newcomers}"
+        if self.newcomer is not None:
+            started = self.ready is not None
+            return (
+                None
+                if started
+                else "another process took memory of the GPU while the workload started"
+            )
+        if self.failure is None and self.stop is None:
+            return f"the stressor was released: {self.waiting or 'the reason is unknown'}"
+        return None
+
+
+def describe_processes(listed: Any) -> str:
+    """Format processes for people."""
+    return ", ".join(f"{one.get('name') or 'a process'} (pid {one['pid']})" for one in listed)
+
+
+# --- the checks ------------------------------------------------------------------------------
+
+
+def _do(text: str) -> Action:
+    return Action(Severity.CONFIG, text)
+
+
+def _failure_check(kind: FailureKind, remedy: str) -> None:
+    """Declare the check for one kind of failure."""
+
+    @check(f"{_PREFIX}{kind}", source=OWN, do=_do(remedy))
+    def judge(evidence: TrialEvidence, _: Limits) -> Judgement:
+        """The stressor does not fail in this way.
+
+        Reads the failure of the stressor.
+        """
+        failure = evidence.failure
+        if failure is None or failure["kind"] != kind:
+            return Judgement(status=Status.PASS)
+        return Judgement(status=Status.FAIL, evidence=failure["reason"])
+
+
+for _kind, _remedy in _REMEDIES.items():
+    _failure_check(_kind, _remedy)
+
+
+@check(
+    f"{_PREFIX}memory_growth",
+    source=OWN,
+    unit="bytes",
+    do=_do(
+        "Allocate all memory, and run each kind of work, before the second call of ctx.pace(); "
+        "libraries load kernels and allocate workspace at their first use."
+    ),
+)
+def memory_growth(evidence: TrialEvidence, _: Limits) -> Judgement:
+    """The used memory is constant after Ready, unless a known process takes it.
+
+    Reads the used memory of the GPU, and the evidence of a yield.
+    """
+    grown = evidence.grown
+    what = f"the used memory grew by {format_size(grown)} after it was ready"
+    if evidence.newcomer is None:
+        status = Status.FAIL if grown > _NOISE else Status.PASS
+        return Judgement(status=status, value=grown, evidence=what)
+    if evidence.newcomers or evidence.ready is None:
+        return Judgement(status=Status.NOT_TESTED, evidence="a newcomer took memory")
+    hidden = any(not event["complete"] for event in evidence.record.named("gpu.identity"))
+    hint = " (processes may be hidden here)" if hidden else ""
+    what += f", and no other process is listed on the GPU{hint}: sentinel yielded"
+    return Judgement(status=Status.FAIL, value=grown, evidence=what)
+
+
+@check(
+    f"{_PREFIX}long_quantum",
+    source=OWN,
+    unit="s",
+    do=_do(
+        "Queue less: ctx.measure(work) measures the time of some work, ctx.quantum is the time to "
+        "fill. Do not wait in the loop."
+    ),
+)
+def long_quantum(evidence: TrialEvidence, _: Limits) -> Judgement:
+    """The workload calls ctx.pace() in time, but for once on a busy host.
+
+    Reads the longest quantum of each report: most of them, or two, are too long.
+    """
+    longest = max(evidence.quanta, default=0.0)
+    long = sum(quantum > MAX_QUANTUM_S for quantum in evidence.quanta)
+    if long < 2 and 2 * long <= len(evidence.quanta):  # noqa: PLR2004 - as said
+        return Judgement(status=Status.PASS, value=longest)
+    what = (
+        f"up to {format_duration(longest)} between two calls of ctx.pace(); "
+        f"at most {format_duration(MAX_QUANTUM_S)} is allowed"
+    )
+    return Judgement(status=Status.FAIL, value=longest, evidence=what)
+
+
+@check(
+    f"{_PREFIX}slow_stop",
+    source=OWN,
+    unit="s",
+    do=_do("Return as soon as ctx.pace() is False, and call it every 50 ms or sooner."),
+)
+def slow_stop(evidence: TrialEvidence, _: Limits) -> Judgement:
+    """The workload returns when it is asked to.
+
+    Reads the end of the stressor.
+    """
+    stop = evidence.stop
+    asked = evidence.ready is not None and evidence.interrupted is None
+    if not evidence.record.is_unkillable and not (asked and stop is not None and stop["killed"]):
+        return Judgement(status=Status.PASS)
+    after = "" if stop is None else f" within {format_duration(stop['stop_s'])}"
+    what = f"it did not stop{after} after the request, and was killed"
+    return Judgement(status=Status.FAIL, evidence=what)
+
+
+@check(
+    f"{_PREFIX}wrong_results",
+    source=OWN,
+    do=_do("Try a built-in workload such as gemm on this GPU, and this one on another GPU."),
+)
+def wrong_results(evidence: TrialEvidence, _: Limits) -> Judgement:
+    """The workload reports no wrong result.
+
+    Reads the results that its reports count, and its findings.
+    """
+    errors, findings = (
+        evidence.work.get("errors", 0),
+        len(evidence.record.named("stressor.finding")),
+    )
+    if not errors and not findings:
+        return Judgement(status=Status.PASS)
+    what = (
+        f"{errors} results were reported as wrong, with evidence of {findings} faults: "
+        "this GPU, or the workload's check, cannot be trusted"
+    )
+    return Judgement(status=Status.FAIL, value=errors, evidence=what)
+
+
+# --- the result ------------------------------------------------------------------------------
+
+
+def problems_of(evidence: TrialEvidence) -> list[dict[str, str]]:
+    """List the failed checks of a trial: the ``kind``, ``what`` was seen, and what to ``do``."""
+    return [
+        {"kind": found.id.removeprefix(_PREFIX), "what": found.evidence, "do": found.action}
+        for found in TABLE.run(evidence, Thresholds())
+        if found.status is Status.FAIL
+    ]
+
+
+def result_of(evidence: TrialEvidence, problems: list[dict[str, str]]) -> TrialResult:
+    """Choose the result of a trial with these problems."""
+    if problems:
+        unusable = all(problem["kind"] in _UNUSABLE for problem in problems)
+        return TrialResult.UNUSABLE if unusable else TrialResult.MISBEHAVED
+    return TrialResult.WELL if evidence.incomplete is None else TrialResult.INCOMPLETE

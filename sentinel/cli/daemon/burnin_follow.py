@@ -1,0 +1,327 @@
+"""Follow a burn-in on a terminal, show how far it is, and cancel it.
+
+A process of its own records the run. These commands only follow what that process writes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+import click
+
+from sentinel.burnin.formats import text_lines as report_lines
+from sentinel.burnin.run import can_go_on
+from sentinel.burnin.run_folder import RunFolder, find_run
+from sentinel.burnin.verdict import EXIT_CODES, Verdict
+from sentinel.cli.display import output
+from sentinel.cli.display.live_table import LiveTable
+from sentinel.cli.display.log_lines import follow, log_line
+from sentinel.cli.options import command_options as options
+from sentinel.cli.options import value_completion
+from sentinel.client import Client, Status, connect
+from sentinel.errors import ConfigError, ExitCode, NotRunningError, SentinelError
+from sentinel.host.daemon_lookup import find_shared
+from sentinel.host.registry import DaemonRecord, records_folder, running_burnins
+from sentinel.protocol.api_types import GpuStatus
+from sentinel.units import format_duration
+
+#: All lines of a file of events, which has fewer.
+_ALL_LINES = 10_000_000
+#: The event that names a run.
+_STARTED = '"burnin.run_started"'
+#: The events that only the table of a terminal shows.
+_PERIODIC = {"gpu.status", "burnin.progress"}
+#: How often a terminal shows the progress, in seconds.
+_SHOW_EVERY_S = 1.0
+
+
+def print_report(report: Mapping[str, Any], folder: RunFolder, *, as_json: bool) -> None:
+    """Print a report, and how to go on with a run that is not complete."""
+    if as_json:
+        output.print_json(report)
+        return
+    text = output.paint_verdicts("\n".join(report_lines(report)))
+    print(f"\n{text}\n\nreports: {folder.path}")
+    if can_go_on(report):
+        simulate = ""
+        if report["run"]["simulated"]:
+            simulate = f" --simulate {1 + max(gpu['index'] for gpu in report['gpus'])}"
+        click.echo(f"go on with: sentinel burnin --resume {folder.path}{simulate}")
+    sys.stdout.flush()
+
+
+@click.command("status")
+@output.color_option
+@options.asks_daemon
+def status(client: Client) -> options.Printed:
+    """Show how far the daemon's burn-in is on each GPU, and which burn-ins run without it."""
+    others = running_burnins(records_folder(os.environ, os.getuid()))
+    try:
+        shown = client.status()
+    except NotRunningError:
+        if not others:
+            raise
+        shown = None
+    return options.Printed(
+        json={
+            "burnin": shown.json["daemon"].get("burnin") if shown else None,
+            "gpus": {gpu["uuid"]: gpu.get("burnin") for gpu in shown.json["gpus"]} if shown else {},
+            "without_daemon": [{"pid": other.pid, "run": other.run} for other in others],
+        },
+        lines=_progress_lines(shown, others),
+    )
+
+
+def _progress_lines(shown: Status | None, others: Sequence[DaemonRecord]) -> Iterator[str]:
+    """Yield the burn-ins without the daemon, and the progress of its own or of its plan."""
+    for other in others:
+        yield f"{other}\nTo follow it: sentinel burnin attach {other.run}"
+    if shown is None:
+        return
+    run = shown.daemon.burnin
+    gpus = [gpu for gpu in shown.gpus if (gpu.burnin if run is None else gpu.uuid in run.gpus)]
+    if not gpus:
+        yield from () if others else ("no burn-in runs",)
+        return
+    if run is not None:
+        yield f"{run.plan}, since {run.since:%Y-%m-%d %H:%M}"
+    else:
+        plans = sorted({gpu.burnin.plan for gpu in gpus if gpu.burnin is not None})
+        yield f"{', '.join(plans)}, again and again: the daemon was started with --plan"
+    yield from PROGRESS.lines(map(progress_row, gpus))
+
+
+@click.command("attach")
+@click.argument("run", required=False, shell_complete=value_completion.runs)
+@output.color_option
+@click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
+@click.option("--simulated", is_flag=True, help="Look in the state directory of simulated GPUs.")
+def attach(run: str | None, as_json: bool, simulated: bool) -> int:
+    """Follow a run, by default the last one, and print its report at its end.
+
+    RUN is its folder, or its name in the state directory. Ctrl+C ends this command alone.
+    """
+    simulation = options.simulated_folder(chosen=simulated)
+    folder = RunFolder(path=find_run(find_shared(simulation), run))
+    client = connect(simulated=simulation)
+    if run is None:
+        _check_last(client, folder)
+    return Following(folder, client).to_report(as_json=as_json)
+
+
+def _check_last(client: Client, folder: RunFolder) -> None:
+    """Refuse the last run of the state directory if the daemon does another one.
+
+    Its verdict would be taken for that of the run in progress, which has a folder of its own.
+
+    Raises:
+        ConfigError: It is another one.
+    """
+    try:
+        current = client.status().daemon.burnin
+    except SentinelError:
+        return
+    if current is not None and not _is_of(folder, current.id):
+        raise ConfigError(
+            f"the daemon's burn-in {current.plan} is recorded in another folder than {folder.path}",
+            "Name it: sentinel burnin attach DIR",
+        )
+
+
+def _is_of(folder: RunFolder, run: str) -> bool:
+    """Check whether a folder records a run of the daemon, by its id."""
+    with contextlib.suppress(OSError), folder.events.open() as events:
+        return any(_STARTED in line and f'"{run}"' in line for line in events)
+    return False
+
+
+@click.command("cancel")
+@options.asks_daemon
+def cancel(client: Client) -> options.Printed:
+    """End the daemon's burn-in; its report shows what was done."""
+    return options.outcome(client.cancel_burnin())
+
+
+PROGRESS = output.Table(
+    ("GPU", "PHASE", "DONE", "TO DO", "RESULTS", "WRONG", "TEMP", "POWER", "STATE"),
+    right=(2, 3, 4, 5, 6, 7),
+)
+
+
+def progress_row(gpu: GpuStatus) -> tuple[str, ...]:
+    """Build the row of a GPU in a burn-in."""
+    progress = gpu.burnin
+    if progress is None:
+        return (str(gpu.index), *("" for _ in PROGRESS.header[2:]), "done")
+    done = ""
+    if progress.quota_passes:
+        done = f"{progress.passes} of {progress.quota_passes}"
+    if progress.quota_s:
+        spent, quota = round(progress.done_s), round(progress.quota_s)
+        done = f"{format_duration(spent)} of {format_duration(quota)}"
+    return (
+        str(gpu.index),
+        f"{progress.number} of {progress.phases} {progress.phase}",
+        done,
+        format_duration(round(progress.left_s)),
+        f"{progress.checks:,}",
+        f"{progress.errors:,}",
+        "" if gpu.temperature_c is None else f"{gpu.temperature_c} C",
+        "" if gpu.power_w is None else f"{gpu.power_w:.0f} W",
+        progress.ended or ("done" if progress.over else progress.waiting or "counts"),
+    )
+
+
+# --- following -------------------------------------------------------------------------------
+
+
+class _EndedError(Exception):
+    """The run is over, and all of its events are read."""
+
+
+class Following:
+    """Prints what a run records, until it is over; a terminal that is gone does not end that.
+
+    Args:
+        folder: The run.
+        client: The client of the daemon, for the table on a terminal.
+        recorder: The process that records the run, if this command has started it: Ctrl+C then
+            cancels the run. Otherwise, Ctrl+C only ends this.
+        known: The number of recorded events not to print.
+        is_private: Whether the daemon ends with this command.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        client: Client,
+        recorder: subprocess.Popen[bytes] | None = None,
+        *,
+        known: int = 0,
+        is_private: bool = False,
+    ) -> None:
+        self._folder = folder
+        self._known = known
+        self._client = client
+        self._recorder = recorder
+        self._is_private = is_private
+        self._cancels = recorder is not None
+        self._ended = False
+        self._shown_at = 0.0
+
+    def to_report(self, *, as_json: bool) -> int:
+        """Follow the run, and print its report; return the exit code of its verdict.
+
+        Args:
+            as_json: Print the report as JSON, and the events to standard error.
+
+        Raises:
+            ConfigError: There is no report, since the process that recorded the run has failed.
+        """
+        screen = LiveTable(sys.stderr if as_json else sys.stdout, PROGRESS)
+        while True:
+            try:
+                self._print_events(screen)
+                break
+            except KeyboardInterrupt:
+                if not self._cancels:
+                    return self._leave()
+                _tell("\ncancelling; Ctrl+C again leaves this")
+                cancel_quietly(self._client)
+                self._cancels = False
+        report, code = self._report()
+        with contextlib.suppress(OSError):
+            print_report(report, self._folder, as_json=as_json)
+        return code
+
+    def _leave(self) -> int:
+        """End this command before the run."""
+        how = "the burn-in goes on; to end it: sentinel burnin cancel"
+        _tell(f"\n{'the burn-in ends without this command' if self._is_private else how}")
+        return int(ExitCode.INTERRUPTED)
+
+    def _report(self) -> tuple[dict[str, Any], int]:
+        """Read the report, and the exit code of the run.
+
+        Raises:
+            ConfigError: There is none, since the process that recorded the run has failed.
+        """
+        ended = None if self._recorder is None else self._recorder.wait()
+        file = self._folder.report
+        with contextlib.suppress(OSError, ValueError):
+            report: dict[str, Any] = json.loads(file.read_text())
+            code = int(EXIT_CODES[Verdict(report["verdict"])])
+            if ended in {None, code, ExitCode.UNKILLABLE}:
+                return report, code if ended is None else ended
+        with contextlib.suppress(SentinelError):  # without a record, its work would prove nothing
+            run = self._client.status().daemon.burnin
+            if run is not None and _is_of(self._folder, run.id):
+                self._client.cancel_burnin()
+        raise ConfigError(
+            f"{file} was not written: the process that recorded the run has failed",
+            f"To judge what it recorded: sentinel report {self._folder.path}",
+        )
+
+    def _is_over(self) -> bool:
+        if self._recorder is None:
+            return not self._folder.is_recorded
+        return self._recorder.poll() is not None
+
+    def _print_events(self, screen: LiveTable) -> None:
+        """Print the events of the run that are not known, until it is over."""
+
+        def wait(seconds: float) -> None:
+            if self._ended:
+                raise _EndedError
+            self._ended = self._is_over()  # its last events may have come since the last look
+            if not self._ended:
+                if screen.is_live:
+                    self._show_progress(screen)
+                time.sleep(seconds)
+
+        with contextlib.suppress(_EndedError, OSError), screen.shown():
+            recorded = follow(self._folder.events, _ALL_LINES, wait)
+            for line in islice(recorded, self._known, None):
+                self._known += 1
+                with contextlib.suppress(OSError):
+                    _print_event(screen, line)
+
+    def _show_progress(self, screen: LiveTable) -> None:
+        """Show how far each GPU is, once a second."""
+        if time.monotonic() - self._shown_at < _SHOW_EVERY_S:
+            return
+        self._shown_at = time.monotonic()
+        with contextlib.suppress(SentinelError, OSError):
+            status = self._client.status()
+            run = status.daemon.burnin
+            gpus = run.gpus if run is not None else ()
+            screen.draw([progress_row(gpu) for gpu in status.gpus if gpu.uuid in gpus])
+
+
+def cancel_quietly(client: Client) -> None:
+    """Cancel the burn-in, if it has not ended yet."""
+    with contextlib.suppress(SentinelError):  # it may have ended at this moment
+        client.cancel_burnin()
+
+
+def _print_event(screen: LiveTable, line: str) -> None:
+    """Print an event, unless the table shows it."""
+    with contextlib.suppress(ValueError, KeyError, TypeError):  # shown as it is
+        if screen.is_live and json.loads(line)["event"] in _PERIODIC:
+            return
+    text = log_line(line, colour=screen.has_colours)
+    if text is not None:
+        screen.line(text)
+
+
+def _tell(text: str) -> None:
+    with contextlib.suppress(OSError):  # the terminal may be gone
+        click.echo(text, err=True)

@@ -1,0 +1,267 @@
+"""Locks that allow one sentinel per user and GPU, and records that show it to all users.
+
+A lock is a flock. The kernel drops it with the last process that holds the file open. So a dead
+sentinel leaves none behind, and a stressor that outlives its supervisor for a moment keeps it.
+Who can open a file can lock it: each user has files of their own, which only they can open.
+
+A record beside a lock tells other users. It counts while the process that it names is one of the
+record's owner, so no user can hold a GPU in the name of another, or without a process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import re
+import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from sentinel.errors import AccessDeniedError, GpuHeldError
+from sentinel.host.procfs import own_stat, read_stat, read_status
+from sentinel.host.registry import records_folder, running_burnins
+from sentinel.host.regular_file import make_private, open_regular, read_regular, why_untrusted
+from sentinel.protocol.gpu import Gpu
+
+#: The folders of locks and records. Each usable one is used: a user who may not write the first,
+#: which belongs to root on some distributions, shares the second with root.
+SHARED_FOLDERS = (Path("/run/lock/sentinel"), Path("/tmp/sentinel-locks"))  # noqa: S108
+
+_RECORD = re.compile(r"(?P<uuid>[\w-]+)\.(?P<uid>0|[1-9][0-9]{0,9})\.json", re.ASCII)
+_MAX_RECORD_BYTES = 4096
+#: The modes of the two kinds of folders.
+_SHARED, _PRIVATE = 0o1777, 0o700
+_REMEDY = "Stop it, or choose other GPUs with --gpus. Nothing was started."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holder:
+    """The supervisor that holds a GPU, by its record."""
+
+    pid: int
+    uid: int
+    #: Local time in ISO 8601.
+    since: str
+
+    def __str__(self) -> str:
+        """Describe it for people."""
+        return f"pid {self.pid} of uid {self.uid} since {self.since}"
+
+
+class GpuLocks:
+    """The locks of some GPUs, held until :meth:`release` and by every child that inherits them.
+
+    Either all are taken or none. A GPU with a sentinel of another user is left to that one, but
+    root uses it, too: each yields to the stressors of the other.
+
+    Args:
+        gpus: The GPUs to lock.
+        private: Folders of this user for locks. In those of all users, another user may have
+            created the files before.
+        shared: Folders of all users, for locks and records.
+
+    Attributes:
+        gpus: The GPUs that are locked.
+        others: The sentinels of other users on the GPUs, by UUID.
+
+    Raises:
+        GpuHeldError: Another sentinel of this user holds a GPU, or other users hold all of them;
+            the message names them.
+        AccessDeniedError: A GPU can be locked in none of the folders.
+    """
+
+    def __init__(
+        self, gpus: Iterable[Gpu], private: Sequence[Path], shared: Sequence[Path] = SHARED_FOLDERS
+    ) -> None:
+        self._files: dict[str, list[int]] = {}
+        self._records: list[Path] = []
+        self._reasons: list[str] = []
+        self._shared: list[Path] = []
+        self.gpus = tuple(gpus)
+        self.others: Mapping[str, Holder] = {}
+        if not self.gpus:
+            return
+        self._shared = [path for path in shared if self._prepare(path, _SHARED)]
+        folders = [*self._shared, *(path for path in private if self._prepare(path, _PRIVATE))]
+        self._leave_others()
+        try:
+            for gpu in self.gpus:
+                self._lock(gpu, folders)
+                self._record(gpu)
+        except BaseException:
+            self.release()
+            raise
+
+    def files(self, gpu: Gpu) -> tuple[int, ...]:
+        """List the file descriptors of a GPU's locks, for a child to inherit."""
+        return tuple(self._files.get(gpu.uuid, ()))
+
+    def release(self) -> None:
+        """Release the locks; a lock that a child shares is released when the child exits."""
+        for record in self._records:  # under the locks: the next sentinel writes them, too
+            with contextlib.suppress(OSError):
+                record.unlink()
+        self._records.clear()
+        for files in self._files.values():
+            for file in files:
+                os.close(file)
+        self._files.clear()
+
+    def _prepare(self, folder: Path, mode: int) -> bool:
+        """Create a folder if it is missing; return whether it can be used, or keep the reason."""
+        reason = why_untrusted(folder)
+        if reason is None:
+            try:
+                if not folder.exists():
+                    if mode == _PRIVATE:
+                        make_private(folder.parent)
+                    with contextlib.suppress(FileExistsError):  # another start was first
+                        folder.mkdir(mode=mode)
+                        folder.chmod(mode)  # regardless of the umask
+                reason = why_untrusted(folder)  # because of who created it meanwhile
+            except OSError as error:
+                reason = error.strerror
+        if reason is None and not os.access(folder, os.W_OK | os.X_OK):
+            reason = "it is not writable"
+        if reason is not None:
+            self._reasons.append(f"{folder}: {reason}")
+        return reason is None
+
+    def _leave_others(self) -> None:
+        """Find the sentinels of other users, and leave them their GPUs unless this is root's."""
+        uid, held = os.getuid(), holders(self._shared, {gpu.uuid for gpu in self.gpus})
+        self.others = {
+            gpu.uuid: one for gpu in self.gpus for one in held.get(gpu.uuid, ()) if one.uid != uid
+        }
+        free = tuple(gpu for gpu in self.gpus if uid == 0 or gpu.uuid not in self.others)
+        if not free:
+            what = "; ".join(_held(gpu, self.others[gpu.uuid]) for gpu in self.gpus)
+            raise GpuHeldError(what, _REMEDY)
+        self.gpus = free
+
+    def _lock(self, gpu: Gpu, folders: Iterable[Path]) -> None:
+        """Take the lock of one GPU in each folder where this user can."""
+        for folder in folders:
+            path = folder / f"{gpu.uuid}.{os.getuid()}.lock"
+            try:
+                file = _open_own(path, os.O_RDWR)
+            except OSError as error:
+                self._reasons.append(f"{path}: {error.strerror}")
+                continue
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                os.close(file)
+                them = holders(self._shared, {gpu.uuid}).get(gpu.uuid, ())
+                own = [one for one in them if one.uid == os.getuid()]
+                who = own[0] if own else "one that is ending, or in another PID namespace"
+                raise GpuHeldError(_held(gpu, who) + _burnin_of(own), _REMEDY) from error
+            self._files.setdefault(gpu.uuid, []).append(file)
+        if gpu.uuid not in self._files:
+            raise AccessDeniedError(
+                f"GPU {gpu.index} ({gpu.uuid}) cannot be locked: {'; '.join(self._reasons)}",
+                "Create one of the folders for this user, or set XDG_RUNTIME_DIR to another.",
+            )
+
+    def _record(self, gpu: Gpu) -> None:
+        """Write the identity of this process where other users look.
+
+        Where that fails, other users do not see this sentinel, and yield to its stressors.
+        """
+        own = own_stat()
+        identity = {
+            "pid": own.pid,
+            "started": own.started,
+            "since": datetime.now().astimezone().isoformat(timespec="seconds"),
+            "command": " ".join(sys.argv),
+        }
+        for folder in self._shared:
+            path = folder / f"{gpu.uuid}.{os.getuid()}.json"
+            with contextlib.suppress(OSError):
+                file = _open_own(path, os.O_WRONLY)
+                try:
+                    os.fchmod(file, 0o644)
+                    os.ftruncate(file, 0)
+                    os.pwrite(file, json.dumps(identity).encode(), 0)
+                finally:
+                    os.close(file)
+                self._records.append(path)
+
+
+def holders(
+    shared: Iterable[Path] = SHARED_FOLDERS, uuids: Collection[str] | None = None
+) -> dict[str, list[Holder]]:
+    """Find the living sentinels of all users by their records, by the UUID of their GPUs.
+
+    Nothing is locked or created, and invalid records are ignored. A user has one record for each
+    GPU and folder.
+
+    Args:
+        shared: The folders of the records.
+        uuids: The GPUs; all that have a record by default.
+    """
+    found: dict[str, list[Holder]] = {}
+    for folder in shared:
+        if why_untrusted(folder) is not None:
+            continue
+        with contextlib.suppress(OSError):
+            for path in sorted(folder.iterdir()):
+                match = _RECORD.fullmatch(path.name)
+                if match is None or (uuids is not None and match["uuid"] not in uuids):
+                    continue
+                holder = _read(path, int(match["uid"]))
+                if holder is not None and holder not in found.get(match["uuid"], ()):
+                    found.setdefault(match["uuid"], []).append(holder)
+    return found
+
+
+def _open_own(path: Path, flags: int) -> int:
+    """Open or create a file of this user.
+
+    Raises:
+        OSError: It cannot be opened, or another user may have created it to read what is written
+            or to lock it.
+    """
+    file = open_regular(path, flags | os.O_CREAT | os.O_NOFOLLOW)
+    there = os.fstat(file)
+    if (there.st_uid, there.st_nlink) != (os.getuid(), 1):
+        os.close(file)
+        raise OSError(errno.EPERM, f"it belongs to uid {there.st_uid}, or has another name")
+    return file
+
+
+def _read(path: Path, uid: int) -> Holder | None:
+    """Read a record; None unless it belongs to the user in its name, and so does its process."""
+    try:
+        there = path.lstat()
+        if there.st_uid != uid or there.st_nlink != 1:  # another link may have another name
+            return None
+        note = json.loads(read_regular(path, _MAX_RECORD_BYTES, os.O_NOFOLLOW))
+        pid = note["pid"]
+        if type(pid) is not int or pid <= 0:
+            return None
+        process = read_stat(pid)
+        if process is None or not process.alive or process.started != note["started"]:
+            return None
+        # Another user's text: nothing but a time may reach a terminal.
+        since = datetime.fromisoformat(note["since"]).isoformat(timespec="seconds")
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return None
+    return Holder(pid=pid, uid=uid, since=since) if str(uid) in read_status(pid, "Uid") else None
+
+
+def _burnin_of(holders_: Sequence[Holder]) -> str:
+    """Name the burn-in that the holder of a GPU runs without a daemon, if it does."""
+    for running_burnin in running_burnins(records_folder(os.environ, os.getuid())):
+        if any(holder.pid == running_burnin.pid for holder in holders_):
+            return f", a burn-in in a terminal that is recorded in {running_burnin.run}"
+    return ""
+
+
+def _held(gpu: Gpu, holder: object) -> str:
+    return f"GPU {gpu.index} ({gpu.uuid}) is held by another sentinel: {holder}"

@@ -1,1 +1,0 @@
-"""GPUs without NVML: device files, the order of CUDA, and simulated GPUs."""

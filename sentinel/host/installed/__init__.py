@@ -1,1 +1,0 @@
-"""What is installed: packages, the build of torch, and files that come with Sentinel."""

@@ -1,1 +1,0 @@
-"""Where events and the output of children are written: files and the system journal."""

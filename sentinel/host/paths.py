@@ -1,0 +1,272 @@
+"""Paths of a daemon's socket, record, state and log, and the folders that contain them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from sentinel.errors import ConfigError
+from sentinel.host.regular_file import make_private, why_untrusted
+
+#: The variable that overrides the path of the socket.
+SOCKET_VARIABLE = "SENTINEL_SOCKET"
+#: The variable with the folder of the simulated GPUs; if it is set, they are used.
+SIMULATED = "SENTINEL_SIM_DIR"
+#: The longest path of a Unix socket: sun_path has 108 bytes, the last of them NUL.
+MAX_SOCKET_PATH_BYTES = 107
+
+#: How much of a socket's name is in that of its state, in characters.
+_MAX_NAME = 40
+_SHORTER = f"Set {SOCKET_VARIABLE} to a shorter path, such as /tmp/sentinel/socket."
+ELSEWHERE = f"Set {SOCKET_VARIABLE} to a path in a folder that you can write."
+
+
+#: The folder, in the shared one, of the state of daemons with a socket of their own.
+SOCKETS = "sockets"
+
+#: systemd's variables for a service's folders.
+SERVICE_FOLDERS = ("RUNTIME_DIRECTORY", "STATE_DIRECTORY", "LOGS_DIRECTORY")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """The paths of one daemon; its clients find it by the same rules."""
+
+    socket: Path
+    #: Its file in the registry; see :mod:`sentinel.host.registry`.
+    record: Path
+    #: The folder for what outlives the daemon and belongs to it alone.
+    state: Path
+    log: Path
+    #: Whether the user chose the socket; its folder is not managed then.
+    named: bool = False
+    #: Whether the user chose the log; its folder is not managed then.
+    log_named: bool = False
+
+    @property
+    def shared(self) -> Path:
+        """The folder for what outlives the daemon and belongs to the host."""
+        return shared_folder(self.state)
+
+    @property
+    def token(self) -> Path:
+        """The file with the token of clients over TCP."""
+        return self.state / "token"
+
+    @property
+    def stderr(self) -> Path:
+        """The file for the standard error of a detached daemon and its children; normally empty."""
+        return stderr_file(self.log)
+
+
+def stderr_file(log: Path) -> Path:
+    """Compute the path of the standard error beside a log."""
+    return log.with_name(f"{log.name}.stderr")
+
+
+def places(environ: Mapping[str, str], uid: int, simulated: Path | None = None) -> Places:
+    """Compute the paths of the daemon for this environment, without reading a file.
+
+    The socket is ``$SENTINEL_SOCKET``, else ``sentinel.sock`` in the first of: the folder of the
+    simulated GPUs, systemd's ``$RUNTIME_DIRECTORY``, ``/run/sentinel`` for root,
+    ``$XDG_RUNTIME_DIR/sentinel``, ``/tmp/sentinel-<uid>``. A daemon of another socket than that has
+    a state of its own, unless ``$STATE_DIRECTORY`` names the folder.
+
+    Args:
+        environ: The environment.
+        uid: The user of the daemon.
+        simulated: The folder of the simulated GPUs, if they are used.
+
+    Raises:
+        ConfigError: ``$SENTINEL_SOCKET`` is not an absolute path.
+    """
+    named = environ.get(SOCKET_VARIABLE, "")
+    if named and not named.startswith("/"):
+        raise ConfigError(
+            f"{SOCKET_VARIABLE}: {named!r} is not an absolute path",
+            "Start it with a slash: a daemon has no current folder.",
+        )
+    default = _runtime(environ, uid, simulated) / "sentinel.sock"
+    socket = Path(named) if named else default
+    state = state_folder(environ, uid, simulated)
+    if _first(environ, "STATE_DIRECTORY") is None:
+        state = _state_of(socket, default, state)
+    logs = _first(environ, "LOGS_DIRECTORY")
+    return Places(
+        socket=socket,
+        record=socket.with_name(f"{socket.name}.json"),
+        state=state,
+        log=(logs or state) / "sentinel.log",
+        named=bool(named),
+    )
+
+
+def prepare(where: Places) -> None:
+    """Create missing folders for this user alone, and check existing ones.
+
+    Raises:
+        ConfigError: A folder cannot be created, written or trusted.
+    """
+    check_length(where.socket)
+    if where.named:
+        _make(where.socket.parent, ELSEWHERE)
+        _check_trusted(where.socket.parent, ELSEWHERE)
+        _check_writable(where.socket.parent, ELSEWHERE)
+    else:
+        _prepare(where.socket.parent, ELSEWHERE)
+    other = "Set XDG_STATE_HOME to a folder that you can write."
+    managed = (where.shared, where.state, *(() if where.log_named else (where.log.parent,)))
+    for folder in dict.fromkeys(managed):
+        _prepare(folder, other)
+    if where.log_named:
+        prepare_log(where.log)
+
+
+def prepare_log(log: Path) -> None:
+    """Create the folder of a log that the user chose, and check it.
+
+    Raises:
+        ConfigError: It cannot be created, written or trusted.
+    """
+    remedy = "Name a file in another folder with --log-file."
+    _make(log.parent, remedy)
+    _check_trusted(log.parent, remedy)
+    _check_writable(log.parent, remedy)
+
+
+def check_length(socket: Path) -> None:
+    """Refuse a path that is too long for a Unix socket.
+
+    Raises:
+        ConfigError: It is too long.
+    """
+    length = len(os.fsencode(socket))
+    if length > MAX_SOCKET_PATH_BYTES:
+        what = (
+            f"the path of the socket {socket} has {length} bytes;"
+            f" at most {MAX_SOCKET_PATH_BYTES} are allowed"
+        )
+        raise ConfigError(what, _SHORTER)
+
+
+def _first(environ: Mapping[str, str], name: str) -> Path | None:
+    """Take the first folder of those that systemd lists in a variable.
+
+    systemd gives absolute ones. A relative one is of the current folder, which a daemon leaves.
+    """
+    folders = filter(None, environ.get(name, "").split(":"))
+    return next((Path(folder).absolute() for folder in folders), None)
+
+
+def _absolute(environ: Mapping[str, str], name: str) -> Path | None:
+    """Read an XDG folder; a relative one is invalid and ignored, by the XDG specification."""
+    text = environ.get(name, "")
+    return Path(text) if text.startswith("/") else None
+
+
+def _runtime(environ: Mapping[str, str], uid: int, simulated: Path | None) -> Path:
+    """Compute the folder of the socket and the record."""
+    if simulated is not None:
+        return simulated
+    service = _first(environ, "RUNTIME_DIRECTORY")
+    if service is not None:
+        return service
+    if uid == 0:
+        return Path("/run/sentinel")
+    user = _absolute(environ, "XDG_RUNTIME_DIR")
+    # Not $TMPDIR: a client with another one would look elsewhere.
+    return user / "sentinel" if user else Path(f"/tmp/sentinel-{uid}")  # noqa: S108
+
+
+def lock_folders(
+    environ: Mapping[str, str], uid: int, simulated: Path | None = None
+) -> tuple[Path, ...]:
+    """Compute the folders for the locks of this user's GPUs; the first usable one is for them."""
+    folders = [_runtime(environ, uid, simulated)]
+    if simulated is None:  # GPUs of two simulations may have one UUID
+        folders.append(Path(f"/tmp/sentinel-{uid}"))  # noqa: S108
+    return tuple(folder / f"locks-{uid}" for folder in dict.fromkeys(folders))
+
+
+def _state_of(socket: Path, default: Path, shared: Path) -> Path:
+    """Compute the folder for the state of the daemon with this socket."""
+    path = os.path.normpath(socket)
+    if path == os.path.normpath(default.absolute()):
+        return shared
+    key = hashlib.sha256(os.fsencode(path)).hexdigest()[:12]
+    return shared / SOCKETS / f"{socket.name[:_MAX_NAME]}-{key}"
+
+
+def shared_folder(state: Path) -> Path:
+    """Compute the folder that a daemon with this state folder shares with those of other sockets.
+
+    It has what belongs to the host and its GPUs: verified work, burn-ins and golden checksums.
+    """
+    return state.parent.parent if state.parent.name == SOCKETS else state
+
+
+def state_folder(environ: Mapping[str, str], uid: int, simulated: Path | None = None) -> Path:
+    """Compute the shared folder, which is also the state of the daemon with the default socket."""
+    service = _first(environ, "STATE_DIRECTORY")
+    if service is not None:
+        return service
+    if simulated is not None:
+        return simulated
+    if uid == 0:
+        return Path("/var/lib/sentinel")
+    home = Path(environ.get("HOME") or "/")
+    return (_absolute(environ, "XDG_STATE_HOME") or home / ".local/state") / "sentinel"
+
+
+def _prepare(folder: Path, remedy: str) -> None:
+    """Create and check one of the daemon's own folders.
+
+    In /tmp, any user may have created it before, or a link to another folder of this user.
+    """
+    _make(folder, remedy)
+    there = folder.stat()
+    if there.st_uid != os.getuid():
+        what = f"the folder {folder} belongs to uid {there.st_uid}, not to uid {os.getuid()}"
+        raise ConfigError(what, f"Remove it. Or: {remedy}")
+    others = stat.S_IWGRP | stat.S_IWOTH
+    if there.st_mode & others:  # usually because of a wide umask
+        folder.chmod(stat.S_IMODE(there.st_mode) & ~others)
+    _check_trusted(folder, remedy)
+    _check_writable(folder, remedy)
+
+
+def _make(folder: Path, remedy: str) -> None:
+    """Create a folder if it is missing, where no other user can lead to another one."""
+    own = folder.is_dir() and not folder.is_symlink()  # its mode is corrected later
+    _check_trusted(folder.parent if own else folder, remedy)
+    try:
+        make_private(folder)
+    except OSError as error:
+        is_file = isinstance(error, FileExistsError | NotADirectoryError)
+        why = "a file of this name exists" if is_file else error.strerror
+        raise ConfigError(f"the folder {folder} cannot be created: {why}", remedy) from error
+
+
+def _check_trusted(folder: Path, remedy: str) -> None:
+    """Refuse a folder in which another user could replace a file."""
+    if (why := why_untrusted(folder)) is not None:
+        raise ConfigError(f"the folder {folder} cannot be trusted: {why}", remedy)
+
+
+def _check_writable(folder: Path, remedy: str) -> None:
+    """Refuse a folder in which this process cannot create files."""
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigError(f"the folder {folder} cannot be written", remedy)
+
+
+def identity(what: Path | int) -> tuple[int, int] | None:
+    """Read the device and inode of a file, which identify it, or None if it is missing."""
+    try:
+        there = os.fstat(what) if isinstance(what, int) else what.lstat()
+    except OSError:
+        return None
+    return there.st_dev, there.st_ino

@@ -1,0 +1,292 @@
+"""Set up a process: session, signals and names, and what the host leaves it of files and memory."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import os
+import resource
+import signal
+import sys
+import termios
+import tty
+from collections.abc import Iterator
+from multiprocessing import reduction
+from pathlib import Path
+from typing import Any, Protocol
+
+from setproctitle import setproctitle, setthreadtitle
+
+from sentinel.errors import ChildExitCode, ConfigError
+
+#: The short names, of at most 15 characters: the kernel keeps no more (proc(5)). Without one of its
+#: own, a process would have the cut beginning of its title.
+SENTINEL = "sentinel"
+STRESSOR = "sentinel-stress"
+STANDBY = "sentinel-spare"
+PROBE = "sentinel-probe"
+API = "sentinel-api"
+
+
+def set_process_title(title: str, name: str = SENTINEL) -> None:
+    """Set the title and the short name of this process; call it in the main thread.
+
+    Args:
+        title: What ``ps`` and ``nvidia-smi`` show, as the command line (/proc/PID/cmdline).
+        name: What `sentinel status` shows, and ``pgrep`` finds (/proc/PID/comm).
+    """
+    setproctitle(title)
+    setthreadtitle(name)
+
+
+_PR_SET_PDEATHSIG = 1
+
+#: Signals that a terminal or a service manager sends to all processes of a group.
+_GROUP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class InheritedFd(Protocol):
+    """A file descriptor that a spawned child inherits: multiprocessing.reduction.DupFd."""
+
+    def detach(self) -> int:
+        """Return the descriptor in the child, once."""
+
+
+class Inherited:
+    """A file descriptor that a spawned child gets a duplicate of; ``detach()`` there returns it."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _identity, (reduction.DupFd(self._fd),)
+
+
+def _identity(value: object) -> object:
+    return value
+
+
+@contextlib.contextmanager
+def group_signals_blocked() -> Iterator[None]:
+    """Block the signals of a group, for a child that is spawned meanwhile and is still in it.
+
+    It leaves the group in :func:`setup_child_process`, which discards those that have arrived:
+    they are for the supervisor, and would look like a crash of the child.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _GROUP_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _hang_up_group_on_exit() -> None:
+    """Have the kernel send SIGHUP to all processes of the own group once this one has ended.
+
+    The parent-death signal does not reach processes that a workload has forked, and these would
+    keep the GPU memory of this one. A session with a controlling terminal hangs up when its leader
+    ends: see setsid(2) and tty_ioctl(4). Where there are no pseudo-terminals, only this is missing.
+    """
+    with contextlib.suppress(OSError, termios.error):
+        _master, terminal = os.openpty()  # the first end stays open for the life of this process
+        fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+        # A program that asks for a password at /dev/tty must not wait: it cannot open the terminal,
+        # and root reads an end of file.
+        tty.setraw(terminal)
+        modes = termios.tcgetattr(terminal)
+        modes[6][termios.VMIN] = 0
+        termios.tcsetattr(terminal, termios.TCSANOW, modes)
+        fcntl.ioctl(terminal, termios.TIOCEXCL, 0)
+        os.close(terminal)
+
+
+def setup_child_process(parent: int, title: str, name: str = SENTINEL) -> None:
+    """Start a session that ends with the parent, ignore SIGINT and set the process title.
+
+    Call it first in the main thread of the child: the parent-death signal follows that thread.
+    Standard output is redirected to standard error, so that libraries cannot print into the
+    supervisor's output.
+
+    Args:
+        parent: The PID of the supervisor.
+        title: The title; see :func:`~sentinel.host.process_setup.set_process_title`.
+        name: The short name.
+    """
+    os.setsid()
+    for number in _GROUP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)  # which discards a blocked one
+        if number != signal.SIGINT:
+            signal.signal(number, signal.SIG_DFL)  # ignored under nohup
+    _hang_up_group_on_exit()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _GROUP_SIGNALS)
+    end_with_parent(parent)
+    os.dup2(2, 1)
+    set_process_title(title, name)
+
+
+def end_with_parent(parent: int, number: signal.Signals = signal.SIGKILL) -> None:
+    """Have the kernel signal this process when its parent ends; end now if that has ended.
+
+    Args:
+        parent: The PID of the parent.
+        number: The signal.
+
+    Raises:
+        OSError: The kernel refuses it.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+    if os.getppid() != parent:
+        os._exit(ChildExitCode.ORPHANED)
+
+
+#: Open files of a supervisor: of its children about 8 for each GPU, and of its log and sockets.
+_MIN_OPEN_FILES = 64
+_OPEN_FILES_PER_GPU = 16
+#: The smallest history, in bytes; the log and the reservations are smaller.
+_MIN_FILE_BYTES = 16 * 2**20
+
+#: What a process can run out of, by the error, with the command that shows its limit.
+_EXHAUSTED = {
+    errno.EMFILE: "ulimit -n",
+    errno.ENFILE: "sysctl fs.file-max",
+    errno.EAGAIN: "ulimit -u",
+    errno.ENOMEM: "free",
+    errno.ENOSPC: "df",
+    errno.EDQUOT: "quota",
+    errno.EFBIG: "ulimit -f",
+}
+#: In the RuntimeError by which Python reports that the host refuses a thread.
+_NO_THREAD = "start new thread"
+
+
+def open_missing_streams() -> None:
+    """Open /dev/null in place of closed standard streams.
+
+    Otherwise the next file that is opened takes their number, and receives what is printed.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            # It takes the lowest free number, and children have it, too.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115 - for the whole process
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
+
+
+def check_file_size() -> None:
+    """Refuse a limit of the size of files that the log or the history of a daemon would soon reach.
+
+    Raises:
+        ConfigError: The limit is lower.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if soft != resource.RLIM_INFINITY and soft < _MIN_FILE_BYTES:
+        what = f"a process may write {soft:,} bytes to a file here, and a daemon needs"
+        raise ConfigError(
+            f"{what} {_MIN_FILE_BYTES:,}. Nothing was started.",
+            "Raise the limit: ulimit -f, or LimitFSIZE=.",
+        )
+
+
+def allow_open_files(gpus: int) -> None:
+    """Raise the limit of open files to what a supervisor of this many GPUs needs.
+
+    Raises:
+        ConfigError: The host allows fewer.
+    """
+    needed = _MIN_OPEN_FILES + _OPEN_FILES_PER_GPU * gpus
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        what = f"a process may have {hard} open files here, and {needed} are needed"
+        raise ConfigError(
+            f"{what}. Nothing was started.", "Raise the limit: ulimit -n, or LimitNOFILE=."
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
+def explain_exhaustion(error: BaseException) -> str | None:
+    """Explain an error by which the host refuses a resource; None for any other error."""
+    if isinstance(error, RuntimeError) and _NO_THREAD in str(error):
+        error = OSError(errno.EAGAIN, str(error))
+    command = _EXHAUSTED.get(error.errno or 0) if isinstance(error, OSError) else None
+    if not isinstance(error, OSError) or command is None:
+        return None
+    where = f" ({error.filename})" if error.filename else ""
+    return f"the host refuses what is needed: {error.strerror}{where}; see `{command}`"
+
+
+_MEMINFO = Path("/proc/meminfo")
+_OWN_GROUP = Path("/proc/self/cgroup")
+_GROUPS = Path("/sys/fs/cgroup")
+
+
+def available_bytes() -> int | None:
+    """Compute how much memory a new process can take without swapping, or None if unknown.
+
+    That is the least of the kernel's estimate for the host and what the limit of each enclosing
+    control group (version 2) leaves, in bytes; pages of files count as free.
+    """
+    found = []
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        found.append(_fields(_MEMINFO)["MemAvailable:"] * 1024)
+    with contextlib.suppress(OSError, ValueError):
+        found += _left_in_groups(_GROUPS, _OWN_GROUP.read_text())
+    return min(found, default=None)
+
+
+def _left_in_groups(root: Path, own: str) -> list[int]:
+    """Return what each control group above this process with a limit has left."""
+    path = next((line[3:] for line in own.splitlines() if line.startswith("0::")), None)
+    if path is None:
+        return []
+    left = []
+    group = root / path.strip("/")
+    for folder in (group, *group.parents):
+        if folder == root.parent:
+            break
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            # "max", which is no number, is no limit.
+            limit = int((folder / "memory.max").read_text())
+            used = int((folder / "memory.current").read_text())
+            stat = _fields(folder / "memory.stat")
+            left.append(limit - used + stat["inactive_file"] + stat["active_file"])
+    return left
+
+
+def _fields(path: Path) -> dict[str, int]:
+    """Read lines of a name and a number."""
+    lines = (line.split() for line in path.read_text().splitlines())
+    return {words[0]: int(words[1]) for words in lines if len(words) > 1}
+
+
+#: The inode of the host's own PID namespace (PROC_PID_INIT_INO in the kernel).
+_HOST_PID_NAMESPACE = 0xEFFFFFFC
+
+
+def why_processes_are_hidden(
+    namespace: Path = Path("/proc/self/ns/pid"), host: int = _HOST_PID_NAMESPACE
+) -> str | None:
+    """Explain why NVML may hide foreign processes here, or return None if it lists all.
+
+    In a PID namespace other than the host's, such as a container's, a driver from 535.113 on lists
+    only the processes of that namespace, and older ones list PIDs of another namespace.
+
+    Args:
+        namespace: The file that identifies the namespace of this process.
+        host: The inode of the host's namespace; another for a simulated host.
+    """
+    try:
+        inode = namespace.stat().st_ino
+    except OSError as error:
+        return f"the PID namespace of this process is unknown: {error}"
+    if inode == host:
+        return None
+    return "this is not the host's PID namespace (a container?)"

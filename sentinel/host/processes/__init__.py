@@ -1,1 +1,0 @@
-"""Processes: what /proc says of others, and the setup and limits of Sentinel's own."""

@@ -1,0 +1,312 @@
+"""Files and folders that are safe to open: regular, and written by no other user."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import stat
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
+
+#: How often a lock is tried.
+_RETRY_INTERVAL_S = 0.01
+
+#: How many invalid files of one name are kept.
+MAX_SET_ASIDE = 5
+
+
+class _Folder(Protocol):
+    @property
+    def path(self) -> Path: ...
+
+
+class File:
+    """The path of a file, or of a folder, in the folder that a class describes.
+
+    Args:
+        name: Its name.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, folder: _Folder, _: object) -> Path:
+        return folder.path / self._name
+
+
+def open_regular(path: Path, flags: int, mode: int = 0o600) -> int:
+    """Open a regular file; without O_NOFOLLOW in ``flags``, a link to one is followed.
+
+    Args:
+        path: The file.
+        flags: As for ``os.open``; O_CLOEXEC is added.
+        mode: The mode of a file that is created.
+
+    Raises:
+        OSError: It cannot be opened, or is not a regular file.
+    """
+    try:
+        file = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, mode)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # a FIFO without a reader, or a socket
+            raise _irregular(path) from error
+        raise
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise _irregular(path)
+    return file
+
+
+def read_regular(path: Path, limit: int, flags: int = 0) -> bytes:
+    """Read a regular file of at most ``limit`` bytes.
+
+    Raises:
+        OSError: It cannot be read, is not a regular file, or is larger.
+    """
+    file = open_regular(path, os.O_RDONLY | flags)
+    try:
+        data = b""
+        while piece := os.read(file, limit + 1 - len(data)):
+            data += piece
+            if len(data) > limit:
+                raise OSError(errno.EFBIG, f"it has more than {limit:,} bytes", str(path))
+        return data
+    finally:
+        os.close(file)
+
+
+def set_aside(path: Path) -> Path:
+    """Rename an invalid file, so that its content is kept; return its new path.
+
+    The names are ``PATH.bad``, ``PATH.bad.2`` and so on; beyond ``MAX_SET_ASIDE`` of them, the
+    oldest is replaced.
+
+    Raises:
+        OSError: It cannot be renamed.
+    """
+    names = _names_aside(path)
+    free = [name for name in names if not os.path.lexists(name)]
+    chosen = free[0] if free else min(names, key=lambda name: name.lstat().st_ctime_ns)
+    path.replace(chosen)
+    return chosen
+
+
+def count_set_aside(path: Path) -> int:
+    """Count the invalid files of this name that were set aside and are still there."""
+    return sum(os.path.lexists(name) for name in _names_aside(path))
+
+
+def _names_aside(path: Path) -> list[Path]:
+    """List the names that invalid files get."""
+    numbered = [path.with_name(f"{path.name}.bad.{n}") for n in range(2, MAX_SET_ASIDE + 1)]
+    return [path.with_name(f"{path.name}.bad"), *numbered]
+
+
+def sync_folder(path: Path) -> None:
+    """Write the entries of a folder to disk, so that a renamed file has its new name after a crash.
+
+    Raises:
+        OSError: The disk reports an error.
+    """
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # of a file system that has no such thing
+            raise
+    finally:
+        os.close(folder)
+
+
+def replace_file(path: Path, text: str, mode: int = 0o600, *, temporary: str | None = None) -> None:
+    """Replace the content of a file atomically, and return once it is on disk.
+
+    Args:
+        path: The file.
+        text: Its new content.
+        mode: The mode of the new file, less the umask.
+        temporary: The name of the file that is renamed, where several processes may write at once.
+            [default: that of the file and .new]
+
+    Raises:
+        OSError: It cannot be written. The file is unchanged or, if only the rename could not be
+            written to the disk, has the new content.
+    """
+    new = path.with_name(temporary or f"{path.name}.new")
+    try:
+        # A link in its place could lead to any file.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+        descriptor = open_regular(new, flags, mode)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+        sync_folder(path.parent)
+    except OSError:
+        with contextlib.suppress(OSError):
+            new.unlink()
+        raise
+
+
+@contextlib.contextmanager
+def locked(file: int, timeout: float, *, shared: bool = False) -> Iterator[int]:
+    """Lock an open file against other processes for the block, and close it in the end.
+
+    Args:
+        file: Its descriptor.
+        timeout: How long another process may keep it, in seconds.
+        shared: Whether others may lock it so at the same time.
+
+    Raises:
+        OSError: It cannot be locked, or not in time.
+    """
+    try:
+        kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+        until = time.monotonic() + timeout
+        while True:
+            try:
+                fcntl.flock(file, kind | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= until:
+                    raise OSError(errno.EAGAIN, "another process keeps it locked") from None
+                time.sleep(_RETRY_INTERVAL_S)
+        yield file
+    finally:
+        os.close(file)
+
+
+def load_or_set_aside(
+    path: Path, read: Callable[[], T], *, empty: T, loss: str
+) -> tuple[T, str | None]:
+    """Read what a file has, and the problem with the file or None.
+
+    A missing file is empty. An invalid file is set aside and counts as empty, so that a daemon
+    starts and the content is kept.
+
+    Args:
+        path: The file.
+        read: Reads and parses it, or raises OSError or ValueError.
+        empty: What an empty file has.
+        loss: What follows from a problem, such as ``its sessions are ignored``.
+    """
+    try:
+        return read(), None
+    except FileNotFoundError:
+        return empty, None
+    except OSError as error:
+        return empty, f"{path}: cannot be read: {error.strerror}; {loss}"
+    except ValueError as error:
+        try:
+            bad = set_aside(path)
+        except OSError as failed:
+            return empty, f"{path}: {error}; renaming it failed: {failed.strerror}"
+        return empty, f"{path}: {error}; it was renamed to {bad}, and {loss}"
+
+
+def _irregular(path: Path) -> OSError:
+    return OSError(errno.EINVAL, "it is not a regular file", str(path))
+
+
+#: As many links as the kernel follows in one path.
+_MAX_LINKS = 40
+
+
+def why_untrusted(folder: Path) -> str | None:
+    """Say which user could replace a file in a folder by another, or None if only trusted ones can.
+
+    Trusted are root, this user, the owners of the folders above its home, and the owner of ``/``,
+    as which root appears in a user namespace. Each folder and link on the way must belong to one
+    of them, and a folder that all users may write must be sticky. A group that may write is the
+    administrator's choice. What does not exist is not checked.
+
+    Args:
+        folder: An absolute path.
+    """
+    above = [Path("/"), *Path(os.environ.get("HOME") or "/").absolute().parents]
+    trusted = {0, os.getuid(), *_owners(above)}
+    done, names, links = Path("/"), list(folder.parts[1:]), 0
+    while names:
+        name = names.pop(0)
+        done = done.parent if name == ".." else done / name
+        try:
+            there = done.lstat()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            return f"{done} cannot be examined: {error.strerror}"
+        if there.st_uid not in trusted:
+            kind = "link" if stat.S_ISLNK(there.st_mode) else "folder"
+            return f"the {kind} {done} belongs to uid {there.st_uid}"
+        if stat.S_ISLNK(there.st_mode):
+            links += 1
+            if links > _MAX_LINKS:
+                return f"{folder} leads through too many links"
+            target = done.readlink()
+            names = [*target.parts[target.is_absolute() :], *names]
+            done = Path("/") if target.is_absolute() else done.parent
+        elif there.st_mode & stat.S_IWOTH and not there.st_mode & stat.S_ISVTX:
+            return f"all users may replace what is in the folder {done}"
+    return None
+
+
+def why_foreign(file: Path) -> str | None:
+    """Say which other user could have written a file, or None if only this one and root could.
+
+    The file may name what is run. On a shared disk that takes root for another user, the files of
+    root belong to that one; so does a file that is created beside them.
+
+    Args:
+        file: A file; one that does not exist was not written.
+    """
+    try:
+        found = [(one, one.lstat()) for one in (file.parent, file)]
+        if stat.S_ISLNK(found[-1][1].st_mode):
+            return f"{file} is a link"
+        for one, there in found:
+            if there.st_uid not in {0, os.getuid()} and there.st_uid != _created_owner(file.parent):
+                return f"{one} belongs to uid {there.st_uid}"
+            is_sticky = stat.S_ISDIR(there.st_mode) and there.st_mode & stat.S_ISVTX
+            if there.st_mode & stat.S_IWOTH and not is_sticky:
+                return f"all users may write {one}"
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return f"{file} cannot be examined: {error.strerror}"
+    return None
+
+
+def _created_owner(folder: Path) -> int | None:
+    """Find out to whom the files belong that this user creates in a folder; None if it cannot."""
+    import tempfile  # a command that asks the daemon need not load it
+
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            return os.fstat(file.fileno()).st_uid
+    except OSError:
+        return None
+
+
+def _owners(folders: Iterable[Path]) -> Iterator[int]:
+    """Read the owners of folders; one that this user cannot examine adds none."""
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            yield folder.stat().st_uid
+
+
+def make_private(folder: Path) -> None:
+    """Create a folder, and those above it, for this user alone; existing ones stay as they are.
+
+    Raises:
+        OSError: One of them cannot be created, or is no folder.
+    """
+    for part in (*reversed(folder.parents), folder):
+        if not part.is_dir():
+            part.mkdir(mode=0o700, exist_ok=True)

@@ -1,1 +1,0 @@
-"""State that outlives a daemon, each in a file of its own."""

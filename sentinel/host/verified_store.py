@@ -1,0 +1,418 @@
+"""What each GPU has proved, in files: verified work by UUID, and verdicts of earlier burn-ins."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from datetime import UTC, datetime
+from os import getuid
+from pathlib import Path
+from typing import Any
+
+from sentinel.errors import NoSuchGpuError
+from sentinel.host.regular_file import (
+    load_or_set_aside,
+    locked,
+    open_regular,
+    read_regular,
+    replace_file,
+)
+from sentinel.protocol.api_types import AcknowledgedResults, GpuProof
+from sentinel.protocol.codec import from_json
+from sentinel.protocol.views import VerifiedCounts
+
+#: The folder of all runs in the state directory.
+RUNS = "runs"
+#: The newest runs that are looked at; of older ones, only those that matter to a fault.
+MAX_RUNS = 100
+#: A larger report is left out, in bytes.
+_MAX_REPORT_BYTES = 64 * 2**20
+#: Verdicts as reports have them.
+_FAILED = "FAIL"
+#: What a report with a FAIL contains, as it is written.
+_HAS_FAILED = b'"verdict": "FAIL"'
+_PROVES_NOTHING = frozenset({"INCOMPLETE", "N/A"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class LastVerdict:
+    """The verdict of a GPU's last run that decides; see last_verdicts."""
+
+    verdict: str
+    plan: str
+    run: str
+    #: When the run ended; None if it was cut off before its first event.
+    ended: datetime | None
+    index: int
+    model: str
+    #: The board's serial number, if it is known.
+    serial: str | None = None
+
+
+def sorted_reports(paths: Iterable[Path]) -> dict[Path, float]:
+    """Sort reports by their modification times, oldest first."""
+    times = {path: _modified(path) for path in paths}
+    return dict(sorted(times.items(), key=lambda item: item[1]))
+
+
+def read_reports(paths: Iterable[Path]) -> Iterator[Mapping[str, Any]]:
+    """Read the newest reports of this user, oldest first; one that is invalid is no report."""
+    for path in list(sorted_reports(paths))[-MAX_RUNS:]:
+        with contextlib.suppress(OSError, ValueError, RecursionError):
+            text = _own_text(path)
+            if text is not None:
+                yield json.loads(text)
+
+
+def _own_text(path: Path) -> bytes | None:
+    """Read a report of this user: another user's could make a card look slow, or good.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    return read_regular(path, _MAX_REPORT_BYTES) if path.stat().st_uid == getuid() else None
+
+
+def last_verdicts(paths: Iterable[Path]) -> dict[str, LastVerdict]:
+    """Collect the last verdict of each GPU from reports, by its UUID.
+
+    A fault stays one until the GPU has passed: a later burn-in that was cut short, or a screen,
+    found none and proves nothing.
+    """
+    found: dict[str, LastVerdict] = {}
+    ordered = list(sorted_reports(paths))
+    for number, path in enumerate(ordered, start=1):
+        is_old = number <= len(ordered) - MAX_RUNS
+        with contextlib.suppress(OSError, KeyError, TypeError, ValueError, RecursionError):
+            text = _own_text(path)
+            if text is None:
+                continue
+            failed = any(one.verdict == _FAILED for one in found.values())
+            if is_old and not failed and _HAS_FAILED not in text:
+                continue  # parsing takes most of the time
+            for uuid, last in _verdicts(json.loads(text)).items():
+                known = found.get(uuid)
+                if known is None or known.verdict != _FAILED or last.verdict not in _PROVES_NOTHING:
+                    found[uuid] = last
+    return found
+
+
+def report_paths(state: Path) -> list[Path]:
+    """List the reports in a state folder."""
+    return list((state / RUNS).glob("*/report.json"))
+
+
+def _verdicts(report: Mapping[str, Any]) -> dict[str, LastVerdict]:
+    """Extract the verdicts of one report, by UUID."""
+    run = report["run"]
+    ended = None if run["ended"] is None else datetime.fromisoformat(run["ended"])
+    return {
+        str(gpu["uuid"]): LastVerdict(
+            verdict=str(gpu["verdict"]),
+            plan=str(run["plan"]["name"]),
+            run=str(run["id"]),
+            ended=ended,
+            index=int(gpu["index"]),
+            model=str(gpu["model"]),
+            serial=gpu.get("serial"),
+        )
+        for gpu in report["gpus"]
+    }
+
+
+def _modified(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+#: The name of the file in a state folder.
+NAME = "verified.json"
+
+#: A larger file is not one of ours: a thousand GPUs have less.
+_MAX_BYTES = 2**20
+#: How long another process may lock the file.
+_LOCK_TIMEOUT_S = 5.0
+#: The version of the file format. A later version is refused.
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredAcknowledgement:
+    """Wrong results that no longer count; see ``AcknowledgedResults`` for the fields."""
+
+    at: float
+    by: str
+    reason: str
+    errors: int
+    findings: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredWork:
+    """What a GPU has proved. Times are seconds since the epoch."""
+
+    index: int
+    name: str
+    #: The serial number of the board; None if it has none, or is not known yet.
+    serial: str | None = None
+    #: Since when it is counted.
+    since: float
+    #: The end of the last verified work, and its workload; None if there was none.
+    last: float | None = None
+    workload: str | None = None
+    total: VerifiedCounts = field(default_factory=VerifiedCounts)
+    #: The part of ``total`` that is of the daemon that began at ``daemon``.
+    counted: VerifiedCounts = field(default_factory=VerifiedCounts)
+    daemon: float = 0.0
+    #: What was acknowledged, oldest first. Only :func:`acknowledge` adds to it, in the file.
+    acknowledged: tuple[StoredAcknowledgement, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _File:
+    schema_version: int
+    gpus: Mapping[str, StoredWork]
+
+
+def load(path: Path) -> tuple[dict[str, StoredWork], str | None]:
+    """Read the file: the work by UUID, and the problem with the file or None.
+
+    A missing file is empty. An invalid file is set aside and counts as empty.
+    """
+    return load_or_set_aside(path, lambda: read(path), empty={}, loss="earlier work is not counted")
+
+
+def read(path: Path) -> dict[str, StoredWork]:
+    """Read the file: the work by UUID; a missing file is empty.
+
+    Raises:
+        OSError: It cannot be read.
+        ValueError: It is not a file of verified work.
+    """
+    try:
+        text = read_regular(path, _MAX_BYTES)
+    except FileNotFoundError:
+        return {}
+    try:
+        file = from_json(_File, json.loads(text))
+    except RecursionError as error:
+        raise ValueError("not JSON") from error
+    if file.schema_version != SCHEMA_VERSION:
+        raise ValueError(f"schema_version: {file.schema_version} is not {SCHEMA_VERSION}")
+    for work in file.gpus.values():
+        try:
+            proof_of(work)
+        except (OverflowError, OSError) as error:
+            raise ValueError(f"a time is out of range: {error}") from error
+    return dict(file.gpus)
+
+
+def proof_of(work: StoredWork) -> GpuProof:
+    """Convert the work of a GPU into the form of the API."""
+    return GpuProof(
+        **vars(work.total),
+        since=_moment(work.since),
+        last=None if work.last is None else _moment(work.last),
+        workload=work.workload,
+        acknowledged=tuple(
+            AcknowledgedResults(**{**vars(one), "at": _moment(one.at)}) for one in work.acknowledged
+        ),
+    )
+
+
+def _moment(seconds: float) -> datetime:
+    """Convert seconds since the epoch into a date with its offset, to the second."""
+    return datetime.fromtimestamp(seconds, UTC).astimezone().replace(microsecond=0)
+
+
+def save(
+    path: Path, gpus: Mapping[str, StoredWork], before: Mapping[str, StoredWork]
+) -> dict[str, StoredWork]:
+    """Replace the content of the file atomically, and return once it is on disk.
+
+    Daemons with sockets of their own share the file. What another one has written since ``before``
+    is kept: only what is new in ``gpus`` is added.
+
+    Args:
+        path: The file.
+        gpus: The work by UUID.
+        before: The same, as it was last read or written by this process.
+
+    Returns:
+        What the file has now.
+
+    Raises:
+        OSError: It cannot be read or written.
+    """
+    with _locked(path):
+        try:
+            merged = read(path)
+        except ValueError:  # damaged since it was read
+            merged = {}
+        for uuid, work in gpus.items():
+            there, known = merged.get(uuid), before.get(uuid)
+            if there is not None and known is not None and _proofs(work) == _proofs(known):
+                continue
+            if there is None or there == known:
+                merged[uuid] = work
+            else:
+                counted = VerifiedCounts() if known is None else known.total
+                merged[uuid] = replace(
+                    work,
+                    since=min(work.since, there.since),
+                    total=add(there.total, work.total, counted),
+                    acknowledged=there.acknowledged,
+                )
+        _write(path, merged)
+    return merged
+
+
+def acknowledge(
+    path: Path, uuids: Iterable[str], by: str, reason: str
+) -> dict[str, StoredAcknowledgement]:
+    """Acknowledge all wrong results of GPUs in the file, and return once that is on disk.
+
+    The counts stay as they are. A later wrong result counts again.
+
+    Args:
+        path: The file.
+        uuids: The GPUs; one without wrong results that count is left out.
+        by: The user.
+        reason: Why they no longer count.
+
+    Returns:
+        What was acknowledged, by UUID.
+
+    Raises:
+        OSError: It cannot be read or written, or would be too large.
+        ValueError: It is not a file of verified work.
+    """
+    done = {}
+    with _locked(path):
+        gpus = read(path)
+        for uuid in uuids:
+            work = gpus.get(uuid)
+            if work is None or not proof_of(work).wrong:
+                continue
+            before = work.acknowledged
+            done[uuid] = StoredAcknowledgement(
+                at=round(time.time(), 3),
+                by=by,
+                reason=reason,
+                errors=work.total.errors - sum(one.errors for one in before),
+                findings=work.total.findings - sum(one.findings for one in before),
+            )
+            gpus[uuid] = replace(work, acknowledged=(*before, done[uuid]))
+        if done:
+            _write(path, gpus)
+    return done
+
+
+def _write(path: Path, gpus: Mapping[str, StoredWork]) -> None:
+    """Replace the content of the file atomically, and return once it is on disk.
+
+    Raises:
+        OSError: It cannot be written, or is larger than a file that is read.
+    """
+    body = {
+        "schema_version": SCHEMA_VERSION,
+        "gpus": {uuid: asdict(gpu) for uuid, gpu in gpus.items()},
+    }
+    text = json.dumps(body, indent=1) + "\n"
+    if len(text) > _MAX_BYTES:
+        raise OSError(errno.EFBIG, f"it would have more than {_MAX_BYTES:,} bytes", str(path))
+    replace_file(path, text)
+
+
+def add(total: VerifiedCounts, now: VerifiedCounts, counted: VerifiedCounts) -> VerifiedCounts:
+    """Add to a total what counts have more than those that it has already."""
+    return VerifiedCounts(
+        **{
+            field.name: getattr(total, field.name)
+            + getattr(now, field.name)
+            - getattr(counted, field.name)
+            for field in fields(VerifiedCounts)
+        }
+    )
+
+
+def _proofs(work: StoredWork) -> tuple[VerifiedCounts, float | None]:
+    """Return what a GPU has proved, without which daemon counted it."""
+    return work.total, work.last
+
+
+def _locked(path: Path) -> contextlib.AbstractContextManager[int]:
+    """Lock the file against other daemons while it is read and replaced.
+
+    Raises:
+        OSError: The lock's file cannot be opened, or another process keeps it.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+    return locked(open_regular(path.with_name(f"{path.name}.lock"), flags), _LOCK_TIMEOUT_S)
+
+
+_PREFIX = "gpu-"
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownGpu:
+    """What identifies a GPU."""
+
+    uuid: str
+    #: The index that it has, or had last; None if that is not known.
+    index: int | None
+    #: The serial number of the board; None if it has none, or is not known.
+    serial: str | None
+    #: Whether a running daemon has it.
+    present: bool
+
+
+def select_known(selectors: Iterable[str], gpus: Sequence[KnownGpu]) -> tuple[str, ...]:
+    """Return the UUIDs of the selected GPUs.
+
+    Args:
+        selectors: Comma lists of indices, UUIDs or their unique beginnings, with or without
+            ``GPU-``, and serial numbers. An index is that of a present GPU, if one has it: those
+            that were replaced keep the index that they had.
+        gpus: The GPUs to choose from.
+
+    Raises:
+        NoSuchGpuError: A selector matches no GPU, or several.
+    """
+    chosen: dict[str, None] = {}
+    for selector in (part.strip() for text in selectors for part in text.split(",")):
+        matches = [gpu for gpu in gpus if _matches(selector, gpu)]
+        found = [gpu for gpu in matches if gpu.present] or matches
+        if len(found) != 1:
+            what = f"{selector!r} matches several GPUs" if found else f"no GPU matches {selector!r}"
+            error = NoSuchGpuError(what, _choices(gpus))
+            error.allowed = tuple(gpu.uuid for gpu in gpus)
+            raise error
+        chosen[found[0].uuid] = None
+    return tuple(chosen)
+
+
+def _matches(selector: str, gpu: KnownGpu) -> bool:
+    if selector.isascii() and selector.isdigit():
+        return selector == gpu.serial or (selector.lstrip("0") or "0") == str(gpu.index)
+    start = selector.lower().removeprefix(_PREFIX)
+    return bool(start) and gpu.uuid.lower().removeprefix(_PREFIX).startswith(start)
+
+
+def _choices(gpus: Sequence[KnownGpu]) -> str:
+    """List the possible selectors, for an error message."""
+    if not gpus:
+        return "No verified work of any GPU is known."
+    lines = [
+        f"  {'?' if gpu.index is None else gpu.index}  {gpu.uuid}"
+        f"{f'  serial {gpu.serial}' if gpu.serial else ''}{'' if gpu.present else '  missing'}"
+        for gpu in gpus
+    ]
+    return "\n".join(["Choose by index, UUID or serial number:", *lines])

@@ -1,0 +1,103 @@
+"""``sentinel burnin`` on simulated GPUs: its plan, its command line, and what it records."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tests.harness.gpu_environment import ROOT, SimulatedHost
+from tests.harness.timing import TIMEOUT_S
+
+#: A workload that checks its results.
+CHECKED = "bad_workloads:checks_results"
+
+
+def plan_of(name: str, *phases: tuple[str, ...]) -> str:
+    """Build the text of a plan; a phase is its name, its workload and its other lines."""
+    lines = ['spec = "sentinel-plan-v1"', f'name = "{name}"']
+    for phase, workload, *more in phases:
+        lines += ["[[phase]]", f'name = "{phase}"', f'workload = "{workload}"', *more]
+    return "\n".join([*lines, ""])
+
+
+def check_passed(report: dict[str, Any]) -> None:
+    """Check that nothing was found but a low power: on a busy host, a stressor works less."""
+    assert report["verdict"] in {"PASS", "WARN"}, report
+    for gpu in report["gpus"]:
+        bad = {one["id"] for one in gpu["checks"] if one["status"] in {"fail", "warn"}}
+        assert bad <= {"load.power", "gpu.hang", "stressor.failures"}, gpu["reasons"]
+
+
+class BurninRun:
+    """One run of the command.
+
+    Args:
+        host: The simulated GPUs.
+        plan: The text of the plan.
+        gpus: How many GPUs.
+        name: The name of the folder of the run.
+        settings: Flags for a private daemon.
+    """
+
+    def __init__(
+        self,
+        host: SimulatedHost,
+        plan: str,
+        gpus: int = 1,
+        *,
+        name: str = "report",
+        settings: tuple[str, ...] = ("--rearm", "200ms", "--poll", "200ms"),
+    ) -> None:
+        self.host = host
+        self.folder = host.folder / name
+        self.plan = host.folder / "plan.toml"
+        self.plan.write_text(plan)
+        self._gpus = gpus
+        self._settings = settings
+
+    def command(self, *flags: str, resume: bool = False) -> list[str]:
+        """Build the command line."""
+        where = ("--resume", str(self.folder)) if resume else ("--report", str(self.folder))
+        plan = () if resume else ("--plan", str(self.plan))
+        base = [sys.executable, "-m", "sentinel", "burnin", "--simulate", str(self._gpus)]
+        return [*base, *plan, *where, *self._settings, *flags]
+
+    @contextmanager
+    def started(self, *flags: str, resume: bool = False) -> Iterator[subprocess.Popen[str]]:
+        """Start it; kill it at the end."""
+        process = subprocess.Popen(
+            self.command(*flags, resume=resume),
+            env=self.host.environment(),
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        with process:
+            try:
+                yield process
+            finally:
+                process.kill()
+
+    def run(self, *flags: str, resume: bool = False) -> tuple[int, str]:
+        """Run it to its end; return the exit code and the output."""
+        with self.started(*flags, resume=resume) as process:
+            output, _ = process.communicate(timeout=3 * TIMEOUT_S)
+            return process.returncode, output
+
+    def report(self) -> dict[str, Any]:
+        """Read the report."""
+        found: dict[str, Any] = json.loads((self.folder / "report.json").read_text())
+        return found
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """Read the events of a name that were recorded so far."""
+        path = self.folder / "events.jsonl"
+        if not path.exists():
+            return []
+        lines = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
+        return [line for line in lines if line["event"] == name]

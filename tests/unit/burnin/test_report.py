@@ -1,0 +1,210 @@
+"""Reports follow the published schema; the page needs nothing else, and trusts no text."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from sentinel.burnin.checks.check import Thresholds
+from sentinel.burnin.checks.measures import format_measure, title
+from sentinel.burnin.formats import FORMATS
+from sentinel.burnin.report import SCHEMA_VERSION, judge_run, report_object
+from sentinel.burnin.timeline import COLUMNS, Span, thinned
+from sentinel.protocol.stressor import LinkPart
+from tests.harness.example_run import RUNS, ExampleRun, judged, report_of
+from tests.harness.parsed_page import Parsed
+from tests.harness.report_formats import SCHEMA, closed, schema_problems
+
+
+def test_the_schema_is_valid_and_names_the_version_of_the_reports() -> None:
+    Draft202012Validator.check_schema(SCHEMA)
+    assert SCHEMA["$id"].rpartition(":")[2] == SCHEMA_VERSION
+
+
+@pytest.mark.parametrize("verdict", RUNS)
+def test_a_report_with_each_verdict_follows_the_schema(verdict: str, tmp_path: Path) -> None:
+    report = report_of(RUNS[verdict], tmp_path / "run")
+    assert report["verdict"] == verdict, report["gpus"][1]["reasons"]
+    assert schema_problems(SCHEMA, report) == []
+
+
+def test_the_schema_describes_every_field(tmp_path: Path) -> None:
+    run = ExampleRun(
+        wrong={0: 2},
+        interrupted={0: "x"},
+        given_up={1: "no"},
+        cut=frozenset({0}),
+        checksums={0: {"bf16": "0xa"}},
+    )
+    assert schema_problems(closed(SCHEMA), report_of(run, tmp_path / "run")) == []
+
+
+def test_a_golden_checksum_is_reported_once_however_often_it_was_computed(tmp_path: Path) -> None:
+    report = report_of(ExampleRun(checksums={0: {"fp8": "0xb", "bf16": "0xa"}}), tmp_path / "run")
+    assert [gpu["golden_checksums"] for gpu in report["gpus"]] == [
+        [
+            {"key": "bf16", "checksum": "0xa", "stored": None},
+            {"key": "fp8", "checksum": "0xb", "stored": None},
+        ],
+        [],
+    ]
+
+
+def test_a_report_with_an_unknown_field_is_allowed_and_one_without_a_field_is_not(
+    tmp_path: Path,
+) -> None:
+    report = report_of(RUNS["PASS"], tmp_path / "run")
+    assert schema_problems(SCHEMA, {**report, "later": 1}) == []
+    del report["gpus"][0]["coverage"][0]["done_s"]
+    assert len(schema_problems(SCHEMA, report)) == 1
+
+
+def test_an_empty_run_follows_the_schema(tmp_path: Path) -> None:
+    report = report_of(ExampleRun(gpus=0), tmp_path / "run")
+    assert report["verdict"] == "INCOMPLETE"
+    assert schema_problems(SCHEMA, report) == []
+
+
+def test_the_rates_of_links_are_measurements(tmp_path: Path) -> None:
+    folder = ExampleRun().write(tmp_path / "run")
+    rows = [json.loads(line) for line in folder.samples.read_text().splitlines()]
+    (first, *_) = [one for one in rows if one["event"] == "work"]
+    for part in LinkPart:
+        peer = 11 if part is LinkPart.PEER else None
+        fields = {"part": part, "peer": peer, "size": 2, "rate": 5e10, "checked": 8, "wrong": 0}
+        rows.insert(rows.index(first), {**first, "event": "link", **fields})
+    folder.samples.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    judged = judge_run(folder, Thresholds())
+    report = report_object(judged)
+    assert schema_problems(closed(SCHEMA), json.loads(json.dumps(report))) == []
+    names = {one["name"] for gpu in report["gpus"] for one in gpu["measurements"]}
+    texts = {title(name): format_measure(name, 5e10) for name in names}
+    assert texts["Peer 11"] == texts["All reduce"] == texts["Host to device all"] == "50 GB/s"
+    assert len(names) >= len(LinkPart)
+    assert "Peer 11" in FORMATS["html"](judged, report)
+    assert '"name": "peer_11_bytes_per_s_median"' in FORMATS["ocp"](judged, report)
+
+
+HOSTILE = "</style></script><script>alert(1)</script><img src=x onerror=alert(1)>\"'&"
+
+
+def page(run: ExampleRun, folder: Path) -> str:
+    """Build the page of a run."""
+    found = judged(run, folder / "run")
+    return FORMATS["html"](found, report_object(found))
+
+
+@pytest.mark.parametrize("verdict", RUNS)
+def test_the_verdict_is_first_with_its_word_symbol_and_colour(verdict: str, tmp_path: Path) -> None:
+    kind = "none" if verdict == "N/A" else verdict.lower()
+    parsed = Parsed(page(RUNS[verdict], tmp_path))
+    assert parsed.text.split("Burn-in of")[0].split()[-1] == verdict
+    assert parsed.named("use")[0] == {"href": f"#i-{kind}"}
+    assert parsed.named("header")[0] == {"class": f"top {kind}"}
+
+
+def test_a_reason_has_its_value_threshold_source_and_action(tmp_path: Path) -> None:
+    text = Parsed(page(RUNS["FAIL"], tmp_path)).text
+    reason = re.sub(r"\s+", " ", text.partition("Wrong Interrupted")[2])
+    assert re.search(
+        r"FAIL results\.wrong 3 2,000 results checked Action TRIAGE:.*?"
+        r"Threshold fail > 0 Source Sentinel.*? Severity isolate",
+        reason,
+    )
+
+
+def test_text_from_outside_is_escaped_wherever_it_comes_from(tmp_path: Path) -> None:
+    run = ExampleRun(
+        name=HOSTILE,
+        model=HOSTILE,
+        interrupted={0: HOSTILE},
+        given_up={1: HOSTILE},
+        moved={0: {"inforom": HOSTILE, "lost": HOSTILE}},
+    )
+    parsed, plain = Parsed(page(run, tmp_path)), Parsed(page(RUNS["FAIL"], tmp_path / "plain"))
+    assert parsed.text.count(HOSTILE) > 5
+    known = {name for name, _ in plain.elements}
+    assert {name for name, _ in parsed.elements} <= known
+    assert len(parsed.named("script")) == 2  # the values and the script
+    assert not [a for _, attributes in parsed.elements for a in attributes if a.startswith("on")]
+
+
+def test_the_page_loads_nothing_and_allows_no_script_but_its_own(tmp_path: Path) -> None:
+    text = page(RUNS["FAIL"], tmp_path)
+    parsed = Parsed(text)
+    for name, attributes in parsed.elements:
+        assert name not in {"img", "link", "iframe", "object", "base"}
+        assert "src" not in attributes
+        assert str(attributes.get("href", "#")).startswith("#")
+    assert "url(" not in text
+    assert "@import" not in text
+    script = text.partition('<script type="module">')[2].partition("</script>")[0]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = next(one["content"] for one in parsed.named("meta") if "http-equiv" in one)
+    assert policy == (
+        f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    )
+
+
+def test_every_link_leads_to_a_place_on_the_page(tmp_path: Path) -> None:
+    parsed = Parsed(page(RUNS["FAIL"], tmp_path))
+    places = {attributes.get("id") for _, attributes in parsed.elements}
+    links = [one["href"] for name, one in parsed.elements if name in {"a", "use"}]
+    assert links
+    assert {str(link)[1:] for link in links} <= places
+
+
+@pytest.mark.long
+def test_a_day_of_eight_gpus_is_a_page_below_five_megabytes(tmp_path: Path) -> None:
+    run = ExampleRun(gpus=2, seconds=86400.0, every=12.0, interrupted={1: "python"})
+    text = page(run, tmp_path)
+    assert 4 * len(text.encode()) < 5e6
+    assert text.count('<div class="drawing"') == 2 * 4
+
+
+# --- curves ----------------------------------------------------------------------------------
+
+
+def points(segments: list[list[tuple[float, float]]], seconds: float) -> list[Any]:
+    """Thin a curve; return its points."""
+    return list(zip(*thinned(segments, Span(first=0.0, last=seconds, started=None)), strict=True))
+
+
+def test_a_curve_of_a_day_keeps_the_lowest_and_the_highest_value_of_each_column() -> None:
+    values = [(float(at), 50.0 + at % 2) for at in range(86400)]
+    values[43210] = (43210.0, 100.0)
+    values[70001] = (70001.0, 0.0)
+    found = points([values], 86400.0)
+    assert len(found) <= 2 * COLUMNS
+    assert (43210, 100) in found
+    assert (70001, 0) in found
+    assert [at for at, _ in found] == sorted(at for at, _ in found)
+
+
+def test_a_curve_has_a_gap_where_values_are_missing_and_between_phases() -> None:
+    values = [(float(at), 50.0) for at in range(100) if not 40 <= at < 60]
+    found = points([values[:70], values[70:]], 100.0)
+    assert [at for at, value in found if value is None] == [39, 89]
+    assert len(found) == len(values) + 2
+
+
+def test_the_page_has_the_phases_the_absences_and_the_curves_for_its_script(
+    tmp_path: Path,
+) -> None:
+    values = re.search(r'id="plots">(.*?)</script>', page(RUNS["FAIL"], tmp_path))
+    assert values is not None
+    first, second = json.loads(values[1]).values()
+    assert [one["key"] for one in first["curves"]] == ["heat", "power", "clock", "rate"]
+    assert [name for *_, name, _ in first["phases"]] == ["1 memory", "2 steady", "3 copy"]
+    assert [why for *_, why in first["away"]] == [
+        "interrupted by a foreign process (python) for 3 s"
+    ]
+    assert second["away"] == []
+    assert first["seconds"] >= sum(first["curves"][0]["steps"]) > 0.9 * first["seconds"]
