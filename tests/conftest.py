@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, settings
 from sentinel.host.paths import SOCKET_VARIABLE, SOCKETS, places
 from tests.harness.fake_nvml import COMPILER, NO_COMPILER, build, shared_folder
 from tests.harness.gpu_environment import GpuHost, RealHost, SimulatedHost, replace_torch
+from tests.harness.nvml_query import OPEN, Ask, Step, answers
 from tests.harness.scheduling import SharedSetupScheduling, mixed
 from tests.harness.time_budget import add_options, leave_out_if_late, list_left_out, rotated
 from tests.harness.timing import TEST_TIMEOUT_S
@@ -157,6 +158,16 @@ def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if COMPILER is None:
         pytest.skip(NO_COMPILER)
     return build(shared_folder(tmp_path_factory))
+
+
+@pytest.fixture
+def ask(nvml_library: Path, tmp_path: Path) -> Ask:
+    """Return a function that opens NVML, makes calls to it and returns their results."""
+
+    def make(*steps: Step) -> list[Any]:
+        return answers(nvml_library, tmp_path / "faults", *OPEN, *steps)[len(OPEN) :]
+
+    return make
 
 
 @pytest.fixture

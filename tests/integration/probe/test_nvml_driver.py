@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.fake_nvml import COMPILER, FIRST, NO_COMPILER, SECOND, build, shared_folder
-from tests.harness.nvml_query import ABSENT, OPEN, SCRIPT, Step, answers
+from tests.harness.nvml_query import ABSENT, OPEN, SCRIPT, Ask, Step, answers
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER)
 
@@ -18,15 +18,9 @@ def old_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(shared_folder(tmp_path_factory), "-DOLD")
 
 
-def test_gpus_have_the_names_of_nvml(nvml_library: Path, tmp_path: Path) -> None:
+def test_gpus_have_the_names_of_nvml(ask: Ask) -> None:
     """The GPUs are in NVML's order, including one with an undecodable name."""
-    _, version, gpus = answers(
-        nvml_library,
-        tmp_path / "faults",
-        ("open", None, ""),
-        ("version", None, ""),
-        ("gpus", [], ""),
-    )
+    version, gpus = ask(("version", None, ""), ("gpus", [], ""))
     assert version == "580.159"
     assert gpus == [
         {
@@ -48,21 +42,15 @@ def test_gpus_have_the_names_of_nvml(nvml_library: Path, tmp_path: Path) -> None
     ]
 
 
-def test_used_memory_excludes_the_drivers_reserve(nvml_library: Path, tmp_path: Path) -> None:
+def test_used_memory_excludes_the_drivers_reserve(ask: Ask) -> None:
     """The second memory struct separates the reserve from the memory of processes."""
-    *_, memory = answers(nvml_library, tmp_path / "faults", *OPEN, ("memory", FIRST, ""))
+    (memory,) = ask(("memory", FIRST, ""))
     assert memory == {"total": 16 * 2**30, "used": 2 * 2**30, "free": 13 * 2**30}
 
 
-def test_processes_are_listed_once_with_their_kind(nvml_library: Path, tmp_path: Path) -> None:
+def test_processes_are_listed_once_with_their_kind(ask: Ask) -> None:
     """Three lists are merged: MPS, compute, then graphics; unknown memory is None."""
-    *_, busy, idle = answers(
-        nvml_library,
-        tmp_path / "faults",
-        *OPEN,
-        ("processes", FIRST, ""),
-        ("processes", SECOND, ""),
-    )
+    busy, idle = ask(("processes", FIRST, ""), ("processes", SECOND, ""))
     assert [(p["pid"], p["kind"], p["memory"]) for p in busy] == [
         (100, "compute", 2 * 2**30),
         (200, "compute", None),
@@ -101,10 +89,10 @@ def test_processes_are_listed_once_with_their_kind(nvml_library: Path, tmp_path:
     ],
 )
 def test_modes_utilization_and_device_nodes_are_read(
-    nvml_library: Path, tmp_path: Path, call: str, uuid: str, fault: str, expected: object
+    call: str, uuid: str, fault: str, expected: object, ask: Ask
 ) -> None:
     """Unsupported modes are off; the node is found by minor number and not by index."""
-    *_, answer = answers(nvml_library, tmp_path / "faults", *OPEN, (call, uuid, fault))
+    (answer,) = ask((call, uuid, fault))
     assert answer == expected
 
 
@@ -121,17 +109,12 @@ def test_power_is_derived_from_the_energy_after_the_first_difference(
     assert power == pytest.approx(600, rel=0.05)
 
 
-def test_processes_that_used_a_gpu_since_the_last_call_are_listed(
-    nvml_library: Path, tmp_path: Path
-) -> None:
+def test_processes_that_used_a_gpu_since_the_last_call_are_listed(ask: Ask) -> None:
     """Samples before the first call and idle contexts do not count."""
     sample = f"sample@{FIRST}"
     first = f"{sample} 7:100:50\n"
     more = f"{first}{sample} 8:200:50\n{sample} 9:201:0\n{sample} 8:202:1\n{sample} 5:203:99\n"
-    found = answers(
-        nvml_library,
-        tmp_path / "faults",
-        ("open", None, ""),
+    found = ask(
         ("computing", FIRST, first),
         ("computing", FIRST, first),
         ("computing", FIRST, more),
@@ -139,25 +122,21 @@ def test_processes_that_used_a_gpu_since_the_last_call_are_listed(
         ("computing", SECOND, more),
         ("computing", SECOND, more),
     )
-    assert found[1:] == [None, [], [5, 8], [], None, []]
+    assert found == [None, [], [5, 8], [], None, []]
 
 
 @pytest.mark.parametrize("code", [3, 4, 13, 999])
-def test_a_driver_without_process_utilization_is_no_fault(
-    nvml_library: Path, tmp_path: Path, code: int
-) -> None:
+def test_a_driver_without_process_utilization_is_no_fault(code: int, ask: Ask) -> None:
     step = ("computing", FIRST, f"samples {code}\n")
-    found = answers(nvml_library, tmp_path / "faults", ("open", None, ""), step, step)
-    assert found[1:] == [None, None]
+    found = ask(step, step)
+    assert found == [None, None]
 
 
 @pytest.mark.parametrize("code", ABSENT)
-def test_unsupported_lists_are_empty(nvml_library: Path, tmp_path: Path, code: int) -> None:
+def test_unsupported_lists_are_empty(code: int, ask: Ask) -> None:
     """Unsupported graphics and MPS lists are empty; the compute list is still read."""
     injected = f"graphics {code}\nmps {code}"
-    *_, processes = answers(
-        nvml_library, tmp_path / "faults", *OPEN, ("processes", FIRST, injected)
-    )
+    (processes,) = ask(("processes", FIRST, injected))
     assert [(p["pid"], p["kind"]) for p in processes] == [
         (100, "compute"),
         (200, "compute"),
@@ -180,14 +159,11 @@ def test_unsupported_lists_are_empty(nvml_library: Path, tmp_path: Path, code: i
     ],
 )
 def test_an_unsupported_function_is_called_once(
-    nvml_library: Path, tmp_path: Path, call: str, function: str, without: object, code: int
+    call: str, function: str, without: object, code: int, ask: Ask
 ) -> None:
     """The result is remembered for this GPU alone, until an error."""
     injected = f"{function}@{SECOND} {code}"
-    *_, first, again, other, _, later = answers(
-        nvml_library,
-        tmp_path / "faults",
-        *OPEN,
+    first, again, other, _, later = ask(
         (call, SECOND, injected),
         (call, SECOND, ""),
         (call, FIRST, injected),
@@ -203,18 +179,11 @@ def test_an_unsupported_function_is_called_once(
 
 
 @pytest.mark.parametrize("code", ABSENT)
-def test_the_older_function_is_called_if_the_newer_one_fails(
-    nvml_library: Path, tmp_path: Path, code: int
-) -> None:
+def test_the_older_function_is_called_if_the_newer_one_fails(code: int, ask: Ask) -> None:
     """A missing newer function on one GPU does not affect the other."""
     injected = f"memory_v2@{FIRST} {code}\ncompute_v3@{FIRST} {code}"
-    *_, memory, other, processes = answers(
-        nvml_library,
-        tmp_path / "faults",
-        *OPEN,
-        ("memory", FIRST, injected),
-        ("memory", SECOND, injected),
-        ("processes", FIRST, injected),
+    memory, other, processes = ask(
+        ("memory", FIRST, injected), ("memory", SECOND, injected), ("processes", FIRST, injected)
     )
     assert (memory["used"], other["used"]) == (3 * 2**30, 2 * 2**30)
     assert [p["pid"] for p in processes] == [100, 200, 300, 400, 500]

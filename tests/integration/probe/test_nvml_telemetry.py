@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.harness.fake_nvml import FIRST, SECOND
-from tests.harness.nvml_query import OPEN, answers
+from tests.harness.nvml_query import Ask
 
 #: Fields by NVML's numbers: HBM temperature, throttled by power and by heat in ns, energy in mJ,
 #: ECC errors, rows remapped, pending and failed, PCIe replays, and KiB over all NVLinks.
@@ -32,14 +31,14 @@ FIELDS = "\n".join(
 )
 
 
-def read_telemetry(library: Path, tmp_path: Path, uuid: str, injected: str) -> dict[str, Any]:
-    *_, answer = answers(library, tmp_path / "faults", *OPEN, ("telemetry", uuid, injected))
+def read_telemetry(ask: Ask, uuid: str, injected: str) -> dict[str, Any]:
+    (answer,) = ask(("telemetry", uuid, injected))
     assert isinstance(answer, dict)
     return answer
 
 
-def test_all_telemetry_is_converted_to_sentinels_units(nvml_library: Path, tmp_path: Path) -> None:
-    answer = read_telemetry(nvml_library, tmp_path, FIRST, FIELDS)
+def test_all_telemetry_is_converted_to_sentinels_units(ask: Ask) -> None:
+    answer = read_telemetry(ask, FIRST, FIELDS)
     assert answer.pop("at") > 0
     assert answer == {
         "memory_reserved": 2**30,
@@ -76,9 +75,9 @@ def test_all_telemetry_is_converted_to_sentinels_units(nvml_library: Path, tmp_p
     }
 
 
-def test_unsupported_telemetry_is_none_and_never_zero(nvml_library: Path, tmp_path: Path) -> None:
+def test_unsupported_telemetry_is_none_and_never_zero(ask: Ask) -> None:
     """The second GPU has a fan, none of the fields, and no known performance state."""
-    answer = read_telemetry(nvml_library, tmp_path, SECOND, "")
+    answer = read_telemetry(ask, SECOND, "")
     assert answer["fan_share"] == 0.4
     for name in ("memory_temperature_c", "energy_j", "ecc_corrected_total", "performance_state"):
         assert answer[name] is None
@@ -97,13 +96,13 @@ def test_unsupported_telemetry_is_none_and_never_zero(nvml_library: Path, tmp_pa
     ],
 )
 def test_a_failing_field_does_not_affect_the_others(
-    nvml_library: Path, tmp_path: Path, function: str, name: str, code: int
+    ask: Ask, function: str, name: str, code: int
 ) -> None:
-    answer = read_telemetry(nvml_library, tmp_path, FIRST, f"{FIELDS}\n{function} {code}")
+    answer = read_telemetry(ask, FIRST, f"{FIELDS}\n{function} {code}")
     assert answer[name] is None
     assert answer["sm_clock_mhz"] == 1980
 
 
-def test_a_lost_gpu_is_an_error_not_empty_telemetry(nvml_library: Path, tmp_path: Path) -> None:
-    answer = read_telemetry(nvml_library, tmp_path, FIRST, "limit 15")
+def test_a_lost_gpu_is_an_error_not_empty_telemetry(ask: Ask) -> None:
+    answer = read_telemetry(ask, FIRST, "limit 15")
     assert answer["error"] == "GpuLostError"
