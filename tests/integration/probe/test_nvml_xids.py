@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,23 +18,21 @@ Start = Callable[..., ProbeHarness]
 
 
 @pytest.fixture
-def start(nvml_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+def start(
+    nvml_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start_probe: Start
+) -> Start:
     """Return a function that starts a probe of both GPUs, with faults of the driver."""
-    started: list[ProbeHarness] = []
 
     def start_one(*lines: str, library: Path = nvml_library) -> ProbeHarness:
         inject(tmp_path, *lines)
         monkeypatch.setenv("LD_LIBRARY_PATH", str(library))
         monkeypatch.setenv("FAKE_NVML", str(tmp_path / "faults"))
-        probe = ProbeHarness(ProbeSpec(poll=0.05, watch_interval=0.025))
-        started.append(probe)
+        probe = start_probe(ProbeSpec(poll=0.05, watch_interval=0.025))
         probe.inventory()
         probe.channel.send(encode(Watch(gpus=(FIRST, SECOND), held=())))
         return probe
 
-    yield start_one
-    for probe in started:
-        probe.close()
+    return start_one
 
 
 def inject(folder: Path, *lines: str) -> None:
