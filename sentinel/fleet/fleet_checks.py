@@ -84,7 +84,7 @@ _MOST = 2**64
 def _growth(name: str) -> Counted:
     def count(gpu: GpuResult) -> int | None:
         before, after = (
-            getattr(one, name, None) for one in (gpu.counters.before, gpu.counters.after)
+            getattr(counters, name, None) for counters in (gpu.counters.before, gpu.counters.after)
         )
         if before is None or after is None or not 0 <= before <= _MOST or not 0 <= after <= _MOST:
             return None

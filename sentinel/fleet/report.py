@@ -96,9 +96,9 @@ def outliers(fleet: FleetVerdict) -> list[Outlier]:
         found += map(_outlier, [subjects] if joined else by_node.values())
     order = list(_SEVERITIES)
 
-    def urgency(one: Outlier) -> tuple[int, int, str, bool]:
-        name = one.nodes[0].name if one.word != MISSING else ""
-        return LISTED.index(one.word), order.index(one.severity), name, bool(one.gpus)
+    def urgency(outlier: Outlier) -> tuple[int, int, str, bool]:
+        name = outlier.nodes[0].name if outlier.word != MISSING else ""
+        return LISTED.index(outlier.word), order.index(outlier.severity), name, bool(outlier.gpus)
 
     return sorted(found, key=urgency)
 
@@ -172,7 +172,7 @@ def _outlier(subjects: Sequence[_Subject]) -> Outlier:
 def _severity(results: Iterable[CheckResult]) -> Severity:
     """Find the worst severity of checks that failed or warned."""
     found = {result.severity for result in results}
-    return next((one for one in _SEVERITIES if one in found), Severity.UNKNOWN)
+    return next((severity for severity in _SEVERITIES if severity in found), Severity.UNKNOWN)
 
 
 def _brief(results: Sequence[CheckResult]) -> str:
@@ -323,19 +323,19 @@ def _node(node: FleetNode) -> dict[str, Any]:
     }
 
 
-def _gpu(one: FleetGpu) -> dict[str, Any]:
-    gpu = one.gpu
+def _gpu(member: FleetGpu) -> dict[str, Any]:
+    gpu = member.gpu
     return {
         "uuid": gpu.uuid,
         "index": gpu.index,
         "serial": gpu.serial,
         "model": gpu.model,
-        "group": one.group,
-        "verdict": one.verdict.value,
+        "group": member.group,
+        "verdict": member.verdict.value,
         "node_verdict": gpu.verdict.value,
-        "reasons": list(one.reasons),
+        "reasons": list(member.reasons),
         "coverage": [{name: getattr(phase, name) for name in _COVERAGE} for phase in gpu.coverage],
         "steady": {name: gpu.steady(name) for name in FIGURES},
-        "checks": [asdict(result) for result in one.bad],
-        "not_tested": list(one.not_tested),
+        "checks": [asdict(result) for result in member.bad],
+        "not_tested": list(member.not_tested),
     }
