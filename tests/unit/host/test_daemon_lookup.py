@@ -81,7 +81,7 @@ def test_a_default_folder_that_all_may_write_is_refused_with_a_remedy(folder: Pa
 UID = 12345
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def _own_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setattr("sentinel.host.daemon_lookup.why_untrusted", lambda _: None)
@@ -89,7 +89,7 @@ def _own_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def registered() -> Iterator[RegisteredDaemons]:
+def registered(_own_records: None) -> Iterator[RegisteredDaemons]:
     with RegisteredDaemons() as daemons:
         yield daemons
 
