@@ -25,7 +25,7 @@ from sentinel.config.specs import (
 )
 from sentinel.errors import ConfigError
 from sentinel.protocol.probe import NVML, SIMULATED, DriverSpec
-from sentinel.stressor import matmul, patterns
+from sentinel.stressor import matmul, memory_cells
 from sentinel.stressor.loader import _parameters, load_workload
 from tests.harness.registered_package import register
 
@@ -173,8 +173,8 @@ def test_the_table_has_every_built_in_workload_with_its_options() -> None:
 
 def test_the_names_are_those_of_the_stressor() -> None:
     assert tuple(matmul.DTYPES) == DTYPES
-    assert (*matmul.DTYPES, matmul.MEMORY.name) == PHASES
-    assert tuple(patterns.PATTERNS) == PATTERNS
+    assert tuple(matmul.PHASES) == PHASES
+    assert tuple(memory_cells.PATTERNS) == PATTERNS
 
 
 @pytest.mark.parametrize(
@@ -183,12 +183,29 @@ def test_the_names_are_those_of_the_stressor() -> None:
         ("gemm:size=banana", "workload gemm: option size='banana' is not a whole number"),
         ("gemm:sise=64", "workload gemm has no option 'sise'; its options are dtype (one of auto"),
         ("gemm:size=65", "workload gemm: size=65 is not a positive multiple of 64"),
+        ("gemm:size=100", "size=100 is not a positive multiple of 64"),
+        ("gemm:seeds=0", "seeds=0 is out of range"),
         ("gemm:dtype=fp4", "is not one of auto, bf16"),
         ("hold:a=1", "workload hold has no option 'a'; it has no options"),
-        ("mixed:plan=bf16+fp5", "mixed: there is no 'fp5' in plan"),
-        ("memtest:patterns=aa+bb", "patterns=aa+bb has 'bb' in it"),
-        ("memtest:retention=0.5", "retention=0.5 is out of range"),
-        ("pulse:hz=20", "hz=20 is out of range"),
+        ("mixed:plan=bf16+fp5", "mixed: there is no 'fp5' in plan='bf16+fp5'"),
+        ("mixed:plan=", "no '' in plan=''"),
+        ("mixed:seconds=0.01", "seconds=0.01 is out of range"),
+        ("mixed:seeds=1001", "seeds=1001 is out of range"),
+        ("memtest:patterns=aa+bb", "patterns=aa+bb has 'bb' in it; allowed are all, or some of"),
+        *(
+            (f"memtest:patterns={text}", "allowed are all, or some of zeros")
+            for text in ("", "zeroes", "zeros+", "all+zeros")
+        ),
+        *(
+            (f"memtest:retention={text}", "out of range; allowed is 0, or from 1 to 7200")
+            for text in ("0.5", "-1", "7201")
+        ),
+        ("memtest:retention=nan", "retention='nan' is not a number"),
+        ("pulse:hz=20", "hz=20 is out of range; allowed is from 0.5 to 10"),
+        ("pulse:hz=0.4", "hz=0.4 is out of range"),
+        ("pulse:duty=0", "duty=0 is out of range; allowed is from 0.1 to 0.9"),
+        ("pulse:duty=1", "duty=1 is out of range"),
+        ("pulse:size=65", "size=65 is not a positive multiple"),
     ],
 )
 def test_a_wrong_option_is_named_with_what_is_allowed(text: str, why: str) -> None:
