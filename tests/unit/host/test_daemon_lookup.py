@@ -82,14 +82,11 @@ UID = 12345
 
 
 @pytest.fixture
-def _own_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RegisteredDaemons]:
+    """Provide records in a folder that is trusted."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    monkeypatch.setattr("sentinel.host.daemon_lookup.why_untrusted", lambda _: None)
+    monkeypatch.setattr(daemon_lookup, "why_untrusted", lambda _: None)
     monkeypatch.setattr("os.getuid", os.geteuid)
-
-
-@pytest.fixture
-def registered(_own_records: None) -> Iterator[RegisteredDaemons]:
     with RegisteredDaemons() as daemons:
         yield daemons
 
