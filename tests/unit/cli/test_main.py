@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
+from tests.harness.command_line import CommandLine
 from sentinel.cli.main import run_command_line
 
 
-def test_a_hidden_command_is_not_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command_line(["burnin", "end"]) == 64
-    assert "'end'; there are: attach, cancel, status\n" in capsys.readouterr().err
+def test_a_hidden_command_is_not_listed(cli: CommandLine) -> None:
+    assert "'end'; there are: attach, cancel, status\n" in cli("burnin", "end", code=64).err
 
 
 @pytest.mark.parametrize(
@@ -47,23 +47,21 @@ def test_a_hidden_command_is_not_listed(capsys: pytest.CaptureFixture[str]) -> N
     ],
 )
 def test_a_usage_error_has_a_message_and_exit_code_2(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, cli: CommandLine
 ) -> None:
-    assert run_command_line(arguments) == 2
-    output = capsys.readouterr()
+    output = cli(*arguments, code=2)
     assert output.out == ""
     assert output.err.startswith(f"sentinel: {message}")
     assert "Traceback" not in output.err
 
 
 def test_mcp_without_its_package_reports_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "mcp"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.delitem(sys.modules, "sentinel.cli.mcp_server", raising=False)
     monkeypatch.setitem(sys.modules, "mcp", None)
-    assert run_command_line(["mcp", "--socket", "/nowhere"]) == 2
-    output = capsys.readouterr()
+    output = cli("mcp", "--socket", "/nowhere", code=2)
     assert output.out == ""
     assert "pip install 'gpu-sentry[mcp]'" in output.err

@@ -8,9 +8,10 @@ from collections import Counter
 import click
 import pytest
 
-from sentinel.cli.main import run_command_line, sentinel_command
+from sentinel.cli.main import sentinel_command
 from sentinel.cli.options.command_classes import GROUPS
 from sentinel.config.model import SETTINGS
+from tests.harness.command_line import CommandLine
 
 FLAGS = {setting.field: setting.flag for setting in SETTINGS}
 RARE = {name for _, rare in GROUPS.values() for name in rare}
@@ -23,24 +24,21 @@ def test_every_setting_is_in_one_group() -> None:
     assert len(FLAGS) - len(RARE) <= 28
 
 
-def listed(capsys: pytest.CaptureFixture[str], *words: str) -> set[str]:
+def listed(cli: CommandLine, *words: str) -> set[str]:
     """Return the options that a help lists."""
-    assert run_command_line(list(words)) == 0
-    return set(re.findall(r"^  (?:-\w, )?(--[\w-]+)", capsys.readouterr().out, re.MULTILINE))
+    return set(re.findall(r"^  (?:-\w, )?(--[\w-]+)", cli(*words).out, re.MULTILINE))
 
 
 @pytest.mark.parametrize("command", ["run", "start"])
-def test_the_rare_options_are_behind_help_all(
-    capsys: pytest.CaptureFixture[str], command: str
-) -> None:
-    common, everything = listed(capsys, command, "--help"), listed(capsys, command, "--help-all")
+def test_the_rare_options_are_behind_help_all(cli: CommandLine, command: str) -> None:
+    common, everything = listed(cli, command, "--help"), listed(cli, command, "--help-all")
     assert everything - common == {FLAGS[name] for name in RARE}
     assert everything >= set(FLAGS.values())
     assert len(common) <= 42
 
 
 def test_every_option_of_a_command_with_groups_is_in_its_help(
-    capsys: pytest.CaptureFixture[str],
+    cli: CommandLine,
 ) -> None:
     context = click.Context(sentinel_command)
     for name in ("run", "start", "burnin", "session start"):
@@ -54,16 +52,16 @@ def test_every_option_of_a_command_with_groups_is_in_its_help(
             for get_param in command.get_params(click.Context(command, info_name=name))
             if isinstance(get_param, click.Option) and not get_param.hidden
         }
-        assert listed(capsys, *name.split(), "--help-all") == options
+        assert listed(cli, *name.split(), "--help-all") == options
 
 
-def test_burnin_does_not_list_what_it_refuses(capsys: pytest.CaptureFixture[str]) -> None:
-    options = listed(capsys, "burnin", "--help-all")
+def test_burnin_does_not_list_what_it_refuses(cli: CommandLine) -> None:
+    options = listed(cli, "burnin", "--help-all")
     refused = {"--workload", "--util", "--util-every", "--util-samples", "--power", "--duty"}
     assert not options & refused
     assert "--memory" in options
     for flag in ("--workload", "--util"):
-        assert run_command_line(["burnin", flag, "50%"]) == 64
+        cli("burnin", flag, "50%", code=64)
 
 
 @pytest.mark.parametrize(
@@ -80,10 +78,9 @@ def test_burnin_does_not_list_what_it_refuses(capsys: pytest.CaptureFixture[str]
     ],
 )
 def test_wrong_options_of_commands_with_verdicts_exit_with_64(
-    capsys: pytest.CaptureFixture[str], words: list[str]
+    cli: CommandLine, words: list[str]
 ) -> None:
-    assert run_command_line(words) == 64
-    output = capsys.readouterr()
+    output = cli(*words, code=64)
     assert output.out == ""
     assert output.err.startswith("sentinel: ")
 
@@ -91,5 +88,5 @@ def test_wrong_options_of_commands_with_verdicts_exit_with_64(
 @pytest.mark.parametrize(
     "words", [["run", "--simulate", "0"], ["start", "--poll", "1h"], ["demo", "-x"]]
 )
-def test_wrong_options_of_other_commands_exit_with_2(words: list[str]) -> None:
-    assert run_command_line(words) == 2
+def test_wrong_options_of_other_commands_exit_with_2(words: list[str], cli: CommandLine) -> None:
+    cli(*words, code=2)
