@@ -26,11 +26,11 @@ class CommandLine:
 
     capsys: pytest.CaptureFixture[str]
 
-    def __call__(self, *words: str, code: int = 0) -> CommandOutput:
-        """Run a command and return its output."""
+    def __call__(self, *words: str, code: int | None = 0) -> CommandOutput:
+        """Run a command and return its output; with None, any exit code is expected."""
         found = run_command_line(list(words))
         out, err = self.capsys.readouterr()
-        assert found == code, f"{out}{err}"
+        assert code in {found, None}, f"{out}{err}"
         return CommandOutput(found, out, err)
 
     def json(self, *words: str, code: int = 0) -> Any:

@@ -13,8 +13,8 @@ from typing import Any
 import click
 import pytest
 
-from tests.harness.command_line import CommandLine
-from sentinel.cli.main import run_command_line, sentinel_command
+from sentinel.cli.main import sentinel_command
+from tests.harness.command_line import CommandLine, CommandOutput
 from tests.harness.stub_daemon import GPU, RESERVATION, STATUS, Reply, StubDaemon, stub_daemon
 from tests.harness.timing import TIMEOUT_S
 
@@ -111,26 +111,24 @@ def test_every_command_that_prints_data_has_json(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WITH_JSON)
-def test_wrong_usage_under_json_is_one_object(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code = run_command_line([*name.split(), "--json", "--no-such-option"])
-    error = only_object(capsys)
+def test_wrong_usage_under_json_is_one_object(name: str, cli: CommandLine) -> None:
+    output = cli(*name.split(), "--json", "--no-such-option", code=None)
+    error = only_object(output)
     assert error["code"] == "usage"
     message = f"`sentinel {name}` has no option --no-such-option"
-    assert (error["exit_code"], error["error"]) == (code, message)
-    assert code in {2, 64}
+    assert (error["exit_code"], error["error"]) == (output.code, message)
+    assert output.code in {2, 64}
     assert "--json" in error["allowed"]
 
 
 @pytest.mark.parametrize(
     "name", sorted({*WRONG, "status", "history", "restart", "reload", "pause"})
 )
-def test_a_failure_under_json_is_one_object(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code = run_command_line([*name.split(), *WRONG.get(name, ()), "--json"])
-    error = only_object(capsys)
-    assert error["exit_code"] == code
-    assert code != 0
+def test_a_failure_under_json_is_one_object(name: str, cli: CommandLine) -> None:
+    output = cli(*name.split(), *WRONG.get(name, ()), "--json", code=None)
+    error = only_object(output)
+    assert error["exit_code"] == output.code
+    assert output.code != 0
     assert error["error"]
     assert error["code"] in {"usage", "invalid", "not_running", "workload"}
 
@@ -139,8 +137,7 @@ def test_an_unknown_gpu_under_json_has_the_gpus_that_there_are(
     tmp_path: Path, cli: CommandLine
 ) -> None:
     with stub_daemon(tmp_path / "s"):
-        cli("status", "7", "--json", code=4)
-    error = only_object(capsys)
+        error = only_object(cli("status", "7", "--json", code=4))
     assert (error["code"], error["allowed"]) == ("no_such_gpu", ["all", GPU["uuid"]])
 
 
@@ -150,13 +147,11 @@ def test_a_success_under_json_is_one_object(typed: str, tmp_path: Path, cli: Com
     route = ROUTES.get(words[0]) or ROUTES.get(" ".join(words[:2]), f"POST /v1/{words[0]}")
     with stub_daemon(tmp_path / "s") as daemon:
         daemon.replies[route] = REPLIES[typed]
-        cli(*words, "--json")
-    assert only_object(capsys)["schema_version"] == 1
+        assert only_object(cli(*words, "--json"))["schema_version"] == 1
 
 
-def only_object(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+def only_object(output: CommandOutput) -> dict[str, Any]:
     """Return the only line of standard output, and see that standard error is empty."""
-    output = capsys.readouterr()
     assert output.err == ""
     (line,) = output.out.splitlines()
     found: dict[str, Any] = json.loads(line)
