@@ -8,7 +8,7 @@ import os
 import secrets
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -18,7 +18,6 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sentinel.api.bodies import CLOSE, problem, too_many_connections
-from sentinel.api.page import PUBLIC_PATHS
 from sentinel.host.names import USER_NAMES
 from sentinel.host.procfs import read_stat
 from sentinel.host.regular_file import open_regular
@@ -210,6 +209,7 @@ class AccessMiddleware:
         policy: Who may do what.
         tcp: The configured address, ``host:port``; its name is valid in the Host header.
         tokens: The tokens of TCP clients, each with what its holders may do.
+        public: The paths that need no token.
     """
 
     def __init__(
@@ -218,11 +218,13 @@ class AccessMiddleware:
         policy: AccessPolicy,
         tcp: str | None,
         tokens: Sequence[tuple[TokenFile, Level]],
+        public: Collection[str],
     ) -> None:
         self._app = app
         self._policy = policy
         self._name = (tcp or "").rpartition(":")[0].strip("[]").lower()
         self._tokens = tokens
+        self._public = public
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or reject it."""
@@ -262,7 +264,7 @@ class AccessMiddleware:
         if origin is not None and origin.lower() != f"http://{host.lower()}":
             why = "Pages from other origins have no access."
             return problem(Code.FORBIDDEN, why, headers=CLOSE)
-        if scope["path"] in PUBLIC_PATHS:
+        if scope["path"] in self._public:
             return None
         given = headers.get("authorization")
         levels = [level for token, level in self._tokens if token.matches(given)]

@@ -12,9 +12,8 @@ from fastapi import Depends, Request
 
 from sentinel.api.access import Peer
 from sentinel.api.bodies import MEDIA_TYPE, PROBLEM_REFERENCE, ProblemError
-from sentinel.api.change_feed import ChangeFeed
 from sentinel.api.counters import Counters
-from sentinel.api.event_buffer import EventBuffer, LoggedEvent
+from sentinel.api.event_streams import ChangeFeed, EventBuffer, LoggedEvent
 from sentinel.api.history import FILE_NAME as HISTORY_FILE
 from sentinel.api.history import History
 from sentinel.api.metrics_page import MetricsPage

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sentinel.api.event_buffer import LoggedEvent
+from sentinel.api.event_streams import LoggedEvent
 from sentinel.protocol.views import GpuView
 
 #: Upper bounds of the histograms' buckets, in seconds. 45 ms is the budget for a kill; a

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from sentinel.api import history_tables
 from sentinel.api.bodies import ProblemError
-from sentinel.api.event_buffer import LoggedEvent
+from sentinel.api.event_streams import LoggedEvent
 from sentinel.api.history_queries import Source
 from sentinel.api.history_recorder import MAX_GAP_S, Batch, Recorder, TimedRecord, Use
 from sentinel.api.history_tables import PAGE_BYTES, InvalidFileError, transaction

@@ -5,8 +5,10 @@ They run in the history's thread.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sqlite3
+import statistics
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,7 +16,7 @@ from typing import Any
 
 from sentinel.api.history_recorder import HEALTH_ORDER
 from sentinel.api.history_tables import MINUTE_COLUMNS, SECONDS_WITH_ENERGY, gpu_key
-from sentinel.protocol.history_types import Direction
+from sentinel.protocol.history_types import Direction, TemperatureTrend
 from sentinel.protocol.version import SCHEMA_VERSION
 
 #: Spans above an hour have one reading a minute.
@@ -140,7 +142,7 @@ def events(
     return found[::-1]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class RecordedUse:
     """One row of uses; see :class:`sentinel.api.history_recorder.Use`."""
 
@@ -148,36 +150,23 @@ class RecordedUse:
     index: int
     began: float
     until: float
-    ours: bool
+    ours: int
     who: str | None
     pid: int | None
     user: str | None
-    open: bool
+    open: int
 
 
 def uses(source: Source, uuid: str | None, since: float, limit: int) -> list[RecordedUse]:
     """Read the last uses that were current after ``since``, oldest first."""
     where = " AND gpu = :gpu" if uuid else ""
-    found = [
-        RecordedUse(
-            uuid=gpu,
-            index=index,
-            began=began,
-            until=until,
-            ours=bool(ours),
-            who=who,
-            pid=None if pid < 0 else pid,
-            user=user,
-            open=bool(is_open),
-        )
-        for gpu, index, began, until, ours, who, pid, user, is_open in source.connection.execute(
-            "SELECT uuid, idx, began, until, ours, who, pid, user, open"
-            f" FROM uses JOIN gpus USING (gpu) WHERE (until >= :since OR open){where}"
-            " ORDER BY began DESC LIMIT :limit",
-            {"since": since, "gpu": gpu_key(uuid) if uuid else None, "limit": limit},
-        )
-    ]
-    return sorted(found, key=lambda use: (use.began, use.index))
+    found = source.connection.execute(
+        "SELECT uuid, idx, began, until, ours, who, nullif(pid, -1), user, open"
+        f" FROM uses JOIN gpus USING (gpu) WHERE (until >= :since OR open){where}"
+        " ORDER BY began DESC LIMIT :limit",
+        {"since": since, "gpu": gpu_key(uuid) if uuid else None, "limit": limit},
+    )
+    return sorted((RecordedUse(*row) for row in found), key=lambda use: (use.began, use.index))
 
 
 def known_gpus(source: Source) -> dict[str, int]:
@@ -215,9 +204,9 @@ def encode_usage(uses: Sequence[RecordedUse]) -> bytes:
                 "index": use.index,
                 "from": iso(use.began),
                 "until": iso(use.until),
-                "going_on": use.open,
+                "going_on": bool(use.open),
                 "who": use.who,
-                "ours": use.ours,
+                "ours": bool(use.ours),
                 "pid": use.pid,
                 "user": use.user,
                 "seconds": round(use.until - use.began, _DECIMALS),
@@ -272,43 +261,26 @@ MIN_CHANGE_C = 1.0
 STABLE_RANGE_C = 5.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Trend:
-    """The trend of readings; None without enough readings."""
-
-    samples: int
-    current_c: float | None
-    minimum_c: float | None
-    maximum_c: float | None
-    average_c: float | None
-    slope_c_per_min: float | None
-    direction: Direction
-
-
-def fit_trend(readings: Sequence[tuple[float, float]]) -> Trend:
+def fit_trend(
+    readings: Sequence[tuple[float, float]], gpu: str = "", minutes: int = 0
+) -> TemperatureTrend:
     """Fit the trend of (seconds, degrees Celsius), oldest first, on one clock."""
     values = [value for _, value in readings]
-    slope = _slope(readings) if len(readings) >= MIN_SAMPLES else None
-    return Trend(
+    slope = None
+    if len(readings) >= MIN_SAMPLES:
+        with contextlib.suppress(statistics.StatisticsError):  # all have the same time
+            slope = statistics.linear_regression(*zip(*readings, strict=True)).slope
+    return TemperatureTrend(
+        gpu=gpu,
+        minutes=minutes,
         samples=len(values),
         current_c=values[-1] if values else None,
         minimum_c=min(values, default=None),
         maximum_c=max(values, default=None),
         average_c=sum(values) / len(values) if values else None,
         slope_c_per_min=None if slope is None else slope * 60,
-        direction=_direction(slope, readings),
+        trend=_direction(slope, readings),
     )
-
-
-def _slope(readings: Sequence[tuple[float, float]]) -> float | None:
-    """Compute the slope per second, or None if all readings have the same time."""
-    count = len(readings)
-    mean_at = sum(at for at, _ in readings) / count
-    mean = sum(value for _, value in readings) / count
-    spread = sum((at - mean_at) ** 2 for at, _ in readings)
-    if spread == 0:
-        return None
-    return sum((at - mean_at) * (value - mean) for at, value in readings) / spread
 
 
 def _direction(slope: float | None, readings: Sequence[tuple[float, float]]) -> Direction:

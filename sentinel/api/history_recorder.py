@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from sentinel.api.event_buffer import LoggedEvent
+from sentinel.api.event_streams import LoggedEvent
 from sentinel.protocol.views import GpuHealth, GpuView
 
 #: Figures with a minimum and a maximum besides the mean.

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sentinel.api.bodies import ProblemError
-from sentinel.api.event_buffer import LoggedEvent
+from sentinel.api.event_streams import LoggedEvent
 from sentinel.api.recipients import CommandHook, DeliveryError, Webhook
 from sentinel.errors import NoSuchGpuError
 from sentinel.host.names import node_name

@@ -26,7 +26,7 @@ from sentinel.api.access import (
     local_level,
     peer_of,
 )
-from sentinel.api.app import make_app
+from sentinel.api.app import PUBLIC_PATHS, make_app
 from sentinel.api.bodies import MEDIA_TYPE, problem_body
 from sentinel.api.context import ApiContext
 from sentinel.api.metrics_page import ScrapeApp
@@ -290,7 +290,9 @@ async def _serve(
             server.should_exit = True
 
     context = ApiContext(spec, channel, on_end)
-    middleware = AccessMiddleware(make_app(context), spec.access, spec.tcp, _tokens(context))
+    middleware = AccessMiddleware(
+        make_app(context), spec.access, spec.tcp, _tokens(context), PUBLIC_PATHS
+    )
     Connection.policy = spec.access
     server = _server(middleware)
     servers, jobs = [server], [server.serve(sockets)]

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from sentinel.api.bodies import ProblemError
-from sentinel.api.event_buffer import Broadcast
+from sentinel.api.supervisor_link import Broadcast
 from sentinel.config.gpu_selection import select_gpus
 from sentinel.host.verified_store import LastVerdict, StoredWork
 from sentinel.protocol.gpu import Gpu

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from sentinel.api.bodies import ProblemError
-from sentinel.api.event_buffer import Broadcast
+from sentinel.api.supervisor_link import Broadcast
 from sentinel.host import verified_store
 from sentinel.host.timed_file import Clocks
 from sentinel.host.verified_store import (

@@ -194,6 +194,32 @@ def check_accepted(reply: CommandReply) -> CommandReply:
     return reply
 
 
+class Broadcast:
+    """Wakes all current waiters."""
+
+    def __init__(self) -> None:
+        self._next = asyncio.Event()
+        #: There is nothing more to wait for.
+        self.ended = False
+
+    def end(self) -> None:
+        """Wake all waiters for the last time."""
+        self.ended = True
+        self.wake()
+
+    def wake(self) -> None:
+        """Wake all current waiters."""
+        self._next.set()
+        self._next = asyncio.Event()
+
+    async def wait(self, timeout_s: float) -> None:
+        """Wait for the next :meth:`wake`, at most ``timeout_s`` seconds."""
+        event = self._next
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, timeout_s)):
+                await event.wait()
+
+
 #: The command that ends what is bound to a process, and its id.
 Bound = tuple[Callable[..., Command], str | None]
 

@@ -27,6 +27,8 @@ from sentinel.burnin.verdict import verdict_summary
 from sentinel.units import format_count
 from sentinel.web.document import html_document
 
+# --- text ------------------------------------------------------------------------------------
+
 
 def text_lines(report: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines: the verdict first, then each GPU with its reasons and what it did."""
@@ -101,6 +103,8 @@ def _phase_line(phase: Mapping[str, Any]) -> str:
     return f"{phase['phase']:<12} {mark:<8}  {', '.join(parts)}"
 
 
+# --- the page --------------------------------------------------------------------------------
+
 #: The order of the checks, by their status.
 _STATUSES = ("fail", "warn", "not tested", "pass", "n/a")
 
@@ -153,6 +157,8 @@ def _limits(report: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     checks = {check["id"]: check for gpu in report["gpus"] for check in gpu["checks"]}
     return [checks[name] for name in sorted(checks)]
 
+
+# --- all formats -----------------------------------------------------------------------------
 
 Report = Mapping[str, Any]
 

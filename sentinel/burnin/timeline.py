@@ -73,6 +73,9 @@ def absences(record: GpuRecord) -> list[Absence]:
     return found
 
 
+# --- what became of phases -------------------------------------------------------------------
+
+
 class Outcome(Enum):
     """What became of a phase of a GPU, or of a run."""
 
@@ -126,6 +129,8 @@ def detection_power(gpu: Mapping[str, Any]) -> str:
         f" {power['error_rate_below']:.1e} per result, at {power['confidence'] * 100:g} %"
     )
 
+
+# --- curves ----------------------------------------------------------------------------------
 
 #: A curve keeps the lowest and the highest value of so many columns.
 COLUMNS = 800

@@ -129,6 +129,8 @@ def _missing(phase: PhaseRecord, record: GpuRecord) -> str | None:
     return f"phase {name} not complete: {', '.join(parts)}: {why}"
 
 
+# --- the summary -----------------------------------------------------------------------------
+
 #: The most that Kubernetes keeps of a termination message, in bytes
 #: (kubernetes.io/docs/tasks/debug/debug-application/determine-reason-pod-failure).
 MAX_BYTES = 4096

@@ -244,6 +244,8 @@ def _some(nodes: Sequence[str]) -> str:
     return f"{', '.join(nodes[:_MAX_NAMES])}{more}"
 
 
+# --- from look to look -----------------------------------------------------------------------
+
 T = TypeVar("T")
 
 #: The shortest pause between two looks at a run, in seconds.

@@ -43,6 +43,8 @@ from sentinel.fleet.verdict import FleetNode, FleetVerdict
 from sentinel.units import format_count
 from sentinel.web.document import html_document
 
+# --- text ------------------------------------------------------------------------------------
+
 #: Of each verdict, so many entries are listed with their reasons; the others only by their nodes.
 MAX_LISTED = 40
 #: So many reasons of one entry are listed.
@@ -121,6 +123,9 @@ def _deviation(name: str, peers: Peers) -> str:
     return format_measure(name, round(peers.deviation, 1))
 
 
+# --- JUnit: a suite for each node, a case for each GPU ---------------------------------------
+
+
 def junit_xml(fleet: FleetVerdict) -> str:
     """Build the document."""
     name = "sentinel fleet" if fleet.run is None else f"sentinel fleet {fleet.run.id}"
@@ -178,6 +183,8 @@ def _suite(node: FleetNode, number: int, started: datetime | None) -> Element:
     count_cases(suite, seconds)  # its GPUs work at the same time
     return suite
 
+
+# --- the page --------------------------------------------------------------------------------
 
 #: The letter of each verdict; colour is never the only difference.
 LETTERS = {
@@ -337,6 +344,9 @@ def _first(reasons: Iterable[str]) -> Iterator[str]:
     yield from found[:_MAX_MAP_REASONS]
     if len(found) > _MAX_MAP_REASONS:
         yield f"and {len(found) - _MAX_MAP_REASONS} more"
+
+
+# --- all formats -----------------------------------------------------------------------------
 
 
 def _line(text: str) -> str:

@@ -109,6 +109,8 @@ def numbers_of_job(environment: Mapping[str, str]) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(",") if part.strip().isdecimal())
 
 
+# --- reservations ----------------------------------------------------------------------------
+
 #: How the reason of every such reservation begins; the job's id follows.
 REASON = "Slurm job"
 #: The wait for each GPU by itself, in seconds, after not all of them were available together.

@@ -205,6 +205,8 @@ def _identity(result: NodeResult) -> tuple[object, ...]:
     return host.hostname, host.machine_id, run.id, run.started, uuids
 
 
+# --- thresholds ------------------------------------------------------------------------------
+
 #: A larger file is not read, in bytes.
 _MAX_FILE_BYTES = 2**20
 

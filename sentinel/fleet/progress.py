@@ -136,6 +136,8 @@ def read_progress(path: Path) -> NodeProgress | None:
         return None
 
 
+# --- why nodes have no report ----------------------------------------------------------------
+
 #: A larger file is none of ours: 100,000 nodes with a line each have 20 MB.
 _MAX_BYTES_MISSING_NODES = 64 * 2**20
 

@@ -20,6 +20,8 @@ from sentinel.fleet.run_folder import FleetRun
 from sentinel.fleet.verdict import MISSING, FleetGpu, FleetNode, FleetVerdict
 from sentinel.units import format_count
 
+# --- names of many nodes, as Slurm and ClusterShell write them -------------------------------
+
 #: The last number of a name, with what is before and after it.
 _NUMBERED = re.compile(r"(.*?)(\d+)(\D*)", re.DOTALL)
 
@@ -58,6 +60,8 @@ def _ranges(numbers: list[int]) -> Iterator[tuple[int, int]]:
         last = number
     yield first, last
 
+
+# --- what is wrong ---------------------------------------------------------------------------
 
 #: The words that are listed, the worst first.
 LISTED = (Verdict.FAIL.value, MISSING, Verdict.INCOMPLETE.value, Verdict.WARN.value)
@@ -206,6 +210,8 @@ def _brief(results: Sequence[CheckResult]) -> str:
             text = f"{first.id}: {format_value(first.value, first.unit)}"
     return f"{text}: {first.evidence}" if first.evidence else text
 
+
+# --- JSON ------------------------------------------------------------------------------------
 
 #: The version of the report: additions raise the second number, other changes the first.
 SCHEMA_VERSION = "1.0"

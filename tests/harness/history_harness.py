@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.api import history_queries
-from sentinel.api.event_buffer import LoggedEvent
+from sentinel.api.event_streams import LoggedEvent
 from sentinel.api.history import Database
 from sentinel.api.history_recorder import EventRow, Recorder, TimedRecord
 from sentinel.protocol.gpu import GpuProcess, Telemetry

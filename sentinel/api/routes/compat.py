@@ -16,7 +16,7 @@ from starlette.responses import Response
 from sentinel.api import history_queries
 from sentinel.api.bodies import ProblemError, explain
 from sentinel.api.context import ApiContext, By, ContextDep, cancel_on_disconnect, problems
-from sentinel.api.history_queries import Trend, fit_trend
+from sentinel.api.history_queries import fit_trend
 from sentinel.api.routes import compat_schemas
 from sentinel.api.routes.compat_schemas import Monitoring
 from sentinel.api.routes.history import temperatures
@@ -24,7 +24,7 @@ from sentinel.api.routes.reservations import allocate_memory, resolve_holder
 from sentinel.api.serializers import budget
 from sentinel.config.build import build_config
 from sentinel.protocol import commands
-from sentinel.protocol.history_types import Direction
+from sentinel.protocol.history_types import Direction, TemperatureTrend
 from sentinel.protocol.problem import Code
 from sentinel.protocol.views import GpuView
 
@@ -195,7 +195,7 @@ async def read_trend(
     """Compute the trend of a GPU's temperature over the last minutes."""
     uuid = context.views.one(str(gpu_id)).uuid
     trend = await _temperature_trend(context, uuid, duration, _monitoring(request))
-    return Data(data=compat_schemas.temperature(duration, trend))
+    return Data(data=compat_schemas.temperature(trend))
 
 
 @router.get("/memory/available", responses=_READ)
@@ -326,7 +326,7 @@ async def _status(
     trend = Direction.UNKNOWN
     with contextlib.suppress(ProblemError):
         fitted = await _temperature_trend(context, view.uuid, _TREND_MINUTES, _monitoring(request))
-        trend = fitted.direction
+        trend = fitted.trend
     settings, allocations = build_config(context.settings.given), context.views.host.allocations
     return compat_schemas.status(view, settings, allocations, trend)
 
@@ -361,11 +361,12 @@ async def _readings(
 
 async def _temperature_trend(
     context: ApiContext, uuid: str, minutes: int, monitoring: Monitoring
-) -> Trend:
+) -> TemperatureTrend:
     """Fit the trend of a GPU's temperature while it was monitored.
 
     Raises:
         ProblemError: The history cannot be read.
     """
     found = await temperatures(context, uuid, minutes)
-    return fit_trend([(at, degrees) for at, degrees in found if monitoring.includes(at)])
+    included = [(at, degrees) for at, degrees in found if monitoring.includes(at)]
+    return fit_trend(included, uuid, minutes)

@@ -15,11 +15,10 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field, ValidationInfo, field_validator
 
 from sentinel.api.bodies import AllocationId, RequestModel
-from sentinel.api.history_queries import Trend
 from sentinel.api.history_recorder import HEALTH_ORDER
 from sentinel.api.serializers import budget
 from sentinel.config.model import SETTINGS, Config
-from sentinel.protocol.history_types import Direction
+from sentinel.protocol.history_types import Direction, TemperatureTrend
 from sentinel.protocol.views import Allocation, GpuView, is_throttled
 
 MB = 2**20
@@ -349,18 +348,18 @@ def past(view: GpuView, row: Mapping[str, Any]) -> Past:
     )
 
 
-def temperature(minutes: int, trend: Trend) -> Temperature:
+def temperature(fitted: TemperatureTrend) -> Temperature:
     """Describe the trend of a GPU's temperature."""
-    is_known = trend.direction is not Direction.UNKNOWN
+    is_known = fitted.trend is not Direction.UNKNOWN
     return Temperature(
-        duration_minutes=minutes,
-        sample_count=trend.samples,
-        current_temp=trend.current_c,
-        min_temp=trend.minimum_c,
-        max_temp=trend.maximum_c,
-        avg_temp=trend.average_c,
-        trend=trend.direction.value,
-        is_stable=trend.direction is Direction.STABLE if is_known else None,
+        duration_minutes=fitted.minutes,
+        sample_count=fitted.samples,
+        current_temp=fitted.current_c,
+        min_temp=fitted.minimum_c,
+        max_temp=fitted.maximum_c,
+        avg_temp=fitted.average_c,
+        trend=fitted.trend.value,
+        is_stable=fitted.trend is Direction.STABLE if is_known else None,
     )
 
 

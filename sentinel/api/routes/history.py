@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 from datetime import datetime
 from typing import Annotated
 
@@ -117,17 +118,11 @@ async def read_trend(
 ) -> TemperatureTrend:
     """Compute the trend of a GPU's temperature from the readings of the last minutes."""
     uuid = await _resolve(context, selector)
-    trend = fit_trend(await temperatures(context, uuid, minutes))
-    return TemperatureTrend(
-        gpu=uuid,
-        minutes=minutes,
-        samples=trend.samples,
-        current_c=trend.current_c,
-        minimum_c=trend.minimum_c,
-        maximum_c=trend.maximum_c,
+    trend = fit_trend(await temperatures(context, uuid, minutes), uuid, minutes)
+    return replace(
+        trend,
         average_c=_rounded(trend.average_c),
         slope_c_per_min=_rounded(trend.slope_c_per_min),
-        trend=trend.direction,
     )
 
 

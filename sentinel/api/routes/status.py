@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 from sentinel.api import serializers
 from sentinel.api.bodies import ProblemError
 from sentinel.api.context import ContextDep, problems
-from sentinel.api.event_buffer import MAX_SUBSCRIBERS, EventBuffer
+from sentinel.api.event_streams import MAX_SUBSCRIBERS, EventBuffer
 from sentinel.api.metrics_page import PATH
 from sentinel.api.snapshots import MAX_AGE_S
 from sentinel.protocol.api_types import DaemonHealth, SingleGpu, Status

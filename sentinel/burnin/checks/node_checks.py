@@ -175,6 +175,8 @@ def judge_node(
     )
 
 
+# --- the formats of ``sentinel check`` -------------------------------------------------------
+
 #: The exit codes of ``sentinel check``.
 EXIT_CODES = {Status.PASS: 0, Status.WARN: 0, Status.FAIL: 1, Status.NOT_TESTED: 3}
 TOOL_FAILED = 2
@@ -305,6 +307,8 @@ def as_object(report: NodeReport) -> dict[str, Any]:
         ],
     }
 
+
+# --- faults that a GPU has shown -------------------------------------------------------------
 
 #: Verdicts as a status has them: sentinel.burnin.verdict is slow to import, and a health
 #: check of a node must end within a second.

@@ -127,6 +127,8 @@ def _by_uuid(values: Iterable[Any]) -> dict[str, Counters]:
     return {one.uuid: one for one in found}
 
 
+# --- all checks, in the order of the report --------------------------------------------------
+
 CHECKS = Table(
     MOMENT,
     growth_checks.TABLE,

@@ -255,7 +255,7 @@ class Following:
             ConfigError: There is none, since the process that recorded the run has failed.
         """
         ended = None if self._recorder is None else self._recorder.wait()
-        file = self._folder.path / "report.json"
+        file = self._folder.report
         with contextlib.suppress(OSError, ValueError):
             report: dict[str, Any] = json.loads(file.read_text())
             code = int(EXIT_CODES[Verdict(report["verdict"])])

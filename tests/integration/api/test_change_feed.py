@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.api import change_feed as watches
-from sentinel.api.change_feed import ChangeFeed
-from sentinel.api.event_buffer import MAX_SUBSCRIBERS, EventBuffer, LoggedEvent
-from sentinel.api.page import HEADERS, PUBLIC_PATHS
+from sentinel.api import event_streams as watches
+from sentinel.api.app import HEADERS, PUBLIC_PATHS
+from sentinel.api.event_streams import MAX_SUBSCRIBERS, ChangeFeed, EventBuffer, LoggedEvent
 from sentinel.api.snapshots import Views
 from sentinel.protocol.api_types import Changes
 from sentinel.protocol.commands import ApiSpec

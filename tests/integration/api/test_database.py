@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sentinel.api import history_queries, history_tables
-from sentinel.api.event_buffer import LoggedEvent
+from sentinel.api.event_streams import LoggedEvent
 from sentinel.api.history import MEMORY_BYTES, Database, History
 from sentinel.api.history_recorder import SAMPLE_COLUMNS, Batch
 from sentinel.api.history_tables import MINUTES_RETENTION, SECONDS_RETENTION, THIN_INTERVAL, VERSION

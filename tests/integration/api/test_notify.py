@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from sentinel.api import recipients
-from sentinel.api.event_buffer import LoggedEvent
+from sentinel.api.event_streams import LoggedEvent
 from sentinel.api.notifier import MAX_WAITING, Recipient, Send
 from sentinel.api.recipients import CommandHook, DeliveryError, Webhook
 from sentinel.protocol.commands import NotifySpec

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.api import event_buffer as pipelines
-from sentinel.api.event_buffer import MAX_EVENTS, MAX_SUBSCRIBERS, EventBuffer, LoggedEvent
+from sentinel.api import event_streams as pipelines
+from sentinel.api.event_streams import MAX_EVENTS, MAX_SUBSCRIBERS, EventBuffer, LoggedEvent
 from sentinel.client import connect
 from sentinel.client.event_stream import EventStream, Follower
 from sentinel.protocol.views import LogRecord

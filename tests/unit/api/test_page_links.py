@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError
 
 import pytest
 
-from sentinel.api import page
+from sentinel.api import app
 
 
 def links(monkeypatch: pytest.MonkeyPatch, *declared: str) -> list[list[str]]:
@@ -16,13 +16,13 @@ def links(monkeypatch: pytest.MonkeyPatch, *declared: str) -> list[list[str]]:
     found = Message()
     for one in declared:
         found["Project-URL"] = one
-    monkeypatch.setattr(page, "metadata", lambda _: found)
+    monkeypatch.setattr(app, "metadata", lambda _: found)
     return served()
 
 
 def served() -> list[list[str]]:
     """Parse the script with the links."""
-    text = page._links().decode()
+    text = app._links().decode()
     parsed: list[list[str]] = json.loads(text.removeprefix("export const LINKS = ").rstrip(";\n"))
     return parsed
 
@@ -43,5 +43,5 @@ def test_without_an_installed_package_there_are_no_links(monkeypatch: pytest.Mon
     def missing(name: str) -> Message:
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr(page, "metadata", missing)
+    monkeypatch.setattr(app, "metadata", missing)
     assert served() == []

@@ -58,7 +58,7 @@ def line(slope: float, count: int = 60) -> list[tuple[float, float]]:
 def test_a_trend_is_fitted_to_the_readings(
     readings: list[tuple[float, float]], direction: Direction
 ) -> None:
-    assert fit_trend(readings).direction is direction
+    assert fit_trend(readings).trend is direction
 
 
 def test_a_trend_includes_the_figures_behind_it() -> None:
@@ -92,7 +92,7 @@ def test_a_trend_does_not_depend_on_the_time_and_reverses_with_its_readings(
     mirrored = fit_trend([(at, -value) for at, value in readings])
     slope, moved_slope, mirrored_slope = (fit.slope_c_per_min for fit in (trend, moved, mirrored))
     if slope is None or moved_slope is None or mirrored_slope is None:
-        assert trend.direction is mirrored.direction is moved.direction is Direction.UNKNOWN
+        assert trend.trend is mirrored.trend is moved.trend is Direction.UNKNOWN
         return
     assert moved_slope == pytest.approx(slope, abs=1e-6)
     assert mirrored_slope == pytest.approx(-slope, abs=1e-9)
@@ -101,7 +101,7 @@ def test_a_trend_does_not_depend_on_the_time_and_reverses_with_its_readings(
     assert current is not None
     assert lowest is not None
     assert highest is not None
-    match trend.direction:
+    match trend.trend:
         case Direction.RISING:
             assert change >= MIN_CHANGE_C
             assert current > lowest
