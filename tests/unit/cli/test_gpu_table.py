@@ -19,6 +19,7 @@ from sentinel.client import (
     Status,
 )
 from sentinel.protocol.api_types import BurninProgress
+from sentinel.protocol.rules import gpu_state
 from sentinel.units import format_brief
 from tests.harness.burnin_progress import PROGRESS
 
@@ -60,12 +61,12 @@ def reservation(**fields: Any) -> ReservationInfo:
         ({"occupancy": "BUSY"}, "busy"),
         ({"occupancy": "UNKNOWN"}, "unknown"),
         ({"occupancy": "BUSY", "admin": "PAUSED"}, "paused"),
-        ({"admin": "reserved"}, "reserved"),
-        ({"occupancy": "OF TOMORROW"}, "of tomorrow"),
+        ({"admin": "RESERVED"}, "reserved"),
+        ({"occupancy": "OF TOMORROW"}, "unknown"),
     ],
 )
 def test_each_state_of_a_gpu_is_one_word(fields: dict[str, str], expected: str) -> None:
-    assert gpu_table.state(gpu(**fields)) == expected
+    assert gpu_state(gpu(**fields)) == expected
 
 
 ANA = Process(pid=7, name="python", user="ana")
