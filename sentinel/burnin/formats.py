@@ -27,6 +27,8 @@ from sentinel.burnin.verdict import verdict_summary
 from sentinel.units import format_count
 from sentinel.web.document import html_document
 
+# --- text ------------------------------------------------------------------------------------
+
 
 def text_lines(report: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines: the verdict first, then each GPU with its reasons and what it did."""
@@ -42,10 +44,12 @@ def text_lines(report: Mapping[str, Any]) -> Iterator[str]:
         if power := detection_power(gpu):
             yield f"            {power}"
         if gpu["interruptions"]:
-            causes = ", ".join(sorted({one["cause"] for one in gpu["interruptions"]}))
+            causes = ", ".join(
+                sorted({interruption["cause"] for interruption in gpu["interruptions"]})
+            )
             yield f"            {format_count(len(gpu['interruptions']), 'interruption')}: {causes}"
         if gpu["not_tested"]:
-            names = ", ".join(one.partition(":")[0] for one in gpu["not_tested"])
+            names = ", ".join(text.partition(":")[0] for text in gpu["not_tested"])
             yield f"            not tested: {names}"
         for line in _skipped(gpu):
             yield f"            {line}"
@@ -54,10 +58,10 @@ def text_lines(report: Mapping[str, Any]) -> Iterator[str]:
 def _skipped(gpu: Mapping[str, Any]) -> Iterator[str]:
     """Yield the checks that have nothing to judge in this run, by the reason."""
     reasons: dict[str, list[str]] = {}
-    for one in gpu["checks"]:
-        mark, _, reason = one["evidence"].partition(": ")
-        if one["status"] == "n/a" and mark == "skipped":
-            reasons.setdefault(reason, []).append(one["id"])
+    for check in gpu["checks"]:
+        mark, _, reason = check["evidence"].partition(": ")
+        if check["status"] == "n/a" and mark == "skipped":
+            reasons.setdefault(reason, []).append(check["id"])
     for reason, names in reasons.items():
         yield f"skipped, {reason}: {', '.join(names)}"
 
@@ -76,7 +80,7 @@ def _head(report: Mapping[str, Any]) -> Iterator[str]:
     for setting in run["settings"] or ():
         yield f"setting {format_setting(setting)}"
     for resumed in run["resumed"]:
-        given = ", ".join(format_setting(one) for one in resumed["settings"] or ())
+        given = ", ".join(format_setting(setting) for setting in resumed["settings"] or ())
         yield f"resumed {resumed['started']}" + (f" with {given}" if given else "")
     for check in report["checks"]:
         if check["status"] in {"fail", "warn", "not tested"}:
@@ -100,6 +104,8 @@ def _phase_line(phase: Mapping[str, Any]) -> str:
         parts.append(phase["not_tested"])
     return f"{phase['phase']:<12} {mark:<8}  {', '.join(parts)}"
 
+
+# --- the page --------------------------------------------------------------------------------
 
 #: The order of the checks, by their status.
 _STATUSES = ("fail", "warn", "not tested", "pass", "n/a")
@@ -153,6 +159,8 @@ def _limits(report: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     checks = {check["id"]: check for gpu in report["gpus"] for check in gpu["checks"]}
     return [checks[name] for name in sorted(checks)]
 
+
+# --- all formats -----------------------------------------------------------------------------
 
 Report = Mapping[str, Any]
 

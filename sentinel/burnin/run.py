@@ -42,6 +42,8 @@ from sentinel.protocol.settings_types import Settings
 from sentinel.protocol.version import __version__
 from sentinel.supervisor.event_log import json_lines
 
+# --- going on with a run that was cut short --------------------------------------------------
+
 #: What must be the same: the card, its firmware and its driver.
 _SAME = ("uuid", "serial", "vbios", "driver")
 
@@ -97,7 +99,7 @@ def earlier_work(
         if changed:
             _refuse(where, f"GPU {record.index} has another {', '.join(changed)}")
         found[uuid] = _burnin(record.phases)
-    if all(one.phase >= len(plan.phases) for one in found.values()):
+    if all(burnin.phase >= len(plan.phases) for burnin in found.values()):
         _refuse(where, "each GPU has done its phases, but for those that it could not do")
     return plan, found
 
@@ -130,7 +132,7 @@ def can_go_on(report: Mapping[str, Any]) -> bool:
 def _reported_failures(folder: RunFolder) -> list[int]:
     """List the GPUs that have failed by the last report, whose limits may have been others."""
     with suppress(ConfigError, ValueError, KeyError, TypeError):
-        report = read_object(folder.path / "report.json")
+        report = read_object(folder.report)
         return [int(gpu["index"]) for gpu in report["gpus"] if gpu["verdict"] == Verdict.FAIL]
     return []  # a run that was killed has none
 
@@ -151,6 +153,8 @@ def _burnin(phases: Sequence[PhaseRecord]) -> Burnin:
 def _refuse(where: str, why: str) -> NoReturn:
     raise ConfigError(f"{where}: {why}", "Start a new run.")
 
+
+# --- recording a run -------------------------------------------------------------------------
 
 #: How long a daemon may take to replace its API process, and the pause between two attempts.
 _RECONNECT_TIMEOUT_S = 60.0

@@ -18,7 +18,7 @@ from sentinel.diagnostics.counters import CountersResult
 from sentinel.errors import ConfigError
 from sentinel.host.names import node_name
 from sentinel.host.procfs import boot_id
-from sentinel.host.regular_file import locked, open_regular, read_regular, replace_file
+from sentinel.host.regular_file import File, locked, open_regular, read_regular, replace_file
 from sentinel.host.verified_store import RUNS, read_reports
 from sentinel.protocol.version import __version__
 
@@ -37,26 +37,16 @@ class RunFolder:
     """The files of one run."""
 
     path: Path
-
-    @property
-    def header(self) -> Path:
-        """What is run, where and with what: written before the start."""
-        return self.path / "run.json"
-
-    @property
-    def events(self) -> Path:
-        """The events, one JSON object a line."""
-        return self.path / "events.jsonl"
-
-    @property
-    def samples(self) -> Path:
-        """The samples, one JSON object a line."""
-        return self.path / "samples.jsonl"
-
-    @property
-    def counters(self) -> Path:
-        """The counters of each GPU before and after."""
-        return self.path / "counters.json"
+    #: What is run, where and with what: written before the start.
+    header = File("run.json")
+    #: The events, one JSON object a line.
+    events = File("events.jsonl")
+    #: The samples, one JSON object a line.
+    samples = File("samples.jsonl")
+    #: The counters of each GPU before and after.
+    counters = File("counters.json")
+    #: The report for programs; there only if those in all other formats are.
+    report = File("report.json")
 
     def create(self) -> None:
         """Create the folder.
@@ -349,6 +339,9 @@ def _machine_id() -> str | None:
         return None
 
 
+# --- earlier runs on the same cards ----------------------------------------------------------
+
+
 @dataclass(frozen=True, kw_only=True)
 class Former:
     """What a card did in the steady phase of an earlier run."""
@@ -396,7 +389,7 @@ def _of_same_plan(
     ):
         return
     for gpu in report["gpus"]:
-        steady = {one["name"]: one["median"] for one in gpu["measurements"] if one["steady"]}
+        steady = {row["name"]: row["median"] for row in gpu["measurements"] if row["steady"]}
         rate = steady.get("flops_per_s")
         if rate is not None and gpu["verdict"] != "FAIL" and gpu["serial"]:
             temperature = steady.get("temperature_c")

@@ -175,6 +175,8 @@ def _work(before: BurninProgress | None, after: BurninProgress | None) -> dict[s
     return work if work["seconds"] > 0 else None
 
 
+# --- counters at the end of each GPU ---------------------------------------------------------
+
 #: The event after which a GPU does no more of a run.
 _ENDED = "burnin.ended"
 

@@ -12,24 +12,7 @@ from urllib.parse import quote, urlencode
 
 from sentinel.client.requester import WAIT_S, Gpus, Verbs, selectors
 from sentinel.errors import ConfigError, SentinelError, ServiceError
-from sentinel.protocol.api_types import (
-    AllocationInfo,
-    Allocations,
-    MemoryBudget,
-    Outcome,
-    ReservationInfo,
-    Reservations,
-    SessionInfo,
-)
-from sentinel.protocol.history_types import (
-    PastEvent,
-    PastReading,
-    PastReadings,
-    PastUse,
-    RecordedEvents,
-    TemperatureTrend,
-    Usage,
-)
+from sentinel.protocol import api_types, history_types
 from sentinel.protocol.settings_types import Sessions, SessionStarted
 from sentinel.units import parse_size
 
@@ -45,14 +28,16 @@ class HistoryVerbs(Verbs):
 
     def history(
         self, gpu: str | int, since: str | datetime = "1h", *, points: int | None = None
-    ) -> tuple[PastReading, ...]:
+    ) -> tuple[history_types.PastReading, ...]:
         """List the readings of a GPU, at most ``points`` of them, oldest first.
 
         Raises:
             NoSuchGpuError: The selector matches no GPU, or several.
             ConfigError: ``since`` is invalid.
         """
-        return self._query(PastReadings, "readings", gpu=gpu, since=since, points=points).readings
+        return self._query(
+            history_types.PastReadings, "readings", gpu=gpu, since=since, points=points
+        ).readings
 
     def recorded_events(
         self,
@@ -61,7 +46,7 @@ class HistoryVerbs(Verbs):
         *,
         name: str | None = None,
         limit: int | None = None,
-    ) -> tuple[PastEvent, ...]:
+    ) -> tuple[history_types.PastEvent, ...]:
         """List the last events of a GPU, or of all, at most ``limit``, oldest first.
 
         Raises:
@@ -69,7 +54,7 @@ class HistoryVerbs(Verbs):
             ConfigError: ``since`` is invalid.
         """
         return self._query(
-            RecordedEvents, "events", gpu=gpu, since=since, name=name, limit=limit
+            history_types.RecordedEvents, "events", gpu=gpu, since=since, name=name, limit=limit
         ).events
 
     def usage(
@@ -78,23 +63,23 @@ class HistoryVerbs(Verbs):
         since: str | datetime = "1d",
         *,
         limit: int | None = None,
-    ) -> tuple[PastUse, ...]:
+    ) -> tuple[history_types.PastUse, ...]:
         """List the uses of a GPU, or of all, by processes, oldest first.
 
         Raises:
             NoSuchGpuError: The selector matches no GPU, or several.
             ConfigError: ``since`` is invalid.
         """
-        return self._query(Usage, "usage", gpu=gpu, since=since, limit=limit).usage
+        return self._query(history_types.Usage, "usage", gpu=gpu, since=since, limit=limit).usage
 
-    def trend(self, gpu: str | int, minutes: int = 5) -> TemperatureTrend:
+    def trend(self, gpu: str | int, minutes: int = 5) -> history_types.TemperatureTrend:
         """Compute the trend of a GPU's temperature over the last minutes, at most 60.
 
         Raises:
             NoSuchGpuError: The selector matches no GPU, or several.
         """
         path = f"/v1/gpus/{quote(str(gpu), safe='')}/trend?minutes={minutes}"
-        return self.fetch(TemperatureTrend, "GET", path)
+        return self.fetch(history_types.TemperatureTrend, "GET", path)
 
     def _query(self, kind: type[T], resource: str, **parameters: object) -> T:
         query = {
@@ -108,7 +93,7 @@ class HistoryVerbs(Verbs):
 class SessionVerbs(Verbs):
     """The verbs for sessions."""
 
-    def sessions(self) -> tuple[SessionInfo, ...]:
+    def sessions(self) -> tuple[api_types.SessionInfo, ...]:
         """List all sessions, in the order in which they were started."""
         return self.fetch(Sessions, "GET", "/v1/sessions").sessions
 
@@ -119,7 +104,7 @@ class SessionVerbs(Verbs):
         settings: Mapping[str, str] | None = None,
         *,
         seconds: float | None = None,
-    ) -> SessionInfo:
+    ) -> api_types.SessionInfo:
         """Give GPUs settings of their own, until the session ends; it outlives the daemon.
 
         The same call again changes nothing.
@@ -144,13 +129,13 @@ class SessionVerbs(Verbs):
         }
         return self.fetch(SessionStarted, "POST", "/v1/sessions", body).session
 
-    def stop_session(self, name: str) -> Outcome:
+    def stop_session(self, name: str) -> api_types.Outcome:
         """End a session: its GPUs have the daemon's settings again.
 
         Raises:
             ServiceError: There is no session of this name.
         """
-        return self.fetch(Outcome, "DELETE", f"/v1/sessions/{quote(name, safe='')}")
+        return self.fetch(api_types.Outcome, "DELETE", f"/v1/sessions/{quote(name, safe='')}")
 
 
 _PATH = "/v1/allocations"
@@ -167,7 +152,7 @@ class AllocationVerbs(Verbs):
         *,
         wait: float = 30.0,
         pid: int | None = None,
-    ) -> AllocationInfo:
+    ) -> api_types.AllocationInfo:
         """Allocate GPU memory for this process and its children.
 
         Returns when the memory is free: the stressor makes room, and does not yield to these
@@ -189,25 +174,25 @@ class AllocationVerbs(Verbs):
             ConfigError: The size is invalid or has no unit, or the process does not exist.
         """
         body = {"gpu": str(gpu), "size": _size_bytes(size), "pid": pid}
-        made = self.put(AllocationInfo, f"{_PATH}/{quote(id, safe='')}", body, wait=wait)
+        made = self.put(api_types.AllocationInfo, f"{_PATH}/{quote(id, safe='')}", body, wait=wait)
         return made.ended_by(lambda: self._end_same(made))
 
-    def cancel_allocation(self, id: str) -> Outcome:  # noqa: A002 - the usual name
+    def cancel_allocation(self, id: str) -> api_types.Outcome:  # noqa: A002 - the usual name
         """End an allocation.
 
         Raises:
             ServiceError: There is no allocation with this id.
         """
-        return self.fetch(Outcome, "DELETE", f"{_PATH}/{quote(id, safe='')}")
+        return self.fetch(api_types.Outcome, "DELETE", f"{_PATH}/{quote(id, safe='')}")
 
     #: The same, for the duration of a ``with`` block.
     allocation = allocate
 
-    def allocations(self) -> tuple[AllocationInfo, ...]:
+    def allocations(self) -> tuple[api_types.AllocationInfo, ...]:
         """List all allocations."""
-        return self.fetch(Allocations, "GET", _PATH).allocations
+        return self.fetch(api_types.Allocations, "GET", _PATH).allocations
 
-    def _end_same(self, made: AllocationInfo) -> Outcome:
+    def _end_same(self, made: api_types.AllocationInfo) -> api_types.Outcome:
         """End an allocation, unless it has ended and another process uses its id.
 
         Raises:
@@ -223,13 +208,13 @@ class AllocationVerbs(Verbs):
             raise error
         return self.cancel_allocation(made.id)
 
-    def budget(self, gpu: str | int = 0) -> MemoryBudget:
+    def budget(self, gpu: str | int = 0) -> api_types.MemoryBudget:
         """Read how much memory of a GPU allocations may use, use, and may still use.
 
         Raises:
             NoSuchGpuError: The GPU does not exist.
         """
-        found = self.fetch(Allocations, "GET", f"{_PATH}?{urlencode({'gpu': gpu})}").gpus
+        found = self.fetch(api_types.Allocations, "GET", f"{_PATH}?{urlencode({'gpu': gpu})}").gpus
         if len(found) != 1:
             raise ServiceError(f"the daemon answers with {len(found)} GPUs instead of one")
         return found[0]
@@ -260,7 +245,7 @@ def _size_bytes(size: object) -> int:
         raise ConfigError(f"size: {error}") from None
 
 
-OnWait = Callable[[ReservationInfo], object]
+OnWait = Callable[[api_types.ReservationInfo], object]
 
 _PATH_RESERVATIONS = "/v1/reservations"
 #: How often the place in the queue is read, in seconds.
@@ -270,11 +255,11 @@ _WATCH_EVERY_S = 1.0
 class ReservationVerbs(Verbs):
     """The verbs for reservations."""
 
-    def reservations(self) -> tuple[ReservationInfo, ...]:
+    def reservations(self) -> tuple[api_types.ReservationInfo, ...]:
         """List all reservations."""
         return tuple(map(self._with_end, self._listed().reservations))
 
-    def queue(self) -> tuple[ReservationInfo, ...]:
+    def queue(self) -> tuple[api_types.ReservationInfo, ...]:
         """List the requests that wait for GPUs, in the order of the queue."""
         return self._listed().queue
 
@@ -287,7 +272,7 @@ class ReservationVerbs(Verbs):
         wait: float = WAIT_S,
         bound: bool = False,
         on_wait: OnWait | None = None,
-    ) -> ReservationInfo:
+    ) -> api_types.ReservationInfo:
         """Keep GPUs free for you; returns when their memory is free.
 
         While too few GPUs are available, the request waits in a queue: first come, first served.
@@ -315,21 +300,21 @@ class ReservationVerbs(Verbs):
         body = {**selection, "reason": reason, "seconds": seconds, "bound": bound}
         with self._watched(id_, on_wait if wait else None):
             return self._with_end(
-                self.put(ReservationInfo, f"{_PATH_RESERVATIONS}/{id_}", body, wait=wait)
+                self.put(api_types.ReservationInfo, f"{_PATH_RESERVATIONS}/{id_}", body, wait=wait)
             )
 
-    def cancel_reservation(self, id: str) -> Outcome:  # noqa: A002 - the usual name
+    def cancel_reservation(self, id: str) -> api_types.Outcome:  # noqa: A002 - the usual name
         """End a reservation.
 
         Raises:
             ServiceError: There is no reservation with this id.
         """
-        return self.fetch(Outcome, "DELETE", f"{_PATH_RESERVATIONS}/{quote(id, safe='')}")
+        return self.fetch(api_types.Outcome, "DELETE", f"{_PATH_RESERVATIONS}/{quote(id, safe='')}")
 
-    def _listed(self) -> Reservations:
-        return self.fetch(Reservations, "GET", _PATH_RESERVATIONS)
+    def _listed(self) -> api_types.Reservations:
+        return self.fetch(api_types.Reservations, "GET", _PATH_RESERVATIONS)
 
-    def _with_end(self, one: ReservationInfo) -> ReservationInfo:
+    def _with_end(self, one: api_types.ReservationInfo) -> api_types.ReservationInfo:
         return one.ended_by(lambda: self.cancel_reservation(one.id))
 
     @contextlib.contextmanager

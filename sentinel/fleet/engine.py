@@ -163,6 +163,8 @@ def run_tool(
     return done.stdout
 
 
+# --- ClusterShell ----------------------------------------------------------------------------
+
 #: A node that was reached by a clush that is gone still works if its progress is not older, in
 #: seconds; it is written every 30 s at least.
 _FRESH_S = 90.0

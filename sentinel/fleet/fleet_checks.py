@@ -47,6 +47,9 @@ from sentinel.fleet.node_result import HEAT, POWER, RATE, GpuResult, NodeFile, N
 NODE_RATE = "node_flops_per_s"
 
 
+# --- groups of equal hardware ----------------------------------------------------------------
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, order=True)
 class Hardware:
     """What GPUs must have in common to be compared."""
@@ -81,7 +84,7 @@ _MOST = 2**64
 def _growth(name: str) -> Counted:
     def count(gpu: GpuResult) -> int | None:
         before, after = (
-            getattr(one, name, None) for one in (gpu.counters.before, gpu.counters.after)
+            getattr(counters, name, None) for counters in (gpu.counters.before, gpu.counters.after)
         )
         if before is None or after is None or not 0 <= before <= _MOST or not 0 <= after <= _MOST:
             return None
@@ -197,6 +200,8 @@ def node_rate(gpus: Iterable[GpuResult]) -> float | None:
     known = [rate for rate in rates if rate is not None]
     return statistics.median(known) if known else None
 
+
+# --- checks ----------------------------------------------------------------------------------
 
 #: All checks of a fleet.
 CHECKS = Table()

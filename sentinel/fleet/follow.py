@@ -204,7 +204,7 @@ def summary(statuses: Sequence[NodeStatus]) -> str:
     verdicts = [
         status.verdict for status in statuses if status.is_over and status.verdict is not None
     ]
-    bad = [f"{verdicts.count(one)} {one}" for one in Verdict if one in verdicts]
+    bad = [f"{verdicts.count(verdict)} {verdict}" for verdict in Verdict if verdict in verdicts]
     text = f"{format_count(len(statuses), 'node')}: {', '.join(parts)}"
     if bad:
         text += f"; {', '.join(bad)}"
@@ -243,6 +243,8 @@ def _some(nodes: Sequence[str]) -> str:
     more = f" and {len(nodes) - _MAX_NAMES} more" if len(nodes) > _MAX_NAMES else ""
     return f"{', '.join(nodes[:_MAX_NAMES])}{more}"
 
+
+# --- from look to look -----------------------------------------------------------------------
 
 T = TypeVar("T")
 

@@ -43,6 +43,8 @@ from sentinel.fleet.verdict import FleetNode, FleetVerdict
 from sentinel.units import format_count
 from sentinel.web.document import html_document
 
+# --- text ------------------------------------------------------------------------------------
+
 #: Of each verdict, so many entries are listed with their reasons; the others only by their nodes.
 MAX_LISTED = 40
 #: So many reasons of one entry are listed.
@@ -60,7 +62,7 @@ def text_lines(fleet: FleetVerdict) -> Iterator[str]:
     yield from fleet.notices
     found = outliers(fleet)
     for word in LISTED:
-        yield from _listed(word, [one for one in found if one.word == word])
+        yield from _listed(word, [outlier for outlier in found if outlier.word == word])
     yield ""
     for group in fleet.groups:
         yield from _group_lines(group)
@@ -76,14 +78,14 @@ def _listed(word: str, found: Sequence[Outlier]) -> Iterator[str]:
     """Yield the entries of one word, and the nodes of those that are too many to list."""
     if found:
         yield ""
-    for one in found[:MAX_LISTED]:
-        yield f"{word:<10}  {_subject(one)}"
-        for reason in one.reasons[:_MAX_LISTED_REASONS]:
+    for outlier in found[:MAX_LISTED]:
+        yield f"{word:<10}  {_subject(outlier)}"
+        for reason in outlier.reasons[:_MAX_LISTED_REASONS]:
             yield f"{_INDENT}{reason}"
-        if len(one.reasons) > _MAX_LISTED_REASONS:
-            yield f"{_INDENT}and {len(one.reasons) - _MAX_LISTED_REASONS} more reasons"
+        if len(outlier.reasons) > _MAX_LISTED_REASONS:
+            yield f"{_INDENT}and {len(outlier.reasons) - _MAX_LISTED_REASONS} more reasons"
     if left := found[MAX_LISTED:]:
-        names = fold_names(node.name for one in left for node in one.nodes)
+        names = fold_names(node.name for outlier in left for node in outlier.nodes)
         yield f"{word:<10}  and {len(left):,} more: {names}"
 
 
@@ -96,7 +98,7 @@ def _subject(outlier: Outlier) -> str:
     if not outlier.gpus:
         return names
     if len(outlier.gpus) > 1:
-        numbers = fold_names(str(one.gpu.index) for one in outlier.gpus).strip("[]")
+        numbers = fold_names(str(gpu.gpu.index) for gpu in outlier.gpus).strip("[]")
         return f"{names} GPUs {numbers}"
     gpu = outlier.gpus[0].gpu
     return f"{names} GPU {gpu.index}  {gpu.uuid}" + (f"  serial {gpu.serial}" if gpu.serial else "")
@@ -119,6 +121,9 @@ def _deviation(name: str, peers: Peers) -> str:
     if name == RATE and peers.median:
         return f"{peers.deviation / peers.median:.1%}"
     return format_measure(name, round(peers.deviation, 1))
+
+
+# --- JUnit: a suite for each node, a case for each GPU ---------------------------------------
 
 
 def junit_xml(fleet: FleetVerdict) -> str:
@@ -155,7 +160,7 @@ def _suite(node: FleetNode, number: int, started: datetime | None) -> Element:
     group = f"fleet.{node.name}"
     seconds = node.result.run.duration_s if node.result is not None else 0.0
     case = add_case(suite, group, "node", seconds)
-    own = [one for one in node.bad if one.status.value == "fail"]
+    own = [result for result in node.bad if result.status.value == "fail"]
     if node.missing:
         add_result(case, "error", f"missing: {node.missing}", "Missing")
     elif own:
@@ -178,6 +183,8 @@ def _suite(node: FleetNode, number: int, started: datetime | None) -> Element:
     count_cases(suite, seconds)  # its GPUs work at the same time
     return suite
 
+
+# --- the page --------------------------------------------------------------------------------
 
 #: The letter of each verdict; colour is never the only difference.
 LETTERS = {
@@ -337,6 +344,9 @@ def _first(reasons: Iterable[str]) -> Iterator[str]:
     yield from found[:_MAX_MAP_REASONS]
     if len(found) > _MAX_MAP_REASONS:
         yield f"and {len(found) - _MAX_MAP_REASONS} more"
+
+
+# --- all formats -----------------------------------------------------------------------------
 
 
 def _line(text: str) -> str:

@@ -65,8 +65,8 @@ def expand(text: str) -> Iterator[str]:
         if not numbers:
             yield start
             continue
-        for one in numbers.split(","):
-            first, _, last = one.partition("-")
+        for item in numbers.split(","):
+            first, _, last = item.partition("-")
             if not first.isdecimal() or (last and not last.isdecimal()):
                 continue
             yield from (
@@ -108,6 +108,8 @@ def numbers_of_job(environment: Mapping[str, str]) -> tuple[int, ...]:
     text = environment.get("SLURM_JOB_GPUS") or environment.get("CUDA_VISIBLE_DEVICES") or ""
     return tuple(int(part) for part in text.split(",") if part.strip().isdecimal())
 
+
+# --- reservations ----------------------------------------------------------------------------
 
 #: How the reason of every such reservation begins; the job's id follows.
 REASON = "Slurm job"

@@ -204,7 +204,7 @@ class NodeRun:
 
     def _is_final(self) -> bool:
         """Check whether the burn-in has ended with a verdict that no resumption would change."""
-        verdict = read_verdict(self._own.path / "report.json")
+        verdict = read_verdict(self._own.report)
         return verdict is not None and verdict is not Verdict.INCOMPLETE
 
     def _publish(self, run: FleetRun, code: int | None) -> int:
@@ -214,7 +214,7 @@ class NodeRun:
             run: What is run.
             code: The exit code of the burn-in, or None if it has ended before.
         """
-        report = self._own.path / "report.json"
+        report = self._own.report
         note = None
         if not self._own.header.exists():
             note = f"the burn-in did not begin: {self._complaint or f'exit code {code}'}"

@@ -17,7 +17,7 @@ from typing import Any
 
 from sentinel.errors import ConfigError
 from sentinel.host.registry import records_folder
-from sentinel.host.regular_file import open_regular, read_regular, replace_file
+from sentinel.host.regular_file import File, open_regular, read_regular, replace_file
 from sentinel.protocol.codec import DecodeError, from_json
 
 #: The version of ``fleet.json``: additions raise the second number, other changes the first.
@@ -82,51 +82,24 @@ class FleetFolder:
     """The files of one fleet's run."""
 
     path: Path
-
-    @property
-    def run_file(self) -> Path:
-        """What is run, and where: written before the first node begins."""
-        return self.path / "fleet.json"
-
-    @property
-    def plan(self) -> Path:
-        """The plan that every node does, as TOML."""
-        return self.path / "plan.toml"
-
-    @property
-    def thresholds(self) -> Path:
-        """The limits that replace those of the checks, as TOML; there if the run has some."""
-        return self.path / "thresholds.toml"
-
-    @property
-    def cancelled(self) -> Path:
-        """The nodes end their work once this file exists."""
-        return self.path / "cancelled"
-
-    @property
-    def drained(self) -> Path:
-        """The reasons that were written for the drained nodes, by node."""
-        return self.path / "drained.json"
-
-    @property
-    def missing(self) -> Path:
-        """Why nodes have no report, by node."""
-        return self.path / "missing.json"
-
-    @property
-    def page(self) -> Path:
-        """The page of the whole fleet, with links to the pages of the nodes."""
-        return self.path / "report.html"
-
-    @property
-    def summary(self) -> Path:
-        """The verdict of the whole fleet as JSON."""
-        return self.path / "report.json"
-
-    @property
-    def logs(self) -> Path:
-        """The folder of what the engine's tasks print."""
-        return self.path / "logs"
+    #: What is run, and where: written before the first node begins.
+    run_file = File("fleet.json")
+    #: The plan that every node does, as TOML.
+    plan = File("plan.toml")
+    #: The limits that replace those of the checks, as TOML; there if the run has some.
+    thresholds = File("thresholds.toml")
+    #: The nodes end their work once this file exists.
+    cancelled = File("cancelled")
+    #: The reasons that were written for the drained nodes, by node.
+    drained = File("drained.json")
+    #: Why nodes have no report, by node.
+    missing = File("missing.json")
+    #: The page of the whole fleet, with links to the pages of the nodes.
+    page = File("report.html")
+    #: The verdict of the whole fleet as JSON.
+    summary = File("report.json")
+    #: The folder of what the engine's tasks print.
+    logs = File("logs")
 
     def report(self, node: str) -> Path:
         """Return the path of the report of a node: there once the node has ended its run."""
@@ -363,6 +336,8 @@ def write_shared(path: Path, text: str) -> None:
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
 
+
+# --- the runs that this user has begun here: a link to the folder of each --------------------
 
 #: How many links are kept.
 MAX_KNOWN = 100

@@ -10,7 +10,7 @@ import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -19,6 +19,25 @@ _RETRY_INTERVAL_S = 0.01
 
 #: How many invalid files of one name are kept.
 MAX_SET_ASIDE = 5
+
+
+class _Folder(Protocol):
+    @property
+    def path(self) -> Path: ...
+
+
+class File:
+    """The path of a file, or of a folder, in the folder that a class describes.
+
+    Args:
+        name: Its name.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, folder: _Folder, _: object) -> Path:
+        return folder.path / self._name
 
 
 def open_regular(path: Path, flags: int, mode: int = 0o600) -> int:

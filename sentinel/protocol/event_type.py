@@ -10,6 +10,7 @@ A sentence is a template:
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -17,6 +18,10 @@ from typing import NamedTuple
 #: What only the log gets, at the debug level: at the rate of the checks, it would crowd all else
 #: out of the history and the last lines of the status.
 DEBUG_EVENTS = frozenset({"gpu.checked"})
+
+
+#: A field, up to the next line that begins with a name and a type.
+_FIELD = re.compile(r"^\s*(\w+) \((.+?)\):\s+(.+?)(?=^\s*\w+ \(|\Z)", re.MULTILINE | re.DOTALL)
 
 
 class Kind(StrEnum):
@@ -52,47 +57,43 @@ class EventType:
     sentence: str
     #: When the event is published.
     description: str
-    fields: tuple[Field, ...] = ()
+    #: Its fields, as :attr:`fields` reads them.
+    described: str = ""
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """The fields: ``name (type): meaning``, a line each, with further lines indented."""
+        found = _FIELD.finditer(self.described)
+        return tuple(Field(*(" ".join(part.split()) for part in match.groups())) for match in found)
 
 
-BOOL, TEXT, COUNT, SECONDS, BYTES = "true or false", "text", "whole number", "seconds", "bytes"
-MONOTONIC, SHARE, DEGREES = "seconds, monotonic", "0 to 1", "degrees Celsius"
-OR_NULL = " or null"
-PROCESSES = "list of processes"
-BY = Field("by", "caller", "who sent the command")
-BY_OR_NULL = Field("by", "caller or null", "who sent the command; null if the time had expired")
-FOR = Field("for_s", "seconds or null", "duration; null is until another command")
-EVIDENCE = (
-    Field(
-        "evidence",
-        "`memory`, `process`, `computing`",
-        "what showed the newcomer first; `computing` only if processes may be hidden",
-    ),
-    Field("evidence_at", MONOTONIC, "start of the reading with the evidence"),
-    Field("read_s", SECONDS, "duration of that reading; normally below 0.001"),
-)
-EXIT_CODE = Field("exit_code", COUNT, "its exit code; negative is the signal that ended it")
-ALLOCATION = (Field("id", TEXT, "the allocation"), Field("size", BYTES, "its size"))
-RULE = (
-    Field("rule", "a [rule](#rules)", "the rule that decides; `running` with a stressor"),
-    Field("reason", TEXT, "the same for people"),
-    Field(
-        "left_s", SECONDS + OR_NULL, "time until it may decide otherwise; null if that is not known"
-    ),
-)
-SENSORS = (
-    Field("power_w", "watts or null", "mean power draw since the last poll"),
-    Field("temperature_c", DEGREES + OR_NULL, "temperature of the GPU"),
-    Field("sm_clock_mhz", "MHz or null", "clock of its multiprocessors"),
-)
-RESULTS = (
-    Field("errors", COUNT, "wrong results since the last report, about a second ago"),
-    Field("checks", COUNT, "checked results in that time"),
-)
-WORKLOAD = Field("workload", TEXT, "the workload")
-PACE = (
-    Field("util_target", SHARE + OR_NULL, "`util.target`"),
-    Field("power_target_w", "watts or null", "`power`"),
-    Field("rests", BOOL, "whether it rests by `duty`"),
-    Field("health", SHARE, "the share that the health of the GPU permits"),
-)
+# Fields that several types of events have.
+BY = "by (caller): who sent the command"
+BY_OR_NULL = "by (caller or null): who sent the command; null if the time had expired"
+FOR = "for_s (seconds or null): duration; null is until another command"
+EVIDENCE = """\
+evidence (`memory`, `process`, `computing`): what showed the newcomer first; `computing` only if
+    processes may be hidden
+evidence_at (seconds, monotonic): start of the reading with the evidence
+read_s (seconds): duration of that reading; normally below 0.001"""
+EXIT_CODE = "exit_code (whole number): its exit code; negative is the signal that ended it"
+ALLOCATION = """\
+id (text): the allocation
+size (bytes): its size"""
+RULE = """\
+rule (a [rule](#rules)): the rule that decides; `running` with a stressor
+reason (text): the same for people
+left_s (seconds or null): time until it may decide otherwise; null if that is not known"""
+SENSORS = """\
+power_w (watts or null): mean power draw since the last poll
+temperature_c (degrees Celsius or null): temperature of the GPU
+sm_clock_mhz (MHz or null): clock of its multiprocessors"""
+RESULTS = """\
+errors (whole number): wrong results since the last report, about a second ago
+checks (whole number): checked results in that time"""
+WORKLOAD = "workload (text): the workload"
+PACE = """\
+util_target (0 to 1 or null): `util.target`
+power_target_w (watts or null): `power`
+rests (true or false): whether it rests by `duty`
+health (0 to 1): the share that the health of the GPU permits"""

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 from sentinel.protocol.event_type import (
-    BOOL,
     BY,
     BY_OR_NULL,
-    BYTES,
-    COUNT,
     EXIT_CODE,
     FOR,
-    OR_NULL,
     PACE,
     RESULTS,
-    SECONDS,
     SENSORS,
-    SHARE,
-    TEXT,
     WORKLOAD,
     EventType,
-    Field,
     Kind,
 )
 
@@ -30,7 +22,10 @@ PROCESS_EVENTS = (
         Kind.COMMAND,
         "is to be released, [for {for_s:duration}, ]{by:caller}",
         "A client requested the release of every GPU and of the driver (`pause --release`).",
-        (FOR, BY),
+        f"""
+        {FOR}
+        {BY}
+        """,
     ),
     EventType(
         "driver.released",
@@ -45,7 +40,7 @@ PROCESS_EVENTS = (
         Kind.COMMAND,
         "is in use again, {by:caller}",
         "The driver is in use again.",
-        (BY_OR_NULL,),
+        BY_OR_NULL,
     ),
     EventType(
         "driver.unavailable",
@@ -54,10 +49,10 @@ PROCESS_EVENTS = (
         "the driver does not respond: {reason}",
         "The driver as a whole does not respond any more. A `probe.exited` follows, and later the"
         " next attempt.",
-        (
-            Field("code", TEXT, "NVML's error where there is one, such as `driver_not_loaded`"),
-            Field("reason", TEXT, "what is wrong, and what to do"),
-        ),
+        """
+        code (text): NVML's error where there is one, such as `driver_not_loaded`
+        reason (text): what is wrong, and what to do
+        """,
     ),
     EventType(
         "service.ready",
@@ -65,7 +60,7 @@ PROCESS_EVENTS = (
         Kind.DETAIL,
         "ready after {start_s:duration}",
         "The API process serves clients.",
-        (Field("start_s", SECONDS, "duration of its start"),),
+        "start_s (seconds): duration of its start",
     ),
     EventType(
         "service.failed",
@@ -75,10 +70,10 @@ PROCESS_EVENTS = (
         "The API process ended, was silent for ten seconds or sent a malformed message, and is"
         " replaced. Stressors are not affected, unless a daemon cannot be reached for 30 s: then it"
         " releases its GPUs.",
-        (
-            Field("reason", TEXT, "what was wrong"),
-            Field("pause_s", SECONDS, "delay until the next start"),
-        ),
+        """
+        reason (text): what was wrong
+        pause_s (seconds): delay until the next start
+        """,
     ),
     EventType(
         "service.warning",
@@ -86,15 +81,11 @@ PROCESS_EVENTS = (
         Kind.FINDING,
         "{about}: {text}",
         "An action that no client requested failed.",
-        (
-            Field(
-                "about",
-                "`settings`, `reservations`, `history`, `watch`, `token`, `notify`, `socket`,"
-                " `channel`, `log`",
-                "the subject",
-            ),
-            Field("text", TEXT, "what is wrong, and where"),
-        ),
+        """
+        about (`settings`, `reservations`, `history`, `watch`, `token`, `notify`, `socket`,
+            `channel`, `log`): the subject
+        text (text): what is wrong, and where
+        """,
     ),
     EventType(
         "stressor.starting",
@@ -102,10 +93,10 @@ PROCESS_EVENTS = (
         Kind.DETAIL,
         "{workload}",
         "A stressor is started on an idle GPU.",
-        (
-            WORKLOAD,
-            Field("standby", BOOL, "whether the standby stressor becomes this one"),
-        ),
+        f"""
+        {WORKLOAD}
+        standby (true or false): whether the standby stressor becomes this one
+        """,
     ),
     EventType(
         "stressor.slow_start",
@@ -113,11 +104,11 @@ PROCESS_EVENTS = (
         Kind.FINDING,
         "not ready after {since_s:duration}: {reason}; it fails after {left_s:duration} more",
         "A stressor has not become ready for ten seconds. It is killed after `--start-timeout`.",
-        (
-            Field("reason", TEXT, "what it does or waits for"),
-            Field("since_s", SECONDS, "time since it was spawned"),
-            Field("left_s", SECONDS, "time until it has failed"),
-        ),
+        """
+        reason (text): what it does or waits for
+        since_s (seconds): time since it was spawned
+        left_s (seconds): time until it has failed
+        """,
     ),
     EventType(
         "standby.failed",
@@ -125,11 +116,11 @@ PROCESS_EVENTS = (
         Kind.FINDING,
         "the standby one failed: {reason}; the next one in {pause_s:duration}",
         "The process that becomes the next stressor could not be prepared; starts take longer.",
-        (
-            Field("reason", TEXT, "its error"),
-            Field("exit_code", COUNT, "its exit code; null if it was not ready in time"),
-            Field("pause_s", SECONDS, "pause before the next one"),
-        ),
+        """
+        reason (text): its error
+        exit_code (whole number): its exit code; null if it was not ready in time
+        pause_s (seconds): pause before the next one
+        """,
     ),
     EventType(
         "stressor.ready",
@@ -138,13 +129,13 @@ PROCESS_EVENTS = (
         "{held:size}[{refused?} of the requested {asked:size}] in {chunks} chunks, ready after"
         " {start_s:duration}",
         "The stressor holds its memory, has done every kind of work once, and is RUNNING.",
-        (
-            Field("held", BYTES, "memory in its chunks, without the context"),
-            Field("asked", BYTES, "the requested memory; a rest below 10 MiB is not taken"),
-            Field("chunks", COUNT, "number of chunks"),
-            Field("refused", BOOL, "whether the GPU provided less than requested"),
-            Field("start_s", SECONDS, "time since it was spawned"),
-        ),
+        """
+        held (bytes): memory in its chunks, without the context
+        asked (bytes): the requested memory; a rest below 10 MiB is not taken
+        chunks (whole number): number of chunks
+        refused (true or false): whether the GPU provided less than requested
+        start_s (seconds): time since it was spawned
+        """,
     ),
     EventType(
         "stressor.pace",
@@ -155,10 +146,10 @@ PROCESS_EVENTS = (
         " [target](configuration.md#load-and-power) is set, and at each phase of `duty`."
         " Corrections on the way are not published; `gpu.status` has the present share. A stressor"
         " at full speed from the start has no such event.",
-        (
-            *PACE,
-            Field("share", SHARE, "share of the time that it works at first: the lowest of these"),
-        ),
+        f"""
+        {PACE}
+        share (0 to 1): share of the time that it works at first: the lowest of these
+        """,
     ),
     EventType(
         "stressor.stopped",
@@ -166,17 +157,13 @@ PROCESS_EVENTS = (
         Kind.DETAIL,
         "{cause}[{killed?}, killed after {stop_s:duration}]",
         "A stressor exited, neither by a yield nor by a failure.",
-        (
-            Field(
-                "cause",
-                "`shutdown`, `policy`, `unknown`, `lease ran out`, `out of memory beside a"
-                " newcomer`",
-                "why; `policy` follows a `gpu.released`, `unknown` an unreadable GPU",
-            ),
-            EXIT_CODE,
-            Field("killed", BOOL, "whether it was killed, at once or after `--grace`"),
-            Field("stop_s", SECONDS, "from the decision, or its own last message, to its exit"),
-        ),
+        f"""
+        cause (`shutdown`, `policy`, `unknown`, `lease ran out`, `out of memory beside a newcomer`):
+            why; `policy` follows a `gpu.released`, `unknown` an unreadable GPU
+        {EXIT_CODE}
+        killed (true or false): whether it was killed, at once or after `--grace`
+        stop_s (seconds): from the decision, or its own last message, to its exit
+        """,
     ),
     EventType(
         "stressor.failed",
@@ -184,20 +171,16 @@ PROCESS_EVENTS = (
         Kind.FINDING,
         "{reason}; next attempt in {pause_s:duration}",
         "A stressor failed and is started again after a pause.",
-        (
-            Field("reason", TEXT, "what happened"),
-            Field(
-                "kind",
-                TEXT,
-                "`workload` raised an error, `returned` without a stop, `malformed` workload,"
-                " `unusable` options or torch, `out_of_memory`, `not_ready` within"
-                " `--start-timeout`, `peers` of its group did not come or went, `hang` without"
-                " progress, `stuck` in native code, `garbage` instead of messages, `crash` by a"
-                " signal or without a message, failed `spawn`",
-            ),
-            Field("pause_s", SECONDS, "how long the GPU is left alone"),
-            Field("failures", COUNT, "failures on this GPU within the last hour"),
-        ),
+        """
+        reason (text): what happened
+        kind (text): `workload` raised an error, `returned` without a stop, `malformed` workload,
+            `unusable` options or torch, `out_of_memory`, `not_ready` within `--start-timeout`,
+            `peers` of its group did not come or went, `hang` without progress, `stuck` in native
+            code, `garbage` instead of messages, `crash` by a signal or without a message, failed
+            `spawn`
+        pause_s (seconds): how long the GPU is left alone
+        failures (whole number): failures on this GPU within the last hour
+        """,
     ),
     EventType(
         "stressor.fatal",
@@ -206,16 +189,12 @@ PROCESS_EVENTS = (
         "{reason}; no further attempt before {until}",
         "A stressor failed in a way that no retry can repair, or for the tenth time within an hour."
         " The GPU is left alone until then.",
-        (
-            Field("reason", TEXT, "what happened"),
-            Field(
-                "until",
-                TEXT,
-                "what ends this: the next phase of a plan; else a restart, `resume` or new"
-                " settings",
-            ),
-            Field("kind", TEXT, "as in [`stressor.failed`](#stressorfailed)"),
-        ),
+        """
+        reason (text): what happened
+        until (text): what ends this: the next phase of a plan; else a restart, `resume` or new
+            settings
+        kind (text): as in [`stressor.failed`](#stressorfailed)
+        """,
     ),
     EventType(
         "stressor.mismatch",
@@ -233,41 +212,29 @@ PROCESS_EVENTS = (
         "[{repeats?}, {repeated} of {repeats} repetitions wrong]; this GPU cannot be trusted",
         "Proof that a GPU was wrong. The stressor repeats it until the supervisor confirms it, so a"
         " stressor that dies right after loses nothing.",
-        (
-            Field("number", COUNT, "counts the findings of one stressor"),
-            Field(
-                "place",
-                "`result`, `input`, `reference`, `memory`, `link`, `golden`",
-                "what was wrong: a result with correct inputs and reference; an input; the"
-                " reference; memory that was not written since it was last correct; a result that"
-                " is always the same, and other than on other GPUs of this model",
-            ),
-            Field(
-                "kind",
-                "`transient`, `repeatable` or null",
-                "whether a repetition was wrong again; null if none was possible",
-            ),
-            WORKLOAD,
-            Field("dtype", "text or null", "the number format"),
-            Field("round", COUNT, "the round of the workload"),
-            Field("seed", COUNT + OR_NULL, "the seed of its inputs"),
-            Field("count", COUNT, "number of wrong elements"),
-            Field(
-                "first",
-                "list of whole numbers",
-                "the first wrong element: row and column of a matrix, or chunk and element",
-            ),
-            Field("bits", "list of whole numbers", "errors per bit of an element, lowest first"),
-            Field(
-                "reread",
-                "true, false or null",
-                "whether a second read was wrong: true is a bad store, false a bad load",
-            ),
-            Field("repeats", COUNT + OR_NULL, "number of repetitions"),
-            Field("repeated", COUNT + OR_NULL, "how many of them were wrong"),
-            *SENSORS,
-            Field("detail", TEXT, "further facts"),
-        ),
+        f"""
+        number (whole number): counts the findings of one stressor
+        place (`result`, `input`, `reference`, `memory`, `link`, `golden`): what was wrong: a result
+            with correct inputs and reference; an input; the reference; memory that was not written
+            since it was last correct; a result that is always the same, and other than on other
+            GPUs of this model
+        kind (`transient`, `repeatable` or null): whether a repetition was wrong again; null if none
+            was possible
+        {WORKLOAD}
+        dtype (text or null): the number format
+        round (whole number): the round of the workload
+        seed (whole number or null): the seed of its inputs
+        count (whole number): number of wrong elements
+        first (list of whole numbers): the first wrong element: row and column of a matrix, or chunk
+            and element
+        bits (list of whole numbers): errors per bit of an element, lowest first
+        reread (true, false or null): whether a second read was wrong: true is a bad store, false a
+            bad load
+        repeats (whole number or null): number of repetitions
+        repeated (whole number or null): how many of them were wrong
+        {SENSORS}
+        detail (text): further facts
+        """,
     ),
     EventType(
         "stressor.unkillable",
@@ -276,10 +243,10 @@ PROCESS_EVENTS = (
         "pid {pid} has survived SIGKILL for {since_s:duration}",
         "A stressor is alive ten seconds after its SIGKILL: it is stuck in the kernel, or frozen."
         " Published once. No stressor is started on that GPU until it has exited.",
-        (
-            Field("pid", COUNT + OR_NULL, "its PID"),
-            Field("since_s", SECONDS, "time since the SIGKILL"),
-        ),
+        """
+        pid (whole number or null): its PID
+        since_s (seconds): time since the SIGKILL
+        """,
     ),
     EventType(
         "probe.ready",
@@ -287,10 +254,10 @@ PROCESS_EVENTS = (
         Kind.DETAIL,
         "replaced; driver {driver}, {gpus} GPUs",
         "A new probe has found the GPUs. The first probe of a run is not announced.",
-        (
-            Field("driver", TEXT, "version of the driver"),
-            Field("gpus", COUNT, "number of GPUs on the host"),
-        ),
+        """
+        driver (text): version of the driver
+        gpus (whole number): number of GPUs on the host
+        """,
     ),
     EventType(
         "probe.exited",
@@ -299,13 +266,13 @@ PROCESS_EVENTS = (
         "exited with code {exit_code}[: {reason}], is replaced[; crashed in {call}, its GPU is left"
         " out for {left_out_s:duration}]",
         "The probe exited and is replaced. The event has a `gpu` if it crashed in a call on one.",
-        (
-            EXIT_CODE,
-            Field("pause_s", SECONDS, "delay until the next start; 0 the first time"),
-            Field("reason", TEXT, "what the host refused it; only then"),
-            Field("call", TEXT, "the call to the driver; only after a crash in a call on a GPU"),
-            Field("left_out_s", SECONDS, "how long that GPU is left out; only with `call`"),
-        ),
+        f"""
+        {EXIT_CODE}
+        pause_s (seconds): delay until the next start; 0 the first time
+        reason (text): what the host refused it; only then
+        call (text): the call to the driver; only after a crash in a call on a GPU
+        left_out_s (seconds): how long that GPU is left out; only with `call`
+        """,
     ),
     EventType(
         "probe.hung",
@@ -315,11 +282,11 @@ PROCESS_EVENTS = (
         " the GPU is left out for {pause_s:duration}]",
         "The probe hangs in a call to the driver, or is silent; it is killed and replaced. The"
         " event has a `gpu` if the call was on one.",
-        (
-            Field("silent_s", SECONDS, "time since its last reading"),
-            Field("call", TEXT, "the call to the driver; only if a call hangs"),
-            Field("since_s", SECONDS, "time since the call; only with `call`"),
-            Field("pause_s", SECONDS, "how long that GPU is left out; only with a `gpu`"),
-        ),
+        """
+        silent_s (seconds): time since its last reading
+        call (text): the call to the driver; only if a call hangs
+        since_s (seconds): time since the call; only with `call`
+        pause_s (seconds): how long that GPU is left out; only with a `gpu`
+        """,
     ),
 )

@@ -207,15 +207,15 @@ class FindingPlace(StrEnum):
 class Finding:
     """Proof that a GPU computed or stored something wrong; None is what could not be tried."""
 
-    #: Counts the findings of one child from 1; the supervisor acknowledges each.
-    number: int
+    #: Counts the findings of one child from 1; set as it is sent. The supervisor acknowledges each.
+    number: int = 0
     place: FindingPlace
     workload: str
-    dtype: str | None
+    dtype: str | None = None
     #: How many rounds the workload had completed.
     round: int
     #: The seed of its inputs.
-    seed: int | None
+    seed: int | None = None
     #: How many elements were wrong.
     count: int
     #: The first wrong element: row and column of a matrix, or chunk and element.
@@ -223,10 +223,10 @@ class Finding:
     #: How often each bit of an element differed, from the lowest.
     bits: tuple[int, ...]
     #: Whether a second read was wrong, too: then the store was bad, else the load.
-    reread: bool | None
+    reread: bool | None = None
     #: How many of ``repeats`` further tries were wrong, too; with none, the fault is transient.
-    repeated: int | None
-    repeats: int | None
+    repeated: int | None = None
+    repeats: int | None = None
     detail: str = ""
 
 

@@ -27,11 +27,10 @@ class ErrorCount:
     """
 
     def __init__(self, device: torch.device) -> None:
-        cuda = device.type == "cuda"
         self.total = torch.zeros((), dtype=torch.int64, device=device)
-        self._seen = torch.zeros((), dtype=torch.int64, pin_memory=cuda)
+        self._seen = host_copy_of(self.total)
         # Any, because torch declares no types for its events.
-        self._copied: Any = cast("Any", torch.cuda.Event)() if cuda else None
+        self._copied: Any = cast("Any", torch.cuda.Event)() if device.type == "cuda" else None
         self._copying = False
         self._returned = 0
         self._next = 0.0
@@ -158,8 +157,7 @@ class Checksum:
         torch.arange(1, 2 * self._piece, 2, dtype=torch.int64, device=device, out=self._weights)
         pieces = -(-longest // (4 * self._piece))
         self._sums = torch.zeros((pieces, 2), dtype=torch.int64, device=device)
-        cuda = device.type == "cuda"
-        self._host_sums = torch.zeros((pieces, 2), dtype=torch.int64, pin_memory=cuda)
+        self._host_sums = host_copy_of(self._sums)
         self._count = 0
 
     def queue(self, matrix: Tensor) -> None:
@@ -179,6 +177,11 @@ class Checksum:
         """Return the sums of the last queued matrix, once the device is done."""
         pieces = tuple((first, plain) for first, plain in self._host_sums[: self._count].tolist())
         return PieceSums(pieces=pieces, piece_bytes=4 * self._piece)
+
+
+def host_copy_of(tensor: Tensor) -> Tensor:
+    """Allocate host memory for copies of ``tensor``, pinned if that is on a GPU."""
+    return torch.zeros(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
 
 
 def words(matrix: Tensor) -> Tensor:

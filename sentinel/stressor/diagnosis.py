@@ -16,31 +16,30 @@ import torch
 from torch import Tensor
 
 from sentinel.protocol.stressor import Finding, FindingPlace
-from sentinel.stressor.comparison import INTEGERS, BitComparison, Checksum, PieceSums, integers
+from sentinel.stressor.comparison import (
+    INTEGERS,
+    BitComparison,
+    Checksum,
+    PieceSums,
+    host_copy_of,
+    integers,
+)
 from sentinel.stressor.context import WorkloadContext
-from sentinel.stressor.layout import Layout
-from sentinel.stressor.matmul import Product
+from sentinel.stressor.matmul import Layout, Product
 
 #: Bytes of a matrix that the host reads at a time.
 SLICE = 4 * 2**20
 
 
-class StagingBuffers:
-    """Host memory that receives copies from the device: two slices and an answer.
-
-    Attributes:
-        slices: One for the matrix under test, one for what it is compared with.
-        answer: A bool.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        cuda = device.type == "cuda"
-        self.slices = torch.zeros((2, SLICE), dtype=torch.uint8, pin_memory=cuda)
-        self.answer = torch.zeros((), dtype=torch.bool, pin_memory=cuda)
-
-
 class Inspector:
     """Compares, sums and reads the matrices of one product; allocates nothing after first use.
+
+    Args:
+        ctx: The workload's context.
+        product: The product.
+        layout: The memory that the product is a view of.
+        slices: Host memory for two slices: of the matrix under test, and of what it is compared
+            with.
 
     Attributes:
         comparison: Compares results with the reference without waiting.
@@ -52,16 +51,17 @@ class Inspector:
         ctx: WorkloadContext,
         product: Product,
         layout: Layout,
-        staging_buffers: StagingBuffers,
+        slices: Tensor,
     ) -> None:
         self.comparison = BitComparison(product.reference, layout.differs)
         self.stopped = False
         self._rests = True
         self._ctx = ctx
-        self._staging_buffers = staging_buffers
-        longest = max(matrix.nbytes for matrix in (*product.inputs, product.reference))
+        self._slices = slices
+        longest = max(matrix.nbytes for matrix in product.matrices)
         self._checksum = Checksum(layout.weights, layout.weighted, longest)
         self._wrong = torch.zeros((), dtype=torch.bool, device=product.reference.device)
+        self._wrong_here = host_copy_of(self._wrong)
         self._differs = layout.differs.view(torch.bool)
         # For each stretch of the longest possible input, of single bytes: whether it differs.
         stretches = -(-longest // self._differs.numel())
@@ -83,9 +83,7 @@ class Inspector:
     def differs(self, result: Tensor) -> bool:
         """Check whether ``result`` differs from the reference in at least one bit."""
         self.comparison.mark(result, self._wrong)
-        self._staging_buffers.answer.copy_(self._wrong, non_blocking=True)
-        self.wait()
-        return bool(self._staging_buffers.answer)
+        return self._fetch_wrong()
 
     def repeats_itself(self, matrix: Tensor, period: int) -> bool:
         """Check whether each element equals the one ``period`` before it, bit for bit."""
@@ -99,9 +97,13 @@ class Inspector:
             torch.any(differs, out=self._parts[number])
         # No logical_or_ of one after another: its kernels take 28 MiB of host memory.
         torch.any(self._parts[: len(starts)], out=self._wrong)
-        self._staging_buffers.answer.copy_(self._wrong, non_blocking=True)
+        return not self._fetch_wrong()
+
+    def _fetch_wrong(self) -> bool:
+        """Return the outcome of the last comparison, once the device is done."""
+        self._wrong_here.copy_(self._wrong, non_blocking=True)
         self.wait()
-        return not bool(self._staging_buffers.answer)
+        return bool(self._wrong_here)
 
     def checksum(self, matrix: Tensor) -> PieceSums:
         """Return the sums of ``matrix``."""
@@ -111,7 +113,7 @@ class Inspector:
 
     def fetch(self, matrix: Tensor, start: int, end: int, *, window: int) -> Tensor:
         """Copy bytes of ``matrix`` to the host; valid until the next use of the same window."""
-        slice_ = self._staging_buffers.slices[window][: end - start]
+        slice_ = self._slices[window][: end - start]
         slice_.copy_(matrix.view(-1).view(torch.uint8)[start:end], non_blocking=True)
         self.wait()
         return slice_
@@ -120,8 +122,13 @@ class Inspector:
 #: Repetitions of the operation that went wrong.
 REPEATS = 3
 
-#: The names of the inputs in findings.
-_SIDES = ("left input", "right input")
+#: The matrices of a product that results depend on: their places and names in findings.
+_ORIGINALS = (
+    (FindingPlace.INPUT, "left input"),
+    (FindingPlace.INPUT, "right input"),
+    (FindingPlace.REFERENCE, "reference"),
+)
+_REFERENCE = 2
 
 #: The maximum number of findings that one stressor examines and reports; further ones are counted.
 _MAX_FINDINGS = 64
@@ -232,9 +239,9 @@ class Examiner:
         Raises:
             RuntimeError: An input or the reference cannot be repaired.
         """
-        errors = sum(self._repair_input(number) for number in range(len(self.product.inputs)))
+        errors = sum(self._repair_by_sums(number, spare) for number in range(_REFERENCE))
         void = errors > 0
-        repaired = self._repair_reference(spare)
+        repaired = self._repair_by_sums(_REFERENCE, spare)
         errors += repaired
         for matrix in () if void else wrong:
             if repaired and not self.inspector.differs(matrix):
@@ -258,51 +265,78 @@ class Examiner:
             if self._is_filled(number):
                 continue
             wrong += 1
-            self._repair(
-                FindingPlace.INPUT,
-                matrix,
-                self._collect(matrix, self._bytes_of_input(number), _whole(matrix)),
-                partial(self.product.fill_one, number, self.seed),
-                (partial(self._is_filled, number), _SIDES[number]),
-            )
+            evidence = self._collect(matrix, self._bytes_of_input(number), _whole(matrix))
+            self._repair(number, evidence, partial(self._is_filled, number))
         return wrong
 
     def report_golden(self, found: int, known: int) -> None:
         """Report a reference that is stable, but differs from the golden checksum."""
         shape = self.product.shape
         detail = f"the checksum of {shape} is {found:#018x}, {known:#018x} is on record"
-        self._report(FindingPlace.GOLDEN, Evidence(bits=[]), (), detail, repeated=(1, 1))
+        reference = self.product.reference
+        nothing = Evidence(bits=[])
+        self._report(FindingPlace.GOLDEN, reference, nothing, detail, repeated=1, repeats=1)
 
     def examine_result(self, matrix: Tensor, detail: str = "") -> None:
         """Report a wrong result; repetitions overwrite it."""
         reread = self.inspector.differs(matrix)
-        parts = _whole(matrix) if self.thorough else self._wrong_parts(matrix)
+        if self.thorough or not self.sums:
+            parts = _whole(matrix)
+        else:
+            parts = self.inspector.checksum(matrix).differing(self.sums[_REFERENCE])
         evidence = self._collect(matrix, self._bytes_of(self.product.reference), parts)
         repeated = 0
         for _ in range(REPEATS):
             self.product.multiply(matrix)
             repeated += self.inspector.differs(matrix)
-        first = self._coordinates(matrix, evidence)
-        tries = (repeated, REPEATS)
-        self._report(FindingPlace.RESULT, evidence, first, detail, reread=reread, repeated=tries)
+        place = FindingPlace.RESULT
+        self._report(place, matrix, evidence, detail, reread=reread, repeated=repeated)
 
     # --- inputs and reference ----------------------------------------------------------------
 
-    def _repair_input(self, number: int) -> bool:
-        """Report and refill an input with a wrong checksum; return whether it was wrong."""
-        matrix, right = self.product.inputs[number], self.sums[number]
+    def _repair_by_sums(self, number: int, spare: Tensor) -> bool:
+        """Report and remake an input or the reference with a wrong checksum.
+
+        Args:
+            number: 0 or 1 for an input, 2 for the reference.
+            spare: A slot whose result is not needed any more.
+
+        Returns:
+            Whether it was wrong.
+        """
+        matrix, right = self.product.matrices[number], self.sums[number]
         found = self.inspector.checksum(matrix)
         if found == right:
             return False
-        evidence = self._collect(matrix, self._bytes_of_input(number), found.differing(right))
-        self._repair(
-            FindingPlace.INPUT,
-            matrix,
-            evidence,
-            lambda: self.product.fill_one(number, self.seed),
-            (lambda: self.inspector.checksum(matrix) == right, _SIDES[number]),
-        )
+        if number == _REFERENCE:
+            self.product.multiply(spare)
+            expected = self._bytes_of(spare)
+        else:
+            expected = self._bytes_of_input(number)
+        evidence = self._collect(matrix, expected, found.differing(right))
+        self._repair(number, evidence, lambda: self.inspector.checksum(matrix) == right)
         return True
+
+    def _repair(self, number: int, evidence: Evidence, is_right: Callable[[], bool]) -> None:
+        """Remake a matrix several times, count how often it is wrong again, and report.
+
+        Raises:
+            RuntimeError: It is wrong after the last time.
+        """
+        place, name = _ORIGINALS[number]
+        matrix = self.product.matrices[number]
+        bad, repeated = False, 0
+        for _ in range(REPEATS):
+            if number == _REFERENCE:
+                self.product.multiply(matrix)
+            else:
+                self.product.fill_one(number, self.seed)
+            bad = not is_right()
+            repeated += bad
+        self._report(place, matrix, evidence, name, reread=evidence.count > 0, repeated=repeated)
+        if bad:
+            message = f"the {name} is wrong after every repair; nothing can be checked here"
+            raise RuntimeError(message)
 
     def _is_filled(self, number: int) -> bool:
         """Check whether an input equals its block, repeated, in every bit."""
@@ -315,58 +349,7 @@ class Examiner:
                 return False
         return self.inspector.repeats_itself(matrix, block.numel())
 
-    def _repair_reference(self, spare: Tensor) -> bool:
-        """Report and recompute a reference with a wrong checksum; return whether it was wrong."""
-        reference, right = self.product.reference, self.sums[-1]
-        found = self.inspector.checksum(reference)
-        if found == right:
-            return False
-        self.product.multiply(spare)
-        evidence = self._collect(reference, self._bytes_of(spare), found.differing(right))
-        self._repair(
-            FindingPlace.REFERENCE,
-            reference,
-            evidence,
-            lambda: self.product.multiply(reference),
-            (lambda: self.inspector.checksum(reference) == right, "reference"),
-        )
-        return True
-
-    def _repair(
-        self,
-        place: FindingPlace,
-        matrix: Tensor,
-        evidence: Evidence,
-        make: Callable[[], object],
-        right: tuple[Callable[[], bool], str],
-    ) -> None:
-        """Remake ``matrix`` several times, count how often it is wrong again, and report."""
-        is_right, name = right
-        bad = False
-        repeated = 0
-        for _ in range(REPEATS):
-            make()
-            bad = not is_right()
-            repeated += bad
-        self._report(
-            place,
-            evidence,
-            self._coordinates(matrix, evidence),
-            name,
-            reread=evidence.count > 0,
-            repeated=(repeated, REPEATS),
-        )
-        if bad:
-            message = f"the {name} is wrong after every repair; nothing can be checked here"
-            raise RuntimeError(message)
-
     # --- evidence ----------------------------------------------------------------------------
-
-    def _wrong_parts(self, result: Tensor) -> Parts:
-        """List the parts of a result whose sums differ from the reference's; all if unknown."""
-        if not self.sums:
-            return _whole(result)
-        return self.inspector.checksum(result).differing(self.sums[-1])
 
     def _collect(self, matrix: Tensor, expected: Expected, parts: Parts) -> Evidence:
         """Compare ``parts`` of ``matrix`` on the host with their correct bytes."""
@@ -396,39 +379,36 @@ class Examiner:
     def _bytes_of(self, matrix: Tensor) -> Expected:
         return lambda start, end: self.inspector.fetch(matrix, start, end, window=1)
 
-    def _coordinates(self, matrix: Tensor, evidence: Evidence) -> tuple[int, ...]:
-        if evidence.first is None:
-            return ()
-        return self.product.coordinates(matrix, evidence.first)
-
     def _report(
         self,
         place: FindingPlace,
+        matrix: Tensor,
         evidence: Evidence,
-        first: tuple[int, ...],
         detail: str,
         *,
         reread: bool | None = None,
-        repeated: tuple[int, int],
+        repeated: int,
+        repeats: int = REPEATS,
     ) -> None:
         if not self.reporter.wanted:
             return
-        finding = Finding(
-            number=0,
-            place=place,
-            workload=self.reporter.workload,
-            dtype=self.product.dtype.name,
-            round=self.round,
-            seed=self.seed,
-            count=evidence.count,
-            first=first,
-            bits=tuple(evidence.bits),
-            reread=reread,
-            repeated=repeated[0],
-            repeats=repeated[1],
-            detail=detail,
+        first = evidence.first
+        self.reporter.deliver(
+            Finding(
+                place=place,
+                workload=self.reporter.workload,
+                dtype=self.product.dtype.name,
+                round=self.round,
+                seed=self.seed,
+                count=evidence.count,
+                first=() if first is None else self.product.coordinates(matrix, first),
+                bits=tuple(evidence.bits),
+                reread=reread,
+                repeated=repeated,
+                repeats=repeats,
+                detail=detail,
+            )
         )
-        self.reporter.deliver(finding)
 
 
 def _whole(matrix: Tensor) -> Parts:

@@ -14,14 +14,17 @@ from torch import Tensor
 from sentinel.errors import ConfigError
 from sentinel.protocol.stressor import Finding, FindingPlace, LinkMeasured, LinkPart
 from sentinel.stressor.context import WorkloadContext
-from sentinel.stressor.patterns import (
+from sentinel.stressor.transfers import (
+    LEAVE_S,
     LinkPatterns,
+    Peers,
+    StoppedError,
+    Transfers,
     Wrong,
     key_of,
     offset_of,
     repeats_of,
 )
-from sentinel.stressor.transfers import LEAVE_S, Peers, StoppedError, Transfers
 
 #: Bytes of a copy from or to the host: long enough for the full rate, and compared by the host in
 #: tens of milliseconds.
@@ -193,18 +196,13 @@ class _Links:
         from_ = "" if peer is None else f" from GPU {peer}"
         self.ctx.find(
             Finding(
-                number=0,
                 place=FindingPlace.LINK,
                 workload="links",
-                dtype=None,
                 round=number,
-                seed=None,
                 count=wrong.count,
                 first=(wrong.first,),
                 bits=wrong.bits,
                 reread=again is not None,
-                repeated=None,
-                repeats=None,
                 detail=f"{part.value}{from_}; the bits are those of the first of the"
                 f" {wrong.count} wrong words of {width} bytes in one piece",
             )

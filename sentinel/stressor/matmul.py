@@ -1,22 +1,108 @@
 """Products of random matrices for every dtype: how inputs are drawn and multiplied.
 
 Inputs are integers drawn on the CPU with exact arithmetic, so every GPU and every host processor
-gets the same bits. Functions of a mathematical library do not guarantee that.
+gets the same bits. Functions of a mathematical library do not guarantee that. All matrices of a
+product are views of the stressor's chunks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from sentinel.config.options import GRAIN
+from sentinel.config.options import ALL, GRAIN, split_names
 from sentinel.errors import ConfigError
-from sentinel.stressor.layout import Layout, Needs
+
+#: With fewer slots, no result can be checked some quanta before it is overwritten.
+MIN_SLOTS = 3
+
+#: Bytes that a checksum processes at a time. On an H200, with a quarter of it, the host needed
+#: longer to queue the kernels than the device to run them.
+PIECE_BYTES = 32 * 2**20
+
+#: The same where there is no room for that.
+SMALL_PIECE_BYTES = 8 * 2**20
+
+#: The alignment of matrices in bytes; kernels are slower with less.
+_ALIGNMENT = 512
+
+
+class Needs(NamedTuple):
+    """The bytes that a product requires: for its inputs and for each result."""
+
+    left: int
+    right: int
+    result: int
+
+    def maximum(self, other: Needs) -> Needs:
+        """Compute the needs that suffice for either of two products, used one at a time."""
+        return Needs(*map(max, self, other))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Tensors of bytes, the memory of products."""
+
+    left: Tensor
+    right: Tensor
+    reference: Tensor
+    #: One byte for every eight of a result.
+    differs: Tensor
+    #: The factors of a checksum.
+    weights: Tensor
+    #: The products of a checksum.
+    weighted: Tensor
+    #: The memory of the slots.
+    rest: tuple[Tensor, ...]
+
+    def slots(self, size: int) -> list[Tensor]:
+        """Return all slots of ``size`` bytes."""
+        step = _round_up(size)
+        return [
+            piece[start : start + size]
+            for piece in self.rest
+            for start in range(0, piece.numel() - size + 1, step)
+        ]
+
+
+def lay_out(chunks: Sequence[Tensor], needs: Needs) -> Layout | None:
+    """Divide ``chunks`` by ``needs``; return None if there is no room.
+
+    No piece spans two chunks, as they are not adjacent.
+    """
+    layouts = (_lay_out(chunks, needs, piece) for piece in (PIECE_BYTES, SMALL_PIECE_BYTES))
+    return next((layout for layout in layouts if layout is not None), None)
+
+
+def _lay_out(chunks: Sequence[Tensor], needs: Needs, piece: int) -> Layout | None:
+    """Divide ``chunks`` with this size of a checksum's piece, or return None."""
+    largest = min(piece, max(needs))
+    sizes = [*needs, needs.result // 8, largest, largest]
+    rests = list(chunks)
+    parts = [rests[0]] * len(sizes)
+    for number in sorted(range(len(sizes)), key=lambda number: -sizes[number]):
+        size = sizes[number]
+        fitting = [place for place, rest in enumerate(rests) if rest.numel() >= size]
+        if not fitting:
+            return None
+        # The one with the least room, so that whole chunks stay whole.
+        place = min(fitting, key=lambda place: rests[place].numel())
+        parts[number] = rests[place][:size]
+        rests[place] = rests[place][_round_up(size) :]
+    left, right, reference, differs, weights, weighted = parts
+    rest = tuple(rest for rest in rests if rest.numel())
+    layout = Layout(left, right, reference, differs, weights, weighted, rest)
+    return layout if len(layout.slots(needs.result)) >= MIN_SLOTS else None
+
+
+def _round_up(size: int) -> int:
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
+
 
 #: Distinct random values in an input. A prime, so that rows of a power of two start at different
 #: offsets, and far from a power of two, so that no row is a slightly shifted copy of its neighbour.
@@ -60,14 +146,17 @@ def _multiply_plain(product: Product, out: Tensor) -> None:
     torch.mm(product.left, product.right, out=out)
 
 
-def _multiply_ieee(product: Product, out: Tensor) -> None:
-    _set_tf32(on=False)
+def _multiply_float32(product: Product, out: Tensor, *, precision: str) -> None:
+    """Multiply in the precision ``ieee`` or ``tf32``, which is a switch of the process."""
+    if _NAMED_PRECISION:
+        _MATMUL.fp32_precision = precision
+    else:
+        _MATMUL.allow_tf32 = precision == "tf32"
     torch.mm(product.left, product.right, out=out)
 
 
-def _multiply_tf32(product: Product, out: Tensor) -> None:
-    _set_tf32(on=True)
-    torch.mm(product.left, product.right, out=out)
+_tf32 = partial(_multiply_float32, precision="tf32")
+_ieee = partial(_multiply_float32, precision="ieee")
 
 
 def _multiply_fp8(product: Product, out: Tensor) -> None:
@@ -94,24 +183,19 @@ def _interpolate(product: Product, out: Tensor) -> None:
 
 def forbid_shortcuts() -> None:
     """Forbid cuBLAS to accumulate bf16 and fp16 products in less than float32."""
-    _MATMUL.allow_bf16_reduced_precision_reduction = False
-    _MATMUL.allow_fp16_reduced_precision_reduction = False
-    if hasattr(_MATMUL, "allow_fp16_accumulation"):
-        _MATMUL.allow_fp16_accumulation = False
-
-
-def _set_tf32(*, on: bool) -> None:
-    """Set the precision of later float32 products."""
-    if _NAMED_PRECISION:
-        _MATMUL.fp32_precision = "tf32" if on else "ieee"
-    else:
-        _MATMUL.allow_tf32 = on
+    for name in (
+        "allow_bf16_reduced_precision_reduction",
+        "allow_fp16_reduced_precision_reduction",
+        "allow_fp16_accumulation",
+    ):
+        if hasattr(_MATMUL, name):
+            setattr(_MATMUL, name, False)
 
 
 # --- dtypes -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Dtype:
     """A dtype to multiply in, with the largest shape that suits it."""
 
@@ -121,9 +205,9 @@ class Dtype:
     #: The largest shape: deep enough for the check of a result to take less than a thirtieth of
     #: its computation on an H200, and fast enough for one quantum there.
     shape: Shape
-    multiply: Callable[[Product, Tensor], object] = _multiply_plain
     #: The first compute capability that supports it.
     capability: tuple[int, int] = (0, 0)
+    multiply: Callable[[Product, Tensor], object] = _multiply_plain
     #: Whether the right input is stored by columns: fp8 requires it, int8 is seven times as fast.
     transposed: bool = False
     scale: int = 1
@@ -138,46 +222,16 @@ class Dtype:
 DTYPES: dict[str, Dtype] = {
     dtype.name: dtype
     for dtype in (
+        Dtype("bf16", torch.bfloat16, torch.bfloat16, Shape(16384, 16384, 16384), (8, 0)),
+        Dtype("fp16", torch.float16, torch.float16, Shape(16384, 16384, 16384), (7, 5)),
+        Dtype("tf32", torch.float32, torch.float32, Shape(8192, 8192, 16384), (8, 0), _tf32),
+        Dtype("fp32", torch.float32, torch.float32, Shape(16384, 8192, 4096), (0, 0), _ieee),
+        Dtype("fp64", torch.float64, torch.float64, Shape(8192, 8192, 8192)),
         Dtype(
-            name="bf16",
-            inputs=torch.bfloat16,
-            result=torch.bfloat16,
-            shape=Shape(16384, 16384, 16384),
-            capability=(8, 0),
-        ),
-        Dtype(
-            name="fp16",
-            inputs=torch.float16,
-            result=torch.float16,
-            shape=Shape(16384, 16384, 16384),
-            capability=(7, 5),
-        ),
-        Dtype(
-            name="tf32",
-            inputs=torch.float32,
-            result=torch.float32,
-            shape=Shape(8192, 8192, 16384),
-            capability=(8, 0),
-            multiply=_multiply_tf32,
-        ),
-        Dtype(
-            name="fp32",
-            inputs=torch.float32,
-            result=torch.float32,
-            shape=Shape(16384, 8192, 4096),
-            multiply=_multiply_ieee,
-        ),
-        Dtype(
-            name="fp64",
-            inputs=torch.float64,
-            result=torch.float64,
-            shape=Shape(8192, 8192, 8192),
-        ),
-        Dtype(
-            name="fp8",
-            inputs=torch.float8_e4m3fn,
-            result=torch.bfloat16,
-            shape=Shape(16384, 16384, 32768),
+            "fp8",
+            torch.float8_e4m3fn,
+            torch.bfloat16,
+            Shape(16384, 16384, 32768),
             capability=(8, 9),
             multiply=_multiply_fp8,
             transposed=True,
@@ -185,10 +239,10 @@ DTYPES: dict[str, Dtype] = {
             emulated=True,
         ),
         Dtype(
-            name="int8",
-            inputs=torch.int8,
-            result=torch.int32,
-            shape=Shape(8192, 8192, 65536),
+            "int8",
+            torch.int8,
+            torch.int32,
+            Shape(8192, 8192, 65536),
             capability=(7, 5),
             multiply=_multiply_int8,
             transposed=True,
@@ -204,13 +258,16 @@ _PREFERRED = ("bf16", "fp16", "fp32")
 
 #: Memory traffic instead of a product: each result is interpolated between two inputs.
 MEMORY = Dtype(
-    name="memory",
-    inputs=torch.float32,
-    result=torch.float32,
-    shape=Shape(16384, 8192, GRAIN),
+    "memory",
+    torch.float32,
+    torch.float32,
+    Shape(16384, 8192, GRAIN),
     multiply=_interpolate,
     elementwise=True,
 )
+
+#: All phases of ``mixed``.
+PHASES: dict[str, Dtype] = {**DTYPES, MEMORY.name: MEMORY}
 
 
 def has_capability(dtype: Dtype, device: torch.device) -> bool:
@@ -230,6 +287,25 @@ def choose_dtype(name: str, device: torch.device, workload: str) -> Dtype:
         name = next(kind for kind in _PREFERRED if has_capability(DTYPES[kind], device))
     check_capability(DTYPES[name], device, workload)
     return DTYPES[name]
+
+
+def choose_dtypes(
+    text: str, device: torch.device, workload: str, known: Mapping[str, Dtype] = DTYPES
+) -> list[Dtype]:
+    """Return the dtypes of ``text``, names with plus signs; all that ``device`` supports for all.
+
+    Raises:
+        ConfigError: A name is unknown, or the device does not support it.
+    """
+    if text == ALL:
+        return [dtype for dtype in known.values() if has_capability(dtype, device)]
+    names = split_names(text)
+    for name in names:
+        if name not in known:
+            what = f"{workload}: there is no dtype {name!r}"
+            raise ConfigError(what, f"There are {', '.join(known)}.")
+        check_capability(known[name], device, workload)
+    return [known[name] for name in names]
 
 
 def check_capability(dtype: Dtype, device: torch.device, workload: str) -> None:
@@ -307,6 +383,11 @@ class Product:
     def inputs(self) -> tuple[Tensor, Tensor]:
         """Return both inputs in their memory layout."""
         return self.left, self.stored_right
+
+    @property
+    def matrices(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the inputs and the reference, on which the results depend."""
+        return self.left, self.stored_right, self.reference
 
     def fill_one(self, number: int, seed: int) -> None:
         """Fill input 0 (left) or 1 (right): copy one block, then double it on the device."""

@@ -3,19 +3,23 @@
 All work is done on the device, in pieces small enough for a quantum. Its scratch memory is one
 block of the tested memory, another one in each pass, so that every block is tested. A stripe of
 blocks can be held: then nothing touches it but its own writes and comparisons.
+
+A pattern is computed on the device when it is needed, into existing memory, so that no copy is
+kept for comparison. Addresses count words from the first tested one.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from sentinel.config.options import ALL, split_names
 from sentinel.errors import ConfigError
-from sentinel.stressor.patterns import Pattern
+from sentinel.stressor.comparison import host_copy_of
 
 #: Reads of each written pattern, and repetitions of a fault.
 READS = 2
@@ -43,6 +47,117 @@ _STRIPES = 8
 
 #: How many times its size must pass through the L2 cache to replace all of its content.
 _FLUSH = 4
+
+
+# --- patterns: the content of each word, by its address and a seed ----------------------------
+
+# SplitMix64: Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014.
+_GOLDEN = 0x9E3779B97F4A7C15
+_FIRST = (30, 0xBF58476D1CE4E5B9)
+_SECOND = (27, 0x94D049BB133111EB)
+_LAST = 31
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pattern:
+    """One pattern."""
+
+    name: str
+    #: The content of every word, or None if words differ.
+    value: int | None = None
+    #: Queues the pattern into a flat tensor of int64. Further arguments are scratch memory of the
+    #: same shape, the address of the first word, and a seed of 0 or more.
+    compute: Callable[[Tensor, Tensor, int, int], None]
+    #: Words read and written to compute one word.
+    accesses: int
+
+
+def parse_patterns(text: str) -> tuple[Pattern, ...]:
+    """Return the named patterns: ``all``, or known names with plus signs between them."""
+    names = PATTERNS if text == ALL else dict.fromkeys(split_names(text))
+    return tuple(PATTERNS[name] for name in names)
+
+
+def _signed(word: int) -> int:
+    """Return a 64-bit word as the signed number that torch expects."""
+    word %= 1 << _BITS
+    return word - (1 << _BITS) if word >> (_BITS - 1) else word
+
+
+def _scramble(seed: int) -> int:
+    """Return a seed whose bits do not correlate with those of its neighbour."""
+    word = (seed + 1) * _GOLDEN
+    for shift, factor in (_FIRST, _SECOND):
+        word %= 1 << _BITS
+        word = (word ^ (word >> shift)) * factor
+    word %= 1 << _BITS
+    return _signed(word ^ (word >> _LAST))
+
+
+def _constant(name: str, byte: int) -> Pattern:
+    value = _signed(int.from_bytes(bytes([byte]) * 8, "little"))
+
+    def compute(words: Tensor, _: Tensor, __: int, ___: int) -> None:
+        words.fill_(value)
+
+    return Pattern(name=name, value=value, compute=compute, accesses=1)
+
+
+def _addresses(words: Tensor, first: int) -> None:
+    torch.arange(first, first + words.numel(), out=words)
+
+
+def _walking_one(words: Tensor, spare: Tensor, first: int, seed: int) -> None:
+    """Set one bit of each word: the next one in the next word, and with the next seed."""
+    _addresses(spare, first + seed % _BITS)
+    spare.bitwise_and_(_BITS - 1)
+    words.fill_(1)
+    words.bitwise_left_shift_(spare)
+
+
+def _own_address(words: Tensor, _: Tensor, first: int, seed: int) -> None:
+    _addresses(words, first)
+    words.bitwise_xor_(_scramble(seed))
+
+
+def _random(words: Tensor, spare: Tensor, first: int, seed: int) -> None:
+    _addresses(words, first)
+    words.mul_(_signed(_GOLDEN)).add_(_scramble(seed))
+    for shift, factor in (_FIRST, _SECOND):
+        _fold(words, spare, shift)
+        words.mul_(_signed(factor))
+    _fold(words, spare, _LAST)
+
+
+def _fold(words: Tensor, spare: Tensor, shift: int) -> None:
+    """Compute ``words ^= words >> shift`` with zeros shifted in; torch repeats the sign."""
+    torch.bitwise_right_shift(words, shift, out=spare)
+    spare.bitwise_and_((1 << (_BITS - shift)) - 1)
+    words.bitwise_xor_(spare)
+
+
+def _random_complement(words: Tensor, spare: Tensor, first: int, seed: int) -> None:
+    _random(words, spare, first, seed)
+    words.bitwise_not_()
+
+
+#: All patterns by name, in the order of the test.
+PATTERNS: Mapping[str, Pattern] = {
+    pattern.name: pattern
+    for pattern in (
+        _constant("zeros", 0x00),
+        _constant("ones", 0xFF),
+        _constant("aa", 0xAA),
+        _constant("55", 0x55),
+        Pattern(name="walking-one", compute=_walking_one, accesses=7),
+        Pattern(name="address", compute=_own_address, accesses=3),
+        Pattern(name="random", compute=_random, accesses=30),
+        Pattern(name="random-complement", compute=_random_complement, accesses=32),
+    )
+}
+
+
+# --- cells ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +210,7 @@ class MemoryCells:
             quarter of them.
         held: The stripe that is held, or nothing.
         flush_buffer: Extra memory to flush the cache, if the chunks are too few for that.
+        wait: Sleeps until all queued work is done; returns False if it may not have waited.
         wrong: Whether a comparison failed, by read, block and piece: bools on the device.
 
     Raises:
@@ -136,10 +252,10 @@ class MemoryCells:
         self.wrong = torch.zeros(shape, dtype=torch.bool, device=device)
         self._again = torch.zeros(REPEATS, dtype=torch.bool, device=device)
         self._numbers = torch.zeros(2 + _BITS, dtype=torch.int64, device=device)
-        cuda = device.type == "cuda"
-        self._wrong_here = torch.zeros(shape, dtype=torch.bool, pin_memory=cuda)
-        self._again_here = torch.zeros(REPEATS, dtype=torch.bool, pin_memory=cuda)
-        self._numbers_here = torch.zeros(2 + _BITS, dtype=torch.int64, pin_memory=cuda)
+        self._wrong_here = host_copy_of(self.wrong)
+        self._again_here = host_copy_of(self._again)
+        self._numbers_here = host_copy_of(self._numbers)
+        self.wait: Callable[[], bool] = lambda: False
         self.use_scratch(0)
 
     def use_scratch(self, block: int) -> None:
@@ -221,33 +337,29 @@ class MemoryCells:
 
     # --- fetched from the device -------------------------------------------------------------
 
-    def fetch_wrong(self, wait: Callable[[], bool]) -> list[tuple[int, Piece]]:
-        """Return the pieces marked in ``wrong``, each with the first read that was wrong.
-
-        Args:
-            wait: Sleeps until all queued work is done; returns False if it did not wait.
-        """
-        self._fetch(self.wrong, self._wrong_here, wait)
+    def fetch_wrong(self) -> list[tuple[int, Piece]]:
+        """Return the pieces marked in ``wrong``, each with the first read that was wrong."""
+        self._fetch(self.wrong, self._wrong_here)
         found: dict[tuple[int, int], int] = {}
         for read, block, index in self._wrong_here.nonzero().tolist():
             found.setdefault((block, index), read)
         return [(read, self.cut(block)[index]) for (block, index), read in found.items()]
 
-    def examine(self, task: Task, piece: Piece, wait: Callable[[], bool]) -> Evidence:
+    def examine(self, task: Task, piece: Piece) -> Evidence:
         """Reread a wrong piece, then rewrite and reread it several times; leaves it written.
 
-        Allocates nothing, and queues at most one quantum between two calls of ``wait``.
+        Allocates nothing, and queues at most one quantum between two waits.
         """
         self.flush(but=piece.block)
-        self._count_wrong_bits(task, piece, wait)
-        self._fetch(self._numbers, self._numbers_here, wait)
+        self._count_wrong_bits(task, piece)
+        self._fetch(self._numbers, self._numbers_here)
         count, first, *bits = self._numbers_here.tolist()
         for again in self._again:
             self.write(task, piece)
             self.flush(but=piece.block)
             self._compare(task, piece, again)
-            wait()
-        self._fetch(self._again, self._again_here, wait)
+            self.wait()
+        self._fetch(self._again, self._again_here)
         chunk, part = divmod(piece.block, self._parts)
         where = part * self.size + piece.start + (first if count else 0)
         return Evidence(
@@ -257,7 +369,7 @@ class MemoryCells:
             repeated=int(self._again_here.sum()),
         )
 
-    def _count_wrong_bits(self, task: Task, piece: Piece, wait: Callable[[], bool]) -> None:
+    def _count_wrong_bits(self, task: Task, piece: Piece) -> None:
         """Queue into ``_numbers``: the count of wrong words, the first one, and each bit."""
         words = self._words(piece)
         one, differs = self._compute(task, piece), self._differs[: words.numel()]
@@ -269,12 +381,12 @@ class MemoryCells:
         torch.argmax(one, 0, out=self._numbers[1])
         for bit in range(_BITS):
             if bit % _BITS_AT_ONCE == 0:
-                wait()
+                self.wait()
             torch.bitwise_right_shift(flipped, bit, out=one)
             one.bitwise_and_(1)
             torch.sum(one, 0, out=self._numbers[2 + bit])
 
-    def _fetch(self, there: Tensor, here: Tensor, wait: Callable[[], bool]) -> None:
+    def _fetch(self, there: Tensor, here: Tensor) -> None:
         here.copy_(there, non_blocking=True)
-        if not wait():
+        if not self.wait():
             here.copy_(there)

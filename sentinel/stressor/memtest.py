@@ -12,18 +12,26 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
 
 import torch
 
-from sentinel.config.options import Patterns, Retention, check_retention
+from sentinel.config.options import Patterns, Retention
 from sentinel.protocol.stressor import Finding, FindingPlace, MemoryCovered
 from sentinel.stressor.context import WorkloadContext
-from sentinel.stressor.memory_cells import READS, REPEATS, MemoryCells, Piece, Task
-from sentinel.stressor.patterns import PATTERNS, Pattern, parse_patterns
+from sentinel.stressor.memory_cells import (
+    PATTERNS,
+    READS,
+    REPEATS,
+    MemoryCells,
+    Pattern,
+    Piece,
+    Task,
+    parse_patterns,
+)
 
 #: Candidate lengths of a piece in words, and the share of a quantum that the slowest pattern may
 #: take for a piece.
@@ -60,7 +68,6 @@ def memtest(
             before it is read back, one stripe after the other; 0 leaves out this test.
     """
     chosen = parse_patterns(patterns)
-    check_retention(retention)
     test = MemoryTest(ctx, _cells_for(ctx, holds=retention > 0), chosen, seed, retention)
     test.next_hold = random.randrange(len(_KEPT) * len(test.cells.stripes))  # noqa: S311
     test.prove()
@@ -68,7 +75,7 @@ def memtest(
         for number in count(1):
             test.run_pass(number)
     except _StoppedError:
-        test.report_faults(wait=_no_wait)
+        test.report_faults()
 
 
 class _StoppedError(Exception):
@@ -123,6 +130,7 @@ class MemoryTest:
     ) -> None:
         self.ctx = ctx
         self.cells = cells
+        cells.wait = partial(ctx.drain, rests=False)  # faults are reported before a rest
         self._patterns = patterns
         self._seed = seed
         self._retention = retention
@@ -159,7 +167,7 @@ class MemoryTest:
                 self.cells.flip(place, place.stop - place.start - 1, bit)
                 if self._wrong_pieces(task, pieces) != [place]:
                     raise RuntimeError(f"a flipped bit was not found ({pattern.name}, bit {bit})")
-                evidence = self.cells.examine(task, place, _no_wait)
+                evidence = self.cells.examine(task, place)
                 if (evidence.count, evidence.bits[bit], evidence.repeated) != (1, 1, 0):
                     raise RuntimeError(f"a flipped bit, {bit}, was diagnosed as {evidence}")
         self.cells.flush()
@@ -169,7 +177,7 @@ class MemoryTest:
         """Return the wrong pieces; waits for the device."""
         for piece in pieces:
             self.cells.check(task, piece, 0)
-        return [piece for _, piece in self.cells.fetch_wrong(_no_wait)]
+        return [piece for _, piece in self.cells.fetch_wrong()]
 
     def run_pass(self, number: int) -> None:
         """Run one pass, counted from 1: each pattern in both directions.
@@ -250,7 +258,7 @@ class MemoryTest:
         self.write(self._pieces(cells.held))
         cells.flush()  # the last of it leaves the cache for the memory now
         self._pace()
-        self._wait()
+        cells.wait()
         self._held_since = time.monotonic()
 
     def _check_stripe(self, sweep: _Sweep) -> None:
@@ -273,24 +281,19 @@ class MemoryTest:
 
     # --- results -----------------------------------------------------------------------------
 
-    def report_faults(self, wait: Callable[[], bool] | None = None) -> None:
-        """Fetch the outcome of this sweep, and report wrong pieces before they are overwritten.
-
-        Args:
-            wait: Sleeps until all queued work is done; returns False if it did not wait.
-        """
-        wait = wait or self._wait
-        wrong = self.cells.fetch_wrong(wait)
+    def report_faults(self) -> None:
+        """Fetch the outcome of this sweep, and report wrong pieces before they are overwritten."""
+        wrong = self.cells.fetch_wrong()
         if not wrong:
             return
         self.ctx.report(iterations=0, errors=len(wrong))
         for read, piece in wrong[:_MAX_EXAMINED]:
-            self._report(read, piece, len(wrong), wait)
+            self._report(read, piece, len(wrong))
         self.cells.wrong.zero_()
 
-    def _report(self, read: int, piece: Piece, all_: int, wait: Callable[[], bool]) -> None:
+    def _report(self, read: int, piece: Piece, all_: int) -> None:
         sweep = self._sweep
-        evidence = self.cells.examine(sweep.task, piece, wait)
+        evidence = self.cells.examine(sweep.task, piece)
         detail = f"{sweep}, read {read + 1} of {READS}, words of 64 bits"
         if not evidence.count:
             detail += f"; right when read again; the piece has {piece.stop - piece.start}"
@@ -298,10 +301,8 @@ class MemoryTest:
             detail += f"; {all_} pieces were wrong at once"
         self.ctx.find(
             Finding(
-                number=0,
                 place=FindingPlace.MEMORY,
                 workload="memtest",
-                dtype=None,
                 round=sweep.number,
                 seed=sweep.task.seed,
                 count=max(1, evidence.count),
@@ -342,10 +343,6 @@ class MemoryTest:
         if not self.ctx.pace(before_rest=self.report_faults):
             raise _StoppedError
 
-    def _wait(self) -> bool:
-        """Sleep until all work is done; never rests, as faults are reported before a rest."""
-        return self.ctx.drain(rests=False)
-
     def _report_coverage(self) -> None:
         """Report that this sweep is complete."""
         sweep = self._sweep
@@ -377,10 +374,6 @@ class MemoryTest:
         all_ = len(self.cells.blocks)
         whole = all_ * self.cells.size * 8 / sum(chunk.numel() for chunk in self.ctx.chunks)
         return self.ctx.share * whole * blocks / all_
-
-
-def _no_wait() -> bool:
-    return False
 
 
 def _cells_for(ctx: WorkloadContext, *, holds: bool) -> MemoryCells:

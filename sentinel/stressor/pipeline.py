@@ -20,11 +20,10 @@ from torch import Tensor
 from sentinel.config.options import Verify
 from sentinel.host.golden_store import GoldenKey, Goldens
 from sentinel.protocol.stressor import ReferenceChecksum
-from sentinel.stressor.comparison import flip
+from sentinel.stressor.comparison import flip, host_copy_of
 from sentinel.stressor.context import WorkloadContext
-from sentinel.stressor.diagnosis import Examiner, FindingReporter, Inspector, StagingBuffers
-from sentinel.stressor.layout import Layout
-from sentinel.stressor.matmul import Product
+from sentinel.stressor.diagnosis import Examiner, FindingReporter, Inspector
+from sentinel.stressor.matmul import Layout, Product
 
 #: Incremented when the inputs, the multiplication or the checksum change.
 _GENERATION = 1
@@ -113,7 +112,7 @@ class ResultPipeline:
         ctx: The workload's context.
         product: The product and its slots, at least three.
         layout: The memory that the product is a view of.
-        staging_buffers: Host memory for reads of the device's.
+        slices: Host memory for two slices of matrices.
         reporter: The receiver of findings.
         verify: Which results are checked.
     """
@@ -124,7 +123,7 @@ class ResultPipeline:
         product: Product,
         layout: Layout,
         *,
-        staging_buffers: StagingBuffers,
+        slices: Tensor,
         reporter: FindingReporter,
         verify: Verify = "full",
     ) -> None:
@@ -132,7 +131,7 @@ class ResultPipeline:
         self.slots = product.slots
         self.between: Callable[[], None] | None = None
         self.seed = 0
-        self.inspector = Inspector(ctx, product, layout, staging_buffers)
+        self.inspector = Inspector(ctx, product, layout, slices)
         self.examiner = Examiner(product, self.inspector, reporter)
         self._ctx = ctx
         self._reporter = reporter
@@ -140,13 +139,12 @@ class ResultPipeline:
         self._deviating: set[GoldenKey] = set()
         self._rounds_before = 0
         self._written = self._checked = 0
-        device, cuda = product.reference.device, product.reference.is_cuda
-        count = len(self.slots)
         # One bool per slot: whether its last check found it wrong.
-        self._marks = torch.zeros(count, dtype=torch.bool, device=device)
+        self._marks = torch.zeros(
+            len(self.slots), dtype=torch.bool, device=product.reference.device
+        )
         self._mark = self._marks.unbind(0)
-        snapshots = torch.zeros((_SNAPSHOTS, count), dtype=torch.bool, pin_memory=cuda)
-        self._free_snapshots = deque(snapshots.unbind(0))
+        self._free_snapshots = deque(host_copy_of(self._marks) for _ in range(_SNAPSHOTS))
         self._pending: deque[tuple[Tensor, list[int]]] = deque()
         self.per_quantum = self._checks_per_quantum = 1
         self.seconds = 0.0
@@ -205,7 +203,7 @@ class ResultPipeline:
         Raises:
             RuntimeError: A flipped bit was missed, or another finding appeared.
         """
-        matrices = (self.slots[0], *self.product.inputs, self.product.reference)
+        matrices = (self.slots[0], *self.product.matrices)
         for number, matrix in enumerate(matrices):
             element = (matrix.numel() - 1) * number // (len(matrices) - 1)
             self.product.multiply(self.slots[0])
@@ -248,8 +246,8 @@ class ResultPipeline:
         else:
             message = "the same matrix product, computed twice, differs; this GPU computes wrongly"
             raise RuntimeError(message)
-        matrices = (*self.product.inputs, self.product.reference)
-        self.examiner.sums = [self.inspector.checksum(matrix) for matrix in matrices]
+        checksum = self.inspector.checksum
+        self.examiner.sums = [checksum(matrix) for matrix in self.product.matrices]
 
     def _check_golden(self) -> None:
         """Report the checksum of the reference; compare it with the record if records are kept."""

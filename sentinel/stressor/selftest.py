@@ -9,16 +9,15 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
-import torch
 from torch import Tensor
 
-from sentinel.errors import ConfigError
+from sentinel.config.options import ALL
 from sentinel.protocol.stressor import Finding, FindingPlace, SelftestDone, SelftestResult
 from sentinel.stressor.comparison import flip
 from sentinel.stressor.context import WorkloadContext
-from sentinel.stressor.matmul import DTYPES, Dtype, check_capability, has_capability
+from sentinel.stressor.matmul import choose_dtypes
 from sentinel.stressor.pipeline import ResultPipeline
-from sentinel.stressor.sizing import assemble, build, cube
+from sentinel.stressor.sizing import build
 
 #: Rows of the matrices: large enough for tensor cores, and small enough for quick diagnoses.
 _SIZE = 2048
@@ -34,7 +33,7 @@ _REST_S = 0.05
 
 
 def selftest(
-    ctx: WorkloadContext, *, flips: int, rounds: int, dtypes: str = "", size: int = 0
+    ctx: WorkloadContext, *, flips: int, rounds: int, dtypes: str = ALL, size: int = 0
 ) -> None:
     """Flip bits in every dtype and every kind of matrix, and send how many were found.
 
@@ -42,13 +41,15 @@ def selftest(
         ctx: The workload's context.
         flips: Bits to flip, one after another, in each kind of matrix of each dtype.
         rounds: Results of each dtype to compute and check with nothing flipped.
-        dtypes: Dtypes with plus signs between them; empty for all that the GPU supports.
+        dtypes: Dtypes with plus signs between them, or all that the GPU supports.
         size: Rows of the matrices; 0 chooses.
 
     Raises:
         ConfigError: A dtype is unknown, or the GPU does not support it.
     """
-    pipelines = _build(ctx, [DTYPES[name] for name in _parse(dtypes, ctx.device)], size)
+    size = size or (_SIZE if ctx.device.type == "cuda" else _SIMULATED_SIZE)
+    kinds = list(dict.fromkeys(choose_dtypes(dtypes, ctx.device, "selftest")))
+    pipelines = build(ctx, kinds, workload="selftest", size=size)
     for pipeline in pipelines:
         pipeline.prepare(seed=1)
     while not ctx.ready:
@@ -60,12 +61,6 @@ def selftest(
     ctx.send(SelftestDone())
     while ctx.pace(_REST_S):  # a workload that returns has failed
         pass
-
-
-def _build(ctx: WorkloadContext, dtypes: Sequence[Dtype], size: int) -> list[ResultPipeline]:
-    if size or ctx.device.type == "cuda":
-        return build(ctx, dtypes, workload="selftest", size=size or _SIZE)
-    return assemble(ctx, dtypes, [cube(_SIMULATED_SIZE)] * len(dtypes), workload="selftest")
 
 
 def _prove(ctx: WorkloadContext, pipeline: ResultPipeline, flips: int, rounds: int) -> bool:
@@ -123,20 +118,3 @@ def _find_one(
 
 def _summarize(findings: Sequence[Finding]) -> list[tuple[object, ...]]:
     return [(finding.place, finding.count, finding.first, finding.bits) for finding in findings]
-
-
-def _parse(dtypes: str, device: torch.device) -> list[str]:
-    """Return the names of the dtypes to test.
-
-    Raises:
-        ConfigError: A dtype is unknown, or the GPU does not support it.
-    """
-    if not dtypes:
-        return [name for name, dtype in DTYPES.items() if has_capability(dtype, device)]
-    names = list(dict.fromkeys(dtypes.split("+")))
-    for name in names:
-        if name not in DTYPES:
-            known = ", ".join(DTYPES)
-            raise ConfigError(f"selftest: there is no dtype {name!r}", f"There are {known}.")
-        check_capability(DTYPES[name], device, "selftest")
-    return names

@@ -5,12 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 
-from sentinel.config.options import GRAIN, Verify, check_size
+import torch
+
+from sentinel.config.options import GRAIN, Verify
 from sentinel.errors import ConfigError
 from sentinel.stressor.context import WorkloadContext
-from sentinel.stressor.diagnosis import FindingReporter, StagingBuffers
-from sentinel.stressor.layout import MIN_SLOTS, Layout, Needs, lay_out
-from sentinel.stressor.matmul import Dtype, Product, Shape, forbid_shortcuts
+from sentinel.stressor.diagnosis import SLICE, FindingReporter
+from sentinel.stressor.matmul import (
+    MIN_SLOTS,
+    Dtype,
+    Layout,
+    Needs,
+    Product,
+    Shape,
+    forbid_shortcuts,
+    lay_out,
+)
 from sentinel.stressor.pipeline import ResultPipeline
 
 #: The maximum duration of one multiplication, in quanta.
@@ -36,42 +46,26 @@ def build(
         size: Rows of square matrices; 0 chooses.
         verify: Which results are checked.
 
-    Raises:
-        ConfigError: The matrices do not fit, or the size is not allowed.
-    """
-    forbid_shortcuts()
-    check_size(size)
-    shapes = [cube(size)] * len(dtypes) if size else _fitting(ctx, dtypes, workload)
-    return assemble(ctx, dtypes, shapes, workload=workload, verify=verify)
-
-
-def assemble(
-    ctx: WorkloadContext,
-    dtypes: Sequence[Dtype],
-    shapes: Sequence[Shape],
-    *,
-    workload: str,
-    verify: Verify = "full",
-) -> list[ResultPipeline]:
-    """Build a pipeline for each pair of ``dtypes`` and ``shapes``, all in the same memory.
-
-    One of them may be used at a time.
+    Returns:
+        The pipelines, all in the same memory: one of them may be used at a time.
 
     Raises:
         ConfigError: The matrices do not fit.
     """
+    forbid_shortcuts()
+    shapes = [cube(size)] * len(dtypes) if size else _fitting(ctx, dtypes, workload)
     layout = _layout_for(ctx, dtypes, shapes)
     if layout is None:
         what = f"{workload}: there is no room for inputs, a reference and {MIN_SLOTS} results"
-        size = max(shape.rows for shape in shapes)
         raise ConfigError(f"{what} of size={size}", f"Take a smaller size. {_REMEDY}")
-    staging_buffers, reporter = StagingBuffers(ctx.device), FindingReporter(ctx, workload)
+    slices = torch.zeros((2, SLICE), dtype=torch.uint8, pin_memory=ctx.device.type == "cuda")
+    reporter = FindingReporter(ctx, workload)
     return [
         ResultPipeline(
             ctx,
             Product(dtype, shape, layout),
             layout,
-            staging_buffers=staging_buffers,
+            slices=slices,
             reporter=reporter,
             verify=verify,
         )

@@ -22,23 +22,9 @@ from sentinel.config.options import (
     Size,
     Sync,
     Verify,
-    check_duty,
-    check_hz,
-    check_plan,
-    check_seconds,
-    check_seeds,
-    split_names,
 )
 from sentinel.stressor.context import WorkloadContext
-from sentinel.stressor.matmul import (
-    AUTO,
-    DTYPES,
-    MEMORY,
-    Dtype,
-    check_capability,
-    choose_dtype,
-    has_capability,
-)
+from sentinel.stressor.matmul import AUTO, PHASES, choose_dtype, choose_dtypes
 from sentinel.stressor.pipeline import ResultPipeline
 from sentinel.stressor.sizing import build
 
@@ -101,9 +87,8 @@ def gemm(
         seeds: The number of seeds of the inputs; each is used for about a minute.
 
     Raises:
-        ConfigError: The GPU does not support the dtype, or an option is out of range.
+        ConfigError: The GPU does not support the dtype.
     """
-    check_seeds(seeds)
     kind = choose_dtype(dtype, ctx.device, "gemm")
     (pipeline,) = build(ctx, (kind,), workload="gemm", size=size, verify=verify)
     pipeline.product.draw_ahead(seeds)
@@ -126,9 +111,6 @@ def run_seeds(pipeline: ResultPipeline, seeds: int, seconds: float = _SEED_DURAT
         pipeline.begin_seed(pipeline.seed % seeds + 1)
 
 
-_PHASES: dict[str, Dtype] = {**DTYPES, MEMORY.name: MEMORY}
-
-
 def mixed(
     ctx: WorkloadContext,
     plan: Plan = ALL,
@@ -146,20 +128,17 @@ def mixed(
         seeds: The number of seeds of the inputs; each pass through the plan uses the next.
 
     Raises:
-        ConfigError: An option is out of range, or the GPU does not support a part of the plan.
+        ConfigError: The GPU does not support a part of the plan.
     """
-    check_seconds(seconds)
-    check_seeds(seeds)
-    phases = _parse_plan(plan, ctx.device)
+    phases = choose_dtypes(plan, ctx.device, "mixed", PHASES)
     kinds = list(dict.fromkeys(phases))
-    pipelines = build(ctx, [_PHASES[name] for name in kinds], workload="mixed", verify=verify)
-    by_name = dict(zip(kinds, pipelines, strict=True))
-    for pipeline in pipelines:
+    pipelines = dict(zip(kinds, build(ctx, kinds, workload="mixed", verify=verify), strict=True))
+    for pipeline in pipelines.values():
         pipeline.product.draw_ahead(seeds)
         pipeline.prepare(seed=1)
     for seed in cycle(range(1, seeds + 1)):
-        for name in phases:
-            if not _run_phase(by_name[name], seed, seconds):
+        for phase in phases:
+            if not _run_phase(pipelines[phase], seed, seconds):
                 return
 
 
@@ -172,21 +151,6 @@ def _run_phase(pipeline: ResultPipeline, seed: int, seconds: float) -> bool:
             return pipeline.finish_seed()
     pipeline.settle()
     return False
-
-
-def _parse_plan(plan: str, device: torch.device) -> list[str]:
-    """Return the names of the phases.
-
-    Raises:
-        ConfigError: A phase is unknown, or the GPU does not support it.
-    """
-    if plan == ALL:
-        return [name for name, dtype in _PHASES.items() if has_capability(dtype, device)]
-    check_plan(plan)
-    names = split_names(plan)
-    for name in names:
-        check_capability(_PHASES[name], device, "mixed")
-    return names
 
 
 #: The share of a period by which a time may be wrong: rounding is far below, jitter far above.
@@ -211,8 +175,6 @@ def pulse(
         sync: ``in-phase`` has all GPUs of the host pulse at once, ``out-of-phase`` those of an odd
             index half a period later than the others.
     """
-    check_hz(hz)
-    check_duty(duty)
     kind = choose_dtype(AUTO, ctx.device, "pulse")
     (pipeline,) = build(ctx, (kind,), workload="pulse", size=size)
     pipeline.prepare(seed=1)

@@ -32,7 +32,6 @@ from sentinel.protocol.stressor import (
     StressorSpec,
 )
 from sentinel.stressor import main as stressor_process
-from sentinel.stressor import standby as standby_process
 from sentinel.supervisor.child_process import ChildHandle, Received, ReplaceableProcess
 from sentinel.supervisor.ports import Spawner
 
@@ -55,7 +54,7 @@ class StandbyStressor(ReplaceableProcess[ChildMessage]):
     def __init__(self, environment: Mapping[str, str | None], spec: StandbySpec) -> None:
         super().__init__(
             ChildHandle(
-                standby_process.run,
+                stressor_process.run_standby,
                 STRESSOR_MESSAGES,
                 max_messages=_MAX_MESSAGES,
                 # Should a library start CUDA all the same, it shall find no GPU.

@@ -176,7 +176,7 @@ PROOFS: dict[str, str | Because] = {
     r"(?:sudo )?systemctl .*": _SYSTEMD,
     r"sudo rm -f /etc/systemd/system/sentinel\.service && .*": _SYSTEMD,
     r"sudo cp -a /var/lib/sentinel .*": Because("It copies the state of a real installation."),
-    r"journalctl .*": Because("It needs the journal of a host; test_journal.py has what is sent."),
+    r"journalctl .*": Because("It needs the journal of a host; test_systemd.py has what is sent."),
     r"pip install \./examples/sentinel-check-site": "integration/burnin/test_own_checks.py"
     "::test_the_installed_example_is_found_by_the_command",
     r"pip install \./examples/sentinel-driver-amdgpu": (

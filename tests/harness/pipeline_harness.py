@@ -12,7 +12,7 @@ from torch import Tensor
 from sentinel.config.options import Verify
 from sentinel.stressor.matmul import DTYPES, MEMORY
 from sentinel.stressor.pipeline import ResultPipeline
-from sentinel.stressor.sizing import assemble, cube
+from sentinel.stressor.sizing import build
 from tests.harness.workload_harness import Workbench, workbench
 
 #: All dtypes. The CPU emulates fp8 at 60 ns per multiplication.
@@ -43,7 +43,7 @@ def unprepared_pipeline(
     bench: Workbench, name: str = "bf16", verify: Verify = "full"
 ) -> ResultPipeline:
     dtype = DTYPES.get(name, MEMORY)
-    (pipeline,) = assemble(bench.ctx, (dtype,), (cube(SIZE),), workload="gemm", verify=verify)
+    (pipeline,) = build(bench.ctx, (dtype,), workload="gemm", size=SIZE, verify=verify)
     return pipeline
 
 

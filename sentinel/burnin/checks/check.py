@@ -10,6 +10,8 @@ from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any, Generic, Protocol, TypeVar
 
+# --- limits ----------------------------------------------------------------------------------
+
 
 class Comparison(StrEnum):
     """How a value breaks a limit, in DCGM's words."""
@@ -110,6 +112,8 @@ class Thresholds:
         }
         return found | {f"xid.{number}": verdict for number, verdict in self.xids.items()}
 
+
+# --- checks and their results ----------------------------------------------------------------
 
 #: A value of a check; None if there is none.
 Value = float | int | str | None

@@ -72,7 +72,9 @@ class LoadEvidence(GrowthEvidence):
     @property
     def readings(self) -> tuple[Counters, ...]:
         """The counters after and before the run, as far as they are known."""
-        return tuple(one for one in (self.record.after, self.record.before) if one is not None)
+        return tuple(
+            counters for counters in (self.record.after, self.record.before) if counters is not None
+        )
 
     @property
     def seconds(self) -> float | None:

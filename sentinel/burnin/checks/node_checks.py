@@ -130,7 +130,7 @@ class NodeReport:
         """The status of the node: not tested if a GPU was not tested and none failed."""
         found = {gpu.status for gpu in self.gpus} | ({worst(self.node)} - {Status.NOT_TESTED})
         order = (Status.FAIL, Status.NOT_TESTED, Status.WARN, Status.PASS)
-        return next((one for one in order if one in found), Status.NOT_TESTED)
+        return next((status for status in order if status in found), Status.NOT_TESTED)
 
     @property
     def failure(self) -> str | None:
@@ -161,11 +161,11 @@ def judge_node(
     """
     everything = tuple(counters)
     gpus = []
-    for one in everything:
-        if selected is None or one.index in selected:
-            found = findings.get(one.uuid or "")
-            evidence = MomentEvidence(counters=one, node=everything, findings=found)
-            gpus.append(GpuReport(counters=one, checks=tuple(MOMENT.run(evidence, thresholds))))
+    for gpu in everything:
+        if selected is None or gpu.index in selected:
+            found = findings.get(gpu.uuid or "")
+            evidence = MomentEvidence(counters=gpu, node=everything, findings=found)
+            gpus.append(GpuReport(counters=gpu, checks=tuple(MOMENT.run(evidence, thresholds))))
     node = NodeEvidence(gpus=everything, pci_devices=pci_devices)
     return NodeReport(
         gpus=tuple(gpus),
@@ -174,6 +174,8 @@ def judge_node(
         overridden=thresholds.overridden(),
     )
 
+
+# --- the formats of ``sentinel check`` -------------------------------------------------------
 
 #: The exit codes of ``sentinel check``.
 EXIT_CODES = {Status.PASS: 0, Status.WARN: 0, Status.FAIL: 1, Status.NOT_TESTED: 3}
@@ -305,6 +307,8 @@ def as_object(report: NodeReport) -> dict[str, Any]:
         ],
     }
 
+
+# --- faults that a GPU has shown -------------------------------------------------------------
 
 #: Verdicts as a status has them: sentinel.burnin.verdict is slow to import, and a health
 #: check of a node must end within a second.

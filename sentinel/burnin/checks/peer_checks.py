@@ -79,7 +79,7 @@ def peers_of(values: Iterable[float | None], least: float = 0.0) -> Peers | None
     if len(known) < MIN_PEERS:
         return None
     median = statistics.median(known)
-    deviation = statistics.median(abs(one - median) for one in known) * NORMAL
+    deviation = statistics.median(abs(value - median) for value in known) * NORMAL
     return Peers(count=len(known), median=median, deviation=max(deviation, least * abs(median)))
 
 
@@ -136,8 +136,12 @@ def by_key(checksums: Iterable[Checksum]) -> dict[str, set[str]]:
 def stored_before(checksums: Iterable[Checksum]) -> dict[str, str]:
     """Collect the records of a node from before its run; one of the run is no authority."""
     everything = list(checksums)
-    made_here = {one.key for one in everything if one.stored is None}
-    return {one.key: one.stored for one in everything if one.stored and one.key not in made_here}
+    made_here = {checksum.key for checksum in everything if checksum.stored is None}
+    return {
+        checksum.key: checksum.stored
+        for checksum in everything
+        if checksum.stored and checksum.key not in made_here
+    }
 
 
 def count_votes(gpus: Iterable[Mapping[str, Collection[str]]]) -> dict[str, Counter[str]]:

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, TextIO
+from typing import Any
 
 import click
 
@@ -21,11 +21,11 @@ from sentinel.burnin.formats import text_lines as report_lines
 from sentinel.burnin.run import can_go_on
 from sentinel.burnin.run_folder import RunFolder, find_run
 from sentinel.burnin.verdict import EXIT_CODES, Verdict
+from sentinel.cli.display import output
 from sentinel.cli.display.live_table import LiveTable
 from sentinel.cli.display.log_lines import follow, log_line
-from sentinel.cli.display.output import Table, color_option, paint_verdicts, print_json
+from sentinel.cli.options import command_options as options
 from sentinel.cli.options import value_completion
-from sentinel.cli.options.command_options import Printed, asks_daemon, outcome, simulated_folder
 from sentinel.client import Client, Status, connect
 from sentinel.errors import ConfigError, ExitCode, NotRunningError, SentinelError
 from sentinel.host.daemon_lookup import find_shared
@@ -37,6 +37,8 @@ from sentinel.units import format_duration
 _ALL_LINES = 10_000_000
 #: The event that names a run.
 _STARTED = '"burnin.run_started"'
+#: The events that only the table of a terminal shows.
+_PERIODIC = {"gpu.status", "burnin.progress"}
 #: How often a terminal shows the progress, in seconds.
 _SHOW_EVERY_S = 1.0
 
@@ -44,9 +46,9 @@ _SHOW_EVERY_S = 1.0
 def print_report(report: Mapping[str, Any], folder: RunFolder, *, as_json: bool) -> None:
     """Print a report, and how to go on with a run that is not complete."""
     if as_json:
-        print_json(report)
+        output.print_json(report)
         return
-    text = paint_verdicts("\n".join(report_lines(report)))
+    text = output.paint_verdicts("\n".join(report_lines(report)))
     print(f"\n{text}\n\nreports: {folder.path}")
     if can_go_on(report):
         simulate = ""
@@ -57,9 +59,9 @@ def print_report(report: Mapping[str, Any], folder: RunFolder, *, as_json: bool)
 
 
 @click.command("status")
-@color_option
-@asks_daemon
-def status(client: Client) -> Printed:
+@output.color_option
+@options.asks_daemon
+def status(client: Client) -> options.Printed:
     """Show how far the daemon's burn-in is on each GPU, and which burn-ins run without it."""
     others = running_burnins(records_folder(os.environ, os.getuid()))
     try:
@@ -68,7 +70,7 @@ def status(client: Client) -> Printed:
         if not others:
             raise
         shown = None
-    return Printed(
+    return options.Printed(
         json={
             "burnin": shown.json["daemon"].get("burnin") if shown else None,
             "gpus": {gpu["uuid"]: gpu.get("burnin") for gpu in shown.json["gpus"]} if shown else {},
@@ -94,12 +96,12 @@ def _progress_lines(shown: Status | None, others: Sequence[DaemonRecord]) -> Ite
     else:
         plans = sorted({gpu.burnin.plan for gpu in gpus if gpu.burnin is not None})
         yield f"{', '.join(plans)}, again and again: the daemon was started with --plan"
-    yield from PROGRESS.lines(map(_row, gpus))
+    yield from PROGRESS.lines(map(progress_row, gpus))
 
 
 @click.command("attach")
 @click.argument("run", required=False, shell_complete=value_completion.runs)
-@color_option
+@output.color_option
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
 @click.option("--simulated", is_flag=True, help="Look in the state directory of simulated GPUs.")
 def attach(run: str | None, as_json: bool, simulated: bool) -> int:
@@ -107,7 +109,7 @@ def attach(run: str | None, as_json: bool, simulated: bool) -> int:
 
     RUN is its folder, or its name in the state directory. Ctrl+C ends this command alone.
     """
-    simulation = simulated_folder(chosen=simulated)
+    simulation = options.simulated_folder(chosen=simulated)
     folder = RunFolder(path=find_run(find_shared(simulation), run))
     client = connect(simulated=simulation)
     if run is None:
@@ -142,84 +144,39 @@ def _is_of(folder: RunFolder, run: str) -> bool:
 
 
 @click.command("cancel")
-@asks_daemon
-def cancel(client: Client) -> Printed:
+@options.asks_daemon
+def cancel(client: Client) -> options.Printed:
     """End the daemon's burn-in; its report shows what was done."""
-    return outcome(client.cancel_burnin())
+    return options.outcome(client.cancel_burnin())
 
 
-# --- the screen ------------------------------------------------------------------------------
-
-PROGRESS = Table(
+PROGRESS = output.Table(
     ("GPU", "PHASE", "DONE", "TO DO", "RESULTS", "WRONG", "TEMP", "POWER", "STATE"),
     right=(2, 3, 4, 5, 6, 7),
 )
-_STATE = 8
-#: The events that only the table shows, once a second.
-_PERIODIC = {"gpu.status", "burnin.progress"}
 
 
-class Screen(LiveTable):
-    """Lines of events on a stream; on a terminal also the table.
-
-    Args:
-        stream: Where to print.
-    """
-
-    def __init__(self, stream: TextIO) -> None:
-        super().__init__(stream, PROGRESS)
-        self._rows: dict[int, tuple[str, ...]] = {}
-
-    def show(self, rows: Mapping[int, tuple[str, ...]]) -> None:
-        """Replace the rows of these GPUs, by their index."""
-        self._rows.update(rows)
-        self.draw([self._rows[index] for index in sorted(self._rows)])
-
-    def tabulate(self, name: str, index: int | None, fields: Mapping[str, Any]) -> bool:
-        """Enter an event into the table; return whether it needs no line, as there is a table.
-
-        Args:
-            name: The name of the event.
-            index: The index of its GPU, or None.
-            fields: Its fields.
-        """
-        if not self.is_live:
-            return False
-        if name == "burnin.progress" and index is not None:
-            self.show({index: progress_row(index, fields, fields)})
-        elif name == "burnin.ended" and index in self._rows:
-            self.show({index: (*self._rows[index][:_STATE], str(fields["reason"] or "done"))})
-        return name in _PERIODIC
-
-
-def progress_row(
-    index: int, progress: Mapping[str, Any], sensors: Mapping[str, Any]
-) -> tuple[str, ...]:
-    """Build the row of a GPU.
-
-    Args:
-        index: The index of the GPU.
-        progress: The fields of a :class:`~sentinel.protocol.views.BurninFields`, or of an event.
-        sensors: ``temperature_c`` and ``power_w``, None if unknown.
-    """
+def progress_row(gpu: GpuStatus) -> tuple[str, ...]:
+    """Build the row of a GPU in a burn-in."""
+    progress = gpu.burnin
+    if progress is None:
+        return (str(gpu.index), *("" for _ in PROGRESS.header[2:]), "done")
     done = ""
-    if progress["quota_passes"]:
-        done = f"{progress['passes']} of {progress['quota_passes']}"
-    if progress["quota_s"]:
-        spent, quota = round(progress["done_s"]), round(progress["quota_s"])
+    if progress.quota_passes:
+        done = f"{progress.passes} of {progress.quota_passes}"
+    if progress.quota_s:
+        spent, quota = round(progress.done_s), round(progress.quota_s)
         done = f"{format_duration(spent)} of {format_duration(quota)}"
-    over = "done" if progress.get("over") else progress["waiting"] or "counts"
-    heat, power = sensors["temperature_c"], sensors["power_w"]
     return (
-        str(index),
-        f"{progress['number']} of {progress['phases']} {progress['phase']}",
+        str(gpu.index),
+        f"{progress.number} of {progress.phases} {progress.phase}",
         done,
-        format_duration(round(progress["left_s"])),
-        f"{progress['checks']:,}",
-        f"{progress['errors']:,}",
-        "" if heat is None else f"{heat} C",
-        "" if power is None else f"{power:.0f} W",
-        progress.get("ended") or over,
+        format_duration(round(progress.left_s)),
+        f"{progress.checks:,}",
+        f"{progress.errors:,}",
+        "" if gpu.temperature_c is None else f"{gpu.temperature_c} C",
+        "" if gpu.power_w is None else f"{gpu.power_w:.0f} W",
+        progress.ended or ("done" if progress.over else progress.waiting or "counts"),
     )
 
 
@@ -269,7 +226,7 @@ class Following:
         Raises:
             ConfigError: There is no report, since the process that recorded the run has failed.
         """
-        screen = Screen(sys.stderr if as_json else sys.stdout)
+        screen = LiveTable(sys.stderr if as_json else sys.stdout, PROGRESS)
         while True:
             try:
                 self._print_events(screen)
@@ -298,7 +255,7 @@ class Following:
             ConfigError: There is none, since the process that recorded the run has failed.
         """
         ended = None if self._recorder is None else self._recorder.wait()
-        file = self._folder.path / "report.json"
+        file = self._folder.report
         with contextlib.suppress(OSError, ValueError):
             report: dict[str, Any] = json.loads(file.read_text())
             code = int(EXIT_CODES[Verdict(report["verdict"])])
@@ -318,7 +275,7 @@ class Following:
             return not self._folder.is_recorded
         return self._recorder.poll() is not None
 
-    def _print_events(self, screen: Screen) -> None:
+    def _print_events(self, screen: LiveTable) -> None:
         """Print the events of the run that are not known, until it is over."""
 
         def wait(seconds: float) -> None:
@@ -337,7 +294,7 @@ class Following:
                 with contextlib.suppress(OSError):
                     _print_event(screen, line)
 
-    def _show_progress(self, screen: Screen) -> None:
+    def _show_progress(self, screen: LiveTable) -> None:
         """Show how far each GPU is, once a second."""
         if time.monotonic() - self._shown_at < _SHOW_EVERY_S:
             return
@@ -346,8 +303,7 @@ class Following:
             status = self._client.status()
             run = status.daemon.burnin
             gpus = run.gpus if run is not None else ()
-            shown = [gpu for gpu in status.gpus if gpu.uuid in gpus and gpu.burnin is not None]
-            screen.show({gpu.index: _row(gpu) for gpu in shown})
+            screen.draw([progress_row(gpu) for gpu in status.gpus if gpu.uuid in gpus])
 
 
 def cancel_quietly(client: Client) -> None:
@@ -356,11 +312,10 @@ def cancel_quietly(client: Client) -> None:
         client.cancel_burnin()
 
 
-def _print_event(screen: Screen, line: str) -> None:
-    """Print an event, or enter it into the table."""
+def _print_event(screen: LiveTable, line: str) -> None:
+    """Print an event, unless the table shows it."""
     with contextlib.suppress(ValueError, KeyError, TypeError):  # shown as it is
-        event = json.loads(line)
-        if screen.tabulate(event["event"], event.get("index"), event):
+        if screen.is_live and json.loads(line)["event"] in _PERIODIC:
             return
     text = log_line(line, colour=screen.has_colours)
     if text is not None:
@@ -370,10 +325,3 @@ def _print_event(screen: Screen, line: str) -> None:
 def _tell(text: str) -> None:
     with contextlib.suppress(OSError):  # the terminal may be gone
         click.echo(text, err=True)
-
-
-def _row(gpu: GpuStatus) -> tuple[str, ...]:
-    """Build the row of a GPU in a burn-in."""
-    if gpu.burnin is None:
-        return (str(gpu.index), *("" for _ in PROGRESS.header[2:]), "done")
-    return progress_row(gpu.index, vars(gpu.burnin), vars(gpu))

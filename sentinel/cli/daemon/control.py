@@ -9,17 +9,9 @@ import click
 from sentinel.cli.display.gpu_table import user_of
 from sentinel.cli.display.log_lines import format_clock
 from sentinel.cli.display.output import Table
+from sentinel.cli.options import command_options as options
 from sentinel.cli.options import value_completion
 from sentinel.cli.options.command_classes import GroupedOptions
-from sentinel.cli.options.command_options import (
-    Printed,
-    asks_daemon,
-    duration,
-    gpu_selection,
-    gpus_flag,
-    outcome,
-    wait_option,
-)
 from sentinel.cli.options.setting_options import for_daemon, key_of, single_gpu_flags
 from sentinel.cli.tools.config import setting_line, settings_as_json
 from sentinel.client import Client, SessionInfo
@@ -33,50 +25,50 @@ _ALL = "all"
 
 
 @click.command("stop")
-@wait_option("Maximum wait for the end of the daemon")
-@asks_daemon
-def stop(client: Client, wait: float) -> Printed:
+@options.wait_option("Maximum wait for the end of the daemon")
+@options.asks_daemon
+def stop(client: Client, wait: float) -> options.Printed:
     """Release every GPU and end the daemon; `sentinel pause` releases them only."""
-    return outcome(client.stop(wait))
+    return options.outcome(client.stop(wait))
 
 
 @click.command("reload")
-@asks_daemon
-def reload_(client: Client) -> Printed:
+@options.asks_daemon
+def reload_(client: Client) -> options.Printed:
     """Read the settings again, and apply all of them or none.
 
     Exit code 2 if a setting is invalid; then nothing has changed.
     """
-    return outcome(client.reload())
+    return options.outcome(client.reload())
 
 
 @click.command("pause")
-@gpu_selection
-@duration("--for", "seconds", "Resume after this time; the default is never.")
+@options.gpu_selection
+@options.duration("--for", "seconds", "Resume after this time; the default is never.")
 @click.option(
     "--release",
     is_flag=True,
     help="Release the driver as well, for a GPU reset or a driver upgrade; only for all GPUs.",
 )
-@wait_option("Maximum wait for free memory")
-@asks_daemon
+@options.wait_option("Maximum wait for free memory")
+@options.asks_daemon
 def pause(
     client: Client, gpus: tuple[str, ...], seconds: float | None, release: bool, wait: float
-) -> Printed:
+) -> options.Printed:
     """Release these GPUs, by default all, and do not occupy them until the pause ends.
 
     A GPU is selected by nvidia-smi index, UUID or a unique prefix of it, or PCI address. Exit code
     1 if a GPU is still held after --wait.
     """
-    return outcome(client.pause(gpus, seconds=seconds, release=release, wait=wait))
+    return options.outcome(client.pause(gpus, seconds=seconds, release=release, wait=wait))
 
 
 @click.command("resume")
-@gpu_selection
-@asks_daemon
-def resume(client: Client, gpus: tuple[str, ...]) -> Printed:
+@options.gpu_selection
+@options.asks_daemon
+def resume(client: Client, gpus: tuple[str, ...]) -> options.Printed:
     """End the pause of these GPUs, by default all."""
-    return outcome(client.resume(gpus))
+    return options.outcome(client.resume(gpus))
 
 
 # --- settings --------------------------------------------------------------------------------
@@ -94,18 +86,18 @@ def resume(client: Client, gpus: tuple[str, ...]) -> Printed:
     help="Remove what was set: the value of the file or the default applies. The same as KEY=."
     " `all` removes all that was set by options.",
 )
-@gpus_flag()
+@options.gpus_flag()
 @click.option(
     "--save", is_flag=True, help="Keep the change over a restart, in a file of the daemon's own."
 )
-@asks_daemon
+@options.asks_daemon
 def set_(
     client: Client,
     changes: Sequence[str],
     unset: Sequence[str],
     gpus: tuple[str, ...],
     save: bool,
-) -> Printed:
+) -> options.Printed:
     """Change settings of the running daemon; print what is in effect, and from where.
 
     KEY is that of the configuration file, such as memory.target, or the name of the option, such as
@@ -120,7 +112,7 @@ def set_(
         raise ConfigError("give at least one KEY=VALUE", "Such as: sentinel set memory=50%")
     result = client.set(wanted, gpus, save=save)
     notes = [] if result.saved is None else [f"saved in {result.saved}"]
-    return Printed(
+    return options.Printed(
         json={**settings_as_json(result.settings), "saved": result.saved, "notes": result.notes},
         lines=_in_effect(client, result),
         notes=[*notes, *(f"sentinel: warning: {note}" for note in result.notes)],
@@ -181,9 +173,11 @@ def session() -> None:
 
 @session.command("start", cls=GroupedOptions)
 @click.argument("name")
-@gpus_flag()
-@duration("--for", "seconds", "End after this time; the default is `sentinel session stop`.")
-@asks_daemon
+@options.gpus_flag()
+@options.duration(
+    "--for", "seconds", "End after this time; the default is `sentinel session stop`."
+)
+@options.asks_daemon
 @single_gpu_flags
 def session_start(
     client: Client,
@@ -191,7 +185,7 @@ def session_start(
     gpus: tuple[str, ...],
     seconds: float | None,
     given: Mapping[str, str],
-) -> Printed:
+) -> options.Printed:
     """Give the GPUs of --gpus these settings.
 
     All others stay the daemon's. A GPU is in one session at most, and of those that the daemon has.
@@ -203,7 +197,7 @@ def session_start(
     got = client.start_session(name, gpus, given, seconds=seconds)
     end = "until it is ended" if got.until is None else f"until {format_clock(got.until)}"
     indices = ", ".join(map(str, got.indices))
-    return Printed(
+    return options.Printed(
         json={"session": got},
         lines=[f"session {got.name} has GPU {indices}, {end}: {_settings_of(got)}"],
         notes=[f"To end it: sentinel session stop {got.name}"],
@@ -211,11 +205,11 @@ def session_start(
 
 
 @session.command("list")
-@asks_daemon
-def session_list(client: Client) -> Printed:
+@options.asks_daemon
+def session_list(client: Client) -> options.Printed:
     """List the sessions with their GPUs, settings and ends."""
     found = client.sessions()
-    return Printed(
+    return options.Printed(
         json={"sessions": found},
         lines=_SESSIONS.lines(map(_session_row, found)) if found else (),
         notes=[] if found else ["there are no sessions"],
@@ -226,11 +220,11 @@ def session_list(client: Client) -> Printed:
 @click.argument(
     "names", metavar="NAME...", nargs=-1, required=True, shell_complete=value_completion.sessions
 )
-@asks_daemon
-def session_stop(client: Client, names: tuple[str, ...]) -> Printed:
+@options.asks_daemon
+def session_stop(client: Client, names: tuple[str, ...]) -> options.Printed:
     """End sessions: their GPUs have the daemon's settings again."""
     ended = {name: client.stop_session(name) for name in dict.fromkeys(names)}
-    return outcome(*ended.values(), names=list(ended))
+    return options.outcome(*ended.values(), names=list(ended))
 
 
 def _session_row(found: SessionInfo) -> tuple[str, ...]:

@@ -15,13 +15,7 @@ import click
 from sentinel.burnin.checks.node_checks import NPD_UNKNOWN, npd_line, proven_fault
 from sentinel.burnin.verdict import Verdict
 from sentinel.cli.display.output import Table, color_option, printable
-from sentinel.cli.options.command_options import (
-    Printed,
-    address_options,
-    json_option,
-    outcome,
-    simulated_folder,
-)
+from sentinel.cli.options import command_options as options
 from sentinel.client import connect
 from sentinel.errors import (
     AccessDeniedError,
@@ -62,7 +56,7 @@ class _Card(KnownGpu):
 
 
 @click.command("health")
-@address_options
+@options.address_options
 @color_option
 @click.option("--npd", is_flag=True, help="Be a custom plugin of node-problem-detector.")
 @click.option(
@@ -73,7 +67,7 @@ class _Card(KnownGpu):
     help="Take the wrong results of a repaired GPU as known: by index, UUID or serial number.",
 )
 @click.option("--reason", metavar="TEXT", help="Why they no longer count, for --acknowledge.")
-@json_option
+@options.json_option
 def command(
     socket: str | None,
     simulated: bool,
@@ -101,7 +95,7 @@ def command(
         state, sockets = _places(socket, simulated=simulated)
         path, cards = state / verified_store.NAME, _cards(state, sockets)
         done = acknowledge(acknowledged, reason, cards, sockets, path)
-        return outcome(done).show(as_json=as_json)
+        return options.outcome(done).show(as_json=as_json)
     if npd:
         if as_json:
             raise click.UsageError("--json and --npd exclude each other")
@@ -109,7 +103,7 @@ def command(
     cards = _cards(*_places(socket, simulated=simulated))
     code = ExitCode.FAIL if any(map(_is_suspect, cards)) else ExitCode.OK
     plain = {"gpus": [_plain(card) for card in cards]}
-    return Printed(json=plain, lines=_lines(cards), code=code).show(as_json=as_json)
+    return options.Printed(json=plain, lines=_lines(cards), code=code).show(as_json=as_json)
 
 
 # --- what is known ---------------------------------------------------------------------------
@@ -121,7 +115,7 @@ def _places(socket: str | None, *, simulated: bool) -> tuple[Path, list[str]]:
     Raises:
         SentinelError: They cannot be found.
     """
-    folder = simulated_folder(chosen=simulated)
+    folder = options.simulated_folder(chosen=simulated)
     state = find_shared(folder, socket)
     if socket is not None:
         return state, [socket]

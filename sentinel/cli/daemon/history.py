@@ -10,20 +10,14 @@ from pathlib import Path
 
 import click
 
+from sentinel.cli.display import output
 from sentinel.cli.display.log_lines import (
     follow,
     format_clock,
     last_lines,
     readable,
 )
-from sentinel.cli.display.output import Table, color_option, printable, to_json
-from sentinel.cli.options.command_options import (
-    Printed,
-    address_options,
-    asks_daemon,
-    gpu_selection,
-    simulated_folder,
-)
+from sentinel.cli.options import command_options as options
 from sentinel.client import Client, PastEvent, PastReading, PastUse, connect
 from sentinel.errors import ConfigError, NoSuchGpuError, NotRunningError, SentinelError
 from sentinel.host.daemon_lookup import Location, last_location, locate
@@ -33,8 +27,8 @@ from sentinel.units import format_brief, parse_duration
 #: The number of events that are listed.
 _MAX_EVENTS = 1000
 
-_USES = Table(("GPU", "FROM", "UNTIL", "FOR", "USER"), flexible=4, right=(0, 3))
-_READINGS = Table(
+_USES = output.Table(("GPU", "FROM", "UNTIL", "FOR", "USER"), flexible=4, right=(0, 3))
+_READINGS = output.Table(
     (
         *("GPU", "TEMP MIN", "MEAN", "MAX", "POWER MIN", "MEAN", "MAX"),
         *("FOREIGN", "OURS", "READ"),
@@ -64,7 +58,7 @@ def _since(context: click.Context, _: click.Parameter, text: str) -> str:
 
 
 @click.command("history")
-@gpu_selection
+@options.gpu_selection
 @click.option(
     "--since",
     metavar="TIME",
@@ -74,9 +68,9 @@ def _since(context: click.Context, _: click.Parameter, text: str) -> str:
     help="Start: a duration before now, such as 2h, or a local time, such as '2026-11-20 19:40'.",
 )
 @click.option("--events", is_flag=True, help="List the events instead, at most the last 1000.")
-@color_option
-@asks_daemon
-def history(client: Client, gpus: tuple[str, ...], since: str, events: bool) -> Printed:
+@output.color_option
+@options.asks_daemon
+def history(client: Client, gpus: tuple[str, ...], since: str, events: bool) -> options.Printed:
     """Show past uses of the GPUs, by default all, and their readings.
 
     The readings of each GPU are its minimum, mean and maximum temperature and power, the shares of
@@ -88,13 +82,13 @@ def history(client: Client, gpus: tuple[str, ...], since: str, events: bool) -> 
         limit = _MAX_EVENTS
         past = (one for gpu in wanted for one in client.recorded_events(gpu, since, limit=limit))
         found = sorted(past, key=lambda event: event.at)[-limit:]
-        return Printed(json={"events": found}, lines=readable(map(_event_line, found)))
+        return options.Printed(json={"events": found}, lines=readable(map(_event_line, found)))
     uses = sorted(
         (use for gpu in wanted for use in client.usage(gpu, since)), key=lambda u: u.began
     )
     readings = [reading for gpu in wanted for reading in _readings(client, gpu, since)]
-    plain = [{"index": index, "gpu": uuid, **to_json(one)} for index, uuid, one in readings]
-    return Printed(json={"usage": uses, "gpus": plain}, lines=_lines(uses, readings))
+    plain = [{"index": index, "gpu": uuid, **output.to_json(one)} for index, uuid, one in readings]
+    return options.Printed(json={"usage": uses, "gpus": plain}, lines=_lines(uses, readings))
 
 
 def _readings(
@@ -187,8 +181,8 @@ _STDERR_LINES = 20
     help="Number of lines to show first.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the JSON lines of the log.")
-@color_option
-@address_options
+@output.color_option
+@options.address_options
 def logs(following: bool, count: int, as_json: bool, socket: str | None, simulated: bool) -> None:
     """Show the end of the daemon's log, also after its end or a start that failed.
 
@@ -196,7 +190,7 @@ def logs(following: bool, count: int, as_json: bool, socket: str | None, simulat
     a unit of systemd logs to the journal, which is read by journalctl. Exit code 3 if there is no
     log.
     """
-    folder = simulated_folder(chosen=simulated)
+    folder = options.simulated_folder(chosen=simulated)
     named = socket is not None or simulated
     where = locate(socket, folder) if named else last_location()
     path, match, runs = _log(where)
@@ -247,7 +241,7 @@ def _after_the_end(where: Location, path: Path | None) -> Iterator[str]:
     """Yield what a daemon that has ended left on its standard error, and that it has ended."""
     if path is not None:
         with contextlib.suppress(ConfigError):
-            yield from map(printable, last_lines(stderr_file(path), _STDERR_LINES))
+            yield from map(output.printable, last_lines(stderr_file(path), _STDERR_LINES))
     kept = "the journal" if path is None else str(path)
     yield f"sentinel: no daemon runs at {where.socket}; this was the log of the last, in {kept}"
 

@@ -20,21 +20,8 @@ import click
 from sentinel.cli.display.gpu_table import describe_queued, user_of
 from sentinel.cli.display.log_lines import format_clock
 from sentinel.cli.display.output import Table, printable
+from sentinel.cli.options import command_options as options
 from sentinel.cli.options import value_completion
-from sentinel.cli.options.command_options import (
-    Printed,
-    address_options,
-    asks_daemon,
-    chosen,
-    count_option,
-    duration,
-    gpu_selection,
-    gpus_flag,
-    one_gpu,
-    outcome,
-    simulated_folder,
-    wait_option,
-)
 from sentinel.client import Client, ReservationInfo, connect
 from sentinel.client.verbs import OnWait
 from sentinel.errors import ConfigError, SentinelError
@@ -78,11 +65,11 @@ def _list_option(nouns: str) -> Callable[[_Function], _Function]:
 
 
 @click.command("reserve")
-@gpu_selection
-@count_option
-@duration("--for", "seconds", "Duration; --cancel ends it earlier.")
+@options.gpu_selection
+@options.count_option
+@options.duration("--for", "seconds", "Duration; --cancel ends it earlier.")
 @click.option("--reason", metavar="TEXT", default="", help="The purpose, shown to other users.")
-@wait_option("Maximum wait for the GPUs and their memory")
+@options.wait_option("Maximum wait for the GPUs and their memory")
 @_list_option("reservations with their holders and ends, and the queue")
 @click.option(
     "--cancel",
@@ -93,7 +80,7 @@ def _list_option(nouns: str) -> Callable[[_Function], _Function]:
     " user.",
 )
 @quiet_option
-@asks_daemon
+@options.asks_daemon
 def reserve(
     client: Client,
     count: int | None,
@@ -104,7 +91,7 @@ def reserve(
     as_list: bool,
     cancel: tuple[str, ...],
     quiet: bool,
-) -> Printed:
+) -> options.Printed:
     """Reserve GPUs; print their UUIDs, one per line, when their memory is free.
 
     While too few are available, the request waits in a queue, first come, first served. Exit code 1
@@ -118,11 +105,11 @@ def reserve(
         raise ConfigError("give the duration of the reservation", "Such as --for 1h.")
     on_wait = place_reporter(client, quiet=quiet)
     got = client.reserve(
-        chosen(count, gpus), reason=reason, seconds=seconds, wait=wait, on_wait=on_wait
+        options.chosen(count, gpus), reason=reason, seconds=seconds, wait=wait, on_wait=on_wait
     )
     end = f"until {format_clock(got.until)}" if got.until else "until it is ended"
     indices = ", ".join(map(str, got.indices))
-    return Printed(
+    return options.Printed(
         json={"reservation": got},
         lines=got.gpus,
         notes=[
@@ -132,21 +119,21 @@ def reserve(
     )
 
 
-def _cancel_reservations(client: Client, given: Sequence[str]) -> Printed:
+def _cancel_reservations(client: Client, given: Sequence[str]) -> options.Printed:
     names = [part.strip() for text in given for part in text.split(",")]
     if "all" in names:
         names = [found.id for found in client.reservations() if found.holder.uid == os.getuid()]
     ended = {name: client.cancel_reservation(name) for name in names}
-    printed = outcome(*ended.values(), ids=list(ended))
+    printed = options.outcome(*ended.values(), ids=list(ended))
     return printed if ended else replace(printed, notes=["this user has no reservations"])
 
 
-def _list_reservations(client: Client) -> Printed:
+def _list_reservations(client: Client) -> options.Printed:
     found, queue = client.reservations(), client.queue()
     lines = _RESERVATIONS.lines(map(_reservation_row, found)) if found else []
     lines += [f"queue {request.place}: {printable(describe_queued(request))}" for request in queue]
     notes = [] if found else ["there are no reservations"]
-    return Printed(json={"reservations": found, "queue": queue}, lines=lines, notes=notes)
+    return options.Printed(json={"reservations": found, "queue": queue}, lines=lines, notes=notes)
 
 
 def _reservation_row(found: ReservationInfo) -> tuple[str, ...]:
@@ -166,19 +153,19 @@ def _holder(holder: Holder) -> str:
 @click.command("allocate")
 @click.argument("id_", metavar="[ID]", required=False)
 @click.argument("size", metavar="[SIZE]", required=False)
-@one_gpu("0", "0")
+@options.one_gpu("0", "0")
 @click.option(
     "--pid",
     metavar="PID",
     type=click.IntRange(1, 2**31 - 1),
     help="The process that may use it, with its children.  [default: the parent process]",
 )
-@wait_option("Maximum wait for free memory")
+@options.wait_option("Maximum wait for free memory")
 @_list_option("allocations with their holders")
 @click.option(
     "--cancel", metavar="ID", shell_complete=value_completion.allocations, help="End an allocation."
 )
-@asks_daemon
+@options.asks_daemon
 def allocate(
     client: Client,
     id_: str | None,
@@ -188,7 +175,7 @@ def allocate(
     wait: float,
     as_list: bool,
     cancel: str | None,
-) -> Printed:
+) -> options.Printed:
     """Allocate SIZE of a GPU's memory, such as 40GiB, to a process; print the GPU's UUID.
 
     The memory is free when the command returns; the process and its children can use it without a
@@ -198,14 +185,14 @@ def allocate(
     if as_list:
         return _list_allocations(client)
     if cancel is not None:
-        return outcome(client.cancel_allocation(cancel))
+        return options.outcome(client.cancel_allocation(cancel))
     if id_ is None or size is None:
         raise ConfigError("give an id and a size", "Such as: sentinel allocate llm 40GiB")
     # Over TCP there is no process, and the allocation lasts until it is ended.
     holder = pid if pid is not None or client.address.host else os.getppid()
     got = client.allocate(id_, size, gpu, wait=wait, pid=holder)
     end = f"until process {got.holder.pid} ends" if got.holder.pid else "until it is ended"
-    return Printed(
+    return options.Printed(
         json={"allocation": got},
         lines=[got.gpu],
         notes=[
@@ -215,10 +202,10 @@ def allocate(
     )
 
 
-def _list_allocations(client: Client) -> Printed:
+def _list_allocations(client: Client) -> options.Printed:
     found = client.allocations()
     rows = [(got.id, str(got.index), format_size(got.size), _holder(got.holder)) for got in found]
-    return Printed(
+    return options.Printed(
         json={"allocations": found},
         lines=_ALLOCATIONS.lines(rows) if rows else (),
         notes=[] if rows else ["there are no allocations"],
@@ -234,14 +221,14 @@ _RESTORED = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
 @click.command("exec", context_settings={"allow_interspersed_args": False})
-@gpus_flag()
-@count_option
+@options.gpus_flag()
+@options.count_option
 @click.option(
     "--reason", metavar="TEXT", help="The purpose, shown to other users.  [default: the command]"
 )
-@wait_option("Maximum wait for the GPUs and their memory")
+@options.wait_option("Maximum wait for the GPUs and their memory")
 @quiet_option
-@address_options
+@options.address_options
 @click.argument("command", metavar="-- COMMAND [ARGUMENT]...", nargs=-1, required=True)
 def exec_(
     count: int | None,
@@ -260,11 +247,11 @@ def exec_(
     is the command's, or 127 if there is no such command, 126 if it cannot be executed, and 1 if the
     GPUs are not available within --wait.
     """
-    wanted = chosen(count, gpus)
+    wanted = options.chosen(count, gpus)
     path = shutil.which(command[0])
     if path is None:  # before a stressor yields
         return _missing(command[0])
-    client = connect(socket, simulated=simulated_folder(chosen=simulated))
+    client = connect(socket, simulated=options.simulated_folder(chosen=simulated))
     purpose = _summary(command) if reason is None else reason
     reservation = client.reserve(
         wanted, reason=purpose, wait=wait, bound=True, on_wait=place_reporter(client, quiet=quiet)

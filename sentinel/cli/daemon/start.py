@@ -14,8 +14,8 @@ import click
 from sentinel.burnin.levels import LEVELS
 from sentinel.cli.daemon.run import check_before_start, with_chosen_log, with_plan
 from sentinel.cli.display import gpu_table
+from sentinel.cli.options import command_options as options
 from sentinel.cli.options.command_classes import GroupedOptions
-from sentinel.cli.options.command_options import Printed, asks_daemon, prints, wait_option
 from sentinel.cli.options.setting_options import (
     for_daemon,
     plan_option,
@@ -162,11 +162,11 @@ NO_LOG = "none: it runs in the foreground and prints its events"
 @settings_of_daemon
 @plan_option
 @click.option("--paused", is_flag=True, help="Occupy no GPU until `sentinel resume`.")
-@wait_option(_WAIT, "5m")
-@prints
+@options.wait_option(_WAIT, "5m")
+@options.prints
 def command(
     sources: Sources, simulate: int | None, plan: str | None, paused: bool, wait: float
-) -> Printed:
+) -> options.Printed:
     """Start the daemon; one that runs already stays as it is, and paused GPUs stay paused.
 
     The daemon survives the terminal. The command waits until a stressor is ready on one GPU, or
@@ -201,9 +201,9 @@ def command(
 
 
 @click.command("restart")
-@wait_option(_WAIT, "5m")
-@asks_daemon
-def restart(client: Client, wait: float) -> Printed:
+@options.wait_option(_WAIT, "5m")
+@options.asks_daemon
+def restart(client: Client, wait: float) -> options.Printed:
     """End the daemon, and start it again with its arguments and environment.
 
     Reservations and sessions continue, pauses and settings without --save end. The command waits
@@ -216,10 +216,10 @@ def restart(client: Client, wait: float) -> Printed:
     return _printed("restarted", facts, proof)
 
 
-def _printed(how: str, facts: Mapping[str, object], proof: FirstStressor) -> Printed:
+def _printed(how: str, facts: Mapping[str, object], proof: FirstStressor) -> options.Printed:
     """Describe a daemon that runs, by its PID, socket and log, and what it has proved."""
     proved = f"; it {proof.text}" if proof.text else ""
-    return Printed(
+    return options.Printed(
         json={**facts, "occupied": proof.occupied},
         lines=[
             f"sentinel {how}: pid {facts['pid'] or 'unknown'}{proved}",

@@ -17,29 +17,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from sentinel.cli.display import gpu_table
-from sentinel.cli.display.output import (
-    Table,
-    Word,
-    color_option,
-    cut,
-    print_json,
-    printable,
-    terminal_width,
-    wants_colour,
-)
+from sentinel.cli.display import gpu_table, output
 from sentinel.cli.failures import error_fields
+from sentinel.cli.options import command_options as options
 from sentinel.cli.options import value_completion
-from sentinel.cli.options.command_options import (
-    Printed,
-    duration,
-    gpu_selection,
-    json_option,
-    only,
-    only_json,
-    with_client,
-    with_requester,
-)
 from sentinel.client.requester import JsonView
 from sentinel.errors import AccessDeniedError, ConfigError, ExitCode, NotRunningError, ServiceError
 from sentinel.host.daemon_lookup import KnownDaemon, known_daemons
@@ -57,10 +38,10 @@ def _or_daemons(function: Callable[..., int]) -> Callable[..., int]:
     """Add ``--daemons``, which needs no daemon."""
 
     @functools.wraps(function)
-    def either(*, daemons: bool, as_json: bool, **options: Any) -> int:
+    def either(*, daemons: bool, as_json: bool, **rest: Any) -> int:
         if daemons:
             return _list_daemons().show(as_json=as_json)
-        return function(as_json=as_json, **options)
+        return function(as_json=as_json, **rest)
 
     text = "List the daemons of this user, running or ended, and their state directories."
     return click.option("--daemons", is_flag=True, help=text)(either)
@@ -72,11 +53,11 @@ def _or_daemons(function: Callable[..., int]) -> Callable[..., int]:
 @click.option(
     "--list", "as_list", is_flag=True, help="Print the GPUs and no more, one line for each."
 )
-@duration("--watch", "every", "Repeat this often, until Ctrl+C.")
-@color_option
-@gpu_selection
-@json_option
-@with_requester
+@options.duration("--watch", "every", "Repeat this often, until Ctrl+C.")
+@output.color_option
+@options.gpu_selection
+@options.json_option
+@options.with_requester
 def status(
     client: Requester,
     gpus: tuple[str, ...],
@@ -94,7 +75,7 @@ def status(
     if page:
         daemon = JsonView(client.request("GET", "/v1/status")["daemon"])
         found = page_address(daemon.tcp, daemon.token)
-        return Printed(json={"address": found}, lines=[found]).show(as_json=as_json)
+        return options.Printed(json={"address": found}, lines=[found]).show(as_json=as_json)
     if as_json:
         if every is not None:
             raise ConfigError("--watch cannot be combined with --json")
@@ -109,11 +90,11 @@ def status(
 
 def _print_json(client: Requester, gpus: Sequence[str], *, as_list: bool) -> int:
     try:
-        status = only_json(client.request("GET", "/v1/status"), gpus)
+        status = options.only_json(client.request("GET", "/v1/status"), gpus)
     except NotRunningError as error:
-        print_json({"running": False, **error_fields(error)})
+        output.print_json({"running": False, **error_fields(error)})
         return int(error.exit_code)
-    print_json({"running": True, **({"gpus": status["gpus"]} if as_list else status)})
+    output.print_json({"running": True, **({"gpus": status["gpus"]} if as_list else status)})
     return int(ExitCode.OK)
 
 
@@ -127,11 +108,11 @@ def _lines(client: Requester, gpus: Sequence[str], *, as_list: bool) -> list[str
         response = client.request("GET", "/v1/status")
     except NotRunningError as error:
         raise _with_burnins(error) from error
-    status = cast("Status", JsonView(only_json(response, gpus)))
+    status = cast("Status", JsonView(options.only_json(response, gpus)))
     try:
         if as_list:
             stale = gpu_table.is_stale(status)
-            return [printable(gpu_table.list_line(gpu, stale=stale)) for gpu in status.gpus]
+            return [output.printable(gpu_table.list_line(gpu, stale=stale)) for gpu in status.gpus]
         return list(_report(status, local=not client.address.host))
     except (AttributeError, TypeError, ValueError) as error:
         raise ServiceError(
@@ -157,7 +138,7 @@ def _report(status: Status, *, local: bool) -> Iterator[str]:
         local: Whether the daemon runs on this host.
     """
     stale = gpu_table.is_stale(status)
-    yield cut(printable(gpu_table.title(status)), terminal_width())
+    yield output.cut(output.printable(gpu_table.title(status)), output.terminal_width())
     reservations = status.reservations or ()
     yield from gpu_table.GPUS.lines(
         gpu_table.row(gpu, reservations, stale=stale) for gpu in status.gpus
@@ -166,12 +147,12 @@ def _report(status: Status, *, local: bool) -> Iterator[str]:
     if jobs:
         yield ""
         yield from gpu_table.PROCESSES.lines(map(gpu_table.process_row, jobs))
-    notes = [printable(line) for line in gpu_table.notes(status)]
+    notes = [output.printable(line) for line in gpu_table.notes(status)]
     if notes:
         yield ""
         yield from notes
     yield ""
-    yield from map(printable, gpu_table.facts(status, datetime.now().astimezone()))
+    yield from map(output.printable, gpu_table.facts(status, datetime.now().astimezone()))
     yield from _logged(status.daemon.log)
 
 
@@ -190,12 +171,12 @@ def _logged(log: str | None) -> Iterator[str]:
 
 # --- the daemons, and the web page -----------------------------------------------------------
 
-_DAEMONS = Table(("PID", "GPUS", "CHANGED", "SIZE", "SOCKET", "STATE"), right=(0, 3))
+_DAEMONS = output.Table(("PID", "GPUS", "CHANGED", "SIZE", "SOCKET", "STATE"), right=(0, 3))
 #: Browsers cannot open the wildcard addresses; use the loopback address of the family.
 _LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared, not bound
 
 
-def _list_daemons() -> Printed:
+def _list_daemons() -> options.Printed:
     """List the daemons of this user that run, and those that have ended and left their state.
 
     PID is empty for one that has ended. CHANGED is the last change in its state directory, and SIZE
@@ -204,7 +185,7 @@ def _list_daemons() -> Printed:
     """
     found = known_daemons(os.environ, os.getuid())
     missing = "this user has no daemon, and none has left a state directory"
-    return Printed(
+    return options.Printed(
         json={"daemons": [_daemon_json(daemon) for daemon in found]},
         lines=_DAEMONS.lines(map(_daemon_row, found)) if found else (),
         notes=[] if found else [missing],
@@ -270,10 +251,10 @@ def _token(path: str | None) -> str:
 
 
 @click.command("top")
-@duration("--every", "every", "Update this often.  [default: 1s]")
+@options.duration("--every", "every", "Update this often.  [default: 1s]")
 @click.option(
     "--sort",
-    type=Word(("index", "state", "load", "memory", "temperature", "power")),
+    type=output.Word(("index", "state", "load", "memory", "temperature", "power")),
     default="index",
     show_default=True,
     help="What comes first; s changes it.",
@@ -286,9 +267,9 @@ def _token(path: str | None) -> str:
     shell_complete=value_completion.states,
     help="Only GPUs with these words: states, models, users, commands; / changes it.",
 )
-@gpu_selection
-@color_option
-@with_client
+@options.gpu_selection
+@output.color_option
+@options.with_client
 def top(client: Client, gpus: tuple[str, ...], every: float | None, sort: str, words: str) -> int:
     """Show every GPU live, or those that are given.
 
@@ -297,7 +278,7 @@ def top(client: Client, gpus: tuple[str, ...], every: float | None, sort: str, w
 
     Requires textual: pip install 'gpu-sentry[tui]'. Exit code 3 if no daemon runs.
     """
-    if not wants_colour(sys.stdout):
+    if not output.wants_colour(sys.stdout):
         os.environ["NO_COLOR"] = "1"  # for textual
     try:
         from sentinel.cli.tui import Live
@@ -309,7 +290,7 @@ def top(client: Client, gpus: tuple[str, ...], every: float | None, sort: str, w
             "Install it: pip install 'gpu-sentry[tui]'. Without it: sentinel status --watch 2s",
         ) from error
     first = client.status()
-    only(first, gpus)  # an error before the screen
+    options.only(first, gpus)  # an error before the screen
     if not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM") == "dumb":
         raise ConfigError(
             "sentinel top requires a terminal with cursor control",

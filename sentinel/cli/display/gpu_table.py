@@ -137,12 +137,17 @@ def notes(status: Status) -> Iterator[str]:
             if not gpu.processes and gpu_state(gpu) not in {"occupied", "reserved"}
         )
     for gpu in status.gpus:
-        if gpu.standing_findings:
-            last = f"; last: {gpu.last_finding}" if gpu.last_finding else ""
-            yield f"GPU {gpu.index}: {gpu.standing_findings} findings, it cannot be trusted{last}"
+        yield from (f"GPU {gpu.index}: {text}" for text in findings(gpu))
         if not stale:
             yield from (f"GPU {gpu.index}: {note}" for note in _current_notes(gpu))
     yield from _grants(status)
+
+
+def findings(gpu: GpuStatus) -> Iterator[str]:
+    """Yield how many findings count against a GPU, if there are any."""
+    if gpu.standing_findings:
+        last = f"; last: {gpu.last_finding}" if gpu.last_finding else ""
+        yield f"{gpu.standing_findings} findings, it cannot be trusted{last}"
 
 
 def _grants(status: Status) -> Iterator[str]:

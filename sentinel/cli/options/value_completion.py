@@ -5,6 +5,7 @@ A completion never fails and never waits: what cannot be found out at once is no
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 _Complete = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]
+#: The values of a completion, each with what it is.
+_Rows = Iterable[tuple[str, str]]
 
 #: How long the daemon may take to answer, in seconds.
 _TIMEOUT_S = 0.5
@@ -49,60 +52,67 @@ def gpus(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[Comple
     return _items(rows, incomplete, chosen=incomplete.split(",")[:-1])
 
 
-def workloads(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete the name of an installed workload."""
-    from importlib.metadata import entry_points
-
-    found = entry_points(group="sentinel.workloads")
-    return _items(sorted((one.name, one.value) for one in found), incomplete)
-
-
-def plans(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete a level of a burn-in, or a TOML file."""
-    from click.shell_completion import CompletionItem
-
-    from sentinel.burnin.levels import LEVELS
-
-    levels = _items([(level, "a shipped plan") for level in LEVELS], incomplete)
-    return levels or [CompletionItem(incomplete, type="file")]
-
-
-def runs(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete the name of a recorded burn-in, newest first, or a folder."""
-    from click.shell_completion import CompletionItem
-
-    from sentinel.host.daemon_lookup import find_shared
-    from sentinel.host.verified_store import RUNS
-
-    try:
-        names = sorted((one.name for one in (find_shared() / RUNS).iterdir()), reverse=True)
-    except (OSError, SentinelError):
-        names = []
-    found = _items([(name, "") for name in names], incomplete)
-    return found or [CompletionItem(incomplete, type="dir")]
-
-
-def _of_status(listed: str, name: str, about: Callable[[Any], str]) -> _Complete:
-    """Return the completion of what a status lists, by one of its fields."""
+def _completion(find: Callable[[click.Context], _Rows], otherwise: str | None = None) -> _Complete:
+    """Return the completion of values, and of what else there may be: a ``file`` or a ``dir``."""
 
     def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        found = _status(ctx).get(listed, ())
-        return _items([(one[name], about(one)) for one in found], incomplete)
+        from click.shell_completion import CompletionItem
+
+        found = _items(find(ctx), incomplete)
+        return found or ([CompletionItem(incomplete, type=otherwise)] if otherwise else [])
 
     return complete
 
 
-#: Complete the id of a reservation, that of an allocation, and the name of a session.
-reservations = _of_status("reservations", "id", lambda one: one.get("reason", ""))
-allocations = _of_status("allocations", "id", lambda one: f"{one.get('size', 0)} bytes")
+def _workloads(_: click.Context) -> _Rows:
+    from importlib.metadata import entry_points
+
+    return sorted((one.name, one.value) for one in entry_points(group="sentinel.workloads"))
+
+
+def _levels(_: click.Context) -> _Rows:
+    from sentinel.burnin.levels import LEVELS
+
+    return [(level, "a shipped plan") for level in LEVELS]
+
+
+def _runs(_: click.Context) -> _Rows:
+    from sentinel.host.daemon_lookup import find_shared
+    from sentinel.host.verified_store import RUNS
+
+    with contextlib.suppress(OSError, SentinelError):
+        names = sorted((run.name for run in (find_shared() / RUNS).iterdir()), reverse=True)
+        return [(name, "") for name in names]
+    return []
+
+
+def _states(_: click.Context) -> _Rows:
+    from sentinel.cli.display.gpu_table import GPUS
+
+    return [(name, "") for name in sorted({*GPUS.styles, "idle"})]
+
+
+def _of_status(listed: str, name: str, about: Callable[[Any], str]) -> _Complete:
+    """Return the completion of what a status lists, by one of its fields."""
+    return _completion(
+        lambda ctx: ((row[name], about(row)) for row in _status(ctx).get(listed, ()))
+    )
+
+
+#: The name of an installed workload; a level of a burn-in or a TOML file.
+workloads = _completion(_workloads)
+plans = _completion(_levels, "file")
+#: The name of a recorded burn-in, newest first, or a folder; the state of a GPU.
+runs = _completion(_runs, "dir")
+states = _completion(_states)
+#: The id of a reservation, that of an allocation, and the name of a session.
+reservations = _of_status("reservations", "id", lambda row: row.get("reason", ""))
+allocations = _of_status("allocations", "id", lambda row: f"{row.get('size', 0)} bytes")
 sessions = _of_status(
-    "sessions", "name", lambda one: f"GPU {','.join(map(str, one.get('indices', ())))}"
+    "sessions", "name", lambda row: f"GPU {','.join(map(str, row.get('indices', ())))}"
 )
-
-
-def keys(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete the key of a setting that a running daemon can change."""
-    return _items(_changeable(), incomplete)
+#: The key of a setting that a running daemon can change.
+keys = _completion(lambda _: _changeable())
 
 
 def changes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -128,13 +138,6 @@ def _changeable() -> list[tuple[str, str]]:
     return [(one.key, one.help) for one in SETTINGS if one.scope is not Scope.START]
 
 
-def states(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete the state of a GPU."""
-    from sentinel.cli.display.gpu_table import GPUS
-
-    return _items([(name, "") for name in sorted({*GPUS.styles, "idle"})], incomplete)
-
-
 def of_setting(key: str, metavar: str) -> _Complete | None:
     """Return the completion of a setting, or None if its value is free."""
     if key == "gpus":
@@ -144,10 +147,7 @@ def of_setting(key: str, metavar: str) -> _Complete | None:
     if _CHOICE.fullmatch(metavar) is None:
         return None
 
-    def words(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        return _items([(word, "") for word in metavar.split("|")], incomplete)
-
-    return words
+    return _completion(lambda _: ((word, "") for word in metavar.split("|")))
 
 
 def _items(

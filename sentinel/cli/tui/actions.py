@@ -19,21 +19,22 @@ from sentinel.client import Client, GpuStatus
 from sentinel.errors import SentinelError
 from sentinel.units import format_duration, parse_duration
 
-#: The keys and what they do.
+#: The keys: their actions, their words in the footer if they are there, and what they do.
 KEYS = (
-    ("arrows, PgUp/Dn", "select a GPU"),
-    ("p", "pause it; asks for how long"),
-    ("r", "resume it"),
-    ("v", "reserve it; asks for how long"),
-    ("u", "end its reservation"),
-    ("/", "filter by words: state, model, user, command"),
-    ("Escape", "end the filter"),
-    ("s", "sort by index, state, load, memory, heat, power"),
-    ("Tab", "next panel; a wide screen shows all three"),
-    ("f", "processes and events of this GPU, or of all"),
-    ("?", "these keys"),
-    ("q", "quit; nothing on the GPUs changes"),
+    ("p", "pause", "Pause", "pause it; asks for how long"),
+    ("r", "resume", "Resume", "resume it"),
+    ("v", "reserve", "Reserve", "reserve it; asks for how long"),
+    ("e", "end_reservation", "", "end its reservation"),
+    ("slash", "filter", "Filter", "filter by words: state, model, user, command"),
+    ("escape", "clear", "", "end the filter"),
+    ("s", "sort", "", "sort by index, state, load, memory, heat, power"),
+    ("tab", "panel", "Panel", "next panel; a wide screen shows all three"),
+    ("f", "focus_gpu", "", "processes and events of this GPU, or of all"),
+    ("question_mark", "help", "Help", "these keys"),
+    ("q", "quit", "Quit", "quit; nothing on the GPUs changes"),
 )
+#: How the help names keys that textual calls otherwise.
+_NAMES = {"slash": "/", "escape": "Escape", "tab": "Tab", "question_mark": "?"}
 NOTES = (
     "On a wide screen TEMP and POWER are against slowdown and power limit.",
     "CPU is of one core, RAM is resident, for processes of this host.",
@@ -103,8 +104,9 @@ class Help(ModalScreen[None]):
             yield Static("\n".join(self._lines()), markup=False)
 
     def _lines(self) -> list[str]:
-        keys = [f"{key:<18}{text}" for key, text in KEYS]
-        return ["sentinel top", "", *keys, "", *NOTES, "", "Escape closes this."]
+        keys = [f"{_NAMES.get(key, key):<18}{text}" for key, _, _, text in KEYS]
+        first = f"{'arrows, PgUp/Dn':<18}select a GPU"
+        return ["sentinel top", "", first, *keys, "", *NOTES, "", "Escape closes this."]
 
     def action_close(self) -> None:
         """Close the keys."""

@@ -15,7 +15,7 @@ from textual.widgets import DataTable, Footer, Static
 
 from sentinel.cli.display import gpu_table
 from sentinel.cli.display.output import cut, printable
-from sentinel.cli.tui.actions import Ask, GpuActions, Help
+from sentinel.cli.tui.actions import KEYS, Ask, GpuActions, Help
 from sentinel.cli.tui.content import (
     PANELS,
     SORTS,
@@ -37,8 +37,6 @@ from sentinel.client import Client, GpuStatus, Status
 from sentinel.errors import SentinelError
 from sentinel.units import format_count
 
-#: From this age on, a reading is stale; as /v1/health has it.
-_STALE_S = 5.0
 _MAX_EVENTS = 300
 _HANDOVERS = 3
 #: The rows of the facts above the GPUs and of the keys below all.
@@ -74,17 +72,8 @@ class Live(GpuActions):
     .stale { opacity: 45%; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("p", "pause", "Pause"),
-        Binding("r", "resume", "Resume"),
-        Binding("v", "reserve", "Reserve"),
-        Binding("e", "end_reservation", "End reservation", show=False),
-        Binding("s", "sort", "Sort", show=False),
-        Binding("slash", "filter", "Filter"),
-        Binding("tab", "panel", "Panel", priority=True),
-        Binding("f", "focus_gpu", "This GPU", show=False),
-        Binding("escape", "clear", "Clear", show=False),
-        Binding("question_mark", "help", "Help"),
-        Binding("q", "quit", "Quit"),
+        Binding(key, action, word, show=bool(word), priority=key == "tab")
+        for key, action, word, _ in KEYS
     ]
 
     def __init__(
@@ -191,7 +180,7 @@ class Live(GpuActions):
             self.query_one(f"#{name}").display = name in shown
         self.query_one("#right").display = shown != ("details",)
         self.query_one("#below").set_class(wide, "wide")
-        stale = self._error is not None or (self._status.daemon.age_s or 0.0) > _STALE_S
+        stale = self._error is not None or gpu_table.is_stale(self._status)
         for name in ("#gpus", "#details", "#processes"):
             self.query_one(name).set_class(stale, "stale")
 
@@ -257,7 +246,7 @@ class Live(GpuActions):
         if columns != self._columns or [str(row.value) for row in table.rows] != uuids:
             self._rebuild(columns, uuids)
         for gpu, row in zip(gpus, rows, strict=True):
-            old = gpu.read_s is not None and gpu.read_s > _STALE_S
+            old = gpu.read_s is not None and gpu.read_s > gpu_table.MAX_AGE_S
             for number, (column, cell) in enumerate(zip(columns, row, strict=True)):
                 style = "dim" if old else gpu_table.GPUS.styles.get(cell, "")
                 made = table_cell(cell, column, style=style, first=number == 0)

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from sentinel.cli.display import gpu_table
+from sentinel.cli.display import gpu_table, output
 from sentinel.cli.display.gpu_table import GpuJob
-from sentinel.cli.display.output import Table, cell_width, cut, printable
 from sentinel.cli.tui.feed import Samples, Usage, highest
 from sentinel.client import GpuStatus, ReservationInfo
 from sentinel.protocol.api_types import GpuTelemetry, Handover
@@ -89,7 +88,7 @@ def cells(
         extra["TEMP"] = _of(gpu.temperature_c, temperature_limit_c(gpu), "C")
         extra["POWER"] = _of(gpu.power_w, power_limit_w(gpu), "W")
     return [
-        printable(extra[column.name] if column.name in extra else row[_CELLS[column.name]])
+        output.printable(extra[column.name] if column.name in extra else row[_CELLS[column.name]])
         for column in columns
     ]
 
@@ -106,10 +105,11 @@ def power_limit_w(gpu: GpuStatus) -> float | None:
     return None if gpu.telemetry is None else gpu.telemetry.power_limit_w
 
 
-def _of(value: float | None, limit: float | None, unit: str) -> str:
+def _of(value: float | None, limit: float | None, unit: str, of: str = "/") -> str:
+    """Format a value and its limit, if they are known."""
     if value is None:
         return ""
-    return f"{value:.0f}{unit}" if limit is None else f"{value:.0f}/{limit:.0f}{unit}"
+    return f"{value:.0f}{unit}" if limit is None else f"{value:.0f}{of}{limit:.0f}{unit}"
 
 
 def fit(rows: Sequence[Sequence[str]], columns: Sequence[Column], width: int) -> list[list[str]]:
@@ -118,11 +118,13 @@ def fit(rows: Sequence[Sequence[str]], columns: Sequence[Column], width: int) ->
     used = 0
     for number, column in enumerate(columns):
         if number != place:
-            widest = max([cell_width(column.name), *(cell_width(row[number]) for row in rows)])
+            widest = max(
+                [output.cell_width(column.name), *(output.cell_width(row[number]) for row in rows)]
+            )
             used += widest + 1
     room = max(_MIN_FLEXIBLE, width - used)
     return [
-        [cut(cell, room) if number == place else cell for number, cell in enumerate(row)]
+        [output.cut(cell, room) if number == place else cell for number, cell in enumerate(row)]
         for row in rows
     ]
 
@@ -211,7 +213,7 @@ def detail_lines(gpu: GpuStatus, samples: Samples, width: int) -> list[str]:
     ]
     if gpu.handover is not None:
         lines.append(_handover(gpu.handover))
-    return [cut(printable(line), width) for line in lines]
+    return [output.cut(output.printable(line), width) for line in lines]
 
 
 def _graphs(gpu: GpuStatus, samples: Samples, width: int) -> Iterator[str]:
@@ -223,12 +225,12 @@ def _graphs(gpu: GpuStatus, samples: Samples, width: int) -> Iterator[str]:
     rows = (
         ("load", samples.load, 1.0, _percent(gpu.utilization)),
         ("memory", samples.memory, 1.0, memory),
-        ("power", samples.power_w, strongest, _against(gpu.power_w, power_limit_w(gpu), "W")),
+        ("power", samples.power_w, strongest, _of(gpu.power_w, power_limit_w(gpu), " W", " of ")),
         (
             "temp",
             samples.temperature_c,
             hottest,
-            _against(gpu.temperature_c, temperature_limit_c(gpu), "C"),
+            _of(gpu.temperature_c, temperature_limit_c(gpu), " C", " of "),
         ),
     )
     for name, values, most, now in rows:
@@ -240,81 +242,55 @@ def _percent(share: float | None) -> str:
     return "" if share is None else f"{share:.0%}"
 
 
-def _against(value: float | None, limit: float | None, unit: str) -> str:
-    if value is None:
-        return ""
-    return f"{value:.0f} {unit}" if limit is None else f"{value:.0f} of {limit:.0f} {unit}"
+def _known(*facts: tuple[str, object]) -> str:
+    """Join facts, each a format and its value; those that are None are left out."""
+    return ", ".join(text.format(value) for text, value in facts if value is not None)
 
 
 def _sensors(gpu: GpuStatus) -> Iterator[str]:
     """Yield the lines of telemetry; what a GPU does not have is left out."""
-    one = gpu.telemetry
-    clocks = [] if gpu.sm_clock_mhz is None else [f"SM {gpu.sm_clock_mhz} MHz"]
-    if one is None:
-        if clocks:
-            yield f"clocks {clocks[0]}"
-        return
-    if one.memory_clock_mhz is not None:
-        clocks.append(f"memory {one.memory_clock_mhz} MHz")
-    if one.performance_state is not None:
-        clocks.append(f"P{one.performance_state}")
-    if one.reasons:
-        clocks.append(", ".join(one.reasons))
-    if clocks:
-        yield f"clocks {', '.join(clocks)}"
-    if heat := list(_heat(one)):
-        yield f"heat   {', '.join(heat)}"
-    if links := list(_links(one)):
-        yield f"links  {', '.join(links)}"
-    if errors := list(_errors(one)):
-        yield f"ECC    {', '.join(errors)}"
-
-
-def _heat(one: GpuTelemetry) -> Iterator[str]:
-    for text, value in (
-        ("memory {} C", one.memory_temperature_c),
-        ("slows down at {} C", one.slowdown_c),
-        ("off at {} C", one.shutdown_c),
-    ):
-        if value is not None:
-            yield text.format(value)
-    if one.fan_share is not None:
-        yield f"fan {one.fan_share:.0%}"
-    if one.thermal_throttled_s:
-        yield f"throttled for {format_duration(round(one.thermal_throttled_s))}"
-
-
-def _links(one: GpuTelemetry) -> Iterator[str]:
-    if one.pcie_generation is not None and one.pcie_width is not None:
-        yield f"PCIe {one.pcie_generation} x{one.pcie_width}"
-    if one.pcie_replays_total:
-        yield f"{one.pcie_replays_total} replays"
-
-
-def _errors(one: GpuTelemetry) -> Iterator[str]:
-    if one.ecc_corrected_total is not None or one.ecc_uncorrected_total is not None:
-        yield f"{one.ecc_corrected_total or 0} corrected"
-        yield f"{one.ecc_uncorrected_total or 0} uncorrected"
-    if one.remap_pending:
-        yield "a row waits for a reset"
-    if one.remap_failed:
-        yield "a row could not be replaced"
+    one = gpu.telemetry or GpuTelemetry()
+    throttled = one.thermal_throttled_s and format_duration(round(one.thermal_throttled_s))
+    width, waits, failed = one.pcie_width, one.remap_pending, one.remap_failed
+    lines = {
+        "clocks": _known(
+            ("SM {} MHz", gpu.sm_clock_mhz),
+            ("memory {} MHz", one.memory_clock_mhz),
+            ("P{}", one.performance_state),
+            ("{}", ", ".join(one.reasons or ()) or None),
+        ),
+        "heat": _known(
+            ("memory {} C", one.memory_temperature_c),
+            ("slows down at {} C", one.slowdown_c),
+            ("off at {} C", one.shutdown_c),
+            ("fan {:.0%}", one.fan_share),
+            ("throttled for {}", throttled or None),
+        ),
+        "links": _known(
+            (f"PCIe {{}} x{width}", None if width is None else one.pcie_generation),
+            ("{} replays", one.pcie_replays_total or None),
+        ),
+        "ECC": _known(
+            ("{} corrected", one.ecc_corrected_total),
+            ("{} uncorrected", one.ecc_uncorrected_total),
+            ("a row waits for a reset", waits or None),
+            ("a row could not be replaced", failed or None),
+        ),
+    }
+    yield from (f"{name:<{_LABEL}}{facts}" for name, facts in lines.items() if facts)
 
 
 def _work(gpu: GpuStatus) -> Iterator[str]:
     """Yield what a stressor does and has proved, and what is wrong."""
-    facts = []
-    if rate := gpu_table.rate(gpu):
-        facts.append(rate)
-    if gpu.checks:
-        facts.append(f"{gpu.checks:,} results checked, {gpu.errors or 0:,} wrong")
-    if gpu.verified is not None and gpu.verified.checks:
-        facts.append(f"verified for {format_duration(round(gpu.verified.seconds))} in all")
+    proved = gpu.verified.seconds if gpu.verified is not None and gpu.verified.checks else None
+    facts = _known(
+        ("{}", gpu_table.rate(gpu) or None),
+        (f"{{:,}} results checked, {gpu.errors or 0:,} wrong", gpu.checks or None),
+        ("verified for {} in all", None if proved is None else format_duration(round(proved))),
+    )
     if facts:
-        yield f"work   {', '.join(facts)}"
-    if gpu.standing_findings:
-        last = f"; last: {gpu.last_finding}" if gpu.last_finding else ""
-        yield f"WRONG  {gpu.standing_findings} findings, it cannot be trusted{last}"
+        yield f"{'work':<{_LABEL}}{facts}"
+    yield from (f"{'WRONG':<{_LABEL}}{text}" for text in gpu_table.findings(gpu))
 
 
 def _handover(one: Handover) -> str:
@@ -368,14 +344,16 @@ def share_rows(needs: Sequence[int], rows: int) -> list[int]:
     return [*given, max(1, left)]
 
 
-PROCESSES = Table(
+PROCESSES = output.Table(
     ("GPU", "PID", "USER", "MEMORY", "CPU", "RAM", "TYPE", "COMMAND"),
     flexible=7,
     right=(0, 1, 3, 4, 5),
 )
 #: Below this width there is no type, and a short user, so that the command has room.
 _NARROW = 76
-_NARROW_PROCESSES = Table((*PROCESSES.header[:6], "COMMAND"), flexible=6, right=PROCESSES.right)
+_NARROW_PROCESSES = output.Table(
+    (*PROCESSES.header[:6], "COMMAND"), flexible=6, right=PROCESSES.right
+)
 _SHORT_USER = 10
 
 
@@ -393,7 +371,7 @@ def process_lines(jobs: Iterable[GpuJob], usage: Mapping[int, Usage], width: int
     table = PROCESSES
     if width < _NARROW:
         table = _NARROW_PROCESSES
-        rows = [(*row[:2], cut(row[2], _SHORT_USER), *row[3:6], row[7]) for row in rows]
+        rows = [(*row[:2], output.cut(row[2], _SHORT_USER), *row[3:6], row[7]) for row in rows]
     return table.lines(rows, width, colour=False)
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.host.systemd import Notifier
+from sentinel.host.systemd import Journal, Notifier
 from tests.harness.gpu_environment import SimulatedHost
+from tests.harness.journal_harness import fake_journal
 from tests.harness.timing import TIMEOUT_S
 
 
@@ -131,3 +132,26 @@ def test_a_sentinel_notifies_ready_watchdog_and_stopping(
             while "STOPPING=1" not in received:
                 received += listening.recv(4096).decode()
             assert "EXTEND_TIMEOUT_USEC=" in received
+
+
+@pytest.mark.parametrize("size", [0, 1, 10_000, 300_000, 3_000_000])
+def test_an_entry_of_any_size_arrives(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "socket"
+    with fake_journal(path) as journal, closing(Journal(path)) as sender:
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        sender.send({"MESSAGE": "x" * size, "LINES": "a\nb"})
+        assert journal.take() == {"MESSAGE": "x" * size, "LINES": "a\nb"}
+        assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_a_journal_that_comes_back_is_used_again(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    with closing(Journal(path)) as sender:
+        with fake_journal(path):
+            sender.send({"MESSAGE": "1"})
+        with pytest.raises(ConnectionRefusedError):
+            sender.send({"MESSAGE": "2"})
+        path.unlink()
+        with fake_journal(path) as journal:
+            sender.send({"MESSAGE": "3"})
+            assert journal.take() == {"MESSAGE": "3"}

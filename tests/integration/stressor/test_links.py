@@ -19,13 +19,16 @@ from sentinel.stressor import links as module
 from sentinel.stressor import transfers as transfers_module
 from sentinel.stressor.device import PREPARATION_SLACK_BYTES
 from sentinel.stressor.links import HostLinks, PeerLinks, links
-from sentinel.stressor.patterns import LinkPatterns, key_of, offset_of, repeats_of
 from sentinel.stressor.transfers import (
     ENVIRONMENT,
+    LinkPatterns,
     Peers,
     StoppedError,
     Transfers,
     TransferTimeoutError,
+    key_of,
+    offset_of,
+    repeats_of,
 )
 from tests.harness.workload_harness import Workbench, workbench
 

@@ -16,9 +16,8 @@ from torch import Tensor
 
 from sentinel.errors import ConfigError
 from sentinel.protocol.stressor import Finding, FindingPlace, MemoryCovered, Progress, Ready
-from sentinel.stressor.memory_cells import READS, MemoryCells, Piece, Task
+from sentinel.stressor.memory_cells import PATTERNS, READS, MemoryCells, Piece, Task, parse_patterns
 from sentinel.stressor.memtest import MemoryTest, _Cost, memtest
-from sentinel.stressor.patterns import PATTERNS, parse_patterns
 from tests.harness.gpu_environment import GpuHost
 from tests.harness.sentinel_process import eventually
 from tests.harness.stressor_harness import stressors
@@ -123,12 +122,6 @@ def test_patterns_are_selected_by_name(text: str) -> None:
     assert [p.name for p in parse_patterns(text)] == (
         list(PATTERNS) if text == "all" else text.split("+")
     )
-
-
-@pytest.mark.parametrize("text", ["", "zeroes", "zeros+", "all+zeros", "zeros,ones"])
-def test_an_unknown_pattern_is_refused_with_the_known_ones(text: str) -> None:
-    with pytest.raises(ConfigError, match="allowed are all, or some of zeros"):
-        parse_patterns(text)
 
 
 # --- passes ----------------------------------------------------------------------------------
@@ -586,12 +579,6 @@ def test_a_stop_discards_a_stripe_that_was_not_held_for_long_enough(
     assert cells.held
     assert held_stripes(bench) == []
     assert bench.findings() == []
-
-
-@pytest.mark.parametrize("seconds", [0.5, -1.0, 7201.0, float("nan")])
-def test_a_time_to_hold_out_of_range_is_refused(bench: Workbench, seconds: float) -> None:
-    with pytest.raises(ConfigError, match="allowed is 0, or from 1 to 7200"):
-        memtest(bench.ctx, retention=seconds)
 
 
 def test_a_held_stripe_leaves_less_memory_to_flush_the_cache(bench: Workbench) -> None:

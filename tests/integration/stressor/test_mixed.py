@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
-from sentinel.config import options
 from sentinel.errors import ChildExitCode, ConfigError
 from sentinel.protocol.stressor import FindingPlace, Progress, Ready
-from sentinel.stressor import workloads as module
 from sentinel.stressor.comparison import flip
+from sentinel.stressor.matmul import PHASES, choose_dtypes
 from sentinel.stressor.pipeline import ResultPipeline
 from sentinel.stressor.workloads import mixed
 from tests.harness.stressor_harness import stressors
@@ -24,11 +22,6 @@ from tests.harness.workload_harness import GIB, Workbench, workbench
 def bench(tmp_path: Path) -> Iterator[Workbench]:
     with workbench(tmp_path, chunks=12, chunk=GIB // 8) as bench:
         yield bench
-
-
-@pytest.fixture
-def short_phases(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(options, "_MIN_PHASE_S", 0.0)
 
 
 def phases(bench: Workbench, monkeypatch: pytest.MonkeyPatch, count: int) -> list[tuple[str, int]]:
@@ -48,7 +41,6 @@ def phases(bench: Workbench, monkeypatch: pytest.MonkeyPatch, count: int) -> lis
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("short_phases")
 def test_all_phases_run_in_order_and_each_pass_has_another_seed(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -61,7 +53,6 @@ def test_all_phases_run_in_order_and_each_pass_has_another_seed(
     assert bench.done().checks >= 16
 
 
-@pytest.mark.usefixtures("short_phases")
 def test_a_plan_runs_in_its_written_order(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -70,7 +61,6 @@ def test_a_plan_runs_in_its_written_order(
     assert [name for name, _ in seen] == ["memory", "int8", "memory", "memory", "int8"]
 
 
-@pytest.mark.usefixtures("short_phases")
 def test_a_wrong_bit_is_found_before_the_next_phase(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,27 +97,15 @@ def test_a_stressor_runs_the_phases_and_ends_on_request(tmp_path: Path) -> None:
         assert child.stop() == ChildExitCode.DONE
 
 
-@pytest.mark.parametrize(
-    ("options", "message_part"),
-    [
-        ({"plan": "bf16+fp9"}, "no 'fp9' in plan='bf16+fp9'"),
-        ({"plan": ""}, "no '' in plan=''"),
-        ({"seconds": 0.01}, "seconds=0.01 is out of range"),
-        ({"seeds": 1001}, "seeds=1001 is out of range"),
-    ],
-)
-def test_an_option_out_of_range_is_refused_by_name(
-    bench: Workbench, options: dict[str, float], message_part: str
-) -> None:
-    with pytest.raises(ConfigError, match=re.escape(message_part)):
-        mixed(bench.ctx, **options)  # type: ignore[arg-type]
-
-
 def test_a_gpu_runs_the_phases_that_it_supports(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA A100")
     card = torch.device("cuda:0")
-    assert "fp8" not in module._parse_plan("all", card)
-    assert module._parse_plan("all", card)[-1] == "memory"
+    assert [dtype.name for dtype in choose_dtypes("all", card, "mixed", PHASES)] == [
+        *("bf16", "fp16", "tf32", "fp32", "fp64", "int8"),
+        "memory",
+    ]
     with pytest.raises(ConfigError, match="fp8 needs compute capability"):
-        module._parse_plan("bf16+fp8", card)
+        choose_dtypes("bf16+fp8", card, "mixed", PHASES)
+    with pytest.raises(ConfigError, match="selftest: there is no dtype 'memory'"):
+        choose_dtypes("bf16+memory", card, "selftest")

@@ -6,33 +6,18 @@ import io
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from sentinel.burnin.run_folder import RunFolder
 from sentinel.cli.daemon import burnin_follow
-from sentinel.cli.daemon.burnin_follow import progress_row
-from sentinel.client import connect
-from sentinel.core.step import Event
+from sentinel.cli.daemon.burnin_follow import PROGRESS, Following, progress_row
+from sentinel.client import GpuStatus, connect
 from sentinel.errors import ExitCode
-
-PROGRESS: dict[str, Any] = {
-    "phase": "fp16",
-    "number": 3,
-    "phases": 12,
-    "done_s": 4.2,
-    "quota_s": 9.0,
-    "passes": 0,
-    "quota_passes": 0,
-    "left_s": 200.4,
-    "checks": 12345,
-    "errors": 1,
-    "waiting": None,
-    "temperature_c": 61,
-    "power_w": 690.4,
-    "sm_clock_mhz": 1700,
-}
+from sentinel.protocol.api_types import BurninProgress
+from tests.harness.burnin_progress import PROGRESS as THIRD_PHASE
 
 
 class Terminal(io.StringIO):
@@ -42,13 +27,24 @@ class Terminal(io.StringIO):
         return True
 
 
-def events() -> list[Event]:
-    started = {"phase": "fp16", "number": 3, "phases": 12}
-    return [
-        Event(name="burnin.phase_started", at=1.0, gpu="GPU-0", fields=started),
-        Event(name="burnin.progress", at=2.0, gpu="GPU-0", fields=PROGRESS),
-        Event(name="burnin.ended", at=3.0, gpu="GPU-0", fields={"plan": "one", "reason": None}),
-    ]
+def gpu(index: int = 0, **changes: Any) -> GpuStatus:
+    """Build a GPU in the third phase, with these changes of its progress."""
+    shown: dict[str, Any] = {"temperature_c": 61, "power_w": 690.4, "checks": 12345, "errors": 1}
+    sensors = {name: shown.pop(name) for name in ("temperature_c", "power_w")}
+    return GpuStatus(
+        uuid=f"GPU-{index}",
+        index=index,
+        name="Fake",
+        pci_bus_id="00000000:01:00.0",
+        memory_total=2**30,
+        occupancy="IDLE",
+        stressor="RUNNING",
+        admin="ENABLED",
+        rule="idle",
+        reason="idle",
+        **sensors,
+        burnin=BurninProgress(**{**vars(THIRD_PHASE), **shown, **changes}),
+    )
 
 
 @pytest.mark.parametrize(
@@ -61,34 +57,40 @@ def events() -> list[Event]:
     ],
 )
 def test_a_row_says_how_far_a_gpu_is(changes: dict[str, Any], done: str, state: str) -> None:
-    row = progress_row(0, PROGRESS | changes, {"temperature_c": None, "power_w": None})
-    assert (row[2], row[6], row[7], row[8]) == (done, "", "", state)
+    row = progress_row(gpu(**changes))
+    assert (row[2], row[8]) == (done, state)
 
 
 @pytest.mark.parametrize("width", [60, 80])
 def test_a_narrow_table_cuts_neither_a_number_nor_the_state(width: int) -> None:
     waiting = "the GPU is used by python (pid 4711, ana)"
-    row = progress_row(3, {**PROGRESS, "checks": 123_456_789, "waiting": waiting}, PROGRESS)
-    lines = burnin_follow.PROGRESS.lines([row], width)
+    row = progress_row(gpu(3, checks=123_456_789, waiting=waiting))
+    lines = PROGRESS.lines([row], width)
     assert all(len(line) <= width for line in lines)
     assert all(cell in " ".join(lines) for cell in row)
 
 
 def followed(stream: io.StringIO, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Follow a recorded run that is over; return what the stream got, without escape sequences."""
+    """Follow a run that ends at once; return what the stream got, without escape sequences."""
+    started = {"phase": "fp16", "number": 3, "phases": 12}
     lines = [
-        {"event": event.name, "time": "2026-11-23T08:00:00+00:00", "gpu": event.gpu, "index": 0}
-        | dict(event.fields)
-        for event in events()
+        {"event": "burnin.phase_started", **started},
+        {"event": "burnin.progress", **vars(THIRD_PHASE), "temperature_c": 61, "power_w": 690.4},
+        {"event": "burnin.ended", "plan": "one", "reason": None},
     ]
+    common = {"time": "2026-11-23T08:00:00+00:00", "gpu": "GPU-0", "index": 0}
     folder = RunFolder(path=tmp_path)
-    folder.events.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    folder.events.write_text("".join(f"{json.dumps(common | line)}\n" for line in lines))
     (tmp_path / "report.json").write_text('{"verdict": "PASS"}')
     monkeypatch.setattr("sys.stdout", stream)
     monkeypatch.setattr(burnin_follow, "print_report", lambda *_, **__: None)
+    looks = iter([False, True])
+    monkeypatch.setattr(Following, "_is_over", lambda _: next(looks))
     client = connect(tmp_path / "no.sock")
-    following = burnin_follow.Following(folder, client)
-    assert following.to_report(as_json=False) == ExitCode.OK
+    run = SimpleNamespace(gpus=("GPU-0", "GPU-1"))
+    status = SimpleNamespace(daemon=SimpleNamespace(burnin=run), gpus=[gpu(), gpu(1, over=True)])
+    monkeypatch.setattr(client, "status", lambda: status)
+    assert Following(folder, client).to_report(as_json=False) == ExitCode.OK
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())
 
 

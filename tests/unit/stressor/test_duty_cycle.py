@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sentinel.stressor.duty_cycle import WINDOW_S, DutyCycle
+from sentinel.stressor.context import WINDOW_S, DutyCycle
 
 
 class Device:

@@ -9,13 +9,14 @@ import torch
 
 from sentinel.errors import ConfigError
 from sentinel.stressor import matmul
-from sentinel.stressor.layout import Needs, lay_out
 from sentinel.stressor.matmul import (
     DTYPES,
     MEMORY,
     Dtype,
+    Needs,
     Product,
     Shape,
+    lay_out,
     random_block,
 )
 
