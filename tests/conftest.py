@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -24,6 +24,10 @@ from tests.harness.probe_harness import ProbeHarness
 from tests.harness.scheduling import SharedSetupScheduling, mixed
 from tests.harness.time_budget import add_options, leave_out_if_late, list_left_out, rotated
 from tests.harness.timing import TEST_TIMEOUT_S
+
+if TYPE_CHECKING:
+    from tests.harness.command_line import CommandLine
+    from tests.harness.stub_daemon import StubDaemon
 
 #: The duration of an example depends on what else the host does.
 _UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -198,3 +202,22 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
         yield folder
     finally:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    """Provide the command line, whose commands run in this process."""
+    from tests.harness.command_line import CommandLine  # few tests need it
+
+    return CommandLine(capsys)
+
+
+@pytest.fixture
+def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StubDaemon]:
+    """Provide a stub of the daemon that commands find, and a terminal of 80 columns."""
+    from tests.harness.stub_daemon import stub_daemon
+
+    monkeypatch.setenv("SENTINEL_SOCKET", str(tmp_path / "s"))
+    monkeypatch.setenv("COLUMNS", "80")
+    with stub_daemon(tmp_path / "s") as daemon:
+        yield daemon

@@ -99,7 +99,7 @@ def earlier_work(
         if changed:
             _refuse(where, f"GPU {record.index} has another {', '.join(changed)}")
         found[uuid] = _burnin(record.phases)
-    if all(one.phase >= len(plan.phases) for one in found.values()):
+    if all(burnin.phase >= len(plan.phases) for burnin in found.values()):
         _refuse(where, "each GPU has done its phases, but for those that it could not do")
     return plan, found
 

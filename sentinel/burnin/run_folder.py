@@ -389,7 +389,7 @@ def _of_same_plan(
     ):
         return
     for gpu in report["gpus"]:
-        steady = {one["name"]: one["median"] for one in gpu["measurements"] if one["steady"]}
+        steady = {row["name"]: row["median"] for row in gpu["measurements"] if row["steady"]}
         rate = steady.get("flops_per_s")
         if rate is not None and gpu["verdict"] != "FAIL" and gpu["serial"]:
             temperature = steady.get("temperature_c")

@@ -163,7 +163,7 @@ class GpuStatus(GpuFields, ResponseType):
     @property
     def occupied(self) -> bool:
         """Whether a stressor is running."""
-        return self.stressor.upper() == "RUNNING"
+        return self.stressor == "RUNNING"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,7 +30,7 @@ from sentinel.host.rendezvous import Rendezvous
 from sentinel.host.systemd import Notifier
 from sentinel.host.unprivileged import find_account
 from sentinel.protocol.commands import AccessPolicy, ApiSpec, Caller, Level, NotifySpec
-from sentinel.protocol.event_type import DEBUG_EVENTS
+from sentinel.protocol.events import DEBUG_EVENTS
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.stressor import Account, StandbySpec, StressorSpec
 from sentinel.protocol.version import __version__

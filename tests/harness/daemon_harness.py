@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -23,21 +22,13 @@ from sentinel.errors import SentinelError
 from sentinel.host.paths import Places, places
 from sentinel.host.registry import running
 from sentinel.protocol.api_types import GpuStatus
+from tests.harness.command_line import CommandOutput
 from tests.harness.gpu_environment import ROOT, SimulatedHost
 from tests.harness.sentinel_process import eventually, gone
 from tests.harness.timing import TIMEOUT_S
 
 #: Short intervals, a workload that needs no processor time, and no hurry on a slow host.
 QUICK = ("--rearm", "300ms", "--poll", "100ms", "--workload", "hold", "--unwatched-after", "5s")
-
-
-@dataclass(frozen=True)
-class CommandOutput:
-    """The exit code and the output of a command."""
-
-    code: int
-    out: str
-    err: str
 
 
 class Daemon:

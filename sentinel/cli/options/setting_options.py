@@ -6,7 +6,7 @@ import functools
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -26,9 +26,11 @@ from sentinel.config.sources import (
     unknown_variables,
 )
 from sentinel.errors import ConfigError
-from sentinel.fleet.node_files import SharedThresholds, read_thresholds
 from sentinel.host.paths import SIMULATED, places
 from sentinel.host.simulation import default_folder
+
+if TYPE_CHECKING:  # the daemon does without
+    from sentinel.fleet.node_files import SharedThresholds
 
 _Function = Callable[..., Any]
 
@@ -290,6 +292,8 @@ def load_thresholds(file: str | None) -> SharedThresholds:
     Raises:
         click.UsageError: It cannot be read, or has something that is not allowed.
     """
+    from sentinel.fleet.node_files import SharedThresholds, read_thresholds
+
     if file is None:
         return SharedThresholds()
     try:

@@ -32,7 +32,7 @@ from sentinel.api.server import (
 from sentinel.client.transport import Address, listener_pid
 from sentinel.host.procfs import read_stat
 from sentinel.protocol.commands import Caller, Level, ResumeGpus
-from tests.harness.api_harness import ApiServer, Reply, UnixConnection, ask, exchange
+from tests.harness.api_harness import ApiServer, Reply, UnixConnection, ask, check_problem, exchange
 from tests.harness.timing import TIMEOUT_S
 
 STATUS = b"GET /v1/status HTTP/1.1\r\nHost: localhost\r\n"
@@ -444,7 +444,7 @@ def test_access_over_tcp_needs_the_token(api: ApiServer) -> None:
     assert over_tcp(api, good).status == 200
     for wrong in ({}, {"Authorization": "Bearer x"}, {"Authorization": good["Authorization"][7:]}):
         refused = over_tcp(api, wrong)
-        assert (refused.status, refused.body["code"]) == (401, "unauthorized")
+        check_problem(refused, 401, "unauthorized")
         assert refused.headers["www-authenticate"] == "Bearer"
     Path(api.spec.token or "").chmod(0o644)
     assert over_tcp(api, good).status == 401  # others may have read this token
@@ -463,14 +463,14 @@ def test_other_origins_are_refused_over_tcp(api: ApiServer) -> None:
         {"Origin": "null"},
     ):
         refused = over_tcp(api, {**good, **wrong})
-        assert (refused.status, refused.body["code"]) == (403, "forbidden"), wrong
+        check_problem(refused, 403, "forbidden")
 
 
 def test_a_client_over_tcp_cannot_bind_a_reservation_to_its_process(api: ApiServer) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=TIMEOUT_S)
     wish = {"count": 1, "bound": True}
     refused = exchange(connection, "PUT", "/v1/reservations/1a2b3c4d", wish, token(api))
-    assert (refused.status, refused.body["code"]) == (422, "invalid")
+    check_problem(refused, 422, "invalid")
 
 
 # --- the service's own end -------------------------------------------------------------------
@@ -494,8 +494,7 @@ def test_the_peer_credentials_of_the_socket_are_the_supervisors(api: ApiServer) 
 @pytest.mark.long
 def test_the_api_process_exits_when_its_channel_is_closed(tmp_path: Path) -> None:
     with ApiServer(tmp_path, spawned=True) as api:
-        with api.change_supervisor() as supervisor:
-            supervisor.keeps_memory = True
+        api.set(keeps_memory=True)
         events = UnixConnection(api.path)
         events.request("GET", "/v1/events")
         waiting = UnixConnection(api.path)

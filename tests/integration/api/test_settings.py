@@ -11,7 +11,7 @@ import pytest
 
 from sentinel.config.sources import NAME
 from sentinel.protocol.commands import Command, CommandReply, Configure
-from tests.harness.api_harness import UUIDS, ApiServer, Reply, ask
+from tests.harness.api_harness import UUIDS, ApiServer, Reply, ask, check_problem
 from tests.harness.given_settings import shown, texts_of, texts_of_gpus
 
 FILE = """
@@ -146,8 +146,7 @@ def test_what_overrides_a_saved_setting_at_the_next_start_is_named(api: ApiServe
 
 def test_a_refused_change_is_not_saved(api: ApiServer) -> None:
     assert change(api, {"power": "200W"}, save=True).status == 200
-    with api.change_supervisor() as supervisor:
-        supervisor.configure_error = "poll is fixed"
+    api.set(configure_error="poll is fixed")
     assert change(api, {"poll": "2s"}, save=True).status == 422
     assert saved(api) == {"power": "200W"}
 
@@ -156,8 +155,7 @@ def test_nothing_changes_if_it_cannot_be_saved(api: ApiServer) -> None:
     new = Path(api.spec.state) / f"{NAME}.new"
     new.mkdir()  # in place of the draft of the file
     refused = change(api, {"power": "200W"}, save=True)
-    assert (refused.status, refused.body["code"]) == (503, "unavailable")
-    assert "Nothing has changed" in refused.body["detail"]
+    check_problem(refused, 503, "unavailable", "Nothing has changed")
     assert api.commands == [], "no stressor was stopped for it"
 
 

@@ -13,7 +13,7 @@ from sentinel.host import verified_store
 from sentinel.host.verified_store import StoredWork
 from sentinel.protocol.commands import AccessPolicy, AcknowledgeResults, Level
 from sentinel.protocol.views import VerifiedCounts, VerifiedWork
-from tests.harness.api_harness import UUIDS, ApiServer, Reply, ask, gpu_view
+from tests.harness.api_harness import UUIDS, ApiServer, Reply, ask, check_problem, gpu_view
 from tests.harness.sentinel_process import eventually
 from tests.integration.api.test_access import over_tcp
 
@@ -74,7 +74,7 @@ def test_wrong_results_are_acknowledged_on_disk_and_stay_in_the_status(api: ApiS
     assert (one["errors"], one["findings"], one["by"]) == (3, 1, stored.by)
 
     again = acknowledge(api, "0")
-    assert (again.status, again.body["code"]) == (409, "conflict")
+    check_problem(again, 409, "conflict")
     find_errors(api, 5, findings=1)
     assert acknowledge(api, "0").body["text"] == "acknowledged 2 wrong results of GPU 0"
 
@@ -108,8 +108,7 @@ def test_a_disk_that_cannot_be_written_acknowledges_nothing(api: ApiServer) -> N
     path.unlink(missing_ok=True)
     path.mkdir()  # neither read nor replaced
     refused = acknowledge(api, "0")
-    assert (refused.status, refused.body["code"]) == (503, "unavailable")
-    assert "Nothing was acknowledged" in refused.body["detail"]
+    check_problem(refused, 503, "unavailable", "Nothing was acknowledged")
     assert proof(api)["acknowledged"] == []
 
 

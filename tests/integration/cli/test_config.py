@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from sentinel.cli.main import run_command_line
 from sentinel.config.sources import from_flags, in_effect
+from tests.harness.command_line import CommandLine
 from tests.harness.given_settings import given
-from tests.harness.stub_daemon import DAEMON, STATUS, Reply, StubDaemon, stub_daemon
+from tests.harness.stub_daemon import DAEMON, STATUS, Reply, StubDaemon
 
 RUNNING = {
     "settings": [
@@ -28,25 +26,21 @@ RUNNING = {
 
 
 @pytest.fixture
-def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StubDaemon]:
-    monkeypatch.setenv("SENTINEL_SOCKET", str(tmp_path / "s"))
+def daemon(stub: StubDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StubDaemon:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
-    with stub_daemon(tmp_path / "s") as daemon:
-        daemon.replies["GET /v1/settings"] = Reply(RUNNING)
-        yield daemon
+    stub.replies["GET /v1/settings"] = Reply(RUNNING)
+    return stub
 
 
 def test_show_is_the_configuration_of_the_daemon(
-    daemon: StubDaemon, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    daemon: StubDaemon, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     monkeypatch.setenv("SENTINEL_MEMORY", "70%")
-    assert run_command_line(["config", "show"]) == 0
-    text = capsys.readouterr().out
+    text = cli("config", "show").out
     assert 'target = "50%"                    # --memory\n' in text
     assert 'workload = "hold"                 # /etc/x.toml: gpu.1.workload' in text
     assert tomllib.loads(text)["memory"]["target"] == "50%"
-    assert run_command_line(["config", "show", "--json"]) == 0
-    shown = json.loads(capsys.readouterr().out)
+    shown = cli.json("config", "show", "--json")
     assert shown["running"] is True
     (row,) = (one for one in shown["settings"] if one["key"] == "memory.target")
     assert row == {"key": "memory.target", "value": "50%", "origin": "--memory"}
@@ -62,33 +56,30 @@ def test_show_is_the_configuration_of_the_daemon(
     ],
 )
 def test_show_names_the_driver_that_is_in_use(
-    daemon: StubDaemon, capsys: pytest.CaptureFixture[str], *, simulated: bool, line: str
+    daemon: StubDaemon, cli: CommandLine, *, simulated: bool, line: str
 ) -> None:
     shown: dict[str, object] = {**STATUS, "daemon": {**DAEMON, "simulated": simulated}}
     daemon.replies["GET /v1/status"] = Reply(shown)
-    assert run_command_line(["config", "show"]) == 0
-    text = capsys.readouterr().out
+    text = cli("config", "show").out
     assert line in text.splitlines()
     tomllib.loads(text)
 
 
 def test_show_is_toml_whatever_a_value_has(
-    daemon: StubDaemon, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    daemon: StubDaemon, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     program = '/opt/\N{GRINNING FACE}\u00e9\x7f"\\/hook'
     quoted = f"'{program}'"
     monkeypatch.setenv("SENTINEL_NOTIFY_COMMAND", quoted)
-    assert run_command_line(["config", "show", "--offline"]) == 0
-    assert tomllib.loads(capsys.readouterr().out)["notify"]["command"] == quoted
+    assert tomllib.loads(cli("config", "show", "--offline").out)["notify"]["command"] == quoted
     assert daemon.requests == []
 
 
 def test_show_offline_is_what_a_new_daemon_would_take(
-    daemon: StubDaemon, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    daemon: StubDaemon, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     monkeypatch.setenv("SENTINEL_MEMORY", "70%")
-    assert run_command_line(["config", "show", "--offline", "--poll", "500ms"]) == 0
-    text = capsys.readouterr().out
+    text = cli("config", "show", "--offline", "--poll", "500ms").out
     assert 'target = "70%"                    # SENTINEL_MEMORY\n' in text
     assert 'poll = "500ms"                    # --poll\n' in text
     assert daemon.requests == []
@@ -103,11 +94,8 @@ def test_show_offline_is_what_a_new_daemon_would_take(
     ],
 )
 @pytest.mark.usefixtures("daemon")
-def test_show_names_offline(
-    capsys: pytest.CaptureFixture[str], typed: list[str], code: int, expected: str
-) -> None:
-    assert run_command_line(["config", "show", *typed]) == code
-    output = capsys.readouterr()
+def test_show_names_offline(cli: CommandLine, typed: list[str], code: int, expected: str) -> None:
+    output = cli("config", "show", *typed, code=code)
     assert output.out == ""
     assert output.err.startswith(f"sentinel: {expected}")
     assert "--offline" in output.err
@@ -136,12 +124,11 @@ poll = "1s"
 @pytest.mark.parametrize("named", [[], ["--config"]])
 @pytest.mark.usefixtures("daemon")
 def test_check_reports_everything_that_is_wrong(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], named: list[str]
+    tmp_path: Path, cli: CommandLine, named: list[str]
 ) -> None:
     file = tmp_path / "wrong.toml"
     file.write_text(WRONG)
-    assert run_command_line(["config", "check", *named, str(file)]) == 2
-    output = capsys.readouterr()
+    output = cli("config", "check", *named, str(file), code=2)
     assert output.out == ""
     for part in (
         "rearn: there is no such key\nDid you mean rearm?",
@@ -154,8 +141,7 @@ def test_check_reports_everything_that_is_wrong(
         "gpu.0.poll: cannot be set for a single GPU",
     ):
         assert f"{file}: {part}" in output.err
-    assert run_command_line(["config", "check", *named, str(file), "--json"]) == 2
-    errors = json.loads(capsys.readouterr().out)["errors"]
+    errors = cli.json("config", "check", *named, str(file), "--json", code=2)["errors"]
     by_text = {error["error"]: error["remedy"] for error in errors}
     assert by_text[f"{file}: rearn: there is no such key"] == "Did you mean rearm?"
     assert len(errors) == output.err.count(f"{file}: ")
@@ -163,66 +149,60 @@ def test_check_reports_everything_that_is_wrong(
 
 @pytest.mark.long
 @pytest.mark.usefixtures("daemon")
-def test_check_finds_wrong_options_of_workloads(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_finds_wrong_options_of_workloads(tmp_path: Path, cli: CommandLine) -> None:
     file = tmp_path / "wrong.toml"
     file.write_text('workload = "gemm:sise=1"\n[gpu.1]\nworkload = "gemm:size=1"')
-    assert run_command_line(["config", "check", str(file)]) == 2
-    err = capsys.readouterr().err
+    err = cli("config", "check", str(file), code=2).err
     assert f"{file}: workload: workload gemm has no option 'sise'" in err
     assert f"{file}: gpu.1.workload: workload gemm: size=1 is not a positive multiple of 64" in err
 
 
 @pytest.mark.usefixtures("daemon")
 def test_thresholds_are_compared_only_if_all_values_are_allowed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, cli: CommandLine
 ) -> None:
     file = tmp_path / "wrong.toml"
     file.write_text("[throttle]\ntemp_throttled_from = 60\n")
-    assert run_command_line(["config", "check", str(file)]) == 2
-    assert "must be below throttle.temp_throttled_from" in capsys.readouterr().err
+    assert (
+        "must be below throttle.temp_throttled_from"
+        in cli("config", "check", str(file), code=2).err
+    )
     file.write_text("[throttle]\ntemp_throttled_from = 'x'\n")
-    assert run_command_line(["config", "check", str(file)]) == 2
-    assert "must be below" not in capsys.readouterr().err
+    assert "must be below" not in cli("config", "check", str(file), code=2).err
 
 
 @pytest.mark.usefixtures("daemon")
 def test_init_writes_a_file_that_check_accepts_and_never_overwrites(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     monkeypatch.setattr("os.getuid", lambda: 1000)
-    assert run_command_line(["config", "check"]) == 2
-    assert "sentinel config init" in capsys.readouterr().err
-    assert run_command_line(["config", "init"]) == 0
+    assert "sentinel config init" in cli("config", "check", code=2).err
     file = tmp_path / "home" / "sentinel" / "config.toml"
-    assert str(file) in capsys.readouterr().out
+    assert str(file) in cli("config", "init").out
     text = file.read_text()
-    assert run_command_line(["config", "check"]) == 0
-    assert capsys.readouterr().out == f"{file}: 0 settings, all valid\n"
-    assert run_command_line(["config", "init"]) == 2
-    assert f"{file} exists and is not overwritten" in capsys.readouterr().err
+    assert cli("config", "check").out == f"{file}: 0 settings, all valid\n"
+    assert f"{file} exists and is not overwritten" in cli("config", "init", code=2).err
     assert file.read_text() == text
-    assert run_command_line(["config", "init", "-"]) == 0
-    assert capsys.readouterr().out == text
+    assert cli("config", "init", "-").out == text
 
 
 @pytest.mark.usefixtures("daemon")
 @pytest.mark.parametrize("command", ["check", "init"])
-def test_one_file_is_named(capsys: pytest.CaptureFixture[str], command: str) -> None:
-    assert run_command_line(["config", command, "a", "--config", "b"]) == 2
-    assert "two files are given: a, and --config b" in capsys.readouterr().err
+def test_one_file_is_named(cli: CommandLine, command: str) -> None:
+    assert (
+        "two files are given: a, and --config b"
+        in cli("config", command, "a", "--config", "b", code=2).err
+    )
 
 
 @pytest.mark.usefixtures("daemon")
 def test_unknown_variables_are_named_and_no_error(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     monkeypatch.setenv("SENTINEL_WAIT", "5s")
     monkeypatch.setenv("SENTINEL_SLURM", "/run/x")
     monkeypatch.setenv("SENTINEL_TOKEN_FILE", "/run/token")
     monkeypatch.setenv("SENTINEL_REARN", "5s")
-    assert run_command_line(["config", "show", "--offline"]) == 0
-    assert capsys.readouterr().err == (
+    assert cli("config", "show", "--offline").err == (
         "sentinel: warning: there is no variable SENTINEL_REARN. Did you mean SENTINEL_REARM?\n"
     )

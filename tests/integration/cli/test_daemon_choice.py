@@ -19,6 +19,7 @@ from sentinel.client import connect
 from sentinel.errors import ConfigError
 from sentinel.host.daemon_lookup import find_shared
 from sentinel.host.registry import MAX_ENDED, read_all, records_folder
+from tests.harness.command_line import CommandLine
 from tests.harness.registered_daemons import RegisteredDaemons
 from tests.harness.stub_daemon import DAEMON, GPU, STATUS, Reply, StubDaemon, stub_daemon
 
@@ -68,13 +69,12 @@ def add(tmp_path: Path, registered: RegisteredDaemons) -> Iterator[Callable[...,
 
 
 def test_the_only_daemon_is_found_wherever_it_is(
-    add: Callable[..., StubDaemon], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    add: Callable[..., StubDaemon], tmp_path: Path, cli: CommandLine
 ) -> None:
-    assert run_command_line(["status"]) == 3
+    cli("status", code=3)
     one = add("simulated", simulated=str(tmp_path / "simulated"), simulate=2)
-    assert run_command_line(["status"]) == 0
-    assert run_command_line(["status", "--simulated"]) == 0
-    assert str(tmp_path / "simulated") in capsys.readouterr().out
+    cli("status")
+    assert str(tmp_path / "simulated") in cli("status", "--simulated").out
     assert connect().address.socket == str(tmp_path / "simulated" / "sentinel.sock")
     assert len(one.requests) == 2
 
@@ -83,34 +83,31 @@ def test_several_daemons_are_listed_with_how_to_choose(
     add: Callable[..., StubDaemon],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    cli: CommandLine,
 ) -> None:
     add("first")
     add("second", simulated=str(tmp_path / "second"), simulate=4)
-    assert run_command_line(["status"]) == 2
-    said = capsys.readouterr().err
+    said = cli("status", code=2).err
     assert "2 daemons of this user run" in said
     assert f"{tmp_path}/first/sentinel.sock" in said
     assert f"{tmp_path}/second/sentinel.sock with 4 simulated GPUs" in said
     assert "--socket" in said
     with pytest.raises(ConfigError, match="2 daemons of this user run"):
         connect()
-    assert run_command_line(["status", "--socket", f"{tmp_path}/first/sentinel.sock"]) == 0
-    assert run_command_line(["status", "--simulated"]) == 0
+    cli("status", "--socket", f"{tmp_path}/first/sentinel.sock")
+    cli("status", "--simulated")
     monkeypatch.setenv("SENTINEL_SIM_DIR", str(tmp_path / "second"))
-    assert run_command_line(["status"]) == 0
-    assert "second" in capsys.readouterr().out
+    assert "second" in cli("status").out
     # A chosen folder never leads to another one.
     monkeypatch.setenv("SENTINEL_SIM_DIR", str(tmp_path / "third"))
-    assert run_command_line(["status"]) == 3
-    assert f"{tmp_path}/third" in capsys.readouterr().err
+    assert f"{tmp_path}/third" in cli("status", code=3).err
 
 
 def test_commands_about_the_host_need_no_choice_between_daemons_that_share_its_state(
     add: Callable[..., StubDaemon],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    cli: CommandLine,
 ) -> None:
     shared = tmp_path / "state" / "sentinel"
     for number, name in enumerate(("first", "second")):
@@ -120,38 +117,35 @@ def test_commands_about_the_host_need_no_choice_between_daemons_that_share_its_s
         gpu = {**GPU, "uuid": f"GPU-{name}", "index": number, "verified": proof}
         one.replies["GET /v1/status"] = Reply({**STATUS, "gpus": [gpu]})
     add("simulated", simulated=str(tmp_path / "simulated"), simulate=2)
-    assert run_command_line(["health", "--json"]) == 1
-    cards = json.loads(capsys.readouterr().out)["gpus"]
+    cards = cli.json("health", "--json", code=1)["gpus"]
     assert [card["uuid"] for card in cards] == ["GPU-first", "GPU-second"]
     assert _findings(None) == {GPU["uuid"]: 0, "GPU-first": 0, "GPU-second": 1}
     socket = str(tmp_path / "second" / "sentinel.sock")
-    assert run_command_line(["health", "--json", "--socket", socket]) == 1
-    assert [one["uuid"] for one in json.loads(capsys.readouterr().out)["gpus"]] == ["GPU-second"]
+    assert [
+        one["uuid"] for one in cli.json("health", "--json", "--socket", socket, code=1)["gpus"]
+    ] == ["GPU-second"]
     assert find_shared() == shared
-    assert run_command_line(["report"]) == 2
-    assert f"{shared}/runs has no run" in capsys.readouterr().err
+    assert f"{shared}/runs has no run" in cli("report", code=2).err
     # A daemon with real GPUs and a state directory of its own: now one must be chosen.
     add("third", state=tmp_path / "third")
-    assert run_command_line(["health"]) == 2
-    assert "4 daemons of this user run" in capsys.readouterr().err
-    assert run_command_line(["health", "--socket", socket]) == 1
+    assert "4 daemons of this user run" in cli("health", code=2).err
+    cli("health", "--socket", socket, code=1)
 
 
 def test_the_daemon_of_the_default_path_counts_also_without_a_link(
     add: Callable[..., StubDaemon],
     registered: RegisteredDaemons,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    cli: CommandLine,
 ) -> None:
     socket = tmp_path / "run" / "sentinel" / "sentinel.sock"
     registered.add(tmp_path, socket=str(socket))
     shutil.rmtree(records_folder(os.environ, os.getuid()))
     add("elsewhere", simulate=1, simulated=str(tmp_path / "elsewhere"))
-    assert run_command_line(["status"]) == 2
-    assert f"pid {os.getpid()}, socket {socket}" in capsys.readouterr().err
+    assert f"pid {os.getpid()}, socket {socket}" in cli("status", code=2).err
     registered.close()
     add("another", simulate=1, simulated=str(tmp_path / "another"))
-    assert run_command_line(["status"]) == 0
+    cli("status")
 
 
 def test_a_record_in_a_folder_of_another_user_is_no_daemon(
@@ -159,7 +153,7 @@ def test_a_record_in_a_folder_of_another_user_is_no_daemon(
     registered: RegisteredDaemons,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    cli: CommandLine,
 ) -> None:
     folder = tmp_path / "run" / "sentinel"
     why = f"the folder {folder} belongs to uid 4711"
@@ -170,8 +164,7 @@ def test_a_record_in_a_folder_of_another_user_is_no_daemon(
     registered.add(tmp_path, socket=str(folder / "sentinel.sock"))
     shutil.rmtree(records_folder(os.environ, os.getuid()))
     with stub_daemon(folder / "sentinel.sock") as theirs:
-        assert run_command_line(["status"]) == 4
-        assert "belongs to uid 4711" in capsys.readouterr().err
+        assert "belongs to uid 4711" in cli("status", code=4).err
         assert not theirs.requests
         add("own")
         assert run_command_line(["status"]) == 0, "nor does it hide the only one of this user"
@@ -219,7 +212,7 @@ def test_what_a_socket_says_is_no_option_of_journalctl(
     add: Callable[..., StubDaemon],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    cli: CommandLine,
     match: str,
 ) -> None:
     bin_ = tmp_path / "bin"
@@ -230,16 +223,14 @@ def test_what_a_socket_says_is_no_option_of_journalctl(
     one = add("daemon")
     daemon = {**DAEMON, "socket": str(tmp_path / "daemon/sentinel.sock"), "journal": match}
     one.replies["GET /v1/status"] = Reply({**STATUS, "daemon": daemon})
-    assert run_command_line(["logs"]) == 2
-    assert "no match of a daemon" in capsys.readouterr().err
+    assert "no match of a daemon" in cli("logs", code=2).err
     assert not (tmp_path / "called").exists()
 
 
 def test_logs_has_the_log_of_the_last_daemon_also_after_its_death(
-    tmp_path: Path, registered: RegisteredDaemons, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, registered: RegisteredDaemons, cli: CommandLine
 ) -> None:
-    assert run_command_line(["logs"]) == 3
-    assert "there is no log" in capsys.readouterr().err
+    assert "there is no log" in cli("logs", code=3).err
     for number, name in enumerate(("early", "late")):
         log = tmp_path / f"{name}.log"
         log.write_text(json.dumps({**EVENT, "exit_code": number}) + "\n")
@@ -249,20 +240,18 @@ def test_logs_has_the_log_of_the_last_daemon_also_after_its_death(
             tmp_path, socket=str(tmp_path / name), log=str(log), alive=False, since=since
         )
     (tmp_path / "late.log.stderr").write_text("Fatal Python error\n")
-    assert run_command_line(["logs"]) == 0
-    out, err = capsys.readouterr()
-    assert "exit code 1" in out
-    assert "Fatal Python error" in err
-    assert f"no daemon runs at {tmp_path}/late" in err
-    assert run_command_line(["logs", "--socket", str(tmp_path / "early")]) == 0
-    assert "exit code 0" in capsys.readouterr().out
+    output = cli("logs")
+    assert "exit code 1" in output.out
+    assert "Fatal Python error" in output.err
+    assert f"no daemon runs at {tmp_path}/late" in output.err
+    assert "exit code 0" in cli("logs", "--socket", str(tmp_path / "early")).out
 
 
 def test_logs_of_the_running_daemon_come_before_those_of_later_ones(
     add: Callable[..., StubDaemon],
     registered: RegisteredDaemons,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    cli: CommandLine,
 ) -> None:
     add("running")
     later = tmp_path / "later.log"
@@ -274,6 +263,5 @@ def test_logs_of_the_running_daemon_come_before_those_of_later_ones(
         alive=False,
         since=time.time() + 99,
     )
-    assert run_command_line(["logs"]) == 0
-    out, err = capsys.readouterr()
-    assert ("exit code 7" in out, err) == (True, "")
+    output = cli("logs")
+    assert ("exit code 7" in output.out, output.err) == (True, "")

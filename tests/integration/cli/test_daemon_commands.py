@@ -8,12 +8,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from sentinel.cli.main import run_command_line
+from tests.harness.command_line import CommandLine
 from tests.harness.stub_daemon import (
     DAEMON,
     GPU,
@@ -22,7 +22,6 @@ from tests.harness.stub_daemon import (
     Reply,
     StubDaemon,
     problem,
-    stub_daemon,
 )
 from tests.harness.timing import TIMEOUT_S
 
@@ -38,27 +37,18 @@ BUSY = {
 }
 
 
-@pytest.fixture
-def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StubDaemon]:
-    monkeypatch.setenv("SENTINEL_SOCKET", str(tmp_path / "s"))
-    monkeypatch.setenv("COLUMNS", "80")
-    with stub_daemon(tmp_path / "s") as daemon:
-        yield daemon
-
-
 # --- status ----------------------------------------------------------------------------------
 
 
 def test_status_shows_gpus_daemon_and_the_end_of_the_log(
-    daemon: StubDaemon, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    stub: StubDaemon, tmp_path: Path, cli: CommandLine
 ) -> None:
     log = tmp_path / "sentinel.log"
     log.write_text("".join(json.dumps(BUSY | {"reason": f"reason {n}"}) + "\n" for n in range(9)))
-    daemon.replies["GET /v1/status"] = Reply(
+    stub.replies["GET /v1/status"] = Reply(
         {**STATUS, "daemon": {**DAEMON, "log": str(log)}, "reservations": [RESERVATION]}
     )
-    assert run_command_line(["status"]) == 0
-    _, header, gpu, *below = capsys.readouterr().out.splitlines()
+    _, header, gpu, *below = cli("status").out.splitlines()
     assert header.split()[:3] == ["GPU", "STATE", "SINCE"]
     assert gpu.split() == [
         *("0", "occupied", "13m", "sentinel", "gemm", "14/16G", "100%", "64C", "698W"),
@@ -74,26 +64,21 @@ def test_status_shows_gpus_daemon_and_the_end_of_the_log(
 
 
 def test_status_has_exit_code_3_without_a_daemon(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     monkeypatch.setenv("SENTINEL_SOCKET", str(tmp_path / "none"))
-    assert run_command_line(["status"]) == 3
-    output = capsys.readouterr()
+    output = cli("status", code=3)
     assert output.out == ""
     assert output.err.startswith("sentinel: no sentinel daemon runs at")
-    assert run_command_line(["status", "--json"]) == 3
-    output = capsys.readouterr()
+    output = cli("status", "--json", code=3)
     printed = json.loads(output.out)
     assert (printed["running"], printed["code"], printed["exit_code"]) == (False, "not_running", 3)
     assert output.err == ""
 
 
-def test_status_as_json_is_the_response_of_the_daemon(
-    daemon: StubDaemon, capsys: pytest.CaptureFixture[str]
-) -> None:
-    daemon.replies["GET /v1/status"] = Reply({**STATUS, "new": 1})
-    assert run_command_line(["status", "--json"]) == 0
-    printed = json.loads(capsys.readouterr().out)
+def test_status_as_json_is_the_response_of_the_daemon(stub: StubDaemon, cli: CommandLine) -> None:
+    stub.replies["GET /v1/status"] = Reply({**STATUS, "new": 1})
+    printed = cli.json("status", "--json")
     assert printed == {"schema_version": 1, "running": True, **STATUS, "new": 1}
 
 
@@ -102,43 +87,39 @@ OTHER = {**GPU, "uuid": "GPU-b", "index": 1, "pci_bus_id": "00000000:02:00.0"}
 
 @pytest.mark.parametrize("typed", [["1"], ["--gpus", "GPU-b"], ["02:00.0", "--gpus", "1"]])
 def test_status_of_selected_gpus_has_them_alone(
-    daemon: StubDaemon, capsys: pytest.CaptureFixture[str], typed: list[str]
+    stub: StubDaemon, cli: CommandLine, typed: list[str]
 ) -> None:
     both = {**STATUS, "gpus": [GPU, OTHER], "reservations": [RESERVATION]}
-    daemon.replies["GET /v1/status"] = Reply(both)
-    assert run_command_line(["status", "--json", *typed]) == 0
-    printed = json.loads(capsys.readouterr().out)
+    stub.replies["GET /v1/status"] = Reply(both)
+    printed = cli.json("status", "--json", *typed)
     assert [gpu["index"] for gpu in printed["gpus"]] == [1]
     assert printed["reservations"] == []
-    assert run_command_line(["status", *typed]) == 0
-    table = capsys.readouterr().out
+    table = cli("status", *typed).out
     assert [line.split()[0] for line in table.splitlines()[1:3]] == ["GPU", "1"]
     assert "demo" not in table
 
 
 def test_status_of_a_gpu_that_is_missing_lists_the_choices(
-    daemon: StubDaemon, capsys: pytest.CaptureFixture[str]
+    stub: StubDaemon, cli: CommandLine
 ) -> None:
-    daemon.replies["GET /v1/status"] = Reply(STATUS)
-    assert run_command_line(["status", "7"]) == 4
-    output = capsys.readouterr()
+    stub.replies["GET /v1/status"] = Reply(STATUS)
+    output = cli("status", "7", code=4)
     assert output.out == ""
     assert "no GPU matches '7'" in output.err
     assert UUID in output.err
 
 
 def test_the_events_of_several_gpus_are_one_list_in_the_order_of_time(
-    daemon: StubDaemon, capsys: pytest.CaptureFixture[str]
+    stub: StubDaemon, cli: CommandLine
 ) -> None:
     def event(gpu: str, minute: int) -> dict[str, object]:
         at = f"2026-11-21T20:{minute:02}:00+00:00"
         return {"at": at, "name": "gpu.idle", "gpu": gpu, "index": 0, "fields": {}}
 
     path = "GET /v1/history/events?gpu={}&since=1d&limit=1000"
-    daemon.replies[path.format("0")] = Reply({"events": [event("GPU-a", 1), event("GPU-a", 5)]})
-    daemon.replies[path.format("GPU-b")] = Reply({"events": [event("GPU-b", 3)]})
-    assert run_command_line(["history", "0", "--gpus", "GPU-b", "--events", "--json"]) == 0
-    events = json.loads(capsys.readouterr().out)["events"]
+    stub.replies[path.format("0")] = Reply({"events": [event("GPU-a", 1), event("GPU-a", 5)]})
+    stub.replies[path.format("GPU-b")] = Reply({"events": [event("GPU-b", 3)]})
+    events = cli.json("history", "0", "--gpus", "GPU-b", "--events", "--json")["events"]
     assert [one["gpu"] for one in events] == ["GPU-a", "GPU-b", "GPU-a"]
 
 
@@ -168,18 +149,16 @@ def test_the_events_of_several_gpus_are_one_list_in_the_order_of_time(
     ],
 )
 def test_a_command_is_sent_and_its_response_printed(
-    daemon: StubDaemon,
-    capsys: pytest.CaptureFixture[str],
+    stub: StubDaemon,
+    cli: CommandLine,
     typed: list[str],
     request_: str,
     body: object,
 ) -> None:
-    daemon.replies[request_] = Reply({"text": "so be it", "gpus": [UUID]})
-    assert run_command_line(typed) == 0
-    assert capsys.readouterr().out == "so be it\n"
-    assert daemon.commands == [(request_, body)]
-    assert run_command_line([*typed, "--json"]) == 0
-    printed = json.loads(capsys.readouterr().out)
+    stub.replies[request_] = Reply({"text": "so be it", "gpus": [UUID]})
+    assert cli(*typed).out == "so be it\n"
+    assert stub.commands == [(request_, body)]
+    printed = cli.json(*typed, "--json")
     assert (printed["schema_version"], printed["gpus"]) == (1, [UUID])
 
 
@@ -187,11 +166,11 @@ def test_a_command_is_sent_and_its_response_printed(
     ("code", "exit_code"), [("no_such_gpu", 4), ("conflict", 1), ("timeout", 1), ("invalid", 2)]
 )
 def test_a_rejection_is_printed_to_standard_error(
-    daemon: StubDaemon, capsys: pytest.CaptureFixture[str], code: str, exit_code: int
+    stub: StubDaemon, cli: CommandLine, code: str, exit_code: int
 ) -> None:
-    daemon.replies["POST /v1/pause"] = problem(code, "not so")
-    assert run_command_line(["pause", "7"]) == exit_code
-    assert capsys.readouterr() == ("", "sentinel: not so\n")
+    stub.replies["POST /v1/pause"] = problem(code, "not so")
+    output = cli("pause", "7", code=exit_code)
+    assert (output.out, output.err) == ("", "sentinel: not so\n")
 
 
 @pytest.mark.parametrize(
@@ -236,51 +215,47 @@ def test_a_rejection_is_printed_to_standard_error(
     ],
 )
 def test_a_usage_error_sends_no_request(
-    daemon: StubDaemon, capsys: pytest.CaptureFixture[str], typed: list[str], expected: str
+    stub: StubDaemon, cli: CommandLine, typed: list[str], expected: str
 ) -> None:
-    assert run_command_line(typed) == 2
-    output = capsys.readouterr()
+    output = cli(*typed, code=2)
     assert output.out == ""
     assert output.err.startswith(f"sentinel: {expected}")
-    assert daemon.requests == []
+    assert stub.requests == []
 
 
 # --- reservations ----------------------------------------------------------------------------
 
 
 def test_reserve_prints_uuids_on_standard_output_and_nothing_else(
-    daemon: StubDaemon, capsys: pytest.CaptureFixture[str]
+    stub: StubDaemon, cli: CommandLine
 ) -> None:
     two = {**RESERVATION, "gpus": [UUID, "GPU-2"], "indices": [0, 1]}
-    daemon.replies["PUT /v1/reservations/*"] = Reply(two)
+    stub.replies["PUT /v1/reservations/*"] = Reply(two)
     typed = ["reserve", "--count", "2", "--for", "2h", "--reason", "demo", "--wait", "5s"]
-    assert run_command_line(typed) == 0
-    output = capsys.readouterr()
+    output = cli(*typed)
     assert output.out == f"{UUID}\nGPU-2\n"
     assert "GPU 0, 1 reserved as 1a2b3c4d, until" in output.err
     asked = {"count": 2, "reason": "demo", "seconds": 7200, "wait_s": 5, "bound": False}
-    assert daemon.commands == [("PUT /v1/reservations/*", asked)]
-    assert run_command_line([*typed, "--json"]) == 0
-    printed = json.loads(capsys.readouterr().out)
+    assert stub.commands == [("PUT /v1/reservations/*", asked)]
+    printed = cli.json(*typed, "--json")
     assert printed["reservation"] == two
     assert printed["schema_version"] == 1
 
 
 def test_unreserve_all_mine_keeps_reservations_of_other_users(
-    daemon: StubDaemon, capsys: pytest.CaptureFixture[str]
+    stub: StubDaemon, cli: CommandLine
 ) -> None:
     mine = {**RESERVATION, "id": "00000001", "holder": {"uid": os.getuid()}}
     theirs = {**RESERVATION, "holder": {"uid": os.getuid() + 1}}
-    daemon.replies["GET /v1/reservations"] = Reply({"reservations": [mine, theirs]})
-    daemon.replies["DELETE /v1/reservations/00000001"] = Reply({"text": "given back"})
-    assert run_command_line(["reserve", "--cancel", "all"]) == 0
-    assert capsys.readouterr().out == "given back\n"
-    assert [request for request, _ in daemon.requests if request.startswith("DELETE")] == [
+    stub.replies["GET /v1/reservations"] = Reply({"reservations": [mine, theirs]})
+    stub.replies["DELETE /v1/reservations/00000001"] = Reply({"text": "given back"})
+    assert cli("reserve", "--cancel", "all").out == "given back\n"
+    assert [request for request, _ in stub.requests if request.startswith("DELETE")] == [
         "DELETE /v1/reservations/00000001"
     ]
 
 
-def test_reservations_are_listed(daemon: StubDaemon, capsys: pytest.CaptureFixture[str]) -> None:
+def test_reservations_are_listed(stub: StubDaemon, cli: CommandLine) -> None:
     root = {
         **RESERVATION,
         "bound": True,
@@ -290,23 +265,21 @@ def test_reservations_are_listed(daemon: StubDaemon, capsys: pytest.CaptureFixtu
         **RESERVATION,
         "holder": {"uid": 4_000_000, "user": None, "pid": 77, "name": None},
     }
-    daemon.replies["GET /v1/reservations"] = Reply({"reservations": [root, unknown_user]})
-    assert run_command_line(["reserve", "--list"]) == 0
-    header, one, other = capsys.readouterr().out.splitlines()
+    stub.replies["GET /v1/reservations"] = Reply({"reservations": [root, unknown_user]})
+    header, one, other = cli("reserve", "--list").out.splitlines()
     assert header.split() == ["ID", "GPU", "UNTIL", "BY", "REASON"]
     assert one.split()[0] == "1a2b3c4d"
     assert one.split()[-4:] == ["root", "(train", "77)", "demo"]
     assert other.split()[-3:] == ["uid", "4000000", "demo"]
-    assert run_command_line(["reserve", "--list", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["reservations"] == [root, unknown_user]
+    assert cli.json("reserve", "--list", "--json")["reservations"] == [root, unknown_user]
 
 
 # --- exec ------------------------------------------------------------------------------------
 
 
-def run_exec(daemon: StubDaemon, *typed: str) -> subprocess.Popen[str]:
-    daemon.replies["PUT /v1/reservations/*"] = Reply(RESERVATION)
-    daemon.replies["DELETE /v1/reservations/1a2b3c4d"] = Reply({"text": "given back"})
+def run_exec(stub: StubDaemon, *typed: str) -> subprocess.Popen[str]:
+    stub.replies["PUT /v1/reservations/*"] = Reply(RESERVATION)
+    stub.replies["DELETE /v1/reservations/1a2b3c4d"] = Reply({"text": "given back"})
     return subprocess.Popen(
         [sys.executable, "-m", "sentinel", "exec", *typed],
         stdout=subprocess.PIPE,
@@ -315,32 +288,32 @@ def run_exec(daemon: StubDaemon, *typed: str) -> subprocess.Popen[str]:
     )
 
 
-def test_exec_becomes_the_command_and_sets_its_visible_gpus(daemon: StubDaemon) -> None:
+def test_exec_becomes_the_command_and_sets_its_visible_gpus(stub: StubDaemon) -> None:
     program = '\necho $$ "$CUDA_VISIBLE_DEVICES" "$1"; grep SigIgn /proc/self/status; exit 7'
-    with run_exec(daemon, "--count", "1", "--", "sh", "-c", program, "sh", "--help") as process:
+    with run_exec(stub, "--count", "1", "--", "sh", "-c", program, "sh", "--help") as process:
         out, err = process.communicate(timeout=TIMEOUT_S)
     line, ignored = out.splitlines()
     assert line == f"{process.pid} {UUID} --help"
     assert int(ignored.split()[1], 16) & (1 << (signal.SIGPIPE - 1)) == 0
     assert (process.returncode, err) == (7, "")
-    ((_, asked),) = daemon.commands
+    ((_, asked),) = stub.commands
     assert (asked["count"], asked["bound"]) == (1, True)
     assert asked["reason"].startswith("sh -c echo")
 
 
-def test_a_signal_to_exec_is_a_signal_to_the_command(daemon: StubDaemon) -> None:
-    with run_exec(daemon, "--gpus", "0", "--", "sh", "-c", "echo on; exec sleep 60") as process:
+def test_a_signal_to_exec_is_a_signal_to_the_command(stub: StubDaemon) -> None:
+    with run_exec(stub, "--gpus", "0", "--", "sh", "-c", "echo on; exec sleep 60") as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "on\n"
         process.terminate()
         assert process.wait(TIMEOUT_S) == -signal.SIGTERM
 
 
-def test_a_missing_command_reserves_nothing(daemon: StubDaemon) -> None:
-    with run_exec(daemon, "--count", "1", "--", "no-such-command") as process:
+def test_a_missing_command_reserves_nothing(stub: StubDaemon) -> None:
+    with run_exec(stub, "--count", "1", "--", "no-such-command") as process:
         _, err = process.communicate(timeout=TIMEOUT_S)
     assert (process.returncode, err) == (127, "sentinel: there is no command no-such-command\n")
-    assert daemon.requests == []
+    assert stub.requests == []
 
 
 @pytest.mark.parametrize(
@@ -348,22 +321,22 @@ def test_a_missing_command_reserves_nothing(daemon: StubDaemon) -> None:
     [("#!/nowhere/sh\n", 0o755, 127, 2), ("", 0o755, 126, 2), ("", 0o644, 126, 0)],
 )
 def test_a_command_that_cannot_be_executed_ends_the_reservation(
-    daemon: StubDaemon, tmp_path: Path, content: str, mode: int, code: int, asked: int
+    stub: StubDaemon, tmp_path: Path, content: str, mode: int, code: int, asked: int
 ) -> None:
     file = tmp_path / "command"
     file.write_text(content)
     file.chmod(mode)
-    with run_exec(daemon, "--count", "1", "--", str(file)) as process:
+    with run_exec(stub, "--count", "1", "--", str(file)) as process:
         _, err = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == code
     assert f"{file} cannot be executed" in err
-    requests = [request for request, _ in daemon.commands]
+    requests = [request for request, _ in stub.commands]
     assert requests == ["PUT /v1/reservations/*", "DELETE /v1/reservations/1a2b3c4d"][:asked]
 
 
-def test_exec_without_available_gpus_runs_nothing(daemon: StubDaemon, tmp_path: Path) -> None:
-    with run_exec(daemon, "--count", "1", "--", "touch", str(tmp_path / "ran")) as process:
-        daemon.replies["PUT /v1/reservations/*"] = problem("conflict", "ana holds all", 409)
+def test_exec_without_available_gpus_runs_nothing(stub: StubDaemon, tmp_path: Path) -> None:
+    with run_exec(stub, "--count", "1", "--", "touch", str(tmp_path / "ran")) as process:
+        stub.replies["PUT /v1/reservations/*"] = problem("conflict", "ana holds all", 409)
         _, err = process.communicate(timeout=TIMEOUT_S)
     assert (process.returncode, err) == (1, "sentinel: ana holds all\n")
     assert not (tmp_path / "ran").exists()
@@ -373,43 +346,38 @@ def test_exec_without_available_gpus_runs_nothing(daemon: StubDaemon, tmp_path: 
 
 
 def test_logs_shows_the_end_of_the_log_that_the_daemon_names(
-    daemon: StubDaemon, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    stub: StubDaemon, tmp_path: Path, cli: CommandLine
 ) -> None:
     log = tmp_path / "log"
     lines = [json.dumps(BUSY), "no JSON \x1b[31m"]
     log.write_text("\n".join([*lines, json.dumps(BUSY), ""]))
-    daemon.replies["GET /v1/status"] = Reply({**STATUS, "daemon": {**DAEMON, "log": str(log)}})
-    assert run_command_line(["logs"]) == 0
-    busy, other, _ = capsys.readouterr().out.splitlines()
+    stub.replies["GET /v1/status"] = Reply({**STATUS, "daemon": {**DAEMON, "log": str(log)}})
+    busy, other, _ = cli("logs").out.splitlines()
     assert busy.endswith("GPU 0     busy        used by foreign processes: py?[2Jthon (pid 7)")
     assert other == "no JSON ?[31m"
-    assert run_command_line(["logs", "--json", "-n", "1"]) == 0
-    assert capsys.readouterr().out == f"{json.dumps(BUSY)}\n"
+    assert cli("logs", "--json", "-n", "1").out == f"{json.dumps(BUSY)}\n"
 
 
 def test_logs_needs_no_daemon(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     monkeypatch.setenv("SENTINEL_SOCKET", str(tmp_path / "none"))
     monkeypatch.setenv("LOGS_DIRECTORY", str(tmp_path))
-    assert run_command_line(["logs"]) == 3
-    assert "sentinel.log is missing" in capsys.readouterr().err
+    assert "sentinel.log is missing" in cli("logs", code=3).err
     (tmp_path / "sentinel.log").write_text("left behind\n")
-    assert run_command_line(["logs"]) == 0
-    assert capsys.readouterr().out == "left behind\n"
+    assert cli("logs").out == "left behind\n"
 
 
 def test_logs_of_a_daemon_in_the_foreground_names_their_location(
-    daemon: StubDaemon, capsys: pytest.CaptureFixture[str]
+    stub: StubDaemon, cli: CommandLine
 ) -> None:
-    assert run_command_line(["logs"]) == 2
-    assert "its standard output has all" in capsys.readouterr().err
+    assert "its standard output has all" in cli("logs", code=2).err
 
 
-def test_logs_follows_until_it_is_ended(daemon: StubDaemon, tmp_path: Path) -> None:
+def test_logs_follows_until_it_is_ended(stub: StubDaemon, tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("first\n")
-    daemon.replies["GET /v1/status"] = Reply({**STATUS, "daemon": {**DAEMON, "log": str(log)}})
+    stub.replies["GET /v1/status"] = Reply({**STATUS, "daemon": {**DAEMON, "log": str(log)}})
     command = [sys.executable, "-m", "sentinel", "logs", "-f"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -428,11 +396,8 @@ def test_logs_follows_until_it_is_ended(daemon: StubDaemon, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_completion_of_each_shell_is_printed(
-    shell: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run_command_line(["completion", shell]) == 0
-    assert "_SENTINEL_COMPLETE" in capsys.readouterr().out
+def test_the_completion_of_each_shell_is_printed(shell: str, cli: CommandLine) -> None:
+    assert "_SENTINEL_COMPLETE" in cli("completion", shell).out
 
 
 @pytest.mark.parametrize(
@@ -468,15 +433,15 @@ def within(seconds: float, true: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
-def test_watch_continues_after_errors_of_the_daemon(daemon: StubDaemon) -> None:
+def test_watch_continues_after_errors_of_the_daemon(stub: StubDaemon) -> None:
     command = [sys.executable, "-m", "sentinel", "status", "--watch", "50ms"]
-    daemon.replies["GET /v1/status"] = Reply(b"")
+    stub.replies["GET /v1/status"] = Reply(b"")
     with subprocess.Popen(command, stdout=-1, stderr=-1, text=True) as process:
         try:
-            within(30, lambda: len(daemon.requests) > 2)
-            daemon.replies["GET /v1/status"] = Reply(STATUS)
-            asked = len(daemon.requests)
-            within(30, lambda: len(daemon.requests) > asked + 2)
+            within(30, lambda: len(stub.requests) > 2)
+            stub.replies["GET /v1/status"] = Reply(STATUS)
+            asked = len(stub.requests)
+            within(30, lambda: len(stub.requests) > asked + 2)
             process.send_signal(signal.SIGINT)
             out, err = process.communicate(timeout=TIMEOUT_S)
         finally:
@@ -500,40 +465,36 @@ ALLOCATION = {
 
 
 def test_memory_is_allocated_for_the_process_that_runs_the_command_or_for_another(
-    daemon: StubDaemon, capsys: pytest.CaptureFixture[str]
+    stub: StubDaemon, cli: CommandLine
 ) -> None:
-    daemon.replies["PUT /v1/allocations/llm"] = Reply(ALLOCATION)
-    assert run_command_line(["allocate", "llm", "4GiB", "--wait", "5s"]) == 0
-    output = capsys.readouterr()
+    stub.replies["PUT /v1/allocations/llm"] = Reply(ALLOCATION)
+    output = cli("allocate", "llm", "4GiB", "--wait", "5s")
     assert output.out == f"{UUID}\n"
     assert "GPU 0: 4.0 GiB allocated as llm, until process 77 ends" in output.err
     asked = {"gpu": "0", "size": 4 * 2**30, "wait_s": 5, "pid": os.getppid()}
-    assert daemon.requests == [("PUT /v1/allocations/llm", asked)]
+    assert stub.requests == [("PUT /v1/allocations/llm", asked)]
     assert (
-        run_command_line(["allocate", "llm", "4GiB", "--gpus", "1", "--pid", "77", "--json"]) == 0
+        cli.json("allocate", "llm", "4GiB", "--gpus", "1", "--pid", "77", "--json")["allocation"]
+        == ALLOCATION
     )
-    assert json.loads(capsys.readouterr().out)["allocation"] == ALLOCATION
-    assert daemon.requests[-1][1] == {**asked, "gpu": "1", "pid": 77, "wait_s": 30}
-    daemon.replies["DELETE /v1/allocations/llm"] = Reply({"text": "over", "gpus": [UUID]})
-    assert run_command_line(["allocate", "--cancel", "llm"]) == 0
-    assert capsys.readouterr().out == "over\n"
+    assert stub.requests[-1][1] == {**asked, "gpu": "1", "pid": 77, "wait_s": 30}
+    stub.replies["DELETE /v1/allocations/llm"] = Reply({"text": "over", "gpus": [UUID]})
+    assert cli("allocate", "--cancel", "llm").out == "over\n"
 
 
 def test_memory_that_is_allocated_is_shown_below_the_table(
-    daemon: StubDaemon, capsys: pytest.CaptureFixture[str]
+    stub: StubDaemon, cli: CommandLine
 ) -> None:
     far = {**ALLOCATION, "id": "far", "holder": {"uid": None, "pid": None, "name": None}}
-    daemon.replies["GET /v1/status"] = Reply({**STATUS, "allocations": [ALLOCATION, far]})
-    assert run_command_line(["status"]) == 0
-    shown = capsys.readouterr().out
+    stub.replies["GET /v1/status"] = Reply({**STATUS, "allocations": [ALLOCATION, far]})
+    shown = cli("status").out
     assert "GPU 0: 4.0 GiB allocated as llm for bash 77\n" in shown
     assert "GPU 0: 4.0 GiB allocated as far\n" in shown
 
 
 @pytest.mark.parametrize("size", ["much", "0", "-1GiB"])
 def test_a_malformed_size_is_an_error_with_its_text(
-    daemon: StubDaemon, capsys: pytest.CaptureFixture[str], size: str
+    stub: StubDaemon, cli: CommandLine, size: str
 ) -> None:
-    assert run_command_line(["allocate", "llm", "--", size]) == 2
-    assert "size: " in capsys.readouterr().err
-    assert daemon.requests == []
+    assert "size: " in cli("allocate", "llm", "--", size, code=2).err
+    assert stub.requests == []

@@ -13,7 +13,8 @@ from typing import Any
 import click
 import pytest
 
-from sentinel.cli.main import run_command_line, sentinel_command
+from sentinel.cli.main import sentinel_command
+from tests.harness.command_line import CommandLine, CommandOutput
 from tests.harness.stub_daemon import GPU, RESERVATION, STATUS, Reply, StubDaemon, stub_daemon
 from tests.harness.timing import TIMEOUT_S
 
@@ -110,54 +111,47 @@ def test_every_command_that_prints_data_has_json(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WITH_JSON)
-def test_wrong_usage_under_json_is_one_object(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code = run_command_line([*name.split(), "--json", "--no-such-option"])
-    error = only_object(capsys)
+def test_wrong_usage_under_json_is_one_object(name: str, cli: CommandLine) -> None:
+    output = cli(*name.split(), "--json", "--no-such-option", code=None)
+    error = only_object(output)
     assert error["code"] == "usage"
     message = f"`sentinel {name}` has no option --no-such-option"
-    assert (error["exit_code"], error["error"]) == (code, message)
-    assert code in {2, 64}
+    assert (error["exit_code"], error["error"]) == (output.code, message)
+    assert output.code in {2, 64}
     assert "--json" in error["allowed"]
 
 
 @pytest.mark.parametrize(
     "name", sorted({*WRONG, "status", "history", "restart", "reload", "pause"})
 )
-def test_a_failure_under_json_is_one_object(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code = run_command_line([*name.split(), *WRONG.get(name, ()), "--json"])
-    error = only_object(capsys)
-    assert error["exit_code"] == code
-    assert code != 0
+def test_a_failure_under_json_is_one_object(name: str, cli: CommandLine) -> None:
+    output = cli(*name.split(), *WRONG.get(name, ()), "--json", code=None)
+    error = only_object(output)
+    assert error["exit_code"] == output.code
+    assert output.code != 0
     assert error["error"]
     assert error["code"] in {"usage", "invalid", "not_running", "workload"}
 
 
 def test_an_unknown_gpu_under_json_has_the_gpus_that_there_are(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, cli: CommandLine
 ) -> None:
     with stub_daemon(tmp_path / "s"):
-        assert run_command_line(["status", "7", "--json"]) == 4
-    error = only_object(capsys)
+        error = only_object(cli("status", "7", "--json", code=4))
     assert (error["code"], error["allowed"]) == ("no_such_gpu", ["all", GPU["uuid"]])
 
 
 @pytest.mark.parametrize("typed", sorted(REPLIES))
-def test_a_success_under_json_is_one_object(
-    typed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_success_under_json_is_one_object(typed: str, tmp_path: Path, cli: CommandLine) -> None:
     words = typed.split()
     route = ROUTES.get(words[0]) or ROUTES.get(" ".join(words[:2]), f"POST /v1/{words[0]}")
     with stub_daemon(tmp_path / "s") as daemon:
         daemon.replies[route] = REPLIES[typed]
-        assert run_command_line([*words, "--json"]) == 0
-    assert only_object(capsys)["schema_version"] == 1
+        assert only_object(cli(*words, "--json"))["schema_version"] == 1
 
 
-def only_object(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+def only_object(output: CommandOutput) -> dict[str, Any]:
     """Return the only line of standard output, and see that standard error is empty."""
-    output = capsys.readouterr()
     assert output.err == ""
     (line,) = output.out.splitlines()
     found: dict[str, Any] = json.loads(line)
@@ -232,32 +226,29 @@ def test_what_the_encoding_does_not_have_is_replaced(
 
 
 def test_a_crash_of_a_client_does_not_say_that_stressors_have_ended(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     monkeypatch.delitem(sys.modules, "sentinel.supervisor.loop", raising=False)
     monkeypatch.setattr("sentinel.cli.daemon.status._lines", lambda *_, **__: 1 / 0)
-    assert run_command_line(["status"]) == 2
-    error = capsys.readouterr().err
+    error = cli("status", code=2).err
     assert error.startswith("Traceback")
     assert error.endswith("sentinel: this command failed by a bug in sentinel\n")
 
 
 def test_a_crash_beside_a_supervisor_says_that_stressors_have_ended(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     import sentinel.supervisor.loop  # noqa: F401 - as `run` has it
 
     monkeypatch.setattr("sentinel.cli.daemon.status._lines", lambda *_, **__: 1 / 0)
-    assert run_command_line(["status"]) == 2
-    assert capsys.readouterr().err.endswith("bug in sentinel; all its stressors have ended\n")
+    assert cli("status", code=2).err.endswith("bug in sentinel; all its stressors have ended\n")
 
 
 def test_a_crash_under_json_is_an_object_and_a_traceback(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     monkeypatch.setattr("sentinel.cli.daemon.status._print_json", lambda *_, **__: 1 / 0)
-    assert run_command_line(["status", "--json"]) == 2
-    output = capsys.readouterr()
+    output = cli("status", "--json", code=2)
     assert json.loads(output.out)["code"] == "internal"
     assert "ZeroDivisionError" in output.err
 
@@ -272,7 +263,6 @@ def test_a_crash_under_json_is_an_object_and_a_traceback(
     ],
 )
 def test_a_wrong_word_is_answered_with_those_that_are_allowed(
-    arguments: str, text: str, capsys: pytest.CaptureFixture[str]
+    arguments: str, text: str, cli: CommandLine
 ) -> None:
-    assert run_command_line(arguments.split()) == 2
-    assert capsys.readouterr().err.splitlines()[0] == f"sentinel: {text}"
+    assert cli(*arguments.split(), code=2).err.splitlines()[0] == f"sentinel: {text}"

@@ -19,7 +19,8 @@ from sentinel.cli.main import run_command_line
 from sentinel.host.daemon_lookup import find_shared, locate
 from sentinel.host.verified_store import StoredWork, read, save
 from sentinel.protocol.views import VerifiedCounts
-from tests.harness.daemon_harness import CommandOutput, isolated_daemon
+from tests.harness.command_line import CommandOutput
+from tests.harness.daemon_harness import isolated_daemon
 from tests.harness.example_run import RUNS, report_of
 from tests.harness.gpu_environment import SimulatedHost
 from tests.harness.sentinel_process import eventually

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sentinel.cli.main import run_command_line
 from sentinel.config.sources import from_flags
 from sentinel.protocol.commands import Given
+from tests.harness.command_line import CommandLine
 from tests.harness.given_settings import given
 from tests.harness.stub_daemon import GPU, STATUS, Reply, StubDaemon, problem, stub_daemon
 
@@ -44,15 +42,12 @@ SESSION = {
 
 
 @pytest.fixture
-def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StubDaemon]:
-    monkeypatch.setenv("SENTINEL_SOCKET", str(tmp_path / "s"))
-    monkeypatch.setenv("COLUMNS", "80")
-    with stub_daemon(tmp_path / "s") as daemon:
-        daemon.replies["PATCH /v1/settings"] = Reply(CHANGED)
-        daemon.replies["POST /v1/sessions"] = Reply({"session": SESSION}, 201)
-        daemon.replies["GET /v1/sessions"] = Reply({"sessions": [SESSION]})
-        daemon.replies["DELETE /v1/sessions/train"] = Reply({"text": "is over", "gpus": [UUID]})
-        yield daemon
+def daemon(stub: StubDaemon) -> StubDaemon:
+    stub.replies["PATCH /v1/settings"] = Reply(CHANGED)
+    stub.replies["POST /v1/sessions"] = Reply({"session": SESSION}, 201)
+    stub.replies["GET /v1/sessions"] = Reply({"sessions": [SESSION]})
+    stub.replies["DELETE /v1/sessions/train"] = Reply({"text": "is over", "gpus": [UUID]})
+    return stub
 
 
 @pytest.mark.parametrize(
@@ -72,30 +67,27 @@ def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StubDaem
     ],
 )
 def test_settings_are_named_by_key_or_option(
-    daemon: StubDaemon, typed: list[str], body: object
+    daemon: StubDaemon, typed: list[str], body: object, cli: CommandLine
 ) -> None:
-    assert run_command_line(["set", *typed]) == 0
+    cli("set", *typed)
     assert daemon.commands == [("PATCH /v1/settings", body)]
 
 
 def test_a_relative_path_is_that_of_this_folder(
-    daemon: StubDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    daemon: StubDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     """The daemon has another working directory."""
     monkeypatch.chdir(tmp_path)
-    assert run_command_line(["set", "goldens=mine.jsonl"]) == 0
-    assert run_command_line(["set", "goldens=off"]) == 0
+    cli("set", "goldens=mine.jsonl")
+    cli("set", "goldens=off")
     sent = [body["settings"]["goldens"] for _, body in daemon.commands]
     assert sent == [f"{tmp_path}/mine.jsonl", "off"]
 
 
-def test_what_is_in_effect_is_printed_with_its_source(
-    daemon: StubDaemon, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_in_effect_is_printed_with_its_source(daemon: StubDaemon, cli: CommandLine) -> None:
     file = {"saved": "/var/lib/sentinel/settings.toml", "notes": ["--util was given before."]}
     daemon.replies["PATCH /v1/settings"] = Reply({**CHANGED, **file})
-    assert run_command_line(["set", "util=50%", "power=", "--save"]) == 0
-    captured = capsys.readouterr()
+    captured = cli("set", "util=50%", "power=", "--save")
     assert [line.split("  ")[0] for line in captured.out.splitlines()] == [
         'util.target = "50%"',
         "power is not set",
@@ -112,11 +104,8 @@ def test_what_is_in_effect_is_printed_with_its_source(
     ]
 
 
-def test_set_as_json_has_the_form_of_config_show(
-    daemon: StubDaemon, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run_command_line(["set", "util=50%", "power=", "--json"]) == 0
-    printed = json.loads(capsys.readouterr().out)
+def test_set_as_json_has_the_form_of_config_show(daemon: StubDaemon, cli: CommandLine) -> None:
+    printed = cli.json("set", "util=50%", "power=", "--json")
     assert printed["settings"] == [
         {"key": "util.target", "value": "50%", "origin": "--util"},
         {"key": "power", "value": None, "origin": "default"},
@@ -141,50 +130,39 @@ def test_set_as_json_has_the_form_of_config_show(
     ],
 )
 def test_a_wrong_change_sends_no_request(
-    daemon: StubDaemon, capsys: pytest.CaptureFixture[str], typed: list[str], why: str
+    daemon: StubDaemon, cli: CommandLine, typed: list[str], why: str
 ) -> None:
-    assert run_command_line(["set", *typed]) == 2
-    assert why in capsys.readouterr().err
+    assert why in cli("set", *typed, code=2).err
     assert daemon.requests == []
 
 
 def test_a_session_is_started_with_the_settings_of_single_gpus(
-    daemon: StubDaemon, capsys: pytest.CaptureFixture[str]
+    daemon: StubDaemon, cli: CommandLine
 ) -> None:
     words = ["train", "--gpus", "0", "--workload", "hold", "--memory", "1GiB"]
-    assert run_command_line(["session", "start", *words, "--for", "1h"]) == 0
+    captured = cli("session", "start", *words, "--for", "1h")
     settings = {"workload": "hold", "memory.target": "1GiB"}
     body = {"name": "train", "gpus": ["0"], "settings": settings, "seconds": 3600}
     assert daemon.commands == [("POST /v1/sessions", body)]
-    captured = capsys.readouterr()
     what = "session train has GPU 0, until it is ended: workload=hold memory.target=1GiB\n"
     assert captured.out == what
     assert captured.err == "To end it: sentinel session stop train\n"
-    assert run_command_line(["session", "start", *words, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["session"]["name"] == "train"
+    assert cli.json("session", "start", *words, "--json")["session"]["name"] == "train"
 
 
-def test_sessions_are_listed_and_stopped(
-    daemon: StubDaemon, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run_command_line(["session", "list"]) == 0
-    header, row = capsys.readouterr().out.splitlines()
+def test_sessions_are_listed_and_stopped(daemon: StubDaemon, cli: CommandLine) -> None:
+    header, row = cli("session", "list").out.splitlines()
     assert header.split() == ["NAME", "GPU", "UNTIL", "BY", "SETTINGS"]
     assert row.split() == ["train", "0", "no", "end", "root", "workload=hold", "memory.target=1GiB"]
     why = "session other has a GPU of it"
     daemon.replies["GET /v1/sessions"] = Reply({"sessions": [{**SESSION, "suspended": why}]})
-    assert run_command_line(["session", "list"]) == 0
-    assert f"suspended, {why}"[:25] in capsys.readouterr().out
+    assert f"suspended, {why}"[:25] in cli("session", "list").out
     daemon.replies["GET /v1/sessions"] = Reply({"sessions": [SESSION]})
-    assert run_command_line(["session", "list", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["sessions"] == [SESSION]
-    assert run_command_line(["session", "stop", "train", "train"]) == 0
-    assert capsys.readouterr().out == "is over\n"
-    assert run_command_line(["session", "stop", "train", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["gpus"] == [UUID]
+    assert cli.json("session", "list", "--json")["sessions"] == [SESSION]
+    assert cli("session", "stop", "train", "train").out == "is over\n"
+    assert cli.json("session", "stop", "train", "--json")["gpus"] == [UUID]
     daemon.replies["GET /v1/sessions"] = Reply({"sessions": []})
-    assert run_command_line(["session", "list"]) == 0
-    assert capsys.readouterr().err == "there are no sessions\n"
+    assert cli("session", "list").err == "there are no sessions\n"
 
 
 @pytest.mark.parametrize(
@@ -196,41 +174,36 @@ def test_sessions_are_listed_and_stopped(
     ],
 )
 def test_a_session_that_cannot_be_sends_no_request(
-    daemon: StubDaemon, capsys: pytest.CaptureFixture[str], typed: list[str], why: str
+    daemon: StubDaemon, cli: CommandLine, typed: list[str], why: str
 ) -> None:
-    assert run_command_line(["session", "start", *typed]) == 2
-    assert why in capsys.readouterr().err
+    assert why in cli("session", "start", *typed, code=2).err
     assert daemon.requests == []
 
 
-def test_a_conflict_has_exit_code_1(daemon: StubDaemon, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_conflict_has_exit_code_1(daemon: StubDaemon, cli: CommandLine) -> None:
     daemon.replies["POST /v1/sessions"] = problem("conflict", "GPU 0 is in the session 'b'", 409)
-    assert run_command_line(["session", "start", "a", "--gpus", "0"]) == 1
-    assert "session 'b'" in capsys.readouterr().err
+    assert "session 'b'" in cli("session", "start", "a", "--gpus", "0", code=1).err
 
 
 def test_the_status_marks_the_gpus_of_a_session(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     monkeypatch.setenv("SENTINEL_SOCKET", str(tmp_path / "s"))
     monkeypatch.setenv("COLUMNS", "200")
     status = {**STATUS, "gpus": [{**GPU, "session": "train"}], "sessions": [SESSION]}
     with stub_daemon(tmp_path / "s", status):
-        assert run_command_line(["status"]) == 0
-        out = capsys.readouterr().out
+        out = cli("status").out
         assert "sentinel gemm [train]" in out
         assert "GPU 0: session train\n" in out
-        assert run_command_line(["status", "--json", "0"]) == 0
-        assert json.loads(capsys.readouterr().out)["sessions"] == [SESSION]
+        assert cli.json("status", "--json", "0")["sessions"] == [SESSION]
     (tmp_path / "s").unlink()
     over = {**STATUS, "sessions": [{**SESSION, "suspended": "its power is too low"}]}
     with stub_daemon(tmp_path / "s", over):
-        assert run_command_line(["status"]) == 0
-        assert "GPU 0: session train, suspended: its power is too low\n" in capsys.readouterr().out
+        assert "GPU 0: session train, suspended: its power is too low\n" in cli("status").out
 
 
 def test_options_of_other_packages_are_left_to_the_daemon(
-    daemon: StubDaemon, monkeypatch: pytest.MonkeyPatch
+    daemon: StubDaemon, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     """Its folder and its packages may be others than those of the command."""
 
@@ -238,7 +211,7 @@ def test_options_of_other_packages_are_left_to_the_daemon(
         raise AssertionError("imported here")
 
     monkeypatch.setattr("sentinel.diagnostics.workload_catalog.describe_workloads", refuse)
-    assert run_command_line(["set", "workload=its.module:run:speed=2"]) == 0
+    cli("set", "workload=its.module:run:speed=2")
     assert daemon.commands == [
         ("PATCH /v1/settings", {"settings": {"workload": "its.module:run:speed=2"}})
     ]

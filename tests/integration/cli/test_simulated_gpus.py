@@ -9,6 +9,7 @@ import pytest
 
 from sentinel.cli.main import run_command_line
 from sentinel.host.simulation import Registry
+from tests.harness.command_line import CommandLine
 
 
 @pytest.fixture
@@ -22,23 +23,20 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.long
 def test_commands_use_the_gpus_of_the_variable(
-    folder: Path, capfd: pytest.CaptureFixture[str]
+    folder: Path, capfd: pytest.CaptureFixture[str], cli: CommandLine
 ) -> None:
     uuids = [gpu.uuid for gpu in Registry.create(folder, 3).gpus()]
-    assert run_command_line(["check", "--json"]) == 0
+    cli("check", "--json")
     assert [gpu["uuid"] for gpu in json.loads(capfd.readouterr().out)["gpus"]] == uuids
     assert run_command_line(["doctor", "--json"]) in {0, 1}
     lines = json.loads(capfd.readouterr().out)["lines"]
     assert any("simulated" in line["found"] for line in lines)
-    assert run_command_line(["run", "--list", "--json"]) == 0
+    cli("run", "--list", "--json")
     assert [gpu["uuid"] for gpu in json.loads(capfd.readouterr().out)["gpus"]] == uuids
 
 
-def test_the_golden_checksums_are_those_of_the_variable(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run_command_line(["workloads", "goldens", "list", "--json"]) == 0
-    assert Path(json.loads(capsys.readouterr().out)["file"]).parent == folder
+def test_the_golden_checksums_are_those_of_the_variable(folder: Path, cli: CommandLine) -> None:
+    assert Path(cli.json("workloads", "goldens", "list", "--json")["file"]).parent == folder
 
 
 @pytest.mark.parametrize(
@@ -54,10 +52,9 @@ def test_the_golden_checksums_are_those_of_the_variable(
     ],
 )
 def test_no_command_takes_real_gpus_for_simulated_ones_that_are_missing(
-    folder: Path, capsys: pytest.CaptureFixture[str], command: str, code: int
+    folder: Path, cli: CommandLine, command: str, code: int
 ) -> None:
-    assert run_command_line(command.split()) == code
-    error = capsys.readouterr().err
+    error = cli(*command.split(), code=code).err
     assert f"SENTINEL_SIM_DIR={folder} has no simulated GPUs" in error
     assert "--simulate N" in error
     assert not folder.exists()

@@ -10,13 +10,12 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from sentinel.cli.main import run_command_line
-from tests.harness.stub_daemon import DAEMON, GPU, STATUS, Reply, StubDaemon, stub_daemon
+from tests.harness.command_line import CommandLine
+from tests.harness.stub_daemon import DAEMON, GPU, STATUS, Reply, StubDaemon
 from tests.harness.timing import TIMEOUT_S
 
 #: What would cost more than all the rest of the command.
@@ -30,38 +29,26 @@ HEAVY = {
 MAX_MODULES = 230
 
 
-@pytest.fixture
-def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StubDaemon]:
-    monkeypatch.setenv("SENTINEL_SOCKET", str(tmp_path / "s"))
-    monkeypatch.setenv("COLUMNS", "80")
-    with stub_daemon(tmp_path / "s") as daemon:
-        yield daemon
-
-
 def busy(*processes: dict[str, object]) -> dict[str, object]:
     changed = {"stressor": "STOPPED", "occupancy": "BUSY", "pid": None}
     return {**GPU, **changed, "processes": list(processes)}
 
 
-def test_the_first_line_names_the_host_and_the_model(
-    daemon: StubDaemon, capsys: pytest.CaptureFixture[str]
-) -> None:
-    daemon.replies["GET /v1/status"] = Reply({**STATUS, "daemon": {**DAEMON, "host": "node7"}})
-    assert run_command_line(["status"]) == 0
-    assert capsys.readouterr().out.splitlines()[0] == "node7  1 x Simulated GPU, 16 GiB"
+def test_the_first_line_names_the_host_and_the_model(stub: StubDaemon, cli: CommandLine) -> None:
+    stub.replies["GET /v1/status"] = Reply({**STATUS, "daemon": {**DAEMON, "host": "node7"}})
+    assert cli("status").out.splitlines()[0] == "node7  1 x Simulated GPU, 16 GiB"
 
 
 def test_processes_have_user_memory_and_the_command_line_of_this_host(
-    daemon: StubDaemon, capsys: pytest.CaptureFixture[str]
+    stub: StubDaemon, cli: CommandLine
 ) -> None:
     name = Path("/proc/self/comm").read_text().strip()
     mine = {"pid": os.getpid(), "name": name, "user": "ana", "memory": 3 * 2**30}
     gone = {"pid": 2**22 - 1, "name": "train", "user": None, "kind": "graphics"}
     # The number of this process in another PID namespace: its command line is another one.
     other = {"pid": os.getppid(), "name": "train.py", "user": "bob"}
-    daemon.replies["GET /v1/status"] = Reply({**STATUS, "gpus": [busy(mine, gone, other)]})
-    assert run_command_line(["status"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    stub.replies["GET /v1/status"] = Reply({**STATUS, "gpus": [busy(mine, gone, other)]})
+    lines = cli("status").out.splitlines()
     start = next(n for n, line in enumerate(lines) if "COMMAND" in line)
     header, first, second, third = lines[start : start + 4]
     assert header.split() == ["GPU", "PID", "USER", "TYPE", "MEMORY", "COMMAND"]
@@ -73,61 +60,54 @@ def test_processes_have_user_memory_and_the_command_line_of_this_host(
     assert all(len(line) <= 80 for line in lines[: start + 4])
 
 
-def test_the_short_list_has_one_line_per_gpu(
-    daemon: StubDaemon, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run_command_line(["status", "--list"]) == 0
-    assert capsys.readouterr().out == f"GPU 0: Simulated GPU (UUID: {GPU['uuid']}) occupied\n"
-    assert run_command_line(["status", "--list", "--json"]) == 0
-    printed = json.loads(capsys.readouterr().out)
+def test_the_short_list_has_one_line_per_gpu(stub: StubDaemon, cli: CommandLine) -> None:
+    assert cli("status", "--list").out == f"GPU 0: Simulated GPU (UUID: {GPU['uuid']}) occupied\n"
+    printed = cli.json("status", "--list", "--json")
     assert printed.keys() == {"schema_version", "running", "gpus"}
     assert printed["gpus"] == [GPU]
 
 
 def test_the_last_lines_leave_out_what_is_logged_at_the_debug_level(
-    daemon: StubDaemon, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    stub: StubDaemon, tmp_path: Path, cli: CommandLine
 ) -> None:
     time = {"time": "2026-11-21T20:00:00+00:00", "at": 1.0}
     kept = [{**time, "event": "sentinel.stopped", "exit_code": n} for n in range(6)]
     checked = {**time, "event": "gpu.checked", "gpu": "x", "memory_used": 1, "memory_total": 2}
     log = tmp_path / "log"
     log.write_text("\n".join(map(json.dumps, [*kept, *[checked] * 1000])) + "\n")
-    daemon.replies["GET /v1/status"] = Reply({**STATUS, "daemon": {**DAEMON, "log": str(log)}})
-    assert run_command_line(["status"]) == 0
-    shown = capsys.readouterr().out.splitlines()[-5:]
+    stub.replies["GET /v1/status"] = Reply({**STATUS, "daemon": {**DAEMON, "log": str(log)}})
+    shown = cli("status").out.splitlines()[-5:]
     assert [line.split()[-1] for line in shown] == ["1", "2", "3", "4", "5"]
 
 
 @pytest.mark.parametrize(
     "broken",
-    [{"memory_total": "much"}, {"stressor": 3}, {"memory_total": None}, {"processes": 7}],
+    [{"memory_total": "much"}, {"power_w": "much"}, {"memory_total": None}, {"processes": 7}],
 )
 def test_an_invalid_response_is_an_error_and_not_a_traceback(
-    daemon: StubDaemon, capsys: pytest.CaptureFixture[str], broken: dict[str, object]
+    stub: StubDaemon, cli: CommandLine, broken: dict[str, object]
 ) -> None:
-    daemon.replies["GET /v1/status"] = Reply({**STATUS, "gpus": [{**GPU, **broken}]})
-    assert run_command_line(["status"]) == 2
-    output = capsys.readouterr()
+    stub.replies["GET /v1/status"] = Reply({**STATUS, "gpus": [{**GPU, **broken}]})
+    output = cli("status", code=2)
     assert output.err.startswith("sentinel: invalid response from the daemon")
     assert "Traceback" not in output.err
 
 
 def test_fields_that_an_older_daemon_does_not_send_are_empty(
-    daemon: StubDaemon, capsys: pytest.CaptureFixture[str]
+    stub: StubDaemon, cli: CommandLine
 ) -> None:
     least = ("uuid", "index", "name", "memory_total", "occupancy", "stressor", "admin", "reason")
     older = {name: GPU[name] for name in least}
-    daemon.replies["GET /v1/status"] = Reply({"daemon": DAEMON, "gpus": [older]})
-    assert run_command_line(["status"]) == 0
-    assert "?/16G" in capsys.readouterr().out
+    stub.replies["GET /v1/status"] = Reply({"daemon": DAEMON, "gpus": [older]})
+    assert "?/16G" in cli("status").out
 
 
 @pytest.mark.parametrize("words", [["status"], ["status", "--list"], ["status", "--json"]])
-def test_status_imports_little(daemon: StubDaemon, tmp_path: Path, words: list[str]) -> None:
+def test_status_imports_little(stub: StubDaemon, tmp_path: Path, words: list[str]) -> None:
     event = {"time": "2026-11-21T20:00:00+00:00", "at": 1.0, "event": "gpu.idle", "gpu": "x"}
     log = tmp_path / "log"
     log.write_text(json.dumps(event) + "\n")
-    daemon.replies["GET /v1/status"] = Reply({**STATUS, "daemon": {**DAEMON, "log": str(log)}})
+    stub.replies["GET /v1/status"] = Reply({**STATUS, "daemon": {**DAEMON, "log": str(log)}})
     program = (
         "import sys, json; from sentinel.cli.main import run_command_line;"
         f"code = run_command_line({words!r});"
@@ -140,7 +120,7 @@ def test_status_imports_little(daemon: StubDaemon, tmp_path: Path, words: list[s
     assert len(modules) < MAX_MODULES
 
 
-def test_watch_redraws_in_place_and_ends_quietly(daemon: StubDaemon) -> None:
+def test_watch_redraws_in_place_and_ends_quietly(stub: StubDaemon) -> None:
     leader, follower = pty.openpty()
     command = [sys.executable, "-m", "sentinel", "status", "--watch", "10ms"]
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
@@ -149,7 +129,7 @@ def test_watch_redraws_in_place_and_ends_quietly(daemon: StubDaemon) -> None:
     ) as process:
         os.close(follower)
         text = read_until(leader, lambda text: text.count("\x1b[H") >= 3)
-        daemon.replies["GET /v1/status"] = Reply(b"")
+        stub.replies["GET /v1/status"] = Reply(b"")
         read_until(leader, lambda text: "closed the connection" in text)
         process.send_signal(signal.SIGINT)
         rest = read_until(leader, lambda text: text.endswith("\x1b[?1049l"))
@@ -170,10 +150,9 @@ def read_until(descriptor: int, enough: object) -> str:
 
 
 def test_a_command_line_has_its_program_without_the_folder(
-    daemon: StubDaemon, capsys: pytest.CaptureFixture[str]
+    stub: StubDaemon, cli: CommandLine
 ) -> None:
     command = "/opt/venv/bin/python /srv/train.py"
     process = {"pid": 2**22 - 1, "name": "python", "user": "ana", "command": command}
-    daemon.replies["GET /v1/status"] = Reply({**STATUS, "gpus": [busy(process)]})
-    assert run_command_line(["status"]) == 0
-    assert "  python /srv/train.py\n" in capsys.readouterr().out
+    stub.replies["GET /v1/status"] = Reply({**STATUS, "gpus": [busy(process)]})
+    assert "  python /srv/train.py\n" in cli("status").out

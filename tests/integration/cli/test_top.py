@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.cli.main import run_command_line
+from tests.harness.command_line import CommandLine
 from tests.harness.stub_daemon import GPU, RESERVATION, STATUS, Reply, StubDaemon, stub_daemon
 from tests.harness.timing import TIMEOUT_S
 
@@ -135,19 +135,17 @@ def test_top_continues_after_errors_of_the_daemon(daemon: StubDaemon, terminal: 
     terminal.shows("exit code 0")
 
 
-def test_top_without_a_daemon_is_an_error(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run_command_line(["top", "--socket", str(tmp_path / "none")]) == 3
-    assert "no sentinel daemon runs at" in capsys.readouterr().err
+def test_top_without_a_daemon_is_an_error(tmp_path: Path, cli: CommandLine) -> None:
+    assert (
+        "no sentinel daemon runs at" in cli("top", "--socket", str(tmp_path / "none"), code=3).err
+    )
 
 
 def test_top_without_textual_reports_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     loaded = [name for name in sys.modules if name.startswith(("textual", "sentinel.cli.tui"))]
     for name in loaded:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "textual.app", None)
-    assert run_command_line(["top", "--socket", "/nowhere"]) == 2
-    assert "pip install 'gpu-sentry[tui]'" in capsys.readouterr().err
+    assert "pip install 'gpu-sentry[tui]'" in cli("top", "--socket", "/nowhere", code=2).err

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,25 +25,20 @@ SECOND = {**GPU, "index": 1, "uuid": "GPU-67750949-3d58-58a0-b106-f4bfd7f7c993"}
 
 
 @pytest.fixture
-def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StubDaemon]:
-    monkeypatch.setenv("SENTINEL_SOCKET", str(tmp_path / "s"))
+def daemon(stub: StubDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StubDaemon:
     monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path))
-    with stub_daemon(tmp_path / "s") as daemon:
-        status = {**STATUS, "gpus": [GPU, SECOND], "reservations": [RESERVATION]}
-        status["allocations"] = [{"id": "llm", "gpu": GPU["uuid"], "size": 1}]
-        status["sessions"] = [{"name": "train", "indices": [0, 1]}]
-        daemon.replies["GET /v1/status"] = Reply(status)
-        yield daemon
+    status = {**STATUS, "gpus": [GPU, SECOND], "reservations": [RESERVATION]}
+    status["allocations"] = [{"id": "llm", "gpu": GPU["uuid"], "size": 1}]
+    status["sessions"] = [{"name": "train", "indices": [0, 1]}]
+    stub.replies["GET /v1/status"] = Reply(status)
+    return stub
 
 
 def offered(*words: str) -> dict[str, str | None]:
     """Complete the last word; return the offered values with their descriptions."""
     *before, incomplete = words
     completion = ShellComplete(sentinel_command, {}, "sentinel", "_SENTINEL_COMPLETE")
-    return {
-        get_completion.value: get_completion.help
-        for get_completion in completion.get_completions(before, incomplete)
-    }
+    return {found.value: found.help for found in completion.get_completions(before, incomplete)}
 
 
 @pytest.mark.parametrize("command", ["pause", "resume", "status", "reserve", "history", "top"])

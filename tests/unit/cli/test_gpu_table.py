@@ -1,13 +1,16 @@
-"""The table of GPUs shows every state in one word and fits the terminal."""
+"""What is shown of GPUs, processes, daemons and proofs."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sentinel.cli.daemon import health
+from sentinel.cli.daemon.status import page_address
 from sentinel.cli.display import gpu_table
 from sentinel.client import (
     DaemonInfo,
@@ -18,7 +21,10 @@ from sentinel.client import (
     ReservationInfo,
     Status,
 )
-from sentinel.protocol.api_types import BurninProgress
+from sentinel.errors import AccessDeniedError, ConfigError
+from sentinel.host.verified_store import LastVerdict
+from sentinel.protocol.api_types import BurninProgress, GpuProof
+from sentinel.protocol.rules import gpu_state
 from sentinel.units import format_brief
 from tests.harness.burnin_progress import PROGRESS
 
@@ -60,12 +66,12 @@ def reservation(**fields: Any) -> ReservationInfo:
         ({"occupancy": "BUSY"}, "busy"),
         ({"occupancy": "UNKNOWN"}, "unknown"),
         ({"occupancy": "BUSY", "admin": "PAUSED"}, "paused"),
-        ({"admin": "reserved"}, "reserved"),
-        ({"occupancy": "OF TOMORROW"}, "of tomorrow"),
+        ({"admin": "RESERVED"}, "reserved"),
+        ({"occupancy": "OF TOMORROW"}, "unknown"),
     ],
 )
 def test_each_state_of_a_gpu_is_one_word(fields: dict[str, str], expected: str) -> None:
-    assert gpu_table.state(gpu(**fields)) == expected
+    assert gpu_state(gpu(**fields)) == expected
 
 
 ANA = Process(pid=7, name="python", user="ana")
@@ -298,3 +304,71 @@ def test_a_burn_in_is_a_note_until_all_gpus_are_done() -> None:
         (ended, "standard: cancelled by user 0"),
     ):
         assert f"GPU 0: burn-in {text}" in list(gpu_table.notes(status(gpu(burnin=progress))))
+
+
+@pytest.mark.parametrize(
+    ("tcp", "host"),
+    [
+        ("127.0.0.1:8765", "127.0.0.1:8765"),
+        ("0.0.0.0:1", "127.0.0.1:1"),
+        ("[::]:8765", "[::1]:8765"),
+        ("[fd00::7]:80", "[fd00::7]:80"),
+        ("node-17:8765", "node-17:8765"),
+    ],
+)
+def test_a_browser_can_open_the_address(tmp_path: Path, tcp: str, host: str) -> None:
+    token = tmp_path / "token"
+    token.write_text("secret\n")
+    assert page_address(tcp, str(token)) == f"http://{host}/#token=secret"
+
+
+def test_without_tcp_the_error_names_the_setting() -> None:
+    with pytest.raises(ConfigError, match="--tcp"):
+        page_address(None, None)
+
+
+@pytest.mark.parametrize("content", [None, "schlüssel"])
+def test_an_unreadable_token_is_an_error_with_its_path(tmp_path: Path, content: str | None) -> None:
+    token = tmp_path / "token"
+    if content is not None:
+        token.write_text(content)
+    with pytest.raises(AccessDeniedError, match=str(token)):
+        page_address("127.0.0.1:1", str(token))
+
+
+PROOF = GpuProof(
+    seconds=4_445_000.0,
+    checks=123_456_789,
+    errors=12_345,
+    findings=1_234,
+    since=datetime(2026, 1, 1, tzinfo=UTC),
+    last=datetime(2026, 11, 23, 8, 30, tzinfo=UTC),
+    workload="memtest",
+)
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_no_number_is_cut(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    verdict = LastVerdict(
+        index=7,
+        model="NVIDIA H200 NVL",
+        verdict="FAIL",
+        plan="standard",
+        ended=datetime(2026, 11, 20, 10, tzinfo=UTC),
+        run="/runs/1",
+    )
+    card = health._Card(
+        uuid="GPU-1",
+        serial=None,
+        present=False,
+        index=7,
+        name="NVIDIA H200 NVL",
+        verified=PROOF,
+        burnin=verdict,
+    )
+    out = "\n".join(health._lines([card]))
+    assert all(len(line) <= width for line in out.splitlines())
+    for number in ("1,234.7 h", "123,456,789", "12,345", "1,234", "2026-11-23 08:30", "memtest"):
+        assert number in out
+    assert "FAIL standard 2026-11-20" in out

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from sentinel.cli.main import run_command_line
 from sentinel.cli.tools import install_unit
 from sentinel.errors import ConfigError
+from tests.harness.command_line import CommandLine
 from tests.harness.gpu_environment import ROOT
 
 
@@ -31,9 +31,8 @@ def started(text: str) -> str:
     return line.removeprefix("ExecStart=")
 
 
-def test_the_printed_unit_starts_this_installation(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command_line(["install-unit", "--print"]) == 0
-    printed = capsys.readouterr().out
+def test_the_printed_unit_starts_this_installation(cli: CommandLine) -> None:
+    printed = cli("install-unit", "--print").out
     *command, run, flag = shlex.split(started(printed))
     assert (run, flag) == ("run", "--daemon")
     done = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
@@ -74,21 +73,16 @@ def test_systemd_reads_an_escaped_path(tmp_path: Path) -> None:
     assert f"{script} is not executable" in done.stderr.decode()
 
 
-def test_root_installs_the_unit_once_and_keeps_changes(
-    unit_file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run_command_line(["install-unit"]) == 0
-    assert "is written\nsystemctl daemon-reload\n" in capsys.readouterr().out
+def test_root_installs_the_unit_once_and_keeps_changes(unit_file: Path, cli: CommandLine) -> None:
+    assert "is written\nsystemctl daemon-reload\n" in cli("install-unit").out
     ours = unit_file.read_text()
     assert (ours, unit_file.stat().st_mode & 0o777) == (install_unit.unit(_command()), 0o644)
-    assert run_command_line(["install-unit"]) == 0
-    assert "is up to date" in capsys.readouterr().out
+    assert "is up to date" in cli("install-unit").out
 
     unit_file.write_text(f"{ours}# a change\n")
-    assert run_command_line(["install-unit"]) == 1
-    assert "has another text" in capsys.readouterr().err
+    assert "has another text" in cli("install-unit", code=1).err
     assert unit_file.read_text().endswith("# a change\n")
-    assert run_command_line(["install-unit", "--force"]) == 0
+    cli("install-unit", "--force")
     assert unit_file.read_text() == ours
 
 
@@ -97,9 +91,8 @@ def _command() -> tuple[str, ...]:
 
 
 def test_another_user_than_root_installs_nothing(
-    unit_file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    unit_file: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert run_command_line(["install-unit"]) == 4
-    assert "sentinel install-unit --print" in capsys.readouterr().err
+    assert "sentinel install-unit --print" in cli("install-unit", code=4).err
     assert not unit_file.exists()

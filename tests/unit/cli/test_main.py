@@ -1,17 +1,26 @@
-"""A usage error has one message with the closest match."""
+"""Commands, their options by group in the help, and the manual page."""
 
 from __future__ import annotations
 
+import re
+import shutil
+import subprocess
 import sys
+from collections import Counter
+from pathlib import Path
 
+import click
 import pytest
 
-from sentinel.cli.main import run_command_line
+from sentinel.cli.main import COMMANDS, sentinel_command
+from sentinel.cli.manpage import page
+from sentinel.cli.options.command_classes import GROUPS
+from sentinel.config.model import SETTINGS
+from tests.harness.command_line import CommandLine
 
 
-def test_a_hidden_command_is_not_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command_line(["burnin", "end"]) == 64
-    assert "'end'; there are: attach, cancel, status\n" in capsys.readouterr().err
+def test_a_hidden_command_is_not_listed(cli: CommandLine) -> None:
+    assert "'end'; there are: attach, cancel, status\n" in cli("burnin", "end", code=64).err
 
 
 @pytest.mark.parametrize(
@@ -47,23 +56,130 @@ def test_a_hidden_command_is_not_listed(capsys: pytest.CaptureFixture[str]) -> N
     ],
 )
 def test_a_usage_error_has_a_message_and_exit_code_2(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, cli: CommandLine
 ) -> None:
-    assert run_command_line(arguments) == 2
-    output = capsys.readouterr()
+    output = cli(*arguments, code=2)
     assert output.out == ""
     assert output.err.startswith(f"sentinel: {message}")
     assert "Traceback" not in output.err
 
 
 def test_mcp_without_its_package_reports_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "mcp"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.delitem(sys.modules, "sentinel.cli.mcp_server", raising=False)
     monkeypatch.setitem(sys.modules, "mcp", None)
-    assert run_command_line(["mcp", "--socket", "/nowhere"]) == 2
-    output = capsys.readouterr()
+    output = cli("mcp", "--socket", "/nowhere", code=2)
     assert output.out == ""
     assert "pip install 'gpu-sentry[mcp]'" in output.err
+
+
+FLAGS = {setting.field: setting.flag for setting in SETTINGS}
+RARE = {name for _, rare in GROUPS.values() for name in rare}
+
+
+def test_every_setting_is_in_one_group() -> None:
+    count = Counter(name for group in GROUPS.values() for names in group for name in names)
+    assert set(count.values()) == {1}
+    assert count.keys() == FLAGS.keys()
+    assert len(FLAGS) - len(RARE) <= 28
+
+
+def listed(cli: CommandLine, *words: str) -> set[str]:
+    """Return the options that a help lists."""
+    return set(re.findall(r"^  (?:-\w, )?(--[\w-]+)", cli(*words).out, re.MULTILINE))
+
+
+@pytest.mark.parametrize("command", ["run", "start"])
+def test_the_rare_options_are_behind_help_all(cli: CommandLine, command: str) -> None:
+    common, everything = listed(cli, command, "--help"), listed(cli, command, "--help-all")
+    assert everything - common == {FLAGS[name] for name in RARE}
+    assert everything >= set(FLAGS.values())
+    assert len(common) <= 42
+
+
+def test_every_option_of_a_command_with_groups_is_in_its_help(
+    cli: CommandLine,
+) -> None:
+    context = click.Context(sentinel_command)
+    for name in ("run", "start", "burnin", "session start"):
+        command: click.Command | None = sentinel_command
+        for word in name.split():
+            assert isinstance(command, click.Group)
+            command = command.get_command(context, word)
+        assert command is not None
+        options = {
+            get_param.opts[-1] if get_param.opts[-1].startswith("--") else get_param.opts[0]
+            for get_param in command.get_params(click.Context(command, info_name=name))
+            if isinstance(get_param, click.Option) and not get_param.hidden
+        }
+        assert listed(cli, *name.split(), "--help-all") == options
+
+
+def test_burnin_does_not_list_what_it_refuses(cli: CommandLine) -> None:
+    options = listed(cli, "burnin", "--help-all")
+    refused = {"--workload", "--util", "--util-every", "--util-samples", "--power", "--duty"}
+    assert not options & refused
+    assert "--memory" in options
+    for flag in ("--workload", "--util"):
+        cli("burnin", flag, "50%", code=64)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["check", "--simulate", "0"],
+        ["check", "--simulate", "many"],
+        ["check", "--gpus", "0,,1"],
+        ["check", "--no-such-option"],
+        ["burnin", "--simulate", "0"],
+        ["burnin", "--poll", "1h"],
+        ["burnin", "--level", "none"],
+        ["burnin", "--no-such-option"],
+    ],
+)
+def test_wrong_options_of_commands_with_verdicts_exit_with_64(
+    cli: CommandLine, words: list[str]
+) -> None:
+    output = cli(*words, code=64)
+    assert output.out == ""
+    assert output.err.startswith("sentinel: ")
+
+
+@pytest.mark.parametrize(
+    "words", [["run", "--simulate", "0"], ["start", "--poll", "1h"], ["demo", "-x"]]
+)
+def test_wrong_options_of_other_commands_exit_with_2(words: list[str], cli: CommandLine) -> None:
+    cli(*words, code=2)
+
+
+@pytest.mark.skipif(shutil.which("groff") is None, reason="there is no groff")
+def test_groff_formats_the_manual_page_without_warnings(tmp_path: Path) -> None:
+    file = tmp_path / "sentinel.1"
+    file.write_text(page())
+    done = subprocess.run(
+        ["groff", "-man", "-Tutf8", "-ww", "-rLL=100n", str(file)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr == ""
+    text = re.sub("\x1b\\[[0-9;]*m|.\b", "", done.stdout)  # bold is by overstrike or colour
+    for name in COMMANDS:
+        assert f"sentinel {name}" in text
+    assert "--workload" in text
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_has_a_name_and_help_of_at_most_80_columns(name: str) -> None:
+    context = click.Context(
+        sentinel_command, info_name="sentinel", help_option_names=["-h", "--help"]
+    )
+    command = sentinel_command.get_command(context, name)
+    assert command is not None
+    assert command.name == name
+    assert command.help
+    with click.Context(command, context, info_name=name) as own:
+        assert all(len(line) <= 80 for line in command.get_help(own).splitlines())

@@ -81,15 +81,12 @@ def test_a_default_folder_that_all_may_write_is_refused_with_a_remedy(folder: Pa
 UID = 12345
 
 
-@pytest.fixture(autouse=True)
-def _own_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    monkeypatch.setattr("sentinel.host.daemon_lookup.why_untrusted", lambda _: None)
-    monkeypatch.setattr("os.getuid", os.geteuid)
-
-
 @pytest.fixture
-def registered() -> Iterator[RegisteredDaemons]:
+def registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RegisteredDaemons]:
+    """Provide records in a folder that is trusted."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(daemon_lookup, "why_untrusted", lambda _: None)
+    monkeypatch.setattr("os.getuid", os.geteuid)
     with RegisteredDaemons() as daemons:
         yield daemons
 

@@ -1,8 +1,9 @@
-"""`sentinel start` succeeds when a stressor is ready, or when there is nothing to start."""
+"""A start waits for the first stressor, and settings are checked before it."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -11,6 +12,7 @@ from sentinel.cli.daemon import start
 from sentinel.cli.daemon.start import NotProvedError, wait_for_stressor
 from sentinel.client import Client, GpuStatus, Status
 from sentinel.client.requester import decode
+from tests.harness.command_line import CommandLine
 from tests.harness.stub_daemon import GPU, STATUS
 
 READY: GpuStatus = decode(Status, STATUS).gpus[0]
@@ -119,3 +121,32 @@ def test_a_daemon_that_ends_has_proved_nothing() -> None:
 def test_the_stub_is_a_gpu_with_a_stressor() -> None:
     assert GPU["stressor"] in {"RUNNING", "running"}
     assert READY.occupied
+
+
+@pytest.mark.parametrize(
+    ("arguments", "warns"),
+    [(["--no-api"], True), (["--dry-run"], True), (["--no-api", "--notify-command", "off"], False)],
+)
+def test_notifications_that_are_not_sent_are_named(
+    arguments: list[str],
+    warns: bool,  # noqa: FBT001 - a parameter of the test
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    cli: CommandLine,
+) -> None:
+    monkeypatch.setattr("sentinel.supervisor.bootstrap.supervise", lambda *_: 0)
+    file = tmp_path / "config.toml"
+    file.write_text('notify.command = "/bin/true"\n')
+    error = cli("run", "--simulate", "1", "--config", str(file), *arguments).err
+    assert (f"{file}: notify.command: no notification is sent, since" in error) is warns
+    if warns:
+        assert f"{arguments[0]} starts no API process" in error
+
+
+def test_a_burn_in_without_a_daemon_names_notifications_that_are_not_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
+) -> None:
+    monkeypatch.setenv("SENTINEL_SIM_DIR", str(tmp_path))
+    monkeypatch.setattr("sentinel.cli.daemon.burnin.follow_new_run", lambda *_, **__: 0)
+    given = ["--simulate", "1", "--level", "screen", "--notify-webhook", "http://127.0.0.1/"]
+    assert "--notify-webhook: no notification is sent, since" in cli("burnin", *given).err

@@ -1,8 +1,9 @@
-"""One HTTP response is read exactly, or refused with the reason."""
+"""A response is read exactly, viewed, or refused with the reason."""
 
 from __future__ import annotations
 
 import io
+from datetime import UTC, datetime
 
 import pytest
 
@@ -12,6 +13,9 @@ from sentinel.client.http_response import (
     Response,
     request_bytes,
 )
+from sentinel.client.requester import JsonView
+from sentinel.client.transport import Address, refusal
+from sentinel.errors import AccessDeniedError, ConflictError, ServiceError
 
 OK = b"HTTP/1.1 200 OK\r\n"
 CHUNKS = (
@@ -104,3 +108,46 @@ def test_a_request_has_its_length_and_no_second_line_in_a_header() -> None:
     assert sent == b"POST /v1/x HTTP/1.1\r\nHost: localhost\r\nA: b\r\nContent-Length: 2\r\n\r\n{}"
     with pytest.raises(ValueError, match="control character"):
         request_bytes("GET", "/v1/x\r\nB: c", "localhost", {}, None)
+
+
+def test_objects_lists_and_times_are_attributes_and_missing_fields_are_none() -> None:
+    view = JsonView(
+        {
+            "gpus": [{"index": 1, "handover": {"exit": 0.2}}],
+            "daemon": {"since": "2026-11-21T20:00:00+00:00"},
+            "indices": [0, 1],
+        }
+    )
+    assert view.gpus[0].handover.exit == 0.2
+    assert view.daemon.since == datetime(2026, 11, 21, 20, tzinfo=UTC)
+    assert view.indices == (0, 1)
+    assert view.burnin is None
+    with pytest.raises(AttributeError):
+        view.gpus[0].index.real_name  # noqa: B018 - a number has no fields
+
+
+PROBLEM = {"title": "Unauthorized", "detail": "Send the token", "code": "unauthorized"}
+
+
+def test_a_missing_token_and_a_wrong_one_are_told_apart() -> None:
+    missing = refusal(Address(host="node7", port=8765), 401, PROBLEM)
+    wrong = refusal(Address(host="node7", port=8765, token="x"), 401, PROBLEM)  # noqa: S106 - none
+    assert "node7:8765 needs its token" in missing.what
+    assert "node7:8765 does not accept this token" in wrong.what
+    for error in (missing, wrong):
+        assert isinstance(error, AccessDeniedError)
+        assert error.code == "unauthorized"
+        assert "--token FILE" in error.remedy
+
+
+def test_other_problems_keep_their_detail_and_their_code() -> None:
+    problem = {"title": "Conflict", "detail": "it is reserved", "code": "conflict"}
+    error = refusal(Address(socket="/s"), 409, problem)
+    assert isinstance(error, ConflictError)
+    assert (error.what, error.code) == ("it is reserved", "conflict")
+
+
+def test_a_body_that_is_no_problem_is_an_error_with_the_status() -> None:
+    error = refusal(Address(socket="/s"), 502, "<html>")
+    assert isinstance(error, ServiceError)
+    assert "502" in error.what

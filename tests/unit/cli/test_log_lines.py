@@ -1,0 +1,298 @@
+"""Events are sentences for people and entries of the journal; a log is read from its end."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sentinel.cli.display import log_lines
+from sentinel.cli.display.journal import entry, priority
+from sentinel.cli.display.log_lines import describe, follow, last_lines, last_wanted, text_lines
+from sentinel.core.step import Event
+from sentinel.errors import ConfigError
+from sentinel.host.systemd import field_name
+from sentinel.protocol.gpu import Gpu
+from tests.harness.gpu_environment import ROOT
+
+GPU = Gpu(uuid="GPU-1", index=3, name="Fake", pci_bus_id="0", memory_total=1)
+
+
+def line(name: str, **fields: object) -> str:
+    """Format an event; return an empty string if it is hidden."""
+    stream = io.StringIO()
+    text_lines(stream, {GPU.uuid: GPU}, colour=False)(
+        Event(name=name, at=0.0, gpu=GPU.uuid, fields=fields)
+    )
+    return stream.getvalue().rstrip("\n")
+
+
+def test_the_identity_is_shown_only_where_processes_may_be_hidden() -> None:
+    known = {"mode": "direct", "reason": "NVML lists the stressor by its PID, 7"}
+    assert line("gpu.identity", **known, hidden=None, complete=True) == ""
+    text = line("gpu.identity", **known, hidden="a container", complete=False)
+    assert "GPU 3" in text
+    assert "processes may be hidden: a container; memory shows newcomers" in text
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"bytes": 2**28, "utilization": None}, "256 MiB in use without a process"),
+        ({"bytes": 0, "utilization": 1.0}, "100% utilization without a process"),
+    ],
+)
+def test_a_leak_is_memory_or_utilization(fields: dict[str, object], expected: str) -> None:
+    assert expected in line("gpu.memory_leaked", **fields)
+
+
+FULL = {"util_target": None, "power_target_w": None, "rests": False, "health": 1.0, "share": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, "full speed"),
+        ({"util_target": 0.5}, "utilization 50%"),
+        ({"power_target_w": 400.0, "health": 0.8}, "400 W, at most 80% of the time because of"),
+        ({"util_target": 0.5, "rests": True}, "rests, and keeps its memory"),
+        ({"health": 0.0}, "rests because of the GPU's health"),
+    ],
+)
+def test_a_pace_shows_its_targets_or_the_reason_of_a_rest(
+    fields: dict[str, object], expected: str
+) -> None:
+    assert expected in line("stressor.pace", **(FULL | fields))
+
+
+def test_a_status_shows_share_utilization_and_power_of_a_paced_stressor() -> None:
+    status = {"stressor": "RUNNING", "running_s": 9.0, "note": None}
+    status |= {"utilization": None, "power_w": 412.4}
+    assert line("gpu.status", **FULL, **status).endswith("holds its memory, for 9 s")
+    paced = FULL | {"util_target": 0.5, "share": 0.48}
+    assert "works 48% of the time, 412 W" in line("gpu.status", **paced, **status)
+    read = status | {"utilization": 0.51}
+    assert "works 48% of the time, utilization 51%, 412 W" in line("gpu.status", **paced, **read)
+
+
+@pytest.mark.parametrize("name", ["gpu.strange", "gpu.idle"])
+def test_an_event_without_a_matching_sentence_is_shown_with_its_fields(name: str) -> None:
+    fields: dict[str, object] = {"one": 1, "left_alone_s": "b"}
+    assert " ".join(line(name, **fields).split()).endswith(f"{name} one=1 left_alone_s=b")
+
+
+def test_a_change_of_health_shows_temperature_and_cause() -> None:
+    fields = {"before": "optimal", "health": "throttled", "memory_foreign_share": 0.25}
+    fields["cause"] = "temperature"
+    text = line("gpu.health_changed", **fields, temperature_c=76, multiplier=0.5)
+    assert "throttled at 76 C, because of its temperature; before: optimal" in text
+    unknown = line("gpu.health_changed", **fields, temperature_c=None, multiplier=0.5)
+    assert "throttled, because" in unknown
+    better = {"before": "throttled", "health": "optimal", "cause": None}
+    assert "optimal at 40 C; before: throttled" in line(
+        "gpu.health_changed", **better, temperature_c=40
+    )
+    assert "91 C, above 89 C" in line("gpu.overheat", temperature_c=91, limit_c=89.0)
+
+
+def test_allocations_are_shown_with_size_and_name() -> None:
+    by = {"via": "unix", "uid": 0, "pid": 7}
+    allocated = line("memory.allocated", id="llm", size=2**32, by=by)
+    assert allocated.endswith("4.0 GiB as llm, by uid 0 (pid 7) over unix")
+    named = line("memory.allocated", id="llm", size=2**32, by={**by, "user": "root"})
+    assert named.endswith("4.0 GiB as llm, by root (pid 7) over unix")
+    assert "4.0 GiB as llm" in line("memory.deallocated", id="llm", size=2**32, by=by)
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        (
+            {"processes": [{"pid": 7, "name": "python", "user": "ann"}], "grown": 1},
+            "to python (pid 7, ann)",
+        ),
+        ({"processes": [], "grown": 2**20}, "to a process that allocated 1 MiB"),
+        ({"processes": [], "grown": 0}, "to a process that computes and is not listed"),
+    ],
+)
+def test_a_sentence_uses_the_first_alternative_with_all_fields(
+    fields: dict[str, object], sentence: str
+) -> None:
+    assert describe("gpu.yielding", fields)[1] == sentence
+
+
+@pytest.mark.parametrize(
+    ("repeats", "repeated", "expected"),
+    [(3, 0, ", bit 1, 0 of 3 repetitions wrong;"), (None, None, ", bit 1; this GPU")],
+)
+def test_a_marked_field_decides_alone_about_its_alternative(
+    repeats: int | None, repeated: int | None, expected: str
+) -> None:
+    finding = {"place": "result", "dtype": None, "kind": None, "count": 1, "first": [5, 9]}
+    counts = {"bits": [0, 1, 0], "repeats": repeats, "repeated": repeated}
+    assert expected in describe("stressor.finding", finding | counts)[1]
+
+
+@pytest.mark.parametrize(
+    ("content", "count", "lines"),
+    [
+        ("", 5, []),
+        ("a\nb\nc\n", 2, ["b", "c"]),
+        ("a\nb\nc\n", 9, ["a", "b", "c"]),
+        ("a\nb\n", 0, []),
+        ("a\nb\nunfinished", 1, ["b"]),
+        ("\n\n\n", 2, ["", ""]),
+        ("x" * 300 + "\nb\n", 2, ["x" * 300, "b"]),
+    ],
+)
+def test_the_last_lines_are_complete(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    content: str,
+    count: int,
+    lines: list[str],
+) -> None:
+    monkeypatch.setattr(log_lines, "_BLOCK_BYTES", 7)
+    path = tmp_path / "log"
+    path.write_text(content)
+    assert last_lines(path, count) == lines
+
+
+@pytest.mark.parametrize("block", [1, 7, 2**16])
+@pytest.mark.parametrize(
+    ("content", "count", "lines"),
+    [
+        ("", 5, []),
+        ("unfinished", 5, []),
+        ("a\nb\nc\n", 2, ["b", "c"]),
+        ("a\nb\nc\n", 9, ["a", "b", "c"]),
+        ("a\n" + "skip\n" * 50 + "b\nskip\nc", 2, ["a", "b"]),
+        ("\na\n", 2, ["", "a"]),
+    ],
+)
+def test_the_last_wanted_lines_are_found_behind_others(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    block: int,
+    content: str,
+    count: int,
+    lines: list[str],
+) -> None:
+    monkeypatch.setattr(log_lines, "_BLOCK_BYTES", block)
+    path = tmp_path / "log"
+    path.write_text(content)
+    assert last_wanted(path, count, lambda line: line != "skip") == lines
+
+
+def test_the_search_for_wanted_lines_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_lines, "_BLOCK_BYTES", 5)
+    monkeypatch.setattr(log_lines, "_MAX_SEARCHED_BYTES", 50)
+    path = tmp_path / "log"
+    path.write_text("a\n" + "skip\n" * 50)
+    assert last_wanted(path, 1, lambda line: line != "skip") == []
+
+
+def test_invalid_utf8_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"\xff\xfe\n")
+    assert last_lines(path, 1) == ["\ufffd\ufffd"]
+
+
+def test_a_missing_log_is_an_error_with_its_path(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="log cannot be read: No such file"):
+        last_lines(tmp_path / "log", 1)
+
+
+class EndedError(Exception):
+    """No step is left."""
+
+
+def followed(path: Path, *steps: Callable[[], object]) -> list[str]:
+    """Follow a log, with one step at each wait; return the lines."""
+    remaining = iter(steps)
+
+    def wait(_: float) -> None:
+        step = next(remaining, None)
+        if step is None:
+            raise EndedError
+        step()
+
+    lines: list[str] = []
+    with pytest.raises(EndedError):
+        lines.extend(follow(path, 1, wait))
+    return lines
+
+
+def test_a_line_is_yielded_when_it_is_complete(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("old\nlast\n")
+    with path.open("a", buffering=1) as log:
+        steps = [lambda: log.write("ne"), log.flush, lambda: log.write("w\nnext\n")]
+        assert followed(path, *steps) == ["last", "new", "next"]
+
+
+def test_a_rotated_log_is_read_to_its_end_and_then_its_successor(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("a\n")
+    with path.open("a", buffering=1) as log:
+
+        def rotate() -> None:
+            log.write("b\n")
+            path.rename(tmp_path / "log.1")
+
+        def go_on() -> None:
+            log.write("c\n")
+            path.write_text("d\n")
+
+        assert followed(path, rotate, go_on) == ["a", "b", "c", "d"]
+
+
+def test_a_truncated_log_is_read_from_its_start(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("a long line\n")
+    assert followed(path, lambda: path.write_text("b\n")) == ["a long line", "b"]
+
+
+EXAMPLES = [json.loads(line) for line in Path(ROOT / "docs/events.jsonl").read_text().splitlines()]
+YIELDING = next(one for one in EXAMPLES if one["event"] == "gpu.yielding")
+
+
+def test_an_entry_has_a_sentence_a_priority_and_each_value() -> None:
+    fields = entry(YIELDING)
+    assert fields["MESSAGE"].startswith(f"GPU {YIELDING['index']}: yielding ")
+    assert fields["SYSLOG_IDENTIFIER"] == "sentinel"
+    assert fields["SENTINEL_EVENT"] == "gpu.yielding"
+    assert fields["SENTINEL_GPU"] == YIELDING["gpu"]
+    assert fields["SENTINEL_INDEX"] == str(YIELDING["index"])
+    assert fields["SENTINEL_EVIDENCE"] == YIELDING["evidence"]
+    assert json.loads(fields["SENTINEL_JSON"]) == YIELDING
+
+
+@pytest.mark.parametrize("event", EXAMPLES, ids=lambda one: str(one["event"]))
+def test_every_event_is_a_valid_entry(event: dict[str, object]) -> None:
+    fields = entry(event)
+    assert all(field_name(name) == name for name in fields)
+    assert "\n" not in fields["MESSAGE"]
+    assert fields["PRIORITY"] in set("34567")
+    assert json.loads(fields["SENTINEL_JSON"]) == event
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("stressor.finding", 3),
+        ("stressor.failed", 4),
+        ("gpu.paused", 5),
+        ("gpu.idle", 6),
+        ("gpu.status", 6),
+        ("gpu.strange", 6),
+        ("burnin.measured", 7),
+    ],
+)
+def test_the_priority_follows_from_the_event(name: str, expected: int) -> None:
+    assert priority(name, {}) == expected
