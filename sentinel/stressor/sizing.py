@@ -83,13 +83,17 @@ def _fitting(ctx: WorkloadContext, dtypes: Sequence[Dtype], workload: str) -> li
     simulated = ctx.device.type != "cuda"
     shapes = [cube(GRAIN) if simulated and dtype.emulated else dtype.shape for dtype in dtypes]
     while (layout := _layout_for(ctx, dtypes, shapes)) is None:
-        largest = max(range(len(shapes)), key=lambda n: _bytes_of(dtypes[n], shapes[n]))
-        shapes[largest] = _smaller(shapes[largest], workload)
+        needs = [sum(Product.needs(*pair)) for pair in zip(dtypes, shapes, strict=True)]
+        largest = needs.index(max(needs))
+        halves = shapes[largest].smaller()
+        if halves is None:
+            what = f"{workload}: there is no room for inputs, a reference and {MIN_SLOTS} results"
+            raise ConfigError(f"{what} of {GRAIN} rows", _REMEDY)
+        shapes[largest] = halves
     for number, dtype in enumerate(dtypes):
-        while not _fast(ctx, dtype, shapes[number], layout):
-            halves = shapes[number].smaller()
-            if halves is None:
-                break
+        while not _fast(ctx, dtype, shapes[number], layout) and (
+            halves := shapes[number].smaller()
+        ):
             shapes[number] = halves
     return shapes
 
@@ -98,19 +102,6 @@ def _layout_for(
     ctx: WorkloadContext, dtypes: Sequence[Dtype], shapes: Sequence[Shape]
 ) -> Layout | None:
     return lay_out(ctx.chunks, reduce(Needs.maximum, map(Product.needs, dtypes, shapes)))
-
-
-def _bytes_of(dtype: Dtype, shape: Shape) -> int:
-    needs = Product.needs(dtype, shape)
-    return needs.left + needs.right + needs.result
-
-
-def _smaller(shape: Shape, workload: str) -> Shape:
-    halves = shape.smaller()
-    if halves is None:
-        what = f"{workload}: there is no room for inputs, a reference and {MIN_SLOTS} results"
-        raise ConfigError(f"{what} of {GRAIN} rows", _REMEDY)
-    return halves
 
 
 def _fast(ctx: WorkloadContext, dtype: Dtype, shape: Shape, layout: Layout) -> bool:
