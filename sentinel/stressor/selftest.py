@@ -15,9 +15,8 @@ from sentinel.config.options import ALL
 from sentinel.protocol.stressor import FindingPlace, SelftestDone, SelftestResult
 from sentinel.stressor.comparison import flip
 from sentinel.stressor.context import WorkloadContext
-from sentinel.stressor.matmul import choose_dtypes
 from sentinel.stressor.pipeline import ResultPipeline
-from sentinel.stressor.sizing import build
+from sentinel.stressor.sizing import build, choose_dtypes
 
 #: Rows of the matrices: large enough for tensor cores, and small enough for quick diagnoses.
 _SIZE = 2048

@@ -13,8 +13,9 @@ from sentinel.errors import ChildExitCode, ConfigError
 from sentinel.host.golden_store import Goldens
 from sentinel.protocol.stressor import FindingPlace, Progress, Ready, ReferenceChecksum
 from sentinel.stressor.comparison import flip
-from sentinel.stressor.matmul import PHASES, choose_dtypes
+from sentinel.stressor.matmul import PHASES
 from sentinel.stressor.pipeline import ResultPipeline, key_of
+from sentinel.stressor.sizing import choose_dtypes
 from sentinel.stressor.workloads import gemm, mixed, run_seeds
 from tests.harness.pipeline_harness import (
     ALL_DTYPES,
