@@ -185,8 +185,8 @@ def command(
     if pid is None:
         where = with_chosen_log(where, sources)
         check_before_start(config, sources, plan)
-        more = [*host_flags(sources, simulate), *(["--paused"] if paused else [])]
-        pid = start_detached([*flags, *more], where, START_TIMEOUT_S).pid
+        flags = [*host_flags(sources, simulate), *flags, *(["--paused"] if paused else [])]
+        pid = start_detached(flags, where, START_TIMEOUT_S).pid
     else:
         if simulate is not None:
             _check_number(where, pid, simulate)
