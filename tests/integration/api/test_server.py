@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -35,6 +35,9 @@ from sentinel.protocol.commands import Caller, Level, ResumeGpus
 from tests.harness.api_harness import ApiServer, Reply, UnixConnection, ask, check_problem, exchange
 from tests.harness.timing import TIMEOUT_S
 
+POST = b"POST /v1/stop HTTP/1.1\r\nHost: x\r\n"
+CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n"
+BLANKS = b"8000\r\n" + b" " * 0x8000 + b"\r\n"
 STATUS = b"GET /v1/status HTTP/1.1\r\nHost: localhost\r\n"
 
 
@@ -120,35 +123,12 @@ def test_connections_without_a_complete_request_in_time_are_closed(
         (b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 17_000 + b"\r\n\r\n", 431, "too_large"),
         (b"GET / HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n", 400, "invalid"),
         (
-            (
-                b"POST /v1/stop HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n"
-                b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n"
-            ),
-            400,
-            "invalid",
+            POST + b"Content-Length: 5\r\n" + CHUNKED + b"2\r\n{}\r\n0\r\n\r\n",
+            *(400, "invalid"),
         ),
-        (
-            b"POST /v1/stop HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-            400,
-            "invalid",
-        ),
-        (
-            b"POST /v1/stop HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n",
-            413,
-            "too_large",
-        ),
-        (
-            b"POST /v1/stop HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
-            b"8000\r\n"
-            + b" " * 0x8000
-            + b"\r\n"
-            + b"8000\r\n"
-            + b" " * 0x8000
-            + b"\r\n"
-            + b"1\r\n \r\n0\r\n\r\n",
-            413,
-            "too_large",
-        ),
+        (POST + CHUNKED + b"zz\r\n", 400, "invalid"),
+        (POST + b"Content-Length: 99999999\r\n\r\n", 413, "too_large"),
+        (POST + CHUNKED + BLANKS + BLANKS + b"1\r\n \r\n0\r\n\r\n", 413, "too_large"),
     ],
 )
 def test_a_malformed_or_too_large_request_is_refused_and_its_connection_closed(
@@ -164,6 +144,22 @@ def test_a_malformed_or_too_large_request_is_refused_and_its_connection_closed(
     assert json.loads(body)["status"] == status
 
 
+@contextlib.asynccontextmanager
+async def serving(
+    path: Path, talk: Callable[..., Awaitable[None]]
+) -> AsyncIterator[uvicorn.Server]:
+    """Serve an application in this process, with the connections of the API."""
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(str(path))
+    config = uvicorn.Config(talk, http=connections.Connection, ws="none", lifespan="off")
+    server = uvicorn.Server(config)
+    task = asyncio.create_task(server.serve([listening]))
+    await until(lambda: server.started)
+    yield server
+    server.should_exit = server.force_exit = True
+    await task
+
+
 def test_a_client_that_does_not_read_its_response_is_disconnected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,19 +171,12 @@ def test_a_client_that_does_not_read_its_response_is_disconnected(
             await send({"type": "http.response.body", "body": b"x" * 65536, "more_body": left > 0})
 
     async def stall() -> bytes:
-        listening = socket.socket(socket.AF_UNIX)
-        listening.bind(str(tmp_path / "socket"))
-        config = uvicorn.Config(talk, http=connections.Connection, ws="none", lifespan="off")
-        server = uvicorn.Server(config)
-        serving = asyncio.create_task(server.serve([listening]))
-        await until(lambda: server.started)
         with socket.socket(socket.AF_UNIX) as client:
-            client.connect(listening.getsockname())
-            client.sendall(STATUS + b"\r\n")
-            await until(lambda: bool(server.server_state.connections))
-            await until(lambda: not server.server_state.connections)
-            server.should_exit = server.force_exit = True
-            await serving
+            async with serving(tmp_path / "socket", talk) as server:
+                client.connect(str(tmp_path / "socket"))
+                client.sendall(STATUS + b"\r\n")
+                await until(lambda: bool(server.server_state.connections))
+                await until(lambda: not server.server_state.connections)
             return all_of(client)
 
     data = asyncio.run(stall())
@@ -202,29 +191,21 @@ def test_a_client_that_does_not_read_before_the_close_is_disconnected(
     monkeypatch.setattr(connections, "STALL_TIMEOUT_S", 0.2)
     monkeypatch.setattr(connections, "REQUEST_TIMEOUT_S", 0.2)
 
-    async def leave(sent: bytes) -> None:
-        listening = socket.socket(socket.AF_UNIX)
-        listening.bind(str(tmp_path / "socket"))
+    async def talk(_: object, __: object, ___: object) -> None: ...
 
-        async def talk(_: object, __: object, ___: object) -> None: ...
-
-        config = uvicorn.Config(talk, http=connections.Connection, ws="none", lifespan="off")
-        server = uvicorn.Server(config)
-        serving = asyncio.create_task(server.serve([listening]))
-        await until(lambda: server.started)
+    async def leave() -> None:
         with socket.socket(socket.AF_UNIX) as client:
-            client.connect(listening.getsockname())
-            await until(lambda: bool(server.server_state.connections))
-            (connection,) = server.server_state.connections
-            assert isinstance(connection, connections.Connection)
-            connection.transport.set_write_buffer_limits(high=2**24)
-            connection.transport.write(b"x" * 2**22)  # more than the socket buffers hold
-            client.sendall(sent)
-            await until(lambda: not server.server_state.connections)
-        server.should_exit = server.force_exit = True
-        await serving
+            async with serving(tmp_path / "socket", talk) as server:
+                client.connect(str(tmp_path / "socket"))
+                await until(lambda: bool(server.server_state.connections))
+                (connection,) = server.server_state.connections
+                assert isinstance(connection, connections.Connection)
+                connection.transport.set_write_buffer_limits(high=2**24)
+                connection.transport.write(b"x" * 2**22)  # more than the socket buffers hold
+                client.sendall(sent)
+                await until(lambda: not server.server_state.connections)
 
-    asyncio.run(leave(sent))
+    asyncio.run(leave())
 
 
 def test_a_client_that_disconnects_during_a_request_leaks_nothing(api: ApiServer) -> None:
