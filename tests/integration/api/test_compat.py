@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from sentinel.api.routes.compat_schemas import ConfigChange, as_settings
+from sentinel.api.routes.compat_schemas import ConfigChange, Monitoring, as_settings
 from sentinel.config.sources import from_flags
 from sentinel.protocol.commands import Allocate, Configure, Given
 from sentinel.protocol.gpu import Telemetry
@@ -413,3 +413,15 @@ def test_the_openapi_document_is_that_of_the_daemon() -> None:
         "/monitoring/stop": {"post"},
         "/config": {"get", "put"},
     }
+
+
+def test_readings_of_a_pause_are_left_out() -> None:
+    times = iter((10.0, 20.0))
+    one = Monitoring(lambda: next(times))
+    assert one.includes(5.0)
+    one.stop()
+    one.stop()  # has no effect
+    assert [one.includes(at) for at in (9.0, 10.0, 20.0)] == [True, False, False]
+    one.start()
+    one.start()
+    assert [one.includes(at) for at in (9.0, 10.0, 19.0, 20.0)] == [True, False, False, True]

@@ -32,7 +32,7 @@ from sentinel.api.server import (
 from sentinel.client.transport import Address, listener_pid
 from sentinel.host.procfs import read_stat
 from sentinel.protocol.commands import Caller, Level, ResumeGpus
-from tests.harness.api_harness import ApiServer, Reply, UnixConnection, ask, check_problem, exchange
+from tests.harness.api_harness import ApiServer, UnixConnection, ask, check_problem, over_tcp
 from tests.harness.timing import TIMEOUT_S
 
 POST = b"POST /v1/stop HTTP/1.1\r\nHost: x\r\n"
@@ -332,9 +332,8 @@ def flood(port: int, first_bytes: bytes) -> Iterator[None]:
 def test_a_client_with_the_token_gets_in_while_others_flood(
     api: ApiServer, first_bytes: bytes
 ) -> None:
-    good = token(api)
     with flood(api.port, first_bytes):
-        answers = [over_tcp(api, good).status for _ in range(20)]
+        answers = [over_tcp(api).status for _ in range(20)]
         files = len(list(Path(f"/proc/{api.child.pid}/fd").iterdir()))
     assert answers == [200] * 20
     assert files < MAX_UNPROVEN + 100
@@ -355,7 +354,7 @@ def test_clients_that_read_no_response_keep_no_holder_of_the_token_out(api: ApiS
             one.sendall(page % 1 * 200)
         stalled.append(one)
     try:
-        assert [over_tcp(api, token(api)).status for _ in range(5)] == [200] * 5
+        assert [over_tcp(api).status for _ in range(5)] == [200] * 5
     finally:
         for one in stalled:
             one.close()
@@ -383,7 +382,7 @@ def test_connections_with_the_token_have_a_limit_of_their_own(api: ApiServer) ->
         assert one.getresponse().status == 200
         proven.append(one)
     try:
-        assert over_tcp(api, token(api)).status == 503
+        assert over_tcp(api).status == 503
         assert ask(api, "GET", "/v1/health").status == 200
     finally:
         for one in proven:
@@ -405,11 +404,6 @@ def test_the_api_process_stays_small_and_leaks_no_connection(api: ApiServer) -> 
 # --- who may ask -----------------------------------------------------------------------------
 
 
-def over_tcp(api: ApiServer, headers: dict[str, str], path: str = "/v1/status") -> Reply:
-    connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=TIMEOUT_S)
-    return exchange(connection, "GET", path, headers=headers)
-
-
 def token(api: ApiServer) -> dict[str, str]:
     return {"Authorization": f"Bearer {Path(api.spec.token or '').read_text().strip()}"}
 
@@ -421,21 +415,20 @@ def test_the_token_is_private_to_its_owner(api: ApiServer) -> None:
 
 
 def test_access_over_tcp_needs_the_token(api: ApiServer) -> None:
-    good = token(api)
-    assert over_tcp(api, good).status == 200
-    for wrong in ({}, {"Authorization": "Bearer x"}, {"Authorization": good["Authorization"][7:]}):
-        refused = over_tcp(api, wrong)
+    good = token(api)["Authorization"]
+    assert over_tcp(api).status == 200
+    for wrong in ({}, {"Authorization": "Bearer x"}, {"Authorization": good[7:]}):
+        refused = over_tcp(api, headers=wrong, name=None)
         check_problem(refused, 401, "unauthorized")
         assert refused.headers["www-authenticate"] == "Bearer"
     Path(api.spec.token or "").chmod(0o644)
-    assert over_tcp(api, good).status == 401  # others may have read this token
+    assert over_tcp(api).status == 401  # others may have read this token
     Path(api.spec.token or "").chmod(0o600)
 
 
 def test_other_origins_are_refused_over_tcp(api: ApiServer) -> None:
-    good, here = token(api), f"127.0.0.1:{api.port}"
-    assert over_tcp(api, {**good, "Host": f"localhost:{api.port}"}).status == 200
-    assert over_tcp(api, {**good, "Origin": f"http://{here}"}).status == 200
+    assert over_tcp(api, headers={"Host": f"localhost:{api.port}"}).status == 200
+    assert over_tcp(api, headers={"Origin": f"http://127.0.0.1:{api.port}"}).status == 200
     for wrong in (
         {"Host": "rebound.example"},
         {"Host": f"rebound.example:{api.port}"},
@@ -443,14 +436,12 @@ def test_other_origins_are_refused_over_tcp(api: ApiServer) -> None:
         {"Origin": "http://elsewhere.example"},
         {"Origin": "null"},
     ):
-        refused = over_tcp(api, {**good, **wrong})
-        check_problem(refused, 403, "forbidden")
+        check_problem(over_tcp(api, headers=wrong), 403, "forbidden")
 
 
 def test_a_client_over_tcp_cannot_bind_a_reservation_to_its_process(api: ApiServer) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=TIMEOUT_S)
     wish = {"count": 1, "bound": True}
-    refused = exchange(connection, "PUT", "/v1/reservations/1a2b3c4d", wish, token(api))
+    refused = over_tcp(api, "PUT", "/v1/reservations/1a2b3c4d", wish)
     check_problem(refused, 422, "invalid")
 
 
