@@ -188,14 +188,6 @@ def _follow_watches(
             os._exit(0)
         watch = decode(data, [Watch])
         for reader in readers:
-            reader.configure(
-                wanted=reader.uuid in watch.gpus,
-                held=reader.uuid in watch.held,
-                at_once=reader.uuid in watch.at_once,
-                shared=reader.uuid in watch.shared,
-                slow=reader.uuid in watch.slow,
-                load=reader.uuid in watch.load,
-                telemetry=watch.telemetry,
-            )
+            reader.configure(watch)
         scheduler.wake()
         xids.want(watch.gpus)
