@@ -9,14 +9,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from sentinel.burnin.checks.measures import (
-    MISSING,
-    format_measure,
-    format_seconds,
-    format_time,
-    format_value,
-    title,
-)
+from sentinel.burnin.checks import measures
 from sentinel.burnin.compare import moved
 from sentinel.burnin.junit import junit_xml
 from sentinel.burnin.ocp import ocp_lines
@@ -91,7 +84,8 @@ def _phase_line(phase: Mapping[str, Any]) -> str:
     mark = "done" if phase["complete"] else "not done"
     parts = []
     if phase["quota_s"]:
-        parts.append(f"{format_seconds(phase['done_s'])} of {format_seconds(phase['quota_s'])}")
+        done, quota = (measures.format_seconds(phase[name]) for name in ("done_s", "quota_s"))
+        parts.append(f"{done} of {quota}")
     if phase["quota_passes"]:
         parts.append(f"{phase['passes']} of {phase['quota_passes']} passes")
     if phase["memory_share"]:
@@ -125,12 +119,12 @@ def html_page(report: Mapping[str, Any], plots: Mapping[str, Any]) -> str:
             "detection_power": detection_power,
             "figures": _figures,
             "limits": _limits,
-            "measure": lambda value, name: format_measure(name, value),
-            "measure_title": title,
+            "measure": lambda value, name: measures.format_measure(name, value),
+            "measure_title": measures.title,
             "moved": moved,
-            "seconds": format_seconds,
-            "time": format_time,
-            "value": format_value,
+            "seconds": measures.format_seconds,
+            "time": measures.format_time,
+            "value": measures.format_value,
             "worst_first": _worst_first,
         },
         report=report,
@@ -149,9 +143,9 @@ def _figures(gpu: Mapping[str, Any]) -> Iterator[str]:
     for name in ("flops_per_s", "power_w"):
         medians = (row["median"] for row in measured if row["steady"] and row["name"] == name)
         median = next(medians, None)
-        yield MISSING if median is None else format_measure(name, median)
+        yield measures.MISSING if median is None else measures.format_measure(name, median)
     heat = [row["highest"] for row in measured if row["name"] == "temperature_c"]
-    yield format_measure("temperature_c", max(heat)) if heat else MISSING
+    yield measures.format_measure("temperature_c", max(heat)) if heat else measures.MISSING
 
 
 def _limits(report: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -8,9 +8,8 @@ from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
-from sentinel.burnin.checks import counter_checks, link_checks
+from sentinel.burnin.checks import basis, counter_checks, link_checks
 from sentinel.burnin.checks.check import (
-    OWN,
     Action,
     CheckResult,
     Judgement,
@@ -36,7 +35,7 @@ check = TABLE.check
 
 @check(
     "node.inventory",
-    source=OWN,
+    source=basis.OWN,
     do=Action(
         Severity.ISOLATE,
         "RESTART_BM: look for XIDs in `dmesg` and reboot. CONTACT_SUPPORT: keep the output of"
@@ -65,7 +64,7 @@ def _node_inventory(evidence: NodeEvidence, limits: Limits) -> Judgement:
     "node.tested",
     rule="of GPUs that are not in the run, fail those that are lost, warn of others: {limits};"
     " not with --gpus or CUDA_VISIBLE_DEVICES",
-    source=f"{OWN}: no verdict is no PASS",
+    source=f"{basis.OWN}: no verdict is no PASS",
     do=Action(
         Severity.ISOLATE,
         "RESTART_BM: look for XIDs in `dmesg` and reboot if a GPU is lost. Else name the GPUs to"

@@ -7,12 +7,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from sentinel.burnin.checks import basis
 from sentinel.burnin.checks.check import (
-    DCGM_SHARE,
-    HOT,
-    OWN,
-    SAME_BITS,
-    SLOW,
     Judgement,
     Limits,
     Status,
@@ -20,8 +16,6 @@ from sentinel.burnin.checks.check import (
     above,
     below,
     by_limits,
-    compare,
-    isolate,
     not_applicable,
     untested,
 )
@@ -269,8 +263,8 @@ def _explained(evidence: LoadEvidence) -> str:
 
 @check(
     "load.temperature_spread",
-    source=OWN,
-    do=HOT,
+    source=basis.OWN,
+    do=basis.HOT,
     unit="C above the median",
     limits=TEMPERATURE_LIMITS,
 )
@@ -286,7 +280,7 @@ def _load_temperature_spread(evidence: LoadEvidence, limits: Limits) -> Judgemen
     return judge_temperature(evidence.under_load(name), peers, limits)
 
 
-@check("rate.peers", source=RATE_SOURCE, do=SLOW, unit="of the median", limits=RATE_LIMITS)
+@check("rate.peers", source=RATE_SOURCE, do=basis.SLOW, unit="of the median", limits=RATE_LIMITS)
 def _rate_peers(evidence: LoadEvidence, limits: Limits) -> Judgement:
     """The GPU is as fast as its peers.
 
@@ -303,8 +297,8 @@ def _rate_peers(evidence: LoadEvidence, limits: Limits) -> Judgement:
 
 @check(
     "rate.history",
-    source=f"SuperBench: 5 %; the warning: {OWN}",
-    do=compare("compare power, temperature and clocks with the earlier runs."),
+    source=f"SuperBench: 5 %; the warning: {basis.OWN}",
+    do=basis.compare("compare power, temperature and clocks with the earlier runs."),
     unit="of the median",
     fail=below(0.95),
     warn=below(0.97),
@@ -336,7 +330,9 @@ def _rate_history(evidence: LoadEvidence, limits: Limits) -> Judgement:
     return by_limits(round(own / 1e12 / median, 4), limits, text)
 
 
-@check("rate.reference", source=DCGM_SHARE, do=SLOW, unit="of the median", fail=below(0.75))
+@check(
+    "rate.reference", source=basis.DCGM_SHARE, do=basis.SLOW, unit="of the median", fail=below(0.75)
+)
 def _rate_reference(evidence: LoadEvidence, limits: Limits) -> Judgement:
     """The GPU is as fast as others of its model.
 
@@ -376,8 +372,8 @@ def _stored(evidence: LoadEvidence) -> dict[str, str]:
 
 @check(
     "golden.stored",
-    source=SAME_BITS,
-    do=isolate("the record may be of a faulty GPU; compare it with other hosts."),
+    source=basis.SAME_BITS,
+    do=basis.isolate("the record may be of a faulty GPU; compare it with other hosts."),
     fail=above(0),
 )
 def _golden_stored(evidence: LoadEvidence, limits: Limits) -> Judgement:
@@ -406,8 +402,8 @@ def _golden_stored(evidence: LoadEvidence, limits: Limits) -> Judgement:
 
 @check(
     "golden.peers",
-    source=f"{SAME_BITS}; the majority is right",
-    do=isolate("remove what this GPU has recorded in the file of the golden checksums."),
+    source=f"{basis.SAME_BITS}; the majority is right",
+    do=basis.isolate("remove what this GPU has recorded in the file of the golden checksums."),
     fail=above(0),
 )
 def _golden_peers(evidence: LoadEvidence, limits: Limits) -> Judgement:

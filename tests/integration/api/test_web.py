@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.cli.display.log_lines import describe
-from sentinel.protocol.event_type import Kind
-from sentinel.protocol.events import EVENTS
+from sentinel.protocol.events import EVENTS, Kind
 from sentinel.protocol.gpu import GpuProcess
 from sentinel.protocol.views import GpuHealth, HealthCause
 from tests.harness.api_harness import UUIDS, ApiServer
