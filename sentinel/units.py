@@ -112,15 +112,22 @@ def format_count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def format_indices(indices: Iterable[int]) -> str:
-    """Format indices in ascending order, runs of them as ranges: 0-3, 7."""
+def format_indices(indices: Iterable[int], *, width: int = 0, separator: str = ", ") -> str:
+    """Format indices in ascending order, runs of them as ranges: 0-3, 7.
+
+    Args:
+        indices: The indices.
+        width: The digits of each, with zeros in front.
+        separator: What separates two ranges.
+    """
     runs: list[list[int]] = []
     for index in sorted(set(indices)):
         if runs and index == runs[-1][-1] + 1:
             runs[-1].append(index)
         else:
             runs.append([index])
-    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+    ends = ([run[0], run[-1]] if len(run) > 1 else run for run in runs)
+    return separator.join("-".join(f"{index:0{width}}" for index in pair) for pair in ends)
 
 
 def format_brief(seconds: float) -> str:

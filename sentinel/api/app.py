@@ -22,6 +22,7 @@ from sentinel.api.routes import compat, control, history, reservations, settings
 from sentinel.api.routes.compat_schemas import Monitoring
 from sentinel.protocol.events import EVENTS
 from sentinel.protocol.problem import Problem
+from sentinel.protocol.rules import GPU_STATES
 
 #: The page may load its own files and send requests to its own origin only.
 _POLICY = {
@@ -75,29 +76,33 @@ def _load_files() -> dict[str, _File]:
             if entry.is_file() and PurePosixPath(entry.name).suffix in _MEDIA_TYPES:
                 name = f"{prefix}{entry.name}"
                 loaded[f"/page/{name}"] = _File(name, entry.read_bytes())
-    loaded["/page/events.js"] = _File("events.js", _event_types())
-    loaded["/page/links.js"] = _File("links.js", _links())
+    for name, content in (
+        ("EVENTS", _event_types()),
+        ("LINKS", _links()),
+        ("STATES", GPU_STATES),
+    ):
+        script = f"export const {name} = {json.dumps(content)};\n"
+        path = f"{name.lower()}.js"
+        loaded[f"/page/{path}"] = _File(path, script.encode())
     return {"/": loaded["/page/index.html"], **loaded}
 
 
-def _event_types() -> bytes:
-    """Encode the event catalogue as a script of the page."""
-    types = {
+def _event_types() -> dict[str, Any]:
+    """Describe the events of the catalogue."""
+    return {
         event.name: {"word": event.word, "kind": event.kind, "sentence": event.sentence}
         for event in EVENTS.values()
     }
-    return f"export const EVENTS = {json.dumps(types)};\n".encode()
 
 
-def _links() -> bytes:
-    """Encode the project's addresses, as its package declares them, as a script of the page."""
+def _links() -> list[list[str]]:
+    """List the project's addresses, as its package declares them."""
     try:
         declared = metadata(_PACKAGE).get_all("Project-URL") or []
     except PackageNotFoundError:  # a copy of the source that is not installed
         declared = []
     named = [[part.strip() for part in one.split(",", 1)] for one in declared]
-    links = [one for one in named if one[-1].startswith("https://")]
-    return f"export const LINKS = {json.dumps(links)};\n".encode()
+    return [one for one in named if one[-1].startswith("https://")]
 
 
 _FILES = _load_files()

@@ -66,7 +66,7 @@ def moved(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Moved]:
         for name in {**old, **new}
         if old.get(name) != new.get(name)
     ]
-    return sorted(found, key=lambda one: not one.counts)
+    return sorted(found, key=lambda value: not value.counts)
 
 
 def _flat(counters: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -76,9 +76,9 @@ def _flat(counters: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             continue
         if name == "nvlinks":
             for link in value or ():
-                for key, one in link.items():
+                for key, reading in link.items():
                     if key != "link":
-                        yield f"nvlink{link['link']}.{key}", one
+                        yield f"nvlink{link['link']}.{key}", reading
         else:
             yield name, tuple(value) if isinstance(value, list) else value
 
@@ -151,14 +151,14 @@ def _gpu(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
 
 def _phases(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the medians that both runs have, with their difference."""
-    before = {(one["phase"], one["name"]): one["median"] for one in old["measurements"]}
-    for one in new["measurements"]:
-        key = one["phase"], one["name"]
-        if one["name"] in _NAMES and key in before:
-            first, second = before[key], one["median"]
+    before = {(row["phase"], row["name"]): row["median"] for row in old["measurements"]}
+    for row in new["measurements"]:
+        key = row["phase"], row["name"]
+        if row["name"] in _NAMES and key in before:
+            first, second = before[key], row["median"]
             yield {
-                "phase": one["phase"],
-                "name": one["name"],
+                "phase": row["phase"],
+                "name": row["name"],
                 "first": first,
                 "second": second,
                 "difference_percent": round(100 * (second / first - 1), 3) if first else None,
@@ -167,10 +167,10 @@ def _phases(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[dict[str
 
 def _counters(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Moved]:
     """List the counters and modes that moved between the ends of both runs."""
-    ends = [one["counters"]["after"] or one["counters"]["before"] for one in (old, new)]
+    ends = [gpu["counters"]["after"] or gpu["counters"]["before"] for gpu in (old, new)]
     if not all(ends):
         return []
-    return [one for one in moved(*ends) if one.lasting]
+    return [value for value in moved(*ends) if value.lasting]
 
 
 def compare_lines(found: Mapping[str, Any]) -> Iterator[str]:
@@ -204,17 +204,17 @@ def _gpu_lines(gpu: Mapping[str, Any]) -> Iterator[str]:
     yield f"GPU {gpu['index']}  {gpu['model'] or ''}  {gpu['uuid']}  {word}"
     if not gpu["phases"]:
         yield "    no phase was measured in both runs"
-    for one in gpu["phases"]:
-        yield f"    {one['phase']:<12} {title(one['name']):<12} {_difference(one)}"
-    for one in gpu["counters"]:
-        values = f"{format_value(one['first'])}, then {format_value(one['second'])}"
-        yield f"    {one['name']}: {values}"
+    for row in gpu["phases"]:
+        yield f"    {row['phase']:<12} {title(row['name']):<12} {_difference(row)}"
+    for row in gpu["counters"]:
+        values = f"{format_value(row['first'])}, then {format_value(row['second'])}"
+        yield f"    {row['name']}: {values}"
 
 
-def _difference(one: Mapping[str, Any]) -> str:
+def _difference(row: Mapping[str, Any]) -> str:
     """Format two medians and their difference."""
-    first, second = (format_measure(one["name"], one[key]) for key in ("first", "second"))
-    percent = one["difference_percent"]
+    first, second = (format_measure(row["name"], row[key]) for key in ("first", "second"))
+    percent = row["difference_percent"]
     if percent is None:
         return f"{first:>16}  {second:>16}"
     mark = "  !" if abs(percent) > NOTABLE_PERCENT else ""

@@ -9,14 +9,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from sentinel.burnin.checks.measures import (
-    MISSING,
-    format_measure,
-    format_seconds,
-    format_time,
-    format_value,
-    title,
-)
+from sentinel.burnin.checks import measures
 from sentinel.burnin.compare import moved
 from sentinel.burnin.junit import junit_xml
 from sentinel.burnin.ocp import ocp_lines
@@ -44,10 +37,12 @@ def text_lines(report: Mapping[str, Any]) -> Iterator[str]:
         if power := detection_power(gpu):
             yield f"            {power}"
         if gpu["interruptions"]:
-            causes = ", ".join(sorted({one["cause"] for one in gpu["interruptions"]}))
+            causes = ", ".join(
+                sorted({interruption["cause"] for interruption in gpu["interruptions"]})
+            )
             yield f"            {format_count(len(gpu['interruptions']), 'interruption')}: {causes}"
         if gpu["not_tested"]:
-            names = ", ".join(one.partition(":")[0] for one in gpu["not_tested"])
+            names = ", ".join(text.partition(":")[0] for text in gpu["not_tested"])
             yield f"            not tested: {names}"
         for line in _skipped(gpu):
             yield f"            {line}"
@@ -56,10 +51,10 @@ def text_lines(report: Mapping[str, Any]) -> Iterator[str]:
 def _skipped(gpu: Mapping[str, Any]) -> Iterator[str]:
     """Yield the checks that have nothing to judge in this run, by the reason."""
     reasons: dict[str, list[str]] = {}
-    for one in gpu["checks"]:
-        mark, _, reason = one["evidence"].partition(": ")
-        if one["status"] == "n/a" and mark == "skipped":
-            reasons.setdefault(reason, []).append(one["id"])
+    for check in gpu["checks"]:
+        mark, _, reason = check["evidence"].partition(": ")
+        if check["status"] == "n/a" and mark == "skipped":
+            reasons.setdefault(reason, []).append(check["id"])
     for reason, names in reasons.items():
         yield f"skipped, {reason}: {', '.join(names)}"
 
@@ -78,7 +73,7 @@ def _head(report: Mapping[str, Any]) -> Iterator[str]:
     for setting in run["settings"] or ():
         yield f"setting {format_setting(setting)}"
     for resumed in run["resumed"]:
-        given = ", ".join(format_setting(one) for one in resumed["settings"] or ())
+        given = ", ".join(format_setting(setting) for setting in resumed["settings"] or ())
         yield f"resumed {resumed['started']}" + (f" with {given}" if given else "")
     for check in report["checks"]:
         if check["status"] in {"fail", "warn", "not tested"}:
@@ -89,7 +84,8 @@ def _phase_line(phase: Mapping[str, Any]) -> str:
     mark = "done" if phase["complete"] else "not done"
     parts = []
     if phase["quota_s"]:
-        parts.append(f"{format_seconds(phase['done_s'])} of {format_seconds(phase['quota_s'])}")
+        done, quota = (measures.format_seconds(phase[name]) for name in ("done_s", "quota_s"))
+        parts.append(f"{done} of {quota}")
     if phase["quota_passes"]:
         parts.append(f"{phase['passes']} of {phase['quota_passes']} passes")
     if phase["memory_share"]:
@@ -123,12 +119,12 @@ def html_page(report: Mapping[str, Any], plots: Mapping[str, Any]) -> str:
             "detection_power": detection_power,
             "figures": _figures,
             "limits": _limits,
-            "measure": lambda value, name: format_measure(name, value),
-            "measure_title": title,
+            "measure": lambda value, name: measures.format_measure(name, value),
+            "measure_title": measures.title,
             "moved": moved,
-            "seconds": format_seconds,
-            "time": format_time,
-            "value": format_value,
+            "seconds": measures.format_seconds,
+            "time": measures.format_time,
+            "value": measures.format_value,
             "worst_first": _worst_first,
         },
         report=report,
@@ -147,9 +143,9 @@ def _figures(gpu: Mapping[str, Any]) -> Iterator[str]:
     for name in ("flops_per_s", "power_w"):
         medians = (row["median"] for row in measured if row["steady"] and row["name"] == name)
         median = next(medians, None)
-        yield MISSING if median is None else format_measure(name, median)
+        yield measures.MISSING if median is None else measures.format_measure(name, median)
     heat = [row["highest"] for row in measured if row["name"] == "temperature_c"]
-    yield format_measure("temperature_c", max(heat)) if heat else MISSING
+    yield measures.format_measure("temperature_c", max(heat)) if heat else measures.MISSING
 
 
 def _limits(report: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -166,10 +166,10 @@ def _phase(
     """Yield the step of one phase of one GPU: its measurements, its work, and why it ended."""
     outcome = of_phase(phase)
     messages: list[Message] = []
-    for one in gpu["measurements"]:
-        if one["phase"] == phase["phase"]:
-            unit = unit_of(one["name"])
-            messages.append(_measurement(gpu, f"{one['name']}_median", one["median"], unit))
+    for row in gpu["measurements"]:
+        if row["phase"] == phase["phase"]:
+            unit = unit_of(row["name"])
+            messages.append(_measurement(gpu, f"{row['name']}_median", row["median"], unit))
     messages.append(_measurement(gpu, "results_checked", phase["checks"], ""))
     messages.append(_measurement(gpu, "results_wrong", phase["errors"], "", most=0))
     text = describe_phase(phase)
@@ -179,9 +179,9 @@ def _phase(
     else:
         severity = "INFO" if outcome is Outcome.DONE else "WARNING"
         messages.append({"log": {"severity": severity, "message": text}})
-    for one in gpu["interruptions"]:
-        if one["phase"] == phase["phase"]:
-            message = f"interrupted by {one['cause']} for {one['away_s']:.1f} s"
+    for interruption in gpu["interruptions"]:
+        if interruption["phase"] == phase["phase"]:
+            message = f"interrupted by {interruption['cause']} for {interruption['away_s']:.1f} s"
             messages.append({"log": {"severity": "INFO", "message": message}})
     name = f"GPU {gpu['index']}: {phase['phase']} ({phase['workload']})"
     begin, end = since(phase["began"]), since(phase["ended"])

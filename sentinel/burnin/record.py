@@ -300,8 +300,8 @@ def load(
 def _add_gpus(records: dict[str, GpuRecord], event: Mapping[str, Any], plan: Plan) -> None:
     """Add the GPUs that an event names; the first event of a run names all of them."""
     named = event["gpus"] if event["event"] == STARTED else ()
-    for one in [event] if event.get("gpu") is not None else named:
-        uuid, index = one.get("gpu") or one["uuid"], one.get("index") or 0
+    for gpu in [event] if event.get("gpu") is not None else named:
+        uuid, index = gpu.get("gpu") or gpu["uuid"], gpu.get("index") or 0
         if uuid not in records:
             phases = [PhaseRecord(phase=phase) for phase in plan.phases]
             records[uuid] = GpuRecord(uuid=uuid, index=index, phases=phases)
@@ -311,7 +311,7 @@ def _take_event(record: GpuRecord, event: Mapping[str, Any]) -> None:
     """Apply one event."""
     record.events.append(event)
     name, at = event["event"], float(event["at"])
-    by_name = {one.phase.name: one for one in record.phases}
+    by_name = {phase.phase.name: phase for phase in record.phases}
     phase = by_name.get(event.get("phase", "")) or _current(record)
     match name:
         case "burnin.phase_started" if phase is not None:
@@ -380,16 +380,18 @@ def _interrupt(record: GpuRecord, phase: PhaseRecord, at: float, stretch_s: floa
     """Add an interruption; the end of a stretch completes that of the event that has caused it."""
     _end_stretch(phase, at)
     last = record.interruptions[-1] if record.interruptions else None
-    one = Interruption(at=at, phase=phase.phase.name, cause=_cause(record, at), stretch_s=stretch_s)
+    interruption = Interruption(
+        at=at, phase=phase.phase.name, cause=_cause(record, at), stretch_s=stretch_s
+    )
     if (
         last is not None
-        and (last.phase, last.stretch_s) == (one.phase, 0.0)
+        and (last.phase, last.stretch_s) == (interruption.phase, 0.0)
         and at - last.at <= _CAUSED_WITHIN_S
-        and last.cause.startswith(one.cause)
+        and last.cause.startswith(interruption.cause)
     ):
         record.interruptions[-1] = replace(last, stretch_s=stretch_s)
     else:
-        record.interruptions.append(one)
+        record.interruptions.append(interruption)
 
 
 def _cause(record: GpuRecord, at: float) -> str:
@@ -411,7 +413,7 @@ def _name_newcomer(record: GpuRecord, event: Mapping[str, Any]) -> None:
 
 
 def _names(event: Mapping[str, Any]) -> str:
-    names = [str(one.get("name") or one["pid"]) for one in event.get("processes") or ()]
+    names = [str(process.get("name") or process["pid"]) for process in event.get("processes") or ()]
     return f" ({', '.join(names)})" if names else ""
 
 
@@ -430,12 +432,12 @@ def _take_sample(record: GpuRecord, sample: Mapping[str, Any]) -> None:
         return
     for number, phase in enumerate(record.phases):
         if phase.has(at):
-            one = Sample(at=at, values=sample)
+            entry = Sample(at=at, values=sample)
             if sample["event"] == TELEMETRY:
-                phase.telemetry.append(one)
+                phase.telemetry.append(entry)
             elif sample["event"] == WORK:
                 owner = record.phases[number - 1] if number and at < phase.ready else phase
-                owner.reports.append(one)
+                owner.reports.append(entry)
             elif sample["event"] == LINK:
-                phase.links.append(one)
+                phase.links.append(entry)
             return

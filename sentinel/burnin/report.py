@@ -71,7 +71,7 @@ def judge_run(folder: RunFolder, thresholds: Thresholds) -> Judged:
         results = [*CHECKS.run(evidence, thresholds), *own.gpus[record.uuid]]
         gpus.append(judge_gpu(record, results, run.plan))
     devices = None if run.pci_devices is None else tuple(run.pci_devices)
-    whole = {one.uuid for one in run.node} == set(run.records) or run.selected is False
+    whole = {counters.uuid for counters in run.node} == set(run.records) or run.selected is False
     tested = run.records.keys()
     parts = ParticipationEvidence(listed=run.node, tested=tested, selected=run.selected)
     node = (
@@ -112,8 +112,8 @@ def report_object(run: Judged) -> dict[str, Any]:
         "node": header["node"],
         "verdict": run.verdict.value,
         "meaning": MEANING[run.verdict],
-        "summary": {one.value: verdicts.count(one.value) for one in Verdict},
-        "checks": [asdict(one) for one in run.node],
+        "summary": {verdict.value: verdicts.count(verdict.value) for verdict in Verdict},
+        "checks": [asdict(result) for result in run.node],
         "gpus": [_gpu(gpu, time) for gpu in run.gpus],
         "thresholds_overridden": run.thresholds.overridden(),
     }
@@ -152,8 +152,8 @@ def _gpu(gpu: GpuVerdict, time: Span) -> dict[str, Any]:
             if result.status is Status.NOT_TESTED
         ],
         "interruptions": [
-            {**asdict(one), "away_s": away.last - away.first}
-            for one, away in zip(record.interruptions, absences(record), strict=True)
+            {**asdict(interruption), "away_s": away.last - away.first}
+            for interruption, away in zip(record.interruptions, absences(record), strict=True)
         ],
         "checks": [asdict(result) for result in gpu.results],
         "measurements": _measurements(record),
@@ -169,7 +169,7 @@ def _gpu(gpu: GpuVerdict, time: Span) -> dict[str, Any]:
         ),
         "duty": _duty(record, time),
         "thermal_cycles": _thermal_cycles(record),
-        "findings": [dict(one) for one in record.named("stressor.finding")],
+        "findings": [dict(finding) for finding in record.named("stressor.finding")],
         "golden_checksums": _golden_checksums(record),
         "counters": {
             "before": asdict(before) if before else None,

@@ -56,14 +56,14 @@ def span(records: Iterable[GpuRecord]) -> Span:
     events = [event for record in records for event in record.events]
     if not events:
         return Span(first=0.0, last=0.0, started=None)
-    first = min(events, key=lambda one: float(one["at"]))
-    last = max(float(one["at"]) for one in events)
+    first = min(events, key=lambda event: float(event["at"]))
+    last = max(float(event["at"]) for event in events)
     return Span(first=float(first["at"]), last=last, started=datetime.fromisoformat(first["time"]))
 
 
 def absences(record: GpuRecord) -> list[Absence]:
     """Find the time after each interruption until the next stressor is ready."""
-    ready = sorted(float(one["at"]) for one in record.named("stressor.ready"))
+    ready = sorted(float(event["at"]) for event in record.named("stressor.ready"))
     last = max((float(event["at"]) for event in record.events), default=0.0)
     found = []
     for interruption in record.interruptions:
@@ -103,7 +103,7 @@ def of_run(report: Mapping[str, Any]) -> Outcome:
     if report["verdict"] != Verdict.INCOMPLETE:
         return Outcome.DONE
     phases = [phase for gpu in report["gpus"] for phase in gpu["coverage"]]
-    if not phases or any(of_phase(one) is Outcome.BROKEN for one in phases):
+    if not phases or any(of_phase(phase) is Outcome.BROKEN for phase in phases):
         return Outcome.BROKEN
     return Outcome.SKIPPED
 

@@ -59,8 +59,8 @@ class GpuVerdict:
 def judge_gpu(record: GpuRecord, results: Sequence[CheckResult], plan: Plan) -> GpuVerdict:
     """Judge a GPU by the results of its checks and by what it has done of the plan."""
     found = {result.status for result in results}
-    bad = [one for one in results if one.status is Status.FAIL]
-    bad += [one for one in results if one.status is Status.WARN]
+    bad = [result for result in results if result.status is Status.FAIL]
+    bad += [result for result in results if result.status is Status.WARN]
     missing = [text for phase in record.phases if (text := _missing(phase, record)) is not None]
     missing += _unknown(record)
     if Status.FAIL in found:
@@ -73,21 +73,21 @@ def judge_gpu(record: GpuRecord, results: Sequence[CheckResult], plan: Plan) -> 
         verdict = Verdict.WARN
     else:
         verdict = Verdict.PASS
-    reasons = (*(describe_result(one) for one in bad), *missing)
+    reasons = (*(describe_result(result) for result in bad), *missing)
     return GpuVerdict(record=record, verdict=verdict, results=tuple(results), reasons=reasons)
 
 
 def judge_node(gpus: Iterable[GpuVerdict], node: Iterable[CheckResult] = ()) -> Verdict:
     """Judge a node by its GPUs and its own checks: the worst of them; nothing is INCOMPLETE."""
     verdicts = {gpu.verdict for gpu in gpus}
-    statuses = {one.status for one in node}
+    statuses = {result.status for result in node}
     if Status.FAIL in statuses:
         verdicts.add(Verdict.FAIL)
     if not verdicts:
         return Verdict.INCOMPLETE
     if Status.WARN in statuses:
         verdicts.add(Verdict.WARN)
-    return next(one for one in Verdict if one in verdicts)
+    return next(verdict for verdict in Verdict if verdict in verdicts)
 
 
 def describe_result(result: CheckResult) -> str:

@@ -87,12 +87,12 @@ def joined(kernel: Iterable[XidEvent], nvml: Iterable[XidEvent]) -> list[XidEven
     unmatched = list(found)
     for event in nvml:
         first, last = event.at - SAME_S, event.last + SAME_S
-        same = [one for one in unmatched if one.number == event.number and first <= one.at <= last]
-        for one in same[: event.count]:
-            unmatched.remove(one)
+        same = [xid for xid in unmatched if xid.number == event.number and first <= xid.at <= last]
+        for xid in same[: event.count]:
+            unmatched.remove(xid)
         if len(same) < event.count:
             found.append(replace(event, count=event.count - len(same)))
-    return sorted(found, key=lambda one: one.at)
+    return sorted(found, key=lambda xid: xid.at)
 
 
 def missed(

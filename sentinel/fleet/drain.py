@@ -128,7 +128,7 @@ def drain_nodes(
         why = "this run has drained it before; `sentinel fleet report --drain` does it again"
         results = {node: why for node in reasons if node in before}
     there = read_nodes([node for node in reasons if node not in results])
-    results |= {node: why_not_drained(one) for node, one in there.items()}
+    results |= {node: why_not_drained(admin) for node, admin in there.items()}
     chosen = {node: reasons[node] for node, why_not in results.items() if why_not is None}
     if not chosen:
         return results
@@ -141,7 +141,9 @@ def drain_nodes(
             results[node] = error.what
     refused = [node for node in chosen if results[node] is not None and node not in before]
     if refused:
-        _write_reasons(folder, {n: one for n, one in (before | chosen).items() if n not in refused})
+        _write_reasons(
+            folder, {n: reason for n, reason in (before | chosen).items() if n not in refused}
+        )
     return results
 
 

@@ -8,13 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from sentinel.burnin.checks import basis
 from sentinel.burnin.checks.check import (
-    HOT,
-    OWN,
-    REPLAYS,
-    SAME_BITS,
-    SLOW,
-    WATCH,
     Action,
     Judgement,
     Limits,
@@ -22,8 +17,6 @@ from sentinel.burnin.checks.check import (
     Table,
     above,
     by_limits,
-    compare,
-    isolate,
     not_applicable,
     untested,
 )
@@ -84,7 +77,7 @@ _MOST = 2**64
 def _growth(name: str) -> Counted:
     def count(gpu: GpuResult) -> int | None:
         before, after = (
-            getattr(one, name, None) for one in (gpu.counters.before, gpu.counters.after)
+            getattr(counters, name, None) for counters in (gpu.counters.before, gpu.counters.after)
         )
         if before is None or after is None or not 0 <= before <= _MOST or not 0 <= after <= _MOST:
             return None
@@ -210,7 +203,9 @@ check = CHECKS.check
 _FEW = f"fewer than {MIN_PEERS} GPUs of equal hardware to compare with"
 _FEW_NODES = f"fewer than {MIN_PEERS} nodes of equal hardware to compare with"
 _PEER_SOURCE = f"as rate.peers: {RATE_SOURCE}"
-_COUNTER_SOURCE = f"{OWN}: five standard deviations; of counts, at least the root of the median"
+_COUNTER_SOURCE = (
+    f"{basis.OWN}: five standard deviations; of counts, at least the root of the median"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,8 +234,8 @@ class NodeEvidence:
 
 @check(
     "fleet.golden",
-    source=f"as golden.peers: {SAME_BITS}; the majority is right",
-    do=isolate("remove what this GPU has recorded in its node's file."),
+    source=f"as golden.peers: {basis.SAME_BITS}; the majority is right",
+    do=basis.isolate("remove what this GPU has recorded in its node's file."),
     unit="wrong",
     fail=above(0),
 )
@@ -255,7 +250,7 @@ def _fleet_golden(evidence: GpuEvidence, limits: Limits) -> Judgement:
     return judge_checksums(own, evidence.votes, evidence.stored, limits)
 
 
-@check("fleet.rate", source=_PEER_SOURCE, do=SLOW, unit="of the median", limits=RATE_LIMITS)
+@check("fleet.rate", source=_PEER_SOURCE, do=basis.SLOW, unit="of the median", limits=RATE_LIMITS)
 def _fleet_rate(evidence: GpuEvidence, limits: Limits) -> Judgement:
     """The GPU is as fast as equal GPUs of the fleet.
 
@@ -276,8 +271,8 @@ def _fleet_rate(evidence: GpuEvidence, limits: Limits) -> Judgement:
 
 @check(
     "fleet.temperature",
-    source=f"{OWN}, as load.temperature_spread",
-    do=HOT,
+    source=f"{basis.OWN}, as load.temperature_spread",
+    do=basis.HOT,
     unit="C above the median",
     limits=TEMPERATURE_LIMITS,
 )
@@ -309,7 +304,7 @@ def _count(evidence: GpuEvidence, limits: Limits, name: str) -> Judgement:
 _count_above = CHECKS.like(source=_COUNTER_SOURCE, unit="standard deviations", warn=above(5))
 
 
-@_count_above("fleet.ecc_corrected", do=WATCH)
+@_count_above("fleet.ecc_corrected", do=basis.WATCH)
 def _fleet_ecc_corrected(evidence: GpuEvidence, limits: Limits) -> Judgement:
     """No more new correctable errors than on equal GPUs.
 
@@ -318,7 +313,7 @@ def _fleet_ecc_corrected(evidence: GpuEvidence, limits: Limits) -> Judgement:
     return _count(evidence, limits, "ecc_corrected")
 
 
-@_count_above("fleet.ecc_corrected_lifetime", do=WATCH)
+@_count_above("fleet.ecc_corrected_lifetime", do=basis.WATCH)
 def _fleet_ecc_corrected_lifetime(evidence: GpuEvidence, limits: Limits) -> Judgement:
     """No more correctable errors in the card's life than on equal GPUs.
 
@@ -327,7 +322,7 @@ def _fleet_ecc_corrected_lifetime(evidence: GpuEvidence, limits: Limits) -> Judg
     return _count(evidence, limits, "ecc_corrected_lifetime")
 
 
-@_count_above("fleet.pcie_replays", do=REPLAYS)
+@_count_above("fleet.pcie_replays", do=basis.REPLAYS)
 def _fleet_pcie_replays(evidence: GpuEvidence, limits: Limits) -> Judgement:
     """No more retransmissions on PCIe than on equal GPUs.
 
@@ -342,7 +337,7 @@ def _fleet_pcie_replays(evidence: GpuEvidence, limits: Limits) -> Judgement:
 @check(
     "fleet.node_rate",
     source=_PEER_SOURCE,
-    do=compare("compare its power supply, its cooling and its settings with the others."),
+    do=basis.compare("compare its power supply, its cooling and its settings with the others."),
     unit="of the median",
     limits=RATE_LIMITS,
 )
@@ -361,7 +356,7 @@ def _fleet_node_rate(evidence: NodeEvidence, limits: Limits) -> Judgement:
 
 @check(
     "fleet.gpus",
-    source=f"{OWN}: a GPU that left the PCI bus is in no list of its node",
+    source=f"{basis.OWN}: a GPU that left the PCI bus is in no list of its node",
     do=Action(
         Severity.TRIAGE,
         "CHECK_MECHANICALS: count the cards; look for XID 79 in the logs of the node.",

@@ -204,7 +204,7 @@ def summary(statuses: Sequence[NodeStatus]) -> str:
     verdicts = [
         status.verdict for status in statuses if status.is_over and status.verdict is not None
     ]
-    bad = [f"{verdicts.count(one)} {one}" for one in Verdict if one in verdicts]
+    bad = [f"{verdicts.count(verdict)} {verdict}" for verdict in Verdict if verdict in verdicts]
     text = f"{format_count(len(statuses), 'node')}: {', '.join(parts)}"
     if bad:
         text += f"; {', '.join(bad)}"

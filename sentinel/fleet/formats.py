@@ -12,34 +12,14 @@ from datetime import UTC, datetime
 from typing import Any
 from xml.etree.ElementTree import Element, SubElement
 
-from sentinel.burnin.checks.measures import (
-    MISSING,
-    format_measure,
-    format_seconds,
-    format_time,
-    format_value,
-    title,
-)
+from sentinel.burnin.checks import measures
 from sentinel.burnin.checks.peer_checks import Peers
 from sentinel.burnin.junit import add_case, add_result, clean, count_cases, document
 from sentinel.burnin.verdict import Verdict
+from sentinel.fleet import report
 from sentinel.fleet.fleet_checks import Group
 from sentinel.fleet.node_result import FIGURES, HEAT, RATE
-from sentinel.fleet.report import (
-    LISTED,
-    SCHEMA_VERSION,
-    Outlier,
-    comparisons,
-    fleet_object,
-    fold_names,
-    gpu_lines,
-    meaning,
-    outliers,
-    page_of,
-    units_of,
-)
-from sentinel.fleet.verdict import MISSING as ABSENT
-from sentinel.fleet.verdict import FleetNode, FleetVerdict
+from sentinel.fleet.verdict import MISSING, FleetNode, FleetVerdict
 from sentinel.units import format_count
 from sentinel.web.document import html_document
 
@@ -56,13 +36,13 @@ def text_lines(fleet: FleetVerdict) -> Iterator[str]:
     """Yield the lines: the verdict, what is wrong, and what is usual."""
     run = fleet.run
     name = "fleet" if run is None else f"{run.id}  {run.plan}"
-    yield f"{fleet.verdict}  {name}: {meaning(fleet)}"
+    yield f"{fleet.verdict}  {name}: {report.meaning(fleet)}"
     yield f"{format_count(len(fleet.nodes), 'node')}: {_counts(fleet.node_counts)}"
     yield f"{format_count(len(fleet.gpus), 'GPU')}: {_counts(fleet.gpu_counts)}"
     yield from fleet.notices
-    found = outliers(fleet)
-    for word in LISTED:
-        yield from _listed(word, [one for one in found if one.word == word])
+    found = report.outliers(fleet)
+    for word in report.LISTED:
+        yield from _listed(word, [outlier for outlier in found if outlier.word == word])
     yield ""
     for group in fleet.groups:
         yield from _group_lines(group)
@@ -74,31 +54,31 @@ def _counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{number:,} {word}" for word, number in counts.items() if number) or "none"
 
 
-def _listed(word: str, found: Sequence[Outlier]) -> Iterator[str]:
+def _listed(word: str, found: Sequence[report.Outlier]) -> Iterator[str]:
     """Yield the entries of one word, and the nodes of those that are too many to list."""
     if found:
         yield ""
-    for one in found[:MAX_LISTED]:
-        yield f"{word:<10}  {_subject(one)}"
-        for reason in one.reasons[:_MAX_LISTED_REASONS]:
+    for outlier in found[:MAX_LISTED]:
+        yield f"{word:<10}  {_subject(outlier)}"
+        for reason in outlier.reasons[:_MAX_LISTED_REASONS]:
             yield f"{_INDENT}{reason}"
-        if len(one.reasons) > _MAX_LISTED_REASONS:
-            yield f"{_INDENT}and {len(one.reasons) - _MAX_LISTED_REASONS} more reasons"
+        if len(outlier.reasons) > _MAX_LISTED_REASONS:
+            yield f"{_INDENT}and {len(outlier.reasons) - _MAX_LISTED_REASONS} more reasons"
     if left := found[MAX_LISTED:]:
-        names = fold_names(node.name for one in left for node in one.nodes)
+        names = report.fold_names(node.name for outlier in left for node in outlier.nodes)
         yield f"{word:<10}  and {len(left):,} more: {names}"
 
 
-def _subject(outlier: Outlier) -> str:
+def _subject(outlier: report.Outlier) -> str:
     """Name the nodes or GPUs of an entry."""
-    names = fold_names(node.name for node in outlier.nodes)
+    names = report.fold_names(node.name for node in outlier.nodes)
     if len(outlier.nodes) > 1:
         gpus = f"{format_count(len(outlier.gpus), 'GPU')} of " if outlier.gpus else ""
         return f"{gpus}{format_count(len(outlier.nodes), 'node')}: {names}"
     if not outlier.gpus:
         return names
     if len(outlier.gpus) > 1:
-        numbers = fold_names(str(one.gpu.index) for one in outlier.gpus).strip("[]")
+        numbers = report.fold_names(str(gpu.gpu.index) for gpu in outlier.gpus).strip("[]")
         return f"{names} GPUs {numbers}"
     gpu = outlier.gpus[0].gpu
     return f"{names} GPU {gpu.index}  {gpu.uuid}" + (f"  serial {gpu.serial}" if gpu.serial else "")
@@ -108,11 +88,11 @@ def _group_lines(group: Group) -> Iterator[str]:
     """Yield what is usual in a group."""
     size = f"{format_count(len(group.members), 'GPU')} of {format_count(len(group.nodes), 'node')}"
     yield f"group {group.number}: {size}: {group.hardware}"
-    parts = [
-        f"{title(name).lower()} {format_measure(name, peers.median)} ± {_deviation(name, peers)}"
-        for name in FIGURES
-        if (peers := group.usual[name]) is not None
-    ]
+    parts = []
+    for name in FIGURES:
+        if (peers := group.usual[name]) is not None:
+            median = measures.format_measure(name, peers.median)
+            parts.append(f"{measures.title(name).lower()} {median} ± {_deviation(name, peers)}")
     yield f"  {', '.join(parts) or 'too few GPUs, or no steady phase, to compare'}"
 
 
@@ -120,7 +100,7 @@ def _deviation(name: str, peers: Peers) -> str:
     """Format the deviation; of a rate as a share, since its unit has a prefix."""
     if name == RATE and peers.median:
         return f"{peers.deviation / peers.median:.1%}"
-    return format_measure(name, round(peers.deviation, 1))
+    return measures.format_measure(name, round(peers.deviation, 1))
 
 
 # --- JUnit: a suite for each node, a case for each GPU ---------------------------------------
@@ -160,7 +140,7 @@ def _suite(node: FleetNode, number: int, started: datetime | None) -> Element:
     group = f"fleet.{node.name}"
     seconds = node.result.run.duration_s if node.result is not None else 0.0
     case = add_case(suite, group, "node", seconds)
-    own = [one for one in node.bad if one.status.value == "fail"]
+    own = [result for result in node.bad if result.status.value == "fail"]
     if node.missing:
         add_result(case, "error", f"missing: {node.missing}", "Missing")
     elif own:
@@ -189,7 +169,7 @@ def _suite(node: FleetNode, number: int, started: datetime | None) -> Element:
 #: The letter of each verdict; colour is never the only difference.
 LETTERS = {
     Verdict.FAIL.value: "F",
-    ABSENT: "M",
+    MISSING: "M",
     Verdict.INCOMPLETE.value: "I",
     Verdict.WARN.value: "W",
     Verdict.PASS.value: "P",
@@ -207,7 +187,7 @@ _MIN_POINTS = 4
 
 def html_page(fleet: FleetVerdict) -> str:
     """Build the page."""
-    units = units_of(fleet)
+    units = report.units_of(fleet)
     runs = [result.run for result in fleet.results]
     names = [node.name for node in fleet.nodes]
     prefix = common_prefix(names)
@@ -217,27 +197,27 @@ def html_page(fleet: FleetVerdict) -> str:
         scripts=("dom.js", "fleet.js"),
         filters={
             "count_of": format_count,
-            "fold_names": fold_names,
-            "page_of": page_of,
-            "seconds": format_seconds,
-            "time": format_time,
-            "value": format_value,
+            "fold_names": report.fold_names,
+            "page_of": report.page_of,
+            "seconds": measures.format_seconds,
+            "time": measures.format_time,
+            "value": measures.format_value,
         },
         fleet=fleet,
-        meaning=meaning(fleet),
+        meaning=report.meaning(fleet),
         began=None if began is None else began.isoformat(),
         longest_s=max((run.duration_s for run in runs), default=0.0),
         tools=", ".join(sorted({f"sentinel {run.version}" for run in runs})),
-        outliers=outliers(fleet),
+        outliers=report.outliers(fleet),
         numbers={name: number for number, name in enumerate(names)},
         letters=LETTERS,
         prefix=prefix,
         longest=max((len(name) - len(prefix) for name in names), default=2),
         most=max((len(node.gpus) for node in fleet.nodes), default=1) or 1,
         groups=list(_groups(fleet, units)),
-        checks=comparisons(fleet),
-        missing=MISSING,
-        schema=SCHEMA_VERSION,
+        checks=report.comparisons(fleet),
+        missing=measures.MISSING,
+        schema=report.SCHEMA_VERSION,
         rate_unit=units[RATE][1],
         values=list(_values(fleet, units)),
     )
@@ -270,9 +250,9 @@ def _groups(fleet: FleetVerdict, units: _Units) -> Iterator[dict[str, Any]]:
 def _usual(name: str, peers: Peers | None) -> str:
     """Format the median and the deviation."""
     if peers is None:
-        return MISSING
+        return measures.MISSING
     share = peers.deviation / peers.median if peers.median else 0.0
-    return f"{format_measure(name, peers.median)} ± {share:.1%}"
+    return f"{measures.format_measure(name, peers.median)} ± {share:.1%}"
 
 
 def _figures(group: Group, fleet: FleetVerdict, units: _Units) -> Iterator[dict[str, Any]]:
@@ -292,7 +272,7 @@ def _figures(group: Group, fleet: FleetVerdict, units: _Units) -> Iterator[dict[
         yield {
             "group": group.number,
             "key": key,
-            "title": title(name),
+            "title": measures.title(name),
             "unit": unit,
             "facts": facts,
             "median": None if peers is None else peers.median / factor,
@@ -330,7 +310,7 @@ def _values(fleet: FleetVerdict, units: _Units) -> Iterator[list[Any]]:
             ]
             for gpu in node.gpus
         ]
-        yield [node.name, node.word, page_of(node) or "", list(_first(node.reasons)), gpus]
+        yield [node.name, node.word, report.page_of(node) or "", list(_first(node.reasons)), gpus]
 
 
 def _rounded(value: float | None, factor: float) -> float | None:
@@ -359,6 +339,6 @@ FORMATS: Mapping[str, Callable[[FleetVerdict], str]] = {
     "text": lambda fleet: "\n".join(map(_line, text_lines(fleet))),
     "html": html_page,
     "junit": junit_xml,
-    "json": lambda fleet: json.dumps(fleet_object(fleet), indent=1),
-    "jsonl": lambda fleet: "\n".join(json.dumps(gpu_line) for gpu_line in gpu_lines(fleet)),
+    "json": lambda fleet: json.dumps(report.fleet_object(fleet), indent=1),
+    "jsonl": lambda fleet: "\n".join(json.dumps(gpu_line) for gpu_line in report.gpu_lines(fleet)),
 }

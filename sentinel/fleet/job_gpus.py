@@ -65,8 +65,8 @@ def expand(text: str) -> Iterator[str]:
         if not numbers:
             yield start
             continue
-        for one in numbers.split(","):
-            first, _, last = one.partition("-")
+        for item in numbers.split(","):
+            first, _, last = item.partition("-")
             if not first.isdecimal() or (last and not last.isdecimal()):
                 continue
             yield from (

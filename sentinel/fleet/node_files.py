@@ -54,7 +54,7 @@ def read_fleet(path: Path) -> FleetFiles:
     """
     folder = FleetFolder(path=path)
     try:
-        there = {_name(one) for one in path.iterdir() if one.suffix == ".json"} - NOT_NODES
+        there = {_name(file) for file in path.iterdir() if file.suffix == ".json"} - NOT_NODES
     except OSError as error:
         raise ConfigError(
             f"{path}: {error.strerror}", "Name the folder of a fleet's run."

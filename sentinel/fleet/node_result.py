@@ -105,7 +105,7 @@ class GpuResult:
 
     def steady(self, name: str) -> float | None:
         """Find the median of a reading over the last steady phase; None if it does not count."""
-        return next((one.median for one in self.measurements if one.name == name), None)
+        return next((row.median for row in self.measurements if row.name == name), None)
 
     @property
     def duration_s(self) -> float:
@@ -114,9 +114,9 @@ class GpuResult:
         A phase that was cut off lasts as long as its work.
         """
         spans = [
-            (one.began, one.began + one.done_s if one.ended is None else one.ended)
-            for one in self.coverage
-            if one.began is not None
+            (phase.began, phase.began + phase.done_s if phase.ended is None else phase.ended)
+            for phase in self.coverage
+            if phase.began is not None
         ]
         first = min((began for began, _ in spans), default=0.0)
         seconds = max((ended for _, ended in spans), default=0.0) - first
@@ -223,11 +223,11 @@ def worst_first(checks: Iterable[CheckResult]) -> tuple[CheckResult, ...]:
 
 def _steady(measurements: tuple[Measurement, ...]) -> tuple[Measurement, ...]:
     """Select the plausible medians of the last steady phase that has a rate."""
-    phases = [one.phase for one in measurements if one.steady and one.name == RATE]
+    phases = [row.phase for row in measurements if row.steady and row.name == RATE]
     return tuple(
-        one
-        for one in measurements
-        if one.phase in phases[-1:]
-        and one.name in _PLAUSIBLE
-        and _PLAUSIBLE[one.name][0] <= one.median <= _PLAUSIBLE[one.name][1]
+        row
+        for row in measurements
+        if row.phase in phases[-1:]
+        and row.name in _PLAUSIBLE
+        and _PLAUSIBLE[row.name][0] <= row.median <= _PLAUSIBLE[row.name][1]
     )

@@ -95,7 +95,7 @@ class ProgressBuilder:
         """Build the state of the node; ``more`` are further fields."""
         gpus = list(self._gpus.values())
         working = [gpu for gpu in gpus if not gpu.done]
-        slowest = min(working, key=lambda one: one.number, default=None)
+        slowest = min(working, key=lambda gpu: gpu.number, default=None)
         left = [gpu.left_s for gpu in gpus if gpu.left_s is not None]
         heat = [gpu.temperature_c for gpu in gpus if gpu.temperature_c is not None]
         waits = next((gpu.waiting for gpu in working if gpu.waiting), None)

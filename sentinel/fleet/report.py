@@ -18,7 +18,7 @@ from sentinel.fleet.fleet_checks import CHECKS, Group
 from sentinel.fleet.node_result import FIGURES, RATE
 from sentinel.fleet.run_folder import FleetRun
 from sentinel.fleet.verdict import MISSING, FleetGpu, FleetNode, FleetVerdict
-from sentinel.units import format_count
+from sentinel.units import format_count, format_indices
 
 # --- names of many nodes, as Slurm and ClusterShell write them -------------------------------
 
@@ -28,37 +28,18 @@ _NUMBERED = re.compile(r"(.*?)(\d+)(\D*)", re.DOTALL)
 
 def fold_names(names: Iterable[str]) -> str:
     """Fold names: ``node-[001-003,007],login``."""
-    plain: list[str] = []
+    parts: list[str] = []
     numbers: dict[tuple[str, int, str], list[int]] = {}
     for name in sorted(set(names)):
         match = _NUMBERED.fullmatch(name)
         if match is None:
-            plain.append(name)
+            parts.append(name)
         else:
             numbers.setdefault((match[1], len(match[2]), match[3]), []).append(int(match[2]))
-    folded = [_fold(*key, found) for key, found in numbers.items()]
-    return ",".join(sorted(plain + folded))
-
-
-def _fold(before: str, width: int, after: str, numbers: list[int]) -> str:
-    """Fold the numbers of names that have all else in common."""
-    parts = [
-        f"{first:0{width}}" if first == last else f"{first:0{width}}-{last:0{width}}"
-        for first, last in _ranges(sorted(numbers))
-    ]
-    inner = ",".join(parts)
-    return f"{before}[{inner}]{after}" if len(numbers) > 1 else f"{before}{inner}{after}"
-
-
-def _ranges(numbers: list[int]) -> Iterator[tuple[int, int]]:
-    """Yield the first and last of each run of consecutive numbers."""
-    first = last = numbers[0]
-    for number in numbers[1:]:
-        if number > last + 1:
-            yield first, last
-            first = number
-        last = number
-    yield first, last
+    for (before, width, after), found in numbers.items():
+        folded = format_indices(found, width=width, separator=",")
+        parts.append(f"{before}[{folded}]{after}" if len(found) > 1 else f"{before}{folded}{after}")
+    return ",".join(sorted(parts))
 
 
 # --- what is wrong ---------------------------------------------------------------------------
@@ -115,9 +96,9 @@ def outliers(fleet: FleetVerdict) -> list[Outlier]:
         found += map(_outlier, [subjects] if joined else by_node.values())
     order = list(_SEVERITIES)
 
-    def urgency(one: Outlier) -> tuple[int, int, str, bool]:
-        name = one.nodes[0].name if one.word != MISSING else ""
-        return LISTED.index(one.word), order.index(one.severity), name, bool(one.gpus)
+    def urgency(outlier: Outlier) -> tuple[int, int, str, bool]:
+        name = outlier.nodes[0].name if outlier.word != MISSING else ""
+        return LISTED.index(outlier.word), order.index(outlier.severity), name, bool(outlier.gpus)
 
     return sorted(found, key=urgency)
 
@@ -191,7 +172,7 @@ def _outlier(subjects: Sequence[_Subject]) -> Outlier:
 def _severity(results: Iterable[CheckResult]) -> Severity:
     """Find the worst severity of checks that failed or warned."""
     found = {result.severity for result in results}
-    return next((one for one in _SEVERITIES if one in found), Severity.UNKNOWN)
+    return next((severity for severity in _SEVERITIES if severity in found), Severity.UNKNOWN)
 
 
 def _brief(results: Sequence[CheckResult]) -> str:
@@ -342,19 +323,19 @@ def _node(node: FleetNode) -> dict[str, Any]:
     }
 
 
-def _gpu(one: FleetGpu) -> dict[str, Any]:
-    gpu = one.gpu
+def _gpu(member: FleetGpu) -> dict[str, Any]:
+    gpu = member.gpu
     return {
         "uuid": gpu.uuid,
         "index": gpu.index,
         "serial": gpu.serial,
         "model": gpu.model,
-        "group": one.group,
-        "verdict": one.verdict.value,
+        "group": member.group,
+        "verdict": member.verdict.value,
         "node_verdict": gpu.verdict.value,
-        "reasons": list(one.reasons),
+        "reasons": list(member.reasons),
         "coverage": [{name: getattr(phase, name) for name in _COVERAGE} for phase in gpu.coverage],
         "steady": {name: gpu.steady(name) for name in FIGURES},
-        "checks": [asdict(result) for result in one.bad],
-        "not_tested": list(one.not_tested),
+        "checks": [asdict(result) for result in member.bad],
+        "not_tested": list(member.not_tested),
     }

@@ -91,9 +91,9 @@ class JobList:
         words = ("squeue", "--noheader", "--all", "--states=all", f"--name={run.id}")
         jobs = dict(parse_jobs(run_tool((*words, f"--format={_FORMAT}"))))
         now = time.time()
-        for job, one in jobs.items():
+        for job, found in jobs.items():
             self._lost.discard(job)
-            if one.is_alive:
+            if found.is_alive:
                 self._alive_at[job] = now
         return {node: self._task(run, run.tasks.get(node), jobs, now) for node in run.nodes}
 

@@ -37,7 +37,11 @@ MAX_NOT_COMPARED = 8
 _MAX_NAMES = 5
 
 #: All words of nodes, the worst first.
-WORDS = (Verdict.FAIL.value, MISSING, *(one.value for one in Verdict if one is not Verdict.FAIL))
+WORDS = (
+    Verdict.FAIL.value,
+    MISSING,
+    *(verdict.value for verdict in Verdict if verdict is not Verdict.FAIL),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +66,7 @@ class FleetGpu:
     @property
     def reasons(self) -> tuple[str, ...]:
         """Why it is not PASS: what was found, then what is missing."""
-        return (*(describe_result(one) for one in self.bad), *self.gpu.incomplete)
+        return (*(describe_result(result) for result in self.bad), *self.gpu.incomplete)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +95,7 @@ class FleetNode(NodeFile):
         """Why it is not PASS, without the reasons of its GPUs."""
         if self.missing:
             return (self.missing, self.last_seen) if self.last_seen else (self.missing,)
-        found = tuple(describe_result(one) for one in self.bad)
+        found = tuple(describe_result(result) for result in self.bad)
         return found if self.gpus else (*found, "no GPU was tested")
 
 
@@ -128,7 +132,7 @@ class FleetVerdict:
     def gpu_counts(self) -> dict[str, int]:
         """How many GPUs have each verdict; those of missing nodes are not known."""
         found = Counter(gpu.verdict.value for gpu in self.gpus)
-        return {one.value: found[one.value] for one in Verdict}
+        return {verdict.value: found[verdict.value] for verdict in Verdict}
 
     @property
     def not_compared(self) -> list[tuple[str, int]]:
@@ -145,14 +149,14 @@ def judge_fleet(files: FleetFiles, thresholds: Thresholds) -> FleetVerdict:
     """Judge a fleet by what its nodes have reported, whatever the order of the files."""
     files = FleetFiles(
         run=files.run,
-        nodes=tuple(sorted(files.nodes, key=lambda one: one.name)),
+        nodes=tuple(sorted(files.nodes, key=lambda node: node.name)),
         unexpected=files.unexpected,
     )
     groups = groups_of(files.nodes)
     by_hardware = {group.hardware: group for group in groups}
     results = [node.result for node in files.nodes if node.result is not None]
     votes = count_votes(by_key(gpu.golden_checksums) for result in results for gpu in result.gpus)
-    nodes = tuple(_judge_node(one, by_hardware, votes, thresholds) for one in files.nodes)
+    nodes = tuple(_judge_node(node, by_hardware, votes, thresholds) for node in files.nodes)
     verdicts = {node.verdict for node in nodes} or {Verdict.INCOMPLETE}
     return FleetVerdict(
         run=files.run,
@@ -166,7 +170,7 @@ def judge_fleet(files: FleetFiles, thresholds: Thresholds) -> FleetVerdict:
 
 def _worst(verdicts: Iterable[Verdict]) -> Verdict:
     found = set(verdicts)
-    return next(one for one in Verdict if one in found)
+    return next(verdict for verdict in Verdict if verdict in found)
 
 
 def _worse(own: Verdict, results: Iterable[CheckResult]) -> Verdict:
@@ -209,7 +213,7 @@ def _judge_node(
         found = CHECKS.run(evidence, thresholds)
     bad = worst_first(found)
     own = result.verdict if gpus else _worst({result.verdict, Verdict.INCOMPLETE})
-    verdict = _worst({_worse(own, (*result.checks, *bad)), *(one.verdict for one in gpus)})
+    verdict = _worst({_worse(own, (*result.checks, *bad)), *(gpu.verdict for gpu in gpus)})
     return FleetNode(**vars(node), verdict=verdict, gpus=gpus, results=bad)
 
 
@@ -224,7 +228,9 @@ def _judge_gpu(node: str, evidence: GpuEvidence, thresholds: Thresholds) -> Flee
         verdict=_worse(evidence.gpu.verdict, (*evidence.gpu.checks, *bad)),
         results=bad,
         not_tested=tuple(
-            f"{one.id}: {one.evidence}" for one in found if one.status is Status.NOT_TESTED
+            f"{result.id}: {result.evidence}"
+            for result in found
+            if result.status is Status.NOT_TESTED
         ),
     )
 

@@ -13,8 +13,8 @@ from datetime import datetime
 from typing import Any, ClassVar, Literal, Self
 
 from sentinel.errors import NotRunningError, ServiceError
+from sentinel.protocol import SCHEMA_VERSION
 from sentinel.protocol.gpu import TelemetryFields
-from sentinel.protocol.version import SCHEMA_VERSION
 from sentinel.protocol.views import (
     BurninFields,
     GpuFields,
@@ -163,7 +163,7 @@ class GpuStatus(GpuFields, ResponseType):
     @property
     def occupied(self) -> bool:
         """Whether a stressor is running."""
-        return self.stressor.upper() == "RUNNING"
+        return self.stressor == "RUNNING"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,11 +1,15 @@
-"""The rules by which a GPU is occupied or not: their names, meanings and times."""
+"""The rules by which a GPU is occupied or not, and the word for its state."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from sentinel.units import format_duration
+
+if TYPE_CHECKING:
+    from sentinel.protocol.views import GpuFields
 
 
 @dataclass(frozen=True)
@@ -122,3 +126,40 @@ def with_time(reason: str, left_s: float | None) -> str:
     if left_s is None:
         return reason
     return f"{reason}; may change in {format_duration(math.ceil(left_s))}"
+
+
+_NOT_HELD = ("ENABLED", "RELEASED")
+#: The states of a GPU in one word: the meaning of each, and the values of fields that it needs. The
+#: first that fits is shown: of the stressor, of the pause or reservation, or of the occupancy.
+GPU_STATES: dict[str, tuple[str, dict[str, tuple[str, ...]]]] = {
+    "occupied": ("a stressor is running", {"stressor": ("RUNNING",)}),
+    "starting": ("a stressor is starting", {"stressor": ("STARTING",)}),
+    "stopping": ("the stressor is ending", {"stressor": ("STOPPING",)}),
+    "busy": ("used by a foreign process", {"admin": _NOT_HELD, "occupancy": ("BUSY",)}),
+    "idle": (
+        "not in use",
+        {"admin": _NOT_HELD, "occupancy": ("IDLE",), "stressor": ("STOPPED",)},
+    ),
+    "reserved": ("kept free for a user", {"admin": ("RESERVED",)}),
+    "paused": ("paused by an operator", {"admin": ("PAUSED",)}),
+    "backoff": (
+        "the stressor failed, and will be restarted",
+        {"occupancy": ("IDLE",), "stressor": ("BACKOFF",)},
+    ),
+    "failed": (
+        "the stressor failed, and will not be restarted",
+        {"occupancy": ("IDLE",), "stressor": ("FATAL",)},
+    ),
+    "unknown": ("the occupancy is not known", {}),
+}
+#: The states with a stressor on the GPU.
+WITH_STRESSOR = ("occupied", "starting", "stopping")
+
+
+def gpu_state(gpu: GpuFields) -> str:
+    """Choose the word for the state of a GPU from its fields, as the API has them."""
+    return next(
+        word
+        for word, (_, needed) in GPU_STATES.items()
+        if all(getattr(gpu, field) in values for field, values in needed.items())
+    )

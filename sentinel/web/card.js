@@ -3,7 +3,8 @@
 import { Curve, KINDS } from "./curves.js";
 import { button, make, reshape, setText, shape } from "./dom.js";
 import { SHOWN, curveOf } from "./readings.js";
-import { STATES, burnin, clock, degrees, holder, memory, percent, processNames, rate, size, duration, healthText, state, watts, why } from "./words.js";
+import { STATES } from "./states.js";
+import { burnin, clock, degrees, holder, memory, percent, processNames, rate, size, duration, hasStressor, healthText, state, watts, why } from "./words.js";
 
 const PARTS = [["ours", "sentinel"], ["foreign", "foreign"], ["allocated", "allocated"], ["free", "free"]];
 /** The maximum age of a reading without a note, as in the daemon's health check. */
@@ -83,7 +84,7 @@ export class Card {
     this.model.title = gpu.uuid;
     reshape(this.shape, shown);
     setText(this.word, shown);
-    this.badge.title = STATES[shown];
+    this.badge.title = STATES[shown][0];
     setText(this.who, live ? holder(gpu, reservations) || why(gpu, Date.now() / 1000 - gpu.at) : `unknown; last: ${word}`);
     this.#notes(gpu, word, lost);
     this.#memory(gpu);
@@ -101,7 +102,7 @@ export class Card {
     if (word !== "idle" && gpu.since_s !== null) notes.push(`for ${duration(Math.round(gpu.since_s + passed))}`);
     if (word !== "occupied") notes.push(why(gpu, passed));
     else if (gpu.note) notes.push(gpu.note);
-    if (word in { occupied: 1, starting: 1, stopping: 1 } && gpu.allocated_processes?.length) notes.push(`beside ${processNames(gpu.allocated_processes)}`);
+    if (hasStressor(word) && gpu.allocated_processes?.length) notes.push(`beside ${processNames(gpu.allocated_processes)}`);
     if (this.#isOld(gpu)) notes.push(`last read at ${clock((gpu.at - gpu.read_s) * 1000)}`);
     const shown = lost === null ? notes : [`values of ${clock(lost * 1000)}`];
     const text = [...new Set(shown)].filter((one) => one !== this.who.textContent).join(" · ");

@@ -1,7 +1,8 @@
 // The summary of the node: GPUs by state, and sums over all of them.
 
 import { byId, make, setText, shape, show, terms } from "./dom.js";
-import { STATES, duration, size, state, watts } from "./words.js";
+import { STATES } from "./states.js";
+import { duration, size, state, watts } from "./words.js";
 
 /** The states that are shown even if no GPU is in them. */
 const COMMON = ["occupied", "busy", "idle", "paused", "unknown"];
@@ -26,7 +27,7 @@ export function summarize(daemon, gpus, live) {
       power.of += 1;
     }
   }
-  for (const [word, meaning] of Object.entries(STATES)) chip(word, meaning, count[word] ?? 0);
+  for (const [word, [meaning]] of Object.entries(STATES)) chip(word, meaning, count[word] ?? 0);
   const host = daemon.host || location.hostname;
   setText(byId("host"), host);
   const words = Object.entries(count).map(([word, total]) => `${total} ${word}`).join(", ");

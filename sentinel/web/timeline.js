@@ -4,7 +4,8 @@ import { fetchJson } from "./api.js";
 import { byId, make, setText, shape, show } from "./dom.js";
 import { EVENTS } from "./events.js";
 import { describe } from "./event_text.js";
-import { STATES, clock, indices } from "./words.js";
+import { STATES } from "./states.js";
+import { clock, indices } from "./words.js";
 
 /** The number of items in the list, and of live events that are kept for other choices. */
 const MAX_ITEMS = 200;

@@ -1,30 +1,17 @@
 // Format values as short texts. null is unknown, and never 0.
 
+import { STATES } from "./states.js";
+
 const PREFIXES = [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"], [1, ""]];
-const WITH_STRESSOR = { RUNNING: "occupied", STARTING: "starting", STOPPING: "stopping" };
-const FAILED = { BACKOFF: "backoff", FATAL: "failed" };
+const WITH_STRESSOR = ["occupied", "starting", "stopping"];
 
-/** The states with their meanings, in the order of the summary. */
-export const STATES = {
-  occupied: "a stressor is running",
-  starting: "a stressor is starting",
-  stopping: "the stressor is ending",
-  busy: "used by a foreign process",
-  idle: "not in use",
-  reserved: "kept free for a user",
-  paused: "paused by an operator",
-  backoff: "the stressor failed, and will be restarted",
-  failed: "the stressor failed, and will not be restarted",
-  unknown: "the occupancy is not known",
-};
-
-/** Describe a GPU's state in one word: the stressor first, then the operator's hold, then the occupancy. */
+/** Describe a GPU's state in one word: the first of the states whose fields it has. */
 export function state(gpu) {
-  if (gpu.stressor in WITH_STRESSOR) return WITH_STRESSOR[gpu.stressor];
-  if (gpu.admin === "PAUSED" || gpu.admin === "RESERVED") return gpu.admin.toLowerCase();
-  if (gpu.occupancy === "IDLE") return FAILED[gpu.stressor] ?? "idle";
-  return gpu.occupancy === "BUSY" ? "busy" : "unknown";
+  return Object.keys(STATES).find((word) => Object.entries(STATES[word][1]).every(([field, values]) => values.includes(gpu[field])));
 }
+
+/** Check whether a GPU has a stressor in this state. */
+export const hasStressor = (word) => WITH_STRESSOR.includes(word);
 
 const known = (value) => typeof value === "number" && Number.isFinite(value);
 const digits = (value, count) => (known(value) ? value.toPrecision(count).replace(/\.0+$/, "") : "");
@@ -99,8 +86,7 @@ export function why({ reason, rule_until_s: left }, passed) {
 
 /** Describe the holder of a GPU; empty if it has none. */
 export function holder(gpu, reservations) {
-  const word = state(gpu);
-  if (word in { occupied: 1, starting: 1, stopping: 1 }) return `sentinel ${gpu.workload ?? ""}${gpu.session ? ` [${gpu.session}]` : ""}`.trim();
+  if (hasStressor(state(gpu))) return `sentinel ${gpu.workload ?? ""}${gpu.session ? ` [${gpu.session}]` : ""}`.trim();
   if (gpu.processes.length) return processNames(gpu.processes);
   if (gpu.allocated_processes?.length) return processNames(gpu.allocated_processes);
   const reservation = reservations.find((one) => one.id === gpu.reservation);
@@ -112,7 +98,7 @@ export function holder(gpu, reservations) {
 export function memory(gpu) {
   if (!known(gpu.memory_used)) return null;
   const total = Math.max(gpu.memory_total, 1);
-  const alone = gpu.stressor in WITH_STRESSOR && !gpu.processes.length && !gpu.allocated_processes?.length;
+  const alone = hasStressor(state(gpu)) && !gpu.processes.length && !gpu.allocated_processes?.length;
   const rest = alone ? 0 : Math.max(0, gpu.memory_used - (gpu.held ?? 0));
   const notOurs = Math.min(gpu.memory_foreign ?? rest, gpu.memory_used);
   const used = (gpu.allocated_processes ?? []).reduce((sum, one) => sum + (one.memory ?? 0), 0);

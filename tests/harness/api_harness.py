@@ -152,6 +152,9 @@ class FakeSupervisor:
                     read=ended + 1e-3,
                 )
 
+    def refuse(self, command: Command, refusal: Refusal, text: str) -> CommandReply:
+        return CommandReply(number=command.number, refused=refusal, text=text)
+
     def reply_to(self, command: Command) -> CommandReply:
         gpus: tuple[str, ...] = UUIDS
         match command:
@@ -170,10 +173,7 @@ class FakeSupervisor:
             case StartSession() | EndSession():
                 return self.change_sessions(command)
             case Configure() if self.configure_error:
-                refusal = Refusal.INVALID
-                return CommandReply(
-                    number=command.number, refused=refusal, text=self.configure_error
-                )
+                return self.refuse(command, Refusal.INVALID, self.configure_error)
             case _:
                 text, gpus = type(command).__name__, ()
         return CommandReply(number=command.number, text=text, gpus=gpus)
@@ -182,8 +182,9 @@ class FakeSupervisor:
         if isinstance(command, EndSession):
             ended = self.sessions.pop(command.name, None)
             if ended is None:
-                text = f"there is no session {command.name!r}"
-                return CommandReply(number=command.number, refused=Refusal.NOT_FOUND, text=text)
+                return self.refuse(
+                    command, Refusal.NOT_FOUND, f"there is no session {command.name!r}"
+                )
             return CommandReply(number=command.number, text="ended", gpus=ended.gpus)
         until = None if command.seconds is None else time.monotonic() + command.seconds
         self.sessions[command.name] = Session(
@@ -210,15 +211,17 @@ class FakeSupervisor:
 
     def reserve(self, command: Reserve) -> CommandReply:
         if command.count > len(UUIDS):  # it would wait for them until its limit
-            text = f"{command.count} GPUs are requested, and there are {len(UUIDS)}"
-            return CommandReply(number=command.number, refused=Refusal.INVALID, text=text)
+            return self.refuse(
+                command,
+                Refusal.INVALID,
+                f"{command.count} GPUs are requested, and there are {len(UUIDS)}",
+            )
         known = self.reservations.get(command.id)
         if known is not None and (known.count, known.reason) != (
             command.count or len(command.gpus),
             command.reason,
         ):
-            text = f"the id {command.id!r} is in use"
-            return CommandReply(number=command.number, refused=Refusal.CONFLICT, text=text)
+            return self.refuse(command, Refusal.CONFLICT, f"the id {command.id!r} is in use")
         if known is not None:
             return CommandReply(number=command.number, text="reserved", gpus=known.gpus)
         request = Reservation(
@@ -238,7 +241,7 @@ class FakeSupervisor:
             if command.wait:
                 self.reservations[command.id] = request
                 return CommandReply(number=command.number, text=f"waits: {text}")
-            return CommandReply(number=command.number, refused=Refusal.CONFLICT, text=text)
+            return self.refuse(command, Refusal.CONFLICT, text)
         self.grant(request, gpus)
         return CommandReply(number=command.number, text="reserved", gpus=gpus)
 
@@ -272,8 +275,11 @@ class FakeSupervisor:
         if known is not None and (known.size, known.by) == (command.size, command.by):
             return CommandReply(number=command.number, text="allocated", gpus=(command.gpu,))
         if known is not None or command.size > available:
-            text = f"{command.id} is taken, or too much: {available} bytes can be allocated"
-            return CommandReply(number=command.number, refused=Refusal.CONFLICT, text=text)
+            return self.refuse(
+                command,
+                Refusal.CONFLICT,
+                f"{command.id} is taken, or too much: {available} bytes can be allocated",
+            )
         self.allocations[command.id] = Allocation(
             id=command.id,
             gpu=command.gpu,
@@ -289,8 +295,7 @@ class FakeSupervisor:
     def settle_allocation(self, command: Extend | CancelAllocation) -> CommandReply:
         given = self.allocations.pop(command.id, None)
         if given is None:
-            text = f"there is no allocation {command.id!r}"
-            return CommandReply(number=command.number, refused=Refusal.NOT_FOUND, text=text)
+            return self.refuse(command, Refusal.NOT_FOUND, f"there is no allocation {command.id!r}")
         if isinstance(command, Extend):
             lease = None if command.kept else given.lease
             self.allocations[command.id] = replace(given, lease=lease)
@@ -299,8 +304,9 @@ class FakeSupervisor:
     def settle_reservation(self, command: Extend | CancelReservation) -> CommandReply:
         held = self.reservations.get(command.id)
         if held is None:
-            text = f"there is no reservation {command.id!r}"
-            return CommandReply(number=command.number, refused=Refusal.NOT_FOUND, text=text)
+            return self.refuse(
+                command, Refusal.NOT_FOUND, f"there is no reservation {command.id!r}"
+            )
         if isinstance(command, CancelReservation):
             del self.reservations[command.id]
             text = "ended" if held.gpus else "the GPUs are reserved; place 1"
@@ -418,6 +424,12 @@ class ApiServer:
             yield self.supervisor
             self.send_views()
 
+    def set(self, **fields: Any) -> None:
+        """Set fields of the fake supervisor, and send its views."""
+        with self.change_supervisor() as supervisor:
+            for name, value in fields.items():
+                setattr(supervisor, name, value)
+
     def change_gpu(self, index: int = 0, **changes: Any) -> None:
         """Change fields of the view of one GPU, and send the views."""
         with self.change_supervisor() as supervisor:
@@ -527,6 +539,24 @@ def ask(
     return exchange(UnixConnection(server.path), method, path, body, headers)
 
 
+def over_tcp(
+    server: ApiServer,
+    method: str = "GET",
+    path: str = "/v1/status",
+    body: object = None,
+    headers: Mapping[str, str] = {},
+    *,
+    name: str | None = "token",
+) -> Reply:
+    """Send a request over TCP, with the token in the file of this name."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=TIMEOUT_S)
+    given = {}
+    if name is not None:
+        token = (Path(server.path).parent / name).read_text().strip()
+        given = {"Authorization": f"Bearer {token}"}
+    return exchange(connection, method, path, body, {**given, **headers})
+
+
 def exchange(
     connection: http.client.HTTPConnection,
     method: str,
@@ -544,6 +574,33 @@ def exchange(
     reply = Reply(response.status, json.loads(data) if data else None, found)
     check_shape(reply)
     return reply
+
+
+def send(server: ApiServer, method: str, path: str, body: object = None) -> UnixConnection:
+    """Send a request without waiting for its response."""
+    connection = UnixConnection(server.path)
+    headers = {"content-type": "application/json"}
+    connection.request(method, path, None if body is None else json.dumps(body), headers)
+    return connection
+
+
+@contextlib.contextmanager
+def in_background(request: Callable[[], Reply]) -> Iterator[list[Reply]]:
+    """Make a request during the block, which gets the list that the reply is appended to."""
+    replies: list[Reply] = []
+    client = threading.Thread(target=lambda: replies.append(request()))
+    client.start()
+    try:
+        yield replies
+    finally:
+        client.join()
+
+
+def check_problem(reply: Reply, status: int, code: str, *texts: str) -> None:
+    """Check the status and the code of a problem, and texts in its detail."""
+    assert (reply.status, reply.body["code"]) == (status, code), reply
+    for text in texts:
+        assert text in reply.body["detail"], reply
 
 
 def check_shape(reply: Reply) -> None:

@@ -21,8 +21,7 @@ from sentinel.api.history_queries import (
     fit_trend,
 )
 from sentinel.errors import NoSuchGpuError
-from sentinel.protocol.event_type import Kind
-from sentinel.protocol.events import EVENTS
+from sentinel.protocol.events import EVENTS, Kind
 from sentinel.protocol.history_types import PastReadings, RecordedEvents, TemperatureTrend, Usage
 from sentinel.protocol.problem import Code
 from sentinel.units import parse_duration

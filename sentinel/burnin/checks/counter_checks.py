@@ -4,20 +4,8 @@ from __future__ import annotations
 
 import re
 
+from sentinel.burnin.checks import basis
 from sentinel.burnin.checks.check import (
-    COOLING,
-    DCGM,
-    NOTHING,
-    NVML,
-    OWN,
-    REPAIRS,
-    RESET,
-    RESET_48,
-    RETURN,
-    RMA,
-    SLOWDOWN,
-    XID_48,
-    XID_CATALOG,
     Action,
     Judgement,
     Limits,
@@ -69,7 +57,7 @@ def _below_maximum(evidence: GpuEvidence, limits: Limits, field: str, *maxima: s
 @check(
     "gpu.lost",
     rule="fail if the GPU is lost, or a call for it hangs or crashes",
-    source=f"{XID_CATALOG}: 79",
+    source=f"{basis.XID_CATALOG}: 79",
     do=Action(
         Severity.ISOLATE, "RESTART_BM: drain the host and power-cycle it; look for XIDs in `dmesg`."
     ),
@@ -101,8 +89,8 @@ _RECOVERY = {
 @check(
     "recovery.action",
     rule="fail unless none",
-    source=f"{NVML}: nvmlDeviceGpuRecoveryAction_t",
-    do=RESET,
+    source=f"{basis.NVML}: nvmlDeviceGpuRecoveryAction_t",
+    do=basis.RESET,
 )
 def _recovery_action(evidence: GpuEvidence, _: Limits) -> Judgement:
     """The driver requires no recovery.
@@ -126,7 +114,7 @@ _DATA_CENTRE = re.compile(
 @check(
     "ecc.mode",
     rule="warn if off on a data-centre model, or off after the next reset",
-    source=OWN,
+    source=basis.OWN,
     do=Action(Severity.CONFIG, "RESET_GPU: run `nvidia-smi -e 1`, then reset the GPU."),
 )
 def _ecc_mode(evidence: GpuEvidence, _: Limits) -> Judgement:
@@ -143,7 +131,7 @@ def _ecc_mode(evidence: GpuEvidence, _: Limits) -> Judgement:
     return Judgement(status=Status.WARN, value="off")
 
 
-@check("ecc.uncorrected", source=XID_48, do=RESET_48, warn=above(0))
+@check("ecc.uncorrected", source=basis.XID_48, do=basis.RESET_48, warn=above(0))
 def _ecc_uncorrected(evidence: GpuEvidence, limits: Limits) -> Judgement:
     """No uncorrectable errors since the driver was loaded.
 
@@ -152,7 +140,12 @@ def _ecc_uncorrected(evidence: GpuEvidence, limits: Limits) -> Judgement:
     return _total(evidence, limits, "ecc_uncorrected_total")
 
 
-@check("memory.sram_threshold", source=f"{XID_48}, SRAM threshold", do=RETURN, fail=above(0))
+@check(
+    "memory.sram_threshold",
+    source=f"{basis.XID_48}, SRAM threshold",
+    do=basis.RETURN,
+    fail=above(0),
+)
 def _memory_sram_threshold(evidence: GpuEvidence, limits: Limits) -> Judgement:
     """Few uncorrectable SRAM errors.
 
@@ -161,7 +154,7 @@ def _memory_sram_threshold(evidence: GpuEvidence, limits: Limits) -> Judgement:
     return _total(evidence, limits, "sram_threshold_exceeded")
 
 
-@check("memory.remap_failed", source=RMA, do=RETURN, fail=above(0))
+@check("memory.remap_failed", source=basis.RMA, do=basis.RETURN, fail=above(0))
 def _memory_remap_failed(evidence: GpuEvidence, limits: Limits) -> Judgement:
     """Rows could be remapped.
 
@@ -170,7 +163,7 @@ def _memory_remap_failed(evidence: GpuEvidence, limits: Limits) -> Judgement:
     return _total(evidence, limits, "remap_failed")
 
 
-@check("memory.repair_pending", source=REPAIRS, do=RESET, warn=above(0))
+@check("memory.repair_pending", source=basis.REPAIRS, do=basis.RESET, warn=above(0))
 def _memory_repair_pending(evidence: GpuEvidence, limits: Limits) -> Judgement:
     """No repair of memory or of multiprocessors waits for a reset.
 
@@ -180,7 +173,7 @@ def _memory_repair_pending(evidence: GpuEvidence, limits: Limits) -> Judgement:
     return _total(evidence, limits, *REPAIRS_PENDING)
 
 
-@check("memory.unrepairable", source=NVML, do=RETURN, fail=above(0))
+@check("memory.unrepairable", source=basis.NVML, do=basis.RETURN, fail=above(0))
 def _memory_unrepairable(evidence: GpuEvidence, limits: Limits) -> Judgement:
     """All memory is repairable.
 
@@ -191,7 +184,7 @@ def _memory_unrepairable(evidence: GpuEvidence, limits: Limits) -> Judgement:
 
 @check(
     "memory.bank_headroom",
-    source=RMA,
+    source=basis.RMA,
     do=Action(
         Severity.MONITOR,
         "CONTACT_SUPPORT: watch for XID 64; the card may have to be replaced soon.",
@@ -208,8 +201,8 @@ def _memory_bank_headroom(evidence: GpuEvidence, limits: Limits) -> Judgement:
 
 @check(
     "memory.retired_pages",
-    source=f"{DCGM}: MAX_RETIRED_PAGES, SOFT_LIMIT",
-    do=RETURN,
+    source=f"{basis.DCGM}: MAX_RETIRED_PAGES, SOFT_LIMIT",
+    do=basis.RETURN,
     unit="pages",
     fail=at_least(63),
     warn=at_least(15),
@@ -225,7 +218,7 @@ def _memory_retired_pages(evidence: GpuEvidence, limits: Limits) -> Judgement:
 @check(
     "inforom.valid",
     rule="warn if its checksum is wrong",
-    source=f"{NVML}: NVML_ERROR_CORRUPTED_INFOROM",
+    source=f"{basis.NVML}: NVML_ERROR_CORRUPTED_INFOROM",
     do=Action(Severity.TRIAGE, "CONTACT_SUPPORT: flash the InfoROM as the vendor says."),
 )
 def _inforom_valid(evidence: GpuEvidence, _: Limits) -> Judgement:
@@ -243,7 +236,9 @@ def _inforom_valid(evidence: GpuEvidence, _: Limits) -> Judgement:
 _SLOWDOWNS = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
 
 
-@check("clocks.hardware_slowdown", source=OWN, do=SLOWDOWN, unit="reasons", warn=above(0))
+@check(
+    "clocks.hardware_slowdown", source=basis.OWN, do=basis.SLOWDOWN, unit="reasons", warn=above(0)
+)
 def _clocks_hardware_slowdown(evidence: GpuEvidence, limits: Limits) -> Judgement:
     """The hardware does not slow the clocks down.
 
@@ -253,9 +248,9 @@ def _clocks_hardware_slowdown(evidence: GpuEvidence, limits: Limits) -> Judgemen
     return by_limits(len(found), limits, ", ".join(found))
 
 
-_MARGIN = f"; margin: {OWN}"
-_DECLARED = f"{NVML}: NVML_TEMPERATURE_THRESHOLD"
-_cool = TABLE.like(do=COOLING, unit="C left")
+_MARGIN = f"; margin: {basis.OWN}"
+_DECLARED = f"{basis.NVML}: NVML_TEMPERATURE_THRESHOLD"
+_cool = TABLE.like(do=basis.COOLING, unit="C left")
 
 
 @_cool("temperature.gpu", source=f"{_DECLARED}_GPU_MAX{_MARGIN}", fail=below(0), warn=at_most(3))
@@ -301,7 +296,7 @@ def _temperature_memory(evidence: GpuEvidence, limits: Limits) -> Judgement:
 # --- information -----------------------------------------------------------------------------
 
 
-@check("persistence.mode", rule="information", source=OWN, do=NOTHING)
+@check("persistence.mode", rule="information", source=basis.OWN, do=basis.NOTHING)
 def _persistence_mode(evidence: GpuEvidence, _: Limits) -> Judgement:
     """Persistence mode.
 
@@ -312,7 +307,7 @@ def _persistence_mode(evidence: GpuEvidence, _: Limits) -> Judgement:
     return Judgement(status=Status.PASS, value=int(on), evidence=text)
 
 
-@check("power.limit", rule="information", source=OWN, do=NOTHING, unit="W")
+@check("power.limit", rule="information", source=basis.OWN, do=basis.NOTHING, unit="W")
 def _power_limit(evidence: GpuEvidence, _: Limits) -> Judgement:
     """Power limit.
 
@@ -326,7 +321,7 @@ def _power_limit(evidence: GpuEvidence, _: Limits) -> Judgement:
 
 @check(
     "daemon.findings",
-    source=OWN,
+    source=basis.OWN,
     do=Action(
         Severity.ISOLATE,
         "TRIAGE: `sentinel history --events` has the findings. Burn the GPU in; if it fails"

@@ -200,7 +200,7 @@ def judge_sum(limits: Limits, read_one: Callable[[str], Any], *fields: str) -> J
             missing.append(unjudged.judgement)
     text = ", ".join(f"{field} = {int(value)}" for field, value in values.items() if value)
     found = by_limits(sum(values.values()), limits, text)
-    unread = [one for one in missing if one.status is Status.NOT_TESTED]
+    unread = [judgement for judgement in missing if judgement.status is Status.NOT_TESTED]
     if found.status is Status.PASS and (unread or not values):
         return (unread or missing)[0]
     return found

@@ -2,20 +2,8 @@
 
 from __future__ import annotations
 
+from sentinel.burnin.checks import basis
 from sentinel.burnin.checks.check import (
-    COOLING,
-    DCGM,
-    HOT,
-    ISOLATE_48,
-    NOTHING,
-    OWN,
-    POWER,
-    REPAIRS,
-    RESET,
-    RMA,
-    TIMES,
-    WATCH,
-    XID_48,
     Action,
     Judgement,
     Limits,
@@ -31,8 +19,8 @@ TABLE = Table()
 check = TABLE.check
 
 
-_new_error = TABLE.like(source=XID_48, do=ISOLATE_48, unit="errors", fail=above(0))
-_throttled = TABLE.like(source=TIMES, unit="of the time")
+_new_error = TABLE.like(source=basis.XID_48, do=basis.ISOLATE_48, unit="errors", fail=above(0))
+_throttled = TABLE.like(source=basis.TIMES, unit="of the time")
 
 
 def _share(evidence: GrowthEvidence, limits: Limits, field: str) -> Judgement:
@@ -60,7 +48,13 @@ def _ecc_uncorrected_lifetime_new(evidence: GrowthEvidence, limits: Limits) -> J
     return evidence.judge_growth("ecc_uncorrected_lifetime_total", limits)
 
 
-@check("ecc.corrected_new", source=f"{DCGM}: MAX_SBE_RATE", do=WATCH, unit="errors", warn=above(10))
+@check(
+    "ecc.corrected_new",
+    source=f"{basis.DCGM}: MAX_SBE_RATE",
+    do=basis.WATCH,
+    unit="errors",
+    warn=above(10),
+)
 def _ecc_corrected_new(evidence: GrowthEvidence, limits: Limits) -> Judgement:
     """Few new correctable errors.
 
@@ -69,7 +63,7 @@ def _ecc_corrected_new(evidence: GrowthEvidence, limits: Limits) -> Judgement:
     return evidence.judge_growth("ecc_corrected_total", limits)
 
 
-@_new_error("memory.sram_uncorrected_new", source=f"{XID_48}, 172")
+@_new_error("memory.sram_uncorrected_new", source=f"{basis.XID_48}, 172")
 def _memory_sram_uncorrected_new(evidence: GrowthEvidence, limits: Limits) -> Judgement:
     """No new uncorrectable SRAM errors.
 
@@ -78,7 +72,9 @@ def _memory_sram_uncorrected_new(evidence: GrowthEvidence, limits: Limits) -> Ju
     return evidence.judge_growth("sram_uncorrected_lifetime_total", limits)
 
 
-@check("memory.remapped_uncorrected_new", source=RMA, do=RESET, unit="rows", fail=above(0))
+@check(
+    "memory.remapped_uncorrected_new", source=basis.RMA, do=basis.RESET, unit="rows", fail=above(0)
+)
 def _memory_remapped_uncorrected_new(evidence: GrowthEvidence, limits: Limits) -> Judgement:
     """No new remaps after uncorrectable errors.
 
@@ -89,7 +85,7 @@ def _memory_remapped_uncorrected_new(evidence: GrowthEvidence, limits: Limits) -
 
 @check(
     "memory.remapped_corrected_new",
-    source=RMA,
+    source=basis.RMA,
     do=Action(
         Severity.MONITOR,
         "IGNORE: the remap is the designed repair; reset the GPU when it is convenient.",
@@ -105,7 +101,7 @@ def _memory_remapped_corrected_new(evidence: GrowthEvidence, limits: Limits) -> 
     return evidence.judge_growth("remapped_corrected_total", limits)
 
 
-@check("memory.repair_new", source=REPAIRS, do=RESET, unit="flags", fail=above(0))
+@check("memory.repair_new", source=basis.REPAIRS, do=basis.RESET, unit="flags", fail=above(0))
 def _memory_repair_new(evidence: GrowthEvidence, limits: Limits) -> Judgement:
     """No repair became necessary.
 
@@ -115,7 +111,7 @@ def _memory_repair_new(evidence: GrowthEvidence, limits: Limits) -> Judgement:
     return judge_sum(limits, evidence.growth, *REPAIRS_PENDING)
 
 
-@_throttled("throttle.hardware_thermal", do=HOT, fail=above(0.01), warn=above(0))
+@_throttled("throttle.hardware_thermal", do=basis.HOT, fail=above(0.01), warn=above(0))
 def _throttle_hardware_thermal(evidence: GrowthEvidence, limits: Limits) -> Judgement:
     """The hardware did not slow down because of heat.
 
@@ -124,7 +120,7 @@ def _throttle_hardware_thermal(evidence: GrowthEvidence, limits: Limits) -> Judg
     return _share(evidence, limits, "hardware_thermal_throttled_s")
 
 
-@_throttled("throttle.power_brake", do=POWER, fail=above(0.01), warn=above(0))
+@_throttled("throttle.power_brake", do=basis.POWER, fail=above(0.01), warn=above(0))
 def _throttle_power_brake(evidence: GrowthEvidence, limits: Limits) -> Judgement:
     """The power brake was not applied.
 
@@ -133,7 +129,7 @@ def _throttle_power_brake(evidence: GrowthEvidence, limits: Limits) -> Judgement
     return _share(evidence, limits, "power_brake_throttled_s")
 
 
-@_throttled("throttle.software_thermal", do=COOLING, fail=above(0.05), warn=above(0.005))
+@_throttled("throttle.software_thermal", do=basis.COOLING, fail=above(0.05), warn=above(0.005))
 def _throttle_software_thermal(evidence: GrowthEvidence, limits: Limits) -> Judgement:
     """The driver did not slow down because of heat.
 
@@ -142,7 +138,7 @@ def _throttle_software_thermal(evidence: GrowthEvidence, limits: Limits) -> Judg
     return _share(evidence, limits, "software_thermal_throttled_s")
 
 
-@_throttled("throttle.thermal", do=COOLING, fail=above(0.05), warn=above(0.005))
+@_throttled("throttle.thermal", do=basis.COOLING, fail=above(0.05), warn=above(0.005))
 def _throttle_thermal(evidence: GrowthEvidence, limits: Limits) -> Judgement:
     """No slowdown because of heat, on drivers that count all heat together.
 
@@ -153,7 +149,9 @@ def _throttle_thermal(evidence: GrowthEvidence, limits: Limits) -> Judgement:
     return _share(evidence, limits, "thermal_throttled_s")
 
 
-@_throttled("throttle.power_cap", rule="information: normal under load", source=OWN, do=NOTHING)
+@_throttled(
+    "throttle.power_cap", rule="information: normal under load", source=basis.OWN, do=basis.NOTHING
+)
 def _throttle_power_cap(evidence: GrowthEvidence, limits: Limits) -> Judgement:
     """Time at the power limit.
 

@@ -6,15 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
+from sentinel.burnin.checks import basis
 from sentinel.burnin.checks.check import (
-    DCGM,
-    FABRIC,
-    LINK_ERRORS,
-    LINKS,
-    NVML,
-    REPLAYS,
-    SEATING,
-    XID_CATALOG,
     Judgement,
     Limits,
     Status,
@@ -37,7 +30,7 @@ check = TABLE.check
 
 _BELOW = "below the maximum of GPU and slot: {limits}; never on an idle GPU"
 _IDLE = "epilog-gpu-validator: an idle link is no evidence"
-_full_link = TABLE.like(source=_IDLE, do=SEATING, fail=above(0))
+_full_link = TABLE.like(source=_IDLE, do=basis.SEATING, fail=above(0))
 
 
 def _full(evidence: GpuEvidence, limits: Limits, field: str, own: str | None = None) -> Judgement:
@@ -78,8 +71,8 @@ def _pcie_width(evidence: GpuEvidence, limits: Limits) -> Judgement:
 @check(
     "pcie.replay_rate",
     rule="fail above the number of the link's generation, warn above a share of it",
-    source=f"{DCGM}: PCIe replays per minute and lane",
-    do=SEATING,
+    source=f"{basis.DCGM}: PCIe replays per minute and lane",
+    do=basis.SEATING,
     unit="per minute and lane",
     generation_1=above(0.15),
     generation_2=above(0.3),
@@ -113,7 +106,7 @@ def _pcie_replay_rate(evidence: GrowthEvidence, limits: Limits) -> Judgement:
 @check(
     "pcie.replays",
     source="NVIDIA/DCGM 4.6.0, diag: max_pcie_replays",
-    do=REPLAYS,
+    do=basis.REPLAYS,
     unit="replays",
     warn=above(80),
 )
@@ -128,7 +121,9 @@ def _pcie_replays(evidence: GrowthEvidence, limits: Limits) -> Judgement:
 # --- NVLink ----------------------------------------------------------------------------------
 
 
-_nvlink_error = TABLE.like(source=f"{DCGM}: MAX_NVLINK_ERROR", do=LINK_ERRORS, warn=above(0))
+_nvlink_error = TABLE.like(
+    source=f"{basis.DCGM}: MAX_NVLINK_ERROR", do=basis.LINK_ERRORS, warn=above(0)
+)
 
 
 def _active(counters: Counters) -> int:
@@ -166,7 +161,7 @@ def _link_growth(evidence: GrowthEvidence, field: str) -> tuple[float, str]:
     "nvlink.inactive",
     rule="fewer links than a GPU of the same model: {limits}",
     source="NVIDIA Health Validation: 0 inactive links",
-    do=LINKS,
+    do=basis.LINKS,
     unit="links",
     fail=above(0),
 )
@@ -195,7 +190,12 @@ def _nvlink_inactive(evidence: GpuEvidence, limits: Limits) -> Judgement:
     return by_limits(max(0, expected - active), limits, text)
 
 
-@check("nvlink.bit_error_rate", source=f"{DCGM}: effective BER", do=LINKS, fail=above(1e-12))
+@check(
+    "nvlink.bit_error_rate",
+    source=f"{basis.DCGM}: effective BER",
+    do=basis.LINKS,
+    fail=above(1e-12),
+)
 def _nvlink_bit_error_rate(evidence: GpuEvidence, limits: Limits) -> Judgement:
     """NVLinks transfer without errors.
 
@@ -209,7 +209,9 @@ def _nvlink_bit_error_rate(evidence: GpuEvidence, limits: Limits) -> Judgement:
     return by_limits(worst, limits, f"link {rates[worst].link}")
 
 
-@check("nvlink.lost", source=f"{XID_CATALOG}: 74", do=LINKS, unit="links", fail=above(0))
+@check(
+    "nvlink.lost", source=f"{basis.XID_CATALOG}: 74", do=basis.LINKS, unit="links", fail=above(0)
+)
 def _nvlink_lost(evidence: GrowthEvidence, limits: Limits) -> Judgement:
     """No NVLink became inactive.
 
@@ -242,8 +244,8 @@ def _nvlink_replays(evidence: GrowthEvidence, limits: Limits) -> Judgement:
 
 @check(
     "nvlink.crc_rate",
-    source=f"{DCGM}: MAX_NVLINK_CRC_ERROR",
-    do=LINKS,
+    source=f"{basis.DCGM}: MAX_NVLINK_CRC_ERROR",
+    do=basis.LINKS,
     unit="per second",
     fail=at_least(100),
     warn=above(0),
@@ -272,8 +274,8 @@ def _fabric(evidence: GpuEvidence, field: str, good: str, fair: str, without: st
 @check(
     "fabric.state",
     rule="fail unless completed; warn if in progress",
-    source=f"{NVML}: nvmlGpuFabricState_t",
-    do=FABRIC,
+    source=f"{basis.NVML}: nvmlGpuFabricState_t",
+    do=basis.FABRIC,
 )
 def _fabric_state(evidence: GpuEvidence, _: Limits) -> Judgement:
     """The GPU is registered with the NVLink fabric.
@@ -286,8 +288,8 @@ def _fabric_state(evidence: GpuEvidence, _: Limits) -> Judgement:
 @check(
     "fabric.health",
     rule="fail if unhealthy; warn at limited capacity",
-    source=f"{NVML}: NVML_GPU_FABRIC_HEALTH_SUMMARY",
-    do=FABRIC,
+    source=f"{basis.NVML}: NVML_GPU_FABRIC_HEALTH_SUMMARY",
+    do=basis.FABRIC,
 )
 def _fabric_health(evidence: GpuEvidence, _: Limits) -> Judgement:
     """The NVLink fabric is healthy.

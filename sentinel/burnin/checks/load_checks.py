@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from sentinel.burnin.checks import basis
 from sentinel.burnin.checks.check import (
-    OWN,
     Action,
     Judgement,
     Limits,
@@ -17,7 +17,6 @@ from sentinel.burnin.checks.check import (
     above,
     below,
     by_limits,
-    isolate,
     not_applicable,
     untested,
 )
@@ -72,7 +71,9 @@ class LoadEvidence(GrowthEvidence):
     @property
     def readings(self) -> tuple[Counters, ...]:
         """The counters after and before the run, as far as they are known."""
-        return tuple(one for one in (self.record.after, self.record.before) if one is not None)
+        return tuple(
+            counters for counters in (self.record.after, self.record.before) if counters is not None
+        )
 
     @property
     def seconds(self) -> float | None:
@@ -157,8 +158,8 @@ def findings(record: GpuRecord, *places: FindingPlace) -> list[Mapping[str, Any]
 
 @check(
     "results.wrong",
-    source=f"{OWN}; engineering.fb.com on silent data corruption, 2022",
-    do=isolate("a wrong result that is not repeated is a fault, too."),
+    source=f"{basis.OWN}; engineering.fb.com on silent data corruption, 2022",
+    do=basis.isolate("a wrong result that is not repeated is a fault, too."),
     fail=above(0),
 )
 def _results_wrong(evidence: LoadEvidence, limits: Limits) -> Judgement:
@@ -177,8 +178,8 @@ def _results_wrong(evidence: LoadEvidence, limits: Limits) -> Judgement:
 
 @check(
     "results.finding",
-    source=f"{OWN}; cuda_memtest",
-    do=isolate("the findings name the bits and the place."),
+    source=f"{basis.OWN}; cuda_memtest",
+    do=basis.isolate("the findings name the bits and the place."),
     fail=above(0),
 )
 def _results_finding(evidence: LoadEvidence, limits: Limits) -> Judgement:
@@ -197,8 +198,8 @@ def _results_finding(evidence: LoadEvidence, limits: Limits) -> Judgement:
 
 @check(
     "gpu.hang",
-    source=f"{OWN}: 30 s without progress twice, or 60 s without a reading; a single hang may be"
-    " the host's",
+    source=f"{basis.OWN}: 30 s without progress twice, or 60 s without a reading; a single hang may"
+    " be the host's",
     do=Action(Severity.RESET, "RESET_GPU: reset the GPU or reboot the node, then run it again."),
     fail=above(1),
     warn=above(0),
@@ -223,7 +224,7 @@ def _failures(record: GpuRecord) -> list[Mapping[str, Any]]:
 
 @check(
     "stressor.failures",
-    source=f"{OWN}: a fault of the GPU may look like one of the workload",
+    source=f"{basis.OWN}: a fault of the GPU may look like one of the workload",
     do=Action(
         Severity.MONITOR,
         "TRIAGE: read the reason; look for XIDs and errors of the memory at that time.",
@@ -246,7 +247,7 @@ def _stressor_failures(evidence: LoadEvidence, limits: Limits) -> Judgement:
 
 @check(
     "memory.covered",
-    source=f"{OWN}: 88 % of the free memory are 0.8 and more",
+    source=f"{basis.OWN}: 88 % of the free memory are 0.8 and more",
     do=Action(Severity.CONFIG, "CONFIG: free the memory, or raise --memory."),
     unit="of the memory",
     warn=below(0.75),
@@ -291,7 +292,7 @@ def _load_power(evidence: LoadEvidence, limits: Limits) -> Judgement:
 
 @check(
     "load.memory_clock",
-    source=f"{OWN}; lenient, since some cards compute below their maximum",
+    source=f"{basis.OWN}; lenient, since some cards compute below their maximum",
     do=Action(Severity.TRIAGE, "CONFIG: look for a locked memory clock; else return the GPU."),
     unit="of the maximum",
     fail=below(0.8),

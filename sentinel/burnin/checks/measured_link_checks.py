@@ -10,10 +10,8 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import replace
 
+from sentinel.burnin.checks import basis
 from sentinel.burnin.checks.check import (
-    DCGM_SHARE,
-    OWN,
-    RETEST,
     Action,
     Judgement,
     Limits,
@@ -24,8 +22,6 @@ from sentinel.burnin.checks.check import (
     above,
     below,
     by_limits,
-    compare,
-    isolate,
     not_applicable,
     untested,
 )
@@ -76,7 +72,7 @@ def _must_be_tested(record: GpuRecord) -> None:
     if not phases:
         raise Unjudged(not_applicable("the plan has no phase that tests links"))
     if not record.links:
-        why = next((str(why) for one in phases if (why := one.work.get("given_up"))), None)
+        why = next((str(why) for phase in phases if (why := phase.work.get("given_up"))), None)
         raise Unjudged(untested(why or "no link was tested"))
 
 
@@ -122,8 +118,8 @@ _NO_LINK = "a simulated GPU has no link"
 
 @check(
     "links.data",
-    source=OWN,
-    do=isolate("compare the counters of the link and the XIDs."),
+    source=basis.OWN,
+    do=basis.isolate("compare the counters of the link and the XIDs."),
     unit="wrong bytes",
     fail=above(0),
 )
@@ -190,10 +186,10 @@ def _links_host(evidence: LoadEvidence, limits: Limits) -> Judgement:
 @check(
     "links.peer",
     rule=f"with fewer than {MIN_PEERS} GPUs, warn by the reference of the model",
-    source=f"IBM Autopilot: 80 %; stas00/ml-engineering: 5 % alone is normal; {DCGM_SHARE}",
+    source=f"IBM Autopilot: 80 %; stas00/ml-engineering: 5 % alone is normal; {basis.DCGM_SHARE}",
     do=Action(
         Severity.TRIAGE,
-        f"WORKFLOW_NVLINK_ERR: look for inactive links and their errors. {RETEST}",
+        f"WORKFLOW_NVLINK_ERR: look for inactive links and their errors. {basis.RETEST}",
     ),
     unit="of the median",
     fail=below(0.80),
@@ -226,8 +222,8 @@ def _links_peer(evidence: LoadEvidence, limits: Limits) -> Judgement:
 @check(
     "links.all_reduce",
     rule="warn by the reference of the model",
-    source=DCGM_SHARE,
-    do=compare("the slowest link sets the rate: compare links.peer."),
+    source=basis.DCGM_SHARE,
+    do=basis.compare("the slowest link sets the rate: compare links.peer."),
     unit="of the reference",
     reference=below(0.75),
 )

@@ -70,7 +70,7 @@ def format_value(value: Any, unit: str = "") -> str:
         case int():
             text = f"{value:,}"
         case list() | tuple():
-            text = ", ".join(str(one) for one in value) or "none"
+            text = ", ".join(str(item) for item in value) or "none"
         case _:
             text = str(value)
     return f"{text} {unit}" if unit and value is not None else text

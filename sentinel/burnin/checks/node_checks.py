@@ -8,9 +8,8 @@ from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
-from sentinel.burnin.checks import counter_checks, link_checks
+from sentinel.burnin.checks import basis, counter_checks, link_checks
 from sentinel.burnin.checks.check import (
-    OWN,
     Action,
     CheckResult,
     Judgement,
@@ -36,7 +35,7 @@ check = TABLE.check
 
 @check(
     "node.inventory",
-    source=OWN,
+    source=basis.OWN,
     do=Action(
         Severity.ISOLATE,
         "RESTART_BM: look for XIDs in `dmesg` and reboot. CONTACT_SUPPORT: keep the output of"
@@ -65,7 +64,7 @@ def _node_inventory(evidence: NodeEvidence, limits: Limits) -> Judgement:
     "node.tested",
     rule="of GPUs that are not in the run, fail those that are lost, warn of others: {limits};"
     " not with --gpus or CUDA_VISIBLE_DEVICES",
-    source=f"{OWN}: no verdict is no PASS",
+    source=f"{basis.OWN}: no verdict is no PASS",
     do=Action(
         Severity.ISOLATE,
         "RESTART_BM: look for XIDs in `dmesg` and reboot if a GPU is lost. Else name the GPUs to"
@@ -130,7 +129,7 @@ class NodeReport:
         """The status of the node: not tested if a GPU was not tested and none failed."""
         found = {gpu.status for gpu in self.gpus} | ({worst(self.node)} - {Status.NOT_TESTED})
         order = (Status.FAIL, Status.NOT_TESTED, Status.WARN, Status.PASS)
-        return next((one for one in order if one in found), Status.NOT_TESTED)
+        return next((status for status in order if status in found), Status.NOT_TESTED)
 
     @property
     def failure(self) -> str | None:
@@ -161,11 +160,11 @@ def judge_node(
     """
     everything = tuple(counters)
     gpus = []
-    for one in everything:
-        if selected is None or one.index in selected:
-            found = findings.get(one.uuid or "")
-            evidence = MomentEvidence(counters=one, node=everything, findings=found)
-            gpus.append(GpuReport(counters=one, checks=tuple(MOMENT.run(evidence, thresholds))))
+    for gpu in everything:
+        if selected is None or gpu.index in selected:
+            found = findings.get(gpu.uuid or "")
+            evidence = MomentEvidence(counters=gpu, node=everything, findings=found)
+            gpus.append(GpuReport(counters=gpu, checks=tuple(MOMENT.run(evidence, thresholds))))
     node = NodeEvidence(gpus=everything, pci_devices=pci_devices)
     return NodeReport(
         gpus=tuple(gpus),

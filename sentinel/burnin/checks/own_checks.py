@@ -188,16 +188,16 @@ def _describe(check: Check[Any]) -> OwnCheck:
 
 
 def _evidence(
-    check: Check[Any], run_check_process: Recorded, folder: Path
+    check: Check[Any], recorded: Recorded, folder: Path
 ) -> Iterable[tuple[str | None, Any]]:
     """Yield what the check judges: each GPU, or the node."""
-    gpus = sorted(run_check_process.records.values(), key=lambda record: record.index)
+    gpus = sorted(recorded.records.values(), key=lambda record: record.index)
     if isinstance(check, NodeCheck):
-        yield None, RunEvidence(plan=run_check_process.plan, gpus=tuple(gpus))
+        yield None, RunEvidence(plan=recorded.plan, gpus=tuple(gpus))
         return
-    former = former_runs(RunFolder(path=folder), run_check_process.header)
-    for one in gpus:
-        yield one.uuid, evidence_of_load(one, run_check_process, former)
+    former = former_runs(RunFolder(path=folder), recorded.header)
+    for gpu in gpus:
+        yield gpu.uuid, evidence_of_load(gpu, recorded, former)
 
 
 def _judge(check: Check[Any], evidence: Any, thresholds: Thresholds) -> CheckResult:

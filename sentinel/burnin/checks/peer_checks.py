@@ -7,12 +7,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from sentinel.burnin.checks import basis
 from sentinel.burnin.checks.check import (
-    DCGM_SHARE,
-    HOT,
-    OWN,
-    SAME_BITS,
-    SLOW,
     Judgement,
     Limits,
     Status,
@@ -20,8 +16,6 @@ from sentinel.burnin.checks.check import (
     above,
     below,
     by_limits,
-    compare,
-    isolate,
     not_applicable,
     untested,
 )
@@ -79,7 +73,7 @@ def peers_of(values: Iterable[float | None], least: float = 0.0) -> Peers | None
     if len(known) < MIN_PEERS:
         return None
     median = statistics.median(known)
-    deviation = statistics.median(abs(one - median) for one in known) * NORMAL
+    deviation = statistics.median(abs(value - median) for value in known) * NORMAL
     return Peers(count=len(known), median=median, deviation=max(deviation, least * abs(median)))
 
 
@@ -136,8 +130,12 @@ def by_key(checksums: Iterable[Checksum]) -> dict[str, set[str]]:
 def stored_before(checksums: Iterable[Checksum]) -> dict[str, str]:
     """Collect the records of a node from before its run; one of the run is no authority."""
     everything = list(checksums)
-    made_here = {one.key for one in everything if one.stored is None}
-    return {one.key: one.stored for one in everything if one.stored and one.key not in made_here}
+    made_here = {checksum.key for checksum in everything if checksum.stored is None}
+    return {
+        checksum.key: checksum.stored
+        for checksum in everything
+        if checksum.stored and checksum.key not in made_here
+    }
 
 
 def count_votes(gpus: Iterable[Mapping[str, Collection[str]]]) -> dict[str, Counter[str]]:
@@ -265,8 +263,8 @@ def _explained(evidence: LoadEvidence) -> str:
 
 @check(
     "load.temperature_spread",
-    source=OWN,
-    do=HOT,
+    source=basis.OWN,
+    do=basis.HOT,
     unit="C above the median",
     limits=TEMPERATURE_LIMITS,
 )
@@ -282,7 +280,7 @@ def _load_temperature_spread(evidence: LoadEvidence, limits: Limits) -> Judgemen
     return judge_temperature(evidence.under_load(name), peers, limits)
 
 
-@check("rate.peers", source=RATE_SOURCE, do=SLOW, unit="of the median", limits=RATE_LIMITS)
+@check("rate.peers", source=RATE_SOURCE, do=basis.SLOW, unit="of the median", limits=RATE_LIMITS)
 def _rate_peers(evidence: LoadEvidence, limits: Limits) -> Judgement:
     """The GPU is as fast as its peers.
 
@@ -299,8 +297,8 @@ def _rate_peers(evidence: LoadEvidence, limits: Limits) -> Judgement:
 
 @check(
     "rate.history",
-    source=f"SuperBench: 5 %; the warning: {OWN}",
-    do=compare("compare power, temperature and clocks with the earlier runs."),
+    source=f"SuperBench: 5 %; the warning: {basis.OWN}",
+    do=basis.compare("compare power, temperature and clocks with the earlier runs."),
     unit="of the median",
     fail=below(0.95),
     warn=below(0.97),
@@ -332,7 +330,9 @@ def _rate_history(evidence: LoadEvidence, limits: Limits) -> Judgement:
     return by_limits(round(own / 1e12 / median, 4), limits, text)
 
 
-@check("rate.reference", source=DCGM_SHARE, do=SLOW, unit="of the median", fail=below(0.75))
+@check(
+    "rate.reference", source=basis.DCGM_SHARE, do=basis.SLOW, unit="of the median", fail=below(0.75)
+)
 def _rate_reference(evidence: LoadEvidence, limits: Limits) -> Judgement:
     """The GPU is as fast as others of its model.
 
@@ -372,8 +372,8 @@ def _stored(evidence: LoadEvidence) -> dict[str, str]:
 
 @check(
     "golden.stored",
-    source=SAME_BITS,
-    do=isolate("the record may be of a faulty GPU; compare it with other hosts."),
+    source=basis.SAME_BITS,
+    do=basis.isolate("the record may be of a faulty GPU; compare it with other hosts."),
     fail=above(0),
 )
 def _golden_stored(evidence: LoadEvidence, limits: Limits) -> Judgement:
@@ -402,8 +402,8 @@ def _golden_stored(evidence: LoadEvidence, limits: Limits) -> Judgement:
 
 @check(
     "golden.peers",
-    source=f"{SAME_BITS}; the majority is right",
-    do=isolate("remove what this GPU has recorded in the file of the golden checksums."),
+    source=f"{basis.SAME_BITS}; the majority is right",
+    do=basis.isolate("remove what this GPU has recorded in the file of the golden checksums."),
     fail=above(0),
 )
 def _golden_peers(evidence: LoadEvidence, limits: Limits) -> Judgement:

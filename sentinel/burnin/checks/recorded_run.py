@@ -55,8 +55,8 @@ def read_run(folder: RunFolder) -> Recorded:
     try:
         plan = from_json(Plan, {k: v for k, v in header["plan"].items() if k != "hash"}, "plan")
         counters = read_object(folder.counters) if folder.counters.exists() else {}
-        node = tuple(from_json(Counters, one, "counters") for one in counters.get("before", ()))
-        before = {one.uuid: one for one in node}
+        node = tuple(from_json(Counters, row, "counters") for row in counters.get("before", ()))
+        before = {gpu.uuid: gpu for gpu in node}
         after = _by_uuid(counters.get("after", ()))
     except (DecodeError, KeyError, AttributeError, TypeError) as error:
         raise ConfigError(f"{folder.path}: it is not a run of this version: {error}") from None
@@ -100,9 +100,9 @@ def evidence_of_load(
     return LoadEvidence(
         record=record,
         peers=[
-            one
-            for one in run.records.values()
-            if one.before is not None and one.before.name == model
+            gpu
+            for gpu in run.records.values()
+            if gpu.before is not None and gpu.before.name == model
         ],
         references=load_references().get(model, ()),
         former=former.get((record.uuid, (record.before and record.before.serial) or ""), ()),
@@ -124,7 +124,7 @@ def load_references() -> dict[str, tuple[Reference, ...]]:
 
 def _by_uuid(values: Iterable[Any]) -> dict[str, Counters]:
     found = [from_json(Counters, value, "counters") for value in values]
-    return {one.uuid: one for one in found}
+    return {counters.uuid: counters for counters in found}
 
 
 # --- all checks, in the order of the report --------------------------------------------------

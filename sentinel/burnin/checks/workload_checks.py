@@ -8,8 +8,8 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
+from sentinel.burnin.checks import basis
 from sentinel.burnin.checks.check import (
-    OWN,
     Action,
     Judgement,
     Limits,
@@ -196,7 +196,7 @@ def _do(text: str) -> Action:
 def _failure_check(kind: FailureKind, remedy: str) -> None:
     """Declare the check for one kind of failure."""
 
-    @check(f"{_PREFIX}{kind}", source=OWN, do=_do(remedy))
+    @check(f"{_PREFIX}{kind}", source=basis.OWN, do=_do(remedy))
     def judge(evidence: TrialEvidence, _: Limits) -> Judgement:
         """The stressor does not fail in this way.
 
@@ -214,7 +214,7 @@ for _kind, _remedy in _REMEDIES.items():
 
 @check(
     f"{_PREFIX}memory_growth",
-    source=OWN,
+    source=basis.OWN,
     unit="bytes",
     do=_do(
         "Allocate all memory, and run each kind of work, before the second call of ctx.pace(); "
@@ -241,7 +241,7 @@ def memory_growth(evidence: TrialEvidence, _: Limits) -> Judgement:
 
 @check(
     f"{_PREFIX}long_quantum",
-    source=OWN,
+    source=basis.OWN,
     unit="s",
     do=_do(
         "Queue less: ctx.measure(work) measures the time of some work, ctx.quantum is the time to "
@@ -266,7 +266,7 @@ def long_quantum(evidence: TrialEvidence, _: Limits) -> Judgement:
 
 @check(
     f"{_PREFIX}slow_stop",
-    source=OWN,
+    source=basis.OWN,
     unit="s",
     do=_do("Return as soon as ctx.pace() is False, and call it every 50 ms or sooner."),
 )
@@ -286,7 +286,7 @@ def slow_stop(evidence: TrialEvidence, _: Limits) -> Judgement:
 
 @check(
     f"{_PREFIX}wrong_results",
-    source=OWN,
+    source=basis.OWN,
     do=_do("Try a built-in workload such as gemm on this GPU, and this one on another GPU."),
 )
 def wrong_results(evidence: TrialEvidence, _: Limits) -> Judgement:

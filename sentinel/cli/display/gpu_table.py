@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from sentinel.cli.display.output import Table, printable
 from sentinel.host.procfs import read_stat
-from sentinel.protocol.rules import with_time
+from sentinel.protocol.rules import WITH_STRESSOR, gpu_state, with_time
 from sentinel.units import format_brief, format_count, format_duration, format_size
 
 if TYPE_CHECKING:
@@ -42,22 +42,7 @@ GPUS = Table(
     },
 )
 
-#: States of the stressor that take precedence as the state of the GPU.
-_BY_STRESSOR = {"RUNNING": "occupied", "STARTING": "starting", "STOPPING": "stopping"}
-_BY_FAILURE = {"BACKOFF": "backoff", "FATAL": "failed"}
 _UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, ""))
-
-
-def state(gpu: GpuStatus) -> str:
-    """Return the state of a GPU: of its stressor, its pause or reservation, or its occupancy."""
-    stressor, admin = gpu.stressor.upper(), gpu.admin.upper()
-    if stressor in _BY_STRESSOR:
-        return _BY_STRESSOR[stressor]
-    if admin in {"PAUSED", "RESERVED"}:
-        return admin.lower()
-    if gpu.occupancy.upper() == "IDLE":
-        return _BY_FAILURE.get(stressor, "idle")
-    return gpu.occupancy.lower()
 
 
 def is_stale(status: Status) -> bool:
@@ -71,10 +56,10 @@ def row(
     """Return the cells of a GPU; an empty cell is unknown, as are all of a stale status."""
     if stale:
         name = f"{gpu.index}{'!' if gpu.standing_findings else ''}"
-        return (name, "unknown", "", f"last: {state(gpu)}", *("" for _ in GPUS.header[4:]))
+        return (name, "unknown", "", f"last: {gpu_state(gpu)}", *("" for _ in GPUS.header[4:]))
     return (
         f"{gpu.index}{'!' if gpu.standing_findings else ''}",
-        state(gpu),
+        gpu_state(gpu),
         "" if gpu.since_s is None else format_brief(gpu.since_s),
         _holder(gpu, reservations),
         _memory(gpu),
@@ -113,7 +98,7 @@ def ranges(numbers: Sequence[int]) -> str:
 
 def list_line(gpu: GpuStatus, *, stale: bool = False) -> str:
     """Return one GPU as `nvidia-smi -L` lists it, and its state; that is unknown if stale."""
-    word = "unknown" if stale else state(gpu)
+    word = "unknown" if stale else gpu_state(gpu)
     return f"GPU {gpu.index}: {gpu.name} (UUID: {gpu.uuid}) {word}"
 
 
@@ -146,7 +131,7 @@ def notes(status: Status) -> Iterator[str]:
         yield from reasons(
             gpu
             for gpu in status.gpus
-            if not gpu.processes and state(gpu) not in {"occupied", "reserved"}
+            if not gpu.processes and gpu_state(gpu) not in {"occupied", "reserved"}
         )
     for gpu in status.gpus:
         yield from (f"GPU {gpu.index}: {text}" for text in findings(gpu))
@@ -253,7 +238,7 @@ def rate(gpu: GpuStatus) -> str:
 
 def _holder(gpu: GpuStatus, reservations: Sequence[ReservationInfo]) -> str:
     """Format the holder of a GPU: sentinel, foreign processes, or a reservation."""
-    if gpu.stressor.upper() in _BY_STRESSOR:
+    if gpu_state(gpu) in WITH_STRESSOR:
         session = f" [{gpu.session}]" if gpu.session else ""
         return f"sentinel {gpu.workload}{session}" if gpu.workload else "sentinel"
     if gpu.processes:

@@ -16,8 +16,7 @@ from sentinel.cli.display.log_lines import describe, is_hidden
 from sentinel.cli.display.output import printable
 from sentinel.errors import ConfigError
 from sentinel.host.systemd import Journal, field_name
-from sentinel.protocol.event_type import Kind
-from sentinel.protocol.events import EVENTS
+from sentinel.protocol.events import EVENTS, Kind
 from sentinel.protocol.gpu import Gpu
 
 if TYPE_CHECKING:  # slow to import, and not needed to read

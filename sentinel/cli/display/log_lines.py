@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 from sentinel.cli.display.output import printable, styled, wants_colour
 from sentinel.errors import ConfigError
 from sentinel.host.regular_file import open_regular
-from sentinel.protocol.event_type import DEBUG_EVENTS, Kind
-from sentinel.protocol.events import EVENTS
+from sentinel.protocol.events import DEBUG_EVENTS, EVENTS, Kind
 from sentinel.protocol.rules import with_time
 from sentinel.protocol.stressor import MAX_QUANTUM_S
 from sentinel.units import format_duration, format_size
@@ -132,7 +131,7 @@ _FIELD = re.compile(r"\{(\w+)(?::(\w+))?(\?)?\}")
 
 
 def render(sentence: str, fields: _Fields) -> str:
-    """Fill in the template of a sentence; see protocol/event_type.py."""
+    """Fill in the template of a sentence; see protocol/events.py."""
 
     def choose(match: re.Match[str]) -> str:
         for alternative in match[1].split("|"):

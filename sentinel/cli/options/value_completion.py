@@ -32,14 +32,14 @@ _CHOICE = re.compile(r"[a-z]+(?:\|[a-z]+)+")
 
 def gpus(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete the last GPU of a list: index, UUID or PCI address, with its model and state."""
-    from sentinel.cli.display.gpu_table import state
     from sentinel.client.requester import JsonView
+    from sentinel.protocol.rules import gpu_state
 
     rows: list[tuple[str, str]] = []
     by_uuid: list[tuple[str, str]] = []
     for fields in _status(ctx).get("gpus", ()):
         gpu: Any = JsonView(fields)
-        about = f"{gpu.name}, {state(gpu)}"
+        about = f"{gpu.name}, {gpu_state(gpu)}"
         rows.append((str(gpu.index), about))
         by_uuid.append((gpu.uuid, about))
     if not rows:

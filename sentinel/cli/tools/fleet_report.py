@@ -21,21 +21,9 @@ from sentinel.cli.options.command_classes import VerdictCommand
 from sentinel.cli.options.command_options import duration
 from sentinel.cli.options.setting_options import load_thresholds
 from sentinel.errors import ConfigError, ExitCode, SentinelError
+from sentinel.fleet import follow
 from sentinel.fleet.drain import drain_nodes, reason_text
 from sentinel.fleet.engine import EngineError
-from sentinel.fleet.follow import (
-    NODE_HEADER,
-    NODE_RIGHT,
-    FleetFollower,
-    NodeState,
-    NodeStatus,
-    change_key,
-    describe,
-    engine_of,
-    is_stalled,
-    note,
-    summary,
-)
 from sentinel.fleet.formats import FORMATS
 from sentinel.fleet.node_files import SharedThresholds, read_fleet, read_run_thresholds
 from sentinel.fleet.progress import record_reasons
@@ -86,11 +74,11 @@ class FleetScreen:
     _summary_at: float = field(default_factory=time.monotonic)
     _engine_error: str = ""
 
-    def show(self, statuses: Sequence[NodeStatus], error: EngineError | None) -> None:
+    def show(self, statuses: Sequence[follow.NodeStatus], error: EngineError | None) -> None:
         """Show the state of all nodes, and why the engine does not answer, if so."""
         self._show_engine(error)
         for status in statuses:
-            key = change_key(status)
+            key = follow.change_key(status)
             # On a terminal, the table has the phases; lines are for what stays.
             if self.table.is_live:
                 key = (status.state, status.verdict) if status.is_over else (status.findings,)
@@ -98,7 +86,7 @@ class FleetScreen:
             if self._known.get(status.node) != key and not (first and self._is_dull(status)):
                 self._line(status)
             self._known[status.node] = key
-        text = summary(statuses)
+        text = follow.summary(statuses)
         if self.table.is_live:
             self._draw(statuses, text)
         elif time.monotonic() >= self._summary_at + _SUMMARY_EVERY_S:
@@ -110,23 +98,26 @@ class FleetScreen:
         # What nodes and the engine have written must not control the terminal.
         self.table.line(f"{datetime.now().astimezone():%H:%M:%S}  {printable(text)}")
 
-    def _is_dull(self, status: NodeStatus) -> bool:
+    def _is_dull(self, status: follow.NodeStatus) -> bool:
         """Check whether the first sight of a node is worth no line: it only waits for its turn."""
         return (
             not status.is_over
             and not status.findings
-            and (self.table.is_live or (status.state is NodeState.WAITING and not status.is_stuck))
+            and (
+                self.table.is_live
+                or (status.state is follow.NodeState.WAITING and not status.is_stuck)
+            )
         )
 
-    def _line(self, status: NodeStatus) -> None:
-        name, state, phase, left, heat, findings, _ = describe(status)
+    def _line(self, status: follow.NodeStatus) -> None:
+        name, state, phase, left, heat, findings, _ = follow.describe(status)
         parts = [
             phase,
             left and f"{left} left",
             heat,
             findings and f"wrong results: {findings}",
         ]
-        more = ", ".join(part for part in (*parts, note(status)) if part)
+        more = ", ".join(part for part in (*parts, follow.note(status)) if part)
         self.say(f"{name}  {state}  {more}".rstrip())
 
     def _show_engine(self, error: EngineError | None) -> None:
@@ -138,14 +129,14 @@ class FleetScreen:
             self.say("the engine answers again")
         self._engine_error = text
 
-    def _draw(self, statuses: Sequence[NodeStatus], text: str) -> None:
+    def _draw(self, statuses: Sequence[follow.NodeStatus], text: str) -> None:
         """Draw as many nodes as there is room for, those that need attention first."""
         rows = sorted(statuses, key=lambda status: status.urgency)
         room = max(1, self.table.height - _OTHER_LINES)
         above = [text]
         if len(rows) > room:
             above.append(f"the {room} that need most attention, of {len(rows)}:")
-        self.table.draw([describe(status) for status in rows[:room]], above)
+        self.table.draw([follow.describe(status) for status in rows[:room]], above)
 
 
 def watch_run(
@@ -164,8 +155,8 @@ def watch_run(
         The verdict, or None after Ctrl+C, which ends this alone; the run goes on.
     """
     thresholds = read_run_thresholds(folder, run).fleet  # an error is to be known before the wait
-    follower = FleetFollower(folder, run, engine_of(run, folder))
-    screen = FleetScreen(LiveTable(stream, Table(NODE_HEADER, _FLEXIBLE, NODE_RIGHT)))
+    follower = follow.FleetFollower(folder, run, follow.engine_of(run, folder))
+    screen = FleetScreen(LiveTable(stream, Table(follow.NODE_HEADER, _FLEXIBLE, follow.NODE_RIGHT)))
     seconds = DEFAULT_GIVE_UP_S if give_up_s is None else give_up_s
     try:
         with screen.table.shown():
@@ -180,7 +171,7 @@ def watch_run(
     missing = {
         status.node: _why_missing(status, seconds)
         for status in statuses
-        if status.state is not NodeState.DONE
+        if status.state is not follow.NodeState.DONE
     }
     with _without_writing():
         record_reasons(folder, missing.keys(), {n: why for n, why in missing.items() if why})
@@ -192,8 +183,8 @@ def watch_run(
 
 
 def _watch(
-    follower: FleetFollower, screen: FleetScreen, give_up_s: float
-) -> tuple[NodeStatus, ...]:
+    follower: follow.FleetFollower, screen: FleetScreen, give_up_s: float
+) -> tuple[follow.NodeStatus, ...]:
     """Show the nodes until all are over, or those that are left could not begin for too long."""
     stalled_since: float | None = None
     while True:
@@ -202,7 +193,7 @@ def _watch(
         now = time.monotonic()
         if all(status.is_over for status in statuses):
             return statuses
-        if not is_stalled(statuses):
+        if not follow.is_stalled(statuses):
             stalled_since = None
         elif stalled_since is None:
             stalled_since = now
@@ -213,9 +204,9 @@ def _watch(
         time.sleep(follower.pause_s)
 
 
-def _why_missing(status: NodeStatus, give_up_s: float) -> str:
+def _why_missing(status: follow.NodeStatus, give_up_s: float) -> str:
     """Explain why a node has no final report; empty if the engine had no reason."""
-    if status.state is NodeState.MISSING:
+    if status.state is follow.NodeState.MISSING:
         return status.task.reason
     why = status.why_stuck or "it waits for its turn, and could not be released"
     after = format_duration(round(give_up_s))

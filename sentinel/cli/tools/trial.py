@@ -164,7 +164,7 @@ def _figures(
     }
 
 
-#: The lines of a report, as the sentences of events (protocol/event_type.py); an empty one is none.
+#: The lines of a report, as the sentences of events (protocol/events.py); an empty one is none.
 _ROWS = {
     "ready": "[after {start_s:duration}, with {held:size} in {chunks} chunks|never]",
     "work": "[{rates}, {iterations} iterations/s for {ran_s:duration}"

@@ -12,6 +12,7 @@ from sentinel.cli.display.gpu_table import GpuJob
 from sentinel.cli.tui.feed import Samples, Usage, highest
 from sentinel.client import GpuStatus, ReservationInfo
 from sentinel.protocol.api_types import GpuTelemetry, Handover
+from sentinel.protocol.rules import gpu_state
 from sentinel.units import format_brief, format_duration
 
 #: By what the table can be sorted.
@@ -132,7 +133,7 @@ def sort_key(name: str) -> Callable[[GpuStatus], tuple[float, int]]:
     """Return the key of a sort: the highest first, the index among equals."""
 
     def key(gpu: GpuStatus) -> tuple[float, int]:
-        state = gpu_table.state(gpu)
+        state = gpu_state(gpu)
         values: dict[str, float | None] = {
             "index": 0.0,
             "state": -(_STATES.index(state) if state in _STATES else len(_STATES)),
@@ -158,7 +159,7 @@ def matches(gpu: GpuStatus, text: str, more: Sequence[str] = ()) -> bool:
     named = [
         f"{process.user or ''} {process.pid} {process.name or ''}" for process in gpu.processes
     ]
-    about = [gpu_table.state(gpu), gpu.name, gpu.uuid, gpu.workload or "", *named, *more]
+    about = [gpu_state(gpu), gpu.name, gpu.uuid, gpu.workload or "", *named, *more]
     whole = " ".join(about).lower()
     return all(word == str(gpu.index) or word in whole for word in text.lower().split())
 
@@ -202,7 +203,7 @@ def detail_lines(gpu: GpuStatus, samples: Samples, width: int) -> list[str]:
             as long as there is room.
     """
     lines = [
-        f"GPU {gpu.index}  {gpu.name}  {gpu_table.state(gpu)}",
+        f"GPU {gpu.index}  {gpu.name}  {gpu_state(gpu)}",
         f"{gpu.uuid}  {gpu.pci_bus_id}",
         f"{gpu_table.why(gpu)}{f'; {gpu.note}' if gpu.note else ''}",
         *([f"health: {gpu_table.health(gpu)}"] if gpu.health is not None else []),

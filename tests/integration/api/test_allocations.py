@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,7 +21,16 @@ from sentinel.protocol.commands import Allocate, Caller, CancelAllocation, Exten
 from sentinel.protocol.gpu import GpuProcess
 from sentinel.protocol.problem import Code
 from sentinel.protocol.views import Allocation
-from tests.harness.api_harness import UUIDS, ApiServer, Reply, UnixConnection, ask, exchange
+from tests.harness.api_harness import (
+    UUIDS,
+    ApiServer,
+    Reply,
+    UnixConnection,
+    ask,
+    check_problem,
+    in_background,
+    over_tcp,
+)
 from tests.harness.timing import TIMEOUT_S
 
 GIB = 2**30
@@ -89,8 +95,7 @@ def test_an_unavailable_amount_is_refused_without_side_effects(api: ApiServer) -
     assert allocate(api).status == 200
     for name, size in (("llm", GIB), ("other", 40 * GIB)):
         refused = allocate(api, name, size)
-        assert (refused.status, refused.body["code"]) == (409, "conflict")
-        assert "can be allocated" in refused.body["detail"]
+        check_problem(refused, 409, "conflict", "can be allocated")
     assert not [order for order in api.commands if isinstance(order, CancelAllocation)]
     assert set(api.supervisor.allocations) == {"llm"}
 
@@ -115,8 +120,7 @@ def test_memory_is_not_allocated_before_a_reading_shows_it_free(
         if "ended" in so:  # the readings are not renewed
             supervisor.gpus[UUIDS[0]] = replace(supervisor.gpus[UUIDS[0]], read=1e11)
     late = allocate(api, wait_s=0.3)
-    assert (late.status, late.body["code"]) == (504, "timeout"), late
-    assert why in late.body["detail"]
+    check_problem(late, 504, "timeout", why)
     api.wait_for(lambda: isinstance(api.commands[-1], CancelAllocation))
     assert not api.supervisor.allocations
 
@@ -171,8 +175,7 @@ def test_an_invalid_request_is_refused_with_its_field(
 ) -> None:
     body = {"size": GIB, "wait_s": 0, **wish}
     reply = ask(api, "PUT", f"/v1/allocations/{body.pop('id', 'llm')}".replace(" ", "%20"), body)
-    assert (reply.status, reply.body["code"]) == (422, "invalid")
-    assert expected in reply.body["detail"]
+    check_problem(reply, 422, "invalid", expected)
     assert api.commands == []
 
 
@@ -182,13 +185,10 @@ def test_an_unknown_gpu_is_named_in_the_error(api: ApiServer) -> None:
 
 
 def test_an_allocation_over_tcp_is_bound_to_no_process(api: ApiServer) -> None:
-    token = Path(api.spec.token or "").read_text().strip()
     body = {"size": GIB}
-    headers = {"authorization": f"Bearer {token}"}
 
     def put(id_: str, body: object) -> Reply:
-        connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=TIMEOUT_S)
-        return exchange(connection, "PUT", f"/v1/allocations/{id_}", body, headers)
+        return over_tcp(api, "PUT", f"/v1/allocations/{id_}", body)
 
     assert put("far", body).status == 200
     order = next(order for order in api.commands if isinstance(order, Allocate))
@@ -253,8 +253,7 @@ def started(pid: int) -> int:
 
 def leave(api: ApiServer, deaf: tuple[Any, ...]) -> None:
     """Request memory, and disconnect while a command of these types has no reply."""
-    with api.change_supervisor() as supervisor:
-        supervisor.unanswered = deaf
+    api.set(unanswered=deaf)
     client = UnixConnection(api.path)
     body = json.dumps({"size": GIB, "pid": os.getpid()})
     client.request("PUT", "/v1/allocations/llm", body, {"content-type": "application/json"})
@@ -278,18 +277,13 @@ def test_another_allocation_of_the_same_name_is_not_undone(api: ApiServer) -> No
 
 
 def test_an_allocation_that_ended_meanwhile_is_reported_as_ended(api: ApiServer) -> None:
-    with api.change_supervisor() as supervisor:
-        supervisor.keeps_memory = True
+    api.set(keeps_memory=True)
     held(api)
-    replies: list[Reply] = []
-    client = threading.Thread(target=lambda: replies.append(allocate(api, wait_s=TIMEOUT_S)))
-    client.start()
-    api.wait_for(lambda: bool(api.supervisor.allocations))
-    assert ask(api, "DELETE", "/v1/allocations/llm").status == 200
-    held(api, memory_used=0)
-    client.join()
-    assert (replies[0].status, replies[0].body["code"]) == (409, "conflict")
-    assert "was ended before it was complete" in replies[0].body["detail"]
+    with in_background(lambda: allocate(api, wait_s=TIMEOUT_S)) as replies:
+        api.wait_for(lambda: bool(api.supervisor.allocations))
+        assert ask(api, "DELETE", "/v1/allocations/llm").status == 200
+        held(api, memory_used=0)
+    check_problem(replies[0], 409, "conflict", "was ended before it was complete")
 
 
 def test_only_the_user_of_a_process_and_root_may_name_it() -> None:

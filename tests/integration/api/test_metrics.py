@@ -208,8 +208,7 @@ def test_stressor_seconds_grow_only_while_a_stressor_runs(api: ApiServer) -> Non
     def stress(gpu: str) -> float:
         return value_of(scrape(api), "sentinel_gpu_stress_seconds_total", gpu=gpu) or 0.0
 
-    with api.change_supervisor() as supervisor:
-        supervisor.gpus[UUIDS[1]] = replace(supervisor.gpus[UUIDS[1]], stressor="STOPPED", pid=None)
+    api.change_gpu(1, stressor="STOPPED", pid=None)
     state = {"gpu": "1", "state": "stopped"}
     eventually(lambda: value_of(scrape(api), "sentinel_gpu_stressor_state", **state) == 1)
     before, began = (stress("0"), stress("1")), time.monotonic()
@@ -300,8 +299,7 @@ def test_a_stale_value_is_not_exported(api: ApiServer) -> None:
 
 @pytest.mark.long
 def test_only_ages_and_counts_are_exported_for_a_stuck_supervisor(api: ApiServer) -> None:
-    with api.change_supervisor() as supervisor:
-        supervisor.sends_no_views = True
+    api.set(sends_no_views=True)
     eventually(lambda: value_of(scrape(api), "sentinel_up") == 0)
     page = scrape(api)
     assert not MEASURED & page.keys()

@@ -23,7 +23,16 @@ from sentinel.host.procfs import own_stat
 from sentinel.host.timed_file import RESERVATIONS, Clocks
 from sentinel.protocol.commands import Caller, CancelReservation, Extend, Reserve
 from sentinel.protocol.views import Reservation
-from tests.harness.api_harness import UUIDS, ApiServer, Reply, UnixConnection, ask
+from tests.harness.api_harness import (
+    UUIDS,
+    ApiServer,
+    Reply,
+    UnixConnection,
+    ask,
+    check_problem,
+    in_background,
+    send,
+)
 from tests.harness.failing_disk import FailingDisk
 from tests.harness.fake_nvml import COMPILER, NO_COMPILER, shared_folder
 from tests.harness.gpu_environment import ROOT
@@ -84,16 +93,12 @@ def test_a_reservation_is_granted_shown_stored_and_ended(api: ApiServer) -> None
 def test_a_reservation_of_busy_gpus_is_retried_until_they_are_free(api: ApiServer) -> None:
     first = reserve(api, gpus=["0"], reason="first").body["id"]
     refused = reserve(api, count=2, wait_s=0)
-    assert (refused.status, refused.body["code"]) == (409, "conflict")
-    assert "reserved" in refused.body["detail"]
-    replies: list[Reply] = []
-    client = threading.Thread(target=lambda: replies.append(reserve(api, count=2, wait_s=15)))
-    client.start()
-    eventually(lambda: ask(api, "GET", "/v1/reservations").body["queue"])
-    (waiting,) = ask(api, "GET", "/v1/status").body["queue"]
-    assert (waiting["place"], waiting["count"], waiting["indices"]) == (1, 2, [])
-    ask(api, "DELETE", f"/v1/reservations/{first}")
-    client.join()
+    check_problem(refused, 409, "conflict", "reserved")
+    with in_background(lambda: reserve(api, count=2, wait_s=15)) as replies:
+        eventually(lambda: ask(api, "GET", "/v1/reservations").body["queue"])
+        (waiting,) = ask(api, "GET", "/v1/status").body["queue"]
+        assert (waiting["place"], waiting["count"], waiting["indices"]) == (1, 2, [])
+        ask(api, "DELETE", f"/v1/reservations/{first}")
     assert replies[0].status == 200
     assert replies[0].body["gpus"] == list(UUIDS)
     assert replies[0].body["id"] == waiting["id"]
@@ -121,14 +126,13 @@ def waiting_client(api: ApiServer, **wish: Any) -> Iterator[list[Reply]]:
 
 def test_a_request_for_more_gpus_than_there_are_does_not_wait(api: ApiServer) -> None:
     refused = reserve(api, count=109, wait_s=86_400)
-    assert (refused.status, refused.body["code"]) == (422, "invalid")
-    assert "109 GPUs are requested, and there are 2" in refused.body["detail"]
+    check_problem(refused, 422, "invalid", "109 GPUs are requested, and there are 2")
 
 
 def test_a_request_that_waits_too_long_leaves_the_queue(api: ApiServer) -> None:
     reserve(api, gpus=["0"])
     late = reserve(api, gpus=["0"], wait_s=0.2)
-    assert (late.status, late.body["code"]) == (409, "conflict")
+    check_problem(late, 409, "conflict")
     assert late.body["detail"] == "the GPUs are reserved; place 1"
     assert not api.supervisor.queue
 
@@ -148,7 +152,7 @@ def test_a_request_that_is_ended_by_its_user_is_answered(api: ApiServer) -> None
     reserve(api, gpus=["0"])
     with waiting_client(api, gpus=["0"], wait_s=60, id="b" * 8) as replies:
         assert ask(api, "DELETE", f"/v1/reservations/{'b' * 8}").status == 200
-    assert (replies[0].status, replies[0].body["code"]) == (409, "conflict")
+    check_problem(replies[0], 409, "conflict")
     assert replies[0].body["detail"] == "The request was ended while it waited."
 
 
@@ -189,11 +193,9 @@ def test_a_request_whose_response_was_lost_has_what_it_has_reserved(tmp_path: Pa
 
 
 def test_gpus_that_cannot_be_freed_in_time_are_not_reserved(api: ApiServer) -> None:
-    with api.change_supervisor() as supervisor:
-        supervisor.keeps_memory = True
+    api.set(keeps_memory=True)
     late = reserve(api, gpus=["1"], wait_s=0.1)
-    assert (late.status, late.body["code"]) == (504, "timeout")
-    assert "GPU 1" in late.body["detail"]
+    check_problem(late, 504, "timeout", "GPU 1")
     api.wait_for(lambda: isinstance(api.commands[-1], CancelReservation))
     assert not api.supervisor.reservations
 
@@ -217,9 +219,7 @@ def test_gpus_are_not_reserved_before_a_reading_shows_them_free(
         supervisor.gpus[UUIDS[1]] = replace(view, **left)
         supervisor.keeps_memory = True
     late = reserve(api, gpus=["1"], wait_s=0.1)
-    assert (late.status, late.body["code"]) == (504, "timeout")
-    assert "GPU 1" in late.body["detail"]
-    assert why in late.body["detail"]
+    check_problem(late, 504, "timeout", "GPU 1", why)
     api.wait_for(lambda: isinstance(api.commands[-1], CancelReservation))
     with api.change_supervisor() as supervisor:
         supervisor.gpus[UUIDS[1]] = replace(view, ended=1.0, read=2.0)
@@ -228,18 +228,13 @@ def test_gpus_are_not_reserved_before_a_reading_shows_them_free(
 
 @pytest.mark.parametrize("stressor", ["BACKOFF", "FATAL"])
 def test_a_gpu_with_a_failed_stressor_can_be_reserved(api: ApiServer, stressor: str) -> None:
-    with api.change_supervisor() as supervisor:
-        view = supervisor.gpus[UUIDS[1]]
-        supervisor.gpus[UUIDS[1]] = replace(view, stressor=stressor, ended=1.0, read=2.0)
+    api.change_gpu(1, stressor=stressor, ended=1.0, read=2.0)
     assert reserve(api, gpus=["1"], wait_s=0.1).status == 200
 
 
 def test_a_client_that_disconnects_while_waiting_gets_no_reservation(api: ApiServer) -> None:
-    with api.change_supervisor() as supervisor:
-        supervisor.keeps_memory = True
-    client = UnixConnection(api.path)
-    headers = {"content-type": "application/json"}
-    client.request("PUT", PATH, json.dumps({"count": 1}), headers)
+    api.set(keeps_memory=True)
+    client = send(api, "PUT", PATH, {"count": 1})
     api.wait_for(lambda: bool(api.supervisor.reservations))
     client.close()
     api.wait_for(lambda: isinstance(api.commands[-1], CancelReservation))
@@ -247,11 +242,8 @@ def test_a_client_that_disconnects_while_waiting_gets_no_reservation(api: ApiSer
 
 
 def test_a_lease_ends_once_the_answer_is_stored(api: ApiServer) -> None:
-    with api.change_supervisor() as supervisor:
-        supervisor.unanswered = (Extend,)
-    client = UnixConnection(api.path)
-    headers = {"content-type": "application/json"}
-    client.request("PUT", PATH, json.dumps({"count": 1}), headers)
+    api.set(unanswered=(Extend,))
+    client = send(api, "PUT", PATH, {"count": 1})
     api.wait_for(lambda: len(api.commands) == 2)
     reserved, extended = api.commands
     assert isinstance(reserved, Reserve)
@@ -282,11 +274,8 @@ def test_a_client_that_disconnects_during_the_write_gets_no_reservation(
     tmp_path: Path,
 ) -> None:
     with ApiServer(tmp_path) as api:
-        with api.change_supervisor() as supervisor:
-            supervisor.keeps_memory = True
-        client = UnixConnection(api.path)
-        headers = {"content-type": "application/json"}
-        client.request("PUT", PATH, json.dumps({"count": 1}), headers)
+        api.set(keeps_memory=True)
+        client = send(api, "PUT", PATH, {"count": 1})
         api.wait_for(lambda: bool(api.supervisor.reservations))
         (tmp_path / f"{RESERVATIONS.name}.new").mkdir()  # the write fails and is retried
         with api.change_supervisor() as supervisor:
@@ -299,17 +288,13 @@ def test_a_client_that_disconnects_during_the_write_gets_no_reservation(
 
 
 def test_a_reservation_that_ends_before_its_confirmation_is_an_error(api: ApiServer) -> None:
-    with api.change_supervisor() as supervisor:
-        supervisor.keeps_memory = True
-    replies: list[Reply] = []
-    client = threading.Thread(target=lambda: replies.append(reserve(api, gpus=["0"])))
-    client.start()
-    api.wait_for(lambda: bool(api.supervisor.reservations))
-    with api.change_supervisor() as supervisor:
-        supervisor.reservations.clear()
-        supervisor.free_memory()
-    client.join()
-    assert (replies[0].status, replies[0].body["code"]) == (409, "conflict")
+    api.set(keeps_memory=True)
+    with in_background(lambda: reserve(api, gpus=["0"])) as replies:
+        api.wait_for(lambda: bool(api.supervisor.reservations))
+        with api.change_supervisor() as supervisor:
+            supervisor.reservations.clear()
+            supervisor.free_memory()
+    check_problem(replies[0], 409, "conflict")
 
 
 ASKS = """
@@ -385,8 +370,7 @@ def test_the_end_of_a_holder_is_reported_until_it_takes_effect(api: ApiServer) -
             id="x", gpus=("x",), count=1, reason="", by=by, since=0.0, bound=True
         )
     api.wait_for(lambda: len(api.commands) >= 2)
-    with api.change_supervisor() as supervisor:
-        supervisor.sends_no_replies = False
+    api.set(sends_no_replies=False)
     api.wait_for(lambda: not api.supervisor.reservations)
 
 
@@ -395,8 +379,9 @@ def test_an_unwritable_file_is_reported_once_and_nothing_is_reserved(tmp_path: P
     with ApiServer(tmp_path) as api:
         for _ in range(2):
             refused = reserve(api, count=1, reason="demo")
-            assert (refused.status, refused.body["code"]) == (503, "unavailable")
-            assert f"Nothing is reserved: {tmp_path / RESERVATIONS.name}" in refused.body["detail"]
+            check_problem(
+                refused, 503, "unavailable", f"Nothing is reserved: {tmp_path / RESERVATIONS.name}"
+            )
             api.wait_for(lambda: not api.supervisor.reservations)
         assert [warning.about for warning in api.warnings] == ["reservations"]
         (tmp_path / f"{RESERVATIONS.name}.new").rmdir()
@@ -436,14 +421,13 @@ def test_what_is_acknowledged_is_on_disk(
         kept = reserve(api, gpus=["0"]).body["id"]
         disk.set(fault)
         refused = reserve(api, gpus=["1"])
-        assert (refused.status, refused.body["code"]) == (503, "unavailable")
+        check_problem(refused, 503, "unavailable")
         assert DISK_FAULTS[fault] in refused.body["detail"]
         assert api.supervisor.gpus[UUIDS[1]].stressor == "RUNNING", "no stressor was stopped for it"
         api.wait_for(lambda: list(api.supervisor.reservations) == [kept])
 
         over = ask(api, "DELETE", f"/v1/reservations/{kept}")
-        assert (over.status, over.body["code"]) == (503, "unavailable")
-        assert "another daemon would restore it" in over.body["detail"]
+        check_problem(over, 503, "unavailable", "another daemon would restore it")
 
         disk.set()
         eventually(lambda: reserve(api, gpus=["1"]).status == 200)  # a slow write goes on

@@ -10,9 +10,8 @@ import pytest
 
 from sentinel.host.timed_file import SESSIONS, Clocks
 from sentinel.protocol.commands import AccessPolicy, EndSession, Level, StartSession
-from tests.harness.api_harness import UUIDS, ApiServer, Reply, ask
+from tests.harness.api_harness import UUIDS, ApiServer, Reply, ask, check_problem, over_tcp
 from tests.harness.given_settings import shown
-from tests.integration.api.test_access import over_tcp
 
 
 @pytest.fixture
@@ -91,7 +90,7 @@ def test_a_session_that_cannot_be_stored_is_refused_before_a_stressor_is_stopped
     draft.mkdir()  # in place of the draft of the file
     api.commands.clear()
     refused = start(api, name="other", gpus=["0"])
-    assert (refused.status, refused.body["code"]) == (503, "unavailable")
+    check_problem(refused, 503, "unavailable")
     assert api.commands == []
     over = ask(api, "DELETE", "/v1/sessions/train")
     assert over.status == 503

@@ -11,7 +11,7 @@ import pytest
 
 from sentinel.config.sources import NAME
 from sentinel.protocol.commands import Command, CommandReply, Configure
-from tests.harness.api_harness import UUIDS, ApiServer, Reply, ask
+from tests.harness.api_harness import UUIDS, ApiServer, Reply, ask, check_problem
 from tests.harness.given_settings import shown, texts_of, texts_of_gpus
 
 FILE = """
@@ -81,19 +81,25 @@ def test_a_change_for_all_names_the_gpus_that_have_their_own_value(api: ApiServe
     assert [row["gpu"] for row in done.body["settings"]] == [None, UUIDS[1]]
 
 
-def test_settings_of_single_gpus_are_kept_by_a_reload_and_a_restart(
-    api: ApiServer,
-) -> None:
+def test_changed_settings_are_kept_by_a_reload_and_by_another_change(api: ApiServer) -> None:
     change(api, {"power": "200W"}, gpus=["1"])
+    assert change(api, {"util.every": "500ms"}).status == 200
     ask(api, "POST", "/v1/reload")
-    ask(api, "PATCH", "/v1/settings", {"settings": {"util.target": "50%"}})
     assert singles(api)[-1] == (UUIDS[1], {"power": "200W"})
+    assert values(api)["util.every"] == ("500ms", "--util-every")
+    assert shown(ask(api, "GET", "/v1/settings").body)["poll"][1] == "default"
+    assert change(api, {"util.every": None}).status == 200
+    assert "util.every" not in values(api)
+    assert [type(command) for command in api.commands] == [Configure] * 4, "no Resume is sent"
 
 
 @pytest.mark.parametrize(
     ("settings", "more", "why"),
     [
         ({"powr": "200W"}, {}, "Did you mean power?"),
+        ({"powr": None}, {}, "Did you mean power?"),
+        ({"poll": "never"}, {}, "--poll: 'never'"),
+        ({"util.target": "900%"}, {}, "900%"),
         ({"power": "much"}, {"gpus": ["0"]}, f"--power for {UUIDS[0][:12]}: 'much'"),
         ({"poll": "1s"}, {"gpus": ["0"]}, "poll cannot be set for single GPUs"),
         ({"poll": None}, {"gpus": ["0"]}, "poll cannot be set for single GPUs"),
@@ -146,8 +152,7 @@ def test_what_overrides_a_saved_setting_at_the_next_start_is_named(api: ApiServe
 
 def test_a_refused_change_is_not_saved(api: ApiServer) -> None:
     assert change(api, {"power": "200W"}, save=True).status == 200
-    with api.change_supervisor() as supervisor:
-        supervisor.configure_error = "poll is fixed"
+    api.set(configure_error="poll is fixed")
     assert change(api, {"poll": "2s"}, save=True).status == 422
     assert saved(api) == {"power": "200W"}
 
@@ -156,8 +161,7 @@ def test_nothing_changes_if_it_cannot_be_saved(api: ApiServer) -> None:
     new = Path(api.spec.state) / f"{NAME}.new"
     new.mkdir()  # in place of the draft of the file
     refused = change(api, {"power": "200W"}, save=True)
-    assert (refused.status, refused.body["code"]) == (503, "unavailable")
-    assert "Nothing has changed" in refused.body["detail"]
+    check_problem(refused, 503, "unavailable", "Nothing has changed")
     assert api.commands == [], "no stressor was stopped for it"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pwd
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -26,7 +25,7 @@ from sentinel.protocol.commands import (
     StopDaemon,
 )
 from sentinel.protocol.views import Phase
-from tests.harness.api_harness import UUIDS, ApiServer, Reply, ask
+from tests.harness.api_harness import UUIDS, ApiServer, ask, check_problem, in_background
 from tests.harness.burnin_report import ENDED, write_report
 from tests.harness.given_settings import texts_of, texts_of_gpus
 from tests.harness.sentinel_process import eventually
@@ -107,7 +106,7 @@ def test_an_ambiguous_or_unknown_selector_is_refused_with_the_candidates(
     api: ApiServer, selector: str, status: int, code: str
 ) -> None:
     refused = ask(api, "GET", f"/v1/gpus/{selector}")
-    assert (refused.status, refused.body["code"]) == (status, code)
+    check_problem(refused, status, code)
 
 
 # --- orders ----------------------------------------------------------------------------------
@@ -134,27 +133,20 @@ def test_a_resume_a_stop_and_a_restart_are_passed_on(api: ApiServer) -> None:
 
 
 def test_a_pause_of_all_is_answered_when_all_memory_is_free(api: ApiServer) -> None:
-    with api.change_supervisor() as supervisor:
-        supervisor.keeps_memory = True
-    replies: list[Reply] = []
-    client = threading.Thread(target=lambda: replies.append(ask(api, "POST", "/v1/pause")))
-    client.start()
-    api.wait_for(lambda: bool(api.commands))
-    time.sleep(0.1)  # a reply would have arrived by now
-    assert not replies
-    with api.change_supervisor() as supervisor:
-        supervisor.free_memory()
-    client.join()
+    api.set(keeps_memory=True)
+    with in_background(lambda: ask(api, "POST", "/v1/pause")) as replies:
+        api.wait_for(lambda: bool(api.commands))
+        time.sleep(0.1)  # a reply would have arrived by now
+        assert not replies
+        with api.change_supervisor() as supervisor:
+            supervisor.free_memory()
     assert replies[0].status == 200
 
 
 def test_a_pause_that_times_out_names_the_held_gpus(api: ApiServer) -> None:
-    with api.change_supervisor() as supervisor:
-        supervisor.keeps_memory = True
+    api.set(keeps_memory=True)
     late = ask(api, "POST", "/v1/pause", {"wait_s": 0.1})
-    assert (late.status, late.body["code"]) == (504, "timeout")
-    assert "GPUs 0-1 (stopping for up to" in late.body["detail"]
-    assert "2.0 GiB in all" in late.body["detail"]
+    check_problem(late, 504, "timeout", "GPUs 0-1 (stopping for up to", "2.0 GiB in all")
     assert ask(api, "POST", "/v1/pause", {"wait_s": 0}).status == 200
 
 
@@ -166,7 +158,7 @@ def test_a_pause_is_not_answered_before_a_reading_shows_the_memory_free(
         view = replace(supervisor.gpus[UUIDS[1]], stressor="STOPPED", ended=1.0, read=2.0)
         supervisor.gpus[UUIDS[1]] = replace(view, **left)
     late = ask(api, "POST", "/v1/pause", {"wait_s": 0.1})
-    assert (late.status, late.body["code"]) == (504, "timeout")
+    check_problem(late, 504, "timeout")
     with api.change_supervisor() as supervisor:  # a foreign process has no effect
         supervisor.gpus[UUIDS[1]] = replace(view, occupancy="BUSY")
     assert ask(api, "POST", "/v1/pause").status == 200
@@ -194,15 +186,14 @@ def test_a_pause_that_releases_the_driver_waits_until_it_is_released(api: ApiSer
 @pytest.mark.long
 def test_a_silent_supervisor_is_reported_to_clients(api: ApiServer) -> None:
     assert ask(api, "GET", "/v1/health").status == 200
-    with api.change_supervisor() as supervisor:
-        supervisor.sends_no_replies = supervisor.sends_no_views = True
+    api.set(sends_no_replies=True, sends_no_views=True)
     began = time.monotonic()
     silent = ask(api, "POST", "/v1/resume")
-    assert (silent.status, silent.body["code"]) == (503, "unavailable")
+    check_problem(silent, 503, "unavailable")
     assert time.monotonic() - began > 4.5
     while (health := ask(api, "GET", "/v1/health")).status == 200:
         pass
-    assert (health.status, health.body["code"]) == (503, "unavailable")
+    check_problem(health, 503, "unavailable")
     assert ask(api, "GET", "/v1/status").body["daemon"]["age_s"] > 4  # with its age
 
 
@@ -220,54 +211,18 @@ def test_a_reload_reads_flags_variables_and_the_file_again(api: ApiServer) -> No
 def test_a_reload_of_an_invalid_file_changes_nothing_and_has_a_reason(api: ApiServer) -> None:
     Path(api.spec.config or "").write_text('poll = "a while"\n')
     refused = ask(api, "POST", "/v1/reload")
-    assert (refused.status, refused.body["code"]) == (422, "invalid")
-    assert "config.toml: poll: 'a while' is not a duration" in refused.body["detail"]
-    assert not api.commands
-
-
-def test_settings_that_the_supervisor_refuses_are_refused(api: ApiServer) -> None:
-    with api.change_supervisor() as supervisor:
-        supervisor.configure_error = "there is no workload 'gem'"
-    refused = ask(api, "POST", "/v1/reload")
-    assert refused.status == 422
-    assert refused.body["detail"] == "there is no workload 'gem'"
-
-
-def test_changed_settings_are_kept_over_a_reload(api: ApiServer) -> None:
-    done = ask(api, "PATCH", "/v1/settings", {"settings": {"util.every": "500ms"}})
-    assert done.status == 200
-    (configure,) = api.commands
-    given = ("500ms", "--util-every")
-    assert isinstance(configure, Configure)
-    assert [(v.text, v.source) for v in configure.given if v.key == "util.every"] == [given]
-    ask(api, "POST", "/v1/reload")
-    again = api.commands[-1]
-    assert isinstance(again, Configure)
-    assert again.given == configure.given
-    ask(api, "PATCH", "/v1/settings", {"settings": {"util.every": None}})
-    bare = api.commands[-1]
-    assert isinstance(bare, Configure)
-    assert [v.text for v in bare.given if v.key == "util.every"] == []
-
-
-@pytest.mark.parametrize("settings", [{"pol": "1s"}, {"poll": "never"}])
-def test_an_invalid_setting_changes_nothing(api: ApiServer, settings: dict[str, str]) -> None:
-    refused = ask(api, "PATCH", "/v1/settings", {"settings": settings})
-    assert refused.status == 422
-    assert "poll" in refused.body["detail"]
+    check_problem(refused, 422, "invalid", "config.toml: poll: 'a while' is not a duration")
     assert not api.commands
 
 
 def test_settings_that_were_refused_are_not_kept(api: ApiServer) -> None:
-    with api.change_supervisor() as supervisor:
-        supervisor.configure_error = "no"
-        supervisor.phase = Phase.RELEASED
+    api.set(configure_error="no", phase=Phase.RELEASED)
     changes = {"settings": {"poll": "700ms"}}
-    assert ask(api, "PATCH", "/v1/settings", changes).status == 422
+    refused = ask(api, "PATCH", "/v1/settings", changes)
+    assert (refused.status, refused.body["detail"]) == (422, "no")
     assert [type(order) for order in api.commands] == [Configure]
     assert api.supervisor.phase is Phase.RELEASED
-    with api.change_supervisor() as supervisor:
-        supervisor.configure_error = None
+    api.set(configure_error=None)
     assert ask(api, "POST", "/v1/reload").status == 200
     reload = api.commands[-1]
     assert isinstance(reload, Configure)
@@ -318,7 +273,7 @@ def test_every_error_has_one_shape(
     api: ApiServer, method: str, path: str, body: object, status: int, code: str
 ) -> None:
     refused = ask(api, method, path, body)
-    assert (refused.status, refused.body["code"]) == (status, code)
+    check_problem(refused, status, code)
     assert not any(isinstance(order, PauseGpus) for order in api.commands)
 
 
@@ -333,7 +288,7 @@ def test_a_rejection_of_the_supervisor_becomes_a_status_code(
 
     monkeypatch.setattr(api.supervisor, "reply_to", refuse)
     refused = ask(api, "POST", "/v1/resume")
-    assert (refused.status, refused.body["code"]) == (status, refusal.value)
+    check_problem(refused, status, refusal.value)
 
 
 @pytest.mark.long

@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.cli.display.log_lines import describe
-from sentinel.protocol.event_type import Kind
-from sentinel.protocol.events import EVENTS
+from sentinel.protocol.events import EVENTS, Kind
 from sentinel.protocol.gpu import GpuProcess
 from sentinel.protocol.views import GpuHealth, HealthCause
 from tests.harness.api_harness import UUIDS, ApiServer
@@ -284,13 +283,11 @@ def test_stale_views_show_no_gpu_as_idle(api: ApiServer, chrome: Browser) -> Non
     api.reset()
     with opened(chrome, address(api)) as page:
         page.wait_until(f"{state(0)} === 'occupied'")
-        with api.change_supervisor() as supervisor:
-            supervisor.sends_no_views = True
+        api.set(sends_no_views=True)
         page.wait_until(f"{state(0)} === 'unknown'")
         banner = page.evaluate("document.getElementById('lost').innerText")
         assert re.search(r"state is not updated since \d\d:\d\d:\d\d\.", banner), banner
-        with api.change_supervisor() as supervisor:
-            supervisor.sends_no_views = False
+        api.set(sends_no_views=False)
         page.wait_until(f"{state(0)} === 'occupied'")
         page.wait_until(LIVE)
 

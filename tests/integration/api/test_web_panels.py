@@ -301,8 +301,7 @@ def test_the_title_and_the_header_begin_with_the_host(api: ApiServer, chrome: Br
         page.wait_until(f"document.title.startsWith({json.dumps(host)} + ': 2 occupied')")
         assert page.evaluate("document.querySelector('h1').innerText").startswith(host)
         assert "simulated" not in page.evaluate("document.title")
-        with api.change_supervisor() as supervisor:
-            supervisor.simulated = True
+        api.set(simulated=True)
         page.wait_until("document.title.endsWith('simulated GPUs')")
         assert "simulated GPUs" in page.evaluate("document.querySelector('h1').innerText")
 

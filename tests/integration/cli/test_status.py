@@ -75,7 +75,7 @@ def test_the_last_lines_leave_out_what_is_logged_at_the_debug_level(
 
 @pytest.mark.parametrize(
     "broken",
-    [{"memory_total": "much"}, {"stressor": 3}, {"memory_total": None}, {"processes": 7}],
+    [{"memory_total": "much"}, {"power_w": "much"}, {"memory_total": None}, {"processes": 7}],
 )
 def test_an_invalid_response_is_an_error_and_not_a_traceback(
     stub: StubDaemon, cli: CommandLine, broken: dict[str, object]

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sentinel.burnin.checks import basis
 from sentinel.burnin.checks.check import (
-    WATCH,
     CheckResult,
     Severity,
     Status,
@@ -371,7 +371,7 @@ def test_a_check_judges_every_evidence_of_its_class() -> None:
     assert of_both < {check.id for check in CHECKS.of(LoadEvidence)}
     table = Table(MOMENT)
 
-    @table.check("site.first", source="a test", do=WATCH, warn=above(1))
+    @table.check("site.first", source="a test", do=basis.WATCH, warn=above(1))
     def first(evidence: GpuEvidence, limits: Any) -> Any:
         """Hold.
 

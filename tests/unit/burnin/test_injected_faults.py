@@ -14,20 +14,19 @@ import pytest
 
 from sentinel.burnin.checks.check import CheckResult, Status, Thresholds
 from sentinel.burnin.checks.evidence import MomentEvidence
-from sentinel.burnin.checks.load_checks import LoadEvidence, Reference
+from sentinel.burnin.checks.load_checks import LoadEvidence
 from sentinel.burnin.checks.recorded_run import CHECKS
-from sentinel.burnin.record import GpuRecord, PhaseRecord, Sample, load
-from sentinel.burnin.run_folder import Former
+from sentinel.burnin.record import GpuRecord, Sample, load
 from sentinel.config.model import Config
 from sentinel.config.plan import Phase, Plan
 from sentinel.protocol.counters import Counters
 from sentinel.supervisor.event_log import event_object
-from tests.harness.healthy_counters import HEALTHY, later, random_healthy
+from tests.harness.check_evidence import FORMER, READINGS, REFERENCE, Run
+from tests.harness.healthy_counters import later, random_healthy
 from tests.harness.world import World
 
 TRIALS = 100
 BAD = {Status.FAIL, Status.WARN}
-STEADY = Phase(name="steady", workload="gemm", seconds=30, steady=True)
 DEFAULT = Thresholds()
 #: One instance each of a normal noise: of rates and power as a share, of temperatures in degrees.
 RATE_NOISE, HEAT_NOISE = 0.005, 2.0
@@ -40,52 +39,32 @@ def gpu(
     """Record half a minute of a GPU under load, with noise; ``changed`` are constant readings."""
     heat = draw.gauss(62.0, HEAT_NOISE)
     own = speed * draw.gauss(1.0, RATE_NOISE)
-    telemetry, reports = [], []
+    record = Run().record(index)
+    steady = record.phases[-1]
+    steady.telemetry, steady.reports = [], []
     for at in range(30):
         values = {
+            **READINGS,
             "power_w": min(700.0, draw.gauss(690.0, 690.0 * RATE_NOISE)),
-            "power_limit_w": 700.0,
             "temperature_c": round(draw.gauss(heat, 0.7)),
             "memory_temperature_c": round(draw.gauss(heat + 8, 0.7)),
             "temperature_margin_c": round(draw.gauss(87 - heat, 0.7)),
-            "memory_clock_mhz": 3201,
             "sm_clock_mhz": round(draw.gauss(1700, 20)),
-            "pcie_generation": 5,
-            "pcie_width": 16,
         }
-        telemetry.append(Sample(at=float(at), values={**values, **(changed or {})}))
-        flops = RATE * own * draw.gauss(1.0, RATE_NOISE)
-        reports.append(Sample(at=float(at), values={"seconds": 1.0, "flops": flops, "bytes": 0.0}))
-    before = replace(HEALTHY, index=index, uuid=f"GPU-{index}")
-    work = {"seconds": 30.0, "longest": 30.0, "checks": 1000, "errors": 0}
-    phase = PhaseRecord(
-        phase=STEADY,
-        spans=[(0.0, 30.0)],
-        work=work,
-        stretches=[(0.0, 30.0)],
-        telemetry=telemetry,
-        reports=reports,
-    )
-    return GpuRecord(uuid=f"GPU-{index}", index=index, phases=[phase], before=before, after=before)
+        steady.telemetry.append(Sample(at=float(at), values={**values, **(changed or {})}))
+        work = {"seconds": 1.0, "bytes": 0.0, "flops": RATE * own * draw.gauss(1.0, RATE_NOISE)}
+        steady.reports.append(Sample(at=float(at), values=work))
+    return record
 
 
 def judged(draw: random.Random, record: GpuRecord, peers: list[GpuRecord]) -> list[CheckResult]:
     """Judge the load of a GPU against its peers, its own past and a reference."""
     former = [
-        Former(
-            run=str(day),
-            rate=RATE / 1e12 * draw.gauss(1.0, RATE_NOISE),
-            temperature_c=62.0,
-            power_limit_w=700.0,
-            vbios=HEALTHY.vbios,
-        )
-        for day in range(5)
+        replace(FORMER[0], rate=RATE / 1e12 * draw.gauss(1.0, RATE_NOISE), temperature_c=62.0)
+        for _ in range(5)
     ]
-    reference = Reference(
-        workload="gemm", unit="TFLOP/s", median=RATE / 1e12, n=2, state="warm", source="a test"
-    )
     evidence = LoadEvidence(
-        record=record, peers=[record, *peers], references=(reference,), former=former
+        record=record, peers=[record, *peers], references=(REFERENCE,), former=former
     )
     return CHECKS.run(evidence, DEFAULT)
 

@@ -16,15 +16,18 @@ from sentinel.cli.main import run_command_line
 from sentinel.cli.options.setting_options import load_thresholds
 from sentinel.fleet import follow, run_folder
 from sentinel.fleet.run_folder import known_folder, remember
-from tests.harness.example_fleet import ExampleFleet, node_report
+from tests.harness.example_fleet import Fleets, node_report
 
 SLOW = {(2, 3): 0.8}
 GONE = frozenset({1})
 
+Capsys = pytest.CaptureFixture[str]
+
 
 @pytest.fixture(scope="module")
-def template(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return node_report(tmp_path_factory.mktemp("node"))
+def fleets(tmp_path_factory: pytest.TempPathFactory) -> Fleets:
+    folder = tmp_path_factory.mktemp("fleets")
+    return Fleets(node_report(folder), folder)
 
 
 @pytest.mark.parametrize(
@@ -37,23 +40,18 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     ],
 )
 def test_the_exit_code_and_the_first_line_are_the_verdict(
-    given: dict[str, Any],
-    code: int,
-    first: str,
-    template: dict[str, Any],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    given: dict[str, Any], code: int, first: str, fleets: Fleets, capsys: Capsys
 ) -> None:
-    folder = ExampleFleet(template=template, **given).write(tmp_path / "run")
+    folder = fleets.write(**given)
     assert run_command_line(["fleet", "report", str(folder.path)]) == code
     assert capsys.readouterr().out.startswith(first)
 
 
 @pytest.mark.parametrize("form", ["text", "json", "jsonl", "junit", "html"])
 def test_each_format_is_written_to_a_file_or_printed(
-    form: str, template: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    form: str, fleets: Fleets, capsys: Capsys
 ) -> None:
-    folder = ExampleFleet(template=template, rates=SLOW).write(tmp_path / "run").path
+    folder = fleets.write(rates=SLOW).path
     words = ["fleet", "report", str(folder), f"--{form}"]
     assert run_command_line(words) == 1
     printed = capsys.readouterr().out
@@ -75,7 +73,7 @@ def test_each_format_is_written_to_a_file_or_printed(
     ],
 )
 def test_wrong_usage_is_not_a_verdict(
-    words: list[str], code: int, error: str, capsys: pytest.CaptureFixture[str]
+    words: list[str], code: int, error: str, capsys: Capsys
 ) -> None:
     assert run_command_line(["fleet", "report", *words]) == code
     shown = capsys.readouterr()
@@ -83,9 +81,9 @@ def test_wrong_usage_is_not_a_verdict(
 
 
 def test_a_file_of_thresholds_replaces_limits(
-    template: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fleets: Fleets, tmp_path: Path, capsys: Capsys
 ) -> None:
-    folder = ExampleFleet(template=template, heat={(2, 3): 20.0}).write(tmp_path / "run").path
+    folder = fleets.write(heat={(2, 3): 20.0}).path
     limits = tmp_path / "limits.toml"
     limits.write_text(
         'spec = "dcgm-error-thresholds-v1"\n'
@@ -101,7 +99,7 @@ def test_a_file_of_thresholds_replaces_limits(
 
 
 def test_one_file_has_the_limits_of_nodes_and_of_the_fleet(
-    template: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fleets: Fleets, tmp_path: Path, capsys: Capsys
 ) -> None:
     limits = tmp_path / "limits.toml"
     limits.write_text(
@@ -110,7 +108,7 @@ def test_one_file_has_the_limits_of_nodes_and_of_the_fleet(
         '[common_thresholds."memory.retired_pages.fail".GTE]\nvalue = 30\n'
         '[xids]\n63 = "fail"\n'
     )
-    folder = ExampleFleet(template=template).write(tmp_path / "run").path
+    folder = fleets.write().path
     words = ["fleet", "report", str(folder), "--thresholds", str(limits), "--json"]
     assert run_command_line(words) == 0
     # What the nodes have applied is in their own reports.
@@ -123,16 +121,14 @@ def test_one_file_has_the_limits_of_nodes_and_of_the_fleet(
     }
 
 
-def test_a_report_has_the_thresholds_of_its_run(
-    template: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_report_has_the_thresholds_of_its_run(fleets: Fleets, capsys: Capsys) -> None:
     def write(value: int) -> None:
         folder.thresholds.write_text(
             'spec = "dcgm-error-thresholds-v1"\n'
             f'[common_thresholds."fleet.temperature.warn".GT]\nvalue = {value}\n'
         )
 
-    folder = ExampleFleet(template=template, heat={(2, 3): 20.0}).write(tmp_path / "run")
+    folder = fleets.write(heat={(2, 3): 20.0})
     write(30)
     words = ["fleet", "report", str(folder.path), "--json"]
     run_command_line(words)  # a file that the run was not begun with
@@ -152,9 +148,9 @@ def test_a_report_has_the_thresholds_of_its_run(
 
 @pytest.mark.parametrize("words", [["report", "--watch"], ["resume"], ["report"]])
 def test_a_run_does_not_go_on_with_other_thresholds(
-    words: list[str], template: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str], fleets: Fleets, capsys: Capsys
 ) -> None:
-    folder = ExampleFleet(template=template).write(tmp_path / "run")
+    folder = fleets.write()
     folder.write(replace(folder.read(), thresholds_hash="0" * 16))
     folder.thresholds.write_text('spec = "dcgm-error-thresholds-v1"')
     assert run_command_line(["fleet", *words, str(folder.path)]) == 2
@@ -164,14 +160,12 @@ def test_a_run_does_not_go_on_with_other_thresholds(
 
 
 def test_a_report_adds_no_line_and_does_not_control_the_terminal(
-    template: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fleets: Fleets, capsys: Capsys
 ) -> None:
-    example = ExampleFleet(template=template)
-    folder = example.write(tmp_path / "run")
-    report = example.report(1)
+    report = fleets.report(1)
     check = report["gpus"][0]["checks"][0]
     check |= {"status": "fail", "evidence": "\x1b[2J\nPASS  fleet-1\n", "value": None}
-    folder.report("node-0001").write_text(json.dumps(report))
+    folder = fleets.write(reports={1: report})
     assert run_command_line(["fleet", "report", str(folder.path)]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if line.startswith("PASS")] == []
@@ -179,15 +173,12 @@ def test_a_report_adds_no_line_and_does_not_control_the_terminal(
 
 
 def test_a_report_is_that_of_the_last_run_or_of_an_id(
-    template: dict[str, Any],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    fleets: Fleets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     assert run_command_line(["fleet", "report"]) == 64
     assert "no fleet run was begun here by this user" in capsys.readouterr().err
-    folder = ExampleFleet(template=template).write(tmp_path / "run")
+    folder = fleets.write()
     remember(known_folder(os.environ, os.getuid()), "fleet-1", folder)
     for words in ([], ["fleet-1"], [str(folder.path)]):
         assert run_command_line(["fleet", "report", *words]) == 0
@@ -195,13 +186,10 @@ def test_a_report_is_that_of_the_last_run_or_of_an_id(
 
 
 def test_the_verdict_is_printed_even_if_it_cannot_be_written(
-    template: dict[str, Any],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    fleets: Fleets, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An administrator may follow the run of another user, whose folder is readable alone."""
-    folder = ExampleFleet(template=template, absent=frozenset({2})).write(tmp_path / "run")
+    folder = fleets.write(absent=frozenset({2}))
     folder.write(replace(folder.read(), engine="clush", command=("true", str(folder.path))))
 
     def refuse(path: Path, *_: object, **__: object) -> None:
@@ -216,9 +204,9 @@ def test_the_verdict_is_printed_even_if_it_cannot_be_written(
 
 
 def test_the_copy_of_a_folder_is_not_resumed(
-    template: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fleets: Fleets, tmp_path: Path, capsys: Capsys
 ) -> None:
-    folder = ExampleFleet(template=template).write(tmp_path / "run")
+    folder = fleets.write()
     folder.write(replace(folder.read(), command=("true", str(folder.path))))
     shutil.copytree(folder.path, tmp_path / "copy")
     assert run_command_line(["fleet", "resume", str(tmp_path / "copy")]) == 2
@@ -226,9 +214,9 @@ def test_the_copy_of_a_folder_is_not_resumed(
 
 
 def test_a_folder_that_was_moved_is_not_resumed(
-    template: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    fleets: Fleets, tmp_path: Path, capsys: Capsys
 ) -> None:
-    folder = ExampleFleet(template=template).write(tmp_path / "run")
+    folder = fleets.write()
     folder.write(replace(folder.read(), command=("true", str(folder.path))))
     moved = folder.path.rename(tmp_path / "moved")
     assert run_command_line(["fleet", "resume", str(moved)]) == 2

@@ -24,6 +24,7 @@ from sentinel.client import (
 from sentinel.errors import AccessDeniedError, ConfigError
 from sentinel.host.verified_store import LastVerdict
 from sentinel.protocol.api_types import BurninProgress, GpuProof
+from sentinel.protocol.rules import gpu_state
 from sentinel.units import format_brief
 from tests.harness.burnin_progress import PROGRESS
 
@@ -65,12 +66,12 @@ def reservation(**fields: Any) -> ReservationInfo:
         ({"occupancy": "BUSY"}, "busy"),
         ({"occupancy": "UNKNOWN"}, "unknown"),
         ({"occupancy": "BUSY", "admin": "PAUSED"}, "paused"),
-        ({"admin": "reserved"}, "reserved"),
-        ({"occupancy": "OF TOMORROW"}, "of tomorrow"),
+        ({"admin": "RESERVED"}, "reserved"),
+        ({"occupancy": "OF TOMORROW"}, "unknown"),
     ],
 )
 def test_each_state_of_a_gpu_is_one_word(fields: dict[str, str], expected: str) -> None:
-    assert gpu_table.state(gpu(**fields)) == expected
+    assert gpu_state(gpu(**fields)) == expected
 
 
 ANA = Process(pid=7, name="python", user="ana")

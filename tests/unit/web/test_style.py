@@ -7,6 +7,8 @@ from importlib.resources import files
 
 import pytest
 
+from sentinel.protocol.rules import GPU_STATES
+
 SHEET = files("sentinel.web").joinpath("style.css").read_text()
 #: The least contrast of text, and of what is not text (WCAG 2.2, 1.4.3 and 1.4.11).
 TEXT, GRAPHICS = 4.5, 3.0
@@ -77,10 +79,10 @@ def test_curves_are_visible_on_the_bands_of_phases(theme: str) -> None:
 
 
 def test_each_state_of_a_gpu_has_a_colour() -> None:
-    script = files("sentinel.web").joinpath("words.js").read_text()
-    states = set(re.findall(r"^  (\w+): \"", script.split("STATES")[1], re.MULTILINE))
     words = re.findall(r"^  (\[data-state.*) \{ --state: var\(--\w+\); \}$", SHEET, re.MULTILINE)
-    assert {state for selector in words for state in re.findall(r'"(\w+)"', selector)} == states
+    assert {state for selector in words for state in re.findall(r'"(\w+)"', selector)} == set(
+        GPU_STATES
+    )
 
 
 def test_no_text_is_paled_by_its_opacity() -> None:
