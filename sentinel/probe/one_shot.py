@@ -7,20 +7,19 @@ list of the NVIDIA GPUs on the PCI bus, to find those that NVML does not list.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import socket
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from sentinel.host.process_setup import InheritedFd, setup_child_process
 from sentinel.host.simulation import Registry
 from sentinel.probe.driver import DriverError, GpuLostError, ReadError
 from sentinel.probe.nvml_calls import CALLS_BY_NAME
-from sentinel.probe.nvml_counters import Announce, OneShotDriver
+from sentinel.probe.nvml_counters import OneShotDriver
 from sentinel.probe.simulated_driver import SimulatedCounters
 from sentinel.protocol.codec import encode
 from sentinel.protocol.counters import (
@@ -86,40 +85,40 @@ FUNCTIONS = (
 )
 
 
-@contextlib.contextmanager
-def announced(board: InflightCalls, name: str, gpu: int | None) -> Iterator[None]:
-    """Announce a call on the board while it is made."""
-    slot = 0 if gpu is None else slots_of(gpu)[0]
-    board.announce(slot, name)
-    try:
-        yield
-    finally:
-        board.finish(slot)
+class _Caller:
+    """Announces and makes calls, and sends what came of them.
+
+    Args:
+        title: The title of this process.
+        channel: A socket of whole messages (SOCK_SEQPACKET).
+        parent: The PID of the process that reads the channel.
+        board: Where each call is announced before it is made.
+    """
+
+    def __init__(self, title: str, channel: socket.socket, parent: int, board: InheritedFd) -> None:
+        setup_child_process(parent, title)
+        channel.settimeout(None)
+        self._channel = channel
+        self._board = InflightCalls.attach(board.detach())
+
+    def send(self, message: object) -> None:
+        """Send a message."""
+        self._channel.sendall(encode(message))
+
+    def call(self, gpu: int | None, name: str, call: Callable[[], Any]) -> Any:
+        """Announce a call on the board while it is made, and return its value."""
+        slot = 0 if gpu is None else slots_of(gpu)[0]
+        self._board.announce(slot, name)
+        try:
+            return call()
+        finally:
+            self._board.finish(slot)
 
 
 # --- the counters -----------------------------------------------------------------------------
 
 #: The call that looks for GPUs that NVML does not list.
 INVENTORY = "inventory"
-
-
-class _CountingDriver(Protocol):
-    """A driver, real or simulated, that counts; a GPU is named by its index."""
-
-    def open(self) -> None:
-        """Load and initialize it."""
-
-    def version(self) -> str:
-        """Return its version."""
-
-    def count(self) -> int:
-        """Count the GPUs."""
-
-    def identity(self, index: int, driver: str, announce: Announce) -> Counters:
-        """Read the UUID and the name of a GPU, or why that is not possible."""
-
-    def read(self, identity: Counters, announce: Announce) -> Counters:
-        """Read all counters of a GPU that has an identity."""
 
 
 def run_counters(
@@ -135,26 +134,13 @@ def run_counters(
         parent: The PID of the process that reads the channel.
         board: Where each call is announced before it is made.
     """
-    setup_child_process(parent, "sentinel: reads the counters once")
-    channel.settimeout(None)
-    calls = InflightCalls.attach(board.detach())
-
-    def send(message: object) -> None:
-        channel.sendall(encode(message))
-
-    def announce_for(gpu: int | None) -> Announce:
-        def announce(name: str, call: Callable[[], Any]) -> Any:
-            with announced(calls, name, gpu):
-                return call()
-
-        return announce
-
-    driver: _CountingDriver
+    caller = _Caller("sentinel: reads the counters once", channel, parent, board)
+    driver: OneShotDriver | SimulatedCounters
     if spec.simulation is None:
         driver = OneShotDriver()
     else:
         driver = SimulatedCounters(Registry(Path(spec.simulation)))
-    announce = announce_for(None)
+    announce = functools.partial(caller.call, None)
     try:
         announce("open", driver.open)
         version = announce("version", driver.version)
@@ -162,39 +148,37 @@ def run_counters(
         listed = []
         for index in range(min(MAX_GPUS, count)):
             if index not in spec.skip:
-                found = _read_gpu(driver, spec, version, index, announce_for(index), send)
+                found = _read_gpu(driver, spec, version, index, caller)
                 listed.append(found.pci_bus_id)
         if spec.simulation is None and not spec.skip and spec.uuids is None:
             missing = announce(INVENTORY, lambda: pci_addresses(spec, listed))
-            send(PciInventory(addresses=missing))
+            caller.send(PciInventory(addresses=missing))
     except DriverError as error:
-        send(DriverFailed(reason=error.reason))
-    send(CountersDone())
+        caller.send(DriverFailed(reason=error.reason))
+    caller.send(CountersDone())
 
 
 def _read_gpu(
-    driver: _CountingDriver,
+    driver: OneShotDriver | SimulatedCounters,
     spec: CountersSpec,
     version: str,
     index: int,
-    announce: Announce,
-    send: Callable[[object], None],
+    caller: _Caller,
 ) -> Counters:
     """Read one GPU, and send its identity and then its counters."""
+    announce = functools.partial(caller.call, index)
     found = driver.identity(index, version, announce)
     if found.uuid and spec.uuids is not None and found.uuid not in spec.uuids:
         return found
-    if not found.uuid:
-        send(found)
-        return found
-    send(found.unread("the driver failed before all was read"))
-    try:
-        found = driver.read(found, announce)
-    except ReadError as error:
-        found = found.unread(error.reason)
-    except GpuLostError as error:
-        found = replace(found, lost=error.reason)
-    send(found)
+    if found.uuid:
+        caller.send(found.unread("the driver failed before all was read"))
+        try:
+            found = driver.read(found, announce)
+        except ReadError as error:
+            found = found.unread(error.reason)
+        except GpuLostError as error:
+            found = replace(found, lost=error.reason)
+    caller.send(found)
     return found
 
 
@@ -277,20 +261,17 @@ def run_inspection(
         parent: The PID of the process that reads the channel.
         board: Where each call is announced before it is made.
     """
-    setup_child_process(parent, "sentinel: doctor, inspects the driver once")
-    channel.settimeout(None)
-    inspection = _Inspection(channel, InflightCalls.attach(board.detach()))
-    inspection.inspect_all(frozenset(skip))
-    channel.sendall(encode(InspectionDone()))
+    caller = _Caller("sentinel: doctor, inspects the driver once", channel, parent, board)
+    _Inspection(caller).inspect_all(frozenset(skip))
+    caller.send(InspectionDone())
 
 
 class _Inspection:
     """All calls, each announced before it is made and its result sent after."""
 
-    def __init__(self, channel: socket.socket, board: InflightCalls) -> None:
+    def __init__(self, caller: _Caller) -> None:
         self._driver = OneShotDriver()
-        self._channel = channel
-        self._board = board
+        self._caller = caller
 
     def inspect_all(self, skip: frozenset[int]) -> None:
         """Inspect the driver, then each GPU."""
@@ -324,8 +305,7 @@ class _Inspection:
     def _call(self, name: str, gpu: int | None, call: Callable[[], Any]) -> CallResult:
         """Announce and make a call, then send its result and return it."""
         try:
-            with announced(self._board, name, gpu):
-                value = call()
+            value = self._caller.call(gpu, name, call)
         except DriverError as error:
             lost = not isinstance(error, ReadError)
             result = CallResult(call=name, gpu=gpu, error=error.reason, lost=lost)
@@ -339,5 +319,5 @@ class _Inspection:
                     result = CallResult(call=name, gpu=gpu, numbers=(value,))
                 case _:
                     result = CallResult(call=name, gpu=gpu, numbers=tuple(value))
-        self._channel.sendall(encode(result))
+        self._caller.send(result)
         return result

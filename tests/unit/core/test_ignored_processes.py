@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sentinel.config.model import Config
-from sentinel.config.parsers import parse_ignore_rules
+from sentinel.config.setting import parse_ignore_rules
 from sentinel.core.attribution import pending_ignores
 from sentinel.core.gpu_state import Running
 from sentinel.core.newcomer import LIST_WAIT_S, expect, newcomer

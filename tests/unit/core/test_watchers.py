@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sentinel.config.model import Config
-from sentinel.config.parsers import parse_ignore_rules
+from sentinel.config.setting import parse_ignore_rules
 from sentinel.core import newcomer
 from sentinel.core.attribution import SLACK_BYTES
 from sentinel.core.gpu_state import GpuState, Idle, Running, Starting, StopCause, Stopped, Stopping
