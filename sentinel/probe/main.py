@@ -19,10 +19,10 @@ from sentinel.host.process_setup import (
     STANDBY,
     InheritedFd,
     explain_exhaustion,
+    give_back,
     set_process_title,
     setup_child_process,
 )
-from sentinel.host.small_process import give_back
 from sentinel.probe.driver import Driver, DriverError, DriverGoneError, load_driver
 from sentinel.probe.process_info import NodeWatch, ProcessIdentifier
 from sentinel.probe.reader import Publisher, Reader, SharedServices

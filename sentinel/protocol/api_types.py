@@ -13,8 +13,8 @@ from datetime import datetime
 from typing import Any, ClassVar, Literal, Self
 
 from sentinel.errors import NotRunningError, ServiceError
+from sentinel.protocol import SCHEMA_VERSION
 from sentinel.protocol.gpu import TelemetryFields
-from sentinel.protocol.version import SCHEMA_VERSION
 from sentinel.protocol.views import (
     BurninFields,
     GpuFields,

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from sentinel.host.golden_store import Goldens
-from sentinel.host.small_process import trim_heap
+from sentinel.host.process_setup import trim_heap
 from sentinel.protocol.stressor import (
     Finding,
     LinkMeasured,

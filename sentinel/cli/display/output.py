@@ -19,7 +19,7 @@ from typing import Any, TextIO
 
 import click
 
-from sentinel.protocol.version import SCHEMA_VERSION
+from sentinel.protocol import SCHEMA_VERSION
 
 
 class Word(click.Choice[str]):
