@@ -96,7 +96,7 @@ def test_telemetry_that_cannot_be_sent_costs_only_itself(start: Start) -> None:
     probe = start("Returns", call="telemetry", what="telemetry")
     gpus = probe.inventory().gpus
     probe.channel.send(encode(Watch(gpus=tuple(gpu.uuid for gpu in gpus), held=(), telemetry=True)))
-    assert probe.reading(lambda one: one.telemetry is not None).uuid == UUIDS[1]
+    assert probe.reading(lambda reading: reading.telemetry is not None).uuid == UUIDS[1]
     assert probe.reading(of(UUIDS[0])).fault is None
 
 

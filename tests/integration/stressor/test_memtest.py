@@ -442,8 +442,8 @@ def held_test(
 
 
 def held_stripes(bench: Workbench) -> list[MemoryCovered]:
-    sent = [one for one in bench.lease_keeper.sent if isinstance(one, MemoryCovered)]
-    return [one for one in sent if one.stripe]
+    sent = bench.sent(MemoryCovered)
+    return [message for message in sent if message.stripe]
 
 
 def run_until(test: MemoryTest, bench: Workbench, holds: int) -> int:
@@ -465,7 +465,9 @@ def test_each_stripe_is_held_untouched_while_the_rest_is_tested(
         run_until(test, bench, holds=len(cells.stripes))
         assert bench.findings() == []
         assert bench.done().errors == 0
-        holds = [(held, list(log)) for held, log in groupby(cells.log, lambda one: one[3]) if held]
+        holds = [
+            (held, list(log)) for held, log in groupby(cells.log, lambda entry: entry[3]) if held
+        ]
         for stripe, (held, log) in zip(cells.stripes, holds, strict=False):
             assert held == tuple(stripe)
             assert len(stripe) <= max(1, blocks // 4)
@@ -489,10 +491,10 @@ def test_each_stripe_is_held_untouched_while_the_rest_is_tested(
 def test_a_held_stripe_is_a_pattern_of_its_own(bench: Workbench, clock: Clock) -> None:
     test, _ = held_test(bench, clock, "zeros")
     run_until(test, bench, holds=2)
-    sent = [one for one in bench.lease_keeper.sent if isinstance(one, MemoryCovered)]
-    assert {one.pattern for one in sent} == {"zeros", "zeros descending", "retention"}
-    assert {one.patterns for one in sent} == {3}
-    assert [one.pattern for one in sent if one.stripe] == ["retention"] * 2
+    sent = bench.sent(MemoryCovered)
+    assert {message.pattern for message in sent} == {"zeros", "zeros descending", "retention"}
+    assert {message.patterns for message in sent} == {3}
+    assert [message.pattern for message in sent if message.stripe] == ["retention"] * 2
     note = bench.ctx._note or ""
     assert "0.1 % held for " in note, note
 
@@ -594,8 +596,8 @@ def test_a_stressor_reports_progress_while_it_holds_a_stripe(start: Callable[...
     used = child.used()
     # The first stripe is held from about now on.
     progress = [child.wait_for(Progress) for _ in range(3)]
-    assert all(one.checks > 0 and one.errors == 0 for one in progress)
-    assert all(one.seconds < 3.0 for one in progress)
+    assert all(message.checks > 0 and message.errors == 0 for message in progress)
+    assert all(message.seconds < 3.0 for message in progress)
     stripe = child.wait_for(MemoryCovered)
     while not stripe.stripe:
         stripe = child.wait_for(MemoryCovered)
