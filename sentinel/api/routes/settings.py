@@ -56,9 +56,7 @@ async def reload(context: ContextDep, by: By, _: EmptyRequest | None = None) -> 
 @sessions.get("", responses=problems())
 async def read_sessions(context: ContextDep) -> Sessions:
     """List all sessions."""
-    now = time.monotonic()
-    known = context.views.sessions
-    return Sessions(sessions=tuple(serializers.session(one, context.views, now) for one in known))
+    return Sessions(sessions=serializers.sessions(context.views, time.monotonic()))
 
 
 @sessions.post(
