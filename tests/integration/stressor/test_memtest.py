@@ -71,6 +71,11 @@ class FaultyMemory(MemoryCells):
         super().check(task, piece, read)
 
 
+@pytest.fixture
+def cells(bench: Workbench) -> FaultyMemory:
+    return FaultyMemory(bench.ctx.chunks)
+
+
 # --- the patterns ----------------------------------------------------------------------------
 
 
@@ -129,8 +134,8 @@ def test_patterns_are_selected_by_name(text: str) -> None:
 
 def test_clean_passes_have_no_findings_and_check_every_piece_in_both_directions(
     bench: Workbench,
+    cells: FaultyMemory,
 ) -> None:
-    cells = FaultyMemory(bench.ctx.chunks)
     test = memory_test(bench, cells=cells)
     test.prove()
     cells.written, cells.checked = [], []
@@ -223,10 +228,9 @@ def test_at_most_a_quantum_and_a_piece_is_queued_at_a_time(tmp_path: Path) -> No
 # --- faults ----------------------------------------------------------------------------------
 
 
-def test_every_flipped_bit_is_found_where_it_is(bench: Workbench) -> None:
+def test_every_flipped_bit_is_found_where_it_is(bench: Workbench, cells: FaultyMemory) -> None:
     """100 of 100 random words and bits, with all patterns and in both directions."""
     draw = random.Random(4)
-    cells = FaultyMemory(bench.ctx.chunks)
     test = memory_test(bench, cells=cells)
     test.prove()
     injected = []
@@ -270,8 +274,7 @@ def test_a_bit_in_a_part_of_a_chunk_is_located_within_the_chunk(tmp_path: Path) 
         assert finding.first == (0, 2 * cells.size + 5)
 
 
-def test_a_stuck_bit_is_repeatable(bench: Workbench) -> None:
-    cells = FaultyMemory(bench.ctx.chunks)
+def test_a_stuck_bit_is_repeatable(bench: Workbench, cells: FaultyMemory) -> None:
     cells.stuck = (2, 77)
     memory_test(bench, "zeros", cells).run_pass(1)
     up, down = bench.findings()
@@ -280,8 +283,9 @@ def test_a_stuck_bit_is_repeatable(bench: Workbench) -> None:
         assert finding.bits[9] == 1
 
 
-def test_a_word_that_is_right_when_reread_is_a_bad_load(bench: Workbench) -> None:
-    cells = FaultyMemory(bench.ctx.chunks)
+def test_a_word_that_is_right_when_reread_is_a_bad_load(
+    bench: Workbench, cells: FaultyMemory
+) -> None:
     # The second read flips the bit back, so that the third read, by the diagnosis, is right.
     cells.faults = [(0, 3, 9, 1), (1, 3, 9, 1)]
     memory_test(bench, "random", cells).run_pass(1)
@@ -292,7 +296,7 @@ def test_a_word_that_is_right_when_reread_is_a_bad_load(bench: Workbench) -> Non
 
 
 def test_a_slow_acknowledgement_does_not_count_as_a_long_quantum(
-    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+    bench: Workbench, cells: FaultyMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
     monkeypatch.setattr("sentinel.stressor.context.time", SimpleNamespace(monotonic=lambda: now[0]))
@@ -303,7 +307,6 @@ def test_a_slow_acknowledgement_does_not_count_as_a_long_quantum(
         return report_finding(finding)
 
     monkeypatch.setattr(bench.lease_keeper, "report_finding", report_late)
-    cells = FaultyMemory(bench.ctx.chunks)
     test = memory_test(bench, "zeros", cells)
     test.run_pass(1)
     cells.faults = [(0, 2, 7, 7)]
@@ -312,8 +315,7 @@ def test_a_slow_acknowledgement_does_not_count_as_a_long_quantum(
     assert bench.done().max_quantum_s < 1.0
 
 
-def test_many_wrong_words_are_counted_bit_by_bit(bench: Workbench) -> None:
-    cells = FaultyMemory(bench.ctx.chunks)
+def test_many_wrong_words_are_counted_bit_by_bit(bench: Workbench, cells: FaultyMemory) -> None:
     test = memory_test(bench, "address", cells)
     cells.faults = [(0, 1, word, bit) for word, bit in ((3, 5), (4, 5), (4, 63), (99, 0))]
     test.run_pass(1)
@@ -371,8 +373,7 @@ def test_a_comparison_without_findings_for_a_flipped_bit_is_refused(
         test.prove()
 
 
-def test_memory_that_loses_its_content_is_refused(bench: Workbench) -> None:
-    cells = FaultyMemory(bench.ctx.chunks)
+def test_memory_that_loses_its_content_is_refused(bench: Workbench, cells: FaultyMemory) -> None:
     cells.stuck = (1, 0)
     with pytest.raises(RuntimeError, match="just written is wrong"):
         memory_test(bench, "zeros", cells).prove()
