@@ -45,8 +45,8 @@ def status(spec: ApiSpec, shown: Views) -> api_types.Status:
         gpus=tuple(gpu_status(view, shown, now) for view in shown.gpus),
         reservations=reservations(shown, now),
         queue=queue(shown, now),
-        allocations=tuple(allocation(one, shown, now) for one in shown.host.allocations),
-        sessions=tuple(session(one, shown, now) for one in shown.sessions),
+        allocations=tuple(allocation(granted, shown, now) for granted in shown.host.allocations),
+        sessions=tuple(session(kept, shown, now) for kept in shown.sessions),
     )
 
 
@@ -127,7 +127,7 @@ def session(one: views.Session, shown: Views, now: float) -> api_types.SessionIn
 
 def reservations(shown: Views, now: float) -> tuple[api_types.ReservationInfo, ...]:
     """Describe the reservations that have their GPUs."""
-    return tuple(reservation(one, shown, now) for one in shown.host.reservations if one.gpus)
+    return tuple(reservation(kept, shown, now) for kept in shown.host.reservations if kept.gpus)
 
 
 def queue(shown: Views, now: float) -> tuple[api_types.ReservationInfo, ...]:

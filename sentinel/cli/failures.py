@@ -189,7 +189,7 @@ def _allowed(error: click.ClickException) -> list[str]:
         return list(error.known)
     if isinstance(error, click.NoSuchOption) and error.ctx is not None:
         params = error.ctx.command.get_params(error.ctx)
-        shown = [one for one in params if not getattr(one, "hidden", False)]
+        shown = [param for param in params if not getattr(param, "hidden", False)]
         return [name for param in shown for name in param.opts if name.startswith("--")]
     if isinstance(error, click.BadParameter) and error.param is not None:
         return list(map(str, getattr(error.param.type, "choices", ())))

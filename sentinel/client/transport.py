@@ -151,9 +151,9 @@ class Connection:
 
     def close(self) -> None:
         """Close the socket."""
-        for one in (self._file, self._socket):
-            if one is not None:
-                one.close()
+        for part in (self._file, self._socket):
+            if part is not None:
+                part.close()
 
 
 def _connect_unix(path: str, deadline: float) -> _DeadlineSocket:

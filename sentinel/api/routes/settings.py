@@ -58,7 +58,11 @@ async def read_sessions(context: ContextDep) -> Sessions:
     """List all sessions."""
     now = time.monotonic()
     known = context.views.sessions
-    return Sessions(sessions=tuple(serializers.session(one, context.views, now) for one in known))
+    return Sessions(
+        sessions=tuple(
+            serializers.session(known_session, context.views, now) for known_session in known
+        )
+    )
 
 
 @sessions.post(
