@@ -15,8 +15,8 @@ from typing import TextIO
 import click
 
 from sentinel.burnin.verdict import EXIT_CODES, Verdict
-from sentinel.cli.display.live_table import LiveTable
 from sentinel.cli.display.output import (
+    LiveTable,
     Table,
     chosen_form,
     color_option,
