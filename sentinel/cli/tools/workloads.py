@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from sentinel.cli.display.output import print_json
-from sentinel.cli.options.command_options import simulated_folder
+from sentinel.cli.options.command_options import json_option, simulated_folder, together
 from sentinel.cli.tools import trial
 from sentinel.config.sources import checked, find_file, from_flags, gather
 from sentinel.diagnostics.workload_catalog import Listed, list_workloads
@@ -28,6 +28,18 @@ from sentinel.units import format_count
 @click.group("goldens")
 def goldens_group() -> None:
     """List the golden checksums of this host, or merge those of another."""
+
+
+_options = together(
+    click.option(
+        "--goldens", metavar="PATH", help="This file instead of the one in the state directory."
+    ),
+    click.option(
+        "--simulated", is_flag=True, help="The file of the simulated GPUs ($SENTINEL_SIM_DIR)."
+    ),
+    click.option("--config", metavar="FILE", help="Read settings from this TOML file."),
+    json_option,
+)
 
 
 def _ours(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -45,20 +57,7 @@ def _ours(function: Callable[..., Any]) -> Callable[..., Any]:
             raise ConfigError(f"{source}: golden checksums are off", "Give a file: --goldens PATH")
         return function(ours=path, **values)
 
-    goldens_group = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")(
-        located
-    )
-    goldens_group = click.option(
-        "--config", metavar="FILE", help="Read settings from this TOML file."
-    )(goldens_group)
-    goldens_group = click.option(
-        "--simulated",
-        is_flag=True,
-        help="The file of the simulated GPUs ($SENTINEL_SIM_DIR).",
-    )(goldens_group)
-    return click.option(
-        "--goldens", metavar="PATH", help="This file instead of the one in the state directory."
-    )(goldens_group)
+    return _options(located)
 
 
 @goldens_group.command("list")
