@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from sentinel.host.simulation import Registry
 from sentinel.probe.simulated_driver import SimulatedDriver
-from sentinel.protocol.version import __version__
+from sentinel.protocol import __version__
 
 
 @dataclass(frozen=True, kw_only=True)

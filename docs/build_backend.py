@@ -34,7 +34,7 @@ __all__ = [
 
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
-VERSION = ROOT / "sentinel" / "protocol" / "version.py"
+VERSION = ROOT / "sentinel" / "protocol" / "__init__.py"
 
 #: The dependencies that the commands and the API import when their documents are generated.
 _IMPORTED = {

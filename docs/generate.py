@@ -285,7 +285,7 @@ def openapi() -> str:
 
 def config_schema() -> str:
     """Return the JSON Schema of the configuration file."""
-    from sentinel.config.file_text import json_schema
+    from sentinel.cli.tools.config import json_schema
 
     return json.dumps(json_schema(), indent=2) + "\n"
 

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from sentinel.client.monitor import Monitor as Monitor
     from sentinel.config.model import Config as Config
     from sentinel.core.step import Event as Event
+    from sentinel.protocol import __version__ as __version__
     from sentinel.protocol.gpu import Gpu as Gpu
     from sentinel.protocol.stressor import MemoryTarget as MemoryTarget
-    from sentinel.protocol.version import __version__ as __version__
     from sentinel.supervisor.bootstrap import supervise as supervise
     from sentinel.supervisor.discovery import Options as Options
     from sentinel.supervisor.loop import Supervisor as Supervisor
@@ -49,7 +49,7 @@ _LAZY = {
     "Options": "sentinel.supervisor.discovery",
     "Parts": "sentinel.supervisor.ports",
     "Supervisor": "sentinel.supervisor.loop",
-    "__version__": "sentinel.protocol.version",
+    "__version__": "sentinel.protocol",
     "connect": "sentinel.client",
     "hold": "sentinel.client.hold",
     "supervise": "sentinel.supervisor.bootstrap",

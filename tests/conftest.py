@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from sentinel.host.paths import SOCKET_VARIABLE, SOCKETS, places
+from sentinel.protocol.probe import ProbeSpec
 from tests.harness.fake_nvml import COMPILER, NO_COMPILER, build, shared_folder
 from tests.harness.gpu_environment import GpuHost, RealHost, SimulatedHost, replace_torch
+from tests.harness.nvml_query import OPEN, Ask, Step, answers
+from tests.harness.probe_harness import ProbeHarness
 from tests.harness.scheduling import SharedSetupScheduling, mixed
 from tests.harness.time_budget import add_options, leave_out_if_late, list_left_out, rotated
 from tests.harness.timing import TEST_TIMEOUT_S
@@ -161,6 +165,29 @@ def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if COMPILER is None:
         pytest.skip(NO_COMPILER)
     return build(shared_folder(tmp_path_factory))
+
+
+@pytest.fixture
+def start_probe() -> Iterator[Callable[..., ProbeHarness]]:
+    """Return a function that starts a probe; all probes end with the test."""
+    with contextlib.ExitStack() as stack:
+
+        def start(spec: ProbeSpec, send_buffer: int | None = None) -> ProbeHarness:
+            probe = ProbeHarness(spec, send_buffer)
+            stack.callback(probe.close)
+            return probe
+
+        yield start
+
+
+@pytest.fixture
+def ask(nvml_library: Path, tmp_path: Path) -> Ask:
+    """Return a function that opens NVML, makes calls to it and returns their results."""
+
+    def make(*steps: Step) -> list[Any]:
+        return answers(nvml_library, tmp_path / "faults", *OPEN, *steps)[len(OPEN) :]
+
+    return make
 
 
 @pytest.fixture

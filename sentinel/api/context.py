@@ -51,8 +51,6 @@ from sentinel.protocol.views import (
     GpuView,
     HostView,
     LogRecord,
-    Reservation,
-    Session,
     SessionsView,
 )
 
@@ -91,18 +89,8 @@ class ApiContext:
         self.settings = DaemonSettings(spec, self.views, self.supervisor)
         state = Path(spec.state)
         shared = shared_folder(state)
-        self.reservation_writer = StoreWriter[Reservation](
-            state / RESERVATIONS.name,
-            RESERVATIONS.write,
-            lambda one: one.id,
-            partial(self._warn_unstored, "reservations"),
-        )
-        self.session_writer = StoreWriter[Session](
-            state / SESSIONS.name,
-            SESSIONS.write,
-            lambda one: one.name,
-            partial(self._warn_unstored, "sessions"),
-        )
+        self.reservation_writer = StoreWriter(RESERVATIONS, state, self.report_warning)
+        self.session_writer = StoreWriter(SESSIONS, state, self.report_warning)
         self.history = History(
             state / HISTORY_FILE, spec.history, partial(self.report_warning, "history")
         )
@@ -181,10 +169,6 @@ class ApiContext:
     def _cancel(self, bound: Bound) -> None:
         command, id_ = bound
         self.supervisor.post(command, by=THIS_PROCESS, **({} if id_ is None else {"id": id_}))
-
-    def _warn_unstored(self, about: str, text: str) -> None:
-        what = f"{text}; a new daemon will not restore the current {about}"
-        self.report_warning(about, what)
 
     async def _reload(self) -> None:
         """Reread the settings by the supervisor's request; log what is wrong with them."""

@@ -261,6 +261,8 @@ class ChangeFeed:
         views, now = self._views, time.monotonic()
         host = views.host
         daemon = serializers.daemon(self._spec, views, now)
+        reserved = host.reservations != before.reservations
+        allocated = host.allocations != before.allocations
         return Changes(
             age_s=daemon.age_s or 0.0,
             daemon=daemon if _differ(host, before) else None,
@@ -269,20 +271,10 @@ class ChangeFeed:
                 for view in views.gpus
                 if _differ(view, self._gpus.get(view.uuid))
             ),
-            reservations=None
-            if host.reservations == before.reservations
-            else serializers.reservations(views, now),
-            queue=None
-            if host.reservations == before.reservations
-            else serializers.queue(views, now),
-            allocations=None
-            if host.allocations == before.allocations
-            else tuple(
-                serializers.allocation(allocation, views, now) for allocation in host.allocations
-            ),
-            sessions=None
-            if views.sessions == self._sessions
-            else tuple(serializers.session(session, views, now) for session in views.sessions),
+            reservations=serializers.reservations(views, now) if reserved else None,
+            queue=serializers.queue(views, now) if reserved else None,
+            allocations=serializers.allocations(views, now) if allocated else None,
+            sessions=None if views.sessions == self._sessions else serializers.sessions(views, now),
         )
 
 

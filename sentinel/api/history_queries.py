@@ -16,8 +16,8 @@ from typing import Any
 
 from sentinel.api.history_recorder import HEALTH_ORDER
 from sentinel.api.history_tables import MINUTE_COLUMNS, SECONDS_WITH_ENERGY, gpu_key
+from sentinel.protocol import SCHEMA_VERSION
 from sentinel.protocol.history_types import Direction, TemperatureTrend
-from sentinel.protocol.version import SCHEMA_VERSION
 
 #: Spans above an hour have one reading a minute.
 _HOUR_S, _MINUTE_S = 3600, 60

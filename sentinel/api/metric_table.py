@@ -7,8 +7,8 @@ that both can be joined.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -25,13 +25,11 @@ GPU_LABELS = ("gpu", "UUID", "pci_bus_id", "device", "model_name", "hostname")
 Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily | InfoMetricFamily
 
 
-class Kind(StrEnum):
-    """The type of a metric."""
-
-    GAUGE = "gauge"
-    COUNTER = "counter"
-    HISTOGRAM = "histogram"
-    INFO = "info"
+_FAMILIES: dict[str, Callable[..., Family]] = {
+    "gauge": GaugeMetricFamily,
+    "counter": CounterMetricFamily,
+    "histogram": HistogramMetricFamily,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,25 +38,20 @@ class Metric:
 
     #: The full name; for a histogram, without `_bucket` and the other suffixes.
     name: str
-    kind: Kind
+    #: The type: gauge, counter, histogram or info.
+    kind: str
     help: str
     #: All labels; those of an info metric are its values.
     labels: tuple[str, ...]
 
     def family(self) -> Family:
         """Create the metric family, without values."""
-        match self.kind:
-            case Kind.GAUGE:
-                return GaugeMetricFamily(self.name, self.help, labels=self.labels)
-            case Kind.COUNTER:
-                return CounterMetricFamily(self.name, self.help, labels=self.labels)
-            case Kind.HISTOGRAM:
-                return HistogramMetricFamily(self.name, self.help, labels=self.labels)
-            case Kind.INFO:
-                return InfoMetricFamily(self.name.removesuffix("_info"), self.help)
+        if self.kind == "info":
+            return InfoMetricFamily(self.name.removesuffix("_info"), self.help)
+        return _FAMILIES[self.kind](self.name, self.help, labels=self.labels)
 
 
-def _of_gpu(kind: Kind, *rows: tuple[str, str] | tuple[str, str, str]) -> tuple[Metric, ...]:
+def _of_gpu(kind: str, *rows: tuple[str, str] | tuple[str, str, str]) -> tuple[Metric, ...]:
     """Define metrics of a GPU by name, help text and additional label."""
     return tuple(
         Metric(name=f"sentinel_gpu_{name}", kind=kind, help=text, labels=(*GPU_LABELS, *more))
@@ -66,7 +59,7 @@ def _of_gpu(kind: Kind, *rows: tuple[str, str] | tuple[str, str, str]) -> tuple[
     )
 
 
-def _of_host(kind: Kind, *rows: tuple[str, str, tuple[str, ...]]) -> tuple[Metric, ...]:
+def _of_host(kind: str, *rows: tuple[str, str, tuple[str, ...]]) -> tuple[Metric, ...]:
     """Define metrics of the daemon by name, help text and labels."""
     return tuple(
         Metric(name=f"sentinel_{name}", kind=kind, help=text, labels=labels)
@@ -76,7 +69,7 @@ def _of_host(kind: Kind, *rows: tuple[str, str, tuple[str, ...]]) -> tuple[Metri
 
 _HOST = (
     *_of_host(
-        Kind.INFO,
+        "info",
         ("build_info", "The version of sentinel.", ("version",)),
         (
             "driver_info",
@@ -85,7 +78,7 @@ _HOST = (
         ),
     ),
     *_of_host(
-        Kind.GAUGE,
+        "gauge",
         ("up", "Whether the supervisor published its state within the last 5 s.", ()),
         ("start_time_seconds", "Start of the daemon, in seconds since the epoch.", ()),
         (
@@ -109,7 +102,7 @@ _HOST = (
         ),
     ),
     *_of_host(
-        Kind.COUNTER,
+        "counter",
         (
             "process_cpu_seconds_total",
             "Processor time of the supervisor and of the API process, in user and system mode.",
@@ -127,7 +120,7 @@ _HOST = (
 )
 
 _STATES = _of_gpu(
-    Kind.GAUGE,
+    "gauge",
     ("state", "1 for the occupancy of the GPU by foreign processes.", "state"),
     ("stressor_state", "1 for the state of the stressor on the GPU.", "state"),
     ("admin_state", "1 for the operator's hold on the GPU.", "state"),
@@ -136,7 +129,7 @@ _STATES = _of_gpu(
 )
 
 _GPU_STATE = _of_gpu(
-    Kind.GAUGE,
+    "gauge",
     ("info", "1, with the serial number of the board.", "serial"),
     ("reading_age_seconds", "Age of the last reading of the GPU."),
     ("telemetry_age_seconds", "Age of the GPU's last telemetry."),
@@ -164,7 +157,7 @@ _GPU_STATE = _of_gpu(
 )
 
 _MEASURED = _of_gpu(
-    Kind.GAUGE,
+    "gauge",
     ("memory_used_bytes", "Memory in use by all processes."),
     ("memory_foreign_bytes", "Memory in use that is not the stressor's."),
     ("memory_reserved_bytes", "Memory that the driver reserves for itself."),
@@ -191,7 +184,7 @@ _MEASURED = _of_gpu(
 )
 
 _MEASURED_TOTALS = _of_gpu(
-    Kind.COUNTER,
+    "counter",
     ("energy_joules_total", "Energy since the driver was loaded."),
     ("power_throttled_seconds_total", "Time in which the power limit reduced the clocks."),
     ("thermal_throttled_seconds_total", "Time in which heat reduced the clocks."),
@@ -204,7 +197,7 @@ _MEASURED_TOTALS = _of_gpu(
 
 _COUNTED = (
     *_of_gpu(
-        Kind.COUNTER,
+        "counter",
         ("yields_total", "Yields of the GPU to a newcomer since the daemon's start."),
         ("stressor_starts_total", "Starts of stressors since the daemon's start."),
         ("findings_total", "Findings of stressors since the daemon's start."),
@@ -223,7 +216,7 @@ _COUNTED = (
         ("xids_total", "XIDs that NVML delivered, by number, but for those of own kills.", "xid"),
     ),
     *_of_gpu(
-        Kind.HISTOGRAM,
+        "histogram",
         ("handover_kill_seconds", "From the first evidence of a newcomer to SIGKILL."),
         ("handover_exit_seconds", "From the first evidence of a newcomer to the stressor's exit."),
         ("handover_memory_back_seconds", "From the first evidence of a newcomer to free memory."),

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from sentinel.config.services import parse_webhook
 from sentinel.host.regular_file import read_regular
-from sentinel.protocol.version import __version__
+from sentinel.protocol import __version__
 
 
 class DeliveryError(Exception):

@@ -45,8 +45,8 @@ def status(spec: ApiSpec, shown: Views) -> api_types.Status:
         gpus=tuple(gpu_status(view, shown, now) for view in shown.gpus),
         reservations=reservations(shown, now),
         queue=queue(shown, now),
-        allocations=tuple(allocation(one, shown, now) for one in shown.host.allocations),
-        sessions=tuple(session(one, shown, now) for one in shown.sessions),
+        allocations=allocations(shown, now),
+        sessions=sessions(shown, now),
     )
 
 
@@ -133,6 +133,16 @@ def reservations(shown: Views, now: float) -> tuple[api_types.ReservationInfo, .
 def queue(shown: Views, now: float) -> tuple[api_types.ReservationInfo, ...]:
     """Describe the requests that wait, in the order of the queue."""
     return tuple(reservation(request, shown, now) for request in shown.queue)
+
+
+def allocations(shown: Views, now: float) -> tuple[api_types.AllocationInfo, ...]:
+    """Describe all allocations."""
+    return tuple(allocation(one, shown, now) for one in shown.host.allocations)
+
+
+def sessions(shown: Views, now: float) -> tuple[api_types.SessionInfo, ...]:
+    """Describe all sessions."""
+    return tuple(session(one, shown, now) for one in shown.sessions)
 
 
 def allocation(one: views.Allocation, shown: Views, now: float) -> api_types.AllocationInfo:

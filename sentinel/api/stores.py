@@ -8,13 +8,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from sentinel.api.bodies import ProblemError
 from sentinel.api.supervisor_link import Broadcast
 from sentinel.host import verified_store
-from sentinel.host.timed_file import Clocks
+from sentinel.host.timed_file import Clocks, TimedFile
 from sentinel.host.verified_store import (
     LastVerdict,
     StoredWork,
@@ -23,9 +24,9 @@ from sentinel.host.verified_store import (
     sorted_reports,
 )
 from sentinel.protocol.problem import Code
-from sentinel.protocol.views import GpuView, VerifiedCounts
+from sentinel.protocol.views import GpuView, Reservation, Session, VerifiedCounts
 
-T = TypeVar("T")
+T = TypeVar("T", Reservation, Session)
 
 #: The pause after a failed write.
 _RETRY_S = 5.0
@@ -45,22 +46,17 @@ class StoreWriter(Generic[T]):
     """A file and its intended content.
 
     Args:
-        path: The file.
-        save: Writes it, as of a moment; raises OSError if it cannot.
-        id_of: Returns the id of one item.
-        report_warning: Called when a write fails, once until a write succeeds.
+        file: The kind of file.
+        folder: Its folder.
+        report_warning: Called with the subject when a write fails, once until a write succeeds.
     """
 
     def __init__(
-        self,
-        path: Path,
-        save: Callable[[Path, tuple[T, ...], Clocks], None],
-        id_of: Callable[[T], str],
-        report_warning: Callable[[str], None],
+        self, file: TimedFile[T], folder: Path, report_warning: Callable[[str, str], None]
     ) -> None:
-        self._path = path
-        self._save = save
-        self._id_of = id_of
+        self._file: TimedFile[T] = file
+        self._path = folder / file.name
+        self._id_of = attrgetter(file.key)
         self._report_warning = report_warning
         self._current: dict[str, T] | None = None
         self._added: list[T] = []
@@ -144,14 +140,16 @@ class StoreWriter(Generic[T]):
                 continue
             try:  # in a thread: a disk can be slow
                 await asyncio.to_thread(
-                    self._save, self._path, tuple(wanted.values()), Clocks.read()
+                    self._file.write, self._path, tuple(wanted.values()), Clocks.read()
                 )
             except (OSError, RuntimeError) as error:
                 # A RuntimeError if the host refuses the thread.
                 reason = error.strerror if isinstance(error, OSError) else error
                 why = f"{self._path}: cannot be written: {reason}"
                 if self._failed is None:
-                    self._report_warning(why)
+                    what = self._file.what
+                    text = f"{why}; a new daemon will not restore the current {what}"
+                    self._report_warning(what, text)
                 self._failed, self._tests_done = _Failure(wanted=wanted, why=why), test
                 self._broadcast.wake()
                 await self._broadcast.wait(_RETRY_S)

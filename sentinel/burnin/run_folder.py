@@ -20,7 +20,7 @@ from sentinel.host.names import node_name
 from sentinel.host.procfs import boot_id
 from sentinel.host.regular_file import File, locked, open_regular, read_regular, replace_file
 from sentinel.host.verified_store import RUNS, read_reports
-from sentinel.protocol.version import __version__
+from sentinel.protocol import __version__
 
 #: A longer line is none of ours, and neither is a larger file with one object; in bytes.
 _MAX_LINE = 2**20

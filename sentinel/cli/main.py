@@ -13,7 +13,7 @@ from sentinel.cli import failures
 from sentinel.cli.display.output import degrade_streams
 from sentinel.errors import ExitCode, SentinelError
 from sentinel.host.process_setup import open_missing_streams
-from sentinel.protocol.version import __version__
+from sentinel.protocol import __version__
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem

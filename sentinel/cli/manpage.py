@@ -10,7 +10,7 @@ from click.shell_completion import get_completion_class
 from sentinel.cli.display.output import Word
 from sentinel.cli.main import SECTIONS, sentinel_command
 from sentinel.errors import ExitCode
-from sentinel.protocol.version import __version__
+from sentinel.protocol import __version__
 
 _ENVIRONMENT = {
     "SENTINEL_SOCKET": "The path of the daemon's socket, for the daemon and its clients.",

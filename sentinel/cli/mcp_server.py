@@ -18,7 +18,7 @@ from pydantic import Field
 from sentinel.cli.display.output import to_json
 from sentinel.client import Client, Outcome
 from sentinel.errors import ConfigError, SentinelError
-from sentinel.protocol.version import __version__
+from sentinel.protocol import __version__
 
 _MAX_WAIT_S = 45
 _MAX_DURATION_S = 7 * 86_400

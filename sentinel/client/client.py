@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -21,13 +21,13 @@ from sentinel.protocol.api_types import (
     BurninStarted,
     GpuStatus,
     Outcome,
+    Settings,
 )
 from sentinel.protocol.commands import EarlierWork
-from sentinel.protocol.settings_types import Settings
 from sentinel.units import format_duration
 
-#: How long a daemon may take to start again, in seconds.
-START_S = 90.0
+#: How long a daemon may take to start again, and how often that is checked, in seconds.
+START_S, _POLL_S = 90.0, 0.02
 
 
 def connect(
@@ -125,15 +125,10 @@ class Client(Requester, AllocationVerbs, HistoryVerbs, ReservationVerbs, Session
         Raises:
             TimedOutError: It still runs after ``wait`` seconds. 0 does not wait.
         """
-        deadline = time.monotonic() + wait
         has_exited = exit_check(self, self.status().daemon.pid) if wait else None
         outcome = self._command("/v1/stop", {})
-        while has_exited is not None and not has_exited():
-            if time.monotonic() > deadline:
-                raise TimedOutError(
-                    f"the daemon at {self.address} has not ended within {format_duration(wait)}"
-                )
-            time.sleep(0.02)
+        if has_exited is not None:
+            self._wait_until(has_exited, wait, "ended")
         return outcome
 
     def restart(self, wait: float = START_S) -> Outcome:
@@ -144,19 +139,33 @@ class Client(Requester, AllocationVerbs, HistoryVerbs, ReservationVerbs, Session
             ServiceError: The daemon has ended, and did not start again.
             TimedOutError: It does not answer after ``wait`` seconds. 0 does not wait.
         """
-        deadline = time.monotonic() + wait
         before = self.status().daemon if wait else None
         has_exited = None if before is None else process_check(self, before.pid)
         outcome = self._command("/v1/restart", {})
-        while before is not None and not self._is_later(before.since):
+
+        def has_started() -> bool:
+            if before is None or self._is_later(before.since):
+                return True
             if has_exited is not None and has_exited():
                 what = f"the daemon at {self.address} did not start again"
                 raise ServiceError(what, "Its log has the reason: sentinel logs")
-            if time.monotonic() > deadline:
-                what = f"the daemon at {self.address} has not started within"
-                raise TimedOutError(f"{what} {format_duration(wait)}")
-            time.sleep(0.05)
+            return False
+
+        self._wait_until(has_started, wait, "started")
         return outcome
+
+    def _wait_until(self, is_done: Callable[[], bool], wait: float, what: str) -> None:
+        """Poll until something is done.
+
+        Raises:
+            TimedOutError: It is not, after ``wait`` seconds.
+        """
+        deadline = time.monotonic() + wait
+        while not is_done():
+            if time.monotonic() > deadline:
+                late = f"has not {what} within {format_duration(wait)}"
+                raise TimedOutError(f"the daemon at {self.address} {late}")
+            time.sleep(_POLL_S)
 
     def _is_later(self, since: datetime) -> bool:
         """Check whether a daemon answers that started later."""

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from sentinel.client.transport import Address, send
 from sentinel.errors import ConfigError, ConnectionLostError, ServiceError
 from sentinel.host.daemon_lookup import find_socket
-from sentinel.protocol.version import SCHEMA_VERSION
+from sentinel.protocol import SCHEMA_VERSION
 
 
 def find_address(

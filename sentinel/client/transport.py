@@ -81,6 +81,10 @@ class _DeadlineSocket(socket.socket):
             raise TimeoutError
         return remaining
 
+    def postpone(self, timeout: float) -> None:
+        """Move the deadline to ``timeout`` seconds from now."""
+        self.deadline = time.monotonic() + timeout
+
     def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
         self.settimeout(self.remaining_s())
         return super().recv_into(buffer, nbytes, flags)
@@ -90,70 +94,52 @@ class _DeadlineSocket(socket.socket):
         super().sendall(data, flags)
 
 
-class Connection:
-    """A connection to a daemon for one request, with a deadline.
+@contextlib.contextmanager
+def _exchange(
+    address: Address,
+    timeout: float,
+    method: str,
+    path: str,
+    body: Mapping[str, Any] | None = None,
+    headers: Mapping[str, str] | None = None,
+    on_connect: Callable[[socket.socket], None] = lambda _: None,
+) -> Iterator[tuple[Response, _DeadlineSocket]]:
+    """Connect, send one request, and read the head of the response; the block may read its body.
 
     Args:
         address: The daemon's address.
-        timeout: Seconds from now until the deadline.
+        timeout: Seconds from now until the deadline of the socket.
+        method: The HTTP method.
+        path: The path and query.
+        body: The JSON object to send, or None for no body.
+        headers: Additional headers.
         on_connect: Called with the socket once it is connected.
     """
-
-    def __init__(
-        self,
-        address: Address,
-        timeout: float,
-        on_connect: Callable[[socket.socket], None] = lambda _: None,
-    ) -> None:
-        self.address = address
-        self._deadline = time.monotonic() + timeout
-        self._on_connect = on_connect
-        self._socket: _DeadlineSocket | None = None
-        self._file: BinaryIO | None = None
-
-    def exchange(
-        self, method: str, path: str, body: Mapping[str, Any] | None, headers: Mapping[str, str]
-    ) -> Response:
-        """Connect, send a request, and read the head of the response."""
-        sent = {"Accept": "application/json", "Connection": "close", **headers}
-        if body is not None:
-            sent["Content-Type"] = "application/json"
-        if self.address.token is not None:
-            sent["Authorization"] = f"Bearer {self.address.token}"
-        data = None if body is None else json.dumps(body).encode()
-        host = self.address.host or "localhost"
-        host = f"[{host}]" if ":" in host else host
-        host = f"{host}:{self.address.port}" if self.address.host else host
-        sock = self._connect()
+    sent = {"Accept": "application/json", "Connection": "close", **(headers or {})}
+    if body is not None:
+        sent["Content-Type"] = "application/json"
+    if address.token is not None:
+        sent["Authorization"] = f"Bearer {address.token}"
+    data = None if body is None else json.dumps(body).encode()
+    host = f"[{address.host}]" if ":" in address.host else address.host
+    host = f"{host}:{address.port}" if host else "localhost"
+    with _connect(address, time.monotonic() + timeout) as sock:
+        on_connect(sock)
         # A daemon that rejects a request before reading all of it closes; its response is readable.
         with contextlib.suppress(BrokenPipeError):
             sock.sendall(request_bytes(method, path, host, sent, data))
-        self._file = cast("BinaryIO", sock.makefile("rb"))
-        return Response(self._file)
+        with cast("BinaryIO", sock.makefile("rb")) as file:
+            yield Response(file), sock
 
-    def _connect(self) -> _DeadlineSocket:
-        if self.address.host:
-            remaining = max(self._deadline - time.monotonic(), 0.001)
-            where = (self.address.host, self.address.port)
-            with socket.create_connection(where, remaining) as plain:
-                sock = _DeadlineSocket(fileno=plain.detach())
-            sock.deadline = self._deadline
-        else:
-            sock = _connect_unix(self.address.socket, self._deadline)
-        self._socket = sock
-        self._on_connect(sock)
-        return sock
 
-    def postpone(self, timeout: float) -> None:
-        """Move the deadline to ``timeout`` seconds from now."""
-        if self._socket is not None:
-            self._socket.deadline = time.monotonic() + timeout
-
-    def close(self) -> None:
-        """Close the socket."""
-        for one in (self._file, self._socket):
-            if one is not None:
-                one.close()
+def _connect(address: Address, deadline: float) -> _DeadlineSocket:
+    if not address.host:
+        return _connect_unix(address.socket, deadline)
+    remaining = max(deadline - time.monotonic(), 0.001)
+    with socket.create_connection((address.host, address.port), remaining) as plain:
+        sock = _DeadlineSocket(fileno=plain.detach())
+    sock.deadline = deadline
+    return sock
 
 
 def _connect_unix(path: str, deadline: float) -> _DeadlineSocket:
@@ -202,10 +188,9 @@ def send(
         ServiceError: All other errors.
     """
     with (
-        contextlib.closing(Connection(address, timeout)) as connection,
         _translated_errors(address, timeout),
+        _exchange(address, timeout, method, path, body) as (response, _),
     ):
-        response = connection.exchange(method, path, body, {})
         text = response.read(MAX_RESPONSE_BYTES + 1)
     if len(text) > MAX_RESPONSE_BYTES:
         what = f"the response of the daemon at {address} exceeds {MAX_RESPONSE_BYTES} bytes"
@@ -239,13 +224,15 @@ def stream_lines(
     Raises:
         SentinelError: As :func:`send`; also if the connection breaks.
     """
-    with contextlib.closing(Connection(address, timeout, on_connect)) as connection:
+    with contextlib.ExitStack() as resources:
         with _translated_errors(address, timeout):
-            response = connection.exchange("GET", path, None, headers)
+            response, sock = resources.enter_context(
+                _exchange(address, timeout, "GET", path, None, headers, on_connect)
+            )
             if response.status != _OK:
                 body = _parse(response.read(MAX_RESPONSE_BYTES))
                 raise refusal(address, response.status, body)
-        lines = response.lines(MAX_RESPONSE_BYTES, lambda: connection.postpone(silence))
+        lines = response.lines(MAX_RESPONSE_BYTES, lambda: sock.postpone(silence))
         while True:
             with _translated_errors(address, silence):
                 line = next(lines, None)

@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 from sentinel.client.requester import WAIT_S, Gpus, Verbs, selectors
 from sentinel.errors import ConfigError, SentinelError, ServiceError
 from sentinel.protocol import api_types, history_types
-from sentinel.protocol.settings_types import Sessions, SessionStarted
+from sentinel.protocol.api_types import Sessions, SessionStarted
 from sentinel.units import parse_size
 
 T = TypeVar("T")

@@ -6,8 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, time
 
-from sentinel.config.parsers import (
+from sentinel.config.plan import Plan
+from sentinel.config.schedule import Duty, Hours, parse_duty, parse_hours, parse_until
+from sentinel.config.services import ServiceSettings
+from sentinel.config.setting import (
+    Form,
     IgnoreRule,
+    Setting,
+    declared_settings,
+    gpu_setting,
     one_of,
     parse_celsius,
     parse_count,
@@ -18,15 +25,6 @@ from sentinel.config.parsers import (
     parse_power,
     parse_rate,
     parse_share,
-)
-from sentinel.config.plan import Plan
-from sentinel.config.schedule import Duty, Hours, parse_duty, parse_hours, parse_until
-from sentinel.config.services import ServiceSettings
-from sentinel.config.setting import (
-    Form,
-    Setting,
-    declared_settings,
-    gpu_setting,
     setting,
     start_setting,
 )

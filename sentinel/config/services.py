@@ -8,14 +8,16 @@ import shlex
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from sentinel.config.parsers import (
+from sentinel.config.setting import (
+    Form,
     one_of,
     parse_address,
     parse_file,
     parse_names,
     parse_workload_names,
+    setting,
+    start_setting,
 )
-from sentinel.config.setting import Form, setting, start_setting
 from sentinel.protocol.events import EVENTS
 from sentinel.units import parse_duration, parse_size
 

@@ -63,6 +63,8 @@ class TimedFile(Generic[T]):
     what: str
     #: The type of one item.
     kind: type[T]
+    #: The field that identifies an item.
+    key: str = "id"
 
     def load(self, path: Path, clocks: Clocks) -> tuple[tuple[T, ...], str | None]:
         """Read the items of a file, and the problem with the file or None.
@@ -116,7 +118,7 @@ class TimedFile(Generic[T]):
 
 
 RESERVATIONS = TimedFile(name="reservations.json", what="reservations", kind=Reservation)
-SESSIONS = TimedFile(name="sessions.json", what="sessions", kind=Session)
+SESSIONS = TimedFile(name="sessions.json", what="sessions", kind=Session, key="name")
 
 
 def _check_dates(item: Reservation | Session, written: Clocks, where: str) -> None:

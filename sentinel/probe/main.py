@@ -19,10 +19,10 @@ from sentinel.host.process_setup import (
     STANDBY,
     InheritedFd,
     explain_exhaustion,
+    give_back,
     set_process_title,
     setup_child_process,
 )
-from sentinel.host.small_process import give_back
 from sentinel.probe.driver import Driver, DriverError, DriverGoneError, load_driver
 from sentinel.probe.process_info import NodeWatch, ProcessIdentifier
 from sentinel.probe.reader import Publisher, Reader, SharedServices
@@ -188,14 +188,6 @@ def _follow_watches(
             os._exit(0)
         watch = decode(data, [Watch])
         for reader in readers:
-            reader.configure(
-                wanted=reader.uuid in watch.gpus,
-                held=reader.uuid in watch.held,
-                at_once=reader.uuid in watch.at_once,
-                shared=reader.uuid in watch.shared,
-                slow=reader.uuid in watch.slow,
-                load=reader.uuid in watch.load,
-                telemetry=watch.telemetry,
-            )
+            reader.configure(watch)
         scheduler.wake()
         xids.want(watch.gpus)

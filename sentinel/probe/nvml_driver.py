@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
-from sentinel.host.small_process import without_ctypes_util
+from sentinel.host.process_setup import without_ctypes_util
 from sentinel.probe.driver import (
     DriverError,
     DriverGoneError,

@@ -18,8 +18,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from sentinel.host.process_setup import without_ctypes_util
 from sentinel.host.procfs import ProcessStat, ancestors_of, read_stat, read_status
-from sentinel.host.small_process import without_ctypes_util
 from sentinel.protocol.gpu import GpuProcess
 
 #: Opens of one node that indicate a CUDA program. On an H200 host cuInit opened the node of a GPU

@@ -28,7 +28,7 @@ from sentinel.probe.process_info import ProcessIdentifier
 from sentinel.probe.scheduler import ReadJob, next_multiple
 from sentinel.protocol.codec import send_now
 from sentinel.protocol.gpu import GpuProcess, Memory, Reading, Telemetry
-from sentinel.protocol.probe import ProbeMessage, ProbeSpec
+from sentinel.protocol.probe import ProbeMessage, ProbeSpec, Watch
 from sentinel.protocol.shared_memory import InflightCalls, Stamps, slots_of
 
 
@@ -187,25 +187,22 @@ class Reader:
         self._sent_used = -1
         self._unsent = False
 
-    def configure(
-        self,
-        *,
-        wanted: bool,
-        held: bool,
-        at_once: bool = False,
-        shared: bool = False,
-        slow: bool = False,
-        load: bool = False,
-        telemetry: bool = False,
-    ) -> None:
+    def configure(self, watch: Watch) -> None:
         """Set what to read.
 
-        A change of ``wanted``, ``held``, ``at_once`` or ``slow`` triggers a full reading at once.
-        ``load`` and ``telemetry`` take effect at the next poll.
+        A change of whether the GPU is wanted, held, read at once or slow triggers a full reading at
+        once. What is read beside that takes effect at the next poll.
         """
-        self._shared = shared
-        had, self._load_wanted, self._telemetry_wanted = self._demand, load, telemetry
-        demand = _Demand(number=had.number, wanted=wanted, held=held, at_once=at_once, slow=slow)
+        uuid, had = self.uuid, self._demand
+        self._shared = uuid in watch.shared
+        self._load_wanted, self._telemetry_wanted = uuid in watch.load, watch.telemetry
+        demand = _Demand(
+            number=had.number,
+            wanted=uuid in watch.gpus,
+            held=uuid in watch.held,
+            at_once=uuid in watch.at_once,
+            slow=uuid in watch.slow,
+        )
         if demand != had:
             self._demand = replace(demand, number=had.number + 1)
         self.poll_memory.request()

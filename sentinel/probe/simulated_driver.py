@@ -16,7 +16,7 @@ from sentinel.host.simulation import Registry
 from sentinel.probe.driver import BasicDriver, DriverGoneError, GpuLostError, ReadError, Xid
 from sentinel.probe.nvml_counters import Announce
 from sentinel.protocol.codec import from_json
-from sentinel.protocol.counters import Counters
+from sentinel.protocol.counters import Counters, GpuAccess
 from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, Telemetry
 
 _FIELDS = {field.name for field in fields(Counters)}
@@ -55,66 +55,6 @@ _HEALTHY: dict[str, Any] = {
     "pcie_generation_own_maximum": 5,
     "pcie_width_maximum": 16,
 }
-
-
-class SimulatedCounters:
-    """Counts for the simulated GPUs of one registry, which may replace any figure.
-
-    Args:
-        registry: The simulated GPUs; its faults and figures are what tests inject.
-    """
-
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
-        self._driver = SimulatedDriver(registry)
-
-    def open(self) -> None:
-        """Check that the registry exists."""
-        self._driver.open()
-
-    def version(self) -> str:
-        """Return a version that cannot be taken for a real one."""
-        return self._driver.version()
-
-    def count(self) -> int:
-        """Count the GPUs."""
-        return len(self._driver.gpus(()))
-
-    def identity(self, index: int, driver: str, announce: Announce) -> Counters:
-        """Return the UUID and the name of a GPU."""
-        del announce
-        gpu = self._driver.gpus(())[index]
-        return Counters(
-            uuid=gpu.uuid, index=index, name=gpu.name, at=time.monotonic(), driver=driver
-        )
-
-    def read(self, identity: Counters, announce: Announce) -> Counters:
-        """Return the counters of a GPU.
-
-        Raises:
-            DriverError: A fault is injected, or the injected figures are invalid.
-        """
-        uuid = identity.uuid
-        announce("memory", lambda: self._driver.memory(uuid))
-        telemetry = vars(self._driver.telemetry(uuid))
-        known = {name: value for name, value in telemetry.items() if name in _FIELDS}
-        values = vars(identity) | known | _HEALTHY
-        gpu = self._driver.gpus(())[identity.index]
-        values |= {"pci_bus_id": gpu.pci_bus_id, "serial": gpu.serial}
-        values["power_limit_default_w"] = values["power_limit_w"]
-        values["energy_j"] = _MEAN_POWER * values["at"]
-        return self._with_figures(uuid, values)
-
-    def _with_figures(self, uuid: str, values: dict[str, Any]) -> Counters:
-        """Replace the figures that a test injected."""
-        try:
-            figures = self._registry.figures(uuid)
-            replaced = from_json(Counters, json.loads(json.dumps({**values, **figures})))
-        except (OSError, ValueError) as error:
-            raise ReadError("garbage", f"the injected figures are invalid: {error}") from error
-        if unknown := sorted(figures.keys() - _FIELDS):
-            raise ReadError("garbage", f"there are no counters {', '.join(unknown)}")
-        return replaced
 
 
 #: Not a valid PID: the kernel's PID_MAX_LIMIT.
@@ -299,6 +239,63 @@ class SimulatedDriver(BasicDriver):
                 threading.Event().wait()
             case "crash":
                 os.abort()
+
+
+class SimulatedCounters(SimulatedDriver):
+    """Counts for the simulated GPUs of one registry, which may replace any figure.
+
+    Args:
+        registry: The simulated GPUs; its faults and figures are what tests inject.
+    """
+
+    def cuda(self) -> int | None:
+        """Return None: no CUDA is used."""
+        return None
+
+    def access(self, index: int, announce: Announce) -> GpuAccess:
+        """Return nothing: each process may use a simulated GPU."""
+        del announce
+        return GpuAccess(index=index)
+
+    def count(self) -> int:
+        """Count the GPUs."""
+        return len(self.gpus(()))
+
+    def identity(self, index: int, driver: str, announce: Announce) -> Counters:
+        """Return the UUID and the name of a GPU."""
+        del announce
+        gpu = self.gpus(())[index]
+        return Counters(
+            uuid=gpu.uuid, index=index, name=gpu.name, at=time.monotonic(), driver=driver
+        )
+
+    def read(self, identity: Counters, announce: Announce) -> Counters:
+        """Return the counters of a GPU.
+
+        Raises:
+            DriverError: A fault is injected, or the injected figures are invalid.
+        """
+        uuid = identity.uuid
+        announce("memory", lambda: self.memory(uuid))
+        telemetry = vars(self.telemetry(uuid))
+        known = {name: value for name, value in telemetry.items() if name in _FIELDS}
+        values = vars(identity) | known | _HEALTHY
+        gpu = self.gpus(())[identity.index]
+        values |= {"pci_bus_id": gpu.pci_bus_id, "serial": gpu.serial}
+        values["power_limit_default_w"] = values["power_limit_w"]
+        values["energy_j"] = _MEAN_POWER * values["at"]
+        return self._with_figures(uuid, values)
+
+    def _with_figures(self, uuid: str, values: dict[str, Any]) -> Counters:
+        """Replace the figures that a test injected."""
+        try:
+            figures = self._registry.figures(uuid)
+            replaced = from_json(Counters, json.loads(json.dumps({**values, **figures})))
+        except (OSError, ValueError) as error:
+            raise ReadError("garbage", f"the injected figures are invalid: {error}") from error
+        if unknown := sorted(figures.keys() - _FIELDS):
+            raise ReadError("garbage", f"there are no counters {', '.join(unknown)}")
+        return replaced
 
 
 def in_folder(folder: str) -> SimulatedDriver:

@@ -30,10 +30,10 @@ from sentinel.host.process_setup import (
     STANDBY,
     STRESSOR,
     InheritedFd,
+    give_back,
     set_process_title,
     setup_child_process,
 )
-from sentinel.host.small_process import give_back
 from sentinel.host.unprivileged import become, check_devices
 from sentinel.protocol.codec import MAX_DATAGRAM_BYTES, decode, encode
 from sentinel.protocol.shared_memory import Stamps

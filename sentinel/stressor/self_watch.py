@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from sentinel.host.process_setup import without_ctypes_util
 from sentinel.host.simulation import Registry
-from sentinel.host.small_process import without_ctypes_util
 from sentinel.protocol.shared_memory import Stamps
 from sentinel.protocol.stressor import MemoryContention, StressorSpec
 from sentinel.stressor.lease import LeaseKeeper

@@ -29,11 +29,11 @@ from sentinel.host.process_setup import allow_open_files, set_process_title
 from sentinel.host.rendezvous import Rendezvous
 from sentinel.host.systemd import Notifier
 from sentinel.host.unprivileged import find_account
+from sentinel.protocol import __version__
 from sentinel.protocol.commands import AccessPolicy, ApiSpec, Caller, Level, NotifySpec
 from sentinel.protocol.events import DEBUG_EVENTS
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.stressor import Account, StandbySpec, StressorSpec
-from sentinel.protocol.version import __version__
 from sentinel.supervisor.api_process import ApiProcess
 from sentinel.supervisor.daemon_files import claimed, log_of, restore
 from sentinel.supervisor.discovery import Found, Options, check_torch, find_gpus

@@ -86,7 +86,7 @@ def claim(
     Args:
         places: The paths; missing folders are created.
         tcp: Another address to listen at: ``host:port``, as parsed by
-            :func:`sentinel.config.parsers.parse_address`.
+            :func:`sentinel.config.setting.parse_address`.
         group: A group that may use the socket, by name or number.
         metrics: An address for metrics alone, written like ``tcp``.
         is_open: Whether every local user may connect.

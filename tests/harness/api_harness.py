@@ -539,6 +539,24 @@ def ask(
     return exchange(UnixConnection(server.path), method, path, body, headers)
 
 
+def over_tcp(
+    server: ApiServer,
+    method: str = "GET",
+    path: str = "/v1/status",
+    body: object = None,
+    headers: Mapping[str, str] = {},
+    *,
+    name: str | None = "token",
+) -> Reply:
+    """Send a request over TCP, with the token in the file of this name."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=TIMEOUT_S)
+    given = {}
+    if name is not None:
+        token = (Path(server.path).parent / name).read_text().strip()
+        given = {"Authorization": f"Bearer {token}"}
+    return exchange(connection, method, path, body, {**given, **headers})
+
+
 def exchange(
     connection: http.client.HTTPConnection,
     method: str,

@@ -13,22 +13,18 @@ from sentinel.core.state import State
 from sentinel.core.step import Action, SendTo, Step
 from sentinel.protocol.commands import Command, CommandReply, Refusal
 from sentinel.protocol.gpu import Reading
-from sentinel.supervisor.loop import Supervisor
 from tests.harness.world import World
 
 
-def occupied(gpus: int = 1, config: Config | None = None) -> tuple[World, Supervisor]:
+def occupied(gpus: int = 1, config: Config | None = None) -> World:
     """Build a world with a stressor on every GPU."""
-    world = World(gpus=gpus)
-    supervisor = world.supervisor(config or Config())
-    world.run(supervisor, lambda: len(world.events("stressor.ready")) == gpus)
-    world.run_for(supervisor, 0.2)
-    return world, supervisor
+    world = World(gpus=gpus, config=config or Config())
+    world.run(lambda: len(world.events("stressor.ready")) == gpus)
+    world.run_for(0.2)
+    return world
 
 
-def served(
-    gpus: int = 2, config: Config | None = None, *, checks: int = 0
-) -> tuple[World, Supervisor]:
+def served(gpus: int = 2, config: Config | None = None, *, checks: int = 0) -> World:
     """Build a world with an API process and a stressor on every GPU.
 
     Args:
@@ -36,30 +32,25 @@ def served(
         config: The settings.
         checks: How many results each stressor has checked.
     """
-    world = World(gpus=gpus)
+    world = World(gpus=gpus, config=config or Config(), with_api=True)
     for fake in world.gpus.values():
         fake.checks = checks
-    supervisor = world.supervisor(config or Config(), with_api=True)
-    world.run(supervisor, lambda: len(world.events("stressor.ready")) == gpus)
-    return world, supervisor
+    world.run(lambda: len(world.events("stressor.ready")) == gpus)
+    return world
 
 
-def reply_to(
-    world: World, supervisor: Supervisor, command: type[Command], **arguments: object
-) -> CommandReply:
+def reply_to(world: World, command: type[Command], **arguments: object) -> CommandReply:
     """Post a command, and return the reply of the next tick."""
     number = world.api.post(command, **arguments)
-    supervisor.turn()
+    world.supervisor.turn()
     (reply,) = [reply for reply in world.api.replies if reply.number == number]
     assert reply.text
     return reply
 
 
-def send(
-    world: World, supervisor: Supervisor, command: type[Command], **arguments: object
-) -> Refusal | None:
+def send(world: World, command: type[Command], **arguments: object) -> Refusal | None:
     """Post a command, and return why the next tick refused it, or None."""
-    return reply_to(world, supervisor, command, **arguments).refused
+    return reply_to(world, command, **arguments).refused
 
 
 def times(world: World, name: str, count: int) -> Callable[[], bool]:
@@ -72,9 +63,9 @@ def started(world: World, count: int) -> Callable[[], bool]:
     return lambda: len(world.spawner.started) >= count
 
 
-def held(supervisor: Supervisor) -> list[int]:
+def held(world: World) -> list[int]:
     """List the indices of the GPUs with a running stressor."""
-    gpu_states = supervisor.state.gpu_states.values()
+    gpu_states = world.state.gpu_states.values()
     return [
         gpu_state.gpu.index for gpu_state in gpu_states if isinstance(gpu_state.stressor, Running)
     ]
@@ -92,25 +83,21 @@ def attributed(gpu_state: GpuState, reading: Reading, config: Config | None = No
     return replace(gpu_state, attribution=attribution)
 
 
-def stressor(supervisor: Supervisor, index: int = 0) -> object:
-    return supervisor.state.gpu_states[f"GPU-{index}"].stressor
-
-
 def on_stressors(step: Step[State]) -> tuple[Action, ...]:
     """Return the actions of a tick but for the list of what the probe reads."""
     return tuple(action for action in step.actions if not isinstance(action, SendTo))
 
 
-def reconfigured(supervisor: Supervisor, **changes: Any) -> State:
+def reconfigured(world: World, **changes: Any) -> State:
     """Return the state with other settings, as if they had been so for long."""
-    return replace(supervisor.state, config=replace(supervisor.state.config, **changes))
+    return replace(world.state, config=replace(world.state.config, **changes))
 
 
-def finish(world: World, supervisor: Supervisor, within: float = 1500.0) -> None:
+def finish(world: World, within: float = 1500.0) -> None:
     """Run until every GPU has done the plan of the settings, and its stressor has ended."""
 
     def is_done() -> bool:
-        plan, gpu_states = supervisor.state.config.plan, supervisor.state.gpu_states.values()
+        plan, gpu_states = world.state.config.plan, world.state.gpu_states.values()
         return all(
             plan is not None
             and gpu_state.burnin is not None
@@ -119,4 +106,4 @@ def finish(world: World, supervisor: Supervisor, within: float = 1500.0) -> None
             for gpu_state in gpu_states
         )
 
-    world.run(supervisor, is_done, within=within)
+    world.run(is_done, within=within)

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,9 @@ print(json.dumps(results, default=lambda o: vars(o) if dataclasses.is_dataclass(
 
 Argument = str | list[str] | None
 Step = tuple[str, Argument, str]
+
+#: Makes calls to an open NVML, and returns their results.
+Ask = Callable[..., list[Any]]
 
 OPEN: tuple[Step, ...] = (("open", None, ""), ("gpus", [], ""))
 

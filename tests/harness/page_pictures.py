@@ -18,7 +18,7 @@ from sentinel.burnin.report import report_object
 from sentinel.fleet.formats import html_page
 from sentinel.fleet.node_files import read_fleet
 from sentinel.fleet.verdict import judge_fleet
-from sentinel.protocol.version import __version__
+from sentinel.protocol import __version__
 from tests.harness.api_harness import ApiServer, ask
 from tests.harness.browser import Browser, Page, browser
 from tests.harness.burnin_report import write_report

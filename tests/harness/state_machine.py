@@ -46,8 +46,9 @@ class Histories(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.world = World(gpus=self.gpus, tick=0.1, hidden=self.hidden)
-        self.supervisor = self.world.supervisor(self.config, with_api=self.with_api)
+        self.world = World(
+            gpus=self.gpus, tick=0.1, hidden=self.hidden, config=self.config, with_api=self.with_api
+        )
         self.not_idle_at = dict.fromkeys(self.world.gpus, self.world.now)
         self.started_at: list[float] = []
         self.fatal: set[str] = set()
@@ -58,8 +59,8 @@ class Histories(RuleBasedStateMachine):
     # --- time
 
     def tick(self) -> None:
-        before, config = self.supervisor.state, self.supervisor.state.config
-        decision = self.supervisor.turn()
+        before, config = self.world.state, self.world.state.config
+        decision = self.world.supervisor.turn()
         self.check(before.gpu_states, decision)
         self.check_explanations(decision, changed=decision.state.config is not config)
 
@@ -172,7 +173,7 @@ class Histories(RuleBasedStateMachine):
     # --- invariants
 
     def check(self, before: Any, decision: Step[State]) -> None:
-        readings = self.supervisor._readings
+        readings = self.world.supervisor._readings
         starts = [action for action in decision.actions if isinstance(action, Start)]
         assert len(starts) <= 1
         ranks = [isinstance(action, Kill) for action in decision.actions]
@@ -218,7 +219,7 @@ class Histories(RuleBasedStateMachine):
             and isinstance(gpu_state.stressor, Running)
             and gpu_state.stressor.expected is not None
         ):
-            reading = self.supervisor._readings[uuid]
+            reading = self.world.supervisor._readings[uuid]
             assert reading.memory is not None
             assert reading.memory.used <= gpu_state.stressor.expected + SLACK_BYTES, (
                 "unexplained memory"
@@ -236,11 +237,13 @@ class Histories(RuleBasedStateMachine):
     def check_explanations(self, decision: Step[State], *, changed: bool) -> None:
         """Check that each GPU says by which rule it is not occupied, and that the rule is so."""
         seen = Observation(
-            now=self.world.now, local=self.world.wall, readings=dict(self.supervisor._readings)
+            now=self.world.now,
+            local=self.world.wall,
+            readings=dict(self.world.supervisor._readings),
         )
-        found = explanations(self.supervisor.state, seen)
+        found = explanations(self.world.state, seen)
         for uuid, one in found.items():
-            stressor = self.supervisor.state.gpu_states[uuid].stressor
+            stressor = self.world.state.gpu_states[uuid].stressor
             assert one.rule in RULES
             assert one.reason
             assert (one.rule == RUNNING) == isinstance(stressor, Running)
@@ -276,24 +279,24 @@ class Histories(RuleBasedStateMachine):
     @invariant()
     def the_state_knows_every_child(self) -> None:
         for uuid, fake in self.world.gpus.items():
-            gpu_state = self.supervisor.state.gpu_states[uuid]
+            gpu_state = self.world.state.gpu_states[uuid]
             if fake.child is not None:
                 assert isinstance(gpu_state.stressor, Starting | Running | Stopping)
                 assert gpu_state.generation == fake.child.generation
 
     @invariant()
     def decisions_are_deterministic(self) -> None:
-        seen = Observation(now=self.world.now, readings=dict(self.supervisor._readings))
-        assert decide(self.supervisor.state, seen) == decide(self.supervisor.state, seen)
+        seen = Observation(now=self.world.now, readings=dict(self.world.supervisor._readings))
+        assert decide(self.world.state, seen) == decide(self.world.state, seen)
 
     def teardown(self) -> None:
         """Check that a shutdown ends after any history."""
         for fake in self.world.gpus.values():
             repair(fake)
         self.world.tick = 0.2  # nothing is checked in between
-        self.world.run_for(self.supervisor, 40)
+        self.world.run_for(40)
         self.world.interrupts.pending = ("SIGTERM", False)
-        self.world.run(self.supervisor, lambda: self.supervisor.state.finished, within=20)
+        self.world.run(lambda: self.world.state.finished, within=20)
         assert all(fake.child is None for fake in self.world.gpus.values())
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from sentinel.config.gpu_selection import select_gpus, visible_gpus
 from sentinel.config.model import SETTINGS
-from sentinel.config.parsers import parse_ignore_rules
+from sentinel.config.setting import parse_ignore_rules
 from sentinel.config.sources import from_environment, read_file
 from sentinel.config.specs import parse_workload
 from sentinel.errors import ConfigError, SentinelError, WireError

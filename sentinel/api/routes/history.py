@@ -146,17 +146,13 @@ async def _resolve(context: ApiContext, selector: str) -> str:
         ProblemError: The selector means several GPUs.
     """
     try:
-        selected = context.views.select([selector])
+        return context.views.one(selector).uuid
     except NoSuchGpuError:
         if selector in await context.history.query(
             lambda source, _: history_queries.known_gpus(source)
         ):
             return selector
         raise
-    if len(selected) != 1:
-        detail = f"{selector!r} means {len(selected)} GPUs; name one."
-        raise ProblemError(Code.INVALID, detail)
-    return selected[0]
 
 
 def parse_since(text: str, now: float) -> float:

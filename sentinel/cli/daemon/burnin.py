@@ -32,7 +32,7 @@ from sentinel.burnin.run_folder import RunFolder, find_run, new_folder
 from sentinel.burnin.verdict import EXIT_CODES
 from sentinel.cli.daemon.burnin_follow import Following, attach, cancel, cancel_quietly, status
 from sentinel.cli.daemon.run import account_of
-from sentinel.cli.daemon.start import count_simulated
+from sentinel.cli.daemon.start import count_simulated, daemon_flags, host_flags
 from sentinel.cli.display.output import Word, color_option
 from sentinel.cli.options import value_completion
 from sentinel.cli.options.command_classes import VerdictGroup
@@ -193,11 +193,7 @@ def _private_flags(sources: Sources, simulate: int | None) -> list[str]:
 
     It has a state directory of its own: the golden checksums stay those of the host.
     """
-    flags = [] if sources.file is None else ["--config", str(sources.file)]
-    flags += [] if simulate is None else ["--simulate", str(simulate)]
-    for given in sources.given:
-        if given.source.startswith("--") and not given.key.startswith(("gpus", *NOT_OF_A_RUN)):
-            flags += [given.source, given.text]
+    flags = [*host_flags(sources, simulate), *daemon_flags(sources, ("gpus", *NOT_OF_A_RUN))]
     if sources.get("goldens") is None and simulate is None:
         flags += ["--goldens", str(locate(None, os.environ))]
     return flags

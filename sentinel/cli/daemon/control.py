@@ -18,7 +18,7 @@ from sentinel.client import Client, SessionInfo
 from sentinel.config.model import SETTINGS
 from sentinel.config.setting import Scope
 from sentinel.errors import ConfigError
-from sentinel.protocol.settings_types import Settings
+from sentinel.protocol.api_types import Settings
 
 #: In place of a key, it removes every setting that an option gave.
 _ALL = "all"
@@ -135,22 +135,19 @@ def _changes(changes: Sequence[str], unset: Sequence[str]) -> dict[str, str | No
         ConfigError: A setting does not exist, has no value, or is given twice.
     """
     wanted: dict[str, str | None] = {}
-    for key, text in _pairs(changes, unset):
+    for key, text in (*map(_change, changes), *((key_of(one, "--unset: "), None) for one in unset)):
         if key in wanted:
             raise ConfigError(f"{key} is given twice")
         wanted[key] = text
     return wanted
 
 
-def _pairs(changes: Sequence[str], unset: Sequence[str]) -> Iterator[tuple[str, str | None]]:
-    for text in changes:
-        name, equals, value = text.partition("=")
-        key = key_of(name.strip())
-        if not equals:
-            raise ConfigError(f"{text!r} has no value", f"Write {text}=VALUE, or --unset {text}.")
-        yield key, for_daemon(key, value.strip()) if value.strip() else None
-    for name in unset:
-        yield key_of(name, "--unset: "), None
+def _change(text: str) -> tuple[str, str | None]:
+    name, equals, value = text.partition("=")
+    key = key_of(name.strip())
+    if not equals:
+        raise ConfigError(f"{text!r} has no value", f"Write {text}=VALUE, or --unset {text}.")
+    return key, for_daemon(key, value.strip()) if value.strip() else None
 
 
 def _given(client: Client) -> list[str]:

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 import click
 
-from sentinel.cli.display.gpu_table import describe_queued, user_of
+from sentinel.cli.display.gpu_table import describe_queued, process_of, user_of
 from sentinel.cli.display.log_lines import format_clock
 from sentinel.cli.display.output import Table, printable
 from sentinel.cli.options import command_options as options
@@ -145,9 +145,8 @@ def _reservation_row(found: ReservationInfo) -> tuple[str, ...]:
 
 def _holder(holder: Holder) -> str:
     """Name the user and the process of a holder."""
-    if holder.pid is None:
-        return user_of(holder)
-    return f"{user_of(holder)} ({holder.name or 'pid'} {holder.pid})".lstrip()
+    process = process_of(holder)
+    return f"{user_of(holder)} ({process})".lstrip() if process else user_of(holder)
 
 
 @click.command("allocate")

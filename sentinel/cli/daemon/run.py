@@ -34,7 +34,7 @@ from sentinel.host import simulation
 from sentinel.host.daemon_lookup import list_daemons
 from sentinel.host.log_file import RotatingLog
 from sentinel.host.paths import Places, places, prepare, prepare_log
-from sentinel.host.small_process import without_rich
+from sentinel.host.process_setup import without_rich
 from sentinel.host.systemd import Journal, gets_stream, match_of_this_run
 from sentinel.host.unprivileged import look_up
 from sentinel.protocol.gpu import Gpu

@@ -180,14 +180,13 @@ def command(
     where, pid = _find(simulated=simulate is not None)
     if paused and pid is not None:
         raise _runs_already(where, pid, "To release its GPUs, use: sentinel pause")
-    flags = [*_flags(sources), *of_plan]
+    flags = [*daemon_flags(sources), *of_plan]
     started = pid is None
     if pid is None:
         where = with_chosen_log(where, sources)
         check_before_start(config, sources, plan)
-        more = ["--simulate", str(simulate)] if simulate is not None else []
-        more += ["--paused"] if paused else []
-        pid = start_detached([*_config(sources), *flags, *more], where, START_TIMEOUT_S).pid
+        flags = [*host_flags(sources, simulate), *flags, *(["--paused"] if paused else [])]
+        pid = start_detached(flags, where, START_TIMEOUT_S).pid
     else:
         if simulate is not None:
             _check_number(where, pid, simulate)
@@ -279,19 +278,25 @@ def _pid(where: Places) -> int | None:
     return pid
 
 
-def _flags(sources: Sources) -> list[str]:
-    """Return the given flags for a daemon with another working directory."""
-    flags = {setting.flag: setting for setting in SETTINGS}
+def daemon_flags(sources: Sources, without: tuple[str, ...] = ()) -> list[str]:
+    """Return the given flags for a daemon with another working directory.
+
+    Args:
+        sources: The settings.
+        without: How the keys begin that are left out.
+    """
+    flags = {setting.flag for setting in SETTINGS}
     return [
-        f"{given.source}={for_daemon(flags[given.source].key, given.text)}"
+        f"{given.source}={for_daemon(given.key, given.text)}"
         for given in sources.given
-        if given.source in flags
+        if given.source in flags and not given.key.startswith(without)
     ]
 
 
-def _config(sources: Sources) -> list[str]:
-    """Return the flag for the file that was found, so that a reload reads the same file."""
-    return [f"--config={sources.file.absolute()}"] if sources.file is not None else []
+def host_flags(sources: Sources, simulate: int | None) -> list[str]:
+    """Return the flags for the file that was found, which a reload reads, and for the GPUs."""
+    file = [] if sources.file is None else [f"--config={sources.file.absolute()}"]
+    return [*file, *([] if simulate is None else [f"--simulate={simulate}"])]
 
 
 def _check_that_it_answers(where: Places, pid: int) -> None:

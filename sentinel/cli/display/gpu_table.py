@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import pwd
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sentinel.cli.display.output import Table, printable
-from sentinel.host.command_lines import CommandLines
 from sentinel.host.procfs import read_stat
 from sentinel.protocol.rules import WITH_STRESSOR, gpu_state, with_time
 from sentinel.units import format_brief, format_count, format_duration, format_size
@@ -160,8 +157,8 @@ def _grants(status: Status) -> Iterator[str]:
     for waiting in status.queue or ():
         yield f"queue {waiting.place}: {describe_queued(waiting)}"
     for allocation in status.allocations or ():
-        holder = allocation.holder
-        user = f" for {holder.name or 'pid'} {holder.pid}" if holder.pid is not None else ""
+        process = process_of(allocation.holder)
+        user = f" for {process}" if process else ""
         where = allocation.gpu if allocation.index is None else allocation.index
         yield f"GPU {where}: {format_size(allocation.size)} allocated as {allocation.id}{user}"
     for session in status.sessions or ():
@@ -175,9 +172,7 @@ def describe_queued(one: ReservationInfo) -> str:
     named = ", ".join(map(str, one.indices))
     what = f"GPU {named}" if named else format_count(one.count, "GPU")
     why = f" for {one.reason}" if one.reason else ""
-    holder = one.holder
-    process = f"{holder.name or 'pid'} {holder.pid}" if holder.pid is not None else ""
-    who = ", ".join(part for part in (user_of(holder), process) if part)
+    who = ", ".join(filter(None, (user_of(one.holder), process_of(one.holder))))
     since = f"{one.since.astimezone():%H:%M:%S}"
     return f"{one.id} waits for {what}{why} since {since}{f' ({who})' if who else ''}"
 
@@ -185,6 +180,11 @@ def describe_queued(one: ReservationInfo) -> str:
 def user_of(holder: Holder) -> str:
     """Name the user of a reservation or a request; empty if the daemon does not know it."""
     return holder.user or ("" if holder.uid is None else f"uid {holder.uid}")
+
+
+def process_of(holder: Holder | Process) -> str:
+    """Name the process of a holder, or a process; empty if there is none."""
+    return "" if holder.pid is None else f"{holder.name or 'pid'} {holder.pid}"
 
 
 def why(gpu: GpuStatus) -> str:
@@ -254,7 +254,7 @@ def _process(process: Process) -> str:
     """Format a process, most important part first, because the end may be truncated."""
     if process.user:
         return f"{process.user} {process.pid} {process.name or ''}".rstrip()
-    return f"{process.name or 'pid'} {process.pid}"
+    return process_of(process)
 
 
 def _memory(gpu: GpuStatus) -> str:
@@ -288,7 +288,6 @@ def graph(values: Sequence[float | None], maximum: float) -> str:
 
 PROCESSES = Table(("GPU", "PID", "USER", "TYPE", "MEMORY", "COMMAND"), flexible=5, right=(0, 1, 4))
 
-_COMMANDS = CommandLines()
 #: The kernel keeps this many characters of a process's name.
 _MAX_NAME = 15
 
@@ -313,7 +312,7 @@ def jobs(gpus: Sequence[GpuStatus], *, local: bool) -> list[GpuJob]:
 
     Args:
         gpus: The GPUs.
-        local: Whether the daemon runs on this host, so that /proc has the command lines.
+        local: Whether the daemon runs on this host, so that /proc has the processes.
     """
     return [job for gpu in gpus for job in _jobs_of(gpu, local=local)]
 
@@ -331,32 +330,28 @@ def process_row(job: GpuJob) -> tuple[str, ...]:
 
 def _jobs_of(gpu: GpuStatus, *, local: bool) -> Iterator[GpuJob]:
     if gpu.pid is not None:
-        there = local and read_stat(gpu.pid) is not None
         yield GpuJob(
             index=gpu.index,
             pid=gpu.pid,
             kind="stressor",
-            user=gpu.stressor_user or (_owner(gpu.pid) if there else None),
+            user=gpu.stressor_user,
             memory_bytes=gpu.held,
             command=f"sentinel {gpu.workload or ''}".rstrip(),
-            is_local=there,
+            is_local=local and read_stat(gpu.pid) is not None,
         )
     seen = set()
     for process in (*(gpu.processes or ()), *(gpu.allocated_processes or ())):
         if process.pid in seen:
             continue
         seen.add(process.pid)
-        there = local and _is_same(process)
         yield GpuJob(
             index=gpu.index,
             pid=process.pid,
             kind=process.kind or "compute",
             user=process.user,
             memory_bytes=process.memory,
-            command=process.command
-            or (_command_line(process.pid) if there else None)
-            or process.name,
-            is_local=there,
+            command=process.command or process.name,
+            is_local=local and _is_same(process),
         )
 
 
@@ -366,20 +361,3 @@ def _is_same(process: Process) -> bool:
     if stat is None or process.name is None:
         return False
     return stat.name[:_MAX_NAME] == process.name[:_MAX_NAME]
-
-
-def _owner(pid: int) -> str | None:
-    try:
-        uid = Path(f"/proc/{pid}").stat().st_uid
-    except OSError:
-        return None
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
-
-
-def _command_line(pid: int) -> str | None:
-    """Read a command line, or None if it is hidden or the process has ended."""
-    stat = read_stat(pid)
-    return None if stat is None else _COMMANDS.get(pid, stat.started, stat.name)

@@ -26,7 +26,7 @@ from sentinel.cli.options.command_options import one_gpu
 from sentinel.cli.options.setting_options import log_format
 from sentinel.config.build import parse_given
 from sentinel.config.gpu_selection import select_gpus
-from sentinel.config.parsers import parse_memory
+from sentinel.config.setting import parse_memory
 from sentinel.errors import ExitCode, NoSuchGpuError
 from sentinel.host import simulation
 from sentinel.host.daemon_lookup import find_simulation

@@ -15,8 +15,14 @@ from typing import TextIO
 import click
 
 from sentinel.burnin.verdict import EXIT_CODES, Verdict
-from sentinel.cli.display.live_table import LiveTable
-from sentinel.cli.display.output import Table, color_option, paint_verdicts, print_json, printable
+from sentinel.cli.display.output import (
+    LiveTable,
+    Table,
+    color_option,
+    paint_verdicts,
+    print_json,
+    printable,
+)
 from sentinel.cli.options.command_classes import VerdictCommand
 from sentinel.cli.options.command_options import duration
 from sentinel.cli.options.setting_options import load_thresholds

@@ -3,9 +3,8 @@
 Nothing here starts a process or waits. Time passes when the supervisor waits, and a test changes
 the world between ticks: foreign processes start and exit, children fail, the driver breaks.
 
-    world = World(gpus=2)
-    supervisor = world.supervisor(Config())
-    world.run(supervisor, until=lambda: world.events("stressor.ready"))
+    world = World(gpus=2, config=Config())
+    world.run(until=lambda: world.events("stressor.ready"))
 """
 
 from __future__ import annotations
@@ -14,9 +13,11 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import cached_property
 
 from sentinel.config.model import Config
 from sentinel.core.decide import first_state
+from sentinel.core.gpu_state import GpuState
 from sentinel.core.state import State
 from sentinel.core.step import Event, Step
 from sentinel.protocol.gpu import GpuProcess
@@ -51,21 +52,34 @@ COARSE_TICK_S = 0.4
 
 
 class World:
-    """Everything outside a supervisor: time, GPUs, children and published events.
+    """A supervisor, and everything outside it: time, GPUs, children and published events.
 
     Args:
         gpus: The number of GPUs.
+        config: The configuration of the supervisor.
         tick: The maximum step of time, in seconds.
         hidden: Why foreign processes may be missing from the lists, or None.
+        with_api: Whether there is an API process.
+        daemon: Whether the supervisor can only be controlled through that.
     """
 
-    def __init__(self, gpus: int = 1, tick: float = 0.025, hidden: str | None = None) -> None:
+    def __init__(
+        self,
+        gpus: int = 1,
+        config: Config | None = None,
+        *,
+        tick: float = 0.025,
+        hidden: str | None = None,
+        with_api: bool = False,
+        daemon: bool = False,
+    ) -> None:
         self.now = 1000.0
         self.wall = datetime(2026, 1, 7, 12, 0)  # noqa: DTZ001 - a Wednesday, local time
         self.tick = tick
         self.hidden = hidden
+        self._with_api, self._daemon = with_api or daemon, daemon
         self._coarse = False
-        self.utilization = False
+        self.configure(config or Config())
         # Seeded, so that failures can be reproduced.
         self.random_value: Callable[[], float] = random.Random(1).random
         self.gpus = {f"GPU-{index}": FakeGpu(gpu=fake_gpu(index)) for index in range(gpus)}
@@ -77,24 +91,20 @@ class World:
         self.interrupts = FakeInterrupts()
         self.api = FakeApi(lambda: self.now)
 
-    def supervisor(
-        self, config: Config, *, with_api: bool = False, daemon: bool = False
-    ) -> Supervisor:
-        """Build a supervisor of all GPUs of this world.
-
-        Args:
-            config: Its configuration.
-            with_api: Whether it has an API process.
-            daemon: Whether it can only be controlled through that.
-        """
-        with_api = with_api or daemon
-        gpus = tuple(fake.gpu for fake in self.gpus.values())
+    def configure(self, config: Config) -> None:
+        """Set the configuration of a supervisor that has not been used yet."""
+        self._config = config
         self.utilization = config.idle_utilization is not None
+
+    @cached_property
+    def supervisor(self) -> Supervisor:
+        """The supervisor of all GPUs of this world."""
+        gpus = tuple(fake.gpu for fake in self.gpus.values())
+        state = first_state(
+            gpus, self.now, self._config, hidden=self.hidden, with_api=self._with_api
+        )
         return Supervisor(
-            state=replace(
-                first_state(gpus, self.now, config, hidden=self.hidden, with_api=with_api),
-                api_required=daemon,
-            ),
+            state=replace(state, api_required=self._daemon),
             parts=Parts(
                 probe=self.probe,
                 spawner=self.spawner,
@@ -102,14 +112,31 @@ class World:
                 standby=self.standby,
                 interrupts=self.interrupts,
                 clock=FakeClock(self),
-                api=self.api if with_api else None,
+                api=self.api if self._with_api else None,
             ),
             publish=self._publish,
         )
 
-    def run(
-        self, supervisor: Supervisor, until: Callable[[], object], within: float = 60.0
-    ) -> list[Step[State]]:
+    @property
+    def state(self) -> State:
+        """The state of the supervisor."""
+        return self.supervisor.state
+
+    @state.setter
+    def state(self, state: State) -> None:
+        self.supervisor.state = state
+
+    def gpu_state(self, index: int = 0) -> GpuState:
+        """Return the supervisor's state of the GPU with this index."""
+        return self.state.gpu_states[f"GPU-{index}"]
+
+    def child(self, index: int = 0) -> FakeChild:
+        """Return the living child of the GPU with this index."""
+        child = self.at(index).child
+        assert child is not None, "there is no child"
+        return child
+
+    def run(self, until: Callable[[], object], within: float = 60.0) -> list[Step[State]]:
         """Tick until a condition holds; return the decisions.
 
         Raises:
@@ -125,17 +152,17 @@ class World:
                     message = f"did not happen within {within} s; events: {self.names()}"
                     raise AssertionError(message)
                 self._coarse = before >= begin + FINE_S
-                decisions.append(supervisor.turn())
+                decisions.append(self.supervisor.turn())
                 stuck = 0 if self.now > before else stuck + 1
                 assert stuck < MAX_TICKS_AT_ONCE, "ticks forever without waiting"
         finally:
             self._coarse = False
         return decisions
 
-    def run_for(self, supervisor: Supervisor, seconds: float) -> list[Step[State]]:
+    def run_for(self, seconds: float) -> list[Step[State]]:
         """Tick for ``seconds``; return the decisions."""
         end = self.now + seconds
-        return self.run(supervisor, lambda: self.now >= end, within=seconds + 1)
+        return self.run(lambda: self.now >= end, within=seconds + 1)
 
     def step(self, timeout: float) -> None:
         """Let time pass for one wait of the supervisor: for ``timeout`` seconds or one tick."""

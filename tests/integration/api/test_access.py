@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import subprocess
@@ -19,7 +18,7 @@ from sentinel.api.server import MAX_OPERATORS_OF_USER, MAX_READERS_OF_USER
 from sentinel.config.sources import NAME as SAVED
 from sentinel.host.names import look_up
 from sentinel.protocol.commands import AccessPolicy, Configure, Level
-from tests.harness.api_harness import UUIDS, ApiServer, Reply, ask, exchange
+from tests.harness.api_harness import UUIDS, ApiServer, ask, over_tcp
 from tests.harness.timing import TIMEOUT_S
 
 #: A user and a group that own nothing here.
@@ -75,14 +74,6 @@ def as_another(
     command = [sys.executable, "-c", AS_ANOTHER, given]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=TIMEOUT_S)
     return [(status, body) for status, body in json.loads(done.stdout)]
-
-
-def over_tcp(
-    api: ApiServer, method: str, path: str, body: object = None, *, name: str = "token"
-) -> Reply:
-    token = (Path(api.path).parent / name).read_text().strip()
-    connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=TIMEOUT_S)
-    return exchange(connection, method, path, body, {"Authorization": f"Bearer {token}"})
 
 
 def operations() -> Iterator[tuple[str, str, Level]]:

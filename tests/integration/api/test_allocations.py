@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import subprocess
@@ -10,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,8 +28,8 @@ from tests.harness.api_harness import (
     UnixConnection,
     ask,
     check_problem,
-    exchange,
     in_background,
+    over_tcp,
 )
 from tests.harness.timing import TIMEOUT_S
 
@@ -187,13 +185,10 @@ def test_an_unknown_gpu_is_named_in_the_error(api: ApiServer) -> None:
 
 
 def test_an_allocation_over_tcp_is_bound_to_no_process(api: ApiServer) -> None:
-    token = Path(api.spec.token or "").read_text().strip()
     body = {"size": GIB}
-    headers = {"authorization": f"Bearer {token}"}
 
     def put(id_: str, body: object) -> Reply:
-        connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=TIMEOUT_S)
-        return exchange(connection, "PUT", f"/v1/allocations/{id_}", body, headers)
+        return over_tcp(api, "PUT", f"/v1/allocations/{id_}", body)
 
     assert put("far", body).status == 200
     order = next(order for order in api.commands if isinstance(order, Allocate))

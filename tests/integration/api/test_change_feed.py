@@ -7,8 +7,10 @@ import contextlib
 import http.client
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,8 +21,8 @@ from sentinel.api.snapshots import Views
 from sentinel.protocol.api_types import Changes
 from sentinel.protocol.commands import ApiSpec
 from sentinel.protocol.views import HostView, LogRecord, Phase
-from tests.harness.api_harness import UUIDS, ApiServer, UnixConnection, ask, exchange
-from tests.harness.sse_reader import Event, events
+from tests.harness.api_harness import UUIDS, ApiServer, ask, exchange
+from tests.harness.sse_reader import Event, following
 from tests.harness.timing import TIMEOUT_S
 
 
@@ -30,14 +32,8 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
         yield api
 
 
-@contextlib.contextmanager
-def watching(api: ApiServer, query: str = "") -> Iterator[Iterator[Event]]:
-    connection = UnixConnection(api.path)
-    connection.request("GET", f"/v1/watch{query}")
-    response = connection.getresponse()
-    assert response.status == 200
-    yield events(response)
-    connection.close()
+def watching(api: ApiServer, query: str = "") -> AbstractContextManager[Iterator[Event]]:
+    return following(api, f"/v1/watch{query}")
 
 
 def until(stream: Iterator[Event], name: str) -> Event:
@@ -76,32 +72,28 @@ def test_later_messages_have_only_changes(api: ApiServer) -> None:
         assert changed["reservations"] is None
 
 
-def test_the_start_and_the_end_of_a_reservation_are_changes(api: ApiServer) -> None:
+@pytest.mark.parametrize(
+    ("method", "path", "body", "kind"),
+    [
+        ("PUT", "/v1/reservations/1a2b3c4d", {"count": 1}, "reservations"),
+        pytest.param(
+            *("POST", "/v1/sessions", {"name": "train", "gpus": ["0"]}, "sessions"),
+            marks=pytest.mark.long,
+        ),
+    ],
+)
+def test_the_start_and_the_end_of_what_a_client_has_are_changes(
+    api: ApiServer, method: str, path: str, body: dict[str, Any], kind: str
+) -> None:
     api.reset()
     with watching(api) as stream:
         next(stream)
-        path = "/v1/reservations/1a2b3c4d"
-        ask(api, "PUT", path, {"count": 1, "reason": "demo"})
-        begun = next(one.data for one in stream if one.data.get("reservations"))
-        assert [one["reason"] for one in begun["reservations"]] == ["demo"]
-        ask(api, "DELETE", path)
-        ended = next(one.data for one in stream if one.data.get("reservations") is not None)
-        while ended["reservations"]:  # the end of its lease is a change as well
-            ended = next(one.data for one in stream if one.data.get("reservations") is not None)
-
-
-@pytest.mark.long
-def test_the_start_and_the_end_of_a_session_are_changes(api: ApiServer) -> None:
-    api.reset()
-    with watching(api) as stream:
-        next(stream)
-        assert until(stream, "changes").data["sessions"] is None
-        ask(api, "POST", "/v1/sessions", {"name": "train", "gpus": ["0"]})
-        begun = next(one.data for one in stream if one.data.get("sessions"))
-        assert [one["name"] for one in begun["sessions"]] == ["train"]
-        ask(api, "DELETE", "/v1/sessions/train")
-        ended = next(one.data for one in stream if one.data.get("sessions") is not None)
-        assert ended["sessions"] == []
+        assert until(stream, "changes").data[kind] is None
+        assert ask(api, method, path, body).status < 300
+        assert len(next(one.data[kind] for one in stream if one.data.get(kind))) == 1
+        ask(api, "DELETE", path if method == "PUT" else f"{path}/train")
+        while next(one.data[kind] for one in stream if one.data.get(kind) is not None):
+            pass  # the end of a lease is a change as well
 
 
 def test_changes_are_sent_at_most_once_a_second(api: ApiServer) -> None:
@@ -111,10 +103,7 @@ def test_changes_are_sent_at_most_once_a_second(api: ApiServer) -> None:
         until(stream, "changes")
         began = time.monotonic()
         for degrees in range(20):
-            with api.change_supervisor() as supervisor:
-                supervisor.gpus[UUIDS[0]] = replace(
-                    supervisor.gpus[UUIDS[0]], temperature_c=degrees
-                )
+            api.change_gpu(temperature_c=degrees)
         seen: list[int] = []
         while not seen or seen[-1] != 19:
             data = until(stream, "changes").data

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from sentinel.api.routes.compat_schemas import ConfigChange, as_settings
+from sentinel.api.routes.compat_schemas import ConfigChange, Monitoring, as_settings
 from sentinel.config.sources import from_flags
 from sentinel.protocol.commands import Allocate, Configure, Given
 from sentinel.protocol.gpu import Telemetry
 from sentinel.protocol.views import GpuHealth, HealthCause
-from tests.harness.api_harness import UUIDS, ApiServer, UnixConnection, check_problem
+from tests.harness.api_harness import UUIDS, ApiServer, UnixConnection
 from tests.harness.api_harness import ask as plain
 from tests.harness.given_settings import shown
 from tests.harness.openapi_document import openapi_document
@@ -374,27 +374,6 @@ def test_an_unknown_gpu_is_an_error(api: ApiServer, path: str) -> None:
     assert "'9'" in answer["error"]
 
 
-def test_a_changed_setting_keeps_all_others(api: ApiServer) -> None:
-    assert plain(api, "PATCH", "/v1/settings", {"settings": {"util.target": "50%"}}).status == 200
-    assert given(api)["memory.target"] == "50%"
-    assert given(api)["util.target"] == "50%"
-    assert len(api.commands) == 1  # no Resume is sent
-    found = shown(plain(api, "GET", "/v1/settings").body)
-    assert found["util.target"] == ("50%", "--util")
-    assert found["workload"] == ("gemm", "default")
-    assert plain(api, "PATCH", "/v1/settings", {"settings": {"util.target": None}}).status == 200
-    assert "util.target" not in given(api)
-    for wrong in ({"util.goal": "50%"}, {"util.goal": None}, {"util.target": "900%"}):
-        refused = plain(api, "PATCH", "/v1/settings", {"settings": wrong})
-        check_problem(refused, 422, "invalid")
-    assert len(api.commands) == 2
-    api.supervisor.configure_error = "not now"
-    refused = plain(api, "PATCH", "/v1/settings", {"settings": {"util.target": "40%"}})
-    assert "not now" in refused.body["detail"]
-    found = shown(plain(api, "GET", "/v1/settings").body)
-    assert found["util.target"] == ("", "default")
-
-
 @pytest.mark.long
 def test_the_settings_in_use_are_shown_and_not_those_of_the_file(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
@@ -434,3 +413,15 @@ def test_the_openapi_document_is_that_of_the_daemon() -> None:
         "/monitoring/stop": {"post"},
         "/config": {"get", "put"},
     }
+
+
+def test_readings_of_a_pause_are_left_out() -> None:
+    times = iter((10.0, 20.0))
+    one = Monitoring(lambda: next(times))
+    assert one.includes(5.0)
+    one.stop()
+    one.stop()  # has no effect
+    assert [one.includes(at) for at in (9.0, 10.0, 20.0)] == [True, False, False]
+    one.start()
+    one.start()
+    assert [one.includes(at) for at in (9.0, 10.0, 19.0, 20.0)] == [True, False, False, True]

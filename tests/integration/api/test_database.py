@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -338,38 +338,41 @@ def test_the_file_is_private_to_its_owner(past: HistoryHarness) -> None:
     assert {file.stat().st_mode & 0o777 for file in files} == {0o600}
 
 
-def test_a_removed_file_is_recreated(past: HistoryHarness) -> None:
-    past.write_event("gpu.busy")
-    assert past.path is not None
-    for file in past.path.parent.glob("history.db*"):
+def remove(path: Path) -> None:
+    for file in path.parent.glob("history.db*"):
         file.unlink()
-    (warning,) = past.write_event("gpu.idle")
-    assert "another program removed or replaced it" in warning
-    assert [row[2] for row in past.rows("events")] == ["gpu.idle"]
 
 
-def test_a_file_truncated_while_open_is_set_aside_and_reported(past: HistoryHarness) -> None:
-    past.write_event("gpu.busy")
-    past.write_event("gpu.busy")
-    assert past.path is not None
-    past.path.write_bytes(b"")
-    (warning,) = past.write_event("gpu.idle")
-    assert "another program truncated it" in warning
-    assert past.path.with_name("history.db.bad").exists()
-    past.advance(6)
-    assert past.write_event("gpu.busy") == []
-    assert is_intact(past.path)
-    assert [row[2] for row in past.rows("events")] == ["gpu.idle", "gpu.busy"]
-
-
-def test_rows_of_a_removed_write_ahead_log_are_saved(past: HistoryHarness) -> None:
+@pytest.mark.parametrize(
+    ("harm", "warns", "kept", "is_set_aside"),
+    [
+        (remove, "another program removed or replaced it", [], False),
+        (lambda path: path.write_bytes(b""), "another program truncated it", [], True),
+        (
+            lambda path: path.with_name("history.db-wal").unlink(),
+            *("another program removed or replaced it", ["gpu.busy"] * 3, False),
+        ),
+    ],
+    ids=["removed", "truncated", "without its write-ahead log"],
+)
+def test_a_file_that_is_harmed_while_open_is_reported_and_used_or_recreated(
+    past: HistoryHarness,
+    harm: Callable[[Path], object],
+    warns: str,
+    kept: list[str],
+    *,
+    is_set_aside: bool,
+) -> None:
     for _ in range(3):
         past.write_event("gpu.busy")
     assert past.path is not None
-    past.path.with_name("history.db-wal").unlink()
+    harm(past.path)
     (warning,) = past.write_event("gpu.idle")
-    assert "another program removed or replaced it" in warning
-    assert [row[2] for row in past.rows("events")] == ["gpu.busy"] * 3 + ["gpu.idle"]
+    assert warns in warning
+    assert past.path.with_name("history.db.bad").exists() is is_set_aside
+    past.advance(6)
+    assert past.write_event("gpu.unknown") == []
+    assert [row[2] for row in past.rows("events")] == [*kept, "gpu.idle", "gpu.unknown"]
     assert is_intact(past.path)
 
 

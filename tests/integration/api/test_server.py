@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -32,9 +32,12 @@ from sentinel.api.server import (
 from sentinel.client.transport import Address, listener_pid
 from sentinel.host.procfs import read_stat
 from sentinel.protocol.commands import Caller, Level, ResumeGpus
-from tests.harness.api_harness import ApiServer, Reply, UnixConnection, ask, check_problem, exchange
+from tests.harness.api_harness import ApiServer, UnixConnection, ask, check_problem, over_tcp
 from tests.harness.timing import TIMEOUT_S
 
+POST = b"POST /v1/stop HTTP/1.1\r\nHost: x\r\n"
+CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n"
+BLANKS = b"8000\r\n" + b" " * 0x8000 + b"\r\n"
 STATUS = b"GET /v1/status HTTP/1.1\r\nHost: localhost\r\n"
 
 
@@ -120,35 +123,12 @@ def test_connections_without_a_complete_request_in_time_are_closed(
         (b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 17_000 + b"\r\n\r\n", 431, "too_large"),
         (b"GET / HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n", 400, "invalid"),
         (
-            (
-                b"POST /v1/stop HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n"
-                b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n"
-            ),
-            400,
-            "invalid",
+            POST + b"Content-Length: 5\r\n" + CHUNKED + b"2\r\n{}\r\n0\r\n\r\n",
+            *(400, "invalid"),
         ),
-        (
-            b"POST /v1/stop HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-            400,
-            "invalid",
-        ),
-        (
-            b"POST /v1/stop HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n",
-            413,
-            "too_large",
-        ),
-        (
-            b"POST /v1/stop HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
-            b"8000\r\n"
-            + b" " * 0x8000
-            + b"\r\n"
-            + b"8000\r\n"
-            + b" " * 0x8000
-            + b"\r\n"
-            + b"1\r\n \r\n0\r\n\r\n",
-            413,
-            "too_large",
-        ),
+        (POST + CHUNKED + b"zz\r\n", 400, "invalid"),
+        (POST + b"Content-Length: 99999999\r\n\r\n", 413, "too_large"),
+        (POST + CHUNKED + BLANKS + BLANKS + b"1\r\n \r\n0\r\n\r\n", 413, "too_large"),
     ],
 )
 def test_a_malformed_or_too_large_request_is_refused_and_its_connection_closed(
@@ -164,6 +144,22 @@ def test_a_malformed_or_too_large_request_is_refused_and_its_connection_closed(
     assert json.loads(body)["status"] == status
 
 
+@contextlib.asynccontextmanager
+async def serving(
+    path: Path, talk: Callable[..., Awaitable[None]]
+) -> AsyncIterator[uvicorn.Server]:
+    """Serve an application in this process, with the connections of the API."""
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(str(path))
+    config = uvicorn.Config(talk, http=connections.Connection, ws="none", lifespan="off")
+    server = uvicorn.Server(config)
+    task = asyncio.create_task(server.serve([listening]))
+    await until(lambda: server.started)
+    yield server
+    server.should_exit = server.force_exit = True
+    await task
+
+
 def test_a_client_that_does_not_read_its_response_is_disconnected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,19 +171,12 @@ def test_a_client_that_does_not_read_its_response_is_disconnected(
             await send({"type": "http.response.body", "body": b"x" * 65536, "more_body": left > 0})
 
     async def stall() -> bytes:
-        listening = socket.socket(socket.AF_UNIX)
-        listening.bind(str(tmp_path / "socket"))
-        config = uvicorn.Config(talk, http=connections.Connection, ws="none", lifespan="off")
-        server = uvicorn.Server(config)
-        serving = asyncio.create_task(server.serve([listening]))
-        await until(lambda: server.started)
         with socket.socket(socket.AF_UNIX) as client:
-            client.connect(listening.getsockname())
-            client.sendall(STATUS + b"\r\n")
-            await until(lambda: bool(server.server_state.connections))
-            await until(lambda: not server.server_state.connections)
-            server.should_exit = server.force_exit = True
-            await serving
+            async with serving(tmp_path / "socket", talk) as server:
+                client.connect(str(tmp_path / "socket"))
+                client.sendall(STATUS + b"\r\n")
+                await until(lambda: bool(server.server_state.connections))
+                await until(lambda: not server.server_state.connections)
             return all_of(client)
 
     data = asyncio.run(stall())
@@ -202,29 +191,21 @@ def test_a_client_that_does_not_read_before_the_close_is_disconnected(
     monkeypatch.setattr(connections, "STALL_TIMEOUT_S", 0.2)
     monkeypatch.setattr(connections, "REQUEST_TIMEOUT_S", 0.2)
 
-    async def leave(sent: bytes) -> None:
-        listening = socket.socket(socket.AF_UNIX)
-        listening.bind(str(tmp_path / "socket"))
+    async def talk(_: object, __: object, ___: object) -> None: ...
 
-        async def talk(_: object, __: object, ___: object) -> None: ...
-
-        config = uvicorn.Config(talk, http=connections.Connection, ws="none", lifespan="off")
-        server = uvicorn.Server(config)
-        serving = asyncio.create_task(server.serve([listening]))
-        await until(lambda: server.started)
+    async def leave() -> None:
         with socket.socket(socket.AF_UNIX) as client:
-            client.connect(listening.getsockname())
-            await until(lambda: bool(server.server_state.connections))
-            (connection,) = server.server_state.connections
-            assert isinstance(connection, connections.Connection)
-            connection.transport.set_write_buffer_limits(high=2**24)
-            connection.transport.write(b"x" * 2**22)  # more than the socket buffers hold
-            client.sendall(sent)
-            await until(lambda: not server.server_state.connections)
-        server.should_exit = server.force_exit = True
-        await serving
+            async with serving(tmp_path / "socket", talk) as server:
+                client.connect(str(tmp_path / "socket"))
+                await until(lambda: bool(server.server_state.connections))
+                (connection,) = server.server_state.connections
+                assert isinstance(connection, connections.Connection)
+                connection.transport.set_write_buffer_limits(high=2**24)
+                connection.transport.write(b"x" * 2**22)  # more than the socket buffers hold
+                client.sendall(sent)
+                await until(lambda: not server.server_state.connections)
 
-    asyncio.run(leave(sent))
+    asyncio.run(leave())
 
 
 def test_a_client_that_disconnects_during_a_request_leaks_nothing(api: ApiServer) -> None:
@@ -351,9 +332,8 @@ def flood(port: int, first_bytes: bytes) -> Iterator[None]:
 def test_a_client_with_the_token_gets_in_while_others_flood(
     api: ApiServer, first_bytes: bytes
 ) -> None:
-    good = token(api)
     with flood(api.port, first_bytes):
-        answers = [over_tcp(api, good).status for _ in range(20)]
+        answers = [over_tcp(api).status for _ in range(20)]
         files = len(list(Path(f"/proc/{api.child.pid}/fd").iterdir()))
     assert answers == [200] * 20
     assert files < MAX_UNPROVEN + 100
@@ -374,7 +354,7 @@ def test_clients_that_read_no_response_keep_no_holder_of_the_token_out(api: ApiS
             one.sendall(page % 1 * 200)
         stalled.append(one)
     try:
-        assert [over_tcp(api, token(api)).status for _ in range(5)] == [200] * 5
+        assert [over_tcp(api).status for _ in range(5)] == [200] * 5
     finally:
         for one in stalled:
             one.close()
@@ -402,7 +382,7 @@ def test_connections_with_the_token_have_a_limit_of_their_own(api: ApiServer) ->
         assert one.getresponse().status == 200
         proven.append(one)
     try:
-        assert over_tcp(api, token(api)).status == 503
+        assert over_tcp(api).status == 503
         assert ask(api, "GET", "/v1/health").status == 200
     finally:
         for one in proven:
@@ -424,11 +404,6 @@ def test_the_api_process_stays_small_and_leaks_no_connection(api: ApiServer) -> 
 # --- who may ask -----------------------------------------------------------------------------
 
 
-def over_tcp(api: ApiServer, headers: dict[str, str], path: str = "/v1/status") -> Reply:
-    connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=TIMEOUT_S)
-    return exchange(connection, "GET", path, headers=headers)
-
-
 def token(api: ApiServer) -> dict[str, str]:
     return {"Authorization": f"Bearer {Path(api.spec.token or '').read_text().strip()}"}
 
@@ -440,21 +415,20 @@ def test_the_token_is_private_to_its_owner(api: ApiServer) -> None:
 
 
 def test_access_over_tcp_needs_the_token(api: ApiServer) -> None:
-    good = token(api)
-    assert over_tcp(api, good).status == 200
-    for wrong in ({}, {"Authorization": "Bearer x"}, {"Authorization": good["Authorization"][7:]}):
-        refused = over_tcp(api, wrong)
+    good = token(api)["Authorization"]
+    assert over_tcp(api).status == 200
+    for wrong in ({}, {"Authorization": "Bearer x"}, {"Authorization": good[7:]}):
+        refused = over_tcp(api, headers=wrong, name=None)
         check_problem(refused, 401, "unauthorized")
         assert refused.headers["www-authenticate"] == "Bearer"
     Path(api.spec.token or "").chmod(0o644)
-    assert over_tcp(api, good).status == 401  # others may have read this token
+    assert over_tcp(api).status == 401  # others may have read this token
     Path(api.spec.token or "").chmod(0o600)
 
 
 def test_other_origins_are_refused_over_tcp(api: ApiServer) -> None:
-    good, here = token(api), f"127.0.0.1:{api.port}"
-    assert over_tcp(api, {**good, "Host": f"localhost:{api.port}"}).status == 200
-    assert over_tcp(api, {**good, "Origin": f"http://{here}"}).status == 200
+    assert over_tcp(api, headers={"Host": f"localhost:{api.port}"}).status == 200
+    assert over_tcp(api, headers={"Origin": f"http://127.0.0.1:{api.port}"}).status == 200
     for wrong in (
         {"Host": "rebound.example"},
         {"Host": f"rebound.example:{api.port}"},
@@ -462,14 +436,12 @@ def test_other_origins_are_refused_over_tcp(api: ApiServer) -> None:
         {"Origin": "http://elsewhere.example"},
         {"Origin": "null"},
     ):
-        refused = over_tcp(api, {**good, **wrong})
-        check_problem(refused, 403, "forbidden")
+        check_problem(over_tcp(api, headers=wrong), 403, "forbidden")
 
 
 def test_a_client_over_tcp_cannot_bind_a_reservation_to_its_process(api: ApiServer) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=TIMEOUT_S)
     wish = {"count": 1, "bound": True}
-    refused = exchange(connection, "PUT", "/v1/reservations/1a2b3c4d", wish, token(api))
+    refused = over_tcp(api, "PUT", "/v1/reservations/1a2b3c4d", wish)
     check_problem(refused, 422, "invalid")
 
 

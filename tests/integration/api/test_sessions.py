@@ -10,9 +10,8 @@ import pytest
 
 from sentinel.host.timed_file import SESSIONS, Clocks
 from sentinel.protocol.commands import AccessPolicy, EndSession, Level, StartSession
-from tests.harness.api_harness import UUIDS, ApiServer, Reply, ask, check_problem
+from tests.harness.api_harness import UUIDS, ApiServer, Reply, ask, check_problem, over_tcp
 from tests.harness.given_settings import shown
-from tests.integration.api.test_access import over_tcp
 
 
 @pytest.fixture

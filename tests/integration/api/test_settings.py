@@ -81,19 +81,25 @@ def test_a_change_for_all_names_the_gpus_that_have_their_own_value(api: ApiServe
     assert [row["gpu"] for row in done.body["settings"]] == [None, UUIDS[1]]
 
 
-def test_settings_of_single_gpus_are_kept_by_a_reload_and_a_restart(
-    api: ApiServer,
-) -> None:
+def test_changed_settings_are_kept_by_a_reload_and_by_another_change(api: ApiServer) -> None:
     change(api, {"power": "200W"}, gpus=["1"])
+    assert change(api, {"util.every": "500ms"}).status == 200
     ask(api, "POST", "/v1/reload")
-    ask(api, "PATCH", "/v1/settings", {"settings": {"util.target": "50%"}})
     assert singles(api)[-1] == (UUIDS[1], {"power": "200W"})
+    assert values(api)["util.every"] == ("500ms", "--util-every")
+    assert shown(ask(api, "GET", "/v1/settings").body)["poll"][1] == "default"
+    assert change(api, {"util.every": None}).status == 200
+    assert "util.every" not in values(api)
+    assert [type(command) for command in api.commands] == [Configure] * 4, "no Resume is sent"
 
 
 @pytest.mark.parametrize(
     ("settings", "more", "why"),
     [
         ({"powr": "200W"}, {}, "Did you mean power?"),
+        ({"powr": None}, {}, "Did you mean power?"),
+        ({"poll": "never"}, {}, "--poll: 'never'"),
+        ({"util.target": "900%"}, {}, "900%"),
         ({"power": "much"}, {"gpus": ["0"]}, f"--power for {UUIDS[0][:12]}: 'much'"),
         ({"poll": "1s"}, {"gpus": ["0"]}, "poll cannot be set for single GPUs"),
         ({"poll": None}, {"gpus": ["0"]}, "poll cannot be set for single GPUs"),

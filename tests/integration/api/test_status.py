@@ -215,42 +215,11 @@ def test_a_reload_of_an_invalid_file_changes_nothing_and_has_a_reason(api: ApiSe
     assert not api.commands
 
 
-def test_settings_that_the_supervisor_refuses_are_refused(api: ApiServer) -> None:
-    api.set(configure_error="there is no workload 'gem'")
-    refused = ask(api, "POST", "/v1/reload")
-    assert refused.status == 422
-    assert refused.body["detail"] == "there is no workload 'gem'"
-
-
-def test_changed_settings_are_kept_over_a_reload(api: ApiServer) -> None:
-    done = ask(api, "PATCH", "/v1/settings", {"settings": {"util.every": "500ms"}})
-    assert done.status == 200
-    (configure,) = api.commands
-    given = ("500ms", "--util-every")
-    assert isinstance(configure, Configure)
-    assert [(v.text, v.source) for v in configure.given if v.key == "util.every"] == [given]
-    ask(api, "POST", "/v1/reload")
-    again = api.commands[-1]
-    assert isinstance(again, Configure)
-    assert again.given == configure.given
-    ask(api, "PATCH", "/v1/settings", {"settings": {"util.every": None}})
-    bare = api.commands[-1]
-    assert isinstance(bare, Configure)
-    assert [v.text for v in bare.given if v.key == "util.every"] == []
-
-
-@pytest.mark.parametrize("settings", [{"pol": "1s"}, {"poll": "never"}])
-def test_an_invalid_setting_changes_nothing(api: ApiServer, settings: dict[str, str]) -> None:
-    refused = ask(api, "PATCH", "/v1/settings", {"settings": settings})
-    assert refused.status == 422
-    assert "poll" in refused.body["detail"]
-    assert not api.commands
-
-
 def test_settings_that_were_refused_are_not_kept(api: ApiServer) -> None:
     api.set(configure_error="no", phase=Phase.RELEASED)
     changes = {"settings": {"poll": "700ms"}}
-    assert ask(api, "PATCH", "/v1/settings", changes).status == 422
+    refused = ask(api, "PATCH", "/v1/settings", changes)
+    assert (refused.status, refused.body["detail"]) == (422, "no")
     assert [type(order) for order in api.commands] == [Configure]
     assert api.supervisor.phase is Phase.RELEASED
     api.set(configure_error=None)

@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from sentinel.client.event_stream import EventStream, Follower
 from sentinel.protocol.views import LogRecord
 from tests.harness.api_harness import ApiServer, UnixConnection, ask, check_problem
 from tests.harness.sentinel_process import eventually
-from tests.harness.sse_reader import Event, events
+from tests.harness.sse_reader import Event, following
 from tests.harness.timing import TIMEOUT_S
 
 
@@ -29,20 +29,6 @@ from tests.harness.timing import TIMEOUT_S
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     with ApiServer(tmp_path_factory.mktemp("service")) as api:
         yield api
-
-
-@contextlib.contextmanager
-def following(
-    api: ApiServer, query: str = "", headers: Mapping[str, str] = {}
-) -> Iterator[Iterator[Event]]:
-    connection = UnixConnection(api.path)
-    connection.request("GET", f"/v1/events{query}", headers=dict(headers))
-    response = connection.getresponse()
-    assert response.status == 200
-    assert response.getheader("content-type", "").startswith("text/event-stream")
-    response.readline()  # the stream has started
-    yield events(response)
-    connection.close()
 
 
 def test_a_client_receives_each_event_when_it_is_published(api: ApiServer) -> None:
@@ -70,11 +56,11 @@ def test_a_reconnected_client_receives_the_missed_events(api: ApiServer, way: st
     seen = api.publish()
     missed = [str(api.publish("gpu.claimed", number=number)) for number in range(3)]
     api.publish("gpu.last")
-    with following(api, "?since=0") as stream:  # all events have arrived
+    with following(api, "/v1/events?since=0") as stream:  # all events have arrived
         list(iter(lambda: next(stream).name, "gpu.last"))
     query = f"?since={seen}" if way == "query" else ""
     headers = {} if way == "query" else {"Last-Event-ID": str(seen)}
-    with following(api, query, headers) as stream:
+    with following(api, f"/v1/events{query}", headers) as stream:
         assert [next(stream).id for _ in missed] == missed
 
 
@@ -83,9 +69,9 @@ def test_events_that_left_the_buffer_are_counted(api: ApiServer) -> None:
     for _ in range(MAX_EVENTS + 100):
         last = api.publish()
     api.publish("gpu.last")
-    with following(api, "?since=0") as stream:
+    with following(api, "/v1/events?since=0") as stream:
         list(iter(lambda: next(stream).name, "gpu.last"))
-    with following(api, f"?since={first - 1}") as stream:
+    with following(api, f"/v1/events?since={first - 1}") as stream:
         lost = next(stream)
         kept = next(stream)
     assert lost.name == "lost"

@@ -241,7 +241,7 @@ def test_help_names_every_key(daemon: StubDaemon) -> None:
     async def script(app: Live, pilot: Pilot[None]) -> None:
         await pilot.press("question_mark")
         shown = str(app.screen.query_one(Static).render())
-        for key in ("p ", "r ", "v ", "u ", "/ ", "s ", "Tab", "f ", "? ", "q "):
+        for key in ("p ", "r ", "v ", "e ", "/ ", "s ", "Tab", "f ", "? ", "q "):
             assert f"\n{key}" in shown
         await pilot.press("escape")
         assert len(app.screen_stack) == 1

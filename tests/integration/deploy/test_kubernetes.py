@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from sentinel.errors import ExitCode
-from sentinel.protocol.version import __version__
+from sentinel.protocol import __version__
 from tests.harness.gpu_environment import ROOT
 from tests.harness.kubernetes_manifests import (
     DEPLOY,

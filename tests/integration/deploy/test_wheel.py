@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from sentinel.cli.manpage import completion_script, page
-from sentinel.protocol.version import __version__
+from sentinel.protocol import __version__
 from tests.harness.gpu_environment import ROOT
 from tests.harness.openapi_document import openapi_document
 from tests.harness.wheels import call_hook, copy_of_the_sources

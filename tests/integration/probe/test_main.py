@@ -10,8 +10,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -36,33 +37,15 @@ def registry(tmp_path: Path) -> Registry:
 
 
 @pytest.fixture
-def start(registry: Registry) -> Iterator[Start]:
-    """Return a function that starts a probe; all probes end with the test."""
-    started: list[ProbeHarness] = []
+def start(registry: Registry, start_probe: Start) -> Start:
+    """Return a function that starts a probe of the simulated GPUs."""
+    driver = simulated(str(registry.folder))
 
-    def start_one(
-        *,
-        poll: float = 0.05,
-        watch_interval: float = 0.025,
-        skip: tuple[str, ...] = (),
-        utilization: bool = False,
-        spare: bool = False,
-        send_buffer: int | None = None,
-    ) -> ProbeHarness:
-        spec = ProbeSpec(
-            utilization=utilization,
-            poll=poll,
-            watch_interval=watch_interval,
-            skip=skip,
-            spare=spare,
-            driver=simulated(str(registry.folder)),
-        )
-        started.append(ProbeHarness(spec, send_buffer))
-        return started[-1]
+    def start_one(*, send_buffer: int | None = None, **more: Any) -> ProbeHarness:
+        values = {"poll": 0.05, "watch_interval": 0.025, "driver": driver, **more}
+        return start_probe(ProbeSpec(**values), send_buffer)
 
-    yield start_one
-    for probe in started:
-        probe.close()
+    return start_one
 
 
 def of(gpu: Gpu) -> Callable[[Reading], bool]:

@@ -1,13 +1,14 @@
-"""The real binding over a fake libnvidia-ml: its readings, and what old drivers lack."""
+"""The real binding over a fake libnvidia-ml: its readings, telemetry, and what old drivers lack."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.harness.fake_nvml import COMPILER, FIRST, NO_COMPILER, SECOND, build, shared_folder
-from tests.harness.nvml_query import ABSENT, OPEN, SCRIPT, Step, answers
+from tests.harness.nvml_query import ABSENT, OPEN, SCRIPT, Ask, Step, answers
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER)
 
@@ -18,15 +19,9 @@ def old_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(shared_folder(tmp_path_factory), "-DOLD")
 
 
-def test_gpus_have_the_names_of_nvml(nvml_library: Path, tmp_path: Path) -> None:
+def test_gpus_have_the_names_of_nvml(ask: Ask) -> None:
     """The GPUs are in NVML's order, including one with an undecodable name."""
-    _, version, gpus = answers(
-        nvml_library,
-        tmp_path / "faults",
-        ("open", None, ""),
-        ("version", None, ""),
-        ("gpus", [], ""),
-    )
+    version, gpus = ask(("version", None, ""), ("gpus", [], ""))
     assert version == "580.159"
     assert gpus == [
         {
@@ -48,21 +43,15 @@ def test_gpus_have_the_names_of_nvml(nvml_library: Path, tmp_path: Path) -> None
     ]
 
 
-def test_used_memory_excludes_the_drivers_reserve(nvml_library: Path, tmp_path: Path) -> None:
+def test_used_memory_excludes_the_drivers_reserve(ask: Ask) -> None:
     """The second memory struct separates the reserve from the memory of processes."""
-    *_, memory = answers(nvml_library, tmp_path / "faults", *OPEN, ("memory", FIRST, ""))
+    (memory,) = ask(("memory", FIRST, ""))
     assert memory == {"total": 16 * 2**30, "used": 2 * 2**30, "free": 13 * 2**30}
 
 
-def test_processes_are_listed_once_with_their_kind(nvml_library: Path, tmp_path: Path) -> None:
+def test_processes_are_listed_once_with_their_kind(ask: Ask) -> None:
     """Three lists are merged: MPS, compute, then graphics; unknown memory is None."""
-    *_, busy, idle = answers(
-        nvml_library,
-        tmp_path / "faults",
-        *OPEN,
-        ("processes", FIRST, ""),
-        ("processes", SECOND, ""),
-    )
+    busy, idle = ask(("processes", FIRST, ""), ("processes", SECOND, ""))
     assert [(p["pid"], p["kind"], p["memory"]) for p in busy] == [
         (100, "compute", 2 * 2**30),
         (200, "compute", None),
@@ -101,10 +90,10 @@ def test_processes_are_listed_once_with_their_kind(nvml_library: Path, tmp_path:
     ],
 )
 def test_modes_utilization_and_device_nodes_are_read(
-    nvml_library: Path, tmp_path: Path, call: str, uuid: str, fault: str, expected: object
+    call: str, uuid: str, fault: str, expected: object, ask: Ask
 ) -> None:
     """Unsupported modes are off; the node is found by minor number and not by index."""
-    *_, answer = answers(nvml_library, tmp_path / "faults", *OPEN, (call, uuid, fault))
+    (answer,) = ask((call, uuid, fault))
     assert answer == expected
 
 
@@ -121,17 +110,12 @@ def test_power_is_derived_from_the_energy_after_the_first_difference(
     assert power == pytest.approx(600, rel=0.05)
 
 
-def test_processes_that_used_a_gpu_since_the_last_call_are_listed(
-    nvml_library: Path, tmp_path: Path
-) -> None:
+def test_processes_that_used_a_gpu_since_the_last_call_are_listed(ask: Ask) -> None:
     """Samples before the first call and idle contexts do not count."""
     sample = f"sample@{FIRST}"
     first = f"{sample} 7:100:50\n"
     more = f"{first}{sample} 8:200:50\n{sample} 9:201:0\n{sample} 8:202:1\n{sample} 5:203:99\n"
-    found = answers(
-        nvml_library,
-        tmp_path / "faults",
-        ("open", None, ""),
+    found = ask(
         ("computing", FIRST, first),
         ("computing", FIRST, first),
         ("computing", FIRST, more),
@@ -139,25 +123,21 @@ def test_processes_that_used_a_gpu_since_the_last_call_are_listed(
         ("computing", SECOND, more),
         ("computing", SECOND, more),
     )
-    assert found[1:] == [None, [], [5, 8], [], None, []]
+    assert found == [None, [], [5, 8], [], None, []]
 
 
 @pytest.mark.parametrize("code", [3, 4, 13, 999])
-def test_a_driver_without_process_utilization_is_no_fault(
-    nvml_library: Path, tmp_path: Path, code: int
-) -> None:
+def test_a_driver_without_process_utilization_is_no_fault(code: int, ask: Ask) -> None:
     step = ("computing", FIRST, f"samples {code}\n")
-    found = answers(nvml_library, tmp_path / "faults", ("open", None, ""), step, step)
-    assert found[1:] == [None, None]
+    found = ask(step, step)
+    assert found == [None, None]
 
 
 @pytest.mark.parametrize("code", ABSENT)
-def test_unsupported_lists_are_empty(nvml_library: Path, tmp_path: Path, code: int) -> None:
+def test_unsupported_lists_are_empty(code: int, ask: Ask) -> None:
     """Unsupported graphics and MPS lists are empty; the compute list is still read."""
     injected = f"graphics {code}\nmps {code}"
-    *_, processes = answers(
-        nvml_library, tmp_path / "faults", *OPEN, ("processes", FIRST, injected)
-    )
+    (processes,) = ask(("processes", FIRST, injected))
     assert [(p["pid"], p["kind"]) for p in processes] == [
         (100, "compute"),
         (200, "compute"),
@@ -180,14 +160,11 @@ def test_unsupported_lists_are_empty(nvml_library: Path, tmp_path: Path, code: i
     ],
 )
 def test_an_unsupported_function_is_called_once(
-    nvml_library: Path, tmp_path: Path, call: str, function: str, without: object, code: int
+    call: str, function: str, without: object, code: int, ask: Ask
 ) -> None:
     """The result is remembered for this GPU alone, until an error."""
     injected = f"{function}@{SECOND} {code}"
-    *_, first, again, other, _, later = answers(
-        nvml_library,
-        tmp_path / "faults",
-        *OPEN,
+    first, again, other, _, later = ask(
         (call, SECOND, injected),
         (call, SECOND, ""),
         (call, FIRST, injected),
@@ -203,18 +180,11 @@ def test_an_unsupported_function_is_called_once(
 
 
 @pytest.mark.parametrize("code", ABSENT)
-def test_the_older_function_is_called_if_the_newer_one_fails(
-    nvml_library: Path, tmp_path: Path, code: int
-) -> None:
+def test_the_older_function_is_called_if_the_newer_one_fails(code: int, ask: Ask) -> None:
     """A missing newer function on one GPU does not affect the other."""
     injected = f"memory_v2@{FIRST} {code}\ncompute_v3@{FIRST} {code}"
-    *_, memory, other, processes = answers(
-        nvml_library,
-        tmp_path / "faults",
-        *OPEN,
-        ("memory", FIRST, injected),
-        ("memory", SECOND, injected),
-        ("processes", FIRST, injected),
+    memory, other, processes = ask(
+        ("memory", FIRST, injected), ("memory", SECOND, injected), ("processes", FIRST, injected)
     )
     assert (memory["used"], other["used"]) == (3 * 2**30, 2 * 2**30)
     assert [p["pid"] for p in processes] == [100, 200, 300, 400, 500]
@@ -237,3 +207,102 @@ def test_an_old_driver_is_called_through_its_own_functions(
     assert memory == again == {"total": 16 * 2**30, "used": 3 * 2**30, "free": 13 * 2**30}
     assert [p["pid"] for p in processes] == [100, 200, 300, 400]
     assert mig is False
+
+
+#: Fields by NVML's numbers: HBM temperature, throttled by power and by heat in ns, energy in mJ,
+#: ECC errors, rows remapped, pending and failed, PCIe replays, and KiB over all NVLinks.
+FIELDS = "\n".join(
+    f"field@{FIRST} {number}:{value}"
+    for number, value in (
+        (82, 55),
+        (74, 2_500_000_000),
+        (75, 1_000_000_000),
+        (83, 7_000_000),
+        (3, 4),
+        (4, 0),
+        (142, 1),
+        (143, 0),
+        (144, 1),
+        (145, 0),
+        (94, 9),
+        (138, 10),
+        (139, 20),
+    )
+)
+
+
+def read_telemetry(ask: Ask, uuid: str, injected: str) -> dict[str, Any]:
+    (answer,) = ask(("telemetry", uuid, injected))
+    assert isinstance(answer, dict)
+    return answer
+
+
+def test_all_telemetry_is_converted_to_sentinels_units(ask: Ask) -> None:
+    answer = read_telemetry(ask, FIRST, FIELDS)
+    assert answer.pop("at") > 0
+    assert answer == {
+        "memory_reserved": 2**30,
+        "utilization": 0.43,
+        "memory_utilization": 0.07,
+        "temperature_c": 41,
+        "memory_temperature_c": 55,
+        "temperature_margin_c": None,
+        "slowdown_c": 89,
+        "maximum_c": 87,
+        "shutdown_c": 95,
+        "memory_maximum_c": None,
+        "power_w": None,
+        "power_limit_w": 700.0,
+        "energy_j": 7000.0,
+        "sm_clock_mhz": 1980,
+        "memory_clock_mhz": 3201,
+        "reasons": ["sw_power_cap", "0x1000"],
+        "power_throttled_s": 2.5,
+        "thermal_throttled_s": 1.0,
+        "pcie_generation": 5,
+        "pcie_width": 16,
+        "pcie_replays_total": 9,
+        "nvlink_tx_bytes_total": 10240,
+        "nvlink_rx_bytes_total": 20480,
+        "ecc_corrected_total": 4,
+        "ecc_uncorrected_total": 0,
+        "remapped_corrected_total": 1,
+        "remapped_uncorrected_total": 0,
+        "remap_pending": True,
+        "remap_failed": False,
+        "fan_share": None,
+        "performance_state": 0,
+    }
+
+
+def test_unsupported_telemetry_is_none_and_never_zero(ask: Ask) -> None:
+    """The second GPU has a fan, none of the fields, and no known performance state."""
+    answer = read_telemetry(ask, SECOND, "")
+    assert answer["fan_share"] == 0.4
+    for name in ("memory_temperature_c", "energy_j", "ecc_corrected_total", "performance_state"):
+        assert answer[name] is None
+
+
+@pytest.mark.parametrize("code", [3, 999])
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        ("fields", "energy_j"),
+        ("reasons", "reasons"),
+        ("limit", "power_limit_w"),
+        ("threshold", "slowdown_c"),
+        ("utilization", "utilization"),
+        ("temperature", "temperature_c"),
+    ],
+)
+def test_a_failing_field_does_not_affect_the_others(
+    ask: Ask, function: str, name: str, code: int
+) -> None:
+    answer = read_telemetry(ask, FIRST, f"{FIELDS}\n{function} {code}")
+    assert answer[name] is None
+    assert answer["sm_clock_mhz"] == 1980
+
+
+def test_a_lost_gpu_is_an_error_not_empty_telemetry(ask: Ask) -> None:
+    answer = read_telemetry(ask, FIRST, "limit 15")
+    assert answer["error"] == "GpuLostError"

@@ -13,7 +13,7 @@ import pytest
 
 from tests.harness.fake_nvml import COMPILER, FIRST, NO_COMPILER, SECOND
 from tests.harness.gpu_environment import ROOT
-from tests.harness.nvml_query import ABSENT, OPEN, Argument, answers
+from tests.harness.nvml_query import ABSENT, Argument, Ask, answers
 from tests.harness.timing import TIMEOUT_S
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER)
@@ -57,24 +57,22 @@ UNUSED_CODES = {2, 5, 8, 14, *range(19, 25), 27}
         ("gpus", "count 999", "ReadError", "unknown"),
     ],
 )
-def test_errors_name_what_is_broken(
-    nvml_library: Path, tmp_path: Path, call: str, fault: str, error: str, code: str
-) -> None:
+def test_errors_name_what_is_broken(call: str, fault: str, error: str, code: str, ask: Ask) -> None:
     """NVML's codes become one of three errors, with the name, a reason and the cause."""
     argument: Argument = [] if call == "gpus" else FIRST
-    *_, answer = answers(nvml_library, tmp_path / "faults", *OPEN, (call, argument, fault))
+    (answer,) = ask((call, argument, fault))
     assert (answer["error"], answer["code"]) == (error, code)
     assert answer["cause"].startswith("NVMLError")
     assert len(answer["reason"]) > len("an error")
 
 
-def test_the_document_describes_the_effect_of_each_code(nvml_library: Path, tmp_path: Path) -> None:
+def test_the_document_describes_the_effect_of_each_code(ask: Ask) -> None:
     """The names are those of the binding; the kinds are those of a memory call."""
     text = (ROOT / "docs" / "nvml.md").read_text()
     rows = re.findall(r"^\| (\d+) \| (\w+) \| (\w+) \|$", text, re.MULTILINE)
     assert {int(number) for number, _, _ in rows} >= {*range(1, 29), 999} - UNUSED_CODES
     steps = [("memory", FIRST, f"memory {number}") for number, _, _ in rows]
-    _, _, *results = answers(nvml_library, tmp_path / "faults", *OPEN, *steps)
+    results = ask(*steps)
     errors = {"strike": "ReadError", "absent": "ReadError", "lost": "GpuLostError"}
     for (number, name, kind), answer in zip(rows, results, strict=True):
         assert getattr(pynvml, f"NVML_ERROR_{name}") == int(number)
@@ -93,24 +91,18 @@ def test_the_document_describes_the_effect_of_each_code(nvml_library: Path, tmp_
         ("processes", "overflow 1", "garbage"),
     ],
 )
-def test_an_inconsistent_answer_is_an_error(
-    nvml_library: Path, tmp_path: Path, call: str, injected: str, code: str
-) -> None:
+def test_an_inconsistent_answer_is_an_error(call: str, injected: str, code: str, ask: Ask) -> None:
     """No decision uses such a value, and the probe continues."""
-    *_, answer, after = answers(
-        nvml_library, tmp_path / "faults", *OPEN, (call, FIRST, injected), (call, FIRST, "")
-    )
+    answer, after = ask((call, FIRST, injected), (call, FIRST, ""))
     assert (answer["error"], answer["code"]) == ("ReadError", code)
     assert "error" not in after
 
 
-def test_impossible_pids_are_listed_like_all_others(nvml_library: Path, tmp_path: Path) -> None:
+def test_impossible_pids_are_listed_like_all_others(ask: Ask) -> None:
     """Each is listed once with unknown memory, and so counts as a process."""
     pids = ("0", "4294967295", "0", "4294967295", "4194305")
     injected = "\n".join(f"pid@{SECOND} {pid}" for pid in pids)
-    *_, processes = answers(
-        nvml_library, tmp_path / "faults", *OPEN, ("processes", SECOND, injected)
-    )
+    (processes,) = ask(("processes", SECOND, injected))
     assert [(p["pid"], p["kind"], p["memory"]) for p in processes] == [
         (0, "compute", None),
         (4194305, "compute", None),
@@ -119,30 +111,16 @@ def test_impossible_pids_are_listed_like_all_others(nvml_library: Path, tmp_path
 
 
 @pytest.mark.parametrize("injected", ["version 999", "version 3", "undecodable 1"])
-def test_an_unreadable_version_does_not_stop_reads(
-    nvml_library: Path, tmp_path: Path, injected: str
-) -> None:
+def test_an_unreadable_version_does_not_stop_reads(injected: str, ask: Ask) -> None:
     """The version is for display only."""
-    _, version, gpus = answers(
-        nvml_library,
-        tmp_path / "faults",
-        ("open", None, ""),
-        ("version", None, injected),
-        ("gpus", [], injected),
-    )
+    version, gpus = ask(("version", None, injected), ("gpus", [], injected))
     assert version == "unknown"
     assert len(gpus) == 2
 
 
-def test_a_gpu_without_name_and_bus_id_is_listed(nvml_library: Path, tmp_path: Path) -> None:
+def test_a_gpu_without_name_and_bus_id_is_listed(ask: Ask) -> None:
     """A GPU is known by its UUID; a GPU without a UUID is omitted."""
-    _, gpus, without = answers(
-        nvml_library,
-        tmp_path / "faults",
-        ("open", None, ""),
-        ("gpus", [], "name 999\nbus 3"),
-        ("gpus", [], f"uuid@{FIRST} 999"),
-    )
+    gpus, without = ask(("gpus", [], "name 999\nbus 3"), ("gpus", [], f"uuid@{FIRST} 999"))
     assert [(gpu["name"], gpu["pci_bus_id"]) for gpu in gpus] == [
         ("unreadable name", "unreadable bus")
     ] * 2
@@ -198,35 +176,24 @@ def test_a_driver_with_wrong_pids_in_the_binding_is_refused(
     assert ("wrong PIDs" in done.stderr) is (code != 0)
 
 
-def test_a_lost_gpu_does_not_hide_the_others(nvml_library: Path, tmp_path: Path) -> None:
+def test_a_lost_gpu_does_not_hide_the_others(ask: Ask) -> None:
     """An unreachable GPU is omitted; a GPU with unreadable memory is not."""
-    _, without_first, without_memory = answers(
-        nvml_library,
-        tmp_path / "faults",
-        ("open", None, ""),
-        ("gpus", [], "handle0 15"),
-        ("gpus", [], "memory 999"),
-    )
+    without_first, without_memory = ask(("gpus", [], "handle0 15"), ("gpus", [], "memory 999"))
     assert [(gpu["uuid"], gpu["index"]) for gpu in without_first] == [(SECOND, 1)]
     assert [gpu["memory_total"] for gpu in without_memory] == [0, 0]
 
 
-def test_only_the_uuid_of_a_skipped_gpu_is_read(nvml_library: Path, tmp_path: Path) -> None:
+def test_only_the_uuid_of_a_skipped_gpu_is_read(ask: Ask) -> None:
     """Any other call for the inventory may hang."""
     injected = "".join(f"{call}@{FIRST} hang\n" for call in ("name", "bus", "memory"))
-    *_, gpus = answers(nvml_library, tmp_path / "faults", *OPEN, ("gpus", [FIRST], injected))
+    (gpus,) = ask(("gpus", [FIRST], injected))
     assert [gpu["memory_total"] for gpu in gpus] == [0, 16 * 2**30]
 
 
 @pytest.mark.long
-def test_a_gpu_that_does_not_identify_itself_after_a_hang_is_left_out(
-    nvml_library: Path, tmp_path: Path
-) -> None:
+def test_a_gpu_that_does_not_identify_itself_after_a_hang_is_left_out(ask: Ask) -> None:
     """Otherwise no other GPU could be read; an error of the driver is reported."""
-    *_, gpus, without_any, gone = answers(
-        nvml_library,
-        tmp_path / "faults",
-        *OPEN,
+    gpus, without_any, gone = ask(
         ("gpus", [FIRST], f"handle@{FIRST} hang"),
         ("gpus", [FIRST], f"handle@{FIRST} 15\nuuid@{SECOND} hang"),
         ("gpus", [FIRST], f"handle@{SECOND} 9"),
@@ -236,28 +203,17 @@ def test_a_gpu_that_does_not_identify_itself_after_a_hang_is_left_out(
     assert gone["error"] == "DriverGoneError"
 
 
-def test_a_handle_is_looked_up_again_after_an_error(nvml_library: Path, tmp_path: Path) -> None:
+def test_a_handle_is_looked_up_again_after_an_error(ask: Ask) -> None:
     """After a reset, the UUID gives a new handle, while the old one stays invalid."""
-    *_, first, second = answers(
-        nvml_library,
-        tmp_path / "faults",
-        *OPEN,
-        ("memory", FIRST, "stale 2"),
-        ("memory", FIRST, "stale 2"),
-    )
+    first, second = ask(("memory", FIRST, "stale 2"), ("memory", FIRST, "stale 2"))
     assert first["error"] == "ReadError"
     assert second["used"] == 2 * 2**30
 
 
-def test_a_gpu_that_the_lookup_by_uuid_misses_is_found_by_index(
-    nvml_library: Path, tmp_path: Path
-) -> None:
+def test_a_gpu_that_the_lookup_by_uuid_misses_is_found_by_index(ask: Ask) -> None:
     """Only an unlisted GPU is lost; the first error triggers a new lookup."""
     listed = f"gpu {SECOND}\ngpu {FIRST}\nbyuuid 6"
-    _, _, error, found, _, gone = answers(
-        nvml_library,
-        tmp_path / "faults",
-        *OPEN,
+    error, found, _, gone = ask(
         ("memory", FIRST, "memory 6"),
         ("memory", FIRST, listed),
         ("memory", FIRST, f"gpu {SECOND}"),
@@ -276,15 +232,10 @@ def test_a_gpu_that_the_lookup_by_uuid_misses_is_found_by_index(
         ("sm_clock", "clock 999"),
     ],
 )
-def test_a_failing_sensor_does_not_trigger_a_lookup(
-    nvml_library: Path, tmp_path: Path, call: str, injected: str
-) -> None:
+def test_a_failing_sensor_does_not_trigger_a_lookup(call: str, injected: str, ask: Ask) -> None:
     """The lookup calls the other GPUs, which may hang."""
     lookup_fault = "byuuid 999"
-    _, _, before, failed, after = answers(
-        nvml_library,
-        tmp_path / "faults",
-        *OPEN,
+    before, failed, after = ask(
         ("memory", FIRST, ""),
         (call, FIRST, f"{injected}\n{lookup_fault}"),
         ("memory", FIRST, lookup_fault),
@@ -293,14 +244,9 @@ def test_a_failing_sensor_does_not_trigger_a_lookup(
     assert after == before
 
 
-def test_a_list_of_a_million_processes_is_counted_and_not_read(
-    nvml_library: Path, tmp_path: Path
-) -> None:
+def test_a_list_of_a_million_processes_is_counted_and_not_read(ask: Ask) -> None:
     many = f"many@{SECOND} 1000000"
-    *_, endless, long, other = answers(
-        nvml_library,
-        tmp_path / "faults",
-        *OPEN,
+    endless, long, other = ask(
         ("processes", SECOND, many),
         ("processes", SECOND, f"many@{SECOND} 1000"),
         ("processes", FIRST, many),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pynvml
@@ -26,22 +26,26 @@ OF_ONE_GPU = {
 }
 
 
+Start = Callable[..., ProbeHarness]
+
+
 @pytest.fixture
-def running_probe(
-    nvml_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[tuple[ProbeHarness, Path]]:
-    """Provide a probe that has read both GPUs, and the control file of the driver."""
+def faults(nvml_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Load the fake driver in probes; return its control file."""
     faults = tmp_path / "faults"
     monkeypatch.setenv("LD_LIBRARY_PATH", str(nvml_library))
     monkeypatch.setenv("FAKE_NVML", str(faults))
-    probe = ProbeHarness(ProbeSpec(poll=0.05, watch_interval=0.025))
-    try:
-        assert [gpu.uuid for gpu in probe.inventory().gpus] == [FIRST, SECOND]
-        complete = probe.reading(lambda r: r.uuid == SECOND and r.fault is None)
-        assert (complete.exclusive, complete.mig, complete.processes) == (True, True, ())
-        yield probe, faults
-    finally:
-        probe.close()
+    return faults
+
+
+@pytest.fixture
+def probe(faults: Path, start_probe: Start) -> ProbeHarness:
+    """Start a probe, and wait until it has read both GPUs."""
+    probe = start_probe(ProbeSpec(poll=0.05, watch_interval=0.025))
+    assert [gpu.uuid for gpu in probe.inventory().gpus] == [FIRST, SECOND]
+    complete = probe.reading(lambda r: r.uuid == SECOND and r.fault is None)
+    assert (complete.exclusive, complete.mig, complete.processes) == (True, True, ())
+    return probe
 
 
 def inject(faults: Path, text: str) -> float:
@@ -54,10 +58,9 @@ def inject(faults: Path, text: str) -> float:
 
 @pytest.mark.parametrize("function", ["memory", pytest.param("compute", marks=pytest.mark.long)])
 def test_no_error_of_one_gpu_stops_reads_of_the_other(
-    running_probe: tuple[ProbeHarness, Path], function: str
+    probe: ProbeHarness, faults: Path, function: str
 ) -> None:
     """Each error is a named fault of that GPU alone, and ends with its cause."""
-    probe, faults = running_probe
     names = {number: name for name, number in vars(pynvml).items() if "_ERROR_" in name}
     for code, final in OF_ONE_GPU.items():
         injected_at = inject(faults, f"{function}@{FIRST} {code}")
@@ -76,10 +79,10 @@ def test_no_error_of_one_gpu_stops_reads_of_the_other(
 
 
 def test_a_list_that_grew_during_its_copy_is_copied_again(
-    running_probe: tuple[ProbeHarness, Path],
+    probe: ProbeHarness,
+    faults: Path,
 ) -> None:
     """Two repetitions are no fault, and the reading has all processes."""
-    probe, faults = running_probe
     injected_at = inject(faults, f"grow 2\npid@{FIRST} 600")
     reading = probe.reading(lambda r: r.uuid == FIRST and r.at > injected_at)
     assert reading.fault is None
@@ -97,10 +100,9 @@ def test_a_list_that_grew_during_its_copy_is_copied_again(
     ],
 )
 def test_an_unloaded_driver_ends_the_probe(
-    running_probe: tuple[ProbeHarness, Path], number: int, code: str
+    probe: ProbeHarness, faults: Path, number: int, code: str
 ) -> None:
     """The probe reports the error and exits with 1, as only a new process can load the driver."""
-    probe, faults = running_probe
     inject(faults, f"memory {number}")
     while isinstance(message := probe.next_message(), Reading):
         pass
@@ -111,32 +113,26 @@ def test_an_unloaded_driver_ends_the_probe(
 
 
 def test_a_gpu_missing_at_the_start_is_read_once_it_appears(
-    nvml_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    faults: Path, start_probe: Start
 ) -> None:
     """The GPU is not in the inventory, but is known, so every poll looks it up."""
-    faults = tmp_path / "faults"
     inject(faults, f"gpu {SECOND}")
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(nvml_library))
-    monkeypatch.setenv("FAKE_NVML", str(faults))
     spec = ProbeSpec(poll=0.05, watch_interval=0.025, known=(FIRST, SECOND))
-    probe = ProbeHarness(spec)
-    try:
-        assert [gpu.uuid for gpu in probe.inventory().gpus] == [SECOND]
-        missing = probe.reading(lambda r: r.uuid == FIRST)
-        assert missing.lost
-        assert missing.fault is not None
-        assert "not_found" in missing.fault
-        assert probe.reading(lambda r: r.uuid == SECOND).fault is None
-        both = f"gpu {SECOND}\ngpu {FIRST}"
-        inject(faults, both)
-        probe.reading(lambda r: r.uuid == FIRST and r.fault is None)
-        inject(faults, f"{both}\nmemory@{FIRST} hang")
-        until(
-            lambda: any(
-                gpu_of(slot) == 1
-                for slot, _, since in probe.inflight_calls.outstanding()
-                if time.monotonic() - since > 0.2
-            )
+    probe = start_probe(spec)
+    assert [gpu.uuid for gpu in probe.inventory().gpus] == [SECOND]
+    missing = probe.reading(lambda r: r.uuid == FIRST)
+    assert missing.lost
+    assert missing.fault is not None
+    assert "not_found" in missing.fault
+    assert probe.reading(lambda r: r.uuid == SECOND).fault is None
+    both = f"gpu {SECOND}\ngpu {FIRST}"
+    inject(faults, both)
+    probe.reading(lambda r: r.uuid == FIRST and r.fault is None)
+    inject(faults, f"{both}\nmemory@{FIRST} hang")
+    until(
+        lambda: any(
+            gpu_of(slot) == 1
+            for slot, _, since in probe.inflight_calls.outstanding()
+            if time.monotonic() - since > 0.2
         )
-    finally:
-        probe.close()
+    )

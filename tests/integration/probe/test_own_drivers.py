@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,9 @@ from tests.harness.probe_harness import ProbeHarness, until
 from tests.harness.timing import TIMEOUT_S
 
 Start = Callable[..., ProbeHarness]
+
+ORIGIN = "own_package 0.1.0"
+SPEC = ProbeSpec(poll=0.05, watch_interval=0.025, utilization=True)
 
 #: The call of each wrong result, and a part of the reason.
 WRONG = [
@@ -36,24 +40,15 @@ WRONG = [
 
 
 @pytest.fixture
-def start() -> Iterator[Start]:
+def start(start_probe: Start) -> Start:
     """Return a function that starts a probe with a driver of ``own_drivers``."""
-    started: list[ProbeHarness] = []
 
     def start_one(attribute: str, **options: str) -> ProbeHarness:
-        driver = DriverSpec(
-            name="own",
-            place=f"tests.harness.own_drivers:{attribute}",
-            origin="own_package 0.1.0",
-            options=options,
-        )
-        spec = ProbeSpec(poll=0.05, watch_interval=0.025, utilization=True, driver=driver)
-        started.append(ProbeHarness(spec))
-        return started[-1]
+        place = f"tests.harness.own_drivers:{attribute}"
+        driver = DriverSpec(name="own", place=place, origin=ORIGIN, options=options)
+        return start_probe(replace(SPEC, driver=driver))
 
-    yield start_one
-    for probe in started:
-        probe.close()
+    return start_one
 
 
 def of(uuid: str) -> Callable[[Reading], bool]:
@@ -155,13 +150,9 @@ def test_an_unusable_driver_names_itself_and_its_fault(
     assert probe.process.exitcode == 0
 
 
-def test_a_driver_that_cannot_be_imported_is_unavailable() -> None:
-    driver = DriverSpec(name="own", place="no_such_module:Driver", origin="own_package 0.1.0")
-    probe = ProbeHarness(ProbeSpec(poll=0.05, watch_interval=0.025, driver=driver))
-    try:
-        message = probe.next_message()
-    finally:
-        probe.close()
+def test_a_driver_that_cannot_be_imported_is_unavailable(start_probe: Start) -> None:
+    driver = DriverSpec(name="own", place="no_such_module:Driver", origin=ORIGIN)
+    message = start_probe(replace(SPEC, driver=driver)).next_message()
     assert isinstance(message, Unavailable)
     expected = "driver own of own_package 0.1.0 cannot be loaded: ModuleNotFoundError"
     assert message.reason.startswith(expected)

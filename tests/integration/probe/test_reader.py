@@ -12,18 +12,18 @@ from collections.abc import Collection, Iterator
 import pytest
 
 from sentinel.probe import reader as reader_module
-from sentinel.probe.driver import DriverError, GpuLostError, ReadError, XidSource
+from sentinel.probe.driver import BasicDriver, DriverError, GpuLostError, ReadError
 from sentinel.probe.process_info import ProcessIdentifier
 from sentinel.probe.reader import MAX_PROCESSES, MAX_TRIES, Publisher, Reader, SharedServices
 from sentinel.protocol.codec import MAX_DATAGRAM_BYTES, decode
 from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, Reading, Telemetry
-from sentinel.protocol.probe import ProbeSpec
+from sentinel.protocol.probe import ProbeSpec, Watch
 from sentinel.protocol.shared_memory import InflightCalls, Stamps
 from tests.harness.probe_harness import NEVER, until
 from tests.harness.timing import TIMEOUT_S
 
 
-class FakeDriver:
+class FakeDriver(BasicDriver):
     """A driver of one GPU whose memory calls raise the given errors, then succeed."""
 
     def __init__(self, *errors: DriverError | None, processes: int = 0) -> None:
@@ -36,17 +36,13 @@ class FakeDriver:
         """Do nothing."""
 
     def version(self) -> str:
-        """Return a version."""
         return "fake"
 
     def gpus(self, skip: Collection[str]) -> tuple[Gpu, ...]:
-        """Return no GPUs; the reader does not call this."""
-        del skip
         return ()
 
     def memory(self, uuid: str) -> Memory:
         """Raise the next error, or return a constant."""
-        del uuid
         self.times.append(time.monotonic())
         error = self.errors.pop(0) if self.errors else None
         if error is not None:
@@ -54,50 +50,22 @@ class FakeDriver:
         return Memory(total=10, used=1, free=9)
 
     def processes(self, uuid: str) -> tuple[GpuProcess, ...]:
-        """Return the configured number of processes."""
-        del uuid
         return self._processes
 
-    def exclusive(self, uuid: str) -> bool:
-        """Return ``False``."""
-        del uuid
-        return False
-
     def mig(self, uuid: str) -> bool:
-        """Count the call, and return ``False``."""
-        del uuid
         self.mig_calls += 1
         return False
 
-    def display(self, uuid: str) -> bool:
-        """Return ``False``."""
-        del uuid
-        return False
-
     def utilization(self, uuid: str) -> float | None:
-        """Count the call, and return None."""
-        del uuid
         self.utilization_calls += 1
         return None
 
     def temperature(self, uuid: str) -> int | None:
-        """Return a temperature."""
-        del uuid
         return 40
 
     def power(self, uuid: str) -> float | None:
         """Raise an error, which is no fault."""
-        del uuid
         raise ReadError("unknown", "no power")
-
-    def sm_clock(self, uuid: str) -> int | None:
-        """Return None."""
-        del uuid
-        return None
-
-    def xids(self) -> XidSource:
-        """Fail: a reader reads no XIDs."""
-        raise AssertionError
 
     def telemetry(self, uuid: str) -> Telemetry:
         """Fail: this is read only on request."""
@@ -107,10 +75,11 @@ class FakeDriver:
         """Fail: this is read only on request."""
         raise AssertionError(uuid)
 
-    def node(self, uuid: str) -> str | None:
-        """Return None."""
-        del uuid
-        return None
+
+def watch(*, held: bool, load: bool = False) -> Watch:
+    """Watch the only GPU."""
+    gpus = ("GPU-1",)
+    return Watch(gpus=gpus, held=gpus if held else (), load=gpus if load else ())
 
 
 @contextlib.contextmanager
@@ -192,7 +161,7 @@ def test_mig_is_read_again_when_the_watch_changes() -> None:
             reader.poll.run()
             assert decode(posts.recv(MAX_DATAGRAM_BYTES), [Reading]).mig is False
         assert driver.mig_calls == 1
-        reader.configure(wanted=True, held=True)
+        reader.configure(watch(held=True))
         reader.poll.run()
         assert driver.mig_calls == 2
 
@@ -203,11 +172,11 @@ def test_changes_that_cancel_out_between_polls_still_trigger_a_reading() -> None
     with reader_over(driver) as (reader, posts):
         reader.poll.run()
         assert len(received(posts)) == 1
-        reader.configure(wanted=True, held=True)
-        reader.configure(wanted=True, held=False)
+        reader.configure(watch(held=True))
+        reader.configure(watch(held=False))
         reader.poll.run()
         assert len(received(posts)) == 1
-        reader.configure(wanted=True, held=False)
+        reader.configure(watch(held=False))
         reader.poll.run()
         assert not received(posts), "an equal watch list is no change"
 
@@ -216,13 +185,13 @@ def test_changes_that_cancel_out_between_polls_still_trigger_a_reading() -> None
 def test_the_utilization_is_read_on_request(*, held: bool) -> None:
     driver = FakeDriver()
     with reader_over(driver, poll=1e-6) as (reader, _):
-        reader.configure(wanted=True, held=held)
+        reader.configure(watch(held=held))
         reader.poll.run()
         assert driver.utilization_calls == 0
-        reader.configure(wanted=True, held=held, load=True)
+        reader.configure(watch(held=held, load=True))
         reader.poll.run()
         assert driver.utilization_calls == 1
-        reader.configure(wanted=True, held=held)
+        reader.configure(watch(held=held))
         reader.poll.run()
         assert driver.utilization_calls == 1
 
@@ -245,7 +214,7 @@ def test_an_unreadable_utilization_is_a_fault_only_if_it_detects_newcomers(*, he
             raise ReadError("unknown", f"no utilization of {uuid}")
 
     with reader_over(UnreadableUtilization(), poll=1e-6) as (reader, channel):
-        reader.configure(wanted=True, held=held, load=True)
+        reader.configure(watch(held=held, load=True))
         for _ in range(MAX_TRIES):
             reader.poll.run()
         last = decode(channel.recv(MAX_DATAGRAM_BYTES), (Reading,))
@@ -256,7 +225,7 @@ def test_a_blocked_poll_does_not_stop_memory_reads() -> None:
     """Memory reads publish growth while a call for processes hangs in the driver."""
     driver = HangingDriver()
     with reader_over(driver) as (reader, posts):
-        reader.configure(wanted=True, held=True)
+        reader.configure(watch(held=True))
         reader.poll.run()
         reader.poll_memory.run()
         received(posts)
@@ -277,7 +246,7 @@ def test_a_poll_that_began_before_a_fault_does_not_revoke_it() -> None:
     """Its memory was read before the fault; the next poll reads it again."""
     driver = HangingDriver()
     with reader_over(driver) as (reader, posts):
-        reader.configure(wanted=True, held=True)
+        reader.configure(watch(held=True))
         reader.poll.run()
         driver.returns.clear()
         reader._next_poll = 0.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +20,7 @@ from sentinel.stressor.memory_cells import PATTERNS, READS, MemoryCells, Piece, 
 from sentinel.stressor.memtest import MemoryTest, _Cost, memtest
 from tests.harness.gpu_environment import GpuHost
 from tests.harness.sentinel_process import eventually
-from tests.harness.stressor_harness import stressors
+from tests.harness.stressor_harness import Child
 from tests.harness.workload_harness import Workbench, workbench
 
 WORD = 2**64
@@ -588,22 +588,21 @@ def test_a_held_stripe_leaves_less_memory_to_flush_the_cache(bench: Workbench) -
 
 
 @pytest.mark.long
-def test_a_stressor_reports_progress_while_it_holds_a_stripe(tmp_path: Path) -> None:
-    with stressors(tmp_path) as start:
-        child = start("memtest:patterns=zeros+ones,retention=3")
-        child.wait_for(Ready)
-        used = child.used()
-        # The first stripe is held from about now on.
-        progress = [child.wait_for(Progress) for _ in range(3)]
-        assert all(one.checks > 0 and one.errors == 0 for one in progress)
-        assert all(one.seconds < 3.0 for one in progress)
+def test_a_stressor_reports_progress_while_it_holds_a_stripe(start: Callable[..., Child]) -> None:
+    child = start("memtest:patterns=zeros+ones,retention=3")
+    child.wait_for(Ready)
+    used = child.used()
+    # The first stripe is held from about now on.
+    progress = [child.wait_for(Progress) for _ in range(3)]
+    assert all(one.checks > 0 and one.errors == 0 for one in progress)
+    assert all(one.seconds < 3.0 for one in progress)
+    stripe = child.wait_for(MemoryCovered)
+    while not stripe.stripe:
         stripe = child.wait_for(MemoryCovered)
-        while not stripe.stripe:
-            stripe = child.wait_for(MemoryCovered)
-        assert (stripe.pattern, stripe.patterns) == ("retention", 5)
-        assert 0.05 < stripe.share <= 0.25
-        assert child.used() == used
-        assert child.stop() == 0
+    assert (stripe.pattern, stripe.patterns) == ("retention", 5)
+    assert 0.05 < stripe.share <= 0.25
+    assert child.used() == used
+    assert child.stop() == 0
 
 
 # --- a sentinel ------------------------------------------------------------------------------

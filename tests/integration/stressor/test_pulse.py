@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -150,7 +150,7 @@ def test_a_wrong_product_is_counted(
         running = step(pipeline, at_most=at_most)
         if pipeline.rounds and not corrupted:
             corrupted.append(pipeline.written)
-            pipeline.slots[(pipeline.written - 1) % len(pipeline.slots)][3, 4] += 1
+            pipeline.newest()[3, 4] += 1
         return running
 
     monkeypatch.setattr(ResultPipeline, "step", step_and_corrupt)
@@ -248,13 +248,12 @@ def test_two_stressors_pulse_together_or_in_opposition(
 
 
 @pytest.mark.long
-def test_a_pulse_stressor_ends_on_request(tmp_path: Path) -> None:
-    with stressors(tmp_path) as start:
-        child = start("pulse:hz=10", memory=MemoryTarget(share=0.2))
-        child.wait_for(Ready)
-        used = child.used()
-        progress = [child.wait_for(Progress) for _ in range(2)][-1]
-        assert progress.iterations > 0
-        assert progress.errors == 0
-        assert child.used() == used
-        assert child.stop() == 0
+def test_a_pulse_stressor_ends_on_request(start: Callable[..., Child]) -> None:
+    child = start("pulse:hz=10", memory=MemoryTarget(share=0.2))
+    child.wait_for(Ready)
+    used = child.used()
+    progress = [child.wait_for(Progress) for _ in range(2)][-1]
+    assert progress.iterations > 0
+    assert progress.errors == 0
+    assert child.used() == used
+    assert child.stop() == 0

@@ -5,24 +5,15 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
-
-import pytest
+from collections.abc import Callable
 
 from sentinel.errors import ChildExitCode
 from sentinel.protocol.stressor import MemoryContention, MemoryLimit, Ready
 from tests.harness.probe_harness import until
-from tests.harness.stressor_harness import Child, stressors
+from tests.harness.stressor_harness import Child
 
 MIB = 2**20
 Start = Callable[..., Child]
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    with stressors(tmp_path) as start_one:
-        yield start_one
 
 
 def held(start: Start, *, at_once: bool = True) -> Child:

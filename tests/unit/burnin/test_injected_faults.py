@@ -207,24 +207,22 @@ def test_every_counter_that_rises_is_found(name: str) -> None:
 def hung(draw: random.Random) -> GpuRecord:
     """Run a plan in a world in which a stressor hangs twice; build the record of its GPU."""
     plan = Plan(name="test", phases=(Phase(name="gemm", workload="gemm", seconds=100),))
-    world = World(gpus=1, tick=0.4)
+    world = World(gpus=1, tick=0.4, config=Config(rearm=1.0, rearm_longest=1.0, plan=plan))
     world.at(0).checks = 10
-    supervisor = world.supervisor(Config(rearm=1.0, rearm_longest=1.0, plan=plan))
 
     def works() -> bool:
         child = world.at(0).child
         return child is not None and child.stage == 3 and not child.unresponsive
 
     for _ in range(2):
-        world.run(supervisor, works)
+        world.run(works)
         until = world.now + draw.uniform(0.0, 30.0)
-        world.run(supervisor, lambda until=until: world.now >= until)  # type: ignore[misc]
-        child = world.at(0).child
-        assert child is not None
+        world.run(lambda until=until: world.now >= until)  # type: ignore[misc]
+        child = world.child()
         child.unresponsive = True
         count = len(world.events("stressor.failed"))
         failed: Callable[[], bool] = lambda n=count: len(world.events("stressor.failed")) > n  # type: ignore[misc]  # noqa: E731
-        world.run(supervisor, failed)
+        world.run(failed)
     events = [event_object(one, {"GPU-0": world.at(0).gpu}) for one in world.published]
     return load(plan, events, [])["GPU-0"]
 

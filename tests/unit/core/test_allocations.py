@@ -29,8 +29,7 @@ from sentinel.protocol.commands import (
 )
 from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, Reading
 from sentinel.protocol.views import Allocation
-from sentinel.supervisor.loop import Supervisor
-from tests.harness.core_scenarios import attributed, occupied, reply_to, served, stressor
+from tests.harness.core_scenarios import attributed, occupied, reply_to, served
 from tests.harness.world import GIB, World
 
 ME = Caller(via="unix", uid=1000, pid=5000, started=70)
@@ -38,23 +37,23 @@ GPU = Gpu(uuid="GPU-0", index=0, name="Fake", pci_bus_id="0", memory_total=140 *
 CALM = Config(rearm=1.0)
 
 
-def held(config: Config = CALM, gpus: int = 1) -> tuple[World, Supervisor]:
+def held(config: Config = CALM, gpus: int = 1) -> World:
     """Build a world with an API process and a stressor on every GPU."""
-    world, supervisor = served(gpus, config)
-    world.run_for(supervisor, 0.5)
-    return world, supervisor
+    world = served(gpus, config)
+    world.run_for(0.5)
+    return world
 
 
-def send(world: World, supervisor: Supervisor, command: type, **given: object) -> Refusal | None:
+def send(world: World, command: type, **given: object) -> Refusal | None:
     """Post a command, and return why it was refused, or None."""
-    return reply_to(world, supervisor, command, **{"by": ME, **given}).refused
+    return reply_to(world, command, **{"by": ME, **given}).refused
 
 
-def allocate(world: World, supervisor: Supervisor, size: int = 40 * GIB, **more: object) -> None:
+def allocate(world: World, size: int = 40 * GIB, **more: object) -> None:
     fields = {"id": "llm", "gpu": "GPU-0", "size": size, **more}
-    assert send(world, supervisor, Allocate, **fields) is None
+    assert send(world, Allocate, **fields) is None
     kept = {"id": "llm", "allocation": True, "kept": True, "by": more.get("by", ME)}
-    assert send(world, supervisor, Extend, **kept) is None
+    assert send(world, Extend, **kept) is None
 
 
 def process(pid: int, memory: int | None, parent: int = 1, started: int = 80) -> GpuProcess:
@@ -65,47 +64,47 @@ def yields(world: World) -> int:
     return len(world.events("gpu.yielding"))
 
 
-def wait_for_smaller_stressor(world: World, supervisor: Supervisor) -> None:
+def wait_for_smaller_stressor(world: World) -> None:
     """Wait for the smaller stressor beside the allocation."""
-    world.run(supervisor, lambda: isinstance(stressor(supervisor), Stopped))
-    world.run(supervisor, lambda: isinstance(stressor(supervisor), Running))
-    world.run_for(supervisor, 0.5)
+    world.run(lambda: isinstance(world.gpu_state().stressor, Stopped))
+    world.run(lambda: isinstance(world.gpu_state().stressor, Running))
+    world.run_for(0.5)
 
 
 def test_deallocation_under_a_live_process_yields_at_once_and_is_in_the_reply() -> None:
-    world, supervisor = held()
-    allocate(world, supervisor)
-    wait_for_smaller_stressor(world, supervisor)
+    world = held()
+    allocate(world)
+    wait_for_smaller_stressor(world)
     world.at(0).foreign = [process(5000, 20 * GIB, started=70)]
-    world.run_for(supervisor, 2)
-    assert send(world, supervisor, CancelAllocation, id="llm") is None
+    world.run_for(2)
+    assert send(world, CancelAllocation, id="llm") is None
     view = world.api.views["GPU-0"]
     assert view.occupancy == "BUSY"
     assert [one.pid for one in view.processes] == [5000]
     assert view.allocated_processes == ()
     before = world.now
-    world.run(supervisor, lambda: not isinstance(stressor(supervisor), Running))
+    world.run(lambda: not isinstance(world.gpu_state().stressor, Running))
     assert world.now == before
 
 
 def test_no_stressor_starts_when_an_allocation_ends_under_a_live_process() -> None:
-    world, supervisor = held(Config(rearm=0.5, rearm_longest=0.5))
+    world = held(Config(rearm=0.5, rearm_longest=0.5))
     world.at(0).foreign = [process(5000, 2 * GIB, started=70)]
-    world.run_for(supervisor, 30)
-    allocate(world, supervisor)
-    world.run_for(supervisor, 2.5)
+    world.run_for(30)
+    allocate(world)
+    world.run_for(2.5)
     starts = len(world.spawner.started)
-    assert send(world, supervisor, CancelAllocation, id="llm") is None
-    world.run_for(supervisor, 5)
+    assert send(world, CancelAllocation, id="llm") is None
+    world.run_for(5)
     assert len(world.spawner.started) == starts
 
 
 def test_an_allocation_to_a_running_process_is_in_the_reply() -> None:
-    world, supervisor = held()
+    world = held()
     world.at(0).foreign = [process(5000, 20 * GIB, started=70)]
-    world.run_for(supervisor, 3)
+    world.run_for(3)
     assert world.api.views["GPU-0"].occupancy == "BUSY"
-    assert send(world, supervisor, Allocate, id="llm", gpu="GPU-0", size=40 * GIB) is None
+    assert send(world, Allocate, id="llm", gpu="GPU-0", size=40 * GIB) is None
     view = world.api.views["GPU-0"]
     assert (view.occupancy, view.rule, view.processes) == ("IDLE", "confirm", ())
     assert [allocated_process.pid for allocated_process in view.allocated_processes] == [5000]
@@ -113,24 +112,24 @@ def test_an_allocation_to_a_running_process_is_in_the_reply() -> None:
 
 
 def test_an_allocation_frees_its_memory_and_restarts_a_smaller_stressor() -> None:
-    world, supervisor = held()
-    allocate(world, supervisor)
+    world = held()
+    allocate(world)
     (released,) = world.events("gpu.released")
     assert "llm" in str(released.fields["reason"])
-    wait_for_smaller_stressor(world, supervisor)
+    wait_for_smaller_stressor(world)
     place = world.at(0)
     assert place.gpu.memory_total - place.used >= 40 * GIB + CONTEXT_BYTES
     assert world.spawner.started[-1][1] >= released.at + SETTLE_S
 
 
 def test_an_allocated_process_takes_its_memory_beside_a_running_stressor() -> None:
-    world, supervisor = held()
-    allocate(world, supervisor)
-    wait_for_smaller_stressor(world, supervisor)
+    world = held()
+    allocate(world)
+    wait_for_smaller_stressor(world)
     child = world.at(0).child
     for memory in (13 * 2**20, 526 * 2**20, 20 * GIB, 40 * GIB + 526 * 2**20):
         world.at(0).foreign = [process(5000, memory, started=70)]
-        world.run_for(supervisor, 1.0)
+        world.run_for(1.0)
     assert world.at(0).child is child
     assert not yields(world)
     view = world.api.views["GPU-0"]
@@ -139,95 +138,95 @@ def test_an_allocated_process_takes_its_memory_beside_a_running_stressor() -> No
 
 
 def test_descendants_of_an_allocated_process_share_its_allocation() -> None:
-    world, supervisor = held()
-    allocate(world, supervisor)
-    wait_for_smaller_stressor(world, supervisor)
+    world = held()
+    allocate(world)
+    wait_for_smaller_stressor(world)
     world.at(0).foreign = [process(6000, 10 * GIB, parent=5000)]
-    world.run_for(supervisor, 1.0)
+    world.run_for(1.0)
     assert not yields(world)
     world.at(0).foreign.append(process(7000, GIB, parent=1))
-    world.run(supervisor, lambda: yields(world), within=1.0)
+    world.run(lambda: yields(world), within=1.0)
 
 
 def test_each_process_of_an_allocation_may_have_a_context_besides() -> None:
-    world, supervisor = held()
-    allocate(world, supervisor)
-    wait_for_smaller_stressor(world, supervisor)
+    world = held()
+    allocate(world)
+    wait_for_smaller_stressor(world)
     world.at(0).foreign = [process(5000, 40 * GIB + 526 * 2**20, started=70)]
-    world.run_for(supervisor, 0.5)
+    world.run_for(0.5)
     for child in range(3):
         world.at(0).unlisted = 600 * 2**20  # its context, before it is listed
-        world.run_for(supervisor, 0.1)
+        world.run_for(0.1)
         world.at(0).unlisted = 0
         world.at(0).foreign.append(process(6000 + child, 600 * 2**20, parent=5000))
-        world.run_for(supervisor, 0.5)
+        world.run_for(0.5)
     assert not yields(world)
 
 
 def test_unattributed_memory_counts_as_allocated_up_to_the_outstanding_amount() -> None:
-    world, supervisor = held()
-    allocate(world, supervisor)
-    wait_for_smaller_stressor(world, supervisor)
+    world = held()
+    allocate(world)
+    wait_for_smaller_stressor(world)
     world.at(0).unlisted = 40 * GIB
-    world.run_for(supervisor, 0.2)
+    world.run_for(0.2)
     assert not yields(world)
     world.at(0).unlisted = 42 * GIB
-    world.run(supervisor, lambda: yields(world), within=1.0)
+    world.run(lambda: yields(world), within=1.0)
 
 
 def test_an_allocated_process_that_starts_early_does_not_make_the_gpu_busy() -> None:
-    world, supervisor = held()
-    allocate(world, supervisor)
-    world.run(supervisor, lambda: isinstance(stressor(supervisor), Stopped))
+    world = held()
+    allocate(world)
+    world.run(lambda: isinstance(world.gpu_state().stressor, Stopped))
     world.at(0).unlisted = 30 * GIB
-    world.run_for(supervisor, 0.2)
+    world.run_for(0.2)
     world.at(0).unlisted, world.at(0).foreign = 0, [process(5000, 30 * GIB, started=70)]
-    world.run(supervisor, lambda: isinstance(stressor(supervisor), Running))
+    world.run(lambda: isinstance(world.gpu_state().stressor, Running))
     assert not world.events("gpu.busy")
 
 
 def test_a_process_that_takes_more_than_its_allocation_is_a_newcomer() -> None:
-    world, supervisor = held()
-    allocate(world, supervisor)
-    wait_for_smaller_stressor(world, supervisor)
+    world = held()
+    allocate(world)
+    wait_for_smaller_stressor(world)
     world.at(0).foreign = [process(5000, 41 * GIB + CONTEXT_ALLOWANCE_BYTES + 2**21, started=70)]
-    world.run(supervisor, lambda: yields(world), within=1.0)
+    world.run(lambda: yields(world), within=1.0)
 
 
 def test_a_process_without_an_allocation_is_a_newcomer() -> None:
-    world, supervisor = held()
+    world = held()
     world.at(0).foreign = [process(5000, GIB, started=70)]
-    world.run(supervisor, lambda: yields(world), within=1.0)
+    world.run(lambda: yields(world), within=1.0)
 
 
 def test_no_stressor_is_released_where_enough_memory_is_free() -> None:
-    world, supervisor = held(Config(memory=replace(CALM.memory, share=0.2), rearm=1.0))
+    world = held(Config(memory=replace(CALM.memory, share=0.2), rearm=1.0))
     child = world.at(0).child
-    allocate(world, supervisor, 10 * GIB)
-    world.run_for(supervisor, 20.0)
+    allocate(world, 10 * GIB)
+    world.run_for(20.0)
     assert world.at(0).child is child
 
 
 def test_a_deallocation_ends_an_allocation() -> None:
-    world, supervisor = held()
-    allocate(world, supervisor)
-    wait_for_smaller_stressor(world, supervisor)
+    world = held()
+    allocate(world)
+    wait_for_smaller_stressor(world)
     world.at(0).foreign = [process(5000, GIB, started=70)]
-    world.run_for(supervisor, 1.0)
-    assert send(world, supervisor, CancelAllocation, id="llm") is None
-    world.run(supervisor, lambda: yields(world), within=1.0)
+    world.run_for(1.0)
+    assert send(world, CancelAllocation, id="llm") is None
+    world.run(lambda: yields(world), within=1.0)
     assert world.api.host is not None
-    world.run_for(supervisor, 1.0)
+    world.run_for(1.0)
     assert world.api.host.allocations == ()
 
 
 def test_allocations_are_limited_by_the_budget() -> None:
-    world, supervisor = held(replace(CALM, budget_limit=50 * GIB))
-    allocate(world, supervisor, 30 * GIB)
+    world = held(replace(CALM, budget_limit=50 * GIB))
+    allocate(world, 30 * GIB)
     more = {"gpu": "GPU-0", "id": "two"}
-    assert send(world, supervisor, Allocate, **more, size=21 * GIB) is Refusal.CONFLICT
+    assert send(world, Allocate, **more, size=21 * GIB) is Refusal.CONFLICT
     assert "20.0 GiB of 50.0 GiB" in world.api.replies[-1].text
-    assert send(world, supervisor, Allocate, **more, size=20 * GIB) is None
+    assert send(world, Allocate, **more, size=20 * GIB) is None
 
 
 @pytest.mark.parametrize(
@@ -238,11 +237,11 @@ def test_allocations_are_limited_by_the_budget() -> None:
 def test_the_default_budget_is_the_memory_less_the_reserve_and_a_context(
     reserve: int, kept: int
 ) -> None:
-    world, supervisor = held(replace(CALM, keep_unallocated=reserve))
+    world = held(replace(CALM, keep_unallocated=reserve))
     most = 140 * GIB - kept
     wish = {"gpu": "GPU-0", "id": "llm"}
-    assert send(world, supervisor, Allocate, **wish, size=most + 1) is Refusal.CONFLICT
-    assert send(world, supervisor, Allocate, **wish, size=most) is None
+    assert send(world, Allocate, **wish, size=most + 1) is Refusal.CONFLICT
+    assert send(world, Allocate, **wish, size=most) is None
 
 
 @pytest.mark.parametrize(
@@ -259,27 +258,27 @@ def test_the_default_budget_is_the_memory_less_the_reserve_and_a_context(
     ],
 )
 def test_an_invalid_allocation_changes_nothing(fields: dict[str, object], refusal: Refusal) -> None:
-    world, supervisor = held(gpus=2)
-    allocate(world, supervisor, GIB)
+    world = held(gpus=2)
+    allocate(world, GIB)
     wish = {"gpu": "GPU-0", "id": "two", "size": GIB, **fields}
-    assert send(world, supervisor, Allocate, **wish) is refusal
-    assert list(supervisor.state.gpu_states["GPU-0"].allocations) == ["llm"]
+    assert send(world, Allocate, **wish) is refusal
+    assert list(world.gpu_state().allocations) == ["llm"]
 
 
 def test_an_allocation_ends_with_its_lease_unless_it_was_complete() -> None:
-    world, supervisor = held()
-    allocate(world, supervisor, GIB)
+    world = held()
+    allocate(world, GIB)
     wish = {"gpu": "GPU-0", "id": "two", "size": GIB}
-    assert send(world, supervisor, Allocate, **wish) is None
-    world.run_for(supervisor, LEASE_S - 1.0)
-    assert send(world, supervisor, Allocate, **wish) is None, "the same again has a new lease"
-    world.run_for(supervisor, LEASE_S - 1.0)
-    assert send(world, supervisor, Extend, id="two", allocation=True) is None
-    world.run_for(supervisor, LEASE_S - 1.0)
-    assert set(supervisor.state.gpu_states["GPU-0"].allocations) == {"llm", "two"}
-    world.run_for(supervisor, 2.0)
-    assert set(supervisor.state.gpu_states["GPU-0"].allocations) == {"llm"}
-    assert send(world, supervisor, Extend, id="two", allocation=True) is Refusal.NOT_FOUND
+    assert send(world, Allocate, **wish) is None
+    world.run_for(LEASE_S - 1.0)
+    assert send(world, Allocate, **wish) is None, "the same again has a new lease"
+    world.run_for(LEASE_S - 1.0)
+    assert send(world, Extend, id="two", allocation=True) is None
+    world.run_for(LEASE_S - 1.0)
+    assert set(world.gpu_state().allocations) == {"llm", "two"}
+    world.run_for(2.0)
+    assert set(world.gpu_state().allocations) == {"llm"}
+    assert send(world, Extend, id="two", allocation=True) is Refusal.NOT_FOUND
 
 
 @pytest.mark.parametrize("by", [ME, Caller(via="tcp")], ids=["seen", "unseen"])
@@ -287,27 +286,25 @@ def test_an_allocation_ends_with_its_lease_unless_it_was_complete() -> None:
 def test_the_stressor_is_released_where_allocated_processes_are_indistinguishable(
     by: Caller, hidden: str | None
 ) -> None:
-    world = World(hidden=hidden)
-    supervisor = world.supervisor(CALM, with_api=True)
-    world.run(supervisor, lambda: world.events("stressor.ready"))
-    world.run_for(supervisor, 1.0)
-    allocate(world, supervisor, GIB, by=by)
-    world.run_for(supervisor, 30.0)
-    stays = isinstance(stressor(supervisor), Running)
+    world = World(hidden=hidden, config=CALM, with_api=True)
+    world.run(lambda: world.events("stressor.ready"))
+    world.run_for(1.0)
+    allocate(world, GIB, by=by)
+    world.run_for(30.0)
+    stays = isinstance(world.gpu_state().stressor, Running)
     assert stays is (by is ME and hidden is None)
-    assert send(world, supervisor, CancelAllocation, id="llm", by=by) is None
-    world.run(supervisor, lambda: isinstance(stressor(supervisor), Running))
+    assert send(world, CancelAllocation, id="llm", by=by) is None
+    world.run(lambda: isinstance(world.gpu_state().stressor, Running))
 
 
 def test_the_stressor_is_never_an_allocated_process_even_below_an_allocated_shell() -> None:
     """A shell that starts Sentinel and then allocates memory is an ancestor of every stressor."""
-    world, supervisor = held()
-    child = world.at(0).child
-    assert child is not None
+    world = held()
+    child = world.child()
     by = Caller(via="unix", uid=1000, pid=1, started=1)
     own = GpuProcess(pid=child.pid, memory=9 * GIB, started=child.pid, ancestors=(50, 1))
-    allocate(world, supervisor, 10 * GIB, by=by)
-    here = supervisor.state.gpu_states["GPU-0"]
+    allocate(world, 10 * GIB, by=by)
+    here = world.gpu_state()
     memory = Memory(total=140 * GIB, used=9 * GIB, free=131 * GIB)
     seen = Reading(uuid="GPU-0", at=world.now, memory=memory, processes=(own,))
     here = attributed(here, seen)
@@ -317,84 +314,83 @@ def test_the_stressor_is_never_an_allocated_process_even_below_an_allocated_shel
 
 
 def test_allocations_and_reservations_of_other_users_exclude_each_other() -> None:
-    world, supervisor = held(gpus=2)
-    allocate(world, supervisor, GIB)
+    world = held(gpus=2)
+    allocate(world, GIB)
     wish = {"id": "r", "reason": "demo", "seconds": 60.0}
-    assert send(world, supervisor, Reserve, gpus=("GPU-0",), **wish) is Refusal.CONFLICT
+    assert send(world, Reserve, gpus=("GPU-0",), **wish) is Refusal.CONFLICT
     assert "llm" in world.api.replies[-1].text
-    assert send(world, supervisor, Reserve, count=1, **wish) is None
+    assert send(world, Reserve, count=1, **wish) is None
     assert world.api.replies[-1].gpus == ("GPU-1",)
     more = {"id": "two", "gpu": "GPU-1", "size": GIB}
     stranger = Caller(via="unix", uid=2000, pid=9, started=9)
-    assert send(world, supervisor, Allocate, by=stranger, **more) is Refusal.CONFLICT
-    assert send(world, supervisor, Allocate, **more) is None
+    assert send(world, Allocate, by=stranger, **more) is Refusal.CONFLICT
+    assert send(world, Allocate, **more) is None
 
 
 def test_no_stressor_starts_where_an_allocation_leaves_too_little_memory() -> None:
-    world, supervisor = held()
-    allocate(world, supervisor, 138 * GIB)
-    world.run(supervisor, lambda: isinstance(stressor(supervisor), Stopped))
+    world = held()
+    allocate(world, 138 * GIB)
+    world.run(lambda: isinstance(world.gpu_state().stressor, Stopped))
     before = len(world.spawner.started)
-    world.run_for(supervisor, 120.0)
+    world.run_for(120.0)
     assert len(world.spawner.started) == before
     assert world.api.views["GPU-0"].rule == "allocations"
-    assert send(world, supervisor, CancelAllocation, id="llm") is None
-    world.run(supervisor, lambda: isinstance(stressor(supervisor), Running))
+    assert send(world, CancelAllocation, id="llm") is None
+    world.run(lambda: isinstance(world.gpu_state().stressor, Running))
 
 
 def test_a_stressor_is_restarted_larger_some_time_after_the_last_deallocation() -> None:
-    world, supervisor = held()
-    allocate(world, supervisor)
-    wait_for_smaller_stressor(world, supervisor)
+    world = held()
+    allocate(world)
+    wait_for_smaller_stressor(world)
     small = world.at(0).used
-    assert send(world, supervisor, CancelAllocation, id="llm") is None
+    assert send(world, CancelAllocation, id="llm") is None
     at, before = world.now, len(world.spawner.started)
-    world.run(supervisor, lambda: len(world.spawner.started) > before, within=REGROW_S + 5)
+    world.run(lambda: len(world.spawner.started) > before, within=REGROW_S + 5)
     assert world.now >= at + REGROW_S
-    world.run(supervisor, lambda: isinstance(stressor(supervisor), Running))
+    world.run(lambda: isinstance(world.gpu_state().stressor, Running))
     assert world.at(0).used > small
 
 
 def test_many_small_allocations_do_not_exceed_the_budget() -> None:
-    world, supervisor = held(replace(CALM, budget_limit=10 * GIB))
+    world = held(replace(CALM, budget_limit=10 * GIB))
     for number in range(50):
         wish = {"id": str(number), "gpu": "GPU-0", "size": 1}
-        assert send(world, supervisor, Allocate, **wish) is None
-    here = supervisor.state.gpu_states["GPU-0"]
+        assert send(world, Allocate, **wish) is None
+    here = world.gpu_state()
     assert outstanding(here) == CONTEXT_BYTES + 50
     assert allocated_processes(here, (process(5000, 3 * GIB, started=70),)) == {}
 
 
 def test_the_number_of_allocations_is_limited() -> None:
-    world, supervisor = held(gpus=2)
+    world = held(gpus=2)
     refusals = [
-        send(world, supervisor, Allocate, id=str(number), gpu=f"GPU-{number % 2}", size=1)
+        send(world, Allocate, id=str(number), gpu=f"GPU-{number % 2}", size=1)
         for number in range(130)
     ]
     assert refusals == [None] * 128 + [Refusal.CONFLICT] * 2
 
 
 def test_a_hand_over_beside_an_allocated_process_ends_when_the_stressors_memory_is_back() -> None:
-    world, supervisor = held()
-    allocate(world, supervisor)
-    wait_for_smaller_stressor(world, supervisor)
+    world = held()
+    allocate(world)
+    wait_for_smaller_stressor(world)
     world.at(0).unlisted = 9 * 2**20  # driver overhead of a context, listed for no process
     world.at(0).foreign = [process(5000, 30 * GIB, started=70)]
-    world.run_for(supervisor, 1.0)
+    world.run_for(1.0)
     world.at(0).foreign.append(process(7000, GIB, parent=1))
-    world.run(supervisor, lambda: world.events("gpu.handed_over"), within=2.0)
+    world.run(lambda: world.events("gpu.handed_over"), within=2.0)
     (event,) = world.events("gpu.handed_over")
     assert event.fields["memory_back_s"] is not None
     assert not world.events("gpu.memory_leaked")
 
 
 def test_a_gpu_with_allocations_does_not_count_as_left_idle() -> None:
-    world = World(gpus=2)
-    supervisor = world.supervisor(replace(CALM, leave_idle=1), with_api=True)
-    world.run(supervisor, lambda: world.events("stressor.ready"))
+    world = World(gpus=2, config=replace(CALM, leave_idle=1), with_api=True)
+    world.run(lambda: world.events("stressor.ready"))
     free = next(i for i in (0, 1) if world.at(i).child is None)
-    allocate(world, supervisor, GIB, gpu=f"GPU-{free}")
-    world.run(supervisor, lambda: all(world.at(i).child is None for i in (0, 1)), within=10.0)
+    allocate(world, GIB, gpu=f"GPU-{free}")
+    world.run(lambda: all(world.at(i).child is None for i in (0, 1)), within=10.0)
 
 
 # --- which processes are allocated -----------------------------------------------------------
@@ -446,5 +442,5 @@ def test_allocated_processes_never_hold_more_than_their_allocations(
 
 
 def test_without_allocations_nothing_is_outstanding() -> None:
-    _, supervisor = occupied()
-    assert outstanding(supervisor.state.gpu_states["GPU-0"]) == 0
+    world = occupied()
+    assert outstanding(world.gpu_state()) == 0

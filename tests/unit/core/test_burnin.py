@@ -26,7 +26,6 @@ from sentinel.protocol.stressor import (
     MemoryCovered,
     Progress,
 )
-from sentinel.supervisor.loop import Supervisor
 from tests.harness.core_scenarios import finish, reconfigured
 from tests.harness.world import World
 
@@ -40,24 +39,24 @@ def plan_of(*phases: Phase) -> Plan:
     return Plan(name="test", phases=phases)
 
 
-def running(plan: Plan, gpus: int = 1, *, fail_fast: bool = False) -> tuple[World, Supervisor]:
+def running(plan: Plan, gpus: int = 1, *, fail_fast: bool = False) -> World:
     """Build a world of GPUs that check results, and a supervisor with a plan."""
-    world = World(gpus=gpus)
+    config = Config(rearm=1.0, rearm_longest=1.0, plan=plan, fail_fast=fail_fast)
+    world = World(gpus=gpus, config=config)
     for fake in world.gpus.values():
         fake.checks, fake.patterns, fake.temperature = 10, ("one", "two"), 60
-    config = Config(rearm=1.0, rearm_longest=1.0, plan=plan, fail_fast=fail_fast)
-    return world, world.supervisor(config)
+    return world
 
 
-def progress_of(supervisor: Supervisor, gpu: int = 0) -> Burnin:
-    found = supervisor.state.gpu_states[f"GPU-{gpu}"].burnin
+def progress_of(world: World, gpu: int = 0) -> Burnin:
+    found = world.gpu_state(gpu).burnin
     assert found is not None
     return found
 
 
-def works_on(supervisor: Supervisor, workload: str) -> Callable[[], bool]:
+def works_on(world: World, workload: str) -> Callable[[], bool]:
     def check() -> bool:
-        gpu_state = supervisor.state.gpu_states["GPU-0"]
+        gpu_state = world.gpu_state()
         spec = gpu_state.launch.spec
         running = isinstance(gpu_state.stressor, Running)
         return running and spec is not None and spec.workload == workload
@@ -66,10 +65,10 @@ def works_on(supervisor: Supervisor, workload: str) -> Callable[[], bool]:
 
 
 def test_a_gpu_does_all_phases_and_is_done() -> None:
-    world, supervisor = running(plan_of(MEMORY, STEADY, FP64, COPY), gpus=2)
-    finish(world, supervisor)
+    world = running(plan_of(MEMORY, STEADY, FP64, COPY), gpus=2)
+    finish(world)
     for gpu in (0, 1):
-        memory, steady, fp64, copy = progress_of(supervisor, gpu).work
+        memory, steady, fp64, copy = progress_of(world, gpu).work
         assert memory.passes() >= 2
         assert memory.share == 0.88
         assert steady.longest >= 60
@@ -86,28 +85,28 @@ def test_a_gpu_does_all_phases_and_is_done() -> None:
     "level", ["screen", "standard", pytest.param("long", marks=pytest.mark.long)]
 )
 def test_every_level_can_be_done(level: str) -> None:
-    world, supervisor = running(load_plan(level, None))
+    world = running(load_plan(level, None))
     world.tick = 0.5
-    finish(world, supervisor, within=2 * 3600.0)
-    assert progress_of(supervisor).ended is None
+    finish(world, within=2 * 3600.0)
+    assert progress_of(world).ended is None
 
 
 def test_work_without_checks_does_not_count() -> None:
-    world, supervisor = running(plan_of(replace(FP64, mandatory=True)))
+    world = running(plan_of(replace(FP64, mandatory=True)))
     world.gpus["GPU-0"].checks = 0
-    world.run(supervisor, works_on(supervisor, FP64.workload))
-    world.run_for(supervisor, 30)
-    work = progress_of(supervisor).current
+    world.run(works_on(world, FP64.workload))
+    world.run_for(30)
+    work = progress_of(world).current
     assert work.seconds == 0
     assert work.uncounted > 20
 
 
 def test_a_plan_with_wrong_results_comes_to_its_end() -> None:
-    world, supervisor = running(plan_of(FP64))
+    world = running(plan_of(FP64))
     world.gpus["GPU-0"].errors = 1
-    finish(world, supervisor)
-    assert progress_of(supervisor).work[0].errors >= 10
-    assert progress_of(supervisor).ended is None
+    finish(world)
+    assert progress_of(world).work[0].errors >= 10
+    assert progress_of(world).ended is None
 
 
 @pytest.mark.parametrize(
@@ -123,105 +122,103 @@ def test_a_plan_with_wrong_results_comes_to_its_end() -> None:
 def test_a_phase_of_which_nothing_counts_is_given_up(
     phase: Phase, checks: int, patterns: tuple[str, ...], why: str
 ) -> None:
-    world, supervisor = running(plan_of(phase, COPY))
+    world = running(plan_of(phase, COPY))
     fake = world.gpus["GPU-0"]
     fake.checks, fake.patterns = checks, patterns
     world.tick = 0.5
-    finish(world, supervisor, within=800)
-    given_up = progress_of(supervisor).work[0].given_up
+    finish(world, within=800)
+    given_up = progress_of(world).work[0].given_up
     assert given_up is not None
     assert why in given_up
 
 
 def test_errors_of_a_stopping_stressor_end_the_plan_with_fail_fast() -> None:
-    world, supervisor = running(plan_of(FP64, COPY), fail_fast=True)
-    world.run(supervisor, works_on(supervisor, FP64.workload))
-    child = world.at(0).child
-    assert child is not None
-    world.run(supervisor, lambda: progress_of(supervisor).current.seconds > 0, within=5)
+    world = running(plan_of(FP64, COPY), fail_fast=True)
+    world.run(works_on(world, FP64.workload))
+    child = world.child()
+    world.run(lambda: progress_of(world).current.seconds > 0, within=5)
     newcomer = world.newcomer(0)
-    world.run(supervisor, lambda: world.spawner.killed)
+    world.run(lambda: world.spawner.killed)
     child.outbox.append(Progress(seconds=0.1, iterations=1, flops=0, bytes=0, checks=1, errors=5))
-    world.run(supervisor, lambda: progress_of(supervisor).ended)
+    world.run(lambda: progress_of(world).ended)
     world.at(0).foreign.remove(newcomer)
 
 
 def test_a_missing_temperature_does_not_end_the_warm_up() -> None:
-    world, supervisor = running(plan_of(replace(STEADY, warm_up=60)))
-    world.run(supervisor, works_on(supervisor, "gemm"))
+    world = running(plan_of(replace(STEADY, warm_up=60)))
+    world.run(works_on(world, "gemm"))
     for step in range(10):
         world.at(0).temperature = None if step == 5 else 40 + 2 * step
-        world.run_for(supervisor, 1)
-    assert not progress_of(supervisor).warm
+        world.run_for(1)
+    assert not progress_of(world).warm
 
 
 def test_a_steady_phase_without_temperatures_begins_after_its_warm_up() -> None:
-    world, supervisor = running(plan_of(STEADY))
+    world = running(plan_of(STEADY))
     world.at(0).temperature = None
-    finish(world, supervisor)
-    assert progress_of(supervisor).work[0].uncounted >= 20
+    finish(world)
+    assert progress_of(world).work[0].uncounted >= 20
 
 
 def test_an_interruption_without_a_stretch_makes_the_gpu_cold() -> None:
-    world, supervisor = running(plan_of(STEADY))
+    world = running(plan_of(STEADY))
     world.at(0).checks = 0
-    world.run(supervisor, works_on(supervisor, "gemm"))
-    world.run(supervisor, lambda: progress_of(supervisor).warm, within=60)
+    world.run(works_on(world, "gemm"))
+    world.run(lambda: progress_of(world).warm, within=60)
     newcomer = world.newcomer(0)
-    world.run(supervisor, lambda: world.at(0).child is None)
-    assert not progress_of(supervisor).warm
+    world.run(lambda: world.at(0).child is None)
+    assert not progress_of(world).warm
     world.at(0).foreign.remove(newcomer)
 
 
 def test_a_finished_gpu_does_not_keep_the_others_waiting() -> None:
-    world, supervisor = running(plan_of(FP64, COPY), gpus=2)
-    supervisor.state = reconfigured(supervisor, idle_gate="all")
-    world.run(supervisor, works_on(supervisor, FP64.workload))
+    world = running(plan_of(FP64, COPY), gpus=2)
+    world.state = reconfigured(world, idle_gate="all")
+    world.run(works_on(world, FP64.workload))
     world.gpus["GPU-0"].fault = "the GPU is lost"
-    finish(world, supervisor)
-    assert progress_of(supervisor, 1).ended is None
+    finish(world)
+    assert progress_of(world, 1).ended is None
 
 
 def test_a_gpu_that_overheats_again_and_again_comes_to_an_end() -> None:
-    world, supervisor = running(plan_of(replace(FP64, seconds=1000)))
+    world = running(plan_of(replace(FP64, seconds=1000)))
     fake = world.at(0)
     fake.telemetry = Telemetry(at=0.0, maximum_c=87, slowdown_c=89)
     world.tick = 0.25
     for _ in range(5):
         fake.temperature = 60
-        world.run(supervisor, works_on(supervisor, FP64.workload), within=200)
-        world.run_for(supervisor, 5)
+        world.run(works_on(world, FP64.workload), within=200)
+        world.run_for(5)
         fake.temperature = 95
-        world.run(supervisor, lambda: fake.child is None, within=60)
-    finish(world, supervisor)
-    given_up = progress_of(supervisor).work[0].given_up
+        world.run(lambda: fake.child is None, within=60)
+    finish(world)
+    given_up = progress_of(world).work[0].given_up
     assert given_up == "the GPU has reached its own temperature limit 5 times"
 
 
 def test_a_stall_of_the_whole_host_is_no_hang() -> None:
-    world, supervisor = running(plan_of(replace(FP64, seconds=60)))
-    world.run(supervisor, works_on(supervisor, FP64.workload))
-    world.run_for(supervisor, 5)
+    world = running(plan_of(replace(FP64, seconds=60)))
+    world.run(works_on(world, FP64.workload))
+    world.run_for(5)
     world.now += 100.0
-    world.run_for(supervisor, 20)
+    world.run_for(20)
     assert not [
         event for event in world.events("stressor.failed") if event.fields["kind"] == "hang"
     ]
 
 
 def test_fail_fast_ends_the_plan_of_one_gpu() -> None:
-    world, supervisor = running(plan_of(FP64, COPY), gpus=2, fail_fast=True)
+    world = running(plan_of(FP64, COPY), gpus=2, fail_fast=True)
     world.gpus["GPU-0"].errors = 1
-    finish(world, supervisor)
-    assert progress_of(supervisor, 0).ended == "an error was found (--fail-fast)"
-    assert progress_of(supervisor, 1).ended is None
+    finish(world)
+    assert progress_of(world, 0).ended == "an error was found (--fail-fast)"
+    assert progress_of(world, 1).ended is None
 
 
 def test_a_finding_ends_the_plan_with_fail_fast() -> None:
-    world, supervisor = running(plan_of(FP64), fail_fast=True)
-    world.run(supervisor, works_on(supervisor, FP64.workload))
-    child = world.at(0).child
-    assert child is not None
+    world = running(plan_of(FP64), fail_fast=True)
+    world.run(works_on(world, FP64.workload))
+    child = world.child()
     child.outbox.append(
         Finding(
             number=1,
@@ -238,24 +235,24 @@ def test_a_finding_ends_the_plan_with_fail_fast() -> None:
             repeats=None,
         )
     )
-    finish(world, supervisor)
-    assert progress_of(supervisor).ended is not None
+    finish(world)
+    assert progress_of(world).ended is not None
 
 
 def test_a_newcomer_interrupts_the_stretch_and_the_plan_goes_on_after_it() -> None:
-    world, supervisor = running(plan_of(STEADY, COPY))
-    world.run(supervisor, works_on(supervisor, "gemm"))
-    world.run_for(supervisor, 50)
-    before = progress_of(supervisor).current
+    world = running(plan_of(STEADY, COPY))
+    world.run(works_on(world, "gemm"))
+    world.run_for(50)
+    before = progress_of(world).current
     assert 0 < before.stretch < 60
     newcomer = world.newcomer(0)
-    world.run(supervisor, lambda: world.at(0).child is None)
-    after = progress_of(supervisor).current
+    world.run(lambda: world.at(0).child is None)
+    after = progress_of(world).current
     assert (after.stretch, after.interruptions) == (0.0, 1)
     assert after.longest == before.longest
     world.at(0).foreign.remove(newcomer)
-    finish(world, supervisor)
-    (work, _) = progress_of(supervisor).work
+    finish(world)
+    (work, _) = progress_of(world).work
     assert work.longest >= 60
     assert work.seconds > 60, "both stretches count, and only the longest one for the quota"
     interrupted = world.events("burnin.interrupted")
@@ -265,67 +262,65 @@ def test_a_newcomer_interrupts_the_stretch_and_the_plan_goes_on_after_it() -> No
 
 def test_seconds_add_up_over_stretches_unless_the_phase_is_steady() -> None:
     phase = Phase(name="fp32", workload="gemm:dtype=fp32", seconds=40)
-    world, supervisor = running(plan_of(phase))
+    world = running(plan_of(phase))
     for _ in range(3):
-        world.run(supervisor, works_on(supervisor, phase.workload))
-        world.run_for(supervisor, 12)
+        world.run(works_on(world, phase.workload))
+        world.run_for(12)
         newcomer = world.newcomer(0)
-        world.run(supervisor, lambda: world.at(0).child is None)
+        world.run(lambda: world.at(0).child is None)
         world.at(0).foreign.remove(newcomer)
-    finish(world, supervisor)
-    work = progress_of(supervisor).work[0]
+    finish(world)
+    work = progress_of(world).work[0]
     assert work.seconds >= 40 > work.longest
     assert work.interruptions == 3
 
 
 def test_nothing_counts_before_the_temperature_is_stable() -> None:
-    world, supervisor = running(plan_of(STEADY))
-    world.run(supervisor, works_on(supervisor, "gemm"))
+    world = running(plan_of(STEADY))
+    world.run(works_on(world, "gemm"))
     world.tick = 0.25
     for step in range(15):
         world.at(0).temperature = 40 + 2 * step
-        world.run_for(supervisor, 1)
-    assert progress_of(supervisor).current.seconds == 0
-    world.run(supervisor, lambda: progress_of(supervisor).warm, within=20)
-    assert progress_of(supervisor).current.uncounted > 10
+        world.run_for(1)
+    assert progress_of(world).current.seconds == 0
+    world.run(lambda: progress_of(world).warm, within=20)
+    assert progress_of(world).current.uncounted > 10
 
 
 def test_the_warm_up_ends_at_its_limit() -> None:
-    world, supervisor = running(plan_of(STEADY))
-    world.run(supervisor, works_on(supervisor, "gemm"))
+    world = running(plan_of(STEADY))
+    world.run(works_on(world, "gemm"))
     world.tick = 0.25
     for step in range(25):
         world.at(0).temperature = 40 + step
-        world.run_for(supervisor, 1)
-    assert progress_of(supervisor).warm
+        world.run_for(1)
+    assert progress_of(world).warm
 
 
 def test_a_phase_is_given_up_after_repeated_failures_and_the_next_one_runs() -> None:
-    world, supervisor = running(plan_of(FP64, COPY))
+    world = running(plan_of(FP64, COPY))
     for _ in range(3):
-        world.run(supervisor, works_on(supervisor, FP64.workload), within=60)
-        child = world.at(0).child
-        assert child is not None
+        world.run(works_on(world, FP64.workload), within=60)
+        child = world.child()
         child.outbox.append(Failed(kind=FailureKind.WORKLOAD, reason="it broke"))
         child.dies_at, child.code = world.now + 0.1, 82
-        world.run(supervisor, lambda: world.at(0).child is None)
-    finish(world, supervisor)
-    failed, copy = progress_of(supervisor).work
+        world.run(lambda: world.at(0).child is None)
+    finish(world)
+    failed, copy = progress_of(world).work
     assert failed.given_up is not None
     assert "it broke" in failed.given_up
     assert copy.seconds >= 5
 
 
 def test_an_unusable_workload_is_given_up_at_once_and_ends_no_daemon() -> None:
-    world, supervisor = running(plan_of(FP64, COPY))
-    world.run(supervisor, lambda: world.at(0).child is not None)
-    child = world.at(0).child
-    assert child is not None
+    world = running(plan_of(FP64, COPY))
+    world.run(lambda: world.at(0).child is not None)
+    child = world.child()
     child.unresponsive = True
     child.outbox.append(Failed(kind=FailureKind.UNUSABLE, reason="no fp64 here"))
     child.dies_at, child.code = world.now + 0.1, 82
-    finish(world, supervisor)
-    failed, copy = progress_of(supervisor).work
+    finish(world)
+    failed, copy = progress_of(world).work
     assert failed.given_up == "no fp64 here"
     assert copy.seconds >= 5
     (fatal,) = world.events("stressor.fatal")
@@ -333,20 +328,20 @@ def test_an_unusable_workload_is_given_up_at_once_and_ends_no_daemon() -> None:
 
 
 def test_a_gpu_that_cannot_be_read_does_no_more_and_costs_no_other_gpu() -> None:
-    world, supervisor = running(plan_of(FP64, COPY), gpus=2)
-    world.run(supervisor, works_on(supervisor, FP64.workload))
+    world = running(plan_of(FP64, COPY), gpus=2)
+    world.run(works_on(world, FP64.workload))
     world.gpus["GPU-0"].fault = "the GPU is lost"
-    finish(world, supervisor)
-    assert str(progress_of(supervisor, 0).ended).startswith("it cannot be read: ")
-    assert progress_of(supervisor, 1).ended is None
+    finish(world)
+    assert str(progress_of(world, 0).ended).startswith("it cannot be read: ")
+    assert progress_of(world, 1).ended is None
 
 
 def test_a_shutdown_reports_what_was_done_of_every_plan() -> None:
-    world, supervisor = running(plan_of(FP64, COPY), gpus=2)
-    world.run(supervisor, works_on(supervisor, FP64.workload))
-    world.run_for(supervisor, 5)
+    world = running(plan_of(FP64, COPY), gpus=2)
+    world.run(works_on(world, FP64.workload))
+    world.run_for(5)
     world.interrupts.pending = ("SIGINT", False)
-    finish(world, supervisor)
+    finish(world)
     assert [event.fields["reason"] for event in world.events("burnin.ended")] == ["SIGINT"] * 2
     (first, _) = world.events("burnin.phase_ended")
     assert float(str(first.fields["seconds"])) > 0
@@ -386,12 +381,12 @@ def test_passes_count_only_if_every_pattern_covered_the_memory() -> None:
 
 
 def test_a_daemon_goes_through_its_plan_again_and_again() -> None:
-    world, supervisor = running(plan_of(FP64, COPY))
-    supervisor.state = reconfigured(supervisor, repeat=True)
-    world.run(supervisor, lambda: len(world.events("burnin.ended")) == 3, within=200)
+    world = running(plan_of(FP64, COPY))
+    world.state = reconfigured(world, repeat=True)
+    world.run(lambda: len(world.events("burnin.ended")) == 3, within=200)
     started = [str(event.fields["workload"]) for event in world.events("stressor.starting")]
     assert started[:6] == ["gemm:dtype=fp64", "elementwise"] * 3
-    assert not supervisor.state.finished
+    assert not world.state.finished
     assert [event.fields["reason"] for event in world.events("burnin.ended")] == [None] * 3
 
 
@@ -408,26 +403,26 @@ def refuse(world: World, kind: FailureKind) -> None:
 def test_a_repeated_plan_that_always_fails_is_begun_again_less_and_less_often(
     kind: FailureKind,
 ) -> None:
-    world, supervisor = running(plan_of(FP64, COPY))
-    supervisor.state = reconfigured(supervisor, repeat=True)
+    world = running(plan_of(FP64, COPY))
+    world.state = reconfigured(world, repeat=True)
     world.tick = 0.25
     ends = world.now + 600
     while world.now < ends:
-        world.run_for(supervisor, 0.25)
+        world.run_for(0.25)
         refuse(world, kind)
     starts = [event.at for event in world.events("stressor.starting")]
     assert len(starts) < 15
     assert max(later - one for one, later in pairwise(starts)) > 100
-    assert not supervisor.state.finished
+    assert not world.state.finished
 
 
 def test_work_that_counts_ends_the_pauses_of_a_repeated_plan() -> None:
-    world, supervisor = running(plan_of(FP64, COPY))
-    supervisor.state = reconfigured(supervisor, repeat=True)
+    world = running(plan_of(FP64, COPY))
+    world.state = reconfigured(world, repeat=True)
     world.tick = 0.25
     while len(world.events("burnin.ended")) < 8:
-        world.run_for(supervisor, 0.25)
-        spec = supervisor.state.gpu_states["GPU-0"].launch.spec
+        world.run_for(0.25)
+        spec = world.gpu_state().launch.spec
         if spec is not None and spec.workload == FP64.workload:
             refuse(world, FailureKind.UNUSABLE)
     ended = [event.at for event in world.events("burnin.ended")]
@@ -435,14 +430,14 @@ def test_work_that_counts_ends_the_pauses_of_a_repeated_plan() -> None:
 
 
 def test_a_repeated_plan_waits_for_a_gpu_that_cannot_be_read() -> None:
-    world, supervisor = running(plan_of(FP64))
-    supervisor.state = reconfigured(supervisor, repeat=True)
-    world.run(supervisor, works_on(supervisor, FP64.workload))
+    world = running(plan_of(FP64))
+    world.state = reconfigured(world, repeat=True)
+    world.run(works_on(world, FP64.workload))
     world.gpus["GPU-0"].fault = "the GPU is lost"
-    world.run_for(supervisor, 300)
+    world.run_for(300)
     assert len(world.events("burnin.ended")) == 1
     world.gpus["GPU-0"].fault = None
-    world.run(supervisor, works_on(supervisor, FP64.workload))
+    world.run(works_on(world, FP64.workload))
 
 
 def test_a_stripe_counts_as_a_pattern_and_not_as_coverage() -> None:

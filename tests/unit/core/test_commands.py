@@ -28,7 +28,6 @@ from sentinel.protocol.commands import (
 )
 from sentinel.protocol.stressor import Failed, FailureKind
 from sentinel.protocol.views import Phase
-from sentinel.supervisor.loop import Supervisor
 from tests.harness.core_scenarios import held, reply_to, send, served
 from tests.harness.world import GIB, World
 
@@ -36,8 +35,8 @@ HOUR = 3600.0
 ALICE = Caller(via="unix", uid=1001, pid=4711, started=99)
 
 
-def free(supervisor: Supervisor, index: int) -> bool:
-    return isinstance(supervisor.state.gpu_states[f"GPU-{index}"].stressor, Stopped)
+def free(world: World, index: int) -> bool:
+    return isinstance(world.gpu_state(index).stressor, Stopped)
 
 
 def phase(world: World) -> str:
@@ -57,267 +56,260 @@ def reply_text(world: World) -> str:
 
 
 def test_a_daemon_starts_nothing_before_the_api_process_has_served() -> None:
-    world = World()
+    world = World(config=Config(explain=True), daemon=True)
     world.api.serving = False
-    supervisor = world.supervisor(Config(explain=True), daemon=True)
-    world.run_for(supervisor, 5)
+    world.run_for(5)
     assert world.spawner.started == []
     assert world.events("gpu.verdict")[-1].fields["rule"] == "api"
     world.api.serving = True
-    world.run(supervisor, lambda: world.events("stressor.ready"))
+    world.run(lambda: world.events("stressor.ready"))
 
 
 def test_in_the_foreground_gpus_are_occupied_although_the_api_process_fails() -> None:
-    world = World()
+    world = World(with_api=True)
     world.api.fails_with = "ModuleNotFoundError: No module named 'uvicorn'"
-    supervisor = world.supervisor(Config(), with_api=True)
-    world.run(supervisor, lambda: world.events("stressor.ready"))
-    world.run_for(supervisor, 60)
-    assert held(supervisor) == [0]
+    world.run(lambda: world.events("stressor.ready"))
+    world.run_for(60)
+    assert held(world) == [0]
     failed = world.events("service.failed")
     assert {event.fields["reason"] for event in failed} == {world.api.fails_with}
     assert [event.fields["pause_s"] for event in failed[:5]] == [0.0, 1.0, 2.0, 4.0, 8.0]
 
 
 def test_a_daemon_whose_api_process_cannot_start_ends_with_the_reason() -> None:
-    world = World()
+    world = World(daemon=True)
     world.api.fails_with = "ModuleNotFoundError: No module named 'uvicorn'"
-    supervisor = world.supervisor(Config(), daemon=True)
-    world.run(supervisor, lambda: supervisor.state.finished, within=10)
+    world.run(lambda: world.state.finished, within=10)
     assert world.spawner.started == []
     (stopping,) = world.events("sentinel.stopping")
     assert stopping.fields["reason"] == f"the API cannot start: {world.api.fails_with}"
-    assert supervisor.run() is ExitCode.USAGE
+    assert world.supervisor.run() is ExitCode.USAGE
 
 
 def test_an_ordinary_stop_is_a_success_although_the_api_process_failed() -> None:
-    world = World()
+    world = World(daemon=True)
     world.api.fails_with = "ModuleNotFoundError: No module named 'uvicorn'"
-    supervisor = world.supervisor(Config(), daemon=True)
-    world.run(supervisor, lambda: len(world.events("service.failed")) == 2, within=10)
+    world.run(lambda: len(world.events("service.failed")) == 2, within=10)
     world.interrupts.pending = ("SIGTERM", False)
-    world.run(supervisor, lambda: supervisor.state.finished, within=10)
-    assert supervisor.run() is ExitCode.OK
+    world.run(lambda: world.state.finished, within=10)
+    assert world.supervisor.run() is ExitCode.OK
 
 
 def test_a_daemon_that_cannot_be_reached_releases_its_gpus_until_it_can() -> None:
-    world = World(gpus=2)
-    supervisor = world.supervisor(Config(), daemon=True)
-    world.run(supervisor, lambda: held(supervisor) == [0, 1])
+    world = World(gpus=2, daemon=True)
+    world.run(lambda: held(world) == [0, 1])
     lost = world.now
     world.api.fails_with = "OSError: no space left"
-    world.run(supervisor, lambda: world.events("gpu.released"), within=60)
+    world.run(lambda: world.events("gpu.released"), within=60)
     (released, _) = world.events("gpu.released")
     assert LOST_AFTER_S <= released.at - lost < LOST_AFTER_S + 2
     assert released.fields["reason"] == (
         "the API has not answered for 30 s: OSError: no space left"
     )
-    world.run_for(supervisor, 10)
-    assert held(supervisor) == []
+    world.run_for(10)
+    assert held(world) == []
     world.api.fails_with = None
-    world.run(supervisor, lambda: held(supervisor) == [0, 1], within=60)
+    world.run(lambda: held(world) == [0, 1], within=60)
 
 
 def test_a_pause_of_all_releases_every_gpu_and_resume_occupies_them_again() -> None:
-    world, supervisor = served()
-    assert send(world, supervisor, PauseGpus) is None
-    world.run(supervisor, lambda: free(supervisor, 0) and free(supervisor, 1))
+    world = served()
+    assert send(world, PauseGpus) is None
+    world.run(lambda: free(world, 0) and free(world, 1))
     assert world.spawner.killed == [], "they were requested to stop"
-    assert not supervisor.state.finished
-    world.run_for(supervisor, 30)
-    assert held(supervisor) == []
+    assert not world.state.finished
+    world.run_for(30)
+    assert held(world) == []
     assert phase(world) == Phase.PAUSED
     assert {view.admin for view in world.api.views.values()} == {"PAUSED"}
-    assert send(world, supervisor, ResumeGpus) is None
-    world.run(supervisor, lambda: held(supervisor) == [0, 1])
+    assert send(world, ResumeGpus) is None
+    world.run(lambda: held(world) == [0, 1])
     assert phase(world) == Phase.OCCUPYING
 
 
 def test_a_client_can_stop_the_daemon_and_later_commands_are_refused() -> None:
-    world, supervisor = served()
-    assert send(world, supervisor, StopDaemon, by=ALICE) is None
-    assert send(world, supervisor, ResumeGpus) is Refusal.ENDING
+    world = served()
+    assert send(world, StopDaemon, by=ALICE) is None
+    assert send(world, ResumeGpus) is Refusal.ENDING
     assert "user 1001" in reply_text(world)
-    world.run(supervisor, lambda: supervisor.state.finished)
-    assert held(supervisor) == []
+    world.run(lambda: world.state.finished)
+    assert held(world) == []
 
 
 def test_a_monitor_refuses_to_occupy() -> None:
-    world = World(gpus=1)
-    supervisor = world.supervisor(Config(dry_run=True, paused=True), with_api=True)
-    world.run(supervisor, lambda: world.api.host is not None)
-    assert send(world, supervisor, ResumeGpus) is Refusal.CONFLICT
-    assert send(world, supervisor, PauseGpus) is None
+    world = World(gpus=1, config=Config(dry_run=True, paused=True), with_api=True)
+    world.run(lambda: world.api.host is not None)
+    assert send(world, ResumeGpus) is Refusal.CONFLICT
+    assert send(world, PauseGpus) is None
 
 
 def test_a_command_restarts_a_fatal_stressor() -> None:
-    world, supervisor = served(2)
-    child = world.at(0).child
-    assert child is not None
+    world = served(2)
+    child = world.child()
     child.outbox.append(Failed(kind=FailureKind.MALFORMED, reason="no function"))
     child.dies_at = world.now
-    world.run(supervisor, lambda: isinstance(supervisor.state.gpu_states["GPU-0"].stressor, Fatal))
-    assert send(world, supervisor, ResumeGpus) is None
-    world.run(supervisor, lambda: held(supervisor) == [0, 1])
+    world.run(lambda: isinstance(world.gpu_state().stressor, Fatal))
+    assert send(world, ResumeGpus) is None
+    world.run(lambda: held(world) == [0, 1])
 
 
 # --- pauses ----------------------------------------------------------------------------------
 
 
 def test_a_pause_frees_one_gpu_and_expires() -> None:
-    world, supervisor = served()
-    assert send(world, supervisor, PauseGpus, gpus=("GPU-1",), seconds=60.0) is None
-    world.run(supervisor, lambda: free(supervisor, 1))
+    world = served()
+    assert send(world, PauseGpus, gpus=("GPU-1",), seconds=60.0) is None
+    world.run(lambda: free(world, 1))
     began = world.now
-    assert held(supervisor) == [0]
-    world.run(supervisor, lambda: held(supervisor) == [0, 1], within=100)
+    assert held(world) == [0]
+    world.run(lambda: held(world) == [0, 1], within=100)
     assert world.now - began > 50
     assert [event.gpu for event in world.events("gpu.resumed")] == ["GPU-1"]
 
 
 def test_a_resume_ends_a_pause_early_and_another_pause_replaces_one() -> None:
-    world, supervisor = served()
-    assert send(world, supervisor, PauseGpus) is None
-    world.run(supervisor, lambda: held(supervisor) == [])
+    world = served()
+    assert send(world, PauseGpus) is None
+    world.run(lambda: held(world) == [])
     world.pass_time(2 * HOUR)
-    world.run_for(supervisor, 30)
-    assert held(supervisor) == [], "without a duration a pause lasts"
-    assert send(world, supervisor, PauseGpus, gpus=("GPU-0",), seconds=5.0) is None
-    assert send(world, supervisor, ResumeGpus, gpus=("GPU-1",)) is None
-    world.run(supervisor, lambda: held(supervisor) == [0, 1])
+    world.run_for(30)
+    assert held(world) == [], "without a duration a pause lasts"
+    assert send(world, PauseGpus, gpus=("GPU-0",), seconds=5.0) is None
+    assert send(world, ResumeGpus, gpus=("GPU-1",)) is None
+    world.run(lambda: held(world) == [0, 1])
 
 
 def test_a_released_driver_is_unused_until_it_is_resumed() -> None:
-    world, supervisor = served()
-    assert send(world, supervisor, PauseGpus, release=True) is None
+    world = served()
+    assert send(world, PauseGpus, release=True) is None
     assert watches(world), "newcomers must be seen while anything is held"
-    world.run(supervisor, lambda: not world.probe.alive)
+    world.run(lambda: not world.probe.alive)
     assert [place.child for place in world.gpus.values()] == [None, None]
     assert world.api.host is not None
     world.pass_time(HOUR)
-    world.run_for(supervisor, 30)
+    world.run_for(30)
     assert not world.probe.alive
     assert phase(world) == Phase.RELEASED
-    assert send(world, supervisor, ResumeGpus, gpus=("GPU-0",)) is Refusal.INVALID
-    assert send(world, supervisor, ResumeGpus) is None
-    world.run(supervisor, lambda: held(supervisor) == [0, 1])
+    assert send(world, ResumeGpus, gpus=("GPU-0",)) is Refusal.INVALID
+    assert send(world, ResumeGpus) is None
+    world.run(lambda: held(world) == [0, 1])
     assert "gpu.yielding" not in world.names()
     assert "probe.hung" not in world.names()
 
 
 def test_a_release_of_the_driver_expires() -> None:
-    world, supervisor = served(1)
-    assert send(world, supervisor, PauseGpus, release=True, seconds=30.0) is None
-    world.run(supervisor, lambda: not world.probe.alive)
-    world.run(supervisor, lambda: held(supervisor) == [0], within=60)
+    world = served(1)
+    assert send(world, PauseGpus, release=True, seconds=30.0) is None
+    world.run(lambda: not world.probe.alive)
+    world.run(lambda: held(world) == [0], within=60)
 
 
 def test_an_invalid_pause_is_refused_with_a_reason() -> None:
-    world, supervisor = served()
-    assert send(world, supervisor, PauseGpus, gpus=("GPU-7",)) is Refusal.NO_SUCH_GPU
+    world = served()
+    assert send(world, PauseGpus, gpus=("GPU-7",)) is Refusal.NO_SUCH_GPU
     assert "GPU-7" in reply_text(world)
     assert "0 GPU-0, 1 GPU-1" in reply_text(world)
-    assert send(world, supervisor, PauseGpus, seconds=-1.0) is Refusal.INVALID
+    assert send(world, PauseGpus, seconds=-1.0) is Refusal.INVALID
     both = {"gpus": ("GPU-0",), "release": True}
-    assert send(world, supervisor, PauseGpus, **both) is Refusal.INVALID
-    world.run_for(supervisor, 5)
-    assert held(supervisor) == [0, 1]
+    assert send(world, PauseGpus, **both) is Refusal.INVALID
+    world.run_for(5)
+    assert held(world) == [0, 1]
     commands = [event.fields["command"] for event in world.events("command.rejected")]
     assert commands == ["pause gpus"] * 3
 
 
 def test_the_driver_is_released_only_when_the_last_probe_is_gone() -> None:
     """A probe that hangs in the driver survives SIGKILL."""
-    world, supervisor = served(1)
+    world = served(1)
     dies = world.probe.gone
     vars(world.probe)["gone"] = lambda: False
-    assert send(world, supervisor, PauseGpus, release=True) is None
-    world.run(supervisor, lambda: not world.probe.alive)
-    world.run_for(supervisor, 5)
+    assert send(world, PauseGpus, release=True) is None
+    world.run(lambda: not world.probe.alive)
+    world.run_for(5)
     assert phase(world) != Phase.RELEASED
     assert world.events("driver.released") == []
     vars(world.probe)["gone"] = dies
-    world.run(supervisor, lambda: world.events("driver.released"))
-    world.run(supervisor, lambda: phase(world) == Phase.RELEASED)
+    world.run(lambda: world.events("driver.released"))
+    world.run(lambda: phase(world) == Phase.RELEASED)
 
 
 def test_no_leak_is_cleared_on_a_paused_gpu() -> None:
-    world, supervisor = served(1)
-    assert send(world, supervisor, PauseGpus) is None
+    world = served(1)
+    assert send(world, PauseGpus) is None
     world.at(0).leaked = 20 * GIB  # when the stressor ends
-    world.run(supervisor, lambda: world.events("gpu.memory_leaked"))
-    world.run_for(supervisor, 120)
+    world.run(lambda: world.events("gpu.memory_leaked"))
+    world.run_for(120)
     assert world.spawner.cleared == []
 
 
 # --- reservations ----------------------------------------------------------------------------
 
 
-def keep(world: World, supervisor: Supervisor, **fields: object) -> tuple[str, ...]:
+def keep(world: World, **fields: object) -> tuple[str, ...]:
     """Reserve GPUs, and end the lease as after a stored answer; return the GPUs."""
-    assert send(world, supervisor, Reserve, **fields) is None
+    assert send(world, Reserve, **fields) is None
     gpus = world.api.replies[-1].gpus
-    assert send(world, supervisor, Extend, id=fields["id"], kept=True) is None
+    assert send(world, Extend, id=fields["id"], kept=True) is None
     return gpus
 
 
 def test_a_reservation_prefers_free_gpus_and_lasts_until_it_expires() -> None:
-    world, supervisor = served(3)
-    assert send(world, supervisor, PauseGpus, gpus=("GPU-2",)) is None
-    world.run(supervisor, lambda: free(supervisor, 2))
+    world = served(3)
+    assert send(world, PauseGpus, gpus=("GPU-2",)) is None
+    world.run(lambda: free(world, 2))
     fields = {"id": "a1", "reason": "demo", "count": 2, "seconds": 60.0}
-    assert keep(world, supervisor, **fields) == ("GPU-2", "GPU-0")
-    world.run(supervisor, lambda: free(supervisor, 0))
+    assert keep(world, **fields) == ("GPU-2", "GPU-0")
+    world.run(lambda: free(world, 0))
     view = world.api.views["GPU-0"]
     assert (view.admin, view.reservation) == ("RESERVED", "a1")
-    world.run_for(supervisor, 30)
-    assert held(supervisor) == [1]
-    world.run(supervisor, lambda: held(supervisor) == [0, 1], within=60)
+    world.run_for(30)
+    assert held(world) == [1]
+    world.run(lambda: held(world) == [0, 1], within=60)
     assert world.api.views["GPU-2"].admin == "PAUSED", "pauses are independent"
     assert [event.gpu for event in world.events("gpu.unreserved")] == ["GPU-2", "GPU-0"]
 
 
 def test_a_gpu_in_bad_health_is_reserved_last() -> None:
-    world, supervisor = served(3)
+    world = served(3)
     world.at(0).temperature = 95
-    world.run(supervisor, lambda: free(supervisor, 0))
-    assert send(world, supervisor, Reserve, id="a1", reason="", count=2) is None
+    world.run(lambda: free(world, 0))
+    assert send(world, Reserve, id="a1", reason="", count=2) is None
     assert world.api.replies[-1].gpus == ("GPU-1", "GPU-2")
 
 
 @pytest.mark.parametrize("kept", [False, True])
 def test_a_reservation_ends_with_its_lease_unless_its_answer_was_stored(*, kept: bool) -> None:
-    world, supervisor = served(1)
-    assert send(world, supervisor, Reserve, id="a1", reason="", count=1) is None
+    world = served(1)
+    assert send(world, Reserve, id="a1", reason="", count=1) is None
     if kept:
-        assert send(world, supervisor, Extend, id="a1", kept=True) is None
+        assert send(world, Extend, id="a1", kept=True) is None
     world.api.exits = True
-    world.run(supervisor, lambda: len(world.events("service.ready")) == 2)
-    assert supervisor.state.reservations
-    world.run_for(supervisor, LEASE_S)
-    assert bool(supervisor.state.reservations) is kept
+    world.run(lambda: len(world.events("service.ready")) == 2)
+    assert world.state.reservations
+    world.run_for(LEASE_S)
+    assert bool(world.state.reservations) is kept
 
 
 def test_no_stressor_starts_on_a_reserved_gpu_after_a_job() -> None:
-    world, supervisor = served(1)
-    keep(world, supervisor, id="a1", reason="", count=1, seconds=HOUR)
-    world.run(supervisor, lambda: free(supervisor, 0))
+    world = served(1)
+    keep(world, id="a1", reason="", count=1, seconds=HOUR)
+    world.run(lambda: free(world, 0))
     world.newcomer()
-    world.run_for(supervisor, 60)
+    world.run_for(60)
     world.at(0).foreign.clear()
-    world.run_for(supervisor, 60)
-    assert held(supervisor) == []
-    assert send(world, supervisor, CancelReservation, id="a1") is None
-    world.run(supervisor, lambda: held(supervisor) == [0])
+    world.run_for(60)
+    assert held(world) == []
+    assert send(world, CancelReservation, id="a1") is None
+    world.run(lambda: held(world) == [0])
 
 
 def test_a_reservation_without_a_duration_lasts_until_it_is_ended() -> None:
-    world, supervisor = served(1)
-    keep(world, supervisor, id="a1", reason="", count=1)
-    world.run_for(supervisor, 60)
-    assert held(supervisor) == []
-    assert send(world, supervisor, CancelReservation, id="a1") is None
-    world.run(supervisor, lambda: held(supervisor) == [0])
+    world = served(1)
+    keep(world, id="a1", reason="", count=1)
+    world.run_for(60)
+    assert held(world) == []
+    assert send(world, CancelReservation, id="a1") is None
+    world.run(lambda: held(world) == [0])
 
 
 @pytest.mark.parametrize(
@@ -342,32 +334,32 @@ def test_a_reservation_without_a_duration_lasts_until_it_is_ended() -> None:
 def test_an_invalid_reservation_is_refused_with_a_reason(
     fields: dict[str, object], refusal: Refusal, text: str
 ) -> None:
-    world, supervisor = served()
+    world = served()
     before = {"id": "taken", "reason": "", "gpus": ("GPU-1",), "seconds": HOUR}
-    assert send(world, supervisor, Reserve, **before) is None
+    assert send(world, Reserve, **before) is None
     fields = {"id": "new", "reason": "", "seconds": 60.0, **fields}
-    assert send(world, supervisor, Reserve, **fields) is refusal
+    assert send(world, Reserve, **fields) is refusal
     assert text in reply_text(world)
-    assert list(supervisor.state.reservations) == ["taken"]
+    assert list(world.state.reservations) == ["taken"]
 
 
 @pytest.mark.parametrize("reason", [200 * "x", 100 * "é", 50 * "😀"])
 def test_the_longest_reason_is_accepted(reason: str) -> None:
-    world, supervisor = served()
-    assert send(world, supervisor, Reserve, id="a1", reason=reason, count=1) is None
-    assert supervisor.state.reservations["a1"].reason == reason
+    world = served()
+    assert send(world, Reserve, id="a1", reason=reason, count=1) is None
+    assert world.state.reservations["a1"].reason == reason
 
 
 def test_a_refused_reservation_names_the_processes_in_the_way() -> None:
-    world, supervisor = served()
+    world = served()
     newcomer = world.newcomer(0)
-    world.run(supervisor, lambda: free(supervisor, 0))
+    world.run(lambda: free(world, 0))
     fields = {"reason": "", "seconds": 60.0}
-    assert send(world, supervisor, Reserve, id="a", gpus=("GPU-0",), **fields) is Refusal.CONFLICT
+    assert send(world, Reserve, id="a", gpus=("GPU-0",), **fields) is Refusal.CONFLICT
     assert f"python (pid {newcomer.pid})" in reply_text(world)
-    assert send(world, supervisor, Reserve, id="b", count=2, **fields) is Refusal.CONFLICT
+    assert send(world, Reserve, id="b", count=2, **fields) is Refusal.CONFLICT
     assert "1 of 2 GPUs can be reserved" in reply_text(world)
-    assert send(world, supervisor, CancelReservation, id="c") is Refusal.NOT_FOUND
+    assert send(world, CancelReservation, id="c") is Refusal.NOT_FOUND
 
 
 # --- settings --------------------------------------------------------------------------------
@@ -381,17 +373,17 @@ def given(**values: str) -> tuple[Given, ...]:
 
 
 def test_new_settings_apply_to_running_stressors_and_restart_only_affected_ones() -> None:
-    world, supervisor = served(1)
+    world = served(1)
     (first,) = world.spawner.started
-    assert send(world, supervisor, Configure, given=given(util__target="50%", rearm="7s")) is None
-    world.run(supervisor, lambda: world.spawner.paced)
+    assert send(world, Configure, given=given(util__target="50%", rearm="7s")) is None
+    world.run(lambda: world.spawner.paced)
     assert world.spawner.started == [first], "a pace needs no new stressor"
-    assert supervisor.state.config.rearm == 7.0
-    assert send(world, supervisor, Configure, given=given(workload="hold")) is None
-    world.run(supervisor, lambda: len(world.spawner.started) == 2 and held(supervisor) == [0])
+    assert world.state.config.rearm == 7.0
+    assert send(world, Configure, given=given(workload="hold")) is None
+    world.run(lambda: len(world.spawner.started) == 2 and held(world) == [0])
     assert world.events("stressor.starting")[-1].fields["workload"] == "hold"
     assert world.spawner.killed == []
-    assert supervisor.state.config.util is None, "a setting not given has its default"
+    assert world.state.config.util is None, "a setting not given has its default"
 
 
 @pytest.mark.parametrize(
@@ -406,60 +398,59 @@ def test_new_settings_apply_to_running_stressors_and_restart_only_affected_ones(
     ],
 )
 def test_settings_are_applied_completely_or_not_at_all(values: dict[str, str], text: str) -> None:
-    world, supervisor = served(1)
-    before = supervisor.state.config
-    assert send(world, supervisor, Configure, given=given(**values)) is Refusal.INVALID
+    world = served(1)
+    before = world.state.config
+    assert send(world, Configure, given=given(**values)) is Refusal.INVALID
     assert text in reply_text(world)
-    world.run_for(supervisor, 5)
-    assert supervisor.state.config == before
+    world.run_for(5)
+    assert world.state.config == before
     assert len(world.spawner.started) == 1
 
 
 def test_a_new_run_time_counts_from_its_command() -> None:
-    world, supervisor = served(1)
-    world.run_for(supervisor, 60)
-    assert send(world, supervisor, Configure, given=given(**{"for": "30s"})) is None
-    world.run_for(supervisor, 20)
-    assert supervisor.state.shutdown is None
-    world.run(supervisor, lambda: supervisor.state.finished, within=20)
+    world = served(1)
+    world.run_for(60)
+    assert send(world, Configure, given=given(**{"for": "30s"})) is None
+    world.run_for(20)
+    assert world.state.shutdown is None
+    world.run(lambda: world.state.finished, within=20)
 
 
 def test_no_stressor_starts_on_leaked_memory_after_new_settings() -> None:
     """New settings cause no re-arm time, but the GPU must be idle all the same."""
-    world, supervisor = served(1)
-    assert send(world, supervisor, Configure, given=given(workload="hold")) is None
+    world = served(1)
+    assert send(world, Configure, given=given(workload="hold")) is None
     world.at(0).unlisted = 50 * GIB
     world.pass_time(7.0)
-    world.run_for(supervisor, 10)
+    world.run_for(10)
     assert len(world.events("stressor.starting")) == 1, "apart from children that clear the leak"
     world.at(0).unlisted = 0
-    world.run(supervisor, lambda: held(supervisor) == [0])
+    world.run(lambda: held(world) == [0])
 
 
 def test_settings_that_prevent_every_stressor_can_be_corrected() -> None:
     """At the start of the daemon they would end it."""
-    world, supervisor = served(1)
-    assert send(world, supervisor, Configure, given=given(workload="gemm:size=7")) is None
-    world.run(supervisor, lambda: len(world.spawner.started) == 2)
-    child = world.at(0).child
-    assert child is not None
+    world = served(1)
+    assert send(world, Configure, given=given(workload="gemm:size=7")) is None
+    world.run(lambda: len(world.spawner.started) == 2)
+    child = world.child()
     child.outbox.append(Failed(kind=FailureKind.UNUSABLE, reason="no such size"))
     child.dies_at = world.now
-    world.run(supervisor, lambda: isinstance(supervisor.state.gpu_states["GPU-0"].stressor, Fatal))
-    world.run_for(supervisor, 5)
-    assert supervisor.state.shutdown is None
-    assert send(world, supervisor, Configure, given=given(workload="hold")) is None
-    world.run(supervisor, lambda: held(supervisor) == [0])
+    world.run(lambda: isinstance(world.gpu_state().stressor, Fatal))
+    world.run_for(5)
+    assert world.state.shutdown is None
+    assert send(world, Configure, given=given(workload="hold")) is None
+    world.run(lambda: held(world) == [0])
 
 
 # --- the API process -------------------------------------------------------------------------
 
 
 def test_an_api_process_that_exits_is_replaced_without_other_effects() -> None:
-    world, supervisor = served(1)
+    world = served(1)
     world.api.exits = True
-    world.run(supervisor, lambda: world.events("service.failed"))
-    world.run(supervisor, lambda: len(world.events("service.ready")) == 2)
+    world.run(lambda: world.events("service.failed"))
+    world.run(lambda: len(world.events("service.ready")) == 2)
     assert world.api.generation == 2
     assert len(world.spawner.started) == 1
     assert world.spawner.killed == []
@@ -468,31 +459,31 @@ def test_an_api_process_that_exits_is_replaced_without_other_effects() -> None:
 
 @pytest.mark.parametrize("fault", ["silent", "garbage"])
 def test_an_unresponsive_api_process_is_killed_and_replaced(fault: str) -> None:
-    world, supervisor = served(1)
+    world = served(1)
     if fault == "silent":
         world.api.serving = False
     else:
         world.api.garbage = "it sent garbage"
-    world.run(supervisor, lambda: world.api.generation == 2)
+    world.run(lambda: world.api.generation == 2)
     world.api.serving = True
-    world.run(supervisor, lambda: len(world.events("service.ready")) == 2)
-    assert held(supervisor) == [0]
+    world.run(lambda: len(world.events("service.ready")) == 2)
+    assert held(world) == [0]
 
 
 def test_the_pause_before_the_next_api_process_grows() -> None:
-    world, supervisor = served(1)
+    world = served(1)
 
     def again() -> bool:
         world.api.exits = True
         return len(world.events("service.failed")) == 7
 
-    world.run(supervisor, again, within=200)
+    world.run(again, within=200)
     pauses = [event.fields["pause_s"] for event in world.events("service.failed")]
     assert pauses == [0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0]
 
 
 def test_a_reply_comes_after_the_views_of_its_effect() -> None:
-    world, supervisor = served(1)
+    world = served(1)
     send = world.api.send
     shown: list[str] = []
 
@@ -502,26 +493,26 @@ def test_a_reply_comes_after_the_views_of_its_effect() -> None:
 
     vars(world.api)["send"] = note
     world.api.post(PauseGpus)
-    supervisor.turn()
+    world.supervisor.turn()
     assert shown[-1] == "CommandReply"
     assert "GpuView" in shown
     assert world.api.views["GPU-0"].admin == "PAUSED"
 
 
 def test_a_reload_request_is_passed_to_the_api_process() -> None:
-    world, supervisor = served(1)
+    world = served(1)
     world.interrupts.reload_pending = True
-    supervisor.turn()
-    supervisor.turn()
+    world.supervisor.turn()
+    world.supervisor.turn()
     assert world.api.reloads == 1
     world.api.exits = world.interrupts.reload_pending = True
-    world.run(supervisor, lambda: len(world.events("service.ready")) == 2)
-    world.run_for(supervisor, 1)
+    world.run(lambda: len(world.events("service.ready")) == 2)
+    world.run_for(1)
     assert world.api.reloads == 2, "a replaced API process receives it later"
 
 
 def test_changed_views_are_sent_soon_and_not_at_every_tick() -> None:
-    world, supervisor = served(1)
+    world = served(1)
     times: list[float] = []
     send = world.api.send
 
@@ -531,8 +522,8 @@ def test_changed_views_are_sent_soon_and_not_at_every_tick() -> None:
 
     vars(world.api)["send"] = note
     world.newcomer()
-    world.run(supervisor, lambda: world.api.views["GPU-0"].occupancy == "BUSY", within=1.5)
-    world.run_for(supervisor, 10)
+    world.run(lambda: world.api.views["GPU-0"].occupancy == "BUSY", within=1.5)
+    world.run_for(10)
     moments = sorted(set(times))
     assert all(later - earlier >= 0.24 for earlier, later in itertools.pairwise(moments))
 
@@ -556,5 +547,5 @@ def test_changed_views_are_sent_soon_and_not_at_every_tick() -> None:
 def test_an_unknown_name_where_there_is_none_gets_a_sentence(
     command: type[Command], named: dict[str, str], text: str
 ) -> None:
-    world, supervisor = served()
-    assert reply_to(world, supervisor, command, **named).text == text
+    world = served()
+    assert reply_to(world, command, **named).text == text

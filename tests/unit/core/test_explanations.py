@@ -61,8 +61,7 @@ def _set(name: str, value: object) -> Callable[[World], object]:
 
 def _fails(kind: FailureKind) -> Callable[[World], object]:
     def fail(world: World) -> None:
-        child = world.at(0).child
-        assert child is not None
+        child = world.child()
         child.outbox.append(Failed(kind=kind, reason="no luck"))
         child.dies_at, child.code = world.now + 0.1, 1
 
@@ -91,8 +90,7 @@ def _set_probe_exit(world: World) -> None:
 
 def _yields(world: World) -> None:
     """Make room for a newcomer that never takes memory, and leaves."""
-    child = world.at(0).child
-    assert child is not None
+    child = world.child()
     child.outbox.append(MemoryContention(grown=GIB, at=world.now, killed_at=world.now))
 
 
@@ -258,14 +256,15 @@ def _decides(world: World, rule: str, case: Case) -> bool:
 @pytest.mark.parametrize("name", CASES)
 def test_each_rule_explains_a_gpu_in_words_and_with_its_time(name: str) -> None:
     case, rule = CASES[name], name.partition(" ")[0]
-    world = World(gpus=case.gpus, hidden=case.hidden)
-    supervisor = world.supervisor(case.config, with_api=True, daemon=case.daemon)
+    world = World(
+        gpus=case.gpus, hidden=case.hidden, config=case.config, with_api=True, daemon=case.daemon
+    )
     case.begin(world)
     if case.then is not None:
-        world.run(supervisor, lambda: world.events("stressor.ready"))
-        world.run_for(supervisor, 3.0)
+        world.run(lambda: world.events("stressor.ready"))
+        world.run_for(3.0)
         case.then(world)
-    world.run(supervisor, lambda: _decides(world, rule, case), within=case.within)
+    world.run(lambda: _decides(world, rule, case), within=case.within)
     view = _view(world, case)
     assert view is not None
     assert (view.rule == "running") == (view.stressor == "RUNNING")
@@ -276,7 +275,7 @@ def test_each_rule_explains_a_gpu_in_words_and_with_its_time(name: str) -> None:
     assert view.rule_until is not None
     assert case.left_s - 2.0 < view.rule_until - world.now <= case.left_s
     before = (view.rule, view.rule_until)
-    world.run_for(supervisor, view.rule_until - world.now + 2.0)
+    world.run_for(view.rule_until - world.now + 2.0)
     after = _view(world, case)
     assert after is not None
     assert (after.rule, after.rule_until) != before

@@ -28,7 +28,7 @@ from sentinel.protocol.commands import Given
 from sentinel.protocol.gpu import Gpu, Memory, Reading, Telemetry
 from sentinel.protocol.stressor import Ready
 from sentinel.protocol.views import GpuHealth, HealthCause
-from tests.harness.core_scenarios import occupied, stressor
+from tests.harness.core_scenarios import occupied
 from tests.harness.world import GIB
 
 OPTIMAL, NORMAL, THROTTLED, CRITICAL = GpuHealth
@@ -158,10 +158,10 @@ def test_health_has_a_cause(
 
 @pytest.mark.parametrize("throttle", ["critical", "full"])
 def test_failing_hardware_is_reported_and_stops_no_work(throttle: str) -> None:
-    world, supervisor = occupied(config=Config(throttle=throttle))
+    world = occupied(config=Config(throttle=throttle))
     world.at(0).telemetry = REMAP_FAILED
-    world.run_for(supervisor, 5.0)
-    gpu_state = supervisor.state.gpu_states["GPU-0"]
+    world.run_for(5.0)
+    gpu_state = world.gpu_state()
     assert level(gpu_state) is CRITICAL
     assert isinstance(gpu_state.stressor, Running)
     assert (multiplier(gpu_state), world.spawner.paced) == (1.0, [])
@@ -180,8 +180,8 @@ def test_beside_a_stressor_foreign_memory_limits_the_speed_with_full_throttling(
 
 
 def test_only_foreign_memory_counts() -> None:
-    world, supervisor = occupied(config=FULL)
-    gpu_state = supervisor.state.gpu_states["GPU-0"]
+    world = occupied(config=FULL)
+    gpu_state = world.gpu_state()
     assert world.at(0).used > 0.85 * world.at(0).gpu.memory_total
     assert level(gpu_state) is OPTIMAL
 
@@ -276,22 +276,22 @@ def test_overheating_is_reported_once_until_the_gpu_cools_down() -> None:
     ("degrees", "share"), [(40, 1.0), (70, 0.8), (80, 0.5)], ids=["cool", "warm", "hot"]
 )
 def test_health_limits_the_pace_of_a_stressor(degrees: int, share: float) -> None:
-    world, supervisor = occupied(config=Config(throttle="full"))
+    world = occupied(config=Config(throttle="full"))
     world.at(0).temperature = degrees
-    world.run_for(supervisor, 1.0)
+    world.run_for(1.0)
     assert world.spawner.paced[-1:] == ([("GPU-0", 1, share)] if share < 1.0 else [])
 
 
 def test_a_critical_gpu_is_released_and_occupied_again_after_recovery() -> None:
     config = Config(throttle="full", cooldown=1.0, critical_pause=10.0, rearm=1.0)
-    world, supervisor = occupied(config=config)
+    world = occupied(config=config)
     world.at(0).temperature = 90
-    world.run(supervisor, lambda: isinstance(stressor(supervisor), Stopped))
+    world.run(lambda: isinstance(world.gpu_state().stressor, Stopped))
     (released,) = world.events("gpu.released")
     assert "critical" in str(released.fields["reason"])
     world.at(0).temperature = 40
     hot_until = world.events("gpu.health_changed")[-1].at + 10.0
-    world.run(supervisor, lambda: isinstance(stressor(supervisor), Running))
+    world.run(lambda: isinstance(world.gpu_state().stressor, Running))
     assert world.spawner.started[-1][1] >= hot_until
     changes = [
         (event.fields["before"], event.fields["health"])
@@ -301,19 +301,19 @@ def test_a_critical_gpu_is_released_and_occupied_again_after_recovery() -> None:
 
 
 def test_each_gpu_has_its_own_health() -> None:
-    world, supervisor = occupied(gpus=2)
+    world = occupied(gpus=2)
     world.at(1).temperature = 95
-    world.run(supervisor, lambda: isinstance(stressor(supervisor, 1), Stopped))
-    assert isinstance(stressor(supervisor, 0), Running)
+    world.run(lambda: isinstance(world.gpu_state(1).stressor, Stopped))
+    assert isinstance(world.gpu_state(0).stressor, Running)
 
 
 def test_a_card_of_ordinary_warmth_works_at_full_pace() -> None:
-    world, supervisor = occupied()
+    world = occupied()
     for degrees in (66, 76, 86):
         world.at(0).temperature = degrees
-        world.run_for(supervisor, 5.0)
-    assert level(supervisor.state.gpu_states["GPU-0"]) is CRITICAL
-    assert isinstance(stressor(supervisor), Running)
+        world.run_for(5.0)
+    assert level(world.gpu_state()) is CRITICAL
+    assert isinstance(world.gpu_state().stressor, Running)
     assert not world.spawner.paced
 
 
@@ -321,27 +321,27 @@ def test_a_card_of_ordinary_warmth_works_at_full_pace() -> None:
 def test_a_stressor_stops_at_the_limit_of_the_device_until_that_has_recovered(
     limit: int, *, declares: bool
 ) -> None:
-    world, supervisor = occupied(config=Config(critical_pause=10.0, rearm=1.0))
+    world = occupied(config=Config(critical_pause=10.0, rearm=1.0))
     if declares:
         world.at(0).telemetry = Telemetry(at=0.0, maximum_c=87, slowdown_c=89)
     world.at(0).temperature = limit
-    world.run_for(supervisor, 5.0)
-    assert isinstance(stressor(supervisor), Running)
+    world.run_for(5.0)
+    assert isinstance(world.gpu_state().stressor, Running)
     world.at(0).temperature = limit + 1
-    world.run(supervisor, lambda: isinstance(stressor(supervisor), Stopped))
+    world.run(lambda: isinstance(world.gpu_state().stressor, Stopped))
     world.at(0).temperature = 84
-    world.run_for(supervisor, 30.0)
-    assert isinstance(stressor(supervisor), Stopped), "cooler by less than the margin"
+    world.run_for(30.0)
+    assert isinstance(world.gpu_state().stressor, Stopped), "cooler by less than the margin"
     world.at(0).temperature = 80
-    world.run(supervisor, lambda: isinstance(stressor(supervisor), Running))
+    world.run(lambda: isinstance(world.gpu_state().stressor, Running))
 
 
 def test_without_throttling_health_is_reported_and_the_pace_is_full() -> None:
-    world, supervisor = occupied(config=Config(throttle="off"))
+    world = occupied(config=Config(throttle="off"))
     world.at(0).temperature = 95
-    world.run_for(supervisor, 5.0)
-    assert level(supervisor.state.gpu_states["GPU-0"]) is CRITICAL
-    assert isinstance(stressor(supervisor), Running)
+    world.run_for(5.0)
+    assert level(world.gpu_state()) is CRITICAL
+    assert isinstance(world.gpu_state().stressor, Running)
     assert not world.spawner.paced
 
 

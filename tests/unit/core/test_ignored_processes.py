@@ -7,12 +7,11 @@ from dataclasses import replace
 import pytest
 
 from sentinel.config.model import Config
-from sentinel.config.parsers import parse_ignore_rules
+from sentinel.config.setting import parse_ignore_rules
 from sentinel.core.attribution import pending_ignores
 from sentinel.core.gpu_state import Running
 from sentinel.core.newcomer import LIST_WAIT_S, expect, newcomer
 from sentinel.protocol.gpu import GpuProcess, Memory, ProcessKind, Reading
-from sentinel.supervisor.loop import Supervisor
 from tests.harness.core_scenarios import attributed, held
 from tests.harness.world import GIB, World
 
@@ -53,65 +52,62 @@ def graphics(memory: int, name: str = "Xorg", user: str | None = "root") -> GpuP
 def test_which_processes_are_ignored(
     process: GpuProcess, config: Config, *, occupied: bool
 ) -> None:
-    world = World()
+    world = World(config=config)
     world.at(0).foreign.append(process)
-    supervisor = world.supervisor(config)
-    world.run_for(supervisor, 10)
-    assert (held(supervisor) == [0]) is occupied
+    world.run_for(10)
+    assert (held(world) == [0]) is occupied
 
 
 def test_an_active_display_makes_a_gpu_busy_unless_only_compute_counts() -> None:
     for yield_to, expected in (("all", []), ("compute", [0])):
-        world = World()
+        world = World(config=Config(yield_to=yield_to))
         world.at(0).display = True
-        supervisor = world.supervisor(Config(yield_to=yield_to))
-        world.run_for(supervisor, 10)
-        assert held(supervisor) == expected
+        world.run_for(10)
+        assert held(world) == expected
 
 
 # --- growth ----------------------------------------------------------------------------------
 
 
-def beside(process: GpuProcess, config: Config) -> tuple[World, Supervisor]:
+def beside(process: GpuProcess, config: Config) -> World:
     """Build a world with a stressor beside an ignored process."""
-    world = World()
+    world = World(config=config)
     world.at(0).foreign.append(process)
-    supervisor = world.supervisor(config)
-    world.run(supervisor, lambda: held(supervisor), within=100)
-    world.run_for(supervisor, 1)
-    return world, supervisor
+    world.run(lambda: held(world), within=100)
+    world.run_for(1)
+    return world
 
 
 def test_listed_growth_of_an_ignored_process_is_explained() -> None:
-    world, supervisor = beside(graphics(50 * MIB), Config(rearm=1.0))
+    world = beside(graphics(50 * MIB), Config(rearm=1.0))
     for memory in (60, 55, 90, 50, 60):
         world.at(0).foreign[:] = [graphics(memory * MIB)]
-        world.run_for(supervisor, 1)
-        assert held(supervisor) == [0]
+        world.run_for(1)
+        assert held(world) == [0]
     world.at(0).unlisted = 2 * MIB
-    world.run(supervisor, lambda: world.events("gpu.yielding"), within=0.1)
+    world.run(lambda: world.events("gpu.yielding"), within=0.1)
     assert world.events("gpu.yielding")[0].fields["grown"] == 2 * MIB
 
 
 def test_unlisted_growth_of_an_ignored_process_is_a_newcomer() -> None:
     ignore = Config(ignore=parse_ignore_rules("name=Xorg"), rearm=1.0)
-    world, supervisor = beside(replace(graphics(0), memory=None), ignore)
+    world = beside(replace(graphics(0), memory=None), ignore)
     world.at(0).unlisted = 20 * MIB
-    world.run(supervisor, lambda: world.events("gpu.yielding"), within=0.1)
+    world.run(lambda: world.events("gpu.yielding"), within=0.1)
 
 
 def test_light_graphics_that_becomes_heavy_is_a_newcomer() -> None:
-    world, supervisor = beside(graphics(50 * MIB), Config(rearm=1.0))
+    world = beside(graphics(50 * MIB), Config(rearm=1.0))
     world.at(0).foreign[:] = [graphics(101 * MIB)]
-    world.run(supervisor, lambda: world.events("gpu.yielding"), within=0.1)
+    world.run(lambda: world.events("gpu.yielding"), within=0.1)
 
 
 @pytest.mark.parametrize("named", [50 * MIB, None])
 def test_growth_that_an_ignored_process_may_explain_waits_for_the_list(named: int | None) -> None:
     """Memory is read far more often than processes. Other growth never waits."""
     ignore = Config(ignore=parse_ignore_rules("name=Xorg"), rearm=1.0)
-    world, supervisor = beside(replace(graphics(0), memory=named), ignore)
-    gpu_state = supervisor.state.gpu_states["GPU-0"]
+    world = beside(replace(graphics(0), memory=named), ignore)
+    gpu_state = world.gpu_state()
     assert isinstance(gpu_state.stressor, Running)
     assert gpu_state.stressor.expected is not None
     now = world.now
@@ -143,70 +139,67 @@ def small(memory: int, pid: int = 7) -> GpuProcess:
 
 
 def test_a_small_process_is_ignored_after_a_minute_of_steady_memory() -> None:
-    world = World()
+    world = World(config=SMALL)
     world.at(0).foreign.append(small(50 * MIB))
-    supervisor = world.supervisor(SMALL)
-    world.run_for(supervisor, 59)
+    world.run_for(59)
     assert not world.spawner.started
-    world.run(supervisor, lambda: held(supervisor), within=10)
+    world.run(lambda: held(world), within=10)
 
 
 def test_a_small_newcomer_is_never_ignored() -> None:
     """Every newcomer is small until just before its large allocation."""
-    world, supervisor = beside(small(50 * MIB), SMALL)
+    world = beside(small(50 * MIB), SMALL)
     world.at(0).foreign.append(small(MIB, pid=8))
-    world.run(supervisor, lambda: world.events("gpu.yielding"), within=0.1)
+    world.run(lambda: world.events("gpu.yielding"), within=0.1)
     assert [p["pid"] for p in world.events("gpu.busy")[-1].fields["processes"]] == [8]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("memory", [60 * MIB, 200 * MIB])
 def test_a_small_process_that_grows_is_not_ignored_any_more(memory: int) -> None:
-    world, supervisor = beside(small(50 * MIB), SMALL)
+    world = beside(small(50 * MIB), SMALL)
     world.at(0).foreign[:] = [small(memory)]
-    world.run(supervisor, lambda: world.events("gpu.yielding"), within=0.1)
-    world.run_for(supervisor, 50)
+    world.run(lambda: world.events("gpu.yielding"), within=0.1)
+    world.run_for(50)
     assert len(world.spawner.started) == 1
 
 
 def test_a_reused_pid_is_a_newcomer() -> None:
-    world, supervisor = beside(small(50 * MIB), SMALL)
+    world = beside(small(50 * MIB), SMALL)
     world.at(0).foreign[:] = [replace(small(50 * MIB), started=99)]
-    world.run(supervisor, lambda: world.events("gpu.yielding"), within=0.1)
+    world.run(lambda: world.events("gpu.yielding"), within=0.1)
 
 
 def test_a_process_of_unknown_memory_or_start_time_is_not_small() -> None:
     for process in (replace(small(0), memory=None), replace(small(MIB), started=None)):
-        world = World()
+        world = World(config=SMALL)
         world.at(0).foreign.append(process)
-        world.run_for(world.supervisor(SMALL), 120)
+        world.run_for(120)
         assert not world.spawner.started
 
 
 def test_a_failed_reading_restarts_the_minute() -> None:
-    world = World()
+    world = World(config=SMALL)
     world.at(0).foreign.append(small(50 * MIB))
-    supervisor = world.supervisor(SMALL)
-    world.run_for(supervisor, 40)
+    world.run_for(40)
     world.at(0).fault = "unknown error"
-    world.run_for(supervisor, 1)
+    world.run_for(1)
     world.at(0).fault = None
-    world.run_for(supervisor, 50)
+    world.run_for(50)
     assert not world.spawner.started
-    world.run(supervisor, lambda: held(supervisor), within=20)
+    world.run(lambda: held(world), within=20)
 
 
 def test_pending_ignores_name_the_rule_they_wait_for() -> None:
-    world = World()
+    world = World(config=SMALL)
     world.at(0).foreign += [small(50 * MIB), small(300 * MIB, pid=8)]
-    supervisor = world.supervisor(SMALL)
-    world.run_for(supervisor, 5)
-    gpu_state = supervisor.state.gpu_states["GPU-0"]
+    world.run_for(5)
+    gpu_state = world.gpu_state()
     assert not gpu_state.attribution.ignored
     waiting = pending_ignores(gpu_state, SMALL)
     assert set(waiting) == {7}
     assert "memory<200MiB" in waiting[7]
-    world.run_for(supervisor, 60)
-    gpu_state = supervisor.state.gpu_states["GPU-0"]
+    world.run_for(60)
+    gpu_state = world.gpu_state()
     assert set(gpu_state.attribution.ignored) == {7}
     assert not pending_ignores(gpu_state, SMALL)
 
@@ -225,9 +218,8 @@ def test_an_mps_server_is_ignored_and_its_clients_are_not(
     world.at(0).foreign.append(server)
     if client is not None:
         world.at(0).foreign.append(replace(small(GIB), kind=client))
-    supervisor = world.supervisor(Config())
-    world.run_for(supervisor, 10)
-    assert (held(supervisor) == [0]) is occupied
+    world.run_for(10)
+    assert (held(world) == [0]) is occupied
 
 
 # --- rules -----------------------------------------------------------------------------------

@@ -137,7 +137,7 @@ class ServedHistories(Histories):
 
     @invariant()
     def no_stressor_lives_on_a_gpu_with_a_hold(self) -> None:
-        state = self.supervisor.state
+        state = self.world.state
         for gpu_state in state.gpu_states.values():
             if admin_hold(state, gpu_state) is not None:
                 assert not isinstance(gpu_state.stressor, Starting | Running)
@@ -146,14 +146,14 @@ class ServedHistories(Histories):
     def no_gpu_is_in_two_reservations(self) -> None:
         held = [
             uuid
-            for reservation in self.supervisor.state.reservations.values()
+            for reservation in self.world.state.reservations.values()
             for uuid in reservation.gpus
         ]
         assert len(held) == len(set(held))
 
     @invariant()
     def nothing_uses_a_released_driver(self) -> None:
-        state = self.supervisor.state
+        state = self.world.state
         if state.released is not None and not self.world.probe.alive:
             stressors = [gpu_state.stressor for gpu_state in state.gpu_states.values()]
             assert not any(isinstance(s, Starting | Running) for s in stressors)

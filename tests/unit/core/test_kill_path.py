@@ -17,7 +17,6 @@ from sentinel.core.observation import Observation
 from sentinel.protocol.commands import CommandReply, PauseGpus
 from sentinel.protocol.gpu import GpuProcess, ProcessKind
 from sentinel.protocol.views import GpuView
-from sentinel.supervisor.loop import Supervisor
 from tests.harness.core_scenarios import occupied, served
 from tests.harness.world import GIB, World
 
@@ -37,14 +36,14 @@ MAX_FILES = 18
 class Trace:
     """The functions of Sentinel that one tick calls between its readings and its first kill."""
 
-    def __init__(self, world: World, supervisor: Supervisor) -> None:
+    def __init__(self, world: World) -> None:
         self.calls: list[tuple[str, str, dict[str, Any]]] = []
         self._world = world
         collect, kill = world.probe.collect, world.spawner.kill
         vars(world.probe)["collect"] = self._then(collect, after=self._begin)
         vars(world.spawner)["kill"] = self._then(kill, before=lambda: sys.setprofile(None))
         try:
-            supervisor.tick()
+            world.supervisor.tick()
         finally:
             sys.setprofile(None)
             del vars(world.probe)["collect"], vars(world.spawner)["kill"]
@@ -85,19 +84,19 @@ class Trace:
         return wrapped
 
 
-def crowded() -> tuple[World, Supervisor]:
+def crowded() -> World:
     """Return a world with an ignored process beside a stressor, and a newcomer not yet read."""
-    world, supervisor = occupied()
+    world = occupied()
     light = GpuProcess(pid=7, kind=ProcessKind.GRAPHICS, memory=0, started=7)
     world.at(0).foreign.append(light)
-    world.run_for(supervisor, 0.2)
+    world.run_for(0.2)
     world.newcomer(0, memory=GIB)
-    return world, supervisor
+    return world
 
 
 def trace() -> Trace:
-    world, supervisor = crowded()
-    found = Trace(world, supervisor)
+    world = crowded()
+    found = Trace(world)
     assert [uuid for uuid, _ in world.spawner.killed] == ["GPU-0"]
     return found
 
@@ -132,11 +131,11 @@ def test_nothing_about_the_node_is_decided_before_the_kill() -> None:
 # --- kills come before views and replies -----------------------------------------------------
 
 
-def settled() -> tuple[World, Supervisor]:
+def settled() -> World:
     """Build a world with an API process and a stressor on each of two GPUs, for half a second."""
-    world, supervisor = served()
-    world.run_for(supervisor, 0.5)
-    return world, supervisor
+    world = served()
+    world.run_for(0.5)
+    return world
 
 
 def record(world: World) -> list[str]:
@@ -158,11 +157,11 @@ def record(world: World) -> list[str]:
 
 
 def test_a_kill_comes_before_the_view_and_the_view_before_the_reply() -> None:
-    world, supervisor = settled()
+    world = settled()
     order = record(world)
     world.newcomer(0)
     world.api.post(PauseGpus, gpus=("GPU-1",))
-    supervisor.tick()
+    world.supervisor.tick()
     assert order[0] == "kill"
     assert order.count("kill") == 1
     assert order[-1] == CommandReply.__name__
@@ -171,7 +170,7 @@ def test_a_kill_comes_before_the_view_and_the_view_before_the_reply() -> None:
 
 
 def test_a_kill_does_not_wait_for_the_api_process() -> None:
-    world, supervisor = settled()
+    world = settled()
     killed_when_sent: list[bool] = []
 
     def broken(_: object) -> None:
@@ -182,14 +181,14 @@ def test_a_kill_does_not_wait_for_the_api_process() -> None:
     world.newcomer(0)
     world.api.post(PauseGpus, gpus=("GPU-1",))
     with pytest.raises(OSError):  # noqa: PT011 - raised above
-        supervisor.tick()
+        world.supervisor.tick()
     assert killed_when_sent == [True]
 
 
 def test_a_kill_does_not_wait_for_the_rest_of_the_decision(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    world, supervisor = settled()
+    world = settled()
 
     def broken(*_: object) -> None:
         raise AssertionError
@@ -198,16 +197,16 @@ def test_a_kill_does_not_wait_for_the_rest_of_the_decision(
     world.newcomer(0)
     world.newcomer(1)
     with pytest.raises(AssertionError):
-        supervisor.tick()
+        world.supervisor.tick()
     assert sorted(uuid for uuid, _ in world.spawner.killed) == ["GPU-0", "GPU-1"]
 
 
 def test_the_two_parts_of_a_tick_are_one_decision() -> None:
-    world, supervisor = crowded()
-    before = supervisor.state
-    decision = supervisor.tick()
-    assert supervisor._readings["GPU-0"].processes is not None
-    seen = Observation(now=world.now, local=world.wall, readings=dict(supervisor._readings))
+    world = crowded()
+    before = world.state
+    decision = world.supervisor.tick()
+    assert world.supervisor._readings["GPU-0"].processes is not None
+    seen = Observation(now=world.now, local=world.wall, readings=dict(world.supervisor._readings))
     again = decide(before, seen)
     assert [type(action) for action in again.actions] == [type(one) for one in decision.actions]
     assert again.state.gpu_states["GPU-0"].stressor == decision.state.gpu_states["GPU-0"].stressor

@@ -10,86 +10,79 @@ import pytest
 from sentinel.config.model import Config
 from sentinel.config.schedule import parse_hours
 from sentinel.core.gpu_state import Stopped
-from sentinel.supervisor.loop import Supervisor
 from tests.harness.core_scenarios import held
 from tests.harness.world import GIB, World
 
 
-def reason(world: World, supervisor: Supervisor, gpu: int) -> str:
+def reason(world: World, gpu: int) -> str:
     """Return the reason in the last status of a GPU."""
-    world.run_for(supervisor, 61)
+    world.run_for(61)
     statuses = [e for e in world.events("gpu.status") if e.gpu == f"GPU-{gpu}"]
     return str(statuses[-1].fields["reason"])
 
 
 def test_the_number_of_held_gpus_is_limited() -> None:
-    world = World(gpus=4)
-    supervisor = world.supervisor(Config(max_gpus=2))
-    world.run_for(supervisor, 30)
-    assert held(supervisor) == [0, 1]
-    assert "limits.gpus" in reason(world, supervisor, 3)
+    world = World(gpus=4, config=Config(max_gpus=2))
+    world.run_for(30)
+    assert held(world) == [0, 1]
+    assert "limits.gpus" in reason(world, 3)
     world.newcomer(0)
-    world.run_for(supervisor, 30)
-    assert held(supervisor) == [1, 2]
+    world.run_for(30)
+    assert held(world) == [1, 2]
 
 
 def test_one_gpu_is_left_idle_and_another_is_released_when_it_becomes_busy() -> None:
-    world = World(gpus=3)
-    supervisor = world.supervisor(Config(leave_idle=1, rearm=1.0))
-    world.run_for(supervisor, 30)
-    assert held(supervisor) == [0, 1]
-    assert "limits.leave_idle" in reason(world, supervisor, 2)
+    world = World(gpus=3, config=Config(leave_idle=1, rearm=1.0))
+    world.run_for(30)
+    assert held(world) == [0, 1]
+    assert "limits.leave_idle" in reason(world, 2)
     world.newcomer(2)
-    world.run(supervisor, lambda: held(supervisor) == [0])
+    world.run(lambda: held(world) == [0])
     (released,) = world.events("gpu.released")
     assert released.gpu == "GPU-1", "the last one started"
-    world.run(supervisor, lambda: world.events("stressor.stopped"))
+    world.run(lambda: world.events("stressor.stopped"))
     assert world.events("stressor.stopped")[0].fields["cause"] == "policy"
-    world.run_for(supervisor, 30)
-    assert held(supervisor) == [0]
+    world.run_for(30)
+    assert held(world) == [0]
     assert not world.events("stressor.failed")
     world.at(2).foreign.clear()
-    world.run_for(supervisor, 30)
-    assert held(supervisor) == [0, 1]
+    world.run_for(30)
+    assert held(world) == [0, 1]
     assert len(world.events("gpu.released")) == 1
 
 
 def test_a_newcomer_cuts_a_release_short() -> None:
-    world = World(gpus=2)
-    supervisor = world.supervisor(Config(leave_idle=1, grace=20.0))
-    world.run_for(supervisor, 10)
-    assert held(supervisor) == [0]
-    child = world.at(0).child
-    assert child is not None
+    world = World(gpus=2, config=Config(leave_idle=1, grace=20.0))
+    world.run_for(10)
+    assert held(world) == [0]
+    child = world.child()
     child.unresponsive = True
     world.newcomer(1)
-    world.run(supervisor, lambda: world.events("gpu.released"))
+    world.run(lambda: world.events("gpu.released"))
     world.newcomer(0)
-    world.run(supervisor, lambda: world.events("gpu.handed_over"), within=2)
+    world.run(lambda: world.events("gpu.handed_over"), within=2)
 
 
 def test_idle_gate_all_applies_to_the_first_start_only() -> None:
-    world = World(gpus=3)
+    world = World(gpus=3, config=Config(idle_gate="all", rearm=1.0))
     world.newcomer(2)
-    supervisor = world.supervisor(Config(idle_gate="all", rearm=1.0))
-    world.run_for(supervisor, 30)
-    assert held(supervisor) == []
-    assert reason(world, supervisor, 0) == "not before GPU 2 is idle, too (idle.gate)"
+    world.run_for(30)
+    assert held(world) == []
+    assert reason(world, 0) == "not before GPU 2 is idle, too (idle.gate)"
     world.at(2).foreign.clear()
-    world.run_for(supervisor, 30)
-    assert held(supervisor) == [0, 1, 2]
+    world.run_for(30)
+    assert held(world) == [0, 1, 2]
     world.newcomer(1)
-    world.run_for(supervisor, 10)
-    assert held(supervisor) == [0, 2], "running stressors stay"
+    world.run_for(10)
+    assert held(world) == [0, 2], "running stressors stay"
     world.at(1).foreign.clear()
-    world.run_for(supervisor, 10)
-    assert held(supervisor) == [0, 1, 2]
+    world.run_for(10)
+    assert held(world) == [0, 1, 2]
 
 
 def test_starts_are_rate_limited() -> None:
-    world = World(gpus=4)
-    supervisor = world.supervisor(Config(starts_per_second=0.25))
-    world.run_for(supervisor, 30)
+    world = World(gpus=4, config=Config(starts_per_second=0.25))
+    world.run_for(30)
     starts = [at for _, at in world.spawner.started]
     assert len(starts) == 4
     assert all(3.9 < later - earlier < 4.2 for earlier, later in pairwise(starts))
@@ -97,116 +90,105 @@ def test_starts_are_rate_limited() -> None:
 
 @pytest.mark.parametrize("broken_by", ["newcomer", "fault"])
 def test_idle_wait_is_uninterrupted(broken_by: str) -> None:
-    world = World()
-    supervisor = world.supervisor(Config(idle_wait=60.0, rearm=1.0))
-    world.run_for(supervisor, 50)
+    world = World(config=Config(idle_wait=60.0, rearm=1.0))
+    world.run_for(50)
     if broken_by == "newcomer":
         world.newcomer(0)
-        world.run_for(supervisor, 2)
+        world.run_for(2)
         world.at(0).foreign.clear()
     else:
         world.at(0).fault = "a fault"
-        world.run_for(supervisor, 2)
+        world.run_for(2)
         world.at(0).fault = None
     began = world.now
-    world.run_for(supervisor, 58)
+    world.run_for(58)
     assert not world.spawner.started
-    world.run_for(supervisor, 5)
+    world.run_for(5)
     assert [60.0 <= at - began < 62 for _, at in world.spawner.started] == [True]
 
 
 def test_a_failed_stressor_does_not_restart_the_idle_wait() -> None:
-    world = World()
-    supervisor = world.supervisor(Config(idle_wait=60.0))
-    world.run(supervisor, lambda: held(supervisor), within=70)
-    child = world.at(0).child
-    assert child is not None
+    world = World(config=Config(idle_wait=60.0))
+    world.run(lambda: held(world), within=70)
+    child = world.child()
     child.dies_at, child.code = world.now, 1
-    world.run(supervisor, lambda: len(world.spawner.started) == 2, within=5)
+    world.run(lambda: len(world.spawner.started) == 2, within=5)
 
 
 def test_a_used_gpu_is_not_idle_and_own_load_does_not_count() -> None:
-    world = World()
+    world = World(config=Config(idle_utilization=0.05))
     world.at(0).utilization = 0.07
-    supervisor = world.supervisor(Config(idle_utilization=0.05))
-    assert "used 7% of the time (idle.utilization)" in reason(world, supervisor, 0)
+    assert "used 7% of the time (idle.utilization)" in reason(world, 0)
     world.at(0).utilization = 0.04
-    world.run(supervisor, lambda: held(supervisor), within=30)
+    world.run(lambda: held(world), within=30)
     world.at(0).utilization = 1.0
-    world.run_for(supervisor, 10)
-    assert held(supervisor) == [0]
-    child = world.at(0).child
-    assert child is not None
+    world.run_for(10)
+    assert held(world) == [0]
+    child = world.child()
     child.dies_at, child.code = world.now, 1
-    world.run(supervisor, lambda: world.events("stressor.failed"))
+    world.run(lambda: world.events("stressor.failed"))
     failed_at = world.now
-    world.run_for(supervisor, 1.5)
+    world.run_for(1.5)
     world.at(0).utilization = 0.0
-    world.run(supervisor, lambda: len(world.spawner.started) == 2, within=20)
+    world.run(lambda: len(world.spawner.started) == 2, within=20)
     assert world.now - failed_at >= 2.0
     assert len(world.events("gpu.busy")) == 1, "the stressor's own load counted"
 
 
 def test_a_gpu_of_unknown_utilisation_is_not_idle_by_utilisation() -> None:
-    world = World()
+    world = World(config=Config(idle_utilization=0.05))
     world.at(0).utilization = None
-    supervisor = world.supervisor(Config(idle_utilization=0.05))
-    assert "cannot be read (idle.utilization)" in reason(world, supervisor, 0)
+    assert "cannot be read (idle.utilization)" in reason(world, 0)
     assert not world.spawner.started
 
 
 def test_unattributed_memory_is_limited_by_idle_memory() -> None:
-    world = World(gpus=2)
+    world = World(gpus=2, config=Config(each={"GPU-1": Config(idle_memory=3 * GIB)}))
     world.at(0).unlisted = world.at(1).unlisted = 2 * GIB
-    each = {"GPU-1": Config(idle_memory=3 * GIB)}
-    supervisor = world.supervisor(Config(each=each))
-    world.run_for(supervisor, 10)
-    assert held(supervisor) == [1]
-    assert isinstance(supervisor.state.gpu_states["GPU-0"].stressor, Stopped)
+    world.run_for(10)
+    assert held(world) == [1]
+    assert isinstance(world.gpu_state().stressor, Stopped)
 
 
 def test_quiet_hours_release_every_gpu_and_prevent_starts() -> None:
-    world = World(gpus=2, tick=0.2)
-    supervisor = world.supervisor(Config(quiet=parse_hours("Wed 12:03-12:05")))
-    world.run_for(supervisor, 2 * 60)
-    assert held(supervisor) == [0, 1]
-    world.run(supervisor, lambda: held(supervisor) == [], within=70)
+    world = World(gpus=2, tick=0.2, config=Config(quiet=parse_hours("Wed 12:03-12:05")))
+    world.run_for(2 * 60)
+    assert held(world) == [0, 1]
+    world.run(lambda: held(world) == [], within=70)
     assert world.wall.minute == 3
     assert world.wall.second < 2, "within two ticks of the beginning"
     reasons = {event.fields["reason"] for event in world.events("gpu.released")}
     assert reasons == {"quiet hours: Wed 12:03-12:05"}
-    assert reason(world, supervisor, 0) == "quiet hours: Wed 12:03-12:05"
-    world.run(supervisor, lambda: len(world.spawner.started) == 4, within=3 * 60)
+    assert reason(world, 0) == "quiet hours: Wed 12:03-12:05"
+    world.run(lambda: len(world.spawner.started) == 4, within=3 * 60)
     assert (world.wall.minute, world.wall.second) in {(5, 0), (5, 1)}
     assert not world.events("stressor.failed")
 
 
 def test_a_clock_set_forward_into_quiet_hours_releases_every_gpu() -> None:
-    world = World()
-    supervisor = world.supervisor(Config(quiet=parse_hours("14:00-15:00")))
-    world.run(supervisor, lambda: held(supervisor) == [0])
+    world = World(config=Config(quiet=parse_hours("14:00-15:00")))
+    world.run(lambda: held(world) == [0])
     world.wall += timedelta(hours=2)
-    world.run(supervisor, lambda: held(supervisor) == [], within=2)
+    world.run(lambda: held(world) == [], within=2)
 
 
 def test_the_daemon_ends_at_the_configured_time() -> None:
     world = World(tick=0.2)
     until = world.wall + timedelta(minutes=5)
-    supervisor = world.supervisor(Config(until=until))
-    world.run(supervisor, lambda: supervisor.state.finished, within=310)
+    world.configure(Config(until=until))
+    world.run(lambda: world.state.finished, within=310)
     assert timedelta() <= world.wall - until < timedelta(seconds=2)
     (stopping,) = world.events("sentinel.stopping")
     assert stopping.fields["reason"] == "its end at 2026-01-07 12:05 has come"
 
 
 def test_a_dry_run_decides_and_never_starts() -> None:
-    world = World(gpus=2)
-    supervisor = world.supervisor(Config(dry_run=True, explain=True, rearm=2.0, max_gpus=1))
-    world.run_for(supervisor, 5)
+    world = World(gpus=2, config=Config(dry_run=True, explain=True, rearm=2.0, max_gpus=1))
+    world.run_for(5)
     world.newcomer(1)
-    world.run_for(supervisor, 5)
+    world.run_for(5)
     world.at(1).foreign.clear()
-    world.run_for(supervisor, 10)
+    world.run_for(10)
     assert not world.spawner.started
     verdicts = [(e.gpu, e.fields["rule"]) for e in world.events("gpu.verdict")]
     assert [rule for gpu, rule in verdicts if gpu == "GPU-0"] == ["unknown", "confirm", "idle"]
@@ -215,9 +197,8 @@ def test_a_dry_run_decides_and_never_starts() -> None:
 
 
 def test_the_deciding_rule_is_reported_when_it_changes() -> None:
-    world = World(gpus=2)
-    supervisor = world.supervisor(Config(explain=True, max_gpus=1))
-    world.run_for(supervisor, 120)
+    world = World(gpus=2, config=Config(explain=True, max_gpus=1))
+    world.run_for(120)
     verdicts = [(e.gpu, e.fields["rule"]) for e in world.events("gpu.verdict")]
     assert [rule for gpu, rule in verdicts if gpu == "GPU-0"] == [
         "unknown",

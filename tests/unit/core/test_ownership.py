@@ -16,7 +16,6 @@ from sentinel.protocol.commands import (
     Reserve,
     ResumeGpus,
 )
-from sentinel.supervisor.loop import Supervisor
 from tests.harness.core_scenarios import reply_to, served
 from tests.harness.world import GIB, World
 
@@ -53,10 +52,8 @@ PAIRS: dict[str, tuple[type[Command], dict[str, object], type[Command], dict[str
 }
 
 
-def send(
-    world: World, supervisor: Supervisor, command: type[Command], **arguments: object
-) -> Refusal | None:
-    reply = reply_to(world, supervisor, command, **arguments)
+def send(world: World, command: type[Command], **arguments: object) -> Refusal | None:
+    reply = reply_to(world, command, **arguments)
     if reply.refused is Refusal.FORBIDDEN:
         assert "administrator" in reply.text
     return reply.refused
@@ -80,15 +77,15 @@ def test_only_the_owner_and_administrators_end_what_was_begun(
     pair: str, owner: Caller, other: Caller, *, may: bool
 ) -> None:
     begin, given, end, which = PAIRS[pair]
-    world, supervisor = served(1)
-    assert send(world, supervisor, begin, by=owner, **given) is None
-    assert send(world, supervisor, end, by=other, **which) is (None if may else Refusal.FORBIDDEN)
+    world = served(1)
+    assert send(world, begin, by=owner, **given) is None
+    assert send(world, end, by=other, **which) is (None if may else Refusal.FORBIDDEN)
 
 
 @pytest.mark.parametrize(("by", "may"), [(ALICE, False), (TOKEN, False), (ROOT, True)])
 def test_only_administrators_release_and_acquire_the_driver(by: Caller, *, may: bool) -> None:
     refused = None if may else Refusal.FORBIDDEN
-    world, supervisor = served(1)
-    assert send(world, supervisor, PauseGpus, by=by, release=True) is refused
-    assert send(world, supervisor, PauseGpus, by=ROOT, release=True) is None
-    assert send(world, supervisor, ResumeGpus, by=by) is refused
+    world = served(1)
+    assert send(world, PauseGpus, by=by, release=True) is refused
+    assert send(world, PauseGpus, by=ROOT, release=True) is None
+    assert send(world, ResumeGpus, by=by) is refused

@@ -18,7 +18,6 @@ from sentinel.core.observation import Observation
 from sentinel.core.step import Send
 from sentinel.protocol.gpu import Gpu, Reading
 from sentinel.protocol.stressor import Pace, Ready
-from sentinel.supervisor.loop import Supervisor
 from tests.harness.world import World
 
 BEGIN = 1000.0
@@ -268,21 +267,14 @@ def test_no_samples_are_taken_during_a_rest() -> None:
 # --- in the supervisor -----------------------------------------------------------------------
 
 
-@pytest.fixture
-def world() -> World:
-    return World()
+def holding(config: Config) -> World:
+    world = World(config=config)
+    world.run(lambda: isinstance(world.gpu_state().stressor, Running))
+    return world
 
 
-def holding(world: World, config: Config) -> Supervisor:
-    supervisor = world.supervisor(config)
-    world.run(
-        supervisor, lambda: isinstance(supervisor.state.gpu_states["GPU-0"].stressor, Running)
-    )
-    return supervisor
-
-
-def test_a_child_receives_its_pace_in_the_tick_of_its_ready(world: World) -> None:
-    holding(world, Config(util=0.4, rearm=1.0))
+def test_a_child_receives_its_pace_in_the_tick_of_its_ready() -> None:
+    world = holding(Config(util=0.4, rearm=1.0))
     assert world.spawner.paced == [("GPU-0", 1, 0.4)]
     (event,) = world.events("stressor.pace")
     assert event.fields == {
@@ -294,12 +286,12 @@ def test_a_child_receives_its_pace_in_the_tick_of_its_ready(world: World) -> Non
     }
 
 
-def test_the_utilisation_of_a_held_gpu_is_read_for_a_target(world: World) -> None:
-    supervisor = holding(world, Config(util=0.4, rearm=1.0, status_every=1.0))
+def test_the_utilisation_of_a_held_gpu_is_read_for_a_target() -> None:
+    world = holding(Config(util=0.4, rearm=1.0, status_every=1.0))
     world.at(0).utilization = 0.8
-    world.run(supervisor, lambda: len(world.spawner.paced) > 1, within=10)
+    world.run(lambda: len(world.spawner.paced) > 1, within=10)
     assert world.spawner.paced[-1][2] == pytest.approx(0.2)
-    world.run_for(supervisor, 1.5)
+    world.run_for(1.5)
     status = world.events("gpu.status")[-1].fields
     assert (status["utilization"], status["util_target"]) == (0.8, 0.4)
     assert status["share"] == world.spawner.paced[-1][2]
@@ -308,30 +300,28 @@ def test_the_utilisation_of_a_held_gpu_is_read_for_a_target(world: World) -> Non
     assert world.probe.watched.load == ("GPU-0",)
 
 
-def test_the_utilisation_is_not_read_without_a_target(world: World) -> None:
-    supervisor = holding(world, Config(power=400.0, rearm=1.0))
-    world.run_for(supervisor, 3)
+def test_the_utilisation_is_not_read_without_a_target() -> None:
+    world = holding(Config(power=400.0, rearm=1.0))
+    world.run_for(3)
     assert world.probe.watched is not None
     assert world.probe.watched.load == ()
 
 
-def test_a_yielding_stressor_receives_no_pace_and_the_next_starts_over(
-    world: World,
-) -> None:
-    supervisor = holding(world, Config(util=0.4, rearm=1.0))
+def test_a_yielding_stressor_receives_no_pace_and_the_next_starts_over() -> None:
+    world = holding(Config(util=0.4, rearm=1.0))
     newcomer = world.newcomer(0)
-    world.run(supervisor, lambda: world.events("gpu.handed_over"), within=3)
+    world.run(lambda: world.events("gpu.handed_over"), within=3)
     world.at(0).foreign.remove(newcomer)
-    world.run(supervisor, lambda: len(world.events("stressor.ready")) == 2)
+    world.run(lambda: len(world.events("stressor.ready")) == 2)
     assert world.spawner.paced == [("GPU-0", 1, 0.4), ("GPU-0", 2, 0.4)]
 
 
-def test_the_supervisor_wakes_for_a_change_of_the_duty_cycle(world: World) -> None:
-    world.tick = 100.0  # no limit on a wait
+def test_the_supervisor_wakes_for_a_change_of_the_duty_cycle() -> None:
     duty = parse_duty("7.3s/2.1s")  # not with a lease, each half second, by coincidence
-    supervisor = holding(world, Config(duty=duty, rearm=1.0, hang_after=3600.0, stale_after=1e6))
-    since = supervisor.state.gpu_states["GPU-0"].stressor
+    world = holding(Config(duty=duty, rearm=1.0, hang_after=3600.0, stale_after=1e6))
+    world.tick = 100.0  # no limit on a wait
+    since = world.gpu_state().stressor
     assert isinstance(since, Running)
-    world.run(supervisor, lambda: len(world.events("stressor.pace")) >= 2, within=30)
+    world.run(lambda: len(world.events("stressor.pace")) >= 2, within=30)
     assert [event.fields["rests"] for event in world.events("stressor.pace")] == [True, False]
     assert [round(e.at - since.since, 3) for e in world.events("stressor.pace")] == [7.3, 9.4]

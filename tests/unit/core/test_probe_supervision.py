@@ -12,27 +12,27 @@ from sentinel.core.gpu_state import Running, Unknown
 from sentinel.core.observation import Call, ChildExit, Observation, ProbeFacts
 from sentinel.core.step import Action, KillProcess, Role
 from sentinel.protocol.probe import Inventory
-from tests.harness.core_scenarios import occupied, stressor, times, watched
+from tests.harness.core_scenarios import occupied, times, watched
 from tests.harness.world import World
 
 # --- exits and silence -----------------------------------------------------------------------
 
 
 def test_a_probe_that_exits_is_replaced_at_once_and_children_keep_running() -> None:
-    world, supervisor = occupied()
+    world = occupied()
     world.probe.exits_with = 1
-    world.run(supervisor, lambda: world.probe.generation == 2, within=0.2)
-    world.run_for(supervisor, 10)
-    assert isinstance(stressor(supervisor), Running)
+    world.run(lambda: world.probe.generation == 2, within=0.2)
+    world.run_for(10)
+    assert isinstance(world.gpu_state().stressor, Running)
 
 
 def test_the_pause_before_the_next_probe_grows_and_children_stop() -> None:
-    world, supervisor = occupied()
+    world = occupied()
     starts: list[float] = []
     for _ in range(400):
         world.probe.exits_with = 1
         before = world.probe.generation
-        world.run_for(supervisor, 0.1)
+        world.run_for(0.1)
         if world.probe.generation != before:
             starts.append(world.now)
     gaps = [later - earlier for earlier, later in pairwise(starts)]
@@ -42,16 +42,15 @@ def test_the_pause_before_the_next_probe_grows_and_children_stop() -> None:
 
 
 def test_a_slow_start_of_the_probe_is_no_silence() -> None:
-    world = World()
-    supervisor = world.supervisor(Config(dry_run=True))
-    world.run_for(supervisor, 1)
+    world = World(config=Config(dry_run=True))
+    world.run_for(1)
     world.probe.exits_with = 1
-    world.run(supervisor, lambda: world.probe.generation == 2, within=1.2)
+    world.run(lambda: world.probe.generation == 2, within=1.2)
     inventory = ProbeFacts(generation=2, inventory=Inventory(gpus=(), driver="fake"))
     later = Observation(now=world.now + 40, probe=inventory)
-    assert not [a for a in decide(supervisor.state, later).actions if _kills_probe(a)]
+    assert not [a for a in decide(world.state, later).actions if _kills_probe(a)]
     silent = Observation(now=world.now + 70, probe=ProbeFacts(generation=2))
-    assert [a for a in decide(supervisor.state, silent).actions if _kills_probe(a)]
+    assert [a for a in decide(world.state, silent).actions if _kills_probe(a)]
 
 
 def _kills_probe(action: Action) -> bool:
@@ -59,24 +58,24 @@ def _kills_probe(action: Action) -> bool:
 
 
 def test_a_probe_without_gpus_to_read_is_not_silent() -> None:
-    world, supervisor = occupied()
+    world = occupied()
     world.probe.hung = Call(uuid="GPU-0", name="memory", since=world.now)
-    world.run(supervisor, lambda: world.probe.generation == 2, within=4)
+    world.run(lambda: world.probe.generation == 2, within=4)
     world.at(0).silent = True
-    world.run_for(supervisor, 9)
+    world.run_for(9)
     assert world.probe.generation == 2
-    world.run(supervisor, lambda: watched(world) == ["GPU-0"], within=2)
-    world.run_for(supervisor, 4)
+    world.run(lambda: watched(world) == ["GPU-0"], within=2)
+    world.run_for(4)
     assert world.probe.generation == 2, "the silence limit starts over"
-    world.run(supervisor, lambda: world.probe.generation == 3, within=3)
+    world.run(lambda: world.probe.generation == 3, within=3)
     assert world.events("probe.hung")[-1].fields["silent_s"] < 6  # type: ignore[operator]
 
 
 def test_a_stall_of_the_supervisor_is_no_silence_of_the_probe() -> None:
-    world, supervisor = occupied()
+    world = occupied()
     world.pass_time(30)
-    supervisor.tick()
-    world.run_for(supervisor, 1)
+    world.supervisor.tick()
+    world.run_for(1)
     assert world.probe.generation == 1
 
 
@@ -84,34 +83,34 @@ def test_a_stall_of_the_supervisor_is_no_silence_of_the_probe() -> None:
 
 
 def test_a_hanging_call_excludes_only_its_gpu() -> None:
-    world, supervisor = occupied(gpus=2)
+    world = occupied(gpus=2)
     world.probe.hung = Call(uuid="GPU-0", name="memory", since=world.now)
-    world.run(supervisor, lambda: world.probe.generation == 2, within=4)
+    world.run(lambda: world.probe.generation == 2, within=4)
     assert world.probe.skip == ("GPU-0",)
-    world.run_for(supervisor, 5)
+    world.run_for(5)
     assert [uuid for uuid, _ in world.spawner.killed] == ["GPU-0"]
-    assert isinstance(stressor(supervisor, 1), Running)
-    assert isinstance(supervisor.state.gpu_states["GPU-0"].occupancy, Unknown)
+    assert isinstance(world.gpu_state(1).stressor, Running)
+    assert isinstance(world.gpu_state().occupancy, Unknown)
 
 
 def test_the_exclusion_of_a_gpu_grows_with_each_hang() -> None:
-    world, supervisor = occupied(gpus=2)
+    world = occupied(gpus=2)
     pauses = []
     for _ in range(3):
         world.probe.hung = Call(uuid="GPU-0", name="memory", since=world.now)
         again = len(world.events("probe.hung")) + 1
-        world.run(supervisor, times(world, "probe.hung", again), within=4)
+        world.run(times(world, "probe.hung", again), within=4)
         pauses.append(round(float(str(world.events("probe.hung")[-1].fields["pause_s"]))))
-        world.run_for(supervisor, 2)
+        world.run_for(2)
     assert pauses == [10, 20, 40]
 
 
 def test_a_gpu_is_read_and_occupied_again_after_its_exclusion() -> None:
-    world, supervisor = occupied()
+    world = occupied()
     world.probe.hung = Call(uuid="GPU-0", name="memory", since=world.now)
-    world.run(supervisor, lambda: world.probe.generation == 2, within=4)
+    world.run(lambda: world.probe.generation == 2, within=4)
     assert watched(world) == []
-    world.run_for(supervisor, 10.1)
+    world.run_for(10.1)
     assert watched(world) == ["GPU-0"]
 
 
@@ -124,27 +123,27 @@ def crash(world: World, call: Call, code: int) -> None:
 
 
 def test_a_call_that_crashes_the_probe_excludes_only_its_gpu() -> None:
-    world, supervisor = occupied(gpus=2)
+    world = occupied(gpus=2)
     call = Call(uuid="GPU-0", name="memory", since=world.now)
     crash(world, call, code=-11)
-    world.run(supervisor, lambda: world.probe.generation == 2, within=0.2)
+    world.run(lambda: world.probe.generation == 2, within=0.2)
     assert world.probe.skip == ("GPU-0",)
     (event,) = world.events("probe.exited")
     assert event.gpu == "GPU-0"
     assert (event.fields["call"], event.fields["left_out_s"]) == ("memory", 10)
-    world.run_for(supervisor, 9)
+    world.run_for(9)
     assert [uuid for uuid, _ in world.spawner.killed] == ["GPU-0"]
-    assert isinstance(stressor(supervisor, 1), Running)
+    assert isinstance(world.gpu_state(1).stressor, Running)
     assert "crashed in memory" in world.events("gpu.unknown")[0].fields["reason"]  # type: ignore[operator]
-    world.run(supervisor, lambda: isinstance(stressor(supervisor), Running), within=20)
+    world.run(lambda: isinstance(world.gpu_state().stressor, Running), within=20)
 
 
 def test_every_gpu_with_a_call_in_flight_is_excluded_after_a_crash() -> None:
-    world, supervisor = occupied(gpus=3)
+    world = occupied(gpus=3)
     now = world.now
     calls = tuple(Call(uuid=f"GPU-{i}", name="memory", since=now - 1 + i) for i in (0, 1))
     facts = ProbeFacts(generation=1, calls=calls, exit=ChildExit(code=-6, at=now))
-    done = decide(supervisor.state, Observation(now=now, probe=facts))
+    done = decide(world.state, Observation(now=now, probe=facts))
     assert set(done.state.suspects) == {"GPU-0", "GPU-1"}
     (event,) = [event for event in done.events if event.name == "probe.exited"]
     assert event.gpu == "GPU-1", "the latest call"
@@ -152,16 +151,16 @@ def test_every_gpu_with_a_call_in_flight_is_excluded_after_a_crash() -> None:
 
 @pytest.mark.parametrize("code", [-9, -15, 0, 1])
 def test_no_gpu_is_excluded_where_the_probe_was_killed_or_gave_up(code: int) -> None:
-    world, supervisor = occupied(gpus=2)
+    world = occupied(gpus=2)
     crash(world, Call(uuid="GPU-0", name="memory", since=world.now), code=code)
-    world.run(supervisor, lambda: world.probe.generation == 2, within=0.2)
+    world.run(lambda: world.probe.generation == 2, within=0.2)
     assert world.probe.skip == ()
     assert world.events("probe.exited")[0].gpu is None
 
 
 def test_a_crash_during_the_initialisation_excludes_no_gpu() -> None:
-    world, supervisor = occupied()
+    world = occupied()
     crash(world, Call(uuid=None, name="open", since=world.now), code=-6)
-    world.run(supervisor, lambda: world.probe.generation == 2, within=0.2)
+    world.run(lambda: world.probe.generation == 2, within=0.2)
     assert world.probe.skip == ()
     assert "call" not in world.events("probe.exited")[0].fields

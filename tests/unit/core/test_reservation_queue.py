@@ -30,7 +30,6 @@ from sentinel.protocol.commands import (
 )
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.views import Reservation
-from sentinel.supervisor.loop import Supervisor
 from tests.harness.world import World
 
 ALICE = Caller(via="unix", uid=1001, pid=4711, started=99, level=Level.OPERATE)
@@ -282,13 +281,12 @@ def test_one_user_leaves_room_for_others() -> None:
 
 
 def test_the_supervisor_grants_in_the_tick_in_which_a_reservation_ends() -> None:
-    world = World(gpus=1)
-    supervisor: Supervisor = world.supervisor(Config(), with_api=True)
-    world.run(supervisor, lambda: world.events("stressor.ready"))
+    world = World(gpus=1, with_api=True)
+    world.run(lambda: world.events("stressor.ready"))
 
     def send(command: type, **fields: object) -> None:
         world.api.post(command, **fields)
-        supervisor.turn()
+        world.supervisor.turn()
 
     def waiting() -> list[str]:
         assert world.api.host is not None
@@ -300,7 +298,7 @@ def test_the_supervisor_grants_in_the_tick_in_which_a_reservation_ends() -> None
     send(Reserve, id="b", reason="next", count=1, wait=True)
     assert waiting() == ["b"]
     send(CancelReservation, id="a")
-    assert set(supervisor.state.reservations) == {"b"}
+    assert set(world.state.reservations) == {"b"}
     assert waiting() == []
     assert "waited_s" in world.events("gpu.reserved")[-1].fields
 

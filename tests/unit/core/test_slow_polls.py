@@ -20,41 +20,37 @@ def watch_of(world: World) -> Watch:
 
 
 def test_a_gpu_in_use_is_slow_and_a_held_one_is_not() -> None:
-    world = World(gpus=2)
+    world = World(gpus=2, config=SLOW)
     world.newcomer(0)
-    supervisor = world.supervisor(SLOW)
-    world.run(supervisor, times(world, "stressor.ready", 1))
-    world.run_for(supervisor, 1.0)
+    world.run(times(world, "stressor.ready", 1))
+    world.run_for(1.0)
     assert watch_of(world).slow == ("GPU-0",)
     assert watch_of(world).held == ("GPU-1",)
-    assert isinstance(supervisor.state.gpu_states["GPU-0"].occupancy, Busy)
+    assert isinstance(world.gpu_state().occupancy, Busy)
 
 
 def test_an_idle_gpu_that_may_be_occupied_is_not_slow() -> None:
-    world = World()
-    supervisor = world.supervisor(Config(poll=600.0, idle_wait=30.0))
-    world.run_for(supervisor, 20.0)
+    world = World(config=Config(poll=600.0, idle_wait=30.0))
+    world.run_for(20.0)
     assert watch_of(world).slow == ()
-    world.run(supervisor, times(world, "stressor.ready", 1))
+    world.run(times(world, "stressor.ready", 1))
 
 
 def test_a_paused_gpu_is_slow_until_it_may_be_occupied() -> None:
-    world = World()
-    supervisor = world.supervisor(Config(poll=600.0))
-    (gpu_state,) = supervisor.state.gpu_states.values()
+    world = World(config=Config(poll=600.0))
+    (gpu_state,) = world.state.gpu_states.values()
     paused = replace(gpu_state, pause=Pause(since=0.0, by=Caller(via="unix")))
-    supervisor.state = replace(supervisor.state, gpu_states={"GPU-0": paused})
-    world.run_for(supervisor, 2.0)
+    world.state = replace(world.state, gpu_states={"GPU-0": paused})
+    world.run_for(2.0)
     assert watch_of(world).slow == ("GPU-0",)
-    resumed = replace(supervisor.state.gpu_states["GPU-0"], pause=None)
-    supervisor.state = replace(supervisor.state, gpu_states={"GPU-0": resumed})
-    world.run(supervisor, times(world, "stressor.ready", 1))
+    resumed = replace(world.gpu_state(), pause=None)
+    world.state = replace(world.state, gpu_states={"GPU-0": resumed})
+    world.run(times(world, "stressor.ready", 1))
     assert watch_of(world).slow == ()
 
 
 def test_at_the_usual_polls_none_is_slow() -> None:
-    world = World()
+    world = World(config=Config(poll=2.0))
     world.newcomer(0)
-    supervisor = world.supervisor(Config(poll=2.0))
-    world.run_for(supervisor, 5.0)
+    world.run_for(5.0)
     assert watch_of(world).slow == ()

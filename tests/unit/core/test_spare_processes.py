@@ -12,161 +12,153 @@ from sentinel.core.node.serving_processes import (
     STANDBY_TIMEOUT_S,
 )
 from sentinel.protocol.commands import PauseGpus
-from sentinel.supervisor.loop import Supervisor
-from tests.harness.core_scenarios import occupied, stressor, times
+from tests.harness.core_scenarios import occupied, times
 from tests.harness.world import World
 
 # --- the spare probe -------------------------------------------------------------------------
 
 
 def test_a_spare_probe_replaces_one_that_ends_without_any_pause() -> None:
-    world, supervisor = occupied()
+    world = occupied()
     for number in range(2, 6):
-        world.run(supervisor, lambda: world.spare_probe.running, within=SPARE_PAUSE_S + 1)
+        world.run(lambda: world.spare_probe.running, within=SPARE_PAUSE_S + 1)
         world.probe.exits_with = 1
-        world.run(supervisor, times(world, "probe.ready", number), within=0.1)
+        world.run(times(world, "probe.ready", number), within=0.1)
         assert world.events("probe.exited")[-1].fields["pause_s"] == 0.0
         assert not world.spare_probe.running
     assert len(world.spawner.started) == 1
 
 
 def test_the_next_spare_probe_is_not_started_at_once() -> None:
-    world, supervisor = occupied()
-    world.run(supervisor, lambda: world.spare_probe.running, within=SPARE_PAUSE_S + 1)
+    world = occupied()
+    world.run(lambda: world.spare_probe.running, within=SPARE_PAUSE_S + 1)
     world.spare_probe.running = False
     ended = world.now
-    world.run(supervisor, lambda: world.spare_probe.running, within=SPARE_PAUSE_S + 1)
+    world.run(lambda: world.spare_probe.running, within=SPARE_PAUSE_S + 1)
     assert world.now - ended >= SPARE_PAUSE_S
 
 
 def test_there_is_no_spare_probe_where_nothing_is_ever_held() -> None:
-    world = World()
-    supervisor = world.supervisor(Config(dry_run=True))
-    world.run_for(supervisor, 3 * SPARE_PAUSE_S)
+    world = World(config=Config(dry_run=True))
+    world.run_for(3 * SPARE_PAUSE_S)
     assert not world.spare_probe.running
 
 
 def test_a_released_driver_is_used_by_no_spare_probe() -> None:
-    world = World()
-    supervisor = world.supervisor(Config(), with_api=True)
-    world.run(supervisor, lambda: world.spare_probe.running, within=30)
+    world = World(with_api=True)
+    world.run(lambda: world.spare_probe.running, within=30)
     world.api.post(PauseGpus, release=True)
-    world.run(supervisor, lambda: world.events("driver.released"), within=30)
+    world.run(lambda: world.events("driver.released"), within=30)
     assert not world.spare_probe.running
-    world.run_for(supervisor, 2 * SPARE_PAUSE_S)
+    world.run_for(2 * SPARE_PAUSE_S)
     assert not world.spare_probe.running
 
 
 def test_a_spare_probe_that_hangs_in_the_driver_is_replaced() -> None:
-    world, supervisor = occupied()
+    world = occupied()
     world.spare_probe.ready = False
-    world.run(supervisor, lambda: world.spare_probe.running, within=SPARE_PAUSE_S + 1)
-    world.run(
-        supervisor, lambda: not world.spare_probe.running, within=INITIALISATION_TIMEOUT_S + 1
-    )
-    world.run(supervisor, lambda: world.spare_probe.running, within=SPARE_PAUSE_S + 1)
+    world.run(lambda: world.spare_probe.running, within=SPARE_PAUSE_S + 1)
+    world.run(lambda: not world.spare_probe.running, within=INITIALISATION_TIMEOUT_S + 1)
+    world.run(lambda: world.spare_probe.running, within=SPARE_PAUSE_S + 1)
 
 
 # --- the standby stressor --------------------------------------------------------------------
 
 
-def prepared(gpus: int = 1) -> tuple[World, Supervisor]:
+def prepared(gpus: int = 1) -> World:
     """Build a world with a stressor on every GPU and a standby one."""
-    world, supervisor = occupied(gpus)
-    world.run(supervisor, lambda: world.standby.running, within=SPARE_PAUSE_S + 1)
-    return world, supervisor
+    world = occupied(gpus)
+    world.run(lambda: world.standby.running, within=SPARE_PAUSE_S + 1)
+    return world
 
 
-def hand_over(world: World, supervisor: Supervisor, index: int = 0) -> None:
+def hand_over(world: World, index: int = 0) -> None:
     """Let a newcomer come and go, until the next start on that GPU."""
     count = len(world.events("stressor.starting")) + 1
     job = world.newcomer(index)
-    world.run(supervisor, times(world, "gpu.handed_over", 1))
+    world.run(times(world, "gpu.handed_over", 1))
     world.gpus[f"GPU-{index}"].foreign.remove(job)
-    world.run(supervisor, times(world, "stressor.starting", count))
+    world.run(times(world, "stressor.starting", count))
 
 
 def test_the_standby_stressor_becomes_the_next_one_and_is_replaced() -> None:
-    world, supervisor = prepared()
+    world = prepared()
     assert not world.events("stressor.starting")[0].fields["standby"]
-    hand_over(world, supervisor)
+    hand_over(world)
     assert world.events("stressor.starting")[-1].fields["standby"]
     assert world.standby.activated == 1
-    world.run(supervisor, times(world, "stressor.ready", 2))
-    world.run(supervisor, lambda: world.standby.running, within=SPARE_PAUSE_S + 2)
+    world.run(times(world, "stressor.ready", 2))
+    world.run(lambda: world.standby.running, within=SPARE_PAUSE_S + 2)
     assert world.standby.started == 2
 
 
 def test_only_one_of_two_stressors_comes_from_the_standby_one() -> None:
-    world, supervisor = prepared(gpus=2)
+    world = prepared(gpus=2)
     for uuid in world.gpus:
-        child = world.gpus[uuid].child
-        assert child is not None
+        child = world.child(int(uuid[-1]))
         child.dies_at, child.code = world.now, 1
-    world.run(supervisor, times(world, "stressor.starting", 4), within=30)
+    world.run(times(world, "stressor.starting", 4), within=30)
     used = [bool(event.fields["standby"]) for event in world.events("stressor.starting")]
     assert sorted(used) == [False, False, False, True]
 
 
 def test_none_is_prepared_while_a_stressor_starts() -> None:
     world = World()
-    supervisor = world.supervisor(Config())
-    world.run(supervisor, lambda: isinstance(stressor(supervisor), Starting))
-    while isinstance(stressor(supervisor), Starting):
+    world.run(lambda: isinstance(world.gpu_state().stressor, Starting))
+    while isinstance(world.gpu_state().stressor, Starting):
         assert not world.standby.running
-        supervisor.turn()
+        world.supervisor.turn()
 
 
 def test_one_that_is_not_ready_is_not_waited_for() -> None:
-    world, supervisor = occupied()
+    world = occupied()
     world.standby.ready = False
-    world.run(supervisor, lambda: world.standby.running, within=SPARE_PAUSE_S + 1)
-    hand_over(world, supervisor)
+    world.run(lambda: world.standby.running, within=SPARE_PAUSE_S + 1)
+    hand_over(world)
     assert not world.events("stressor.starting")[-1].fields["standby"]
     assert world.standby.running
 
 
 def test_one_that_is_never_ready_is_replaced() -> None:
-    world, supervisor = occupied()
+    world = occupied()
     world.standby.ready = False
-    world.run(supervisor, lambda: world.standby.running, within=SPARE_PAUSE_S + 1)
-    world.run(supervisor, times(world, "standby.failed", 1), within=STANDBY_TIMEOUT_S + 1)
+    world.run(lambda: world.standby.running, within=SPARE_PAUSE_S + 1)
+    world.run(times(world, "standby.failed", 1), within=STANDBY_TIMEOUT_S + 1)
     assert not world.standby.running
     assert world.events("standby.failed")[0].fields["exit_code"] is None
 
 
 @pytest.mark.parametrize("config", [Config(standby="off"), Config(dry_run=True)])
 def test_there_is_none_where_it_is_not_wanted(config: Config) -> None:
-    world = World()
-    supervisor = world.supervisor(config)
-    world.run_for(supervisor, 3 * SPARE_PAUSE_S)
+    world = World(config=config)
+    world.run_for(3 * SPARE_PAUSE_S)
     assert world.standby.started == 0
 
 
 def test_one_that_fails_is_tried_again_after_growing_pauses() -> None:
-    world, supervisor = occupied()
+    world = occupied()
     world.standby.fails = "torch cannot be imported"
-    world.run(supervisor, times(world, "standby.failed", 4), within=60)
+    world.run(times(world, "standby.failed", 4), within=60)
     pauses = [event.fields["pause_s"] for event in world.events("standby.failed")]
     assert pauses == pytest.approx([SPARE_PAUSE_S + more for more in (0, 1, 2, 4)])
     assert world.events("standby.failed")[0].fields["reason"] == "torch cannot be imported"
-    hand_over(world, supervisor)
+    hand_over(world)
     assert not world.events("stressor.starting")[-1].fields["standby"]
 
 
 def test_it_is_given_up_while_the_host_is_short_of_memory() -> None:
-    world, supervisor = prepared()
+    world = prepared()
     world.standby.host_has_memory = False
-    world.run(supervisor, lambda: not world.standby.running, within=3)
-    world.run_for(supervisor, 2 * SPARE_PAUSE_S)
+    world.run(lambda: not world.standby.running, within=3)
+    world.run_for(2 * SPARE_PAUSE_S)
     assert not world.standby.running
     world.standby.host_has_memory = True
-    world.run(supervisor, lambda: world.standby.running, within=SPARE_PAUSE_S + 1)
+    world.run(lambda: world.standby.running, within=SPARE_PAUSE_S + 1)
     assert not world.events("standby.failed")
 
 
 def test_it_ends_with_a_shutdown() -> None:
-    world, supervisor = prepared()
+    world = prepared()
     world.interrupts.pending = ("SIGTERM", False)
-    world.run(supervisor, lambda: supervisor.state.finished)
+    world.run(lambda: world.state.finished)
     assert not world.standby.running

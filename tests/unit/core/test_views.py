@@ -22,18 +22,14 @@ def _status_says(world: World, note: str) -> bool:
 
 
 def test_a_note_stays_until_the_next_and_is_cut() -> None:
-    world = World()
-    supervisor = world.supervisor(Config(rearm=1.0, status_every=1.0))
-    world.run(
-        supervisor, lambda: isinstance(supervisor.state.gpu_states["GPU-0"].stressor, Running)
-    )
-    child = world.at(0).child
-    assert child is not None
+    world = World(config=Config(rearm=1.0, status_every=1.0))
+    world.run(lambda: isinstance(world.gpu_state().stressor, Running))
+    child = world.child()
     for sent, shown in (("pass 1", "pass 1"), ("x" * 5000, "x" * 200)):
         child.outbox += (codec.decode(codec.encode(Note(text=sent)), (Note,)),)
-        world.run(supervisor, partial(_status_says, world, shown), within=3)
+        world.run(partial(_status_says, world, shown), within=3)
     before = len(world.events("gpu.status"))
-    world.run(supervisor, lambda: len(world.events("gpu.status")) > before + 2, within=9)
+    world.run(lambda: len(world.events("gpu.status")) > before + 2, within=9)
     status = world.events("gpu.status")[-1]
     assert status.fields["note"] == "x" * 200
     assert describe(status.name, status.fields)[1].endswith("; " + "x" * 200)
@@ -51,10 +47,9 @@ _SHOWN: dict[str, Callable[[GpuView, Event], bool]] = {
 
 
 def test_the_state_of_an_event_is_published_before_the_event() -> None:
-    world = World()
-    supervisor = world.supervisor(Config(rearm=1.0), with_api=True)
+    world = World(config=Config(rearm=1.0), with_api=True)
     checked: list[str] = []
-    publish = vars(supervisor)["_publish"]
+    publish = vars(world.supervisor)["_publish"]
 
     def check(state: State, events: tuple[Event, ...]) -> None:
         for event in events:
@@ -67,14 +62,14 @@ def test_the_state_of_an_event_is_published_before_the_event() -> None:
                 checked.append(event.name)
         publish(state, events)
 
-    vars(supervisor)["_publish"] = check
-    world.run(supervisor, lambda: "stressor.ready" in checked)
+    vars(world.supervisor)["_publish"] = check
+    world.run(lambda: "stressor.ready" in checked)
     for degrees in (70, 80, 88, 50):
         changes = checked.count("gpu.health_changed")
         world.at(0).temperature = degrees
-        world.run(supervisor, lambda: checked.count("gpu.health_changed") > changes, within=200)  # noqa: B023
+        world.run(lambda: checked.count("gpu.health_changed") > changes, within=200)  # noqa: B023
     world.newcomer()
-    world.run(supervisor, lambda: "gpu.handed_over" in checked)
+    world.run(lambda: "gpu.handed_over" in checked)
     world.api.post(PauseGpus)
-    world.run(supervisor, lambda: "gpu.paused" in checked)
+    world.run(lambda: "gpu.paused" in checked)
     assert {*_SHOWN, "gpu.paused"} == set(checked)

@@ -19,7 +19,6 @@ from sentinel.core.node.daemon import (
 from sentinel.core.observation import Observation
 from sentinel.core.state import Probe, Process, Shutdown, State, Suspect
 from sentinel.protocol.gpu import Gpu, Reading
-from sentinel.supervisor.loop import Supervisor
 from tests.harness.core_scenarios import occupied
 from tests.harness.world import World
 
@@ -57,8 +56,8 @@ def notification_of(
     return next_notification(of, what, sent, watchdog)
 
 
-def states(supervisor: Supervisor) -> list[GpuState]:
-    return list(supervisor.state.gpu_states.values())
+def states(world: World) -> list[GpuState]:
+    return list(world.state.gpu_states.values())
 
 
 def suspect(until: float) -> dict[str, Suspect]:
@@ -93,31 +92,29 @@ def test_ready_is_sent_once_every_gpu_was_read_or_is_excluded(
 
 def test_ready_waits_for_the_first_stressors_and_not_for_later_ones() -> None:
     world = World(gpus=2)
-    supervisor = world.supervisor(Config())
 
     def ready() -> bool:
         what = Observation(now=world.now, readings=dict.fromkeys(world.gpus, reading))
-        return notification_of(supervisor.state, what, SentNotifications()).sent.ready
+        return notification_of(world.state, what, SentNotifications()).sent.ready
 
     reading = Reading(uuid="GPU-0", at=world.now)
-    world.run(supervisor, lambda: isinstance(states(supervisor)[0].occupancy, Idle))
-    while not all(isinstance(state.stressor, Running) for state in states(supervisor)):
+    world.run(lambda: isinstance(states(world)[0].occupancy, Idle))
+    while not all(isinstance(state.stressor, Running) for state in states(world)):
         assert not ready()
-        supervisor.turn()
+        world.supervisor.turn()
     assert ready()
     child = world.gpus["GPU-0"].child
     assert child is not None
     child.dies_at, child.code = world.now, 1
-    world.run(supervisor, lambda: len(world.events("stressor.starting")) == 3)
+    world.run(lambda: len(world.events("stressor.starting")) == 3)
     assert ready()
 
 
 def test_ready_does_not_wait_for_a_gpu_that_a_rule_leaves_idle() -> None:
-    world = World()
-    supervisor = world.supervisor(Config(dry_run=True))
-    world.run_for(supervisor, FIRST_START_S + 2)
+    world = World(config=Config(dry_run=True))
+    world.run_for(FIRST_START_S + 2)
     what = Observation(now=world.now, readings={"GPU-0": Reading(uuid="GPU-0", at=world.now)})
-    assert notification_of(supervisor.state, what, SentNotifications()).sent.ready
+    assert notification_of(world.state, what, SentNotifications()).sent.ready
 
 
 def test_lines_that_could_not_be_sent_are_sent_again() -> None:
@@ -196,12 +193,11 @@ def test_the_watchdog_is_sent_long_before_half_of_its_time(
 
 def test_the_watchdog_is_sent_in_time_and_not_without_readings() -> None:
     world = World(gpus=2)
-    supervisor = world.supervisor(Config())
     sent, times = SentNotifications(), []
     for _ in range(1200):
-        supervisor.turn()
-        what = Observation(now=world.now, readings=supervisor._readings)
-        step = next_notification(supervisor.state, what, sent, 2.0)
+        world.supervisor.turn()
+        what = Observation(now=world.now, readings=world.supervisor._readings)
+        step = next_notification(world.state, what, sent, 2.0)
         sent = step.sent
         if "WATCHDOG=1" in step.lines:
             times.append(world.now)
@@ -214,11 +210,11 @@ def test_the_watchdog_is_sent_in_time_and_not_without_readings() -> None:
 
 
 def test_the_status_counts_the_gpus_in_each_state() -> None:
-    _, supervisor = occupied(2)
-    gpu_states = {**supervisor.state.gpu_states, **state(3).gpu_states}
+    world = occupied(2)
+    gpu_states = {**world.state.gpu_states, **state(3).gpu_states}
     third = replace(gpu_state(3), occupancy=Busy(rule="foreign", reason="x"))
     gpu_states |= {"GPU-2": replace(gpu_state(2), occupancy=Idle(since=1.0)), "GPU-3": third}
-    gpu_states |= {"GPU-4": gpu_state(4), **supervisor.state.gpu_states}
+    gpu_states |= {"GPU-4": gpu_state(4), **world.state.gpu_states}
     notification = notification_of(state(gpu_states=gpu_states), seen(0, 0), SentNotifications())
     assert "STATUS=5 GPUs: 2 occupied, 1 idle, 1 busy, 1 unknown" in notification.lines
     assert isinstance(gpu_state(4).occupancy, Unknown)

@@ -7,15 +7,14 @@ from dataclasses import replace
 import pytest
 
 from sentinel.config.model import Config
-from sentinel.config.parsers import parse_ignore_rules
+from sentinel.config.setting import parse_ignore_rules
 from sentinel.core import newcomer
 from sentinel.core.attribution import SLACK_BYTES
 from sentinel.core.gpu_state import GpuState, Idle, Running, Starting, StopCause, Stopped, Stopping
 from sentinel.core.node.probe_supervision import CONFIRM_AFTER_S, watch_list
 from sentinel.core.observation import ChildExit, WatchTimes
 from sentinel.protocol.stressor import MemoryContention, Ready
-from sentinel.supervisor.loop import Supervisor
-from tests.harness.core_scenarios import occupied, reconfigured, stressor
+from tests.harness.core_scenarios import occupied, reconfigured
 from tests.harness.world import GIB, World
 from tests.harness.world.gpus import fake_gpu
 
@@ -80,52 +79,51 @@ def test_a_start_delays_the_reads_of_its_gpu() -> None:
 
 def unwatch(world: World) -> None:
     """Let the stressor not watch its GPU."""
-    child = world.at(0).child
-    assert child is not None
+    child = world.child()
     child.watches = False
 
 
-def limit(supervisor: Supervisor) -> int | None:
-    running = stressor(supervisor)
+def limit(world: World) -> int | None:
+    running = world.gpu_state().stressor
     assert isinstance(running, Running)
     return running.memory_limit.used
 
 
 def test_a_gpu_that_nobody_reads_is_given_up_and_that_is_no_failure() -> None:
-    world, supervisor = occupied(config=CONFIG)
+    world = occupied(config=CONFIG)
     unwatch(world)
-    world.run_for(supervisor, 1.0)
+    world.run_for(1.0)
     assert not world.spawner.killed, "the probe reads it"
     stopped_at = world.now
     world.probe.stopped = True
-    world.run(supervisor, lambda: world.spawner.killed, within=0.2)
+    world.run(lambda: world.spawner.killed, within=0.2)
     assert world.spawner.killed[0][1] - stopped_at < 0.075 + 2 * world.tick
     (event,) = world.events("gpu.unwatched")
     assert event.fields["unwatched_s"] == pytest.approx(0.1, abs=0.03)
-    world.run(supervisor, lambda: world.events("stressor.stopped"))
+    world.run(lambda: world.events("stressor.stopped"))
     assert world.events("stressor.stopped")[0].fields["cause"] == "unwatched"
     assert not world.events("stressor.failed")
 
 
 def test_nothing_starts_where_nothing_is_read() -> None:
-    world, supervisor = occupied(config=CONFIG)
+    world = occupied(config=CONFIG)
     unwatch(world)
     world.probe.stopped = True
-    world.run(supervisor, lambda: world.spawner.killed, within=0.2)
-    world.run_for(supervisor, 4.0)
+    world.run(lambda: world.spawner.killed, within=0.2)
+    world.run_for(4.0)
     assert len(world.spawner.started) == 1
 
 
 def test_a_gpu_that_is_read_too_slowly_is_given_up_less_and_less_often() -> None:
-    world, supervisor = occupied(config=CONFIG)
+    world = occupied(config=CONFIG)
     gaps = []
     for _ in range(4):
         unwatch(world)
         world.probe.frozen_at = world.now
-        world.run(supervisor, lambda: world.at(0).child is None)
+        world.run(lambda: world.at(0).child is None)
         ended = world.now
         world.probe.frozen_at = None
-        world.run(supervisor, lambda: isinstance(stressor(supervisor), Running), within=30)
+        world.run(lambda: isinstance(world.gpu_state().stressor, Running), within=30)
         gaps.append(world.spawner.started[-1][1] - ended)
     assert gaps[-1] > 7 > gaps[0]
     assert not world.events("stressor.failed")
@@ -133,23 +131,23 @@ def test_a_gpu_that_is_read_too_slowly_is_given_up_less_and_less_often() -> None
 
 @pytest.mark.parametrize("fault", ["dead", "stopped"])
 def test_a_stressor_that_watches_itself_survives_a_new_probe(fault: str) -> None:
-    world, supervisor = occupied(config=CONFIG)
+    world = occupied(config=CONFIG)
     if fault == "dead":
         world.probe.exits_with = 1
     else:
         world.probe.stopped = True
-    world.run(supervisor, lambda: len(world.events("probe.ready")) > 1, within=4.0)
-    world.run_for(supervisor, 1.0)
+    world.run(lambda: len(world.events("probe.ready")) > 1, within=4.0)
+    world.run_for(1.0)
     assert not world.events("gpu.unwatched")
     assert len(world.spawner.started) == 1
 
 
 def test_a_stressor_on_its_own_lives_on_a_long_lease_and_another_on_a_short_one() -> None:
-    world, supervisor = occupied(config=CONFIG)
-    world.run_for(supervisor, 1.0)
+    world = occupied(config=CONFIG)
+    world.run_for(1.0)
     assert world.spawner.leases["GPU-0"] == 3.0
     unwatch(world)
-    world.run_for(supervisor, 1.0)
+    world.run_for(1.0)
     assert world.spawner.leases["GPU-0"] == 0.075
 
 
@@ -157,32 +155,30 @@ def test_a_stressor_on_its_own_lives_on_a_long_lease_and_another_on_a_short_one(
 
 
 def test_the_limit_is_the_memory_after_ready_and_the_slack() -> None:
-    world, supervisor = occupied()
-    assert limit(supervisor) == world.at(0).used + SLACK_BYTES
-    child = world.at(0).child
-    assert child is not None
-    assert child.memory_limit.used == limit(supervisor)
+    world = occupied()
+    assert limit(world) == world.at(0).used + SLACK_BYTES
+    child = world.child()
+    assert child.memory_limit.used == limit(world)
 
 
 def test_the_limit_falls_with_the_memory_of_others() -> None:
     world = World()
     world.at(0).unlisted = 100 * 2**20
-    supervisor = world.supervisor(Config())
-    world.run(supervisor, lambda: world.events("stressor.ready"))
-    world.run_for(supervisor, 0.5)
-    before = limit(supervisor)
+    world.run(lambda: world.events("stressor.ready"))
+    world.run_for(0.5)
+    before = limit(world)
     assert before is not None
     world.at(0).unlisted = 0
-    world.run_for(supervisor, 0.5)
-    assert limit(supervisor) == before - 100 * 2**20
+    world.run_for(0.5)
+    assert limit(world) == before - 100 * 2**20
 
 
 def test_beside_an_ignored_process_only_the_supervisor_can_tell() -> None:
-    world, supervisor = occupied(config=Config(ignore=parse_ignore_rules("name=python")))
-    assert limit(supervisor) is not None
+    world = occupied(config=Config(ignore=parse_ignore_rules("name=python")))
+    assert limit(world) is not None
     world.newcomer(0, memory=0)
-    world.run_for(supervisor, 2.0)
-    assert limit(supervisor) is None
+    world.run_for(2.0)
+    assert limit(world) is None
 
 
 # --- a stressor that yields by itself --------------------------------------------------------
@@ -190,8 +186,7 @@ def test_beside_an_ignored_process_only_the_supervisor_can_tell() -> None:
 
 def yield_by_itself(world: World, *, asks: bool = False) -> float:
     """Let the child see a newcomer, and end or kill itself; return when it saw that."""
-    child = world.at(0).child
-    assert child is not None
+    child = world.child()
     seen_at = world.now - 0.003
     killed_at = None if asks else seen_at + 0.002
     child.outbox.append(MemoryContention(grown=GIB, at=seen_at, took=0.001, killed_at=killed_at))
@@ -202,11 +197,11 @@ def yield_by_itself(world: World, *, asks: bool = False) -> float:
 
 @pytest.mark.parametrize("sees_it", ["at_once", "with_the_exit"])
 def test_a_stressor_that_yields_by_itself_is_a_hand_over_with_its_own_times(sees_it: str) -> None:
-    world, supervisor = occupied()
+    world = occupied()
     seen_at = yield_by_itself(world)
     if sees_it == "with_the_exit":
         world.now += 0.5
-    world.run(supervisor, lambda: world.events("gpu.handed_over"), within=10)
+    world.run(lambda: world.events("gpu.handed_over"), within=10)
     (yielding,) = world.events("gpu.yielding")
     assert yielding.fields["evidence_at"] == seen_at
     assert yielding.fields["grown"] == GIB + SLACK_BYTES
@@ -214,17 +209,16 @@ def test_a_stressor_that_yields_by_itself_is_a_hand_over_with_its_own_times(sees
     assert handed.fields["killed_at"] == seen_at + 0.002
     assert handed.fields["kill_s"] == pytest.approx(0.002)
     assert not world.events("stressor.failed")
-    assert supervisor.state.gpu_states["GPU-0"].rearm > 0
+    assert world.gpu_state().rearm > 0
 
 
 @pytest.mark.parametrize("time", [-1e308, 1e308])
 def test_a_stressor_that_says_that_it_killed_itself_is_killed_all_the_same(time: float) -> None:
     """A workload can send any message; without a kill, it would keep the GPU from a newcomer."""
-    world, supervisor = occupied()
-    child = world.at(0).child
-    assert child is not None
+    world = occupied()
+    child = world.child()
     child.outbox.append(MemoryContention(grown=1, at=time, killed_at=time))
-    world.run(supervisor, lambda: world.events("gpu.handed_over"), within=10)
+    world.run(lambda: world.events("gpu.handed_over"), within=10)
     assert world.spawner.killed
     (handed,) = world.events("gpu.handed_over")
     times = {name: float(str(handed.fields[name])) for name in ("exit_s", "killed_at")}
@@ -233,48 +227,45 @@ def test_a_stressor_that_says_that_it_killed_itself_is_killed_all_the_same(time:
 
 
 def test_a_stressor_that_only_asks_its_workload_has_the_grace() -> None:
-    world, supervisor = occupied(config=Config(yield_how="ask", yield_grace=3.0))
-    child = world.at(0).child
-    assert child is not None
+    world = occupied(config=Config(yield_how="ask", yield_grace=3.0))
+    child = world.child()
     assert not child.memory_limit.at_once
     child.unresponsive = True
     began = world.now
     yield_by_itself(world, asks=True)
-    world.run(supervisor, lambda: world.spawner.killed, within=5)
+    world.run(lambda: world.spawner.killed, within=5)
     assert world.now - began == pytest.approx(3.0, abs=0.2)
-    world.run(supervisor, lambda: world.events("gpu.handed_over"), within=10)
+    world.run(lambda: world.events("gpu.handed_over"), within=10)
 
 
 def test_a_changed_way_to_yield_reaches_a_running_stressor() -> None:
-    world, supervisor = occupied()
-    child = world.at(0).child
-    assert child is not None
+    world = occupied()
+    child = world.child()
     assert child.memory_limit.at_once
-    supervisor.state = reconfigured(supervisor, yield_how="ask")
-    world.run_for(supervisor, 0.2)
+    world.state = reconfigured(world, yield_how="ask")
+    world.run_for(0.2)
     assert not child.memory_limit.at_once
 
 
 def test_a_stressor_that_yields_by_itself_while_it_is_released_is_a_hand_over() -> None:
-    world, supervisor = occupied()
-    child = world.at(0).child
-    assert child is not None
+    world = occupied()
+    child = world.child()
     child.unresponsive = True
     world.interrupts.pending = ("a test", False)
-    world.run(supervisor, lambda: isinstance(stressor(supervisor), Stopping))
+    world.run(lambda: isinstance(world.gpu_state().stressor, Stopping))
     yield_by_itself(world)
-    world.run(supervisor, lambda: world.events("gpu.handed_over"), within=10)
+    world.run(lambda: world.events("gpu.handed_over"), within=10)
     assert len(world.events("gpu.yielding")) == 1
 
 
 def test_a_stall_of_everything_is_not_blindness() -> None:
-    world, supervisor = occupied(config=CONFIG)
+    world = occupied(config=CONFIG)
     world.spawner.frozen_at = world.probe.frozen_at = world.now
     world.now += 0.8
-    world.run_for(supervisor, 0.05)
+    world.run_for(0.05)
     assert not world.events("gpu.unwatched")
     world.spawner.frozen_at = world.probe.frozen_at = None
-    world.run_for(supervisor, 2.0)
+    world.run_for(2.0)
     assert not world.spawner.killed
 
 
@@ -282,14 +273,13 @@ def test_a_stall_of_everything_is_not_blindness() -> None:
 
 
 def test_an_idle_gpu_is_read_again_soon_before_a_start() -> None:
-    world = World()
-    supervisor = world.supervisor(Config(rearm=60.0))
-    world.run(supervisor, lambda: isinstance(supervisor.state.gpu_states["GPU-0"].occupancy, Idle))
-    occupancy = supervisor.state.gpu_states["GPU-0"].occupancy
+    world = World(config=Config(rearm=60.0))
+    world.run(lambda: isinstance(world.gpu_state().occupancy, Idle))
+    occupancy = world.gpu_state().occupancy
     assert isinstance(occupancy, Idle)
     due = occupancy.since + CONFIRM_AFTER_S
-    assert watch_list(supervisor.state, {}, due - 0.01).at_once == ()
-    assert watch_list(supervisor.state, {}, due).at_once == ("GPU-0",)
+    assert watch_list(world.state, {}, due - 0.01).at_once == ()
+    assert watch_list(world.state, {}, due).at_once == ("GPU-0",)
 
 
 @pytest.mark.parametrize(
@@ -304,18 +294,18 @@ def test_an_idle_gpu_is_read_again_soon_before_a_start() -> None:
 def test_probe_and_stressor_alternate_while_both_read(
     probe_age_s: float, stressor_age_s: float, interval_s: float, *, shared: bool
 ) -> None:
-    world, supervisor = occupied()
+    world = occupied()
     now = world.now
     times = WatchTimes(probe=now - probe_age_s, stressor=now - stressor_age_s)
-    state = reconfigured(supervisor, watch_interval=interval_s)
+    state = reconfigured(world, watch_interval=interval_s)
     found = watch_list(state, {"GPU-0": times}, now)
     assert found.shared == (("GPU-0",) if shared else ())
     assert watch_list(state, {}, now).shared == ()
 
 
 def test_a_stressor_learns_whether_the_probe_reads_too() -> None:
-    world, supervisor = occupied()
-    world.run_for(supervisor, 1.0)
+    world = occupied()
+    world.run_for(1.0)
     assert world.spawner.shared == {"GPU-0": True}
     world.probe.stopped = True
-    world.run(supervisor, lambda: not world.spawner.shared["GPU-0"], within=1.0)
+    world.run(lambda: not world.spawner.shared["GPU-0"], within=1.0)

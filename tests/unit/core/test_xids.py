@@ -10,8 +10,7 @@ from sentinel.cli.display.log_lines import describe
 from sentinel.core.child_facts import KILL_WINDOW_S, is_of_own_end
 from sentinel.core.gpu_state import OwnEnd, Stopped
 from sentinel.protocol.probe import XidReport
-from sentinel.supervisor.loop import Supervisor
-from tests.harness.core_scenarios import occupied, stressor
+from tests.harness.core_scenarios import occupied
 from tests.harness.world import World
 
 
@@ -22,10 +21,10 @@ def throw(world: World, number: int, *, gpu: int = 0, repeats: int = 0) -> None:
     world.probe.xids.append(report)
 
 
-def reported(world: World, supervisor: Supervisor, gpu: int = 0) -> dict[str, Any]:
+def reported(world: World, gpu: int = 0) -> dict[str, Any]:
     """Run until one more XID is reported; return the fields of the event."""
     before = len(world.events("gpu.xid"))
-    world.run(supervisor, lambda: len(world.events("gpu.xid")) > before)
+    world.run(lambda: len(world.events("gpu.xid")) > before)
     event = world.events("gpu.xid")[-1]
     assert event.gpu == f"GPU-{gpu}"
     return dict(event.fields)
@@ -33,51 +32,50 @@ def reported(world: World, supervisor: Supervisor, gpu: int = 0) -> dict[str, An
 
 @pytest.mark.parametrize("number", [43, 45, 79])
 def test_an_xid_without_an_own_kill_is_an_event_of_its_gpu(number: int) -> None:
-    world, supervisor = occupied(gpus=2)
+    world = occupied(gpus=2)
     throw(world, number)
     at = world.now + 0.001
-    fields = reported(world, supervisor)
+    fields = reported(world)
     times = {"reported_at": at, "last_at": at}
     assert fields == {"xid": number, "repeats": 0, "own": False} | times
     assert describe("gpu.xid", fields) == ("XID", str(number))
 
 
 def test_an_xid_of_an_unknown_gpu_is_ignored() -> None:
-    world, supervisor = occupied()
+    world = occupied()
     throw(world, 79, gpu=9)
     throw(world, 48)
-    assert reported(world, supervisor)["xid"] == 48
+    assert reported(world)["xid"] == 48
     assert len(world.events("gpu.xid")) == 1
 
 
 def test_43_after_a_yield_is_marked_as_own_and_48_is_not() -> None:
-    world, supervisor = occupied(gpus=2)
+    world = occupied(gpus=2)
     process = world.newcomer()
-    world.run(supervisor, lambda: bool(world.events("gpu.yielding")))
+    world.run(lambda: bool(world.events("gpu.yielding")))
     throw(world, 43)
-    assert reported(world, supervisor)["own"] is True
+    assert reported(world)["own"] is True
     throw(world, 48)
-    assert reported(world, supervisor)["own"] is False
+    assert reported(world)["own"] is False
     throw(world, 43, gpu=1)
-    assert reported(world, supervisor, gpu=1)["own"] is False, "that stressor was not ended"
-    world.run(supervisor, lambda: isinstance(stressor(supervisor), Stopped))
+    assert reported(world, gpu=1)["own"] is False, "that stressor was not ended"
+    world.run(lambda: isinstance(world.gpu_state().stressor, Stopped))
     throw(world, 45, repeats=3)
-    word, text = describe("gpu.xid", reported(world, supervisor))
+    word, text = describe("gpu.xid", reported(world))
     assert f"{word} {text}" == "XID 45 3 more times: the cleanup after a stressor that was ended"
-    world.run_for(supervisor, KILL_WINDOW_S)
+    world.run_for(KILL_WINDOW_S)
     assert process in world.at(0).foreign
     throw(world, 45)
-    assert reported(world, supervisor)["own"] is False
+    assert reported(world)["own"] is False
 
 
 def test_43_after_a_crash_of_the_stressor_is_not_own() -> None:
-    world, supervisor = occupied()
-    child = world.at(0).child
-    assert child is not None
+    world = occupied()
+    child = world.child()
     child.code, child.dies_at = -11, world.now
-    world.run(supervisor, lambda: bool(world.events("stressor.failed")))
+    world.run(lambda: bool(world.events("stressor.failed")))
     throw(world, 43)
-    assert reported(world, supervisor)["own"] is False
+    assert reported(world)["own"] is False
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,27 @@
-"""A workload is loaded by name, and errors are described in one line."""
+"""Workloads are imported by name, and their options are read from their signatures."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 
 from sentinel.errors import ConfigError, WorkloadError
-from sentinel.stressor.loader import describe, load_workload
+from sentinel.protocol.counters import WorkloadOption
+from sentinel.stressor.loader import (
+    bind_options,
+    describe,
+    list_options,
+    load_workload,
+    start,
+    summary,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from sentinel.stressor.context import WorkloadContext
 
 
 @pytest.mark.parametrize(
@@ -59,3 +73,197 @@ def test_an_error_without_a_readable_text_is_still_described() -> None:
             raise RuntimeError
 
     assert describe(UnreadableError()) == "UnreadableError"
+
+
+def sample(  # type: ignore[no-untyped-def] # one option has no annotation
+    ctx: WorkloadContext,
+    size: int = 0,
+    *,
+    rate: float = 0.5,
+    check: bool = True,
+    mode: Literal["fast", "slow"] = "fast",
+    width: Literal[8, 16] = 8,
+    plain="x",  # noqa: ANN001
+) -> None:
+    """Take one option of each kind."""
+
+
+def requires_option(ctx: object, *, target: str) -> None:
+    """Have an option without a default."""
+
+
+def unsupported_option(ctx: object, *, when: list[int] | None = None) -> None:
+    """Have an option without a text form."""
+
+
+def without_context() -> None:
+    """Have no parameter for the context."""
+
+
+def positional_option(ctx: object, size: int, /) -> None:
+    """Have a positional-only option."""
+
+
+def keyword_context(*, ctx: object) -> None:
+    """Have a keyword-only context."""
+
+
+def generator(ctx: object) -> Iterator[None]:
+    """Yield, as a generator does."""
+    yield
+
+
+async def coroutine(ctx: object) -> None:
+    """Run as a coroutine."""
+
+
+class WithOptions:
+    """Run a workload that is a class.
+
+    More text.
+
+    Args:
+        size: Rows of the matrix,
+            a multiple of 64.
+        fast: Whether to run fast.
+    """
+
+    def __init__(self, *, size: int = 64, fast: bool = False) -> None:
+        self.given = (size, fast)
+        self.ran: list[object] = []
+
+    def run(self, ctx: list[object]) -> None:
+        """Record the options."""
+        ctx.append(self.given)
+
+
+class WithoutOptions:
+    """Run without options."""
+
+    def run(self, ctx: list[object]) -> None:
+        """Record the options."""
+        ctx.append("plain")
+
+
+class WithoutRun:
+    """Have no method ``run``."""
+
+
+class WithBadRun:
+    """Have a ``run`` with too many parameters."""
+
+    def run(self, ctx: object, more: object) -> None:
+        """Do nothing."""
+
+
+class CallableInstance:
+    """Run by a call of an instance."""
+
+    def __call__(self, ctx: WorkloadContext, *, rate: float = 0.5) -> None:
+        """Do nothing."""
+
+
+def test_every_kind_of_option_is_converted() -> None:
+    given = {
+        "size": "8192",
+        "rate": "1e-3",
+        "check": "No",
+        "mode": "slow",
+        "width": "16",
+        "plain": "7",
+    }
+    assert bind_options(sample, given) == {
+        "size": 8192,
+        "rate": 0.001,
+        "check": False,
+        "mode": "slow",
+        "width": 16,
+        "plain": "7",
+    }
+    assert bind_options(sample, {}) == {}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "allowed"),
+    [
+        ("size", "1.5", "a whole number"),
+        ("rate", "nan", "a number"),
+        ("rate", "fast", "a number"),
+        ("check", "maybe", "true or false"),
+        ("mode", "medium", "one of fast, slow"),
+        ("width", "32", "one of 8, 16"),
+    ],
+)
+def test_an_invalid_value_is_an_error_with_the_allowed_values(
+    key: str, value: str, allowed: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        bind_options(sample, {key: value})
+    text = str(caught.value)
+    assert f"workload sample: option {key}={value!r} is not {allowed}; its options are" in text
+    assert "size (a whole number, default 0), rate (a number, default 0.5)" in text
+
+
+def test_an_unknown_option_is_an_error_with_the_known_options() -> None:
+    with pytest.raises(ConfigError, match="workload sample has no option 'sise'; its options are"):
+        bind_options(sample, {"sise": "1"})
+    with pytest.raises(ConfigError, match=r"needs the option 'target'; .* target [(]text[)]"):
+        bind_options(requires_option, {})
+    with pytest.raises(ConfigError, match="which cannot be written as an option"):
+        bind_options(unsupported_option, {"when": "1"})
+    with pytest.raises(ConfigError, match="cannot be called with a context"):
+        bind_options(without_context, {})
+
+
+@pytest.mark.parametrize(
+    ("workload", "message", "remedy"),
+    [
+        (
+            without_context,
+            "workload without_context cannot be called with a context and",
+            "(ctx, *, option",
+        ),
+        (keyword_context, "cannot be called with a context and options by name", "(ctx, *, option"),
+        (positional_option, "options by name: missing a required", "def positional_option(ctx, *"),
+        (generator, "workload generator is a generator: it has a `yield`", "(ctx, *"),
+        (coroutine, "workload coroutine is a coroutine: it is an `async def`", "(ctx, *"),
+        (WithoutRun, "workload WithoutRun is a class without a method `run`", "`run(self, ctx)`"),
+        (WithBadRun, "its `run` cannot be called with the context alone", "`run(self, ctx)`"),
+    ],
+)
+def test_a_wrong_signature_is_an_error_with_the_expected_one(
+    workload: Callable[..., object], message: str, remedy: str
+) -> None:
+    with pytest.raises(WorkloadError) as caught:
+        bind_options(workload, {})
+    assert message in caught.value.what
+    assert remedy in caught.value.remedy
+
+
+def test_a_class_is_created_with_its_options_and_then_run() -> None:
+    trace: list[object] = []
+    start(WithOptions, trace, bind_options(WithOptions, {"size": "128", "fast": "yes"}))
+    start(WithoutOptions, trace, bind_options(WithoutOptions, {}))
+    start(WithOptions, trace, {})
+    assert trace == [(128, True), "plain", (64, False)]
+
+
+def test_the_annotations_of_a_callable_instance_are_read() -> None:
+    assert bind_options(CallableInstance(), {"rate": "2"}) == {"rate": 2.0}
+
+
+def test_options_are_described_by_the_docstring() -> None:
+    assert summary(WithOptions) == "Run a workload that is a class."
+    assert list_options(WithOptions) == (
+        WorkloadOption(
+            name="size",
+            kind="a whole number",
+            default="64",
+            text="Rows of the matrix, a multiple of 64.",
+        ),
+        WorkloadOption(
+            name="fast", kind="true or false", default="false", text="Whether to run fast."
+        ),
+    )
+    (needed,) = list_options(requires_option)
+    assert (needed.default, needed.text) == (None, "")

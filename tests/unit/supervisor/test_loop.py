@@ -11,7 +11,7 @@ from sentinel.config.model import Config
 from sentinel.core.gpu_state import Pause
 from sentinel.core.state import State
 from sentinel.protocol.commands import Caller
-from sentinel.supervisor.loop import GATHER_S, MAX_SLEEP_S, Supervisor
+from sentinel.supervisor.loop import GATHER_S, MAX_SLEEP_S
 from tests.harness.world import FakeClock, World
 
 STOP_S = 5.0
@@ -35,20 +35,19 @@ class StoppedOnce(FakeClock):
 @pytest.mark.parametrize("held", [False, True])
 @pytest.mark.parametrize("sleeps", [0, 1, 2, 3])
 def test_the_length_of_a_stop_is_right(held: bool, sleeps: int) -> None:  # noqa: FBT001 - a case
-    world = World()
-    supervisor = world.supervisor(Config(poll=2.0))
+    world = World(config=Config(poll=2.0))
     clock = StoppedOnce(world)
-    supervisor._clock = clock
+    world.supervisor._clock = clock
     if held:
-        world.run(supervisor, lambda: world.events("stressor.ready"))
+        world.run(lambda: world.events("stressor.ready"))
     else:
-        supervisor.state = _paused(supervisor)
-        world.run_for(supervisor, 1.0)
+        world.state = _paused(world)
+        world.run_for(1.0)
     assert not world.events("sentinel.stalled")
     for _ in range(sleeps):
-        supervisor.turn()
+        world.supervisor.turn()
     clock.stop_s = STOP_S
-    world.run(supervisor, lambda: world.events("sentinel.stalled"))
+    world.run(lambda: world.events("sentinel.stalled"))
     (event,) = world.events("sentinel.stalled")
     assert STOP_S - MAX_SLEEP_S <= float(str(event.fields["s"])) <= STOP_S
 
@@ -57,12 +56,11 @@ def test_the_length_of_a_stop_is_right(held: bool, sleeps: int) -> None:  # noqa
 def test_a_stop_outside_the_wait_counts_as_well(
     where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = World()
-    supervisor = world.supervisor(Config(poll=2.0))
+    world = World(config=Config(poll=2.0))
     clock = StoppedOnce(world)
-    supervisor._clock = clock
-    supervisor.state = _paused(supervisor)
-    world.run_for(supervisor, 1.0)
+    world.supervisor._clock = clock
+    world.state = _paused(world)
+    world.run_for(1.0)
 
     def stop(*_: object) -> None:
         world.pass_time(STOP_S)
@@ -76,14 +74,14 @@ def test_a_stop_outside_the_wait_counts_as_well(
     if where == "gathering":
         monkeypatch.setattr(clock, "wait", gather)
     else:
-        monkeypatch.setattr(supervisor, "_notify", stop)
-    world.run(supervisor, lambda: world.events("sentinel.stalled"))
+        monkeypatch.setattr(world.supervisor, "_notify", stop)
+    world.run(lambda: world.events("sentinel.stalled"))
     (event,) = world.events("sentinel.stalled")
     assert STOP_S - MAX_SLEEP_S <= float(str(event.fields["s"])) <= STOP_S + GATHER_S
 
 
-def _paused(supervisor: Supervisor) -> State:
+def _paused(world: World) -> State:
     pause = Pause(since=0.0, by=Caller(via="unix"))
-    gpu_states = supervisor.state.gpu_states
+    gpu_states = world.state.gpu_states
     paused = {uuid: replace(gpu_state, pause=pause) for uuid, gpu_state in gpu_states.items()}
-    return replace(supervisor.state, gpu_states=paused)
+    return replace(world.state, gpu_states=paused)

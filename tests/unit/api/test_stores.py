@@ -1,17 +1,20 @@
-"""What each GPU has proved is added up over daemons and API processes, and never twice."""
+"""What each GPU has proved is added up over daemons, and never twice; its last verdict is found."""
 
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
+from os import utime
 from pathlib import Path
 
 import pytest
 
 from sentinel.api.bodies import ProblemError
-from sentinel.api.stores import VerifiedTotal
+from sentinel.api.stores import BurninVerdicts, VerifiedTotal
 from sentinel.host import verified_store
-from sentinel.host.verified_store import StoredWork
+from sentinel.host.verified_store import MAX_RUNS, StoredWork
 from sentinel.protocol.views import GpuView, VerifiedCounts, VerifiedWork
+from tests.harness.burnin_report import ENDED, write_report
 
 UUID = "GPU-0"
 
@@ -154,3 +157,56 @@ def test_what_cannot_be_written_is_not_acknowledged(tmp_path: Path) -> None:
     with pytest.raises(ProblemError, match="Nothing was acknowledged"):
         asyncio.run(one.acknowledge([UUID], "root", "replaced"))
     assert wrong(one) == 3
+
+
+def verdicts(found: BurninVerdicts) -> dict[str, str]:
+    """Look for reports; return the verdict of each GPU."""
+    found.look()
+    return {uuid: gpu.verdict for uuid, gpu in found.gpus.items()}
+
+
+def test_the_newest_report_of_each_gpu_counts(tmp_path: Path) -> None:
+    found = BurninVerdicts(tmp_path)
+    assert verdicts(found) == {}
+    first = write_report(tmp_path, {"GPU-0": "FAIL", "GPU-1": "WARN"}, "first")
+    utime(first, (1.0, 1.0))
+    assert verdicts(found) == {"GPU-0": "FAIL", "GPU-1": "WARN"}
+    later = ENDED + timedelta(days=1)
+    second = write_report(tmp_path, {"GPU-0": "PASS"}, "second", ended=later)
+    assert verdicts(found) == {"GPU-0": "PASS", "GPU-1": "WARN"}
+    assert (found.gpus["GPU-0"].run, found.gpus["GPU-0"].ended) == ("second", later)
+    second.unlink()
+    first.unlink()
+    assert verdicts(found) == {}
+
+
+@pytest.mark.parametrize("later", ["INCOMPLETE", "N/A"])
+def test_a_run_that_proves_nothing_takes_no_fault_back(tmp_path: Path, later: str) -> None:
+    found = BurninVerdicts(tmp_path)
+    utime(write_report(tmp_path, {"GPU-0": "FAIL", "GPU-1": "PASS"}, "first"), (1.0, 1.0))
+    utime(write_report(tmp_path, {"GPU-0": later, "GPU-1": later}, "second"), (2.0, 2.0))
+    assert verdicts(found) == {"GPU-0": "FAIL", "GPU-1": later}
+    write_report(tmp_path, {"GPU-0": "PASS"}, "third")
+    assert verdicts(found) == {"GPU-0": "PASS", "GPU-1": later}
+
+
+def test_a_fault_is_known_however_many_runs_prove_nothing_after_it(tmp_path: Path) -> None:
+    found = BurninVerdicts(tmp_path)
+    utime(write_report(tmp_path, {"GPU-0": "FAIL", "GPU-1": "FAIL"}, "first"), (1.0, 1.0))
+    utime(write_report(tmp_path, {"GPU-1": "PASS"}, "second"), (2.0, 2.0))
+    for number in range(MAX_RUNS + 1):
+        screen = write_report(tmp_path, {"GPU-0": "N/A"}, f"screen-{number}")
+        utime(screen, (3.0 + number, 3.0 + number))
+    assert verdicts(found) == {"GPU-0": "FAIL", "GPU-1": "PASS"}
+
+
+def test_an_invalid_report_is_none(tmp_path: Path) -> None:
+    found = BurninVerdicts(tmp_path)
+    good = write_report(tmp_path, {"GPU-0": "PASS"}, "good", ended=None)
+    utime(good, (1.0, 1.0))
+    for number, text in enumerate(("", "[]", "{}", '{"run": {"ended": 3}, "gpus": []}')):
+        write_report(tmp_path, {}, f"bad-{number}").write_text(text)
+    text = good.read_text().replace('"ended": null', '"ended": "soon"').replace("PASS", "FAIL")
+    write_report(tmp_path, {}, "bad-date").write_text(text)
+    assert verdicts(found) == {"GPU-0": "PASS"}
+    assert found.gpus["GPU-0"].ended is None

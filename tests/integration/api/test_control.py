@@ -1,4 +1,4 @@
-"""Wrong results are acknowledged over the API by administrators, and on disk by then."""
+"""Wrong results are acknowledged once they are on disk; a plan with a wrong workload is refused."""
 
 from __future__ import annotations
 
@@ -13,9 +13,16 @@ from sentinel.host import verified_store
 from sentinel.host.verified_store import StoredWork
 from sentinel.protocol.commands import AccessPolicy, AcknowledgeResults, Level
 from sentinel.protocol.views import VerifiedCounts, VerifiedWork
-from tests.harness.api_harness import UUIDS, ApiServer, Reply, ask, check_problem, gpu_view
+from tests.harness.api_harness import (
+    UUIDS,
+    ApiServer,
+    Reply,
+    ask,
+    check_problem,
+    gpu_view,
+    over_tcp,
+)
 from tests.harness.sentinel_process import eventually
-from tests.integration.api.test_access import over_tcp
 
 #: A card that was at index 1 before, by another daemon.
 OLD = StoredWork(
@@ -116,3 +123,29 @@ def test_operators_acknowledge_nothing(tmp_path: Path) -> None:
     with ApiServer(tmp_path, tcp=True, access=AccessPolicy(tcp=Level.OPERATE)) as api:
         body = {"gpus": ["0"], "reason": "why"}
         assert over_tcp(api, "POST", "/v1/acknowledge", body).status == 403
+
+
+PLAN = """
+spec = "sentinel-plan-v1"
+name = "p"
+[[phase]]
+name = "warm"
+workload = "{}"
+seconds = "1m"
+"""
+
+
+@pytest.mark.parametrize(
+    ("workload", "why"),
+    [
+        ("gemm:size=banana", "phase 'warm': workload gemm: option size='banana' is not a whole"),
+        ("gem", "phase 'warm': there is no workload 'gem'"),
+    ],
+)
+def test_a_plan_with_a_wrong_workload_is_refused(tmp_path: Path, workload: str, why: str) -> None:
+    with ApiServer(tmp_path) as api:
+        body = {"plan": PLAN.format(workload), "gpus": ["0"]}
+        refused = ask(api, "POST", "/v1/burnin", body)
+        assert refused.status == 422
+        assert why in refused.body["detail"]
+        assert api.commands == []

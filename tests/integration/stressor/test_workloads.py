@@ -1,27 +1,30 @@
-"""The gemm workload: its seeds, and the comparison of each with golden checksums."""
+"""The workloads gemm and mixed: seeds, phases, goldens, and a check of each result."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
-from sentinel.errors import ConfigError
+from sentinel.errors import ChildExitCode, ConfigError
 from sentinel.host.golden_store import Goldens
-from sentinel.protocol.stressor import FindingPlace, ReferenceChecksum
+from sentinel.protocol.stressor import FindingPlace, Progress, Ready, ReferenceChecksum
 from sentinel.stressor.comparison import flip
+from sentinel.stressor.matmul import PHASES
 from sentinel.stressor.pipeline import ResultPipeline, key_of
-from sentinel.stressor.workloads import gemm, run_seeds
+from sentinel.stressor.sizing import choose_dtypes
+from sentinel.stressor.workloads import gemm, mixed, run_seeds
 from tests.harness.pipeline_harness import (
     ALL_DTYPES,
-    newest,
     pipeline_bench,
     pipeline_of,
     step_until,
     unprepared_pipeline,
 )
+from tests.harness.stressor_harness import Child
 from tests.harness.workload_harness import GIB, Workbench, workbench
 
 
@@ -63,7 +66,7 @@ def test_seeds_alternate_and_each_is_checked_before_the_next(bench: Workbench) -
 def test_a_wrong_bit_in_the_last_round_of_a_seed_is_found(bench: Workbench) -> None:
     pipeline = pipeline_of(bench)
     step_until(pipeline, 2)
-    flip(newest(pipeline), 1, 1)
+    flip(pipeline.newest(), 1, 1)
     assert pipeline.finish_seed()
     pipeline.begin_seed(seed=2)
     assert [(finding.first, finding.seed) for finding in bench.findings()] == [((0, 1), 1)]
@@ -162,3 +165,89 @@ def test_matrices_without_room_are_refused_by_name(bench: Workbench) -> None:
     what = "gemm: there is no room for inputs, a reference and 3 results of size=4096"
     with pytest.raises(ConfigError, match=what):
         gemm(bench.ctx, size=4096)
+
+
+def phases(bench: Workbench, monkeypatch: pytest.MonkeyPatch, count: int) -> list[tuple[str, int]]:
+    """Record each finished phase, and stop after ``count`` phases."""
+    seen: list[tuple[str, int]] = []
+    finish = ResultPipeline.finish_seed
+
+    def record(pipeline: ResultPipeline) -> bool:
+        assert pipeline.written > 0
+        seen.append((pipeline.product.dtype.name, pipeline.seed))
+        if len(seen) == count:
+            bench.stop()
+        return finish(pipeline)
+
+    monkeypatch.setattr(ResultPipeline, "finish_seed", record)
+    return seen
+
+
+@pytest.mark.long
+def test_all_phases_run_in_order_and_each_pass_has_another_seed(
+    large_bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = phases(large_bench, monkeypatch, 17)
+    mixed(large_bench.ctx, seconds=0.0, seeds=2)
+    kinds = ["bf16", "fp16", "tf32", "fp32", "fp64", "fp8", "int8", "memory"]
+    passes = [(kind, seed) for seed in (1, 2) for kind in kinds]
+    assert seen == [*passes, ("bf16", 1)]
+    assert (large_bench.done().errors, large_bench.findings()) == (0, [])
+    assert large_bench.done().checks >= 16
+
+
+def test_a_plan_runs_in_its_written_order(
+    large_bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = phases(large_bench, monkeypatch, 5)
+    mixed(large_bench.ctx, plan="memory+int8+memory", seconds=0.0, seeds=1)
+    assert [name for name, _ in seen] == ["memory", "int8", "memory", "memory", "int8"]
+
+
+def test_a_wrong_bit_is_found_before_the_next_phase(
+    large_bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = phases(large_bench, monkeypatch, 9)
+    step = ResultPipeline.step
+
+    def step_and_flip(pipeline: ResultPipeline) -> bool:
+        running = step(pipeline)
+        if len(seen) < 8 and not any(
+            f.dtype == pipeline.product.dtype.name for f in large_bench.findings()
+        ):
+            flip(pipeline.newest(), 5, 3)
+        return running
+
+    monkeypatch.setattr(ResultPipeline, "step", step_and_flip)
+    mixed(large_bench.ctx, seconds=0.0)
+    assert [finding.dtype for finding in large_bench.findings()] == [name for name, _ in seen[:8]]
+    assert {finding.place for finding in large_bench.findings()} == {FindingPlace.RESULT}
+    assert {finding.workload for finding in large_bench.findings()} == {"mixed"}
+
+
+@pytest.mark.long
+def test_a_stressor_runs_the_phases_and_ends_on_request(start: Callable[..., Child]) -> None:
+    child = start("mixed:plan=bf16+int8+memory,seconds=0.1")
+    held = child.wait_for(Ready).held
+    progress = [child.wait_for(Progress) for _ in range(2)]
+    assert all(
+        message.checks > 0 and message.flops > 0 and message.bytes > 0 for message in progress
+    )
+    assert sum(message.errors for message in progress) == 0
+    beside = child.used() - held - 300 * 2**20
+    assert 0 < beside <= 64 * 2**20, "its own tensors, in segments as torch takes them"
+    assert child.stop() == ChildExitCode.DONE
+
+
+def test_a_gpu_runs_the_phases_that_it_supports(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA A100")
+    card = torch.device("cuda:0")
+    assert [dtype.name for dtype in choose_dtypes("all", card, "mixed", PHASES)] == [
+        *("bf16", "fp16", "tf32", "fp32", "fp64", "int8"),
+        "memory",
+    ]
+    with pytest.raises(ConfigError, match="fp8 needs compute capability"):
+        choose_dtypes("bf16+fp8", card, "mixed", PHASES)
+    with pytest.raises(ConfigError, match="selftest: there is no dtype 'memory'"):
+        choose_dtypes("bf16+memory", card, "selftest")

@@ -11,7 +11,7 @@ from tests.harness.timing import TIMEOUT_S
 
 PROBE = """
 import sys
-from sentinel.host.small_process import without_ctypes_util
+from sentinel.host.process_setup import without_ctypes_util
 from sentinel.probe.process_info import NodeWatch
 with without_ctypes_util():
     import pynvml

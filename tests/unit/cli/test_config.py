@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
+from sentinel.cli.tools.config import json_schema, new_file_text
 from sentinel.config.build import build_config
-from sentinel.config.file_text import json_schema, new_file_text
 from sentinel.config.model import SETTINGS, Config
 from sentinel.config.sources import read_file
 from tests.harness.gpu_environment import ROOT

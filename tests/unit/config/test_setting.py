@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.config.parsers import (
+from sentinel.config.setting import (
+    Form,
     one_of,
     parse_address,
     parse_count,
@@ -18,7 +19,6 @@ from sentinel.config.parsers import (
     parse_rate,
     parse_share,
 )
-from sentinel.config.setting import Form
 from sentinel.protocol.stressor import MemoryTarget
 
 

@@ -1,8 +1,0 @@
-"""The versions of sentinel and of its API."""
-
-from typing import Final
-
-__version__ = "0.2.0"
-
-#: The version of the API's responses. Within one version, fields are added and never removed.
-SCHEMA_VERSION: Final = 1
