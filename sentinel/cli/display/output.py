@@ -168,7 +168,7 @@ def degrade_streams() -> None:
 def _degrade(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    text = "".join(_ASCII.get(one, "?") for one in error.object[error.start : error.end])
+    text = "".join(_ASCII.get(char, "?") for char in error.object[error.start : error.end])
     return text, error.end
 
 
@@ -317,7 +317,7 @@ def to_json(value: Any) -> Any:
         case Mapping():
             return {key: to_json(one) for key, one in value.items()}
         case list() | tuple():
-            return [to_json(one) for one in value]
+            return [to_json(item) for item in value]
         case _:
             return value
 
