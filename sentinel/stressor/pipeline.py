@@ -164,6 +164,10 @@ class ResultPipeline:
         """Return the number of results queued for the present inputs."""
         return self._written
 
+    def newest(self, back: int = 0) -> Tensor:
+        """Return the newest result, or the one ``back`` results before it."""
+        return self.slots[(self._written - 1 - back) % len(self.slots)]
+
     # --- before Ready ------------------------------------------------------------------------
 
     def prepare(self, seed: int) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from sentinel.protocol.stressor import FindingPlace
 from sentinel.stressor.comparison import flip
-from tests.harness.workload_harness import Workbench, newest, pipeline_bench, pipeline_of
+from tests.harness.workload_harness import Workbench, pipeline_bench, pipeline_of
 
 #: A stressor describes 64 findings and counts the rest, so two of them share the 100.
 BATCHES, TRIALS = 2, 50
@@ -38,7 +38,7 @@ def inject(bench: Workbench, place: str, dtype: str, draw: random.Random) -> Non
         for _ in range(draw.randrange(1, 4)):
             assert pipeline.step()
         matrix = {
-            "result": newest(pipeline),
+            "result": pipeline.newest(),
             "left": product.inputs[0],
             "right": product.inputs[1],
             "reference": product.reference,

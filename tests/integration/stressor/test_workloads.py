@@ -13,15 +13,15 @@ from sentinel.errors import ChildExitCode, ConfigError
 from sentinel.host.golden_store import Goldens
 from sentinel.protocol.stressor import FindingPlace, Progress, Ready, ReferenceChecksum
 from sentinel.stressor.comparison import flip
-from sentinel.stressor.matmul import PHASES, choose_dtypes
+from sentinel.stressor.matmul import PHASES
 from sentinel.stressor.pipeline import ResultPipeline, key_of
+from sentinel.stressor.sizing import choose_dtypes
 from sentinel.stressor.workloads import gemm, mixed, run_seeds
 from tests.harness.stressor_harness import Child
 from tests.harness.workload_harness import (
     ALL_DTYPES,
     GIB,
     Workbench,
-    newest,
     pipeline_bench,
     pipeline_of,
     step_until,
@@ -68,7 +68,7 @@ def test_seeds_alternate_and_each_is_checked_before_the_next(bench: Workbench) -
 def test_a_wrong_bit_in_the_last_round_of_a_seed_is_found(bench: Workbench) -> None:
     pipeline = pipeline_of(bench)
     step_until(pipeline, 2)
-    flip(newest(pipeline), 1, 1)
+    flip(pipeline.newest(), 1, 1)
     assert pipeline.finish_seed()
     pipeline.begin_seed(seed=2)
     assert [(finding.first, finding.seed) for finding in bench.findings()] == [((0, 1), 1)]
@@ -217,7 +217,7 @@ def test_a_wrong_bit_is_found_before_the_next_phase(
         if len(seen) < 8 and not any(
             f.dtype == pipeline.product.dtype.name for f in large_bench.findings()
         ):
-            flip(pipeline.slots[(pipeline.written - 1) % len(pipeline.slots)], 5, 3)
+            flip(pipeline.newest(), 5, 3)
         return running
 
     monkeypatch.setattr(ResultPipeline, "step", step_and_flip)
