@@ -123,12 +123,8 @@ def view_of(gpu_state: GpuState, plan: Plan, hold: str | None) -> BurninFields:
         quota_passes=phase.passes,
         left_s=progress.seconds_left(burnin, plan),
         waiting=_why_waiting(gpu_state, burnin, plan, hold),
-        seconds=sum(one.seconds + one.uncounted for one in burnin.work),
-        iterations=sum(one.iterations for one in burnin.work),
-        flops=sum(one.flops for one in burnin.work),
-        bytes=sum(one.bytes for one in burnin.work),
-        checks=sum(one.checks for one in burnin.work),
-        errors=sum(one.errors for one in burnin.work),
+        seconds=sum(work.seconds + work.uncounted for work in burnin.work),
+        **{name: sum(getattr(work, name) for work in burnin.work) for name in progress.COUNTS},
     )
 
 
