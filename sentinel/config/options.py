@@ -92,7 +92,7 @@ def kind_of(annotation: object) -> str:
 
 def _checks(annotation: object) -> list[Callable[[object], None]]:
     """Return the checks of an ``Annotated``; of any other annotation there are none."""
-    return [one for one in getattr(annotation, "__metadata__", ()) if callable(one)]
+    return [item for item in getattr(annotation, "__metadata__", ()) if callable(item)]
 
 
 def _plain(annotation: object) -> object:
@@ -124,15 +124,6 @@ PACKAGE = "sentinel.stressor."
 
 #: Sides of matrices are a multiple of this. cuBLAS requires 16 for fp8 and 8 for int8.
 GRAIN = 64
-#: More seeds than a day has time for.
-_MAX_SEEDS = 1000
-#: Limits of the duration of a phase of ``mixed``.
-_MIN_PHASE_S, _MAX_PHASE_S = 0.1, 3600.0
-#: Limits of how long ``memtest`` leaves a stripe untouched.
-_MIN_RETENTION_S, _MAX_RETENTION_S = 1.0, 7200.0
-_MIN_HZ, _MAX_HZ = 0.5, 10.0
-_MIN_DUTY, _MAX_DUTY = 0.1, 0.9
-
 #: The kinds of numbers that are multiplied.
 DTYPES = ("bf16", "fp16", "tf32", "fp32", "fp64", "fp8", "int8")
 #: The phases of ``mixed``, and the plan of all that the GPU supports.
@@ -146,14 +137,17 @@ PATTERNS = (
 ALL = "all"
 
 
-def check_seeds(seeds: int) -> None:
-    """Check the number of seeds.
+def _within(
+    name: str, least: float, most: float, *, or_zero: bool = False
+) -> Callable[[float], None]:
+    """Build the check that an option is in a range, or is 0 if that is allowed, too."""
 
-    Raises:
-        ConfigError: It is not from 1 to 1000.
-    """
-    if not 1 <= seeds <= _MAX_SEEDS:
-        raise ConfigError(f"seeds={seeds} is out of range", f"allowed is from 1 to {_MAX_SEEDS}")
+    def check(value: float) -> None:
+        if not (least <= value <= most or (or_zero and value == 0)):
+            allowed = f"allowed is {'0, or ' if or_zero else ''}from {least:g} to {most:g}"
+            raise ConfigError(f"{name}={value:g} is out of range", allowed)
+
+    return check
 
 
 def check_size(size: int) -> None:
@@ -164,17 +158,6 @@ def check_size(size: int) -> None:
     """
     if size and (size < GRAIN or size % GRAIN):
         raise ConfigError(f"size={size} is not a positive multiple of {GRAIN}")
-
-
-def check_seconds(seconds: float) -> None:
-    """Check the duration of a phase of ``mixed``.
-
-    Raises:
-        ConfigError: It is out of range.
-    """
-    if not _MIN_PHASE_S <= seconds <= _MAX_PHASE_S:
-        what = f"mixed: seconds={seconds:g} is out of range"
-        raise ConfigError(what, f"allowed is from {_MIN_PHASE_S:g} to {_MAX_PHASE_S:g}")
 
 
 def split_names(text: str) -> list[str]:
@@ -207,49 +190,22 @@ def check_patterns(patterns: str) -> None:
             raise ConfigError(f"memtest: patterns={patterns} has {name!r} in it; {allowed}")
 
 
-def check_retention(retention: float) -> None:
-    """Check how long ``memtest`` leaves a stripe untouched, in seconds; 0 leaves none.
-
-    Raises:
-        ConfigError: It is out of range.
-    """
-    if retention and not _MIN_RETENTION_S <= retention <= _MAX_RETENTION_S:
-        what = f"memtest: retention={retention:g} is out of range; allowed is 0, or from 1 to 7200"
-        raise ConfigError(what)
-
-
-def check_hz(hz: float) -> None:
-    """Check the periods per second of ``pulse``.
-
-    Raises:
-        ConfigError: They are out of range.
-    """
-    if not _MIN_HZ <= hz <= _MAX_HZ:
-        raise ConfigError(f"pulse: hz={hz:g} is out of range; allowed is from 0.5 to 10")
-
-
-def check_duty(duty: float) -> None:
-    """Check the share of a period of ``pulse`` under load.
-
-    Raises:
-        ConfigError: It is out of range.
-    """
-    if not _MIN_DUTY <= duty <= _MAX_DUTY:
-        raise ConfigError(f"pulse: duty={duty:g} is out of range; allowed is from 0.1 to 0.9")
-
-
 #: The kind of number that is multiplied; ``auto`` chooses by the GPU.
 GemmDtype = Literal["auto", "bf16", "fp16", "tf32", "fp32", "fp64", "fp8", "int8"]
 Size = Annotated[int, check_size]
-Seeds = Annotated[int, check_seeds]
+#: A day has no time for more.
+Seeds = Annotated[int, _within("seeds", 1, 1000)]
 #: Which results are checked: all, one in 16, or none.
 Verify = Literal["full", "sample", "off"]
 Plan = Annotated[str, check_plan]
-PhaseSeconds = Annotated[float, check_seconds]
+PhaseSeconds = Annotated[float, _within("seconds", 0.1, 3600)]
 Patterns = Annotated[str, check_patterns]
-Retention = Annotated[float, check_retention]
-Hz = Annotated[float, check_hz]
-Duty = Annotated[float, check_duty]
+#: How many seconds a stripe is left untouched; 0 leaves none.
+Retention = Annotated[float, _within("retention", 1, 7200, or_zero=True)]
+#: Periods per second.
+Hz = Annotated[float, _within("hz", 0.5, 10)]
+#: The share of a period under load.
+Duty = Annotated[float, _within("duty", 0.1, 0.9)]
 #: Whether the GPUs of a host pulse on their own, all at once, or every other one half a period
 #: later.
 Sync = Literal["off", "in-phase", "out-of-phase"]

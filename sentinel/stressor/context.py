@@ -11,11 +11,13 @@ A workload is a function that takes a :class:`WorkloadContext` and loops until i
 from __future__ import annotations
 
 import math
+import operator
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -135,8 +137,7 @@ _PROGRESS_INTERVAL_S = 1.0
 _MAX_NOTE_LENGTH = 200
 
 
-@dataclass
-class _Tally:
+class _Tally(NamedTuple):
     """Work that was reported by the workload and not yet sent to the supervisor."""
 
     iterations: int = 0
@@ -145,12 +146,8 @@ class _Tally:
     checks: int = 0
     errors: int = 0
 
-    def add(self, other: _Tally) -> None:
-        self.iterations += other.iterations
-        self.flops += other.flops
-        self.bytes += other.bytes
-        self.checks += other.checks
-        self.errors += other.errors
+    def plus(self, other: _Tally) -> _Tally:
+        return _Tally(*map(operator.add, self, other))
 
 
 class WorkloadContext:
@@ -232,8 +229,7 @@ class WorkloadContext:
             False if the workload is to return, now and at every later call.
         """
         if not (math.isfinite(rest) and rest >= 0):
-            message = f"pace(rest={rest!r}): a rest is a number of seconds, 0 or more"
-            raise ValueError(message)
+            raise ValueError(f"pace(rest={rest!r}): a rest is a number of seconds, 0 or more")
         if self._lease_keeper.stopped.is_set():
             return False
         took = time.monotonic() - self._began if self._ready else 0.0
@@ -269,7 +265,7 @@ class WorkloadContext:
         """
         self._settle(0)
         self._device.drain()
-        self._done.add(self._queued)
+        self._done = self._done.plus(self._queued)
         self._queued = _Tally()
         self._rest(0.0)
         if rests:
@@ -307,11 +303,10 @@ class WorkloadContext:
             checks=int(checks),
             errors=int(errors),
         )
-        for name, value in vars(tally).items():
+        for name, value in tally._asdict().items():
             if not (math.isfinite(value) and value >= 0):
-                message = f"report({name}={value!r}): it must be finite and not negative"
-                raise ValueError(message)
-        self._queued.add(tally)
+                raise ValueError(f"report({name}={value!r}): it must be finite and not negative")
+        self._queued = self._queued.plus(tally)
         self._iterations += tally.iterations
 
     def find(self, finding: Finding) -> None:
@@ -329,11 +324,10 @@ class WorkloadContext:
         more = (finding.seed, finding.repeated, finding.repeats)
         for number in (*numbers, *(extra for extra in more if extra is not None)):
             if type(number) is not int:
-                message = f"find(): {number!r} in the finding is not an int"
-                raise TypeError(message)
-        finding = replace(finding, detail=finding.detail[:_MAX_DETAIL_LENGTH])
+                raise TypeError(f"find(): {number!r} in the finding is not an int")
         self._findings += 1
-        self._lease_keeper.report_finding(replace(finding, number=self._findings))
+        detail = finding.detail[:_MAX_DETAIL_LENGTH]
+        self._lease_keeper.report_finding(replace(finding, number=self._findings, detail=detail))
         self._device.begin()  # the wait for the supervisor is not part of the quantum
         self._began = time.monotonic()
 
@@ -383,7 +377,7 @@ class WorkloadContext:
             seconds = self._device.wait(fence)
             if self._ready:  # preparations may take any time
                 self._longest = max(self._longest, seconds, took)
-            self._done.add(tally)
+            self._done = self._done.plus(tally)
 
     def _become_ready(self) -> None:
         if self._monitor is not None:
@@ -444,7 +438,9 @@ class WorkloadContext:
         if self._note is not None and self._lease_keeper.send(Note(text=self._note)):
             self._note = None
         message = Progress(
-            seconds=now - self._last_progress_at, max_quantum_s=self._longest, **vars(self._done)
+            seconds=now - self._last_progress_at,
+            max_quantum_s=self._longest,
+            **self._done._asdict(),
         )
         if self._lease_keeper.send(message):
             self._last_progress_at = now

@@ -7,7 +7,7 @@ product are views of the stressor's chunks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from sentinel.config.options import ALL, GRAIN, split_names
-from sentinel.errors import ConfigError
+from sentinel.config.options import GRAIN
 
 #: With fewer slots, no result can be checked some quanta before it is overwritten.
 MIN_SLOTS = 3
@@ -87,13 +86,13 @@ def _lay_out(chunks: Sequence[Tensor], needs: Needs, piece: int) -> Layout | Non
     parts = [rests[0]] * len(sizes)
     for number in sorted(range(len(sizes)), key=lambda number: -sizes[number]):
         size = sizes[number]
-        fitting = [place for place, rest in enumerate(rests) if rest.numel() >= size]
+        fitting = [index for index, rest in enumerate(rests) if rest.numel() >= size]
         if not fitting:
             return None
         # The one with the least room, so that whole chunks stay whole.
-        place = min(fitting, key=lambda place: rests[place].numel())
-        parts[number] = rests[place][:size]
-        rests[place] = rests[place][_round_up(size) :]
+        index = min(fitting, key=lambda index: rests[index].numel())
+        parts[number] = rests[index][:size]
+        rests[index] = rests[index][_round_up(size) :]
     left, right, reference, differs, weights, weighted = parts
     rest = tuple(rest for rest in rests if rest.numel())
     layout = Layout(left, right, reference, differs, weights, weighted, rest)
@@ -251,11 +250,6 @@ DTYPES: dict[str, Dtype] = {
     )
 }
 
-#: Selects the first of these that the GPU supports. Of the dtypes used for training, bf16 draws the
-#: most power on an H200 (docs/benchmarks.md); fp32 runs on every GPU.
-AUTO = "auto"
-_PREFERRED = ("bf16", "fp16", "fp32")
-
 #: Memory traffic instead of a product: each result is interpolated between two inputs.
 MEMORY = Dtype(
     "memory",
@@ -268,66 +262,6 @@ MEMORY = Dtype(
 
 #: All phases of ``mixed``.
 PHASES: dict[str, Dtype] = {**DTYPES, MEMORY.name: MEMORY}
-
-
-def has_capability(dtype: Dtype, device: torch.device) -> bool:
-    """Check whether ``device`` supports ``dtype``; a simulated GPU supports all of them."""
-    if device.type != "cuda":
-        return True
-    return torch.cuda.get_device_capability(device) >= dtype.capability
-
-
-def choose_dtype(name: str, device: torch.device, workload: str) -> Dtype:
-    """Return the dtype called ``name``, or the hottest that ``device`` supports for ``auto``.
-
-    Raises:
-        ConfigError: The device does not support it.
-    """
-    if name == AUTO:
-        name = next(kind for kind in _PREFERRED if has_capability(DTYPES[kind], device))
-    check_capability(DTYPES[name], device, workload)
-    return DTYPES[name]
-
-
-def choose_dtypes(
-    text: str, device: torch.device, workload: str, known: Mapping[str, Dtype] = DTYPES
-) -> list[Dtype]:
-    """Return the dtypes of ``text``, names with plus signs; all that ``device`` supports for all.
-
-    Raises:
-        ConfigError: A name is unknown, or the device does not support it.
-    """
-    if text == ALL:
-        return [dtype for dtype in known.values() if has_capability(dtype, device)]
-    names = split_names(text)
-    for name in names:
-        if name not in known:
-            what = f"{workload}: there is no dtype {name!r}"
-            raise ConfigError(what, f"There are {', '.join(known)}.")
-        check_capability(known[name], device, workload)
-    return [known[name] for name in names]
-
-
-def check_capability(dtype: Dtype, device: torch.device, workload: str) -> None:
-    """Check that ``device`` supports ``dtype``.
-
-    Raises:
-        ConfigError: It does not; the remedy lists the supported dtypes.
-    """
-    if has_capability(dtype, device):
-        return
-    has = torch.cuda.get_device_capability(device)
-    able = ", ".join(name for name, other in DTYPES.items() if has_capability(other, device))
-    card = torch.cuda.get_device_name(device)
-    raise ConfigError(
-        f"{workload}: {dtype.name} needs compute capability {_dotted(dtype.capability)}; "
-        f"this GPU, {card}, has {_dotted(has)}",
-        f"It can do {able}.",
-    )
-
-
-def _dotted(version: tuple[int, int]) -> str:
-    return f"{version[0]}.{version[1]}"
 
 
 # --- one product -----------------------------------------------------------------------------

@@ -7,17 +7,16 @@ its results.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from torch import Tensor
 
 from sentinel.config.options import ALL
-from sentinel.protocol.stressor import Finding, FindingPlace, SelftestDone, SelftestResult
+from sentinel.protocol.stressor import FindingPlace, SelftestDone, SelftestResult
 from sentinel.stressor.comparison import flip
 from sentinel.stressor.context import WorkloadContext
-from sentinel.stressor.matmul import choose_dtypes
 from sentinel.stressor.pipeline import ResultPipeline
-from sentinel.stressor.sizing import build
+from sentinel.stressor.sizing import build, choose_dtypes
 
 #: Rows of the matrices: large enough for tensor cores, and small enough for quick diagnoses.
 _SIZE = 2048
@@ -68,11 +67,11 @@ def _prove(ctx: WorkloadContext, pipeline: ResultPipeline, flips: int, rounds: i
     pipeline.begin_seed(seed=1)
     dtype = pipeline.product.dtype.name
     trials: list[tuple[str, FindingPlace, Callable[[random.Random], Tensor]]] = [
-        ("result", FindingPlace.RESULT, lambda _: _unchecked(pipeline, 0)),
+        ("result", FindingPlace.RESULT, lambda _: pipeline.newest()),
         (
             "memory",
             FindingPlace.RESULT,
-            lambda draw: _unchecked(pipeline, draw.randrange(pipeline.unchecked)),
+            lambda draw: pipeline.newest(draw.randrange(pipeline.unchecked)),
         ),
         ("input", FindingPlace.INPUT, lambda draw: draw.choice(pipeline.product.inputs)),
         ("reference", FindingPlace.REFERENCE, lambda _: pipeline.product.reference),
@@ -92,11 +91,6 @@ def _prove(ctx: WorkloadContext, pipeline: ResultPipeline, flips: int, rounds: i
     return not pipeline.inspector.stopped
 
 
-def _unchecked(pipeline: ResultPipeline, back: int) -> Tensor:
-    """Return an unchecked result; 0 is the newest."""
-    return pipeline.slots[(pipeline.written - 1 - back) % len(pipeline.slots)]
-
-
 def _find_one(
     pipeline: ResultPipeline,
     place: FindingPlace,
@@ -113,8 +107,4 @@ def _find_one(
         pipeline.finish_seed()
     bits = tuple(int(number == bit) for number in range(8 * matrix.element_size()))
     right = (place, 1, pipeline.product.coordinates(matrix, element), bits)
-    return _summarize(findings) == [right]
-
-
-def _summarize(findings: Sequence[Finding]) -> list[tuple[object, ...]]:
-    return [(finding.place, finding.count, finding.first, finding.bits) for finding in findings]
+    return [(found.place, found.count, found.first, found.bits) for found in findings] == [right]

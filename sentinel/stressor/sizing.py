@@ -1,17 +1,18 @@
-"""Choose matrices that fit into the memory and are multiplied within a quantum."""
+"""Choose dtypes that the GPU supports, and matrices that fit and take a quantum at most."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 
 import torch
 
-from sentinel.config.options import GRAIN, Verify
+from sentinel.config.options import ALL, GRAIN, Verify, split_names
 from sentinel.errors import ConfigError
 from sentinel.stressor.context import WorkloadContext
 from sentinel.stressor.diagnosis import SLICE, FindingReporter
 from sentinel.stressor.matmul import (
+    DTYPES,
     MIN_SLOTS,
     Dtype,
     Layout,
@@ -27,6 +28,72 @@ from sentinel.stressor.pipeline import ResultPipeline
 _MAX_QUANTA = 1.25
 
 _REMEDY = "Hold more memory, or take it in larger chunks."
+
+
+#: Selects the first of these that the GPU supports. Of the dtypes used for training, bf16 draws the
+#: most power on an H200 (docs/benchmarks.md); fp32 runs on every GPU.
+AUTO = "auto"
+_PREFERRED = ("bf16", "fp16", "fp32")
+
+
+def has_capability(dtype: Dtype, device: torch.device) -> bool:
+    """Check whether ``device`` supports ``dtype``; a simulated GPU supports all of them."""
+    if device.type != "cuda":
+        return True
+    return torch.cuda.get_device_capability(device) >= dtype.capability
+
+
+def choose_dtype(name: str, device: torch.device, workload: str) -> Dtype:
+    """Return the dtype called ``name``, or the hottest that ``device`` supports for ``auto``.
+
+    Raises:
+        ConfigError: The device does not support it.
+    """
+    if name == AUTO:
+        name = next(kind for kind in _PREFERRED if has_capability(DTYPES[kind], device))
+    check_capability(DTYPES[name], device, workload)
+    return DTYPES[name]
+
+
+def choose_dtypes(
+    text: str, device: torch.device, workload: str, known: Mapping[str, Dtype] = DTYPES
+) -> list[Dtype]:
+    """Return the dtypes of ``text``, names with plus signs; all that ``device`` supports for all.
+
+    Raises:
+        ConfigError: A name is unknown, or the device does not support it.
+    """
+    if text == ALL:
+        return [dtype for dtype in known.values() if has_capability(dtype, device)]
+    names = split_names(text)
+    for name in names:
+        if name not in known:
+            there_are = f"There are {', '.join(known)}."
+            raise ConfigError(f"{workload}: there is no dtype {name!r}", there_are)
+        check_capability(known[name], device, workload)
+    return [known[name] for name in names]
+
+
+def check_capability(dtype: Dtype, device: torch.device, workload: str) -> None:
+    """Check that ``device`` supports ``dtype``.
+
+    Raises:
+        ConfigError: It does not; the remedy lists the supported dtypes.
+    """
+    if has_capability(dtype, device):
+        return
+    has = torch.cuda.get_device_capability(device)
+    able = ", ".join(name for name, other in DTYPES.items() if has_capability(other, device))
+    card = torch.cuda.get_device_name(device)
+    raise ConfigError(
+        f"{workload}: {dtype.name} needs compute capability {_dotted(dtype.capability)}; "
+        f"this GPU, {card}, has {_dotted(has)}",
+        f"It can do {able}.",
+    )
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return f"{version[0]}.{version[1]}"
 
 
 def build(
@@ -83,13 +150,17 @@ def _fitting(ctx: WorkloadContext, dtypes: Sequence[Dtype], workload: str) -> li
     simulated = ctx.device.type != "cuda"
     shapes = [cube(GRAIN) if simulated and dtype.emulated else dtype.shape for dtype in dtypes]
     while (layout := _layout_for(ctx, dtypes, shapes)) is None:
-        largest = max(range(len(shapes)), key=lambda n: _bytes_of(dtypes[n], shapes[n]))
-        shapes[largest] = _smaller(shapes[largest], workload)
+        needs = [sum(Product.needs(*pair)) for pair in zip(dtypes, shapes, strict=True)]
+        largest = needs.index(max(needs))
+        halves = shapes[largest].smaller()
+        if halves is None:
+            what = f"{workload}: there is no room for inputs, a reference and {MIN_SLOTS} results"
+            raise ConfigError(f"{what} of {GRAIN} rows", _REMEDY)
+        shapes[largest] = halves
     for number, dtype in enumerate(dtypes):
-        while not _fast(ctx, dtype, shapes[number], layout):
-            halves = shapes[number].smaller()
-            if halves is None:
-                break
+        while not _fast(ctx, dtype, shapes[number], layout) and (
+            halves := shapes[number].smaller()
+        ):
             shapes[number] = halves
     return shapes
 
@@ -98,19 +169,6 @@ def _layout_for(
     ctx: WorkloadContext, dtypes: Sequence[Dtype], shapes: Sequence[Shape]
 ) -> Layout | None:
     return lay_out(ctx.chunks, reduce(Needs.maximum, map(Product.needs, dtypes, shapes)))
-
-
-def _bytes_of(dtype: Dtype, shape: Shape) -> int:
-    needs = Product.needs(dtype, shape)
-    return needs.left + needs.right + needs.result
-
-
-def _smaller(shape: Shape, workload: str) -> Shape:
-    halves = shape.smaller()
-    if halves is None:
-        what = f"{workload}: there is no room for inputs, a reference and {MIN_SLOTS} results"
-        raise ConfigError(f"{what} of {GRAIN} rows", _REMEDY)
-    return halves
 
 
 def _fast(ctx: WorkloadContext, dtype: Dtype, shape: Shape, layout: Layout) -> bool:

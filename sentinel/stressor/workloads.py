@@ -24,9 +24,9 @@ from sentinel.config.options import (
     Verify,
 )
 from sentinel.stressor.context import WorkloadContext
-from sentinel.stressor.matmul import AUTO, PHASES, choose_dtype, choose_dtypes
+from sentinel.stressor.matmul import PHASES
 from sentinel.stressor.pipeline import ResultPipeline
-from sentinel.stressor.sizing import build
+from sentinel.stressor.sizing import AUTO, build, choose_dtype, choose_dtypes
 
 
 def hold(ctx: WorkloadContext) -> None:

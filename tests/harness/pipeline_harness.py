@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from torch import Tensor
 
 from sentinel.config.options import Verify
 from sentinel.stressor.matmul import DTYPES, MEMORY
@@ -52,11 +51,6 @@ def pipeline_of(bench: Workbench, name: str = "bf16", verify: Verify = "full") -
     pipeline.prepare(seed=1)
     assert bench.findings() == []
     return pipeline
-
-
-def newest(pipeline: ResultPipeline, back: int = 0) -> Tensor:
-    """Return an unchecked result; 0 is the newest."""
-    return pipeline.slots[(pipeline.written - 1 - back) % len(pipeline.slots)]
 
 
 def step_until(pipeline: ResultPipeline, round_: int) -> None:

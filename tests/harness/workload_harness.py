@@ -6,17 +6,22 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Self, TypeVar
 
 import torch
 
 from sentinel.host.simulation import Registry
-from sentinel.protocol.stressor import ChildMessage, Finding, MemoryTarget, Progress
+from sentinel.protocol import codec
+from sentinel.protocol.stressor import ChildMessage, Finding, MemoryTarget, Note, Progress, Ready
 from sentinel.stressor.context import WorkloadContext
 from sentinel.stressor.device import Fence, fill
 from sentinel.stressor.lease import LeaseKeeper
 from sentinel.stressor.simulated_device import SimulatedDevice
 
+M = TypeVar("M")
+
 GIB = 2**30
+CHUNK = GIB // 2
 
 
 class InstantDevice(SimulatedDevice):
@@ -47,28 +52,83 @@ class RecordingLeaseKeeper(LeaseKeeper):
         return self.send(finding)
 
 
-class Workbench:
-    """A workload context that records all messages."""
+class Bench:
+    """A workload context on a simulated GPU, and the supervisor's end of its channel.
 
-    def __init__(self, folder: Path, *, chunks: int, chunk: int, quantum: float) -> None:
-        registry = Registry.create(folder, 1)
-        self.channel, self._other = socket.socketpair()
-        self.device = InstantDevice(registry, registry.gpus()[0].uuid, quantum)
-        self.lease_keeper = RecordingLeaseKeeper(self.channel)
+    A context manager that closes all of them; the lease is not started.
+    """
+
+    def __init__(self, folder: Path, *, chunks: int = 4, chunk: int = CHUNK) -> None:
+        self.registry = Registry.create(folder, 1)
+        self.uuid = self.registry.gpus()[0].uuid
+        self.channel, self.child_channel = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.device = self.open_device()
+        self.lease_keeper = self.keep_lease()
         filling = fill(self.device, MemoryTarget(size=chunks * chunk), chunk)
         self.ctx = WorkloadContext(
             device=self.device, filling=filling, lease_keeper=self.lease_keeper
         )
 
+    def open_device(self) -> SimulatedDevice:
+        return SimulatedDevice(self.registry, self.uuid)
+
+    def keep_lease(self) -> LeaseKeeper:
+        return LeaseKeeper(self.child_channel, 3.0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.device.membership.close()
+        self.channel.close()
+        self.child_channel.close()
+
+    def received(self) -> list[ChildMessage]:
+        found: list[ChildMessage] = []
+        while True:
+            try:
+                data = self.channel.recv(codec.MAX_DATAGRAM_BYTES, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return found
+            kinds: tuple[type[ChildMessage], ...] = (Ready, Progress, Note)
+            found.append(codec.decode(data, kinds))
+
+    def become_ready(self) -> None:
+        assert self.ctx.pace()
+        assert self.received() == []
+        assert self.ctx.pace()
+        assert self.received() == [Ready(held=2 * GIB, asked=2 * GIB, chunks=4, refused=False)]
+
+
+class Workbench(Bench):
+    """A bench with a device without delays, which records all messages instead of sending them."""
+
+    device: InstantDevice
+    lease_keeper: RecordingLeaseKeeper
+
+    def __init__(self, folder: Path, *, chunks: int, chunk: int, quantum: float) -> None:
+        self._quantum = quantum
+        super().__init__(folder, chunks=chunks, chunk=chunk)
+
+    def open_device(self) -> InstantDevice:
+        return InstantDevice(self.registry, self.uuid, self._quantum)
+
+    def keep_lease(self) -> RecordingLeaseKeeper:
+        return RecordingLeaseKeeper(self.child_channel)
+
+    def sent(self, kind: type[M]) -> list[M]:
+        """List the recorded messages of this kind."""
+        return [message for message in self.lease_keeper.sent if isinstance(message, kind)]
+
     def findings(self) -> list[Finding]:
-        return [message for message in self.lease_keeper.sent if isinstance(message, Finding)]
+        return self.sent(Finding)
 
     def done(self) -> Progress:
         """Sum all progress, including unsent progress."""
         self.ctx.finish()
         if not self.ctx.ready:
             self.ctx._send_progress(self.ctx._last_progress_at)  # none is sent before Ready
-        progress = [message for message in self.lease_keeper.sent if isinstance(message, Progress)]
+        progress = self.sent(Progress)
         return Progress(
             seconds=sum(message.seconds for message in progress),
             iterations=sum(message.iterations for message in progress),
@@ -82,11 +142,6 @@ class Workbench:
     def stop(self) -> None:
         self.lease_keeper.stopped.set()
 
-    def close(self) -> None:
-        self.device.membership.close()
-        self.channel.close()
-        self._other.close()
-
 
 @contextmanager
 def workbench(
@@ -96,10 +151,7 @@ def workbench(
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as a stressor does
     try:
-        bench = Workbench(folder, chunks=chunks, chunk=chunk, quantum=quantum)
-        try:
+        with Workbench(folder, chunks=chunks, chunk=chunk, quantum=quantum) as bench:
             yield bench
-        finally:
-            bench.close()
     finally:
         torch.set_num_threads(threads)

@@ -221,7 +221,7 @@ def _count(gpu_state: GpuState, burnin: Burnin, phase: Phase, seen: Observation)
     """Count the new messages of the stressor, or the end of a stretch."""
     facts = seen.children.get(gpu_state.gpu.uuid)
     if facts is not None:  # also of one that is stopping
-        wrong = sum(one.errors for one in facts.messages if isinstance(one, Progress))
+        wrong = sum(message.errors for message in facts.messages if isinstance(message, Progress))
         burnin = replace(burnin, errors=burnin.errors + wrong) if wrong else burnin
     if facts is not None and _works_on(gpu_state, phase, facts.generation):
         reading = seen.readings.get(gpu_state.gpu.uuid)

@@ -393,7 +393,7 @@ def flips_a_bit(ctx: WorkloadContext, *, size: int = 128) -> None:
     def flip_once() -> None:
         if pipeline.rounds >= 2 and not done:
             done.append(pipeline.rounds)
-            flip(pipeline.slots[(pipeline.written - 1) % len(pipeline.slots)], 3 * size + 4, 9)
+            flip(pipeline.newest(), 3 * size + 4, 9)
 
     pipeline.between = flip_once
     run_seeds(pipeline, seeds=1)

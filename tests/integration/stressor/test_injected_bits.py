@@ -12,7 +12,7 @@ import pytest
 
 from sentinel.protocol.stressor import FindingPlace
 from sentinel.stressor.comparison import flip
-from tests.harness.pipeline_harness import newest, pipeline_bench, pipeline_of
+from tests.harness.pipeline_harness import pipeline_bench, pipeline_of
 from tests.harness.workload_harness import Workbench
 
 #: A stressor describes 64 findings and counts the rest, so two of them share the 100.
@@ -39,7 +39,7 @@ def inject(bench: Workbench, place: str, dtype: str, draw: random.Random) -> Non
         for _ in range(draw.randrange(1, 4)):
             assert pipeline.step()
         matrix = {
-            "result": newest(pipeline),
+            "result": pipeline.newest(),
             "left": product.inputs[0],
             "right": product.inputs[1],
             "reference": product.reference,
@@ -51,7 +51,7 @@ def inject(bench: Workbench, place: str, dtype: str, draw: random.Random) -> Non
         assert pipeline.finish_seed()
     found = bench.findings()
     wanted = {"result": FindingPlace.RESULT, "reference": FindingPlace.REFERENCE}
-    assert [one.place for one in found] == [wanted.get(place, FindingPlace.INPUT)] * TRIALS
+    assert [finding.place for finding in found] == [wanted.get(place, FindingPlace.INPUT)] * TRIALS
     for finding, (first, bit) in zip(found, injected, strict=True):
         assert (finding.count, finding.first) == (1, first)
         assert [number for number, times in enumerate(finding.bits) if times] == [bit]

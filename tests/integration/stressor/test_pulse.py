@@ -150,7 +150,7 @@ def test_a_wrong_product_is_counted(
         running = step(pipeline, at_most=at_most)
         if pipeline.rounds and not corrupted:
             corrupted.append(pipeline.written)
-            pipeline.slots[(pipeline.written - 1) % len(pipeline.slots)][3, 4] += 1
+            pipeline.newest()[3, 4] += 1
         return running
 
     monkeypatch.setattr(ResultPipeline, "step", step_and_corrupt)

@@ -13,12 +13,12 @@ from sentinel.errors import ChildExitCode, ConfigError
 from sentinel.host.golden_store import Goldens
 from sentinel.protocol.stressor import FindingPlace, Progress, Ready, ReferenceChecksum
 from sentinel.stressor.comparison import flip
-from sentinel.stressor.matmul import PHASES, choose_dtypes
+from sentinel.stressor.matmul import PHASES
 from sentinel.stressor.pipeline import ResultPipeline, key_of
+from sentinel.stressor.sizing import choose_dtypes
 from sentinel.stressor.workloads import gemm, mixed, run_seeds
 from tests.harness.pipeline_harness import (
     ALL_DTYPES,
-    newest,
     pipeline_bench,
     pipeline_of,
     step_until,
@@ -66,7 +66,7 @@ def test_seeds_alternate_and_each_is_checked_before_the_next(bench: Workbench) -
 def test_a_wrong_bit_in_the_last_round_of_a_seed_is_found(bench: Workbench) -> None:
     pipeline = pipeline_of(bench)
     step_until(pipeline, 2)
-    flip(newest(pipeline), 1, 1)
+    flip(pipeline.newest(), 1, 1)
     assert pipeline.finish_seed()
     pipeline.begin_seed(seed=2)
     assert [(finding.first, finding.seed) for finding in bench.findings()] == [((0, 1), 1)]
@@ -77,7 +77,7 @@ def test_a_wrong_bit_in_the_last_round_of_a_seed_is_found(bench: Workbench) -> N
 
 def checksums(bench: Workbench) -> list[ReferenceChecksum]:
     """Select the checksums that were reported."""
-    return [one for one in bench.lease_keeper.sent if isinstance(one, ReferenceChecksum)]
+    return bench.sent(ReferenceChecksum)
 
 
 def run_count(bench: Workbench, pipeline: ResultPipeline, seeds: int, count: int) -> None:
@@ -110,9 +110,9 @@ def test_the_first_run_records_checksums_and_the_second_agrees(
     assert {key.dtype for key in keys} == {"bf16", "fp32"}
     assert {key.shape for key in keys} == {"16x16x16 v1"}
     sent = checksums(bench)
-    assert {one.key for one in sent} == {str(key) for key in keys}
-    assert [one.stored is None for one in sent[:5]] == [True, True, True, False, False]
-    assert all(one.stored in {None, one.checksum} for one in sent)
+    assert {message.key for message in sent} == {str(key) for key in keys}
+    assert [message.stored is None for message in sent[:5]] == [True, True, True, False, False]
+    assert all(message.stored in {None, message.checksum} for message in sent)
     assert (bench.findings(), bench.done().errors) == ([], 0)
 
 
@@ -215,7 +215,7 @@ def test_a_wrong_bit_is_found_before_the_next_phase(
         if len(seen) < 8 and not any(
             f.dtype == pipeline.product.dtype.name for f in large_bench.findings()
         ):
-            flip(pipeline.slots[(pipeline.written - 1) % len(pipeline.slots)], 5, 3)
+            flip(pipeline.newest(), 5, 3)
         return running
 
     monkeypatch.setattr(ResultPipeline, "step", step_and_flip)

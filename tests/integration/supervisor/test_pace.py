@@ -15,11 +15,11 @@ from sentinel.protocol import codec
 from sentinel.protocol.stressor import Finding, Pace, Progress, Ready, Stop
 from sentinel.stressor.memtest import memtest
 from sentinel.stressor.workloads import gemm
-from tests.harness.context_harness import Bench
 from tests.harness.gpu_environment import GpuHost, SimulatedHost
 from tests.harness.sentinel_process import SentinelProcess, eventually
 from tests.harness.stressor_harness import Child, stressors
 from tests.harness.timing import MACHINE_SLOWNESS, TIMEOUT_S
+from tests.harness.workload_harness import Bench
 
 Start = Callable[..., Child]
 

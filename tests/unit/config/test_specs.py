@@ -197,13 +197,13 @@ def test_the_names_are_those_of_the_stressor() -> None:
             for text in ("", "zeroes", "zeros+", "all+zeros")
         ),
         *(
-            (f"memtest:retention={text}", "out of range; allowed is 0, or from 1 to 7200")
+            (f"memtest:retention={text}", "out of range\nallowed is 0, or from 1 to 7200")
             for text in ("0.5", "-1", "7201")
         ),
         ("memtest:retention=nan", "retention='nan' is not a number"),
-        ("pulse:hz=20", "hz=20 is out of range; allowed is from 0.5 to 10"),
+        ("pulse:hz=20", "hz=20 is out of range\nallowed is from 0.5 to 10"),
         ("pulse:hz=0.4", "hz=0.4 is out of range"),
-        ("pulse:duty=0", "duty=0 is out of range; allowed is from 0.1 to 0.9"),
+        ("pulse:duty=0", "duty=0 is out of range\nallowed is from 0.1 to 0.9"),
         ("pulse:duty=1", "duty=1 is out of range"),
         ("pulse:size=65", "size=65 is not a positive multiple"),
     ],

@@ -31,8 +31,8 @@ from sentinel.stressor.context import WorkloadContext
 from sentinel.stressor.device import MAX_CHUNKS, fill
 from sentinel.stressor.loader import is_out_of_memory, start
 from sentinel.stressor.workloads import elementwise
-from tests.harness.context_harness import CHUNK, GIB, Bench
 from tests.harness.sentinel_process import eventually
+from tests.harness.workload_harness import CHUNK, GIB, Bench
 
 FLIP = Finding(
     number=0,

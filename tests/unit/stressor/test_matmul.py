@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from sentinel.errors import ConfigError
-from sentinel.stressor import matmul
 from sentinel.stressor.matmul import (
     DTYPES,
     MEMORY,
@@ -19,6 +18,7 @@ from sentinel.stressor.matmul import (
     lay_out,
     random_block,
 )
+from sentinel.stressor.sizing import check_capability
 
 SHAPE = Shape(rows=64, columns=128, depth=192)
 
@@ -115,9 +115,9 @@ def test_an_unsupported_dtype_is_refused_with_the_supported_ones(
     with pytest.raises(
         ConfigError, match=r"fp8 needs .* 8\.9; this GPU, NVIDIA A100, has 8\.0"
     ) as e:
-        matmul.check_capability(DTYPES["fp8"], card, "gemm")
+        check_capability(DTYPES["fp8"], card, "gemm")
     assert e.value.remedy == "It can do bf16, fp16, tf32, fp32, fp64, int8."
-    matmul.check_capability(DTYPES["bf16"], card, "gemm")
+    check_capability(DTYPES["bf16"], card, "gemm")
 
 
 # --- layout ----------------------------------------------------------------------------------

@@ -19,7 +19,6 @@ from sentinel.stressor.diagnosis import Outcome
 from tests.harness.pipeline_harness import (
     ALL,
     SIZE,
-    newest,
     pipeline_bench,
     pipeline_of,
     step_until,
@@ -92,7 +91,7 @@ def test_a_sample_checks_one_in_sixteen_and_covers_every_slot(bench: Workbench) 
     assert pipeline.written / 24 < bench.done().checks < pipeline.written / 12
     due = {n % len(pipeline.slots) for n in range(17 * len(pipeline.slots)) if pipeline._due(n)}
     assert due == set(range(len(pipeline.slots)))
-    newest(pipeline).view(torch.int16)[1, 2].bitwise_xor_(4)
+    pipeline.newest().view(torch.int16)[1, 2].bitwise_xor_(4)
     assert pipeline.finish_seed()
     assert [finding.first for finding in bench.findings()] == [(1, 2)], (
         "the end of a seed checks every result"
@@ -102,7 +101,7 @@ def test_a_sample_checks_one_in_sixteen_and_covers_every_slot(bench: Workbench) 
 def test_off_checks_nothing(bench: Workbench) -> None:
     pipeline = pipeline_of(bench, verify="off")
     step_until(pipeline, 2)
-    flip(newest(pipeline), 0, 0)
+    flip(pipeline.newest(), 0, 0)
     step_until(pipeline, 4)
     assert pipeline.finish_seed()
     assert (bench.done().checks, bench.done().errors) == (0, 0)
@@ -135,7 +134,7 @@ def test_the_hook_is_called_between_quanta(bench: Workbench) -> None:
 
     def once() -> None:
         if not called:
-            flip(newest(pipeline), 9, 2)
+            flip(pipeline.newest(), 9, 2)
         called.append(pipeline.written)
 
     pipeline.between = once
@@ -153,7 +152,7 @@ def test_every_flipped_bit_of_a_result_is_found_where_it_is(bench: Workbench, na
     draw = random.Random(name)
     for number in range(12):
         step_until(pipeline, pipeline.rounds + 1)
-        matrix = newest(pipeline, back=draw.randrange(pipeline.unchecked))
+        matrix = pipeline.newest(draw.randrange(pipeline.unchecked))
         element, bit = draw.randrange(matrix.numel()), draw.randrange(8 * matrix.element_size())
         flip(matrix, element, bit)
         step_until(pipeline, pipeline.rounds + 2)
@@ -231,7 +230,7 @@ def test_of_many_wrong_results_64_are_examined_and_all_counted(bench: Workbench)
     step_until(pipeline, 1)
     for round_ in range(2, 12):
         for back in range(10):
-            flip(newest(pipeline, back), 0, 0)
+            flip(pipeline.newest(back), 0, 0)
         step_until(pipeline, round_)
     assert bench.done().errors > 64
     assert len(bench.findings()) == 64
@@ -260,7 +259,7 @@ def test_evidence_is_reported_before_a_rest(
     timer.start()
     step_until(pipeline, 1)
     assert bench.ctx.ready, "there are no rests before Ready"
-    flip(newest(pipeline), 5, 1)
+    flip(pipeline.newest(), 5, 1)
     step_until(pipeline, 3)
     assert not bench.lease_keeper.stopped.is_set()
     timer.cancel()
@@ -345,7 +344,7 @@ def test_wrong_bits_that_cancel_out_in_the_sums_are_all_found(bench: Workbench) 
     """The change of four equally distant elements, by +x, -x, -x and +x, leaves both sums."""
     pipeline = pipeline_of(bench, "fp32")
     step_until(pipeline, 1)
-    matrix = newest(pipeline)
+    matrix = pipeline.newest()
     lowest = (integers(matrix) & 1).tolist()
     first = next(n for n in range(len(lowest) - 3) if lowest[n : n + 4] == [0, 1, 1, 0])
     before = pipeline.inspector.checksum(matrix)
