@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.harness.gpu_environment import ROOT
-from tests.harness.time_budget import FIRST, rotated
+from tests.harness.scheduling import FIRST, rotated
 from tests.harness.timing import TIMEOUT_S
 
 SMALL = "tests/unit/core/test_daemon.py"

@@ -24,11 +24,8 @@ from sentinel.protocol.gpu import GpuProcess
 from sentinel.protocol.stressor import Failed, FailureKind
 from sentinel.supervisor.loop import Supervisor
 from sentinel.supervisor.ports import Parts
-from tests.harness.world.api import FakeApi
 from tests.harness.world.gpus import GIB, TEARDOWN_TIME, FakeChild, FakeGpu, fake_gpu, live
-from tests.harness.world.probe import FakeProbe
-from tests.harness.world.spawner import FakeSpawner
-from tests.harness.world.standby import FakeSpare
+from tests.harness.world.processes import FakeApi, FakeProbe, FakeSpare, FakeSpawner
 
 __all__ = [
     "GIB",
