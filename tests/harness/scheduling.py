@@ -61,7 +61,7 @@ FIRST = (
     "tests/integration/supervisor/test_shutdown.py",
     "tests/integration/supervisor/test_nvml_faults.py",
     "tests/integration/supervisor/test_daemon.py",
-    "tests/integration/supervisor/test_claim_races.py",
+    "tests/integration/supervisor/test_two_daemons.py",
     "tests/integration/burnin/test_trial.py",
     "tests/integration/api/test_openapi_conformance.py",
     "tests/integration/api/test_web.py",

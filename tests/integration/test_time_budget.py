@@ -14,7 +14,7 @@ from tests.harness.gpu_environment import ROOT
 from tests.harness.scheduling import FIRST, rotated
 from tests.harness.timing import TIMEOUT_S
 
-SMALL = "tests/unit/core/test_watchdog.py"
+SMALL = "tests/unit/core/test_daemon.py"
 OTHERS = [f"tests/unit/test_{number}.py" for number in range(8)]
 
 
