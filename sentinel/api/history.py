@@ -320,12 +320,16 @@ class History:
     """
 
     def __init__(self, path: Path, size: int | None, report_warning: Callable[[str], None]) -> None:
+        self._path = None if size is None else path
+        self._size = size or 0
         self._report_warning = report_warning
         self._queue: collections.deque[TimedRecord] = collections.deque(maxlen=_MAX_QUEUED)
         self._queued_bytes = 0
         self._thread = ThreadPoolExecutor(1, "history")
         self._thread.submit(int)  # starts the thread: a host without one is known at once
-        self._writer = _Writer(None if size is None else path, size or 0, self._queue)
+        # Used in the thread only.
+        self._recorder = Recorder()
+        self._database: Database | None = None
 
     def add(self, record: GpuView | LoggedEvent) -> None:
         """Queue a view or an event."""
@@ -341,7 +345,7 @@ class History:
         """Write the queue periodically, forever."""
         loop = asyncio.get_running_loop()
         while True:
-            write = loop.run_in_executor(self._thread, self._writer.flush)
+            write = loop.run_in_executor(self._thread, self._flush)
             done, _ = await asyncio.wait({write}, timeout=_STUCK_AFTER_S)
             if not done:
                 self._report_warning(f"the disk has not taken anything for {_STUCK_AFTER_S:g} s")
@@ -365,7 +369,7 @@ class History:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(_QUERY_TIMEOUT_S):
-                return await loop.run_in_executor(self._thread, self._writer.query, function)
+                return await loop.run_in_executor(self._thread, self._read, function)
         except TimeoutError:
             detail = f"The history was not read within {_QUERY_TIMEOUT_S:g} s."
             raise ProblemError(Code.UNAVAILABLE, detail) from None
@@ -378,33 +382,18 @@ class History:
         loop = asyncio.get_running_loop()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_TIMEOUT_S):
-                await loop.run_in_executor(self._thread, self._writer.close)
+                await loop.run_in_executor(self._thread, self._close)
         self._thread.shutdown(wait=False, cancel_futures=True)
 
+    # --- in the thread --------------------------------------------------------------------------
 
-class _Writer:
-    """The work of the thread.
-
-    Args:
-        path: The file, or None without one.
-        size: The file's maximum size in bytes.
-        queue: The records, to which the event loop adds.
-    """
-
-    def __init__(self, path: Path | None, size: int, queue: collections.deque[TimedRecord]) -> None:
-        self._path = path
-        self._size = size
-        self._queue = queue
-        self._recorder = Recorder()
-        self._database: Database | None = None
-
-    def flush(self) -> list[str]:
+    def _flush(self) -> list[str]:
         """Write the queue; return warnings."""
         database = self._write()
         warnings, database.warnings = database.warnings, []
         return warnings
 
-    def query(self, function: Callable[[Source, float], T]) -> T:
+    def _read(self, function: Callable[[Source, float], T]) -> T:
         """Write the queue, then run a query.
 
         Raises:
@@ -414,7 +403,7 @@ class _Writer:
         now = time.monotonic()
         return database.query(lambda source: function(source, now), now)
 
-    def close(self) -> None:
+    def _close(self) -> None:
         """Write the queue, and close the file."""
         self._write().close()
 

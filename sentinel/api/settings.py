@@ -31,9 +31,9 @@ from sentinel.config.sources import (
 from sentinel.config.specs import parse_workload
 from sentinel.errors import ConfigError
 from sentinel.host.regular_file import replace_file
+from sentinel.protocol.api_types import Settings
 from sentinel.protocol.commands import ApiSpec, Caller, CommandReply, Configure, Given, Level
 from sentinel.protocol.problem import Code
-from sentinel.protocol.settings_types import Settings
 
 #: The length of the beginning of a UUID in a source: `GPU-` and eight digits.
 _UUID_LENGTH = 12

@@ -37,9 +37,9 @@ from sentinel.host.golden_store import locate
 from sentinel.host.procfs import boot_id
 from sentinel.host.regular_file import why_foreign
 from sentinel.protocol import __version__
+from sentinel.protocol.api_types import Settings
 from sentinel.protocol.commands import EarlierWork, Given, PhaseWork
 from sentinel.protocol.counters import Counters
-from sentinel.protocol.settings_types import Settings
 from sentinel.supervisor.event_log import json_lines
 
 # --- going on with a run that was cut short --------------------------------------------------

@@ -21,9 +21,9 @@ from sentinel.protocol.api_types import (
     BurninStarted,
     GpuStatus,
     Outcome,
+    Settings,
 )
 from sentinel.protocol.commands import EarlierWork
-from sentinel.protocol.settings_types import Settings
 from sentinel.units import format_duration
 
 #: How long a daemon may take to start again, and how often that is checked, in seconds.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import get_args
 
 from sentinel.diagnostics.one_shot import START, Failure, Timeouts, run_past_faults
 from sentinel.probe import one_shot
@@ -14,6 +15,8 @@ from sentinel.protocol.counters import (
     CountersDone,
     CountersSpec,
     DriverFailed,
+    DriverVersion,
+    GpuAccess,
     PciInventory,
 )
 
@@ -23,7 +26,7 @@ _SLOW = {"open", "handle", one_shot.INVENTORY}
 #: A call takes 0.3 s while a context is torn down.
 TIMEOUTS = Timeouts(opening=60.0, call=10.0)
 
-_Message = Counters | CountersDone | DriverFailed | PciInventory
+_Message = Counters | CountersDone | DriverFailed | DriverVersion | GpuAccess | PciInventory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +41,9 @@ class CountersResult:
     stuck: bool
     #: The addresses of the GPUs on the PCI bus that NVML should list, or None if unknown.
     pci_devices: tuple[str, ...] | None = None
+    driver: DriverVersion | None = None
+    #: By the index of the GPU; empty unless the spec asks for it.
+    access: Mapping[int, GpuAccess] = field(default_factory=dict)
 
 
 @dataclass
@@ -47,6 +53,8 @@ class _Results:
     gpus: dict[int, Counters] = field(default_factory=dict)
     driver_error: str | None = None
     pci_devices: tuple[str, ...] | None = None
+    driver: DriverVersion | None = None
+    access: dict[int, GpuAccess] = field(default_factory=dict)
 
     def take(self, message: _Message) -> bool:
         """Store a message; return whether it was the last."""
@@ -55,6 +63,10 @@ class _Results:
                 self.gpus[message.index] = message
             case DriverFailed():
                 self.driver_error = message.reason
+            case DriverVersion():
+                self.driver = message
+            case GpuAccess():
+                self.access[message.index] = message
             case PciInventory():
                 self.pci_devices = message.addresses
             case CountersDone():
@@ -83,11 +95,10 @@ def read_counters(
         simulation=None if simulation is None else str(simulation),
         uuids=None if uuids is None else tuple(uuids),
     )
-    kinds: tuple[type[_Message], ...] = (Counters, CountersDone, DriverFailed, PciInventory)
     faults, stuck = run_past_faults(
         one_shot.run_counters,
         lambda skip: replace(spec, skip=skip),
-        kinds=kinds,
+        kinds=get_args(_Message),
         take=results.take,
         seen=lambda: results.gpus,
         timeout_s=partial(timeouts.limit_s, _SLOW),
@@ -104,6 +115,8 @@ def read_counters(
         driver_error=driver_error,
         stuck=stuck,
         pci_devices=results.pci_devices,
+        driver=results.driver,
+        access=results.access,
     )
 
 

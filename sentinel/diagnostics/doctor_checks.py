@@ -197,12 +197,8 @@ def _driver(driver: DriverFacts) -> Finding:
         return well("driver", "simulated GPUs", "no driver is used, and nothing here is real")
     if driver.missing is not None:
         means = "no GPU can be read: sentinel would exit with code 5"
-        return problem("driver", driver.missing, means, f"Follow the message. {_NO_GPU}")
-    if driver.fault is not None:
-        found = f"{driver.fault.call} {driver.fault.how}"
-        means = "the driver as a whole does not answer, so no GPU can be read"
-        do = "Check whether nvidia-smi answers, and `dmesg` for NVRM; reboot if it does not answer."
-        return problem("driver", found, means, f"{do} {_NO_GPU}")
+        do = "Follow the message; for one that does not answer, see `dmesg` for NVRM, and reboot."
+        return problem("driver", driver.missing, means, f"{do} {_NO_GPU}")
     if driver.own is not None:
         means = "it lists the GPUs; calls that only NVIDIA's driver has are not made"
         return well("driver", f"{driver.version}, {driver.own}", means)

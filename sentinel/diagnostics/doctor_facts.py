@@ -24,15 +24,6 @@ _NOT_SUPPORTED = Unread()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fault:
-    """A driver call that did not return."""
-
-    call: str
-    #: What it did, as a predicate.
-    how: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class DriverFacts:
     """The driver as a whole."""
 
@@ -42,8 +33,6 @@ class DriverFacts:
     cuda: Numbers = _NOT_SUPPORTED
     #: Why the driver is unusable, or None.
     missing: str | None = None
-    #: The call about no single GPU that hung or crashed.
-    fault: Fault | None = None
     #: Whether the GPUs are simulated, without a driver.
     simulated: bool = False
     #: What the setting ``driver`` names and the package that has it, or None for NVIDIA's driver.
@@ -59,10 +48,8 @@ class GpuFacts:
     #: None if it could not be read.
     uuid: str | None = None
     name: str = ""
-    #: Why the GPU is unusable, or None.
+    #: Why the GPU is unusable, or None; the call that hung or crashed.
     lost: str | None = None
-    #: The call that hung or crashed; later calls were not made.
-    fault: Fault | None = None
     #: The device node, or None if unknown.
     node: str | None = None
     #: Why opens of the node cannot be watched, or None.

@@ -25,7 +25,7 @@ _RESET = "Free the GPU and run `nvidia-smi --gpu-reset`, or reboot."
 
 def judge_gpus(facts: HostFacts) -> Iterator[Finding]:
     """Yield the findings about the number of GPUs, and those about each."""
-    if facts.driver.missing is None and facts.driver.fault is None:
+    if facts.driver.missing is None:
         yield _count(facts)
     for gpu in facts.gpus:
         for finding in _lines(gpu, facts):
@@ -49,18 +49,16 @@ def _count(facts: HostFacts) -> Finding:
 
 
 def _lines(gpu: GpuFacts, facts: HostFacts) -> Iterator[Finding]:
-    if gpu.fault is not None:
-        found = f"{gpu.fault.call} {gpu.fault.how}"
-        means = "a driver call for this GPU does not return; later calls were not made"
-        yield problem("answers", found, means, f"Drain it and reset or reboot. {_ELSE}")
-    elif gpu.lost is not None:
+    silent = gpu.lost is not None  # then unsupported values mean nothing
+    if gpu.lost is not None:
         means = "this GPU is unusable here; later calls were not made"
-        yield problem("answers", gpu.lost, means, "Follow the message, or exclude it with --gpus.")
+        do = f"Follow the message; one that does not answer needs a reset or a reboot. {_ELSE}"
+        yield problem("answers", gpu.lost, means, do)
     elif not facts.driver.simulated:
         yield well("answers", gpu.name or "yes", "every call returned")
-    if gpu.node is not None or not _silent(gpu):
+    if gpu.node is not None or not silent:
         yield _node(gpu, facts)
-    if _silent(gpu) or facts.driver.simulated:
+    if silent or facts.driver.simulated:
         return
     yield _persistence(gpu.persistence)
     yield _compute_mode(gpu.compute_mode)
@@ -71,11 +69,6 @@ def _lines(gpu: GpuFacts, facts: HostFacts) -> Iterator[Finding]:
     yield _ecc(gpu.ecc)
     yield _errors(gpu)
     yield _repairs(gpu)
-
-
-def _silent(gpu: GpuFacts) -> bool:
-    """Check whether the GPU stopped answering: then unsupported values mean nothing."""
-    return gpu.fault is not None or gpu.lost is not None
 
 
 def _unread(check: str, numbers: Unread, means: str) -> Finding:

@@ -7,19 +7,17 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from sentinel.config.gpu_selection import pci_order, visible_gpus
 from sentinel.config.model import Config
 from sentinel.config.specs import find_driver
+from sentinel.diagnostics.counters import TIMEOUTS, read_counters
 from sentinel.diagnostics.doctor_facts import (
     DriverFacts,
-    Fault,
     Folder,
     GpuFacts,
     Held,
@@ -29,24 +27,17 @@ from sentinel.diagnostics.doctor_facts import (
     Room,
     Unread,
 )
-from sentinel.diagnostics.one_shot import START, Timeouts, run_past_faults
+from sentinel.diagnostics.one_shot import Timeouts
 from sentinel.errors import SentinelError
 from sentinel.host import gpu_locks, simulation
 from sentinel.host.packages import bindings, installer, torch_build
 from sentinel.host.process_setup import why_processes_are_hidden
 from sentinel.host.regular_file import why_untrusted
-from sentinel.probe import one_shot
-from sentinel.protocol.counters import CallResult, InspectionDone
+from sentinel.protocol.counters import Counters, CountersSpec, GpuAccess
 from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.probe import NVML
 from sentinel.supervisor.discovery import Options, find_gpus
 from sentinel.supervisor.signals import Signals
-
-#: Slow calls: without persistence mode, the driver takes 1 to 3 s to initialise each GPU.
-_SLOW = {one_shot.OPENING, "handle"}
-
-#: A call takes 0.3 s while a context is torn down.
-TIMEOUTS = Timeouts(opening=60.0, call=10.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,98 +50,64 @@ class DriverInspection:
     stuck: bool
 
 
-@dataclass
-class _Results:
-    """All results so far, by GPU and call."""
-
-    answers: dict[tuple[int | None, str], CallResult] = field(default_factory=dict)
-    faults: dict[int | None, Fault] = field(default_factory=dict)
-
-    def take(self, message: CallResult | InspectionDone) -> bool:
-        """Store a result; return whether the inspection is complete."""
-        if isinstance(message, InspectionDone):
-            return True
-        self.answers[message.gpu, message.call] = message
-        return False
-
-    def seen(self) -> tuple[int, ...]:
-        """List the GPUs that have results or a fault."""
-        gpus = {gpu for gpu, _ in self.answers} | set(self.faults)
-        return tuple(sorted(gpu for gpu in gpus if gpu is not None))
-
-
 def inspect_driver(timeouts: Timeouts = TIMEOUTS) -> DriverInspection:
     """Make every call to the driver; a GPU on which one hangs or crashes loses only its own.
 
     Args:
         timeouts: How long each call may take.
     """
-    results = _Results()
-    kinds: tuple[type[CallResult | InspectionDone], ...] = (CallResult, InspectionDone)
-    faults, stuck = run_past_faults(
-        one_shot.run_inspection,
-        lambda skip: skip,
-        kinds=kinds,
-        take=results.take,
-        seen=results.seen,
-        timeout_s=partial(timeouts.limit_s, _SLOW),
-    )
-    results.faults = {
-        gpu: Fault(call=_function(fault.call), how=fault.what) for gpu, fault in faults.items()
-    }
-    return DriverInspection(driver=_driver(results), gpus=tuple(_gpus(results)), stuck=stuck)
-
-
-def _function(call: str) -> str:
-    """Look up NVML's name of a call, which people search for."""
-    return "the start of the inspection" if call == START else one_shot.FUNCTIONS.get(call, call)
-
-
-# --- from results to facts -------------------------------------------------------------------
-
-
-def _driver(results: _Results) -> DriverFacts:
-    opened = results.answers.get((None, one_shot.OPENING))
-    version = results.answers.get((None, "version"))
-    count = results.answers.get((None, "count"))
-    missing = opened.error if opened is not None else None
-    if missing is None and count is not None and count.error is not None:
-        missing = f"the GPUs cannot be counted: {count.error}"
-    return DriverFacts(
-        version=version.text if version is not None else None,
-        cuda=_numbers(results.answers.get((None, "cuda"))),
+    found = read_counters(None, timeouts=timeouts, spec=CountersSpec(access=True))
+    version, missing = found.driver, found.driver_error
+    cuda = None if version is None else version.cuda
+    driver = DriverFacts(
+        version=None if version is None else version.version,
+        cuda=Unread() if cuda is None else (cuda,),
         missing=missing,
-        fault=results.faults.get(None),
     )
+    gpus = (
+        _gpu(counters, found.access.get(counters.index, GpuAccess(index=counters.index)))
+        for counters in found.counters
+    )
+    return DriverInspection(driver=driver, gpus=tuple(gpus), stuck=found.stuck)
 
 
-def _gpus(results: _Results) -> Iterator[GpuFacts]:
-    for index in results.seen():
-        own = {call: answer for (gpu, call), answer in results.answers.items() if gpu == index}
-        numbers: dict[str, Any] = {
-            name: _numbers(own.get(name))
-            for name in (*one_shot.INSPECTED, *one_shot.INSPECTED_LISTS)
-        }
-        minor = numbers.pop("minor")
-        unreachable = own["handle"].error if "handle" in own else None
-        without_uuid = own["uuid"].error if "uuid" in own else None
-        lost = next((answer.error for answer in own.values() if answer.lost), None)
-        yield GpuFacts(
-            index=index,
-            uuid=own["uuid"].text if "uuid" in own else None,
-            name=own["name"].text or "" if "name" in own else "",
-            lost=lost or unreachable or without_uuid,
-            fault=results.faults.get(index),
-            node=None if isinstance(minor, Unread) else f"/dev/nvidia{minor[0]}",
-            **numbers,
-        )
+def _gpu(counters: Counters, access: GpuAccess) -> GpuFacts:
+    """Build the facts about a GPU; a call that was not made or is not supported has no numbers."""
+    values = {**vars(counters), **vars(access)}
+    failed = {**counters.failed, **access.failed}
 
+    def read(*names: str) -> Numbers:
+        found = [values[name] for name in names]
+        if None in found:
+            return Unread(why=next((failed[name] for name in names if name in failed), None))
+        numbers = found[0] if isinstance(found[0], tuple) else found
+        return tuple(map(int, numbers))
 
-def _numbers(answer: CallResult | None) -> Numbers:
-    """Extract the numbers of a result; a call that was not made or is not supported has none."""
-    if answer is None or answer.numbers is None:
-        return Unread(why=answer.error if answer is not None else None)
-    return answer.numbers
+    minor = read("minor")
+    unreachable = None if counters.uuid else next(iter(failed.values()), None)
+    return GpuFacts(
+        index=counters.index,
+        uuid=counters.uuid or None,
+        name=counters.name,
+        lost=counters.lost or unreachable,
+        node=None if isinstance(minor, Unread) else f"/dev/nvidia{minor[0]}",
+        persistence=read("persistence"),
+        compute_mode=read("compute_mode"),
+        mig=read("mig", "mig_pending"),
+        display=read("display"),
+        ecc=read("ecc", "ecc_pending"),
+        volatile=read("ecc_uncorrected_total"),
+        aggregate=read("ecc_uncorrected_lifetime_total"),
+        remapped=read(
+            "remapped_corrected_total",
+            "remapped_uncorrected_total",
+            "remap_pending",
+            "remap_failed",
+        ),
+        retiring=read("retirement_pending"),
+        compute=read("computing"),
+        mps=read("mps"),
+    )
 
 
 #: Version 1 writes "no limit" as the largest multiple of a page.

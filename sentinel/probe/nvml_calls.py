@@ -248,6 +248,14 @@ CALLS = (
 #: The calls by the first figure that each fills; that is also their name while they are made.
 CALLS_BY_NAME = {next(iter(call.into)): call for call in CALLS}
 
+#: The calls that show who may use a GPU, by the figure that each fills.
+ACCESS_CALLS = {
+    "minor": Call("nvmlDeviceGetMinorNumber", {"minor": as_number}),
+    "compute_mode": Call("nvmlDeviceGetComputeMode", {"compute_mode": as_number}),
+    "mig_pending": Call("nvmlDeviceGetMigMode", {"mig_pending": lambda modes: as_flag(modes[1])}),
+    "display": Call("nvmlDeviceGetDisplayActive", {"display": as_flag}),
+}
+
 #: The values that are fetched in one call, by NVML_FI_DEV_* of nvml.h, with the figure and its
 #: conversion. Numbers, since a binding that is older than the driver lacks the names.
 FIELDS: dict[int, tuple[str, Callable[[Any], Any]]] = {

@@ -5,16 +5,18 @@ Each call may hang for ever or crash, so each is announced on a board before it 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from sentinel.probe.driver import GpuLostError, ReadError
 from sentinel.probe.nvml_calls import (
     ABSENT,
+    ACCESS_CALLS,
     CALLS_BY_NAME,
     FIELDS,
     INVALID_ARGUMENT,
@@ -27,7 +29,7 @@ from sentinel.probe.nvml_calls import (
     translating,
 )
 from sentinel.probe.nvml_driver import NvmlDriver
-from sentinel.protocol.counters import FABRIC_HEALTH, FABRIC_STATES, Counters, NvLink
+from sentinel.protocol.counters import FABRIC_HEALTH, FABRIC_STATES, Counters, GpuAccess, NvLink
 from sentinel.protocol.gpu import ProcessKind
 
 #: The numbers of the counters that NVML has as fields.
@@ -53,8 +55,10 @@ class OneShotDriver(NvmlDriver):
 
     def cuda(self) -> int | None:
         """Read the newest supported CUDA: 1000 times the major version and 10 times the minor."""
-        version = self.call(self._nvml.nvmlSystemGetCudaDriverVersion)
-        return None if version is None else int(version)
+        with contextlib.suppress(ReadError):
+            version = self.call(self._nvml.nvmlSystemGetCudaDriverVersion)
+            return None if version is None else int(version)
+        return None
 
     def count(self) -> int:
         """Count the GPUs, those that cannot be reached among them."""
@@ -84,18 +88,6 @@ class OneShotDriver(NvmlDriver):
         """Build the call of a function for a GPU; of one that the binding lacks, it is None."""
         found, handle = getattr(self._nvml, function, None), self._handles[str(index)]
         return lambda: None if found is None else found(handle, *arguments)
-
-    def numbers(self, index: int, function: str, more: Iterable[int]) -> Sequence[int] | None:
-        """Call a function that returns numbers; None if it is not supported."""
-        value = self.call(self.named(index, function, *more))
-        if value is None:
-            return None
-        return [int(item) for item in value] if isinstance(value, list | tuple) else [int(value)]
-
-    def pids(self, index: int, kind: ProcessKind) -> Sequence[int]:
-        """Read the PIDs in one of a GPU's lists."""
-        with self._translated():
-            return [pid for pid, _ in self._list(kind, str(index))]
 
     def call(self, function: Callable[[], Any]) -> Any:
         """Make a call; return None if it is not supported, and translate every error."""
@@ -139,6 +131,24 @@ class OneShotDriver(NvmlDriver):
         known = {name: getattr(identity, name) for name in ("uuid", "index", "name", "driver")}
         return Counters(**known, at=time.monotonic(), failed=reading.failed, **reading.values)
 
+    def access(self, index: int, announce: Announce) -> GpuAccess:
+        """Read who may use a GPU that has an identity, and who does.
+
+        Raises:
+            GpuLostError: The GPU is lost; the other calls are not made.
+            DriverGoneError: The whole driver is gone.
+        """
+        reading = _Reading(self, self._nvml, index, announce)
+        for name, call in ACCESS_CALLS.items():
+            reading.take(name, call.into, self.named(index, call.function))
+        for name, kind in (("computing", ProcessKind.COMPUTE), ("mps", ProcessKind.MPS)):
+            reading.take(name, {name: _pids}, functools.partial(self._list, kind, str(index)))
+        return GpuAccess(index=index, failed=reading.failed, **reading.values)
+
+
+def _pids(listed: list[tuple[int, int | None]]) -> tuple[int, ...]:
+    return tuple(pid for pid, _ in listed)
+
 
 class _Reading:
     """The values of one GPU, and the errors of the calls that failed."""
@@ -154,28 +164,28 @@ class _Reading:
 
     def read_all(self) -> None:
         """Make every call."""
-        self._take("pci_bus_id", {"pci_bus_id": as_text}, self._bus)
+        self.take("pci_bus_id", {"pci_bus_id": as_text}, self._bus)
         for name, call in CALLS_BY_NAME.items():
             arguments = call.arguments(self._nvml)
             if arguments is not None:
-                self._take(name, call.into, self._named(call.function, *arguments))
-        self._take("inforom_valid", {"inforom_valid": as_flag}, self._inforom)
+                self.take(name, call.into, self._named(call.function, *arguments))
+        self.take("inforom_valid", {"inforom_valid": as_flag}, self._inforom)
         sram = (
             "sram_threshold_exceeded",
             "sram_corrected_lifetime_total",
             "sram_uncorrected_lifetime_total",
         )
-        self._take(sram[0], {sram[0]: as_flag, sram[1]: as_number, sram[2]: as_number}, self._sram)
+        self.take(sram[0], {sram[0]: as_flag, sram[1]: as_number, sram[2]: as_number}, self._sram)
         banks = {"remap_banks_low": as_number, "remap_banks_none": as_number}
-        self._take("remap_banks_low", banks, self._banks)
+        self.take("remap_banks_low", banks, self._banks)
         retired = {"retired_corrected_total": as_number, "retired_uncorrected_total": as_number}
-        self._take("retired_corrected_total", retired, self._retired)
+        self.take("retired_corrected_total", retired, self._retired)
         self._read_fields()
         fabric = {"fabric_state": as_text, "fabric_health": as_text}
-        self._take("fabric_state", fabric, self._fabric)
-        self._take("nvlinks", {"nvlinks": tuple}, self._nvlinks)
+        self.take("fabric_state", fabric, self._fabric)
+        self.take("nvlinks", {"nvlinks": tuple}, self._nvlinks)
 
-    def _take(
+    def take(
         self, name: str, into: Mapping[str, Callable[[Any], Any]], call: Callable[[], Any]
     ) -> None:
         """Make a call and store its values, or its error for each of its fields."""
@@ -280,7 +290,7 @@ class _Reading:
                 which = getattr(self._nvml, constant)
                 status = self._named("nvmlDeviceGetViolationStatus", which)
                 self.failed.pop(field, None)
-                self._take(
+                self.take(
                     "violations", {field: lambda time: as_seconds(time.violationTime)}, status
                 )
 

@@ -1,8 +1,8 @@
-"""Processes that make each call to the driver once and end: the counters, and ``doctor``.
+"""The process that makes each call to the driver once and ends: for the counters and ``doctor``.
 
-They are processes of their own because each call may hang for ever or crash. Each announces its
-calls on a board, so that the reader of the board knows where it ended. The counters come with a
-list of the NVIDIA GPUs on the PCI bus, to find those that NVML does not list.
+It is a process of its own because each call may hang for ever or crash. It announces its calls on a
+board, so that the reader of the board knows where it ended. The counters come with a list of the
+NVIDIA GPUs on the PCI bus, to find those that NVML does not list.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import os
 import socket
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,71 +18,41 @@ from typing import Any
 from sentinel.host.process_setup import InheritedFd, setup_child_process
 from sentinel.host.simulation import Registry
 from sentinel.probe.driver import DriverError, GpuLostError, ReadError
-from sentinel.probe.nvml_calls import CALLS_BY_NAME
+from sentinel.probe.nvml_calls import ACCESS_CALLS, CALLS_BY_NAME
 from sentinel.probe.nvml_counters import OneShotDriver
 from sentinel.probe.simulated_driver import SimulatedCounters
 from sentinel.protocol.codec import encode
 from sentinel.protocol.counters import (
-    CallResult,
     Counters,
     CountersDone,
     CountersSpec,
     DriverFailed,
-    InspectionDone,
+    DriverVersion,
     PciInventory,
 )
-from sentinel.protocol.gpu import ProcessKind
 from sentinel.protocol.shared_memory import MAX_GPUS, InflightCalls, slots_of
 
-#: The call that is slow on a driver without persistence mode.
-OPENING = "nvmlInit"
-
-_UNCORRECTED = 1  # NVML_MEMORY_ERROR_TYPE_UNCORRECTED
-_VOLATILE, _AGGREGATE = 0, 1  # NVML_VOLATILE_ECC, NVML_AGGREGATE_ECC
-
-#: The calls of the inspection for each GPU that return numbers: the call's name, NVML's function,
-#: and more arguments.
-INSPECTED: dict[str, tuple[str, tuple[int, ...]]] = {
-    "minor": ("nvmlDeviceGetMinorNumber", ()),
-    "persistence": ("nvmlDeviceGetPersistenceMode", ()),
-    "compute_mode": ("nvmlDeviceGetComputeMode", ()),
-    "mig": ("nvmlDeviceGetMigMode", ()),
-    "display": ("nvmlDeviceGetDisplayActive", ()),
-    "ecc": ("nvmlDeviceGetEccMode", ()),
-    "volatile": ("nvmlDeviceGetTotalEccErrors", (_UNCORRECTED, _VOLATILE)),
-    "aggregate": ("nvmlDeviceGetTotalEccErrors", (_UNCORRECTED, _AGGREGATE)),
-    "remapped": ("nvmlDeviceGetRemappedRows", ()),
-    "retiring": ("nvmlDeviceGetRetiredPagesPendingStatus", ()),
-}
-
-#: Those that return the PIDs in a list of processes.
-INSPECTED_LISTS = {"compute": ProcessKind.COMPUTE, "mps": ProcessKind.MPS}
-
 #: NVML's name of each call by its name on the board, for people who search for what hung.
-FUNCTIONS = (
-    {name: function for name, (function, _) in INSPECTED.items()}
-    | {name: call.function for name, call in CALLS_BY_NAME.items()}
-    | {
-        "open": "nvmlInit",
-        "version": "nvmlSystemGetDriverVersion",
-        "cuda": "nvmlSystemGetCudaDriverVersion",
-        "count": "nvmlDeviceGetCount",
-        "handle": "nvmlDeviceGetHandleByIndex",
-        "uuid": "nvmlDeviceGetUUID",
-        "name": "nvmlDeviceGetName",
-        "compute": "nvmlDeviceGetComputeRunningProcesses",
-        "mps": "nvmlDeviceGetMPSComputeRunningProcesses",
-        "pci_bus_id": "nvmlDeviceGetPciInfo",
-        "inforom_valid": "nvmlDeviceValidateInforom",
-        "sram_threshold_exceeded": "nvmlDeviceGetSramEccErrorStatus",
-        "remap_banks_low": "nvmlDeviceGetRowRemapperHistogram",
-        "retired_corrected_total": "nvmlDeviceGetRetiredPages",
-        "fields": "nvmlDeviceGetFieldValues",
-        "violations": "nvmlDeviceGetViolationStatus",
-        "fabric_state": "nvmlDeviceGetGpuFabricInfoV",
-        "nvlinks": "nvmlDeviceGetNvLinkState",
-    }
-)
+FUNCTIONS = {name: call.function for name, call in {**CALLS_BY_NAME, **ACCESS_CALLS}.items()} | {
+    "open": "nvmlInit",
+    "version": "nvmlSystemGetDriverVersion",
+    "cuda": "nvmlSystemGetCudaDriverVersion",
+    "count": "nvmlDeviceGetCount",
+    "handle": "nvmlDeviceGetHandleByIndex",
+    "uuid": "nvmlDeviceGetUUID",
+    "name": "nvmlDeviceGetName",
+    "computing": "nvmlDeviceGetComputeRunningProcesses",
+    "mps": "nvmlDeviceGetMPSComputeRunningProcesses",
+    "pci_bus_id": "nvmlDeviceGetPciInfo",
+    "inforom_valid": "nvmlDeviceValidateInforom",
+    "sram_threshold_exceeded": "nvmlDeviceGetSramEccErrorStatus",
+    "remap_banks_low": "nvmlDeviceGetRowRemapperHistogram",
+    "retired_corrected_total": "nvmlDeviceGetRetiredPages",
+    "fields": "nvmlDeviceGetFieldValues",
+    "violations": "nvmlDeviceGetViolationStatus",
+    "fabric_state": "nvmlDeviceGetGpuFabricInfoV",
+    "nvlinks": "nvmlDeviceGetNvLinkState",
+}
 
 
 class _Caller:
@@ -144,6 +114,7 @@ def run_counters(
     try:
         announce("open", driver.open)
         version = announce("version", driver.version)
+        caller.send(DriverVersion(version=version, cuda=announce("cuda", driver.cuda)))
         count = announce("count", driver.count)
         listed = []
         for index in range(min(MAX_GPUS, count)):
@@ -174,6 +145,8 @@ def _read_gpu(
         caller.send(found.unread("the driver failed before all was read"))
         try:
             found = driver.read(found, announce)
+            if spec.access:
+                caller.send(driver.access(index, announce))
         except ReadError as error:
             found = found.unread(error.reason)
         except GpuLostError as error:
@@ -245,79 +218,3 @@ def _read_text(path: Path) -> str:
         return path.read_text(errors="replace").strip()
     except OSError:
         return ""
-
-
-# --- the inspection ---------------------------------------------------------------------------
-
-
-def run_inspection(
-    skip: Sequence[int], channel: socket.socket, parent: int, board: InheritedFd
-) -> None:
-    """Make every call and send its CallResult, then InspectionDone; for a spawned process.
-
-    Args:
-        skip: The indices of GPUs that must not be touched.
-        channel: A socket of whole messages (SOCK_SEQPACKET).
-        parent: The PID of the process that reads the channel.
-        board: Where each call is announced before it is made.
-    """
-    caller = _Caller("sentinel: doctor, inspects the driver once", channel, parent, board)
-    _Inspection(caller).inspect_all(frozenset(skip))
-    caller.send(InspectionDone())
-
-
-class _Inspection:
-    """All calls, each announced before it is made and its result sent after."""
-
-    def __init__(self, caller: _Caller) -> None:
-        self._driver = OneShotDriver()
-        self._caller = caller
-
-    def inspect_all(self, skip: frozenset[int]) -> None:
-        """Inspect the driver, then each GPU."""
-        driver = self._driver
-        if self._call(OPENING, None, driver.open).lost:
-            return
-        self._call("version", None, driver.version)
-        self._call("cuda", None, driver.cuda)
-        count = self._call("count", None, driver.count)
-        for index in range(min(MAX_GPUS, count.numbers[0] if count.numbers else 0)):
-            if index not in skip:
-                self._inspect_gpu(index)
-
-    def _inspect_gpu(self, index: int) -> None:
-        """Make every call for one GPU, until it is lost."""
-        driver = self._driver
-        if self._call("handle", index, functools.partial(driver.reach, index)).error is not None:
-            return
-        calls: dict[str, Callable[[], Any]] = {
-            "uuid": functools.partial(driver.uuid, index),
-            "name": functools.partial(driver.model, index),
-        }
-        for name, (function, more) in INSPECTED.items():
-            calls[name] = functools.partial(driver.numbers, index, function, more)
-        for name, kind in INSPECTED_LISTS.items():
-            calls[name] = functools.partial(driver.pids, index, kind)
-        for name, call in calls.items():
-            if self._call(name, index, call).lost:
-                return
-
-    def _call(self, name: str, gpu: int | None, call: Callable[[], Any]) -> CallResult:
-        """Announce and make a call, then send its result and return it."""
-        try:
-            value = self._caller.call(gpu, name, call)
-        except DriverError as error:
-            lost = not isinstance(error, ReadError)
-            result = CallResult(call=name, gpu=gpu, error=error.reason, lost=lost)
-        else:
-            match value:
-                case None:
-                    result = CallResult(call=name, gpu=gpu)
-                case str():
-                    result = CallResult(call=name, gpu=gpu, text=value)
-                case int():
-                    result = CallResult(call=name, gpu=gpu, numbers=(value,))
-                case _:
-                    result = CallResult(call=name, gpu=gpu, numbers=tuple(value))
-        self._caller.send(result)
-        return result

@@ -16,7 +16,7 @@ from sentinel.host.simulation import Registry
 from sentinel.probe.driver import BasicDriver, DriverGoneError, GpuLostError, ReadError, Xid
 from sentinel.probe.nvml_counters import Announce
 from sentinel.protocol.codec import from_json
-from sentinel.protocol.counters import Counters
+from sentinel.protocol.counters import Counters, GpuAccess
 from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, Telemetry
 
 _FIELDS = {field.name for field in fields(Counters)}
@@ -247,6 +247,15 @@ class SimulatedCounters(SimulatedDriver):
     Args:
         registry: The simulated GPUs; its faults and figures are what tests inject.
     """
+
+    def cuda(self) -> int | None:
+        """Return None: no CUDA is used."""
+        return None
+
+    def access(self, index: int, announce: Announce) -> GpuAccess:
+        """Return nothing: each process may use a simulated GPU."""
+        del announce
+        return GpuAccess(index=index)
 
     def count(self) -> int:
         """Count the GPUs."""

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from sentinel.errors import NotRunningError, ServiceError
 from sentinel.protocol import SCHEMA_VERSION
+from sentinel.protocol.commands import Given
 from sentinel.protocol.gpu import TelemetryFields
 from sentinel.protocol.views import (
     BurninFields,
@@ -107,7 +108,7 @@ class GpuProof(VerifiedCounts, ResponseType):
     @property
     def wrong(self) -> int:
         """The errors and findings that are not acknowledged."""
-        known = sum(one.errors + one.findings for one in self.acknowledged)
+        known = sum(results.errors + results.findings for results in self.acknowledged)
         return self.errors + self.findings - known
 
 
@@ -318,7 +319,7 @@ class Allocations(ResponseModel):
     gpus: tuple[MemoryBudget, ...]
 
 
-# --- the daemon ------------------------------------------------------------------------------
+# --- the daemon, its settings, and the results of commands ------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -407,12 +408,43 @@ class DaemonHealth(ResponseModel):
     age_s: float
 
 
-# --- results of commands ---------------------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True)
 class Outcome(ResponseModel):
     """The result of a command as a sentence, and the UUIDs of the GPUs that it affects."""
 
     text: str = ""
     gpus: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(Outcome):
+    """Settings as they are in effect: all of them, or those that were changed."""
+
+    settings: tuple[Given, ...] = field(
+        metadata=described("Those of single GPUs and of sessions are the last.")
+    )
+    saved: str | None = field(
+        default=None,
+        metadata=described("The file that keeps a change, or null if it is not saved."),
+    )
+    notes: tuple[str, ...] = field(
+        default=(), metadata=described("What will override saved values, a sentence each.")
+    )
+
+    def get(self, key: str) -> Given | None:
+        """Return the value of a setting for all GPUs, or None if there is no such setting."""
+        return next((v for v in self.settings if v.gpu is None and v.key == key), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionStarted(ResponseModel):
+    """A new session: its settings are in effect."""
+
+    session: SessionInfo
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sessions(ResponseModel):
+    """All sessions, in the order in which they were started."""
+
+    sessions: tuple[SessionInfo, ...]

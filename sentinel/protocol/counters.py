@@ -1,4 +1,4 @@
-"""Messages of one-shot processes: the counters of a GPU, the driver's inspection, the workloads."""
+"""Messages of one-shot processes: the counters of a GPU and its users, and the workloads."""
 
 from __future__ import annotations
 
@@ -162,9 +162,9 @@ class Counters:
 
 #: The fields that are read by calls for one GPU once it is identified.
 READ_FIELDS = tuple(
-    one.name
-    for one in fields(Counters)
-    if one.name not in {"uuid", "index", "name", "at", "driver", "lost", "failed"}
+    field.name
+    for field in fields(Counters)
+    if field.name not in {"uuid", "index", "name", "at", "driver", "lost", "failed"}
 )
 
 
@@ -178,10 +178,41 @@ class CountersSpec:
     uuids: tuple[str, ...] | None = None
     #: The indices of GPUs that must not be touched.
     skip: tuple[int, ...] = ()
+    #: Whether to read for each GPU who may use it and who does, too.
+    access: bool = False
     #: Where the kernel lists the devices on the PCI bus, and the driver its GPUs and their nodes.
     sysfs: str = "/sys/bus/pci/devices"
     procfs: str = "/proc/driver/nvidia/gpus"
     devices: str = "/dev"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuAccess:
+    """Who may use a GPU, and who does."""
+
+    index: int
+    #: The number of its device node.
+    minor: int | None = None
+    #: As NVML numbers the modes.
+    compute_mode: int | None = None
+    #: Whether MIG is on after the next reset.
+    mig_pending: bool | None = None
+    #: Whether a display uses it.
+    display: bool | None = None
+    #: The PIDs in the lists of computing processes and of MPS clients.
+    computing: tuple[int, ...] | None = None
+    mps: tuple[int, ...] | None = None
+    #: The errors of the calls that failed, by field.
+    failed: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DriverVersion:
+    """The version of the driver."""
+
+    version: str
+    #: The newest supported CUDA, 1000 times the major version and 10 times the minor, or None.
+    cuda: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,28 +232,6 @@ class PciInventory:
 @dataclass(frozen=True, kw_only=True)
 class CountersDone:
     """All counters were sent."""
-
-
-# --- the inspection of the driver ------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class CallResult:
-    """The result of one driver call; without numbers, text and error it is not supported."""
-
-    call: str
-    #: The index of the GPU, or None for a call about the driver.
-    gpu: int | None = None
-    numbers: tuple[int, ...] | None = None
-    text: str | None = None
-    error: str | None = None
-    #: Whether more calls to this GPU, or without a GPU to this driver, are pointless.
-    lost: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class InspectionDone:
-    """The inspection is complete."""
 
 
 # --- the catalog of workloads ----------------------------------------------------------------

@@ -146,17 +146,13 @@ async def _resolve(context: ApiContext, selector: str) -> str:
         ProblemError: The selector means several GPUs.
     """
     try:
-        selected = context.views.select([selector])
+        return context.views.one(selector).uuid
     except NoSuchGpuError:
         if selector in await context.history.query(
             lambda source, _: history_queries.known_gpus(source)
         ):
             return selector
         raise
-    if len(selected) != 1:
-        detail = f"{selector!r} means {len(selected)} GPUs; name one."
-        raise ProblemError(Code.INVALID, detail)
-    return selected[0]
 
 
 def parse_since(text: str, now: float) -> float:
@@ -203,7 +199,7 @@ def _names(name: str | None, kinds: list[Kind] | None) -> set[str] | None:
     """Collect the names of events that have a name and one of these kinds; None is all."""
     if kinds is None:
         return None if name is None else {name}
-    of_kind = {one.name for one in EVENTS.values() if one.kind in kinds}
+    of_kind = {event.name for event in EVENTS.values() if event.kind in kinds}
     return of_kind if name is None else of_kind & {name}
 
 

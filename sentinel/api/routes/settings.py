@@ -12,10 +12,9 @@ from sentinel.api.bodies import EmptyRequest, ProblemError, SessionRequest, Sett
 from sentinel.api.context import THIS_PROCESS, By, ContextDep, end_stored, problems
 from sentinel.api.settings import check_keys
 from sentinel.config.specs import check_workload
-from sentinel.protocol.api_types import Outcome
+from sentinel.protocol.api_types import Outcome, Sessions, SessionStarted, Settings
 from sentinel.protocol.commands import EndSession, StartSession
 from sentinel.protocol.problem import Code
-from sentinel.protocol.settings_types import Sessions, SessionStarted, Settings
 
 settings = APIRouter(tags=["settings"])
 sessions = APIRouter(prefix="/v1/sessions", tags=["sessions"])

@@ -18,7 +18,7 @@ from sentinel.client import Client, SessionInfo
 from sentinel.config.model import SETTINGS
 from sentinel.config.setting import Scope
 from sentinel.errors import ConfigError
-from sentinel.protocol.settings_types import Settings
+from sentinel.protocol.api_types import Settings
 
 #: In place of a key, it removes every setting that an option gave.
 _ALL = "all"

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from sentinel.errors import ExitCode, SentinelError
+from sentinel.errors import ConfigError, ExitCode, SentinelError
 from sentinel.protocol import SCHEMA_VERSION
 
 if TYPE_CHECKING:  # slow to import, and only for a terminal
@@ -142,11 +142,11 @@ def cut(text: str, width: int) -> str:
     if cell_width(text) <= width:
         return text
     kept, used = [], 0
-    for one in text:
-        used += _char_width(one)
+    for part in text:
+        used += _char_width(part)
         if used > width - 1:
             break
-        kept.append(one)
+        kept.append(part)
     return "".join(kept) + "…" if width > 0 else ""
 
 
@@ -296,6 +296,33 @@ def paint_verdicts(text: str) -> str:
     return _VERDICT.sub(lambda match: styled(match[1], _STYLES[match[1]]), text)
 
 
+def chosen_form(formats: Mapping[str, bool]) -> str:
+    """Return the form of a report that an option names, by default text.
+
+    Raises:
+        UsageError: Several are named.
+    """
+    form, *others = [name for name, given in formats.items() if given] or ["text"]
+    if others:
+        raise click.UsageError(f"--{form} and --{others[0]} exclude each other")
+    return form
+
+
+def print_report(text: str, output: Path | None, *, painted: bool) -> None:
+    """Print a report, or write it to the file of ``--output``.
+
+    Raises:
+        ConfigError: The file cannot be written.
+    """
+    if output is None:
+        print(paint_verdicts(text) if painted else text)
+        return
+    try:
+        output.write_text(f"{text}\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--output {output}: {error.strerror}") from None
+
+
 def print_json(values: Mapping[str, Any]) -> None:
     """Print one JSON object with its schema version."""
     click.echo(json.dumps({"schema_version": SCHEMA_VERSION, **to_json(values)}))
@@ -306,8 +333,8 @@ def to_json(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         # By the names of the API: `alias` is that of a field whose own is a keyword of Python.
         return {
-            one.metadata.get("alias", one.name): to_json(getattr(value, one.name))
-            for one in fields(value)
+            field.metadata.get("alias", field.name): to_json(getattr(value, field.name))
+            for field in fields(value)
         }
     match value:
         case datetime():

@@ -186,7 +186,7 @@ def test_a_missing_node_cannot_be_watched_and_existing_ones_can(tmp_path: Path) 
 
 def test_a_missing_inotify_instance_is_reported() -> None:
     code = (
-        "import resource; from sentinel.diagnostics.doctor import host_inspection as looking;"
+        "import resource; from sentinel.diagnostics import doctor_inspection as looking;"
         "import inotify_simple; inotify_simple.INotify().close();"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3));"
         "print(looking._watched([])[0])"

@@ -19,25 +19,25 @@ from sentinel.diagnostics.one_shot import (
 )
 from sentinel.errors import WireError
 from sentinel.host.log_file import KEPT_BYTES
-from sentinel.protocol.counters import CallResult, InspectionDone, WorkloadInfo
+from sentinel.protocol.counters import CountersDone, DriverFailed, WorkloadInfo
 from sentinel.protocol.shared_memory import slots_of
 from sentinel.supervisor import child_process
-from tests.harness.scripted_child import run_script
+from tests.harness.child_functions import run_script
 from tests.harness.timing import TIMEOUT_S
 
 
 class Results:
-    """A receiver of results of calls named by letters, until InspectionDone."""
+    """A receiver of results of calls named by letters, until CountersDone."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
 
-    def take(self, message: CallResult | InspectionDone) -> bool:
-        if isinstance(message, CallResult):
-            if not message.call.isalpha():
+    def take(self, message: DriverFailed | CountersDone) -> bool:
+        if isinstance(message, DriverFailed):
+            if not message.reason.isalpha():
                 raise WireError("not a letter")
-            self.calls.append(message.call)
-        return isinstance(message, InspectionDone)
+            self.calls.append(message.reason)
+        return isinstance(message, CountersDone)
 
 
 def run(
@@ -45,7 +45,7 @@ def run(
 ) -> OneShotResult:
     """Run a process that follows a script; check that it is gone afterwards."""
     before = psutil.Process().children()
-    kinds: tuple[type[CallResult | InspectionDone], ...] = (CallResult, InspectionDone)
+    kinds: tuple[type[DriverFailed | CountersDone], ...] = (DriverFailed, CountersDone)
     found = run_one_shot(
         run_script, script, {}, kinds=kinds, take=results.take, timeout_s=timeout_s
     )
@@ -55,8 +55,8 @@ def run(
     return found
 
 
-def messages(calls: str) -> list[CallResult]:
-    return [CallResult(call=call) for call in calls]
+def messages(calls: str) -> list[DriverFailed]:
+    return [DriverFailed(reason=call) for call in calls]
 
 
 def failed(what: str, call: str = START, gpu: int | None = None) -> OneShotResult:
@@ -65,9 +65,9 @@ def failed(what: str, call: str = START, gpu: int | None = None) -> OneShotResul
 
 def test_its_output_is_shown_and_bounded(capfd: pytest.CaptureFixture[str]) -> None:
     results = Results()
-    assert run(results, ("print", 3000), InspectionDone()).failure is None
+    assert run(results, ("print", 3000), CountersDone()).failure is None
     assert capfd.readouterr().err == ("x" * 999 + "\n") * 3
-    done = run(results, ("print", 20_000_000), CallResult(call="a"), InspectionDone())
+    done = run(results, ("print", 20_000_000), DriverFailed(reason="a"), CountersDone())
     assert done.failure is None
     assert results.calls == ["a"]
     shown = capfd.readouterr().err
@@ -77,7 +77,7 @@ def test_its_output_is_shown_and_bounded(capfd: pytest.CaptureFixture[str]) -> N
 
 def test_the_process_is_ended_after_its_last_message() -> None:
     results = Results()
-    script = [*messages("ab"), InspectionDone(), *messages("c")]
+    script = [*messages("ab"), CountersDone(), *messages("c")]
     assert run(results, *script) == OneShotResult(failure=None, stuck=False)
     assert results.calls == ["a", "b"]
 
@@ -95,7 +95,7 @@ def test_all_messages_before_the_exit_are_taken(end: object, what: str) -> None:
     results = Results()
     many = messages("abcdefgh" * 20)
     assert run(results, *many, end) == failed(what)
-    assert results.calls == [one.call for one in many]
+    assert results.calls == [one.reason for one in many]
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_all_messages_before_the_exit_are_taken(end: object, what: str) -> None:
     [
         (b"{}", "invalid message"),
         (WorkloadInfo(number=1), "unexpected type 'WorkloadInfo'"),
-        (CallResult(call="1"), "not a letter"),
+        (DriverFailed(reason="1"), "not a letter"),
     ],
 )
 def test_a_wrong_message_is_a_failure(sent: object, words: str) -> None:
@@ -118,7 +118,7 @@ def test_a_wrong_message_is_a_failure(sent: object, words: str) -> None:
 @pytest.mark.parametrize(
     ("end", "what"),
     [
-        (CallResult(call="z"), "did not return within 0.5 s"),
+        (DriverFailed(reason="z"), "did not return within 0.5 s"),
         (("signal", signal.SIGSEGV), "crashed the process (SIGSEGV)"),
     ],
 )
@@ -146,7 +146,7 @@ def test_a_process_without_any_call_has_the_time_of_its_start() -> None:
 def start_fails() -> str:
     """Run a process that cannot be spawned; return the reason."""
     found = run_one_shot(
-        run_script, (), {}, kinds=(InspectionDone,), take=lambda _: True, timeout_s=lambda _: 1.0
+        run_script, (), {}, kinds=(CountersDone,), take=lambda _: True, timeout_s=lambda _: 1.0
     )
     assert found.failure is not None
     assert (found.failure.call, found.stuck) == (START, False)

@@ -21,10 +21,10 @@ from sentinel.diagnostics.counters import CountersResult
 from sentinel.errors import ConfigError
 from sentinel.host.procfs import boot_id
 from sentinel.protocol import __version__
+from sentinel.protocol.api_types import Settings
 from sentinel.protocol.codec import from_json
 from sentinel.protocol.commands import Given
 from sentinel.protocol.counters import Counters
-from sentinel.protocol.settings_types import Settings
 from tests.harness.example_run import STARTED, ExampleRun, judged
 from tests.harness.report_formats import SCHEMA, closed, schema_problems
 

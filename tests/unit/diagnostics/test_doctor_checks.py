@@ -10,7 +10,6 @@ import pytest
 from sentinel.diagnostics.doctor_checks import RESIDENT, diagnose
 from sentinel.diagnostics.doctor_facts import (
     DriverFacts,
-    Fault,
     Finding,
     Folder,
     GpuFacts,
@@ -23,7 +22,7 @@ from sentinel.diagnostics.doctor_facts import (
     verdict,
 )
 from sentinel.host.packages import Bindings, Installer, TorchBuild
-from tests.harness.doctor_facts import FAILED, GPU, HOST, NO_DRIVER, with_gpu
+from tests.harness.doctor_harness import FAILED, GPU, HOST, NO_DRIVER, with_gpu
 
 
 def lines(facts: HostFacts, check: str) -> list[Finding]:
@@ -62,7 +61,7 @@ def room(available: int) -> dict[str, Any]:
     return {"room": Room(available=available, where="x")}
 
 
-HUNG = DriverFacts(fault=Fault(call="nvmlInit", how="hung"))
+HUNG = DriverFacts(missing="nvmlInit hung")
 QUOTA = Quota(cpus=0.5, where="/sys/fs/cgroup/a")
 MPS = ((7, "nvidia-cuda-mps-control"),)
 
@@ -114,14 +113,13 @@ def test_each_fact_about_a_host_produces_its_line(
     assert bool(finding.do) == (finding.level is not Level.OK)
 
 
-STUCK = Fault(call="nvmlDeviceGetMigMode", how="hung")
 PAGE = {"remapped": Unread(), "retiring": (1,)}
 
 
 @pytest.mark.parametrize(
     ("changes", "check", "level", "word"),
     [
-        ({"fault": STUCK}, "answers", "problem", "MigMode"),
+        ({"lost": "nvmlDeviceGetMigMode hung"}, "answers", "problem", "MigMode"),
         ({"lost": "it fell off the bus"}, "answers", "problem", "off the bus"),
         ({"unwatched": "No such file"}, "device node", "warning", "/dev/nvidia1 cannot"),
         ({"node": None}, "device node", "warning", "unknown"),
@@ -284,7 +282,7 @@ def test_without_a_driver_all_other_lines_about_the_host_are_present() -> None:
 
 
 def test_missing_values_of_an_unresponsive_gpu_are_not_findings() -> None:
-    hung = GpuFacts(index=1, uuid="GPU-1", fault=Fault(call="nvmlDeviceGetMigMode", how="hung"))
+    hung = GpuFacts(index=1, uuid="GPU-1", lost="nvmlDeviceGetMigMode hung")
     facts = replace(HOST, gpus=(GPU, hung))
     assert [f.check for f in diagnose(facts) if f.index == 1] == ["answers"]
 
