@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from sentinel.protocol.stressor import MemoryTarget as MemoryTarget
     from sentinel.supervisor.bootstrap import supervise as supervise
     from sentinel.supervisor.discovery import Options as Options
-    from sentinel.supervisor.loop import Parts as Parts
     from sentinel.supervisor.loop import Supervisor as Supervisor
+    from sentinel.supervisor.ports import Parts as Parts
 
 __all__ = [
     "Client",
@@ -47,7 +47,7 @@ _LAZY = {
     "MemoryTarget": "sentinel.protocol.stressor",
     "Monitor": "sentinel.client.monitor",
     "Options": "sentinel.supervisor.discovery",
-    "Parts": "sentinel.supervisor.loop",
+    "Parts": "sentinel.supervisor.ports",
     "Supervisor": "sentinel.supervisor.loop",
     "__version__": "sentinel.protocol",
     "connect": "sentinel.client",

@@ -38,7 +38,8 @@ from sentinel.supervisor.api_process import ApiProcess
 from sentinel.supervisor.daemon_files import claimed, log_of, restore
 from sentinel.supervisor.discovery import Found, Options, check_torch, find_gpus
 from sentinel.supervisor.event_log import EventLog, Sink, event_object, json_lines
-from sentinel.supervisor.loop import Parts, Supervisor
+from sentinel.supervisor.loop import Supervisor
+from sentinel.supervisor.ports import Parts
 from sentinel.supervisor.signals import Signals
 from sentinel.supervisor.single_instance import Claim
 from sentinel.supervisor.stressor_pool import LONG_LEASE_S, StressorPool

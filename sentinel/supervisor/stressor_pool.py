@@ -33,7 +33,7 @@ from sentinel.protocol.stressor import (
 )
 from sentinel.stressor import main as stressor_process
 from sentinel.supervisor.child_process import ChildHandle, Received, ReplaceableProcess
-from sentinel.supervisor.loop import Spawner
+from sentinel.supervisor.ports import Spawner
 
 #: Below so much available memory a standby stressor is given up, and it is not started below twice
 #: as much, in bytes. It takes 350 MB on an H200 host, and a stressor 600 to 900 MB.

@@ -22,7 +22,8 @@ from sentinel.core.state import State
 from sentinel.core.step import Event, Step
 from sentinel.protocol.gpu import GpuProcess
 from sentinel.protocol.stressor import Failed, FailureKind
-from sentinel.supervisor.loop import Parts, Supervisor
+from sentinel.supervisor.loop import Supervisor
+from sentinel.supervisor.ports import Parts
 from tests.harness.world.gpus import GIB, TEARDOWN_TIME, FakeChild, FakeGpu, fake_gpu, live
 from tests.harness.world.processes import FakeApi, FakeProbe, FakeSpare, FakeSpawner
 
