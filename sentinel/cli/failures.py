@@ -83,14 +83,15 @@ def report_usage(error: click.ClickException, arguments: Sequence[str]) -> int:
     """Report wrong usage and return the exit code."""
     context = getattr(error, "ctx", None)  # a usage error has its command
     path = context.command_path if context else "sentinel"
-    code, what = int(ExitCode.USAGE), _usage_text(error)
+    code = int(ExitCode.USAGE)
+    what, allowed = _explain(error)
     if context is not None and isinstance(context.command, VerdictCommand):
         if "--nagios" in arguments:  # Nagios shows the standard output
             from sentinel.burnin.checks.node_checks import nagios_unknown  # slow to import
 
             print(nagios_unknown(what))
         code = context.command.usage_exit_code(arguments)
-    fields = _fields(what, "usage", f"{path} --help", _allowed(error), code)
+    fields = _fields(what, "usage", f"{path} --help", allowed, code)
     return _report(fields, f"{what}\nTry: {path} --help", arguments)
 
 
@@ -131,66 +132,52 @@ def discard_output() -> None:
         os.close(null)
 
 
-def _usage_text(error: click.ClickException) -> str:
-    """Return the message of a usage error, for an unknown option with the nearest names."""
-    if isinstance(error, click.BadParameter) and error.param is not None:
-        param = error.param
-        name = param.opts[0] if isinstance(param, click.Option) else param.human_readable_name
-        if not isinstance(error, click.MissingParameter):
-            return f"{name}: {error.message}"
-        words = ", ".join(_allowed(error))
-        return f"{name} is missing{f'; it is one of {words}' if words else ''}"
-    if known := _commands_of_group(error):
-        unknown = error.message.removeprefix(_NO_COMMAND).rstrip(".")
-        return f"there is no command {unknown}; there are: {', '.join(known)}"
-    if not isinstance(error, click.NoSuchOption) or error.ctx is None:
-        return error.format_message()
-    return _unknown_option(error.option_name, error.ctx)
+def _explain(error: click.ClickException) -> tuple[str, list[str]]:
+    """Return the message of a usage error, and what could have been given instead."""
+    match error:
+        case click.BadParameter(param=click.Parameter() as param):
+            name = param.opts[0] if isinstance(param, click.Option) else param.human_readable_name
+            allowed = list(map(str, getattr(param.type, "choices", ())))
+            if isinstance(error, click.MissingParameter):
+                words = f"; it is one of {', '.join(allowed)}" if allowed else ""
+                return f"{name} is missing{words}", allowed
+            return f"{name}: {error.message}", allowed
+        case UnknownCommandError():
+            return error.format_message(), list(error.known)
+        case click.NoSuchOption(ctx=click.Context() as context):
+            return _unknown_option(error.option_name, context)
+        case click.UsageError(ctx=click.Context(command=click.Group() as group) as context):
+            if error.message.startswith(_NO_COMMAND):
+                commands = {
+                    name: group.get_command(context, name) for name in group.list_commands(context)
+                }
+                known = [name for name, one in commands.items() if one and not one.hidden]
+                unknown = error.message.removeprefix(_NO_COMMAND).rstrip(".")
+                return f"there is no command {unknown}; there are: {', '.join(known)}", known
+    return error.format_message(), []
 
 
-def _unknown_option(name: str, context: click.Context) -> str:
-    """Return the message for an option that a command does not have, with the nearest ones."""
-    from sentinel.config.model import SETTINGS  # slow to import
-    from sentinel.config.sources import nearest
+def _unknown_option(name: str, context: click.Context) -> tuple[str, list[str]]:
+    """Return the message for an option that a command does not have, and its options."""
+    from sentinel.config.sources import nearest  # slow to import
 
-    what = f"`{context.command_path}` has no option {name}"
-    if context.info_name == "run" and name in _OF_CLIENTS:  # before a command, options are of run
-        return f"{what}; it follows a command, as in `sentinel status {name}`"
-    changeable = context.info_name in {"set", "start", "restart", "reload"}
-    if changeable and any(setting.flag == name for setting in SETTINGS):
-        return f"{what}; to change it: sentinel set {name.removeprefix('--')}=VALUE"
     shown = [
         text
         for option in context.command.get_params(context)
         if isinstance(option, click.Option) and not option.hidden
         for text in (*option.opts, *option.secondary_opts)
     ]
-    near = nearest(name, shown)
-    return f"{what}; did you mean {' or '.join(near)}?" if near else what
+    what, near = f"`{context.command_path}` has no option {name}", nearest(name, shown)
+    if context.info_name == "run" and name in _OF_CLIENTS:  # before a command, options are of run
+        what += f"; it follows a command, as in `sentinel status {name}`"
+    elif context.info_name in {"set", "start", "restart", "reload"} and _is_setting(name):
+        what += f"; to change it: sentinel set {name.removeprefix('--')}=VALUE"
+    elif near:
+        what += f"; did you mean {' or '.join(near)}?"
+    return what, [text for text in shown if text.startswith("--")]
 
 
-def _commands_of_group(error: click.ClickException) -> list[str]:
-    """List the commands of a group if the error is that it has no such command."""
-    context = error.ctx if isinstance(error, click.UsageError) else None
-    if context is None or not error.message.startswith(_NO_COMMAND):
-        return []
-    group = context.command
-    if not isinstance(group, click.Group):
-        return []
-    found = {name: group.get_command(context, name) for name in group.list_commands(context)}
-    return [name for name, one in found.items() if one is not None and not one.hidden]
+def _is_setting(flag: str) -> bool:
+    from sentinel.config.model import SETTINGS  # slow to import
 
-
-def _allowed(error: click.ClickException) -> list[str]:
-    """Return what could have been given instead."""
-    if known := _commands_of_group(error):
-        return known
-    if isinstance(error, UnknownCommandError):
-        return list(error.known)
-    if isinstance(error, click.NoSuchOption) and error.ctx is not None:
-        params = error.ctx.command.get_params(error.ctx)
-        shown = [one for one in params if not getattr(one, "hidden", False)]
-        return [name for param in shown for name in param.opts if name.startswith("--")]
-    if isinstance(error, click.BadParameter) and error.param is not None:
-        return list(map(str, getattr(error.param.type, "choices", ())))
-    return []
+    return any(setting.flag == flag for setting in SETTINGS)

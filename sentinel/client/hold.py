@@ -68,10 +68,8 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 #: The errors for the exit codes of a sentinel that could not start.
 _ERRORS: dict[int, type[SentinelError]] = {
-    2: ConfigError,
-    4: NoSuchGpuError,
-    5: DriverUnavailableError,
-    75: GpuHeldError,
+    kind.exit_code: kind
+    for kind in (ConfigError, NoSuchGpuError, DriverUnavailableError, GpuHeldError)
 }
 
 

@@ -22,7 +22,6 @@ from sentinel.burnin.run import can_go_on
 from sentinel.burnin.run_folder import RunFolder, find_run
 from sentinel.burnin.verdict import EXIT_CODES, Verdict
 from sentinel.cli.display import output
-from sentinel.cli.display.live_table import LiveTable
 from sentinel.cli.display.log_lines import follow, log_line
 from sentinel.cli.options import command_options as options
 from sentinel.cli.options import value_completion
@@ -226,7 +225,7 @@ class Following:
         Raises:
             ConfigError: There is no report, since the process that recorded the run has failed.
         """
-        screen = LiveTable(sys.stderr if as_json else sys.stdout, PROGRESS)
+        screen = output.LiveTable(sys.stderr if as_json else sys.stdout, PROGRESS)
         while True:
             try:
                 self._print_events(screen)
@@ -275,7 +274,7 @@ class Following:
             return not self._folder.is_recorded
         return self._recorder.poll() is not None
 
-    def _print_events(self, screen: LiveTable) -> None:
+    def _print_events(self, screen: output.LiveTable) -> None:
         """Print the events of the run that are not known, until it is over."""
 
         def wait(seconds: float) -> None:
@@ -294,7 +293,7 @@ class Following:
                 with contextlib.suppress(OSError):
                     _print_event(screen, line)
 
-    def _show_progress(self, screen: LiveTable) -> None:
+    def _show_progress(self, screen: output.LiveTable) -> None:
         """Show how far each GPU is, once a second."""
         if time.monotonic() - self._shown_at < _SHOW_EVERY_S:
             return
@@ -312,7 +311,7 @@ def cancel_quietly(client: Client) -> None:
         client.cancel_burnin()
 
 
-def _print_event(screen: LiveTable, line: str) -> None:
+def _print_event(screen: output.LiveTable, line: str) -> None:
     """Print an event, unless the table shows it."""
     with contextlib.suppress(ValueError, KeyError, TypeError):  # shown as it is
         if screen.is_live and json.loads(line)["event"] in _PERIODIC:

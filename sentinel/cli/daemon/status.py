@@ -83,9 +83,7 @@ def status(
     if every is None:
         print("\n".join(_lines(client, gpus, as_list=as_list)))
         return int(ExitCode.OK)
-    from sentinel.cli.display.live_table import repeat
-
-    return repeat(lambda: _lines(client, gpus, as_list=as_list), every)
+    return output.repeat(lambda: _lines(client, gpus, as_list=as_list), every)
 
 
 def _print_json(client: Requester, gpus: Sequence[str], *, as_list: bool) -> int:

@@ -1,4 +1,4 @@
-"""Print for a terminal: colours, characters and widths, tables, and JSON.
+"""Print for a terminal: colours, characters and widths, tables once or drawn again, and JSON.
 
 Light: ``sentinel status`` needs it.
 """
@@ -6,20 +6,26 @@ Light: ``sentinel status`` needs it.
 from __future__ import annotations
 
 import codecs
+import contextlib
 import json
 import os
 import re
 import sys
+import time
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
+from sentinel.errors import ConfigError, ExitCode, SentinelError
 from sentinel.protocol import SCHEMA_VERSION
+
+if TYPE_CHECKING:  # slow to import, and only for a terminal
+    from rich.live import Live
 
 
 class Word(click.Choice[str]):
@@ -136,11 +142,11 @@ def cut(text: str, width: int) -> str:
     if cell_width(text) <= width:
         return text
     kept, used = [], 0
-    for one in text:
-        used += _char_width(one)
+    for part in text:
+        used += _char_width(part)
         if used > width - 1:
             break
-        kept.append(one)
+        kept.append(part)
     return "".join(kept) + "…" if width > 0 else ""
 
 
@@ -162,7 +168,7 @@ def degrade_streams() -> None:
 def _degrade(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    text = "".join(_ASCII.get(one, "?") for one in error.object[error.start : error.end])
+    text = "".join(_ASCII.get(letter, "?") for letter in error.object[error.start : error.end])
     return text, error.end
 
 
@@ -290,6 +296,33 @@ def paint_verdicts(text: str) -> str:
     return _VERDICT.sub(lambda match: styled(match[1], _STYLES[match[1]]), text)
 
 
+def chosen_form(formats: Mapping[str, bool]) -> str:
+    """Return the form of a report that an option names, by default text.
+
+    Raises:
+        UsageError: Several are named.
+    """
+    form, *others = [name for name, given in formats.items() if given] or ["text"]
+    if others:
+        raise click.UsageError(f"--{form} and --{others[0]} exclude each other")
+    return form
+
+
+def print_report(text: str, output: Path | None, *, painted: bool) -> None:
+    """Print a report, or write it to the file of ``--output``.
+
+    Raises:
+        ConfigError: The file cannot be written.
+    """
+    if output is None:
+        print(paint_verdicts(text) if painted else text)
+        return
+    try:
+        output.write_text(f"{text}\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--output {output}: {error.strerror}") from None
+
+
 def print_json(values: Mapping[str, Any]) -> None:
     """Print one JSON object with its schema version."""
     click.echo(json.dumps({"schema_version": SCHEMA_VERSION, **to_json(values)}))
@@ -300,8 +333,8 @@ def to_json(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         # By the names of the API: `alias` is that of a field whose own is a keyword of Python.
         return {
-            one.metadata.get("alias", one.name): to_json(getattr(value, one.name))
-            for one in fields(value)
+            field.metadata.get("alias", field.name): to_json(getattr(value, field.name))
+            for field in fields(value)
         }
     match value:
         case datetime():
@@ -311,6 +344,117 @@ def to_json(value: Any) -> Any:
         case Mapping():
             return {key: to_json(one) for key, one in value.items()}
         case list() | tuple():
-            return [to_json(one) for one in value]
+            return [to_json(item) for item in value]
         case _:
             return value
+
+
+class LiveTable:
+    """Prints lines, and on a terminal keeps a table below them.
+
+    Args:
+        stream: Where to print.
+        table: The table.
+    """
+
+    def __init__(self, stream: TextIO, table: Table) -> None:
+        self._stream = stream
+        self._table = table
+        self.is_live = is_interactive(stream)
+        self.has_colours = wants_colour(stream)
+        self._live: Live | None = None
+
+    @contextlib.contextmanager
+    def shown(self) -> Iterator[None]:
+        """Keep the table below the lines for the duration."""
+        if not self.is_live:
+            yield
+            return
+        from rich.console import Console
+        from rich.live import Live
+
+        out = Console(file=self._stream, markup=False, emoji=False, highlight=False)
+        # Another thread prints, so the console's own redirection of the streams is not wanted.
+        with Live(
+            console=out,
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        ) as live:
+            self._live = live
+            try:
+                yield
+            finally:
+                self._live = None
+
+    def line(self, text: str) -> None:
+        """Print a line above the table."""
+        if self._live is None:
+            print(text, file=self._stream, flush=True)
+            return
+        from rich.text import Text
+
+        self._live.console.print(Text.from_ansi(text), soft_wrap=True)
+
+    @property
+    def height(self) -> int:
+        """The lines of the terminal; 0 while there is no table."""
+        return self._live.console.height if self._live is not None else 0
+
+    def draw(self, rows: Sequence[Sequence[str]], above: Sequence[str] = ()) -> None:
+        """Replace the table by these rows, and the lines above it; nothing without a terminal."""
+        if self._live is None:
+            return
+        from rich.text import Text
+
+        lines = self._table.lines(rows, self._live.console.width, colour=self.has_colours)
+        text = Text.from_ansi("\n".join([*above, *lines]), no_wrap=True)
+        self._live.update(text, refresh=True)
+
+
+#: Another screen without a cursor; back to the first one with its cursor.
+_ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
+_HOME, _END_OF_LINE, _END_OF_SCREEN = "\x1b[H", "\x1b[K", "\x1b[J"
+
+
+def repeat(lines: Callable[[], Sequence[str]], every: float) -> int:
+    """Print lines again and again, in place on a terminal; Ctrl+C ends it without a message.
+
+    Args:
+        lines: Returns what to show. An error is shown instead, and ends nothing.
+        every: The pause between two times, in seconds.
+
+    Returns:
+        The exit code for Ctrl+C.
+    """
+    out = sys.stdout
+    in_place = is_interactive(out)
+    try:
+        if in_place:
+            out.write(_ENTER)
+        while True:
+            try:
+                shown = lines()
+            except SentinelError as error:
+                if not in_place:
+                    print(f"sentinel: {error}", file=sys.stderr)
+                shown = f"sentinel: {error}".splitlines() if in_place else []
+            out.write(_screen(shown) if in_place else "\n".join([*shown, "", ""]))
+            out.flush()
+            time.sleep(every)
+    except KeyboardInterrupt:
+        return int(ExitCode.INTERRUPTED)
+    finally:
+        if in_place:
+            out.write(_LEAVE)
+            out.flush()
+
+
+def _screen(lines: Sequence[str]) -> str:
+    """Build what replaces the screen; lines below its end are cut, with a note."""
+    height = os.get_terminal_size(sys.stdout.fileno()).lines
+    if len(lines) > height:
+        more = len(lines) - height + 1
+        lines = [*lines[: height - 1], f"... {more} more lines; a higher terminal shows them"]
+    return _HOME + "\n".join(f"{line}{_END_OF_LINE}" for line in lines) + _END_OF_SCREEN

@@ -15,8 +15,16 @@ from typing import TextIO
 import click
 
 from sentinel.burnin.verdict import EXIT_CODES, Verdict
-from sentinel.cli.display.live_table import LiveTable
-from sentinel.cli.display.output import Table, color_option, paint_verdicts, print_json, printable
+from sentinel.cli.display.output import (
+    LiveTable,
+    Table,
+    chosen_form,
+    color_option,
+    paint_verdicts,
+    print_json,
+    print_report,
+    printable,
+)
 from sentinel.cli.options.command_classes import VerdictCommand
 from sentinel.cli.options.command_options import duration
 from sentinel.cli.options.setting_options import load_thresholds
@@ -330,9 +338,7 @@ def report(
     The exit code is that of the verdict: 0 passed, maybe with warnings; 1 failed; 3 incomplete, or
     a node is missing.
     """
-    form, *others = [name for name, given in formats.items() if given] or ["text"]
-    if others:
-        raise click.UsageError(f"--{form} and --{others[0]} exclude each other")
+    form = chosen_form(formats)
     if give_up_s is not None and not watch:
         raise click.UsageError("--give-up is for --watch")
     stream = sys.stdout if form == "text" and output is None else sys.stderr
@@ -348,7 +354,7 @@ def report(
         print(file=stream)
     if found is None or given is not None:
         found = _judge(fleet, given)
-    _write(FORMATS[form](found), output, painted=form == "text")
+    print_report(FORMATS[form](found), output, painted=form == "text")
     if drain or (watch and run is not None and run.drain):
         print_drained(fleet, found, stream, again=drain)
     sys.stdout.flush()
@@ -361,18 +367,3 @@ def _judge(fleet: FleetFolder, given: SharedThresholds | None) -> FleetVerdict:
     if given is None and files.run is not None:
         given = read_run_thresholds(fleet, files.run)
     return judge_fleet(files, (given or SharedThresholds()).fleet)
-
-
-def _write(text: str, output: Path | None, *, painted: bool) -> None:
-    """Print a report, or write it to a file.
-
-    Raises:
-        ConfigError: The file cannot be written.
-    """
-    if output is None:
-        print(paint_verdicts(text) if painted else text)
-        return
-    try:
-        output.write_text(f"{text}\n", encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"--output {output}: {error.strerror}") from None

@@ -13,12 +13,12 @@ from sentinel.burnin.formats import FORMATS
 from sentinel.burnin.report import Judged, judge_run, report_object
 from sentinel.burnin.run_folder import RunFolder, find_run
 from sentinel.burnin.verdict import EXIT_CODES
-from sentinel.cli.display.output import color_option, paint_verdicts
+from sentinel.cli.display.output import chosen_form, color_option, print_report
 from sentinel.cli.options import value_completion
 from sentinel.cli.options.command_classes import VerdictCommand
 from sentinel.cli.options.command_options import address_options, simulated_folder
 from sentinel.cli.options.setting_options import load_thresholds
-from sentinel.errors import ConfigError, ExitCode
+from sentinel.errors import ExitCode
 from sentinel.host.daemon_lookup import find_shared
 from sentinel.supervisor.bootstrap import leave
 
@@ -54,9 +54,7 @@ def command(
     With `--compare`, give two. The exit code is that of the verdict, as of `burnin`; 0 of a
     comparison.
     """
-    form, *others = [name for name, given in formats.items() if given] or ["text"]
-    if others:
-        raise click.UsageError(f"--{form} and --{others[0]} exclude each other")
+    form = chosen_form(formats)
     wanted = 2 if both else 1
     if both and form not in {"text", "json"}:
         raise click.UsageError(f"--compare cannot be combined with --{form}")
@@ -66,13 +64,10 @@ def command(
     folders = [_find(run, socket, simulated=simulated) for run in runs or (None,)]
     found = [judge_run(RunFolder(path=folder), thresholds) for folder in folders]
     text = _comparison(found, form) if both else FORMATS[form](found[0], report_object(found[0]))
-    if output is None:
-        print(paint_verdicts(text) if form == "text" and not both else text)
-    else:
-        _write(output, text)
+    print_report(text, output, painted=form == "text" and not both)
     code = ExitCode.OK if both else EXIT_CODES[found[0].verdict]
     sys.stdout.flush()
-    return int(leave(code, clean=not any(one.stuck for one in found)))
+    return int(leave(code, clean=not any(gpu.stuck for gpu in found)))
 
 
 def _find(run: str | None, socket: str | None, *, simulated: bool) -> Path:
@@ -86,15 +81,3 @@ def _comparison(runs: list[Judged], form: str) -> str:
     """Compare two runs as text or JSON."""
     found = compare(*(report_object(run) for run in runs))
     return json.dumps(found, indent=1) if form == "json" else "\n".join(compare_lines(found))
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file.
-
-    Raises:
-        ConfigError: It cannot be written.
-    """
-    try:
-        path.write_text(f"{text}\n")
-    except OSError as error:
-        raise ConfigError(f"--output {path}: {error.strerror}") from None

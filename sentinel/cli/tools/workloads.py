@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from sentinel.cli.display.output import print_json
-from sentinel.cli.options.command_options import simulated_folder
+from sentinel.cli.options.command_options import json_option, simulated_folder, together
 from sentinel.cli.tools import trial
 from sentinel.config.sources import checked, find_file, from_flags, gather
 from sentinel.diagnostics.workload_catalog import Listed, list_workloads
@@ -28,6 +28,18 @@ from sentinel.units import format_count
 @click.group("goldens")
 def goldens_group() -> None:
     """List the golden checksums of this host, or merge those of another."""
+
+
+_options = together(
+    click.option(
+        "--goldens", metavar="PATH", help="This file instead of the one in the state directory."
+    ),
+    click.option(
+        "--simulated", is_flag=True, help="The file of the simulated GPUs ($SENTINEL_SIM_DIR)."
+    ),
+    click.option("--config", metavar="FILE", help="Read settings from this TOML file."),
+    json_option,
+)
 
 
 def _ours(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -45,20 +57,7 @@ def _ours(function: Callable[..., Any]) -> Callable[..., Any]:
             raise ConfigError(f"{source}: golden checksums are off", "Give a file: --goldens PATH")
         return function(ours=path, **values)
 
-    goldens_group = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")(
-        located
-    )
-    goldens_group = click.option(
-        "--config", metavar="FILE", help="Read settings from this TOML file."
-    )(goldens_group)
-    goldens_group = click.option(
-        "--simulated",
-        is_flag=True,
-        help="The file of the simulated GPUs ($SENTINEL_SIM_DIR).",
-    )(goldens_group)
-    return click.option(
-        "--goldens", metavar="PATH", help="This file instead of the one in the state directory."
-    )(goldens_group)
+    return _options(located)
 
 
 @goldens_group.command("list")
@@ -200,7 +199,7 @@ def command(ctx: click.Context, as_json: bool) -> int:
         click.echo("\n".join(_page(listed, width)))
         if torch_build() is None:
             click.echo(f"torch is not installed. {how_to_install(None, installer())}", err=True)
-    code = int(ExitCode.FAIL if any(one.error for one in listed) else ExitCode.OK)
+    code = int(ExitCode.FAIL if any(workload.error for workload in listed) else ExitCode.OK)
     if stuck:  # the interpreter's exit would wait for the process
         sys.stdout.flush()
         os._exit(code)
@@ -213,15 +212,15 @@ for _command in (trial.try_command, trial.selftest_command, goldens_group):
 
 def _page(listed: tuple[Listed, ...], width: int) -> Iterator[str]:
     """Yield the lines of the list."""
-    for one in listed:
-        source = " ".join(filter(None, [one.package, one.version])) or "no package"
-        yield f"{one.name}  ({source}, {one.place})"
-        if one.error is not None:
-            yield from _wrapped(f"CANNOT BE USED: {one.error}", width)
+    for workload in listed:
+        source = " ".join(filter(None, [workload.package, workload.version])) or "no package"
+        yield f"{workload.name}  ({source}, {workload.place})"
+        if workload.error is not None:
+            yield from _wrapped(f"CANNOT BE USED: {workload.error}", width)
             continue
-        if one.summary:
-            yield from _wrapped(one.summary, width)
-        for option in one.options:
+        if workload.summary:
+            yield from _wrapped(workload.summary, width)
+        for option in workload.options:
             yield from _wrapped(_option(option), width, hanging=_INDENT)
     if not listed:
         yield "No workload is registered. Is the package installed with pip?"

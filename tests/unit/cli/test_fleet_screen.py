@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from sentinel.burnin.verdict import Verdict
-from sentinel.cli.display.live_table import LiveTable
-from sentinel.cli.display.output import Table
+from sentinel.cli.display.output import LiveTable, Table
 from sentinel.cli.tools import fleet_report
 from sentinel.cli.tools.fleet_report import FleetScreen
 from sentinel.fleet.engine import EngineError, Task, TaskState
