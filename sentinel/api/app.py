@@ -101,8 +101,8 @@ def _links() -> list[list[str]]:
         declared = metadata(_PACKAGE).get_all("Project-URL") or []
     except PackageNotFoundError:  # a copy of the source that is not installed
         declared = []
-    named = [[part.strip() for part in one.split(",", 1)] for one in declared]
-    return [one for one in named if one[-1].startswith("https://")]
+    named = [[part.strip() for part in entry.split(",", 1)] for entry in declared]
+    return [pair for pair in named if pair[-1].startswith("https://")]
 
 
 _FILES = _load_files()

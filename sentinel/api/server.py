@@ -99,7 +99,11 @@ class Connection(H11Protocol):
         else:
             self.kind = UNPROVEN
             self._close_oldest(self._of_kind(UNPROVEN), MAX_UNPROVEN)
-            here = [one for one in self._of_kind(UNPROVEN) if one.peer.remote == self.peer.remote]
+            here = [
+                connection
+                for connection in self._of_kind(UNPROVEN)
+                if connection.peer.remote == self.peer.remote
+            ]
             self._close_oldest(here, MAX_UNPROVEN_OF_ADDRESS)
         over = self._excess()
         if over > 1:
@@ -127,7 +131,7 @@ class Connection(H11Protocol):
             return 0
         same, limit = self._of_kind(self.kind), self.limits[self.kind]
         share = _SHARES.get(self.kind, limit)
-        of_user = Counter(one.peer.uid for one in same)
+        of_user = Counter(connection.peer.uid for connection in same)
         total, own = sum(min(number, share) for number in of_user.values()), of_user[self.peer.uid]
         return sum(total > times * limit or own > times * share for times in (1, 2))
 
@@ -144,9 +148,9 @@ class Connection(H11Protocol):
         """
         others = [connection for connection in connections if connection is not self]
         others.sort(key=lambda other: (not other.is_stalled(), other.is_answering(), other.since))
-        for one in others[: max(0, len(connections) - limit)]:
-            one.kind = None
-            one.transport.abort()
+        for connection in others[: max(0, len(connections) - limit)]:
+            connection.kind = None
+            connection.transport.abort()
 
     def is_stalled(self) -> bool:
         """Check whether the client does not read its response."""

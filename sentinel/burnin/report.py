@@ -21,7 +21,6 @@ from sentinel.burnin.verdict import (
     MEANING,
     GpuVerdict,
     Verdict,
-    describe_result,
     judge_gpu,
     judge_node,
 )
@@ -144,7 +143,7 @@ def _gpu(gpu: GpuVerdict, time: Span) -> dict[str, Any]:
         "vbios": before.vbios if before else None,
         "verdict": gpu.verdict.value,
         "reasons": list(gpu.reasons),
-        "incomplete": _incomplete(gpu),
+        "incomplete": list(gpu.incomplete),
         "coverage": [_phase(phase) for phase in record.phases],
         "not_tested": [
             f"{result.id}: {result.evidence}"
@@ -182,12 +181,6 @@ def _golden_checksums(record: GpuRecord) -> list[dict[str, Any]]:
     """Return each checksum that a GPU has computed once, so that nodes can be compared."""
     found = {(checksum.key, checksum.checksum): checksum for checksum in record.checksums}
     return [asdict(found[name]) for name in sorted(found)]
-
-
-def _incomplete(gpu: GpuVerdict) -> list[str]:
-    """Select the reasons that are no check's: what is missing of the plan."""
-    of_checks = {describe_result(result) for result in gpu.results}
-    return [reason for reason in gpu.reasons if reason not in of_checks]
 
 
 def _phase(phase: PhaseRecord) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from sentinel.burnin.checks.check import CheckResult, Status
+from sentinel.burnin.checks.check import CheckResult, Status, worst_first
 from sentinel.burnin.record import GpuRecord, PhaseRecord
 from sentinel.config.plan import Plan
 from sentinel.errors import ExitCode
@@ -52,15 +52,18 @@ class GpuVerdict:
     record: GpuRecord
     verdict: Verdict
     results: tuple[CheckResult, ...]
-    #: Why it is not PASS, in the order of importance.
-    reasons: tuple[str, ...]
+    #: What is missing of the plan, or not known.
+    incomplete: tuple[str, ...]
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why it is not PASS, in the order of importance."""
+        return (*map(describe_result, worst_first(self.results)), *self.incomplete)
 
 
 def judge_gpu(record: GpuRecord, results: Sequence[CheckResult], plan: Plan) -> GpuVerdict:
     """Judge a GPU by the results of its checks and by what it has done of the plan."""
     found = {result.status for result in results}
-    bad = [result for result in results if result.status is Status.FAIL]
-    bad += [result for result in results if result.status is Status.WARN]
     missing = [text for phase in record.phases if (text := _missing(phase, record)) is not None]
     missing += _unknown(record)
     if Status.FAIL in found:
@@ -73,8 +76,9 @@ def judge_gpu(record: GpuRecord, results: Sequence[CheckResult], plan: Plan) -> 
         verdict = Verdict.WARN
     else:
         verdict = Verdict.PASS
-    reasons = (*(describe_result(result) for result in bad), *missing)
-    return GpuVerdict(record=record, verdict=verdict, results=tuple(results), reasons=reasons)
+    return GpuVerdict(
+        record=record, verdict=verdict, results=tuple(results), incomplete=tuple(missing)
+    )
 
 
 def judge_node(gpus: Iterable[GpuVerdict], node: Iterable[CheckResult] = ()) -> Verdict:

@@ -310,7 +310,7 @@ class Callbacks:
     def remove(self, name: str, callback: Callback) -> None:
         """Remove a callback, if it was added."""
         with self._lock:
-            left = [one for one in self._by_name.get(name, ()) if one != callback]
+            left = [known for known in self._by_name.get(name, ()) if known != callback]
             self._by_name[name] = tuple(left)
 
     def has_any(self, event: EventInfo) -> bool:

@@ -189,7 +189,7 @@ def _view(name: str, value: Any) -> Any:
     if isinstance(value, dict):
         return JsonView(value)
     if isinstance(value, list):
-        return tuple(_view("", one) for one in value)
+        return tuple(_view("", item) for item in value)
     if name in _TIMES and isinstance(value, str):
         return datetime.fromisoformat(value)
     return value

@@ -336,7 +336,7 @@ class ReservationVerbs(Verbs):
             while not over.wait(_WATCH_EVERY_S):
                 request = None
                 with contextlib.suppress(SentinelError):  # the request itself has the error
-                    request = next((one for one in self.queue() if one.id == id_), None)
+                    request = next((queued for queued in self.queue() if queued.id == id_), None)
                 if request is not None and request.place != place and not over.is_set():
                     place = request.place
                     on_wait(request)

@@ -92,7 +92,7 @@ def kind_of(annotation: object) -> str:
 
 def _checks(annotation: object) -> list[Callable[[object], None]]:
     """Return the checks of an ``Annotated``; of any other annotation there are none."""
-    return [one for one in getattr(annotation, "__metadata__", ()) if callable(one)]
+    return [item for item in getattr(annotation, "__metadata__", ()) if callable(item)]
 
 
 def _plain(annotation: object) -> object:

@@ -57,7 +57,7 @@ def end_of_hours(hours: Iterable[Hours], local: datetime) -> datetime | None:
     """
     end = local
     while (current := [hour for hour in hours if hour.contains(end)]) and end - local <= _WEEK:
-        end = max(one.ends_at(end) for one in current)
+        end = max(window.ends_at(end) for window in current)
     return end if local < end <= local + _WEEK else None
 
 

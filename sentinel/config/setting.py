@@ -138,12 +138,12 @@ def declared_settings(config: type) -> tuple[Setting, ...]:
     """Return the settings of a dataclass, in the order of its fields; those of its bases last."""
     found = []
     own = vars(config)["__annotations__"]
-    for one in sorted(fields(config), key=lambda one: one.name not in own):
-        declared: Setting | None = one.metadata.get(Setting)
+    for declared_field in sorted(fields(config), key=lambda item: item.name not in own):
+        declared: Setting | None = declared_field.metadata.get(Setting)
         if declared is not None:
-            flag = declared.flag or "--" + one.name.replace("_", "-")
-            key = declared.key or one.name
-            found.append(replace(declared, field=one.name, key=key, flag=flag))
+            flag = declared.flag or "--" + declared_field.name.replace("_", "-")
+            key = declared.key or declared_field.name
+            found.append(replace(declared, field=declared_field.name, key=key, flag=flag))
     return tuple(found)
 
 

@@ -104,7 +104,9 @@ def gather(
 
 def in_effect(given: Iterable[Given]) -> tuple[Given, ...]:
     """Return all settings, also those with defaults; of each key and selector the last value."""
-    defaults = (Given(key=one.key, text=one.default, source="default") for one in SETTINGS)
+    defaults = (
+        Given(key=setting.key, text=setting.default, source="default") for setting in SETTINGS
+    )
     return tuple({(value.gpu, value.key): value for value in (*defaults, *given)}.values())
 
 
@@ -262,7 +264,9 @@ def _settings(
     report: Callable[[ConfigError], None],
 ) -> Iterator[Given]:
     """Yield the settings in nested tables, those of a single GPU or of all."""
-    settings = {one.key: one for one in SETTINGS if gpu is None or one.scope is Scope.GPU}
+    settings = {
+        setting.key: setting for setting in SETTINGS if gpu is None or setting.scope is Scope.GPU
+    }
     for key, value in _leaves(tables, "", settings):
         source = f"{path}: {key}" if gpu is None else f"{path}: {_PER_GPU}.{gpu}.{key}"
         if key not in settings:
@@ -336,7 +340,7 @@ def nearest(name: str, known: Iterable[str]) -> list[str]:
     family = [known_name for known_name in names if _first_word(known_name)[0] == first]
     if several and family:
         names = family
-    ratios = {one: _similarity(name, one) for one in names}
+    ratios = {known: _similarity(name, known) for known in names}
     least = max(_SIMILAR, max(ratios.values(), default=0.0) - _AS_SIMILAR)
     ranked = sorted(
         (ratio for ratio in ratios if ratios[ratio] >= least), key=lambda ratio: -ratios[ratio]

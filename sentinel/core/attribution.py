@@ -92,7 +92,7 @@ def allocated_processes(gpu_state: GpuState, others: Iterable[GpuProcess]) -> di
     return {
         process.pid: grants[pid].name
         for pid, tree in trees.items()
-        if all(one.memory is not None for one in tree)
+        if all(process.memory is not None for process in tree)
         and sum(map(charged_memory, tree)) <= grants[pid].size
         for process in tree
     }

@@ -185,7 +185,7 @@ def seconds_left(burnin: Burnin, plan: Plan) -> float:
         return 0.0
     phase, work = plan.phases[burnin.phase], burnin.current
     done = work.stretch if phase.in_one_stretch else work.seconds
-    later = sum(one.seconds for one in plan.phases[burnin.phase + 1 :])
+    later = sum(phase.seconds for phase in plan.phases[burnin.phase + 1 :])
     return max(0.0, phase.seconds - done) + later
 
 
@@ -227,7 +227,7 @@ def _warm_up(burnin: Burnin, phase: Phase, temperature: int | None, now: float) 
         return burnin
     window = min(MAX_WINDOW_S, phase.warm_up / 2)
     temperatures = (*burnin.temperatures, (now, temperature))
-    recent = tuple(one for one in temperatures if one[0] >= now - window)
+    recent = tuple(reading for reading in temperatures if reading[0] >= now - window)
     stable = now - since >= window and len(recent) > 1 and abs(_slope(recent)) < STABLE_SLOPE_C
     return replace(burnin, temperatures=recent, warm=stable)
 

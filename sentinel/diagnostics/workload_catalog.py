@@ -104,7 +104,7 @@ def describe_workloads(
         environment = {**environment_of(account, os.environ), **_ENVIRONMENT}
     infos: dict[int, WorkloadInfo] = {}
     stuck = False
-    while missing := {one.number: one for one in wanted if one.number not in infos}:
+    while missing := {entry.number: entry for entry in wanted if entry.number not in infos}:
 
         def take(info: WorkloadInfo, missing: dict[int, Wanted] = missing) -> bool:
             if info.number not in missing:
@@ -127,7 +127,7 @@ def describe_workloads(
             # Before the first import, the failure is not that of one workload.
             for number in [int(call)] if call.isdecimal() else list(missing):
                 infos.setdefault(number, WorkloadInfo(number=number, error=error))
-    return [infos[one.number] for one in wanted], stuck
+    return [infos[entry.number] for entry in wanted], stuck
 
 
 def workloads_of(given: Iterable[Given]) -> Iterator[Given]:

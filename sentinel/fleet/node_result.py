@@ -6,12 +6,12 @@ The names are those of docs/report.schema.json; fields that are not here are ign
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sentinel.burnin.checks.check import CheckResult, Status
+from sentinel.burnin.checks.check import CheckResult, worst_first
 from sentinel.burnin.record import Checksum
 from sentinel.burnin.verdict import Verdict
 from sentinel.protocol.codec import DecodeError, from_json
@@ -210,14 +210,6 @@ def _used(gpu: GpuResult) -> GpuResult:
         model=gpu.model or "unknown model",
         checks=worst_first(gpu.checks),
         measurements=_steady(gpu.measurements),
-    )
-
-
-def worst_first(checks: Iterable[CheckResult]) -> tuple[CheckResult, ...]:
-    """Select the checks that failed or warned, the failed ones first."""
-    found = list(checks)
-    return tuple(
-        check for status in (Status.FAIL, Status.WARN) for check in found if check.status is status
     )
 
 

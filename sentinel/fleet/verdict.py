@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from sentinel.burnin.checks.check import CheckResult, Limits, Status, Thresholds
+from sentinel.burnin.checks.check import CheckResult, Limits, Status, Thresholds, worst_first
 from sentinel.burnin.checks.peer_checks import by_key, count_votes, stored_before
 from sentinel.burnin.verdict import Verdict, describe_result
 from sentinel.fleet.fleet_checks import (
@@ -23,7 +23,7 @@ from sentinel.fleet.fleet_checks import (
     hardware_of,
 )
 from sentinel.fleet.node_files import FleetFiles
-from sentinel.fleet.node_result import GpuResult, NodeFile, NodeResult, worst_first
+from sentinel.fleet.node_result import GpuResult, NodeFile, NodeResult
 from sentinel.fleet.run_folder import FleetRun
 from sentinel.units import format_count
 

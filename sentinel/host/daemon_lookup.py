@@ -92,7 +92,9 @@ def last_location() -> Location:
     if found.record is not None and found.record.alive:
         return found
     known = read_all(records_folder(os.environ, os.getuid()))
-    logged = [one for one in known if one.socket is not None and (one.log or one.journal)]
+    logged = [
+        record for record in known if record.socket is not None and (record.log or record.journal)
+    ]
     return _of_record(max(logged, key=_last_active)) if logged else found
 
 
@@ -158,8 +160,8 @@ def find_shared(simulated: Path | None = None, socket: str | None = None) -> Pat
     """
     if socket is None and simulated is None and not os.environ.get(SIMULATED):
         running = list_daemons()
-        real = [one for one in running if one.simulated is None] or running
-        folders = {shared_folder(Path(one.state)) for one in real}
+        real = [record for record in running if record.simulated is None] or running
+        folders = {shared_folder(Path(record.state)) for record in real}
         if len(running) > 1 and len(folders) == 1 and not os.environ.get(SOCKET_VARIABLE):
             return folders.pop()
     return shared_folder(locate(socket, simulated).state)
@@ -189,7 +191,7 @@ def find_simulation() -> Path:
     if os.environ.get(SIMULATED):
         return default_folder()
     known = read_all(records_folder(os.environ, os.getuid()))
-    running = [one for one in known if one.simulated is not None and one.alive]
+    running = [record for record in known if record.simulated is not None and record.alive]
     if len(running) > 1:
         listed = "".join(f"\n  {daemon}" for daemon in running)
         what = f"{len(running)} daemons of this user have simulated GPUs:{listed}"
@@ -273,13 +275,15 @@ def known_daemons(environ: Mapping[str, str], uid: int) -> list[KnownDaemon]:
     Raises:
         ConfigError: ``$SENTINEL_SOCKET`` is not an absolute path.
     """
-    records = [one for one in read_all(records_folder(environ, uid)) if one.socket is not None]
+    records = [
+        record for record in read_all(records_folder(environ, uid)) if record.socket is not None
+    ]
     running = running_daemons(records, places(environ, uid))
     ended = [record for record in records if not record.alive and Path(record.state).is_dir()]
-    found = [_describe(Path(one.state), one, running=True) for one in running]
-    found += [_describe(Path(one.state), one) for one in ended]
-    shared = {shared_folder(one.state) for one in found} | {state_folder(environ, uid)}
-    known = {one.state for one in found}
+    found = [_describe(Path(record.state), record, running=True) for record in running]
+    found += [_describe(Path(record.state), record) for record in ended]
+    shared = {shared_folder(daemon.state) for daemon in found} | {state_folder(environ, uid)}
+    known = {daemon.state for daemon in found}
     others = [_describe(path, None) for path in _of_sockets(shared) if path not in known]
     found += [
         other for other in others if other.changed is not None

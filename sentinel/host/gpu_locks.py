@@ -40,7 +40,7 @@ _REMEDY = "Stop it, or choose other GPUs with --gpus. Nothing was started."
 
 
 @dataclass(frozen=True, kw_only=True)
-class Holder:
+class LockHolder:
     """The supervisor that holds a GPU, by its record."""
 
     pid: int
@@ -83,7 +83,7 @@ class GpuLocks:
         self._reasons: list[str] = []
         self._shared: list[Path] = []
         self.gpus = tuple(gpus)
-        self.others: Mapping[str, Holder] = {}
+        self.others: Mapping[str, LockHolder] = {}
         if not self.gpus:
             return
         self._shared = [path for path in shared if self._prepare(path, _SHARED)]
@@ -136,7 +136,10 @@ class GpuLocks:
         """Find the sentinels of other users, and leave them their GPUs unless this is root's."""
         uid, held = os.getuid(), holders(self._shared, {gpu.uuid for gpu in self.gpus})
         self.others = {
-            gpu.uuid: one for gpu in self.gpus for one in held.get(gpu.uuid, ()) if one.uid != uid
+            gpu.uuid: holder
+            for gpu in self.gpus
+            for holder in held.get(gpu.uuid, ())
+            if holder.uid != uid
         }
         free = tuple(gpu for gpu in self.gpus if uid == 0 or gpu.uuid not in self.others)
         if not free:
@@ -158,7 +161,7 @@ class GpuLocks:
             except BlockingIOError as error:
                 os.close(file)
                 them = holders(self._shared, {gpu.uuid}).get(gpu.uuid, ())
-                own = [one for one in them if one.uid == os.getuid()]
+                own = [holder for holder in them if holder.uid == os.getuid()]
                 who = own[0] if own else "one that is ending, or in another PID namespace"
                 raise GpuHeldError(_held(gpu, who) + _burnin_of(own), _REMEDY) from error
             self._files.setdefault(gpu.uuid, []).append(file)
@@ -195,7 +198,7 @@ class GpuLocks:
 
 def holders(
     shared: Iterable[Path] = SHARED_FOLDERS, uuids: Collection[str] | None = None
-) -> dict[str, list[Holder]]:
+) -> dict[str, list[LockHolder]]:
     """Find the living sentinels of all users by their records, by the UUID of their GPUs.
 
     Nothing is locked or created, and invalid records are ignored. A user has one record for each
@@ -205,7 +208,7 @@ def holders(
         shared: The folders of the records.
         uuids: The GPUs; all that have a record by default.
     """
-    found: dict[str, list[Holder]] = {}
+    found: dict[str, list[LockHolder]] = {}
     for folder in shared:
         if why_untrusted(folder) is not None:
             continue
@@ -235,7 +238,7 @@ def _open_own(path: Path, flags: int) -> int:
     return file
 
 
-def _read(path: Path, uid: int) -> Holder | None:
+def _read(path: Path, uid: int) -> LockHolder | None:
     """Read a record; None unless it belongs to the user in its name, and so does its process."""
     try:
         there = path.lstat()
@@ -252,10 +255,12 @@ def _read(path: Path, uid: int) -> Holder | None:
         since = datetime.fromisoformat(note["since"]).isoformat(timespec="seconds")
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
-    return Holder(pid=pid, uid=uid, since=since) if str(uid) in read_status(pid, "Uid") else None
+    return (
+        LockHolder(pid=pid, uid=uid, since=since) if str(uid) in read_status(pid, "Uid") else None
+    )
 
 
-def _burnin_of(holders_: Sequence[Holder]) -> str:
+def _burnin_of(holders_: Sequence[LockHolder]) -> str:
     """Name the burn-in that the holder of a GPU runs without a daemon, if it does."""
     for running_burnin in running_burnins(records_folder(os.environ, os.getuid())):
         if any(holder.pid == running_burnin.pid for holder in holders_):

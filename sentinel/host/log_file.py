@@ -159,9 +159,9 @@ class BoundedOutput:
         """Cut the file once more, and end the thread."""
         os.eventfd_write(self._end, 1)
         self._thread.join()
-        for one in (self._file, self._end, self._changes):
-            if one is not None:
-                os.close(one)
+        for part in (self._file, self._end, self._changes):
+            if part is not None:
+                os.close(part)
 
     def _follow(self) -> None:
         changed, ended = select.poll(), select.poll()

@@ -127,7 +127,7 @@ def read_command(pid: int, started: int) -> str | None:
     if stat is None or stat.started != started:
         return None
     words = data.rstrip(b"\0").decode(errors="replace").split("\0")
-    text = "".join(one if one.isprintable() else "?" for one in " ".join(words))
+    text = "".join(letter if letter.isprintable() else "?" for letter in " ".join(words))
     if len(text) > MAX_COMMAND_LENGTH:
         text = f"{text[: MAX_COMMAND_LENGTH - 1]}\N{HORIZONTAL ELLIPSIS}"
     return text or None

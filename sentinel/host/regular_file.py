@@ -267,7 +267,7 @@ def why_foreign(file: Path) -> str | None:
         file: A file; one that does not exist was not written.
     """
     try:
-        found = [(one, one.lstat()) for one in (file.parent, file)]
+        found = [(path, path.lstat()) for path in (file.parent, file)]
         if stat.S_ISLNK(found[-1][1].st_mode):
             return f"{file} is a link"
         for one, there in found:

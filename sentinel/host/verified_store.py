@@ -92,7 +92,7 @@ def last_verdicts(paths: Iterable[Path]) -> dict[str, LastVerdict]:
             text = _own_text(path)
             if text is None:
                 continue
-            failed = any(one.verdict == _FAILED for one in found.values())
+            failed = any(verdict.verdict == _FAILED for verdict in found.values())
             if is_old and not failed and _HAS_FAILED not in text:
                 continue  # parsing takes most of the time
             for uuid, last in _verdicts(json.loads(text)).items():
@@ -222,7 +222,8 @@ def proof_of(work: StoredWork) -> GpuProof:
         last=None if work.last is None else _moment(work.last),
         workload=work.workload,
         acknowledged=tuple(
-            AcknowledgedResults(**{**vars(one), "at": _moment(one.at)}) for one in work.acknowledged
+            AcknowledgedResults(**{**vars(results), "at": _moment(results.at)})
+            for results in work.acknowledged
         ),
     )
 
@@ -306,8 +307,8 @@ def acknowledge(
                 at=round(time.time(), 3),
                 by=by,
                 reason=reason,
-                errors=work.total.errors - sum(one.errors for one in before),
-                findings=work.total.findings - sum(one.findings for one in before),
+                errors=work.total.errors - sum(results.errors for results in before),
+                findings=work.total.findings - sum(results.findings for results in before),
             )
             gpus[uuid] = replace(work, acknowledged=(*before, done[uuid]))
         if done:

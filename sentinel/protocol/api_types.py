@@ -108,7 +108,7 @@ class GpuProof(VerifiedCounts, ResponseType):
     @property
     def wrong(self) -> int:
         """The errors and findings that are not acknowledged."""
-        known = sum(one.errors + one.findings for one in self.acknowledged)
+        known = sum(results.errors + results.findings for results in self.acknowledged)
         return self.errors + self.findings - known
 
 

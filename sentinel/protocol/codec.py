@@ -187,7 +187,7 @@ def _enum(kind: type[Enum]) -> _Reader:
         try:
             return kind(value)
         except ValueError:
-            raise DecodeError("one of " + ", ".join(str(one.value) for one in kind)) from None
+            raise DecodeError("one of " + ", ".join(str(member.value) for member in kind)) from None
 
     return read_enum
 

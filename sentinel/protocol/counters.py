@@ -162,9 +162,9 @@ class Counters:
 
 #: The fields that are read by calls for one GPU once it is identified.
 READ_FIELDS = tuple(
-    one.name
-    for one in fields(Counters)
-    if one.name not in {"uuid", "index", "name", "at", "driver", "lost", "failed"}
+    field.name
+    for field in fields(Counters)
+    if field.name not in {"uuid", "index", "name", "at", "driver", "lost", "failed"}
 )
 
 

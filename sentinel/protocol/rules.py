@@ -33,8 +33,8 @@ _SETTING = "the [setting](configuration.md#when-a-gpu-is-occupied) of that name 
 
 #: All rules, by name, in the order in which they decide.
 RULES = {
-    one.name: one
-    for one in (
+    rule.name: rule
+    for rule in (
         Rule(RUNNING, "a stressor is ready: the GPU is occupied"),
         Rule("starting", "a stressor is starting, and is not ready yet"),
         Rule("shutdown", "the daemon is ending"),

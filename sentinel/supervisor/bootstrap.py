@@ -180,7 +180,9 @@ def _api(options: Options, claim: Claim | None) -> ApiProcess | None:
         history=config.history_size,
         notify=_notify_spec(config),
     )
-    tcp, metrics = (None if one is None else one.fileno() for one in (claim.tcp, claim.metrics))
+    tcp, metrics = (
+        None if listener is None else listener.fileno() for listener in (claim.tcp, claim.metrics)
+    )
     return ApiProcess(spec, claim.socket.fileno(), tcp, metrics)
 
 

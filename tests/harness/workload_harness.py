@@ -6,7 +6,7 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 import torch
 
@@ -17,6 +17,8 @@ from sentinel.stressor.context import WorkloadContext
 from sentinel.stressor.device import Fence, fill
 from sentinel.stressor.lease import LeaseKeeper
 from sentinel.stressor.simulated_device import SimulatedDevice
+
+M = TypeVar("M")
 
 GIB = 2**30
 CHUNK = GIB // 2
@@ -114,15 +116,19 @@ class Workbench(Bench):
     def keep_lease(self) -> RecordingLeaseKeeper:
         return RecordingLeaseKeeper(self.child_channel)
 
+    def sent(self, kind: type[M]) -> list[M]:
+        """List the recorded messages of this kind."""
+        return [message for message in self.lease_keeper.sent if isinstance(message, kind)]
+
     def findings(self) -> list[Finding]:
-        return [message for message in self.lease_keeper.sent if isinstance(message, Finding)]
+        return self.sent(Finding)
 
     def done(self) -> Progress:
         """Sum all progress, including unsent progress."""
         self.ctx.finish()
         if not self.ctx.ready:
             self.ctx._send_progress(self.ctx._last_progress_at)  # none is sent before Ready
-        progress = [message for message in self.lease_keeper.sent if isinstance(message, Progress)]
+        progress = self.sent(Progress)
         return Progress(
             seconds=sum(message.seconds for message in progress),
             iterations=sum(message.iterations for message in progress),

@@ -120,23 +120,23 @@ async def acknowledge(context: ContextDep, by: By, body: AcknowledgeRequest) -> 
     if not done:
         listed = ", ".join(names[uuid] for uuid in chosen)
         raise ProblemError(Code.CONFLICT, f"No wrong results count against {listed}.")
-    for one in done:
+    for gpu in done:
         # It is on disk. A daemon that is ending takes no more commands, and has no more events.
         with contextlib.suppress(ProblemError):
             await context.supervisor.execute(
                 AcknowledgeResults,
                 by=by,
-                gpu=one.uuid,
+                gpu=gpu.uuid,
                 reason=body.reason,
-                errors=one.errors,
-                findings=one.findings,
-                counted=one.counted,
+                errors=gpu.errors,
+                findings=gpu.findings,
+                counted=gpu.counted,
             )
     counts = "; ".join(
-        f"{format_count(one.errors + one.findings, 'wrong result')} of {names[one.uuid]}"
-        for one in done
+        f"{format_count(gpu.errors + gpu.findings, 'wrong result')} of {names[gpu.uuid]}"
+        for gpu in done
     )
-    return Outcome(text=f"acknowledged {counts}", gpus=tuple(one.uuid for one in done))
+    return Outcome(text=f"acknowledged {counts}", gpus=tuple(gpu.uuid for gpu in done))
 
 
 def _known(context: ApiContext) -> list[KnownGpu]:

@@ -199,7 +199,7 @@ def _names(name: str | None, kinds: list[Kind] | None) -> set[str] | None:
     """Collect the names of events that have a name and one of these kinds; None is all."""
     if kinds is None:
         return None if name is None else {name}
-    of_kind = {one.name for one in EVENTS.values() if one.kind in kinds}
+    of_kind = {event.name for event in EVENTS.values() if event.kind in kinds}
     return of_kind if name is None else of_kind & {name}
 
 

@@ -199,7 +199,9 @@ async def read_allocations(
     known = context.views.host.allocations
     return Allocations(
         allocations=tuple(
-            serializers.allocation(one, context.views, now) for one in known if one.gpu in uuids
+            serializers.allocation(granted, context.views, now)
+            for granted in known
+            if granted.gpu in uuids
         ),
         gpus=tuple(serializers.budget(view, known) for view in views),
     )

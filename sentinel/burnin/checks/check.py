@@ -372,6 +372,17 @@ def not_applicable(why: str = "not supported by this GPU, its driver or the bind
     return Judgement(status=Status.NOT_APPLICABLE, evidence=why)
 
 
+def worst_first(results: Iterable[CheckResult]) -> tuple[CheckResult, ...]:
+    """Select the results that failed or warned, the failed ones first."""
+    found = list(results)
+    return tuple(
+        result
+        for status in (Status.FAIL, Status.WARN)
+        for result in found
+        if result.status is status
+    )
+
+
 def worst(results: Iterable[CheckResult]) -> Status:
     """Find the status of all results together: NOT_TESTED if nothing was judged.
 

@@ -183,7 +183,9 @@ class TrialEvidence:
 
 def describe_processes(listed: Any) -> str:
     """Format processes for people."""
-    return ", ".join(f"{one.get('name') or 'a process'} (pid {one['pid']})" for one in listed)
+    return ", ".join(
+        f"{process.get('name') or 'a process'} (pid {process['pid']})" for process in listed
+    )
 
 
 # --- the checks ------------------------------------------------------------------------------

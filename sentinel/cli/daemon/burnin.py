@@ -166,7 +166,7 @@ def _check_workloads(
     if plan is None or file is None:
         return
     named = workloads_of_plan(plan, f"--plan {file}")
-    here = [one for one in named if not by_daemon or is_registered(one.text)]
+    here = [phase for phase in named if not by_daemon or is_registered(phase.text)]
     check_workloads(here, account_of(config, sources))
 
 
@@ -178,7 +178,7 @@ def _check_usage(
     Raises:
         UsageError: There are such.
     """
-    if sum(one is not None for one in (level, file, resume)) > 1:
+    if sum(given is not None for given in (level, file, resume)) > 1:
         raise click.UsageError("--level, --plan and --resume exclude each other")
     if resume is not None and target is not None:
         raise click.UsageError("--resume goes on in the folder of the run: omit --report")

@@ -242,8 +242,8 @@ def acknowledge(
         for owner, uuids in by_owner.items()
     ]
     return Outcome(
-        text="\n".join(one.text for one in outcomes),
-        gpus=tuple(gpu for one in outcomes for gpu in one.gpus),
+        text="\n".join(outcome.text for outcome in outcomes),
+        gpus=tuple(gpu for outcome in outcomes for gpu in outcome.gpus),
     )
 
 
@@ -361,11 +361,13 @@ def _lines(cards: Sequence[_Card]) -> Iterator[str]:
     )
     yield from Table(header, flexible=1, right=(0, 2, 3, 4, 5), styles=failed).lines(rows)
     for card in cards:
-        for one in () if card.verified is None else card.verified.acknowledged:
+        for results in () if card.verified is None else card.verified.acknowledged:
             name = card.uuid if card.index is None else f"GPU {card.index}"
-            count = format_count(one.errors + one.findings, "wrong result")
-            when = f"{one.at:%Y-%m-%d %H:%M}"
-            yield printable(f"{name}: {count} acknowledged {when} by {one.by}: {one.reason}")
+            count = format_count(results.errors + results.findings, "wrong result")
+            when = f"{results.at:%Y-%m-%d %H:%M}"
+            yield printable(
+                f"{name}: {count} acknowledged {when} by {results.by}: {results.reason}"
+            )
 
 
 def _hours(seconds: float) -> str:

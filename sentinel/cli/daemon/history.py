@@ -80,7 +80,9 @@ def history(client: Client, gpus: tuple[str, ...], since: str, events: bool) -> 
     wanted: tuple[str | None, ...] = (None,) if not gpus or "all" in gpus else gpus
     if events:
         limit = _MAX_EVENTS
-        past = (one for gpu in wanted for one in client.recorded_events(gpu, since, limit=limit))
+        past = (
+            event for gpu in wanted for event in client.recorded_events(gpu, since, limit=limit)
+        )
         found = sorted(past, key=lambda event: event.at)[-limit:]
         return options.Printed(json={"events": found}, lines=readable(map(_event_line, found)))
     uses = sorted(
@@ -97,7 +99,7 @@ def _readings(
     """Yield the index and UUID of each GPU with one reading for the whole time."""
     gpus: Iterable[tuple[int | None, str]]
     if gpu is None:
-        gpus = [(one.index, one.uuid) for one in client.status().gpus]
+        gpus = [(gpu.index, gpu.uuid) for gpu in client.status().gpus]
     else:
         try:
             found = client.gpu(gpu)

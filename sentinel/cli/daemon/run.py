@@ -298,7 +298,9 @@ def _goes_to_journal(*, detached: bool) -> bool:
     """Check whether events go to the journal: in a unit of systemd, unless a format is given."""
     if not detached:
         source_of = click.get_current_context().get_parameter_source
-        if any(source_of(one) is not ParameterSource.DEFAULT for one in ("log_format", "as_json")):
+        if any(
+            source_of(name) is not ParameterSource.DEFAULT for name in ("log_format", "as_json")
+        ):
             return False
     return gets_stream(2 if detached else 1, os.environ)
 

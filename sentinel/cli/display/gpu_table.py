@@ -244,7 +244,9 @@ def _holder(gpu: GpuStatus, reservations: Sequence[ReservationInfo]) -> str:
     if gpu.processes:
         more = f" +{len(gpu.processes) - 1}" if len(gpu.processes) > 1 else ""
         return _process(gpu.processes[0]) + more
-    reservation = next((one for one in reservations if one.id == gpu.reservation), None)
+    reservation = next(
+        (reservation for reservation in reservations if reservation.id == gpu.reservation), None
+    )
     if reservation is None:
         return ""
     return reservation.reason or reservation.holder.name or reservation.id

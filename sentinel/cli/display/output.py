@@ -142,11 +142,11 @@ def cut(text: str, width: int) -> str:
     if cell_width(text) <= width:
         return text
     kept, used = [], 0
-    for one in text:
-        used += _char_width(one)
+    for part in text:
+        used += _char_width(part)
         if used > width - 1:
             break
-        kept.append(one)
+        kept.append(part)
     return "".join(kept) + "…" if width > 0 else ""
 
 
@@ -168,7 +168,7 @@ def degrade_streams() -> None:
 def _degrade(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    text = "".join(_ASCII.get(one, "?") for one in error.object[error.start : error.end])
+    text = "".join(_ASCII.get(letter, "?") for letter in error.object[error.start : error.end])
     return text, error.end
 
 
@@ -306,8 +306,8 @@ def to_json(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         # By the names of the API: `alias` is that of a field whose own is a keyword of Python.
         return {
-            one.metadata.get("alias", one.name): to_json(getattr(value, one.name))
-            for one in fields(value)
+            field.metadata.get("alias", field.name): to_json(getattr(value, field.name))
+            for field in fields(value)
         }
     match value:
         case datetime():
@@ -317,7 +317,7 @@ def to_json(value: Any) -> Any:
         case Mapping():
             return {key: to_json(one) for key, one in value.items()}
         case list() | tuple():
-            return [to_json(one) for one in value]
+            return [to_json(item) for item in value]
         case _:
             return value
 

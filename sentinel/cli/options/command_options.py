@@ -333,12 +333,14 @@ def only_json(status: Mapping[str, Any], gpus: Sequence[str]) -> dict[str, Any]:
     from sentinel.protocol.gpu import Gpu
 
     names = [field.name for field in fields(Gpu)]
-    known = tuple(Gpu(**{name: one.get(name) for name in names}) for one in status["gpus"])
+    known = tuple(Gpu(**{name: gpu.get(name) for name in names}) for gpu in status["gpus"])
     uuids = {gpu.uuid for gpu in select_gpus(gpus, known)}
-    found["gpus"] = [one for one in status["gpus"] if one.get("uuid") in uuids]
+    found["gpus"] = [gpu for gpu in status["gpus"] if gpu.get("uuid") in uuids]
     for name in ("reservations", "sessions"):
-        found[name] = [one for one in status.get(name, ()) if uuids & {*one.get("gpus", ())}]
-    found["allocations"] = [one for one in status.get("allocations", ()) if one.get("gpu") in uuids]
+        found[name] = [item for item in status.get(name, ()) if uuids & {*item.get("gpus", ())}]
+    found["allocations"] = [
+        allocation for allocation in status.get("allocations", ()) if allocation.get("gpu") in uuids
+    ]
     return found
 
 

@@ -200,8 +200,8 @@ def key_of(name: str, where: str = "") -> str:
     Raises:
         ConfigError: There is no such setting, or a running daemon cannot change it.
     """
-    names = {one.flag.removeprefix("--"): one for one in SETTINGS}
-    names |= {one.key: one for one in SETTINGS}
+    names = {setting.flag.removeprefix("--"): setting for setting in SETTINGS}
+    names |= {setting.key: setting for setting in SETTINGS}
     found = names.get(name.removeprefix("--"))
     changeable = [one for one, setting in names.items() if setting.scope is not Scope.START]
     if found is None:

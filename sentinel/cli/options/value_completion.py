@@ -67,7 +67,7 @@ def _completion(find: Callable[[click.Context], _Rows], otherwise: str | None = 
 def _workloads(_: click.Context) -> _Rows:
     from importlib.metadata import entry_points
 
-    return sorted((one.name, one.value) for one in entry_points(group="sentinel.workloads"))
+    return sorted((entry.name, entry.value) for entry in entry_points(group="sentinel.workloads"))
 
 
 def _levels(_: click.Context) -> _Rows:
@@ -124,10 +124,12 @@ def changes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list
     key, equals, value = incomplete.partition("=")
     if not equals:
         return _items([(f"{name}=", about) for name, about in _changeable()], incomplete)
-    form = next((one.form.metavar for one in SETTINGS if key in {one.key, one.flag[2:]}), "")
+    form = next(
+        (setting.form.metavar for setting in SETTINGS if key in {setting.key, setting.flag[2:]}), ""
+    )
     complete = of_setting(key, form)
     found = complete(ctx, param, value) if complete is not None else []
-    return [CompletionItem(f"{key}={one.value}", help=one.help) for one in found]
+    return [CompletionItem(f"{key}={entry.value}", help=entry.help) for entry in found]
 
 
 def _changeable() -> list[tuple[str, str]]:
@@ -135,7 +137,7 @@ def _changeable() -> list[tuple[str, str]]:
     from sentinel.config.model import SETTINGS
     from sentinel.config.setting import Scope
 
-    return [(one.key, one.help) for one in SETTINGS if one.scope is not Scope.START]
+    return [(setting.key, setting.help) for setting in SETTINGS if setting.scope is not Scope.START]
 
 
 def of_setting(key: str, metavar: str) -> _Complete | None:
@@ -182,6 +184,6 @@ def _status(ctx: click.Context) -> dict[str, Any]:
 def _of_driver() -> list[tuple[str, str]]:
     """List the PCI addresses of the driver's GPUs."""
     try:
-        return [(one.name, "") for one in sorted(_DRIVER.iterdir())]
+        return [(device.name, "") for device in sorted(_DRIVER.iterdir())]
     except OSError:
         return []

@@ -68,7 +68,7 @@ def _quoted(word: str) -> str:
     Raises:
         ConfigError: It has a character that systemd refuses in the path of an executable.
     """
-    if not word.isprintable() or any(one in word for one in "\\\"'$"):
+    if not word.isprintable() or any(letter in word for letter in "\\\"'$"):
         raise ConfigError(
             f"{word!r} has a character that systemd refuses in the path of a command",
             "Install sentinel elsewhere.",

@@ -72,7 +72,7 @@ def command(
     print_report(text, output, painted=form == "text" and not both)
     code = ExitCode.OK if both else EXIT_CODES[found[0].verdict]
     sys.stdout.flush()
-    return int(leave(code, clean=not any(one.stuck for one in found)))
+    return int(leave(code, clean=not any(gpu.stuck for gpu in found)))
 
 
 def _find(run: str | None, socket: str | None, *, simulated: bool) -> Path:

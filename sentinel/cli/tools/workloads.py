@@ -199,7 +199,7 @@ def command(ctx: click.Context, as_json: bool) -> int:
         click.echo("\n".join(_page(listed, width)))
         if torch_build() is None:
             click.echo(f"torch is not installed. {how_to_install(None, installer())}", err=True)
-    code = int(ExitCode.FAIL if any(one.error for one in listed) else ExitCode.OK)
+    code = int(ExitCode.FAIL if any(workload.error for workload in listed) else ExitCode.OK)
     if stuck:  # the interpreter's exit would wait for the process
         sys.stdout.flush()
         os._exit(code)
@@ -212,15 +212,15 @@ for _command in (trial.try_command, trial.selftest_command, goldens_group):
 
 def _page(listed: tuple[Listed, ...], width: int) -> Iterator[str]:
     """Yield the lines of the list."""
-    for one in listed:
-        source = " ".join(filter(None, [one.package, one.version])) or "no package"
-        yield f"{one.name}  ({source}, {one.place})"
-        if one.error is not None:
-            yield from _wrapped(f"CANNOT BE USED: {one.error}", width)
+    for workload in listed:
+        source = " ".join(filter(None, [workload.package, workload.version])) or "no package"
+        yield f"{workload.name}  ({source}, {workload.place})"
+        if workload.error is not None:
+            yield from _wrapped(f"CANNOT BE USED: {workload.error}", width)
             continue
-        if one.summary:
-            yield from _wrapped(one.summary, width)
-        for option in one.options:
+        if workload.summary:
+            yield from _wrapped(workload.summary, width)
+        for option in workload.options:
             yield from _wrapped(_option(option), width, hanging=_INDENT)
     if not listed:
         yield "No workload is registered. Is the package installed with pip?"

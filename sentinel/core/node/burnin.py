@@ -123,12 +123,12 @@ def view_of(gpu_state: GpuState, plan: Plan, hold: str | None) -> BurninFields:
         quota_passes=phase.passes,
         left_s=progress.seconds_left(burnin, plan),
         waiting=_why_waiting(gpu_state, burnin, plan, hold),
-        seconds=sum(one.seconds + one.uncounted for one in burnin.work),
-        iterations=sum(one.iterations for one in burnin.work),
-        flops=sum(one.flops for one in burnin.work),
-        bytes=sum(one.bytes for one in burnin.work),
-        checks=sum(one.checks for one in burnin.work),
-        errors=sum(one.errors for one in burnin.work),
+        seconds=sum(work.seconds + work.uncounted for work in burnin.work),
+        iterations=sum(work.iterations for work in burnin.work),
+        flops=sum(work.flops for work in burnin.work),
+        bytes=sum(work.bytes for work in burnin.work),
+        checks=sum(work.checks for work in burnin.work),
+        errors=sum(work.errors for work in burnin.work),
     )
 
 
@@ -225,7 +225,7 @@ def _count(gpu_state: GpuState, burnin: Burnin, phase: Phase, seen: Observation)
     """Count the new messages of the stressor, or the end of a stretch."""
     facts = seen.children.get(gpu_state.gpu.uuid)
     if facts is not None:  # also of one that is stopping
-        wrong = sum(one.errors for one in facts.messages if isinstance(one, Progress))
+        wrong = sum(message.errors for message in facts.messages if isinstance(message, Progress))
         burnin = replace(burnin, errors=burnin.errors + wrong) if wrong else burnin
     if facts is not None and _works_on(gpu_state, phase, facts.generation):
         reading = seen.readings.get(gpu_state.gpu.uuid)

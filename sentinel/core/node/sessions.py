@@ -158,7 +158,7 @@ def _with(state: State, session: Session) -> State:
 def name_for(state: State, uuid: str) -> str | None:
     """Return the name of a GPU's session, or None if it is in none that is in effect."""
     active = (session for session in state.sessions.values() if session.suspended is None)
-    return next((one.name for one in active if uuid in one.gpus), None)
+    return next((session.name for session in active if uuid in session.gpus), None)
 
 
 def _end(state: State, session: Session, by: Caller | None, now: float) -> Step[State]:

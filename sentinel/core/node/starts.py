@@ -133,7 +133,9 @@ def _all_kept_free(case: _Case) -> Permission | None:
 
 def _just_allocated(case: _Case) -> Permission | None:
     """Start some time after the newest allocation."""
-    newest = max((one.since for one in case.gpu_state.allocations.values()), default=-math.inf)
+    newest = max(
+        (allocation.since for allocation in case.gpu_state.allocations.values()), default=-math.inf
+    )
     settled = newest + attribution.SETTLE_S
     if case.now >= settled:
         return None

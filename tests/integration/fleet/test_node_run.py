@@ -17,8 +17,9 @@ import pytest
 
 from sentinel.errors import ExitCode
 from sentinel.fleet.node_files import read_thresholds
-from sentinel.fleet.run_folder import FleetFolder, FleetRun
+from sentinel.fleet.run_folder import FleetFolder
 from tests.harness.burnin_run import CHECKED
+from tests.harness.example_fleet import fleet_run
 from tests.harness.fleet_harness import Fleet, FleetProcess, on_this_host, plan
 
 pytestmark = pytest.mark.long
@@ -38,16 +39,8 @@ def submitted(fleet: Fleet) -> FleetFolder:
     folder = FleetFolder(path=fleet.path)
     folder.create()
     folder.plan.write_text(plan(1, 3))
-    run = FleetRun(
-        id="sentinel-short",
-        engine="clush",
-        plan="short",
-        plan_hash="0" * 16,
-        nodes=(NODE,),
-        started=datetime.now(UTC),
-        simulate=1,
-    )
-    folder.write(run)
+    now = datetime.now(UTC)
+    folder.write(fleet_run(NODE, engine="clush", plan="short", started=now, simulate=1))
     return folder
 
 

@@ -51,7 +51,7 @@ def inject(bench: Workbench, place: str, dtype: str, draw: random.Random) -> Non
         assert pipeline.finish_seed()
     found = bench.findings()
     wanted = {"result": FindingPlace.RESULT, "reference": FindingPlace.REFERENCE}
-    assert [one.place for one in found] == [wanted.get(place, FindingPlace.INPUT)] * TRIALS
+    assert [finding.place for finding in found] == [wanted.get(place, FindingPlace.INPUT)] * TRIALS
     for finding, (first, bit) in zip(found, injected, strict=True):
         assert (finding.count, finding.first) == (1, first)
         assert [number for number, times in enumerate(finding.bits) if times] == [bit]

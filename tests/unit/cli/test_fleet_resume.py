@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from sentinel.cli.main import run_command_line
-from sentinel.fleet.run_folder import FleetFolder, FleetRun
+from sentinel.fleet.run_folder import FleetFolder
+from tests.harness.example_fleet import fleet_run
 from tests.harness.other_user import STRANGER
 
 CHANGES = [
@@ -38,15 +38,8 @@ def test_the_run_of_another_user_is_not_resumed(
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     folder = FleetFolder(path=tmp_path / "run")
     folder.create()
-    run = FleetRun(
-        id="sentinel-quick-20261123-120000-0123456789abcdef",
-        engine="clush",
-        plan="quick",
-        plan_hash="0123456789abcdef",
-        nodes=("node1",),
-        started=datetime(2026, 11, 23, 12, tzinfo=UTC),
-        command=("/tmp/evil", str(folder.path)),  # noqa: S108 - it is not run
-    )
+    command = ("/tmp/evil", str(folder.path))  # noqa: S108 - it is not run
+    run = fleet_run("node1", engine="clush", command=command)
     folder.write(run)
     folder.plan.write_text("")
     folder.plan.chmod(0o644)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 
 import click
@@ -11,7 +10,8 @@ import pytest
 from sentinel.cli.main import run_command_line
 from sentinel.cli.tools.fleet import COMMANDS, FleetGroup
 from sentinel.errors import ExitCode
-from sentinel.fleet.run_folder import FleetFolder, FleetRun
+from sentinel.fleet.run_folder import FleetFolder
+from tests.harness.example_fleet import fleet_run
 
 #: A command line for each command, without what a test adds.
 LINES = {
@@ -87,10 +87,7 @@ def test_a_wrong_value_is_wrong_usage_and_starts_nothing(
 ) -> None:
     folder = FleetFolder(path=tmp_path / "run")
     folder.create()
-    started = datetime(2026, 11, 23, tzinfo=UTC)
-    run = FleetRun(
-        id="x", engine="slurm", plan="x", plan_hash="0" * 16, nodes=("n1",), started=started
-    )
+    run = fleet_run("n1")
     folder.write(run)
     words = [one.format(new=tmp_path / "new", run=folder.path) for one in LINES[command]]
     if flag == "--nodelist":  # it excludes --nodes
