@@ -12,8 +12,7 @@ import pytest
 
 from sentinel.protocol.stressor import FindingPlace
 from sentinel.stressor.comparison import flip
-from tests.harness.pipeline_harness import pipeline_bench, pipeline_of
-from tests.harness.workload_harness import Workbench
+from tests.harness.workload_harness import Workbench, pipeline_bench, pipeline_of
 
 #: A stressor describes 64 findings and counts the rest, so two of them share the 100.
 BATCHES, TRIALS = 2, 50

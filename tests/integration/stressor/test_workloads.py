@@ -17,15 +17,17 @@ from sentinel.stressor.matmul import PHASES
 from sentinel.stressor.pipeline import ResultPipeline, key_of
 from sentinel.stressor.sizing import choose_dtypes
 from sentinel.stressor.workloads import gemm, mixed, run_seeds
-from tests.harness.pipeline_harness import (
+from tests.harness.stressor_harness import Child
+from tests.harness.workload_harness import (
     ALL_DTYPES,
+    GIB,
+    Workbench,
     pipeline_bench,
     pipeline_of,
     step_until,
     unprepared_pipeline,
+    workbench,
 )
-from tests.harness.stressor_harness import Child
-from tests.harness.workload_harness import GIB, Workbench, workbench
 
 
 @pytest.fixture
