@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import select
 import socket
 import threading
@@ -81,7 +82,8 @@ class ApiChild(Child):
         except ConnectionError:  # a message to a child that has exited counts as sent
             return True
         finally:
-            self._room.modify(self.channel, select.EPOLLOUT if self._stream.blocked else 0)
+            with contextlib.suppress(ValueError):  # reaped meanwhile, while another thread sent
+                self._room.modify(self.channel, select.EPOLLOUT if self._stream.blocked else 0)
 
     def receive(self, max_datagrams: int) -> list[bytes]:  # noqa: ARG002 - the kernel bounds it
         """Receive all that is waiting."""

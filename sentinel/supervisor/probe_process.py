@@ -98,7 +98,7 @@ class SpareProbe(ReplaceableProcess[ProbeMessage]):
             shared: The memory that this one gets instead.
             generation: The number of the new probe.
         """
-        if not self._ready:
+        if not self._ready or self._handle.child is None:  # one that was killed is ready no more
             return None
         self._ready = False
         handle.adopt(self._handle, generation)

@@ -1,4 +1,4 @@
-// The sentences of events, from the templates of the catalogue: see protocol/event_type.py.
+// The sentences of events, from the templates of the catalogue: see protocol/events.py.
 
 import { duration, indices, percent, processNames, size } from "./words.js";
 

@@ -56,7 +56,7 @@ def suspected(state: State, uuid: str, now: float) -> bool:
 
 
 def readable(state: State, gpu_state: GpuState, now: float) -> bool:
-    """Check whether the probe must read this GPU now; see watch_list.py."""
+    """Check whether the probe must read this GPU now; see :func:`watch_list`."""
     match gpu_state.stressor:
         case Stopping(kill_sent=True, exit=None):
             return False
