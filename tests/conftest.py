@@ -17,12 +17,26 @@ from hypothesis import HealthCheck, settings
 
 from sentinel.host.paths import SOCKET_VARIABLE, SOCKETS, places
 from sentinel.protocol.probe import ProbeSpec
-from tests.harness.fake_nvml import COMPILER, NO_COMPILER, build, shared_folder
+from tests.harness.fake_nvml import (
+    COMPILER,
+    NO_COMPILER,
+    OPEN,
+    Ask,
+    Step,
+    answers,
+    build,
+    shared_folder,
+)
 from tests.harness.gpu_environment import GpuHost, RealHost, SimulatedHost, replace_torch
-from tests.harness.nvml_query import OPEN, Ask, Step, answers
 from tests.harness.probe_harness import ProbeHarness
-from tests.harness.scheduling import SharedSetupScheduling, mixed
-from tests.harness.time_budget import add_options, leave_out_if_late, list_left_out, rotated
+from tests.harness.scheduling import (
+    SharedSetupScheduling,
+    add_options,
+    leave_out_if_late,
+    list_left_out,
+    mixed,
+    rotated,
+)
 from tests.harness.timing import TEST_TIMEOUT_S
 
 if TYPE_CHECKING:

@@ -13,6 +13,9 @@ from sentinel.config.plan import Phase, Plan
 from sentinel.protocol.commands import Caller, PhaseWork
 from sentinel.protocol.stressor import MemoryCovered, Progress
 
+#: What a report counts besides its seconds, and a phase sums up.
+COUNTS = ("iterations", "flops", "bytes", "checks", "errors")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
@@ -134,11 +137,7 @@ def count(
         work,
         seconds=work.seconds + seconds,
         uncounted=work.uncounted + report.seconds - seconds,
-        iterations=work.iterations + report.iterations,
-        flops=work.flops + report.flops,
-        bytes=work.bytes + report.bytes,
-        checks=work.checks + report.checks,
-        errors=work.errors + report.errors,
+        **{name: getattr(work, name) + getattr(report, name) for name in COUNTS},
         stretch=stretch,
         longest=max(work.longest, stretch),
     )

@@ -8,6 +8,7 @@ from sentinel.config.model import Config
 from sentinel.core.gpu_state import (
     Backoff,
     Evidence,
+    Fatal,
     GpuState,
     Running,
     Starting,
@@ -136,6 +137,13 @@ def stop(gpu_state: GpuState, cause: StopCause, now: float, kill_at: float) -> S
     if now >= kill_at:
         return _kill(gpu_state, cause, now)
     return _request_stop(gpu_state, cause, now, kill_at)
+
+
+def reset_failures(gpu_state: GpuState) -> GpuState:
+    """End the back-off and the FATAL state of a GPU, as the operator asks for a stressor."""
+    if isinstance(gpu_state.stressor, Fatal | Backoff):
+        return replace(gpu_state, stressor=Stopped(), failures=(), streak=0)
+    return gpu_state
 
 
 def shut_down(gpu_state: GpuState, now: float, kill_at: float) -> Step[GpuState]:

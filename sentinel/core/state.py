@@ -6,7 +6,7 @@ Times are seconds of the monotonic clock, sizes are bytes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from sentinel.config.model import Config
@@ -146,6 +146,18 @@ class State:
         if all(gpu_state is self.gpu_states[uuid] for uuid, gpu_state in gpu_states.items()):
             return self
         return replace(self, gpu_states=gpu_states)
+
+    def change_gpus(
+        self, change: Callable[[GpuState], GpuState], uuids: Iterable[str] | None = None
+    ) -> State:
+        """Change the states of some GPUs, or of all."""
+        chosen = self.gpu_states.keys() if uuids is None else set(uuids)
+        return self.with_gpu_states(
+            {
+                uuid: change(gpu_state) if uuid in chosen else gpu_state
+                for uuid, gpu_state in self.gpu_states.items()
+            }
+        )
 
     def with_gpu(self, gpu_state: GpuState) -> State:
         """Replace the state of one GPU."""

@@ -10,7 +10,7 @@ from typing import Generic, NamedTuple, TypeVar, TypeVarTuple
 
 from sentinel.core.gpu_state import Busy, GpuState
 from sentinel.protocol.commands import CommandReply, ReloadConfig
-from sentinel.protocol.gpu import Reading
+from sentinel.protocol.gpu import Gpu, Reading
 from sentinel.protocol.probe import Watch
 from sentinel.protocol.stressor import Progress, StressorCommand, StressorGroup
 
@@ -173,6 +173,11 @@ def upcoming(now: float, *times: float | None) -> float:
 def gpu_event(name: str, gpu_state: GpuState, now: float, **fields: object) -> Event:
     """Build an event about one GPU."""
     return Event(name=name, at=now, gpu=gpu_state.gpu.uuid, fields=fields)
+
+
+def gpu_fields(gpus: Iterable[Gpu]) -> list[dict[str, object]]:
+    """Return GPUs as a field of an event."""
+    return [{"uuid": gpu.uuid, "index": gpu.index, "name": gpu.name} for gpu in gpus]
 
 
 def process_fields(gpu_state: GpuState) -> list[dict[str, object]]:

@@ -204,7 +204,7 @@ def flip(matrix: Tensor, element: int, bit: int) -> None:
         element: The index of the element in memory.
         bit: The index of the bit, from the lowest.
     """
-    place = element * matrix.element_size() + bit // 8
-    there = matrix.view(-1).view(torch.uint8)[place : place + 1]
+    byte = element * matrix.element_size() + bit // 8
+    there = matrix.view(-1).view(torch.uint8)[byte : byte + 1]
     here = there.cpu() if there.is_cuda else there.clone()
     there.copy_(here.bitwise_xor_(1 << bit % 8))

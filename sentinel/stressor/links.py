@@ -242,8 +242,8 @@ class HostLinks(_Links):
         """
         inward = part in {LinkPart.TO_DEVICE, LinkPart.ALL_TO_DEVICE, LinkPart.BOTH}
         outward = part in {LinkPart.TO_HOST, LinkPart.ALL_TO_HOST, LinkPart.BOTH}
-        place = list(LinkPart).index(part)
-        key_in, key_out = key_of(number, place, 0), key_of(number, place, 1)
+        index = list(LinkPart).index(part)
+        key_in, key_out = key_of(number, index, 0), key_of(number, index, 1)
         if inward:
             self._on_host.write(self._from_host, key_in)
         if outward:
@@ -292,8 +292,8 @@ class PeerLinks(_Links):
         sender = (peers.rank - shift) % peers.size
 
         def write() -> None:
-            for place, piece in enumerate(_pieces(self._sent, patterns.words)):
-                patterns.write(piece, key_of(number, shift, peers.rank, place))
+            for index, piece in enumerate(_pieces(self._sent, patterns.words)):
+                patterns.write(piece, key_of(number, shift, peers.rank, index))
 
         self.transfers.compute(write)
         repeats = _PEER_REPEATS if self.transfers.real else 1
@@ -301,8 +301,8 @@ class PeerLinks(_Links):
         size = self._received.numel() * _WORD
         gpu = peers.gpus[sender]
         self.tally.add(LinkPart.PEER, gpu, float(size * repeats), seconds, size)
-        for place, piece in enumerate(_pieces(self._received, patterns.words)):
-            key = key_of(number, shift, sender, place)
+        for index, piece in enumerate(_pieces(self._received, patterns.words)):
+            key = key_of(number, shift, sender, index)
             self.check(number, LinkPart.PEER, gpu, partial(patterns.compare, piece, key))
 
     def measure_all_reduce(self, number: int) -> None:

@@ -86,13 +86,13 @@ def _lay_out(chunks: Sequence[Tensor], needs: Needs, piece: int) -> Layout | Non
     parts = [rests[0]] * len(sizes)
     for number in sorted(range(len(sizes)), key=lambda number: -sizes[number]):
         size = sizes[number]
-        fitting = [place for place, rest in enumerate(rests) if rest.numel() >= size]
+        fitting = [index for index, rest in enumerate(rests) if rest.numel() >= size]
         if not fitting:
             return None
         # The one with the least room, so that whole chunks stay whole.
-        place = min(fitting, key=lambda place: rests[place].numel())
-        parts[number] = rests[place][:size]
-        rests[place] = rests[place][_round_up(size) :]
+        index = min(fitting, key=lambda index: rests[index].numel())
+        parts[number] = rests[index][:size]
+        rests[index] = rests[index][_round_up(size) :]
     left, right, reference, differs, weights, weighted = parts
     rest = tuple(rest for rest in rests if rest.numel())
     layout = Layout(left, right, reference, differs, weights, weighted, rest)

@@ -364,9 +364,9 @@ class ResultPipeline:
         while self._checked < end:
             number, self._checked = self._checked, self._checked + 1
             if every or self._due(number):
-                place = number % len(self.slots)
-                self.inspector.comparison.mark(self.slots[place], self._mark[place])
-                checked.append(place)
+                slot = number % len(self.slots)
+                self.inspector.comparison.mark(self.slots[slot], self._mark[slot])
+                checked.append(slot)
         return checked
 
     def _due(self, number: int) -> bool:
@@ -387,12 +387,12 @@ class ResultPipeline:
         while len(self._pending) > keep:
             snapshot, checked = self._pending.popleft()
             if bool(snapshot.any()):
-                wrong += [place for place in checked if snapshot[place]]
+                wrong += [slot for slot in checked if snapshot[slot]]
             self._free_snapshots.append(snapshot)
         if wrong:
             with self.inspector.without_rest():
                 self.inspector.wait()
-                self._examine([self.slots[place] for place in wrong])
+                self._examine([self.slots[slot] for slot in wrong])
 
     def _examine(self, wrong: Sequence[Tensor]) -> None:
         """Examine wrong results, inputs and reference; restart the ring if an input was wrong."""
@@ -413,8 +413,8 @@ class ResultPipeline:
     def _requeue_checks(self) -> None:
         """Repeat the checks that the host has not read: the reference was repaired."""
         for snapshot, checked in self._pending:
-            for place in checked:
-                self.inspector.comparison.mark(self.slots[place], self._mark[place])
+            for slot in checked:
+                self.inspector.comparison.mark(self.slots[slot], self._mark[slot])
             snapshot.copy_(self._marks, non_blocking=True)
         self.inspector.wait()
 

@@ -20,7 +20,7 @@ from sentinel.core import decide
 from sentinel.core.gpu_state import Pause
 from sentinel.core.node.status import Host
 from sentinel.core.state import Probe
-from sentinel.core.step import Event
+from sentinel.core.step import Event, gpu_fields
 from sentinel.errors import ConfigError, ExitCode
 from sentinel.host.golden_store import locate
 from sentinel.host.gpu_locks import SHARED_FOLDERS, GpuLocks
@@ -244,9 +244,7 @@ def _run(
     up = Probe(running=True, works=True, since=now, worked_at=now)
     state = decide.first_state(found.gpus, now, config, up, found.hidden, with_api=api is not None)
     pause = Pause(since=now, by=_own_user()) if config.paused else None
-    state = state.with_gpu_states(
-        {uuid: replace(gpu_state, pause=pause) for uuid, gpu_state in state.gpu_states.items()}
-    )
+    state = state.change_gpus(lambda gpu_state: replace(gpu_state, pause=pause))
     kept = restore(state, api.state_folder if api is not None else None)
     api_required = api is not None and api.required
     supervisor = Supervisor(
@@ -287,7 +285,7 @@ def _started(found: Found, now: float) -> Event:
         "version": __version__,
         "driver": found.driver,
         "simulated": found.folder is not None,
-        "gpus": [{"uuid": gpu.uuid, "index": gpu.index, "name": gpu.name} for gpu in found.gpus],
+        "gpus": gpu_fields(found.gpus),
         "workload": found.config.workload,
     }
     return Event(name="sentinel.started", at=now, fields=fields)

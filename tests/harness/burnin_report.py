@@ -1,4 +1,4 @@
-"""The report of a burn-in in a state folder, as far as its verdicts are read."""
+"""What a daemon shows of burn-ins: a report in its state folder, and the progress of a run."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+
+from sentinel.protocol.views import BurninFields
 
 ENDED = datetime.now(UTC).replace(microsecond=0) - timedelta(days=3)
 
@@ -35,3 +37,23 @@ def write_report(
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps(report))
     return path
+
+
+#: In the third of twelve phases.
+PROGRESS = BurninFields(
+    plan="standard",
+    phase="fp16",
+    number=3,
+    phases=12,
+    done_s=4.0,
+    quota_s=9.0,
+    passes=0,
+    quota_passes=0,
+    left_s=200.0,
+    seconds=250.0,
+    iterations=1,
+    flops=1.0,
+    bytes=1.0,
+    checks=10,
+    errors=0,
+)

@@ -23,8 +23,7 @@ from sentinel.protocol.views import (
     VerifiedWork,
 )
 from tests.harness.api_harness import UUIDS, ApiServer, gpu_view
-from tests.harness.burnin_progress import PROGRESS
-from tests.harness.burnin_report import write_report
+from tests.harness.burnin_report import PROGRESS, write_report
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 

@@ -99,6 +99,12 @@ class ProbeHarness:
         """List the calls in flight."""
         return tuple((slot, call) for slot, call, _ in self.inflight_calls.outstanding())
 
+    def wait_for_end(self) -> int | None:
+        """Wait for the exit; return the exit code."""
+        self.process.join(TIMEOUT_S)
+        code: int | None = self.process.exitcode
+        return code
+
     def close(self) -> None:
         """Kill the probe and close its channel."""
         self.channel.close()

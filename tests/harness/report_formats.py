@@ -1,4 +1,4 @@
-"""The rules of the formats of a burn-in's report: a report that breaks one fails the test."""
+"""Readers of a burn-in's reports; a report that breaks a rule of its format fails the test."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from datetime import datetime
 from functools import cache
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element, fromstring
@@ -15,6 +16,35 @@ from referencing import Registry, Resource
 
 from sentinel.burnin.junit import junit_xml
 from sentinel.burnin.ocp import ocp_lines
+
+
+class Parsed(HTMLParser):
+    """The elements of a page with their attributes, and its text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self._open: list[str] = []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        while self._open and self._open.pop() != tag:
+            pass
+
+    def handle_data(self, data: str) -> None:
+        if not {"style", "script"} & set(self._open):
+            self.text += f" {data}"
+
+    def named(self, tag: str) -> list[dict[str, str | None]]:
+        """Select elements by name."""
+        return [attributes for name, attributes in self.elements if name == tag]
+
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = json.loads((ROOT / "docs" / "report.schema.json").read_text())

@@ -1,4 +1,7 @@
-"""A workload context in the test's process, on a simulated GPU without delays."""
+"""A workload context in the test's process, and a result pipeline with tiny matrices on it.
+
+The simulated GPU has no delays.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,24 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
+import pytest
 import torch
 
+from sentinel.config.options import Verify
 from sentinel.host.simulation import Registry
 from sentinel.protocol import codec
 from sentinel.protocol.stressor import ChildMessage, Finding, MemoryTarget, Note, Progress, Ready
 from sentinel.stressor.context import WorkloadContext
 from sentinel.stressor.device import Fence, fill
 from sentinel.stressor.lease import LeaseKeeper
+from sentinel.stressor.matmul import DTYPES, MEMORY
+from sentinel.stressor.pipeline import ResultPipeline
 from sentinel.stressor.simulated_device import SimulatedDevice
+from sentinel.stressor.sizing import build
+
+M = TypeVar("M")
 
 GIB = 2**30
 CHUNK = GIB // 2
@@ -114,15 +124,19 @@ class Workbench(Bench):
     def keep_lease(self) -> RecordingLeaseKeeper:
         return RecordingLeaseKeeper(self.child_channel)
 
+    def sent(self, kind: type[M]) -> list[M]:
+        """List the recorded messages of this kind."""
+        return [message for message in self.lease_keeper.sent if isinstance(message, kind)]
+
     def findings(self) -> list[Finding]:
-        return [message for message in self.lease_keeper.sent if isinstance(message, Finding)]
+        return self.sent(Finding)
 
     def done(self) -> Progress:
         """Sum all progress, including unsent progress."""
         self.ctx.finish()
         if not self.ctx.ready:
             self.ctx._send_progress(self.ctx._last_progress_at)  # none is sent before Ready
-        progress = [message for message in self.lease_keeper.sent if isinstance(message, Progress)]
+        progress = self.sent(Progress)
         return Progress(
             seconds=sum(message.seconds for message in progress),
             iterations=sum(message.iterations for message in progress),
@@ -149,3 +163,51 @@ def workbench(
             yield bench
     finally:
         torch.set_num_threads(threads)
+
+
+#: All dtypes. The CPU emulates fp8 at 60 ns per multiplication.
+ALL_DTYPES = [
+    pytest.param(name, marks=pytest.mark.long if name == "fp8" else ()) for name in DTYPES
+]
+#: All dtypes, and memory traffic.
+ALL = [*ALL_DTYPES, "memory"]
+
+#: Rows of the matrices.
+SIZE = 16
+
+#: The simulated size of a chunk. Its tensor has 2 KiB: one result in fp64, four in bf16.
+TINY_CHUNK = 8 * 2**20
+
+#: More steps than any tested number of rounds takes.
+MAX_STEPS = 10_000
+
+
+@contextmanager
+def pipeline_bench(folder: Path) -> Iterator[Workbench]:
+    """Provide a context with memory for a few dozen tiny results."""
+    with workbench(folder, chunks=14, chunk=TINY_CHUNK) as bench:
+        yield bench
+
+
+def unprepared_pipeline(
+    bench: Workbench, name: str = "bf16", verify: Verify = "full"
+) -> ResultPipeline:
+    dtype = DTYPES.get(name, MEMORY)
+    (pipeline,) = build(bench.ctx, (dtype,), workload="gemm", size=SIZE, verify=verify)
+    return pipeline
+
+
+def pipeline_of(bench: Workbench, name: str = "bf16", verify: Verify = "full") -> ResultPipeline:
+    pipeline = unprepared_pipeline(bench, name, verify)
+    pipeline.prepare(seed=1)
+    assert bench.findings() == []
+    return pipeline
+
+
+def step_until(pipeline: ResultPipeline, round_: int) -> None:
+    """Step until the pipeline was written ``round_`` times."""
+    for _ in range(MAX_STEPS):
+        if pipeline.rounds >= round_:
+            return
+        assert pipeline.step()
+    raise AssertionError(f"no round {round_}")

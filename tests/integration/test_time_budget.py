@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from tests.harness.gpu_environment import ROOT
-from tests.harness.time_budget import FIRST, rotated
+from tests.harness.scheduling import FIRST, rotated
 from tests.harness.timing import TIMEOUT_S
 
-SMALL = "tests/unit/core/test_watchdog.py"
+SMALL = "tests/unit/core/test_daemon.py"
 OTHERS = [f"tests/unit/test_{number}.py" for number in range(8)]
 
 

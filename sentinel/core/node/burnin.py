@@ -124,11 +124,7 @@ def view_of(gpu_state: GpuState, plan: Plan, hold: str | None) -> BurninFields:
         left_s=progress.seconds_left(burnin, plan),
         waiting=_why_waiting(gpu_state, burnin, plan, hold),
         seconds=sum(work.seconds + work.uncounted for work in burnin.work),
-        iterations=sum(work.iterations for work in burnin.work),
-        flops=sum(work.flops for work in burnin.work),
-        bytes=sum(work.bytes for work in burnin.work),
-        checks=sum(work.checks for work in burnin.work),
-        errors=sum(work.errors for work in burnin.work),
+        **{name: sum(getattr(work, name) for work in burnin.work) for name in progress.COUNTS},
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from sentinel.config.plan import Plan, parse_plan
 from sentinel.core.burnin_progress import Burnin, BurninRun
 from sentinel.core.gpu_state import GpuState, Running, Starting, Stopping, Stressor
+from sentinel.core.lifecycle import reset_failures
 from sentinel.core.node import burnin, sessions
 from sentinel.core.node.command_result import (
     Accepted,
@@ -17,12 +18,10 @@ from sentinel.core.node.command_result import (
     check_owner,
     names_of,
 )
-from sentinel.core.node.probe_supervision import reset_failures
 from sentinel.core.observation import Observation
 from sentinel.core.state import State
-from sentinel.core.step import Event, Step, gpu_event
+from sentinel.core.step import Event, Step, gpu_event, gpu_fields
 from sentinel.protocol.commands import CancelBurnin, EarlierWork, PhaseWork, Refusal, StartBurnin
-from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.stressor import (
     Failed,
     LinkMeasured,
@@ -61,20 +60,19 @@ def start(state: State, command: StartBurnin, seen: Observation) -> Accepted:
         bound=command.bound,
         fail_fast=command.fail_fast,
     )
-    gpu_states = {
-        uuid: _begun(gpu_state, plan, command.done.get(uuid)) if uuid in gpus else gpu_state
-        for uuid, gpu_state in state.gpu_states.items()
-    }
     fields = {
         "id": run.id,
         "plan": plan.name,
-        "gpus": [_gpu_fields(state.gpu_states[uuid].gpu) for uuid in gpus],
+        "gpus": gpu_fields(state.gpu_states[uuid].gpu for uuid in gpus),
         "by": caller_fields(command.by),
     }
     event = Event(name="burnin.run_started", at=now, fields=fields)
     text = f"burns {names_of(state, gpus)} in by the plan {plan.name}"
     counted_from = now if state.config.burnin_only else state.counted_from
-    state = replace(state, gpu_states=gpu_states, burnin_run=run, counted_from=counted_from)
+    state = replace(state, burnin_run=run, counted_from=counted_from)
+    state = state.change_gpus(
+        lambda gpu_state: _begun(gpu_state, plan, command.done.get(gpu_state.gpu.uuid)), gpus
+    )
     return Accepted(Step(sessions.lay(state), events=(event,)), text, gpus)
 
 
@@ -136,10 +134,6 @@ def _why_impossible(work: PhaseWork) -> str | None:
     return None
 
 
-def _gpu_fields(gpu: Gpu) -> dict[str, object]:
-    return {"uuid": gpu.uuid, "index": gpu.index, "name": gpu.name}
-
-
 def _check_possible(state: State) -> None:
     """Refuse a burn-in that could not run now."""
     text = None
@@ -190,11 +184,10 @@ def settle(state: State, seen: Observation) -> Step[State]:
         and not _may_report(state.gpu_states[uuid].stressor)
     }
     if newly:
-        gpu_states = dict(state.gpu_states)
-        for uuid in newly:  # a plan of its own settings begins with its first phase
-            gpu_states[uuid] = replace(gpu_states[uuid], burnin=None)
+        # A plan of its own settings begins with its first phase.
+        state = state.change_gpus(lambda gpu_state: replace(gpu_state, burnin=None), newly)
         run = replace(run, done={**run.done, **newly})
-        state = sessions.lay(replace(state, gpu_states=gpu_states, burnin_run=run))
+        state = sessions.lay(replace(state, burnin_run=run))
     if len(run.done) < len(run.gpus):
         return Step(state)
     fields = {"id": run.id, "plan": run.plan.name}

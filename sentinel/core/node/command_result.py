@@ -83,6 +83,8 @@ def names_of(state: State, gpus: tuple[str, ...]) -> str:
     return f"GPU{'' if len(gpus) == 1 else 's'} {indices}"
 
 
-def caller_fields(by: Caller) -> dict[str, object]:
-    """Return the caller as a field of an event."""
+def caller_fields(by: Caller | None) -> dict[str, object] | None:
+    """Return the caller as a field of an event; None if the clock has done it."""
+    if by is None:
+        return None
     return {"via": by.via, "uid": by.uid, "user": by.user, "pid": by.pid}

@@ -15,6 +15,7 @@ from sentinel.config.setting import Scope
 from sentinel.core.attribution import available, budget
 from sentinel.core.gpu_state import GpuState, Pause, Unknown
 from sentinel.core.gpu_step import reattribute
+from sentinel.core.lifecycle import reset_failures
 from sentinel.core.node import burnin_commands, daemon, reservations, sessions
 from sentinel.core.node.command_result import (
     Accepted,
@@ -26,7 +27,6 @@ from sentinel.core.node.command_result import (
     names_of,
     not_found,
 )
-from sentinel.core.node.probe_supervision import reset_failures
 from sentinel.core.observation import Observation
 from sentinel.core.state import State, each_gpu, reservation_of
 from sentinel.core.step import Event, Role, SendTo, Step, chain, gpu_event, upcoming
@@ -294,13 +294,9 @@ def _pause(state: State, command: PauseGpus, seen: Observation) -> Accepted:
         event = Event(name="driver.release_requested", at=now, fields=fields)
         state, text = replace(state, released=pause), "releases every GPU and the driver"
         return Accepted(Step(state, events=(event,)), text, gpus)
-    gpu_states = dict(state.gpu_states)
-    events = []
-    for uuid in gpus:
-        gpu_states[uuid] = replace(gpu_states[uuid], pause=pause)
-        events.append(gpu_event("gpu.paused", gpu_states[uuid], now, **fields))
-    state, text = replace(state, gpu_states=gpu_states), f"pauses {names_of(state, gpus)}"
-    return Accepted(Step(state, events=tuple(events)), text, gpus)
+    state = state.change_gpus(lambda gpu_state: replace(gpu_state, pause=pause), gpus)
+    events = [gpu_event("gpu.paused", state.gpu_states[uuid], now, **fields) for uuid in gpus]
+    return Accepted(Step(state, events=tuple(events)), f"pauses {names_of(state, gpus)}", gpus)
 
 
 def _resume(state: State, command: ResumeGpus, seen: Observation) -> Accepted:
@@ -318,14 +314,14 @@ def _resume(state: State, command: ResumeGpus, seen: Observation) -> Accepted:
     events = []
     if state.released is not None:
         events.append(Event(name="driver.acquire_requested", at=now, fields={"by": by}))
-    gpu_states = dict(state.gpu_states)
-    for uuid in gpus:
-        if gpu_states[uuid].pause is not None:
-            events.append(gpu_event("gpu.resumed", gpu_states[uuid], now, by=by))
-        gpu_states[uuid] = replace(reset_failures(gpu_states[uuid]), pause=None)
-    state = replace(state, gpu_states=gpu_states, released=None)
-    text = f"resumes {names_of(state, gpus)}"
-    return Accepted(Step(state, events=tuple(events)), text, gpus)
+    events += [
+        gpu_event("gpu.resumed", gpu_state, now, by=by)
+        for uuid, gpu_state in state.gpu_states.items()
+        if uuid in gpus and gpu_state.pause is not None
+    ]
+    state = state.change_gpus(lambda found: replace(reset_failures(found), pause=None), gpus)
+    step = Step(replace(state, released=None), events=tuple(events))
+    return Accepted(step, f"resumes {names_of(state, gpus)}", gpus)
 
 
 def _check_pauser(state: State, by: Caller, gpus: tuple[str, ...], *, release: bool) -> None:
@@ -385,10 +381,9 @@ def _configure(state: State, command: Configure, seen: Observation) -> Accepted:
     events += [
         Event(name="config.unused", at=now, fields={"source": value.source}) for value in unused
     ]
-    gpu_states = {uuid: reset_failures(gpu_state) for uuid, gpu_state in state.gpu_states.items()}
     begun = now if new.run_for != before.run_for else state.counted_from
-    state = replace(state, gpu_states=gpu_states, reconfigured=True, counted_from=begun)
-    state = state.with_config(new)
+    state = replace(state, reconfigured=True, counted_from=begun)
+    state = state.change_gpus(reset_failures).with_config(new)
     return Accepted(Step(state, events=tuple(events)), "the settings were applied")
 
 

@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from sentinel.core import newcomer, pace_controller, teardown
 from sentinel.core.gpu_state import (
-    Backoff,
     Busy,
     Fatal,
     GpuState,
@@ -34,14 +33,6 @@ from sentinel.core.state import Probe, State, Suspect, admin_hold
 from sentinel.core.step import Event, KillProcess, Role, SendTo, StartProcess, Step, upcoming
 from sentinel.protocol.gpu import Reading
 from sentinel.protocol.probe import Watch
-
-
-def reset_failures(gpu_state: GpuState) -> GpuState:
-    """End the back-off and the FATAL state of a GPU, as the operator asks for a stressor."""
-    if isinstance(gpu_state.stressor, Fatal | Backoff):
-        return replace(gpu_state, stressor=Stopped(), failures=(), streak=0)
-    return gpu_state
-
 
 #: A driver call that has not returned after so long hangs, in seconds. The slowest seen was 0.3 s,
 #: while a context was torn down.

@@ -164,7 +164,7 @@ def _extended(known: Reservation, now: float) -> Reservation:
 def _end(state: State, known: Reservation, by: Caller | None, now: float) -> Step[State]:
     """Remove a reservation or a request; ``by`` is None if its time is over."""
     left = {id_: other for id_, other in state.reservations.items() if id_ != known.id}
-    fields = {"id": known.id, "by": None if by is None else caller_fields(by)}
+    fields = {"id": known.id, "by": caller_fields(by)}
     if not known.gpus:
         left_queue = {**fields, "waited_s": now - known.since}
         event = Event(name="reservation.left", at=now, fields=left_queue)

@@ -13,6 +13,7 @@ from dataclasses import replace
 from sentinel.config.build import lay_over
 from sentinel.config.model import SETTINGS
 from sentinel.config.setting import Scope
+from sentinel.core.lifecycle import reset_failures
 from sentinel.core.node.command_result import (
     Accepted,
     RefusedError,
@@ -22,10 +23,9 @@ from sentinel.core.node.command_result import (
     names_of,
     not_found,
 )
-from sentinel.core.node.probe_supervision import reset_failures
 from sentinel.core.observation import Observation
 from sentinel.core.state import State
-from sentinel.core.step import Event, Step, upcoming
+from sentinel.core.step import Event, Step, gpu_fields, upcoming
 from sentinel.errors import ConfigError
 from sentinel.protocol.commands import Caller, EndSession, Refusal, StartSession
 from sentinel.protocol.views import Session
@@ -62,14 +62,15 @@ def start(state: State, command: StartSession, seen: Observation) -> Accepted:
     )
     fields = {
         "session": session.name,
-        "gpus": _gpu_fields(state, session),
+        "gpus": gpu_fields(state.gpu_states[uuid].gpu for uuid in _present(state, session)),
         "settings": session.settings,
         "for_s": command.seconds,
         "by": caller_fields(command.by),
     }
     event = Event(name="session.started", at=now, fields=fields)
     text = f"session {session.name} has {names_of(state, session.gpus)}"
-    state = _with_fresh_start(lay(_with(state, session)), session)
+    # Earlier failures were those of other settings.
+    state = lay(_with(state, session)).change_gpus(reset_failures, session.gpus)
     return Accepted(Step(state, events=(event,)), text, session.gpus)
 
 
@@ -165,23 +166,13 @@ def _end(state: State, session: Session, by: Caller | None, now: float) -> Step[
     """End a session."""
     fields = {
         "session": session.name,
-        "gpus": _gpu_fields(state, session),
-        "by": None if by is None else caller_fields(by),
+        "gpus": gpu_fields(state.gpu_states[uuid].gpu for uuid in _present(state, session)),
+        "by": caller_fields(by),
     }
     event = Event(name="session.ended", at=now, fields=fields)
     left = {name: one for name, one in state.sessions.items() if name != session.name}
-    state = lay(replace(state, sessions=left))
-    return Step(_with_fresh_start(state, session), events=(event,))
-
-
-def _with_fresh_start(state: State, session: Session) -> State:
-    """Forget the failures of a session's GPUs: they were those of other settings."""
-    return state.with_gpu_states(
-        {
-            uuid: reset_failures(gpu_state) if uuid in session.gpus else gpu_state
-            for uuid, gpu_state in state.gpu_states.items()
-        }
-    )
+    state = lay(replace(state, sessions=left)).change_gpus(reset_failures, session.gpus)
+    return Step(state, events=(event,))
 
 
 def _is_started(state: State, command: StartSession) -> bool:
@@ -245,9 +236,9 @@ def _why_in_conflict(state: State, command: StartSession) -> str | None:
 
 def _names(state: State, session: Session) -> str:
     """Name the GPUs of a session that this daemon has."""
-    return names_of(state, tuple(uuid for uuid in session.gpus if uuid in state.gpu_states))
+    return names_of(state, _present(state, session))
 
 
-def _gpu_fields(state: State, session: Session) -> list[dict[str, object]]:
-    gpus = [state.gpu_states[uuid].gpu for uuid in session.gpus if uuid in state.gpu_states]
-    return [{"uuid": gpu.uuid, "index": gpu.index, "name": gpu.name} for gpu in gpus]
+def _present(state: State, session: Session) -> tuple[str, ...]:
+    """List the GPUs of a session that this daemon has."""
+    return tuple(uuid for uuid in session.gpus if uuid in state.gpu_states)

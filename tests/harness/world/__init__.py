@@ -21,13 +21,11 @@ from sentinel.core.gpu_state import GpuState
 from sentinel.core.state import State
 from sentinel.core.step import Event, Step
 from sentinel.protocol.gpu import GpuProcess
+from sentinel.protocol.stressor import Failed, FailureKind
 from sentinel.supervisor.loop import Supervisor
 from sentinel.supervisor.ports import Parts
-from tests.harness.world.api import FakeApi
 from tests.harness.world.gpus import GIB, TEARDOWN_TIME, FakeChild, FakeGpu, fake_gpu, live
-from tests.harness.world.probe import FakeProbe
-from tests.harness.world.spawner import FakeSpawner
-from tests.harness.world.standby import FakeSpare
+from tests.harness.world.processes import FakeApi, FakeProbe, FakeSpare, FakeSpawner
 
 __all__ = [
     "GIB",
@@ -135,6 +133,28 @@ class World:
         child = self.at(index).child
         assert child is not None, "there is no child"
         return child
+
+    def end_child(self, index: int = 0, code: int = 0, after: float = 0.0) -> None:
+        """Let a child exit with a code, after some seconds."""
+        child = self.child(index)
+        child.dies_at, child.code = self.now + after, code
+
+    def fail(
+        self,
+        index: int = 0,
+        kind: FailureKind = FailureKind.WORKLOAD,
+        reason: str = "boom",
+        after: float = 0.0,
+    ) -> None:
+        """End a child with a failure that it reports."""
+        self.child(index).outbox.append(Failed(kind=kind, reason=reason))
+        self.end_child(index, 82, after)
+
+    def come_and_go(self, index: int = 0) -> None:
+        """Start a foreign process, and end it once the child is gone."""
+        process = self.newcomer(index)
+        self.run(lambda: self.at(index).child is None)
+        self.at(index).foreign.remove(process)
 
     def run(self, until: Callable[[], object], within: float = 60.0) -> list[Step[State]]:
         """Tick until a condition holds; return the decisions.

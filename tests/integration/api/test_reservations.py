@@ -33,9 +33,9 @@ from tests.harness.api_harness import (
     in_background,
     send,
 )
-from tests.harness.failing_disk import FailingDisk
 from tests.harness.fake_nvml import COMPILER, NO_COMPILER, shared_folder
 from tests.harness.gpu_environment import ROOT
+from tests.harness.preloaded import FailingDisk
 from tests.harness.timing import TIMEOUT_S
 
 #: The path of a reservation of which a test does not need the answer.

@@ -19,11 +19,21 @@ from sentinel.protocol.events import EVENTS, Kind
 from sentinel.protocol.gpu import GpuProcess
 from sentinel.protocol.views import GpuHealth, HealthCause
 from tests.harness.api_harness import UUIDS, ApiServer
-from tests.harness.browser import NEEDS_BROWSER, Browser, Page
+from tests.harness.browser import (
+    LIVE,
+    NEEDS_BROWSER,
+    Browser,
+    Page,
+    address,
+    choose,
+    opened,
+    state,
+    token,
+    words,
+)
 from tests.harness.daemon_harness import Daemon, isolated_daemon
 from tests.harness.example_node import ExampleNode
 from tests.harness.gpu_environment import ROOT, SimulatedHost
-from tests.harness.page_harness import LIVE, address, choose, opened, state, token, words
 from tests.harness.sentinel_process import eventually
 
 pytestmark = NEEDS_BROWSER

@@ -17,10 +17,9 @@ from sentinel.host.procfs import own_stat, read_command
 from sentinel.protocol.gpu import GpuProcess, ProcessKind
 from sentinel.protocol.views import VerifiedCounts, VerifiedWork
 from tests.harness.api_harness import UUIDS, ApiServer, ask
-from tests.harness.browser import NEEDS_BROWSER, Browser, Page
+from tests.harness.browser import NEEDS_BROWSER, Browser, Page, address, cells, choose, opened
 from tests.harness.burnin_report import write_report
 from tests.harness.example_node import ExampleNode
-from tests.harness.page_harness import address, cells, choose, opened
 from tests.harness.sentinel_process import eventually
 
 pytestmark = NEEDS_BROWSER

@@ -21,7 +21,7 @@ from tests.harness.daemon_harness import QUICK, daemon_environment
 from tests.harness.documented_commands import HERE, ROOT, Command, commands, proof_of
 from tests.harness.example_run import RUNS, report_of
 from tests.harness.gpu_environment import TESTS, SimulatedHost
-from tests.harness.prometheus_server import free_port
+from tests.harness.prometheus import free_port
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 

@@ -16,8 +16,8 @@ import pytest
 
 from sentinel.burnin.verdict import verdict_summary
 from tests.harness.example_run import RUNS, report_of
-from tests.harness.fake_kubernetes import FakeKubernetes, fake_kubernetes
 from tests.harness.gpu_environment import ROOT
+from tests.harness.kubernetes_cluster import FakeKubernetes, fake_kubernetes
 from tests.harness.timing import TIMEOUT_S
 
 yaml = pytest.importorskip("yaml")

@@ -16,7 +16,7 @@ from sentinel.api.metrics_page import VERDICTS
 from sentinel.host.daemon_lookup import find_shared
 from tests.harness.burnin_report import write_report
 from tests.harness.gpu_environment import SimulatedHost
-from tests.harness.monitoring_files import (
+from tests.harness.prometheus import (
     FLEET_DASHBOARD,
     FLEET_RULES,
     GIVEN_LABELS,
@@ -25,17 +25,15 @@ from tests.harness.monitoring_files import (
     check_rules,
     dashboard_queries,
     expressions,
-    grouping_labels,
-    rule_case,
-    selections,
-    words_of,
-)
-from tests.harness.prometheus_server import (
     free_port,
+    grouping_labels,
     needs_prometheus,
     needs_promtool,
     promtool,
+    rule_case,
     running_prometheus,
+    selections,
+    words_of,
 )
 from tests.harness.sentinel_process import SentinelProcess, eventually
 

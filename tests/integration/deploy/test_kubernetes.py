@@ -17,7 +17,7 @@ import pytest
 from sentinel.errors import ExitCode
 from sentinel.protocol import __version__
 from tests.harness.gpu_environment import ROOT
-from tests.harness.kubernetes_manifests import (
+from tests.harness.kubernetes_cluster import (
     DEPLOY,
     RENDERED,
     check_words,

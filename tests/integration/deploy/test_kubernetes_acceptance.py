@@ -14,7 +14,7 @@ from sentinel.burnin.verdict import MAX_BYTES
 from sentinel.errors import ExitCode
 from tests.harness.daemon_harness import Daemon
 from tests.harness.gpu_environment import ROOT, SimulatedHost
-from tests.harness.kubernetes_manifests import DEPLOY
+from tests.harness.kubernetes_cluster import DEPLOY
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 

@@ -12,7 +12,7 @@ import pytest
 
 from sentinel.config.model import SETTINGS
 from tests.harness.gpu_environment import ROOT
-from tests.harness.kubernetes_manifests import KUBECTL, needs_kubectl, objects
+from tests.harness.kubernetes_cluster import KUBECTL, needs_kubectl, objects
 from tests.harness.timing import TIMEOUT_S
 
 yaml = pytest.importorskip("yaml")

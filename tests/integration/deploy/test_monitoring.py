@@ -24,7 +24,7 @@ from tests.harness.metrics_harness import (
     scrape,
     send_all_views,
 )
-from tests.harness.monitoring_files import (
+from tests.harness.prometheus import (
     CONFIG,
     DASHBOARD,
     FLEET_DASHBOARD,
@@ -35,17 +35,15 @@ from tests.harness.monitoring_files import (
     check_rules,
     dashboard_queries,
     expressions,
-    grouping_labels,
-    rule_case,
-    selections,
-    words_of,
-)
-from tests.harness.prometheus_server import (
     free_port,
+    grouping_labels,
     needs_prometheus,
     needs_promtool,
     promtool,
+    rule_case,
     running_prometheus,
+    selections,
+    words_of,
 )
 from tests.harness.sentinel_process import eventually
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.kubernetes_manifests import DEPLOY, check_words
+from tests.harness.kubernetes_cluster import DEPLOY, check_words
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 

@@ -22,7 +22,7 @@ from sentinel.host.log_file import KEPT_BYTES
 from sentinel.protocol.counters import CountersDone, DriverFailed, WorkloadInfo
 from sentinel.protocol.shared_memory import slots_of
 from sentinel.supervisor import child_process
-from tests.harness.scripted_child import run_script
+from tests.harness.child_functions import run_script
 from tests.harness.timing import TIMEOUT_S
 
 

@@ -18,7 +18,7 @@ import pytest
 from sentinel.host.simulation import DEFAULT_TOTAL, LISTING_DELAY, Registry, default_folder
 from sentinel.probe.simulated_driver import SimulatedDriver
 from sentinel.protocol.gpu import Gpu, Memory
-from tests.harness.pid_namespaces import OWN_NAMESPACE, needs_namespaces
+from tests.harness.isolation import OWN_NAMESPACE, needs_namespaces
 from tests.harness.timing import TIMEOUT_S
 
 GIB = 2**30

@@ -236,8 +236,7 @@ def test_a_hanging_call_is_announced_and_delays_no_other_gpu(
         probe.reading(of(second))
     assert (slot, "memory", began) in probe.inflight_calls.outstanding()
     probe.channel.close()
-    probe.process.join(TIMEOUT_S)
-    assert probe.process.exitcode == 0
+    assert probe.wait_for_end() == 0
 
 
 def hung(probe: ProbeHarness) -> tuple[tuple[int, str, float], ...]:
@@ -253,8 +252,7 @@ def test_the_call_of_a_crash_remains_in_shared_memory(registry: Registry, start:
     probe.read_all((first, second))
     registry.inject(second.uuid, "crash")
     probe.watch((first, second), held=(second,))
-    probe.process.join(TIMEOUT_S)
-    assert probe.process.exitcode == -signal.SIGABRT
+    assert probe.wait_for_end() == -signal.SIGABRT
     # Other threads may have been in a call, too.
     assert (1, "memory") in [(gpu_of(slot), call) for slot, call in probe.announced()]
 
@@ -307,21 +305,13 @@ def test_a_spare_probe_reads_nothing_until_it_is_activated(
     assert probe.stamps.get(0) > 0.0 == probe.stamps.get(1)
 
 
-def test_a_spare_probe_ends_with_its_supervisor(start: Start) -> None:
-    probe = start(spare=True)
-    assert isinstance(probe.next_message(), Standby)
+@pytest.mark.parametrize("spare", [False, True])
+def test_a_probe_ends_when_its_socket_is_closed(start: Start, *, spare: bool) -> None:
+    """The probe ends after the death of its supervisor, and so does a spare one."""
+    probe = start(spare=spare)
+    assert isinstance(probe.next_message(), Standby if spare else Inventory)
     probe.channel.close()
-    probe.process.join(TIMEOUT_S)
-    assert probe.process.exitcode == 0
-
-
-def test_the_probe_ends_when_the_socket_is_closed(start: Start) -> None:
-    """The probe ends after the death of its supervisor."""
-    probe = start()
-    probe.inventory()
-    probe.channel.close()
-    probe.process.join(TIMEOUT_S)
-    assert probe.process.exitcode == 0
+    assert probe.wait_for_end() == 0
 
 
 def test_a_missing_driver_is_reported_and_exits_with_zero(registry: Registry, start: Start) -> None:
@@ -332,8 +322,7 @@ def test_a_missing_driver_is_reported_and_exits_with_zero(registry: Registry, st
     assert isinstance(message, Unavailable)
     assert message.code == "no_registry"
     assert str(registry.folder) in message.reason
-    probe.process.join(TIMEOUT_S)
-    assert probe.process.exitcode == 0
+    assert probe.wait_for_end() == 0
 
 
 def test_the_probe_stays_small(start: Start) -> None:

@@ -7,8 +7,20 @@ from typing import Any
 
 import pytest
 
-from tests.harness.fake_nvml import COMPILER, FIRST, NO_COMPILER, SECOND, build, shared_folder
-from tests.harness.nvml_query import ABSENT, OPEN, SCRIPT, Ask, Step, answers
+from tests.harness.fake_nvml import (
+    ABSENT,
+    COMPILER,
+    FIRST,
+    NO_COMPILER,
+    OPEN,
+    QUERIES,
+    SECOND,
+    Ask,
+    Step,
+    answers,
+    build,
+    shared_folder,
+)
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER)
 
@@ -101,7 +113,7 @@ def test_power_is_derived_from_the_energy_after_the_first_difference(
     nvml_library: Path, tmp_path: Path
 ) -> None:
     """The energy counter grows by 600 W while the instant power is 91.5 W."""
-    repeated = SCRIPT.replace(
+    repeated = QUERIES.replace(
         "    results.append(answer)",
         "    while answer == 91.5: answer = driver.power(argument)\n    results.append(answer)",
     )

@@ -11,9 +11,17 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from tests.harness.fake_nvml import COMPILER, FIRST, NO_COMPILER, SECOND
+from tests.harness.fake_nvml import (
+    ABSENT,
+    COMPILER,
+    FIRST,
+    NO_COMPILER,
+    SECOND,
+    Argument,
+    Ask,
+    answers,
+)
 from tests.harness.gpu_environment import ROOT
-from tests.harness.nvml_query import ABSENT, Argument, Ask, answers
 from tests.harness.timing import TIMEOUT_S
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER)

@@ -14,7 +14,6 @@ from sentinel.protocol.probe import ProbeSpec, Unavailable
 from sentinel.protocol.shared_memory import gpu_of
 from tests.harness.fake_nvml import COMPILER, FIRST, NO_COMPILER, SECOND
 from tests.harness.probe_harness import ProbeHarness, until
-from tests.harness.timing import TIMEOUT_S
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER)
 
@@ -108,8 +107,7 @@ def test_an_unloaded_driver_ends_the_probe(
         pass
     assert isinstance(message, Unavailable)
     assert message.code == code
-    probe.process.join(TIMEOUT_S)
-    assert probe.process.exitcode == 1
+    assert probe.wait_for_end() == 1
 
 
 def test_a_gpu_missing_at_the_start_is_read_once_it_appears(

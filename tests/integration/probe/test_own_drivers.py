@@ -13,7 +13,6 @@ from sentinel.protocol.gpu import Memory, Reading
 from sentinel.protocol.probe import DriverSpec, ProbeSpec, Unavailable, Watch
 from tests.harness.own_drivers import GIB, UUIDS
 from tests.harness.probe_harness import ProbeHarness, until
-from tests.harness.timing import TIMEOUT_S
 
 Start = Callable[..., ProbeHarness]
 
@@ -96,7 +95,7 @@ def test_telemetry_that_cannot_be_sent_costs_only_itself(start: Start) -> None:
     probe = start("Returns", call="telemetry", what="telemetry")
     gpus = probe.inventory().gpus
     probe.channel.send(encode(Watch(gpus=tuple(gpu.uuid for gpu in gpus), held=(), telemetry=True)))
-    assert probe.reading(lambda one: one.telemetry is not None).uuid == UUIDS[1]
+    assert probe.reading(lambda reading: reading.telemetry is not None).uuid == UUIDS[1]
     assert probe.reading(of(UUIDS[0])).fault is None
 
 
@@ -146,8 +145,7 @@ def test_an_unusable_driver_names_itself_and_its_fault(
     assert isinstance(message, Unavailable)
     assert message.code == code
     assert reason in message.reason
-    probe.process.join(TIMEOUT_S)
-    assert probe.process.exitcode == 0
+    assert probe.wait_for_end() == 0
 
 
 def test_a_driver_that_cannot_be_imported_is_unavailable(start_probe: Start) -> None:

@@ -68,7 +68,7 @@ def test_an_xid_is_posted_with_its_gpu(start: Start, tmp_path: Path) -> None:
     probe = start()
     assert watched(probe) == {FIRST, SECOND}
     inject(tmp_path, f"xid@{SECOND} 79", f"xid@{SECOND} 79", f"xid@{FIRST} 48")
-    found = {(one.uuid, one.number, one.repeats) for one in (report(probe), report(probe))}
+    found = {(xid.uuid, xid.number, xid.repeats) for xid in (report(probe), report(probe))}
     assert found == {(SECOND, 79, 0), (FIRST, 48, 0)}
 
 
@@ -243,7 +243,7 @@ def test_xids_wait_for_room_in_the_channel(
     watch.start()
     watch.want(["A"])
     assert driver.done.wait(TIMEOUT_S)
-    reports = [one for one in received(ours) if isinstance(one, XidReport)]
+    reports = [message for message in received(ours) if isinstance(message, XidReport)]
     assert [report.number for report in reports] == list(range(len(reports))), (
         "none is missing between"
     )

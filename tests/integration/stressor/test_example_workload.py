@@ -65,7 +65,7 @@ def test_the_package_of_the_document_runs_by_its_name(
     (project,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
     (source / "pyproject.toml").write_text(project)
     (module,) = (
-        one for one in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "Traffic" in one
+        block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "Traffic" in block
     )
     (source / "traffic.py").write_text(module)
     install(source, installed)

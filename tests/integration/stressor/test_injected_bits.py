@@ -12,8 +12,7 @@ import pytest
 
 from sentinel.protocol.stressor import FindingPlace
 from sentinel.stressor.comparison import flip
-from tests.harness.pipeline_harness import pipeline_bench, pipeline_of
-from tests.harness.workload_harness import Workbench
+from tests.harness.workload_harness import Workbench, pipeline_bench, pipeline_of
 
 #: A stressor describes 64 findings and counts the rest, so two of them share the 100.
 BATCHES, TRIALS = 2, 50
@@ -51,7 +50,7 @@ def inject(bench: Workbench, place: str, dtype: str, draw: random.Random) -> Non
         assert pipeline.finish_seed()
     found = bench.findings()
     wanted = {"result": FindingPlace.RESULT, "reference": FindingPlace.REFERENCE}
-    assert [one.place for one in found] == [wanted.get(place, FindingPlace.INPUT)] * TRIALS
+    assert [finding.place for finding in found] == [wanted.get(place, FindingPlace.INPUT)] * TRIALS
     for finding, (first, bit) in zip(found, injected, strict=True):
         assert (finding.count, finding.first) == (1, first)
         assert [number for number, times in enumerate(finding.bits) if times] == [bit]

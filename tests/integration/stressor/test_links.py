@@ -59,13 +59,15 @@ def test_the_links_of_a_gpu_alone_are_those_to_the_host(
     monkeypatch.setattr(module, "_SEND_EVERY_S", 0.0)
     stop_after(bench, 20)
     links(bench.ctx)
-    measured = [one for one in bench.lease_keeper.sent if isinstance(one, LinkMeasured)]
-    assert {one.part for one in measured} == {
+    measured = bench.sent(LinkMeasured)
+    assert {message.part for message in measured} == {
         LinkPart.TO_DEVICE,
         LinkPart.TO_HOST,
         LinkPart.BOTH,
     }
-    assert all(one.checked and not one.wrong and one.rate is None for one in measured)
+    assert all(
+        message.checked and not message.wrong and message.rate is None for message in measured
+    )
     assert bench.done().checks > 0
     assert bench.done().errors == 0
 
@@ -91,11 +93,16 @@ def test_a_bit_that_flips_on_the_way_is_found(
     monkeypatch.setattr(module, "copy", faulty)
     host.measure_alone(3)
     found = bench.findings()
-    assert {one.detail.split(";")[0] for one in found} == parts
-    for one in found:
-        assert (one.place, one.round, one.count, one.first) == (FindingPlace.LINK, 3, 1, (5,))
-        assert [bit for bit, wrong in enumerate(one.bits) if wrong] == [17]
-        assert one.reread is True
+    assert {finding.detail.split(";")[0] for finding in found} == parts
+    for finding in found:
+        assert (finding.place, finding.round, finding.count, finding.first) == (
+            FindingPlace.LINK,
+            3,
+            1,
+            (5,),
+        )
+        assert [bit for bit, wrong in enumerate(finding.bits) if wrong] == [17]
+        assert finding.reread is True
     assert bench.done().errors == len(found)
 
 

@@ -71,6 +71,11 @@ class FaultyMemory(MemoryCells):
         super().check(task, piece, read)
 
 
+@pytest.fixture
+def cells(bench: Workbench) -> FaultyMemory:
+    return FaultyMemory(bench.ctx.chunks)
+
+
 # --- the patterns ----------------------------------------------------------------------------
 
 
@@ -129,8 +134,8 @@ def test_patterns_are_selected_by_name(text: str) -> None:
 
 def test_clean_passes_have_no_findings_and_check_every_piece_in_both_directions(
     bench: Workbench,
+    cells: FaultyMemory,
 ) -> None:
-    cells = FaultyMemory(bench.ctx.chunks)
     test = memory_test(bench, cells=cells)
     test.prove()
     cells.written, cells.checked = [], []
@@ -223,10 +228,9 @@ def test_at_most_a_quantum_and_a_piece_is_queued_at_a_time(tmp_path: Path) -> No
 # --- faults ----------------------------------------------------------------------------------
 
 
-def test_every_flipped_bit_is_found_where_it_is(bench: Workbench) -> None:
+def test_every_flipped_bit_is_found_where_it_is(bench: Workbench, cells: FaultyMemory) -> None:
     """100 of 100 random words and bits, with all patterns and in both directions."""
     draw = random.Random(4)
-    cells = FaultyMemory(bench.ctx.chunks)
     test = memory_test(bench, cells=cells)
     test.prove()
     injected = []
@@ -270,8 +274,7 @@ def test_a_bit_in_a_part_of_a_chunk_is_located_within_the_chunk(tmp_path: Path) 
         assert finding.first == (0, 2 * cells.size + 5)
 
 
-def test_a_stuck_bit_is_repeatable(bench: Workbench) -> None:
-    cells = FaultyMemory(bench.ctx.chunks)
+def test_a_stuck_bit_is_repeatable(bench: Workbench, cells: FaultyMemory) -> None:
     cells.stuck = (2, 77)
     memory_test(bench, "zeros", cells).run_pass(1)
     up, down = bench.findings()
@@ -280,8 +283,9 @@ def test_a_stuck_bit_is_repeatable(bench: Workbench) -> None:
         assert finding.bits[9] == 1
 
 
-def test_a_word_that_is_right_when_reread_is_a_bad_load(bench: Workbench) -> None:
-    cells = FaultyMemory(bench.ctx.chunks)
+def test_a_word_that_is_right_when_reread_is_a_bad_load(
+    bench: Workbench, cells: FaultyMemory
+) -> None:
     # The second read flips the bit back, so that the third read, by the diagnosis, is right.
     cells.faults = [(0, 3, 9, 1), (1, 3, 9, 1)]
     memory_test(bench, "random", cells).run_pass(1)
@@ -292,7 +296,7 @@ def test_a_word_that_is_right_when_reread_is_a_bad_load(bench: Workbench) -> Non
 
 
 def test_a_slow_acknowledgement_does_not_count_as_a_long_quantum(
-    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+    bench: Workbench, cells: FaultyMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
     monkeypatch.setattr("sentinel.stressor.context.time", SimpleNamespace(monotonic=lambda: now[0]))
@@ -303,7 +307,6 @@ def test_a_slow_acknowledgement_does_not_count_as_a_long_quantum(
         return report_finding(finding)
 
     monkeypatch.setattr(bench.lease_keeper, "report_finding", report_late)
-    cells = FaultyMemory(bench.ctx.chunks)
     test = memory_test(bench, "zeros", cells)
     test.run_pass(1)
     cells.faults = [(0, 2, 7, 7)]
@@ -312,8 +315,7 @@ def test_a_slow_acknowledgement_does_not_count_as_a_long_quantum(
     assert bench.done().max_quantum_s < 1.0
 
 
-def test_many_wrong_words_are_counted_bit_by_bit(bench: Workbench) -> None:
-    cells = FaultyMemory(bench.ctx.chunks)
+def test_many_wrong_words_are_counted_bit_by_bit(bench: Workbench, cells: FaultyMemory) -> None:
     test = memory_test(bench, "address", cells)
     cells.faults = [(0, 1, word, bit) for word, bit in ((3, 5), (4, 5), (4, 63), (99, 0))]
     test.run_pass(1)
@@ -371,8 +373,7 @@ def test_a_comparison_without_findings_for_a_flipped_bit_is_refused(
         test.prove()
 
 
-def test_memory_that_loses_its_content_is_refused(bench: Workbench) -> None:
-    cells = FaultyMemory(bench.ctx.chunks)
+def test_memory_that_loses_its_content_is_refused(bench: Workbench, cells: FaultyMemory) -> None:
     cells.stuck = (1, 0)
     with pytest.raises(RuntimeError, match="just written is wrong"):
         memory_test(bench, "zeros", cells).prove()
@@ -442,8 +443,8 @@ def held_test(
 
 
 def held_stripes(bench: Workbench) -> list[MemoryCovered]:
-    sent = [one for one in bench.lease_keeper.sent if isinstance(one, MemoryCovered)]
-    return [one for one in sent if one.stripe]
+    sent = bench.sent(MemoryCovered)
+    return [message for message in sent if message.stripe]
 
 
 def run_until(test: MemoryTest, bench: Workbench, holds: int) -> int:
@@ -465,7 +466,9 @@ def test_each_stripe_is_held_untouched_while_the_rest_is_tested(
         run_until(test, bench, holds=len(cells.stripes))
         assert bench.findings() == []
         assert bench.done().errors == 0
-        holds = [(held, list(log)) for held, log in groupby(cells.log, lambda one: one[3]) if held]
+        holds = [
+            (held, list(log)) for held, log in groupby(cells.log, lambda entry: entry[3]) if held
+        ]
         for stripe, (held, log) in zip(cells.stripes, holds, strict=False):
             assert held == tuple(stripe)
             assert len(stripe) <= max(1, blocks // 4)
@@ -489,10 +492,10 @@ def test_each_stripe_is_held_untouched_while_the_rest_is_tested(
 def test_a_held_stripe_is_a_pattern_of_its_own(bench: Workbench, clock: Clock) -> None:
     test, _ = held_test(bench, clock, "zeros")
     run_until(test, bench, holds=2)
-    sent = [one for one in bench.lease_keeper.sent if isinstance(one, MemoryCovered)]
-    assert {one.pattern for one in sent} == {"zeros", "zeros descending", "retention"}
-    assert {one.patterns for one in sent} == {3}
-    assert [one.pattern for one in sent if one.stripe] == ["retention"] * 2
+    sent = bench.sent(MemoryCovered)
+    assert {message.pattern for message in sent} == {"zeros", "zeros descending", "retention"}
+    assert {message.patterns for message in sent} == {3}
+    assert [message.pattern for message in sent if message.stripe] == ["retention"] * 2
     note = bench.ctx._note or ""
     assert "0.1 % held for " in note, note
 
@@ -594,8 +597,8 @@ def test_a_stressor_reports_progress_while_it_holds_a_stripe(start: Callable[...
     used = child.used()
     # The first stripe is held from about now on.
     progress = [child.wait_for(Progress) for _ in range(3)]
-    assert all(one.checks > 0 and one.errors == 0 for one in progress)
-    assert all(one.seconds < 3.0 for one in progress)
+    assert all(message.checks > 0 and message.errors == 0 for message in progress)
+    assert all(message.seconds < 3.0 for message in progress)
     stripe = child.wait_for(MemoryCovered)
     while not stripe.stripe:
         stripe = child.wait_for(MemoryCovered)

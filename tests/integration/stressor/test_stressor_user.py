@@ -25,7 +25,7 @@ from sentinel.host.unprivileged import (
 )
 from sentinel.protocol.stressor import Account
 from tests.harness.gpu_environment import ROOT, SimulatedHost, replace_torch
-from tests.harness.other_user import STRANGER, needs_root, public_host
+from tests.harness.isolation import STRANGER, needs_root, public_host
 from tests.harness.sentinel_process import eventually, gone
 
 USER = str(STRANGER)

@@ -17,15 +17,17 @@ from sentinel.stressor.matmul import PHASES
 from sentinel.stressor.pipeline import ResultPipeline, key_of
 from sentinel.stressor.sizing import choose_dtypes
 from sentinel.stressor.workloads import gemm, mixed, run_seeds
-from tests.harness.pipeline_harness import (
+from tests.harness.stressor_harness import Child
+from tests.harness.workload_harness import (
     ALL_DTYPES,
+    GIB,
+    Workbench,
     pipeline_bench,
     pipeline_of,
     step_until,
     unprepared_pipeline,
+    workbench,
 )
-from tests.harness.stressor_harness import Child
-from tests.harness.workload_harness import GIB, Workbench, workbench
 
 
 @pytest.fixture
@@ -77,7 +79,7 @@ def test_a_wrong_bit_in_the_last_round_of_a_seed_is_found(bench: Workbench) -> N
 
 def checksums(bench: Workbench) -> list[ReferenceChecksum]:
     """Select the checksums that were reported."""
-    return [one for one in bench.lease_keeper.sent if isinstance(one, ReferenceChecksum)]
+    return bench.sent(ReferenceChecksum)
 
 
 def run_count(bench: Workbench, pipeline: ResultPipeline, seeds: int, count: int) -> None:
@@ -110,9 +112,9 @@ def test_the_first_run_records_checksums_and_the_second_agrees(
     assert {key.dtype for key in keys} == {"bf16", "fp32"}
     assert {key.shape for key in keys} == {"16x16x16 v1"}
     sent = checksums(bench)
-    assert {one.key for one in sent} == {str(key) for key in keys}
-    assert [one.stored is None for one in sent[:5]] == [True, True, True, False, False]
-    assert all(one.stored in {None, one.checksum} for one in sent)
+    assert {message.key for message in sent} == {str(key) for key in keys}
+    assert [message.stored is None for message in sent[:5]] == [True, True, True, False, False]
+    assert all(message.stored in {None, message.checksum} for message in sent)
     assert (bench.findings(), bench.done().errors) == ([], 0)
 
 

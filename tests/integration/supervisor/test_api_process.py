@@ -1,14 +1,16 @@
-"""Messages between supervisor and API process that find the channel full are sent later."""
+"""The API process: messages that find the channel full are sent later, and a start that fails."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import select
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ import pytest
 from sentinel.api import supervisor_link as channels
 from sentinel.api.bodies import ProblemError
 from sentinel.api.supervisor_link import SupervisorLink
+from sentinel.errors import ExitCode
 from sentinel.protocol import codec
 from sentinel.protocol.codec import MAX_MESSAGE_BYTES, MessageStream
 from sentinel.protocol.commands import (
@@ -32,7 +35,9 @@ from sentinel.protocol.commands import (
 from sentinel.protocol.views import HostView, LogRecord, Phase
 from sentinel.supervisor import api_process
 from sentinel.supervisor.api_process import ApiChild
+from tests.harness.daemon_harness import isolated_daemon
 from tests.harness.given_settings import given
+from tests.harness.gpu_environment import SimulatedHost
 from tests.harness.timing import TIMEOUT_S
 
 SPEC = ApiSpec(socket="/nowhere", state="/nowhere", log=None, began=0.0, version="1")
@@ -310,3 +315,35 @@ def test_a_posted_command_is_sent_once_the_channel_has_room() -> None:
         return found
 
     assert [order.id for order in asyncio.run(scene())] == ["a", "b"]  # type: ignore[union-attr]
+
+
+@pytest.fixture
+def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Provide an environment in which the web server cannot be imported."""
+    package = tmp_path / "broken"
+    package.mkdir()
+    (package / "uvicorn.py").write_text("raise ModuleNotFoundError(\"No module named 'uvicorn'\")")
+    monkeypatch.setenv("PYTHONPATH", f"{package}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("broken", "fake_torch")
+def test_gpus_are_occupied_in_a_terminal_although_the_api_cannot_start(
+    simulated: SimulatedHost,
+) -> None:
+    with simulated.sentinel(1, "--workload", "hold", api=True) as sentinel:
+        sentinel.wait_for("stressor.ready")
+        failed = sentinel.wait_for("service.failed", count=2)
+        assert failed["reason"] == "ModuleNotFoundError: No module named 'uvicorn'"
+        assert sentinel.stop() == 0
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("broken")
+def test_a_daemon_whose_api_cannot_start_ends_with_the_reason(
+    simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with isolated_daemon(simulated, monkeypatch) as daemon:
+        done = daemon.run_unchecked("start", "--simulate", "1")
+        assert done.code == ExitCode.USAGE
+        assert "the API cannot start: ModuleNotFoundError: No module named 'uvicorn'" in done.err

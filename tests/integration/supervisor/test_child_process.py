@@ -7,7 +7,7 @@ import os
 
 from sentinel.host.process_setup import Inherited
 from sentinel.supervisor.child_process import Child
-from tests.harness.loaded_modules import send_modules
+from tests.harness.child_functions import send_modules
 from tests.harness.sentinel_process import eventually
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.harness.daemon_harness import Daemon
 from tests.harness.fake_nvml import COMPILER, NO_COMPILER, shared_folder
-from tests.harness.jumping_clock import JumpingClock
+from tests.harness.preloaded import JumpingClock
 from tests.harness.sentinel_process import eventually
 
 #: No clock before these begins a quiet hour by itself within a test.

@@ -23,7 +23,7 @@ from tests.harness.daemon_harness import (
 )
 from tests.harness.given_settings import texts_of
 from tests.harness.gpu_environment import ROOT
-from tests.harness.pid_namespaces import OWN_NAMESPACE, needs_namespaces
+from tests.harness.isolation import OWN_NAMESPACE, needs_namespaces
 from tests.harness.sentinel_process import eventually, gone
 from tests.harness.timing import TIMEOUT_S
 

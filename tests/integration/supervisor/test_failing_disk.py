@@ -12,8 +12,8 @@ import pytest
 
 from sentinel.protocol.history_types import PastEvent
 from tests.harness.daemon_harness import Daemon
-from tests.harness.failing_disk import FailingDisk
 from tests.harness.fake_nvml import COMPILER, NO_COMPILER, shared_folder
+from tests.harness.preloaded import FailingDisk
 from tests.harness.sentinel_process import eventually
 
 #: What fails while the daemon runs, and the subject of the warning, if anything is lost.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.harness.gpu_environment import GpuHost, SimulatedHost
-from tests.harness.pid_namespaces import OWN_NAMESPACE, needs_namespaces
+from tests.harness.isolation import OWN_NAMESPACE, needs_namespaces
 from tests.harness.sentinel_process import SentinelProcess, eventually
 
 QUICK = ("--rearm", "300ms", "--rearm-longest", "300ms", "--poll", "200ms", "--workload", "hold")

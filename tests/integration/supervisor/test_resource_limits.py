@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from tests.harness.gpu_environment import ROOT, SimulatedHost, replace_torch
-from tests.harness.other_user import is_private
+from tests.harness.isolation import is_private
 from tests.harness.sentinel_process import SentinelProcess, eventually, gone
 
 QUICK = ("--rearm", "300ms", "--poll", "100ms", "--workload", "hold")

@@ -13,7 +13,7 @@ import pytest
 from benchmarks.faults import FAULTS
 from tests.harness.fake_nvml import COMPILER, NO_COMPILER, shared_folder
 from tests.harness.gpu_environment import SimulatedHost
-from tests.harness.signal_trace import SignalTrace
+from tests.harness.preloaded import SignalTrace
 from tests.harness.timing import TIMEOUT_S
 
 QUICK = ("--rearm", "300ms", "--rearm-longest", "300ms", "--poll", "200ms")

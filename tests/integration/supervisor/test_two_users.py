@@ -17,7 +17,7 @@ import pytest
 
 from tests.harness.daemon_harness import QUICK
 from tests.harness.gpu_environment import SimulatedHost, replace_torch
-from tests.harness.other_user import STRANGER, needs_root, public_host, run_as
+from tests.harness.isolation import STRANGER, needs_root, public_host, run_as
 from tests.harness.sentinel_process import eventually, gone
 
 pytestmark = [pytest.mark.long, needs_root]

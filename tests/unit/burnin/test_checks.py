@@ -39,6 +39,7 @@ from sentinel.protocol.counters import READ_FIELDS, Counters, NvLink
 from sentinel.protocol.stressor import LinkPart
 from tests.harness.check_evidence import (
     FORMER,
+    HEALTHY,
     MEMORY,
     PEER,
     SECONDS,
@@ -49,7 +50,6 @@ from tests.harness.check_evidence import (
     Run,
     moment,
 )
-from tests.harness.healthy_counters import HEALTHY
 
 FAIL, WARN, PASS = Status.FAIL, Status.WARN, Status.PASS
 UNTESTED, ABSENT = Status.NOT_TESTED, Status.NOT_APPLICABLE

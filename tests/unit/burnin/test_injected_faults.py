@@ -21,8 +21,7 @@ from sentinel.config.model import Config
 from sentinel.config.plan import Phase, Plan
 from sentinel.protocol.counters import Counters
 from sentinel.supervisor.event_log import event_object
-from tests.harness.check_evidence import FORMER, READINGS, REFERENCE, Run
-from tests.harness.healthy_counters import later, random_healthy
+from tests.harness.check_evidence import FORMER, READINGS, REFERENCE, Run, later, random_healthy
 from tests.harness.world import World
 
 TRIALS = 100

@@ -15,7 +15,7 @@ from sentinel.burnin.verdict import Verdict
 from sentinel.cli.display.output import to_json
 from sentinel.protocol.api_types import GpuProof
 from sentinel.protocol.counters import Counters
-from tests.harness.healthy_counters import HEALTHY
+from tests.harness.check_evidence import HEALTHY
 
 SECOND = replace(HEALTHY, index=1, uuid="GPU-2")
 BLIND = Counters(uuid="", index=2, name="", at=0.0).unread("no permission\nat | all")

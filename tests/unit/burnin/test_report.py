@@ -19,8 +19,7 @@ from sentinel.burnin.report import SCHEMA_VERSION, judge_run, report_object
 from sentinel.burnin.timeline import COLUMNS, Span, thinned
 from sentinel.protocol.stressor import LinkPart
 from tests.harness.example_run import RUNS, ExampleRun, judged, report_of
-from tests.harness.parsed_page import Parsed
-from tests.harness.report_formats import SCHEMA, closed, schema_problems
+from tests.harness.report_formats import SCHEMA, Parsed, closed, schema_problems
 
 
 def test_the_schema_is_valid_and_names_the_version_of_the_reports() -> None:

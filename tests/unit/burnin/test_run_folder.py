@@ -17,7 +17,7 @@ from sentinel.burnin.run import earlier_work
 from sentinel.burnin.run_folder import RunFolder, former_runs, lines, read_object
 from sentinel.errors import ConfigError
 from sentinel.host import verified_store
-from tests.harness.other_user import STRANGER
+from tests.harness.isolation import STRANGER
 
 #: Deeper than any parser goes.
 DEEP = "[" * 100_000

@@ -17,7 +17,7 @@ from sentinel.cli.daemon.burnin_follow import PROGRESS, Following, progress_row
 from sentinel.client import GpuStatus, connect
 from sentinel.errors import ExitCode
 from sentinel.protocol.api_types import BurninProgress
-from tests.harness.burnin_progress import PROGRESS as THIRD_PHASE
+from tests.harness.burnin_report import PROGRESS as THIRD_PHASE
 
 
 class Terminal(io.StringIO):

@@ -9,7 +9,7 @@ import click
 from sentinel.cli.tools.doctor import as_object, page
 from sentinel.diagnostics.doctor_checks import diagnose
 from sentinel.diagnostics.doctor_facts import Held
-from tests.harness.doctor_facts import GPU, HOST, with_gpu
+from tests.harness.doctor_harness import GPU, HOST, with_gpu
 
 
 def test_gpus_with_the_same_result_share_a_line() -> None:

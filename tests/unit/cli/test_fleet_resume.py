@@ -11,7 +11,7 @@ import pytest
 from sentinel.cli.main import run_command_line
 from sentinel.fleet.run_folder import FleetFolder
 from tests.harness.example_fleet import fleet_run
-from tests.harness.other_user import STRANGER
+from tests.harness.isolation import STRANGER
 
 CHANGES = [
     ("fleet.json", lambda path: path.chmod(0o666)),

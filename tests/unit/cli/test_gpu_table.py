@@ -26,7 +26,7 @@ from sentinel.host.verified_store import LastVerdict
 from sentinel.protocol.api_types import BurninProgress, GpuProof
 from sentinel.protocol.rules import gpu_state
 from sentinel.units import format_brief
-from tests.harness.burnin_progress import PROGRESS
+from tests.harness.burnin_report import PROGRESS
 
 NOW = datetime(2026, 11, 21, 20, 0, tzinfo=UTC)
 SEVEN_S_AGO = f"{(NOW - timedelta(seconds=7)).astimezone():%H:%M:%S}"

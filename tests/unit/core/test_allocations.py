@@ -185,17 +185,17 @@ def test_an_allocated_process_that_starts_early_does_not_make_the_gpu_busy() -> 
     assert not world.events("gpu.busy")
 
 
-def test_a_process_that_takes_more_than_its_allocation_is_a_newcomer() -> None:
+@pytest.mark.parametrize(
+    ("allocated", "memory"), [(True, 41 * GIB + CONTEXT_ALLOWANCE_BYTES + 2**21), (False, GIB)]
+)
+def test_a_process_that_takes_more_than_it_was_allocated_is_a_newcomer(
+    memory: int, *, allocated: bool
+) -> None:
     world = held()
-    allocate(world)
-    wait_for_smaller_stressor(world)
-    world.at(0).foreign = [process(5000, 41 * GIB + CONTEXT_ALLOWANCE_BYTES + 2**21, started=70)]
-    world.run(lambda: yields(world), within=1.0)
-
-
-def test_a_process_without_an_allocation_is_a_newcomer() -> None:
-    world = held()
-    world.at(0).foreign = [process(5000, GIB, started=70)]
+    if allocated:
+        allocate(world)
+        wait_for_smaller_stressor(world)
+    world.at(0).foreign = [process(5000, memory, started=70)]
     world.run(lambda: yields(world), within=1.0)
 
 

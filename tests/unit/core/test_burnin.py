@@ -165,10 +165,8 @@ def test_an_interruption_without_a_stretch_makes_the_gpu_cold() -> None:
     world.at(0).checks = 0
     world.run(works_on(world, "gemm"))
     world.run(lambda: progress_of(world).warm, within=60)
-    newcomer = world.newcomer(0)
-    world.run(lambda: world.at(0).child is None)
+    world.come_and_go()
     assert not progress_of(world).warm
-    world.at(0).foreign.remove(newcomer)
 
 
 def test_a_finished_gpu_does_not_keep_the_others_waiting() -> None:
@@ -266,9 +264,7 @@ def test_seconds_add_up_over_stretches_unless_the_phase_is_steady() -> None:
     for _ in range(3):
         world.run(works_on(world, phase.workload))
         world.run_for(12)
-        newcomer = world.newcomer(0)
-        world.run(lambda: world.at(0).child is None)
-        world.at(0).foreign.remove(newcomer)
+        world.come_and_go()
     finish(world)
     work = progress_of(world).work[0]
     assert work.seconds >= 40 > work.longest

@@ -290,22 +290,14 @@ def test_a_reservation_ends_with_its_lease_unless_its_answer_was_stored(*, kept:
     assert bool(world.state.reservations) is kept
 
 
-def test_no_stressor_starts_on_a_reserved_gpu_after_a_job() -> None:
+@pytest.mark.parametrize("seconds", [HOUR, None])
+def test_no_stressor_starts_on_a_reserved_gpu_until_that_is_ended(seconds: float | None) -> None:
     world = served(1)
-    keep(world, id="a1", reason="", count=1, seconds=HOUR)
+    keep(world, id="a1", reason="", count=1, seconds=seconds)
     world.run(lambda: free(world, 0))
     world.newcomer()
     world.run_for(60)
     world.at(0).foreign.clear()
-    world.run_for(60)
-    assert held(world) == []
-    assert send(world, CancelReservation, id="a1") is None
-    world.run(lambda: held(world) == [0])
-
-
-def test_a_reservation_without_a_duration_lasts_until_it_is_ended() -> None:
-    world = served(1)
-    keep(world, id="a1", reason="", count=1)
     world.run_for(60)
     assert held(world) == []
     assert send(world, CancelReservation, id="a1") is None
@@ -446,28 +438,22 @@ def test_settings_that_prevent_every_stressor_can_be_corrected() -> None:
 # --- the API process -------------------------------------------------------------------------
 
 
-def test_an_api_process_that_exits_is_replaced_without_other_effects() -> None:
+@pytest.mark.parametrize("fault", ["exits", "silent", "garbage"])
+def test_an_api_process_that_does_not_work_is_replaced_without_other_effects(fault: str) -> None:
     world = served(1)
-    world.api.exits = True
-    world.run(lambda: world.events("service.failed"))
-    world.run(lambda: len(world.events("service.ready")) == 2)
-    assert world.api.generation == 2
-    assert len(world.spawner.started) == 1
-    assert world.spawner.killed == []
-    assert world.api.host is not None
-
-
-@pytest.mark.parametrize("fault", ["silent", "garbage"])
-def test_an_unresponsive_api_process_is_killed_and_replaced(fault: str) -> None:
-    world = served(1)
-    if fault == "silent":
-        world.api.serving = False
-    else:
-        world.api.garbage = "it sent garbage"
+    match fault:
+        case "exits":
+            world.api.exits = True
+        case "silent":
+            world.api.serving = False
+        case _:
+            world.api.garbage = "it sent garbage"
     world.run(lambda: world.api.generation == 2)
+    assert world.events("service.failed")
     world.api.serving = True
     world.run(lambda: len(world.events("service.ready")) == 2)
-    assert held(world) == [0]
+    assert (len(world.spawner.started), world.spawner.killed) == (1, [])
+    assert world.api.host is not None
 
 
 def test_the_pause_before_the_next_api_process_grows() -> None:

@@ -1,4 +1,4 @@
-"""Failures of a stressor: which exits count, and what follows."""
+"""Slow starts and failures of a stressor: what is reported, which exits count, what follows."""
 
 from __future__ import annotations
 
@@ -7,31 +7,20 @@ from itertools import pairwise
 import pytest
 
 from sentinel.config.model import Config
-from sentinel.core.gpu_state import Backoff, Fatal, Running
+from sentinel.core.gpu_state import Backoff, Fatal, Running, Starting
+from sentinel.core.node.status import gpu_views
+from sentinel.core.observation import Observation
 from sentinel.errors import ExitCode
-from sentinel.protocol.stressor import Failed, FailureKind
+from sentinel.protocol.stressor import ChildMessage, CreatingContext, FailureKind, Preparing
 from tests.harness.core_scenarios import occupied, started, times
 from tests.harness.world import GIB, World
-
-
-def fail(
-    world: World,
-    *,
-    gpu: int = 0,
-    kind: FailureKind = FailureKind.WORKLOAD,
-    reason: str = "boom",
-) -> None:
-    """End the child of a GPU with a failure."""
-    child = world.child(gpu)
-    child.outbox.append(Failed(kind=kind, reason=reason))
-    child.dies_at, child.code = world.now, 82
 
 
 def test_a_failure_is_followed_by_a_growing_pause() -> None:
     world = World()
     for count in range(1, 6):
         world.run(started(world, count))
-        fail(world)
+        world.fail()
         world.run(times(world, "stressor.failed", count))
         assert isinstance(world.gpu_state().stressor, Backoff)
     assert [e.fields["pause_s"] for e in world.events("stressor.failed")] == [1, 2, 4, 8, 16]
@@ -44,7 +33,7 @@ def test_a_minute_of_running_resets_the_pause_but_not_the_count() -> None:
     world = occupied()
     for count in range(1, 4):
         world.run_for(64)
-        fail(world)
+        world.fail()
         world.run(times(world, "stressor.failed", count))
     assert [e.fields["pause_s"] for e in world.events("stressor.failed")] == [1, 1, 1]
     assert world.events("stressor.failed")[-1].fields["failures"] == 3
@@ -79,7 +68,7 @@ def test_ten_failures_within_an_hour_are_fatal_until_reset() -> None:
     world = World(tick=0.5)
     for count in range(1, 11):
         world.run(started(world, count), within=400)
-        fail(world, reason="no luck")
+        world.fail(reason="no luck")
         world.run_for(1)
     given_up = world.gpu_state().stressor
     assert isinstance(given_up, Fatal)
@@ -93,33 +82,27 @@ def test_ten_failures_within_an_hour_are_fatal_until_reset() -> None:
 def test_a_permanent_failure_is_fatal_and_on_all_gpus_it_ends_the_daemon() -> None:
     world = World(gpus=2)
     world.run(started(world, 2))
-    fail(world, kind=FailureKind.UNUSABLE, reason="torch without CUDA")
+    world.fail(kind=FailureKind.UNUSABLE, reason="torch without CUDA")
     world.run(times(world, "stressor.fatal", 1))
     assert world.gpu_state().stressor == Fatal(reason="torch without CUDA", unusable=True)
     assert "restart" in str(world.events("stressor.fatal")[0].fields["until"])
     world.run_for(60)
     assert world.state.shutdown is None, "the other GPU may still work"
-    fail(world, gpu=1, kind=FailureKind.MALFORMED, reason="no workload")
+    world.fail(1, kind=FailureKind.MALFORMED, reason="no workload")
     world.run(lambda: world.state.finished)
     assert "no workload" in str(world.events("sentinel.stopping")[0].fields["reason"])
     assert world.supervisor.run() is ExitCode.USAGE
 
 
-def test_running_out_of_memory_beside_a_newcomer_is_no_failure() -> None:
+@pytest.mark.parametrize("beside", [False, True])
+def test_running_out_of_memory_is_a_failure_only_without_a_newcomer(*, beside: bool) -> None:
     world = World()
     world.run(lambda: world.spawner.started)
     world.run_for(2.1)
-    world.at(0).unlisted = 120 * GIB
-    fail(world, kind=FailureKind.OUT_OF_MEMORY, reason="no memory")
-    world.run(lambda: world.events("stressor.stopped"), within=6)
-    assert not world.events("stressor.failed")
-
-
-def test_running_out_of_memory_alone_is_a_failure() -> None:
-    world = World()
-    world.run(lambda: world.spawner.started)
-    fail(world, kind=FailureKind.OUT_OF_MEMORY, reason="no memory")
-    world.run(lambda: world.events("stressor.failed"), within=6)
+    world.at(0).unlisted = 120 * GIB if beside else 0
+    world.fail(kind=FailureKind.OUT_OF_MEMORY, reason="no memory")
+    world.run(lambda: {"stressor.stopped", "stressor.failed"} & {*world.names()}, within=6)
+    assert ("stressor.failed" in world.names()) is not beside
 
 
 @pytest.mark.parametrize(
@@ -128,28 +111,20 @@ def test_running_out_of_memory_alone_is_a_failure() -> None:
 )
 def test_an_unrequested_exit_is_a_failure(code: int, words: str) -> None:
     world = occupied()
-    child = world.child()
-    child.dies_at, child.code = world.now, code
+    world.end_child(code=code)
     world.run(lambda: world.events("stressor.failed"), within=6)
     assert words in str(world.events("stressor.failed")[0].fields["reason"])
 
 
-def test_a_lease_that_ran_out_is_no_failure() -> None:
+@pytest.mark.parametrize(("code", "stall_s"), [(80, 0.0), (-14, 20.0)])
+def test_a_lease_that_ran_out_is_no_failure(code: int, stall_s: float) -> None:
+    """By its thread, or by the kernel timer during a stall of the supervisor."""
     world = occupied()
-    child = world.child()
-    child.dies_at, child.code = world.now, 80
+    world.pass_time(stall_s)
+    world.end_child(code=code)
     world.run(lambda: len(world.events("stressor.ready")) == 2)
     assert not world.events("stressor.failed")
-
-
-def test_a_kernel_timer_that_ends_children_during_a_stall_is_no_failure() -> None:
-    world = occupied()
-    child = world.child()
-    world.pass_time(20)
-    child.dies_at, child.code = world.now, -14
-    world.run(lambda: len(world.events("stressor.ready")) == 2)
-    assert not world.events("stressor.failed")
-    assert world.events("sentinel.stalled")
+    assert bool(world.events("sentinel.stalled")) is bool(stall_s)
 
 
 def test_a_child_that_is_never_ready_is_killed_and_counted() -> None:
@@ -166,3 +141,74 @@ def test_a_child_without_progress_is_killed_and_counted() -> None:
     world.child().unresponsive = True
     world.run(lambda: world.events("stressor.failed"), within=32)
     assert "no progress for 30 s" in str(world.events("stressor.failed")[0].fields["reason"])
+
+
+CONTEXT, TAKEN = CreatingContext(torch="2.13"), Preparing()
+
+
+def stuck(*messages: ChildMessage, config: Config | None = None) -> World:
+    """Build a world with a child that sends nothing after these messages."""
+    world = World(config=config or Config())
+    world.run(started(world, 1))
+    child = world.child()
+    child.unresponsive = True
+    child.outbox += messages
+    return world
+
+
+@pytest.mark.parametrize(
+    ("messages", "reason"),
+    [
+        ((), "it imports torch and the module of the workload"),
+        ((CONTEXT,), "it creates its context and takes memory"),
+        ((CONTEXT, TAKEN), "it has not called ctx.pace() twice"),
+    ],
+)
+def test_a_start_that_takes_long_says_what_it_waits_for(
+    messages: tuple[ChildMessage, ...], reason: str
+) -> None:
+    world = stuck(*messages)
+    world.run_for(9.5)
+    assert not world.events("stressor.slow_start")
+    world.run(times(world, "stressor.slow_start", 1), within=1.0)
+    (event,) = world.events("stressor.slow_start")
+    assert reason in str(event.fields["reason"])
+    assert event.fields["since_s"] == pytest.approx(10.0, abs=0.2)
+    assert event.fields["left_s"] == pytest.approx(170.0, abs=0.2)
+    seen = Observation(now=world.now, readings=dict(world.supervisor._readings))
+    (view,) = gpu_views(world.state, seen)
+    assert (view.stressor, view.rule) == ("STARTING", "starting")
+    assert reason in view.reason
+    world.run_for(30.0)
+    assert len(world.events("stressor.slow_start")) == 1, "it is reported once"
+
+
+def test_the_failure_of_such_a_start_names_the_same_reason() -> None:
+    world = stuck(CONTEXT, TAKEN, config=Config(start_timeout=20.0))
+    world.run(times(world, "stressor.failed", 1))
+    reason = str(world.events("stressor.failed")[0].fields["reason"])
+    assert reason.startswith("not ready within 20 s: the workload prepares")
+    assert "ctx.pace() twice" in reason
+
+
+def test_a_short_timeout_is_no_slow_start() -> None:
+    world = stuck(config=Config(start_timeout=5.0))
+    world.run(times(world, "stressor.failed", 1))
+    assert not world.events("stressor.slow_start")
+
+
+def test_a_start_in_time_is_not_reported() -> None:
+    world = World()
+    world.run(times(world, "stressor.ready", 1))
+    world.run_for(20.0)
+    assert not world.events("stressor.slow_start")
+    assert not isinstance(world.gpu_state().stressor, Starting)
+
+
+def test_a_gpu_that_cannot_be_read_from_the_start_is_reported_at_once() -> None:
+    world = World(gpus=2)
+    world.at(0).fault = "the driver failed (unknown)"
+    world.run(times(world, "gpu.unknown", 1), within=1.0)
+    world.run_for(30.0)
+    (event,) = world.events("gpu.unknown")
+    assert (event.gpu, event.fields["reason"]) == ("GPU-0", "the driver failed (unknown)")

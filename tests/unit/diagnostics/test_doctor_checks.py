@@ -22,7 +22,7 @@ from sentinel.diagnostics.doctor_facts import (
     verdict,
 )
 from sentinel.host.packages import Bindings, Installer, TorchBuild
-from tests.harness.doctor_facts import FAILED, GPU, HOST, NO_DRIVER, with_gpu
+from tests.harness.doctor_harness import FAILED, GPU, HOST, NO_DRIVER, with_gpu
 
 
 def lines(facts: HostFacts, check: str) -> list[Finding]:

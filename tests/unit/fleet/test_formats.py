@@ -23,8 +23,7 @@ from sentinel.fleet.report import (
 )
 from sentinel.fleet.verdict import FleetVerdict
 from tests.harness.example_fleet import Fleets
-from tests.harness.parsed_page import Parsed
-from tests.harness.report_formats import ROOT, closed, parsed_suites, schema_problems
+from tests.harness.report_formats import ROOT, Parsed, closed, parsed_suites, schema_problems
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from sentinel.host.regular_file import (
     sync_folder,
     why_foreign,
 )
-from tests.harness.other_user import STRANGER
+from tests.harness.isolation import STRANGER
 
 
 @pytest.fixture(params=["fifo", "socket", "device", "folder"])

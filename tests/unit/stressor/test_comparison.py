@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from sentinel.stressor.comparison import BitComparison, Checksum, flip
-from tests.harness.pipeline_harness import SIZE
+from tests.harness.workload_harness import SIZE
 
 
 def test_a_checksum_changes_with_every_bit_and_with_the_order() -> None:

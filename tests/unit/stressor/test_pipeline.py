@@ -16,15 +16,15 @@ from torch import Tensor
 from sentinel.protocol.stressor import FindingPlace
 from sentinel.stressor.comparison import PieceSums, flip, integers
 from sentinel.stressor.diagnosis import Outcome
-from tests.harness.pipeline_harness import (
+from tests.harness.workload_harness import (
     ALL,
     SIZE,
+    Workbench,
     pipeline_bench,
     pipeline_of,
     step_until,
     unprepared_pipeline,
 )
-from tests.harness.workload_harness import Workbench
 
 
 @pytest.fixture

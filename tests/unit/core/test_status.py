@@ -1,4 +1,4 @@
-"""Each GPU without a ready stressor says by which rule, in words, and when that may change."""
+"""What is shown: the deciding rule of each GPU in words, notes, and states before their events."""
 
 from __future__ import annotations
 
@@ -6,17 +6,23 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import pytest
 
+from sentinel.cli.display.log_lines import describe
 from sentinel.config.model import Config
 from sentinel.config.plan import Phase, Plan
 from sentinel.config.schedule import end_of_hours, parse_hours
+from sentinel.core.gpu_state import Running
 from sentinel.core.observation import Call
+from sentinel.core.state import State
+from sentinel.core.step import Event
+from sentinel.protocol import codec
 from sentinel.protocol.commands import Allocate, Caller, PauseGpus, Reserve
 from sentinel.protocol.rules import RULES
-from sentinel.protocol.stressor import Failed, FailureKind, MemoryContention
+from sentinel.protocol.stressor import Failed, FailureKind, MemoryContention, Note
 from sentinel.protocol.views import GpuView
 from tests.harness.world import GIB, World
 
@@ -244,12 +250,12 @@ CASES = {
 }
 
 
-def _view(world: World, case: Case) -> GpuView | None:
+def _view_of(world: World, case: Case) -> GpuView | None:
     return world.api.views.get(f"GPU-{case.gpu}")
 
 
 def _decides(world: World, rule: str, case: Case) -> bool:
-    view = _view(world, case)
+    view = _view_of(world, case)
     return view is not None and view.rule == rule and bool(re.match(case.words, view.reason))
 
 
@@ -265,7 +271,7 @@ def test_each_rule_explains_a_gpu_in_words_and_with_its_time(name: str) -> None:
         world.run_for(3.0)
         case.then(world)
     world.run(lambda: _decides(world, rule, case), within=case.within)
-    view = _view(world, case)
+    view = _view_of(world, case)
     assert view is not None
     assert (view.rule == "running") == (view.stressor == "RUNNING")
     if case.left_s is None:
@@ -276,7 +282,7 @@ def test_each_rule_explains_a_gpu_in_words_and_with_its_time(name: str) -> None:
     assert case.left_s - 2.0 < view.rule_until - world.now <= case.left_s
     before = (view.rule, view.rule_until)
     world.run_for(view.rule_until - world.now + 2.0)
-    after = _view(world, case)
+    after = _view_of(world, case)
     assert after is not None
     assert (after.rule, after.rule_until) != before
 
@@ -284,7 +290,7 @@ def test_each_rule_explains_a_gpu_in_words_and_with_its_time(name: str) -> None:
 def test_there_is_a_case_for_each_rule_and_for_each_time() -> None:
     assert {name.partition(" ")[0] for name in CASES} == RULES.keys()
     timed = {name.partition(" ")[0] for name, case in CASES.items() if case.left_s is not None}
-    # Whether the load of the last stressor counts is seen in tests/unit/core/test_limits.py.
+    # Whether the load of the last stressor counts is seen in tests/unit/core/test_starts.py.
     assert timed | {"idle.utilization", "probe"} == {one.name for one in RULES.values() if one.time}
 
 
@@ -308,3 +314,61 @@ def test_the_end_of_quiet_hours(
     local = datetime.fromisoformat(f"2026-01-{day:02} {clock}")
     expected = None if end is None else datetime.fromisoformat(f"2026-01-{end[0]:02} {end[1]}")
     assert end_of_hours(parse_hours(hours), local) == expected
+
+
+def _status_says(world: World, note: str) -> bool:
+    return any(event.fields.get("note") == note for event in world.events("gpu.status"))
+
+
+def test_a_note_stays_until_the_next_and_is_cut() -> None:
+    world = World(config=Config(rearm=1.0, status_every=1.0))
+    world.run(lambda: isinstance(world.gpu_state().stressor, Running))
+    child = world.child()
+    for sent, shown in (("pass 1", "pass 1"), ("x" * 5000, "x" * 200)):
+        child.outbox += (codec.decode(codec.encode(Note(text=sent)), (Note,)),)
+        world.run(partial(_status_says, world, shown), within=3)
+    before = len(world.events("gpu.status"))
+    world.run(lambda: len(world.events("gpu.status")) > before + 2, within=9)
+    status = world.events("gpu.status")[-1]
+    assert status.fields["note"] == "x" * 200
+    assert describe(status.name, status.fields)[1].endswith("; " + "x" * 200)
+
+
+#: What the state must show once an event is published.
+_SHOWN: dict[str, Callable[[GpuView, Event], bool]] = {
+    "gpu.idle": lambda view, _: view.occupancy == "IDLE",
+    "gpu.busy": lambda view, _: view.occupancy == "BUSY",
+    "stressor.ready": lambda view, _: view.stressor == "RUNNING",
+    "gpu.health_changed": lambda view, event: view.health == event.fields["health"],
+    "gpu.yielding": lambda view, _: view.stressor == "STOPPING",
+    "gpu.handed_over": lambda view, _: view.handover is not None and view.yields == 1,
+}
+
+
+def test_the_state_of_an_event_is_published_before_the_event() -> None:
+    world = World(config=Config(rearm=1.0), with_api=True)
+    checked: list[str] = []
+    publish = vars(world.supervisor)["_publish"]
+
+    def check(state: State, events: tuple[Event, ...]) -> None:
+        for event in events:
+            if event.name in _SHOWN:
+                assert _SHOWN[event.name](world.api.views["GPU-0"], event), event
+                checked.append(event.name)
+            if event.name == "gpu.paused":
+                assert world.api.host is not None
+                assert world.api.host.phase == "paused"
+                checked.append(event.name)
+        publish(state, events)
+
+    vars(world.supervisor)["_publish"] = check
+    world.run(lambda: "stressor.ready" in checked)
+    for degrees in (70, 80, 88, 50):
+        changes = checked.count("gpu.health_changed")
+        world.at(0).temperature = degrees
+        world.run(lambda: checked.count("gpu.health_changed") > changes, within=200)  # noqa: B023
+    world.newcomer()
+    world.run(lambda: "gpu.handed_over" in checked)
+    world.api.post(PauseGpus)
+    world.run(lambda: "gpu.paused" in checked)
+    assert {*_SHOWN, "gpu.paused"} == set(checked)

@@ -1,8 +1,9 @@
-"""Simulated GPUs and commands for a second user of the host; only root can provide them."""
+"""A second user of the host, whom only root can provide, and PID namespaces, as in a container."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -68,3 +69,19 @@ def run_as(
         text=True,
         check=False,
     )
+
+
+#: A prefix that runs a command in a new PID namespace; the command dies with ``unshare``.
+OWN_NAMESPACE = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
+
+
+def _allowed() -> bool:
+    if shutil.which("unshare") is None:
+        return False
+    done = subprocess.run([*OWN_NAMESPACE, "true"], capture_output=True, check=False)
+    return done.returncode == 0
+
+
+needs_namespaces = pytest.mark.skipif(
+    not _allowed(), reason="needs the right to create PID namespaces, and util-linux's unshare"
+)

@@ -1,4 +1,4 @@
-"""The rules over all GPUs."""
+"""When a GPU is occupied and when it is not, by its own rules and by those over all GPUs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,81 @@ import pytest
 
 from sentinel.config.model import Config
 from sentinel.config.schedule import parse_hours
-from sentinel.core.gpu_state import Stopped
-from tests.harness.core_scenarios import held
+from sentinel.core.gpu_state import Busy, Idle, Running, Starting, Stopped, Unknown
+from sentinel.core.step import Kill, Start
+from tests.harness.core_scenarios import held, occupied, on_stressors
 from tests.harness.world import GIB, World
+
+
+def test_an_idle_gpu_is_occupied() -> None:
+    world = occupied()
+    assert isinstance(world.gpu_state().stressor, Running)
+
+
+def test_a_start_needs_a_second_idle_reading() -> None:
+    world = World()
+    while not isinstance(world.gpu_state().occupancy, Idle):
+        assert not world.spawner.started
+        world.pass_time(0.025)
+        world.supervisor.tick()
+    assert not world.spawner.started
+    world.run_for(0.1)
+    assert isinstance(world.gpu_state().stressor, Starting)
+
+
+def test_at_most_one_start_per_tick_and_it_comes_last() -> None:
+    world = World(gpus=4)
+    decisions = world.run_for(2)
+    starts = [[a for a in d.actions if isinstance(a, Start)] for d in decisions]
+    assert max(map(len, starts)) == 1
+    assert sum(map(len, starts)) == 4
+    assert all(
+        isinstance(d.actions[-1], Start) for d, s in zip(decisions, starts, strict=True) if s
+    )
+
+
+def test_no_stressor_starts_on_a_busy_gpu() -> None:
+    world = World(gpus=2)
+    world.newcomer(0)
+    world.run(lambda: world.events("stressor.ready"))
+    assert [uuid for uuid, _ in world.spawner.started] == ["GPU-1"]
+
+
+@pytest.mark.parametrize(
+    ("trait", "value", "occupancy"),
+    [
+        ("fault", "Unknown Error", Unknown),
+        ("fault", "GPU is lost", Unknown),
+        ("exclusive", True, Busy),
+        ("mig", True, Busy),
+    ],
+)
+def test_no_stressor_starts_on_a_gpu_that_cannot_be_read_or_shared(
+    trait: str, value: object, occupancy: type
+) -> None:
+    world = World()
+    setattr(world.at(0), trait, value)
+    world.run_for(10)
+    assert not world.spawner.started
+    found = world.gpu_state().occupancy
+    assert isinstance(found, occupancy)
+    assert not isinstance(found, Unknown) or found.reason == value
+
+
+def test_the_child_of_a_gpu_that_becomes_unknown_is_killed_at_once() -> None:
+    world = occupied()
+    world.at(0).fault = "Unknown Error"
+    assert on_stressors(world.supervisor.tick()) == (Kill(uuid="GPU-0", generation=1),)
+    world.run_for(3)
+    assert not world.events("stressor.failed")
+
+
+def test_a_gpu_without_readings_becomes_unknown_and_the_other_stays_held() -> None:
+    world = occupied(gpus=2)
+    world.at(0).silent = True
+    world.run(lambda: world.events("gpu.unknown"), within=5.2)
+    assert [uuid for uuid, _ in world.spawner.killed] == ["GPU-0"]
+    assert isinstance(world.gpu_state(1).stressor, Running)
 
 
 def reason(world: World, gpu: int) -> str:
@@ -110,8 +182,7 @@ def test_idle_wait_is_uninterrupted(broken_by: str) -> None:
 def test_a_failed_stressor_does_not_restart_the_idle_wait() -> None:
     world = World(config=Config(idle_wait=60.0))
     world.run(lambda: held(world), within=70)
-    child = world.child()
-    child.dies_at, child.code = world.now, 1
+    world.end_child(code=1)
     world.run(lambda: len(world.spawner.started) == 2, within=5)
 
 
@@ -124,8 +195,7 @@ def test_a_used_gpu_is_not_idle_and_own_load_does_not_count() -> None:
     world.at(0).utilization = 1.0
     world.run_for(10)
     assert held(world) == [0]
-    child = world.child()
-    child.dies_at, child.code = world.now, 1
+    world.end_child(code=1)
     world.run(lambda: world.events("stressor.failed"))
     failed_at = world.now
     world.run_for(1.5)

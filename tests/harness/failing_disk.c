@@ -1,21 +1,4 @@
-"""A library that makes writes to chosen files fail or take long in a real process.
-
-It is preloaded. FAILING_DISK names a file of lines ``CALL PART EFFECT``: the call (write, fsync or
-rename), a part of the path, and the number of the error, or ``slow``. Each call reads the file, so
-it can change while the process runs.
-"""
-
-from __future__ import annotations
-
-from collections.abc import Mapping
-from pathlib import Path
-
-from tests.harness.fake_nvml import build
-
-#: How long a slow call takes, in seconds: longer than any write is waited for.
-SLOW_S = 8
-
-_LIBRARY = r"""
+/* Makes writes to chosen files fail or take long: the plan is described in preloaded.py. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -56,29 +39,3 @@ int fsync(int file) { return fails_on("fsync", file) ? -1 : REAL(fsync)(file); }
 int fdatasync(int file) { return fails_on("fsync", file) ? -1 : REAL(fdatasync)(file); }
 int rename(const char *old, const char *new) {
     return fails("rename", new) ? -1 : REAL(rename)(old, new); }
-"""
-
-
-class FailingDisk:
-    """The preloaded library and its plan.
-
-    Args:
-        folder: The folder of the plan.
-        shared: A folder for the library, which is built once.
-    """
-
-    def __init__(self, folder: Path, shared: Path) -> None:
-        flags = (f"-DSLOW_S={SLOW_S}", "-ldl")
-        library = build(shared, *flags, source_text=_LIBRARY, name="libfailingdisk.so")
-        self._plan = folder / "disk.plan"
-        self.environment: Mapping[str, str] = {
-            "LD_PRELOAD": str(library / "libfailingdisk.so"),
-            "FAILING_DISK": str(self._plan),
-        }
-        self.set()
-
-    def set(self, *lines: str) -> None:
-        """Set what fails from now on."""
-        draft = self._plan.with_suffix(".draft")
-        draft.write_text("\n".join([*lines, ""]))
-        draft.replace(self._plan)

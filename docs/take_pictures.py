@@ -1,4 +1,4 @@
-"""Take the pictures of the web pages for the documents: ``python -m tests.harness.page_pictures``.
+"""Take the pictures of the web pages for the documents: ``python -m docs.take_pictures``.
 
 The GPUs are invented; the pages, the API process and the browser are real.
 """
@@ -27,7 +27,7 @@ from tests.harness.example_node import SINCE_S, ExampleNode, uuid
 from tests.harness.example_run import ExampleRun, judged
 
 #: The folder of the pictures; another one is the argument.
-FOLDER = Path(__file__).resolve().parents[2] / "docs" / "pictures"
+FOLDER = Path(__file__).resolve().parent / "pictures"
 if len(sys.argv) > 1:
     FOLDER = Path(sys.argv[1]).resolve()
 
@@ -59,6 +59,10 @@ PICTURES = (
     Picture("page-sixteen", 16, 1280, 800, "light", "#gpu-15"),
     Picture("page-stale", 4, 1280, 800, "light", "#gpu-3", stale=True),
 )
+#: A page that is narrower is that of a phone, in pixels.
+PHONE_WIDTH = 500
+#: The GPU that has failed its burn-in.
+FAULTY = 6
 #: The settings that are not defaults.
 SETTINGS = {"memory.target": "90%", "rearm": "10s", "throttle.pace": "full"}
 #: The burn-in whose report is taken: a job interrupted it, and three results were wrong.
@@ -204,7 +208,7 @@ def _take_fleet(folder: Path, chrome: Browser) -> None:
 
 def _api(folder: Path) -> ApiServer:
     """Create an API process of the present version."""
-    write_report(folder, {uuid(number): "FAIL" if number == 6 else "PASS" for number in range(8)})
+    write_report(folder, {uuid(gpu): "FAIL" if gpu == FAULTY else "PASS" for gpu in range(8)})
     api = ApiServer(folder, tcp=True)
     api.spec = replace(api.spec, version=__version__)
     return api
@@ -213,7 +217,7 @@ def _api(folder: Path) -> ApiServer:
 def _take(picture: Picture, api: ApiServer, chrome: Browser) -> None:
     """Open the page, and save a picture of it."""
     width, height = picture.width, picture.height
-    mobile = width < 500
+    mobile = width < PHONE_WIDTH
     token = Path(api.spec.token or "").read_text().strip()
     with chrome.page(width, height, mobile=mobile) as page:
         feature = {"name": "prefers-color-scheme", "value": picture.theme}

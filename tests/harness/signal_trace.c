@@ -1,18 +1,5 @@
-"""A library that records every signal that a real process sends, and to whom.
-
-It is preloaded. SIGNAL_TRACE names a file; each call appends the sender, the receiver, the number
-of the signal, and the receiver's ancestors at that moment. A group is named by its leader.
-"""
-
-from __future__ import annotations
-
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
-
-from tests.harness.fake_nvml import build
-
-_LIBRARY = r"""
+/* Appends each sent signal to the file that SIGNAL_TRACE names: the sender, the receiver, the number
+ * of the signal, and the receiver's ancestors at that moment. A group is named by its leader. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -76,38 +63,3 @@ long syscall(long call, ...) {
     va_end(list);
     if (call == SYS_pidfd_send_signal) record(pid_of(a[0]), a[1]);
     return REAL(syscall)(call, a[0], a[1], a[2], a[3], a[4], a[5]); }
-"""
-
-
-@dataclass(frozen=True)
-class SentSignal:
-    """One signal."""
-
-    sender: int
-    receiver: int
-    number: int
-    #: The receiver's ancestors, from its parent on; empty if it was gone already.
-    ancestors: tuple[int, ...]
-
-
-class SignalTrace:
-    """The preloaded library and its record.
-
-    Args:
-        folder: The folder of the record.
-        shared: A folder for the library, which is built once.
-    """
-
-    def __init__(self, folder: Path, shared: Path) -> None:
-        library = build(shared, "-ldl", source_text=_LIBRARY, name="libsignaltrace.so")
-        self._file = folder / "signals"
-        self.environment: Mapping[str, str] = {
-            "LD_PRELOAD": str(library / "libsignaltrace.so"),
-            "SIGNAL_TRACE": str(self._file),
-        }
-
-    def sent(self) -> list[SentSignal]:
-        """Read all signals so far."""
-        lines = self._file.read_text().splitlines() if self._file.exists() else []
-        rows = [[int(word) for word in line.split()] for line in lines]
-        return [SentSignal(row[0], row[1], row[2], tuple(row[3:])) for row in rows]

@@ -30,9 +30,7 @@ def occupied(hidden: str | None = None, config: Config | None = None) -> World:
 
 def yielded(world: World) -> None:
     """Start a foreign process and end it at once."""
-    newcomer = world.newcomer(0)
-    world.run(lambda: world.at(0).child is None)
-    world.at(0).foreign.remove(newcomer)
+    world.come_and_go()
 
 
 def long_after(world: World, seconds: float) -> None:
