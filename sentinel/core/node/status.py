@@ -31,12 +31,12 @@ from sentinel.protocol.views import (
 def explanations(state: State, seen: Observation) -> dict[str, Permission]:
     """Return for each GPU the rule by which it is occupied or not.
 
-    These are the verdicts about a start, and for a GPU with a stressor what that does. The rules
+    These are the permissions to start, and for a GPU with a stressor what that does. The rules
     and their times are in :mod:`sentinel.protocol.rules`.
     """
     found = {
-        uuid: _explain(state, uuid, verdict)
-        for uuid, verdict in starts.permissions(state, seen).items()
+        uuid: _explain(state, uuid, permission)
+        for uuid, permission in starts.permissions(state, seen).items()
     }
     # The time of a rule that is over although it still decides is not known any more.
     return {
@@ -45,19 +45,19 @@ def explanations(state: State, seen: Observation) -> dict[str, Permission]:
     }
 
 
-def _explain(state: State, uuid: str, verdict: Permission) -> Permission:
+def _explain(state: State, uuid: str, permission: Permission) -> Permission:
     """Return what a stressor does that has not been stopped, or why there is none."""
     stressor = state.gpu_states[uuid].stressor
     if isinstance(stressor, Starting | Running):
-        return by_stressor(state.gpu_states[uuid]) or verdict
+        return by_stressor(state.gpu_states[uuid]) or permission
     if state.shutdown is not None:
         return starts.ending(state.shutdown)
-    if not verdict.allowed:
-        return verdict
+    if not permission.allowed:
+        return permission
     next_ = (
         "--dry-run starts no stressor" if state.config.dry_run else "its stressor is started next"
     )
-    return replace(verdict, reason=f"{verdict.reason}; {next_}")
+    return replace(permission, reason=f"{permission.reason}; {next_}")
 
 
 def explain(state: State, seen: Observation) -> Step[State]:
@@ -66,10 +66,10 @@ def explain(state: State, seen: Observation) -> Step[State]:
         return Step(state)
     events = []
     explained = dict(state.explained)
-    for uuid, verdict in explanations(state, seen).items():
-        if explained.get(uuid) != verdict.rule:
-            explained[uuid] = verdict.rule
-            fields = {"allowed": verdict.allowed, **_rule_fields(verdict, seen.now)}
+    for uuid, permission in explanations(state, seen).items():
+        if explained.get(uuid) != permission.rule:
+            explained[uuid] = permission.rule
+            fields = {"allowed": permission.allowed, **_rule_fields(permission, seen.now)}
             events.append(gpu_event("gpu.verdict", state.gpu_states[uuid], seen.now, **fields))
     return Step(replace(state, explained=explained), events=tuple(events))
 
@@ -99,9 +99,9 @@ def report(state: State, seen: Observation) -> Step[State]:
     """Report the status of each GPU if it is due."""
     if seen.now < state.next_status:
         return Step(state, due=state.next_status)
-    verdicts = explanations(state, seen)
+    permissions = explanations(state, seen)
     events = tuple(
-        _status_of(gpu_state, seen.readings.get(uuid), verdicts[uuid], seen.now)
+        _status_of(gpu_state, seen.readings.get(uuid), permissions[uuid], seen.now)
         for uuid, gpu_state in state.gpu_states.items()
     )
     planned = tuple(burnin.progress_events(state, seen))
@@ -129,19 +129,19 @@ def _pace_of(running: Running) -> dict[str, object]:
     }
 
 
-def _rule_fields(verdict: Permission, now: float) -> dict[str, object]:
+def _rule_fields(permission: Permission, now: float) -> dict[str, object]:
     """Return the rule that decides about a GPU, and when it may decide otherwise."""
-    left = None if verdict.until is None else max(0.0, verdict.until - now)
-    return {"rule": verdict.rule, "reason": verdict.reason, "left_s": left}
+    left = None if permission.until is None else max(0.0, permission.until - now)
+    return {"rule": permission.rule, "reason": permission.reason, "left_s": left}
 
 
 def _status_of(
-    gpu_state: GpuState, reading: Reading | None, verdict: Permission, now: float
+    gpu_state: GpuState, reading: Reading | None, permission: Permission, now: float
 ) -> Event:
     fields: dict[str, object] = {
         "occupancy": type(gpu_state.occupancy).__name__.upper(),
         "stressor": type(gpu_state.stressor).__name__.upper(),
-        **_rule_fields(verdict, now),
+        **_rule_fields(permission, now),
         "processes": process_fields(gpu_state),
         "identity": gpu_state.identity.mode.value,
         "identity_reason": _why_identity(gpu_state),
@@ -197,9 +197,9 @@ def host_view(state: State, now: float, host: Host) -> HostView:
 
 def gpu_views(state: State, seen: Observation) -> tuple[GpuView, ...]:
     """Build the view of each GPU."""
-    verdicts = explanations(state, seen)
+    permissions = explanations(state, seen)
     return tuple(
-        _view(state, gpu_state, seen.readings.get(uuid), verdicts[uuid], seen.now)
+        _view(state, gpu_state, seen.readings.get(uuid), permissions[uuid], seen.now)
         for uuid, gpu_state in state.gpu_states.items()
     )
 
@@ -221,7 +221,7 @@ def _view(
     state: State,
     gpu_state: GpuState,
     reading: Reading | None,
-    verdict: Permission,
+    permission: Permission,
     now: float,
 ) -> GpuView:
     hold, own = admin_hold(state, gpu_state), state.config.of(gpu_state.gpu.uuid)
@@ -240,9 +240,9 @@ def _view(
         "until": hold.until if hold else None,
         "reservation": hold.reservation if hold else None,
         "session": sessions.name_for(state, gpu_state.gpu.uuid),
-        "rule": verdict.rule,
-        "reason": verdict.reason,
-        "rule_until": verdict.until,
+        "rule": permission.rule,
+        "reason": permission.reason,
+        "rule_until": permission.until,
         "read": reading.at if reading is not None else None,
         "ended": gpu_state.ended if math.isfinite(gpu_state.ended) else None,
         "leaked": gpu_state.leak.load or gpu_state.leak.unattributed is not None,
