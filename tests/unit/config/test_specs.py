@@ -105,7 +105,7 @@ def test_the_default_is_nvml_which_needs_no_metadata(monkeypatch: pytest.MonkeyP
 def test_the_built_in_drivers_are_those_that_the_package_registers() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     registered = project["entry-points"][DRIVERS]
-    assert registered == {one.name: one.place for one in (NVML, SIMULATED)}
+    assert registered == {one.name: one.target for one in (NVML, SIMULATED)}
 
 
 def test_a_driver_of_a_package_is_found_with_its_options_and_not_imported(
@@ -116,7 +116,7 @@ def test_a_driver_of_a_package_is_found_with_its_options_and_not_imported(
     )
     assert find_driver("rocm:library=/opt/rocm/lib:x,wait=no") == DriverSpec(
         name="rocm",
-        place="rocm_x:Rocm",
+        target="rocm_x:Rocm",
         origin="rocm_driver 0.1.0 (rocm_x:Rocm)",
         options={"library": "/opt/rocm/lib:x", "wait": "no"},
     )
