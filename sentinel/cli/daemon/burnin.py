@@ -166,7 +166,7 @@ def _check_workloads(
     if plan is None or file is None:
         return
     named = workloads_of_plan(plan, f"--plan {file}")
-    here = [phase for phase in named if not by_daemon or is_registered(phase.text)]
+    here = [workload for workload in named if not by_daemon or is_registered(workload.text)]
     check_workloads(here, account_of(config, sources))
 
 

@@ -135,7 +135,10 @@ def _changes(changes: Sequence[str], unset: Sequence[str]) -> dict[str, str | No
         ConfigError: A setting does not exist, has no value, or is given twice.
     """
     wanted: dict[str, str | None] = {}
-    for key, text in (*map(_change, changes), *((key_of(one, "--unset: "), None) for one in unset)):
+    for key, text in (
+        *map(_change, changes),
+        *((key_of(name, "--unset: "), None) for name in unset),
+    ):
         if key in wanted:
             raise ConfigError(f"{key} is given twice")
         wanted[key] = text

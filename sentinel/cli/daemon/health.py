@@ -242,8 +242,8 @@ def acknowledge(
         for owner, uuids in by_owner.items()
     ]
     return Outcome(
-        text="\n".join(outcome.text for outcome in outcomes),
-        gpus=tuple(gpu for outcome in outcomes for gpu in outcome.gpus),
+        text="\n".join(done.text for done in outcomes),
+        gpus=tuple(gpu for done in outcomes for gpu in done.gpus),
     )
 
 

@@ -99,7 +99,7 @@ def _readings(
     """Yield the index and UUID of each GPU with one reading for the whole time."""
     gpus: Iterable[tuple[int | None, str]]
     if gpu is None:
-        gpus = [(gpu.index, gpu.uuid) for gpu in client.status().gpus]
+        gpus = [(known.index, known.uuid) for known in client.status().gpus]
     else:
         try:
             found = client.gpu(gpu)

@@ -269,7 +269,7 @@ def exec_(
 def _summary(command: tuple[str, ...]) -> str:
     """Format a command as a reason: one printable line of at most 200 characters."""
     text = " ".join(" ".join(command).split())
-    return "".join(letter if letter.isprintable() else "?" for letter in text)[:200]
+    return "".join(char if char.isprintable() else "?" for char in text)[:200]
 
 
 def _missing(name: str) -> int:

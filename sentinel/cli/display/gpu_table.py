@@ -244,9 +244,7 @@ def _holder(gpu: GpuStatus, reservations: Sequence[ReservationInfo]) -> str:
     if gpu.processes:
         more = f" +{len(gpu.processes) - 1}" if len(gpu.processes) > 1 else ""
         return _process(gpu.processes[0]) + more
-    reservation = next(
-        (reservation for reservation in reservations if reservation.id == gpu.reservation), None
-    )
+    reservation = next((held for held in reservations if held.id == gpu.reservation), None)
     if reservation is None:
         return ""
     return reservation.reason or reservation.holder.name or reservation.id

@@ -168,7 +168,7 @@ def degrade_streams() -> None:
 def _degrade(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    text = "".join(_ASCII.get(letter, "?") for letter in error.object[error.start : error.end])
+    text = "".join(_ASCII.get(char, "?") for char in error.object[error.start : error.end])
     return text, error.end
 
 

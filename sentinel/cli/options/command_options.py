@@ -337,8 +337,6 @@ def only_json(status: Mapping[str, Any], gpus: Sequence[str]) -> dict[str, Any]:
     uuids = {gpu.uuid for gpu in select_gpus(gpus, known)}
     found["gpus"] = [gpu for gpu in status["gpus"] if gpu.get("uuid") in uuids]
     for name in ("reservations", "sessions"):
-        found[name] = [item for item in status.get(name, ()) if uuids & {*item.get("gpus", ())}]
-    found["allocations"] = [
-        allocation for allocation in status.get("allocations", ()) if allocation.get("gpu") in uuids
-    ]
+        found[name] = [row for row in status.get(name, ()) if uuids & {*row.get("gpus", ())}]
+    found["allocations"] = [row for row in status.get("allocations", ()) if row.get("gpu") in uuids]
     return found

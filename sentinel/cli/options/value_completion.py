@@ -129,7 +129,7 @@ def changes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list
     )
     complete = of_setting(key, form)
     found = complete(ctx, param, value) if complete is not None else []
-    return [CompletionItem(f"{key}={entry.value}", help=entry.help) for entry in found]
+    return [CompletionItem(f"{key}={item.value}", help=item.help) for item in found]
 
 
 def _changeable() -> list[tuple[str, str]]:
@@ -184,6 +184,6 @@ def _status(ctx: click.Context) -> dict[str, Any]:
 def _of_driver() -> list[tuple[str, str]]:
     """List the PCI addresses of the driver's GPUs."""
     try:
-        return [(device.name, "") for device in sorted(_DRIVER.iterdir())]
+        return [(gpu.name, "") for gpu in sorted(_DRIVER.iterdir())]
     except OSError:
         return []

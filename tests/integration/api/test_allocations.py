@@ -57,10 +57,7 @@ def allocate(api: ApiServer, name: str = "llm", size: int = MOST, **wish: Any) -
 
 def held(api: ApiServer, index: int = 0, **changes: Any) -> None:
     """Show a stressor that holds nearly all memory of a GPU, with further changes."""
-    with api.change_supervisor() as supervisor:
-        view = supervisor.gpus[UUIDS[index]]
-        full = replace(view, held=130 * GIB, memory_used=130 * GIB)
-        supervisor.gpus[UUIDS[index]] = replace(full, **changes)
+    api.change_gpu(index, **{"held": 130 * GIB, "memory_used": 130 * GIB, **changes})
 
 
 def test_memory_is_allocated_once_it_is_free_shown_and_deallocated(api: ApiServer) -> None:
@@ -130,18 +127,12 @@ def test_outstanding_allocations_are_not_free_memory(api: ApiServer) -> None:
     with subprocess.Popen(["sleep", "60"]) as other:
         try:
             assert allocate(api, "theirs", 60 * GIB, pid=other.pid).status == 200
-            with (
-                api.change_supervisor() as supervisor
-            ):  # a process without an allocation has 40 GiB
-                view = supervisor.gpus[UUIDS[0]]
-                supervisor.gpus[UUIDS[0]] = replace(view, memory_used=40 * GIB)
+            api.change_gpu(memory_used=40 * GIB)  # of a process without an allocation
             late = allocate(api, "ours", 60 * GIB, wait_s=0.1)
             assert late.status == 504
             assert "20.0 GiB too little" in late.body["detail"]
             guest = GpuProcess(pid=other.pid, memory=30 * GIB)
-            with api.change_supervisor() as supervisor:  # a part of this belongs to the allocation
-                view = supervisor.gpus[UUIDS[0]]
-                supervisor.gpus[UUIDS[0]] = replace(view, allocated_processes=(guest,))
+            api.change_gpu(allocated_processes=(guest,))  # a part of it is that of the allocation
             assert allocate(api, "ours", 60 * GIB, wait_s=5).status == 200
         finally:
             other.kill()

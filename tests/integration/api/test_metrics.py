@@ -235,9 +235,7 @@ def test_allocated_memory_is_summed_for_each_gpu(api: ApiServer) -> None:
         Allocation(id=str(n), gpu=UUIDS[0], size=2**30, by=Caller(via="unix"), since=0.0)
         for n in range(2)
     ]
-    with api.change_supervisor() as supervisor:
-        host = supervisor.host
-        supervisor.host = lambda: replace(host(), allocations=tuple(given))  # type: ignore[method-assign]
+    api.set(allocations={allocation.id: allocation for allocation in given})
     eventually(lambda: value_of(scrape(api), "sentinel_gpu_allocations", gpu="0") == 2)
     page = scrape(api)
     assert value_of(page, "sentinel_gpu_memory_allocated_bytes", gpu="0") == 2**31

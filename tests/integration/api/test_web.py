@@ -9,8 +9,8 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +18,7 @@ from sentinel.cli.display.log_lines import describe
 from sentinel.protocol.events import EVENTS, Kind
 from sentinel.protocol.gpu import GpuProcess
 from sentinel.protocol.views import GpuHealth, HealthCause
-from tests.harness.api_harness import UUIDS, ApiServer
+from tests.harness.api_harness import ApiServer
 from tests.harness.browser import (
     LIVE,
     NEEDS_BROWSER,
@@ -167,11 +167,14 @@ def test_the_page_shows_that_the_daemon_is_gone_and_recovers_with_it(
 
 def test_external_text_is_never_interpreted_as_markup(api: ApiServer, chrome: Browser) -> None:
     api.reset()
-    with api.change_supervisor() as supervisor:
-        others = (GpuProcess(pid=4711, name=HOSTILE, user=HOSTILE),)
-        view = supervisor.gpus[UUIDS[0]]
-        busy = {"stressor": "STOPPED", "occupancy": "BUSY", "processes": others, "reason": HOSTILE}
-        supervisor.gpus[UUIDS[0]] = replace(view, name=HOSTILE, held=None, **busy)  # type: ignore[arg-type]
+    others = (GpuProcess(pid=4711, name=HOSTILE, user=HOSTILE),)
+    busy: dict[str, Any] = {
+        "stressor": "STOPPED",
+        "occupancy": "BUSY",
+        "processes": others,
+        "reason": HOSTILE,
+    }
+    api.change_gpu(name=HOSTILE, held=None, **busy)
     with opened(chrome, address(api)) as page:
         api.publish(
             "gpu.busy", index=0, at=1.0, reason=HOSTILE, processes=[{"pid": 1, "name": HOSTILE}]
@@ -191,10 +194,13 @@ def test_a_gpu_that_is_not_occupied_says_why_and_when_that_may_change(
     api: ApiServer, chrome: Browser
 ) -> None:
     api.reset()
-    with api.change_supervisor() as supervisor:
-        idle = {"stressor": "STOPPED", "held": None, "rule": "idle.wait", "reason": "not yet"}
-        view = supervisor.gpus[UUIDS[0]]
-        supervisor.gpus[UUIDS[0]] = replace(view, rule_until=time.monotonic() + 600, **idle)  # type: ignore[arg-type]
+    idle: dict[str, Any] = {
+        "stressor": "STOPPED",
+        "held": None,
+        "rule": "idle.wait",
+        "reason": "not yet",
+    }
+    api.change_gpu(rule_until=time.monotonic() + 600, **idle)
     with opened(chrome, address(api)) as page:
         page.evaluate("document.querySelector('#gpu-0 [aria-label=\"Details GPU 0\"]').click()")
         for part in ("#gpu-0", "#detail-dialog"):
@@ -314,10 +320,8 @@ def test_only_heat_is_shown_as_heat(
     api: ApiServer, chrome: Browser, cause: str, multiplier: float, tile: str, detail: str
 ) -> None:
     api.reset()
-    with api.change_supervisor() as supervisor:
-        view = replace(supervisor.gpus[UUIDS[0]], stressor="STOPPED", occupancy="BUSY")
-        bad = {"health": GpuHealth.CRITICAL, "health_cause": HealthCause(cause)}
-        supervisor.gpus[UUIDS[0]] = replace(view, **bad, multiplier=multiplier)  # type: ignore[arg-type]
+    bad: dict[str, Any] = {"health": GpuHealth.CRITICAL, "health_cause": HealthCause(cause)}
+    api.change_gpu(stressor="STOPPED", occupancy="BUSY", **bad, multiplier=multiplier)
     with opened(chrome, address(api)) as page:
         page.wait_until(f"{state(0)} === 'busy'")
         heat = "document.querySelector('#gpu-0 .tile.heat')"

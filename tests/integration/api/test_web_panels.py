@@ -6,7 +6,6 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -203,17 +202,9 @@ def test_the_processes_on_all_gpus_are_listed(api: ApiServer, chrome: Browser) -
     mine = own_stat()
     command = read_command(mine.pid, mine.started)
     visible = GpuProcess(pid=mine.pid, started=mine.started, name=mine.name, user="me", memory=0)
-    with api.change_supervisor() as supervisor:
-        first, second = (supervisor.gpus[uuid] for uuid in UUIDS)
-        supervisor.gpus[UUIDS[0]] = replace(
-            first,
-            pid=mine.pid,
-            workload="gemm",
-            held=2**30,
-            processes=(),
-            allocated_processes=(holder,),
-        )
-        supervisor.gpus[UUIDS[1]] = replace(second, processes=(newcomer, display, visible))
+    work = {"pid": mine.pid, "workload": "gemm", "held": 2**30}
+    api.change_gpu(0, **work, processes=(), allocated_processes=(holder,))
+    api.change_gpu(1, processes=(newcomer, display, visible))
     user = USER_NAMES.get(os.getuid())
     expected = [
         ["GPU 0", str(mine.pid), user, "sentinel gemm", "compute", "1 GiB", "sentinel"],
@@ -231,23 +222,16 @@ def test_the_processes_on_all_gpus_are_listed(api: ApiServer, chrome: Browser) -
         assert found == expected
         page.evaluate("document.querySelector('[aria-label=\"Details GPU 1\"]').click()")
         assert [row[1] for row in cells(page, "detail-processes")] == ["4711", "99", str(mine.pid)]
-        with api.change_supervisor() as supervisor:
-            for uuid, view in supervisor.gpus.items():
-                supervisor.gpus[uuid] = replace(
-                    view, pid=None, processes=(), allocated_processes=()
-                )
+        for index in range(2):
+            api.change_gpu(index, pid=None, processes=(), allocated_processes=())
         page.wait_until("document.getElementById('process-table').hidden")
         assert "No process is on a GPU" in page.evaluate("document.querySelector('main').innerText")
 
 
 def test_findings_verified_work_and_verdicts_are_listed(api: ApiServer, chrome: Browser) -> None:
     counts = VerifiedCounts(seconds=7200.0, checks=12_000, errors=3, findings=1)
-    with api.change_supervisor() as supervisor:
-        view = supervisor.gpus[UUIDS[1]]
-        work = VerifiedWork(counts=counts, at=time.monotonic(), workload="gemm")
-        supervisor.gpus[UUIDS[1]] = replace(
-            view, verified=work, findings=1, last_finding="result of gemm"
-        )
+    work = VerifiedWork(counts=counts, at=time.monotonic(), workload="gemm")
+    api.change_gpu(1, verified=work, findings=1, last_finding="result of gemm")
     with opened(chrome, address(api)) as page:
         rows = "document.getElementById('finding-table').tBodies[0].rows"
         page.wait_until(f"{rows}[1]?.cells[1].textContent === '1: result of gemm'")
