@@ -78,8 +78,11 @@ SECTIONS = {
         "demo": ("tools.demo:command", "Show a hand-over on two simulated GPUs."),
     },
     _FOR_PROGRAMS: {
-        "slurm": ("tools.slurm:command", "Serve the prolog, epilog and health check of Slurm."),
-        "mcp": ("tools.mcp:command", "Serve tools for agents (Model Context Protocol)."),
+        "slurm": (
+            "tools.programs:slurm_command",
+            "Serve the prolog, epilog and health check of Slurm.",
+        ),
+        "mcp": ("tools.programs:mcp_command", "Serve tools for agents (Model Context Protocol)."),
         "completion": ("manpage:completion", "Print the completion for a shell."),
     },
 }

@@ -12,12 +12,12 @@ Fields are text: ``name (type): meaning``, a line each, with further lines of on
 
 from __future__ import annotations
 
+import pkgutil
 import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -76,7 +76,8 @@ class EventType:
 
 def _read() -> Mapping[str, EventType]:
     """Read the catalogue that comes with Sentinel."""
-    table = tomllib.loads(Path(__file__).with_name("events.toml").read_text())
+    text = pkgutil.get_data("sentinel.protocol", "events.toml") or b""
+    table = tomllib.loads(text.decode())
     shared: Mapping[str, str] = table.pop("shared")
     events = {name: _event(name, declared, shared) for name, declared in table.items()}
     return MappingProxyType(events)

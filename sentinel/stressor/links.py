@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -55,21 +56,17 @@ def links(ctx: WorkloadContext) -> None:
     if len(ctx.chunks) < _CHUNKS:
         raise ConfigError("links: three chunks are needed", "Hold more, or take smaller chunks.")
     group = ctx.group if ctx.group is not None and ctx.group.size > 1 else None
-    try:
+    with contextlib.suppress(StoppedError):
         transfers = Transfers(ctx, LEAVE_S if group is not None else 0.0)
         host = HostLinks(ctx, transfers)
-        peers = None
-        if group is not None:
-            ctx.note(f"waiting for the other {group.size - 1} of its group")
-            peers = Peers(ctx, group, transfers)
-        if peers is None:
+        if group is None:
             ctx.note("the links to the host; there is no other GPU to test links with")
             _run_alone(ctx, host)
         else:
+            ctx.note(f"waiting for the other {group.size - 1} of its group")
+            peers = Peers(ctx, group, transfers)
             ctx.note(f"the links to the host and to {peers.size - 1} other GPUs")
             _run_together(ctx, host, PeerLinks(ctx, transfers, peers))
-    except StoppedError:
-        return
 
 
 def _run_alone(ctx: WorkloadContext, host: HostLinks) -> None:

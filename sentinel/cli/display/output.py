@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from sentinel.errors import ConfigError, ExitCode, SentinelError
+from sentinel.errors import ExitCode, SentinelError
 from sentinel.protocol import SCHEMA_VERSION
 
 if TYPE_CHECKING:  # slow to import, and only for a terminal
@@ -294,33 +294,6 @@ def paint_verdicts(text: str) -> str:
     if not wants_colour(sys.stdout):
         return text
     return _VERDICT.sub(lambda match: styled(match[1], _STYLES[match[1]]), text)
-
-
-def chosen_form(formats: Mapping[str, bool]) -> str:
-    """Return the form of a report that an option names, by default text.
-
-    Raises:
-        UsageError: Several are named.
-    """
-    form, *others = [name for name, given in formats.items() if given] or ["text"]
-    if others:
-        raise click.UsageError(f"--{form} and --{others[0]} exclude each other")
-    return form
-
-
-def print_report(text: str, output: Path | None, *, painted: bool) -> None:
-    """Print a report, or write it to the file of ``--output``.
-
-    Raises:
-        ConfigError: The file cannot be written.
-    """
-    if output is None:
-        print(paint_verdicts(text) if painted else text)
-        return
-    try:
-        output.write_text(f"{text}\n", encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"--output {output}: {error.strerror}") from None
 
 
 def print_json(values: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Options shared by the commands: the daemon's address, times, JSON output, and GPUs."""
+"""Options shared by the commands: the address of the daemon, times, GPUs, JSON and reports."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sentinel.cli.display.output import print_json
+from sentinel.cli.display.output import paint_verdicts, print_json
 from sentinel.cli.options import value_completion
 from sentinel.errors import ConfigError, ExitCode
 from sentinel.host.paths import SIMULATED
@@ -340,3 +340,33 @@ def only_json(status: Mapping[str, Any], gpus: Sequence[str]) -> dict[str, Any]:
         found[name] = [row for row in status.get(name, ()) if uuids & {*row.get("gpus", ())}]
     found["allocations"] = [row for row in status.get("allocations", ()) if row.get("gpu") in uuids]
     return found
+
+
+# --- reports --------------------------------------------------------------------------------
+
+
+def chosen_form(formats: Mapping[str, bool]) -> str:
+    """Return the form of a report that an option names, by default text.
+
+    Raises:
+        UsageError: Several are named.
+    """
+    form, *others = [name for name, given in formats.items() if given] or ["text"]
+    if others:
+        raise click.UsageError(f"--{form} and --{others[0]} exclude each other")
+    return form
+
+
+def print_report(text: str, output: Path | None, *, painted: bool) -> None:
+    """Print a report, or write it to the file of ``--output``.
+
+    Raises:
+        ConfigError: The file cannot be written.
+    """
+    if output is None:
+        print(paint_verdicts(text) if painted else text)
+        return
+    try:
+        output.write_text(f"{text}\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--output {output}: {error.strerror}") from None

@@ -18,15 +18,13 @@ from sentinel.burnin.verdict import EXIT_CODES, Verdict
 from sentinel.cli.display.output import (
     LiveTable,
     Table,
-    chosen_form,
     color_option,
     paint_verdicts,
     print_json,
-    print_report,
     printable,
 )
 from sentinel.cli.options.command_classes import VerdictCommand
-from sentinel.cli.options.command_options import duration
+from sentinel.cli.options.command_options import chosen_form, duration, print_report
 from sentinel.cli.options.setting_options import load_thresholds
 from sentinel.errors import ConfigError, ExitCode, SentinelError
 from sentinel.fleet import follow

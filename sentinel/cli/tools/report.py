@@ -13,10 +13,15 @@ from sentinel.burnin.formats import FORMATS
 from sentinel.burnin.report import Judged, judge_run, report_object
 from sentinel.burnin.run_folder import RunFolder, find_run
 from sentinel.burnin.verdict import EXIT_CODES
-from sentinel.cli.display.output import chosen_form, color_option, print_report
+from sentinel.cli.display.output import color_option
 from sentinel.cli.options import value_completion
 from sentinel.cli.options.command_classes import VerdictCommand
-from sentinel.cli.options.command_options import address_options, simulated_folder
+from sentinel.cli.options.command_options import (
+    address_options,
+    chosen_form,
+    print_report,
+    simulated_folder,
+)
 from sentinel.cli.options.setting_options import load_thresholds
 from sentinel.errors import ExitCode
 from sentinel.host.daemon_lookup import find_shared

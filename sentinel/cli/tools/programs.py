@@ -1,16 +1,17 @@
-"""``sentinel slurm``: what the prolog, the epilog and the health check of Slurm's nodes call."""
+"""Commands that other programs call: ``slurm``, by Slurm's nodes, and ``mcp``, by agents."""
 
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import click
 
-from sentinel.cli.options.command_options import duration, wait_option
-from sentinel.client import connect
-from sentinel.errors import ExitCode, NotRunningError, SentinelError
+from sentinel.cli.options.command_options import duration, wait_option, with_client
+from sentinel.client import Client, connect
+from sentinel.errors import ConfigError, ExitCode, NotRunningError, SentinelError
 from sentinel.fleet.drain import PREFIX, drain_by_health, faults
 from sentinel.fleet.job_gpus import (
     JobFiles,
@@ -43,7 +44,7 @@ _folder_option = click.option(
 
 
 @click.group("slurm")
-def command() -> None:
+def slurm_command() -> None:
     """Serve Slurm's prolog, epilog and health check, which deploy/slurm has as scripts.
 
     They run on a node, as root, with the variables that slurmd sets.
@@ -55,7 +56,7 @@ def _say(text: str) -> None:
     click.echo(f"sentinel: {text}", err=True)
 
 
-@command.command("prolog")
+@slurm_command.command("prolog")
 @_folder_option
 @wait_option("Maximum wait for the memory of the job's GPUs")
 @duration("--for", "seconds", "End of the reservation without an epilog.  [default: 30d]")
@@ -100,7 +101,7 @@ def _find(numbers: tuple[int, ...], gpus: tuple[GpuStatus, ...]) -> tuple[GpuSta
     return gpus_of_job(numbers, gres, addresses, gpus)
 
 
-@command.command("epilog")
+@slurm_command.command("epilog")
 @_folder_option
 def epilog(folder: Path) -> int:
     """End the reservation of a job ($SLURM_JOB_ID), unless another job shares its GPUs.
@@ -115,7 +116,7 @@ def epilog(folder: Path) -> int:
     return int(ExitCode.OK)
 
 
-@command.command("healthcheck")
+@slurm_command.command("healthcheck")
 @_folder_option
 @click.option("--drain", is_flag=True, help="Drain this node for a fault, and take that back.")
 def healthcheck(folder: Path, drain: bool) -> int:
@@ -150,3 +151,28 @@ def _quietly(act: Callable[[], None]) -> None:
         pass
     except SentinelError as error:
         _say(error.what)
+
+
+@click.command("mcp")
+@with_client
+def mcp_command(client: Client) -> int:
+    """Serve tools for agents over standard input and output (Model Context Protocol).
+
+    The tools are status, pause, resume, reserve, cancel_reservation, sessions, start_session and
+    stop_session. An agent starts this command if it is in the agent's configuration. It ends when
+    the agent closes its standard input; the daemon need not run. Requires the package mcp: pip
+    install 'gpu-sentry[mcp]'.
+    """
+    try:
+        from sentinel.cli.mcp_server import serve
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "mcp":
+            raise
+        raise ConfigError(
+            "sentinel mcp requires version 2 of the package mcp, which is not installed",
+            "Install it: pip install 'gpu-sentry[mcp]'",
+        ) from error
+    # A thread reads standard input, and the interpreter's exit would wait for its next line.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    serve(client)
+    return int(ExitCode.OK)
