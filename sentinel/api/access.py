@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sentinel.api.bodies import CLOSE, problem, too_many_connections
-from sentinel.host.names import USER_NAMES
+from sentinel.host.lookups import USER_NAMES
 from sentinel.host.procfs import read_stat
 from sentinel.host.regular_file import open_regular
 from sentinel.protocol.commands import AccessPolicy, Caller, Level

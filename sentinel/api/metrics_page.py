@@ -29,7 +29,7 @@ from sentinel.api.history import FILE_NAME as HISTORY_FILE
 from sentinel.api.metric_table import METRICS, Family
 from sentinel.api.snapshots import MAX_AGE_S, Views
 from sentinel.host import verified_store
-from sentinel.host.names import node_name
+from sentinel.host.lookups import node_name
 from sentinel.host.paths import shared_folder
 from sentinel.host.procfs import read_usage
 from sentinel.host.regular_file import count_set_aside

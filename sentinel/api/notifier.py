@@ -22,7 +22,7 @@ from sentinel.api.bodies import ProblemError
 from sentinel.api.event_streams import LoggedEvent
 from sentinel.api.recipients import CommandHook, DeliveryError, Webhook
 from sentinel.errors import NoSuchGpuError
-from sentinel.host.names import node_name
+from sentinel.host.lookups import node_name
 from sentinel.protocol.commands import NotifySpec
 
 #: An event's name and its GPU, or None.

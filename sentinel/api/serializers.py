@@ -9,8 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from sentinel.api.snapshots import Views
-from sentinel.host.command_lines import CommandLines
-from sentinel.host.names import USER_NAMES, node_name
+from sentinel.host.lookups import COMMAND_LINES, USER_NAMES, node_name
 from sentinel.host.procfs import read_stat, read_status
 from sentinel.host.verified_store import proof_of
 from sentinel.protocol import api_types, views
@@ -19,8 +18,6 @@ from sentinel.protocol.gpu import GpuProcess
 
 #: The shortest UUID in responses: `GPU-` and eight digits.
 _MIN_UUID_LENGTH = 12
-
-_COMMANDS = CommandLines()
 
 T = TypeVar("T")
 
@@ -193,7 +190,7 @@ def _holder(by: Caller) -> api_types.Holder:
 def _process(process: GpuProcess) -> api_types.Process:
     command = None
     if process.started is not None:
-        command = _COMMANDS.get(process.pid, process.started, process.name)
+        command = COMMAND_LINES.get((process.pid, process.started, process.name))
     return _like(api_types.Process, process, command=command)
 
 

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 from sentinel.config.plan import Plan
 from sentinel.diagnostics.counters import CountersResult
 from sentinel.errors import ConfigError
-from sentinel.host.names import node_name
+from sentinel.host.lookups import node_name
 from sentinel.host.procfs import boot_id
 from sentinel.host.regular_file import File, locked, open_regular, read_regular, replace_file
 from sentinel.host.verified_store import RUNS, read_reports

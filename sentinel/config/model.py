@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, time
+from typing import ClassVar
 
 from sentinel.config.plan import Plan
 from sentinel.config.schedule import Duty, Hours, parse_duty, parse_hours, parse_until
@@ -60,6 +61,9 @@ QUICK_POLL_S = 2.0
 @dataclass(frozen=True, kw_only=True)
 class Config(ServiceSettings):
     """Every setting, in seconds, bytes and watts."""
+
+    #: No reading for this long is UNKNOWN; a constant, which tests replace.
+    stale_after: ClassVar[float] = 5.0
 
     # --- what runs, and on which GPUs --------------------------------------------------------
 
@@ -335,7 +339,6 @@ class Config(ServiceSettings):
         _DURATION.within("3s", "1h"),
         "30s",
     )
-    stale_after: float = 5.0
     unwatched_after: float = setting(
         "Release a GPU that its stressor cannot watch if the probe has not read its memory for this"
         " long.",

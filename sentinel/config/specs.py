@@ -186,4 +186,4 @@ def find_driver(text: str) -> DriverSpec:
             f"driver: there is no driver {name!r}; known are {known}",
             "Install the package that has it for the Python of sentinel.",
         )
-    return DriverSpec(name=name, place=found[0].value, origin=origin_of(found[0]), options=options)
+    return DriverSpec(name=name, target=found[0].value, origin=origin_of(found[0]), options=options)

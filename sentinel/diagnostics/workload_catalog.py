@@ -58,7 +58,7 @@ def list_workloads(timeouts: Timeouts = TIMEOUTS) -> tuple[tuple[Listed, ...], b
     """List every registered workload by name, and whether a process survived SIGKILL."""
     entries = registered()
     wanted = [
-        Wanted(number=number, place=f"{entry.module}:{entry.attr}")
+        Wanted(number=number, target=f"{entry.module}:{entry.attr}")
         for number, entry in enumerate(entries)
     ]
     infos, stuck = describe_workloads(wanted, timeouts)
@@ -163,7 +163,7 @@ def workload_errors(named: Iterable[Given], account: Account | None = None) -> l
             check_workload(workload.text)
             name, options = parse_workload(workload.text)
             if not _is_built_in(name):
-                wanted.append(Wanted(number=len(wanted), place=name, options=options))
+                wanted.append(Wanted(number=len(wanted), target=name, options=options))
                 sources.append(workload.source)
         except ConfigError as error:
             errors.append(ConfigError(f"{workload.source}: {error.what}", error.remedy))

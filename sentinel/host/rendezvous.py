@@ -36,7 +36,7 @@ class Rendezvous:
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
-        for where in dict.fromkeys((Path(tempfile.gettempdir()), self._place())):
+        for where in dict.fromkeys((Path(tempfile.gettempdir()), self._parent())):
             with contextlib.suppress(OSError):
                 for folder in where.glob(f"{_PREFIX}*"):
                     self._remove_if_left(folder)
@@ -69,7 +69,7 @@ class Rendezvous:
         uid = os.geteuid() if self._account is None else self._account.uid
         return stat.S_ISDIR(found.st_mode) and found.st_uid == uid
 
-    def _place(self) -> Path:
+    def _parent(self) -> Path:
         """Return the folder to make it in."""
         for_other = self._account is not None and os.access(_RUN, os.W_OK)
         return _RUN if for_other else Path(tempfile.gettempdir())
@@ -77,7 +77,7 @@ class Rendezvous:
     def _make(self) -> Path:
         account = self._account
         made = tempfile.TemporaryDirectory(
-            prefix=_PREFIX, dir=self._place(), ignore_cleanup_errors=True
+            prefix=_PREFIX, dir=self._parent(), ignore_cleanup_errors=True
         )
         path = Path(self._stack.enter_context(made))
         # Until it is locked, another start may take it for one that was left, and remove it.

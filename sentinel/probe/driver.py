@@ -407,10 +407,10 @@ def load_driver(spec: DriverSpec) -> Driver:
 
 def _create(spec: DriverSpec) -> Driver:
     """Import what creates the driver, and call it with the options."""
-    module, _, attribute = spec.place.partition(":")
+    module, _, attribute = spec.target.partition(":")
     create: Any = operator.attrgetter(attribute)(importlib.import_module(module))
     if not callable(create):
-        message = f"{spec.place} is a {type(create).__name__}, which cannot be called"
+        message = f"{spec.target} is a {type(create).__name__}, which cannot be called"
         raise TypeError(message)
     driver: Driver = create(**spec.options)
     return driver

@@ -38,7 +38,7 @@ from sentinel.protocol.probe import (
     Unavailable,
     Watch,
 )
-from sentinel.protocol.shared_memory import MAX_GPUS, InflightCalls, Stamps, places
+from sentinel.protocol.shared_memory import MAX_GPUS, InflightCalls, Stamps, slot_order
 
 _TITLE = "sentinel: probe, reads GPUs"
 _SPARE_TITLE = "sentinel: spare probe, replaces the probe when that ends"
@@ -116,7 +116,7 @@ def _read(
     )
     readers = [
         Reader(uuid=uuid, place=place, spec=spec, services=services)
-        for place, uuid in enumerate(places([gpu.uuid for gpu in inventory.gpus], spec.known))
+        for place, uuid in enumerate(slot_order([gpu.uuid for gpu in inventory.gpus], spec.known))
     ]
     # Memory jobs come first and side by side, as they must never wait for a full poll.
     scheduler.start(

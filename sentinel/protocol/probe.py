@@ -110,7 +110,7 @@ class DriverSpec:
 
     name: str
     #: The ``module:attribute`` of what creates it.
-    place: str
+    target: str
     #: The package that registers it and what in it, for people; None if it is built in.
     origin: str | None = None
     #: The arguments of what creates it.
@@ -118,9 +118,9 @@ class DriverSpec:
 
 
 #: NVIDIA's driver, the default.
-NVML = DriverSpec(name="nvml", place="sentinel.probe.nvml_driver:NvmlDriver")
+NVML = DriverSpec(name="nvml", target="sentinel.probe.nvml_driver:NvmlDriver")
 #: Simulated GPUs; the option ``folder`` has them.
-SIMULATED = DriverSpec(name="simulated", place="sentinel.probe.simulated_driver:in_folder")
+SIMULATED = DriverSpec(name="simulated", target="sentinel.probe.simulated_driver:in_folder")
 
 
 def simulated(folder: str) -> DriverSpec:

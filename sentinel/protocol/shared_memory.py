@@ -62,18 +62,18 @@ _TIMES = 8 * _SLOTS
 _SIZE = _TIMES + _NAME_BYTES * _SLOTS
 
 
-def places(found: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
+def slot_order(found: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
     """Order UUIDs by their slots: the GPUs found, then known ones that were not."""
     return (*found, *(uuid for uuid in known if uuid not in found))[:MAX_GPUS]
 
 
 def slots_of(index: int) -> tuple[int, int]:
-    """Compute the two slots of the GPU at ``index`` of the places; slot 0 is the driver's."""
+    """Compute the two slots of the GPU at ``index`` of the slot order; slot 0 is the driver's."""
     return 1 + 2 * index, 2 + 2 * index
 
 
 def gpu_of(slot: int) -> int | None:
-    """Compute the index of the place that a slot belongs to, or None for the driver's."""
+    """Compute the index in the slot order of the GPU of a slot, or None for the driver's."""
     return (slot - 1) // 2 if slot else None
 
 

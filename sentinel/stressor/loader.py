@@ -300,7 +300,7 @@ class Wanted:
 
     number: int
     #: Its name, or its ``module:attribute``.
-    place: str
+    target: str
     #: Options to check, as they are given; None checks none, not even whether one is missing.
     options: Mapping[str, str] | None = None
 
@@ -348,7 +348,7 @@ def run(spec: DescribeSpec, channel: socket.socket, parent: int, board: Inherite
 def _describe(wanted: Wanted) -> WorkloadInfo:
     """Import one workload, describe it, and check its options."""
     try:
-        workload = load_workload(wanted.place)
+        workload = load_workload(wanted.target)
         options = list_options(workload)
         if wanted.options is not None:
             bind_options(workload, wanted.options)

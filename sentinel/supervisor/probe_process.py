@@ -20,7 +20,7 @@ from sentinel.protocol.probe import (
     XidReport,
     XidsWatched,
 )
-from sentinel.protocol.shared_memory import MAX_GPUS, InflightCalls, Stamps, gpu_of, places
+from sentinel.protocol.shared_memory import MAX_GPUS, InflightCalls, Stamps, gpu_of, slot_order
 from sentinel.supervisor.child_process import ChildHandle, ReplaceableProcess
 
 #: Datagrams taken from the probe in one tick: a backlog of stale readings is drained at once.
@@ -143,7 +143,7 @@ class ProbeProcess(ReplaceableProcess[ProbeMessage]):
     def __init__(self, spec: ProbeSpec) -> None:
         super().__init__(_handle())
         self._spec = spec
-        self._places: tuple[str, ...] = ()
+        self._slot_order: tuple[str, ...] = ()
         self._shared = _Shared()
         self.spare = SpareProbe(spec)
 
@@ -152,7 +152,7 @@ class ProbeProcess(ReplaceableProcess[ProbeMessage]):
         shared = self.spare.replace(self._handle, self._shared, generation)
         if shared is not None:
             self._shared = shared
-            self._handle.send(Activate(skip=excluded, known=self._places))
+            self._handle.send(Activate(skip=excluded, known=self._slot_order))
             return
         try:
             shared = _Shared()
@@ -161,7 +161,7 @@ class ProbeProcess(ReplaceableProcess[ProbeMessage]):
             return
         self._shared.close()
         self._shared = shared
-        spec = replace(self._spec, skip=excluded, known=self._places)
+        spec = replace(self._spec, skip=excluded, known=self._slot_order)
         self._handle.start(generation, spec, *self._shared.inherited())
 
     def gone(self) -> bool:
@@ -171,9 +171,9 @@ class ProbeProcess(ReplaceableProcess[ProbeMessage]):
 
     def read_at(self, uuid: str) -> float:
         """Return when the probe last read the memory of a GPU, or 0.0."""
-        if uuid not in self._places[:MAX_GPUS]:
+        if uuid not in self._slot_order[:MAX_GPUS]:
             return 0.0
-        return self._shared.stamps.get(self._places.index(uuid))
+        return self._shared.stamps.get(self._slot_order.index(uuid))
 
     def collect(self) -> ProbeFacts | None:
         """Collect the new facts about the probe, with the newest reading of each GPU.
@@ -196,7 +196,9 @@ class ProbeProcess(ReplaceableProcess[ProbeMessage]):
                 case Reading() as reading:
                     readings[reading.uuid] = reading
                 case Inventory() as inventory:
-                    self._places = places([gpu.uuid for gpu in inventory.gpus], self._places)
+                    self._slot_order = slot_order(
+                        [gpu.uuid for gpu in inventory.gpus], self._slot_order
+                    )
                     facts = replace(facts, inventory=inventory)
                 case Unavailable() as unavailable:
                     facts = replace(facts, unavailable=unavailable)
@@ -223,6 +225,6 @@ class ProbeProcess(ReplaceableProcess[ProbeMessage]):
             index = gpu_of(slot)
             if index is None:
                 calls.append(Call(uuid=None, name=name, since=since))
-            elif index < len(self._places):
-                calls.append(Call(uuid=self._places[index], name=name, since=since))
+            elif index < len(self._slot_order):
+                calls.append(Call(uuid=self._slot_order[index], name=name, since=since))
         return tuple(calls)

@@ -24,7 +24,7 @@ from sentinel.host.registry import running
 from sentinel.protocol.api_types import GpuStatus
 from tests.harness.command_line import CommandOutput
 from tests.harness.gpu_environment import ROOT, SimulatedHost
-from tests.harness.sentinel_process import eventually, gone
+from tests.harness.sentinel_process import eventually, gone, title_of
 from tests.harness.timing import TIMEOUT_S
 
 #: Short intervals, a workload that needs no processor time, and no hurry on a slow host.
@@ -116,8 +116,8 @@ class Daemon:
 
     def child(self, title: str) -> psutil.Process:
         """Find the daemon's child with this word in its process title."""
-        eventually(lambda: any(title in _title(process) for process in self.processes()))
-        return next(process for process in self.processes() if title in _title(process))
+        eventually(lambda: any(title in title_of(process) for process in self.processes()))
+        return next(process for process in self.processes() if title in title_of(process))
 
     def processes(self) -> list[psutil.Process]:
         """List the daemon and its descendants."""
@@ -210,10 +210,6 @@ def write_line(process: subprocess.Popen[str], text: str) -> None:
 
 def children_of(words: Sequence[str], processes: Sequence[psutil.Process]) -> list[int]:
     """List the PIDs of processes that have one of these words in their title."""
-    return [process.pid for process in processes if any(word in _title(process) for word in words)]
-
-
-def _title(process: psutil.Process) -> str:
-    with contextlib.suppress(psutil.Error):
-        return " ".join(process.cmdline())
-    return ""
+    return [
+        process.pid for process in processes if any(word in title_of(process) for word in words)
+    ]

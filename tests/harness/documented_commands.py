@@ -130,6 +130,8 @@ NOT_COMMANDS = {
     "idle, seen twice, --rearm is over": "a drawing",
     "newcomer   opens the node ──▶ context grows ──▶ PID listed ──▶ asks for 97 %"
     " ····waits····▶ has it": "a drawing",
+    "after               25 ms              45 ms       75 ms                1 s"
+    "                    3 s": "a drawing",
     "#!/bin/sh": "a program for notify.command, as test_notifications.py has one",
     "PreemptType=preempt/partition_prio": "lines of slurm.conf, in test_slurm_preemption.py",
     "FAIL  sentinel-20261123-1130-standard  standard: a fault was found": "a report",

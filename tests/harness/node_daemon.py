@@ -13,7 +13,7 @@ from sentinel.host.device_order import INFORMATION, information
 from sentinel.host.paths import state_folder
 from sentinel.host.simulation import Registry
 from tests.harness.burnin_report import write_report
-from tests.harness.daemon_harness import QUICK, settings_file
+from tests.harness.daemon_harness import QUICK, daemon_environment
 from tests.harness.gpu_environment import ROOT
 from tests.harness.sentinel_process import eventually
 from tests.harness.slurm_cluster import SlurmCluster
@@ -44,12 +44,7 @@ class NodeDaemon:
     @property
     def environment(self) -> dict[str, str]:
         """The variables by which commands on the node find the daemon."""
-        return {
-            "SENTINEL_SIM_DIR": str(self.folder),
-            "SENTINEL_STANDBY": "off",  # it would take the time of other tests
-            "SENTINEL_CONFIG": str(settings_file(self.folder)),
-            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-        }
+        return daemon_environment(self.folder)
 
     def run(self, *words: str) -> str:
         """Run a command of sentinel on the node; return its standard output."""

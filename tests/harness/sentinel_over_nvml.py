@@ -41,9 +41,7 @@ def main() -> int:
     probe_supervision.STOPPED_AFTER_S = NEVER_S
     newcomer.SELF_WATCH_TIMEOUT_S = NEVER_S
     stressor_pool.LONG_LEASE_S = NEVER_S
-    defaults = Config.__init__.__kwdefaults__
-    assert defaults is not None
-    defaults["stale_after"] = STALE_AFTER_S
+    Config.stale_after = STALE_AFTER_S
     discovery.ProbeProcess = NvmlProbeProcess  # type: ignore[attr-defined]
     return run_command_line(sys.argv[1:])
 

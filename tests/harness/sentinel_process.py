@@ -113,7 +113,7 @@ class SentinelProcess:
 
     def stressors(self) -> list[psutil.Process]:
         """List the living stressors that have set their process title."""
-        return [child for child in self.children() if "keeps idle GPU" in _title(child)]
+        return [child for child in self.children() if "keeps idle GPU" in title_of(child)]
 
     def wait_for_process(self, words: str) -> psutil.Process:
         """Wait until one process, of the sentinel or its descendants, has these words in its title.
@@ -124,7 +124,7 @@ class SentinelProcess:
 
         def one() -> bool:
             processes = [psutil.Process(self.process.pid), *self.children()]
-            found[:] = [process for process in processes if words in _title(process)]
+            found[:] = [process for process in processes if words in title_of(process)]
             return len(found) == 1
 
         eventually(one)
@@ -197,7 +197,8 @@ def gone(process: psutil.Process) -> bool:
     return stat is None or not stat.alive
 
 
-def _title(process: psutil.Process) -> str:
+def title_of(process: psutil.Process) -> str:
+    """Read the title of a process; empty if it has ended."""
     with suppress(psutil.Error):
         return " ".join(process.cmdline())
     return ""

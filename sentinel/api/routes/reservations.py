@@ -30,7 +30,7 @@ from sentinel.api.context import (
 )
 from sentinel.api.snapshots import gpus_free, memory_free
 from sentinel.api.supervisor_link import check_accepted, is_alive
-from sentinel.host.names import USER_NAMES
+from sentinel.host.lookups import USER_NAMES
 from sentinel.host.procfs import read_stat, read_status
 from sentinel.protocol.api_types import (
     AllocationInfo,

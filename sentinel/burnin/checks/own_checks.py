@@ -70,7 +70,7 @@ class OwnSpec:
     #: The id of the check, which is the name of its entry point.
     id: str
     #: Its ``module:attribute``.
-    place: str
+    target: str
     #: The folder of the run; None to describe the check only.
     folder: str | None = None
     #: The limits that a file has replaced.
@@ -166,12 +166,12 @@ def _load(spec: OwnSpec) -> GpuCheck | NodeCheck:
     Raises:
         ConfigError: It is no check, or has another id.
     """
-    module, _, attribute = spec.place.partition(":")
+    module, _, attribute = spec.target.partition(":")
     found: Any = importlib.import_module(module)
     for part in attribute.split("."):
         found = getattr(found, part)
     if not isinstance(found, GpuCheck | NodeCheck):
-        raise ConfigError(f"{spec.place} is a {type(found).__name__}, not a GpuCheck or NodeCheck")
+        raise ConfigError(f"{spec.target} is a {type(found).__name__}, not a GpuCheck or NodeCheck")
     if found.id != spec.id:
         raise ConfigError(f"its id is {found.id!r}; its entry point is called {spec.id!r}")
     return found
@@ -323,7 +323,7 @@ def own_limits(entries: Iterable[EntryPoint], timeouts: Timeouts = TIMEOUTS) -> 
     """Collect the default limits of checks by id; of one that cannot be imported, none."""
     known: dict[str, Limits] = {}
     for entry in entries:
-        check = _run(OwnSpec(id=entry.name, place=entry.value), timeouts).check
+        check = _run(OwnSpec(id=entry.name, target=entry.value), timeouts).check
         if check is not None and check.limits:
             known[entry.name] = check.limits
     return known
@@ -350,7 +350,7 @@ def judge_by_own_checks(
     stuck = False
     for entry in entries:
         given = thresholds.only({entry.name}, xids=False)
-        spec = OwnSpec(id=entry.name, place=entry.value, folder=str(folder), thresholds=given)
+        spec = OwnSpec(id=entry.name, target=entry.value, folder=str(folder), thresholds=given)
         received = _run(spec, timeouts)
         stuck = stuck or received.stuck
         if received.check is None or received.check.of_node:

@@ -40,8 +40,10 @@ def explanations(state: State, seen: Observation) -> dict[str, Permission]:
     }
     # The time of a rule that is over although it still decides is not known any more.
     return {
-        uuid: one if one.until is None or one.until > seen.now else replace(one, until=None)
-        for uuid, one in found.items()
+        uuid: permission
+        if (permission.until or math.inf) > seen.now
+        else replace(permission, until=None)
+        for uuid, permission in found.items()
     }
 
 

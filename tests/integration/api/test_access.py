@@ -16,7 +16,7 @@ import pytest
 from sentinel.api.app import document, make_app
 from sentinel.api.server import MAX_OPERATORS_OF_USER, MAX_READERS_OF_USER
 from sentinel.config.sources import NAME as SAVED
-from sentinel.host.names import look_up
+from sentinel.host.lookups import look_up
 from sentinel.protocol.commands import AccessPolicy, Configure, Level
 from tests.harness.api_harness import UUIDS, ApiServer, ask, over_tcp
 from tests.harness.timing import TIMEOUT_S

@@ -15,7 +15,7 @@ import pytest
 
 from sentinel.api.bodies import ProblemError
 from sentinel.api.routes.reservations import resolve_holder
-from sentinel.host.names import look_up
+from sentinel.host.lookups import look_up
 from sentinel.host.procfs import own_stat, read_stat
 from sentinel.protocol.commands import Allocate, Caller, CancelAllocation, Extend
 from sentinel.protocol.gpu import GpuProcess

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sentinel.host.names import USER_NAMES
+from sentinel.host.lookups import USER_NAMES
 from sentinel.host.procfs import own_stat, read_command
 from sentinel.protocol.gpu import GpuProcess, ProcessKind
 from sentinel.protocol.views import VerifiedCounts, VerifiedWork

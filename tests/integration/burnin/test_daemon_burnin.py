@@ -18,7 +18,7 @@ from sentinel.burnin.formats import write_reports
 from sentinel.burnin.report import judge_run
 from sentinel.errors import ExitCode
 from sentinel.host import verified_store
-from sentinel.host.names import USER_NAMES
+from sentinel.host.lookups import USER_NAMES
 from sentinel.host.verified_store import RUNS, StoredWork
 from sentinel.protocol.views import VerifiedCounts
 from tests.harness.burnin_run import CHECKED, BurninRun, check_passed, plan_of

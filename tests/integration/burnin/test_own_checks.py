@@ -26,7 +26,7 @@ from sentinel.burnin.report import judge_run
 from sentinel.burnin.verdict import Verdict
 from sentinel.diagnostics.one_shot import Timeouts
 from sentinel.errors import ConfigError
-from tests.harness import registered_package
+from tests.harness import registered
 from tests.harness.example_run import ExampleRun, report_of, uuid
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "sentinel-check-site"
@@ -36,7 +36,7 @@ DEFAULT = Thresholds()
 
 def register(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, **checks: str) -> None:
     """Install the metadata of a package; a spawned child inherits the import path."""
-    monkeypatch.syspath_prepend(registered_package.register(folder, GROUP, name, checks))
+    monkeypatch.syspath_prepend(registered.register_package(folder, GROUP, name, checks))
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from sentinel.errors import ConfigError
 from sentinel.host.daemon_lookup import find_shared
 from sentinel.host.registry import MAX_ENDED, read_all, records_folder
 from tests.harness.command_line import CommandLine
-from tests.harness.registered_daemons import RegisteredDaemons
+from tests.harness.registered import RegisteredDaemons
 from tests.harness.stub_daemon import DAEMON, GPU, STATUS, Reply, StubDaemon, stub_daemon
 
 EVENT = {"event": "sentinel.stopped", "time": "2026-11-21T20:00:00.000+00:00", "exit_code": 0}

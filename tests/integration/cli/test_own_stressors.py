@@ -13,7 +13,7 @@ import pytest
 from sentinel.cli.daemon import run
 from sentinel.cli.main import run_command_line
 from sentinel.host.simulation import Registry
-from tests.harness.registered_daemons import RegisteredDaemons
+from tests.harness.registered import RegisteredDaemons
 from tests.harness.stub_daemon import GPU, STATUS, Reply, stub_daemon
 
 RESERVED = 2**30

@@ -23,15 +23,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.long
 def test_commands_use_the_gpus_of_the_variable(
-    folder: Path, capfd: pytest.CaptureFixture[str], cli: CommandLine
+    folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     uuids = [gpu.uuid for gpu in Registry.create(folder, 3).gpus()]
-    cli("check", "--json")
+    assert run_command_line(["check", "--json"]) == 0
     assert [gpu["uuid"] for gpu in json.loads(capfd.readouterr().out)["gpus"]] == uuids
     assert run_command_line(["doctor", "--json"]) in {0, 1}
     lines = json.loads(capfd.readouterr().out)["lines"]
     assert any("simulated" in line["found"] for line in lines)
-    cli("run", "--list", "--json")
+    assert run_command_line(["run", "--list", "--json"]) == 0
     assert [gpu["uuid"] for gpu in json.loads(capfd.readouterr().out)["gpus"]] == uuids
 
 

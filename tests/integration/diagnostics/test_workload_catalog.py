@@ -29,7 +29,7 @@ def test_a_workload_that_cannot_be_imported_hangs_or_crashes_does_not_hide_the_o
         "bad_workloads:well_behaved",
     ]
     timeouts = Timeouts(opening=TIMEOUT_S, call=2.0 * MACHINE_SLOWNESS)
-    wanted = [Wanted(number=number, place=place) for number, place in enumerate(places)]
+    wanted = [Wanted(number=number, target=place) for number, place in enumerate(places)]
     infos, stuck = describe_workloads(wanted, timeouts)
     assert not stuck
     assert [info.number for info in infos] == list(range(len(places)))

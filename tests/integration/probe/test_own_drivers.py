@@ -44,7 +44,7 @@ def start(start_probe: Start) -> Start:
 
     def start_one(attribute: str, **options: str) -> ProbeHarness:
         place = f"tests.harness.own_drivers:{attribute}"
-        driver = DriverSpec(name="own", place=place, origin=ORIGIN, options=options)
+        driver = DriverSpec(name="own", target=place, origin=ORIGIN, options=options)
         return start_probe(replace(SPEC, driver=driver))
 
     return start_one
@@ -149,7 +149,7 @@ def test_an_unusable_driver_names_itself_and_its_fault(
 
 
 def test_a_driver_that_cannot_be_imported_is_unavailable(start_probe: Start) -> None:
-    driver = DriverSpec(name="own", place="no_such_module:Driver", origin=ORIGIN)
+    driver = DriverSpec(name="own", target="no_such_module:Driver", origin=ORIGIN)
     message = start_probe(replace(SPEC, driver=driver)).next_message()
     assert isinstance(message, Unavailable)
     expected = "driver own of own_package 0.1.0 cannot be loaded: ModuleNotFoundError"

@@ -250,18 +250,13 @@ def test_a_failed_workload_causes_a_pause_and_its_reason_is_reported(host: GpuHo
 
 @pytest.mark.long
 @pytest.mark.usefixtures("fake_torch")
-def test_a_workload_that_can_never_run_is_fatal_at_once(host: GpuHost) -> None:
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_workload_that_can_never_run_is_fatal_at_once_and_ends_the_daemon(
+    host: GpuHost, count: int
+) -> None:
     flags = ("--poll", "200ms", "--workload", "bad_workloads:refuses_its_gpu")
-    with host.sentinel(1, *flags) as sentinel:
+    with host.sentinel(host.gpus(count), *flags) as sentinel:
         assert "this GPU cannot run it" in sentinel.wait_for("stressor.fatal")["reason"]
-        assert sentinel.wait_for_exit() == 2
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("fake_torch")
-def test_a_workload_that_refuses_all_gpus_ends_the_daemon(host: GpuHost) -> None:
-    flags = ("--poll", "200ms", "--workload", "bad_workloads:refuses_its_gpu")
-    with host.sentinel(host.gpus(2), *flags) as sentinel:
         assert sentinel.wait_for_exit() == 2
         assert "cannot run it" in sentinel.wait_for("sentinel.stopping")["reason"]
 

@@ -15,7 +15,7 @@ import pytest
 
 from sentinel.config.specs import DRIVERS as GROUP
 from tests.harness.gpu_environment import SimulatedHost
-from tests.harness.registered_package import register
+from tests.harness.registered import register_package
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
@@ -30,7 +30,7 @@ DRIVERS = {
 @pytest.fixture
 def package(tmp_path: Path) -> str:
     """Install a package with drivers; return the path to import from."""
-    return register(tmp_path, GROUP, "own_package", DRIVERS)
+    return register_package(tmp_path, GROUP, "own_package", DRIVERS)
 
 
 @pytest.fixture

@@ -117,10 +117,13 @@ def test_children_that_ignore_a_stop_are_killed_after_the_grace(host: GpuHost) -
         assert all(map(gone, stressors))
 
 
-def test_the_children_of_a_killed_supervisor_end(host: GpuHost) -> None:
+@pytest.mark.parametrize(
+    "after", ["stressor.ready", pytest.param("stressor.starting", marks=pytest.mark.long)]
+)
+def test_the_children_of_a_killed_supervisor_end(host: GpuHost, after: str) -> None:
     gpus = host.gpus(2)
     with host.sentinel(gpus, *QUICK) as sentinel:
-        occupied(sentinel, gpus)
+        sentinel.wait_for(after, count=len(gpus))
         family = sentinel.children()
         sentinel.process.kill()
         eventually(lambda: all(map(gone, family)))
@@ -144,18 +147,6 @@ def test_what_a_workload_started_ends_with_a_killed_supervisor(
         eventually(found)
         sentinel.process.kill()
         eventually(lambda: all(map(gone, started)))
-
-
-@pytest.mark.long
-def test_the_starting_children_of_a_killed_supervisor_end(
-    host: GpuHost,
-) -> None:
-    gpus = host.gpus(2)
-    with host.sentinel(gpus, *QUICK) as sentinel:
-        sentinel.wait_for("stressor.starting", count=len(gpus))
-        family = sentinel.children()
-        sentinel.process.kill()
-        eventually(lambda: all(map(gone, family)))
 
 
 @pytest.mark.long

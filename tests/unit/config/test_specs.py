@@ -27,7 +27,7 @@ from sentinel.errors import ConfigError
 from sentinel.protocol.probe import NVML, SIMULATED, DriverSpec
 from sentinel.stressor import matmul, memory_cells
 from sentinel.stressor.loader import _parameters, load_workload
-from tests.harness.registered_package import register
+from tests.harness.registered import register_package
 
 
 @pytest.mark.parametrize(
@@ -105,16 +105,18 @@ def test_the_default_is_nvml_which_needs_no_metadata(monkeypatch: pytest.MonkeyP
 def test_the_built_in_drivers_are_those_that_the_package_registers() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     registered = project["entry-points"][DRIVERS]
-    assert registered == {one.name: one.place for one in (NVML, SIMULATED)}
+    assert registered == {one.name: one.target for one in (NVML, SIMULATED)}
 
 
 def test_a_driver_of_a_package_is_found_with_its_options_and_not_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.syspath_prepend(register(tmp_path, DRIVERS, "rocm_driver", {"rocm": "rocm_x:Rocm"}))
+    monkeypatch.syspath_prepend(
+        register_package(tmp_path, DRIVERS, "rocm_driver", {"rocm": "rocm_x:Rocm"})
+    )
     assert find_driver("rocm:library=/opt/rocm/lib:x,wait=no") == DriverSpec(
         name="rocm",
-        place="rocm_x:Rocm",
+        target="rocm_x:Rocm",
         origin="rocm_driver 0.1.0 (rocm_x:Rocm)",
         options={"library": "/opt/rocm/lib:x", "wait": "no"},
     )
@@ -124,7 +126,9 @@ def test_a_driver_of_a_package_is_found_with_its_options_and_not_imported(
 def test_an_unknown_driver_is_refused_with_the_known_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.syspath_prepend(register(tmp_path, DRIVERS, "rocm_driver", {"rocm": "rocm_x:Rocm"}))
+    monkeypatch.syspath_prepend(
+        register_package(tmp_path, DRIVERS, "rocm_driver", {"rocm": "rocm_x:Rocm"})
+    )
     with pytest.raises(ConfigError, match="no driver 'rcom'; known are nvml, rocm"):
         find_driver("rcom")
 
@@ -133,7 +137,9 @@ def test_two_packages_cannot_have_one_name_and_none_can_replace_nvml(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("one", "other"):
-        place = register(tmp_path, DRIVERS, name, {"rocm": f"{name}:Rocm", "nvml": f"{name}:Evil"})
+        place = register_package(
+            tmp_path, DRIVERS, name, {"rocm": f"{name}:Rocm", "nvml": f"{name}:Evil"}
+        )
         monkeypatch.syspath_prepend(place)
     with pytest.raises(ConfigError, match=r"registered by other 0.*one 0"):
         find_driver("rocm")

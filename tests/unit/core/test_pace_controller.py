@@ -316,9 +316,12 @@ def test_a_yielding_stressor_receives_no_pace_and_the_next_starts_over() -> None
     assert world.spawner.paced == [("GPU-0", 1, 0.4), ("GPU-0", 2, 0.4)]
 
 
-def test_the_supervisor_wakes_for_a_change_of_the_duty_cycle() -> None:
+def test_the_supervisor_wakes_for_a_change_of_the_duty_cycle(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Config, "stale_after", 1e6)
     duty = parse_duty("7.3s/2.1s")  # not with a lease, each half second, by coincidence
-    world = holding(Config(duty=duty, rearm=1.0, hang_after=3600.0, stale_after=1e6))
+    world = holding(Config(duty=duty, rearm=1.0, hang_after=3600.0))
     world.tick = 100.0  # no limit on a wait
     since = world.gpu_state().stressor
     assert isinstance(since, Running)

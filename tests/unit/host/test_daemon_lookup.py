@@ -13,7 +13,7 @@ import pytest
 from sentinel.errors import AccessDeniedError
 from sentinel.host import daemon_lookup
 from sentinel.host.daemon_lookup import find_socket, known_daemons
-from tests.harness.registered_daemons import RegisteredDaemons
+from tests.harness.registered import RegisteredDaemons
 
 
 @pytest.fixture

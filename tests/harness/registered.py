@@ -1,8 +1,9 @@
-"""Daemons in the registry that are this process, or have ended."""
+"""Daemons in the registry and packages with entry points that tests make up."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -38,3 +39,13 @@ class RegisteredDaemons(ExitStack):
         else:
             entry.release()
         return replace(record, alive=alive, started=record.started if alive else 0)
+
+
+def register_package(folder: Path, group: str, name: str, entries: Mapping[str, str]) -> str:
+    """Write the metadata of a package with these entry points; return the path to import from."""
+    info = folder / name / f"{name}-0.1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1.0\n")
+    rows = "\n".join(f"{key} = {place}" for key, place in entries.items())
+    (info / "entry_points.txt").write_text(f"[{group}]\n{rows}\n")
+    return str(info.parent)
