@@ -32,6 +32,7 @@ from sentinel.diagnostics.survey import Survey, survey
 from sentinel.errors import (
     AccessDeniedError,
     ConflictError,
+    EndedEarlyError,
     IncompleteError,
     NotRunningError,
     SentinelError,
@@ -154,6 +155,8 @@ class _Watcher:
         self.host = HostMeter()
         #: The signal that has ended the trial.
         self.interrupted: str | None = None
+        #: A signal that came before its start.
+        self._early: str | None = None
         #: The failure that the stressor has reported.
         self.reported: Mapping[str, Any] | None = None
         self._uuid = uuid
@@ -166,10 +169,18 @@ class _Watcher:
 
     @contextlib.contextmanager
     def signals(self) -> Iterator[None]:
-        """Take the signals that end a trial during a block; one before its start raises."""
-        before = {number: signal.signal(number, signal.default_int_handler) for number in _SIGNALS}
+        """Take the signals that end a trial during a block.
+
+        Raises:
+            EndedEarlyError: One came before its start.
+        """
+        before = {number: signal.signal(number, self._end_early) for number in _SIGNALS}
         try:
             yield
+        except KeyboardInterrupt:
+            if self._early is None:
+                raise
+            raise EndedEarlyError(self._early) from None
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -206,6 +217,10 @@ class _Watcher:
             gpus = self._client.status().gpus if self._client is not None else ()
             return next((gpu.pid for gpu in gpus if gpu.uuid == self._uuid), None)
         return None
+
+    def _end_early(self, number: int, _frame: FrameType | None) -> None:
+        self._early = signal.Signals(number).name
+        raise KeyboardInterrupt  # nothing on the way takes it for an error of a request
 
     def _interrupt(self, number: int, _frame: FrameType | None) -> None:
         self.interrupted = signal.Signals(number).name

@@ -12,6 +12,7 @@ from sentinel.core.node import starts
 from sentinel.core.observation import Observation, ProbeFacts
 from sentinel.core.occupancy import Permission
 from sentinel.core.state import Probe
+from sentinel.errors import EndedEarlyError
 from sentinel.protocol.gpu import Gpu, Reading
 from sentinel.protocol.probe import Watch
 from sentinel.supervisor.bootstrap import HostClock
@@ -64,19 +65,22 @@ def survey(options: Options) -> tuple[Survey, ...]:
         SentinelError: As for :func:`supervise`, except for the locks.
     """
     readings: dict[str, Reading] = {}
-    with Signals() as signals, find_gpus(options, signals) as found:
-        missing = {gpu.uuid for gpu in found.gpus}
+    with Signals() as signals:
+        with find_gpus(options, signals) as found:
+            missing = {gpu.uuid for gpu in found.gpus}
 
-        def enough(facts: ProbeFacts | None) -> bool | None:
-            readings.update(facts.readings if facts is not None else {})
-            missing.difference_update(readings)
-            return None if missing else True
+            def enough(facts: ProbeFacts | None) -> bool | None:
+                readings.update(facts.readings if facts is not None else {})
+                missing.difference_update(readings)
+                return None if missing else True
 
-        found.probe.send(Watch(gpus=tuple(missing), held=()))
-        follow_probe(
-            found.probe, signals, enough, options.config.quick_poll + options.config.stale_after
-        )
-        found.probe.close()
+            found.probe.send(Watch(gpus=tuple(missing), held=()))
+            limit = options.config.quick_poll + options.config.stale_after
+            follow_probe(found.probe, signals, enough, limit)
+            found.probe.close()
+        name, _ = signals.collect()
+        if name is not None:  # it came while the probe was ended
+            raise EndedEarlyError(name)
     return tuple(_verdicts(found, readings))
 
 
