@@ -199,6 +199,15 @@ def find_simulation() -> Path:
     return Path(running[0].simulated or "") if running else default_folder()
 
 
+def simulated_folder(*, chosen: bool) -> Path | None:
+    """Return the folder of the simulated GPUs if chosen, also by its variable, or None.
+
+    Raises:
+        ConfigError: As for :func:`find_simulation`.
+    """
+    return find_simulation() if chosen or os.environ.get(SIMULATED) else None
+
+
 def _service_is_meant() -> bool:
     """Check whether no daemon is chosen, none of this user runs, and the host has a service."""
     usual = places(os.environ, os.getuid())

@@ -14,7 +14,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -22,7 +21,7 @@ from torch import Tensor
 
 from sentinel.errors import ConfigError, DriverUnavailableError, MemoryContentionError
 from sentinel.protocol.gpu import Gpu
-from sentinel.protocol.stressor import MemoryTarget, StressorSpec
+from sentinel.protocol.stressor import MemoryTarget
 from sentinel.stressor.loader import is_out_of_memory
 from sentinel.units import format_size
 
@@ -86,21 +85,6 @@ class Device(Protocol):
 
     def forbid_growth(self) -> None:
         """Refuse every further allocation of device memory."""
-
-
-def open_device(spec: StressorSpec) -> Device:
-    """Create a context on the GPU of ``spec``, or attach to it if it is simulated.
-
-    Raises:
-        DriverUnavailableError: torch cannot use the GPU, and a retry cannot help.
-        torch.cuda.OutOfMemoryError: There is no room for a context.
-    """
-    if spec.simulation is None:
-        return CudaDevice(spec.gpu)
-    from sentinel.host.simulation import Registry
-    from sentinel.stressor.simulated_device import SimulatedDevice  # a real GPU needs none of it
-
-    return SimulatedDevice(Registry(Path(spec.simulation)), spec.gpu.uuid)
 
 
 class CudaDevice:

@@ -61,6 +61,7 @@ from sentinel.stressor.loader import (
 
 if TYPE_CHECKING:
     from sentinel.stressor.context import WorkloadContext
+    from sentinel.stressor.device import Device
 
 
 #: The maximum length of a reason, which may contain a plugin's text.
@@ -186,18 +187,33 @@ def load_torch() -> str:
 
 def _open_context(spec: StressorSpec) -> None:
     """Create a context; the exit of this process closes it."""
-    from sentinel.stressor.device import open_device
+    _open_device(spec)
 
-    open_device(spec)
+
+def _open_device(spec: StressorSpec) -> Device:
+    """Create a context on the GPU of ``spec``, or attach to it if it is simulated.
+
+    Raises:
+        DriverUnavailableError: torch cannot use the GPU, and a retry cannot help.
+        torch.cuda.OutOfMemoryError: There is no room for a context.
+    """
+    if spec.simulation is None:
+        from sentinel.stressor.device import CudaDevice
+
+        return CudaDevice(spec.gpu)
+    from sentinel.host.simulation import Registry
+    from sentinel.stressor.simulated_device import SimulatedDevice
+
+    return SimulatedDevice(Registry(Path(spec.simulation)), spec.gpu.uuid)
 
 
 def _attach(spec: StressorSpec, lease_keeper: LeaseKeeper) -> WorkloadContext:
     """Create the context, arm the kernel timer and take the memory."""
     # All of these import torch, so they are not imported at module level.
     from sentinel.stressor.context import WorkloadContext
-    from sentinel.stressor.device import ContentionMonitor, fill, open_device
+    from sentinel.stressor.device import ContentionMonitor, fill
 
-    device = open_device(spec)
+    device = _open_device(spec)
     lease_keeper.arm()
     monitor = ContentionMonitor(device) if spec.check_contention else None
     if monitor is not None:

@@ -27,7 +27,7 @@ from sentinel.cli.options import command_options as options
 from sentinel.cli.options import value_completion
 from sentinel.client import Client, Status, connect
 from sentinel.errors import ConfigError, ExitCode, NotRunningError, SentinelError
-from sentinel.host.daemon_lookup import find_shared
+from sentinel.host.daemon_lookup import find_shared, simulated_folder
 from sentinel.host.registry import DaemonRecord, records_folder, running_burnins
 from sentinel.protocol.api_types import GpuStatus
 from sentinel.units import format_duration
@@ -108,7 +108,7 @@ def attach(run: str | None, as_json: bool, simulated: bool) -> int:
 
     RUN is its folder, or its name in the state directory. Ctrl+C ends this command alone.
     """
-    simulation = options.simulated_folder(chosen=simulated)
+    simulation = simulated_folder(chosen=simulated)
     folder = RunFolder(path=find_run(find_shared(simulation), run))
     client = connect(simulated=simulation)
     if run is None:

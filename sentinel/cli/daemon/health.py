@@ -26,7 +26,7 @@ from sentinel.errors import (
     SentinelError,
 )
 from sentinel.host import verified_store
-from sentinel.host.daemon_lookup import daemons_sharing, find_shared, locate
+from sentinel.host.daemon_lookup import daemons_sharing, find_shared, locate, simulated_folder
 from sentinel.host.verified_store import (
     KnownGpu,
     LastVerdict,
@@ -115,7 +115,7 @@ def _places(socket: str | None, *, simulated: bool) -> tuple[Path, list[str]]:
     Raises:
         SentinelError: They cannot be found.
     """
-    folder = options.simulated_folder(chosen=simulated)
+    folder = simulated_folder(chosen=simulated)
     state = find_shared(folder, socket)
     if socket is not None:
         return state, [socket]

@@ -20,7 +20,7 @@ from sentinel.cli.display.log_lines import (
 from sentinel.cli.options import command_options as options
 from sentinel.client import Client, PastEvent, PastReading, PastUse, connect
 from sentinel.errors import ConfigError, NoSuchGpuError, NotRunningError, SentinelError
-from sentinel.host.daemon_lookup import Location, last_location, locate
+from sentinel.host.daemon_lookup import Location, last_location, locate, simulated_folder
 from sentinel.host.paths import stderr_file
 from sentinel.units import format_brief, parse_duration
 
@@ -192,7 +192,7 @@ def logs(following: bool, count: int, as_json: bool, socket: str | None, simulat
     a unit of systemd logs to the journal, which is read by journalctl. Exit code 3 if there is no
     log.
     """
-    folder = options.simulated_folder(chosen=simulated)
+    folder = simulated_folder(chosen=simulated)
     named = socket is not None or simulated
     where = locate(socket, folder) if named else last_location()
     path, match, runs = _log(where)

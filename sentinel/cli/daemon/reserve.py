@@ -25,6 +25,7 @@ from sentinel.cli.options import value_completion
 from sentinel.client import Client, ReservationInfo, connect
 from sentinel.client.verbs import OnWait
 from sentinel.errors import ConfigError, SentinelError
+from sentinel.host.daemon_lookup import simulated_folder
 from sentinel.protocol.api_types import Holder
 from sentinel.units import format_size
 
@@ -250,7 +251,7 @@ def exec_(
     path = shutil.which(command[0])
     if path is None:  # before a stressor yields
         return _missing(command[0])
-    client = connect(socket, simulated=options.simulated_folder(chosen=simulated))
+    client = connect(socket, simulated=simulated_folder(chosen=simulated))
     purpose = _summary(command) if reason is None else reason
     reservation = client.reserve(
         wanted, reason=purpose, wait=wait, bound=True, on_wait=place_reporter(client, quiet=quiet)

@@ -15,7 +15,6 @@ import click
 from sentinel.cli.display.output import paint_verdicts, print_json
 from sentinel.cli.options import value_completion
 from sentinel.errors import ConfigError, ExitCode
-from sentinel.host.paths import SIMULATED
 from sentinel.units import parse_duration
 
 if TYPE_CHECKING:
@@ -95,6 +94,7 @@ def _with_connection(function: _Function, connect: Callable[[Address], Any]) -> 
 
 def _address(socket: str | None, tcp: str | None, token: str | None, *, simulated: bool) -> Address:
     from sentinel.client.requester import find_address
+    from sentinel.host.daemon_lookup import simulated_folder
 
     if tcp is not None and (socket is not None or simulated):
         raise ConfigError("--connect cannot be combined with --socket or --simulated")
@@ -103,15 +103,6 @@ def _address(socket: str | None, tcp: str | None, token: str | None, *, simulate
     if tcp is not None:
         return find_address(tcp=tcp, token=token or os.environ.get("SENTINEL_TOKEN_FILE"))
     return find_address(socket, simulated=simulated_folder(chosen=simulated))
-
-
-def simulated_folder(*, chosen: bool) -> Path | None:
-    """Return the directory of the simulated GPUs if chosen, also by its variable, or None."""
-    if not chosen and not os.environ.get(SIMULATED):
-        return None
-    from sentinel.host.daemon_lookup import find_simulation
-
-    return find_simulation()
 
 
 # --- options ---------------------------------------------------------------------------------

@@ -168,8 +168,8 @@ def _items(
 
 def _status(ctx: click.Context) -> dict[str, Any]:
     """Request the status of the daemon that the options so far name; empty without an answer."""
-    from sentinel.cli.options.command_options import simulated_folder
     from sentinel.client.requester import Requester, find_address
+    from sentinel.host.daemon_lookup import simulated_folder
 
     try:
         address = find_address(

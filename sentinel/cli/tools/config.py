@@ -13,7 +13,7 @@ import click
 
 from sentinel.cli.display.output import print_json
 from sentinel.cli.options.command_classes import GroupedOptions
-from sentinel.cli.options.command_options import simulated_folder, with_client
+from sentinel.cli.options.command_options import with_client
 from sentinel.cli.options.setting_options import config_option, flag_of, flags, read_sources
 from sentinel.client import Client
 from sentinel.config.build import build_config
@@ -30,6 +30,7 @@ from sentinel.config.sources import (
     read_file,
 )
 from sentinel.errors import ConfigError, ExitCode, NotRunningError
+from sentinel.host.daemon_lookup import simulated_folder
 from sentinel.host.paths import places
 from sentinel.host.unprivileged import look_up
 from sentinel.protocol.commands import Given

@@ -20,11 +20,10 @@ from sentinel.cli.options.command_options import (
     address_options,
     chosen_form,
     print_report,
-    simulated_folder,
 )
 from sentinel.cli.options.setting_options import load_thresholds
 from sentinel.errors import ExitCode
-from sentinel.host.daemon_lookup import find_shared
+from sentinel.host.daemon_lookup import find_shared, simulated_folder
 from sentinel.supervisor.bootstrap import leave
 
 

@@ -14,11 +14,12 @@ from typing import Any
 import click
 
 from sentinel.cli.display.output import print_json
-from sentinel.cli.options.command_options import json_option, simulated_folder, together
+from sentinel.cli.options.command_options import json_option, together
 from sentinel.cli.tools import trial
 from sentinel.config.sources import checked, find_file, from_flags, gather
 from sentinel.diagnostics.workload_catalog import Listed, list_workloads
 from sentinel.errors import ConfigError, ExitCode
+from sentinel.host.daemon_lookup import simulated_folder
 from sentinel.host.golden_store import Conflict, Golden, Goldens, Skipped, locate
 from sentinel.host.packages import how_to_install, installer, torch_build
 from sentinel.protocol.counters import WorkloadOption
