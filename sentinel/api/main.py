@@ -12,6 +12,9 @@ from sentinel.host.process_setup import API, InheritedFd, explain_exhaustion, se
 from sentinel.protocol.codec import MessageStream
 from sentinel.protocol.commands import ApiSpec, ServiceFailed
 
+#: The maximum length of a reason.
+_MAX_REASON_LENGTH = 500
+
 
 class _ListeningSocket(socket.socket):
     """A socket that listens already."""
@@ -74,4 +77,5 @@ def run(
 
 def _describe(error: Exception) -> str:
     """Describe an error in one line; its traceback goes to the standard error."""
-    return " ".join("".join(traceback.format_exception_only(error)).split())
+    text = " ".join("".join(traceback.format_exception_only(error)).split())
+    return text[:_MAX_REASON_LENGTH]

@@ -63,7 +63,7 @@ _ENDS = frozenset(
 )
 
 #: Signals that end a trial early; a second one ends it at once.
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True, kw_only=True)
