@@ -211,9 +211,11 @@ def test_a_gpu_that_is_not_occupied_says_why_and_when_that_may_change(
 def timeline(page: Page, count: int) -> list[tuple[str, str, str]]:
     """Wait for the oldest ``count`` events of the page; return the word, GPUs and text of each."""
     items = "[...document.querySelectorAll('#timeline li')]"
-    page.wait_until(f"{items}.length === {count}")
     parts = "['strong', '.gpu', '.text'].map((part) => item.querySelector(part).textContent)"
-    found: list[list[str]] = page.evaluate(f"{items}.reverse().map((item) => {parts})")
+    found: list[list[str]] = []
+    while len(found) != count:  # a later event draws the list again
+        page.wait_until(f"{items}.length === {count}")
+        found = page.evaluate(f"{items}.reverse().map((item) => {parts})")
     return [(word, gpus, text) for word, gpus, text in found]
 
 
