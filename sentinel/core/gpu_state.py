@@ -1,4 +1,7 @@
-"""The state of one GPU: occupancy, attribution, stressor, health, holds and history."""
+"""The state of one GPU: occupancy, attribution, stressor, health, pause and history.
+
+A held GPU has a stressor. Reservations, which keep a GPU free, are in ``state.State``.
+"""
 
 from __future__ import annotations
 
@@ -155,7 +158,7 @@ class Stopping:
 
 @dataclass(frozen=True, kw_only=True)
 class Backoff:
-    """A pause after a failure."""
+    """A pause after a failure, or after the end on a GPU that was unknown or not watched."""
 
     until: float
     reason: str
@@ -373,7 +376,8 @@ class GpuState:
     findings: Findings = field(default_factory=Findings)
     #: The number of the last child.
     generation: int = 0
-    #: How long the GPU must stay idle before the next start, in seconds.
+    #: How long the GPU must stay idle before the next start, in seconds: drawn from the setting of
+    #: this name at the last newcomer, so a change of the setting counts from the next one on.
     rearm: float = 0.0
     #: The start of the last child.
     launch: Launch = field(default_factory=Launch)

@@ -1,6 +1,7 @@
 """Take one GPU from its reading to its next step: attribute, detect, act. Pure.
 
-This is the path of a newcomer: attribution, occupancy, evidence, kill, in this order.
+This is the path of a newcomer: ``attribution``, ``occupancy``, evidence by ``newcomer``, and the
+kill by ``lifecycle``, in this order. After the exit, ``teardown`` waits for the memory.
 """
 
 from __future__ import annotations
@@ -136,7 +137,7 @@ def _rearmed(
 def _extend_rearm(
     gpu_state: GpuState, before: Occupancy, seen: Observation, config: Config
 ) -> GpuState:
-    """Set the re-arm time after a newcomer.
+    """Set the re-arm time after a newcomer; a change of the setting counts from the next one on.
 
     It doubles with each newcomer within the hour beyond the first few, so that short jobs that
     come all day do not find a stressor between each two. It is then scaled by a random 50 to 150 %,

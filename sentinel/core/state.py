@@ -196,11 +196,11 @@ def on_each_gpu(*rules: GpuRule) -> Rule:
 
 @dataclass(frozen=True, kw_only=True)
 class AdminHold:
-    """Why an operator keeps a GPU free."""
+    """Why an operator or a user keeps a GPU free; a *held* GPU, with a stressor, is not meant."""
 
     #: The administrative state, as in :class:`sentinel.protocol.views.GpuView`.
     admin: str
-    #: For verdicts.
+    #: The rule of the :class:`sentinel.core.occupancy.Permission` that forbids a stressor.
     rule: str
     reason: str
     since: float | None = None
@@ -209,7 +209,7 @@ class AdminHold:
 
 
 def admin_hold(state: State, gpu_state: GpuState) -> AdminHold | None:
-    """Return the hold on a GPU, or None."""
+    """Return why an operator or a user keeps a GPU free, or None."""
     if state.released is not None:
         reason = "the driver is released (pause --release)"
         return AdminHold(

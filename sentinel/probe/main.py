@@ -1,4 +1,6 @@
-"""The probe process: it reads the GPUs and publishes readings; no other process uses the driver.
+"""The probe process: it reads the GPUs and publishes readings.
+
+Other users of the driver are stressors, each on its own GPU, and short-lived processes of tools.
 
 A call on a GPU whose context is being torn down takes up to 300 ms, and one on a broken GPU may
 never return. Neither may delay the other GPUs: see scheduler.py.

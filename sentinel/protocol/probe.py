@@ -36,7 +36,10 @@ class ProbeFailed:
 
 @dataclass(frozen=True, kw_only=True)
 class Standby:
-    """A spare probe has opened the driver and waits to be activated."""
+    """A spare probe has opened the driver and waits for :class:`Activate`.
+
+    The standby stressor is another process; it sends ``Prepared`` of ``protocol.stressor``.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,7 @@
-"""Define the parts around the supervisor's loop as protocols. Nothing in them blocks."""
+"""Define the parts around the supervisor's loop as protocols. Nothing in them blocks.
+
+The real parts are assembled in ``bootstrap``; tests have others. Each protocol names its real part.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from sentinel.protocol.stressor import StressorCommand
 
 
 class Clock(Protocol):
-    """The time, random numbers, and the only place where the supervisor waits."""
+    """The time, random numbers, and the supervisor's only wait: ``bootstrap.HostClock``."""
 
     def now(self) -> float:
         """Return the monotonic time in seconds."""
@@ -53,7 +56,7 @@ class ManagedProcess(Protocol):
 
 
 class Probe(ManagedProcess, Protocol):
-    """The process that reads the GPUs."""
+    """The process that reads the GPUs: ``probe_process.ProbeProcess``."""
 
     def collect(self) -> ProbeFacts | None:
         """Collect the new facts about the probe, with the newest reading of each GPU."""
@@ -66,21 +69,21 @@ class Probe(ManagedProcess, Protocol):
 
 
 class Standby(ManagedProcess, Protocol):
-    """The process that becomes the next stressor."""
+    """The process that becomes the next stressor: ``stressor_pool.StandbyStressor``."""
 
     def memory_left(self) -> bool:
         """Check that the host has memory for it."""
 
 
 class Api(ManagedProcess, Protocol):
-    """The API process."""
+    """The API process: ``api_process.ApiProcess``."""
 
     def collect(self) -> ApiFacts | None:
         """Collect the new facts about the API process."""
 
 
 class Spawner(Protocol):
-    """The stressor children, at most one on each GPU."""
+    """The stressor children, at most one on each GPU: ``stressor_pool.StressorPool``."""
 
     def start(self, gpu: Gpu, order: Start) -> None:
         """Start a stressor, from the standby one if that is wanted and ready."""
@@ -111,7 +114,7 @@ class Spawner(Protocol):
 
 
 class Interrupts(Protocol):
-    """The source of shutdown and reload requests: signals, or a test."""
+    """The source of shutdown and reload requests: ``signals.Signals``, or a test."""
 
     def files(self) -> list[int]:
         """List the descriptors to wait for."""

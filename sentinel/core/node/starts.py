@@ -52,7 +52,7 @@ def _first(rules: Iterable[_GpuRule], case: _Case) -> Permission | None:
 
 
 def _hold(case: _Case) -> Permission | None:
-    """Keep a GPU free for an operator."""
+    """Keep a GPU free that is reserved or paused, or whose driver is released."""
     hold = admin_hold(case.state, case.gpu_state)
     return None if hold is None else Permission(hold.rule, hold.reason, hold.until)
 
