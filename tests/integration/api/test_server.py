@@ -325,7 +325,11 @@ def flood(port: int, first_bytes: bytes) -> Iterator[None]:
 
 
 def patient_status(api: ApiServer) -> int:
-    """Ask with the token; again if so many came on a busy host before the first bytes were read."""
+    """Ask with the token, and once more if the connection was closed.
+
+    A limit closes the oldest connection without a token, which may be this one before its first
+    bytes are read. That was seen once, on a busy host; the cause is likely, not proved.
+    """
     with contextlib.suppress(ConnectionResetError):
         return over_tcp(api).status
     return over_tcp(api).status
