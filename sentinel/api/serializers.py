@@ -124,7 +124,7 @@ def session(one: views.Session, shown: Views, now: float) -> api_types.SessionIn
 
 def reservations(shown: Views, now: float) -> tuple[api_types.ReservationInfo, ...]:
     """Describe the reservations that have their GPUs."""
-    return tuple(reservation(one, shown, now) for one in shown.host.reservations if one.gpus)
+    return tuple(reservation(held, shown, now) for held in shown.host.reservations if held.gpus)
 
 
 def queue(shown: Views, now: float) -> tuple[api_types.ReservationInfo, ...]:
@@ -134,12 +134,12 @@ def queue(shown: Views, now: float) -> tuple[api_types.ReservationInfo, ...]:
 
 def allocations(shown: Views, now: float) -> tuple[api_types.AllocationInfo, ...]:
     """Describe all allocations."""
-    return tuple(allocation(one, shown, now) for one in shown.host.allocations)
+    return tuple(allocation(granted, shown, now) for granted in shown.host.allocations)
 
 
 def sessions(shown: Views, now: float) -> tuple[api_types.SessionInfo, ...]:
     """Describe all sessions."""
-    return tuple(session(one, shown, now) for one in shown.sessions)
+    return tuple(session(kept, shown, now) for kept in shown.sessions)
 
 
 def allocation(one: views.Allocation, shown: Views, now: float) -> api_types.AllocationInfo:
