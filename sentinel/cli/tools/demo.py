@@ -183,6 +183,8 @@ class _Output(threading.Thread):
         self._sentinel = sentinel
         self._occupied: Counter[int] = Counter()
         self._changed = threading.Condition()
+        #: That the output ended. The process itself exits a moment later, which wakes nobody here.
+        self._ended = False
         self.start()
 
     def run(self) -> None:
@@ -196,6 +198,7 @@ class _Output(threading.Thread):
                 self._occupied.update([int(found[1])] if found else [])
                 self._changed.notify_all()
         with self._changed:
+            self._ended = True
             self._changed.notify_all()
 
     def show_occupied(self, times: Mapping[int, int]) -> bool:
@@ -206,13 +209,13 @@ class _Output(threading.Thread):
         """
 
         def is_over() -> bool:
-            return self._is_occupied(times) or self._sentinel.poll() is not None
+            return self._is_occupied(times) or self._ended
 
         with self._changed:
             self._changed.wait_for(is_over, START_TIMEOUT_S)
-        if self._sentinel.poll() is None:
+        if not self._ended:
             time.sleep(SHOW_S)
-        return self._sentinel.poll() is None
+        return not self._ended
 
     def _is_occupied(self, times: Mapping[int, int]) -> bool:
         return all(self._occupied[gpu] >= count for gpu, count in times.items())
