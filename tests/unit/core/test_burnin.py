@@ -169,15 +169,6 @@ def test_an_interruption_without_a_stretch_makes_the_gpu_cold() -> None:
     assert not progress_of(world).warm
 
 
-def test_a_finished_gpu_does_not_keep_the_others_waiting() -> None:
-    world = running(plan_of(FP64, COPY), gpus=2)
-    world.state = reconfigured(world, idle_gate="all")
-    world.run(works_on(world, FP64.workload))
-    world.gpus["GPU-0"].fault = "the GPU is lost"
-    finish(world)
-    assert progress_of(world, 1).ended is None
-
-
 def test_a_gpu_that_overheats_again_and_again_comes_to_an_end() -> None:
     world = running(plan_of(replace(FP64, seconds=1000)))
     fake = world.at(0)
@@ -323,8 +314,10 @@ def test_an_unusable_workload_is_given_up_at_once_and_ends_no_daemon() -> None:
     assert fatal.fields["until"] == "the next phase"
 
 
-def test_a_gpu_that_cannot_be_read_does_no_more_and_costs_no_other_gpu() -> None:
+@pytest.mark.parametrize("idle_gate", ["each", "all"])
+def test_a_gpu_that_cannot_be_read_does_no_more_and_costs_no_other_gpu(idle_gate: str) -> None:
     world = running(plan_of(FP64, COPY), gpus=2)
+    world.state = reconfigured(world, idle_gate=idle_gate)
     world.run(works_on(world, FP64.workload))
     world.gpus["GPU-0"].fault = "the GPU is lost"
     finish(world)
