@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -151,6 +152,19 @@ class SentinelProcess:
             stream.close()
 
 
+def run_to_end(
+    command: Sequence[str | Path],
+    *,
+    check: bool = False,
+    timeout: float = TIMEOUT_S,
+    **options: Any,
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end; return its exit code and its output."""
+    return subprocess.run(
+        command, capture_output=True, text=True, check=check, timeout=timeout, **options
+    )
+
+
 @contextmanager
 def run_sentinel(
     command: Sequence[str],
@@ -195,6 +209,13 @@ def gone(process: psutil.Process) -> bool:
     """Check whether a process has ended; a zombie counts as ended."""
     stat = read_stat(process.pid)
     return stat is None or not stat.alive
+
+
+def start_of(pid: int) -> int:
+    """Read the start time of a process, in ticks since boot."""
+    stat = read_stat(pid)
+    assert stat is not None
+    return stat.started
 
 
 def title_of(process: psutil.Process) -> str:

@@ -21,12 +21,11 @@ from sentinel.protocol.gpu import Telemetry
 from sentinel.protocol.stressor import (
     Failed,
     FailureKind,
-    Finding,
-    FindingPlace,
     MemoryCovered,
     Progress,
 )
 from tests.harness.core_scenarios import finish, reconfigured
+from tests.harness.example_finding import FLIP
 from tests.harness.world import World
 
 MEMORY = Phase(name="memory", workload="memtest", passes=2)
@@ -208,22 +207,7 @@ def test_a_finding_ends_the_plan_with_fail_fast() -> None:
     world = running(plan_of(FP64), fail_fast=True)
     world.run(works_on(world, FP64.workload))
     child = world.child()
-    child.outbox.append(
-        Finding(
-            number=1,
-            place=FindingPlace.RESULT,
-            workload="gemm",
-            dtype="fp64",
-            round=1,
-            seed=1,
-            count=1,
-            first=(0, 0),
-            bits=(1,),
-            reread=None,
-            repeated=None,
-            repeats=None,
-        )
-    )
+    child.outbox.append(FLIP)
     finish(world)
     assert progress_of(world).ended is not None
 
@@ -344,9 +328,7 @@ def test_a_shutdown_reports_what_was_done_of_every_plan() -> None:
         max_size=40,
     )
 )
-def test_no_more_counts_than_was_checked(
-    reports: list[tuple[float, int, int, bool, bool]],
-) -> None:
+def test_no_more_counts_than_was_checked(reports: list[tuple[float, int, int, bool, bool]]) -> None:
     phase = replace(STEADY, warm_up=5.0)
     state, now, most = Burnin(), 0.0, 0.0
     for seconds, checks, errors, hot, gone in reports:
