@@ -18,6 +18,7 @@ from urllib.parse import quote
 import pytest
 
 from tests.harness.gpu_environment import ROOT
+from tests.harness.programs import run_program
 from tests.harness.timing import TIMEOUT_S
 
 PROMTOOL = shutil.which("promtool")
@@ -39,14 +40,7 @@ Query = Callable[[str], list[tuple[dict[str, str], float]]]
 
 def promtool(*words: str, text: str | None = None) -> None:
     """Run promtool, which must succeed."""
-    done = subprocess.run(
-        [str(PROMTOOL), *words],
-        input=text,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
+    done = run_program(str(PROMTOOL), *words, input=text)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
