@@ -10,7 +10,7 @@ from typing import Any
 
 from sentinel.diagnostics.doctor_facts import DriverFacts, Folder, GpuFacts, HostFacts, Room, Unread
 from sentinel.host.packages import Bindings, TorchBuild
-from tests.harness.sentinel_process import run_to_end
+from tests.harness.programs import run_program
 
 GIB = 2**30
 GPU = GpuFacts(
@@ -50,9 +50,8 @@ def with_gpu(**changes: Any) -> HostFacts:
 
 def doctor(*arguments: str, **variables: str) -> tuple[int, str, str]:
     """Run ``sentinel doctor``; return its exit code, output and errors."""
-    done = run_to_end(
-        [sys.executable, "-m", "sentinel", "doctor", *arguments], env={**os.environ, **variables}
-    )
+    words = [sys.executable, "-m", "sentinel", "doctor", *arguments]
+    done = run_program(*words, env={**os.environ, **variables})
     return done.returncode, done.stdout, done.stderr
 
 

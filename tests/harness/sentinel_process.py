@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -150,19 +149,6 @@ class SentinelProcess:
         for stream in (self.process.stdout, self.process.stderr):
             assert stream is not None
             stream.close()
-
-
-def run_to_end(
-    command: Sequence[str | Path],
-    *,
-    check: bool = False,
-    timeout: float = TIMEOUT_S,
-    **options: Any,
-) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end; return its exit code and its output."""
-    return subprocess.run(
-        command, capture_output=True, text=True, check=check, timeout=timeout, **options
-    )
 
 
 @contextmanager

@@ -28,7 +28,8 @@ from tests.harness.daemon_harness import Daemon, isolated_daemon, settings_file
 from tests.harness.given_settings import shown
 from tests.harness.gpu_environment import ROOT, SimulatedHost, replace_torch
 from tests.harness.openapi_document import openapi_document
-from tests.harness.sentinel_process import eventually, run_to_end
+from tests.harness.programs import run_program
+from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
 DOCUMENT = ROOT / "docs" / "coming-from.md"
@@ -392,8 +393,9 @@ def command(daemon: Daemon, example: str) -> str:
             monkeypatch.setenv(name, value)
         if not _APART & set(words):
             return daemon.run(*words[1:])
-        done = run_to_end(
-            [sys.executable, "-m", *words],
+        command = [sys.executable, "-m", *words]
+        done = run_program(
+            *command,
             input="".join(json.dumps({"jsonrpc": "2.0", **one}) + "\n" for one in _OF_AGENT),
         )
         assert done.returncode == 0, done

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.harness.gpu_environment import ROOT
+from tests.harness.programs import run_program
 from tests.harness.scheduling import FIRST, rotated
-from tests.harness.sentinel_process import run_to_end
 from tests.harness.timing import TIMEOUT_S
 
 SMALL = "tests/unit/core/test_daemon.py"
@@ -40,7 +40,7 @@ def test_those_that_find_most_come_first_and_the_others_take_turns_to_be_last() 
 
 def run_pytest(*words: str) -> tuple[int, str]:
     command = [sys.executable, "-m", "pytest", "-p", "no:schemathesis", "-p", "no:cacheprovider"]
-    done = run_to_end([*command, *words, SMALL], cwd=ROOT)
+    done = run_program(*command, *words, SMALL, cwd=ROOT)
     return done.returncode, done.stdout
 
 

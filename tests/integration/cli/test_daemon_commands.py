@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.harness.command_line import CommandLine
-from tests.harness.sentinel_process import eventually, run_to_end
+from tests.harness.programs import run_program
+from tests.harness.sentinel_process import eventually
 from tests.harness.stub_daemon import (
     DAEMON,
     GPU,
@@ -418,7 +419,7 @@ def test_the_completion_lists_commands_and_options(
 ) -> None:
     variables = {"_SENTINEL_COMPLETE": "bash_complete", "COMP_WORDS": words}
     environment = {**os.environ, **variables, "COMP_CWORD": str(word)}
-    done = run_to_end([sys.executable, "-m", "sentinel"], env=environment, check=True)
+    done = run_program(sys.executable, "-m", "sentinel", env=environment, check=True)
     offered = {line.partition(",")[2] for line in done.stdout.splitlines()}
     assert expected <= offered
     assert not other & offered

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.gpu_environment import SimulatedHost
-from tests.harness.sentinel_process import run_to_end
+from tests.harness.programs import run_program
 
 RUN = (
     "run",
@@ -34,11 +34,7 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Run a command of sentinel, as ``"$@"`` in a shell script."""
     command = [sys.executable, "-m", "sentinel", *words]
-    return run_to_end(
-        ["bash", "-c", shell, "bash", *command],
-        env=host.environment(**environment),
-        stdin=subprocess.DEVNULL,
-    )
+    return run_program("bash", "-c", shell, "bash", *command, env=host.environment(**environment))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from click.shell_completion import ShellComplete
 
 from sentinel.cli.main import sentinel_command
-from tests.harness.sentinel_process import run_to_end
+from tests.harness.programs import run_program
 from tests.harness.stub_daemon import (
     GPU,
     RESERVATION,
@@ -106,10 +106,9 @@ def test_recorded_runs_are_completed_newest_first(tmp_path: Path, daemon: StubDa
 )
 def test_each_shell_has_the_values(daemon: StubDaemon, shell: str, expected: str) -> None:
     words = {"COMP_WORDS": "sentinel pause 1", "COMP_CWORD": "1" if shell == "fish" else "2"}
-    done = run_to_end(
-        [sys.executable, "-m", "sentinel"],
-        env={**os.environ, **words, "_SENTINEL_COMPLETE": f"{shell}_complete"},
-        check=True,
+    command = [sys.executable, "-m", "sentinel"]
+    done = run_program(
+        *command, env={**os.environ, **words, "_SENTINEL_COMPLETE": f"{shell}_complete"}, check=True
     )
     assert expected in done.stdout
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.harness.gpu_environment import SimulatedHost
-from tests.harness.sentinel_process import eventually, run_to_end
+from tests.harness.programs import run_program
+from tests.harness.sentinel_process import eventually
 
 GIB = 2**30
 FILE = """
@@ -28,9 +29,8 @@ pytestmark = pytest.mark.usefixtures("fake_torch")
 
 
 def run_command(host: SimulatedHost, *arguments: str, **variables: str) -> tuple[int, str, str]:
-    done = run_to_end(
-        [sys.executable, "-m", "sentinel", *arguments], env=host.environment(**variables)
-    )
+    words = [sys.executable, "-m", "sentinel", *arguments]
+    done = run_program(*words, env=host.environment(**variables))
     return done.returncode, done.stdout, done.stderr
 
 

@@ -20,7 +20,7 @@ from tests.harness.fake_nvml import (
     answers,
 )
 from tests.harness.gpu_environment import ROOT
-from tests.harness.sentinel_process import run_to_end
+from tests.harness.programs import run_program
 
 pytestmark = NEEDS_COMPILER
 
@@ -165,8 +165,9 @@ def test_a_driver_with_wrong_pids_in_the_binding_is_refused(
 ) -> None:
     faults = tmp_path / "faults"
     faults.write_text(f"driver {version}\n")
-    done = run_to_end(
-        [sys.executable, "-m", "sentinel", "--list"],
+    words = [sys.executable, "-m", "sentinel", "--list"]
+    done = run_program(
+        *words,
         env={
             **os.environ,
             "LD_LIBRARY_PATH": str(nvml_library),

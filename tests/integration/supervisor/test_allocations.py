@@ -16,7 +16,8 @@ from sentinel.host.simulation import DEFAULT_TOTAL
 from sentinel.protocol.api_types import GpuStatus
 from tests.harness.daemon_harness import Daemon, read_line, write_line
 from tests.harness.gpu_environment import ROOT
-from tests.harness.sentinel_process import eventually, run_to_end
+from tests.harness.programs import run_program
+from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
 GIB = 2**30
@@ -85,7 +86,7 @@ def test_memory_is_allocated_beside_the_stressor_and_allocated_processes_are_no_
 @pytest.mark.long
 def test_the_example_works_through_its_jobs_without_a_daemon(daemon: Daemon) -> None:
     example = ROOT / "examples" / "monitor" / "monitor.py"
-    done = run_to_end([sys.executable, example, "--simulate", "1", "--jobs", "2"], check=True)
+    done = run_program(sys.executable, example, "--simulate", "1", "--jobs", "2", check=True)
     assert done.stdout.splitlines() == [
         "1 GiB of GPU 0 are allocated",
         "job 0: a batch of 32",

@@ -24,7 +24,8 @@ from tests.harness.daemon_harness import (
 from tests.harness.given_settings import texts_of
 from tests.harness.gpu_environment import ROOT
 from tests.harness.isolation import OWN_NAMESPACE, needs_namespaces
-from tests.harness.sentinel_process import eventually, run_to_end
+from tests.harness.programs import run_program
+from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
 #: A training script: it prints its start and its GPUs, and exits as a line of input requests.
@@ -53,7 +54,7 @@ pytestmark = pytest.mark.usefixtures("fake_torch")
 def train() -> str:
     """Run the example of a script that reserves a GPU; return its output."""
     script = ROOT / "examples" / "reserve" / "train.py"
-    return run_to_end([sys.executable, script], check=True).stdout
+    return run_program(sys.executable, script, check=True).stdout
 
 
 @pytest.mark.long

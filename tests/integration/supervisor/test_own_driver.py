@@ -15,8 +15,9 @@ import pytest
 
 from sentinel.config.specs import DRIVERS as GROUP
 from tests.harness.gpu_environment import SimulatedHost
+from tests.harness.programs import run_program
 from tests.harness.registered import register_package
-from tests.harness.sentinel_process import eventually, run_to_end
+from tests.harness.sentinel_process import eventually
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 DRIVERS = {
@@ -40,7 +41,7 @@ def run(simulated: SimulatedHost, package: str, tmp_path: Path) -> Run:
         paths = {"PYTHONPATH": package, "XDG_STATE_HOME": str(tmp_path)}
         environment = simulated.environment(**paths, **more)
         del environment["SENTINEL_SIM_DIR"]  # it would mean the built-in simulated GPUs
-        return run_to_end([sys.executable, "-m", "sentinel", *words], env=environment)
+        return run_program(sys.executable, "-m", "sentinel", *words, env=environment)
 
     return run_one
 

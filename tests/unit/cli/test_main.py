@@ -16,7 +16,7 @@ from sentinel.cli.manpage import page
 from sentinel.cli.options.command_classes import GROUPS
 from sentinel.config.model import SETTINGS
 from tests.harness.command_line import CommandLine
-from tests.harness.sentinel_process import run_to_end
+from tests.harness.programs import run_program
 
 
 def test_a_hidden_command_is_not_listed(cli: CommandLine) -> None:
@@ -157,7 +157,7 @@ def test_wrong_options_of_other_commands_exit_with_2(words: list[str], cli: Comm
 def test_groff_formats_the_manual_page_without_warnings(tmp_path: Path) -> None:
     file = tmp_path / "sentinel.1"
     file.write_text(page())
-    done = run_to_end(["groff", "-man", "-Tutf8", "-ww", "-rLL=100n", str(file)], check=True)
+    done = run_program("groff", "-man", "-Tutf8", "-ww", "-rLL=100n", str(file), check=True)
     assert done.stderr == ""
     text = re.sub("\x1b\\[[0-9;]*m|.\b", "", done.stdout)  # bold is by overstrike or colour
     for name in COMMANDS:
