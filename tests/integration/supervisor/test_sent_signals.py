@@ -11,18 +11,14 @@ from pathlib import Path
 import pytest
 
 from benchmarks.faults import FAULTS
-from tests.harness.fake_nvml import COMPILER, NO_COMPILER, shared_folder
+from tests.harness.fake_nvml import NEEDS_COMPILER, shared_folder
 from tests.harness.gpu_environment import SimulatedHost
 from tests.harness.preloaded import SignalTrace
 from tests.harness.timing import TIMEOUT_S
 
 QUICK = ("--rearm", "300ms", "--rearm-longest", "300ms", "--poll", "200ms")
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.usefixtures("fake_torch"),
-    pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER),
-]
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("fake_torch"), NEEDS_COMPILER]
 
 
 @pytest.fixture
