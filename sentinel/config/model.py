@@ -349,7 +349,7 @@ class Config(ServiceSettings):
     grace: float = setting(
         "At an ordinary stop, kill a stressor that has not ended after this time.",
         _DURATION.within("100ms", "5m"),
-        "5s",
+        "500ms",
     )
     status_every: float = setting(
         "Log the state and the rates of each GPU this often.", _DURATION.within("1s", "1d"), "1m"
