@@ -18,8 +18,12 @@ from sentinel.client import Client, SessionInfo
 from sentinel.config.model import SETTINGS
 from sentinel.config.setting import Scope
 from sentinel.errors import ConfigError
-from sentinel.protocol.api_types import Settings
+from sentinel.protocol.commands import Given
 
+#: New texts by key; None removes a setting.
+_Changes = dict[str, str | None]
+#: Changes, each with its GPUs; without any, it is of all.
+_Parts = list[tuple[_Changes, Sequence[str]]]
 #: In place of a key, it removes every setting that an option gave.
 _ALL = "all"
 
@@ -84,7 +88,7 @@ def resume(client: Client, gpus: tuple[str, ...]) -> options.Printed:
     multiple=True,
     shell_complete=value_completion.keys,
     help="Remove what was set: the value of the file or the default applies. The same as KEY=."
-    " `all` removes all that was set by options.",
+    " `all` removes all that was set by options, also for single GPUs; with --gpus only for these.",
 )
 @options.gpus_flag()
 @click.option(
@@ -106,35 +110,44 @@ def set_(
     """
     names = [part.strip() for text in unset for part in text.split(",")]
     wanted = _changes(changes, [name for name in names if name != _ALL])
+    parts: _Parts = [(wanted, gpus)] if wanted else []
     if _ALL in names:
-        wanted = {**dict.fromkeys(_given(client)), **wanted}
-    if not wanted:
+        parts = _without_given(client, wanted, gpus)
+        if not parts:
+            nothing = ["no option has set anything that a running daemon can change"]
+            empty = {**settings_as_json(()), "saved": None, "notes": nothing}
+            return options.Printed(json=empty, notes=nothing)
+    elif not parts:
         raise ConfigError("give at least one KEY=VALUE", "Such as: sentinel set memory=50%")
-    result = client.set(wanted, gpus, save=save)
+    results = [client.set(changes, of, save=save) for changes, of in parts]
+    result = results[-1]
+    # The last change is also in effect where an earlier one is of the same setting.
+    earlier = [v for one in results[:-1] for v in one.settings if v.key not in parts[-1][0]]
+    values = (*earlier, *result.settings)
     notes = [] if result.saved is None else [f"saved in {result.saved}"]
     return options.Printed(
-        json={**settings_as_json(result.settings), "saved": result.saved, "notes": result.notes},
-        lines=_in_effect(client, result),
+        json={**settings_as_json(values), "saved": result.saved, "notes": result.notes},
+        lines=_in_effect(client, values),
         notes=[*notes, *(f"sentinel: warning: {note}" for note in result.notes)],
     )
 
 
-def _in_effect(client: Client, result: Settings) -> Iterator[str]:
+def _in_effect(client: Client, values: Sequence[Given]) -> Iterator[str]:
     """Yield the settings that are in effect, each with the index of its GPU if it is for one."""
-    single = any(value.gpu for value in result.settings)
+    single = any(value.gpu for value in values)
     indices = {gpu.uuid: gpu.index for gpu in client.status().gpus} if single else {}
-    for value in result.settings:
+    for value in values:
         gpu = f"GPU {indices.get(value.gpu, value.gpu)}: " if value.gpu else ""
         yield gpu + setting_line(value, value.key).removeprefix("# ")
 
 
-def _changes(changes: Sequence[str], unset: Sequence[str]) -> dict[str, str | None]:
-    """Return the new texts by key; None removes a setting.
+def _changes(changes: Sequence[str], unset: Sequence[str]) -> _Changes:
+    """Return the new texts by key.
 
     Raises:
         ConfigError: A setting does not exist, has no value, or is given twice.
     """
-    wanted: dict[str, str | None] = {}
+    wanted: _Changes = {}
     for key, text in (
         *map(_change, changes),
         *((key_of(name, "--unset: "), None) for name in unset),
@@ -153,12 +166,35 @@ def _change(text: str) -> tuple[str, str | None]:
     return key, for_daemon(key, value.strip()) if value.strip() else None
 
 
-def _given(client: Client) -> list[str]:
-    """List the keys of the settings that options gave, and that a running daemon can change."""
+def _without_given(client: Client, wanted: _Changes, gpus: Sequence[str]) -> _Parts:
+    """Add the removal of what options gave, and a running daemon can change, to other changes.
+
+    Args:
+        client: The client.
+        wanted: The other changes.
+        gpus: The GPUs of the change; with none, those for all GPUs and for each single one.
+
+    Returns:
+        The changes for single GPUs, and those for all.
+    """
     changeable = {setting.key for setting in SETTINGS if setting.scope is not Scope.START}
-    common = [value for value in client.settings().settings if value.gpu is None]
-    flagged = [value.key for value in common if value.source.startswith("--")]
-    return [key for key in flagged if key in changeable]
+    given = [
+        value
+        for value in client.settings().settings
+        if value.source.startswith("--") and value.key in changeable
+    ]
+    chosen = {gpu.uuid for gpu in options.only(client.status(), gpus).gpus}
+    single = [value for value in given if value.gpu in chosen]
+    removed: _Changes = dict.fromkeys(value.key for value in single)
+    if gpus:
+        parts: _Parts = [({**removed, **wanted}, gpus)]
+    else:
+        common: _Changes = dict.fromkeys(value.key for value in given if value.gpu is None)
+        parts = [
+            (removed, sorted({value.gpu for value in single if value.gpu})),
+            ({**common, **wanted}, ()),
+        ]
+    return [part for part in parts if part[0]]
 
 
 # --- sessions --------------------------------------------------------------------------------

@@ -205,9 +205,7 @@ def logs(following: bool, count: int, as_json: bool, socket: str | None, simulat
         lines = journal_lines(match, count, following=following, hidden=as_json)
     else:
         wanted = every if as_json else is_shown  # of the lines that are counted
-        lines = (
-            follow(path, count, wanted=wanted) if following else last_lines(path, count, wanted)
-        )
+        lines = follow(path, count, wanted=wanted) if following else last_lines(path, count, wanted)
     for line in filter(_is_event, lines) if as_json else readable(lines):
         print(line, flush=True)
     if not runs and not as_json:

@@ -261,6 +261,31 @@ def test_sessions_and_saved_settings_outlive_the_daemon_and_others_do_not(
     assert daemon.client.sessions() == ()
 
 
+@pytest.mark.long
+def test_unset_all_removes_what_options_set_for_all_and_for_single_gpus(daemon: Daemon) -> None:
+    daemon.start(2)
+    daemon.run("set", "memory=1GiB")
+    daemon.run("set", "memory=2GiB", "power=300W", "--gpus", "0,1")
+    shown = daemon.run("set", "--unset", "all", "--gpus", "1")
+    assert [line.split("  ")[0] for line in shown.splitlines()] == [
+        'GPU 1: memory.target = "1GiB"',
+        "GPU 1: power is not set",
+    ]
+    assert _own(daemon, 0) == {"memory.target": "2GiB", "power": "300W"}
+    shown = daemon.run("set", "--unset", "all", "grace=7s")
+    assert _own(daemon, 0) == {}
+    assert "GPU 0: power is not set" in shown
+    assert "2GiB" not in shown
+    given = {value.key for value in daemon.client.settings().settings if "--" in value.source}
+    assert {"grace", "poll"} <= given, "what is fixed at the start stays"
+    assert not {"memory.target", "workload", "rearm"} & given
+    assert "grace" in daemon.run("set", "--unset", "all")
+    for gpus in ([], ["--gpus", "1"]):
+        nothing = daemon.run_unchecked("set", "--unset", "all", *gpus)
+        assert (nothing.code, nothing.out) == (0, "")
+        assert "no option has set anything" in nothing.err
+
+
 def _own(daemon: Daemon, index: int) -> dict[str, str]:
     """Read the settings that a GPU has of its own."""
     return texts_of(daemon.client.settings().settings, daemon.host.uuid(index))
