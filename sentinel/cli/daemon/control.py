@@ -209,6 +209,9 @@ def session() -> None:
 
 @session.command("start", cls=GroupedOptions)
 @click.argument("name")
+@click.argument(
+    "changes", metavar="[KEY=VALUE]...", nargs=-1, shell_complete=value_completion.changes
+)
 @options.gpus_flag()
 @options.duration(
     "--for", "seconds", "End after this time; the default is `sentinel session stop`."
@@ -218,11 +221,12 @@ def session() -> None:
 def session_start(
     client: Client,
     name: str,
+    changes: Sequence[str],
     gpus: tuple[str, ...],
     seconds: float | None,
     given: Mapping[str, str],
 ) -> options.Printed:
-    """Give the GPUs of --gpus these settings.
+    """Give the GPUs of --gpus these settings, as KEY=VALUE or as options.
 
     All others stay the daemon's. A GPU is in one session at most, and of those that the daemon has.
     The session outlives the daemon, and resumes no paused GPU. Exit code 1 if another
@@ -230,7 +234,11 @@ def session_start(
     """
     if not gpus:
         raise ConfigError("give the GPUs of the session", "Such as --gpus 0,1, or --gpus all.")
-    got = client.start_session(name, gpus, given, seconds=seconds)
+    wanted = _changes([*changes, *(f"{key}={text}" for key, text in given.items())], ())
+    settings = {key: text for key, text in wanted.items() if text is not None}
+    if empty := wanted.keys() - settings:
+        raise ConfigError(f"{', '.join(empty)}: a session needs a value, as in KEY=VALUE")
+    got = client.start_session(name, gpus, settings, seconds=seconds)
     end = "until it is ended" if got.until is None else f"until {format_clock(got.until)}"
     indices = ", ".join(map(str, got.indices))
     return options.Printed(
