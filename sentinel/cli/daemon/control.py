@@ -92,7 +92,10 @@ def resume(client: Client, gpus: tuple[str, ...]) -> options.Printed:
 )
 @options.gpus_flag()
 @click.option(
-    "--save", is_flag=True, help="Keep the change over a restart, in a file of the daemon's own."
+    "--save",
+    is_flag=True,
+    help="Keep the change over a restart, in a file of the daemon's own; also of what is fixed at"
+    " the start, which counts from the next one.",
 )
 @options.asks_daemon
 def set_(
@@ -109,7 +112,7 @@ def set_(
     the change ends with the daemon. Exit code 2 if a setting is invalid; then nothing has changed.
     """
     names = [part.strip() for text in unset for part in text.split(",")]
-    wanted = _changes(changes, [name for name in names if name != _ALL])
+    wanted = _changes(changes, [name for name in names if name != _ALL], saves=save)
     parts: _Parts = [(wanted, gpus)] if wanted else []
     if _ALL in names:
         parts = _without_given(client, wanted, gpus)
@@ -141,16 +144,16 @@ def _in_effect(client: Client, values: Sequence[Given]) -> Iterator[str]:
         yield gpu + setting_line(value, value.key).removeprefix("# ")
 
 
-def _changes(changes: Sequence[str], unset: Sequence[str]) -> _Changes:
-    """Return the new texts by key.
+def _changes(changes: Sequence[str], unset: Sequence[str] = (), *, saves: bool = False) -> _Changes:
+    """Return the new texts by key; see :func:`key_of` for ``saves``.
 
     Raises:
         ConfigError: A setting does not exist, has no value, or is given twice.
     """
     wanted: _Changes = {}
     for key, text in (
-        *map(_change, changes),
-        *((key_of(name, "--unset: "), None) for name in unset),
+        *(_change(text, saves=saves) for text in changes),
+        *((key_of(name, "--unset: ", saves=saves), None) for name in unset),
     ):
         if key in wanted:
             raise ConfigError(f"{key} is given twice")
@@ -158,9 +161,9 @@ def _changes(changes: Sequence[str], unset: Sequence[str]) -> _Changes:
     return wanted
 
 
-def _change(text: str) -> tuple[str, str | None]:
+def _change(text: str, *, saves: bool) -> tuple[str, str | None]:
     name, equals, value = text.partition("=")
-    key = key_of(name.strip())
+    key = key_of(name.strip(), saves=saves)
     if not equals:
         raise ConfigError(f"{text!r} has no value", f"Write {text}=VALUE, or --unset {text}.")
     return key, for_daemon(key, value.strip()) if value.strip() else None
@@ -234,7 +237,7 @@ def session_start(
     """
     if not gpus:
         raise ConfigError("give the GPUs of the session", "Such as --gpus 0,1, or --gpus all.")
-    wanted = _changes([*changes, *(f"{key}={text}" for key, text in given.items())], ())
+    wanted = _changes([*changes, *(f"{key}={text}" for key, text in given.items())])
     settings = {key: text for key, text in wanted.items() if text is not None}
     if empty := wanted.keys() - settings:
         raise ConfigError(f"{', '.join(empty)}: a session needs a value, as in KEY=VALUE")

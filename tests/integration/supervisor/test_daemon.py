@@ -220,7 +220,8 @@ def test_sessions_and_saved_settings_outlive_the_daemon_and_others_do_not(
     session = ("--gpus", "0,1", "--workload", workload, "--for", "1h")
     daemon.run("session", "start", "train", *session)
     daemon.run("set", "memory=1GiB", "--gpus", "2", "--save")
-    daemon.run("set", "grace=7s", "--save")
+    daemon.run("set", "grace=7s", "api.tcp=127.0.0.1:0", "--save")
+    assert daemon.client.status().daemon.tcp is None
     daemon.run("set", "hang-after=20s", "--gpus", "2")
 
     def work(index: int) -> str | None:
@@ -249,6 +250,10 @@ def test_sessions_and_saved_settings_outlive_the_daemon_and_others_do_not(
     shown = daemon.client.settings().get("grace")
     assert shown is not None
     assert (shown.text, shown.source) == ("7s", f"{daemon.places.state}/settings.toml: grace")
+    assert daemon.run("status", "--page").startswith("http://127.0.0.1:")
+    daemon.run("reload")
+    daemon.run("set", "api.tcp=", "--save")
+    assert daemon.client.status().daemon.tcp is not None, "until the next start"
     refused = daemon.run_unchecked("session", "start", "other", "--gpus", "1,2")
     assert refused.code == 1
     assert "GPU 1 is in the session 'train'" in refused.err
