@@ -264,17 +264,16 @@ PROOFS: dict[str, str | Because] = {
     ),
     r"nvidia-smi --gpu-reset .*": Because("It resets a GPU, which only an operator may do."),
     # Fleets. The tests have short plans and simulated GPUs.
-    r"sentinel fleet burnin --partition gpu --report DIR": _FLEET
+    r"sentinel fleet burnin (?:--partition gpu --report DIR|--nodes 16 .*)": _FLEET
     + "test_every_node_burns_itself_in_so_many_at_a_time",
-    r"sentinel fleet burnin --nodes 16 .*": _FLEET + "test_sixteen_nodes",
     r"sentinel fleet burnin .* --drain .*|sentinel fleet undrain .*": _FLEET
     + "test_a_failing_node_is_drained_and_only_this_is_taken_back",
     r"sentinel fleet burnin --engine clush .*": "integration/fleet/test_clush_fleet.py"
     "::test_every_node_reports_and_one_that_cannot_be_reached_is_missing",
     r"sentinel fleet report --watch .*": _FLEET
     + "test_a_run_survives_its_controller_and_its_terminal",
-    r"sentinel fleet cancel .*": _FLEET + "test_a_cancelled_run_has_the_reports_of_what_was_done",
-    r"sentinel fleet resume .*": _FLEET + "test_a_run_that_was_cancelled_goes_on_where_it_was",
+    r"sentinel fleet (?:cancel|resume) .*": _FLEET
+    + "test_a_cancelled_run_has_the_reports_of_what_was_done_and_goes_on",
     r"sentinel fleet report .*": "unit/cli/test_fleet_report.py"
     "::test_the_exit_code_and_the_first_line_are_the_verdict",
     r"ansible-playbook .*": "integration/deploy/test_ansible.py"
