@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 from tests.harness.gpu_environment import ROOT, SimulatedHost
+from tests.harness.programs import started_program
 from tests.harness.timing import TIMEOUT_S
 
 #: A workload that checks its results.
@@ -66,22 +66,12 @@ class BurninRun:
         base = [sys.executable, "-m", "sentinel", "burnin", "--simulate", str(self._gpus)]
         return [*base, *plan, *where, *self._settings, *flags]
 
-    @contextmanager
-    def started(self, *flags: str, resume: bool = False) -> Iterator[subprocess.Popen[str]]:
+    def started(
+        self, *flags: str, resume: bool = False
+    ) -> AbstractContextManager[subprocess.Popen[str]]:
         """Start it; kill it at the end."""
-        process = subprocess.Popen(
-            self.command(*flags, resume=resume),
-            env=self.host.environment(),
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        with process:
-            try:
-                yield process
-            finally:
-                process.kill()
+        command = self.command(*flags, resume=resume)
+        return started_program(*command, env=self.host.environment(), cwd=ROOT)
 
     def run(self, *flags: str, resume: bool = False) -> tuple[int, str]:
         """Run it to its end; return the exit code and the output."""

@@ -1,9 +1,11 @@
-"""Programs that a test runs to their end, and scripts that it writes."""
+"""Programs that a test runs, and scripts that it writes."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,22 @@ def run_program(
     if "input" not in options:
         given["stdin"] = subprocess.DEVNULL
     return subprocess.run(words, check=check, text=True, **{**given, **options})
+
+
+@contextmanager
+def started_program(*words: str | Path, **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """Start a program without input whose output and errors can be read; kill it at the end.
+
+    Args:
+        words: The command line.
+        options: Of :class:`subprocess.Popen`.
+    """
+    given = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with subprocess.Popen(words, text=True, **{**given, **options}) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def write_script(file: Path, text: str) -> Path:

@@ -28,6 +28,7 @@ from sentinel.stressor.matmul import DTYPES
 from sentinel.supervisor.stressor_pool import MAX_MESSAGES_PER_TICK
 from tests.harness.daemon_harness import Daemon
 from tests.harness.gpu_environment import TESTS, GpuHost, SimulatedHost
+from tests.harness.programs import started_program
 from tests.harness.sentinel_process import eventually, gone
 from tests.harness.timing import TIMEOUT_S
 
@@ -48,14 +49,8 @@ def begun(host: GpuHost, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """Run a command for the first GPU in its own process; check that all its processes end."""
     simulated = isinstance(host, SimulatedHost)
     where = ("--simulate", "1") if simulated else ("--gpus", str(host.index(0)))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "sentinel", "workloads", *arguments, *where],
-        env=host.environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    with process:
+    words = (sys.executable, "-m", "sentinel", "workloads", *arguments, *where)
+    with started_program(*words, env=host.environment(), stderr=subprocess.PIPE) as process:
         family = []
         try:
             yield process
@@ -147,20 +142,13 @@ def test_a_trial_on_a_gpu_in_use_is_incomplete(simulated: SimulatedHost) -> None
     assert figures["gpu"] is None
 
 
-@contextlib.contextmanager
-def running(code: str) -> Iterator[int]:
-    """Run a program until the end of the block; it has printed a line by the beginning."""
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        yield process.pid
-        process.kill()
-
-
 def test_the_use_of_the_host_is_measured_until_the_process_ends() -> None:
     meter = HostMeter()
     hold = f"b = b'1' * {50 * 2**20}; print(1, flush=True)\nwhile True: pass"
-    with running(hold) as pid:
+    with started_program(sys.executable, "-c", hold) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        pid = process.pid
         assert meter.result() is None
         meter.sample(pid, 100.0)
         assert meter.result() is None, "one sample has no duration"
