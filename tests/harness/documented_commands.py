@@ -133,7 +133,7 @@ NOT_COMMANDS = {
     "after               25 ms              45 ms       75 ms                1 s"
     "                    3 s": "a drawing",
     "#!/bin/sh": "a program for notify.command, as test_notifications.py has one",
-    "PreemptType=preempt/partition_prio": "lines of slurm.conf, in test_slurm_preemption.py",
+    "PreemptType=preempt/partition_prio": "lines of slurm.conf, in test_slurm.py",
     "FAIL  sentinel-20261123-1130-standard  standard: a fault was found": "a report",
     "gpu-sentry: memory.remap_failed on GPU 3 (GPU-952937bc-67d8-5168-8d5a-083882c8d660)": (
         "the reason of a drain"
@@ -278,7 +278,7 @@ PROOFS: dict[str, str | Because] = {
     "::test_the_exit_code_and_the_first_line_are_the_verdict",
     r"ansible-playbook .*": "integration/deploy/test_ansible.py"
     "::test_the_role_installs_everything_and_is_idempotent",
-    r"sbatch .* deploy/slurm/idle-burnin\.sh.*": "integration/deploy/test_slurm_preemption.py"
+    r"sbatch .* deploy/slurm/idle-burnin\.sh.*": "integration/deploy/test_slurm.py"
     "::test_a_job_preempts_an_idle_burn_in_which_goes_on_afterwards",
     # Containers and clusters.
     r"docker build .*": Because(
@@ -287,11 +287,11 @@ PROOFS: dict[str, str | Because] = {
     r"docker run .*": Because("It needs Docker with NVIDIA's container toolkit and a GPU."),
     r"kubectl kustomize .*|run=\$\(date .*|for node in .*|n=\$\(\(n \+ 1\)\)"
     r"|sed \"s/node-to.*|done": (
-        "integration/deploy/test_kubernetes_document.py::test_the_document_makes_a_job_for_each_node"
+        "integration/deploy/test_kubernetes.py::test_the_document_makes_a_job_for_each_node"
     ),
     r"for file in deploy/prometheus/.*|echo '---'|printf '(?:apiVersion|metadata):.*"
     r"|sed 's/\^/  /'.*|done > sentinel-rules\.yaml|kubectl create configmap .*": (
-        "integration/deploy/test_kubernetes_document.py"
+        "integration/deploy/test_kubernetes.py"
         "::test_the_document_makes_rules_and_dashboards_for_the_operator"
     ),
     r"(?:kubectl|helm) .*": _CLUSTER,
