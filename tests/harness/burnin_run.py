@@ -8,9 +8,9 @@ import sys
 from contextlib import AbstractContextManager
 from typing import Any
 
+from sentinel.errors import ExitCode
 from tests.harness.gpu_environment import ROOT, SimulatedHost
-from tests.harness.programs import started_program
-from tests.harness.timing import TIMEOUT_S
+from tests.harness.programs import output_of, started_program
 
 #: A workload that checks its results.
 CHECKED = "bad_workloads:checks_results"
@@ -73,11 +73,10 @@ class BurninRun:
         command = self.command(*flags, resume=resume)
         return started_program(*command, env=self.host.environment(), cwd=ROOT)
 
-    def run(self, *flags: str, resume: bool = False) -> tuple[int, str]:
-        """Run it to its end; return the exit code and the output."""
+    def run(self, *flags: str, code: int = ExitCode.OK, resume: bool = False) -> str:
+        """Run it to its end, which must have this exit code; return the output."""
         with self.started(*flags, resume=resume) as process:
-            output, _ = process.communicate(timeout=3 * TIMEOUT_S)
-            return process.returncode, output
+            return output_of(process, code)
 
     def report(self) -> dict[str, Any]:
         """Read the report."""

@@ -1,7 +1,8 @@
-"""Programs that a test runs, and scripts that it writes."""
+"""Programs that a test runs, scripts that it writes, and commands of the documents."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.harness.gpu_environment import ROOT
 from tests.harness.timing import TIMEOUT_S
 
 #: A line of a script that becomes the command of this checkout, with the arguments of the script.
@@ -45,6 +47,21 @@ def started_program(*words: str | Path, **options: Any) -> Iterator[subprocess.P
             yield process
         finally:
             process.kill()
+
+
+def output_of(process: subprocess.Popen[str], code: int) -> str:
+    """Wait for the end of a program, which must have this exit code; return its output."""
+    output, errors = process.communicate(timeout=3 * TIMEOUT_S)
+    assert process.returncode == code, f"{output}{errors}"
+    return output
+
+
+def documented_commands(document: str, name: str) -> str:
+    """Read the commands of a document in ``docs/`` that are marked for a test."""
+    pattern = rf"^<!-- test: {name} -->\n```\n(.*?)^```$"
+    text = (ROOT / "docs" / document).read_text()
+    (found,) = re.findall(pattern, text, re.DOTALL | re.MULTILINE)
+    return str(found)
 
 
 def write_script(file: Path, text: str) -> Path:

@@ -393,6 +393,14 @@ def test_a_trial_borrows_a_gpu_from_the_daemon_and_returns_it(daemon: Daemon) ->
     assert lent["bound"]
     assert daemon.client.reservations() == ()
     daemon.wait_until_occupied(0, 1)
+    # Any idle GPU serves a trial, and a selftest of the first one is refused.
+    daemon.client.reserve([0], reason="maintenance")
+    refused = daemon.run_unchecked("workloads", "selftest", "--simulate", "2", "--wait", "0")
+    assert refused.code == 3
+    assert "GPU 0 is reserved: maintenance" in refused.err
+    assert "--wait" in refused.err
+    out = daemon.run("workloads", "try", "hold", "--simulate", "2", "--for", "1s", "--json")
+    assert json.loads(out)["index"] == 1
 
 
 @pytest.mark.long
@@ -420,16 +428,3 @@ def test_a_selftest_holds_its_gpu_until_it_is_killed(daemon: Daemon) -> None:
             eventually(lambda: all(map(gone, family)))
     eventually(lambda: daemon.client.reservations() == ())
     daemon.wait_until_occupied(0)
-
-
-@pytest.mark.long
-def test_a_gpu_that_the_daemon_cannot_lend_is_reported_with_its_user(daemon: Daemon) -> None:
-    daemon.start(2)
-    daemon.client.reserve([0], reason="maintenance")
-    refused = daemon.run_unchecked("workloads", "selftest", "--simulate", "2", "--wait", "0")
-    assert refused.code == 3
-    assert "GPU 0 is reserved: maintenance" in refused.err
-    assert "--wait" in refused.err
-    # Any idle GPU serves a trial.
-    out = daemon.run("workloads", "try", "hold", "--simulate", "2", "--for", "1s", "--json")
-    assert json.loads(out)["index"] == 1

@@ -26,7 +26,7 @@ from tests.harness.kubernetes_cluster import (
     objects,
     rendered,
 )
-from tests.harness.programs import run_program, write_script
+from tests.harness.programs import documented_commands, run_program, write_script
 
 yaml = pytest.importorskip("yaml")
 
@@ -308,13 +308,9 @@ def run_documented(name: str, folder: Path) -> Path:
     applied = folder / "applied.yaml"
     text = FAKE_KUBECTL.format(nodes=" ".join(NODES), applied=applied, kubectl=KUBECTL)
     write_script(folder / "kubectl", text)
-    document = (ROOT / "docs" / "kubernetes.md").read_text()
-    block = re.search(
-        rf"^<!-- test: {name} -->\n```\n(.*?)^```$", document, re.DOTALL | re.MULTILINE
-    )
-    assert block is not None
+    commands = documented_commands("kubernetes.md", name)
     environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
-    run_program("sh", "-euc", block[1], cwd=folder, env=environment, check=True)
+    run_program("sh", "-euc", commands, cwd=folder, env=environment, check=True)
     return applied
 
 
