@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import subprocess
@@ -35,10 +36,6 @@ PLAN = plan_of(
 )
 
 
-def run_of(host: SimulatedHost, plan: str = PLAN, gpus: int = 1) -> BurninRun:
-    return BurninRun(host, plan, gpus)
-
-
 def xid_check(gpu: dict[str, Any]) -> dict[str, Any]:
     """Find the result of the check of XIDs."""
     (found,) = [one for one in gpu["checks"] if one["id"] == "xid"]
@@ -46,7 +43,7 @@ def xid_check(gpu: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_whole_plan_ends_with_a_pass_and_a_report(simulated: SimulatedHost) -> None:
-    run = run_of(simulated, gpus=2)
+    run = BurninRun(simulated, PLAN, gpus=2)
     output = run.run()
     report = run.report()
     check_passed(report)
@@ -78,7 +75,7 @@ def test_wrong_results_fail_in_each_format_and_are_final(simulated: SimulatedHos
         ("wrong", "bad_workloads:faulty", "seconds = 2"),
         ("last", CHECKED, "seconds = 2"),
     )
-    run = run_of(simulated, plan)
+    run = BurninRun(simulated, plan)
     output = run.run("--fail-fast", code=ExitCode.FAIL)
 
     def printed(form: str) -> str:
@@ -113,13 +110,13 @@ def test_wrong_results_fail_in_each_format_and_are_final(simulated: SimulatedHos
 def test_a_run_that_does_not_start_leaves_nothing(
     simulated: SimulatedHost, flags: tuple[str, ...], code: int
 ) -> None:
-    run = run_of(simulated)
+    run = BurninRun(simulated, PLAN)
     run.run(*flags, code=code)
     assert not run.folder.exists()
 
 
 def test_the_verdict_does_not_depend_on_the_terminal(simulated: SimulatedHost) -> None:
-    run = run_of(simulated)
+    run = BurninRun(simulated, PLAN)
     with run.started() as process:
         assert process.stdout is not None
         process.stdout.close()
@@ -130,7 +127,7 @@ def test_the_verdict_does_not_depend_on_the_terminal(simulated: SimulatedHost) -
 def test_a_foreign_process_interrupts_and_the_plan_goes_on_after_it(
     simulated: SimulatedHost,
 ) -> None:
-    run = run_of(simulated, PLAN.replace("seconds = 2\nsteady", "seconds = 6\nsteady"), gpus=2)
+    run = BurninRun(simulated, PLAN.replace("seconds = 2\nsteady", "seconds = 6\nsteady"), gpus=2)
     with run.started() as process:
         eventually(lambda: any(event["index"] == 0 for event in run.events("burnin.warm")))
         with simulated.job(0, stay=0.5) as job:
@@ -158,7 +155,7 @@ def test_a_foreign_process_interrupts_and_the_plan_goes_on_after_it(
 
 
 def test_an_xid_during_a_run_fails_it(simulated: SimulatedHost) -> None:
-    run = run_of(simulated)
+    run = BurninRun(simulated, PLAN)
     with run.started() as process:
         eventually(lambda: run.events("stressor.ready"))
         simulated.registry.throw_xids(simulated.uuid(0), 48)  # test_both_ways.py throws 79
@@ -178,7 +175,7 @@ def recorder_of(process: subprocess.Popen[str]) -> psutil.Process:
 
 
 def test_the_end_of_the_command_ends_its_daemon_with_a_report(simulated: SimulatedHost) -> None:
-    run = run_of(simulated, PLAN.replace("seconds = 2\n", "seconds = 600\n"))
+    run = BurninRun(simulated, PLAN.replace("seconds = 2\n", "seconds = 600\n"))
     with run.started() as process:
         eventually(lambda: run.events("stressor.ready"))
         recorder = recorder_of(process)
@@ -200,12 +197,13 @@ def test_a_signal_ends_a_run_with_a_report(
     to_all: bool,  # noqa: FBT001 - a parameter of the test
 ) -> None:
     """Slurm sends a signal to all processes of a step."""
-    run = run_of(simulated, PLAN.replace("seconds = 2\nsteady", "seconds = 600\nsteady"))
+    run = BurninRun(simulated, PLAN.replace("seconds = 2\nsteady", "seconds = 600\nsteady"))
     with run.started() as process:
         eventually(lambda: run.events("burnin.warm"))
         command = psutil.Process(process.pid)
         for one in (command, *(command.children(recursive=True) if to_all else ())):
-            one.send_signal(number)
+            with contextlib.suppress(psutil.NoSuchProcess):  # the command may have ended it
+                one.send_signal(number)
         output_of(process, ExitCode.INCOMPLETE)
     report = run.report()
     assert report["verdict"] == "INCOMPLETE"
@@ -213,7 +211,7 @@ def test_a_signal_ends_a_run_with_a_report(
 
 
 def test_a_killed_run_is_resumed_on_its_own_gpus(simulated: SimulatedHost) -> None:
-    run = run_of(
+    run = BurninRun(
         simulated,
         PLAN.replace(
             'seconds = 2\n[[phase]]\nname = "steady', 'seconds = 5\n[[phase]]\nname = "steady'

@@ -40,10 +40,6 @@ PLAN = plan_of(
 FAILURES = ("stressor.failed", "stressor.fatal", "stressor.finding", "stressor.mismatch")
 
 
-def run_of(host: SimulatedHost, gpus: int) -> BurninRun:
-    return BurninRun(host, PLAN, gpus)
-
-
 def checks_of(gpu: dict[str, Any]) -> dict[str, tuple[str, str]]:
     """Return the status and the evidence of each check of links."""
     return {
@@ -95,7 +91,7 @@ def test_a_bit_that_fades_in_a_held_stripe_fails_the_gpu(simulated: SimulatedHos
 
 
 def test_two_gpus_test_their_links_together(simulated: SimulatedHost) -> None:
-    run = run_of(simulated, gpus=2)
+    run = BurninRun(simulated, PLAN, gpus=2)
     output = run.run()
     report = run.report()
     check_passed(report)
@@ -113,7 +109,7 @@ def test_two_gpus_test_their_links_together(simulated: SimulatedHost) -> None:
 
 
 def test_a_newcomer_interrupts_both_and_both_begin_again(simulated: SimulatedHost) -> None:
-    run = run_of(simulated, gpus=2)
+    run = BurninRun(simulated, PLAN, gpus=2)
     with run.started() as process:
         eventually(lambda: len(run.events("burnin.grouped")) == 2)
         eventually(lambda: len(run.events("stressor.ready")) == 4)
@@ -135,7 +131,7 @@ def test_a_newcomer_interrupts_both_and_both_begin_again(simulated: SimulatedHos
 
 
 def test_a_rank_that_is_killed_is_no_fault_of_the_other(simulated: SimulatedHost) -> None:
-    run = run_of(simulated, gpus=2)
+    run = BurninRun(simulated, PLAN, gpus=2)
     with run.started() as process:
         eventually(lambda: len(run.events("stressor.ready")) == 4)
         (stressor,) = simulated.registry.processes(simulated.uuid(1))
@@ -149,7 +145,7 @@ def test_a_rank_that_is_killed_is_no_fault_of_the_other(simulated: SimulatedHost
 
 
 def test_a_gpu_alone_tests_the_links_to_the_host(simulated: SimulatedHost) -> None:
-    run = run_of(simulated, gpus=1)
+    run = BurninRun(simulated, PLAN, gpus=1)
     output = run.run()
     check_passed(run.report())
     assert "skipped, the run has one GPU: links.peer, links.all_reduce" in output
