@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -20,6 +21,12 @@ from sentinel.config.setting import Scope
 from sentinel.errors import ConfigError
 from sentinel.protocol.commands import Given
 
+if TYPE_CHECKING:
+    from sentinel.cli.daemon.start import FirstStressor
+
+T = TypeVar("T")
+
+_WAIT = "After a change of the workload, maximum wait until a stressor is ready"
 #: New texts by key; None removes a setting.
 _Changes = dict[str, str | None]
 #: Changes, each with its GPUs; without any, it is of all.
@@ -97,6 +104,7 @@ def resume(client: Client, gpus: tuple[str, ...]) -> options.Printed:
     help="Keep the change over a restart, in a file of the daemon's own; also of what is fixed at"
     " the start, which counts from the next one.",
 )
+@options.wait_option(_WAIT, "5m")
 @options.asks_daemon
 def set_(
     client: Client,
@@ -104,12 +112,15 @@ def set_(
     unset: Sequence[str],
     gpus: tuple[str, ...],
     save: bool,
+    wait: float,
 ) -> options.Printed:
     """Change settings of the running daemon; print what is in effect, and from where.
 
     KEY is that of the configuration file, such as memory.target, or the name of the option, such as
     memory. All other settings stay, and stressors with the same settings continue. Without --save
     the change ends with the daemon. Exit code 2 if a setting is invalid; then nothing has changed.
+    After a change of the workload, the command waits as `sentinel start` does: exit code 1 if
+    stressors fail, or none is ready within --wait.
     """
     names = [part.strip() for text in unset for part in text.split(",")]
     wanted = _changes(changes, [name for name in names if name != _ALL], saves=save)
@@ -118,21 +129,41 @@ def set_(
         parts = _without_given(client, wanted, gpus)
         if not parts:
             nothing = ["no option has set anything that a running daemon can change"]
-            empty = {**settings_as_json(()), "saved": None, "notes": nothing}
+            empty = {**settings_as_json(()), "saved": None, "notes": nothing, "occupied": None}
             return options.Printed(json=empty, notes=nothing)
     elif not parts:
         raise ConfigError("give at least one KEY=VALUE", "Such as: sentinel set memory=50%")
-    results = [client.set(changes, of, save=save) for changes, of in parts]
+    results, proof = _change_settings(
+        client,
+        lambda: [client.set(changes, of, save=save) for changes, of in parts],
+        {key for changes, _ in parts for key in changes},
+        wait,
+    )
     result = results[-1]
     # The last change is also in effect where an earlier one is of the same setting.
     earlier = [v for one in results[:-1] for v in one.settings if v.key not in parts[-1][0]]
     values = (*earlier, *result.settings)
     notes = [] if result.saved is None else [f"saved in {result.saved}"]
+    notes += [f"the daemon {proof.text}"] if proof.text else []
     return options.Printed(
-        json={**settings_as_json(values), "saved": result.saved, "notes": result.notes},
+        json={
+            **settings_as_json(values),
+            "saved": result.saved,
+            "notes": result.notes,
+            "occupied": proof.occupied,
+        },
         lines=_in_effect(client, values),
         notes=[*notes, *(f"sentinel: warning: {note}" for note in result.notes)],
     )
+
+
+def _change_settings(
+    client: Client, change: Callable[[], T], keys: Iterable[str], wait: float
+) -> tuple[T, FirstStressor]:
+    """Change settings; wait for the first stressor if the workload is one of them."""
+    from sentinel.cli.daemon.start import change_workload  # slow to import
+
+    return change_workload(client, change, wait if "workload" in keys else 0)
 
 
 def _in_effect(client: Client, values: Sequence[Given]) -> Iterator[str]:
@@ -219,6 +250,7 @@ def session() -> None:
 @options.duration(
     "--for", "seconds", "End after this time; the default is `sentinel session stop`."
 )
+@options.wait_option(_WAIT, "5m")
 @options.asks_daemon
 @single_gpu_flags
 def session_start(
@@ -227,13 +259,14 @@ def session_start(
     changes: Sequence[str],
     gpus: tuple[str, ...],
     seconds: float | None,
+    wait: float,
     given: Mapping[str, str],
 ) -> options.Printed:
     """Give the GPUs of --gpus these settings, as KEY=VALUE or as options.
 
     All others stay the daemon's. A GPU is in one session at most, and of those that the daemon has.
     The session outlives the daemon, and resumes no paused GPU. Exit code 1 if another
-    session has the name or a GPU.
+    session has the name or a GPU; or, as `sentinel set` does, if stressors with its workload fail.
     """
     if not gpus:
         raise ConfigError("give the GPUs of the session", "Such as --gpus 0,1, or --gpus all.")
@@ -241,7 +274,9 @@ def session_start(
     settings = {key: text for key, text in wanted.items() if text is not None}
     if empty := wanted.keys() - settings:
         raise ConfigError(f"{', '.join(empty)}: a session needs a value, as in KEY=VALUE")
-    got = client.start_session(name, gpus, settings, seconds=seconds)
+    got, _ = _change_settings(
+        client, lambda: client.start_session(name, gpus, settings, seconds=seconds), settings, wait
+    )
     end = "until it is ended" if got.until is None else f"until {format_clock(got.until)}"
     indices = ", ".join(map(str, got.indices))
     return options.Printed(
