@@ -277,7 +277,7 @@ def test_unset_all_removes_what_options_set_for_all_and_for_single_gpus(daemon: 
         "GPU 1: power is not set",
     ]
     assert _own(daemon, 0) == {"memory.target": "2GiB", "power": "300W"}
-    shown = daemon.run("set", "--unset", "all", "grace=7s")
+    shown = daemon.run("set", "--unset", "all", "grace=7s", "--wait", "0")
     assert _own(daemon, 0) == {}
     assert "GPU 0: power is not set" in shown
     assert "2GiB" not in shown
