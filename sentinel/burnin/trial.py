@@ -185,7 +185,7 @@ class _Watcher:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def begin(self, client: Client) -> None:
+    def begin(self, client: Client, _run: str) -> None:
         """Take the client of the daemon, which has begun; a signal ends the trial from now on."""
         self._client, self._began = client, time.monotonic()
         for number in _SIGNALS:
