@@ -291,8 +291,10 @@ def reopen(folder: RunFolder, settings: Sequence[Mapping[str, Any]]) -> None:
 def _mend(folder: RunFolder) -> None:
     """Drop what was not written completely, and what says how the run ended.
 
-    The counters after the former part are not those after this one, which may be killed, too.
+    The report and the counters after the former part are not those of this one, which may be
+    killed, too.
     """
+    folder.report.unlink(missing_ok=True)
     for path in (folder.events, folder.samples):
         drop_torn_line(path)
     counters = read_object(folder.counters)
