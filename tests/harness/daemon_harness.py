@@ -119,6 +119,13 @@ class Daemon:
         eventually(lambda: any(title in title_of(process) for process in self.processes()))
         return next(process for process in self.processes() if title in title_of(process))
 
+    def kill_api(self) -> psutil.Process:
+        """Kill the API process, and wait until it is gone; the supervisor starts another one."""
+        api = self.child("sentinel: api")
+        api.kill()
+        eventually(lambda: gone(api))
+        return api
+
     def processes(self) -> list[psutil.Process]:
         """List the daemon and its descendants."""
         pid = running(self.places)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from dataclasses import replace
 from typing import Any
 
 from sentinel.diagnostics.doctor_facts import DriverFacts, Folder, GpuFacts, HostFacts, Room, Unread
 from sentinel.host.packages import Bindings, TorchBuild
-from tests.harness.timing import TIMEOUT_S
+from tests.harness.programs import run_program
 
 GIB = 2**30
 GPU = GpuFacts(
@@ -51,14 +50,8 @@ def with_gpu(**changes: Any) -> HostFacts:
 
 def doctor(*arguments: str, **variables: str) -> tuple[int, str, str]:
     """Run ``sentinel doctor``; return its exit code, output and errors."""
-    done = subprocess.run(
-        [sys.executable, "-m", "sentinel", "doctor", *arguments],
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
+    words = [sys.executable, "-m", "sentinel", "doctor", *arguments]
+    done = run_program(*words, env={**os.environ, **variables})
     return done.returncode, done.stdout, done.stderr
 
 

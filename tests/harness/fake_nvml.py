@@ -44,6 +44,7 @@ from tests.harness.gpu_environment import TESTS, SimulatedHost
 
 COMPILER = shutil.which("cc") or shutil.which("gcc")
 NO_COMPILER = "no C compiler to build a library with"
+NEEDS_COMPILER = pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER)
 
 FIRST = "GPU-11111111-0000-0000-0000-000000000000"
 SECOND = "GPU-22222222-0000-0000-0000-000000000000"

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +21,7 @@ import pytest
 
 from sentinel.cli.main import sentinel_command
 from tests.harness.gpu_environment import ROOT
-from tests.harness.timing import TIMEOUT_S
+from tests.harness.programs import run_program
 
 yaml = pytest.importorskip("yaml")
 
@@ -38,8 +37,7 @@ needs_kubectl = pytest.mark.skipif(KUBECTL is None, reason="needs kubectl")
 @cache
 def rendered(folder: str) -> str:
     """Build the manifests of a folder, relative to deploy/kubernetes or absolute."""
-    command = ["kubectl", "kustomize", str(DEPLOY / folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    done = run_program("kubectl", "kustomize", DEPLOY / folder)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import sentinel
 from sentinel.client.client import Client
@@ -15,6 +14,7 @@ from sentinel.host.simulation import Registry
 from tests.harness.burnin_report import write_report
 from tests.harness.daemon_harness import QUICK, daemon_environment
 from tests.harness.gpu_environment import ROOT
+from tests.harness.programs import EXEC_SENTINEL, write_script
 from tests.harness.sentinel_process import eventually
 from tests.harness.slurm_cluster import SlurmCluster
 
@@ -96,7 +96,7 @@ def install_scripts(cluster: SlurmCluster, **variables: str) -> None:
     """
     folder = cluster.folder
     command = folder / "sentinel"
-    _write_script(command, f'exec {sys.executable} -P -m sentinel "$@"')
+    write_script(command, EXEC_SENTINEL)
     settings = {
         "SENTINEL": str(command),
         "SENTINEL_SLURM": f"{folder}/jobs/$SLURMD_NODENAME",
@@ -108,14 +108,7 @@ def install_scripts(cluster: SlurmCluster, **variables: str) -> None:
     (folder / "slurm.env").write_text("".join(f"{k}={v}\n" for k, v in settings.items()))
     for name in ("prolog", "epilog", "healthcheck"):
         lines = f"SENTINEL_SLURM_ENV={folder}/slurm.env\nexport SENTINEL_SLURM_ENV\n"
-        _write_script(folder / name, f"{lines}exec {SCRIPTS}/{name}.sh >>{folder}/log/{name} 2>&1")
-
-
-def _write_script(file: Path, text: str) -> None:
-    new = file.with_suffix(".new")
-    new.write_text(f"#!/bin/sh\n{text}\n")
-    new.chmod(0o755)
-    new.replace(file)
+        write_script(folder / name, f"{lines}exec {SCRIPTS}/{name}.sh >>{folder}/log/{name} 2>&1")
 
 
 def reservations(client: Client) -> list[tuple[str, tuple[int, ...]]]:

@@ -115,14 +115,6 @@ class ProbeHarness:
         self.stamps.close()
 
 
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for ``condition`` to hold."""
-    end = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < end, "the condition was never met"
-        time.sleep(0.001)
-
-
 def open_nodes(*nodes: Path) -> None:
     """Open each node eight times, alternating, since inotify merges equal consecutive events."""
     for _ in range(8):

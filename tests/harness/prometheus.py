@@ -18,6 +18,8 @@ from urllib.parse import quote
 import pytest
 
 from tests.harness.gpu_environment import ROOT
+from tests.harness.programs import run_program
+from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
 PROMTOOL = shutil.which("promtool")
@@ -39,14 +41,7 @@ Query = Callable[[str], list[tuple[dict[str, str], float]]]
 
 def promtool(*words: str, text: str | None = None) -> None:
     """Run promtool, which must succeed."""
-    done = subprocess.run(
-        [str(PROMTOOL), *words],
-        input=text,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
+    done = run_program(str(PROMTOOL), *words, input=text)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -162,6 +157,22 @@ def grouping_labels(query: str) -> set[str]:
     """Collect the labels by which a query groups or matches."""
     groups = re.findall(r"\b(?:by|on|without|ignoring|group_left) *\(([^)]*)\)", query)
     return {label for labels in groups for label in re.split(r"[\s,]+", labels) if label}
+
+
+def check_values(query: Query, dashboard: Path, without: str) -> None:
+    """Check that every query can be evaluated, and wait until each has a value.
+
+    Args:
+        query: Queries a Prometheus.
+        dashboard: The file with the queries.
+        without: A pattern of those that have no value within seconds of simulated GPUs.
+    """
+    queries = dashboard_queries(dashboard)
+    expected = [one for one in queries if not re.search(without, one)]
+    assert len(expected) > 20
+    eventually(lambda: [one for one in expected if not query(one)] == [])
+    for one in queries:
+        query(one)  # raises if it cannot be evaluated
 
 
 def words_of(options: Mapping[str, Mapping[str, str]]) -> dict[str, str]:

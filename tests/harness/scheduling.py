@@ -47,11 +47,14 @@ def mixed(items: Sequence[pytest.Item]) -> list[pytest.Item]:
 
 @cache
 def _shared_setup(path: str) -> str | None:
-    """Name what the tests of a module share: a process with torch, module fixtures, or nothing."""
+    """Name what the tests of a module share: a process with torch, module fixtures, or nothing.
+
+    The API process of most tests of the API is such a fixture, of their ``conftest.py``.
+    """
     source = (_ROOT / path).read_text()
     if "stressor_harness" in source:
         return "stressor_harness"
-    return path if 'scope="module"' in source else None
+    return path if 'scope="module"' in source or "api: ApiServer" in source else None
 
 
 #: The files that find most. A run that has no time for all tests begins with them, after the files

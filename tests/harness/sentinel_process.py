@@ -197,6 +197,13 @@ def gone(process: psutil.Process) -> bool:
     return stat is None or not stat.alive
 
 
+def start_of(pid: int) -> int:
+    """Read the start time of a process, in ticks since boot."""
+    stat = read_stat(pid)
+    assert stat is not None
+    return stat.started
+
+
 def title_of(process: psutil.Process) -> str:
     """Read the title of a process; empty if it has ended."""
     with suppress(psutil.Error):

@@ -22,19 +22,14 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.harness.programs import run_program
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
-_COMMANDS: tuple[str, ...] = (
-    "slurmctld",
-    "slurmd",
-    "srun",
-    "sbatch",
-    "scontrol",
-    "munged",
-    "mungekey",
+_COMMANDS = (
+    *("slurmctld", "slurmd", "srun", "sbatch", "scontrol", "munged", "mungekey"),
+    *("ip", "nsenter", "unshare", "setpriv"),
 )
-_COMMANDS += ("ip", "nsenter", "unshare", "setpriv")
 #: The most clusters of one machine at a time.
 _MAX_CLUSTERS = 64
 #: The major number of NVIDIA's devices; no driver has to be loaded for a device file.
@@ -71,8 +66,8 @@ def _missing() -> str:
         return "needs root, as slurmd does"
     if missing := [name for name in _COMMANDS if shutil.which(name) is None]:
         return f"needs slurmctld, slurmd, slurm-client, munge and iproute2: no {missing[0]}"
-    bridge = ["unshare", "--net", "--uts", "--pid", "--fork", "ip", "link", "add", "name", "b"]
-    done = subprocess.run([*bridge, "type", "bridge"], capture_output=True, check=False)
+    bridge = ("unshare", "--net", "--uts", "--pid", "--fork", "ip", "link", "add", "name", "b")
+    done = run_program(*bridge, "type", "bridge")
     return "needs the right to create network namespaces and bridges" if done.returncode else ""
 
 
@@ -286,15 +281,7 @@ class SlurmCluster:
             check: Fail with the output and the logs if the exit code is not 0.
             environment: More variables.
         """
-        done = subprocess.run(
-            words,
-            env={**self.environment, **(environment or {})},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=TIMEOUT_S,
-        )
+        done = run_program(*words, env={**self.environment, **(environment or {})})
         assert not (check and done.returncode), f"{words}: {done.returncode}: {done.stderr}"
         return done
 
@@ -371,7 +358,7 @@ class SlurmCluster:
 
 
 def _ip(*words: str) -> None:
-    done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
+    done = run_program("ip", *words)
     assert done.returncode == 0, f"ip {' '.join(words)}: {done.stderr}"
 
 

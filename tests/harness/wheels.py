@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tomllib
 import venv
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.harness.gpu_environment import ROOT
+from tests.harness.programs import run_program
 from tests.harness.timing import MACHINE_SLOWNESS
 
 #: The time to install what the index has; some files come from the network.
@@ -45,8 +45,7 @@ def call_hook(source: Path, hook: str, *args: str) -> Any:
         "value = getattr(build_backend, sys.argv[1])(*sys.argv[2:])\n"
         "print(); print(json.dumps(value))"
     )
-    command = [sys.executable, "-c", script, hook, *args]
-    done = subprocess.run(command, cwd=source, capture_output=True, text=True, check=True)
+    done = run_program(sys.executable, "-c", script, hook, *args, cwd=source, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -84,15 +83,8 @@ class Environment:
         self, command: Sequence[str | Path], *, cwd: Path | None = None, **variables: str
     ) -> None:
         """Run a command that installs something into this environment."""
-        done = subprocess.run(
-            [str(word) for word in command],
-            cwd=cwd,
-            env=own_environment(VIRTUAL_ENV=str(self.folder), **variables),
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=INSTALL_TIMEOUT_S,
-        )
+        environment = own_environment(VIRTUAL_ENV=str(self.folder), **variables)
+        done = run_program(*command, cwd=cwd, env=environment, timeout=INSTALL_TIMEOUT_S)
         if any(text in done.stderr for text in ("Failed to establish", "connection", "dns error")):
             pytest.skip(f"there is no package index: {done.stderr[-300:]}")
         assert done.returncode == 0, done.stderr
@@ -121,10 +113,7 @@ class Environment:
     def torch(self) -> str:
         """Read the version of the torch that an import finds; empty if there is none."""
         script = "import torch; print(torch.__version__)"
-        done = subprocess.run(
-            [self.python, "-c", script], env=own_environment(), capture_output=True, check=False
-        )
-        return done.stdout.decode().strip()
+        return run_program(self.python, "-c", script, env=own_environment()).stdout.strip()
 
 
 def own_environment(**variables: str) -> dict[str, str]:

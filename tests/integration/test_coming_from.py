@@ -28,6 +28,7 @@ from tests.harness.daemon_harness import Daemon, isolated_daemon, settings_file
 from tests.harness.given_settings import shown
 from tests.harness.gpu_environment import ROOT, SimulatedHost, replace_torch
 from tests.harness.openapi_document import openapi_document
+from tests.harness.programs import run_program
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
@@ -392,13 +393,10 @@ def command(daemon: Daemon, example: str) -> str:
             monkeypatch.setenv(name, value)
         if not _APART & set(words):
             return daemon.run(*words[1:])
-        done = subprocess.run(
-            [sys.executable, "-m", *words],
+        command = [sys.executable, "-m", *words]
+        done = run_program(
+            *command,
             input="".join(json.dumps({"jsonrpc": "2.0", **one}) + "\n" for one in _OF_AGENT),
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
         )
         assert done.returncode == 0, done
         return done.stdout

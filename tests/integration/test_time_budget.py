@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
 from types import SimpleNamespace
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.harness.gpu_environment import ROOT
+from tests.harness.programs import run_program
 from tests.harness.scheduling import FIRST, rotated
 from tests.harness.timing import TIMEOUT_S
 
@@ -40,14 +40,7 @@ def test_those_that_find_most_come_first_and_the_others_take_turns_to_be_last() 
 
 def run_pytest(*words: str) -> tuple[int, str]:
     command = [sys.executable, "-m", "pytest", "-p", "no:schemathesis", "-p", "no:cacheprovider"]
-    done = subprocess.run(
-        [*command, *words, SMALL],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=TIMEOUT_S,
-    )
+    done = run_program(*command, *words, SMALL, cwd=ROOT)
     return done.returncode, done.stdout
 
 

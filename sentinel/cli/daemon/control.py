@@ -57,8 +57,8 @@ def pause(
 ) -> options.Printed:
     """Release these GPUs, by default all, and do not occupy them until the pause ends.
 
-    A GPU is selected by nvidia-smi index, UUID or a unique prefix of it, or PCI address. Exit code
-    1 if a GPU is still held after --wait.
+    A GPU is selected by nvidia-smi index or a range of them, UUID or a unique prefix of it, or PCI
+    address. Exit code 1 if a GPU is still held after --wait.
     """
     return options.outcome(client.pause(gpus, seconds=seconds, release=release, wait=wait))
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +14,7 @@ import pytest
 from sentinel.api.bodies import ProblemError
 from sentinel.api.routes.reservations import resolve_holder
 from sentinel.host.lookups import look_up
-from sentinel.host.procfs import own_stat, read_stat
+from sentinel.host.procfs import own_stat
 from sentinel.protocol.commands import Allocate, Caller, CancelAllocation, Extend
 from sentinel.protocol.gpu import GpuProcess
 from sentinel.protocol.problem import Code
@@ -25,29 +23,18 @@ from tests.harness.api_harness import (
     UUIDS,
     ApiServer,
     Reply,
-    UnixConnection,
     ask,
     check_problem,
     in_background,
     over_tcp,
+    send,
 )
+from tests.harness.sentinel_process import eventually, start_of
 from tests.harness.timing import TIMEOUT_S
 
 GIB = 2**30
 #: More than the stressor leaves free on a GPU, and less than all of its memory.
 MOST = 100 * GIB
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    with ApiServer(tmp_path_factory.mktemp("service"), tcp=True) as api:
-        yield api
-
-
-@pytest.fixture
-def api(service: ApiServer) -> ApiServer:
-    service.reset()
-    return service
 
 
 def allocate(api: ApiServer, name: str = "llm", size: int = MOST, **wish: Any) -> Reply:
@@ -224,7 +211,9 @@ def test_a_reused_name_is_watched_again(api: ApiServer) -> None:
         with (
             api.change_supervisor() as supervisor
         ):  # ended and allocated again before the next views
-            later = Caller(via="unix", uid=os.getuid(), pid=second.pid, started=started(second.pid))
+            later = Caller(
+                via="unix", uid=os.getuid(), pid=second.pid, started=start_of(second.pid)
+            )
             supervisor.allocations["llm"] = replace(stat, by=later)
         ask(api, "GET", "/v1/status")
         first.kill()
@@ -236,18 +225,10 @@ def test_a_reused_name_is_watched_again(api: ApiServer) -> None:
     api.wait_for(lambda: not api.supervisor.allocations)
 
 
-def started(pid: int) -> int:
-    stat = read_stat(pid)
-    assert stat is not None
-    return stat.started
-
-
 def leave(api: ApiServer, deaf: tuple[Any, ...]) -> None:
     """Request memory, and disconnect while a command of these types has no reply."""
     api.set(unanswered=deaf)
-    client = UnixConnection(api.path)
-    body = json.dumps({"size": GIB, "pid": os.getpid()})
-    client.request("PUT", "/v1/allocations/llm", body, {"content-type": "application/json"})
+    client = send(api, "PUT", "/v1/allocations/llm", {"size": GIB, "pid": os.getpid()})
     api.wait_for(lambda: bool(api.commands) and isinstance(api.commands[-1], deaf))
     client.close()
 
@@ -331,7 +312,5 @@ def test_the_view_of_30_gpus_with_128_allocations_each_arrives(api: ApiServer) -
             supervisor.allocations[id_] = Allocation(
                 id=id_, gpu=UUIDS[0], size=1, by=caller, since=1.0
             )
-    deadline = time.monotonic() + TIMEOUT_S
-    while len(ask(api, "GET", "/v1/status").body["allocations"]) < 30 * 128:
-        assert time.monotonic() < deadline
+    eventually(lambda: len(ask(api, "GET", "/v1/status").body["allocations"]) >= 30 * 128)
     assert ask(api, "POST", "/v1/pause", {"gpus": ["1"], "wait_s": 0}).status == 200

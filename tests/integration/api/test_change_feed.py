@@ -26,12 +26,6 @@ from tests.harness.sse_reader import Event, following
 from tests.harness.timing import TIMEOUT_S
 
 
-@pytest.fixture(scope="module")
-def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    with ApiServer(tmp_path_factory.mktemp("service"), tcp=True) as api:
-        yield api
-
-
 def watching(api: ApiServer, query: str = "") -> AbstractContextManager[Iterator[Event]]:
     return following(api, f"/v1/watch{query}")
 
@@ -41,7 +35,6 @@ def until(stream: Iterator[Event], name: str) -> Event:
 
 
 def test_the_first_message_is_the_complete_status(api: ApiServer) -> None:
-    api.reset()
     with watching(api) as stream:
         first = next(stream)
         assert first.name == "status"
@@ -52,7 +45,6 @@ def test_the_first_message_is_the_complete_status(api: ApiServer) -> None:
 
 @pytest.mark.long
 def test_later_messages_have_only_changes(api: ApiServer) -> None:
-    api.reset()
     with watching(api) as stream:
         next(stream)
         quiet = [until(stream, "changes").data for _ in range(2)]
@@ -85,7 +77,6 @@ def test_later_messages_have_only_changes(api: ApiServer) -> None:
 def test_the_start_and_the_end_of_what_a_client_has_are_changes(
     api: ApiServer, method: str, path: str, body: dict[str, Any], kind: str
 ) -> None:
-    api.reset()
     with watching(api) as stream:
         next(stream)
         assert until(stream, "changes").data[kind] is None
@@ -97,7 +88,6 @@ def test_the_start_and_the_end_of_what_a_client_has_are_changes(
 
 
 def test_changes_are_sent_at_most_once_a_second(api: ApiServer) -> None:
-    api.reset()
     with watching(api) as stream:
         next(stream)
         until(stream, "changes")

@@ -35,12 +35,6 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
         yield api
 
 
-@pytest.fixture
-def api(service: ApiServer) -> ApiServer:
-    service.reset()
-    return service
-
-
 def ask(api: ApiServer, method: str, path: str, body: object = None) -> tuple[int, Any]:
     connection = UnixConnection(api.path)
     try:

@@ -397,9 +397,7 @@ def remount(folder: Path, size: str) -> None:
     subprocess.run(command, check=True, capture_output=True)
 
 
-def test_the_history_stays_in_memory_while_the_disk_is_full(
-    tiny_disk: Path,
-) -> None:
+def test_the_history_stays_in_memory_while_the_disk_is_full(tiny_disk: Path) -> None:
     past = HistoryHarness(tiny_disk / "history.db")
     warnings = [
         trouble for _ in range(5) for trouble in past.write_views(busy_view(past.now, process(7)))

@@ -34,19 +34,15 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
 
 
 @pytest.fixture
-def client(service: ApiServer) -> Client:
-    service.reset()
-    return connect(service.path, timeout=TIMEOUT_S)
+def client(api: ApiServer) -> Client:
+    return connect(api.path, timeout=TIMEOUT_S)
 
 
 def warm(api: ApiServer, *degrees: int) -> None:
     """Show GPU 0 at these temperatures, each until it is stored for a separate second."""
     client = connect(api.path, timeout=TIMEOUT_S)
     for value in degrees:
-        with api.change_supervisor() as supervisor:
-            supervisor.gpus[UUIDS[0]] = replace(
-                supervisor.gpus[UUIDS[0]], temperature_c=value, read=time.monotonic(), power_w=100.0
-            )
+        api.change_gpu(temperature_c=value, read=time.monotonic(), power_w=100.0)
         until = int(time.time()) + 2  # the last view of a second counts
 
         def there(until: int = until) -> bool:

@@ -283,10 +283,8 @@ def test_an_unknown_value_has_no_series(api: ApiServer) -> None:
 
 def test_a_stale_value_is_not_exported(api: ApiServer) -> None:
     old = time.monotonic() - 60
-    with api.change_supervisor() as supervisor:
-        supervisor.stops_reading = True
-        view = supervisor.gpus[UUIDS[0]]
-        supervisor.gpus[UUIDS[0]] = replace(view, read=old, telemetry=make_telemetry(old))
+    api.set(stops_reading=True)
+    api.change_gpu(read=old, telemetry=make_telemetry(old))
     eventually(lambda: not measured(api))
     page = scrape(api)
     for name in ("reading", "telemetry"):

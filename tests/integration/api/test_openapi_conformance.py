@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import re
-from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -29,12 +28,6 @@ Case = schemathesis.Case[Any]
 FINITE = schema.exclude(path=["/v1/events", "/v1/watch"])
 
 pytestmark = pytest.mark.long
-
-
-@pytest.fixture(scope="module")
-def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    with ApiServer(tmp_path_factory.mktemp("service"), tcp=True) as api:
-        yield api
 
 
 @FINITE.parametrize()

@@ -27,32 +27,18 @@ from tests.harness.api_harness import (
     UUIDS,
     ApiServer,
     Reply,
-    UnixConnection,
     ask,
     check_problem,
     in_background,
     send,
 )
-from tests.harness.fake_nvml import COMPILER, NO_COMPILER, shared_folder
+from tests.harness.fake_nvml import NEEDS_COMPILER, shared_folder
 from tests.harness.gpu_environment import ROOT
 from tests.harness.preloaded import FailingDisk
-from tests.harness.timing import TIMEOUT_S
+from tests.harness.sentinel_process import eventually, start_of
 
 #: The path of a reservation of which a test does not need the answer.
 PATH = "/v1/reservations/1a2b3c4d"
-needs_compiler = pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER)
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    with ApiServer(tmp_path_factory.mktemp("service")) as api:
-        yield api
-
-
-@pytest.fixture
-def api(service: ApiServer) -> ApiServer:
-    service.reset()
-    return service
 
 
 def reserve(api: ApiServer, **wish: Any) -> Reply:
@@ -63,13 +49,6 @@ def reserve(api: ApiServer, **wish: Any) -> Reply:
 def on_disk(api: ApiServer) -> list[str]:
     file = Path(api.spec.state) / RESERVATIONS.name
     return [one.id for one in RESERVATIONS.load(file, Clocks.read())[0]]
-
-
-def eventually(met: Any) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not met():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_a_reservation_is_granted_shown_stored_and_ended(api: ApiServer) -> None:
@@ -139,10 +118,7 @@ def test_a_request_that_waits_too_long_leaves_the_queue(api: ApiServer) -> None:
 
 def test_a_client_that_disconnects_leaves_the_queue(api: ApiServer) -> None:
     reserve(api, gpus=["0"])
-    connection = UnixConnection(api.path)
-    body = json.dumps({"gpus": ["0"], "wait_s": 60}).encode()
-    path = f"/v1/reservations/{'a' * 8}"
-    connection.request("PUT", path, body, {"Content-Type": "application/json"})
+    connection = send(api, "PUT", f"/v1/reservations/{'a' * 8}", {"gpus": ["0"], "wait_s": 60})
     eventually(lambda: "a" * 8 in api.supervisor.queue)
     connection.close()
     eventually(lambda: not api.supervisor.queue)
@@ -181,13 +157,10 @@ def test_a_request_continues_at_its_place_in_the_next_api_process(tmp_path: Path
         assert lost == []
         api.start()
         eventually(lambda: ask(api, "GET", "/v1/health").status == 200)
-        replies: list[Reply] = []
         wish = {"gpus": ["0"], "wait_s": 60, "id": "c" * 8}
-        client = threading.Thread(target=lambda: replies.append(reserve(api, **wish)))
-        client.start()
-        eventually(lambda: sum(isinstance(command, Reserve) for command in api.commands) == 3)
-        ask(api, "DELETE", f"/v1/reservations/{first}")
-        client.join()
+        with in_background(lambda: reserve(api, **wish)) as replies:
+            eventually(lambda: sum(isinstance(command, Reserve) for command in api.commands) == 3)
+            ask(api, "DELETE", f"/v1/reservations/{first}")
         assert replies[0].body["id"] == "c" * 8
 
 
@@ -287,9 +260,7 @@ def test_a_lease_is_renewed_while_its_client_waits(
 
 
 @pytest.mark.long
-def test_a_client_that_disconnects_during_the_write_gets_no_reservation(
-    tmp_path: Path,
-) -> None:
+def test_a_client_that_disconnects_during_the_write_gets_no_reservation(tmp_path: Path) -> None:
     with ApiServer(tmp_path) as api:
         api.set(keeps_memory=True)
         client = send(api, "PUT", PATH, {"count": 1})
@@ -350,7 +321,7 @@ def test_a_replaced_api_process_watches_stored_bound_reservations(tmp_path: Path
         api.kill()
         stat = own_stat()
         gone = Caller(via="unix", uid=0, pid=stat.pid, started=stat.started - 1)
-        is_alive = Caller(via="unix", uid=0, pid=holder.pid, started=started(holder.pid))
+        is_alive = Caller(via="unix", uid=0, pid=holder.pid, started=start_of(holder.pid))
         unbound = Caller(via="unix", uid=0)  # from before a reboot
         for name, by in (("gone", gone), ("lives", is_alive), ("booted", unbound)):
             api.supervisor.reservations[name] = Reservation(
@@ -370,17 +341,9 @@ def test_a_replaced_api_process_watches_stored_bound_reservations(tmp_path: Path
         api.wait_for(lambda: not api.supervisor.reservations)
 
 
-def started(pid: int) -> int:
-    from sentinel.host.procfs import read_stat
-
-    stat = read_stat(pid)
-    assert stat is not None
-    return stat.started
-
-
 def test_the_end_of_a_holder_is_reported_until_it_takes_effect(api: ApiServer) -> None:
     with subprocess.Popen(["true"]) as holder:
-        by = Caller(via="unix", uid=0, pid=holder.pid, started=started(holder.pid))
+        by = Caller(via="unix", uid=0, pid=holder.pid, started=start_of(holder.pid))
     with api.change_supervisor() as supervisor:
         supervisor.sends_no_replies = True
         supervisor.reservations["x"] = Reservation(
@@ -417,7 +380,7 @@ DISK_FAULTS = {
 }
 
 
-@needs_compiler
+@NEEDS_COMPILER
 @pytest.mark.parametrize(
     "fault",
     [

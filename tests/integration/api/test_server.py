@@ -33,6 +33,7 @@ from sentinel.client.transport import Address, listener_pid
 from sentinel.host.procfs import read_stat
 from sentinel.protocol.commands import Caller, Level, ResumeGpus
 from tests.harness.api_harness import ApiServer, UnixConnection, ask, check_problem, over_tcp
+from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
 POST = b"POST /v1/stop HTTP/1.1\r\nHost: x\r\n"
@@ -84,9 +85,7 @@ def all_of(connection: socket.socket) -> bytes:
 
 
 @pytest.mark.long
-def test_connections_without_a_complete_request_in_time_are_closed(
-    api: ApiServer,
-) -> None:
+def test_connections_without_a_complete_request_in_time_are_closed(api: ApiServer) -> None:
     began = time.monotonic()
     silent, half, loris = connect(api), connect(api), connect(api)
     half.sendall(STATUS)
@@ -406,10 +405,7 @@ def test_the_api_process_stays_small_and_leaks_no_connection(api: ApiServer) -> 
     memory = re.search(r"VmRSS:\s+(\d+) kB", (process / "status").read_text())
     assert memory is not None
     assert int(memory[1]) < 80_000
-    deadline = time.monotonic() + TIMEOUT_S
-    while len(list((process / "fd").iterdir())) > 30:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    eventually(lambda: len(list((process / "fd").iterdir())) <= 30)
 
 
 # --- who may ask -----------------------------------------------------------------------------

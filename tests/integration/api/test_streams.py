@@ -25,12 +25,6 @@ from tests.harness.sse_reader import Event, following
 from tests.harness.timing import TIMEOUT_S
 
 
-@pytest.fixture(scope="module")
-def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    with ApiServer(tmp_path_factory.mktemp("service")) as api:
-        yield api
-
-
 def test_a_client_receives_each_event_when_it_is_published(api: ApiServer) -> None:
     with following(api) as stream:
         number = api.publish("gpu.idle", time="now", gpu="GPU-1")

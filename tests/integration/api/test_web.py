@@ -60,12 +60,6 @@ def daemon(tmp_path_factory: pytest.TempPathFactory, port: int) -> Iterator[Daem
         yield one
 
 
-@pytest.fixture(scope="module")
-def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    with ApiServer(tmp_path_factory.mktemp("service"), tcp=True) as api:
-        yield api
-
-
 # --- with a real daemon ------------------------------------------------------------------------
 
 
@@ -166,7 +160,6 @@ def test_the_page_shows_that_the_daemon_is_gone_and_recovers_with_it(
 
 
 def test_external_text_is_never_interpreted_as_markup(api: ApiServer, chrome: Browser) -> None:
-    api.reset()
     others = (GpuProcess(pid=4711, name=HOSTILE, user=HOSTILE),)
     busy: dict[str, Any] = {
         "stressor": "STOPPED",
@@ -193,7 +186,6 @@ def test_external_text_is_never_interpreted_as_markup(api: ApiServer, chrome: Br
 def test_a_gpu_that_is_not_occupied_says_why_and_when_that_may_change(
     api: ApiServer, chrome: Browser
 ) -> None:
-    api.reset()
     idle: dict[str, Any] = {
         "stressor": "STOPPED",
         "held": None,
@@ -275,7 +267,6 @@ def test_the_timeline_is_filtered_by_the_selected_kind(tmp_path: Path, chrome: B
 def test_sixteen_gpus_fit_the_page(
     api: ApiServer, chrome: Browser, width: int, height: int, *, mobile: bool
 ) -> None:
-    api.reset()
     with api.change_supervisor():
         api.supervisor = ExampleNode()
     with opened(chrome, address(api), width, height, mobile=mobile) as page:
@@ -298,7 +289,6 @@ def test_sixteen_gpus_fit_the_page(
 
 
 def test_stale_views_show_no_gpu_as_idle(api: ApiServer, chrome: Browser) -> None:
-    api.reset()
     with opened(chrome, address(api)) as page:
         page.wait_until(f"{state(0)} === 'occupied'")
         api.set(sends_no_views=True)
@@ -321,7 +311,6 @@ def test_stale_views_show_no_gpu_as_idle(api: ApiServer, chrome: Browser) -> Non
 def test_only_heat_is_shown_as_heat(
     api: ApiServer, chrome: Browser, cause: str, multiplier: float, tile: str, detail: str
 ) -> None:
-    api.reset()
     bad: dict[str, Any] = {"health": GpuHealth.CRITICAL, "health_cause": HealthCause(cause)}
     api.change_gpu(stressor="STOPPED", occupancy="BUSY", **bad, multiplier=multiplier)
     with opened(chrome, address(api)) as page:
@@ -339,7 +328,6 @@ def test_only_heat_is_shown_as_heat(
 def test_a_wrong_token_is_requested_again_and_the_right_one_is_accepted(
     api: ApiServer, chrome: Browser
 ) -> None:
-    api.reset()
     with chrome.page() as page:
         page.navigate(f"http://127.0.0.1:{api.port}/#token=wrong")
         page.wait_until("document.querySelector('#token-dialog')?.open")
@@ -354,7 +342,6 @@ def test_a_wrong_token_is_requested_again_and_the_right_one_is_accepted(
 
 
 def test_the_token_dialog_closes_when_the_page_is_live(api: ApiServer, chrome: Browser) -> None:
-    api.reset()
     is_open = "document.querySelector('#token-dialog')?.open"
     banner = "document.getElementById('lost').innerText"
     with chrome.page() as page:
@@ -376,7 +363,6 @@ def test_the_token_dialog_closes_when_the_page_is_live(api: ApiServer, chrome: B
 def test_a_frozen_daemon_is_shown_as_lost_with_grey_values_and_since_when(
     api: ApiServer, chrome: Browser
 ) -> None:
-    api.reset()
     with opened(chrome, address(api)) as page:
         page.wait_until(f"{state(0)} === 'occupied'")
         colour = "getComputedStyle(document.querySelector('#gpu-0 .value')).color"
@@ -403,7 +389,6 @@ def test_a_frozen_daemon_is_shown_as_lost_with_grey_values_and_since_when(
 
 
 def test_the_theme_is_the_systems_until_another_is_chosen(api: ApiServer, chrome: Browser) -> None:
-    api.reset()
     theme = "document.documentElement.dataset.theme"
     with opened(chrome, address(api)) as page:
         for wanted in ("dark", "light"):

@@ -72,12 +72,6 @@ def service(folder: Path) -> Iterator[ApiServer]:
         yield api
 
 
-@pytest.fixture
-def api(service: ApiServer) -> ApiServer:
-    service.reset()
-    return service
-
-
 def events_in(page: Page, count: int) -> list[str]:
     """Wait for this number of events; return the text of each, the latest first."""
     items = "[...document.querySelectorAll('#timeline li')]"

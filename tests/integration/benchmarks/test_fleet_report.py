@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 from benchmarks.fleet_report import OPERATIONS
 from tests.harness.browser import NEEDS_BROWSER
 from tests.harness.example_fleet import node_report
+from tests.harness.programs import run_program
 from tests.harness.report_formats import ROOT
+from tests.harness.timing import TIMEOUT_S
 
 pytestmark = NEEDS_BROWSER
 
@@ -19,13 +20,7 @@ def test_each_format_is_measured_and_the_page_is_operated(tmp_path: Path) -> Non
     template = tmp_path / "report.json"
     template.write_text(json.dumps(node_report(tmp_path)))
     command = [sys.executable, "-m", "benchmarks.fleet_report", "--nodes", "60"]
-    done = subprocess.run(
-        [*command, "--template", str(template)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_program(*command, "--template", str(template), cwd=ROOT, timeout=4 * TIMEOUT_S)
     names = [line.partition(":")[0] for line in done.stdout.splitlines()[1:]]
     assert names == ["text", "json", "jsonl", "junit", "html", "open the page", *OPERATIONS]
     assert done.stdout.startswith("60 nodes of 8 GPUs")

@@ -1,17 +1,27 @@
-"""``sentinel burnin`` on simulated GPUs: verdicts, interruptions, a cut and its resumption."""
+"""``sentinel burnin`` on simulated GPUs: verdicts, reports, interruptions, XIDs and resumption."""
 
 from __future__ import annotations
 
 import json
 import signal
 import subprocess
+import sys
+from typing import Any
 
 import psutil
 import pytest
 
 from sentinel.errors import ExitCode
 from tests.harness.burnin_run import CHECKED, BurninRun, check_passed, plan_of
-from tests.harness.gpu_environment import SimulatedHost
+from tests.harness.gpu_environment import ROOT, SimulatedHost
+from tests.harness.programs import run_program
+from tests.harness.report_formats import (
+    SCHEMA,
+    closed,
+    junit_suites,
+    ocp_messages,
+    schema_problems,
+)
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
@@ -27,6 +37,12 @@ PLAN = plan_of(
 
 def run_of(host: SimulatedHost, plan: str = PLAN, gpus: int = 1) -> BurninRun:
     return BurninRun(host, plan, gpus)
+
+
+def xid_check(gpu: dict[str, Any]) -> dict[str, Any]:
+    """Find the result of the check of XIDs."""
+    (found,) = [one for one in gpu["checks"] if one["id"] == "xid"]
+    return dict(found)
 
 
 def test_a_whole_plan_ends_with_a_pass_and_a_report(simulated: SimulatedHost) -> None:
@@ -47,22 +63,48 @@ def test_a_whole_plan_ends_with_a_pass_and_a_report(simulated: SimulatedHost) ->
         assert "this GPU cannot run it" in faulty["not_tested"]
         assert gpu["detection_power"]["error_rate_below"] < 1
         assert gpu["serial"]
+        xid = xid_check(gpu)
+        assert (xid["status"], xid["value"]) == ("pass", "none")
+        assert xid["evidence"].startswith("NVML's events were the source")
     assert f"{report['verdict']}  " in output
     assert simulated.empty(0)
     assert simulated.empty(1)
 
 
-def test_wrong_results_fail_and_the_exit_code_says_so(simulated: SimulatedHost) -> None:
-    plan = PLAN.replace(CHECKED + '"', 'bad_workloads:faulty"', 1)
+def test_wrong_results_fail_in_each_format_and_are_final(simulated: SimulatedHost) -> None:
+    plan = plan_of(
+        "short",
+        ("impossible", "bad_workloads:refuses_its_gpu", "seconds = 1"),
+        ("right", CHECKED, "seconds = 2"),
+        ("wrong", "bad_workloads:faulty", "seconds = 2"),
+        ("last", CHECKED, "seconds = 2"),
+    )
     run = run_of(simulated, plan)
     code, output = run.run("--fail-fast")
     assert code == ExitCode.FAIL, output
-    report = run.report()
+
+    def printed(form: str) -> str:
+        words = (sys.executable, "-m", "sentinel", "report", form, run.folder)
+        done = run_program(*words, env=simulated.environment(), cwd=ROOT)
+        assert done.returncode == ExitCode.FAIL
+        return done.stdout
+
+    report = json.loads(printed("--json"))
     assert report["verdict"] == "FAIL"
+    assert schema_problems(closed(SCHEMA), report) == []
     (gpu,) = report["gpus"]
     failed = [one["id"] for one in gpu["checks"] if one["status"] == "fail"]
     assert "results.wrong" in failed
-    assert not gpu["coverage"][1]["done_s"], "--fail-fast ends the plan"
+    assert gpu["findings"] or gpu["detection_power"]["errors"]
+    assert not gpu["coverage"][3]["done_s"], "--fail-fast ends the plan"
+    gpu_suite, _ = junit_suites(report)
+    assert gpu_suite.get("errors") == "1", "the phase whose workload cannot run"
+    assert int(gpu_suite.get("failures", "")) >= 1
+    end = ocp_messages(report)[-1]["testRunArtifact"]["testRunEnd"]
+    assert end == {"status": "COMPLETE", "result": "FAIL"}
+    page = printed("--html")
+    assert '<div class="drawing"' in page
+    assert "results.wrong" in page
     code, output = run.run(resume=True)
     assert code == ExitCode.USAGE
     assert "GPU 0 has failed, which is final" in output
@@ -96,6 +138,8 @@ def test_a_foreign_process_interrupts_and_the_plan_goes_on_after_it(
         eventually(lambda: any(event["index"] == 0 for event in run.events("burnin.warm")))
         with simulated.job(0, stay=0.5) as job:
             assert job.got_memory()
+            eventually(lambda: run.events("gpu.yielding"))
+            simulated.registry.throw_xids(simulated.uuid(0), 43, 43, 43)
             job.wait_for_exit()
         output, _ = process.communicate(timeout=3 * TIMEOUT_S)
         assert process.returncode == ExitCode.OK, output
@@ -103,12 +147,34 @@ def test_a_foreign_process_interrupts_and_the_plan_goes_on_after_it(
     check_passed(report)
     assert report["run"]["mode"] == "accumulated"
     gpu, other = report["gpus"]
+    # XID 43 after an own kill fails nothing.
+    xids = [(event["own"], event["repeats"]) for event in run.events("gpu.xid")]
+    assert xids == [(True, 0), (True, 2)]
+    xid = xid_check(gpu)
+    assert (xid["status"], xid["value"]) == ("pass", "43 (3 times)")
+    assert "after Sentinel ended its stressor" in xid["evidence"]
     assert gpu["interruptions"]
     assert not other["interruptions"]
     assert any("a foreign process" in one["cause"] for one in gpu["interruptions"])
     steady = gpu["coverage"][1]
     assert steady["done_s"] >= 6, "one stretch"
     assert steady["interruptions"] >= 1
+
+
+@pytest.mark.parametrize("number", [79, 48])
+def test_an_xid_during_a_run_fails_it(simulated: SimulatedHost, number: int) -> None:
+    run = run_of(simulated)
+    with run.started() as process:
+        eventually(lambda: run.events("stressor.ready"))
+        simulated.registry.throw_xids(simulated.uuid(0), number)
+        output, _ = process.communicate(timeout=3 * TIMEOUT_S)
+        assert process.returncode == ExitCode.FAIL, output
+    assert f"XID         {number}" in output
+    (event,) = run.events("gpu.xid")
+    assert (event["xid"], event["own"], event["gpu"]) == (number, False, simulated.uuid(0))
+    (gpu,) = run.report()["gpus"]
+    check = xid_check(gpu)
+    assert (check["status"], check["value"]) == ("fail", str(number))
 
 
 def recorder_of(process: subprocess.Popen[str]) -> psutil.Process:
@@ -177,26 +243,4 @@ def test_a_killed_run_is_resumed_on_its_own_gpus(simulated: SimulatedHost) -> No
     (gpu,) = report["gpus"]
     assert gpu["index"] == 0
     assert {one["phase"] for one in gpu["measurements"]} >= {"first", "steady"}
-    (xid,) = [one for one in gpu["checks"] if one["id"] == "xid"]
-    assert xid["status"] == "not tested"
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "why"),
-    [
-        ("version", "0.0.1", "it was begun by version 0.0.1"),
-        ("boot", "another", "the host was started again"),
-        ("started", "2020-01-01T00:00:00+00:00", "h ago"),
-    ],
-)
-def test_a_run_is_not_resumed_after_a_change(
-    simulated: SimulatedHost, key: str, value: str, why: str
-) -> None:
-    run = run_of(simulated)
-    code, output = run.run("--for", "1s")
-    assert code == ExitCode.INCOMPLETE, output
-    header = run.folder / "run.json"
-    header.write_text(json.dumps({**json.loads(header.read_text()), key: value}))
-    code, output = run.run(resume=True)
-    assert code == ExitCode.USAGE, output
-    assert why in output
+    assert xid_check(gpu)["status"] == "not tested"

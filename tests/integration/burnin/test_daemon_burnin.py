@@ -1,4 +1,4 @@
-"""``sentinel burnin`` where a daemon runs: it does the work, and the run survives the terminal."""
+"""``sentinel burnin`` beside a daemon, which does the work, and in a terminal of its own."""
 
 from __future__ import annotations
 
@@ -62,6 +62,44 @@ class Burnin(BurninRun):
 def long(plan: str) -> str:
     """Make the last phase of a plan so long that it does not end."""
     return plan.replace("seconds = 3", "seconds = 3000")
+
+
+def test_a_burnin_in_a_terminal_is_named_until_it_ends(daemon: Daemon) -> None:
+    alone = Burnin(daemon, long(PLAN))
+    run = alone.folder
+    with daemon.start_command(*alone.words) as burnin:
+        eventually(lambda: (run / "run.json").exists() and daemon.pids_on_gpus())
+        status = daemon.run("burnin", "status")
+        assert f", recorded in {run}" in status
+        assert f"sentinel burnin attach {run}" in status
+        shown = json.loads(daemon.run("burnin", "status", "--json"))
+        ((private, folder),) = [(one["pid"], one["run"]) for one in shown["without_daemon"]]
+        assert folder == str(run)
+        assert burnin.pid in [parent.pid for parent in psutil.Process(private).parents()]
+        daemons = json.loads(daemon.run("status", "--daemons", "--json"))["daemons"]
+        assert not any(one["pid"] for one in daemons), "a private daemon is not the user's"
+        for refused in (("status",), ("status", "--list")):
+            answer = daemon.run_unchecked(*refused)
+            assert answer.code == ExitCode.NOT_RUNNING
+            assert f"recorded in {run}" in answer.err
+        with daemon.start_command(*alone.words[:-1], f"{run}2") as rival:
+            _, said = rival.communicate(timeout=TIMEOUT_S)
+            assert rival.returncode == ExitCode.HELD, said
+            assert f"a burn-in in a terminal that is recorded in {run}" in said
+        burnin.send_signal(signal.SIGINT)
+        burnin.communicate(timeout=TIMEOUT_S)
+    assert daemon.run_unchecked("burnin", "status").code == ExitCode.NOT_RUNNING
+
+
+def test_the_plan_of_a_daemon_is_shown_as_a_burnin(daemon: Daemon) -> None:
+    plan = Burnin(daemon, PLAN.replace("seconds = 2", "seconds = 600")).plan
+    quick = ("--rearm", "300ms", "--poll", "100ms")
+    daemon.run("start", "--simulate", "2", *quick, "--plan", str(plan))
+    eventually(lambda: daemon.gpu().burnin is not None)
+    shown = daemon.run("burnin", "status")
+    assert "short, again and again" in shown
+    assert shown.count("1 of 2 first") == 2
+    assert "no burn-in runs" not in shown
 
 
 def test_the_daemon_runs_a_plan_and_occupies_its_gpus_again(daemon: Daemon) -> None:

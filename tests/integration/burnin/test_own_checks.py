@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 import tomllib
 from dataclasses import replace
@@ -28,8 +27,10 @@ from sentinel.diagnostics.one_shot import Timeouts
 from sentinel.errors import ConfigError
 from tests.harness import registered
 from tests.harness.example_run import ExampleRun, report_of, uuid
+from tests.harness.gpu_environment import ROOT
+from tests.harness.programs import run_program
 
-EXAMPLE = Path(__file__).parents[3] / "examples" / "sentinel-check-site"
+EXAMPLE = ROOT / "examples" / "sentinel-check-site"
 SHORT = Timeouts(opening=60.0, call=1.0)
 DEFAULT = Thresholds()
 
@@ -112,18 +113,13 @@ value = 2.0
 def test_the_installed_example_is_found_by_the_command(tmp_path: Path) -> None:
     source = shutil.copytree(EXAMPLE, tmp_path / "source")  # the build writes into its folder
     installed = tmp_path / "installed"
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    offline = ["--no-deps", "--no-build-isolation", "--target", str(installed)]
-    subprocess.run([*pip, *offline, str(source)], check=True)
+    pip = (sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+    offline = ("--no-deps", "--no-build-isolation", "--target", installed)
+    run_program(*pip, *offline, source, check=True)
     folder = ExampleRun().write(tmp_path / "run")
-    root = str(Path(__file__).parents[3])
-    done = subprocess.run(
-        [sys.executable, "-m", "sentinel", "report", "--json", str(folder.path)],
-        env={"PYTHONPATH": f"{root}:{installed}", "PATH": "/usr/bin", "HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environment = {"PYTHONPATH": f"{ROOT}:{installed}", "PATH": "/usr/bin", "HOME": str(tmp_path)}
+    words = (sys.executable, "-m", "sentinel", "report", "--json", folder.path)
+    done = run_program(*words, env=environment)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count('"id": "site.clock_drop"') == 2
 

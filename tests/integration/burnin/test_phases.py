@@ -1,16 +1,26 @@
-"""Phases of the shipped levels with real torch on simulated GPUs: a held stripe, and pulses."""
+"""Phases of the shipped levels with real torch on simulated GPUs: memory, pulses and links.
+
+The ranks of links meet in a file and exchange data with gloo over the loopback device.
+"""
 
 from __future__ import annotations
+
+import json
+import os
+import signal
+from typing import Any
 
 import pytest
 
 from sentinel.errors import ExitCode
-from tests.harness.burnin_run import BurninRun, plan_of
+from tests.harness.burnin_run import BurninRun, check_passed, plan_of
 from tests.harness.gpu_environment import SimulatedHost
+from tests.harness.sentinel_process import eventually
+from tests.harness.timing import TIMEOUT_S
 
 pytestmark = pytest.mark.long
 
-PLAN = plan_of(
+HELD_AND_PULSES = plan_of(
     "both",
     ("retention", "memtest:patterns=zeros,retention=2", "passes = 1"),
     ("pulse", "pulse:hz=1,sync=in-phase", "seconds = 2"),
@@ -19,12 +29,46 @@ PLAN = plan_of(
 FADING = plan_of(
     "fading", ("retention", "bad_workloads:tests_memory_that_loses_a_held_bit", "passes = 1")
 )
+LINKS = "sentinel.stressor.links:links"
+PLAN = plan_of(
+    "links",
+    ("memory", "sentinel.stressor.memtest:memtest:patterns=ones", "passes = 1"),
+    ("links", LINKS, "seconds = 3", "together = true"),
+)
+#: The failures of stressors that a check counts or that end a phase.
+FAILURES = ("stressor.failed", "stressor.fatal", "stressor.finding", "stressor.mismatch")
+
+
+def run_of(host: SimulatedHost, gpus: int) -> BurninRun:
+    return BurninRun(host, PLAN, gpus)
+
+
+def checks_of(gpu: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    """Return the status and the evidence of each check of links."""
+    return {
+        one["id"]: (one["status"], one["evidence"])
+        for one in gpu["checks"]
+        if one["id"].startswith("links.")
+    }
+
+
+def samples(run: BurninRun, gpus: int) -> list[set[tuple[str, int | None]]]:
+    """Return the links of each GPU that were measured, by part and sender."""
+    lines = (run.folder / "samples.jsonl").read_text().splitlines()
+    found = [one for line in lines if (one := json.loads(line))["event"] == "link"]
+    uuids = [gpu["uuid"] for gpu in run.report()["gpus"]]
+    assert len(uuids) == gpus
+    return [{(one["part"], one["peer"]) for one in found if one["gpu"] == uuid} for uuid in uuids]
+
+
+HOST = {(part, None) for part in ("host_to_device", "device_to_host", "both_directions")}
+ALL = {(part, None) for part in ("host_to_device_all", "device_to_host_all", "all_reduce")}
 
 
 def test_a_held_stripe_and_synchronised_pulses_are_done_to_the_end(
     simulated: SimulatedHost,
 ) -> None:
-    run = BurninRun(simulated, PLAN, gpus=2)
+    run = BurninRun(simulated, HELD_AND_PULSES, gpus=2)
     code, output = run.run()
     assert code == ExitCode.OK, output
     report = run.report()
@@ -49,3 +93,73 @@ def test_a_bit_that_fades_in_a_held_stripe_fails_the_gpu(simulated: SimulatedHos
     (finding,) = gpu["findings"]
     assert (finding["place"], finding["first"][1], finding["bits"][17]) == ("memory", 3, 1)
     assert finding["detail"].startswith("pattern retention (random")
+
+
+def test_two_gpus_test_their_links_together(simulated: SimulatedHost) -> None:
+    run = run_of(simulated, gpus=2)
+    code, output = run.run()
+    assert code == ExitCode.OK, output
+    report = run.report()
+    check_passed(report)
+    assert not run.events("stressor.failed"), output
+    assert samples(run, 2) == [HOST | ALL | {("peer", 1)}, HOST | ALL | {("peer", 0)}]
+    for gpu in report["gpus"]:
+        phase = gpu["coverage"][1]
+        assert phase["complete"]
+        assert phase["checks"] > 0
+        found = checks_of(gpu)
+        assert found["links.data"][0] == "pass"
+        assert found["links.peer"] == ("n/a", "a simulated GPU has no link")
+    members = [(event["rank"], event["members"]) for event in run.events("burnin.grouped")]
+    assert members == [(0, [0, 1]), (1, [0, 1])]
+
+
+def test_a_newcomer_interrupts_both_and_both_begin_again(simulated: SimulatedHost) -> None:
+    run = run_of(simulated, gpus=2)
+    with run.started() as process:
+        eventually(lambda: len(run.events("burnin.grouped")) == 2)
+        eventually(lambda: len(run.events("stressor.ready")) == 4)
+        with simulated.job(1, stay=0.5) as job:
+            assert job.got_memory()
+            job.wait_for_exit()
+        output, _ = process.communicate(timeout=3 * TIMEOUT_S)
+        assert process.returncode == ExitCode.OK, output
+    check_passed(run.report())
+    assert not [event for name in FAILURES for event in run.events(name)], output
+    (broken,) = run.events("burnin.ungrouped")
+    assert (broken["index"], broken["reason"]) == (
+        0,
+        "GPU 1 left its group: a foreign process needed it",
+    )
+    assert len(run.events("burnin.grouped")) == 4
+    for gpu in run.report()["gpus"]:
+        assert gpu["coverage"][1]["complete"]
+        assert checks_of(gpu)["links.data"][0] == "pass"
+
+
+def test_a_rank_that_is_killed_is_no_fault_of_the_other(simulated: SimulatedHost) -> None:
+    run = run_of(simulated, gpus=2)
+    with run.started() as process:
+        eventually(lambda: len(run.events("stressor.ready")) == 4)
+        (stressor,) = simulated.registry.processes(simulated.uuid(1))
+        os.kill(stressor.pid, signal.SIGKILL)
+        output, _ = process.communicate(timeout=3 * TIMEOUT_S)
+    report = run.report()
+    assert {event["index"] for event in run.events("stressor.failed")} == {1}, output
+    for gpu in report["gpus"]:
+        assert gpu["coverage"][1]["complete"]
+        assert gpu["verdict"] in {"PASS", "WARN"}, gpu["reasons"]
+
+
+def test_a_gpu_alone_tests_the_links_to_the_host(simulated: SimulatedHost) -> None:
+    run = run_of(simulated, gpus=1)
+    code, output = run.run()
+    assert code == ExitCode.OK, output
+    check_passed(run.report())
+    assert "skipped, the run has one GPU: links.peer, links.all_reduce" in output
+    assert samples(run, 1) == [HOST]
+    (gpu,) = run.report()["gpus"]
+    found = checks_of(gpu)
+    assert found["links.data"][0] == "pass"
+    for name in ("links.peer", "links.all_reduce"):
+        assert found[name] == ("n/a", "skipped: the run has one GPU")

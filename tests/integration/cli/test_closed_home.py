@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.gpu_environment import ROOT
-from tests.harness.timing import TIMEOUT_S
+from tests.harness.programs import run_program
 
 #: Root without the capability to enter every folder is a user like any other.
 WITHOUT_RIGHTS = ("setpriv", "--bounding-set", "-all", "--inh-caps", "-all")
@@ -46,14 +45,17 @@ def test_a_home_that_cannot_be_entered_is_no_bug(
     if os.getuid() == 0:  # whose state is in no home
         state = home / "state" if words.startswith("health") else tmp_path / "state"
         environment["STATE_DIRECTORY"] = str(state)
-    done = subprocess.run(
-        [*(WITHOUT_RIGHTS * (os.getuid() == 0)), sys.executable, "-m", "sentinel", *words.split()],
+    command = [
+        *(WITHOUT_RIGHTS * (os.getuid() == 0)),
+        sys.executable,
+        "-m",
+        "sentinel",
+        *words.split(),
+    ]
+    done = run_program(
+        *command,
         env=environment | {name: str(value) for name, value in variables.items()},
         cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
     )
     output = done.stdout + done.stderr
     assert "Traceback" not in output

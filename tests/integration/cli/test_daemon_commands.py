@@ -7,13 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.harness.command_line import CommandLine
+from tests.harness.programs import run_program
+from tests.harness.sentinel_process import eventually
 from tests.harness.stub_daemon import (
     DAEMON,
     GPU,
@@ -187,6 +187,10 @@ def test_a_rejection_is_printed_to_standard_error(
         ),
         (["exec", "--", "true"], "give the number of GPUs, or their names"),
         (["allocate", "llm"], "give an id and a size"),
+        *(
+            (["allocate", "llm", "--", size], f"size: {size!r} is not a size")
+            for size in ("much", "0", "-1GiB")
+        ),
         (
             ["set", "--memory", "50%"],
             "`sentinel set` has no option --memory; to change it: sentinel set memory=VALUE",
@@ -414,23 +418,11 @@ def test_the_completion_lists_commands_and_options(
     words: str, word: int, expected: set[str], other: set[str]
 ) -> None:
     variables = {"_SENTINEL_COMPLETE": "bash_complete", "COMP_WORDS": words}
-    printed = subprocess.run(
-        [sys.executable, "-m", "sentinel"],
-        env={**os.environ, **variables, "COMP_CWORD": str(word)},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    ).stdout
-    offered = {line.partition(",")[2] for line in printed.splitlines()}
+    environment = {**os.environ, **variables, "COMP_CWORD": str(word)}
+    done = run_program(sys.executable, "-m", "sentinel", env=environment, check=True)
+    offered = {line.partition(",")[2] for line in done.stdout.splitlines()}
     assert expected <= offered
     assert not other & offered
-
-
-def within(seconds: float, true: Callable[[], object]) -> None:
-    until = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < until
-        time.sleep(0.01)
 
 
 def test_watch_continues_after_errors_of_the_daemon(stub: StubDaemon) -> None:
@@ -438,10 +430,10 @@ def test_watch_continues_after_errors_of_the_daemon(stub: StubDaemon) -> None:
     stub.replies["GET /v1/status"] = Reply(b"")
     with subprocess.Popen(command, stdout=-1, stderr=-1, text=True) as process:
         try:
-            within(30, lambda: len(stub.requests) > 2)
+            eventually(lambda: len(stub.requests) > 2)
             stub.replies["GET /v1/status"] = Reply(STATUS)
             asked = len(stub.requests)
-            within(30, lambda: len(stub.requests) > asked + 2)
+            eventually(lambda: len(stub.requests) > asked + 2)
             process.send_signal(signal.SIGINT)
             out, err = process.communicate(timeout=TIMEOUT_S)
         finally:
@@ -490,11 +482,3 @@ def test_memory_that_is_allocated_is_shown_below_the_table(
     shown = cli("status").out
     assert "GPU 0: 4.0 GiB allocated as llm for bash 77\n" in shown
     assert "GPU 0: 4.0 GiB allocated as far\n" in shown
-
-
-@pytest.mark.parametrize("size", ["much", "0", "-1GiB"])
-def test_a_malformed_size_is_an_error_with_its_text(
-    stub: StubDaemon, cli: CommandLine, size: str
-) -> None:
-    assert "size: " in cli("allocate", "llm", "--", size, code=2).err
-    assert stub.requests == []

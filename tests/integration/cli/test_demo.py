@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from sentinel.cli.tools import demo
 from tests.harness.timing import TIMEOUT_S
 
 SCRIPT = """
@@ -32,3 +33,14 @@ def test_the_demo_shows_a_hand_over_and_exits_with_0() -> None:
         rest = rest.partition(word)[2]
     assert "GPU 0 got its" in done.stdout
     assert "GPU 1     yielding" not in done.stdout
+
+
+def test_the_demo_ends_with_the_output_of_its_supervisor() -> None:
+    """The process exits some time later, which nothing reports."""
+    command = ["bash", "-c", "echo ended; exec >&-; exec sleep 1000"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as silent:
+        try:
+            assert not demo._Output(silent).show_occupied({0: 1})
+            assert silent.poll() is None
+        finally:
+            silent.kill()

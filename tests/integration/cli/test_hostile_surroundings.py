@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.gpu_environment import SimulatedHost
-from tests.harness.timing import TIMEOUT_S
+from tests.harness.programs import run_program
 
 RUN = (
     "run",
@@ -34,15 +34,7 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Run a command of sentinel, as ``"$@"`` in a shell script."""
     command = [sys.executable, "-m", "sentinel", *words]
-    return subprocess.run(
-        ["bash", "-c", shell, "bash", *command],
-        env=host.environment(**environment),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
+    return run_program("bash", "-c", shell, "bash", *command, env=host.environment(**environment))
 
 
 @pytest.mark.parametrize(

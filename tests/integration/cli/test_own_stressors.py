@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from contextlib import closing
@@ -11,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from sentinel.cli.daemon import run
-from sentinel.cli.main import run_command_line
 from sentinel.host.simulation import Registry
+from tests.harness.command_line import CommandLine
 from tests.harness.registered import RegisteredDaemons
 from tests.harness.stub_daemon import GPU, STATUS, Reply, stub_daemon
 
@@ -41,17 +40,15 @@ def _daemon(registry: Registry, tmp_path: Path) -> Iterator[None]:
 
 
 def test_the_stressor_of_a_daemon_is_named_with_its_socket(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, cli: CommandLine
 ) -> None:
     socket = tmp_path / "s"
     status = {**STATUS, "gpus": [{**GPU, "pid": os.getpid()}]}
     with stub_daemon(socket, status):
-        assert run_command_line(["run", "--once"]) == 0
-        out = capfd.readouterr().out
+        out = cli("run", "--once").out
         assert f"busy: would be left alone (occupied by the daemon at {socket})" in out
         assert f"1.0 GiB - stressor of the daemon at {socket}" in out
-        assert run_command_line(["run", "--once", "--json"]) == 0
-        (gpu,) = json.loads(capfd.readouterr().out)["gpus"]
+        (gpu,) = cli.json("run", "--once", "--json")["gpus"]
     assert gpu["daemon_stressors"] == {str(os.getpid()): str(socket)}
     assert gpu["verdict"]["rule"] == "process"
 
@@ -68,14 +65,10 @@ def test_a_run_that_occupies_nothing_warns_of_the_daemon_that_does(
     assert f"daemon at {tmp_path}/s occupies GPUs" in capsys.readouterr().err
 
 
-def test_a_process_that_is_not_the_stressor_stays_foreign(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_process_that_is_not_the_stressor_stays_foreign(tmp_path: Path, cli: CommandLine) -> None:
     with stub_daemon(tmp_path / "s", {**STATUS, "gpus": [{**GPU, "pid": os.getppid()}]}):
-        assert run_command_line(["run", "--once"]) == 0
-    assert "used by foreign processes" in capfd.readouterr().out
+        assert "used by foreign processes" in cli("run", "--once").out
 
 
-def test_a_daemon_that_does_not_answer_is_left_out(capfd: pytest.CaptureFixture[str]) -> None:
-    assert run_command_line(["run", "--once"]) == 0
-    assert "used by foreign processes" in capfd.readouterr().out
+def test_a_daemon_that_does_not_answer_is_left_out(cli: CommandLine) -> None:
+    assert "used by foreign processes" in cli("run", "--once").out

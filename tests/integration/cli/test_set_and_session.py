@@ -61,7 +61,7 @@ def daemon(stub: StubDaemon) -> StubDaemon:
             {"settings": {"ignore": "name=Xorg", "util.target": None, "power": None}},
         ),
         (
-            ["util=50%", "--gpus", "0,1", "--gpus", "2", "--save"],
+            ["util=50%", "--gpus", "0-1", "--gpus", "2", "--save"],
             {"settings": {"util.target": "50%"}, "gpus": ["0", "1", "2"], "save": True},
         ),
     ],
@@ -117,22 +117,29 @@ def test_set_as_json_has_the_form_of_config_show(daemon: StubDaemon, cli: Comman
 
 
 @pytest.mark.parametrize(
-    ("typed", "why"),
+    ("command", "typed", "why"),
     [
-        ([], "at least one KEY=VALUE"),
-        (["util"], "'util' has no value"),
-        (["utl=50%"], "Did you mean util?"),
-        (["memroy.target=50%"], "Did you mean memory.target?"),
-        (["--unset", "utl"], "--unset: there is no setting 'utl'"),
-        (["poll=2s"], "poll is fixed while sentinel runs: stop it and start it with another"),
-        (["util=50%", "util.target=20%"], "util.target is given twice"),
-        (["util=50%", "--unset", "util"], "util.target is given twice"),
+        ("set", [], "at least one KEY=VALUE"),
+        ("set", ["util"], "'util' has no value"),
+        ("set", ["utl=50%"], "Did you mean util?"),
+        ("set", ["memroy.target=50%"], "Did you mean memory.target?"),
+        ("set", ["--unset", "utl"], "--unset: there is no setting 'utl'"),
+        (
+            "set",
+            ["poll=2s"],
+            "poll is fixed while sentinel runs: stop it and start it with another",
+        ),
+        ("set", ["util=50%", "util.target=20%"], "util.target is given twice"),
+        ("set", ["util=50%", "--unset", "util"], "util.target is given twice"),
+        ("session start", ["train"], "give the GPUs of the session"),
+        ("session start", ["train", "--gpus", "0", "--poll", "1s"], "has no option --poll"),
+        ("session start", ["train", "--gpus", "0", "--for", "soon"], "--for"),
     ],
 )
-def test_a_wrong_change_sends_no_request(
-    daemon: StubDaemon, cli: CommandLine, typed: list[str], why: str
+def test_a_wrong_change_or_session_sends_no_request(
+    daemon: StubDaemon, cli: CommandLine, command: str, typed: list[str], why: str
 ) -> None:
-    assert why in cli("set", *typed, code=2).err
+    assert why in cli(*command.split(), *typed, code=2).err
     assert daemon.requests == []
 
 
@@ -163,21 +170,6 @@ def test_sessions_are_listed_and_stopped(daemon: StubDaemon, cli: CommandLine) -
     assert cli.json("session", "stop", "train", "--json")["gpus"] == [UUID]
     daemon.replies["GET /v1/sessions"] = Reply({"sessions": []})
     assert cli("session", "list").err == "there are no sessions\n"
-
-
-@pytest.mark.parametrize(
-    ("typed", "why"),
-    [
-        (["train"], "give the GPUs of the session"),
-        (["train", "--gpus", "0", "--poll", "1s"], "has no option --poll"),
-        (["train", "--gpus", "0", "--for", "soon"], "--for"),
-    ],
-)
-def test_a_session_that_cannot_be_sends_no_request(
-    daemon: StubDaemon, cli: CommandLine, typed: list[str], why: str
-) -> None:
-    assert why in cli("session", "start", *typed, code=2).err
-    assert daemon.requests == []
 
 
 def test_a_conflict_has_exit_code_1(daemon: StubDaemon, cli: CommandLine) -> None:

@@ -162,9 +162,7 @@ def test_the_workloads_of_all_levels_take_their_options() -> None:
     assert workload_errors(named) == []
 
 
-def test_a_built_in_workload_needs_no_process(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_built_in_workload_needs_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a process was started")
 

@@ -6,12 +6,13 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.harness.command_line import CommandLine
+from tests.harness.sentinel_process import eventually
 from tests.harness.stub_daemon import GPU, RESERVATION, STATUS, Reply, StubDaemon, stub_daemon
 from tests.harness.timing import TIMEOUT_S
 
@@ -83,13 +84,6 @@ def terminal(daemon: StubDaemon, tmp_path: Path) -> Iterator[Terminal]:
 
 def orders(daemon: StubDaemon) -> list[tuple[str, object]]:
     return [asked for asked in daemon.requests if not asked[0].startswith("GET ")]
-
-
-def eventually(true: Callable[[], object]) -> None:
-    until = time.monotonic() + 30
-    while not true():
-        assert time.monotonic() < until
-        time.sleep(0.02)
 
 
 def test_top_shows_every_gpu_and_its_keys_pause_resume_and_reserve(

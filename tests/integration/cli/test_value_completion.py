@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from click.shell_completion import ShellComplete
 
 from sentinel.cli.main import sentinel_command
+from tests.harness.programs import run_program
 from tests.harness.stub_daemon import (
     GPU,
     RESERVATION,
@@ -19,7 +19,6 @@ from tests.harness.stub_daemon import (
     StubDaemon,
     stub_daemon,
 )
-from tests.harness.timing import TIMEOUT_S
 
 SECOND = {**GPU, "index": 1, "uuid": "GPU-67750949-3d58-58a0-b106-f4bfd7f7c993"}
 
@@ -107,13 +106,9 @@ def test_recorded_runs_are_completed_newest_first(tmp_path: Path, daemon: StubDa
 )
 def test_each_shell_has_the_values(daemon: StubDaemon, shell: str, expected: str) -> None:
     words = {"COMP_WORDS": "sentinel pause 1", "COMP_CWORD": "1" if shell == "fish" else "2"}
-    done = subprocess.run(
-        [sys.executable, "-m", "sentinel"],
-        env={**os.environ, **words, "_SENTINEL_COMPLETE": f"{shell}_complete"},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=True,
+    command = [sys.executable, "-m", "sentinel"]
+    done = run_program(
+        *command, env={**os.environ, **words, "_SENTINEL_COMPLETE": f"{shell}_complete"}, check=True
     )
     assert expected in done.stdout
 

@@ -31,6 +31,7 @@ from sentinel.errors import (
 from sentinel.host.procfs import read_stat
 from sentinel.host.registry import read_all, records_folder
 from tests.harness.gpu_environment import TESTS
+from tests.harness.programs import run_program
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
@@ -232,9 +233,7 @@ def test_the_folder_of_a_killed_hold_is_removed_by_the_next_one(
         "    print(held.pid, flush=True)\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-    )
+    done = run_program(sys.executable, "-c", code)
     assert done.returncode == -signal.SIGKILL, done.stderr
     child = int(done.stdout)
     eventually(lambda: read_stat(child) is None)
@@ -258,9 +257,7 @@ def test_the_sentinel_of_a_killed_script_removes_its_folder(
         f"    held.wait_held({TIMEOUT_S})\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-    )
+    done = run_program(sys.executable, "-c", code)
     assert done.returncode == -signal.SIGKILL, done.stderr
     eventually(lambda: not any(temporary.glob("sentinel-hold-*")))
 

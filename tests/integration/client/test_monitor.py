@@ -26,7 +26,7 @@ from sentinel.protocol.commands import Allocate, Caller, CancelAllocation, Confi
 from sentinel.protocol.views import GpuHealth
 from tests.harness.api_harness import UUIDS, ApiServer, UnixConnection
 from tests.harness.gpu_environment import SimulatedHost
-from tests.harness.sentinel_process import eventually
+from tests.harness.sentinel_process import eventually, start_of
 from tests.harness.timing import TEST_TIMEOUT_S, TIMEOUT_S
 
 
@@ -47,13 +47,6 @@ def api(shared_api: ApiServer) -> ApiServer:
 def monitor(api: ApiServer) -> Iterator[sentinel.Monitor]:
     with sentinel.Monitor(api.path) as monitor:
         yield monitor
-
-
-def started(pid: int) -> int:
-    """Read the start time of a process."""
-    stat = read_stat(pid)
-    assert stat is not None
-    return stat.started
 
 
 def publish_health(api: ApiServer, before: str, now: str, index: int = 0) -> None:
@@ -324,7 +317,7 @@ def test_memory_is_allocated_for_the_duration_of_a_block(
     ]
     with monitor.allocation("llm", f"{2**20}B"):
         monitor.cancel_allocation("llm")  # the end of the block is no error then
-        other = Caller(via="unix", uid=0, pid=1, started=started(1))
+        other = Caller(via="unix", uid=0, pid=1, started=start_of(1))
         with api.change_supervisor() as supervisor:  # and the name may have another owner
             supervisor.allocate(Allocate(number=0, by=other, id="llm", gpu=UUIDS[0], size=1))
     assert [allocation.holder.pid for allocation in monitor.client.allocations()] == [1]
@@ -411,9 +404,7 @@ def host(simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> Simulated
 
 
 @pytest.mark.long
-def test_a_private_sentinel_occupies_nothing_and_ends_with_the_monitor(
-    host: SimulatedHost,
-) -> None:
+def test_a_private_sentinel_occupies_nothing_and_ends_with_the_monitor(host: SimulatedHost) -> None:
     with sentinel.Monitor(simulate=2) as monitor, sentinel.Monitor(simulate=2) as other:
         assert monitor.is_available(), monitor.reason
         assert other.is_available()  # two private sentinels do not disturb each other

@@ -17,6 +17,7 @@ import pytest
 
 from sentinel.errors import NotRunningError
 from tests.harness.gpu_environment import ROOT, SimulatedHost
+from tests.harness.programs import run_program
 from tests.harness.timing import MACHINE_SLOWNESS
 
 EXAMPLES = ROOT / "examples" / "training"
@@ -137,13 +138,8 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (packages / "beside.pth").write_text("\n".join(site.getsitepackages()))
     python = folder / "bin" / "python"
     command = [str(python), "-m", "pip", "install", "--quiet", "--no-compile", "--constraint"]
-    done = subprocess.run(
-        [*command, str(ROOT / "constraints.txt"), "lightning", "transformers[torch]"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=INSTALL_TIMEOUT_S,
-    )
+    words = [*command, str(ROOT / "constraints.txt"), "lightning", "transformers[torch]"]
+    done = run_program(*words, timeout=INSTALL_TIMEOUT_S)
     if done.returncode != 0:
         pytest.skip(f"lightning and transformers cannot be installed: {done.stderr[-300:]}")
     return python
@@ -152,13 +148,9 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def train(python: Path, script: str, environment: Mapping[str, str]) -> str:
     """Run an example on a simulated GPU; return the last line of its output."""
     inherited = {name: os.environ[name] for name in os.environ if not name.startswith("CUDA_")}
-    done = subprocess.run(
-        [python, EXAMPLES / script, "--simulate", "1", "--steps", "3", "--patience", "0.5"],
-        env={**inherited, **environment, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=RUN_TIMEOUT_S,
+    words = (python, EXAMPLES / script, "--simulate", "1", "--steps", "3", "--patience", "0.5")
+    done = run_program(
+        *words, env={**inherited, **environment, "PYTHONPATH": str(ROOT)}, timeout=RUN_TIMEOUT_S
     )
     assert done.returncode == 0, done.stderr
     assert "goes on at full speed" not in done.stderr, "the health was read"

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.harness.gpu_environment import SimulatedHost
+from tests.harness.programs import run_program
 from tests.harness.sentinel_process import eventually
-from tests.harness.timing import TIMEOUT_S
 
 GIB = 2**30
 FILE = """
@@ -30,14 +29,8 @@ pytestmark = pytest.mark.usefixtures("fake_torch")
 
 
 def run_command(host: SimulatedHost, *arguments: str, **variables: str) -> tuple[int, str, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "sentinel", *arguments],
-        env=host.environment(**variables),
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
+    words = [sys.executable, "-m", "sentinel", *arguments]
+    done = run_program(*words, env=host.environment(**variables))
     return done.returncode, done.stdout, done.stderr
 
 
@@ -55,9 +48,7 @@ def test_each_gpu_gets_its_own_settings_from_the_file(
 
 
 @pytest.mark.long
-def test_a_stressor_with_yield_how_ask_exits_for_a_newcomer(
-    simulated: SimulatedHost,
-) -> None:
+def test_a_stressor_with_yield_how_ask_exits_for_a_newcomer(simulated: SimulatedHost) -> None:
     flags = ("--yield", "ask", "--poll", "200ms", "--workload", "hold", "--memory", "20%")
     with simulated.sentinel(1, *flags) as process:
         process.wait_for("stressor.ready")

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.gpu_environment import ROOT
+from tests.harness.programs import run_program
 from tests.harness.timing import TIMEOUT_S
 from tests.harness.wheels import build_wheel
 
@@ -44,21 +45,14 @@ def play(folder: Path, **variables: object) -> dict[str, int]:
         **variables,
     }
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(
-        ["ansible-playbook", "-i", "localhost,", "-e", json.dumps(given), playbook],
-        env={
-            **environment,
-            "ANSIBLE_ROLES_PATH": str(ROOT / "deploy" / "ansible" / "roles"),
-            "ANSIBLE_LOCAL_TEMP": str(folder / "local"),
-            "ANSIBLE_REMOTE_TEMP": str(folder / "remote"),
-            "LC_ALL": "C.UTF-8",
-        },
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=3 * TIMEOUT_S,
-    )
+    environment |= {
+        "ANSIBLE_ROLES_PATH": str(ROOT / "deploy" / "ansible" / "roles"),
+        "ANSIBLE_LOCAL_TEMP": str(folder / "local"),
+        "ANSIBLE_REMOTE_TEMP": str(folder / "remote"),
+        "LC_ALL": "C.UTF-8",
+    }
+    words = ("ansible-playbook", "-i", "localhost,", "-e", json.dumps(given), playbook)
+    done = run_program(*words, env=environment, timeout=3 * TIMEOUT_S)
     assert done.returncode == 0, done.stdout + done.stderr
     recap = done.stdout.rpartition("PLAY RECAP")[2]
     return {name: int(count) for name, count in re.findall(r"(\w+)=(\d+)", recap)}
@@ -102,11 +96,9 @@ def test_the_role_installs_everything_and_is_idempotent(tmp_path: Path) -> None:
     unit = (root / "etc/systemd/system/sentinel.service").read_text()
     assert f"\nExecStart={command} run --daemon\n" in unit
     shell = f". {root}/etc/sentinel/slurm.env; echo $SENTINEL_DRAIN $PATH"
-    done = subprocess.run(["/bin/sh", "-c", shell], capture_output=True, text=True, check=True)
-    assert done.stdout == "yes /opt/slurm/bin:/a b\n"
+    assert run_program("/bin/sh", "-c", shell, check=True).stdout == "yes /opt/slurm/bin:/a b\n"
     linked = root / "usr/local/bin/sentinel"
-    done = subprocess.run([linked, "--version"], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("sentinel, version ")
+    assert run_program(linked, "--version", check=True).stdout.startswith("sentinel, version ")
 
     assert play(tmp_path, **variables)["changed"] == 0
     assert play(tmp_path, **variables | {"sentinel_config": "poll = '2s'\n"})["changed"] == 1
@@ -115,8 +107,8 @@ def test_the_role_installs_everything_and_is_idempotent(tmp_path: Path) -> None:
 def test_the_playbook_is_valid(tmp_path: Path) -> None:
     playbook = ROOT / "deploy" / "ansible" / "site.yml"
     environment = {**os.environ, "ANSIBLE_LOCAL_TEMP": str(tmp_path), "LC_ALL": "C.UTF-8"}
-    command = ["ansible-playbook", "-i", "localhost,", "--syntax-check", str(playbook)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    words = ("ansible-playbook", "-i", "localhost,", "--syntax-check", playbook)
+    done = run_program(*words, env=environment)
     assert done.returncode == 0, done.stderr
 
 

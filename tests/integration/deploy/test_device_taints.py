@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,7 @@ from sentinel.burnin.verdict import verdict_summary
 from tests.harness.example_run import RUNS, report_of
 from tests.harness.gpu_environment import ROOT
 from tests.harness.kubernetes_cluster import FakeKubernetes, fake_kubernetes
-from tests.harness.timing import TIMEOUT_S
+from tests.harness.programs import run_program
 
 yaml = pytest.importorskip("yaml")
 
@@ -39,18 +38,9 @@ def cluster(tmp_path: Path) -> Iterator[FakeKubernetes]:
 
 def run(cluster: FakeKubernetes, *words: str) -> tuple[int, Any, str]:
     """Run the program; return its exit code, what it printed and its errors."""
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), *words],
-        env={
-            **os.environ,
-            "KUBECONFIG": str(cluster.kubeconfig),
-            "HOME": str(cluster.kubeconfig.parent),
-        },
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
+    config = cluster.kubeconfig
+    environment = {**os.environ, "KUBECONFIG": str(config), "HOME": str(config.parent)}
+    done = run_program(sys.executable, SCRIPT, *words, env=environment)
     return done.returncode, json.loads(done.stdout) if done.stdout else None, done.stderr
 
 

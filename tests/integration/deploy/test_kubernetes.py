@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -25,7 +24,7 @@ from tests.harness.kubernetes_cluster import (
     objects,
     rendered,
 )
-from tests.harness.timing import TIMEOUT_S
+from tests.harness.programs import run_program
 
 yaml = pytest.importorskip("yaml")
 
@@ -51,8 +50,7 @@ def daemon_set() -> dict[str, Any]:
 def validate(text: str, folder: Path, version: str) -> None:
     file = folder / "manifest.yaml"
     file.write_text(text)
-    command = [str(VALIDATOR), "--strict", "--no-warn", "-k", version, str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    done = run_program(str(VALIDATOR), "--strict", "--no-warn", "-k", version, file)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -157,7 +155,7 @@ def test_the_folders_become_those_of_the_user_of_the_pod(
     user = 10001 if os.getuid() == 0 else os.getuid()
     environment = {**os.environ, "OWNER": f"{user}:{user if user == 10001 else os.getgid()}"}
     for _ in range(2):  # the next pod finds what the first one made
-        subprocess.run([*init["command"], script], env=environment, check=True)
+        run_program(*init["command"], script, env=environment, check=True)
     inside = [path for name in names[:2] for path in (tmp_path / name).rglob("*")]
     assert {path.stat().st_uid for path in inside} == {user}
     modes = {name: (tmp_path / name).stat().st_mode & 0o7777 for name in names}
@@ -172,7 +170,7 @@ def test_an_acceptance_leaves_the_folders_of_a_running_daemon_alone(tmp_path: Pa
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(tmp_path / "sentinel.sock"))
         environment = {**os.environ, "OWNER": "no-such-user"}
-        subprocess.run([*init["command"], script], env=environment, check=True)
+        run_program(*init["command"], script, env=environment, check=True)
 
 
 @needs_kubectl

@@ -5,32 +5,22 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from typing import Any
 
 import pytest
 
 from sentinel.burnin.verdict import MAX_BYTES
 from sentinel.errors import ExitCode
+from tests.harness.burnin_run import plan_of
 from tests.harness.daemon_harness import Daemon
 from tests.harness.gpu_environment import ROOT, SimulatedHost
 from tests.harness.kubernetes_cluster import DEPLOY
+from tests.harness.programs import EXEC_SENTINEL, write_script
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
-PLAN = """
-spec = "sentinel-plan-v1"
-name = "short"
-[[phase]]
-name = "first"
-workload = "bad_workloads:{workload}"
-seconds = {seconds}
-"""
 #: A run that is resumed finds its GPUs by itself, unless they are simulated.
-COMMAND = """#!/bin/sh
-[ "$1 $2" = "burnin --resume" ] && set -- "$@" --simulate 2
-exec {python} -m sentinel "$@"
-"""
+RESUMED = '[ "$1 $2" = "burnin --resume" ] && set -- "$@" --simulate 2'
 
 
 class Acceptance:
@@ -44,14 +34,14 @@ class Acceptance:
 
     def __init__(self, host: SimulatedHost, workload: str, seconds: int = 2) -> None:
         self.plan = host.folder / "plan.toml"
-        self.plan.write_text(PLAN.format(workload=workload, seconds=seconds))
+        phase = ("first", f"bad_workloads:{workload}", f"seconds = {seconds}")
+        self.plan.write_text(plan_of("short", phase))
         self.message = host.folder / "termination-log"
         self.state = host.folder / "state"
         self.report = self.state / "runs" / "uid-1"
         command = host.folder / "bin" / "sentinel"
         command.parent.mkdir(exist_ok=True)
-        command.write_text(COMMAND.format(python=sys.executable))
-        command.chmod(0o755)
+        write_script(command, f"{RESUMED}\n{EXEC_SENTINEL}")
         self.environment = host.environment(
             SENTINEL_SIM_DIR=str(host.folder),
             RUN_NAME="uid-1",

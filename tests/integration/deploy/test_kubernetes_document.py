@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,13 +12,13 @@ import pytest
 from sentinel.config.model import SETTINGS
 from tests.harness.gpu_environment import ROOT
 from tests.harness.kubernetes_cluster import KUBECTL, needs_kubectl, objects
-from tests.harness.timing import TIMEOUT_S
+from tests.harness.programs import run_program, write_script
 
 yaml = pytest.importorskip("yaml")
 
 NODES = ("ip-192-168-100-200.eu-central-1.compute.internal", "node-b")
 #: Knows two nodes, keeps what is applied from its input, and is the real one otherwise.
-FAKE_KUBECTL = """#!/bin/sh
+FAKE_KUBECTL = """\
 case "$1 $3" in
 get*) echo {nodes} ;;
 "apply -") cat >>{applied}; echo --- >>{applied} ;;
@@ -34,22 +33,16 @@ def run_documented(name: str, folder: Path) -> Path:
     shutil.copytree(ROOT / "deploy", folder / "deploy")
     examples = folder / "deploy" / "kubernetes" / "examples"
     shutil.copytree(examples / "acceptance-overlay", examples / "site-acceptance")
-    command, applied = folder / "kubectl", folder / "applied.yaml"
+    applied = folder / "applied.yaml"
     text = FAKE_KUBECTL.format(nodes=" ".join(NODES), applied=applied, kubectl=KUBECTL)
-    command.write_text(text)
-    command.chmod(0o755)
+    write_script(folder / "kubectl", text)
     document = (ROOT / "docs" / "kubernetes.md").read_text()
     block = re.search(
         rf"^<!-- test: {name} -->\n```\n(.*?)^```$", document, re.DOTALL | re.MULTILINE
     )
     assert block is not None
-    subprocess.run(
-        ["sh", "-euc", block[1]],
-        cwd=folder,
-        env={**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"},
-        check=True,
-        timeout=TIMEOUT_S,
-    )
+    environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+    run_program("sh", "-euc", block[1], cwd=folder, env=environment, check=True)
     return applied
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.gpu_environment import ROOT
+from tests.harness.programs import run_program
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TEST_TIMEOUT_S, TIMEOUT_S
 from tests.harness.wheels import (
@@ -84,16 +85,8 @@ class Light:
         return done.stdout
 
     def _run(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            command,
-            cwd=self.folder,
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-            timeout=TIMEOUT_S,
-        )
+        both = subprocess.STDOUT
+        return run_program(*command, cwd=self.folder, env=self.environment, stderr=both)
 
     @contextmanager
     def running(self, *flags: str) -> Iterator[subprocess.Popen[bytes]]:
@@ -275,13 +268,8 @@ def test_pipx_uses_the_torch_outside_its_environment(
     (tools.folder / "torch.txt").write_text(f"torch=={TORCH}\n")
     follow(tools, ["pipx"], wheel, PIPX_BIN_DIR=str(tmp_path / "bin"), **variables)
     (python,) = (tmp_path / "pipx").glob("venvs/*/bin/python")
-    done = subprocess.run(
-        [python, "-c", "import torch; print(torch.__version__)"],
-        env=own_environment(**variables),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    show = "import torch; print(torch.__version__)"
+    done = run_program(python, "-c", show, env=own_environment(**variables), check=True)
     assert done.stdout.strip() == TORCH
     assert not list((tmp_path / "pipx").glob("venvs/*/lib/python*/site-packages/torch*"))
     assert (tmp_path / "bin" / "sentinel").exists()

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 from tests.harness.gpu_environment import ROOT
+from tests.harness.programs import run_program
 
 
 def planned(target: str, folder: Path) -> list[str]:
     """List the commands of a target on a machine without an environment; run none."""
-    command = ["make", "--no-print-directory", "--dry-run", target, f"VENV={folder / 'venv'}"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    words = ("make", "--no-print-directory", "--dry-run", target, f"VENV={folder / 'venv'}")
+    done = run_program(*words, cwd=ROOT, check=True)
     return [line for line in done.stdout.splitlines() if "pip " in line]
 
 

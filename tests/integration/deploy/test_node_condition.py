@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.kubernetes_cluster import DEPLOY, check_words
+from tests.harness.programs import run_program, write_script
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
@@ -19,9 +20,8 @@ PLUGIN = DEPLOY / "node-problem-detector" / "gpu-burnin.sh"
 WRITER = DEPLOY / "components" / "node-condition" / "write-condition.sh"
 
 
-def plugin(file: Path, *words: str) -> tuple[int, str]:
-    command = ["sh", str(PLUGIN), str(file), *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+def plugin(file: Path) -> tuple[int, str]:
+    done = run_program("sh", PLUGIN, file)
     assert done.stderr == ""
     (line,) = done.stdout.splitlines()
     assert len(line) <= 80
@@ -52,8 +52,7 @@ def test_the_plugin_answers_what_was_written(
 def test_the_plugin_does_not_know_what_it_cannot_read(tmp_path: Path, shell: str) -> None:
     if shutil.which(shell) is None:
         pytest.skip(f"no {shell} here")
-    command = [shell, str(PLUGIN), str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    done = run_program(shell, PLUGIN, tmp_path)
     assert (done.returncode, done.stderr) == (2, "")
 
 
@@ -77,9 +76,8 @@ def test_the_plugin_does_not_know_without_a_fresh_answer(tmp_path: Path) -> None
 def test_the_writer_writes_again_and_again_and_ends_at_once(
     tmp_path: Path, answer: str, code: int, known: int, line: str
 ) -> None:
-    command, file, calls = tmp_path / "sentinel", tmp_path / "npd", tmp_path / "calls"
-    command.write_text(f"#!/bin/sh\necho x >> {calls}\n{answer}\nexit {code}\n")
-    command.chmod(0o755)
+    file, calls = tmp_path / "npd", tmp_path / "calls"
+    write_script(tmp_path / "sentinel", f"echo x >> {calls}\n{answer}\nexit {code}")
     environment = {
         **os.environ,
         "PATH": f"{tmp_path}:{os.environ['PATH']}",
@@ -115,10 +113,8 @@ def test_the_monitors_are_for_the_same_condition_and_name_commands_that_exist() 
 def test_on_the_host_no_answer_is_no_fault(
     tmp_path: Path, answer: str, code: int, known: int
 ) -> None:
-    command = tmp_path / "sentinel"
-    command.write_text(f"#!/bin/sh\n{answer}\nexit {code}\n")
-    command.chmod(0o755)
+    command = write_script(tmp_path / "sentinel", f"{answer}\nexit {code}")
     (rule,) = json.loads((PLUGIN.parent / "sentinel-monitor-host.json").read_text())["rules"]
     words = [word.replace("/usr/bin/sentinel", str(command)) for word in rule["args"]]
-    done = subprocess.run([rule["path"], *words], capture_output=True, text=True, check=False)
+    done = run_program(rule["path"], *words)
     assert (done.returncode, done.stderr) == (known, "")

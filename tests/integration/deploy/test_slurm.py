@@ -13,6 +13,7 @@ import pytest
 
 from tests.harness.daemon_harness import Daemon
 from tests.harness.node_daemon import HOOKS, SCRIPTS, NodeDaemon, install_scripts, reservations
+from tests.harness.programs import EXEC_SENTINEL, run_program, write_script
 from tests.harness.sentinel_process import eventually
 from tests.harness.slurm_cluster import needs_slurm, slurm_cluster
 from tests.harness.timing import TIMEOUT_S
@@ -28,24 +29,14 @@ def script(
 ) -> subprocess.CompletedProcess[str]:
     """Run a script with few variables, as slurmd does, but without a slurmd."""
     folder = daemon.host.folder
-    command, settings = folder / "sentinel", folder / "slurm.env"
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} -P -m sentinel "$@"\n')
-    command.chmod(0o755)
-    given = {"SENTINEL": str(command), "SENTINEL_SLURM": str(folder / "jobs")}
-    given |= {"SENTINEL_WAIT": wait} | {
-        name: os.environ[name] for name in ("SENTINEL_SIM_DIR", "PYTHONPATH")
-    }
-    given["PATH"] = str(folder)  # there is no slurmd
+    command = write_script(folder / "sentinel", EXEC_SENTINEL)
+    given = {name: os.environ[name] for name in ("SENTINEL_SIM_DIR", "PYTHONPATH")}
+    given |= {"SENTINEL": str(command), "SENTINEL_SLURM": str(folder / "jobs")}
+    given |= {"SENTINEL_WAIT": wait, "PATH": str(folder)}  # there is no slurmd
+    settings = folder / "slurm.env"
     settings.write_text("".join(f"{key}={value}\n" for key, value in given.items()))
-    return subprocess.run(
-        [SCRIPTS / f"{name}.sh"],
-        env={"SENTINEL_SLURM_ENV": str(settings), "SLURM_JOB_ID": "7"} | variables,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=TIMEOUT_S,
-    )
+    environment = {"SENTINEL_SLURM_ENV": str(settings), "SLURM_JOB_ID": "7"} | variables
+    return run_program(SCRIPTS / f"{name}.sh", env=environment)
 
 
 def test_the_scripts_are_executable_and_valid() -> None:
@@ -88,33 +79,21 @@ def test_a_job_starts_unless_a_fault_is_proven(daemon: Daemon) -> None:
     assert daemon.client.reservations() == ()
 
 
-@pytest.mark.long
-def test_only_a_fault_that_the_command_names_is_one(daemon: Daemon) -> None:
-    broken = daemon.host.folder / "broken"
-    broken.write_text("#!/bin/sh\necho 'ImportError' >&2\nexit 1\n")
-    broken.chmod(0o755)
-    settings = daemon.host.folder / "settings"
-    settings.write_text(f"SENTINEL={broken}\n")
-    for name in ("prolog", "epilog", "healthcheck"):
-        done = subprocess.run(
-            [SCRIPTS / f"{name}.sh"],
-            env={"SENTINEL_SLURM_ENV": str(settings), "SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "0"},
-            capture_output=True,
-            check=False,
-        )
-        assert done.returncode == 0, name
-
-
 @pytest.mark.parametrize("name", ["prolog", "epilog", "healthcheck"])
+@pytest.mark.parametrize("gpus", [{}, {"SLURM_JOB_GPUS": "0"}], ids=["no GPU", "a GPU"])
 @pytest.mark.parametrize(
-    "text", ['X="open\n', "PATH=$PATH:$UNKNOWN/bin\n", "exit 3\n", "X=a b\n"], ids=repr
+    "text",
+    ['X="open', "PATH=$PATH:$UNKNOWN/bin", "exit 3", "X=a b", "SENTINEL={broken}"],
+    ids=repr,
 )
-def test_settings_with_a_fault_drain_no_node(name: str, text: str, tmp_path: Path) -> None:
+def test_a_fault_of_the_settings_or_of_the_command_drains_no_node(
+    name: str, gpus: dict[str, str], text: str, tmp_path: Path
+) -> None:
+    broken = write_script(tmp_path / "broken", "echo 'ImportError' >&2\nexit 1")
     settings = tmp_path / "slurm.env"
-    settings.write_text(text)
+    settings.write_text(f"{text.format(broken=broken)}\n")
     variables = {"SENTINEL_SLURM_ENV": str(settings), "SENTINEL": "/none", "SLURM_JOB_ID": "7"}
-    done = subprocess.run([SCRIPTS / f"{name}.sh"], env=variables, check=False)
-    assert done.returncode == 0
+    assert run_program(SCRIPTS / f"{name}.sh", env=variables | gpus).returncode == 0
 
 
 def test_scripts_without_their_settings_drain_no_node(tmp_path: Path) -> None:

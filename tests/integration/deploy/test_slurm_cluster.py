@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.sentinel_process import eventually
 from tests.harness.slurm_cluster import needs_slurm, slurm_cluster
 
 pytestmark = [pytest.mark.long, needs_slurm]
@@ -31,18 +30,3 @@ def test_two_clusters_run_side_by_side_and_leave_nothing() -> None:
         assert not cluster.folder.exists()
         assert not Path("/sys/class/net", cluster.bridge).exists()
         assert not list(Path("/run/netns").glob(f"{cluster.bridge}-*"))
-
-
-def test_a_node_loses_power_and_its_network_and_comes_back() -> None:
-    with slurm_cluster(nodes=2, settings={"SlurmdTimeout": "3"}) as cluster:
-        cluster.kill("node1")
-        eventually(lambda: cluster.state("node1") == "down*")
-        assert cluster.reason("node1") == "Not responding"
-        cluster.restart_controller()  # it may not have saved the latest states
-        eventually(lambda: cluster.state("node2") == "idle")
-        cluster.boot("node1")
-        cluster.net("node2", up=False)
-        eventually(lambda: cluster.state("node1") == "idle")
-        eventually(lambda: cluster.state("node2").endswith("*"))
-        cluster.net("node2", up=True)
-        eventually(lambda: cluster.state("node2") == "idle")

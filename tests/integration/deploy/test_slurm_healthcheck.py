@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -88,34 +87,28 @@ def test_nothing_is_drained_unless_it_is_configured(cluster: SlurmCluster) -> No
 
 def test_it_exits_with_0_whatever_the_daemon_does(tmp_path: Path) -> None:
     with slurm_cluster() as cluster:
-        _check_exit_codes(cluster, tmp_path)
+        install_scripts(cluster, SENTINEL_DRAIN="yes")
+        node = NodeDaemon(cluster, "node1")
 
+        def last_line() -> str:
+            """Run the health check on the node with what slurmd gives it; read what it prints."""
+            words = ("env", "-i", "SLURMD_NODENAME=node1", f"PWD={tmp_path}")
+            cluster.run_on("node1", *words, cluster.folder / "healthcheck")
+            return lines(cluster)[-1]
 
-def _check_exit_codes(cluster: SlurmCluster, tmp_path: Path) -> None:
-    install_scripts(cluster, SENTINEL_DRAIN="yes")
-    node = NodeDaemon(cluster, "node1")
-
-    def check() -> subprocess.CompletedProcess[str]:
-        """Run the health check on the node with what slurmd gives it."""
-        words = ("env", "-i", "SLURMD_NODENAME=node1", f"PWD={tmp_path}")
-        return cluster.run_on("node1", *words, cluster.folder / "healthcheck")
-
-    check()
-    assert lines(cluster)[-1].startswith("sentinel: no sentinel daemon runs"), lines(cluster)
-    client = node.start()
-    check()
-    assert lines(cluster)[-1] == "gpu-sentry: no fault on 2 GPUs"
-    daemon = psutil.Process(_host_pid(cluster, client.status().daemon.pid))
-    stopped = [daemon, *daemon.children(recursive=True)]
-    for process in stopped:
-        process.send_signal(signal.SIGSTOP)
-    try:
-        check()
-    finally:
+        assert last_line().startswith("sentinel: no sentinel daemon runs"), lines(cluster)
+        client = node.start()
+        assert last_line() == "gpu-sentry: no fault on 2 GPUs"
+        daemon = psutil.Process(_host_pid(cluster, client.status().daemon.pid))
+        stopped = [daemon, *daemon.children(recursive=True)]
         for process in stopped:
-            process.send_signal(signal.SIGCONT)
-    assert lines(cluster)[-1].startswith("sentinel: "), lines(cluster)
-    assert cluster.state("node1") == "idle"
+            process.send_signal(signal.SIGSTOP)
+        try:
+            assert last_line().startswith("sentinel: "), lines(cluster)
+        finally:
+            for process in stopped:
+                process.send_signal(signal.SIGCONT)
+        assert cluster.state("node1") == "idle"
 
 
 def _host_pid(cluster: SlurmCluster, pid: int) -> int:

@@ -4,29 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.harness.burnin_run import CHECKED, plan_of
 from tests.harness.gpu_environment import ROOT, TESTS
 from tests.harness.node_daemon import SCRIPTS
+from tests.harness.programs import EXEC_SENTINEL, write_script
 from tests.harness.sentinel_process import eventually
 from tests.harness.slurm_cluster import needs_slurm, slurm_cluster
 
 #: A second of checked work, and more than the test waits for.
-PLAN = """
-spec = "sentinel-plan-v1"
-name = "short"
-[[phase]]
-name = "short"
-workload = "bad_workloads:checks_results"
-seconds = 1
-[[phase]]
-name = "endless"
-workload = "bad_workloads:checks_results"
-seconds = 6000
-"""
+PLAN = plan_of("short", ("short", CHECKED, "seconds = 1"), ("endless", CHECKED, "seconds = 6000"))
 #: As slurm.conf.example has them, with a shorter GraceTime.
 PARTITIONS = (
     "main Nodes=ALL Default=YES PriorityTier=10 PreemptMode=OFF",
@@ -45,12 +35,10 @@ def test_the_example_has_the_lines_that_are_tested() -> None:
 @needs_slurm
 @pytest.mark.usefixtures("fake_torch")
 def test_a_job_preempts_an_idle_burn_in_which_goes_on_afterwards(tmp_path: Path) -> None:
-    text, command = tmp_path / "plan.toml", tmp_path / "sentinel"
+    text = tmp_path / "plan.toml"
     text.write_text(PLAN)
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} -P -m sentinel "$@"\n')
-    command.chmod(0o755)
     environment = {
-        "SENTINEL": str(command),
+        "SENTINEL": str(write_script(tmp_path / "sentinel", EXEC_SENTINEL)),
         "SENTINEL_SIM_DIR": str(tmp_path / "gpus"),
         "SENTINEL_CONFIG": os.devnull,
         "XDG_STATE_HOME": str(tmp_path / "state"),
@@ -59,10 +47,6 @@ def test_a_job_preempts_an_idle_burn_in_which_goes_on_afterwards(tmp_path: Path)
         "BURNIN_OPTIONS": "--simulate 2",
     }
     folder = tmp_path / "runs" / "1-node1"
-
-    def report() -> dict[str, object]:
-        found: dict[str, object] = json.loads((folder / "report.json").read_text())
-        return found
 
     with slurm_cluster(settings=SETTINGS, partitions=PARTITIONS) as cluster:
         cluster.run(
@@ -75,7 +59,7 @@ def test_a_job_preempts_an_idle_burn_in_which_goes_on_afterwards(tmp_path: Path)
         assert cluster.jobs() == {"1": "RUNNING"}
         output = cluster.run("srun", "--gres=gpu:2", "sh", "-c", "echo got $CUDA_VISIBLE_DEVICES")
         assert output.stdout == "got 0,1\n"
-        first = report()
+        first = json.loads((folder / "report.json").read_text())
         assert first["verdict"] == "INCOMPLETE", (tmp_path / "output").read_text()
         size = events.stat().st_size
         eventually(lambda: cluster.jobs()["1"] == "RUNNING")

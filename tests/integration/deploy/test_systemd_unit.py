@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from sentinel.core.node import daemon
 from sentinel.errors import ExitCode
 from sentinel.supervisor.bootstrap import LOG_FLUSH_TIMEOUT_S
 from tests.harness.gpu_environment import ROOT
+from tests.harness.programs import run_program
 
 UNIT = ROOT / "deploy" / "sentinel.service"
 
@@ -40,20 +40,15 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
         text = text.replace(f"={command} ", f"={sys.executable} ")
     copy = tmp_path / UNIT.name
     copy.write_text(text)
-    done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(copy)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_program("systemd-analyze", "verify", "--man=no", "--recursive-errors=no", copy)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
 def test_the_exposure_of_the_unit_stays_low() -> None:
     # 4.1 with systemd 252; other versions weigh the options a little differently.
-    command = ["systemd-analyze", "security", "--offline=true", "--no-pager", "--threshold=45"]
-    done = subprocess.run([*command, str(UNIT)], capture_output=True, text=True, check=False)
+    command = ("systemd-analyze", "security", "--offline=true", "--no-pager", "--threshold=45")
+    done = run_program(*command, UNIT)
     if "unrecognized option" in done.stderr:
         pytest.skip("needs systemd 250")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -98,12 +93,7 @@ def test_permanent_errors_prevent_a_restart() -> None:
 
 def test_the_unit_neither_hides_the_devices_nor_slows_a_hand_over() -> None:
     hiding = {"PrivateDevices", "DevicePolicy", "DeviceAllow", "ProtectClock", "PrivateTmp"}
-    hiding |= {
-        "ProtectProc",
-        "ProcSubset",
-        "PrivatePIDs",
-        "ProtectKernelModules",
-        "MemoryDenyWriteExecute",
-    }
+    hiding |= {"ProtectProc", "ProcSubset", "PrivatePIDs"}
+    hiding |= {"ProtectKernelModules", "MemoryDenyWriteExecute"}
     slow = {"Nice", "CPUQuota", "CPUWeight", "CPUSchedulingPolicy", "IOSchedulingClass"}
     assert not section("Service").keys() & (hiding | slow)

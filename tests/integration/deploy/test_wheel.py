@@ -17,6 +17,7 @@ from sentinel.cli.manpage import completion_script, page
 from sentinel.protocol import __version__
 from tests.harness.gpu_environment import ROOT
 from tests.harness.openapi_document import openapi_document
+from tests.harness.programs import run_program
 from tests.harness.wheels import call_hook, copy_of_the_sources
 
 #: Where each shell looks for the completion of a command.
@@ -77,9 +78,7 @@ def test_links_lead_to_this_version_in_a_repository() -> None:
     )
     command = [sys.executable, "-c", program, repository, __version__]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "docs")}
-    done = subprocess.run(
-        command, env=environment, cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    done = run_program(*command, env=environment, cwd=ROOT, check=True)
     check_links(done.stdout, repository)
 
 

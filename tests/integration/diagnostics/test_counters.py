@@ -22,9 +22,7 @@ from sentinel.host.simulation import Registry
 from sentinel.probe.one_shot import FUNCTIONS
 from sentinel.protocol.counters import READ_FIELDS, Counters, CountersSpec
 from tests.harness import fake_nvml
-from tests.harness.fake_nvml import COMPILER, FIRST, NO_COMPILER, SECOND
-
-needs_compiler = pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER)
+from tests.harness.fake_nvml import FIRST, NEEDS_COMPILER, SECOND
 
 Ask = Callable[..., CountersResult]
 
@@ -78,7 +76,7 @@ def judged(gpu: Counters, before: Counters | None = None) -> dict[str, CheckResu
     return {name: CHECKS[name].run(run, Thresholds()) for name in GROWTHS}
 
 
-@needs_compiler
+@NEEDS_COMPILER
 def test_every_counter_of_a_healthy_gpu_is_read(ask: Ask) -> None:
     found = ask(f"fields@{SECOND} 3")
     assert (found.driver_error, found.stuck, found.pci_devices) == (None, False, ())
@@ -122,7 +120,7 @@ def test_every_counter_of_a_healthy_gpu_is_read(ask: Ask) -> None:
 
 
 @pytest.mark.long
-@needs_compiler
+@NEEDS_COMPILER
 def test_a_driver_without_any_counter_has_none_and_no_fault(
     ask: Ask, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,7 +176,7 @@ FAULTS = [
 
 
 @pytest.mark.long
-@needs_compiler
+@NEEDS_COMPILER
 def test_each_fault_of_the_driver_is_found_by_its_check_on_its_gpu_alone(ask: Ask) -> None:
     """All in one test: a process for each of 36 drivers takes longer than 36 checks."""
     uuids = [f"GPU-{index:08}" for index in range(len(FAULTS) // 3 + 1)]
@@ -205,7 +203,7 @@ def test_each_fault_of_the_driver_is_found_by_its_check_on_its_gpu_alone(ask: As
 
 
 @pytest.mark.long
-@needs_compiler
+@NEEDS_COMPILER
 def test_growth_is_found_between_two_readings(ask: Ask) -> None:
     before = ask().counters[0]
     grown = [f"field@{FIRST} {number}:50000000000" for number in (269, 270, 271)]
@@ -235,7 +233,7 @@ def test_growth_is_found_between_two_readings(ask: Ask) -> None:
 
 
 @pytest.mark.long
-@needs_compiler
+@NEEDS_COMPILER
 def test_gpus_on_which_calls_hang_or_crash_cost_no_other_its_result(ask: Ask) -> None:
     uuids = ["GPU-a", "GPU-b", "GPU-c", "GPU-d"]
     lines = [
@@ -263,7 +261,7 @@ def test_gpus_on_which_calls_hang_or_crash_cost_no_other_its_result(ask: Ask) ->
 
 
 @pytest.mark.long
-@needs_compiler
+@NEEDS_COMPILER
 def test_only_the_named_gpus_are_read(ask: Ask) -> None:
     found = ask(f"ecc@{FIRST} crash", uuids=[SECOND])
     assert [gpu.uuid for gpu in found.counters] == [SECOND]
@@ -271,7 +269,7 @@ def test_only_the_named_gpus_are_read(ask: Ask) -> None:
 
 
 @pytest.mark.long
-@needs_compiler
+@NEEDS_COMPILER
 @pytest.mark.parametrize(
     ("line", "words"),
     [("init 9", "modprobe nvidia"), ("count 999", "unknown error"), ("init crash", "SIGABRT")],
@@ -282,7 +280,7 @@ def test_a_driver_that_fails_as_a_whole_has_a_reason(ask: Ask, line: str, words:
     assert words in (found.driver_error or "")
 
 
-@needs_compiler
+@NEEDS_COMPILER
 def test_a_driver_that_is_gone_meanwhile_is_no_fault_of_a_gpu(ask: Ask) -> None:
     found = ask(f"ecc@{SECOND} 18")
     assert "different versions" in (found.driver_error or "")

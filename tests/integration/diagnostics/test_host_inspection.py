@@ -17,8 +17,8 @@ from sentinel.host.gpu_locks import GpuLocks
 from sentinel.protocol.gpu import Gpu
 from tests.harness.doctor_harness import doctor, rows
 from tests.harness.gpu_environment import SimulatedHost
+from tests.harness.programs import run_program
 from tests.harness.sentinel_process import eventually
-from tests.harness.timing import TIMEOUT_S
 
 
 def test_the_exit_code_is_that_of_the_worst_line(simulated: SimulatedHost) -> None:
@@ -36,14 +36,7 @@ def test_the_exit_code_is_that_of_the_worst_line(simulated: SimulatedHost) -> No
 @pytest.mark.long
 def test_a_nice_start_is_a_warning(simulated: SimulatedHost) -> None:
     command = ["nice", "-n", "7", sys.executable, "-m", "sentinel", "doctor", "--simulate", "1"]
-    done = subprocess.run(
-        [*command, "--json"],
-        env=simulated.environment(),
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
+    done = run_program(*command, "--json", env=simulated.environment())
     row = rows(done.stdout)["niceness"]
     assert row["level"] == "warning"
     assert int(row["found"]) >= 7
@@ -135,22 +128,13 @@ def test_a_folder_that_systemd_mounted_for_one_service_is_private(
 
 
 @pytest.mark.long
-def test_memory_shows_newcomers_in_a_separate_pid_namespace(
-    simulated: SimulatedHost,
-) -> None:
+def test_memory_shows_newcomers_in_a_separate_pid_namespace(simulated: SimulatedHost) -> None:
     unshare = ["unshare", "--pid", "--fork", "--mount-proc"]
     if subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode:
         pytest.skip("this user may not make a PID namespace")
     env = simulated.environment()
     del env["SENTINEL_SIM_DIR"]  # simulated GPUs are of the namespace of their host
-    done = subprocess.run(
-        [*unshare, sys.executable, "-m", "sentinel", "doctor", "--json"],
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
+    done = run_program(*unshare, sys.executable, "-m", "sentinel", "doctor", "--json", env=env)
     row = rows(done.stdout)["PID namespace"]
     assert row["level"] == "warning"
     assert "detected by memory and by the list of computing processes" in row["means"]
@@ -191,7 +175,5 @@ def test_a_missing_inotify_instance_is_reported() -> None:
         "resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3));"
         "print(looking._watched([])[0])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=TIMEOUT_S, check=True
-    )
+    done = run_program(sys.executable, "-c", code, check=True)
     assert done.stdout.strip() == "no inotify instance is left"

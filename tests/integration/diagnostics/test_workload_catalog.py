@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from sentinel.diagnostics.one_shot import Timeouts
 from sentinel.diagnostics.workload_catalog import describe_workloads
 from sentinel.stressor.loader import Wanted
 from tests.harness.gpu_environment import SimulatedHost
+from tests.harness.programs import run_program
 from tests.harness.timing import MACHINE_SLOWNESS, TIMEOUT_S
 
 
@@ -63,13 +63,9 @@ def test_a_registered_workload_is_listed_with_its_package(
     places = {"warm": "bad_workloads:WellBehaved", "broken": "bad_workloads.failing_import:work"}
     install(tmp_path, "one", {**places, "twice": "bad_workloads:well_behaved"})
     install(tmp_path, "other", {"twice": "bad_workloads:queues_very_long_quanta"})
-    done = subprocess.run(
-        [sys.executable, "-m", "sentinel", "workloads", "--json"],
-        env=simulated.environment(PYTHONPATH=str(tmp_path)),
-        capture_output=True,
-        text=True,
-        timeout=4 * TIMEOUT_S,
-        check=False,
+    words = [sys.executable, "-m", "sentinel", "workloads", "--json"]
+    done = run_program(
+        *words, env=simulated.environment(PYTHONPATH=str(tmp_path)), timeout=4 * TIMEOUT_S
     )
     assert done.returncode == 1, done.stderr
     rows = json.loads(done.stdout)["workloads"]

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from sentinel.host.device_order import cuda_order_of_this_host
-from tests.harness.fake_nvml import COMPILER, FIRST, NO_COMPILER, SECOND, build
+from tests.harness.fake_nvml import FIRST, NEEDS_COMPILER, SECOND, build
 
-pytestmark = pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER)
+pytestmark = NEEDS_COMPILER
 
 #: A libcuda that numbers the two GPUs in reverse order, and can be made to fail.
 CUDA = r"""

@@ -17,7 +17,7 @@ import pytest
 from sentinel.drivers import DriverGoneError, GpuLostError, GpuProcess, Memory, ReadError
 from sentinel.probe.driver import CheckedDriver
 from tests.harness.gpu_environment import SimulatedHost
-from tests.harness.timing import TIMEOUT_S
+from tests.harness.programs import run_program
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "sentinel-driver-amdgpu"
 GIB = 2**30
@@ -157,14 +157,8 @@ def test_the_installed_example_is_selected_by_its_name(
     run_on(sysfs, os.getpid(), on_30381=GIB)
     environment = simulated.environment()
     del environment["SENTINEL_SIM_DIR"]  # it would mean simulated GPUs
-    done = subprocess.run(
-        [sys.executable, "-m", "sentinel", "run", "--once", "--driver", f"amdgpu:sysfs={sysfs}"],
-        env={**environment, "PYTHONPATH": str(installed)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=TIMEOUT_S,
-    )
+    words = [sys.executable, "-m", "sentinel", "run", "--once", "--driver", f"amdgpu:sysfs={sysfs}"]
+    done = run_program(*words, env={**environment, "PYTHONPATH": str(installed)})
     assert done.returncode == 0, done.stderr
     assert "AMD Instinct MI250X" in done.stdout
     assert str(os.getpid()) in done.stdout

@@ -23,7 +23,8 @@ from sentinel.protocol.codec import encode
 from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, ProcessKind, Reading
 from sentinel.protocol.probe import Activate, Inventory, ProbeSpec, Standby, Unavailable, simulated
 from sentinel.protocol.shared_memory import gpu_of
-from tests.harness.probe_harness import NEVER, ProbeHarness, open_nodes, until
+from tests.harness.probe_harness import NEVER, ProbeHarness, open_nodes
+from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
 MIB = 2**20
@@ -229,7 +230,7 @@ def test_a_hanging_call_is_announced_and_delays_no_other_gpu(
     probe.reading(of(first))
     before = time.monotonic()
     registry.inject(first.uuid, "hang")
-    until(lambda: any(gpu_of(slot) == 0 and since > before for slot, _, since in hung(probe)))
+    eventually(lambda: any(gpu_of(slot) == 0 and since > before for slot, _, since in hung(probe)))
     slot, call, began = hung(probe)[0]
     assert (gpu_of(slot), call) == (0, "memory")
     for _ in range(5):
@@ -280,7 +281,7 @@ def test_a_full_socket_does_not_block_reads(registry: Registry, start: Start) ->
     assert probe.process.pid is not None
     process = psutil.Process(probe.process.pid)
     # The socket has room for a few readings. Waiting for more takes no processor time.
-    until(lambda: process.cpu_times().user >= 0.5)
+    eventually(lambda: process.cpu_times().user >= 0.5)
     with contextlib.closing(registry.attach(registry.gpus()[0].uuid)) as member:
         assert member.allocate(MIB)
         allocated_at = time.monotonic()

@@ -9,9 +9,8 @@ import pytest
 
 from tests.harness.fake_nvml import (
     ABSENT,
-    COMPILER,
     FIRST,
-    NO_COMPILER,
+    NEEDS_COMPILER,
     OPEN,
     QUERIES,
     SECOND,
@@ -22,7 +21,7 @@ from tests.harness.fake_nvml import (
     shared_folder,
 )
 
-pytestmark = pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER)
+pytestmark = NEEDS_COMPILER
 
 
 @pytest.fixture(scope="module")

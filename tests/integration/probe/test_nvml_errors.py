@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,18 +12,17 @@ import pytest
 
 from tests.harness.fake_nvml import (
     ABSENT,
-    COMPILER,
     FIRST,
-    NO_COMPILER,
+    NEEDS_COMPILER,
     SECOND,
     Argument,
     Ask,
     answers,
 )
 from tests.harness.gpu_environment import ROOT
-from tests.harness.timing import TIMEOUT_S
+from tests.harness.programs import run_program
 
-pytestmark = pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER)
+pytestmark = NEEDS_COMPILER
 
 #: The codes that no used call returns, or that have no specific meaning.
 UNUSED_CODES = {2, 5, 8, 14, *range(19, 25), 27}
@@ -167,18 +165,15 @@ def test_a_driver_with_wrong_pids_in_the_binding_is_refused(
 ) -> None:
     faults = tmp_path / "faults"
     faults.write_text(f"driver {version}\n")
-    done = subprocess.run(
-        [sys.executable, "-m", "sentinel", "--list"],
+    words = [sys.executable, "-m", "sentinel", "--list"]
+    done = run_program(
+        *words,
         env={
             **os.environ,
             "LD_LIBRARY_PATH": str(nvml_library),
             "FAKE_NVML": str(faults),
             "SENTINEL_CONFIG": os.devnull,
         },
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
     )
     assert done.returncode == code, done.stderr
     assert ("wrong PIDs" in done.stderr) is (code != 0)

@@ -12,10 +12,11 @@ import pytest
 from sentinel.protocol.gpu import Reading
 from sentinel.protocol.probe import ProbeSpec, Unavailable
 from sentinel.protocol.shared_memory import gpu_of
-from tests.harness.fake_nvml import COMPILER, FIRST, NO_COMPILER, SECOND
-from tests.harness.probe_harness import ProbeHarness, until
+from tests.harness.fake_nvml import FIRST, NEEDS_COMPILER, SECOND
+from tests.harness.probe_harness import ProbeHarness
+from tests.harness.sentinel_process import eventually
 
-pytestmark = pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER)
+pytestmark = NEEDS_COMPILER
 
 #: The codes of errors of one GPU; whether each is final, so that the call is not repeated.
 OF_ONE_GPU = {
@@ -127,7 +128,7 @@ def test_a_gpu_missing_at_the_start_is_read_once_it_appears(
     inject(faults, both)
     probe.reading(lambda r: r.uuid == FIRST and r.fault is None)
     inject(faults, f"{both}\nmemory@{FIRST} hang")
-    until(
+    eventually(
         lambda: any(
             gpu_of(slot) == 1
             for slot, _, since in probe.inflight_calls.outstanding()

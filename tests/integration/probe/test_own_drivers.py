@@ -12,7 +12,8 @@ from sentinel.protocol.codec import encode
 from sentinel.protocol.gpu import Memory, Reading
 from sentinel.protocol.probe import DriverSpec, ProbeSpec, Unavailable, Watch
 from tests.harness.own_drivers import GIB, UUIDS
-from tests.harness.probe_harness import ProbeHarness, until
+from tests.harness.probe_harness import ProbeHarness
+from tests.harness.sentinel_process import eventually
 
 Start = Callable[..., ProbeHarness]
 
@@ -119,7 +120,7 @@ def test_what_shows_newcomers_sooner_may_be_missing(call: str, start: Start) -> 
 def test_a_call_that_hangs_is_announced(start: Start) -> None:
     probe = start("Hangs")
     probe.inventory()
-    until(lambda: "memory" in {call for _, call in probe.announced()})
+    eventually(lambda: "memory" in {call for _, call in probe.announced()})
 
 
 UNUSABLE: list[tuple[str, dict[str, str], str, str]] = [

@@ -10,7 +10,8 @@ import pytest
 
 from sentinel.probe.process_info import Burst, NodeWatch, ProcessIdentifier
 from sentinel.protocol.gpu import GpuProcess, ProcessKind
-from tests.harness.probe_harness import open_nodes, until
+from tests.harness.probe_harness import open_nodes
+from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
 
@@ -83,4 +84,4 @@ def test_a_node_that_cannot_be_watched_is_left_out(tmp_path: Path) -> None:
         open_nodes(node, other)
         return noticed.wait(0.05)
 
-    until(noticed_after_opens)
+    eventually(noticed_after_opens)

@@ -19,7 +19,8 @@ from sentinel.protocol.codec import MAX_DATAGRAM_BYTES, decode
 from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, Reading, Telemetry
 from sentinel.protocol.probe import ProbeSpec, Watch
 from sentinel.protocol.shared_memory import InflightCalls, Stamps
-from tests.harness.probe_harness import NEVER, until
+from tests.harness.probe_harness import NEVER
+from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
 
@@ -233,10 +234,10 @@ def test_a_blocked_poll_does_not_stop_memory_reads() -> None:
         reader._next_poll = 0.0
         poll = threading.Thread(target=reader.poll.run)
         poll.start()
-        until(driver.asked.is_set)
+        eventually(driver.asked.is_set)
         driver.used = 64 * 2**20
         reader.poll_memory.run()
-        until(lambda: any(r.memory and r.memory.used for r in received(posts)))
+        eventually(lambda: any(r.memory and r.memory.used for r in received(posts)))
         assert poll.is_alive()
         driver.returns.set()
         poll.join(TIMEOUT_S)
@@ -252,7 +253,7 @@ def test_a_poll_that_began_before_a_fault_does_not_revoke_it() -> None:
         reader._next_poll = 0.0
         poll = threading.Thread(target=reader.poll.run)
         poll.start()
-        until(driver.asked.is_set)
+        eventually(driver.asked.is_set)
         driver.fails = True
         for _ in range(MAX_TRIES):
             reader.poll_memory.run()

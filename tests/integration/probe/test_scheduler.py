@@ -6,7 +6,7 @@ import threading
 import time
 
 from sentinel.probe.scheduler import ReadScheduler
-from tests.harness.probe_harness import until
+from tests.harness.sentinel_process import eventually
 
 
 class CountingJob:
@@ -49,14 +49,16 @@ def test_jobs_that_block_do_not_delay_others() -> None:
         for job in blocked:
             job.unblocked.clear()
         reached = free.count + 20
-        until(lambda reached=reached: free.count > reached)  # type: ignore[misc]
+        eventually(lambda reached=reached: free.count > reached)  # type: ignore[misc]
         for job in blocked:
             job.unblocked.set()
         for job in jobs:
             goal = job.count + 5
-            until(lambda job=job, goal=goal: job.count > goal)  # type: ignore[misc]
+            eventually(lambda job=job, goal=goal: job.count > goal)  # type: ignore[misc]
     assert not any(job.overlapped for job in jobs)
-    until(lambda: threading.active_count() - threads <= 3)  # the leader and two waiting threads
+    eventually(
+        lambda: threading.active_count() - threads <= 3
+    )  # the leader and two waiting threads
     for job in jobs:
         job.stop()
 
@@ -67,7 +69,7 @@ def test_a_job_that_fails_is_reported() -> None:
     failing = CountingJob()
     failing.run = fail  # type: ignore[method-assign]
     ReadScheduler(errors.append).start([failing])
-    until(lambda: bool(errors))
+    eventually(lambda: bool(errors))
     assert isinstance(errors[0], ZeroDivisionError)
 
 

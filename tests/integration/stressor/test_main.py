@@ -26,6 +26,7 @@ from sentinel.protocol.stressor import (
     Ready,
     Stop,
 )
+from tests.harness.sentinel_process import eventually
 from tests.harness.stressor_harness import Child, stressors
 from tests.harness.timing import MACHINE_SLOWNESS, TIMEOUT_S
 
@@ -180,23 +181,16 @@ def test_a_stop_before_the_context_exists_ends_the_stressor(spawn: Start) -> Non
 def test_an_orphaned_stressor_kills_its_descendants(start: Start) -> None:
     child = start("bad_workloads:forks")
     child.wait_for(Ready)
-    until(lambda: len(descendants(child.pid)) == 1, "there is no fork")
+    eventually(lambda: len(descendants(child.pid)) == 1)
     child.channel.close()
     assert child.wait_for_end() == ChildExitCode.ORPHANED
-    until(lambda: not descendants(child.pid), "the fork is still alive")
+    eventually(lambda: not descendants(child.pid))
 
 
 def descendants(pid: int) -> list[int]:
     """List the other living processes in the session of ``pid``."""
     stats = [read_stat(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
     return [stat.pid for stat in stats if stat and stat.alive and stat.session == pid != stat.pid]
-
-
-def until(condition: Callable[[], bool], failure: str) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < deadline, failure
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize(

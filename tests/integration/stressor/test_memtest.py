@@ -324,9 +324,7 @@ def test_many_wrong_words_are_counted_bit_by_bit(bench: Workbench, cells: Faulty
     assert {bit: times for bit, times in enumerate(finding.bits) if times} == {0: 1, 5: 2, 63: 1}
 
 
-def test_of_many_wrong_pieces_all_are_counted_and_a_few_examined(
-    tmp_path: Path,
-) -> None:
+def test_of_many_wrong_pieces_all_are_counted_and_a_few_examined(tmp_path: Path) -> None:
     with workbench(tmp_path, chunks=8) as bench:
         cells = FaultyMemory(bench.ctx.chunks)
         test = memory_test(bench, "55", cells)
@@ -612,9 +610,7 @@ def test_a_stressor_reports_progress_while_it_holds_a_stripe(start: Callable[...
 
 
 @pytest.mark.long
-def test_a_flipped_bit_marks_the_gpu_and_memory_stays_steady(
-    host: GpuHost,
-) -> None:
+def test_a_flipped_bit_marks_the_gpu_and_memory_stays_steady(host: GpuHost) -> None:
     flags = ("--rearm", "300ms", "--poll", "200ms", "--status-every", "1s")
     workload = ("--memory", "2GiB", "--workload", "bad_workloads:tests_memory_that_loses_a_bit")
     with host.sentinel(1, *flags, *workload) as sentinel:

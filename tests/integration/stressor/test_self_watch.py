@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from sentinel.errors import ChildExitCode
 from sentinel.protocol.stressor import MemoryContention, MemoryLimit, Ready
-from tests.harness.probe_harness import until
+from tests.harness.sentinel_process import eventually
 from tests.harness.stressor_harness import Child
 
 MIB = 2**20
@@ -21,7 +21,7 @@ def held(start: Start, *, at_once: bool = True) -> Child:
     child = start("hold")
     child.wait_for(Ready)
     child.send(MemoryLimit(used=child.used() + MIB, at_once=at_once))
-    until(lambda: child.watched_at() > 0)
+    eventually(lambda: child.watched_at() > 0)
     return child
 
 
@@ -29,7 +29,7 @@ def looks_again(child: Child) -> None:
     """Wait for two more reads, the second of which began after this call."""
     for _ in range(2):
         before = child.watched_at()
-        until(lambda: child.watched_at() > before)  # noqa: B023 - called in this round only
+        eventually(lambda: child.watched_at() > before)  # noqa: B023 - called in this round only
 
 
 def test_a_newcomer_ends_the_stressor_without_the_supervisor(start: Start) -> None:
@@ -84,7 +84,7 @@ def test_a_gpu_that_cannot_be_read_is_not_watched_until_it_can(start: Start) -> 
     hidden = place.with_name("hidden")
     place.rename(hidden)
     try:
-        until(lambda: time.monotonic() - child.watched_at() > 0.3)
+        eventually(lambda: time.monotonic() - child.watched_at() > 0.3)
     finally:
         hidden.rename(place)
     looks_again(child)

@@ -16,6 +16,7 @@ from sentinel.host.simulation import DEFAULT_TOTAL
 from sentinel.protocol.api_types import GpuStatus
 from tests.harness.daemon_harness import Daemon, read_line, write_line
 from tests.harness.gpu_environment import ROOT
+from tests.harness.programs import run_program
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
@@ -85,14 +86,8 @@ def test_memory_is_allocated_beside_the_stressor_and_allocated_processes_are_no_
 @pytest.mark.long
 def test_the_example_works_through_its_jobs_without_a_daemon(daemon: Daemon) -> None:
     example = ROOT / "examples" / "monitor" / "monitor.py"
-    output = subprocess.run(
-        [sys.executable, example, "--simulate", "1", "--jobs", "2"],
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-        timeout=TIMEOUT_S,
-    ).stdout
-    assert output.splitlines() == [
+    done = run_program(sys.executable, example, "--simulate", "1", "--jobs", "2", check=True)
+    assert done.stdout.splitlines() == [
         "1 GiB of GPU 0 are allocated",
         "job 0: a batch of 32",
         "job 1: a batch of 32",

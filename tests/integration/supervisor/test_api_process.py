@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import select
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -82,19 +83,23 @@ def heard(end: MessageStream, kinds: tuple[type[Any], ...]) -> list[Any]:
 
 
 @pytest.fixture
-def deaf(
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[tuple[api_process.ApiProcess, list[Deaf]]]:
+def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Deaf]]:
+    """Replace API processes by children that do not read; provide those that were started."""
     made: list[Deaf] = []
     monkeypatch.setattr(api_process, "ApiChild", lambda *_: Deaf(made))
+    yield made
+    for child in made:
+        child.theirs.channel.close()
+        child.channel.close()
+
+
+@pytest.fixture
+def deaf(made: list[Deaf]) -> tuple[api_process.ApiProcess, list[Deaf]]:
     service = api_process.ApiProcess(SPEC, listening=0)
     service.start(1)
     service.send(HOST)
     heard(made[0].theirs, (HostView,))
-    yield service, made
-    for child in made:
-        child.theirs.channel.close()
-        child.channel.close()
+    return service, made
 
 
 def test_a_reply_that_finds_the_channel_full_is_sent_later_and_after_the_views(
@@ -156,10 +161,8 @@ def test_log_records_during_a_reply_are_not_lost(
 
 
 def test_log_records_before_the_start_reach_the_api_process_after_its_first_views(
-    monkeypatch: pytest.MonkeyPatch,
+    made: list[Deaf],
 ) -> None:
-    made: list[Deaf] = []
-    monkeypatch.setattr(api_process, "ApiChild", lambda *_: Deaf(made))
     service = api_process.ApiProcess(SPEC, listening=0)
     service.publish({"event": "sentinel.started"})
     service.start(1)
@@ -170,8 +173,6 @@ def test_log_records_before_the_start_reach_the_api_process_after_its_first_view
     service.collect()
     view, record = heard(child.theirs, (HostView, LogRecord))
     assert (view, record.event) == (HOST, {"event": "sentinel.started"})
-    child.theirs.channel.close()
-    child.channel.close()
 
 
 def test_pending_messages_are_not_sent_to_a_replacement(
@@ -235,10 +236,9 @@ def test_a_view_above_the_limit_is_a_warning_and_not_silence(
 
 @pytest.mark.parametrize("refused", [None, Refusal.INVALID])
 def test_a_replacement_gets_the_settings_that_were_accepted_last(
-    monkeypatch: pytest.MonkeyPatch, refused: Refusal | None
+    made: list[Deaf], monkeypatch: pytest.MonkeyPatch, refused: Refusal | None
 ) -> None:
     specs: list[ApiSpec] = []
-    made: list[Deaf] = []
 
     class Asks(Deaf):
         """A child with one request."""
@@ -261,34 +261,30 @@ def test_a_replacement_gets_the_settings_that_were_accepted_last(
     assert specs[0] == began
     wanted = replace(began, given=WISH.given)
     assert specs[1] == (wanted if refused is None else began)
-    for child in made:
-        child.theirs.channel.close()
-        child.channel.close()
+
+
+@contextlib.asynccontextmanager
+async def linked() -> AsyncIterator[tuple[SupervisorLink, MessageStream]]:
+    """Provide the link of an API process and the supervisor's end of it, within a time limit."""
+    ours, other = pair()
+    async with asyncio.timeout(10):
+        yield SupervisorLink(ours, lambda _: None, lambda _: None), MessageStream(other)
+    other.close()
+    await asyncio.sleep(0.01)
+    ours.channel.close()
 
 
 def test_a_reply_after_the_timeout_is_still_delivered_to_its_callback(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scene() -> list[CommandReply]:
-        ours, other = pair()
-        theirs = MessageStream(other)
-        channel = SupervisorLink(ours, lambda _: None, lambda _: None)
-        found: list[CommandReply] = []
-        late = asyncio.Event()
-
-        def heard(answer: CommandReply) -> None:
-            found.append(answer)
-            late.set()
-
-        with pytest.raises(ProblemError, match="did not answer"):
-            await channel.request(CancelReservation, heard, by=Caller(via="sentinel"), id="a")
-        theirs.send(CommandReply(number=1, text="late"))
-        async with asyncio.timeout(10):
-            await late.wait()
-        other.close()
-        await asyncio.sleep(0.01)
-        ours.channel.close()
-        return found
+        found: asyncio.Queue[CommandReply] = asyncio.Queue()
+        by = Caller(via="sentinel")
+        async with linked() as (channel, theirs):
+            with pytest.raises(ProblemError, match="did not answer"):
+                await channel.request(CancelReservation, found.put_nowait, by=by, id="a")
+            theirs.send(CommandReply(number=1, text="late"))
+            return [await found.get()]
 
     monkeypatch.setattr(channels, "REPLY_TIMEOUT_S", 0.01)
     assert [answer.text for answer in asyncio.run(scene())] == ["late"]
@@ -296,22 +292,16 @@ def test_a_reply_after_the_timeout_is_still_delivered_to_its_callback(
 
 def test_a_posted_command_is_sent_once_the_channel_has_room() -> None:
     async def scene() -> list[Command]:
-        ours, other = pair()
-        theirs = MessageStream(other)
-        channel = SupervisorLink(ours, lambda _: None, lambda _: None)
-        while channel.send(ApiHeartbeat()):
-            pass
-        channel.post(CancelReservation, by=Caller(via="sentinel"), id="a")
-        channel.post(CancelReservation, by=Caller(via="sentinel"), id="b")
         found: list[Command] = []
-        async with asyncio.timeout(10):
+        async with linked() as (channel, theirs):
+            while channel.send(ApiHeartbeat()):
+                pass
+            channel.post(CancelReservation, by=Caller(via="sentinel"), id="a")
+            channel.post(CancelReservation, by=Caller(via="sentinel"), id="b")
             while len(found) < 2:
                 messages = heard(theirs, (ApiHeartbeat, CancelReservation))
                 found += [m for m in messages if isinstance(m, CancelReservation)]
                 await asyncio.sleep(0)
-        other.close()
-        await asyncio.sleep(0.01)
-        ours.channel.close()
         return found
 
     assert [order.id for order in asyncio.run(scene())] == ["a", "b"]  # type: ignore[union-attr]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.daemon_harness import Daemon
-from tests.harness.fake_nvml import COMPILER, NO_COMPILER, shared_folder
+from tests.harness.fake_nvml import NEEDS_COMPILER, shared_folder
 from tests.harness.preloaded import JumpingClock
 from tests.harness.sentinel_process import eventually
 
@@ -25,11 +25,7 @@ JUMPS = (
     datetime(1970, 1, 2),  # noqa: DTZ001
 )
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.usefixtures("fake_torch"),
-    pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER),
-]
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("fake_torch"), NEEDS_COMPILER]
 
 
 @pytest.fixture

@@ -24,7 +24,8 @@ from tests.harness.daemon_harness import (
 from tests.harness.given_settings import texts_of
 from tests.harness.gpu_environment import ROOT
 from tests.harness.isolation import OWN_NAMESPACE, needs_namespaces
-from tests.harness.sentinel_process import eventually, gone
+from tests.harness.programs import run_program
+from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
 #: A training script: it prints its start and its GPUs, and exits as a line of input requests.
@@ -53,9 +54,7 @@ pytestmark = pytest.mark.usefixtures("fake_torch")
 def train() -> str:
     """Run the example of a script that reserves a GPU; return its output."""
     script = ROOT / "examples" / "reserve" / "train.py"
-    return subprocess.run(
-        [sys.executable, script], stdout=subprocess.PIPE, text=True, check=True, timeout=TIMEOUT_S
-    ).stdout
+    return run_program(sys.executable, script, check=True).stdout
 
 
 @pytest.mark.long
@@ -111,9 +110,7 @@ def test_gpus_are_handed_over_on_request_and_reservations_outlive_the_daemon(
 
 
 @pytest.mark.long
-def test_a_job_keeps_its_gpus_across_the_death_of_the_daemon(
-    daemon: Daemon,
-) -> None:
+def test_a_job_keeps_its_gpus_across_the_death_of_the_daemon(daemon: Daemon) -> None:
     host = daemon.host
     daemon.start(1)
     daemon.wait_until_occupied(0)
@@ -173,9 +170,7 @@ with subprocess.Popen(["sleep", "600"]) as stranger:
 @pytest.mark.long
 @needs_namespaces
 @pytest.mark.skipif(not LAST_PID.exists(), reason="needs a kernel where PIDs can be chosen")
-def test_a_client_in_another_pid_namespace_waits_for_the_right_process(
-    daemon: Daemon,
-) -> None:
+def test_a_client_in_another_pid_namespace_waits_for_the_right_process(daemon: Daemon) -> None:
     daemon.start(1)
     daemon.wait_until_occupied(0)
     command = [*OWN_NAMESPACE, sys.executable, "-c", FROM_ELSEWHERE]
@@ -239,9 +234,7 @@ def test_sessions_and_saved_settings_outlive_the_daemon_and_others_do_not(
     eventually(lambda: in_effect() == expected)
     eventually(lambda: daemon.gpu(2).held == 2**30)
     held = daemon.gpu(0).pid
-    service = daemon.child("sentinel: api")
-    service.kill()
-    eventually(lambda: gone(service))
+    daemon.kill_api()
     (kept,) = daemon.client.sessions()
     assert (kept.name, kept.indices, kept.until is not None) == ("train", (0, 1), True)
     assert _own(daemon, 2) == {"memory.target": "1GiB", "hang_after": "20s"}
@@ -299,9 +292,7 @@ def _settings_change(daemon: Daemon, file: Path) -> None:
 def _the_service_is_killed(daemon: Daemon) -> None:
     """Kill the API process by SIGKILL: clients wait for the next one; stressors are unaffected."""
     held = daemon.pids_on_gpus()
-    service = daemon.child("sentinel: api")
-    service.kill()
-    eventually(lambda: gone(service))
+    service = daemon.kill_api()
     assert daemon.client.status().gpus[0].occupied
     assert daemon.child("sentinel: api") != service
     assert daemon.pids_on_gpus() == held
@@ -324,9 +315,7 @@ def _settings_are_those_that_hold(daemon: Daemon, file: Path) -> None:
     daemon.client.request("PATCH", "/v1/settings", {"settings": {"throttle.hysteresis": "3C"}})
     file.write_text('workload = "hold"')
     assert _settings(daemon) == holds
-    service = daemon.child("sentinel: api")
-    service.kill()
-    eventually(lambda: gone(service))
+    daemon.kill_api()
     assert _settings(daemon) == holds
     daemon.run("reload")
     assert _settings(daemon) == {**holds, "workload": "hold"}

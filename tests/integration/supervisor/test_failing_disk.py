@@ -12,7 +12,7 @@ import pytest
 
 from sentinel.protocol.history_types import PastEvent
 from tests.harness.daemon_harness import Daemon
-from tests.harness.fake_nvml import COMPILER, NO_COMPILER, shared_folder
+from tests.harness.fake_nvml import NEEDS_COMPILER, shared_folder
 from tests.harness.preloaded import FailingDisk
 from tests.harness.sentinel_process import eventually
 
@@ -24,11 +24,7 @@ FAULTS = {
     f"write /sentinel.log {errno.ENOSPC}": "log",
     "write /sentinel.log slow": "",
 }
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.usefixtures("fake_torch"),
-    pytest.mark.skipif(COMPILER is None, reason=NO_COMPILER),
-]
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("fake_torch"), NEEDS_COMPILER]
 
 
 @pytest.fixture

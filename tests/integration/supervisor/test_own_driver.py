@@ -15,9 +15,9 @@ import pytest
 
 from sentinel.config.specs import DRIVERS as GROUP
 from tests.harness.gpu_environment import SimulatedHost
+from tests.harness.programs import run_program
 from tests.harness.registered import register_package
 from tests.harness.sentinel_process import eventually
-from tests.harness.timing import TIMEOUT_S
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 DRIVERS = {
@@ -41,14 +41,7 @@ def run(simulated: SimulatedHost, package: str, tmp_path: Path) -> Run:
         paths = {"PYTHONPATH": package, "XDG_STATE_HOME": str(tmp_path)}
         environment = simulated.environment(**paths, **more)
         del environment["SENTINEL_SIM_DIR"]  # it would mean the built-in simulated GPUs
-        return subprocess.run(
-            [sys.executable, "-m", "sentinel", *words],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=TIMEOUT_S,
-        )
+        return run_program(sys.executable, "-m", "sentinel", *words, env=environment)
 
     return run_one
 
@@ -59,16 +52,23 @@ class OwnDriverHost(SimulatedHost):
     module = "sentinel_over_driver"
 
 
+FLAGS = ("--rearm", "300ms", "--poll", "200ms", "--workload", "hold", "--unwatched-after", "5s")
+
+
+@pytest.fixture
+def own(tmp_path: Path, package: str, monkeypatch: pytest.MonkeyPatch) -> OwnDriverHost:
+    monkeypatch.setenv("PYTHONPATH", package, prepend=os.pathsep)
+    return OwnDriverHost(tmp_path / "gpus")
+
+
 @pytest.mark.long
 @pytest.mark.usefixtures("fake_torch")
-def test_gpus_of_another_driver_are_held_and_yielded(tmp_path: Path, package: str) -> None:
+def test_gpus_of_another_driver_are_held_and_yielded(own: OwnDriverHost) -> None:
     """Their stressor cannot watch them itself: the probe alone sees the newcomer."""
-    host = OwnDriverHost(tmp_path / "gpus")
-    flags = ("--rearm", "300ms", "--poll", "200ms", "--workload", "hold", "--unwatched-after", "5s")
-    with host.sentinel(1, *flags, environment={"PYTHONPATH": package}) as sentinel:
+    with own.sentinel(1, *FLAGS) as sentinel:
         assert sentinel.wait_for("sentinel.started")["driver"] == "own simulated"
         sentinel.wait_for("stressor.ready")
-        with host.job(0) as newcomer:
+        with own.job(0) as newcomer:
             assert newcomer.got_memory()
             newcomer.wait_for_exit()
         sentinel.wait_for("gpu.handed_over")
@@ -77,42 +77,35 @@ def test_gpus_of_another_driver_are_held_and_yielded(tmp_path: Path, package: st
 
 @pytest.mark.long
 @pytest.mark.usefixtures("fake_torch")
-def test_a_fault_of_such_a_driver_ends_the_stressor(tmp_path: Path, package: str) -> None:
-    host = OwnDriverHost(tmp_path / "gpus")
-    flags = ("--poll", "200ms", "--workload", "hold", "--unwatched-after", "5s")
-    with host.sentinel(1, *flags, environment={"PYTHONPATH": package}) as sentinel:
+def test_a_fault_of_such_a_driver_ends_the_stressor(own: OwnDriverHost) -> None:
+    with own.sentinel(1, *FLAGS) as sentinel:
         sentinel.wait_for("stressor.ready")
-        host.registry.inject(host.uuid(), "error")
+        own.registry.inject(own.uuid(), "error")
         sentinel.wait_for("gpu.unknown")
-        eventually(host.empty)
+        eventually(own.empty)
 
 
 @pytest.mark.long
 @pytest.mark.usefixtures("fake_torch")
-def test_at_a_slow_poll_a_gpu_in_use_is_read_rarely(tmp_path: Path, package: str) -> None:
+def test_at_a_slow_poll_a_gpu_in_use_is_read_rarely(own: OwnDriverHost) -> None:
     """A held GPU is read as often as a hand-over needs, and readings of the other do not expire."""
-    host = OwnDriverHost(tmp_path / "gpus")
-    flags = ("--rearm", "300ms", "--poll", "10m", "--workload", "hold", "--unwatched-after", "5s")
-    host.registry.create(host.folder, 2)
-    calls = host.folder / "calls"
+    own.registry.create(own.folder, 2)
+    calls = own.folder / "calls"
 
     def count(call: str, gpu: int) -> int:
-        return calls.read_text().splitlines().count(f"{call} {host.uuid(gpu)}")
+        return calls.read_text().splitlines().count(f"{call} {own.uuid(gpu)}")
 
     with ExitStack() as stack:
-        job = stack.enter_context(host.job(0, share=0.5, stay=600.0))
-        assert (
-            job.got_memory()
-        )  # it is there before the first reading, so that nothing changes later
-        sentinel = stack.enter_context(
-            host.sentinel(2, *flags, environment={"PYTHONPATH": package})
-        )
+        # The job is there before the first reading, so that nothing changes later.
+        job = stack.enter_context(own.job(0, share=0.5, stay=600.0))
+        assert job.got_memory()
+        sentinel = stack.enter_context(own.sentinel(2, *FLAGS, "--poll", "10m"))
         sentinel.wait_for("stressor.ready", gpu=1)
         before = count("processes", 0)
         # Every 25 ms: these take 7.5 s, longer than a reading of a held GPU counts.
         eventually(lambda: count("memory", 1) > 300)
         assert count("processes", 0) <= before + 1
-        with host.job(1) as newcomer:
+        with own.job(1) as newcomer:
             assert newcomer.got_memory()
             newcomer.wait_for_exit()
         sentinel.wait_for("gpu.handed_over", gpu=1)

@@ -67,9 +67,7 @@ def test_the_device_is_busy_for_the_configured_share(bench: Bench) -> None:
     assert share >= 0.25 / MACHINE_SLOWNESS
 
 
-def test_an_endless_rest_sends_progress_and_ends_with_the_next_pace(
-    bench: Bench,
-) -> None:
+def test_an_endless_rest_sends_progress_and_ends_with_the_next_pace(bench: Bench) -> None:
     bench.become_ready()
     order(bench, Pace(share=0.0))
     timer = threading.Timer(1.2, order, (bench, Pace(share=1.0)))
@@ -281,9 +279,7 @@ def test_the_target_power_is_measured_by_an_independent_reader(simulated: Simula
 
 @pytest.mark.long
 @pytest.mark.usefixtures("fake_torch")
-def test_a_resting_duty_cycle_holds_its_memory_and_is_no_hang(
-    simulated: SimulatedHost,
-) -> None:
+def test_a_resting_duty_cycle_holds_its_memory_and_is_no_hang(simulated: SimulatedHost) -> None:
     flags = ("--duty", "1s/4s", "--hang-after", "3s", "--workload", "hold")
     with simulated.sentinel(1, *flags) as running:
         running.wait_for("stressor.ready")

@@ -6,22 +6,18 @@ import pytest
 
 from tests.harness.gpu_environment import GpuHost, SimulatedHost
 from tests.harness.isolation import OWN_NAMESPACE, needs_namespaces
-from tests.harness.sentinel_process import SentinelProcess, eventually
+from tests.harness.sentinel_process import eventually
 
 QUICK = ("--rearm", "300ms", "--rearm-longest", "300ms", "--poll", "200ms", "--workload", "hold")
 
 pytestmark = [needs_namespaces, pytest.mark.usefixtures("fake_torch")]
 
 
-def occupied(sentinel: SentinelProcess) -> None:
-    sentinel.wait_for("stressor.ready", gpu=0)
-
-
 @pytest.mark.long
 def test_a_newcomer_outside_sentinels_namespace_gets_its_memory(host: GpuHost) -> None:
     """Its PID is not listed there; only memory shows its start, presence and exit."""
     with host.sentinel(1, *QUICK, within=OWN_NAMESPACE) as sentinel:
-        occupied(sentinel)
+        sentinel.wait_for("stressor.ready", gpu=0)
         learned = sentinel.wait_for("gpu.identity", gpu=0)
         assert learned["mode"] == "direct"
         assert "PID namespace" in learned["hidden"]
@@ -60,7 +56,7 @@ def test_a_newcomer_outside_sentinels_namespace_gets_its_memory_during_a_start(
 @pytest.mark.long
 def test_a_newcomer_within_a_namespace_gets_its_memory(host: GpuHost) -> None:
     with host.sentinel(1, *QUICK) as sentinel:
-        occupied(sentinel)
+        sentinel.wait_for("stressor.ready", gpu=0)
         assert sentinel.wait_for("gpu.identity", gpu=0)["complete"]
         with host.job(within=OWN_NAMESPACE) as newcomer:
             assert newcomer.got_memory()
@@ -81,7 +77,7 @@ def test_a_gpu_that_a_hidden_process_uses_is_never_occupied(host: GpuHost) -> No
             status = sentinel.wait_for("gpu.status", gpu=0, count=2)
             assert status["rule"] == "idle.memory"
             first.kill()
-            occupied(sentinel)
+            sentinel.wait_for("stressor.ready", gpu=0)
             assert "gpu.yielding" not in sentinel.names()
 
 
@@ -89,33 +85,22 @@ def test_a_gpu_that_a_hidden_process_uses_is_never_occupied(host: GpuHost) -> No
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("fault", "mode"), [("leaks", "mapped"), ("blind", "blind")])
+@pytest.mark.parametrize(
+    ("fault", "within", "mode"),
+    [("leaks", OWN_NAMESPACE, "mapped"), ("blind", OWN_NAMESPACE, "blind"), ("blind", (), "blind")],
+)
 def test_a_driver_that_does_not_list_the_stressor_is_supported(
-    simulated: SimulatedHost, fault: str, mode: str
+    simulated: SimulatedHost, fault: str, within: tuple[str, ...], mode: str
 ) -> None:
     simulated.registry.inject(simulated.uuid(), fault)
-    with simulated.sentinel(1, *QUICK, within=OWN_NAMESPACE) as sentinel:
-        occupied(sentinel)
-        assert sentinel.wait_for("gpu.identity", gpu=0)["mode"] == mode
-        with simulated.job() as newcomer:
-            assert newcomer.got_memory()
-            assert sentinel.wait_for("gpu.handed_over", gpu=0)["evidence"] == "memory"
-            newcomer.wait_for_exit()
-        sentinel.wait_for("stressor.ready", gpu=0, count=2)
-        assert sentinel.names().count("gpu.yielding") == 1
-
-
-@pytest.mark.long
-def test_newcomers_are_found_by_memory_without_listed_processes(
-    simulated: SimulatedHost,
-) -> None:
-    simulated.registry.inject(simulated.uuid(), "blind")
-    with simulated.sentinel(1, *QUICK) as sentinel:
-        occupied(sentinel)
-        assert not sentinel.wait_for("gpu.identity", gpu=0)["complete"]
+    with simulated.sentinel(1, *QUICK, within=within) as sentinel:
+        sentinel.wait_for("stressor.ready", gpu=0)
+        identity = sentinel.wait_for("gpu.identity", gpu=0)
+        assert (identity["mode"], identity["complete"]) == (mode, False)
         with simulated.job(share=0.05, stay=5) as newcomer:
             assert newcomer.got_memory()
-            sentinel.wait_for("gpu.handed_over", gpu=0)
+            assert sentinel.wait_for("gpu.handed_over", gpu=0)["evidence"] == "memory"
             assert "idle.memory" in sentinel.wait_for("gpu.busy", gpu=0)["reason"]
             newcomer.kill()
         sentinel.wait_for("stressor.ready", gpu=0, count=2)
+        assert sentinel.names().count("gpu.yielding") == 1

@@ -22,6 +22,12 @@ from tests.harness.timing import TIMEOUT_S
 
 QUICK = ("--rearm", "300ms", "--poll", "200ms", "--workload", "hold")
 STUBBORN = ("--poll", "200ms", "--workload", "bad_workloads:stubborn")
+#: The signals that end a sentinel.
+SIGNALS = [
+    signal.SIGTERM,
+    pytest.param(signal.SIGINT, marks=pytest.mark.long),
+    pytest.param(signal.SIGHUP, marks=pytest.mark.long),
+]
 
 pytestmark = pytest.mark.usefixtures("fake_torch")
 
@@ -35,14 +41,7 @@ def occupied(sentinel: SentinelProcess, gpus: range) -> list[psutil.Process]:
     return stressors
 
 
-@pytest.mark.parametrize(
-    "number",
-    [
-        signal.SIGTERM,
-        pytest.param(signal.SIGINT, marks=pytest.mark.long),
-        pytest.param(signal.SIGHUP, marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_ends_sentinel_cleanly(host: GpuHost, number: signal.Signals) -> None:
     gpus = host.gpus(2)
     with host.sentinel(gpus, *QUICK) as sentinel:
@@ -55,14 +54,7 @@ def test_a_signal_ends_sentinel_cleanly(host: GpuHost, number: signal.Signals) -
         assert sentinel.events[-1]["event"] == "sentinel.stopped"
 
 
-@pytest.mark.parametrize(
-    "number",
-    [
-        signal.SIGTERM,
-        pytest.param(signal.SIGINT, marks=pytest.mark.long),
-        pytest.param(signal.SIGHUP, marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_to_the_group_of_a_newborn_child_is_not_its_crash(
     simulated: SimulatedHost, number: signal.Signals
 ) -> None:
@@ -95,9 +87,8 @@ def test_a_storm_of_signals_ends_sentinel_once_and_cleanly(simulated: SimulatedH
 
 @pytest.mark.long
 def test_the_second_interrupt_waits_for_no_grace(host: GpuHost) -> None:
-    gpus = host.gpus(1)
-    with host.sentinel(gpus, *STUBBORN, "--grace", "5m") as sentinel:
-        stressors = occupied(sentinel, gpus)
+    with host.sentinel(1, *STUBBORN, "--grace", "5m") as sentinel:
+        stressors = occupied(sentinel, range(1))
         sentinel.process.send_signal(signal.SIGINT)
         sentinel.wait_for("sentinel.stopping")
         sentinel.process.send_signal(signal.SIGINT)
@@ -167,9 +158,8 @@ def test_a_stopped_supervisor_frees_every_gpu_and_continues_later(host: GpuHost)
 @pytest.mark.long
 def test_a_stopped_supervisor_frees_a_gpu_with_a_stuck_interpreter(host: GpuHost) -> None:
     stuck = ("--workload", "bad_workloads:holds_the_interpreter", "--poll", "200ms")
-    gpus = host.gpus(1)
-    with host.sentinel(gpus, *stuck) as sentinel:
-        stressors = occupied(sentinel, gpus)
+    with host.sentinel(1, *stuck) as sentinel:
+        stressors = occupied(sentinel, range(1))
         sentinel.process.send_signal(signal.SIGSTOP)
         eventually(lambda: all(map(gone, stressors)))
         sentinel.process.send_signal(signal.SIGCONT)
@@ -259,8 +249,7 @@ def test_ctrl_z_on_a_terminal_frees_the_gpu_and_fg_occupies_it_again(host: GpuHo
 def test_a_signal_before_it_is_ready_has_its_own_exit_code(
     host: GpuHost, number: signal.Signals, code: int
 ) -> None:
-    gpus = host.gpus(1)
-    with host.sentinel(gpus, *QUICK) as sentinel:
+    with host.sentinel(1, *QUICK) as sentinel:
         # The probe starts first and finds the GPUs a moment later.
         eventually(sentinel.children)
         sentinel.process.send_signal(number)
@@ -270,16 +259,14 @@ def test_a_signal_before_it_is_ready_has_its_own_exit_code(
 
 @pytest.mark.long
 def test_sentinel_ends_after_its_run_time(host: GpuHost) -> None:
-    gpus = host.gpus(1)
-    with host.sentinel(gpus, *QUICK, "--for", "2s") as sentinel:
+    with host.sentinel(1, *QUICK, "--for", "2s") as sentinel:
         assert sentinel.wait_for_exit() == 0
         assert sentinel.wait_for("sentinel.stopping")["reason"] == "its time is over"
 
 
 @pytest.mark.long
 def test_sentinel_survives_a_closed_standard_output(host: GpuHost) -> None:
-    gpus = host.gpus(1)
-    with host.sentinel(gpus, *QUICK, read=False) as sentinel:
+    with host.sentinel(1, *QUICK, read=False) as sentinel:
         assert sentinel.process.stdout is not None
         sentinel.process.stdout.close()
         eventually(lambda: not host.empty())

@@ -63,6 +63,11 @@ def at(folder: Path) -> Places:
     )
 
 
+@pytest.fixture
+def where(tmp_path: Path) -> Places:
+    return at(tmp_path)
+
+
 @contextmanager
 def claimer(folder: Path, *more: str) -> Iterator[subprocess.Popen[str]]:
     """Run another process that claims these paths on request."""
@@ -105,9 +110,7 @@ def connects(path: Path) -> bool:
 # --- who wins --------------------------------------------------------------------------------
 
 
-def test_one_of_two_concurrent_claims_wins_and_the_other_names_it(
-    tmp_path: Path,
-) -> None:
+def test_one_of_two_concurrent_claims_wins_and_the_other_names_it(tmp_path: Path) -> None:
     with claimer(tmp_path) as one, claimer(tmp_path) as two:
         for turn in range(100):
             pair = (one, two) if turn % 2 else (two, one)
@@ -125,9 +128,7 @@ def test_one_of_two_concurrent_claims_wins_and_the_other_names_it(
             assert not (tmp_path / "s.sock").exists()
 
 
-def test_a_killed_daemon_is_replaceable_while_its_child_is_alive(
-    tmp_path: Path,
-) -> None:
+def test_a_killed_daemon_is_replaceable_while_its_child_is_alive(tmp_path: Path) -> None:
     with claimer(tmp_path) as first, ExitStack() as cleanup:
         tell(first, "bear")
         child = int(hear(first))
@@ -162,8 +163,7 @@ def test_a_second_daemon_gets_exit_code_75(tmp_path: Path) -> None:
     held.release()
 
 
-def test_the_record_of_a_dead_daemon_is_ignored(tmp_path: Path) -> None:
-    where = at(tmp_path)
+def test_the_record_of_a_dead_daemon_is_ignored(where: Places) -> None:
     held = claim(where)
     record = json.loads(where.record.read_text())
     assert record["pid"] == os.getpid()
@@ -178,10 +178,7 @@ def test_the_record_of_a_dead_daemon_is_ignored(tmp_path: Path) -> None:
     claim(where).release()
 
 
-def test_a_release_leaves_only_a_record_and_may_be_repeated(
-    tmp_path: Path,
-) -> None:
-    where = at(tmp_path)
+def test_a_release_leaves_only_a_record_and_may_be_repeated(where: Places) -> None:
     held = claim(where)
     held.release()
     held.release()
@@ -192,8 +189,7 @@ def test_a_release_leaves_only_a_record_and_may_be_repeated(
     assert running(where) is None
 
 
-def test_a_release_does_not_remove_the_socket_of_another_daemon(tmp_path: Path) -> None:
-    where = at(tmp_path)
+def test_a_release_does_not_remove_the_socket_of_another_daemon(where: Places) -> None:
     held = claim(where)
     assert not held.lost()
     where.socket.unlink()
@@ -205,9 +201,8 @@ def test_a_release_does_not_remove_the_socket_of_another_daemon(tmp_path: Path) 
 
 
 def test_a_lock_that_is_removed_between_open_and_flock_is_created_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    where: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    where = at(tmp_path)
     opened: list[int] = []
     really_open = registry._open_own
 
@@ -225,8 +220,7 @@ def test_a_lock_that_is_removed_between_open_and_flock_is_created_again(
     held.release()
 
 
-def test_another_daemon_may_start_after_its_folder_was_cleaned(tmp_path: Path) -> None:
-    where = at(tmp_path)
+def test_another_daemon_may_start_after_its_folder_was_cleaned(where: Places) -> None:
     first = claim(where)
     where.socket.unlink()
     where.record.unlink()
@@ -272,8 +266,7 @@ def test_a_missing_group_is_an_error_that_leaves_no_file(tmp_path: Path) -> None
     assert not list(tmp_path.iterdir())
 
 
-def test_a_stale_socket_is_replaced_but_no_other_file(tmp_path: Path) -> None:
-    where = at(tmp_path)
+def test_a_stale_socket_is_replaced_but_no_other_file(where: Places) -> None:
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(where.socket))
     assert not connects(where.socket)
@@ -287,16 +280,20 @@ def test_a_stale_socket_is_replaced_but_no_other_file(tmp_path: Path) -> None:
     assert running(where) is None
 
 
-def test_a_tcp_socket_listens_and_its_port_is_free_after_the_release(
-    tmp_path: Path,
-) -> None:
-    held = claim(at(tmp_path), tcp="127.0.0.1:0")
+def test_both_tcp_sockets_listen_and_their_ports_are_free_after_the_release(where: Places) -> None:
+    held = claim(where, tcp="127.0.0.1:0", metrics="127.0.0.1:0")
     assert held.address is not None
     assert re.fullmatch(r"127\.0\.0\.1:[1-9]\d*", held.address)
+    assert held.metrics is not None
+    for_scrapes = held.metrics.getsockname()
     port = int(held.address.rpartition(":")[2])
-    socket.create_connection(("127.0.0.1", port)).close()
+    assert for_scrapes[1] != port
+    for place in (("127.0.0.1", port), for_scrapes):
+        socket.create_connection(place).close()
     held.release()
-    again = claim(at(tmp_path), tcp=held.address)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(for_scrapes)
+    again = claim(where, tcp=held.address)
     assert again.address == held.address
     again.release()
 
@@ -316,10 +313,9 @@ def test_only_a_folder_of_our_own_mode_is_opened_to_every_user(
 
 @pytest.mark.parametrize("flag", ["tcp", "metrics"])
 def test_a_port_in_use_is_an_error_that_leaves_no_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flag: str
+    where: Places, monkeypatch: pytest.MonkeyPatch, flag: str
 ) -> None:
     monkeypatch.setattr("sentinel.supervisor.single_instance.PORT_TIMEOUT_S", 0.05)
-    where = at(tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         address: Any = {flag: f"127.0.0.1:{port}"}
@@ -327,20 +323,6 @@ def test_a_port_in_use_is_an_error_that_leaves_no_file(
             claim(where, **address)
     assert not where.socket.exists()
     assert running(where) is None
-
-
-def test_the_scrape_socket_is_separate_and_its_port_is_free_after_the_release(
-    tmp_path: Path,
-) -> None:
-    held = claim(at(tmp_path), tcp="127.0.0.1:0", metrics="127.0.0.1:0")
-    assert held.tcp is not None
-    assert held.metrics is not None
-    place = held.metrics.getsockname()
-    assert place != held.tcp.getsockname()
-    socket.create_connection(place).close()
-    held.release()
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(place)
 
 
 def test_the_port_of_a_killed_daemon_is_free(tmp_path: Path) -> None:
@@ -368,9 +350,7 @@ def test_an_unusable_folder_is_an_error_with_its_path(tmp_path: Path) -> None:
         claim(at(Path("/proc")))
 
 
-def test_an_unusable_state_folder_is_an_error_before_the_sockets_are_bound(
-    tmp_path: Path,
-) -> None:
+def test_an_unusable_state_folder_is_an_error_before_the_sockets_are_bound(tmp_path: Path) -> None:
     environ = {"SENTINEL_SOCKET": str(tmp_path / "s"), "STATE_DIRECTORY": "/proc/nowhere"}
     with pytest.raises(ConfigError, match=r"the folder /proc/nowhere cannot be created"):
         claim(places(environ, os.getuid()))
@@ -434,8 +414,7 @@ def test_a_link_of_another_user_is_not_trusted(tmp_path: Path) -> None:
 
 
 @root
-def test_a_lock_of_another_user_is_not_trusted(tmp_path: Path) -> None:
-    where = at(tmp_path)
+def test_a_lock_of_another_user_is_not_trusted(where: Places) -> None:
     where.record.touch()
     os.chown(where.record, 65534, 65534)
     with pytest.raises(ConfigError, match=r"the lock .* belongs to uid 65534"):
@@ -459,8 +438,7 @@ def test_a_full_disk_is_an_error_that_leaves_no_file(tiny_disk: Path) -> None:
     held.release()
 
 
-def test_a_claim_survives_an_inspection(tmp_path: Path) -> None:
-    where = at(tmp_path)
+def test_a_claim_survives_an_inspection(where: Places) -> None:
     held = claim(where)
     for _ in range(50):
         assert running(where) == os.getpid()

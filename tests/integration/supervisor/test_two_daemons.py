@@ -132,34 +132,31 @@ def test_a_daemon_killed_at_any_point_is_replaced_by_exactly_one_of_two(
     daemon.wait_until_occupied(0)
 
 
-@pytest.mark.parametrize("what", ["state", pytest.param("log", marks=pytest.mark.long), "prints"])
-def test_an_unwritable_state_or_log_folder_prevents_the_start(
-    daemon: Daemon, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, what: str
+@pytest.mark.parametrize(
+    "what", ["state", pytest.param("log", marks=pytest.mark.long), "prints", "full disk"]
+)
+def test_an_unwritable_folder_or_file_prevents_the_start(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, what: str
 ) -> None:
-    if what == "state":
-        monkeypatch.setenv("STATE_DIRECTORY", "/proc/nowhere")
-        expected = "the folder /proc/nowhere cannot be created: "
-    else:
-        file = daemon.places.log if what == "log" else daemon.places.stderr
-        file.mkdir()
-        expected = f"{file} cannot be written: Is a directory. Nothing was started."
+    socket = daemon.places.socket
+    match what:
+        case "state":
+            monkeypatch.setenv("STATE_DIRECTORY", "/proc/nowhere")
+            expected = "the folder /proc/nowhere cannot be created: "
+        case "full disk":
+            socket = request.getfixturevalue("tiny_disk") / "s.sock"
+            socket.with_name("fill").write_bytes(bytes(4096))
+            monkeypatch.setenv("SENTINEL_SOCKET", str(socket))
+            expected = f"{socket}.json cannot be written: No space left on device"
+        case _:
+            file = daemon.places.log if what == "log" else daemon.places.stderr
+            file.mkdir()
+            expected = f"{file} cannot be written: Is a directory. Nothing was started."
     done = daemon.run_unchecked("start", "--simulate", "1")
     assert (done.code, done.out) == (2, "")
     assert expected in done.err
     assert running(daemon.places) is None
-    assert not daemon.places.socket.exists()
-    assert daemon.pids_on_gpus() == []
-
-
-def test_a_full_disk_of_the_socket_prevents_the_start(
-    daemon: Daemon, monkeypatch: pytest.MonkeyPatch, tiny_disk: Path
-) -> None:
-    (tiny_disk / "fill").write_bytes(bytes(4096))
-    monkeypatch.setenv("SENTINEL_SOCKET", str(tiny_disk / "s.sock"))
-    done = daemon.run_unchecked("start", "--simulate", "1")
-    assert done.code == 2
-    assert f"{tiny_disk}/s.sock.json cannot be written: No space left on device" in done.err
-    assert not (tiny_disk / "s.sock").exists()
+    assert not socket.exists()
     assert daemon.pids_on_gpus() == []
 
 

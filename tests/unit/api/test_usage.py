@@ -166,9 +166,7 @@ PIDS = st.sets(st.integers(1, 4), max_size=3)
 
 
 @given(st.lists(st.one_of(st.none(), PIDS), max_size=30))
-def test_uses_cover_exactly_the_seconds_with_processes(
-    history: list[set[int] | None],
-) -> None:
+def test_uses_cover_exactly_the_seconds_with_processes(history: list[set[int] | None]) -> None:
     """``None`` is a second without a reading; such gaps are shorter than MAX_GAP_S here."""
     history = [*history, set()]
     views = []

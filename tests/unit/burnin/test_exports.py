@@ -23,16 +23,25 @@ def result(suite: Element, name: str) -> Element:
     return next(case[0] for case in suite.iter("testcase") if case.get("name") == name)
 
 
+#: The status and the result of a run in OCP, by its verdict; the schema of OCP allows other pairs.
+ENDS = {
+    "PASS": ("COMPLETE", "PASS"),
+    "WARN": ("COMPLETE", "PASS"),
+    "FAIL": ("COMPLETE", "FAIL"),
+    "INCOMPLETE": ("SKIP", "NOT_APPLICABLE"),
+    "N/A": ("SKIP", "NOT_APPLICABLE"),
+}
+
+
 @pytest.mark.parametrize("verdict", RUNS)
-def test_there_is_a_suite_for_each_gpu_and_one_for_the_node(verdict: str, tmp_path: Path) -> None:
-    found = suites(RUNS[verdict], tmp_path)
-    assert [suite.get("name", "").split()[:2] for suite in found] == [
-        ["GPU", "0"],
-        ["GPU", "1"],
-        ["node"],
-    ]
+def test_each_verdict_has_its_suites_and_its_end(verdict: str, tmp_path: Path) -> None:
+    report = report_of(RUNS[verdict], tmp_path / "run")
+    found = junit_suites(report)
+    names = [suite.get("name", "").split()[:2] for suite in found]
+    assert names == [["GPU", "0"], ["GPU", "1"], ["node"]]
     failures = sum(int(suite.get("failures", "")) for suite in found)
     assert (failures > 0) == (verdict == "FAIL")
+    assert ends(ocp_messages(report)) == ENDS[verdict]
 
 
 def test_a_failed_check_is_a_failure_with_its_value_and_threshold(tmp_path: Path) -> None:
@@ -55,12 +64,21 @@ def test_a_phase_that_was_not_reached_is_skipped_and_a_broken_one_is_an_error(
     tmp_path: Path,
 ) -> None:
     run = ExampleRun(cut=frozenset({0}), given_up={1: "no module named cuda"})
-    cut, broken, _ = suites(run, tmp_path)
+    report = report_of(run, tmp_path / "run")
+    cut, broken, _ = junit_suites(report)
     assert result(cut, COPY).tag == "skipped"
     assert result(cut, STEADY).tag == "system-out"
     error = result(broken, COPY)
     assert error.tag == "error"
     assert "no module named cuda" in str(error.get("message"))
+    found = ocp_messages(report)
+    assert ends(found) == ("ERROR", "NOT_APPLICABLE")
+    assert step(found, "gpu0-phase3")[-1]["testStepEnd"] == {"status": "SKIP"}
+    assert step(found, "gpu0-phase2")[-1]["testStepEnd"] == {"status": "COMPLETE"}
+    *_, said, end = step(found, "gpu1-phase3")
+    assert said["error"]["symptom"] == "phase-not-possible"
+    assert "no module named cuda" in said["error"]["message"]
+    assert end["testStepEnd"] == {"status": "ERROR"}
 
 
 def test_a_check_that_was_not_tested_is_skipped(tmp_path: Path) -> None:
@@ -69,8 +87,10 @@ def test_a_check_that_was_not_tested_is_skipped(tmp_path: Path) -> None:
 
 
 def test_a_run_without_a_gpu_is_an_error(tmp_path: Path) -> None:
-    (suite,) = suites(ExampleRun(gpus=0), tmp_path)
+    report = report_of(ExampleRun(gpus=0), tmp_path / "run")
+    (suite,) = junit_suites(report)
     assert suite.get("errors") == "1"
+    assert ends(ocp_messages(report)) == ("ERROR", "NOT_APPLICABLE")
 
 
 def test_text_from_outside_cannot_break_the_document(tmp_path: Path) -> None:
@@ -79,16 +99,6 @@ def test_text_from_outside_cannot_break_the_document(tmp_path: Path) -> None:
     suite, _ = suites(run, tmp_path)
     message = str(result(suite, COPY).get("message"))
     assert message.endswith('a"]]><x>&\ufffd\ufffd[31m\ufffd\N{SNOWMAN}')
-
-
-#: The pairs that the specification allows; its schema allows others, too.
-ALLOWED = {
-    ("SKIP", "NOT_APPLICABLE"),
-    ("ERROR", "NOT_APPLICABLE"),
-    ("COMPLETE", "PASS"),
-    ("COMPLETE", "FAIL"),
-}
-BROKEN = ExampleRun(given_up={1: "no module named cuda"})
 
 
 def messages(run: ExampleRun, folder: Path) -> list[dict[str, Any]]:
@@ -115,43 +125,6 @@ def test_the_validator_rejects_what_the_schema_forbids() -> None:
     assert list(ocp_validator().iter_errors(message))
     end["result"] = "PASS"
     assert not list(ocp_validator().iter_errors(message))
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("PASS", ("COMPLETE", "PASS")),
-        ("WARN", ("COMPLETE", "PASS")),
-        ("FAIL", ("COMPLETE", "FAIL")),
-        ("INCOMPLETE", ("SKIP", "NOT_APPLICABLE")),
-        ("N/A", ("SKIP", "NOT_APPLICABLE")),
-    ],
-)
-def test_each_verdict_has_its_pair_of_status_and_result(
-    name: str, expected: tuple[str, str], tmp_path: Path
-) -> None:
-    found = ends(messages(RUNS[name], tmp_path))
-    assert found == expected
-    assert found in ALLOWED
-
-
-def test_a_run_that_the_tool_could_not_do_is_an_error(tmp_path: Path) -> None:
-    found = messages(BROKEN, tmp_path)
-    assert ends(found) == ("ERROR", "NOT_APPLICABLE")
-    *_, error, end = step(found, "gpu1-phase3")
-    assert error["error"]["symptom"] == "phase-not-possible"
-    assert "no module named cuda" in error["error"]["message"]
-    assert end["testStepEnd"] == {"status": "ERROR"}
-
-
-def test_a_run_without_a_gpu_is_an_error_of_ocp(tmp_path: Path) -> None:
-    assert ends(messages(ExampleRun(gpus=0), tmp_path)) == ("ERROR", "NOT_APPLICABLE")
-
-
-def test_a_phase_that_was_not_reached_is_skipped(tmp_path: Path) -> None:
-    found = messages(RUNS["INCOMPLETE"], tmp_path)
-    assert step(found, "gpu1-phase3")[-1]["testStepEnd"] == {"status": "SKIP"}
-    assert step(found, "gpu0-phase3")[-1]["testStepEnd"] == {"status": "COMPLETE"}
 
 
 def test_diagnoses_name_the_gpu_and_a_failure_is_one_of_them(tmp_path: Path) -> None:

@@ -76,7 +76,12 @@ def alarms(results: list[CheckResult]) -> set[str]:
 # --- no false alarm --------------------------------------------------------------------------
 
 
-def no_alarm_in(nodes: int) -> None:
+#: Ten thousand GPUs are judged for minutes, and some hundred always.
+LONG = (pytest.mark.long, pytest.mark.timeout(600))
+
+
+@pytest.mark.parametrize("nodes", [25, pytest.param(1250, marks=LONG)])
+def test_healthy_loads_raise_no_alarm(nodes: int) -> None:
     """Judge the load of eight healthy GPUs of each node."""
     draw = random.Random(20261124)
     for node in range(nodes):
@@ -86,17 +91,8 @@ def no_alarm_in(nodes: int) -> None:
             assert alarms(found) == set(), (node, [r for r in found if r.status in BAD])
 
 
-def test_some_hundred_healthy_loads_raise_no_alarm() -> None:
-    no_alarm_in(25)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(600)
-def test_ten_thousand_healthy_loads_raise_no_alarm() -> None:
-    no_alarm_in(1250)
-
-
-def no_alarm_of_counters_in(nodes: int) -> None:
+@pytest.mark.parametrize("nodes", [100, pytest.param(2500, marks=LONG)])
+def test_healthy_gpus_raise_no_alarm(nodes: int) -> None:
     """Judge two healthy GPUs of each node twice: at one moment, and after a time."""
     dice = random.Random(20261123)
     for _ in range(nodes):
@@ -106,15 +102,6 @@ def no_alarm_of_counters_in(nodes: int) -> None:
             assert alarms(moment) == set(), one
             after = later(dice, one, dice.choice((1.0, 61.0, 600.0)))
             assert counter_alarms(one, after, *node) == set(), (one, after)
-
-
-def test_some_hundred_healthy_gpus_raise_no_alarm() -> None:
-    no_alarm_of_counters_in(100)
-
-
-@pytest.mark.long
-def test_ten_thousand_healthy_gpus_raise_no_alarm() -> None:
-    no_alarm_of_counters_in(2500)
 
 
 # --- every fault -----------------------------------------------------------------------------

@@ -71,12 +71,13 @@ def test_the_last_work_of_a_stressor_is_of_its_own_phase() -> None:
 
 def test_an_open_phase_of_a_killed_run_ends_with_its_last_event() -> None:
     sample = {"event": "work", "gpu": "G", "at": 25.0, "seconds": 1.0, "flops": 1.0}
-    again = event("burnin.phase_started", 20.0, phase="one")
-    later = (
+    found = record(
+        *BEGUN[:2],
+        event("burnin.phase_started", 20.0, phase="one"),
         event("burnin.phase_ended", 22.0, phase="one", seconds=2.0),
         event("burnin.phase_started", 22.0, phase="two"),
+        samples=(sample,),
     )
-    found = record(BEGUN[0], BEGUN[1], again, *later, samples=(sample,))
     one, two, _ = found.phases
     assert one.spans == [(1.0, 2.0), (20.0, 22.0)]
     assert len(two.reports) == 1
@@ -84,16 +85,25 @@ def test_an_open_phase_of_a_killed_run_ends_with_its_last_event() -> None:
     assert not found.is_contiguous
 
 
-def test_a_newcomer_is_named_although_its_memory_was_seen_first() -> None:
-    found = record(
-        *BEGUN[:2],
-        event("gpu.yielding", 3.0, processes=[]),
-        event("burnin.interrupted", 3.0, phase="one", stretch_s=1.0),
-        event("gpu.busy", 3.1, processes=[{"pid": 7, "name": "train.py"}]),
-    )
-    assert [interruption.cause for interruption in found.interruptions] == [
-        "a foreign process (train.py)"
-    ]
+INTERRUPTED = event("burnin.interrupted", 3.0, phase="one", stretch_s=1.0)
+UNGROUPED = event("burnin.ungrouped", 2.9, phase="one", reason="GPU 0 left its group")
+NEWCOMER = event("gpu.busy", 3.1, processes=[{"pid": 7, "name": "train.py"}])
+
+
+@pytest.mark.parametrize(
+    ("events", "cause"),
+    [
+        # The memory of the newcomer was seen first.
+        (
+            [event("gpu.yielding", 3.0, processes=[]), INTERRUPTED, NEWCOMER],
+            "a foreign process (train.py)",
+        ),
+        ([UNGROUPED, INTERRUPTED], "another GPU left its group"),
+    ],
+)
+def test_an_interruption_names_its_cause(events: list[dict[str, Any]], cause: str) -> None:
+    found = record(*BEGUN[:2], *events)
+    assert [interruption.cause for interruption in found.interruptions] == [cause]
 
 
 def test_a_newcomer_before_any_work_disturbs_the_run_and_is_listed() -> None:
@@ -114,10 +124,7 @@ def test_two_newcomers_in_a_row_are_two_interruptions() -> None:
         event("gpu.yielding", 6.0, processes=[]),
         event("burnin.interrupted", 6.1, phase="one", stretch_s=0.9),
     )
-    assert [(interruption.at, interruption.stretch_s) for interruption in found.interruptions] == [
-        (3.0, 1.0),
-        (6.0, 0.9),
-    ]
+    assert [(one.at, one.stretch_s) for one in found.interruptions] == [(3.0, 1.0), (6.0, 0.9)]
     assert found.phases[0].stretches == [(2.0, 3.0), (5.0, 6.0)]
 
 
@@ -151,22 +158,8 @@ def test_a_line_that_is_too_long_hides_nothing_that_comes_after_it(tmp_path: Pat
 
 
 def test_a_probe_that_was_replaced_names_no_gpu() -> None:
-    plan = Plan(name="test", phases=(Phase(name="one", workload="gemm", seconds=1),))
-    start = {"event": "burnin.run_started", "at": 0.0, "gpus": [{"uuid": "GPU-0", "index": 0}]}
     replaced = {"event": "probe.ready", "at": 1.0, "driver": "580", "gpus": 1}
-    assert list(load(plan, [start, replaced], [])) == ["GPU-0"]
-
-
-def test_another_gpu_of_the_group_is_named_as_the_cause_of_an_interruption() -> None:
-    found = record(
-        event("burnin.phase_started", 1.0, phase="one"),
-        event("stressor.ready", 2.0),
-        event("burnin.ungrouped", 4.0, phase="one", reason="GPU 0 left its group"),
-        event("burnin.interrupted", 4.1, phase="one", stretch_s=2.0),
-    )
-    assert [interruption.cause for interruption in found.interruptions] == [
-        "another GPU left its group"
-    ]
+    assert list(load(PLAN, [STARTED, replaced], [])) == ["G"]
 
 
 def test_samples_of_links_are_in_the_record_of_their_phase() -> None:

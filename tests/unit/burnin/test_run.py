@@ -125,6 +125,22 @@ def refusal(folder: RunFolder, thresholds: Thresholds) -> str:
     return error.value.what
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "why"),
+    [
+        ("version", "0.0.1", "it was begun by version 0.0.1"),
+        ("boot", "another", "the host was started again"),
+        ("started", "2020-01-01T00:00:00+00:00", "h ago"),
+    ],
+)
+def test_a_run_is_not_resumed_after_a_change(
+    tmp_path: Path, key: str, value: str, why: str
+) -> None:
+    folder = resumable(CUT, tmp_path)
+    rewrite(folder.header, **{key: value})
+    assert why in refusal(folder, Thresholds())
+
+
 def test_a_resumed_run_that_is_killed_has_neither_report_nor_counters(tmp_path: Path) -> None:
     """The last part of this run has done its phases, and was killed before its counters."""
     folder = ExampleRun().write(tmp_path)

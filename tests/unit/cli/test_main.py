@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -17,6 +16,7 @@ from sentinel.cli.manpage import page
 from sentinel.cli.options.command_classes import GROUPS
 from sentinel.config.model import SETTINGS
 from tests.harness.command_line import CommandLine
+from tests.harness.programs import run_program
 
 
 def test_a_hidden_command_is_not_listed(cli: CommandLine) -> None:
@@ -100,9 +100,7 @@ def test_the_rare_options_are_behind_help_all(cli: CommandLine, command: str) ->
     assert len(common) <= 42
 
 
-def test_every_option_of_a_command_with_groups_is_in_its_help(
-    cli: CommandLine,
-) -> None:
+def test_every_option_of_a_command_with_groups_is_in_its_help(cli: CommandLine) -> None:
     context = click.Context(sentinel_command)
     for name in ("run", "start", "burnin", "session start"):
         command: click.Command | None = sentinel_command
@@ -159,12 +157,7 @@ def test_wrong_options_of_other_commands_exit_with_2(words: list[str], cli: Comm
 def test_groff_formats_the_manual_page_without_warnings(tmp_path: Path) -> None:
     file = tmp_path / "sentinel.1"
     file.write_text(page())
-    done = subprocess.run(
-        ["groff", "-man", "-Tutf8", "-ww", "-rLL=100n", str(file)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run_program("groff", "-man", "-Tutf8", "-ww", "-rLL=100n", str(file), check=True)
     assert done.stderr == ""
     text = re.sub("\x1b\\[[0-9;]*m|.\b", "", done.stdout)  # bold is by overstrike or colour
     for name in COMMANDS:

@@ -29,7 +29,7 @@ from sentinel.protocol.commands import (
 )
 from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, Reading
 from sentinel.protocol.views import Allocation
-from tests.harness.core_scenarios import attributed, occupied, reply_to, served
+from tests.harness.core_scenarios import attributed, reply_to, served
 from tests.harness.world import GIB, World
 
 ME = Caller(via="unix", uid=1000, pid=5000, started=70)
@@ -64,17 +64,18 @@ def yields(world: World) -> int:
     return len(world.events("gpu.yielding"))
 
 
-def wait_for_smaller_stressor(world: World) -> None:
-    """Wait for the smaller stressor beside the allocation."""
+def beside_an_allocation() -> World:
+    """Build a world with an allocation and the smaller stressor beside it."""
+    world = held()
+    allocate(world)
     world.run(lambda: isinstance(world.gpu_state().stressor, Stopped))
     world.run(lambda: isinstance(world.gpu_state().stressor, Running))
     world.run_for(0.5)
+    return world
 
 
 def test_deallocation_under_a_live_process_yields_at_once_and_is_in_the_reply() -> None:
-    world = held()
-    allocate(world)
-    wait_for_smaller_stressor(world)
+    world = beside_an_allocation()
     world.at(0).foreign = [process(5000, 20 * GIB, started=70)]
     world.run_for(2)
     assert send(world, CancelAllocation, id="llm") is None
@@ -85,6 +86,9 @@ def test_deallocation_under_a_live_process_yields_at_once_and_is_in_the_reply() 
     before = world.now
     world.run(lambda: not isinstance(world.gpu_state().stressor, Running))
     assert world.now == before
+    world.run_for(1.0)
+    assert world.api.host is not None
+    assert world.api.host.allocations == ()
 
 
 def test_no_stressor_starts_when_an_allocation_ends_under_a_live_process() -> None:
@@ -112,20 +116,16 @@ def test_an_allocation_to_a_running_process_is_in_the_reply() -> None:
 
 
 def test_an_allocation_frees_its_memory_and_restarts_a_smaller_stressor() -> None:
-    world = held()
-    allocate(world)
+    world = beside_an_allocation()
     (released,) = world.events("gpu.released")
     assert "llm" in str(released.fields["reason"])
-    wait_for_smaller_stressor(world)
     place = world.at(0)
     assert place.gpu.memory_total - place.used >= 40 * GIB + CONTEXT_BYTES
     assert world.spawner.started[-1][1] >= released.at + SETTLE_S
 
 
 def test_an_allocated_process_takes_its_memory_beside_a_running_stressor() -> None:
-    world = held()
-    allocate(world)
-    wait_for_smaller_stressor(world)
+    world = beside_an_allocation()
     child = world.at(0).child
     for memory in (13 * 2**20, 526 * 2**20, 20 * GIB, 40 * GIB + 526 * 2**20):
         world.at(0).foreign = [process(5000, memory, started=70)]
@@ -138,9 +138,7 @@ def test_an_allocated_process_takes_its_memory_beside_a_running_stressor() -> No
 
 
 def test_descendants_of_an_allocated_process_share_its_allocation() -> None:
-    world = held()
-    allocate(world)
-    wait_for_smaller_stressor(world)
+    world = beside_an_allocation()
     world.at(0).foreign = [process(6000, 10 * GIB, parent=5000)]
     world.run_for(1.0)
     assert not yields(world)
@@ -149,9 +147,7 @@ def test_descendants_of_an_allocated_process_share_its_allocation() -> None:
 
 
 def test_each_process_of_an_allocation_may_have_a_context_besides() -> None:
-    world = held()
-    allocate(world)
-    wait_for_smaller_stressor(world)
+    world = beside_an_allocation()
     world.at(0).foreign = [process(5000, 40 * GIB + 526 * 2**20, started=70)]
     world.run_for(0.5)
     for child in range(3):
@@ -164,9 +160,7 @@ def test_each_process_of_an_allocation_may_have_a_context_besides() -> None:
 
 
 def test_unattributed_memory_counts_as_allocated_up_to_the_outstanding_amount() -> None:
-    world = held()
-    allocate(world)
-    wait_for_smaller_stressor(world)
+    world = beside_an_allocation()
     world.at(0).unlisted = 40 * GIB
     world.run_for(0.2)
     assert not yields(world)
@@ -191,10 +185,7 @@ def test_an_allocated_process_that_starts_early_does_not_make_the_gpu_busy() -> 
 def test_a_process_that_takes_more_than_it_was_allocated_is_a_newcomer(
     memory: int, *, allocated: bool
 ) -> None:
-    world = held()
-    if allocated:
-        allocate(world)
-        wait_for_smaller_stressor(world)
+    world = beside_an_allocation() if allocated else held()
     world.at(0).foreign = [process(5000, memory, started=70)]
     world.run(lambda: yields(world), within=1.0)
 
@@ -205,19 +196,6 @@ def test_no_stressor_is_released_where_enough_memory_is_free() -> None:
     allocate(world, 10 * GIB)
     world.run_for(20.0)
     assert world.at(0).child is child
-
-
-def test_a_deallocation_ends_an_allocation() -> None:
-    world = held()
-    allocate(world)
-    wait_for_smaller_stressor(world)
-    world.at(0).foreign = [process(5000, GIB, started=70)]
-    world.run_for(1.0)
-    assert send(world, CancelAllocation, id="llm") is None
-    world.run(lambda: yields(world), within=1.0)
-    assert world.api.host is not None
-    world.run_for(1.0)
-    assert world.api.host.allocations == ()
 
 
 def test_allocations_are_limited_by_the_budget() -> None:
@@ -340,9 +318,7 @@ def test_no_stressor_starts_where_an_allocation_leaves_too_little_memory() -> No
 
 
 def test_a_stressor_is_restarted_larger_some_time_after_the_last_deallocation() -> None:
-    world = held()
-    allocate(world)
-    wait_for_smaller_stressor(world)
+    world = beside_an_allocation()
     small = world.at(0).used
     assert send(world, CancelAllocation, id="llm") is None
     at, before = world.now, len(world.spawner.started)
@@ -372,9 +348,7 @@ def test_the_number_of_allocations_is_limited() -> None:
 
 
 def test_a_hand_over_beside_an_allocated_process_ends_when_the_stressors_memory_is_back() -> None:
-    world = held()
-    allocate(world)
-    wait_for_smaller_stressor(world)
+    world = beside_an_allocation()
     world.at(0).unlisted = 9 * 2**20  # driver overhead of a context, listed for no process
     world.at(0).foreign = [process(5000, 30 * GIB, started=70)]
     world.run_for(1.0)
@@ -439,8 +413,3 @@ def test_allocated_processes_never_hold_more_than_their_allocations(
     memory = Memory(total=140 * GIB, used=0, free=0)
     seen = Reading(uuid="GPU-0", at=0.0, memory=memory, processes=processes)
     assert outstanding(attributed(here, seen)) == most - held_bytes
-
-
-def test_without_allocations_nothing_is_outstanding() -> None:
-    world = occupied()
-    assert outstanding(world.gpu_state()) == 0

@@ -166,28 +166,22 @@ def test_memory_alone_shows_a_newcomer_and_its_presence(child_as: int | None) ->
 
 
 @pytest.mark.parametrize(
-    ("hidden", "unlisted", "starts"),
+    ("hidden", "idle_memory", "unlisted", "starts"),
     [
-        (None, GIB, True),
-        (None, GIB + 1, False),
-        (CONTAINER, 32 * MIB, True),
-        (CONTAINER, 32 * MIB + 1, False),
+        (None, None, GIB, True),
+        (None, None, GIB + 1, False),
+        (CONTAINER, None, 32 * MIB, True),
+        (CONTAINER, None, 32 * MIB + 1, False),
+        (CONTAINER, 400 * MIB, 300 * MIB, True),
     ],
 )
-def test_the_default_idle_memory_depends_on_the_list(
-    hidden: str | None, unlisted: int, *, starts: bool
+def test_idle_memory_is_set_or_depends_on_the_list(
+    hidden: str | None, idle_memory: int | None, unlisted: int, *, starts: bool
 ) -> None:
-    world = World(hidden=hidden)
+    world = World(hidden=hidden, config=Config(idle_memory=idle_memory))
     world.at(0).unlisted = unlisted
     world.run_for(5)
     assert bool(world.spawner.started) is starts
-
-
-def test_idle_memory_can_be_set_for_incomplete_lists() -> None:
-    world = World(hidden=CONTAINER, config=Config(idle_memory=400 * MIB))
-    world.at(0).unlisted = 300 * MIB
-    world.run_for(5)
-    assert world.spawner.started
 
 
 def test_the_default_idle_memory_changes_when_the_list_proves_incomplete() -> None:
@@ -235,9 +229,14 @@ def test_an_unlisted_computing_process_keeps_a_gpu_busy() -> None:
     world.run(lambda: first_held(world), within=5)
 
 
-@pytest.mark.parametrize("computing", [None, (), (4711,)])
-def test_the_stressor_is_the_one_computing_process(computing: tuple[int, ...] | None) -> None:
-    world = World(hidden=CONTAINER)
+@pytest.mark.parametrize(
+    ("hidden", "computing"),
+    [(CONTAINER, None), (CONTAINER, ()), (CONTAINER, (4711,)), (None, (4711, 4712))],
+)
+def test_the_stressor_is_the_one_computing_process_and_a_complete_list_needs_no_count(
+    hidden: str | None, computing: tuple[int, ...] | None
+) -> None:
+    world = World(hidden=hidden)
     occupy(world)
     world.at(0).computing = computing
     world.run_for(10)
@@ -250,14 +249,6 @@ def test_one_more_computing_process_is_a_newcomer() -> None:
     world.at(0).computing = (4711, 4712)
     world.run(lambda: world.events("gpu.yielding"), within=3)
     assert world.events("gpu.yielding")[0].fields["evidence"] == "computing"
-
-
-def test_with_a_complete_list_computing_processes_do_not_count() -> None:
-    world = World()
-    occupy(world)
-    world.at(0).computing = (4711, 4712)
-    world.run_for(5)
-    assert first_held(world)
 
 
 # --- newcomers while the child takes its memory -----------------------------------------------

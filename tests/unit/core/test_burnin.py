@@ -21,12 +21,11 @@ from sentinel.protocol.gpu import Telemetry
 from sentinel.protocol.stressor import (
     Failed,
     FailureKind,
-    Finding,
-    FindingPlace,
     MemoryCovered,
     Progress,
 )
 from tests.harness.core_scenarios import finish, reconfigured
+from tests.harness.example_finding import FLIP
 from tests.harness.world import World
 
 MEMORY = Phase(name="memory", workload="memtest", passes=2)
@@ -169,15 +168,6 @@ def test_an_interruption_without_a_stretch_makes_the_gpu_cold() -> None:
     assert not progress_of(world).warm
 
 
-def test_a_finished_gpu_does_not_keep_the_others_waiting() -> None:
-    world = running(plan_of(FP64, COPY), gpus=2)
-    world.state = reconfigured(world, idle_gate="all")
-    world.run(works_on(world, FP64.workload))
-    world.gpus["GPU-0"].fault = "the GPU is lost"
-    finish(world)
-    assert progress_of(world, 1).ended is None
-
-
 def test_a_gpu_that_overheats_again_and_again_comes_to_an_end() -> None:
     world = running(plan_of(replace(FP64, seconds=1000)))
     fake = world.at(0)
@@ -217,22 +207,7 @@ def test_a_finding_ends_the_plan_with_fail_fast() -> None:
     world = running(plan_of(FP64), fail_fast=True)
     world.run(works_on(world, FP64.workload))
     child = world.child()
-    child.outbox.append(
-        Finding(
-            number=1,
-            place=FindingPlace.RESULT,
-            workload="gemm",
-            dtype="fp64",
-            round=1,
-            seed=1,
-            count=1,
-            first=(0, 0),
-            bits=(1,),
-            reread=None,
-            repeated=None,
-            repeats=None,
-        )
-    )
+    child.outbox.append(FLIP)
     finish(world)
     assert progress_of(world).ended is not None
 
@@ -323,8 +298,10 @@ def test_an_unusable_workload_is_given_up_at_once_and_ends_no_daemon() -> None:
     assert fatal.fields["until"] == "the next phase"
 
 
-def test_a_gpu_that_cannot_be_read_does_no_more_and_costs_no_other_gpu() -> None:
+@pytest.mark.parametrize("idle_gate", ["each", "all"])
+def test_a_gpu_that_cannot_be_read_does_no_more_and_costs_no_other_gpu(idle_gate: str) -> None:
     world = running(plan_of(FP64, COPY), gpus=2)
+    world.state = reconfigured(world, idle_gate=idle_gate)
     world.run(works_on(world, FP64.workload))
     world.gpus["GPU-0"].fault = "the GPU is lost"
     finish(world)
@@ -351,9 +328,7 @@ def test_a_shutdown_reports_what_was_done_of_every_plan() -> None:
         max_size=40,
     )
 )
-def test_no_more_counts_than_was_checked(
-    reports: list[tuple[float, int, int, bool, bool]],
-) -> None:
+def test_no_more_counts_than_was_checked(reports: list[tuple[float, int, int, bool, bool]]) -> None:
     phase = replace(STEADY, warm_up=5.0)
     state, now, most = Burnin(), 0.0, 0.0
     for seconds, checks, errors, hot, gone in reports:

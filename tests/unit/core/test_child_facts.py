@@ -14,26 +14,12 @@ from sentinel.core.gpu_state import OwnEnd, Running, Stopped
 from sentinel.protocol import codec
 from sentinel.protocol.commands import AcknowledgeResults
 from sentinel.protocol.probe import XidReport
-from sentinel.protocol.stressor import Finding, FindingPlace
+from sentinel.protocol.stressor import Finding
 from sentinel.protocol.views import GpuHealth
 from tests.harness.core_scenarios import occupied, served
 from tests.harness.core_scenarios import send as post
+from tests.harness.example_finding import FLIP
 from tests.harness.world import World
-
-FLIP = Finding(
-    number=1,
-    place=FindingPlace.RESULT,
-    workload="gemm",
-    dtype="bf16",
-    round=7,
-    seed=3,
-    count=1,
-    first=(5, 9),
-    bits=(0, 1, *[0] * 14),
-    reread=True,
-    repeated=0,
-    repeats=3,
-)
 
 
 @pytest.fixture

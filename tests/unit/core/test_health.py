@@ -307,10 +307,13 @@ def test_each_gpu_has_its_own_health() -> None:
     assert isinstance(world.gpu_state(0).stressor, Running)
 
 
-def test_a_card_of_ordinary_warmth_works_at_full_pace() -> None:
-    world = occupied()
-    for degrees in (66, 76, 86):
-        world.at(0).temperature = degrees
+@pytest.mark.parametrize(("throttle", "degrees"), [("critical", (66, 76, 86)), ("off", (95,))])
+def test_heat_that_does_not_throttle_is_reported_and_the_pace_is_full(
+    throttle: str, degrees: tuple[int, ...]
+) -> None:
+    world = occupied(config=Config(throttle=throttle))
+    for temperature in degrees:
+        world.at(0).temperature = temperature
         world.run_for(5.0)
     assert level(world.gpu_state()) is CRITICAL
     assert isinstance(world.gpu_state().stressor, Running)
@@ -334,15 +337,6 @@ def test_a_stressor_stops_at_the_limit_of_the_device_until_that_has_recovered(
     assert isinstance(world.gpu_state().stressor, Stopped), "cooler by less than the margin"
     world.at(0).temperature = 80
     world.run(lambda: isinstance(world.gpu_state().stressor, Running))
-
-
-def test_without_throttling_health_is_reported_and_the_pace_is_full() -> None:
-    world = occupied(config=Config(throttle="off"))
-    world.at(0).temperature = 95
-    world.run_for(5.0)
-    assert level(world.gpu_state()) is CRITICAL
-    assert isinstance(world.gpu_state().stressor, Running)
-    assert not world.spawner.paced
 
 
 @pytest.mark.parametrize(

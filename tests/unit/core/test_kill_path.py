@@ -185,9 +185,7 @@ def test_a_kill_does_not_wait_for_the_api_process() -> None:
     assert killed_when_sent == [True]
 
 
-def test_a_kill_does_not_wait_for_the_rest_of_the_decision(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_kill_does_not_wait_for_the_rest_of_the_decision(monkeypatch: pytest.MonkeyPatch) -> None:
     world = settled()
 
     def broken(*_: object) -> None:

@@ -58,20 +58,17 @@ def test_growth_within_the_slack_is_no_newcomer() -> None:
     assert isinstance(world.gpu_state().stressor, Running)
 
 
-@pytest.mark.parametrize("age", [0.1, 1.9, 2.05, 2.3, 2.6, 10.0])
-def test_a_newcomer_is_yielded_to_at_every_age_of_the_child(age: float) -> None:
+@pytest.mark.parametrize(
+    ("age", "listed"), [*((age, True) for age in (0.1, 1.9, 2.05, 2.3, 2.6, 10.0)), (0.0, False)]
+)
+def test_a_newcomer_is_yielded_to_at_every_age_of_the_child(age: float, *, listed: bool) -> None:
     world = World()
     world.run(lambda: world.spawner.started)
     world.run_for(age)
-    world.newcomer(0)
-    decision = world.supervisor.tick()
-    assert on_stressors(decision) == (Kill(uuid="GPU-0", generation=1),)
-
-
-def test_growth_while_the_child_imports_is_a_newcomer() -> None:
-    world = World()
-    world.run(lambda: world.spawner.started)
-    world.at(0).unlisted = 13 * MIB
+    if listed:
+        world.newcomer(0)
+    else:
+        world.at(0).unlisted = 13 * MIB
     assert on_stressors(world.supervisor.tick()) == (Kill(uuid="GPU-0", generation=1),)
 
 
@@ -150,11 +147,16 @@ def test_yield_how_can_differ_for_one_gpu() -> None:
 # --- the re-arm time -------------------------------------------------------------------------
 
 
-def test_a_start_waits_for_the_rearm_time_after_a_newcomer() -> None:
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_start_waits_for_the_rearm_time_after_a_newcomer(*, listed: bool) -> None:
     world = occupied(config=Config(rearm=10))
-    world.newcomer(0)
-    world.run(lambda: world.events("gpu.handed_over"))
+    if listed:
+        world.newcomer(0)
+    else:
+        world.at(0).unlisted = 20 * MIB
+    world.run(lambda: world.events("gpu.handed_over" if listed else "gpu.yielding"))
     world.at(0).foreign.clear()
+    world.at(0).unlisted = 0
     gone = world.now
     world.run(lambda: len(world.spawner.started) == 2)
     assert 5.0 <= world.spawner.started[1][1] - gone <= 15.2
@@ -168,16 +170,6 @@ def test_the_rearm_time_restarts_with_every_newcomer() -> None:
         world.at(0).foreign.clear()
         world.run_for(1.5)
     assert len(world.spawner.started) == 1
-
-
-def test_a_newcomer_shown_by_memory_alone_causes_a_rearm_time() -> None:
-    world = occupied(config=Config(rearm=10))
-    world.at(0).unlisted = 20 * MIB
-    world.run(lambda: world.events("gpu.yielding"))
-    world.at(0).unlisted = 0
-    gone = world.now
-    world.run(lambda: len(world.spawner.started) == 2)
-    assert world.spawner.started[1][1] - gone >= 5.0
 
 
 def test_rearm_times_are_random() -> None:
@@ -452,6 +444,18 @@ def test_a_stressor_that_yields_by_itself_while_it_is_released_is_a_hand_over() 
     assert len(world.events("gpu.yielding")) == 1
 
 
+def test_growth_while_a_stressor_is_stopping_turns_the_stop_into_a_kill() -> None:
+    world = occupied()
+    world.child().unresponsive = True
+    world.interrupts.pending = ("a test", False)
+    world.run(lambda: isinstance(world.gpu_state().stressor, Stopping))
+    world.run_for(0.1)
+    assert not world.spawner.killed
+    world.at(0).unlisted = MIB + 1
+    assert on_stressors(world.supervisor.tick()) == (Kill(uuid="GPU-0", generation=1),)
+    assert world.events("gpu.yielding")[0].fields["evidence"] == "memory"
+
+
 def test_a_stall_of_everything_is_not_blindness() -> None:
     world = occupied(config=CONFIG)
     world.spawner.frozen_at = world.probe.frozen_at = world.now
@@ -503,3 +507,12 @@ def test_a_stressor_learns_whether_the_probe_reads_too() -> None:
     assert world.spawner.shared == {"GPU-0": True}
     world.probe.stopped = True
     world.run(lambda: not world.spawner.shared["GPU-0"], within=1.0)
+
+
+def test_a_stressor_learns_at_once_that_the_probe_is_gone() -> None:
+    world = occupied()
+    world.run_for(1.0)
+    assert world.spawner.shared == {"GPU-0": True}
+    world.probe.exits_with = -9
+    world.supervisor.turn()
+    assert world.spawner.shared == {"GPU-0": False}

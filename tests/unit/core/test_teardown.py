@@ -28,11 +28,6 @@ def occupied(hidden: str | None = None, config: Config | None = None) -> World:
     return world
 
 
-def yielded(world: World) -> None:
-    """Start a foreign process and end it at once."""
-    world.come_and_go()
-
-
 def long_after(world: World, seconds: float) -> None:
     """Run for many seconds, a tick per second."""
     world.tick = 1.0
@@ -44,18 +39,20 @@ def rule(world: World) -> str | None:
     return occupancy.rule if isinstance(occupancy, Busy) else None
 
 
-@pytest.mark.parametrize("left", [2 * MIB, 700 * MIB])
-def test_leaked_memory_is_reported_and_not_idle(left: int) -> None:
-    world = occupied()
-    world.at(0).leaked = left
-    yielded(world)
+@pytest.mark.parametrize(("left", "load"), [(2 * MIB, None), (700 * MIB, None), (0, 1.0)])
+def test_leaked_memory_and_a_load_without_processes_are_reported_and_not_idle(
+    left: int, load: float | None
+) -> None:
+    world = occupied(config=Config(rearm=5.0))
+    world.at(0).leaked, world.at(0).utilization = left, load
+    world.come_and_go()
     world.run(lambda: world.events("gpu.memory_leaked"), within=10)
-    assert world.events("gpu.memory_leaked")[0].fields == {"bytes": left, "utilization": None}
+    assert world.events("gpu.memory_leaked")[0].fields == {"bytes": left, "utilization": load}
     long_after(world, 600)
     assert rule(world) == "leak"
     assert len(world.events("stressor.ready")) == 1
-    world.at(0).unlisted = 0
-    world.run(lambda: held(world), within=10)
+    world.at(0).unlisted, world.at(0).utilization = 0, 0.0
+    world.run(lambda: held(world), within=20)
 
 
 def test_leaked_memory_shows_beside_a_newcomer() -> None:
@@ -80,7 +77,7 @@ def test_memory_of_a_newcomer_is_no_leak() -> None:
 def test_memory_that_is_unlisted_for_a_moment_is_no_leak() -> None:
     world = occupied()
     world.at(0).leaked = 20 * GIB
-    yielded(world)
+    world.come_and_go()
     world.run(lambda: rule(world) == "leak", within=10)
     world.at(0).unlisted = 0
     world.run(lambda: held(world), within=10)
@@ -98,21 +95,9 @@ def test_with_an_incomplete_list_unattributed_memory_is_no_leak() -> None:
     assert not world.spawner.cleared
 
 
-def test_a_load_without_processes_is_a_leak() -> None:
-    world = occupied(config=Config(rearm=5.0))
-    world.at(0).utilization = 1.0
-    yielded(world)
-    world.run(lambda: world.events("gpu.memory_leaked"), within=10)
-    assert world.events("gpu.memory_leaked")[0].fields == {"bytes": 0, "utilization": 1.0}
-    long_after(world, 600)
-    assert rule(world) == "leak"
-    world.at(0).utilization = 0.0
-    world.run(lambda: held(world), within=20)
-
-
 def test_the_load_of_a_process_that_has_just_ended_is_no_leak() -> None:
     world = occupied(config=Config(rearm=5.0))
-    yielded(world)
+    world.come_and_go()
     world.run_for(3)
     world.at(0).utilization = 1.0
     world.run_for(0.9)
@@ -125,7 +110,7 @@ def test_the_load_of_a_process_that_has_just_ended_is_no_leak() -> None:
 def test_a_lower_load_is_no_leak(utilization: float | None) -> None:
     world = occupied()
     world.at(0).utilization = utilization
-    yielded(world)
+    world.come_and_go()
     world.run(lambda: held(world), within=20)
     assert not world.events("gpu.memory_leaked")
 
@@ -138,7 +123,7 @@ def test_a_leak_is_cleared_by_opening_and_closing_a_context(*, load: bool) -> No
         world.at(0).utilization = 1.0
     else:
         world.at(0).leaked = 700 * MIB
-    yielded(world)
+    world.come_and_go()
     world.run(lambda: world.spawner.cleared, within=30)
     assert [event.fields["attempt"] for event in world.events("gpu.cleanup_started")] == [1]
     world.run(lambda: held(world), within=20)
@@ -148,7 +133,7 @@ def test_a_leak_is_cleared_by_opening_and_closing_a_context(*, load: bool) -> No
 def test_attempts_to_clear_a_leak_become_rarer_and_end() -> None:
     world = occupied()
     world.at(0).leaked = 700 * MIB
-    yielded(world)
+    world.come_and_go()
     long_after(world, 1000)
     times = [at for _, at in world.spawner.cleared]
     assert len(times) == MAX_CLEARINGS
@@ -162,7 +147,7 @@ def test_attempts_to_clear_a_leak_become_rarer_and_end() -> None:
 def test_a_newcomer_during_the_clearing_gets_the_gpu() -> None:
     world = occupied()
     world.at(0).leaked = 700 * MIB
-    yielded(world)
+    world.come_and_go()
     world.run(lambda: world.spawner.cleared, within=30)
     world.newcomer(0)
     world.run(lambda: len(world.spawner.killed) == 2, within=0.1)

@@ -109,22 +109,14 @@ def test_a_run_is_not_resumed_beside_its_own_clush(
     assert (folder.logs / "clush.txt").read_text() == "n1: begun"
 
 
-def test_the_clush_of_a_run_is_ended_with_it(
-    folder: FleetFolder, run: FleetRun, start: Start
-) -> None:
-    process = start("clush", "-n", shlex.join(run.command))
-    Clush(folder=folder).cancel(with_process(run, process))
-    assert process.wait(30) == -signal.SIGTERM
-
-
-def test_the_clush_of_a_folder_that_was_moved_is_ended(
-    folder: FleetFolder, run: FleetRun, start: Start, tmp_path: Path
+@pytest.mark.parametrize("name", ["a run", "moved"])
+def test_the_clush_of_a_run_is_ended_with_it_also_if_its_folder_was_moved(
+    folder: FleetFolder, run: FleetRun, start: Start, tmp_path: Path, name: str
 ) -> None:
     process = start("clush", "-n", shlex.join(run.command))
     run = with_process(run, process)
     folder.write(run)
-    moved = FleetFolder(path=folder.path.rename(tmp_path / "moved"))
-    Clush(folder=moved).cancel(run)
+    Clush(folder=FleetFolder(path=folder.path.rename(tmp_path / name))).cancel(run)
     assert process.wait(30) == -signal.SIGTERM
 
 

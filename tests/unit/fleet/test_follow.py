@@ -36,9 +36,9 @@ class FakeEngine:
     def __init__(self) -> None:
         self.states = dict.fromkeys(RUN.nodes, TaskState.RUNNING)
         self.held: set[str] = set()
-        self.answers = True
-        self.is_missing = False
-        self.refuses = False
+        #: The errors of a question and of an advance.
+        self.error: EngineError | None = None
+        self.refusal: EngineError | None = None
         self.advanced = 0
         #: The run of the last question.
         self.asked: FleetRun | None = None
@@ -48,10 +48,8 @@ class FakeEngine:
 
     def tasks(self, run: FleetRun) -> Mapping[str, Task]:
         self.asked = run
-        if self.is_missing:
-            raise EngineMissingError("squeue is not installed on this host")
-        if not self.answers:
-            raise EngineError("squeue failed")
+        if self.error is not None:
+            raise self.error
         return {
             node: Task(state=state, awaits_turn=node in self.held)
             for node, state in self.states.items()
@@ -59,8 +57,8 @@ class FakeEngine:
 
     def advance(self, run: FleetRun, ending: str | None = None) -> None:
         self.advanced += 1
-        if self.refuses:
-            raise EngineError("scontrol failed: Access denied")
+        if self.refusal is not None:
+            raise self.refusal
 
     def cancel(self, run: FleetRun) -> None:
         raise AssertionError("a follower cancels nothing")
@@ -97,21 +95,22 @@ def test_an_engine_without_an_answer_makes_every_node_unknown(follower: Followed
     follower.engine.states = dict.fromkeys(RUN.nodes, TaskState.OVER)
     follower.look()
     assert follower.node_states() == [NodeState.MISSING, NodeState.MISSING]
-    follower.engine.answers = False
+    follower.engine.error = EngineError("squeue failed")
     assert follower.node_states() == [NodeState.UNKNOWN, NodeState.UNKNOWN]
     assert follower.engine_error is not None
-    follower.engine.answers = True
+    follower.engine.error = None
     assert NodeState.UNKNOWN not in follower.node_states()
     assert follower.engine_error is None
 
 
 def test_a_host_without_the_engine_cannot_follow_for_ever(follower: Followed) -> None:
-    follower.engine.is_missing = True
+    missing = EngineMissingError("squeue is not installed on this host")
+    follower.engine.error = missing
     with pytest.raises(EngineMissingError):
         follower.look()
-    follower.engine.is_missing = False
+    follower.engine.error = None
     follower.look()
-    follower.engine.is_missing = True  # its disk is away for a moment
+    follower.engine.error = missing  # its disk is away for a moment
     assert set(follower.node_states()) == {NodeState.UNKNOWN}
 
 
@@ -127,14 +126,10 @@ def test_held_tasks_are_let_begin_unless_the_run_is_cancelled(follower: Followed
 
 
 def test_tasks_are_known_even_if_they_may_not_be_released(follower: Followed) -> None:
-    follower.engine.states["n1"], follower.engine.held, follower.engine.refuses = (
-        TaskState.WAITING,
-        {"n1"},
-        True,
-    )
+    follower.engine.states["n1"], follower.engine.held = TaskState.WAITING, {"n1"}
+    follower.engine.refusal = EngineError("scontrol failed: Access denied")
     assert NodeState.UNKNOWN not in follower.node_states()
-    assert follower.engine_error is not None
-    assert follower.engine_error.what == "scontrol failed: Access denied"
+    assert follower.engine_error is follower.engine.refusal
 
 
 def test_a_resumption_in_another_terminal_is_followed(follower: Followed) -> None:

@@ -93,13 +93,8 @@ class FakeSlurm:
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch, folder: FleetFolder) -> FakeSlurm:
     name, command = new_id("x", SUBMITTED, folder.path), ("sentinel", "fleet", "run-node")
-    run = fleet_run(
-        *NODES,
-        id=name,
-        batch=2,
-        options=("--partition=gpu",),
-        command=(*command, str(folder.path)),
-    )
+    given = {"options": ("--partition=gpu",), "command": (*command, str(folder.path))}
+    run = fleet_run(*NODES, id=name, batch=2, **given)
     found = FakeSlurm(folder=folder, new=run)
     monkeypatch.setattr(slurm_engine, "run_tool", found.run)
     return found
@@ -204,20 +199,11 @@ def test_a_partition_has_all_nodes_and_a_number_only_those_that_can_be_used(
 @pytest.mark.parametrize(
     ("state", "usable"),
     [
-        ("idle", True),
-        ("mixed", True),
-        ("allocated", True),
-        ("completing", True),
-        ("reserved", True),
-        ("planned", True),
+        *((state, True) for state in ("idle", "mixed", "allocated", "completing")),
+        *((state, True) for state in ("reserved", "planned")),
         ("idle~", True),  # powered down, and started for a job
-        ("down", False),
-        ("idle*", False),
-        ("draining", False),
-        ("drained*", False),
-        ("inval", False),
-        ("powering_down", False),
-        ("reboot^", False),
+        *((state, False) for state in ("down", "idle*", "draining", "drained*")),
+        *((state, False) for state in ("inval", "powering_down", "reboot^")),
     ],
 )
 def test_in_which_states_a_task_can_begin(fake: FakeSlurm, state: str, *, usable: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -12,80 +13,54 @@ from sentinel.fleet.engine import EngineError, Task, TaskState
 from sentinel.fleet.slurm_engine import JobList, parse_jobs
 from tests.harness.example_fleet import SUBMITTED, fleet_run
 
+SEE, RELEASE = "see: scontrol show job 12", "release it: scontrol release 12"
 RUN = fleet_run("n1", id="sentinel-x", tasks={"n1": "12"}, submitted=SUBMITTED)
 
 
 @pytest.mark.parametrize(
     ("state", "over", "waits"),
     [
-        ("RUNNING", False, False),
-        ("COMPLETING", False, False),
-        ("REQUEUED", False, False),
-        ("A_LATER_STATE", False, False),
+        *((name, False, False) for name in ("RUNNING", "COMPLETING", "REQUEUED", "A_LATER_STATE")),
         ("PENDING", False, True),
-        ("COMPLETED", True, False),
-        ("CANCELLED", True, False),
-        ("NODE_FAIL", True, False),
+        *((name, True, False) for name in ("COMPLETED", "CANCELLED", "NODE_FAIL")),
     ],
 )
 def test_states_of_jobs(state: str, *, over: bool, waits: bool) -> None:
     ((job, found),) = parse_jobs(f"12|{state}|7|None\n")
     assert job == "12"
-    assert (found.task.state is TaskState.OVER, found.task.state is TaskState.WAITING) == (
-        over,
-        waits,
-    )
+    assert (found.task.state is TaskState.OVER) == over
+    assert (found.task.state is TaskState.WAITING) == waits
     assert found.is_alive is not over
     assert found.task.reason == (f"job 12 has ended: {state}" if over else "")
 
 
 @pytest.mark.parametrize(
-    ("line", "task"),
+    ("line", "why"),
     [
-        ("PENDING|7|Resources", Task(state=TaskState.WAITING, reason="Resources")),
-        ("PENDING|7|a|b", Task(state=TaskState.WAITING, reason="a|b")),
-        (
-            "PENDING|7|QOSMaxJobsPerUserLimit",
-            Task(state=TaskState.WAITING, reason="QOSMaxJobsPerUserLimit"),
-        ),
-        (
-            "PENDING|7|PartitionTimeLimit",
-            Task(state=TaskState.WAITING, hold="PartitionTimeLimit; see: scontrol show job 12"),
-        ),
+        ("PENDING|7|Resources", {"reason": "Resources"}),
+        ("PENDING|7|a|b", {"reason": "a|b"}),
+        ("PENDING|7|QOSMaxJobsPerUserLimit", {"reason": "QOSMaxJobsPerUserLimit"}),
+        ("PENDING|7|PartitionTimeLimit", {"hold": f"PartitionTimeLimit; {SEE}"}),
         (
             "PENDING|7|QOSMaxWallDurationPerJobLimit",
-            Task(
-                state=TaskState.WAITING,
-                hold="QOSMaxWallDurationPerJobLimit; see: scontrol show job 12",
-            ),
+            {"hold": f"QOSMaxWallDurationPerJobLimit; {SEE}"},
         ),
-        ("PENDING|0|JobHeldUser", Task(state=TaskState.WAITING, awaits_turn=True)),
+        ("PENDING|0|JobHeldUser", {"awaits_turn": True}),
         # These are what Slurm 22.05 prints for hold, requeuehold and a prolog that fails.
-        (
-            "PENDING|0|JobHeldAdmin",
-            Task(
-                state=TaskState.WAITING, hold="held: JobHeldAdmin; release it: scontrol release 12"
-            ),
-        ),
+        ("PENDING|0|JobHeldAdmin", {"hold": f"held: JobHeldAdmin; {RELEASE}"}),
         (
             "PENDING|0|launch failed requeued held",
-            Task(
-                state=TaskState.WAITING,
-                hold="held: launch failed requeued held; release it: scontrol release 12",
-            ),
+            {"hold": f"held: launch failed requeued held; {RELEASE}"},
         ),
         (
             "SPECIAL_EXIT|0|job requeued in held state",
-            Task(
-                state=TaskState.WAITING,
-                hold="held: job requeued in held state; release it: scontrol release 12",
-            ),
+            {"hold": f"held: job requeued in held state; {RELEASE}"},
         ),
     ],
 )
-def test_why_a_job_waits(line: str, task: Task) -> None:
+def test_why_a_job_waits(line: str, why: dict[str, Any]) -> None:
     ((_, found),) = parse_jobs(f"12|{line}\n")
-    assert found.task == task
+    assert found.task == Task(state=TaskState.WAITING, **why)
     assert found.is_alive
 
 

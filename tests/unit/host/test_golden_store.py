@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import subprocess
 import sys
@@ -15,15 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.cli.main import run_command_line
 from sentinel.config.model import Config
-from sentinel.host.golden_store import NAME, GoldenKey, Goldens, _format, _parse, locate
-from sentinel.host.paths import state_folder
+from sentinel.host.golden_store import GoldenKey, Goldens, _format, _parse, locate
 from sentinel.host.rendezvous import Rendezvous
 from sentinel.protocol.gpu import Gpu
 from sentinel.supervisor.bootstrap import _spec_for
 from sentinel.supervisor.discovery import Found
 from sentinel.supervisor.probe_process import ProbeProcess
+from tests.harness.command_line import CommandLine
 from tests.harness.timing import TIMEOUT_S
 
 KEY = GoldenKey(
@@ -236,29 +234,12 @@ def test_eight_processes_at_once_record_each_key_once(path: Path) -> None:
 # --- the path --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("environment", "uid", "expected"),
-    [
-        ({"STATE_DIRECTORY": "/var/lib/s:/x"}, 1000, "/var/lib/s/goldens.jsonl"),
-        ({"STATE_DIRECTORY": "/var/lib/s"}, 0, "/var/lib/s/goldens.jsonl"),
-        ({}, 0, "/var/lib/sentinel/goldens.jsonl"),
-        ({"XDG_STATE_HOME": "/state"}, 1000, "/state/sentinel/goldens.jsonl"),
-        (
-            {"XDG_STATE_HOME": "relative"},
-            1000,
-            "/home/ann/.local/state/sentinel/goldens.jsonl",
-        ),
-        ({}, 1000, "/home/ann/.local/state/sentinel/goldens.jsonl"),
-    ],
-)
-def test_the_golden_file_is_in_the_state_folder(
-    environment: dict[str, str], uid: int, expected: str
+def test_the_path_is_the_setting_or_in_the_folder_of_the_gpus_or_the_state_or_none(
+    tmp_path: Path,
 ) -> None:
-    assert state_folder({"HOME": str(HOME), **environment}, uid) / NAME == Path(expected)
-
-
-def test_the_path_is_the_setting_or_beside_the_simulated_gpus_or_none(tmp_path: Path) -> None:
     environment = {"HOME": str(HOME)}
+    in_state = locate(None, environment | {"STATE_DIRECTORY": "/var/lib/s:/x"})
+    assert in_state == Path("/var/lib/s/goldens.jsonl")
     assert locate("off", environment, tmp_path) is None
     assert locate(None, environment, tmp_path) == tmp_path / "goldens.jsonl"
     assert locate("/a/b", environment, tmp_path) == Path("/a/b")
@@ -298,17 +279,16 @@ def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_exported_records_can_be_imported_on_another_host(
-    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    path: Path, tmp_path: Path, cli: CommandLine
 ) -> None:
     imported = write_records(tmp_path / "theirs", (KEY, 1), (OTHER, 2))
     write_records(path, (KEY, 1))
     option = ["--goldens", str(path)]
-    assert run_command_line(["workloads", "goldens", "check", str(imported), *option]) == 0
-    assert "2 golden checksums, 1 of them not in" in capsys.readouterr().out
-    assert run_command_line(["workloads", "goldens", "merge", str(imported), *option]) == 0
-    assert capsys.readouterr().out == f"{path}: 1 added\n"
-    assert run_command_line(["workloads", "goldens", "list", "--json", *option]) == 0
-    listing = json.loads(capsys.readouterr().out)
+    checked = cli("workloads", "goldens", "check", str(imported), *option)
+    assert "2 golden checksums, 1 of them not in" in checked.out
+    merged = cli("workloads", "goldens", "merge", str(imported), *option)
+    assert merged.out == f"{path}: 1 added\n"
+    listing = cli.json("workloads", "goldens", "list", "--json", *option)
     assert listing["goldens"] == [
         asdict(KEY) | {"checksum": "0x1"},
         asdict(OTHER) | {"checksum": "0x2"},
@@ -318,35 +298,33 @@ def test_exported_records_can_be_imported_on_another_host(
 
 @pytest.mark.parametrize("command", ["check", "merge"])
 def test_a_conflict_is_listed_and_not_imported(
-    command: str, path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: str, path: Path, tmp_path: Path, cli: CommandLine
 ) -> None:
     imported = write_records(tmp_path / "theirs", (KEY, 9))
     write_records(path, (KEY, 1))
     before = path.read_bytes()
     arguments = ["workloads", "goldens", command, str(imported), "--goldens", str(path)]
-    assert run_command_line(arguments) == 1
-    assert "NVIDIA H200" in capsys.readouterr().err
-    assert run_command_line([*arguments, "--json"]) == 1
-    (conflict,) = json.loads(capsys.readouterr().out)["conflicts"]
+    assert "NVIDIA H200" in cli(*arguments, code=1).err
+    (conflict,) = cli.json(*arguments, "--json", code=1)["conflicts"]
     assert (conflict["checksum"], conflict["holds"]) == ("0x9", "0x1")
     assert path.read_bytes() == before
 
 
 def test_the_commands_report_problems_of_a_file(
-    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    path: Path, tmp_path: Path, cli: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     missing = str(tmp_path / "missing")
-    assert run_command_line(["workloads", "goldens", "merge", missing, "--goldens", str(path)]) == 2
-    assert f"{missing}: there is no such file" in capsys.readouterr().err
-    assert run_command_line(["workloads", "goldens", "list", "--goldens", str(tmp_path)]) == 2
-    assert "cannot be read" in capsys.readouterr().err
+    merged = cli("workloads", "goldens", "merge", missing, "--goldens", str(path), code=2)
+    assert f"{missing}: there is no such file" in merged.err
+    listed = cli("workloads", "goldens", "list", "--goldens", str(tmp_path), code=2)
+    assert "cannot be read" in listed.err
     monkeypatch.setenv("SENTINEL_GOLDENS", "off")
-    assert run_command_line(["workloads", "goldens", "list"]) == 2
-    assert "SENTINEL_GOLDENS: golden checksums are off" in capsys.readouterr().err
+    off = cli("workloads", "goldens", "list", code=2)
+    assert "SENTINEL_GOLDENS: golden checksums are off" in off.err
 
 
 def test_the_records_of_simulated_gpus_are_selected_by_an_option_and_a_variable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     monkeypatch.setenv("SENTINEL_SIM_DIR", str(tmp_path / "gpus"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
@@ -354,8 +332,7 @@ def test_the_records_of_simulated_gpus_are_selected_by_an_option_and_a_variable(
     assert simulated is not None
     Goldens(simulated).record(KEY, 1)
     for option in ([], ["--simulated"]):
-        assert run_command_line(["workloads", "goldens", "list", *option]) == 0
-        assert f"{simulated}: 1 golden checksum" in capsys.readouterr().out
+        listed = cli("workloads", "goldens", "list", *option)
+        assert f"{simulated}: 1 golden checksum" in listed.out
     monkeypatch.delenv("SENTINEL_SIM_DIR")
-    assert run_command_line(["workloads", "goldens", "list"]) == 0
-    assert "0 golden checksums" in capsys.readouterr().out
+    assert "0 golden checksums" in cli("workloads", "goldens", "list").out

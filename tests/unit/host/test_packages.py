@@ -6,7 +6,6 @@ import ast
 import importlib
 import importlib.util
 import os
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -24,7 +23,7 @@ from sentinel.host.packages import (
     torch_build,
     version_of,
 )
-from tests.harness.timing import TIMEOUT_S
+from tests.harness.programs import run_program
 
 
 @contextmanager
@@ -109,14 +108,8 @@ def test_the_cuda_version_of_torch_is_read_without_an_import(
     (tmp_path / "torch/version.py").write_text(text)
     code = "from sentinel.host.packages import torch_build; print(vars(torch_build()))"
     paths = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH", "")]))
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=True,
-    )
+    words = [sys.executable, "-c", code]
+    done = run_program(*words, env={**os.environ, "PYTHONPATH": paths}, check=True)
     assert ast.literal_eval(done.stdout) == {"version": version, "cuda": cuda, "without": without}
 
 

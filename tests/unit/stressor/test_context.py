@@ -21,7 +21,6 @@ from sentinel.protocol import codec
 from sentinel.protocol.stressor import (
     ChildMessage,
     Finding,
-    FindingPlace,
     MemoryTarget,
     Note,
     Progress,
@@ -31,23 +30,9 @@ from sentinel.stressor.context import WorkloadContext
 from sentinel.stressor.device import MAX_CHUNKS, fill
 from sentinel.stressor.loader import is_out_of_memory, start
 from sentinel.stressor.workloads import elementwise
+from tests.harness.example_finding import FLIP
 from tests.harness.sentinel_process import eventually
 from tests.harness.workload_harness import CHUNK, GIB, Bench
-
-FLIP = Finding(
-    number=0,
-    place=FindingPlace.RESULT,
-    workload="gemm",
-    dtype="bf16",
-    round=1,
-    seed=1,
-    count=1,
-    first=(0, 0),
-    bits=(1,),
-    reread=True,
-    repeated=0,
-    repeats=3,
-)
 
 
 @pytest.fixture
