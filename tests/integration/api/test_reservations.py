@@ -127,9 +127,7 @@ def test_a_client_that_disconnects_leaves_the_queue(api: ApiServer) -> None:
 def test_the_end_of_a_lost_connection_leaves_the_request_to_the_next_one(api: ApiServer) -> None:
     """Over a broken network, a client connects again before the daemon learns of it."""
     first, wish = reserve(api, gpus=["0"]).body["id"], {"count": 2, "wait_s": 60}
-    connection = UnixConnection(api.path)
-    connection.request("PUT", PATH, json.dumps(wish), {"Content-Type": "application/json"})
-    id_ = PATH.rpartition("/")[2]
+    connection, id_ = send(api, "PUT", PATH, wish), PATH.rpartition("/")[2]
     eventually(lambda: id_ in api.supervisor.queue)
     with in_background(lambda: reserve(api, id=id_, **wish)) as replies:
         eventually(lambda: sum(isinstance(one, Reserve) for one in api.commands) == 3)
