@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +38,6 @@ from tests.harness.history_harness import (
     make_view,
     process,
 )
-
-
-@pytest.fixture
-def past(tmp_path: Path) -> Iterator[HistoryHarness]:
-    one = HistoryHarness(tmp_path / "history.db")
-    yield one
-    one.database.close()
 
 
 def batch_of(seconds: range, wall: float, power: float = 100.0, uuid: str = UUID) -> Batch:
