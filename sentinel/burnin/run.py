@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import time
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from sentinel.client.client import Client
 from sentinel.client.event_stream import EventInfo, EventStream
 from sentinel.config.model import SETTINGS, Config
 from sentinel.config.plan import Plan, parse_plan, plan_toml
+from sentinel.config.toml_text import parse_toml
 from sentinel.core.burnin_progress import Burnin
 from sentinel.diagnostics.counters import CountersResult, read_counters
 from sentinel.diagnostics.kernel_log import KernelLog
@@ -277,7 +277,7 @@ class _Work:
         """
         folder = request.folder
         if request.text is not None:
-            plan = parse_plan(tomllib.loads(request.text), "the plan")
+            plan = parse_plan(parse_toml(request.text, "the plan"), "the plan")
             stack.enter_context(new_run(folder))
             return cls(plan=plan, text=request.text, gpus=request.gpus, done={})
         stack.enter_context(folder.locked())  # first: another process may still add to it

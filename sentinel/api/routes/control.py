@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-import tomllib
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,6 +23,7 @@ from sentinel.api.context import ApiContext, By, ContextDep, cancel_on_disconnec
 from sentinel.api.snapshots import driver_released, stressors_gone
 from sentinel.config.plan import Plan, parse_plan
 from sentinel.config.specs import check_workload
+from sentinel.config.toml_text import parse_toml
 from sentinel.errors import ConfigError
 from sentinel.host.verified_store import KnownGpu, select_known
 from sentinel.protocol.api_types import BurninStarted, Outcome
@@ -213,12 +213,7 @@ def _parse(text: str) -> tuple[dict[str, Any], Plan]:
     """Parse a plan here, and not in the supervisor, which a large one would delay.
 
     Raises:
-        ConfigError: The plan is invalid.
-        ProblemError: It is no TOML.
+        ConfigError: It is not TOML, or not a plan.
     """
-    try:
-        table = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ProblemError(Code.INVALID, f"The plan is no TOML: {error}.") from None
-    plan = parse_plan(table, "the plan")
-    return table, plan
+    table = parse_toml(text, "the plan")
+    return table, parse_plan(table, "the plan")
