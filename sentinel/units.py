@@ -19,6 +19,8 @@ _SIZES = {
 _DURATIONS = {"ms": "0.001", "s": "1", "m": "60", "h": "3600", "d": "86400"}
 _QUANTITY = re.compile(r"\s*([0-9]{1,18}(?:\.[0-9]{1,18})?)\s*([A-Za-z%°]*)\s*")
 _DURATION_PART = re.compile(r"[0-9.]+[a-z]+")
+#: A longer text is no number with a unit. The patterns take quadratic time.
+_MAX_LENGTH = 100
 
 
 def parse_quantity(text: str, units: Mapping[str, str | int]) -> float | None:
@@ -30,7 +32,7 @@ def parse_quantity(text: str, units: Mapping[str, str | int]) -> float | None:
     """
     from decimal import Decimal  # slow to import, and not needed to format
 
-    match = _QUANTITY.fullmatch(text)
+    match = _QUANTITY.fullmatch(text) if len(text) <= _MAX_LENGTH else None
     factors = {unit.upper(): factor for unit, factor in units.items()}
     if match is None or match[2].upper() not in factors:
         return None
@@ -72,7 +74,7 @@ def parse_duration(text: str) -> float:
     Raises:
         ValueError: The text is not a positive number of seconds or numbers with ms, s, m, h, d.
     """
-    compact = text.replace(" ", "")
+    compact = text.replace(" ", "") if len(text) <= _MAX_LENGTH else ""
     seconds = parse_quantity(compact, {"": 1})
     if seconds is None:
         parts = _DURATION_PART.findall(compact)

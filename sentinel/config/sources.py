@@ -350,7 +350,9 @@ def _first_word(name: str) -> tuple[str, bool]:
 
 
 def _similarity(one: str, other: str) -> float:
-    return difflib.SequenceMatcher(None, one.lstrip("-"), other.lstrip("-")).ratio()
+    matcher = difflib.SequenceMatcher(None, one.lstrip("-"), other.lstrip("-"))
+    # Their lengths alone exclude a long text, for which the ratio would take seconds.
+    return matcher.ratio() if matcher.real_quick_ratio() >= _SIMILAR else 0.0
 
 
 def checked(sources: Sources) -> Config:

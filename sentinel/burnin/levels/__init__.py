@@ -5,8 +5,7 @@ from __future__ import annotations
 from importlib import resources
 from pathlib import Path
 
-from sentinel.config.plan import Plan, parse_plan
-from sentinel.config.specs import check_workload
+from sentinel.config.plan import Plan, check_workloads, parse_plan
 from sentinel.config.toml_text import parse_toml
 from sentinel.errors import ConfigError
 from sentinel.host.regular_file import read_regular
@@ -60,14 +59,5 @@ def load_plan(level: str, file: Path | None) -> Plan:
         # A verdict names its plan: a changed copy of a level must not pass as the level.
         what = f"{source}: its name is that of the level {plan.name}, and its content is not"
         raise ConfigError(what, "Give it another name.")
-    checked: set[str] = set()  # cycles repeat workloads, and each check reads all packages
-    for phase in plan.phases:
-        if phase.workload in checked:
-            continue
-        checked.add(phase.workload)
-        try:
-            check_workload(phase.workload)
-        except ConfigError as error:
-            where = f"{source}: phase {phase.name!r}"
-            raise ConfigError(f"{where}: {error.what}", error.remedy) from None
+    check_workloads(plan, source)
     return plan
