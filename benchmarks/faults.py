@@ -14,19 +14,28 @@ import psutil
 
 from benchmarks.handover_race import Races
 from benchmarks.host_gpus import Host
-from benchmarks.processes import HANG_FILE, HANGING_NVML, HOST, Rig, Sentinel
+from benchmarks.processes import (
+    HANG_FILE,
+    HANGING_NVML,
+    HOST,
+    TIMEOUT_S,
+    Rig,
+    Sentinel,
+    TooLateError,
+)
 from benchmarks.results import Record
 from sentinel.host.simulation import Registry
 
-#: By the name of the fault: the title of the process, and the signal that it gets.
+#: By the name of the fault: the titles of the processes, and the signal that they get.
 FAULTS = {
-    "probe-killed": ("sentinel: probe", signal.SIGKILL),
-    "probe-stopped": ("sentinel: probe", signal.SIGSTOP),
-    "supervisor-killed": ("sentinel: supervisor", signal.SIGKILL),
-    "supervisor-stopped": ("sentinel: supervisor", signal.SIGSTOP),
-    "api-killed": ("sentinel: api", signal.SIGKILL),
-    "api-stopped": ("sentinel: api", signal.SIGSTOP),
-    "stressor-stopped": ("sentinel: keeps", signal.SIGSTOP),
+    "probe-killed": (("sentinel: probe",), signal.SIGKILL),
+    "both-probes-killed": (("sentinel: probe", "sentinel: spare"), signal.SIGKILL),
+    "probe-stopped": (("sentinel: probe",), signal.SIGSTOP),
+    "supervisor-killed": (("sentinel: supervisor",), signal.SIGKILL),
+    "supervisor-stopped": (("sentinel: supervisor",), signal.SIGSTOP),
+    "api-killed": (("sentinel: api",), signal.SIGKILL),
+    "api-stopped": (("sentinel: api",), signal.SIGSTOP),
+    "stressor-stopped": (("sentinel: keeps",), signal.SIGSTOP),
 }
 #: The fault of a probe whose driver calls hang.
 HUNG = "probe-hung"
@@ -73,20 +82,21 @@ class Faults:
 
 @contextlib.contextmanager
 def _fault(fault: str, sentinel: Sentinel, host: Host) -> Iterator[None]:
-    """Send a process of a sentinel the signal of a fault, and continue it at the end."""
-    title, number = FAULTS.get(fault, ("sentinel: probe", None))
-    process = next(child for child in _processes(sentinel) if titled(child, title))
+    """Send processes of a sentinel the signal of a fault, and continue them at the end."""
+    titles, number = FAULTS.get(fault, (("sentinel: probe",), None))
+    victims = [_wait_for_process(sentinel, title) for title in titles]
     if number is None:
-        with _hang(process, host):
+        with _hang(victims[0], host):
             yield
         return
-    process.send_signal(number)
+    for victim in victims:
+        victim.send_signal(number)
     try:
         yield
     finally:
-        if number is signal.SIGSTOP:
+        for victim in victims if number is signal.SIGSTOP else ():
             with contextlib.suppress(psutil.NoSuchProcess):
-                process.send_signal(signal.SIGCONT)
+                victim.send_signal(signal.SIGCONT)
 
 
 @contextlib.contextmanager
@@ -107,10 +117,20 @@ def _hang(process: psutil.Process, host: Host) -> Iterator[None]:
         HANG_FILE.unlink()
 
 
-def _processes(sentinel: Sentinel) -> list[psutil.Process]:
-    """List the processes of a sentinel, the supervisor first."""
-    whole = psutil.Process(sentinel.process.pid)
-    return [whole, *whole.children(recursive=True)]
+def _wait_for_process(sentinel: Sentinel, title: str) -> psutil.Process:
+    """Return a process of a sentinel by its title; a spare one may take seconds to be there.
+
+    Raises:
+        TooLateError: There is none for long.
+    """
+    until = time.monotonic() + TIMEOUT_S
+    while time.monotonic() < until:
+        whole = psutil.Process(sentinel.process.pid)
+        for process in (whole, *whole.children(recursive=True)):
+            if titled(process, title):
+                return process
+        time.sleep(0.01)
+    raise TooLateError(f"there is no process with the title {title!r}")
 
 
 def titled(process: psutil.Process, title: str) -> bool:

@@ -72,6 +72,8 @@ def cells(rig: Rig, *, quick: bool) -> Iterator[Cell]:
         for workload in ("hold", "gemm"):
             race = partial(races.while_it_starts, where, workload)
             yield Cell(name=f"{workload}-starting{place}", rounds=10, seconds=12, run=race)
+    stopping = partial(races.while_it_stops, "hold")
+    yield Cell(name="hold-stopping", rounds=20, seconds=12, run=stopping)
     yield from fault_cells(rig, races)
     yield Cell(name="polling", rounds=5, seconds=15, run=partial(races.against_polling, "bare"))
     if len(rig.host.cards) > 1:

@@ -7,6 +7,7 @@ import random
 import signal
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from benchmarks.host_gpus import Card
 from benchmarks.processes import (
@@ -20,6 +21,7 @@ from benchmarks.processes import (
     TooLateError,
 )
 from benchmarks.results import Record
+from sentinel.client import connect
 
 #: The share of the empty GPU's free memory that a newcomer requests.
 SHARE = 0.97
@@ -31,6 +33,8 @@ _MOMENTS = (0.0, 1.0)
 #: From there to Ready takes 0.2 to 0.6 s on an H200.
 _WHILE_IT_STARTS = (0.0, 0.6)
 _BEGUN = 16 * 2**20
+#: The same after the request to stop; the memory is back in half of it.
+_WHILE_IT_STOPS = (0.0, 0.5)
 #: The number of simultaneous clients.
 CLIENTS = 1000
 
@@ -128,6 +132,25 @@ class Races:
             yielded = sentinel.wait_event("gpu.yielding", card.uuid, 15, before)
             outcome = self.handover(sentinel, card, before)
         return [{**record, "workload": workload, "stressor": yielded["stressor"], **outcome}]
+
+    def while_it_stops(self, workload: str, ahead: int) -> list[Record]:
+        """Use a GPU whose stressor has just been asked to stop, by a pause."""
+        card = self._rig.host.cards[0]
+        newcomer = self.newcomer("bare", card, ahead)
+        sentinel = self._rig.sentinel(workload, [card])
+        sentinel.wait_held([card.uuid])
+        client = connect(Path(self._rig.socket))
+        before = len(sentinel.lines)
+        delay = random.uniform(*_WHILE_IT_STOPS)
+        client.pause([card.uuid])
+        try:
+            time.sleep(delay)
+            newcomer.send_line("go")
+            record = self.outcome("bare", card, newcomer)
+        finally:
+            client.resume([card.uuid])
+        sentinel.wait_event("stressor.ready", card.uuid, TIMEOUT_S, before)
+        return [{**record, "workload": workload, "fault": "stopping", "delay_s": delay}]
 
     def against_floor(self, kind: str, workload: str, ahead: int) -> list[Record]:
         """Kill the holder of the GPU when the newcomer starts: no supervisor can be faster."""

@@ -1,4 +1,4 @@
-"""Parse and format sizes, durations and other numbers with a unit: 20GiB, 2h, 400W."""
+"""Parse and format sizes, durations, other numbers with a unit, and indices: 20GiB, 2h, 0-3."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ _QUANTITY = re.compile(r"\s*([0-9]{1,18}(?:\.[0-9]{1,18})?)\s*([A-Za-z%°]*)\s*"
 _DURATION_PART = re.compile(r"[0-9.]+[a-z]+")
 #: A longer text is no number with a unit. The patterns take quadratic time.
 _MAX_LENGTH = 100
+#: Three digits at most: the beginning of a UUID has eight before its first hyphen.
+_RANGE = re.compile(r"([0-9]{1,3})-([0-9]{1,3})", re.ASCII)
 
 
 def parse_quantity(text: str, units: Mapping[str, str | int]) -> float | None:
@@ -85,6 +87,24 @@ def parse_duration(text: str) -> float:
         message = f"{text!r} is not a duration; write one such as 25ms, 10s, 5m or 1h30m"
         raise ValueError(message)
     return seconds
+
+
+def split_selectors(texts: Iterable[str]) -> tuple[str, ...]:
+    """Split comma lists of GPUs into unique selectors; a range of indices, 0-3, into its indices.
+
+    Raises:
+        ValueError: A selector is empty, or a range ends before it begins.
+    """
+    texts, found = tuple(texts), dict[str, None]()
+    for part in (part.strip() for text in texts for part in text.split(",")):
+        ends = _RANGE.fullmatch(part)
+        indices = range(int(ends[1]), int(ends[2]) + 1) if ends else None
+        if not part or (indices is not None and not indices):
+            why = f"{part!r}, which ends before it begins," if part else "an empty name"
+            message = f"{','.join(texts)!r} has {why} in it; write a list such as 0,1 or 0-3"
+            raise ValueError(message)
+        found |= dict.fromkeys([part] if indices is None else map(str, indices))
+    return tuple(found)
 
 
 def format_size(size: float) -> str:

@@ -42,8 +42,8 @@ Selectors = Annotated[
     Field(
         min_length=1,
         max_length=128,
-        description="GPUs by nvidia-smi's index, UUID or its unique beginning, or PCI address;"
-        " `all` selects all of them.",
+        description="GPUs by nvidia-smi's index or range of them such as 0-3, UUID or its unique"
+        " beginning, or PCI address; `all` selects all of them.",
     ),
 ]
 WaitS = Annotated[
@@ -98,8 +98,8 @@ class AcknowledgeRequest(RequestModel):
         Field(
             min_length=1,
             max_length=128,
-            description="GPUs by index, UUID or its unique beginning, or serial number; also"
-            " GPUs that are missing now.",
+            description="GPUs by index or range of them, UUID or its unique beginning, or serial"
+            " number; also GPUs that are missing now.",
         ),
     ]
     reason: str = Field(

@@ -14,7 +14,7 @@ from sentinel.api.bodies import ProblemError
 from sentinel.api.snapshots import Views
 from sentinel.api.supervisor_link import SupervisorLink, check_accepted
 from sentinel.config.build import with_changes
-from sentinel.config.gpu_selection import matching
+from sentinel.config.gpu_selection import present
 from sentinel.config.model import SETTINGS
 from sentinel.config.setting import Scope
 from sentinel.config.sources import (
@@ -212,7 +212,7 @@ class DaemonSettings:
             if gpus and gpu.uuid not in gpus:
                 continue
             own = {value.key: value for value in (common if gpus else ())}
-            own |= {v.key: v for v in values if v.gpu is not None and matching(v.gpu, (gpu,))}
+            own |= {v.key: v for v in values if v.gpu is not None and present(v.gpu, (gpu,))}
             found += tuple(replace(value, gpu=gpu.uuid) for value in own.values())
         return found
 

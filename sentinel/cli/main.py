@@ -209,7 +209,7 @@ def sentinel_command() -> None:
     """Keep idle NVIDIA GPUs busy, and yield each one as soon as a foreign process appears.
 
     Options without a command are those of `run`: see `sentinel run --help`. A GPU is selected by
-    nvidia-smi index, UUID or a unique prefix of it, or PCI address.
+    nvidia-smi index or a range of them (0-3), UUID or a unique prefix of it, or PCI address.
 
     Programs call `slurm` (its prolog and epilog), `mcp` (agents) and `completion` (shells).
     """

@@ -30,7 +30,9 @@ stay free for a while, set CUDA_VISIBLE_DEVICES to the UUIDs in the response, an
 reservation when done. Pause GPUs on which no stressor may run, for example during a measurement.
 Start a session to give GPUs another workload or another share of their memory for a while."""
 
-_SELECTED_BY = "by nvidia-smi index, UUID or a unique prefix of it, or PCI address"
+_SELECTED_BY = (
+    "by nvidia-smi index or range such as 0-3, UUID or a unique prefix of it, or PCI address"
+)
 
 _Selector = str | int
 _Selectors = Annotated[list[_Selector], Field(min_length=1, max_length=128)]

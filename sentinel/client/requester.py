@@ -56,7 +56,7 @@ WAIT_S = 30.0
 #: place for LEASE_S.
 _MAX_RETRIES, _RETRY_PAUSE_S = 5, 0.5
 
-#: A selection of GPUs, each by index, UUID or its unique beginning, or PCI address; or one of them.
+#: A selection of GPUs, by index or range of them, UUID or its unique beginning, or PCI address.
 Gpus = Sequence[str | int] | str | int
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import groupby, pairwise
 from typing import Any, TypeVar
 
-from sentinel.config.gpu_selection import matching
+from sentinel.config.gpu_selection import present
 from sentinel.config.model import SETTINGS, Config
 from sentinel.config.setting import Setting
 from sentinel.errors import ConfigError, raise_error
@@ -64,16 +64,15 @@ def resolve(
     selector without a GPU is no error: a card that fell off the bus must not stop the others.
 
     Raises:
-        ConfigError: A selector matches several GPUs, or values contradict each other.
+        ConfigError: A selector is malformed or matches several GPUs, or values contradict each
+            other.
     """
     each: dict[str, Config] = {}
     unused: list[Given] = []
     single = (value for value in given if value.gpu is not None)
     for selector, group in groupby(single, key=lambda value: value.gpu or ""):
         values = tuple(group)
-        named = matching(selector, gpus)
-        if len(named) > 1:
-            raise ConfigError(f"{values[0].source}: {selector!r} matches several GPUs")
+        named = parse_given(lambda text: present(text, gpus), selector, values[0].source)
         unused += () if named else values
         for gpu in named:
             each[gpu.uuid] = lay_over(each.get(gpu.uuid, config), values)
@@ -131,7 +130,7 @@ def parse_given(parse: Callable[[str], T], text: str, source: str) -> T:
 def _checked(
     config: Config, given: Iterable[Given], report: Callable[[ConfigError], None]
 ) -> Config:
-    """Check that thresholds are in ascending order; report the source of those that are not."""
+    """Report thresholds that are not in ascending order, and an address that is given twice."""
     sources = {value.key: value.source for value in given}
     for keys in _ASCENDING:
         for low, high in pairwise(keys):
@@ -142,6 +141,9 @@ def _checked(
             text = f"{low} is {lower:g} and {high} is {higher:g}"
             text = f"{where}: {text}" if where else text
             report(ConfigError(text, f"{low} must be below {high}"))
+    if config.tcp is not None and config.tcp == config.metrics and not config.tcp.endswith(":0"):
+        text = f"{sources['metrics.address']}: {config.metrics} is the address of api.tcp, too"
+        report(ConfigError(text, "Give each an address of its own."))
     return config
 
 

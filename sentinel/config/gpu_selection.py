@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from sentinel.errors import ConfigError, NoSuchGpuError
 from sentinel.protocol.gpu import Gpu
+from sentinel.units import split_selectors
 
 _GPU = "GPU-"
 
@@ -134,19 +135,24 @@ def select_gpus(selectors: Sequence[str], gpus: tuple[Gpu, ...]) -> tuple[Gpu, .
     """Return the selected GPUs, in the order of ``gpus``.
 
     Args:
-        selectors: Comma lists of ``all``, nvidia-smi indices, UUIDs or their unique prefixes, with
-            or without ``GPU-``, and PCI addresses, with or without a domain. Case and duplicates do
-            not matter. A bare number is always an index. An empty sequence selects every GPU.
+        selectors: Comma lists of ``all``, nvidia-smi indices and ranges of them, UUIDs or their
+            unique prefixes, with or without ``GPU-``, and PCI addresses, with or without a domain.
+            Case and duplicates do not matter. A bare number is always an index. An empty sequence
+            selects every GPU.
         gpus: The GPUs to choose from.
 
     Raises:
-        NoSuchGpuError: A selector matches no GPU, or several.
+        NoSuchGpuError: A selector is malformed, or matches no GPU, or several.
     """
     if not selectors:
         return gpus
     chosen: set[str] = set()
-    for selector in (part.strip() for text in selectors for part in text.split(",")):
-        matches = gpus if selector.lower() == "all" else matching(selector, gpus)
+    try:
+        single = split_selectors(selectors)
+    except ValueError as error:
+        raise _no_such_gpu(str(error), gpus) from error
+    for selector in single:
+        matches = gpus if selector.lower() == "all" else _matching(selector, gpus)
         if not matches:
             raise _no_such_gpu(f"no GPU matches {selector!r}", gpus)
         if len(matches) > 1 and matches is not gpus:
@@ -161,7 +167,22 @@ def _no_such_gpu(what: str, gpus: Sequence[Gpu]) -> NoSuchGpuError:
     return error
 
 
-def matching(selector: str, gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
+def present(selectors: str, gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
+    """Return those GPUs of a comma list that are there.
+
+    Raises:
+        ValueError: A selector is malformed, or matches several GPUs.
+    """
+    chosen: set[str] = set()
+    for selector in split_selectors([selectors]):
+        matches = _matching(selector, gpus)
+        if len(matches) > 1:
+            raise ValueError(f"{selector!r} matches several GPUs")
+        chosen.update(gpu.uuid for gpu in matches)
+    return tuple(gpu for gpu in gpus if gpu.uuid in chosen)
+
+
+def _matching(selector: str, gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
     """Return every GPU that one selector matches; a prefix may match several."""
     if selector.isascii() and selector.isdigit():
         return tuple(gpu for gpu in gpus if str(gpu.index) == (selector.lstrip("0") or "0"))

@@ -20,9 +20,9 @@ from sentinel.config.setting import (
     parse_celsius,
     parse_count,
     parse_file,
+    parse_gpus,
     parse_ignore_rules,
     parse_memory,
-    parse_names,
     parse_power,
     parse_rate,
     parse_share,
@@ -40,7 +40,7 @@ _DRIVER = Form(parse=parse_driver, metavar="NAME[:key=value,...]", trusted=True)
 _DURATION = Form(parse=parse_duration, metavar="TIME")
 _DUTY = Form(parse=parse_duty, metavar="ON/OFF")
 _FILE = Form(parse=parse_file, metavar="PATH|off", trusted=True)
-_GPUS = Form(parse=parse_names, metavar="GPU,...", many=True)
+_GPUS = Form(parse=parse_gpus, metavar="GPU,...", many=True)
 _HOURS = Form(parse=parse_hours, metavar="HOURS,...", many=True)
 _IGNORE_RULES = Form(parse=parse_ignore_rules, metavar="RULE,...", many=True)
 _MEMORY = Form(parse=parse_memory, metavar="SHARE|SIZE")
@@ -68,7 +68,8 @@ class Config(ServiceSettings):
     # --- what runs, and on which GPUs --------------------------------------------------------
 
     gpus: tuple[str, ...] = start_setting(
-        "Use only these GPUs: nvidia-smi index, UUID or its unique beginning, or PCI address.",
+        "Use only these GPUs: nvidia-smi index or range of them such as 0-3, UUID or its unique"
+        " beginning, or PCI address.",
         _GPUS,
         "all",
     )
@@ -348,7 +349,7 @@ class Config(ServiceSettings):
     grace: float = setting(
         "At an ordinary stop, kill a stressor that has not ended after this time.",
         _DURATION.within("100ms", "5m"),
-        "5s",
+        "500ms",
     )
     status_every: float = setting(
         "Log the state and the rates of each GPU this often.", _DURATION.within("1s", "1d"), "1m"

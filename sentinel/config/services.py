@@ -13,6 +13,7 @@ from sentinel.config.setting import (
     one_of,
     parse_address,
     parse_file,
+    parse_gpus,
     parse_names,
     parse_workload_names,
     setting,
@@ -191,7 +192,7 @@ class ServiceSettings:
     )
     notify_gpus: tuple[str, ...] = start_setting(
         "Send events about these GPUs only; events about none are sent anyway.",
-        Form(parse=parse_names, metavar="GPU,...", many=True),
+        Form(parse=parse_gpus, metavar="GPU,...", many=True),
         "all",
         key="notify.gpus",
     )

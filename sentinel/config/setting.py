@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from sentinel.protocol.gpu import GpuProcess
 from sentinel.protocol.stressor import MemoryTarget
-from sentinel.units import parse_quantity, parse_size
+from sentinel.units import parse_quantity, parse_size, split_selectors
 
 T = TypeVar("T")
 
@@ -248,6 +248,16 @@ def parse_names(text: str) -> tuple[str, ...]:
         message = f"{text!r} has an empty name in it; write a comma list such as 0,1"
         raise ValueError(message)
     return () if names == ("all",) else names
+
+
+def parse_gpus(text: str) -> tuple[str, ...]:
+    """Parse a comma list of GPUs and ranges of indices; return none for ``all``.
+
+    Raises:
+        ValueError: A selector is empty, or a range ends before it begins.
+    """
+    selectors = split_selectors([text])
+    return () if selectors == ("all",) else selectors
 
 
 def parse_workload_names(text: str) -> tuple[str, ...]:

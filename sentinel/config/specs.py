@@ -21,8 +21,10 @@ from sentinel.protocol.probe import NVML, SIMULATED, DriverSpec
 #: The entry-point group of workloads.
 WORKLOADS = "sentinel.workloads"
 
-_WORKLOAD_FORM = "NAME[:key=value,...] or module:attribute[:key=value,...]"
+_WORKLOAD_FORM = "NAME[:key=value,...] or [/FOLDER/]module:attribute[:key=value,...]"
 _NAME = re.compile(r"[A-Za-z0-9_][\w.-]*")
+#: The absolute folder of a module, with the slash after it.
+_FOLDER = re.compile(r"/([^:,\x00-\x1f]*/)?")
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _KEY = re.compile(r"[A-Za-z_]\w*")
 
@@ -30,17 +32,20 @@ _KEY = re.compile(r"[A-Za-z_]\w*")
 def parse_workload(text: str) -> tuple[str, dict[str, str]]:
     """Split ``NAME[:key=value,...]`` into the name and the options.
 
-    The name may be ``module:attribute``. A value may contain colons and equals signs, but no comma.
+    The name may be ``module:attribute``, after the folder of the module. A value may contain colons
+    and equals signs, but no comma.
 
     Raises:
         ConfigError: The text is malformed or repeats an option.
     """
-    name, _, rest = text.strip().partition(":")
-    good = _NAME.fullmatch(name)
+    folder = _FOLDER.match(text.strip())
+    before = folder[0] if folder else ""
+    name, _, rest = text.strip().removeprefix(before).partition(":")
+    good = None if before else _NAME.fullmatch(name)
     first, colon, more = rest.partition(":")
     if rest and "=" not in first:
         good = _DOTTED.fullmatch(name) and _DOTTED.fullmatch(first)
-        name, rest = f"{name}:{first}", more
+        name, rest = f"{before}{name}:{first}", more
         if colon and not more:
             good = None
     if not good or text.strip().endswith(":"):

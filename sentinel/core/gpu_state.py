@@ -145,8 +145,8 @@ class Stopping:
     cause: StopCause
     #: When to send SIGKILL if the child still runs.
     kill_at: float
-    #: The child ran long enough to reset the back-off.
-    ran: bool = False
+    #: The child as it ran; None if it was still starting.
+    running: Running | None = None
     evidence: Evidence | None = None
     kill_sent: bool = False
     killed_at: float | None = None
@@ -329,6 +329,8 @@ class Launch:
     child: OwnChild | None = None
     #: It only opens and closes a context, and never becomes Ready.
     clearing: bool = False
+    #: It was the standby stressor, and has torch loaded.
+    standby: bool = False
     #: None before the first start.
     spec: LaunchSpec | None = None
     #: Memory that it left to allocations, in bytes.

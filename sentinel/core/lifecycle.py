@@ -67,8 +67,6 @@ def report_slow_start(gpu_state: GpuState, seen: Observation, config: Config) ->
     return Step(replace(gpu_state, stressor=replace(starting, slow=True)), events=(event,))
 
 
-#: After so many seconds of RUNNING the back-off begins again at its minimum.
-FORGIVE_AFTER_S = 60.0
 #: A child that lives so many seconds after SIGKILL is reported; teardown took 0.3 s on an H200.
 UNKILLABLE_AFTER_S = 10.0
 _NO_PACE = "the workload does not come back to ctx.pace(), which it must within 50 ms"
@@ -133,8 +131,12 @@ def step(
 
 
 def stop(gpu_state: GpuState, cause: StopCause, now: float, kill_at: float) -> Step[GpuState]:
-    """Request a living child to stop, to be killed at ``kill_at``; kill it if that is now."""
-    if now >= kill_at:
+    """Request a living child to stop, to be killed at ``kill_at``.
+
+    A child that still starts has no work to finish, and is killed at once: it might answer only
+    when its context is created and its memory taken.
+    """
+    if now >= kill_at or isinstance(gpu_state.stressor, Starting):
         return _kill(gpu_state, cause, now)
     return _request_stop(gpu_state, cause, now, kill_at)
 
@@ -264,7 +266,7 @@ def to_stopping(
         since=now,
         cause=cause,
         kill_at=kill_at,
-        ran=isinstance(live, Running) and now - live.since >= FORGIVE_AFTER_S,
+        running=live if isinstance(live, Running) else None,
         evidence=evidence,
         kill_sent=kill_sent,
         failed=failed,

@@ -90,10 +90,12 @@ def _grown(gpu_state: GpuState, reading: Reading, used: int, now: float, config:
             return grown
         case Starting(attaching=None):
             return used - gpu_state.launch.baseline - outstanding(gpu_state)
-        case Running(expected=int()) as running:
+        case (Running(expected=int()) as running) | Stopping(
+            running=Running(expected=int()) as running
+        ):
             # Outstanding allocations may be taken now; any other newcomer is listed soon.
             grown = used - (_explained_memory(gpu_state, running) or 0) - outstanding(gpu_state)
-            if grown > SLACK_BYTES and _awaits_list(gpu_state, running, reading, now):
+            if grown > SLACK_BYTES and _awaits_list(gpu_state, reading, now):
                 return 0
             if grown <= SLACK_BYTES and not gpu_state.identity.complete:
                 # That the list is incomplete may be known only now: was the GPU idle at the start?
@@ -171,9 +173,15 @@ def _unlisted_memory(gpu_state: GpuState, reading: Reading) -> int:
     return grown if grown > CONTEXT_OVERHEAD_BYTES else 0
 
 
-def _awaits_list(gpu_state: GpuState, running: Running, reading: Reading, now: float) -> bool:
-    """Check whether the list of processes is slightly older than the growth."""
-    if not gpu_state.attribution.ignored_memory or reading.processes_at >= reading.at:
+def _awaits_list(gpu_state: GpuState, reading: Reading, now: float) -> bool:
+    """Check whether the list of processes is slightly older than the growth.
+
+    A child that is stopping does not wait for it: to be killed costs it nothing.
+    """
+    running = gpu_state.stressor
+    if not isinstance(running, Running) or not gpu_state.attribution.ignored_memory:
+        return False
+    if reading.processes_at >= reading.at:
         return False
     return running.grown_since is None or now < running.grown_since + LIST_WAIT_S
 

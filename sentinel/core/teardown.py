@@ -162,6 +162,8 @@ MAX_FAILURES_PER_HOUR = 10
 HOUR_S = 3600.0
 MIN_PAUSE_S = 1.0
 MAX_PAUSE_S = 300.0
+#: After so many seconds of RUNNING the pauses begin again at the minimum.
+FORGIVE_AFTER_S = 60.0
 #: More than reach the maximum, and few enough for a float.
 MAX_DOUBLINGS = 16
 #: STOPPING ends so long after the exit even if the memory is not free, in seconds.
@@ -381,8 +383,14 @@ def _failed(gpu_state: GpuState, stopping: Stopping, failed: Failed, now: float)
 
 def _next_pause(gpu_state: GpuState, stopping: Stopping) -> tuple[int, float]:
     """Count a stop that a pause follows; return the new count and the pause, in seconds."""
-    streak = 1 if stopping.ran else gpu_state.streak + 1
+    streak = 1 if _ran_long(stopping) else gpu_state.streak + 1
     return streak, pause_of(replace(gpu_state, streak=streak))
+
+
+def _ran_long(stopping: Stopping) -> bool:
+    """Check whether the child ran long enough to reset the back-off."""
+    running = stopping.running
+    return running is not None and stopping.since - running.since >= FORGIVE_AFTER_S
 
 
 def pause_of(gpu_state: GpuState) -> float:

@@ -138,6 +138,23 @@ def prepare_log(log: Path) -> None:
     _check_writable(log.parent, remedy)
 
 
+def check_log(log: Path) -> None:
+    """Check where :func:`prepare_log` would create the folder of a log, and create nothing.
+
+    Raises:
+        ConfigError: It cannot be created, written or trusted.
+    """
+    remedy = "Name a file in another folder with --log-file."
+    if log.exists() and not log.is_file():
+        raise ConfigError(f"the log {log} cannot be written: it is no regular file", remedy)
+    folder = next(folder for folder in log.parents if os.path.lexists(folder))
+    if not folder.is_dir():
+        what = f"the folder {folder} cannot be created: a file of this name exists"
+        raise ConfigError(what, remedy)
+    _check_trusted(folder, remedy)
+    _check_writable(folder, remedy)
+
+
 def check_length(socket: Path) -> None:
     """Refuse a path that is too long for a Unix socket.
 

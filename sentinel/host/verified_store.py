@@ -25,6 +25,7 @@ from sentinel.host.regular_file import (
 from sentinel.protocol.api_types import AcknowledgedResults, GpuProof
 from sentinel.protocol.codec import from_json
 from sentinel.protocol.views import VerifiedCounts
+from sentinel.units import split_selectors
 
 #: The folder of all runs in the state directory.
 RUNS = "runs"
@@ -379,25 +380,33 @@ def select_known(selectors: Iterable[str], gpus: Sequence[KnownGpu]) -> tuple[st
     """Return the UUIDs of the selected GPUs.
 
     Args:
-        selectors: Comma lists of indices, UUIDs or their unique beginnings, with or without
-            ``GPU-``, and serial numbers. An index is that of a present GPU, if one has it: those
-            that were replaced keep the index that they had.
+        selectors: Comma lists of indices and ranges of them, UUIDs or their unique beginnings, with
+            or without ``GPU-``, and serial numbers. An index is that of a present GPU, if one has
+            it: those that were replaced keep the index that they had.
         gpus: The GPUs to choose from.
 
     Raises:
         NoSuchGpuError: A selector matches no GPU, or several.
     """
     chosen: dict[str, None] = {}
-    for selector in (part.strip() for text in selectors for part in text.split(",")):
+    try:
+        single = split_selectors(selectors)
+    except ValueError as error:
+        raise _no_such_gpu(str(error), gpus) from error
+    for selector in single:
         matches = [gpu for gpu in gpus if _matches(selector, gpu)]
         found = [gpu for gpu in matches if gpu.present] or matches
         if len(found) != 1:
             what = f"{selector!r} matches several GPUs" if found else f"no GPU matches {selector!r}"
-            error = NoSuchGpuError(what, _choices(gpus))
-            error.allowed = tuple(gpu.uuid for gpu in gpus)
-            raise error
+            raise _no_such_gpu(what, gpus)
         chosen[found[0].uuid] = None
     return tuple(chosen)
+
+
+def _no_such_gpu(what: str, gpus: Sequence[KnownGpu]) -> NoSuchGpuError:
+    error = NoSuchGpuError(what, _choices(gpus))
+    error.allowed = tuple(gpu.uuid for gpu in gpus)
+    return error
 
 
 def _matches(selector: str, gpu: KnownGpu) -> bool:

@@ -60,6 +60,7 @@ class LeaseKeeper:
         pace_changed: Set by a new share or a stop; the waiter clears it before it waits.
         memory_limit: Beyond which used memory of the GPU a newcomer is there, and what to do then.
         shared_until: Until when the probe reads that memory, too.
+        alone: Set while it does not.
     """
 
     def __init__(self, channel: socket.socket, lease: float) -> None:
@@ -68,6 +69,8 @@ class LeaseKeeper:
         self.pace_changed = threading.Event()
         self.memory_limit = MemoryLimit(used=None)
         self.shared_until = 0.0
+        self.alone = threading.Event()
+        self.alone.set()
         self._acknowledged = threading.Condition()
         self._acknowledged_to = 0
         self._channel = channel
@@ -170,6 +173,7 @@ class LeaseKeeper:
                     case Lease(seconds=seconds, shared=shared):
                         lease = seconds
                         self.shared_until = time.monotonic() + _SHARED_S if shared else 0.0
+                        (self.alone.clear if shared else self.alone.set)()
                     case MemoryLimit() as limit:
                         self.memory_limit = limit
                     case Stop():

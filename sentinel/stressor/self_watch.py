@@ -55,17 +55,22 @@ class SelfWatch:
                     return
             except Exception:  # noqa: BLE001 - NVML, its binding and a broken board raise anything
                 read = None
-            time.sleep(self._pause_s() if read is not None else _RETRY_S)
+            if read is None:
+                time.sleep(_RETRY_S)
+            else:
+                self._pause()
 
-    def _pause_s(self) -> float:
-        """Compute how long until the next look.
+    def _pause(self) -> None:
+        """Wait until the next look.
 
-        In alternation with the probe, it is at the odd multiples of the interval.
+        In alternation with the probe, it is at the odd multiples of the interval. If the probe
+        ends, it is at once: the next turn of the probe is missed.
         """
         interval, now = self._spec.watch_interval, time.monotonic()
         if now >= self._lease_keeper.shared_until:
-            return interval
-        return 2 * interval - (now + interval) % (2 * interval)
+            time.sleep(interval)
+        else:
+            self._lease_keeper.alone.wait(2 * interval - (now + interval) % (2 * interval))
 
     def _yields(self, read: Callable[[], int]) -> bool:
         """Read the memory once; yield and return True if it shows a newcomer.

@@ -172,7 +172,7 @@ def find_gpus(options: Options, signals: Signals) -> Iterator[Found]:
     probe.start(1)
     try:
         found = _find(probe, signals, options, driver)
-        gpus = _choose(found, options.config.gpus)
+        gpus = _choose(found, options)
         config, unused = resolve(options.config, options.given, found.gpus)
         yield Found(
             probe=probe,
@@ -236,7 +236,7 @@ def follow_probe(
         wait_for_files([*probe.files(), *signals.files()], left)
 
 
-def _choose(found: Inventory, selectors: tuple[str, ...]) -> tuple[Gpu, ...]:
+def _choose(found: Inventory, options: Options) -> tuple[Gpu, ...]:
     """Select the GPUs: those that CUDA_VISIBLE_DEVICES shows, restricted by --gpus."""
     value = os.environ.get("CUDA_VISIBLE_DEVICES")
     order = None
@@ -248,4 +248,9 @@ def _choose(found: Inventory, selectors: tuple[str, ...]) -> tuple[Gpu, ...]:
         why = "NVML lists none" if value is None else f"CUDA_VISIBLE_DEVICES={value!r} shows none"
         listed = ", ".join(f"{gpu.index} {gpu.uuid}" for gpu in found.gpus) or "none"
         raise NoSuchGpuError(f"no GPU is visible: {why}", f"GPUs of this host: {listed}")
-    return select_gpus(selectors, visible) if selectors else visible
+    try:
+        return select_gpus(options.config.gpus, visible)
+    except NoSuchGpuError as error:
+        source = next(v.source for v in reversed(options.given) if (v.key, v.gpu) == ("gpus", None))
+        error.what = f"{source}: {error.what}"
+        raise

@@ -211,11 +211,26 @@ def _bind_tcp(address: str, flag: str) -> socket.socket:
             if error.errno == errno.EADDRINUSE and time.monotonic() < until:
                 time.sleep(_RETRY_INTERVAL_S)
                 continue
-            why = error.strerror or str(error)
-            raise ConfigError(
-                f"{flag}: cannot listen at {address}: {why}. Nothing was started.",
-                "Name an address of this host and a free port.",
-            ) from error
+            raise _cannot_listen(flag, address, error, ". Nothing was started.") from error
+
+
+def check_address(address: str, source: str) -> None:
+    """Check that this host can listen at ``host:port``; a daemon may do so already.
+
+    Raises:
+        ConfigError: It cannot.
+    """
+    host, _, port = address.rpartition(":")
+    try:
+        _bound(host.strip("[]"), int(port)).close()
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise _cannot_listen(source, address, error) from error
+
+
+def _cannot_listen(source: str, address: str, error: OSError, then: str = "") -> ConfigError:
+    what = f"{source}: cannot listen at {address}: {error.strerror or error}{then}"
+    return ConfigError(what, "Name an address of this host and a free port.")
 
 
 def _address(listening: socket.socket) -> str:
@@ -226,13 +241,23 @@ def _address(listening: socket.socket) -> str:
 
 def _listen(host: str, port: int) -> socket.socket:
     """Create a socket that listens at the address."""
+    listening = _bound(host, port)
+    try:
+        listening.listen(BACKLOG)
+    except BaseException:
+        listening.close()
+        raise
+    return listening
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    """Create a socket at the address that does not listen yet."""
     family, kind, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     listening = socket.socket(family, kind)
     try:
         # Otherwise recently closed connections keep the port for a minute.
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(where)
-        listening.listen(BACKLOG)
     except BaseException:
         listening.close()
         raise

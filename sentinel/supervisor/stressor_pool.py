@@ -152,6 +152,8 @@ class Leases:
         self.due = 0.0
         self._spawner = spawner
         self._short: set[str] = set()
+        #: Those whose stressors were last told that the probe reads, too.
+        self._shared: set[str] = set()
 
     @property
     def any_short(self) -> bool:
@@ -173,18 +175,22 @@ class Leases:
         for uuid, gpu_state in state.gpu_states.items():
             if gpu_state.child is None:
                 self._short.discard(uuid)
+                self._shared.discard(uuid)
                 continue
             own, seen = state.config.of(uuid), times.get(uuid)
+            shared = state.probe.works and isinstance(gpu_state.stressor, Running)
+            shared = shared and seen is not None and newcomer.alternates(seen, now, own)
+            # A stressor whose probe is gone must not wait for its next turn.
+            alone = uuid in self._shared and not shared
             if seen is not None and not newcomer.watches_itself(seen, now):
                 self._short.add(uuid)
                 if newcomer.unwatched_for(gpu_state, seen, now, own) is None:
                     self._spawner.renew_lease(uuid, newcomer.blind_limit(gpu_state, own))
                 else:
                     watched = False
-            elif long_is_due or uuid in self._short:
+            elif long_is_due or alone or uuid in self._short:
                 self._short.discard(uuid)
-                running = isinstance(gpu_state.stressor, Running)
-                shared = running and seen is not None and newcomer.alternates(seen, now, own)
+                (self._shared.add if shared else self._shared.discard)(uuid)
                 self._spawner.renew_lease(uuid, LONG_LEASE_S, shared=shared)
         return watched
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -20,6 +21,12 @@ from sentinel.config.setting import Scope
 from sentinel.errors import ConfigError
 from sentinel.protocol.api_types import Settings
 
+if TYPE_CHECKING:
+    from sentinel.cli.daemon.start import FirstStressor
+
+T = TypeVar("T")
+
+_WAIT = "After a change of the workload, maximum wait until a stressor is ready"
 #: In place of a key, it removes every setting that an option gave.
 _ALL = "all"
 
@@ -57,8 +64,8 @@ def pause(
 ) -> options.Printed:
     """Release these GPUs, by default all, and do not occupy them until the pause ends.
 
-    A GPU is selected by nvidia-smi index, UUID or a unique prefix of it, or PCI address. Exit code
-    1 if a GPU is still held after --wait.
+    A GPU is selected by nvidia-smi index or a range of them, UUID or a unique prefix of it, or PCI
+    address. Exit code 1 if a GPU is still held after --wait.
     """
     return options.outcome(client.pause(gpus, seconds=seconds, release=release, wait=wait))
 
@@ -90,6 +97,7 @@ def resume(client: Client, gpus: tuple[str, ...]) -> options.Printed:
 @click.option(
     "--save", is_flag=True, help="Keep the change over a restart, in a file of the daemon's own."
 )
+@options.wait_option(_WAIT, "5m")
 @options.asks_daemon
 def set_(
     client: Client,
@@ -97,12 +105,15 @@ def set_(
     unset: Sequence[str],
     gpus: tuple[str, ...],
     save: bool,
+    wait: float,
 ) -> options.Printed:
     """Change settings of the running daemon; print what is in effect, and from where.
 
     KEY is that of the configuration file, such as memory.target, or the name of the option, such as
     memory. All other settings stay, and stressors with the same settings continue. Without --save
     the change ends with the daemon. Exit code 2 if a setting is invalid; then nothing has changed.
+    After a change of the workload, the command waits as `sentinel start` does: exit code 1 if
+    stressors fail, or none is ready within --wait.
     """
     names = [part.strip() for text in unset for part in text.split(",")]
     wanted = _changes(changes, [name for name in names if name != _ALL])
@@ -110,13 +121,30 @@ def set_(
         wanted = {**dict.fromkeys(_given(client)), **wanted}
     if not wanted:
         raise ConfigError("give at least one KEY=VALUE", "Such as: sentinel set memory=50%")
-    result = client.set(wanted, gpus, save=save)
+    result, proof = _change_settings(
+        client, lambda: client.set(wanted, gpus, save=save), wanted, wait
+    )
     notes = [] if result.saved is None else [f"saved in {result.saved}"]
+    notes += [f"the daemon {proof.text}"] if proof.text else []
     return options.Printed(
-        json={**settings_as_json(result.settings), "saved": result.saved, "notes": result.notes},
+        json={
+            **settings_as_json(result.settings),
+            "saved": result.saved,
+            "notes": result.notes,
+            "occupied": proof.occupied,
+        },
         lines=_in_effect(client, result),
         notes=[*notes, *(f"sentinel: warning: {note}" for note in result.notes)],
     )
+
+
+def _change_settings(
+    client: Client, change: Callable[[], T], keys: Iterable[str], wait: float
+) -> tuple[T, FirstStressor]:
+    """Change settings; wait for the first stressor if the workload is one of them."""
+    from sentinel.cli.daemon.start import change_workload  # slow to import
+
+    return change_workload(client, change, wait if "workload" in keys else 0)
 
 
 def _in_effect(client: Client, result: Settings) -> Iterator[str]:
@@ -177,6 +205,7 @@ def session() -> None:
 @options.duration(
     "--for", "seconds", "End after this time; the default is `sentinel session stop`."
 )
+@options.wait_option(_WAIT, "5m")
 @options.asks_daemon
 @single_gpu_flags
 def session_start(
@@ -184,17 +213,20 @@ def session_start(
     name: str,
     gpus: tuple[str, ...],
     seconds: float | None,
+    wait: float,
     given: Mapping[str, str],
 ) -> options.Printed:
     """Give the GPUs of --gpus these settings.
 
     All others stay the daemon's. A GPU is in one session at most, and of those that the daemon has.
     The session outlives the daemon, and resumes no paused GPU. Exit code 1 if another
-    session has the name or a GPU.
+    session has the name or a GPU; or, as `sentinel set` does, if stressors with its workload fail.
     """
     if not gpus:
         raise ConfigError("give the GPUs of the session", "Such as --gpus 0,1, or --gpus all.")
-    got = client.start_session(name, gpus, given, seconds=seconds)
+    got, _ = _change_settings(
+        client, lambda: client.start_session(name, gpus, given, seconds=seconds), given, wait
+    )
     end = "until it is ended" if got.until is None else f"until {format_clock(got.until)}"
     indices = ", ".join(map(str, got.indices))
     return options.Printed(

@@ -271,11 +271,17 @@ def chosen_log(sources: Sources) -> Path | None:
         ConfigError: A setting is invalid.
     """
     text = checked(sources).log_file
-    if text is None:
-        return None
+    return None if text is None else absolute_log(text, sources.source_of("log.file"))
+
+
+def absolute_log(text: str, source: str) -> Path:
+    """Return the absolute path of the log's file; see :func:`chosen_log`.
+
+    Raises:
+        ConfigError: It is relative, and its source has no folder.
+    """
     if text.startswith("~/"):
         return Path(os.environ.get("HOME") or "/") / text.removeprefix("~/")
-    source = sources.source_of("log.file")
     if not text.startswith("/") and source not in {"--log-file", variable_of("--log-file")}:
         raise ConfigError(
             f"{source}: {text!r} is not an absolute path",

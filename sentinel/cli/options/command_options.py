@@ -15,7 +15,7 @@ import click
 from sentinel.cli.display.output import paint_verdicts, print_json
 from sentinel.cli.options import value_completion
 from sentinel.errors import ConfigError, ExitCode
-from sentinel.units import parse_duration
+from sentinel.units import parse_duration, split_selectors
 
 if TYPE_CHECKING:
     from sentinel.client import Client, Outcome, Status
@@ -201,19 +201,19 @@ def outcome(*outcomes: Outcome, **names: Sequence[str]) -> Printed:
 
 # --- GPUs ------------------------------------------------------------------------------------
 
-_HELP = "index, UUID or unique prefix, PCI address; may be repeated."
+_HELP = "index or range of them such as 0-3, UUID or unique prefix, PCI address; may be repeated."
 
 
 def selectors(_: click.Context, __: click.Parameter, given: Sequence[str]) -> tuple[str, ...]:
-    """Split comma lists and repeated values into unique selectors.
+    """Split comma lists, ranges and repeated values into unique selectors.
 
     Raises:
-        ConfigError: A selector is empty.
+        ConfigError: A selector is malformed.
     """
-    names = [part.strip() for text in given for part in text.split(",")]
-    if not all(names):
-        raise ConfigError(f"{','.join(given)!r} has an empty name in it; write a list such as 0,1")
-    return tuple(dict.fromkeys(names))
+    try:
+        return split_selectors(given)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
 
 
 def gpus_flag(name: str = "gpus") -> Callable[[_Function], _Function]:

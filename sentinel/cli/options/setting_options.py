@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +27,7 @@ from sentinel.config.sources import (
     unknown_name,
     unknown_variables,
 )
+from sentinel.config.specs import parse_workload
 from sentinel.errors import ConfigError
 from sentinel.host.paths import SIMULATED, places
 from sentinel.host.simulation import default_folder
@@ -182,6 +185,8 @@ def read_sources(
     Raises:
         ConfigError: A file cannot be read, or a key is unknown.
     """
+    if variable := os.environ.get("SENTINEL_WORKLOAD"):  # a daemon inherits it
+        os.environ["SENTINEL_WORKLOAD"] = for_daemon("workload", variable)
     file = find_file(config, os.environ, Path(os.environ.get("HOME") or "/"))
     kept = read_saved(saved) if saved is not None else ()
     sources = gather(from_flags(given), os.environ, file, kept)
@@ -220,9 +225,25 @@ def flag_of(key: str) -> str:
 
 def for_daemon(key: str, text: str) -> str:
     """Return the text of a setting for a daemon, whose working directory is another one."""
+    if key == "workload":
+        return _with_folder(text)
     relative = key in {"goldens", "log.file"} and text != "off"
     relative = relative and not text.startswith(("/", "~/"))
     return str(Path(text).absolute()) if relative else text
+
+
+def _with_folder(text: str) -> str:
+    """Return a workload with the current folder, if that has the module; `-P` makes no difference.
+
+    What is imported already, such as sentinel itself, is found everywhere.
+    """
+    with contextlib.suppress(ConfigError):  # reported where it is used
+        place, colon, _ = parse_workload(text)[0].partition(":")
+        top = Path(place.partition(".")[0])
+        found = top.with_suffix(".py").is_file() or any(top.glob("*.py"))
+        if colon and not top.is_absolute() and found and str(top) not in sys.modules:
+            return f"{Path.cwd()}/{text.strip()}"
+    return text
 
 
 def _with_settings(
@@ -241,7 +262,7 @@ def _with_settings(
             value = values.pop(setting.field)
             text = ",".join(value) if setting.form.many and value else value
             if text is not None and text != ():
-                given[setting.key] = text
+                given[setting.key] = for_daemon(setting.key, text)
         return function(given=given, **values)
 
     for setting in reversed(settings):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,16 @@ import click
 from sentinel.cli.display.output import print_json
 from sentinel.cli.options.command_classes import GroupedOptions
 from sentinel.cli.options.command_options import with_client
-from sentinel.cli.options.setting_options import config_option, flag_of, flags, read_sources
+from sentinel.cli.options.setting_options import (
+    config_option,
+    flag_of,
+    flags,
+    read_sources,
+    simulate_option,
+)
 from sentinel.client import Client
 from sentinel.config.build import build_config
-from sentinel.config.model import SETTINGS
+from sentinel.config.model import SETTINGS, Config
 from sentinel.config.plan import toml_value
 from sentinel.config.setting import Scope, Setting
 from sentinel.config.sources import (
@@ -29,12 +35,20 @@ from sentinel.config.sources import (
     in_effect,
     read_file,
 )
-from sentinel.errors import ConfigError, ExitCode, NotRunningError
+from sentinel.errors import (
+    ConfigError,
+    DriverUnavailableError,
+    ExitCode,
+    NoSuchGpuError,
+    NotRunningError,
+)
 from sentinel.host.daemon_lookup import simulated_folder
-from sentinel.host.paths import places
-from sentinel.host.unprivileged import look_up
+from sentinel.host.paths import check_log, places
+from sentinel.host.unprivileged import find_account
 from sentinel.protocol.commands import Given
-from sentinel.supervisor.single_instance import find_group
+from sentinel.protocol.probe import NVML
+from sentinel.protocol.stressor import Account
+from sentinel.supervisor.single_instance import check_address, find_group
 from sentinel.units import format_count
 
 _HEAD = """\
@@ -42,7 +56,8 @@ _HEAD = """\
 # one, and check the file with: sentinel config check. Options and SENTINEL_ variables override it.
 """
 _SINGLE = """\
-# Settings of a single GPU, by index, UUID or PCI address; those marked "each GPU" may stand here.
+# Settings of single GPUs, by index, range such as 0-3, UUID or PCI address, as far as they are
+# marked "for each GPU".
 # [gpu.0]
 # memory.target = "50%"
 """
@@ -96,8 +111,8 @@ def json_schema() -> dict[str, Any]:
     schema = _table(SETTINGS)
     single = _table(setting for setting in SETTINGS if setting.scope is Scope.GPU)
     schema["properties"]["gpu"] = {
-        "description": "Settings of single GPUs, by index, UUID, its unique beginning, or PCI"
-        " address.",
+        "description": "Settings of single GPUs, by index or range of them, UUID, its unique"
+        " beginning, or PCI address.",
         "type": "object",
         "additionalProperties": single,
     }
@@ -183,13 +198,14 @@ def show(
 
 @command.command("check")
 @click.argument("file", metavar="[FILE]", required=False)
+@simulate_option("Look GPUs up among N simulated GPUs, instead of those of this host.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @config_option
-def check(file: str | None, config: str | None, as_json: bool) -> int:
+def check(file: str | None, config: str | None, simulate: int | None, as_json: bool) -> int:
     """Check a file, by default the one that `run` would read; report everything that is wrong.
 
-    Workloads with options are imported by another process, as before a start. Exit code 2 if `run`
-    would reject the file.
+    Workloads with options are imported by another process, as before a start, and GPUs that the
+    file names are looked up. Exit code 2 if `run` would reject the file.
     """
     if file is not None and config is not None:
         raise ConfigError(f"two files are given: {file}, and --config {config}", "Name one.")
@@ -198,15 +214,20 @@ def check(file: str | None, config: str | None, as_json: bool) -> int:
         raise ConfigError("there is no configuration file", "Name one, or: sentinel config init")
     errors: list[ConfigError] = []
     sources = Sources(given=read_file(path, errors.append), file=path)
-    build_config(sources.given, errors.append)
-    errors += _not_found(sources)
+    built = build_config(sources.given, errors.append)
+    errors += _not_found(built, sources)
+    unread = _wrong_gpus(built, sources, simulate, errors.append)
     if errors:
         raise joined_errors(errors)
     count = len(sources.given)
     if as_json:
-        print_json({"file": path, "settings": count})
+        print_json({"file": path, "settings": count, "gpus_not_compared": unread})
         return int(ExitCode.OK)
     click.echo(f"{path}: {format_count(count, 'setting')}, all valid")
+    if unread is not None:
+        click.echo(
+            f"sentinel: warning: the GPUs that it names are not looked up: {unread}", err=True
+        )
     return int(ExitCode.OK)
 
 
@@ -259,26 +280,61 @@ def _running(client: Client) -> tuple[Given, ...]:
 # --- what only this host knows ---------------------------------------------------------------
 
 
-def _not_found(sources: Sources) -> list[ConfigError]:
-    """Look the users, groups and workloads up that the settings name."""
+def _not_found(config: Config, sources: Sources) -> list[ConfigError]:
+    """Look up what the settings name beside GPUs: users, groups, files, addresses, workloads."""
+    from sentinel.cli.daemon.run import absolute_log
     from sentinel.diagnostics.workload_catalog import workload_errors, workloads_of
 
+    accounts: list[Account] = []
     errors: list[ConfigError] = []
-    account = None
+    named: dict[str, tuple[str | None, Callable[[str, str], object]]] = {
+        "stressor.user": (
+            config.stressor_user,
+            lambda user, source: accounts.append(find_account(user, source)),
+        ),
+        "api.group": (config.socket_group, lambda group, _: find_group(group)),
+        "log.file": (
+            config.log_file,
+            lambda file, source: check_log(absolute_log(file, source)),
+        ),
+        "api.tcp": (config.tcp, check_address),
+        "metrics.address": (config.metrics, check_address),
+    }
+    for key, (text, look_up) in named.items():
+        source = sources.source_of(key)
+        try:
+            if text is not None:
+                look_up(text, source)
+        except ConfigError as error:
+            what = error.what.removeprefix(f"{source}: ")
+            errors.append(ConfigError(f"{source}: {what}", error.remedy))
+    return [*errors, *workload_errors(workloads_of(sources.given), *accounts)]
+
+
+def _wrong_gpus(
+    config: Config, sources: Sources, simulate: int | None, report: Callable[[ConfigError], None]
+) -> str | None:
+    """Look up the driver and the GPUs that the settings name, as a start does.
+
+    Returns:
+        Why the GPUs of this host are not known, or None if they are, or none is named.
+    """
+    from sentinel.diagnostics.survey import inventory  # starts processes
+    from sentinel.supervisor.discovery import Options
+
+    own = simulate is None and config.driver != NVML.name
+    if not (config.gpus or own or any(value.gpu is not None for value in sources.given)):
+        return None
     try:
-        user = sources.get("stressor.user")
-        if user is not None and user.text != "off":
-            account = look_up(user.text, user.source)
-    except ConfigError as error:
-        errors.append(error)
-    try:
-        group = sources.get("api.group")
-        if group is not None and group.text != "off":
-            find_group(group.text)
-    except ConfigError as error:
-        errors.append(ConfigError(f"{sources.source_of('api.group')}: {error.what}"))
-    named = workloads_of(sources.given)
-    return [*errors, *workload_errors(named, account if os.getuid() == 0 else None)]
+        inventory(Options(config=config, given=sources.given, simulate=simulate))
+    except DriverUnavailableError as error:
+        if not own:
+            return error.what
+        report(ConfigError(f"{sources.source_of('driver')}: {error.what}", error.remedy))
+    except (ConfigError, NoSuchGpuError) as error:
+        named = f"{sources.source_of('driver')}:" if own else "driver:"
+        report(ConfigError(error.what.replace("driver:", named, 1), error.remedy))
+    return None
 
 
 def joined_errors(errors: list[ConfigError]) -> ConfigError:

@@ -11,7 +11,7 @@ import pytest
 
 from sentinel.host import verified_store
 from sentinel.host.verified_store import StoredWork
-from sentinel.protocol.commands import AccessPolicy, AcknowledgeResults, Level
+from sentinel.protocol.commands import AccessPolicy, AcknowledgeResults, Level, PauseGpus
 from sentinel.protocol.views import VerifiedCounts, VerifiedWork
 from tests.harness.api_harness import (
     UUIDS,
@@ -84,6 +84,16 @@ def test_wrong_results_are_acknowledged_on_disk_and_stay_in_the_status(api: ApiS
     check_problem(again, 409, "conflict")
     find_errors(api, 5, findings=1)
     assert acknowledge(api, "0").body["text"] == "acknowledged 2 wrong results of GPU 0"
+
+
+def test_a_range_of_gpus_is_its_gpus(api: ApiServer) -> None:
+    """The Python client sends it as it is."""
+    gpus = {"gpus": [f"0-{len(UUIDS) - 1}"]}
+    assert ask(api, "POST", "/v1/pause", {**gpus, "wait_s": 0}).status != 404
+    assert [one.gpus for one in api.commands if isinstance(one, PauseGpus)] == [tuple(UUIDS)]
+    check_problem(ask(api, "POST", "/v1/resume", {"gpus": ["0-9"]}), 404, "no_such_gpu")
+    check_problem(acknowledge(api, "1-0"), 404, "no_such_gpu")
+    check_problem(ask(api, "GET", "/v1/gpus/0-1"), 422, "invalid")
 
 
 def test_a_gpu_that_is_missing_is_named_by_its_serial_number_or_uuid(api: ApiServer) -> None:

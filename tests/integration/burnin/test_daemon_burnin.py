@@ -24,6 +24,7 @@ from sentinel.protocol.views import VerifiedCounts
 from tests.harness.burnin_run import CHECKED, BurninRun, check_passed, plan_of
 from tests.harness.daemon_harness import Daemon
 from tests.harness.example_run import ExampleRun
+from tests.harness.programs import output_of
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
@@ -106,7 +107,12 @@ def test_the_daemon_runs_a_plan_and_occupies_its_gpus_again(daemon: Daemon) -> N
     daemon.start(2)
     daemon.wait_until_occupied(0, 1)
     burnin = Burnin(daemon)
-    output = daemon.run(*burnin.words, "--gpus", "1")
+    with daemon.start_command(*burnin.words, "--gpus", "1") as process:
+        eventually(lambda: burnin.count("burnin.run_started") == 1)
+        # It is attached until the report is there.
+        followed = daemon.run_unchecked("burnin", "attach", str(burnin.folder))
+        assert followed.code == ExitCode.OK, followed
+        output = output_of(process, ExitCode.OK)
     assert "the daemon runs it" in output
     assert "2 of 2: second" in output
     report = burnin.report()
@@ -194,8 +200,7 @@ def test_a_run_survives_its_terminal_and_is_attached_and_cancelled(daemon: Daemo
     assert "is recorded in another folder" in last.err
     with daemon.start_command("burnin", "attach", str(burnin.folder)) as attached:
         assert "ends the burn-in short" in daemon.run("burnin", "cancel")
-        output, _ = attached.communicate(timeout=TIMEOUT_S)
-        assert attached.returncode == ExitCode.INCOMPLETE
+        output = output_of(attached, ExitCode.INCOMPLETE)
     assert f"cancelled by {USER_NAMES.get(os.getuid())}" in output
     assert burnin.report()["verdict"] == "INCOMPLETE"
     assert "no burn-in runs" in daemon.run("burnin", "status")
@@ -215,8 +220,7 @@ def test_an_end_before_time_has_a_report_of_what_was_done(daemon: Daemon, how: s
                 daemon.run("stop")
             case "kill":
                 os.kill(pid, signal.SIGKILL)
-        output, errors = process.communicate(timeout=2 * TIMEOUT_S)
-        assert process.returncode == ExitCode.INCOMPLETE, output + errors
+        output_of(process, ExitCode.INCOMPLETE)
     report = burnin.report()
     assert report["verdict"] == "INCOMPLETE"
     for gpu in report["gpus"]:
@@ -326,17 +330,6 @@ def test_a_run_ends_with_the_process_that_records_it(daemon: Daemon) -> None:
         assert daemon.client.status().daemon.burnin is not None
         recorder.kill()
     eventually(lambda: daemon.client.status().daemon.burnin is None)
-
-
-def test_a_run_is_recorded_until_its_report_is_there(daemon: Daemon) -> None:
-    daemon.start(2)
-    burnin = Burnin(daemon)
-    with daemon.start_command(*burnin.words) as process:
-        eventually(lambda: burnin.count("burnin.run_started") == 1)
-        with daemon.start_command("burnin", "attach", str(burnin.folder)) as attached:
-            output, errors = attached.communicate(timeout=3 * TIMEOUT_S)
-            assert attached.returncode == ExitCode.OK, output + errors
-        process.communicate(timeout=TIMEOUT_S)
 
 
 def test_a_wrong_card_is_shown_while_a_daemon_has_others(daemon: Daemon) -> None:

@@ -10,6 +10,7 @@ import pytest
 from sentinel.config.sources import from_flags, in_effect
 from tests.harness.command_line import CommandLine
 from tests.harness.given_settings import given
+from tests.harness.gpu_environment import SimulatedHost
 from tests.harness.stub_daemon import DAEMON, STATUS, Reply, StubDaemon
 
 RUNNING = {
@@ -155,6 +156,63 @@ def test_check_finds_wrong_options_of_workloads(tmp_path: Path, cli: CommandLine
     err = cli("config", "check", str(file), code=2).err
     assert f"{file}: workload: workload gemm has no option 'sise'" in err
     assert f"{file}: gpu.1.workload: workload gemm: size=1 is not a positive multiple of 64" in err
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("gpus = '0-7'", "gpus: no GPU matches '4'\n"),
+        ("gpus = 'banana'", "gpus: no GPU matches 'banana'\n"),
+        ("[gpu.GPU-e]\nrearm = '1s'", "gpu.GPU-e.rearm: 'GPU-e' matches several GPUs"),
+        ("[gpu.1-0]\nrearm = '1s'", "gpu.1-0.rearm: '1-0' has '1-0', which ends before it begins"),
+        (
+            "[gpu.0]\nthrottle.temp_normal_from = 80",
+            "gpu.0.throttle.temp_normal_from: throttle.temp_normal_from is 80",
+        ),
+        ("workload = 'gemm:sise=1'", "workload: workload gemm has no option 'sise'"),
+        ("log.file = 'relative.log'", "log.file: 'relative.log' is not an absolute path"),
+        ("log.file = '/etc/passwd/x.log'", "the folder /etc/passwd cannot be created: a file of"),
+        ("log.file = '/'", "the log / cannot be written"),
+        ("api.group = 'no-such-group'", "the group 'no-such-group' for the socket does not exist"),
+        ("api.tcp = '192.0.2.1:8765'", "cannot listen at 192.0.2.1:8765: Cannot assign requested"),
+        ("metrics.address = 'no-such-host.invalid:1'", "cannot listen at no-such-host.invalid:1: "),
+        (
+            "api.tcp = '8765'\nmetrics.address = '8765'",
+            "metrics.address: 127.0.0.1:8765 is the address of api.tcp, too",
+        ),
+        ("stressor.user = 'no-such-user'", "stressor.user: this host has no user 'no-such-user'"),
+        ("driver = 'nvml:x=1'", "driver: nvml takes no options"),
+        ("driver = 'nope'", "driver: there is no driver 'nope'"),
+    ],
+)
+def test_check_finds_what_a_start_refuses(
+    text: str,
+    part: str,
+    simulated: SimulatedHost,
+    monkeypatch: pytest.MonkeyPatch,
+    cli: CommandLine,
+) -> None:
+    """A driver is not looked up for simulated GPUs; all else is the same there."""
+    file, of_driver = simulated.folder / "wrong.toml", text.startswith("driver")
+    file.write_text(text)
+    monkeypatch.setenv("SENTINEL_SIM_DIR", "" if of_driver else str(simulated.folder))
+    words = ["--config", str(file), *(() if of_driver else ("--simulate", "4"))]
+    assert part in cli("run", *words, "--for", "1s", code=None).err
+    output = cli("config", "check", *words, code=2)
+    assert part in output.err
+    assert output.err.startswith(f"sentinel: {file}: ")
+
+
+@pytest.mark.parametrize(("host_has", "warns"), [(("--simulate", "2"), ""), ((), "warning: ")])
+def test_gpus_are_looked_up_where_the_host_has_any(
+    *, host_has: tuple[str, ...], warns: str, simulated: SimulatedHost, cli: CommandLine
+) -> None:
+    file = simulated.folder / "right.toml"
+    file.write_text("gpus = '0-1'\n[gpu.0-1]\nrearm = '1s'\n[gpu.9]\nrearm = '1s'\n")
+    output = cli("config", "check", str(file), *host_has)
+    assert output.out == f"{file}: 3 settings, all valid\n"
+    assert warns in output.err if warns else not output.err
 
 
 @pytest.mark.usefixtures("daemon")

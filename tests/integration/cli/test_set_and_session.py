@@ -61,7 +61,7 @@ def daemon(stub: StubDaemon) -> StubDaemon:
             {"settings": {"ignore": "name=Xorg", "util.target": None, "power": None}},
         ),
         (
-            ["util=50%", "--gpus", "0,1", "--gpus", "2", "--save"],
+            ["util=50%", "--gpus", "0-1", "--gpus", "2", "--save"],
             {"settings": {"util.target": "50%"}, "gpus": ["0", "1", "2"], "save": True},
         ),
     ],

@@ -292,19 +292,20 @@ def test_an_unread_standard_output_never_delays_a_hand_over(host: GpuHost) -> No
 
 
 #: The faults of the common run, and the times between them and the newcomer.
-COMMON = {("probe-killed", 0.02), ("supervisor-stopped", 0.1)}
+COMMON = {("both-probes-killed", 0.02), ("supervisor-stopped", 0.1)}
 
 
 @contextmanager
 def broken(fault: str, sentinel: SentinelProcess) -> Iterator[None]:
-    """Kill or stop a process of a sentinel; continue a stopped one at the end."""
-    title, number = FAULTS[fault]
-    victim = sentinel.wait_for_process(title)
-    victim.send_signal(number)
+    """Kill or stop processes of a sentinel; continue stopped ones at the end."""
+    titles, number = FAULTS[fault]
+    victims = [sentinel.wait_for_process(title) for title in titles]
+    for victim in victims:
+        victim.send_signal(number)
     try:
         yield
     finally:
-        if number is signal.SIGSTOP:
+        for victim in victims if number is signal.SIGSTOP else ():
             with suppress(psutil.NoSuchProcess):  # it has been replaced
                 victim.send_signal(signal.SIGCONT)
 

@@ -54,16 +54,18 @@ def test_a_hand_over_and_a_stop_signal_own_processes_only(
 def test_a_fault_makes_no_process_signal_a_stranger(
     simulated: SimulatedHost, trace: SignalTrace, fault: str
 ) -> None:
-    title, number = FAULTS[fault]
+    titles, number = FAULTS[fault]
     flags = (*QUICK, "--workload", "hold")
     with simulated.sentinel(1, *flags, environment=trace.environment) as sentinel:
         sentinel.wait_for("stressor.ready")
-        victim = sentinel.wait_for_process(title)
-        victim.send_signal(number)
+        victims = [sentinel.wait_for_process(title) for title in titles]
+        for victim in victims:
+            victim.send_signal(number)
         simulated.take_memory()
-        if number is signal.SIGSTOP and victim.is_running():
-            victim.send_signal(signal.SIGCONT)
-        if victim.pid != sentinel.process.pid:
+        for victim in victims:
+            if number is signal.SIGSTOP and victim.is_running():
+                victim.send_signal(signal.SIGCONT)
+        if victims[0].pid != sentinel.process.pid:
             sentinel.wait_for("stressor.ready", count=2)
             assert sentinel.stop() == 0
         elif number is signal.SIGKILL:

@@ -106,15 +106,11 @@ def test_it_has_the_verdict_of_the_node_and_of_each_gpu(verdict: str, tmp_path: 
     assert {gpu["uuid"]: gpu["verdict"] for gpu in found["gpus"]} == {
         gpu["uuid"]: gpu["verdict"] for gpu in report["gpus"]
     }
-    for gpu, whole in ((one, _of(report, one["uuid"])) for one in found["gpus"]):
+    whole_of = {gpu["uuid"]: gpu for gpu in report["gpus"]}
+    for gpu in found["gpus"]:
+        whole = whole_of[gpu["uuid"]]
         assert gpu.get("reasons", 0) == len(whole["reasons"])
         assert gpu.get("reason", "") == "".join(whole["reasons"][:1])[:200]
-
-
-def _of(report: dict[str, Any], uuid: str) -> dict[str, Any]:
-    gpu: dict[str, Any]
-    (gpu,) = (one for one in report["gpus"] if one["uuid"] == uuid)
-    return gpu
 
 
 def _with_gpus(report: dict[str, Any], verdicts: list[str], reason: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""CUDA_VISIBLE_DEVICES is read as CUDA reads it."""
+"""CUDA_VISIBLE_DEVICES is read as CUDA reads it, and selectors have ranges."""
 
 from __future__ import annotations
 
@@ -8,8 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.config.gpu_selection import in_cuda_order, needs_cuda_order, pci_order, visible_gpus
-from sentinel.errors import ConfigError
+from sentinel.config.gpu_selection import (
+    in_cuda_order,
+    needs_cuda_order,
+    pci_order,
+    present,
+    select_gpus,
+    visible_gpus,
+)
+from sentinel.errors import ConfigError, NoSuchGpuError
 from sentinel.protocol.gpu import Gpu
 
 
@@ -126,6 +133,40 @@ def test_values_without_numbers_do_not_require_it(value: str | None) -> None:
     """The result is the same with and without CUDA's order."""
     assert not needs_cuda_order(value)
     assert visible_gpus(value, GPUS, None) == visible_gpus(value, GPUS, CUDA)
+
+
+@pytest.mark.parametrize(
+    ("selectors", "expected"),
+    [
+        (["0-2"], (A, B, C)),
+        (["2-3", "0"], (A, C, D)),
+        (["1,2-2, GPU-12"], (B, C)),
+        (["all,0-1"], GPUS),
+    ],
+)
+def test_a_range_selects_each_of_its_gpus(selectors: list[str], expected: tuple[Gpu, ...]) -> None:
+    assert select_gpus(selectors, GPUS) == expected
+
+
+@pytest.mark.parametrize(
+    ("selector", "why"),
+    [
+        ("0-4", "no GPU matches '4'"),
+        ("2-1", "'2-1' has '2-1', which ends before it begins"),
+        ("GPU-ab", "'GPU-ab' matches several GPUs"),
+    ],
+)
+def test_a_gpu_of_a_range_that_is_missing_is_named(selector: str, why: str) -> None:
+    with pytest.raises(NoSuchGpuError, match=why):
+        select_gpus([selector], GPUS)
+
+
+def test_settings_of_a_range_are_for_its_gpus_that_are_present() -> None:
+    assert present("2-9,0", GPUS) == (A, C, D)
+    assert present("7,8", GPUS) == ()
+    for wrong in ("GPU-ab", "2-1"):
+        with pytest.raises(ValueError, match=wrong):
+            present(wrong, GPUS)
 
 
 # --- the order -------------------------------------------------------------------------------

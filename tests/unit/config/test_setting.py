@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from sentinel.config.setting import (
     one_of,
     parse_address,
     parse_count,
+    parse_gpus,
     parse_memory,
     parse_names,
     parse_power,
@@ -92,10 +94,39 @@ def test_a_list_of_names_has_commas(text: str, names: tuple[str, ...]) -> None:
     assert parse_names(text) == names
 
 
+@pytest.mark.parametrize("parse", [parse_names, parse_gpus])
 @pytest.mark.parametrize("text", ["", "0,", ",", "0,,1", " "])
-def test_an_empty_name_is_rejected(text: str) -> None:
+def test_an_empty_name_is_rejected(parse: Callable[[str], object], text: str) -> None:
     with pytest.raises(ValueError, match="has an empty name"):
-        parse_names(text)
+        parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "selectors"),
+    [
+        ("all", ()),
+        ("0-3,7", ("0", "1", "2", "3", "7")),
+        ("0-0", ("0",)),
+        ("2-3, 1-2,01", ("2", "3", "1", "01")),
+        ("12345678-1111", ("12345678-1111",)),
+        ("GPU-1a, 0000:01:00.0", ("GPU-1a", "0000:01:00.0")),
+        ("-1,1-,a-b", ("-1", "1-", "a-b")),
+    ],
+)
+def test_a_range_of_gpus_is_its_indices(text: str, selectors: tuple[str, ...]) -> None:
+    """The beginning of a UUID, of eight digits and a hyphen, is no range."""
+    assert parse_gpus(text) == selectors
+
+
+def test_a_range_that_ends_before_it_begins_is_rejected() -> None:
+    with pytest.raises(ValueError, match="'0,3-1' has '3-1', which ends before it begins, in it"):
+        parse_gpus("0,3-1")
+
+
+@given(st.text() | st.text("0123456789-, ", max_size=12))
+def test_any_text_is_parsed_as_gpus_or_raises_value_error(text: str) -> None:
+    with contextlib.suppress(ValueError):
+        parse_gpus(text)
 
 
 @pytest.mark.parametrize("text", ["", "-1", "1.5", "1e3", "two", "٣", "0x2", "1234567890"])

@@ -377,7 +377,7 @@ def test_a_run_ends_once_its_stressors_have_ended_and_reports_each_exit() -> Non
         fake.child.unresponsive = True
     pids = {uuid: fake.child.pid for uuid, fake in world.gpus.items() if fake.child is not None}
     assert send(world, CancelBurnin, by=ALICE) is None
-    world.run_for(1)
+    world.run_for(0.3)
     assert world.events("burnin.ended")
     assert not world.events("burnin.run_ended"), "their last results are of the run"
     world.run(lambda: bool(world.events("burnin.run_ended")))

@@ -212,3 +212,11 @@ def test_a_gpu_that_cannot_be_read_from_the_start_is_reported_at_once() -> None:
     world.run_for(30.0)
     (event,) = world.events("gpu.unknown")
     assert (event.gpu, event.fields["reason"]) == ("GPU-0", "the driver failed (unknown)")
+
+
+def test_a_stop_kills_a_stressor_that_still_starts() -> None:
+    world = World()
+    world.run(lambda: isinstance(world.gpu_state().stressor, Starting))
+    world.interrupts.pending = ("SIGTERM", False)
+    world.run(lambda: world.spawner.killed, within=1.0)
+    assert not world.spawner.stop_requests

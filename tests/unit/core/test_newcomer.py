@@ -444,6 +444,18 @@ def test_a_stressor_that_yields_by_itself_while_it_is_released_is_a_hand_over() 
     assert len(world.events("gpu.yielding")) == 1
 
 
+def test_growth_while_a_stressor_is_stopping_turns_the_stop_into_a_kill() -> None:
+    world = occupied()
+    world.child().unresponsive = True
+    world.interrupts.pending = ("a test", False)
+    world.run(lambda: isinstance(world.gpu_state().stressor, Stopping))
+    world.run_for(0.1)
+    assert not world.spawner.killed
+    world.at(0).unlisted = MIB + 1
+    assert on_stressors(world.supervisor.tick()) == (Kill(uuid="GPU-0", generation=1),)
+    assert world.events("gpu.yielding")[0].fields["evidence"] == "memory"
+
+
 def test_a_stall_of_everything_is_not_blindness() -> None:
     world = occupied(config=CONFIG)
     world.spawner.frozen_at = world.probe.frozen_at = world.now
@@ -495,3 +507,12 @@ def test_a_stressor_learns_whether_the_probe_reads_too() -> None:
     assert world.spawner.shared == {"GPU-0": True}
     world.probe.stopped = True
     world.run(lambda: not world.spawner.shared["GPU-0"], within=1.0)
+
+
+def test_a_stressor_learns_at_once_that_the_probe_is_gone() -> None:
+    world = occupied()
+    world.run_for(1.0)
+    assert world.spawner.shared == {"GPU-0": True}
+    world.probe.exits_with = -9
+    world.supervisor.turn()
+    assert world.spawner.shared == {"GPU-0": False}

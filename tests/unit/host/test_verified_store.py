@@ -120,6 +120,7 @@ GPUS = (OLD, NEW, LOST)
         (["GPU-aaaa1111"], [OLD]),
         (["gpu-BBBB"], [LOST]),
         (["bbbb,1650001", "150"], [LOST, OLD]),
+        (["150-150,1-1"], [LOST, NEW]),
     ],
 )
 def test_an_index_means_a_present_gpu_and_the_rest_any(
@@ -132,7 +133,9 @@ def test_an_index_means_a_present_gpu_and_the_rest_any(
     ("selector", "why"),
     [
         ("7", "no GPU matches '7'"),
-        ("", "no GPU matches ''"),
+        ("", "'' has an empty name in it"),
+        ("1-2", "no GPU matches '2'"),
+        ("2-1", "'2-1' has '2-1', which ends before it begins"),
         ("all", "no GPU matches 'all'"),
         ("GPU-", "no GPU matches 'GPU-'"),
         ("GPU-cccc", "no GPU matches"),
