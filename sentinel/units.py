@@ -23,6 +23,8 @@ _DURATION_PART = re.compile(r"[0-9.]+[a-z]+")
 _MAX_LENGTH = 100
 #: Three digits at most: the beginning of a UUID has eight before its first hyphen.
 _RANGE = re.compile(r"([0-9]{1,3})-([0-9]{1,3})", re.ASCII)
+#: No host has so many GPUs. Each may be a range of a thousand.
+_MAX_SELECTORS = 256
 
 
 def parse_quantity(text: str, units: Mapping[str, str | int]) -> float | None:
@@ -93,10 +95,14 @@ def split_selectors(texts: Iterable[str]) -> tuple[str, ...]:
     """Split comma lists of GPUs into unique selectors; a range of indices, 0-3, into its indices.
 
     Raises:
-        ValueError: A selector is empty, or a range ends before it begins.
+        ValueError: A selector is empty, a range ends before it begins, or there are too many.
     """
     texts, found = tuple(texts), dict[str, None]()
-    for part in (part.strip() for text in texts for part in text.split(",")):
+    parts = [part.strip() for text in texts for part in text.split(",")]
+    if len(parts) > _MAX_SELECTORS:
+        message = f"{len(parts):,} selectors of GPUs are too many; allowed are {_MAX_SELECTORS}"
+        raise ValueError(message)
+    for part in parts:
         ends = _RANGE.fullmatch(part)
         indices = range(int(ends[1]), int(ends[2]) + 1) if ends else None
         if not part or (indices is not None and not indices):

@@ -103,6 +103,7 @@ SLOW = {
     "a long key": burnin(".".join("a" * 20_000) + " = 1"),
     "a thousand phases": burnin(PLANS[0].replace("9", "1000")),
     "a long duration": burnin(PLANS[0].replace("1m", "1" * 50_000)),
+    "many ranges": request("POST", "/v1/pause", json.dumps({"gpus": ["0-999," * 42 + "1"] * 128})),
     "a long name": request("PATCH", "/v1/settings", json.dumps({"settings": {"e" * 60_000: ""}})),
 }
 
