@@ -218,7 +218,7 @@ def step_standby(state: State, seen: Observation) -> Step[State]:
     """Keep a standby stressor while the host has memory for it.
 
     It loads from the first tick on, beside the probe and the API process, and the next one as soon
-    as one is used: at a low priority, which delays nobody. Not beside a stressor that loads itself.
+    as one is used: at a low priority. Not beside a stressor that loads torch itself.
     """
     may_exist = (
         state.config.standby == "on"

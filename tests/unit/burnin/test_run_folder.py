@@ -15,10 +15,11 @@ import pytest
 from sentinel.burnin import run_folder
 from sentinel.burnin.checks.check import Thresholds
 from sentinel.burnin.checks.recorded_run import read_run
-from sentinel.burnin.run import earlier_work
+from sentinel.burnin.resume import earlier_work
 from sentinel.burnin.run_folder import RunFolder, former_runs, lines, new_run, read_object
 from sentinel.errors import ConfigError
 from sentinel.host import verified_store
+from sentinel.host.regular_file import locked
 from tests.harness.isolation import STRANGER
 
 #: Deeper than any parser goes.
@@ -190,7 +191,7 @@ def test_a_run_that_waited_for_the_lock_looks_again(
     begins: bool,  # noqa: FBT001 - a parameter of the test
     why: str,
 ) -> None:
-    folder, locked = RunFolder(path=tmp_path / "run"), run_folder.locked
+    folder = RunFolder(path=tmp_path / "run")
 
     @contextmanager
     def late(file: int, timeout: float) -> Iterator[int]:
