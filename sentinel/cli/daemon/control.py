@@ -125,12 +125,14 @@ def set_(
         client, lambda: client.set(wanted, gpus, save=save), wanted, wait
     )
     notes = [] if result.saved is None else [f"saved in {result.saved}"]
+    notes += result.effects
     notes += [f"the daemon {proof.text}"] if proof.text else []
     return options.Printed(
         json={
             **settings_as_json(result.settings),
             "saved": result.saved,
             "notes": result.notes,
+            "effects": result.effects,
             "occupied": proof.occupied,
         },
         lines=_in_effect(client, result),
