@@ -184,7 +184,7 @@ class RunRequest:
 def record_run(
     request: RunRequest,
     connected: Callable[[Sequence[str]], AbstractContextManager[Client]],
-    on_start: Callable[[Client], None] = lambda _: None,
+    on_start: Callable[[Client, str], None] = lambda *_: None,
     judge: Callable[[], None] = lambda: None,
     on_event: Callable[[EventInfo], None] = lambda _: None,
 ) -> bool:
@@ -193,7 +193,7 @@ def record_run(
     Args:
         request: What to run.
         connected: Connects to the daemon, or starts one for these GPUs, until its block ends.
-        on_start: Called once the daemon has begun.
+        on_start: Called with the client and the id of the run, once the daemon has begun.
         judge: Called once everything is recorded; until its end, the folder counts as recorded.
         on_event: Called with each event of the host and of the GPUs, once it is recorded.
 
@@ -230,7 +230,7 @@ def record_run(
             stack.push(partial(_cancel_on_failure, client, run.id))
             if request.text is None:  # only now, since a refused run leaves its folder as it was
                 reopen(folder, recorded_settings(client.settings(), request))
-            on_start(client)
+            on_start(client, run.id)
             write = Samples(json_lines(samples, {}), kernel).write
             sampler = Sampler(client, run.gpus, work.plan.seconds, write)
             sampler.start()
@@ -338,9 +338,14 @@ def _cancel_on_failure(
 ) -> None:
     """Cancel a run whose record has failed: its work would prove nothing."""
     if kind is not None:
-        with suppress(SentinelError):
-            if _goes_on(client, run):
-                client.cancel_burnin()
+        cancel_run(client, run)
+
+
+def cancel_run(client: Client, run: str) -> None:
+    """Cancel a run, unless it is over: the daemon may do another one by now."""
+    with suppress(SentinelError):
+        if _goes_on(client, run):
+            client.cancel_burnin()
 
 
 def until_end(client: Client, stream: EventStream, run: str) -> Iterator[EventInfo]:

@@ -17,6 +17,7 @@ from sentinel.config.plan import Plan
 from sentinel.diagnostics.counters import CountersResult
 from sentinel.errors import ConfigError
 from sentinel.host.lookups import node_name
+from sentinel.host.paths import identity
 from sentinel.host.procfs import boot_id
 from sentinel.host.regular_file import File, locked, open_regular, read_regular, replace_file
 from sentinel.host.verified_store import RUNS, read_reports
@@ -58,6 +59,14 @@ class RunFolder:
             self.path.mkdir(mode=0o755, parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"--report {self.path}: {error.strerror}") from None
+        self.check_new()
+
+    def check_new(self) -> None:
+        """Check that the folder has no run.
+
+        Raises:
+            ConfigError: It has one.
+        """
         if self.header.exists() or self.events.exists():
             raise ConfigError(f"--report {self.path}: it has a run already", "Name another folder.")
 
@@ -83,6 +92,8 @@ class RunFolder:
                 stack.enter_context(locked(folder, _LOCK_TIMEOUT_S))
             except OSError:
                 raise ConfigError(f"{self.path}: another process records this run") from None
+            if identity(self.path.resolve()) != identity(folder):
+                raise ConfigError(f"{self.path}: another process has removed it", "Start again.")
             yield
 
     def _open(self) -> int:
@@ -214,8 +225,10 @@ def new_run(folder: RunFolder) -> Iterator[None]:
     """
     folder.create()
     with ExitStack() as stack:
-        stack.callback(folder.remove_if_empty)
+        # First: what is in the folder until then is another process's, which has yet to start.
         stack.enter_context(folder.locked())
+        folder.check_new()
+        stack.callback(folder.remove_if_empty)
         yield
 
 
@@ -278,8 +291,10 @@ def reopen(folder: RunFolder, settings: Sequence[Mapping[str, Any]]) -> None:
 def _mend(folder: RunFolder) -> None:
     """Drop what was not written completely, and what says how the run ended.
 
-    The counters after the former part are not those after this one, which may be killed, too.
+    The report and the counters after the former part are not those of this one, which may be
+    killed, too.
     """
+    folder.report.unlink(missing_ok=True)
     for path in (folder.events, folder.samples):
         drop_torn_line(path)
     counters = read_object(folder.counters)

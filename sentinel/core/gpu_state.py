@@ -329,6 +329,8 @@ class Launch:
     child: OwnChild | None = None
     #: It only opens and closes a context, and never becomes Ready.
     clearing: bool = False
+    #: It was the standby stressor, and has torch loaded.
+    standby: bool = False
     #: None before the first start.
     spec: LaunchSpec | None = None
     #: Memory that it left to allocations, in bytes.

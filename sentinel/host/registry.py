@@ -279,6 +279,7 @@ def recorded(path: Path, record: DaemonRecord, folder: Path) -> Iterator[None]:
     """Keep a record of this process in the registry, as far as that is possible, for the block."""
     with contextlib.ExitStack() as undo:
         with contextlib.suppress(OSError, SentinelError):
+            _drop_burnins(folder)
             make_private(path.parent)
             entry = take(path, record)
             undo.callback(entry.release)
@@ -317,6 +318,15 @@ def _linked(path: Path) -> DaemonRecord | None:
         return read(path.readlink()) if _is_own(path.lstat()) else None
     except OSError:  # no link, or just removed
         return None
+
+
+def _drop_burnins(folder: Path) -> None:
+    """Remove the files of burn-ins that a SIGKILL has ended: no other burn-in takes one again."""
+    for path, record in _all(folder):
+        if record is not None and record.run is not None and not record.alive:
+            with contextlib.suppress(OSError):
+                path.readlink().unlink(missing_ok=True)
+                path.unlink()
 
 
 def _drop_old(folder: Path) -> None:

@@ -428,7 +428,7 @@ class Settings(Outcome):
         metadata=described("The file that keeps a change, or null if it is not saved."),
     )
     notes: tuple[str, ...] = field(
-        default=(), metadata=described("What will override saved values, a sentence each.")
+        default=(), metadata=described("What overrides or delays saved values, a sentence each.")
     )
     effects: tuple[str, ...] = field(
         default=(),

@@ -37,7 +37,7 @@ async def change_settings(context: ContextDep, by: By, body: SettingsChange) -> 
     The files are reread. Stressors whose settings do not change continue, and no further GPU is
     occupied. If a setting is invalid, alone or with the others, nothing changes. With `save`, the
     change is also in the daemon's own file, which overrides the configuration file, and null
-    removes it there.
+    removes it there; what is fixed at the start changes with the next start.
     """
     gpus = context.views.select(body.gpus)
     return await context.settings.change(by, body.settings, gpus, save=body.save)

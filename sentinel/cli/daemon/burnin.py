@@ -27,10 +27,10 @@ from sentinel.burnin.checks.recorded_run import CHECKS
 from sentinel.burnin.formats import write_reports
 from sentinel.burnin.levels import LEVELS, load_plan, plan_text
 from sentinel.burnin.report import Judged, judge_run
-from sentinel.burnin.run import NOT_OF_A_RUN, RunRequest, record_run
+from sentinel.burnin.run import NOT_OF_A_RUN, RunRequest, cancel_run, record_run
 from sentinel.burnin.run_folder import RunFolder, find_run, new_folder
 from sentinel.burnin.verdict import EXIT_CODES
-from sentinel.cli.daemon.burnin_follow import Following, attach, cancel, cancel_quietly, status
+from sentinel.cli.daemon.burnin_follow import Following, attach, cancel, status
 from sentinel.cli.daemon.run import account_of
 from sentinel.cli.daemon.start import count_simulated, daemon_flags, host_flags
 from sentinel.cli.display.output import Word, color_option
@@ -279,21 +279,23 @@ def follow_new_run(order: Order, *, as_json: bool) -> int:
     if order.socket is None:
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.default_int_handler)
-    recorder, socket = _start_recorder(order)
+    recorder, socket, run = _start_recorder(order)
     if order.socket is not None:
         where = f"the daemon runs it, and this terminal may be closed; recorded in {folder.path}"
         with contextlib.suppress(OSError):
             print(where, file=sys.stderr if as_json else sys.stdout)
     is_private = order.socket is None
-    following = Following(folder, connect(socket), recorder, known=known, is_private=is_private)
+    following = Following(
+        *(folder, connect(socket), recorder), run=run, known=known, is_private=is_private
+    )
     return following.to_report(as_json=as_json)
 
 
-def _start_recorder(order: Order) -> tuple[subprocess.Popen[bytes], str]:
+def _start_recorder(order: Order) -> tuple[subprocess.Popen[bytes], str, str]:
     """Start the process that records, and wait until the daemon has begun.
 
     Returns:
-        The process, and the socket of the daemon.
+        The process, the socket of the daemon, and the id of the run.
 
     Raises:
         SentinelError: It has not.
@@ -320,7 +322,7 @@ def _start_recorder(order: Order) -> tuple[subprocess.Popen[bytes], str]:
         # Of a burn-in, the code of a conflict is a verdict: another one has the GPUs.
         error.exit_code = ExitCode.HELD if code is ExitCode.FAIL else code
         raise error
-    return process, told["socket"]
+    return process, told["socket"], told["run"]
 
 
 # --- the process that records ----------------------------------------------------------------
@@ -399,15 +401,15 @@ def _connected(order: Order, gpus: Sequence[str]) -> Iterator[Client]:
             yield held.client
 
 
-def _report_start(client: Client) -> None:
+def _report_start(client: Client, run: str) -> None:
     """Tell the command that the run has begun; leave its terminal, and end by a cancel."""
 
     def cancel(_number: int, _frame: FrameType | None) -> None:
-        threading.Thread(target=cancel_quietly, args=(client,), daemon=True).start()
+        threading.Thread(target=cancel_run, args=(client, run), daemon=True).start()
 
     for number in _ENDS:
         signal.signal(number, cancel)
-    print(json.dumps({"socket": client.address.socket}), flush=True)
+    print(json.dumps({"socket": client.address.socket, "run": run}), flush=True)
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(nowhere, stream)

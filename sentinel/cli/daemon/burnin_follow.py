@@ -18,7 +18,7 @@ from typing import Any
 import click
 
 from sentinel.burnin.formats import text_lines as report_lines
-from sentinel.burnin.run import can_go_on
+from sentinel.burnin.run import can_go_on, cancel_run
 from sentinel.burnin.run_folder import RunFolder, find_run
 from sentinel.burnin.verdict import EXIT_CODES, Verdict
 from sentinel.cli.display import output
@@ -192,8 +192,9 @@ class Following:
     Args:
         folder: The run.
         client: The client of the daemon, for the table on a terminal.
-        recorder: The process that records the run, if this command has started it: Ctrl+C then
-            cancels the run. Otherwise, Ctrl+C only ends this.
+        recorder: The process that records the run, if this command has started it.
+        run: The id of the run, if this command has started it: Ctrl+C then cancels the run.
+            Otherwise, Ctrl+C only ends this.
         known: The number of recorded events not to print.
         is_private: Whether the daemon ends with this command.
     """
@@ -204,6 +205,7 @@ class Following:
         client: Client,
         recorder: subprocess.Popen[bytes] | None = None,
         *,
+        run: str | None = None,
         known: int = 0,
         is_private: bool = False,
     ) -> None:
@@ -212,7 +214,8 @@ class Following:
         self._client = client
         self._recorder = recorder
         self._is_private = is_private
-        self._cancels = recorder is not None
+        #: The run that Ctrl+C cancels.
+        self._run = run
         self._ended = False
         self._shown_at = 0.0
 
@@ -231,11 +234,11 @@ class Following:
                 self._print_events(screen)
                 break
             except KeyboardInterrupt:
-                if not self._cancels:
+                if self._run is None:
                     return self._leave()
                 _tell("\ncancelling; Ctrl+C again leaves this")
-                cancel_quietly(self._client)
-                self._cancels = False
+                cancel_run(self._client, self._run)
+                self._run = None
         report, code = self._report()
         with contextlib.suppress(OSError):
             print_report(report, self._folder, as_json=as_json)
@@ -303,12 +306,6 @@ class Following:
             run = status.daemon.burnin
             gpus = run.gpus if run is not None else ()
             screen.draw([progress_row(gpu) for gpu in status.gpus if gpu.uuid in gpus])
-
-
-def cancel_quietly(client: Client) -> None:
-    """Cancel the burn-in, if it has not ended yet."""
-    with contextlib.suppress(SentinelError):  # it may have ended at this moment
-        client.cancel_burnin()
 
 
 def _print_event(screen: output.LiveTable, line: str) -> None:

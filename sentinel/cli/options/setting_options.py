@@ -195,12 +195,13 @@ def read_sources(
     return sources
 
 
-def key_of(name: str, where: str = "") -> str:
+def key_of(name: str, where: str = "", *, saves: bool = False) -> str:
     """Return the key of a setting that is named by its key or by its option.
 
     Args:
         name: Such as ``memory.target``, ``memory`` or ``--memory``.
         where: Where it was given, for the error, such as ``--unset: ``.
+        saves: Whether it is also saved, for the next daemon.
 
     Raises:
         ConfigError: There is no such setting, or a running daemon cannot change it.
@@ -208,12 +209,13 @@ def key_of(name: str, where: str = "") -> str:
     names = {setting.flag.removeprefix("--"): setting for setting in SETTINGS}
     names |= {setting.key: setting for setting in SETTINGS}
     found = names.get(name.removeprefix("--"))
-    changeable = [one for one, setting in names.items() if setting.scope is not Scope.START]
     if found is None:
-        raise unknown_name(f"{where}there is no setting {name!r}", name, changeable)
-    if found.scope is Scope.START:
+        allowed = [one for one, row in names.items() if saves or row.scope is not Scope.START]
+        raise unknown_name(f"{where}there is no setting {name!r}", name, allowed)
+    if found.scope is Scope.START and not saves:
         raise ConfigError(
-            f"{where}{found.key} is fixed while sentinel runs: stop it and start it with another"
+            f"{where}{found.key} is fixed while sentinel runs: stop it and start it with another",
+            "Or keep it for the next start: --save, and then `sentinel restart`.",
         )
     return found.key
 

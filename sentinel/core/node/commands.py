@@ -382,7 +382,8 @@ def _configure(state: State, command: Configure, seen: Observation) -> Accepted:
         Event(name="config.unused", at=now, fields={"source": value.source}) for value in unused
     ]
     begun = now if new.run_for != before.run_for else state.counted_from
-    state = replace(state, reconfigured=True, counted_from=begun)
+    due = min(state.next_status, now + new.status_every)
+    state = replace(state, reconfigured=True, counted_from=begun, next_status=due)
     state = state.change_gpus(reset_failures).with_config(new)
     released = tuple(uuid for uuid in state.gpu_states if uuid in starts.node_releases(state, seen))
     text = "the settings were applied"

@@ -290,6 +290,13 @@ def _limit(state: State, seen: Observation) -> Permission | None:
     return None
 
 
+def _room(state: State) -> float:
+    """Compute how many more GPUs ``limits.gpus`` allows to hold."""
+    if state.config.max_gpus is None:
+        return math.inf
+    return state.config.max_gpus - sum(gpu_state.is_held for gpu_state in state.gpu_states.values())
+
+
 def _left_idle(config: Config) -> str:
     return f"{format_count(config.leave_idle, 'GPU')} must be left idle (limits.leave_idle)"
 
@@ -391,11 +398,16 @@ def start_one(state: State, seen: Observation) -> Step[State]:
     due = upcoming(seen.now, *(permission.until for permission in found.values()))
     if state.config.dry_run:
         return Step(state, due=due)
-    uuid = next((uuid for uuid, permission in found.items() if permission.allowed), None)
-    if uuid is None:
+    allowed = [uuid for uuid, permission in found.items() if permission.allowed]
+    if not allowed:
         return Step(state, due=due).then(_clear_one, seen)
-    gpu_state, own = state.gpu_states[uuid], state.config.of(uuid)
     standby = serving_processes.is_ready(state.standby, seen.standby)
+    waits_until = serving_processes.standby_due(state, seen.now)
+    # Of several GPUs only the last one waits: the others import side by side.
+    if not standby and waits_until is not None and min(len(allowed), _room(state)) == 1:
+        return Step(state, due=min(due, waits_until))
+    uuid = allowed[0]
+    gpu_state, own = state.gpu_states[uuid], state.config.of(uuid)
     start = Start(
         uuid=uuid,
         generation=gpu_state.generation + 1,
@@ -403,7 +415,7 @@ def start_one(state: State, seen: Observation) -> Step[State]:
         standby=standby,
         group=groups.rank_of(gpu_state),
     )
-    launch = replace(gpu_state.launch, committed=attribution.committed(gpu_state))
+    launch = replace(gpu_state.launch, committed=attribution.committed(gpu_state), standby=standby)
     gpu_state = replace(gpu_state, launch=launch)
     step = _start(state, gpu_state, start, seen)
     fields = {"workload": own.workload, "standby": standby}

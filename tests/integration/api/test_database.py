@@ -407,6 +407,22 @@ def test_the_history_stays_in_memory_while_the_disk_is_full(tiny_disk: Path) -> 
     past.database.close()
 
 
+def test_a_file_that_another_program_locks_is_still_read(past: HistoryHarness) -> None:
+    """As a backup does, or a shell that began to write."""
+    assert past.path is not None
+    past.write_views(make_view(past.now))
+    other = sqlite3.connect(past.path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    past.advance(1)
+    (warning,) = past.write_views(make_view(past.now))
+    assert "locked" in warning
+    assert len(past.readings()) == 1, "of the file, without the row that waits"
+    other.close()
+    past.advance(6)
+    assert past.write_event() == []
+    assert len(past.readings()) == 2
+
+
 def test_a_temporarily_full_disk_loses_no_row(tiny_disk: Path) -> None:
     remount(tiny_disk, "4m")
     past = HistoryHarness(tiny_disk / "history.db")

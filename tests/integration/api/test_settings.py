@@ -172,6 +172,21 @@ def test_what_overrides_a_saved_setting_at_the_next_start_is_named(api: ApiServe
     assert saved(api) == {"power": "250W", "grace": "9s"}
 
 
+def test_what_is_fixed_at_the_start_is_saved_for_the_next_daemon_alone(api: ApiServer) -> None:
+    done = change(api, {"poll": "2s", "power": "200W"}, save=True)
+    assert done.status == 200
+    (note,) = done.body["notes"]
+    assert "poll is fixed while sentinel runs: what is saved of it counts from the next" in note
+    assert saved(api) == {"poll": "2s", "power": "200W"}
+    assert shown(done.body)["poll"][1] == "default"
+    assert change(api, {"util.every": "500ms"}).status == 200
+    assert ask(api, "POST", "/v1/reload").status == 200
+    assert "poll" not in texts_of(configured(api).given), "it would refuse every change"
+    assert change(api, {"poll": "never"}, save=True).status == 422, "the next one would refuse it"
+    assert change(api, {"poll": None}, save=True).status == 200
+    assert saved(api) == {"power": "200W"}
+
+
 def test_a_refused_change_is_not_saved(api: ApiServer) -> None:
     assert change(api, {"power": "200W"}, save=True).status == 200
     api.set(configure_error="poll is fixed")

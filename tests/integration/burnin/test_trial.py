@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,15 @@ from typing import Any
 import psutil
 import pytest
 
-from sentinel.burnin.trial import HostMeter
+from sentinel.burnin.trial import HostMeter, TrialRequest, run_trial
 from sentinel.cli.main import run_command_line
 from sentinel.cli.tools import trial
 from sentinel.cli.tools.trial import CLEAN, selftest_code
+from sentinel.client.hold import temporary_folder
 from sentinel.errors import ExitCode, IncompleteError, SelftestError, SentinelError
 from sentinel.host.gpu_locks import GpuLocks
 from sentinel.host.simulation import Registry
+from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.stressor import SelftestResult
 from sentinel.stressor.matmul import DTYPES
 from sentinel.supervisor.stressor_pool import MAX_MESSAGES_PER_TICK
@@ -60,6 +63,21 @@ def begun(host: GpuHost, *arguments: str) -> Iterator[subprocess.Popen[str]]:
                 process.kill()
             process.wait(TIMEOUT_S)
             eventually(lambda: all(map(gone, family)))
+
+
+def test_the_folder_of_a_trial_that_was_killed_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr("sentinel.burnin.trial.record_run", lambda *_, **__: os._exit(1))
+    gpu = Gpu(uuid="GPU-0", index=0, name="", pci_bus_id="", memory_total=0)
+    child = os.fork()
+    if not child:
+        run_trial(TrialRequest(workload="hold", seconds=1.0, gpu=gpu, simulate=1))
+    os.waitpid(child, 0)
+    assert list(tmp_path.iterdir())
+    with temporary_folder() as (folder, _):
+        assert list(tmp_path.iterdir()) == [folder]
 
 
 # --- try -------------------------------------------------------------------------------------

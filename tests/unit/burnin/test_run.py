@@ -141,11 +141,14 @@ def test_a_run_is_not_resumed_after_a_change(
     assert why in refusal(folder, Thresholds())
 
 
-def test_a_resumed_run_that_is_killed_has_no_counters_after_it(tmp_path: Path) -> None:
+def test_a_resumed_run_that_is_killed_has_neither_report_nor_counters(tmp_path: Path) -> None:
     """The last part of this run has done its phases, and was killed before its counters."""
     folder = ExampleRun().write(tmp_path)
-    assert judge_run(folder, Thresholds()).verdict is Verdict.PASS
+    whole = judge_run(folder, Thresholds())
+    assert whole.verdict is Verdict.PASS
+    write_reports(folder, whole)
     reopen(folder, [])
+    assert not folder.report.exists()
     found = judge_run(folder, Thresholds())
     assert found.verdict is Verdict.INCOMPLETE
     (reason,) = found.gpus[0].reasons

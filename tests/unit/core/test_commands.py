@@ -437,6 +437,16 @@ def test_a_new_run_time_counts_from_its_command() -> None:
     world.run(lambda: world.state.finished, within=20)
 
 
+def test_a_shorter_interval_of_the_status_counts_from_its_command() -> None:
+    world = served(1)
+    assert send(world, Configure, given=given(status_every="1h")) is None
+    world.run_for(90)
+    before = len(world.events("gpu.status"))
+    assert send(world, Configure, given=given(status_every="2s")) is None
+    world.run_for(5)
+    assert len(world.events("gpu.status")) == before + 2
+
+
 def test_no_stressor_starts_on_leaked_memory_after_new_settings() -> None:
     """New settings cause no re-arm time, but the GPU must be idle all the same."""
     world = served(1)
