@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from importlib import metadata
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -279,12 +280,14 @@ def reopen(folder: RunFolder, settings: Sequence[Mapping[str, Any]]) -> None:
 
     Args:
         folder: The folder of the run.
-        settings: What to record of the settings.
+        settings: What to record of the settings: those that it was not begun with.
     """
     _mend(folder)
     header = read_object(folder.header)
     started = datetime.now().astimezone().isoformat(timespec="seconds")
-    resumed = [*header.get("resumed", ()), {"started": started, "settings": list(settings)}]
+    begun = [value | {"source": None} for value in header["settings"]]
+    changed = [value for value in settings if {**value, "source": None} not in begun]
+    resumed = [*header.get("resumed", ()), {"started": started, "settings": changed}]
     folder.write(folder.header, {**header, "resumed": resumed})
 
 
@@ -339,11 +342,20 @@ def _write_header(
                 "machine_id": _machine_id(),
                 "kernel": platform.release(),
                 "python": platform.python_version(),
+                "torch": torch_version(),
                 "driver": drivers[0] if drivers else None,
                 "uid": os.getuid(),
             },
         },
     )
+
+
+def torch_version() -> str | None:
+    """Read the version of the installed torch, without an import; None without one."""
+    try:
+        return metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def _machine_id() -> str | None:

@@ -18,7 +18,7 @@ from typing import Any
 import click
 
 from sentinel.burnin.formats import text_lines as report_lines
-from sentinel.burnin.run import can_go_on, cancel_run
+from sentinel.burnin.run import cancel_run
 from sentinel.burnin.run_folder import RunFolder, find_run
 from sentinel.burnin.verdict import EXIT_CODES, Verdict
 from sentinel.cli.display import output
@@ -43,17 +43,12 @@ _SHOW_EVERY_S = 1.0
 
 
 def print_report(report: Mapping[str, Any], folder: RunFolder, *, as_json: bool) -> None:
-    """Print a report, and how to go on with a run that is not complete."""
+    """Print a report, and where it is."""
     if as_json:
         output.print_json(report)
         return
     text = output.paint_verdicts("\n".join(report_lines(report)))
     print(f"\n{text}\n\nreports: {folder.path}")
-    if can_go_on(report):
-        simulate = ""
-        if report["run"]["simulated"]:
-            simulate = f" --simulate {1 + max(gpu['index'] for gpu in report['gpus'])}"
-        click.echo(f"go on with: sentinel burnin --resume {folder.path}{simulate}")
     sys.stdout.flush()
 
 

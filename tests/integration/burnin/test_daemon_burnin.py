@@ -228,6 +228,25 @@ def test_an_end_before_time_has_a_report_of_what_was_done(daemon: Daemon, how: s
         assert not gpu["coverage"][1]["complete"]
 
 
+@pytest.mark.parametrize("how", ["to its end", "ctrl-c", "shutdown"])
+def test_a_wrong_result_while_the_last_stressor_stops_counts_for_the_run(
+    daemon: Daemon, how: str
+) -> None:
+    daemon.start(2)
+    plan = PLAN.replace(f"{CHECKED}:rest=0.01", "bad_workloads:wrong_at_its_end")
+    burnin = Burnin(daemon, plan if how == "to its end" else long(plan))
+    with daemon.start_command(*burnin.words, "--gpus", "0") as process:
+        eventually(lambda: burnin.count("stressor.ready") == 2)
+        if how == "ctrl-c":
+            process.send_signal(signal.SIGINT)
+        elif how == "shutdown":
+            daemon.run("stop")
+        output, errors = process.communicate(timeout=2 * TIMEOUT_S)
+    assert process.returncode == ExitCode.FAIL, output + errors
+    assert burnin.count("stressor.mismatch") == burnin.count("stressor.finding") == 1
+    assert burnin.report()["verdict"] == "FAIL"
+
+
 def done_s(daemon: Daemon, index: int) -> float:
     """Read the seconds of the current phase that a GPU has done."""
     burnin = daemon.gpu(index).burnin
