@@ -144,12 +144,14 @@ def set_(
     earlier = [v for one in results[:-1] for v in one.settings if v.key not in parts[-1][0]]
     values = (*earlier, *result.settings)
     notes = [] if result.saved is None else [f"saved in {result.saved}"]
+    notes += result.effects
     notes += [f"the daemon {proof.text}"] if proof.text else []
     return options.Printed(
         json={
             **settings_as_json(values),
             "saved": result.saved,
             "notes": result.notes,
+            "effects": result.effects,
             "occupied": proof.occupied,
         },
         lines=_in_effect(client, values),
