@@ -285,6 +285,8 @@ def _torch(facts: HostFacts) -> Finding:
     found = f"torch {torch.version or 'of unknown version'}"
     if driver.simulated:
         return well("torch", found, "any build works for simulated GPUs")
+    if driver.own is not None:
+        return well("torch", found, "only the package of the driver knows which build it needs")
     if torch.without:
         means = "built without CUDA: stressors cannot use a GPU"
         return problem("torch", f"{found}, without CUDA", means, install)
