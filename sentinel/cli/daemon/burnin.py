@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import threading
-import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -49,6 +48,7 @@ from sentinel.client.hold import private_sentinel
 from sentinel.config.model import Config
 from sentinel.config.plan import Plan, parse_plan
 from sentinel.config.sources import Sources, checked
+from sentinel.config.toml_text import parse_toml
 from sentinel.diagnostics.workload_catalog import check_workloads, is_registered, workloads_of_plan
 from sentinel.errors import AccessDeniedError, ConfigError, ExitCode, NotRunningError, SentinelError
 from sentinel.host import registry, simulation
@@ -382,7 +382,7 @@ def record() -> int:
 
         def begin(client: Client, run: str) -> None:
             if order.text is not None:
-                plan = parse_plan(tomllib.loads(order.text), "the plan")
+                plan = parse_plan(parse_toml(order.text, "the plan"), "the plan")
                 if why := register(folder, Path(order.state), plan):
                     what = f"`sentinel health` will not know this run: {why}"
                     click.echo(f"sentinel: warning: {what}", err=True)
