@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import time
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, fields
@@ -24,6 +23,7 @@ from sentinel.client.event_stream import EventInfo, EventStream
 from sentinel.config.gpu_selection import present, select_gpus
 from sentinel.config.model import SETTINGS, Config
 from sentinel.config.plan import Plan, parse_plan, plan_toml
+from sentinel.config.toml_text import parse_toml
 from sentinel.diagnostics.counters import CountersResult, read_counters
 from sentinel.diagnostics.kernel_log import KernelLog
 from sentinel.errors import DriverUnavailableError, SentinelError
@@ -161,7 +161,7 @@ class _Work:
         """
         folder = request.folder
         if request.text is not None:
-            plan = parse_plan(tomllib.loads(request.text), "the plan")
+            plan = parse_plan(parse_toml(request.text, "the plan"), "the plan")
             stack.enter_context(new_run(folder))
             fail_fast = request.fail_fast
             return cls(

@@ -430,6 +430,10 @@ class Settings(Outcome):
     notes: tuple[str, ...] = field(
         default=(), metadata=described("What overrides or delays saved values, a sentence each.")
     )
+    effects: tuple[str, ...] = field(
+        default=(),
+        metadata=described("What keeps a former value, and which GPUs are released; sentences."),
+    )
 
     def get(self, key: str) -> Given | None:
         """Return the value of a setting for all GPUs, or None if there is no such setting."""

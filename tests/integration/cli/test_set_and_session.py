@@ -86,7 +86,8 @@ def test_a_relative_path_is_that_of_this_folder(
 
 def test_what_is_in_effect_is_printed_with_its_source(daemon: StubDaemon, cli: CommandLine) -> None:
     file = {"saved": "/var/lib/sentinel/settings.toml", "notes": ["--util was given before."]}
-    daemon.replies["PATCH /v1/settings"] = Reply({**CHANGED, **file})
+    more = {"effects": ["GPU 1 is released."]}
+    daemon.replies["PATCH /v1/settings"] = Reply({**CHANGED, **file, **more})
     captured = cli("set", "util=50%", "power=", "--save")
     assert [line.split("  ")[0] for line in captured.out.splitlines()] == [
         'util.target = "50%"',
@@ -100,6 +101,7 @@ def test_what_is_in_effect_is_printed_with_its_source(daemon: StubDaemon, cli: C
     ]
     assert captured.err.splitlines() == [
         "saved in /var/lib/sentinel/settings.toml",
+        "GPU 1 is released.",
         "sentinel: warning: --util was given before.",
     ]
 
