@@ -422,6 +422,7 @@ def _connected(order: Order, gpus: Sequence[str]) -> Iterator[Client]:
                 simulated=order.simulated,
                 simulate=order.simulate,
                 run=order.folder,
+                burnin_socket=held.client.address.socket,
             ),
             pid=held.pid,
             started=0 if process is None else process.started,

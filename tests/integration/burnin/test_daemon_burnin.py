@@ -87,9 +87,16 @@ def test_a_burnin_in_a_terminal_is_named_until_it_ends(daemon: Daemon) -> None:
             _, said = rival.communicate(timeout=TIMEOUT_S)
             assert rival.returncode == ExitCode.HELD, said
             assert f"a burn-in in a terminal that is recorded in {run}" in said
-        burnin.send_signal(signal.SIGINT)
+        assert "To end it: sentinel burnin cancel" in status
+        named = daemon.run_unchecked("burnin", "cancel", "--socket", f"{run}/none")
+        assert named.code == ExitCode.NOT_RUNNING, "another daemon is meant"
+        assert burnin.poll() is None
+        daemon.run("burnin", "cancel")
         burnin.communicate(timeout=TIMEOUT_S)
-    assert daemon.run_unchecked("burnin", "status").code == ExitCode.NOT_RUNNING
+        assert burnin.returncode == ExitCode.NOT_RUNNING, "its report is incomplete"
+    assert json.loads((run / "report.json").read_text())["verdict"] == "INCOMPLETE"
+    for command in ("status", "cancel"):
+        assert daemon.run_unchecked("burnin", command).code == ExitCode.NOT_RUNNING
 
 
 def test_the_plan_of_a_daemon_is_shown_as_a_burnin(daemon: Daemon) -> None:
