@@ -129,7 +129,8 @@ def set_(
         parts = _without_given(client, wanted, gpus)
         if not parts:
             nothing = ["no option has set anything that a running daemon can change"]
-            empty = {**settings_as_json(()), "saved": None, "notes": nothing, "occupied": None}
+            empty = {**settings_as_json(()), "saved": None, "notes": nothing}
+            empty |= {"effects": [], "occupied": None}
             return options.Printed(json=empty, notes=nothing)
     elif not parts:
         raise ConfigError("give at least one KEY=VALUE", "Such as: sentinel set memory=50%")
@@ -144,14 +145,15 @@ def set_(
     earlier = [v for one in results[:-1] for v in one.settings if v.key not in parts[-1][0]]
     values = (*earlier, *result.settings)
     notes = [] if result.saved is None else [f"saved in {result.saved}"]
-    notes += result.effects
+    effects = list(dict.fromkeys(effect for one in results for effect in one.effects))
+    notes += effects
     notes += [f"the daemon {proof.text}"] if proof.text else []
     return options.Printed(
         json={
             **settings_as_json(values),
             "saved": result.saved,
             "notes": result.notes,
-            "effects": result.effects,
+            "effects": effects,
             "occupied": proof.occupied,
         },
         lines=_in_effect(client, values),
