@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
@@ -106,6 +107,8 @@ class ApiContext:
         }
         self.verdicts = BurninVerdicts(shared)
         self.views.verdicts = self.verdicts.gpus
+        #: How many requests wait for the same reservation or allocation, by its id.
+        self.waiting: Counter[str] = Counter()
         self._watch = ProcessWatch(self._cancel)
         self._on_end = on_end
         self._tasks: set[asyncio.Task[None]] = set()

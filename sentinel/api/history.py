@@ -108,7 +108,10 @@ class Database:
             self._waiting.popleft()
 
     def query(self, function: Callable[[Source], T], now: float) -> T:
-        """Run a query on all rows or, if the file fails, on those that wait for it.
+        """Run a query on all rows or, if the file fails, on a part of them.
+
+        That are those of the file if it can only be read, as while another program keeps its lock;
+        otherwise those that wait for it.
 
         Raises:
             sqlite3.Error: Even the memory failed.
@@ -116,13 +119,19 @@ class Database:
         if self._connection is not None:
             try:
                 with self._waiting_inserted(self._connection):
-                    return function(Source(self._connection, self._tick_offset, self._first_tick))
+                    return function(self._source(self._connection))
             except sqlite3.Error as error:
                 self._failed(error, now)
+        if self._connection is not None:
+            with contextlib.suppress(sqlite3.Error):
+                return function(self._source(self._connection))
         with contextlib.closing(history_tables.open_memory(_UNLIMITED_BYTES)) as memory:
             for batch in self._waiting:
                 history_tables.insert(memory, batch, 0)
             return function(Source(memory, 0, 0))
+
+    def _source(self, connection: sqlite3.Connection) -> Source:
+        return Source(connection, self._tick_offset, self._first_tick)
 
     # --- rows --------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from sentinel.api.snapshots import Views
 from sentinel.api.supervisor_link import SupervisorLink, check_accepted
 from sentinel.config.build import with_changes
 from sentinel.config.gpu_selection import present
-from sentinel.config.model import SETTINGS
+from sentinel.config.model import EFFECTS, SETTINGS
 from sentinel.config.setting import Scope
 from sentinel.config.sources import (
     NAME,
@@ -34,6 +34,7 @@ from sentinel.host.regular_file import replace_file
 from sentinel.protocol.api_types import Settings
 from sentinel.protocol.commands import ApiSpec, Caller, CommandReply, Configure, Given, Level
 from sentinel.protocol.problem import Code
+from sentinel.units import format_indices
 
 #: The length of the beginning of a UUID in a source: `GPU-` and eight digits.
 _UUID_LENGTH = 12
@@ -109,7 +110,12 @@ class DaemonSettings:
             reply = await self._configure(
                 by, with_changes(self._of_run_time(), changes, gpus, _flag_source)
             )
-            return Settings(text=reply.text, gpus=gpus, settings=self._changed(changes, gpus))
+            return Settings(
+                text=reply.text,
+                gpus=gpus,
+                settings=self._changed(changes, gpus),
+                effects=self._effects(changes, reply),
+            )
 
     async def _change_and_save(
         self, by: Caller, changes: Changes, gpus: tuple[str, ...]
@@ -127,7 +133,9 @@ class DaemonSettings:
         # In effect from the file; but a variable of the daemon overrides that, until it is unset.
         variables = {value.key: value.source for value in from_environment(os.environ)}
         hidden = [] if gpus else [key for key in changes if key in variables]
-        above = {key: text if key in hidden else None for key, text in changes.items()}
+        # What is fixed at the start stays as it was given.
+        now = {key: text for key, text in changes.items() if not _is_fixed(key)}
+        above = {key: text if key in hidden else None for key, text in now.items()}
         run_time = with_changes(before, above, gpus, _flag_source)
         reply = await self._configure(by, run_time, new)
         try:
@@ -147,13 +155,26 @@ class DaemonSettings:
             for key in changes
             if key in given and key not in hidden
         ]
+        notes += [
+            f"{key} is fixed while sentinel runs: what is saved of it counts from the next start"
+            " (sentinel restart)."
+            for key in changes
+            if _is_fixed(key)
+        ]
         return Settings(
             text=reply.text,
             gpus=gpus,
             settings=self._changed(changes, gpus),
             saved=str(self._file),
             notes=tuple(notes),
+            effects=self._effects(changes, reply),
         )
+
+    def _effects(self, keys: Iterable[str], reply: CommandReply) -> tuple[str, ...]:
+        """Describe what keeps the former value of a setting, and which GPUs are released."""
+        kept = {EFFECTS[key]: None for key in keys if key in EFFECTS}
+        indices = format_indices(gpu.index for gpu in self._views.gpus if gpu.uuid in reply.gpus)
+        return (*kept, *([f"GPU {indices} is released."] if indices else []))
 
     async def _configure(
         self, by: Caller, run_time: Iterable[Given], saved: Iterable[Given] | None = None
@@ -171,7 +192,8 @@ class DaemonSettings:
             home = Path(os.environ.get("HOME") or "/")
             file = find_file(self._spec.config, os.environ, home)
             kept = read_saved(self._file) if saved is None else saved
-            sources = gather(run_time, os.environ, file, kept)
+            checked(gather(run_time, os.environ, file, kept))  # as the next daemon reads it
+            sources = gather(run_time, os.environ, file, self._of_this_run(kept))
             checked(sources)
             return sources.given
 
@@ -183,6 +205,13 @@ class DaemonSettings:
         return check_accepted(
             await self._supervisor.request(Configure, take_over, by=by, given=new)
         )
+
+    def _of_this_run(self, kept: Iterable[Given]) -> Iterator[Given]:
+        """Replace saved values that are fixed at the start by those with which the daemon began."""
+        yield from (value for value in kept if not _is_fixed(value.key))
+        for value in self.given:
+            if _is_fixed(value.key) and value.source == _saved_source(self._file, value.key, None):
+                yield value
 
     async def _write(self, saved: Iterable[Given]) -> None:
         """Replace the file of saved settings; return once it is on disk."""
@@ -285,16 +314,20 @@ def check_keys(keys: Iterable[str], *, single: bool = False) -> None:
 def _check_kept(by: Caller, changes: Iterable[str]) -> None:
     """Check that a client may keep settings for the next daemon, which reads them at its start.
 
-    A running daemon refuses a new value of those that are fixed at the start. The value that it has
-    would be kept as well: over the administrator's file, whose next daemon is to have another one,
-    for example fewer rights of this very client.
+    What is fixed at the start would be kept over the administrator's file, whose next daemon is to
+    have another value, for example fewer rights of this very client.
 
     Raises:
         ProblemError: One is fixed at the start, and the client is not the daemon's user.
     """
-    kept = [key for key in changes if _BY_KEY[key].scope is Scope.START]
+    kept = [key for key in changes if _is_fixed(key)]
     if by.level < Level.OWN and kept:
         raise ProblemError(Code.FORBIDDEN, _FIXED.format(what=kept[0]))
+
+
+def _is_fixed(key: str) -> bool:
+    """Check for a setting that is fixed at the start of the daemon."""
+    return _BY_KEY[key].scope is Scope.START
 
 
 def _flag_source(key: str, gpu: str | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import platform
@@ -10,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from importlib import metadata
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -17,6 +19,7 @@ from sentinel.config.plan import Plan
 from sentinel.diagnostics.counters import CountersResult
 from sentinel.errors import ConfigError
 from sentinel.host.lookups import node_name
+from sentinel.host.paths import identity
 from sentinel.host.procfs import boot_id
 from sentinel.host.regular_file import File, locked, open_regular, read_regular, replace_file
 from sentinel.host.verified_store import RUNS, read_reports
@@ -58,6 +61,14 @@ class RunFolder:
             self.path.mkdir(mode=0o755, parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"--report {self.path}: {error.strerror}") from None
+        self.check_new()
+
+    def check_new(self) -> None:
+        """Check that the folder has no run.
+
+        Raises:
+            ConfigError: It has one.
+        """
         if self.header.exists() or self.events.exists():
             raise ConfigError(f"--report {self.path}: it has a run already", "Name another folder.")
 
@@ -83,6 +94,8 @@ class RunFolder:
                 stack.enter_context(locked(folder, _LOCK_TIMEOUT_S))
             except OSError:
                 raise ConfigError(f"{self.path}: another process records this run") from None
+            if identity(self.path.resolve()) != identity(folder):
+                raise ConfigError(f"{self.path}: another process has removed it", "Start again.")
             yield
 
     def _open(self) -> int:
@@ -214,8 +227,10 @@ def new_run(folder: RunFolder) -> Iterator[None]:
     """
     folder.create()
     with ExitStack() as stack:
-        stack.callback(folder.remove_if_empty)
+        # First: what is in the folder until then is another process's, which has yet to start.
         stack.enter_context(folder.locked())
+        folder.check_new()
+        stack.callback(folder.remove_if_empty)
         yield
 
 
@@ -266,20 +281,24 @@ def reopen(folder: RunFolder, settings: Sequence[Mapping[str, Any]]) -> None:
 
     Args:
         folder: The folder of the run.
-        settings: What to record of the settings.
+        settings: What to record of the settings: those that it was not begun with.
     """
     _mend(folder)
     header = read_object(folder.header)
     started = datetime.now().astimezone().isoformat(timespec="seconds")
-    resumed = [*header.get("resumed", ()), {"started": started, "settings": list(settings)}]
+    begun = [value | {"source": None} for value in header["settings"]]
+    changed = [value for value in settings if {**value, "source": None} not in begun]
+    resumed = [*header.get("resumed", ()), {"started": started, "settings": changed}]
     folder.write(folder.header, {**header, "resumed": resumed})
 
 
 def _mend(folder: RunFolder) -> None:
     """Drop what was not written completely, and what says how the run ended.
 
-    The counters after the former part are not those after this one, which may be killed, too.
+    The report and the counters after the former part are not those of this one, which may be
+    killed, too.
     """
+    folder.report.unlink(missing_ok=True)
     for path in (folder.events, folder.samples):
         drop_torn_line(path)
     counters = read_object(folder.counters)
@@ -295,6 +314,32 @@ def new_folder(state: Path, plan: Plan) -> RunFolder:
     """Name the folder of a new run: its time and its plan."""
     now = datetime.now().astimezone()
     return RunFolder(path=state / RUNS / f"{now:%Y%m%d-%H%M%S}-{plan.name}")
+
+
+def register(folder: RunFolder, state: Path, plan: Plan) -> str | None:
+    """Link a run elsewhere among those of the state directory, where other commands look.
+
+    Args:
+        folder: The folder of the run.
+        state: The state directory.
+        plan: What is run.
+
+    Returns:
+        Why that failed, or None.
+    """
+    if folder.path.resolve().parent == (state / RUNS).resolve():
+        return None
+    link = new_folder(state, plan).path
+    try:
+        link.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        for number in itertools.count(1):  # another run may have begun within this second
+            name = link.name if number == 1 else f"{link.name}-{number}"
+            with contextlib.suppress(FileExistsError):
+                link.with_name(name).symlink_to(folder.path.absolute())
+                return None
+    except OSError as error:
+        return f"{link.parent}: {error.strerror}"
+    return None
 
 
 def _write_header(
@@ -324,11 +369,20 @@ def _write_header(
                 "machine_id": _machine_id(),
                 "kernel": platform.release(),
                 "python": platform.python_version(),
+                "torch": torch_version(),
                 "driver": drivers[0] if drivers else None,
                 "uid": os.getuid(),
             },
         },
     )
+
+
+def torch_version() -> str | None:
+    """Read the version of the installed torch, without an import; None without one."""
+    try:
+        return metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def _machine_id() -> str | None:

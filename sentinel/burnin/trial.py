@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -23,7 +21,7 @@ from sentinel.burnin.run import RunRequest, record_run
 from sentinel.burnin.run_folder import RunFolder
 from sentinel.client import Client, GpuStatus, connect
 from sentinel.client.event_stream import EventInfo
-from sentinel.client.hold import private_sentinel
+from sentinel.client.hold import private_sentinel, temporary_folder
 from sentinel.config.build import build_config
 from sentinel.config.model import SETTINGS
 from sentinel.config.plan import Phase, Plan, plan_toml
@@ -105,8 +103,8 @@ def run_trial(
         max_failures=1,
     )
     watcher = _Watcher(request.gpu.uuid, is_over)
-    with tempfile.TemporaryDirectory(prefix="sentinel-trial-") as name, watcher.signals():
-        folder = RunFolder(path=Path(name) / "run")
+    with temporary_folder() as (temporary, _), watcher.signals():
+        folder = RunFolder(path=temporary / "run")
         run = RunRequest(
             folder=folder,
             text=plan_toml(plan),
@@ -185,7 +183,7 @@ class _Watcher:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def begin(self, client: Client) -> None:
+    def begin(self, client: Client, _run: str) -> None:
         """Take the client of the daemon, which has begun; a signal ends the trial from now on."""
         self._client, self._began = client, time.monotonic()
         for number in _SIGNALS:

@@ -186,7 +186,8 @@ class Client(Requester, AllocationVerbs, HistoryVerbs, ReservationVerbs, Session
         Args:
             settings: New values by key; ``None`` removes a flag.
             gpus: Only for these GPUs; the default is the daemon as a whole.
-            save: Keep the change over a restart of the daemon.
+            save: Keep the change over a restart of the daemon; what is fixed at its start changes
+                with the next one.
 
         Raises:
             ConfigError: A setting is invalid; nothing has changed.

@@ -267,21 +267,30 @@ def _start(
     # Not the interfaces of the host's daemon, nor a daemon that commands of this user find.
     isolation = ["--private", *(word for flag in _INTERFACES for word in (flag, "off"))]
     command = [*SENTINEL, "run", *isolation, *map(str, flags)]
-    _remove_abandoned(Path(tempfile.gettempdir()))
-    name = resources.enter_context(tempfile.TemporaryDirectory(prefix=_PREFIX))
-    folder = Path(name)
-    lock = resources.enter_context(_locked(folder))
+    folder, lock = resources.enter_context(temporary_folder())
     environment = {
         **variables,
         "SENTINEL_SOCKET": str(folder / "sentinel.sock"),
         # Not the folders of the host's daemon.
-        "STATE_DIRECTORY": name,
-        "LOGS_DIRECTORY": name,
+        "STATE_DIRECTORY": str(folder),
+        "LOGS_DIRECTORY": str(folder),
     }
     errors = folder / "stderr"
     child = _Child(command, environment, errors, lock)
     resources.callback(child.end)
     return _Running(child.process, connect(folder / "sentinel.sock"), errors)
+
+
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[tuple[Path, int]]:
+    """Create a folder for the block, and remove those that a SIGKILL has left.
+
+    Yields:
+        The folder, and the descriptor of its lock: it is in use while any process has that.
+    """
+    _remove_abandoned(Path(tempfile.gettempdir()))
+    with tempfile.TemporaryDirectory(prefix=_PREFIX) as name, _locked(Path(name)) as lock:
+        yield Path(name), lock
 
 
 @contextlib.contextmanager

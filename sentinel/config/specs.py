@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 
 from sentinel.config.options import BUILT_IN, PACKAGE, convert_options
@@ -20,8 +21,10 @@ from sentinel.protocol.probe import NVML, SIMULATED, DriverSpec
 #: The entry-point group of workloads.
 WORKLOADS = "sentinel.workloads"
 
-_WORKLOAD_FORM = "NAME[:key=value,...] or module:attribute[:key=value,...]"
+_WORKLOAD_FORM = "NAME[:key=value,...] or [/FOLDER/]module:attribute[:key=value,...]"
 _NAME = re.compile(r"[A-Za-z0-9_][\w.-]*")
+#: The absolute folder of a module, with the slash after it.
+_FOLDER = re.compile(r"/([^:,\x00-\x1f]*/)?")
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _KEY = re.compile(r"[A-Za-z_]\w*")
 
@@ -29,17 +32,20 @@ _KEY = re.compile(r"[A-Za-z_]\w*")
 def parse_workload(text: str) -> tuple[str, dict[str, str]]:
     """Split ``NAME[:key=value,...]`` into the name and the options.
 
-    The name may be ``module:attribute``. A value may contain colons and equals signs, but no comma.
+    The name may be ``module:attribute``, after the folder of the module. A value may contain colons
+    and equals signs, but no comma.
 
     Raises:
         ConfigError: The text is malformed or repeats an option.
     """
-    name, _, rest = text.strip().partition(":")
-    good = _NAME.fullmatch(name)
+    folder = _FOLDER.match(text.strip())
+    before = folder[0] if folder else ""
+    name, _, rest = text.strip().removeprefix(before).partition(":")
+    good = None if before else _NAME.fullmatch(name)
     first, colon, more = rest.partition(":")
     if rest and "=" not in first:
         good = _DOTTED.fullmatch(name) and _DOTTED.fullmatch(first)
-        name, rest = f"{name}:{first}", more
+        name, rest = f"{before}{name}:{first}", more
         if colon and not more:
             good = None
     if not good or text.strip().endswith(":"):
@@ -82,11 +88,15 @@ def known_workloads() -> dict[str, str]:
     return {name: " and ".join(origins) for name, origins in sorted(found.items())}
 
 
-def check_workload(text: str) -> None:
+def check_workload(text: str, find: Callable[[str], EntryPoint] | None = None) -> None:
     """Check that a workload is registered; ``module:attribute`` is only parsed.
 
     The options of built-in workloads are checked, too. Those of other packages are known only to
     processes that import them.
+
+    Args:
+        text: The workload, as ``--workload`` takes it.
+        find: A cached :func:`find_workload`, for many workloads.
 
     Raises:
         ConfigError: The text is malformed, no package registers the workload, or an option of a
@@ -95,7 +105,7 @@ def check_workload(text: str) -> None:
     name, given = parse_workload(text)
     if ":" in name:
         return
-    entry = find_workload(name)
+    entry = (find or find_workload)(name)
     options = BUILT_IN.get(entry.attr) if is_built_in(entry) else None
     if options is not None:
         convert_options(f"workload {entry.attr}", options, given)

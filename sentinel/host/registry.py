@@ -60,6 +60,8 @@ class DaemonRecord:
     simulate: int | None = None
     #: The folder of the burn-in that this process runs, or None.
     run: str | None = None
+    #: The socket at which such a burn-in can be cancelled; it is no daemon's.
+    burnin_socket: str | None = None
     #: Whether its process held the lock when the file was read.
     alive: bool = False
 
@@ -279,6 +281,7 @@ def recorded(path: Path, record: DaemonRecord, folder: Path) -> Iterator[None]:
     """Keep a record of this process in the registry, as far as that is possible, for the block."""
     with contextlib.ExitStack() as undo:
         with contextlib.suppress(OSError, SentinelError):
+            _drop_burnins(folder)
             make_private(path.parent)
             entry = take(path, record)
             undo.callback(entry.release)
@@ -317,6 +320,15 @@ def _linked(path: Path) -> DaemonRecord | None:
         return read(path.readlink()) if _is_own(path.lstat()) else None
     except OSError:  # no link, or just removed
         return None
+
+
+def _drop_burnins(folder: Path) -> None:
+    """Remove the files of burn-ins that a SIGKILL has ended: no other burn-in takes one again."""
+    for path, record in _all(folder):
+        if record is not None and record.run is not None and not record.alive:
+            with contextlib.suppress(OSError):
+                path.readlink().unlink(missing_ok=True)
+                path.unlink()
 
 
 def _drop_old(folder: Path) -> None:

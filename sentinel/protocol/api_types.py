@@ -114,7 +114,7 @@ class GpuProof(VerifiedCounts, ResponseType):
 
 @dataclass(frozen=True, kw_only=True)
 class GpuVerdict(ResponseType):
-    """The verdict of the last burn-in whose report is in the state directory."""
+    """The verdict of the last burn-in that the state directory knows."""
 
     #: PASS, WARN, INCOMPLETE, FAIL or N/A.
     verdict: str
@@ -428,7 +428,11 @@ class Settings(Outcome):
         metadata=described("The file that keeps a change, or null if it is not saved."),
     )
     notes: tuple[str, ...] = field(
-        default=(), metadata=described("What will override saved values, a sentence each.")
+        default=(), metadata=described("What overrides or delays saved values, a sentence each.")
+    )
+    effects: tuple[str, ...] = field(
+        default=(),
+        metadata=described("What keeps a former value, and which GPUs are released; sentences."),
     )
 
     def get(self, key: str) -> Given | None:

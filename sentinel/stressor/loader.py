@@ -220,8 +220,8 @@ def _one_line(text: str) -> str:
 _MAX_ERROR_LENGTH = 1000
 #: What to do about a module that is not found.
 _FOLDER = (
-    "Put its folder into PYTHONPATH; only `python -m sentinel` in the foreground also searches the "
-    "current directory."
+    "A module is found if it is installed, in PYTHONPATH of the daemon, or in the folder in which "
+    "a command names it. Or name its folder: /FOLDER/module:attribute."
 )
 
 
@@ -240,7 +240,10 @@ def load_workload(name: str) -> Workload:
     """
     try:
         if ":" in name:
-            module, _, attribute = name.partition(":")
+            place, _, attribute = name.partition(":")
+            folder, _, module = place.rpartition("/")
+            if folder:
+                sys.path.insert(0, folder)
             found: object = importlib.import_module(module)
             for part in attribute.split("."):
                 found = getattr(found, part)
@@ -249,7 +252,7 @@ def load_workload(name: str) -> Workload:
     except ConfigError:
         raise
     except ModuleNotFoundError as error:
-        missing = name.partition(":")[0]
+        missing = name.partition(":")[0].rpartition("/")[2]
         remedy = _FOLDER if f"{missing}.".startswith(f"{error.name}.") else ""
         what = f"workload {name} cannot be imported: {describe(error)}"
         raise WorkloadError(what, remedy) from error

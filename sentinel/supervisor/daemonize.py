@@ -182,14 +182,14 @@ def _environment(environ: Mapping[str, str]) -> dict[str, str]:
         folders = [folder for folder in environment.get(name, "").split(":") if folder]
         if folders:
             environment[name] = ":".join(str(Path(folder).absolute()) for folder in folders)
-    # ``python -m sentinel`` finds sentinel, and workloads, in the current folder.
+    # ``python -m sentinel`` finds sentinel in the current folder; other modules there stay unknown.
     search = [
         str(Path(entry).absolute())
         for entry in environment.get("PYTHONPATH", "").split(":")
         if entry
     ]
     here = Path.cwd()
-    if sys.path and not sys.flags.safe_path and Path(sys.path[0]).absolute() == here:
+    if not sys.flags.safe_path and Path(__file__).parents[2] == here:
         search.insert(0, str(here))
     if search:
         environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(search))

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.harness.gpu_environment import ROOT, RealHost
+from tests.harness.programs import run_program
 from tests.harness.sentinel_process import SentinelProcess, eventually
 from tests.harness.timing import TIMEOUT_S
 
@@ -34,15 +35,8 @@ def occupied(
 
 
 def run(real: RealHost, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "sentinel", *arguments, *real.flags([0])]
-    return subprocess.run(
-        command,
-        env=real.environment(),
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
+    words = (sys.executable, "-m", "sentinel", *arguments, *real.flags([0]))
+    return run_program(*words, env=real.environment())
 
 
 def has_rate(sentinel: SentinelProcess, rate: str, count: int) -> bool:
@@ -161,15 +155,9 @@ def test_one_flipped_bit_is_found_and_changes_no_memory(real: RealHost) -> None:
 
 
 def test_exactly_the_flipped_bits_are_found_on_the_gpu(real: RealHost) -> None:
-    chosen = ("--gpus", str(real.index(0)), "--flips", "5", "--rounds", "1000", "--json")
-    done = subprocess.run(
-        [sys.executable, "-m", "sentinel", "workloads", "selftest", *chosen],
-        env=real.environment(),
-        capture_output=True,
-        text=True,
-        timeout=4 * TIMEOUT_S,
-        check=False,
-    )
+    words = (sys.executable, "-m", "sentinel", "workloads", "selftest", "--json")
+    chosen = ("--gpus", str(real.index(0)), "--flips", "5", "--rounds", "1000")
+    done = run_program(*words, *chosen, env=real.environment(), timeout=4 * TIMEOUT_S)
     assert done.returncode == 0, done.stdout + done.stderr
     assert {trial["place"] for trial in json.loads(done.stdout)["trials"]} >= {"result", "clean"}
 
@@ -221,15 +209,9 @@ def test_the_example_runs_on_a_gpu(real: RealHost) -> None:
 
 def trial(real: RealHost, workload: str, seconds: str) -> tuple[int, dict[str, Any]]:
     """Run a trial; return its exit code and figures."""
-    arguments = ("workloads", "try", workload, "--for", seconds, "--gpus", str(real.index(0)))
-    done = subprocess.run(
-        [sys.executable, "-m", "sentinel", *arguments, "--json"],
-        env=real.environment(),
-        capture_output=True,
-        text=True,
-        timeout=3 * TIMEOUT_S,
-        check=False,
-    )
+    words = (sys.executable, "-m", "sentinel", "workloads", "try", workload, "--json")
+    chosen = ("--for", seconds, "--gpus", str(real.index(0)))
+    done = run_program(*words, *chosen, env=real.environment(), timeout=3 * TIMEOUT_S)
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout)
 

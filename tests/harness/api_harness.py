@@ -217,17 +217,15 @@ class FakeSupervisor:
                 f"{command.count} GPUs are requested, and there are {len(UUIDS)}",
             )
         known = self.reservations.get(command.id)
-        if known is not None and (known.count, known.reason) != (
-            command.count or len(command.gpus),
-            command.reason,
-        ):
+        count = command.count or len(command.gpus)
+        if known is not None and (known.count, known.reason) != (count, command.reason):
             return self.refuse(command, Refusal.CONFLICT, f"the id {command.id!r} is in use")
         if known is not None:
             return CommandReply(number=command.number, text="reserved", gpus=known.gpus)
         request = Reservation(
             id=command.id,
             named=command.gpus,
-            count=command.count or len(command.gpus),
+            count=count,
             reason=command.reason,
             by=command.by,
             since=time.monotonic(),

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
+from sentinel.errors import ExitCode
 from tests.harness.gpu_environment import ROOT, SimulatedHost
-from tests.harness.timing import TIMEOUT_S
+from tests.harness.programs import output_of, started_program
 
 #: A workload that checks its results.
 CHECKED = "bad_workloads:checks_results"
@@ -66,28 +66,17 @@ class BurninRun:
         base = [sys.executable, "-m", "sentinel", "burnin", "--simulate", str(self._gpus)]
         return [*base, *plan, *where, *self._settings, *flags]
 
-    @contextmanager
-    def started(self, *flags: str, resume: bool = False) -> Iterator[subprocess.Popen[str]]:
+    def started(
+        self, *flags: str, resume: bool = False
+    ) -> AbstractContextManager[subprocess.Popen[str]]:
         """Start it; kill it at the end."""
-        process = subprocess.Popen(
-            self.command(*flags, resume=resume),
-            env=self.host.environment(),
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        with process:
-            try:
-                yield process
-            finally:
-                process.kill()
+        command = self.command(*flags, resume=resume)
+        return started_program(*command, env=self.host.environment(), cwd=ROOT)
 
-    def run(self, *flags: str, resume: bool = False) -> tuple[int, str]:
-        """Run it to its end; return the exit code and the output."""
+    def run(self, *flags: str, code: int = ExitCode.OK, resume: bool = False) -> str:
+        """Run it to its end, which must have this exit code; return the output."""
         with self.started(*flags, resume=resume) as process:
-            output, _ = process.communicate(timeout=3 * TIMEOUT_S)
-            return process.returncode, output
+            return output_of(process, code)
 
     def report(self) -> dict[str, Any]:
         """Read the report."""

@@ -133,7 +133,7 @@ NOT_COMMANDS = {
     "after               25 ms              45 ms       75 ms                1 s"
     "                    3 s": "a drawing",
     "#!/bin/sh": "a program for notify.command, as test_notifications.py has one",
-    "PreemptType=preempt/partition_prio": "lines of slurm.conf, in test_slurm_preemption.py",
+    "PreemptType=preempt/partition_prio": "lines of slurm.conf, in test_slurm.py",
     "FAIL  sentinel-20261123-1130-standard  standard: a fault was found": "a report",
     "gpu-sentry: memory.remap_failed on GPU 3 (GPU-952937bc-67d8-5168-8d5a-083882c8d660)": (
         "the reason of a drain"
@@ -264,22 +264,21 @@ PROOFS: dict[str, str | Because] = {
     ),
     r"nvidia-smi --gpu-reset .*": Because("It resets a GPU, which only an operator may do."),
     # Fleets. The tests have short plans and simulated GPUs.
-    r"sentinel fleet burnin --partition gpu --report DIR": _FLEET
+    r"sentinel fleet burnin (?:--partition gpu --report DIR|--nodes 16 .*)": _FLEET
     + "test_every_node_burns_itself_in_so_many_at_a_time",
-    r"sentinel fleet burnin --nodes 16 .*": _FLEET + "test_sixteen_nodes",
     r"sentinel fleet burnin .* --drain .*|sentinel fleet undrain .*": _FLEET
     + "test_a_failing_node_is_drained_and_only_this_is_taken_back",
     r"sentinel fleet burnin --engine clush .*": "integration/fleet/test_clush_fleet.py"
     "::test_every_node_reports_and_one_that_cannot_be_reached_is_missing",
     r"sentinel fleet report --watch .*": _FLEET
     + "test_a_run_survives_its_controller_and_its_terminal",
-    r"sentinel fleet cancel .*": _FLEET + "test_a_cancelled_run_has_the_reports_of_what_was_done",
-    r"sentinel fleet resume .*": _FLEET + "test_a_run_that_was_cancelled_goes_on_where_it_was",
+    r"sentinel fleet (?:cancel|resume) .*": _FLEET
+    + "test_a_cancelled_run_has_the_reports_of_what_was_done_and_goes_on",
     r"sentinel fleet report .*": "unit/cli/test_fleet_report.py"
     "::test_the_exit_code_and_the_first_line_are_the_verdict",
     r"ansible-playbook .*": "integration/deploy/test_ansible.py"
     "::test_the_role_installs_everything_and_is_idempotent",
-    r"sbatch .* deploy/slurm/idle-burnin\.sh.*": "integration/deploy/test_slurm_preemption.py"
+    r"sbatch .* deploy/slurm/idle-burnin\.sh.*": "integration/deploy/test_slurm.py"
     "::test_a_job_preempts_an_idle_burn_in_which_goes_on_afterwards",
     # Containers and clusters.
     r"docker build .*": Because(
@@ -288,11 +287,11 @@ PROOFS: dict[str, str | Because] = {
     r"docker run .*": Because("It needs Docker with NVIDIA's container toolkit and a GPU."),
     r"kubectl kustomize .*|run=\$\(date .*|for node in .*|n=\$\(\(n \+ 1\)\)"
     r"|sed \"s/node-to.*|done": (
-        "integration/deploy/test_kubernetes_document.py::test_the_document_makes_a_job_for_each_node"
+        "integration/deploy/test_kubernetes.py::test_the_document_makes_a_job_for_each_node"
     ),
     r"for file in deploy/prometheus/.*|echo '---'|printf '(?:apiVersion|metadata):.*"
     r"|sed 's/\^/  /'.*|done > sentinel-rules\.yaml|kubectl create configmap .*": (
-        "integration/deploy/test_kubernetes_document.py"
+        "integration/deploy/test_kubernetes.py"
         "::test_the_document_makes_rules_and_dashboards_for_the_operator"
     ),
     r"(?:kubectl|helm) .*": _CLUSTER,

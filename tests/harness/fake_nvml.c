@@ -3,7 +3,7 @@
  * With -DOLD it is a driver of the year 2020, without the second memory struct and the third lists.
  * FAKE_NVML names the file. If FAKE_NVML_WORLD names a registry of simulated GPUs, memory and
  * processes are those of its living members. With -DCOUNTERS it has the calls that `sentinel check`
- * makes, too.
+ * and the doctor make, too.
  */
 #include <dirent.h>
 #include <fcntl.h>
@@ -360,7 +360,10 @@ int nvmlDeviceGetCurrPcieLinkGeneration(void *device, unsigned *generation) {
 int nvmlDeviceGetCurrPcieLinkWidth(void *device, unsigned *width) {
     CHECK_GPU("pcie"); *width = 16; return 0; }
 int nvmlDeviceGetMinorNumber(void *device, unsigned *minor) {
-    CHECK_GPU("minor"); *minor = 7 - at(device); return 0; }
+    char word[TEXT_SIZE];
+    CHECK_GPU("minor");
+    *minor = for_gpu("minor=", name_of(device), 0, word) ? atoi(word) : 7 - at(device);
+    return 0; }
 
 int nvmlDeviceGetSerial(void *device, char *text, unsigned size) {
     CHECK_GPU("serial"); snprintf(text, size, "165000000000%d", at(device)); return 0; }
@@ -379,6 +382,7 @@ static u64 value_of(const char *name, void *device, u64 normal) {
 #define TEXT(function, name, format) \
     int function(void *device, char *text, unsigned size) { \
     CHECK_GPU(name); snprintf(text, size, format, at(device)); return 0; }
+int nvmlSystemGetCudaDriverVersion(int *version) { CHECK("cuda"); *version = 13000; return 0; }
 TEXT(nvmlDeviceGetVbiosVersion, "vbios", "96.00.9F.00.0%d")
 TEXT(nvmlDeviceGetInforomImageVersion, "inforom", "G520.0280.00.0%d")
 NUMBER(nvmlDeviceGetPersistenceMode, "persistence", 1)

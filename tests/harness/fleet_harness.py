@@ -18,6 +18,16 @@ from tests.harness.gpu_environment import ROOT, TESTS
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
+#: A file of thresholds with one limit of a node, and one of the fleet.
+LIMITS = """spec = "dcgm-error-thresholds-v1"
+[common_thresholds."memory.retired_pages.fail".GTE]
+value = 30
+[common_thresholds."fleet.temperature.warn".GT]
+value = 30
+"""
+#: The limit of a node, in its report.
+NODE_LIMIT = {"memory.retired_pages.fail": ">= 30"}
+
 
 def plan(*seconds: float) -> str:
     """Build a plan of phases, each with so many seconds of checked work."""
@@ -102,6 +112,12 @@ class FleetProcess:
             raise AssertionError(f"it has not ended: {self.output}") from None
         self._reader.join(TIMEOUT_S)
         return code
+
+    def ends_with(self, code: int) -> str:
+        """Wait for its end, which must have this exit code; return its output."""
+        found = self.exit_code()
+        assert found == code, self.output
+        return self.output
 
 
 class Fleet:

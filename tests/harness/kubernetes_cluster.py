@@ -118,13 +118,8 @@ class FakeKubernetes:
             return OPENAPI
         if path in RESOURCES:
             found = [
-                {
-                    "name": name,
-                    "singularName": kind.lower(),
-                    "kind": kind,
-                    "namespaced": space,
-                    "verbs": ALL_VERBS,
-                }
+                {"name": name, "kind": kind, "namespaced": space, "verbs": ALL_VERBS}
+                | {"singularName": kind.lower()}
                 for name, kind, space in RESOURCES[path]
             ]
             version = path.removeprefix("/apis/").removeprefix("/api/")
@@ -142,12 +137,10 @@ class FakeKubernetes:
     def fault(self, method: str, path: str) -> int | bytes | None:
         """Find the answer to give instead of the usual one."""
         self.requests.append((method, path))
-        found = [
-            answer
-            for (of, start), answer in self.faults.items()
-            if of == method and path.startswith(start)
-        ]
-        return found[0] if found else None
+        for (of, start), answer in self.faults.items():
+            if of == method and path.startswith(start):
+                return answer
+        return None
 
     def apply(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """Create or replace the object of a server-side apply."""
@@ -178,12 +171,8 @@ class _Handler(BaseHTTPRequestHandler):
         folder, _, name = url.path.rpartition("/")
         found = self.cluster.get(url.path, selector)
         if found is None:
-            one = [
-                item
-                for item in self.cluster.objects.get(folder, [])
-                if item["metadata"]["name"] == name
-            ]
-            found = one[0] if one else None
+            known = self.cluster.objects.get(folder, [])
+            found = next((one for one in known if one["metadata"]["name"] == name), None)
         self._send(found)
 
     def do_PATCH(self) -> None:

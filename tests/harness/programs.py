@@ -1,12 +1,16 @@
-"""Programs that a test runs to their end, and scripts that it writes."""
+"""Programs that a test runs, scripts that it writes, and commands of the documents."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.harness.gpu_environment import ROOT
 from tests.harness.timing import TIMEOUT_S
 
 #: A line of a script that becomes the command of this checkout, with the arguments of the script.
@@ -27,6 +31,37 @@ def run_program(
     if "input" not in options:
         given["stdin"] = subprocess.DEVNULL
     return subprocess.run(words, check=check, text=True, **{**given, **options})
+
+
+@contextmanager
+def started_program(*words: str | Path, **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """Start a program without input whose output and errors can be read; kill it at the end.
+
+    Args:
+        words: The command line.
+        options: Of :class:`subprocess.Popen`.
+    """
+    given = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with subprocess.Popen(words, text=True, **{**given, **options}) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def output_of(process: subprocess.Popen[str], code: int) -> str:
+    """Wait for the end of a program, which must have this exit code; return its output."""
+    output, errors = process.communicate(timeout=3 * TIMEOUT_S)
+    assert process.returncode == code, f"{output}{errors}"
+    return output
+
+
+def documented_commands(document: str, name: str) -> str:
+    """Read the commands of a document in ``docs/`` that are marked for a test."""
+    pattern = rf"^<!-- test: {name} -->\n```\n(.*?)^```$"
+    text = (ROOT / "docs" / document).read_text()
+    (found,) = re.findall(pattern, text, re.DOTALL | re.MULTILINE)
+    return str(found)
 
 
 def write_script(file: Path, text: str) -> Path:

@@ -58,11 +58,8 @@ RESULTS = {"failure", "error", "skipped"}
 
 def schema_problems(schema: Any, report: Any) -> list[str]:
     """Validate a report, and return what is wrong."""
-    validator = Draft202012Validator(schema)
-    return [
-        f"{list(iter_error.path)}: {iter_error.message}"
-        for iter_error in validator.iter_errors(report)
-    ]
+    errors = Draft202012Validator(schema).iter_errors(report)
+    return [f"{list(error.path)}: {error.message}" for error in errors]
 
 
 def closed(schema: Any) -> Any:
@@ -134,9 +131,8 @@ def ocp_messages(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Build the messages of a run, and check the rules that hold for each run."""
     found = [json.loads(line) for line in ocp_lines(report)]
     for message in found:
-        assert [iter_error.message for iter_error in ocp_validator().iter_errors(message)] == [], (
-            message
-        )
+        errors = [error.message for error in ocp_validator().iter_errors(message)]
+        assert errors == [], message
     assert [one["sequenceNumber"] for one in found] == list(range(len(found)))
     times = [datetime.fromisoformat(one["timestamp"]) for one in found]
     assert times == sorted(times)

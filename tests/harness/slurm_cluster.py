@@ -18,6 +18,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -88,8 +89,8 @@ class SlurmCluster:
         gpus: The number of GPUs per node.
         minors: The minor numbers of their device files in ``folder/dev``, in the order of
             ``gres.conf``; None stands for 0, 1, ….
-        cpus: The number of processors per node, in words of ``slurm.conf``.
-        settings: Lines of ``slurm.conf`` to add or replace, such as ``Prolog``.
+        settings: Lines of ``slurm.conf`` to add or replace, such as ``Prolog``; ``{folder}`` stands
+            for the folder.
         files: More files beside ``slurm.conf``, by name.
         partitions: The words after ``PartitionName=``, one text per partition. ``ALL`` in
             ``Nodes=ALL`` stands for all nodes.
@@ -103,7 +104,6 @@ class SlurmCluster:
         nodes: int = 1,
         gpus: int = 2,
         minors: Sequence[int] | None = None,
-        cpus: int = 2,
         settings: Mapping[str, str] | None = None,
         files: Mapping[str, str] | None = None,
         partitions: Sequence[str] = ("all Nodes=ALL Default=YES",),
@@ -140,10 +140,11 @@ class SlurmCluster:
             "SlurmdLogFile": f"{folder}/log/%n",
         }
         lines = [
-            f"{key}={value}" for key, value in {**_SETTINGS, **own, **(settings or {})}.items()
+            f"{key}={value}".replace("{folder}", str(folder))
+            for key, value in {**_SETTINGS, **own, **(settings or {})}.items()
         ]
         lines += [
-            f"NodeName={name} NodeHostname={name} NodeAddr={self._address(name)} CPUs={cpus}"
+            f"NodeName={name} NodeHostname={name} NodeAddr={self._address(name)} CPUs=2"
             f" Gres=gpu:{gpus} State=UNKNOWN"
             for name in self.nodes
         ]
@@ -289,11 +290,12 @@ class SlurmCluster:
         self,
         node: str,
         *words: str | Path,
-        check: bool = True,
         environment: Mapping[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
         """Run a command on a node, outside of Slurm; see :meth:`run`."""
-        return self.run(*self.on(node), *words, check=check, environment=environment)
+        first = self._first_process(self._booted[node])
+        enter = ("nsenter", f"--target={first}", "--net", "--uts", "--pid", "--mount")
+        return self.run(*enter, *words, environment=environment)
 
     def start(
         self,
@@ -317,11 +319,6 @@ class SlurmCluster:
         )
         self._processes.append(process)
         return process  # type: ignore[no-any-return]
-
-    def on(self, node: str) -> list[str]:
-        """Build the prefix of a command that runs on a node, outside of Slurm."""
-        first = self._first_process(self._booted[node])
-        return ["nsenter", f"--target={first}", "--net", "--uts", "--pid", "--mount"]
 
     def _field(self, node: str, field: str) -> str:
         words = ("--noheader", f"--nodes={node}", "--Format", f"{field}:200")
@@ -398,35 +395,10 @@ def _claim() -> Iterator[tuple[int, Path]]:
 
 
 @contextlib.contextmanager
-def slurm_cluster(
-    *,
-    nodes: int = 1,
-    gpus: int = 2,
-    minors: Sequence[int] | None = None,
-    cpus: int = 2,
-    settings: Mapping[str, str] | None = None,
-    files: Mapping[str, str] | None = None,
-    partitions: Sequence[str] = ("all Nodes=ALL Default=YES",),
-) -> Iterator[SlurmCluster]:
-    """Run a cluster, beside any others; see :class:`SlurmCluster` for the arguments.
-
-    ``{folder}`` in ``settings`` stands for the cluster's folder.
-    """
+def slurm_cluster(**options: Any) -> Iterator[SlurmCluster]:
+    """Run a cluster, beside any others; see :class:`SlurmCluster` for the options."""
     with _claim() as (number, folder):
-        path = str(folder)
-        cluster = SlurmCluster(
-            number,
-            folder,
-            nodes=nodes,
-            gpus=gpus,
-            minors=minors,
-            cpus=cpus,
-            settings={
-                key: value.replace("{folder}", path) for key, value in (settings or {}).items()
-            },
-            files=files,
-            partitions=partitions,
-        )
+        cluster = SlurmCluster(number, folder, **options)
         try:
             cluster.up()
             yield cluster

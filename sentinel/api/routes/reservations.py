@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import replace
@@ -158,6 +159,9 @@ async def _granted(context: ApiContext, by: Caller, id_: str, deadline: float) -
         return request is None or bool(request.gpus)
 
     if not await views.until(is_settled, deadline):
+        if context.waiting[_key(CancelReservation, id_)] > 1:
+            why = "The GPUs were not available in time; another connection still waits for them."
+            raise ProblemError(Code.CONFLICT, why)
         left = await context.supervisor.request(CancelReservation, by=by, id=id_)
         raise ProblemError(Code.CONFLICT, left.text)
     granted = views.reservation(id_)
@@ -332,7 +336,8 @@ async def provisional(
 ) -> AsyncIterator[None]:
     """Renew the lease of what a client has asked for during the block, and end the lease after it.
 
-    If the block fails, it is undone. If this process ends meanwhile, so does the lease.
+    If the block fails, it is undone, unless the same was asked for again: the connection may be one
+    that the client has lost and replaced. If this process ends meanwhile, so does the lease.
 
     Args:
         context: The shared state.
@@ -347,15 +352,27 @@ async def provisional(
     find = context.views.allocation if is_allocation else context.views.reservation
     extend = partial(Extend, by=by, id=id_, allocation=is_allocation)
     renewing = asyncio.create_task(_renew(context, extend))
+    key, completes = _key(undo, id_), False
+    context.waiting[key] += 1
     try:
         yield
+        completes = True
         _check_kept(await context.supervisor.request(extend, kept=True), undo)
     except BaseException:
-        if find(id_) is not None:
+        known = find(id_)
+        is_given = known is not None and known.lease is None and not completes
+        if known is not None and context.waiting[key] == 1 and not is_given:
             context.supervisor.post(undo, by=by, id=id_)
         raise
     finally:
+        context.waiting[key] -= 1
+        context.waiting += Counter()  # without those that are zero
         renewing.cancel()
+
+
+def _key(undo: type[CancelReservation | CancelAllocation], id_: str) -> str:
+    """Return the key of a reservation or an allocation among those that requests wait for."""
+    return f"{undo.__name__} {id_}"
 
 
 def _check_kept(reply: CommandReply, undo: type[CancelReservation | CancelAllocation]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Annotated
 
@@ -37,7 +38,7 @@ async def change_settings(context: ContextDep, by: By, body: SettingsChange) -> 
     The files are reread. Stressors whose settings do not change continue, and no further GPU is
     occupied. If a setting is invalid, alone or with the others, nothing changes. With `save`, the
     change is also in the daemon's own file, which overrides the configuration file, and null
-    removes it there.
+    removes it there; what is fixed at the start changes with the next start.
     """
     gpus = context.views.select(body.gpus)
     return await context.settings.change(by, body.settings, gpus, save=body.save)
@@ -71,7 +72,7 @@ async def start_session(context: ContextDep, by: By, body: SessionRequest) -> Se
     check_keys(body.settings, single=True)
     context.settings.check_trust(by, body.settings, {})
     if "workload" in body.settings:
-        check_workload(body.settings["workload"])
+        await asyncio.to_thread(check_workload, body.settings["workload"])
     writer, otherwise = context.session_writer, "No session was started"
     # Before a stressor is stopped for a session that could not be kept.
     await writer.test_disk(otherwise)

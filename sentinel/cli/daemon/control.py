@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -18,8 +19,18 @@ from sentinel.client import Client, SessionInfo
 from sentinel.config.model import SETTINGS
 from sentinel.config.setting import Scope
 from sentinel.errors import ConfigError
-from sentinel.protocol.api_types import Settings
+from sentinel.protocol.commands import Given
 
+if TYPE_CHECKING:
+    from sentinel.cli.daemon.start import FirstStressor
+
+T = TypeVar("T")
+
+_WAIT = "After a change of the workload, maximum wait until a stressor is ready"
+#: New texts by key; None removes a setting.
+_Changes = dict[str, str | None]
+#: Changes, each with its GPUs; without any, it is of all.
+_Parts = list[tuple[_Changes, Sequence[str]]]
 #: In place of a key, it removes every setting that an option gave.
 _ALL = "all"
 
@@ -84,12 +95,16 @@ def resume(client: Client, gpus: tuple[str, ...]) -> options.Printed:
     multiple=True,
     shell_complete=value_completion.keys,
     help="Remove what was set: the value of the file or the default applies. The same as KEY=."
-    " `all` removes all that was set by options.",
+    " `all` removes all that was set by options, also for single GPUs; with --gpus only for these.",
 )
 @options.gpus_flag()
 @click.option(
-    "--save", is_flag=True, help="Keep the change over a restart, in a file of the daemon's own."
+    "--save",
+    is_flag=True,
+    help="Keep the change over a restart, in a file of the daemon's own; also of what is fixed at"
+    " the start, which counts from the next one.",
 )
+@options.wait_option(_WAIT, "5m")
 @options.asks_daemon
 def set_(
     client: Client,
@@ -97,47 +112,83 @@ def set_(
     unset: Sequence[str],
     gpus: tuple[str, ...],
     save: bool,
+    wait: float,
 ) -> options.Printed:
     """Change settings of the running daemon; print what is in effect, and from where.
 
     KEY is that of the configuration file, such as memory.target, or the name of the option, such as
     memory. All other settings stay, and stressors with the same settings continue. Without --save
     the change ends with the daemon. Exit code 2 if a setting is invalid; then nothing has changed.
+    After a change of the workload, the command waits as `sentinel start` does: exit code 1 if
+    stressors fail, or none is ready within --wait.
     """
     names = [part.strip() for text in unset for part in text.split(",")]
-    wanted = _changes(changes, [name for name in names if name != _ALL])
+    wanted = _changes(changes, [name for name in names if name != _ALL], saves=save)
+    parts: _Parts = [(wanted, gpus)] if wanted else []
     if _ALL in names:
-        wanted = {**dict.fromkeys(_given(client)), **wanted}
-    if not wanted:
+        parts = _without_given(client, wanted, gpus)
+        if not parts:
+            nothing = ["no option has set anything that a running daemon can change"]
+            empty = {**settings_as_json(()), "saved": None, "notes": nothing}
+            empty |= {"effects": [], "occupied": None}
+            return options.Printed(json=empty, notes=nothing)
+    elif not parts:
         raise ConfigError("give at least one KEY=VALUE", "Such as: sentinel set memory=50%")
-    result = client.set(wanted, gpus, save=save)
+    results, proof = _change_settings(
+        client,
+        lambda: [client.set(changes, of, save=save) for changes, of in parts],
+        {key for changes, _ in parts for key in changes},
+        wait,
+    )
+    result = results[-1]
+    # The last change is also in effect where an earlier one is of the same setting.
+    earlier = [v for one in results[:-1] for v in one.settings if v.key not in parts[-1][0]]
+    values = (*earlier, *result.settings)
     notes = [] if result.saved is None else [f"saved in {result.saved}"]
+    effects = list(dict.fromkeys(effect for one in results for effect in one.effects))
+    notes += effects
+    notes += [f"the daemon {proof.text}"] if proof.text else []
     return options.Printed(
-        json={**settings_as_json(result.settings), "saved": result.saved, "notes": result.notes},
-        lines=_in_effect(client, result),
+        json={
+            **settings_as_json(values),
+            "saved": result.saved,
+            "notes": result.notes,
+            "effects": effects,
+            "occupied": proof.occupied,
+        },
+        lines=_in_effect(client, values),
         notes=[*notes, *(f"sentinel: warning: {note}" for note in result.notes)],
     )
 
 
-def _in_effect(client: Client, result: Settings) -> Iterator[str]:
+def _change_settings(
+    client: Client, change: Callable[[], T], keys: Iterable[str], wait: float
+) -> tuple[T, FirstStressor]:
+    """Change settings; wait for the first stressor if the workload is one of them."""
+    from sentinel.cli.daemon.start import change_workload  # slow to import
+
+    return change_workload(client, change, wait if "workload" in keys else 0)
+
+
+def _in_effect(client: Client, values: Sequence[Given]) -> Iterator[str]:
     """Yield the settings that are in effect, each with the index of its GPU if it is for one."""
-    single = any(value.gpu for value in result.settings)
+    single = any(value.gpu for value in values)
     indices = {gpu.uuid: gpu.index for gpu in client.status().gpus} if single else {}
-    for value in result.settings:
+    for value in values:
         gpu = f"GPU {indices.get(value.gpu, value.gpu)}: " if value.gpu else ""
         yield gpu + setting_line(value, value.key).removeprefix("# ")
 
 
-def _changes(changes: Sequence[str], unset: Sequence[str]) -> dict[str, str | None]:
-    """Return the new texts by key; None removes a setting.
+def _changes(changes: Sequence[str], unset: Sequence[str] = (), *, saves: bool = False) -> _Changes:
+    """Return the new texts by key; see :func:`key_of` for ``saves``.
 
     Raises:
         ConfigError: A setting does not exist, has no value, or is given twice.
     """
-    wanted: dict[str, str | None] = {}
+    wanted: _Changes = {}
     for key, text in (
-        *map(_change, changes),
-        *((key_of(name, "--unset: "), None) for name in unset),
+        *(_change(text, saves=saves) for text in changes),
+        *((key_of(name, "--unset: ", saves=saves), None) for name in unset),
     ):
         if key in wanted:
             raise ConfigError(f"{key} is given twice")
@@ -145,20 +196,43 @@ def _changes(changes: Sequence[str], unset: Sequence[str]) -> dict[str, str | No
     return wanted
 
 
-def _change(text: str) -> tuple[str, str | None]:
+def _change(text: str, *, saves: bool) -> tuple[str, str | None]:
     name, equals, value = text.partition("=")
-    key = key_of(name.strip())
+    key = key_of(name.strip(), saves=saves)
     if not equals:
         raise ConfigError(f"{text!r} has no value", f"Write {text}=VALUE, or --unset {text}.")
     return key, for_daemon(key, value.strip()) if value.strip() else None
 
 
-def _given(client: Client) -> list[str]:
-    """List the keys of the settings that options gave, and that a running daemon can change."""
+def _without_given(client: Client, wanted: _Changes, gpus: Sequence[str]) -> _Parts:
+    """Add the removal of what options gave, and a running daemon can change, to other changes.
+
+    Args:
+        client: The client.
+        wanted: The other changes.
+        gpus: The GPUs of the change; with none, those for all GPUs and for each single one.
+
+    Returns:
+        The changes for single GPUs, and those for all.
+    """
     changeable = {setting.key for setting in SETTINGS if setting.scope is not Scope.START}
-    common = [value for value in client.settings().settings if value.gpu is None]
-    flagged = [value.key for value in common if value.source.startswith("--")]
-    return [key for key in flagged if key in changeable]
+    given = [
+        value
+        for value in client.settings().settings
+        if value.source.startswith("--") and value.key in changeable
+    ]
+    chosen = {gpu.uuid for gpu in options.only(client.status(), gpus).gpus}
+    single = [value for value in given if value.gpu in chosen]
+    removed: _Changes = dict.fromkeys(value.key for value in single)
+    if gpus:
+        parts: _Parts = [({**removed, **wanted}, gpus)]
+    else:
+        common: _Changes = dict.fromkeys(value.key for value in given if value.gpu is None)
+        parts = [
+            (removed, sorted({value.gpu for value in single if value.gpu})),
+            ({**common, **wanted}, ()),
+        ]
+    return [part for part in parts if part[0]]
 
 
 # --- sessions --------------------------------------------------------------------------------
@@ -173,28 +247,40 @@ def session() -> None:
 
 @session.command("start", cls=GroupedOptions)
 @click.argument("name")
+@click.argument(
+    "changes", metavar="[KEY=VALUE]...", nargs=-1, shell_complete=value_completion.changes
+)
 @options.gpus_flag()
 @options.duration(
     "--for", "seconds", "End after this time; the default is `sentinel session stop`."
 )
+@options.wait_option(_WAIT, "5m")
 @options.asks_daemon
 @single_gpu_flags
 def session_start(
     client: Client,
     name: str,
+    changes: Sequence[str],
     gpus: tuple[str, ...],
     seconds: float | None,
+    wait: float,
     given: Mapping[str, str],
 ) -> options.Printed:
-    """Give the GPUs of --gpus these settings.
+    """Give the GPUs of --gpus these settings, as KEY=VALUE or as options.
 
     All others stay the daemon's. A GPU is in one session at most, and of those that the daemon has.
     The session outlives the daemon, and resumes no paused GPU. Exit code 1 if another
-    session has the name or a GPU.
+    session has the name or a GPU; or, as `sentinel set` does, if stressors with its workload fail.
     """
     if not gpus:
         raise ConfigError("give the GPUs of the session", "Such as --gpus 0,1, or --gpus all.")
-    got = client.start_session(name, gpus, given, seconds=seconds)
+    wanted = _changes([*changes, *(f"{key}={text}" for key, text in given.items())])
+    settings = {key: text for key, text in wanted.items() if text is not None}
+    if empty := wanted.keys() - settings:
+        raise ConfigError(f"{', '.join(empty)}: a session needs a value, as in KEY=VALUE")
+    got, _ = _change_settings(
+        client, lambda: client.start_session(name, gpus, settings, seconds=seconds), settings, wait
+    )
     end = "until it is ended" if got.until is None else f"until {format_clock(got.until)}"
     indices = ", ".join(map(str, got.indices))
     return options.Printed(

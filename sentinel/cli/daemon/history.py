@@ -12,8 +12,10 @@ import click
 
 from sentinel.cli.display import output
 from sentinel.cli.display.log_lines import (
+    every,
     follow,
     format_clock,
+    is_shown,
     last_lines,
     readable,
 )
@@ -200,9 +202,10 @@ def logs(following: bool, count: int, as_json: bool, socket: str | None, simulat
     if match is not None:
         from sentinel.cli.display.journal import journal_lines
 
-        lines = journal_lines(match, count, following=following)
+        lines = journal_lines(match, count, following=following, hidden=as_json)
     else:
-        lines = follow(path, count) if following else last_lines(path, count)
+        wanted = every if as_json else is_shown  # of the lines that are counted
+        lines = follow(path, count, wanted=wanted) if following else last_lines(path, count, wanted)
     for line in filter(_is_event, lines) if as_json else readable(lines):
         print(line, flush=True)
     if not runs and not as_json:

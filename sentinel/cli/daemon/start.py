@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import click
 
@@ -17,7 +18,6 @@ from sentinel.cli.display import gpu_table
 from sentinel.cli.options import command_options as options
 from sentinel.cli.options.command_classes import GroupedOptions
 from sentinel.cli.options.setting_options import (
-    for_daemon,
     plan_option,
     settings_of_daemon,
     simulate_option,
@@ -35,6 +35,8 @@ from sentinel.host.paths import SIMULATED, Places, places
 from sentinel.host.registry import running
 from sentinel.host.simulation import default_folder
 from sentinel.supervisor.daemonize import NotStartedError, last_reason, start_detached
+
+T = TypeVar("T")
 
 _POLL_INTERVAL_S = 0.1
 #: A GPU that waits for its turn counts as one with nothing to start after so long, in seconds: the
@@ -71,6 +73,7 @@ def wait_for_stressor(
     wait: float,
     is_alive: Callable[[], bool],
     *,
+    former: Mapping[str, int] | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> FirstStressor:
     """Wait until one stressor is ready, or until no GPU is about to get one.
@@ -79,6 +82,7 @@ def wait_for_stressor(
         client: The client of the daemon.
         wait: The longest wait, in seconds.
         is_alive: Checks whether the daemon runs, if it does not answer.
+        former: Only GPUs whose stressors are started again: their starts so far, by UUID.
         clock: The clock.
 
     Raises:
@@ -97,12 +101,15 @@ def wait_for_stressor(
             continue
         if status.daemon.ending:
             raise NotProvedError(f"the daemon ends: {status.daemon.ending}")
-        gpus = status.gpus
-        occupied = tuple(gpu.index for gpu in gpus if gpu.occupied)
+        gpus = tuple(gpu for gpu in status.gpus if former is None or gpu.uuid in former)
+        replaced = [
+            gpu for gpu in gpus if gpu.occupied and gpu.starts <= (former or {}).get(gpu.uuid, -1)
+        ]
+        occupied = tuple(gpu.index for gpu in gpus if gpu.occupied and gpu not in replaced)
         if occupied:
             text = f"occupies {_names(occupied)}{_rest(gpus, late)}"
             return FirstStressor(occupied=occupied, text=text)
-        pending = [gpu for gpu in gpus if _is_pending(gpu, late)]
+        pending = [gpu for gpu in gpus if gpu in replaced or _is_pending(gpu, late)]
         failed = [gpu for gpu in gpus if gpu.stressor.upper() in {"BACKOFF", "FATAL"}]
         if failed and not pending:
             raise NotProvedError(f"no stressor has started: {_reasons(failed)}")
@@ -112,6 +119,36 @@ def wait_for_stressor(
         if late > wait:
             raise NotProvedError(f"no stressor has started within {wait:g} s: {_reasons(pending)}")
         time.sleep(_POLL_INTERVAL_S)
+
+
+def change_workload(
+    client: Client, change: Callable[[], T], wait: float
+) -> tuple[T, FirstStressor]:
+    """Change settings, and wait for the first stressor that has another workload then.
+
+    Args:
+        client: The client of the daemon.
+        change: Changes the settings.
+        wait: The longest wait, in seconds; 0 does not wait.
+
+    Raises:
+        NotProvedError: As of :func:`wait_for_stressor`; the change stays.
+        SentinelError: The change is refused.
+    """
+    before = {gpu.uuid: gpu for gpu in client.status().gpus} if wait else {}
+    done = change()
+    former = {
+        gpu.uuid: before[gpu.uuid].starts
+        for gpu in (client.status().gpus if wait else ())
+        if gpu.uuid in before and gpu.workload != before[gpu.uuid].workload
+    }
+    if not former:
+        return done, _NO_PROOF
+    try:
+        return done, wait_for_stressor(client, wait, client.health, former=former)
+    except NotProvedError as error:
+        remedy = "The change stays. The events have more: sentinel events"
+        raise NotProvedError(f"the settings were applied, and {error.what}", remedy) from error
 
 
 def _is_pending(gpu: GpuStatus, late: float) -> bool:
@@ -287,7 +324,7 @@ def daemon_flags(sources: Sources, without: tuple[str, ...] = ()) -> list[str]:
     """
     flags = {setting.flag for setting in SETTINGS}
     return [
-        f"{given.source}={for_daemon(given.key, given.text)}"
+        f"{given.source}={given.text}"
         for given in sources.given
         if given.source in flags and not given.key.startswith(without)
     ]

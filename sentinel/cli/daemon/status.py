@@ -226,7 +226,8 @@ def page_address(tcp: str | None, token: str | None) -> str:
         raise ConfigError(
             "the page requires a TCP address, and this daemon listens only at its socket",
             "End it with `sentinel stop`, and start it again as before with --tcp"
-            " 127.0.0.1:8765 added. Or set api.tcp, and use: sentinel restart.",
+            " 127.0.0.1:8765 added. Or save it, and restart: sentinel set --save"
+            " api.tcp=127.0.0.1:8765; sentinel restart",
         )
     host, _, port = tcp.rpartition(":")
     host = host.strip("[]")

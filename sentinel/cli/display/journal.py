@@ -96,13 +96,16 @@ def _text(value: object) -> str:
 _MATCH = re.compile(r"(_SYSTEMD_INVOCATION_ID=[0-9a-f]{32}|_PID=[0-9]{1,10})", re.ASCII)
 
 
-def journal_lines(match: str, count: int, *, following: bool = False) -> Iterator[str]:
+def journal_lines(
+    match: str, count: int, *, following: bool = False, hidden: bool = True
+) -> Iterator[str]:
     """Yield the last entries of a daemon: events as JSON lines, other output as it is.
 
     Args:
         match: The match for journalctl.
         count: The number of entries to start with.
         following: Whether to go on with each new entry, without end.
+        hidden: Whether to include events that only programs need: see :func:`priority`.
 
     Raises:
         ConfigError: The match is none of a daemon; or journalctl is missing or fails.
@@ -111,7 +114,8 @@ def journal_lines(match: str, count: int, *, following: bool = False) -> Iterato
         raise ConfigError(f"the log is in the journal, but {match!r} is no match of a daemon there")
     fields = f"--output-fields=MESSAGE,{JSON_FIELD}"
     command = ["journalctl", "--quiet", "--no-pager", "--all", "--output=json", fields]
-    command += [f"--lines={count}", *(["--follow"] if following else []), match]
+    command += [f"--lines={count}", *(["--follow"] if following else [])]
+    command += [*([] if hidden else [f"--priority={_INFO}"]), match]
     try:
         process = subprocess.Popen(command, stdout=subprocess.PIPE)
     except OSError as error:

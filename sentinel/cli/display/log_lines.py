@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 
 _Fields = Mapping[str, Any]
+#: Checks a line of a log.
+_Wanted = Callable[[str], bool]
 
 _COLOURS = {
     Kind.USE: "cyan",
@@ -102,6 +104,11 @@ def is_notable(line: str) -> bool:
     """Check for a line of the log that people are shown, and is not at the debug level."""
     if any(f'"{name}"' in line for name in DEBUG_EVENTS):  # most lines then; quickly
         return False
+    return is_shown(line)
+
+
+def is_shown(line: str) -> bool:
+    """Check for a line of the log that people are shown."""
     try:
         record = json.loads(line)
         return not is_hidden(record["event"], record)
@@ -255,17 +262,22 @@ _MAX_LINE_BYTES = 2**20
 _MAX_SEARCHED_BYTES = 2**23
 
 
-def last_lines(path: Path, count: int) -> list[str]:
-    """Return the last ``count`` lines of a file, without newlines.
+def every(_: str) -> bool:
+    """Accept each line."""
+    return True
+
+
+def last_lines(path: Path, count: int, wanted: _Wanted = every) -> list[str]:
+    """Return the last ``count`` lines of a file that are wanted, without newlines.
 
     Raises:
         ConfigError: The file cannot be read.
     """
     with _opened(path) as file:
-        return _end(file, count)[0]
+        return _end(file, count, wanted)[0]
 
 
-def last_wanted(path: Path, count: int, wanted: Callable[[str], bool]) -> list[str]:
+def last_wanted(path: Path, count: int, wanted: _Wanted) -> list[str]:
     """Return the last ``count`` lines of a file that are wanted, of its last 8 MiB.
 
     Raises:
@@ -275,8 +287,14 @@ def last_wanted(path: Path, count: int, wanted: Callable[[str], bool]) -> list[s
         return _end(file, count, wanted, _MAX_SEARCHED_BYTES)[0]
 
 
-def follow(path: Path, count: int, wait: Callable[[float], None] = time.sleep) -> Iterator[str]:
-    """Yield the last ``count`` lines of a file, then each new line, without end.
+def follow(
+    path: Path,
+    count: int,
+    wait: Callable[[float], None] = time.sleep,
+    *,
+    wanted: _Wanted = every,
+) -> Iterator[str]:
+    """Yield the last ``count`` wanted lines of a file, then each new line, without end.
 
     A renamed file is read to its end before its successor; a truncated file is read from its start.
 
@@ -284,13 +302,14 @@ def follow(path: Path, count: int, wait: Callable[[float], None] = time.sleep) -
         path: The file.
         count: The number of lines to start with.
         wait: Sleeps between two polls; a test may raise in it to end the loop.
+        wanted: Checks a line of those to start with.
 
     Raises:
         ConfigError: The file cannot be read at the start.
     """
     file = _opened(path)
     try:
-        lines, rest = _end(file, count)
+        lines, rest = _end(file, count, wanted)
         yield from lines
         while True:
             successor = _successor(path, file)
@@ -335,7 +354,7 @@ def _successor(path: Path, file: BinaryIO) -> BinaryIO | None:
 def _end(
     file: BinaryIO,
     count: int,
-    wanted: Callable[[str], bool] = lambda _: True,
+    wanted: _Wanted,
     most: int = sys.maxsize,
 ) -> tuple[list[str], bytes]:
     """Return the last complete lines and the start of the next one; leave the file at its end.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +27,7 @@ from sentinel.config.sources import (
     unknown_name,
     unknown_variables,
 )
+from sentinel.config.specs import parse_workload
 from sentinel.errors import ConfigError
 from sentinel.host.paths import SIMULATED, places
 from sentinel.host.simulation import default_folder
@@ -182,6 +185,8 @@ def read_sources(
     Raises:
         ConfigError: A file cannot be read, or a key is unknown.
     """
+    if variable := os.environ.get("SENTINEL_WORKLOAD"):  # a daemon inherits it
+        os.environ["SENTINEL_WORKLOAD"] = for_daemon("workload", variable)
     file = find_file(config, os.environ, Path(os.environ.get("HOME") or "/"))
     kept = read_saved(saved) if saved is not None else ()
     sources = gather(from_flags(given), os.environ, file, kept)
@@ -190,12 +195,13 @@ def read_sources(
     return sources
 
 
-def key_of(name: str, where: str = "") -> str:
+def key_of(name: str, where: str = "", *, saves: bool = False) -> str:
     """Return the key of a setting that is named by its key or by its option.
 
     Args:
         name: Such as ``memory.target``, ``memory`` or ``--memory``.
         where: Where it was given, for the error, such as ``--unset: ``.
+        saves: Whether it is also saved, for the next daemon.
 
     Raises:
         ConfigError: There is no such setting, or a running daemon cannot change it.
@@ -203,12 +209,13 @@ def key_of(name: str, where: str = "") -> str:
     names = {setting.flag.removeprefix("--"): setting for setting in SETTINGS}
     names |= {setting.key: setting for setting in SETTINGS}
     found = names.get(name.removeprefix("--"))
-    changeable = [one for one, setting in names.items() if setting.scope is not Scope.START]
     if found is None:
-        raise unknown_name(f"{where}there is no setting {name!r}", name, changeable)
-    if found.scope is Scope.START:
+        allowed = [one for one, row in names.items() if saves or row.scope is not Scope.START]
+        raise unknown_name(f"{where}there is no setting {name!r}", name, allowed)
+    if found.scope is Scope.START and not saves:
         raise ConfigError(
-            f"{where}{found.key} is fixed while sentinel runs: stop it and start it with another"
+            f"{where}{found.key} is fixed while sentinel runs: stop it and start it with another",
+            "Or keep it for the next start: --save, and then `sentinel restart`.",
         )
     return found.key
 
@@ -220,9 +227,25 @@ def flag_of(key: str) -> str:
 
 def for_daemon(key: str, text: str) -> str:
     """Return the text of a setting for a daemon, whose working directory is another one."""
+    if key == "workload":
+        return _with_folder(text)
     relative = key in {"goldens", "log.file"} and text != "off"
     relative = relative and not text.startswith(("/", "~/"))
     return str(Path(text).absolute()) if relative else text
+
+
+def _with_folder(text: str) -> str:
+    """Return a workload with the current folder, if that has the module; `-P` makes no difference.
+
+    What is imported already, such as sentinel itself, is found everywhere.
+    """
+    with contextlib.suppress(ConfigError):  # reported where it is used
+        place, colon, _ = parse_workload(text)[0].partition(":")
+        top = Path(place.partition(".")[0])
+        found = top.with_suffix(".py").is_file() or any(top.glob("*.py"))
+        if colon and not top.is_absolute() and found and str(top) not in sys.modules:
+            return f"{Path.cwd()}/{text.strip()}"
+    return text
 
 
 def _with_settings(
@@ -241,7 +264,7 @@ def _with_settings(
             value = values.pop(setting.field)
             text = ",".join(value) if setting.form.many and value else value
             if text is not None and text != ():
-                given[setting.key] = text
+                given[setting.key] = for_daemon(setting.key, text)
         return function(given=given, **values)
 
     for setting in reversed(settings):

@@ -183,7 +183,7 @@ class _Output(threading.Thread):
         self._sentinel = sentinel
         self._occupied: Counter[int] = Counter()
         self._changed = threading.Condition()
-        #: That the output ended. The process itself exits a moment later, which wakes nobody here.
+        #: That the output ended. The process itself exits a moment later, which wakes no thread.
         self._ended = False
         self.start()
 

@@ -23,7 +23,7 @@ from sentinel.cli.display.log_lines import log_line, render
 from sentinel.cli.display.output import print_json, wants_colour
 from sentinel.cli.options import value_completion
 from sentinel.cli.options.command_options import one_gpu, wait_option
-from sentinel.cli.options.setting_options import check_range, simulate_option
+from sentinel.cli.options.setting_options import check_range, for_daemon, simulate_option
 from sentinel.client.event_stream import EventInfo
 from sentinel.config.build import build_config, parse_given
 from sentinel.config.plan import MAX_PLAN_S
@@ -78,6 +78,7 @@ def try_command(
 
     Exit code 1 if it misbehaves, 2 if it rejects its options, 3 if a newcomer needs the GPU.
     """
+    workload = for_daemon("workload", workload)
     try:
         name, _ = parse_workload(workload)
         check_workload(workload)

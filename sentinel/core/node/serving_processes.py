@@ -34,9 +34,12 @@ LOST_AFTER_S = 30.0
 MAX_FIRST_FAILURES = 3
 #: Initialising the driver may be slow: 1 to 3 s a GPU where persistence mode is off.
 INITIALISATION_TIMEOUT_S = 60.0
-#: A spare process is started so long after the probe was ready or the last spare one ended, in
+#: A spare probe is started so long after the probe was ready or the last spare one ended, in
 #: seconds: both at once would make a start slower, and a broken driver ends both at once.
 SPARE_PAUSE_S = 5.0
+#: A start waits for a standby stressor that loads until so long after its spawn, in seconds. On an
+#: H200 host an import of torch took 3.6 to 4.8 s; a stressor of its own would begin with it later.
+STANDBY_WAIT_S = 6.0
 #: How long a standby stressor may take, in seconds: on an H200 host an import of torch from a cold
 #: disk took 14 s, and at a low priority it waits for the jobs of the host.
 STANDBY_TIMEOUT_S = 300.0
@@ -212,7 +215,11 @@ def step_spare_probe(state: State, seen: Observation) -> Step[State]:
 
 
 def step_standby(state: State, seen: Observation) -> Step[State]:
-    """Keep a standby stressor while the host has memory for it; prepared when no start runs."""
+    """Keep a standby stressor while the host has memory for it.
+
+    It loads from the first tick on, beside the probe and the API process, and the next one as soon
+    as one is used: at a low priority. Not beside a stressor that loads torch itself.
+    """
     may_exist = (
         state.config.standby == "on"
         and not state.config.dry_run
@@ -220,13 +227,20 @@ def step_standby(state: State, seen: Observation) -> Step[State]:
         and state.released is None
         and state.shutdown is None
     )
-    starting = any(isinstance(gpu.stressor, Starting) for gpu in state.gpu_states.values())
+    loading = any(
+        isinstance(gpu.stressor, Starting) and not gpu.launch.standby and not gpu.stressor.attaching
+        for gpu in state.gpu_states.values()
+    )
     # Not in the tick of another spawn: each takes milliseconds.
-    spawned = state.spare_probe.running and seen.spare_probe is None
+    spawned = (
+        (state.spare_probe.running and seen.spare_probe is None)
+        or seen.probe is None
+        or state.last_start == seen.now
+    )
     terms = _Terms(
         role=Role.STANDBY,
         may_exist=may_exist,
-        may_start=may_exist and _probe_works(state, seen.now) and not (starting or spawned),
+        may_start=may_exist and not (loading or spawned),
         start_timeout_s=STANDBY_TIMEOUT_S,
         pause_s=SPARE_PAUSE_S,
     )
@@ -250,9 +264,19 @@ def is_ready(spare: Process, facts: ProcessFacts | None) -> bool:
     return facts is not None and facts.exit is None and (spare.works or facts.works)
 
 
-def used(process: Process, now: float) -> Process:
+def standby_due(state: State, now: float) -> float | None:
+    """Compute until when a start waits for the standby stressor, which loads; None if it does not.
+
+    A stressor of its own would have to import torch, too, and begin later.
+    """
+    standby = state.standby
+    due = standby.since + STANDBY_WAIT_S
+    return due if standby.running and not standby.works and now < due else None
+
+
+def used(process: Process, now: float, pause_s: float = 0.0) -> Process:
     """Return the state of a spare process once it has replaced another one."""
-    return replace(stopped(process, now + SPARE_PAUSE_S), failures=0)
+    return replace(stopped(process, now + pause_s), failures=0)
 
 
 def _step_spare(
@@ -260,7 +284,7 @@ def _step_spare(
 ) -> tuple[Step[Process], str | None]:
     """Take one step of a spare process; one that is missing has replaced another."""
     if spare.running and terms.may_exist and facts is None:
-        return Step(used(spare, now), due=now + SPARE_PAUSE_S), None
+        return Step(used(spare, now, terms.pause_s), due=now + terms.pause_s), None
     step, why = _supervise(spare, facts, terms, state, now)
     probe_due = upcoming(now, state.probe.since + SPARE_PAUSE_S if state.probe.works else None)
     return step._replace(due=min(step.due, probe_due)), why

@@ -290,6 +290,13 @@ def _limit(state: State, seen: Observation) -> Permission | None:
     return None
 
 
+def _room(state: State) -> float:
+    """Compute how many more GPUs ``limits.gpus`` allows to hold."""
+    if state.config.max_gpus is None:
+        return math.inf
+    return state.config.max_gpus - sum(gpu_state.is_held for gpu_state in state.gpu_states.values())
+
+
 def _left_idle(config: Config) -> str:
     return f"{format_count(config.leave_idle, 'GPU')} must be left idle (limits.leave_idle)"
 
@@ -330,7 +337,7 @@ def release(state: State, seen: Observation) -> Step[State]:
     """
     if state.shutdown is not None:
         return Step(state)
-    of_node, kill_at = _node_releases(state, seen), seen.now + state.config.grace
+    of_node, kill_at = node_releases(state, seen), seen.now + state.config.grace
 
     def step(gpu_state: GpuState, seen: Observation, _: Config) -> Step[GpuState]:
         if not gpu_state.is_live:
@@ -349,14 +356,20 @@ def release(state: State, seen: Observation) -> Step[State]:
     return released._replace(due=min(released.due, upcoming(seen.now, minute)))
 
 
-def _node_releases(state: State, seen: Observation) -> dict[str, str]:
-    """Return the releases by quiet hours and ``limits.leave_idle``, the last started first."""
+def node_releases(state: State, seen: Observation) -> dict[str, str]:
+    """Return the releases by quiet hours and by limits, the last started first."""
     missing = state.config.leave_idle - sum(map(_is_free, state.gpu_states.values()))
     all_ = _quiet_hours(state, seen) or serving_processes.why_uncontrolled(state, seen.now)
     live = [gpu_state for gpu_state in state.gpu_states.values() if gpu_state.is_live]
     live.sort(key=lambda gpu_state: (gpu_state.launch.at, gpu_state.gpu.index), reverse=True)
-    released = live if all_ else live[: max(0, missing)]
-    return {gpu_state.gpu.uuid: all_ or _left_idle(state.config) for gpu_state in released}
+    idle = live if all_ else live[: max(0, missing)]
+    released = {gpu_state.gpu.uuid: all_ or _left_idle(state.config) for gpu_state in idle}
+    most = state.config.max_gpus
+    if most is not None:
+        reason = f"at most {format_count(most, 'GPU')} may be held (limits.gpus)"
+        too_many = live[len(idle) : max(len(idle), len(live) - most)]
+        released |= {gpu_state.gpu.uuid: reason for gpu_state in too_many}
+    return released
 
 
 # --- starts ------------------------------------------------------------------------------------
@@ -385,11 +398,16 @@ def start_one(state: State, seen: Observation) -> Step[State]:
     due = upcoming(seen.now, *(permission.until for permission in found.values()))
     if state.config.dry_run:
         return Step(state, due=due)
-    uuid = next((uuid for uuid, permission in found.items() if permission.allowed), None)
-    if uuid is None:
+    allowed = [uuid for uuid, permission in found.items() if permission.allowed]
+    if not allowed:
         return Step(state, due=due).then(_clear_one, seen)
-    gpu_state, own = state.gpu_states[uuid], state.config.of(uuid)
     standby = serving_processes.is_ready(state.standby, seen.standby)
+    waits_until = serving_processes.standby_due(state, seen.now)
+    # Of several GPUs only the last one waits: the others import side by side.
+    if not standby and waits_until is not None and min(len(allowed), _room(state)) == 1:
+        return Step(state, due=min(due, waits_until))
+    uuid = allowed[0]
+    gpu_state, own = state.gpu_states[uuid], state.config.of(uuid)
     start = Start(
         uuid=uuid,
         generation=gpu_state.generation + 1,
@@ -397,7 +415,7 @@ def start_one(state: State, seen: Observation) -> Step[State]:
         standby=standby,
         group=groups.rank_of(gpu_state),
     )
-    launch = replace(gpu_state.launch, committed=attribution.committed(gpu_state))
+    launch = replace(gpu_state.launch, committed=attribution.committed(gpu_state), standby=standby)
     gpu_state = replace(gpu_state, launch=launch)
     step = _start(state, gpu_state, start, seen)
     fields = {"workload": own.workload, "standby": standby}

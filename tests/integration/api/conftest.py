@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.harness.api_harness import ApiServer
+from tests.harness.history_harness import HistoryHarness
 
 
 @pytest.fixture(scope="module")
@@ -21,3 +23,11 @@ def api(service: ApiServer) -> ApiServer:
     """Provide the API process of the file, with a fake supervisor as at its start."""
     service.reset()
     return service
+
+
+@pytest.fixture
+def past(tmp_path: Path) -> Iterator[HistoryHarness]:
+    """Provide a history in a file, with simulated time."""
+    one = HistoryHarness(tmp_path / "history.db")
+    yield one
+    one.database.close()

@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +38,6 @@ from tests.harness.history_harness import (
     make_view,
     process,
 )
-
-
-@pytest.fixture
-def past(tmp_path: Path) -> Iterator[HistoryHarness]:
-    one = HistoryHarness(tmp_path / "history.db")
-    yield one
-    one.database.close()
 
 
 def batch_of(seconds: range, wall: float, power: float = 100.0, uuid: str = UUID) -> Batch:
@@ -412,6 +405,22 @@ def test_the_history_stays_in_memory_while_the_disk_is_full(tiny_disk: Path) -> 
     assert past.events() == ["gpu.busy", "gpu.idle"]
     assert [len(past.rows(table)) for table in ("seconds", "events", "uses")] == [1, 2, 1]
     past.database.close()
+
+
+def test_a_file_that_another_program_locks_is_still_read(past: HistoryHarness) -> None:
+    """As a backup does, or a shell that began to write."""
+    assert past.path is not None
+    past.write_views(make_view(past.now))
+    other = sqlite3.connect(past.path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    past.advance(1)
+    (warning,) = past.write_views(make_view(past.now))
+    assert "locked" in warning
+    assert len(past.readings()) == 1, "of the file, without the row that waits"
+    other.close()
+    past.advance(6)
+    assert past.write_event() == []
+    assert len(past.readings()) == 2
 
 
 def test_a_temporarily_full_disk_loses_no_row(tiny_disk: Path) -> None:

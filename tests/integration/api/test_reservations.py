@@ -124,6 +124,21 @@ def test_a_client_that_disconnects_leaves_the_queue(api: ApiServer) -> None:
     eventually(lambda: not api.supervisor.queue)
 
 
+def test_the_end_of_a_lost_connection_leaves_the_request_to_the_next_one(api: ApiServer) -> None:
+    """Over a broken network, a client connects again before the daemon learns of it."""
+    first, wish = reserve(api, gpus=["0"]).body["id"], {"count": 2, "wait_s": 60}
+    connection, id_ = send(api, "PUT", PATH, wish), PATH.rpartition("/")[2]
+    eventually(lambda: id_ in api.supervisor.queue)
+    with in_background(lambda: reserve(api, id=id_, **wish)) as replies:
+        eventually(lambda: sum(isinstance(one, Reserve) for one in api.commands) == 3)
+        connection.close()
+        late = reserve(api, id=id_, count=2, wait_s=0.2)
+        check_problem(late, 409, "conflict", "another connection still waits")
+        ask(api, "DELETE", f"/v1/reservations/{first}")
+    assert replies[0].status == 200
+    assert replies[0].body["gpus"] == list(UUIDS)
+
+
 def test_a_request_that_is_ended_by_its_user_is_answered(api: ApiServer) -> None:
     reserve(api, gpus=["0"])
     with waiting_client(api, gpus=["0"], wait_s=60, id="b" * 8) as replies:

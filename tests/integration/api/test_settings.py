@@ -75,6 +75,28 @@ def test_a_setting_of_single_gpus_is_over_that_of_the_file(api: ApiServer) -> No
     assert shown(gone.body, UUIDS[1])["power"] == ("300W", path)
 
 
+@pytest.mark.parametrize("save", [False, True])
+@pytest.mark.parametrize(
+    ("settings", "effects"),
+    [
+        ({"power": "200W"}, []),
+        ({"rearm": "1m", "rearm_longest": "1h"}, ["A wait that has begun keeps its length."]),
+        ({"rearm": None}, ["A wait that has begun keeps its length."]),
+        (
+            {"grace": "1s", "status_every": "5s"},
+            [
+                "A stop that has begun keeps its time.",
+                "The next status is logged at its former time.",
+            ],
+        ),
+    ],
+)
+def test_a_change_names_what_keeps_the_former_value(
+    api: ApiServer, settings: dict[str, Any], effects: list[str], *, save: bool
+) -> None:
+    assert change(api, settings, save=save).body["effects"] == effects
+
+
 def test_a_change_for_all_names_the_gpus_that_have_their_own_value(api: ApiServer) -> None:
     done = change(api, {"power": "250W"})
     assert shown(done.body) == {"power": ("250W", "--power")}
@@ -148,6 +170,21 @@ def test_what_overrides_a_saved_setting_at_the_next_start_is_named(api: ApiServe
     assert values(api)["grace"] == ("9s", "--grace"), "in effect nevertheless"
     assert values(api)["power"][0] == "250W"
     assert saved(api) == {"power": "250W", "grace": "9s"}
+
+
+def test_what_is_fixed_at_the_start_is_saved_for_the_next_daemon_alone(api: ApiServer) -> None:
+    done = change(api, {"poll": "2s", "power": "200W"}, save=True)
+    assert done.status == 200
+    (note,) = done.body["notes"]
+    assert "poll is fixed while sentinel runs: what is saved of it counts from the next" in note
+    assert saved(api) == {"poll": "2s", "power": "200W"}
+    assert shown(done.body)["poll"][1] == "default"
+    assert change(api, {"util.every": "500ms"}).status == 200
+    assert ask(api, "POST", "/v1/reload").status == 200
+    assert "poll" not in texts_of(configured(api).given), "it would refuse every change"
+    assert change(api, {"poll": "never"}, save=True).status == 422, "the next one would refuse it"
+    assert change(api, {"poll": None}, save=True).status == 200
+    assert saved(api) == {"power": "200W"}
 
 
 def test_a_refused_change_is_not_saved(api: ApiServer) -> None:

@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from sentinel.api import history_queries
 from tests.harness.history_harness import UUID, HistoryHarness, make_view
-
-
-@pytest.fixture
-def past(tmp_path: Path) -> Iterator[HistoryHarness]:
-    one = HistoryHarness(tmp_path / "history.db")
-    yield one
-    one.database.close()
 
 
 def heat(past: HistoryHarness, degrees: int) -> None:

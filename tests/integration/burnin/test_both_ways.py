@@ -13,8 +13,8 @@ import pytest
 from sentinel.errors import ExitCode
 from tests.harness.burnin_run import CHECKED, BurninRun, plan_of
 from tests.harness.daemon_harness import Daemon
+from tests.harness.programs import output_of
 from tests.harness.sentinel_process import eventually
-from tests.harness.timing import TIMEOUT_S
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("fake_torch")]
 
@@ -37,8 +37,7 @@ def burn_in(run: BurninRun, code: ExitCode, *, xid: int | None = None, cut: bool
         if cut:
             eventually(lambda: len(run.events("stressor.ready")) == 4)
             process.send_signal(signal.SIGINT)
-        output, _ = process.communicate(timeout=3 * TIMEOUT_S)
-    assert process.returncode == code, output
+        output_of(process, code)
 
 
 def shape(value: Any) -> Any:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import shlex
 import signal
 import subprocess
 import sys
@@ -13,8 +15,9 @@ import pytest
 
 from sentinel.errors import ExitCode
 from tests.harness.burnin_run import CHECKED, BurninRun, check_passed, plan_of
+from tests.harness.daemon_harness import Daemon
 from tests.harness.gpu_environment import ROOT, SimulatedHost
-from tests.harness.programs import run_program
+from tests.harness.programs import output_of, run_program
 from tests.harness.report_formats import (
     SCHEMA,
     closed,
@@ -35,10 +38,6 @@ PLAN = plan_of(
 )
 
 
-def run_of(host: SimulatedHost, plan: str = PLAN, gpus: int = 1) -> BurninRun:
-    return BurninRun(host, plan, gpus)
-
-
 def xid_check(gpu: dict[str, Any]) -> dict[str, Any]:
     """Find the result of the check of XIDs."""
     (found,) = [one for one in gpu["checks"] if one["id"] == "xid"]
@@ -46,9 +45,8 @@ def xid_check(gpu: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_whole_plan_ends_with_a_pass_and_a_report(simulated: SimulatedHost) -> None:
-    run = run_of(simulated, gpus=2)
-    code, output = run.run()
-    assert code == ExitCode.OK, output
+    run = BurninRun(simulated, PLAN, gpus=2)
+    output = run.run()
     report = run.report()
     check_passed(report)
     assert report["run"]["mode"] in {"contiguous", "accumulated"}
@@ -79,9 +77,8 @@ def test_wrong_results_fail_in_each_format_and_are_final(simulated: SimulatedHos
         ("wrong", "bad_workloads:faulty", "seconds = 2"),
         ("last", CHECKED, "seconds = 2"),
     )
-    run = run_of(simulated, plan)
-    code, output = run.run("--fail-fast")
-    assert code == ExitCode.FAIL, output
+    run = BurninRun(simulated, plan)
+    output = run.run("--fail-fast", code=ExitCode.FAIL)
 
     def printed(form: str) -> str:
         words = (sys.executable, "-m", "sentinel", "report", form, run.folder)
@@ -98,15 +95,14 @@ def test_wrong_results_fail_in_each_format_and_are_final(simulated: SimulatedHos
     assert gpu["findings"] or gpu["detection_power"]["errors"]
     assert not gpu["coverage"][3]["done_s"], "--fail-fast ends the plan"
     gpu_suite, _ = junit_suites(report)
-    assert gpu_suite.get("errors") == "1", "the phase whose workload cannot run"
+    assert gpu_suite.get("errors") == "2", "the phase that cannot run, and the run, by --fail-fast"
     assert int(gpu_suite.get("failures", "")) >= 1
     end = ocp_messages(report)[-1]["testRunArtifact"]["testRunEnd"]
     assert end == {"status": "COMPLETE", "result": "FAIL"}
     page = printed("--html")
     assert '<div class="drawing"' in page
     assert "results.wrong" in page
-    code, output = run.run(resume=True)
-    assert code == ExitCode.USAGE
+    output = run.run(code=ExitCode.USAGE, resume=True)
     assert "GPU 0 has failed, which is final" in output
 
 
@@ -116,13 +112,13 @@ def test_wrong_results_fail_in_each_format_and_are_final(simulated: SimulatedHos
 def test_a_run_that_does_not_start_leaves_nothing(
     simulated: SimulatedHost, flags: tuple[str, ...], code: int
 ) -> None:
-    run = run_of(simulated)
-    assert run.run(*flags)[0] == code
+    run = BurninRun(simulated, PLAN)
+    run.run(*flags, code=code)
     assert not run.folder.exists()
 
 
 def test_the_verdict_does_not_depend_on_the_terminal(simulated: SimulatedHost) -> None:
-    run = run_of(simulated)
+    run = BurninRun(simulated, PLAN)
     with run.started() as process:
         assert process.stdout is not None
         process.stdout.close()
@@ -133,7 +129,7 @@ def test_the_verdict_does_not_depend_on_the_terminal(simulated: SimulatedHost) -
 def test_a_foreign_process_interrupts_and_the_plan_goes_on_after_it(
     simulated: SimulatedHost,
 ) -> None:
-    run = run_of(simulated, PLAN.replace("seconds = 2\nsteady", "seconds = 6\nsteady"), gpus=2)
+    run = BurninRun(simulated, PLAN.replace("seconds = 2\nsteady", "seconds = 6\nsteady"), gpus=2)
     with run.started() as process:
         eventually(lambda: any(event["index"] == 0 for event in run.events("burnin.warm")))
         with simulated.job(0, stay=0.5) as job:
@@ -141,8 +137,7 @@ def test_a_foreign_process_interrupts_and_the_plan_goes_on_after_it(
             eventually(lambda: run.events("gpu.yielding"))
             simulated.registry.throw_xids(simulated.uuid(0), 43, 43, 43)
             job.wait_for_exit()
-        output, _ = process.communicate(timeout=3 * TIMEOUT_S)
-        assert process.returncode == ExitCode.OK, output
+        output_of(process, ExitCode.OK)
     report = run.report()
     check_passed(report)
     assert report["run"]["mode"] == "accumulated"
@@ -161,20 +156,18 @@ def test_a_foreign_process_interrupts_and_the_plan_goes_on_after_it(
     assert steady["interruptions"] >= 1
 
 
-@pytest.mark.parametrize("number", [79, 48])
-def test_an_xid_during_a_run_fails_it(simulated: SimulatedHost, number: int) -> None:
-    run = run_of(simulated)
+def test_an_xid_during_a_run_fails_it(simulated: SimulatedHost) -> None:
+    run = BurninRun(simulated, PLAN)
     with run.started() as process:
         eventually(lambda: run.events("stressor.ready"))
-        simulated.registry.throw_xids(simulated.uuid(0), number)
-        output, _ = process.communicate(timeout=3 * TIMEOUT_S)
-        assert process.returncode == ExitCode.FAIL, output
-    assert f"XID         {number}" in output
+        simulated.registry.throw_xids(simulated.uuid(0), 48)  # test_both_ways.py throws 79
+        output = output_of(process, ExitCode.FAIL)
+    assert "XID         48" in output
     (event,) = run.events("gpu.xid")
-    assert (event["xid"], event["own"], event["gpu"]) == (number, False, simulated.uuid(0))
+    assert (event["xid"], event["own"], event["gpu"]) == (48, False, simulated.uuid(0))
     (gpu,) = run.report()["gpus"]
     check = xid_check(gpu)
-    assert (check["status"], check["value"]) == ("fail", str(number))
+    assert (check["status"], check["value"]) == ("fail", "48")
 
 
 def recorder_of(process: subprocess.Popen[str]) -> psutil.Process:
@@ -184,7 +177,7 @@ def recorder_of(process: subprocess.Popen[str]) -> psutil.Process:
 
 
 def test_the_end_of_the_command_ends_its_daemon_with_a_report(simulated: SimulatedHost) -> None:
-    run = run_of(simulated, PLAN.replace("seconds = 2\n", "seconds = 600\n"))
+    run = BurninRun(simulated, PLAN.replace("seconds = 2\n", "seconds = 600\n"))
     with run.started() as process:
         eventually(lambda: run.events("stressor.ready"))
         recorder = recorder_of(process)
@@ -206,21 +199,68 @@ def test_a_signal_ends_a_run_with_a_report(
     to_all: bool,  # noqa: FBT001 - a parameter of the test
 ) -> None:
     """Slurm sends a signal to all processes of a step."""
-    run = run_of(simulated, PLAN.replace("seconds = 2\nsteady", "seconds = 600\nsteady"))
+    run = BurninRun(simulated, PLAN.replace("seconds = 2\nsteady", "seconds = 600\nsteady"))
     with run.started() as process:
         eventually(lambda: run.events("burnin.warm"))
         command = psutil.Process(process.pid)
         for one in (command, *(command.children(recursive=True) if to_all else ())):
-            one.send_signal(number)
-        output, _ = process.communicate(timeout=TIMEOUT_S)
-        assert process.returncode == ExitCode.INCOMPLETE, output
+            with contextlib.suppress(psutil.NoSuchProcess):  # the command may have ended it
+                one.send_signal(number)
+        output_of(process, ExitCode.INCOMPLETE)
     report = run.report()
     assert report["verdict"] == "INCOMPLETE"
     assert report["gpus"][0]["coverage"][1]["ended"] is not None, "what was done is recorded"
 
 
+OPTIONAL = plan_of(
+    "optional",
+    ("first", CHECKED, "seconds = 1"),
+    ("extra", f"{CHECKED}:rest=0.01", "seconds = 6", "mandatory = false"),
+)
+
+
+@pytest.mark.parametrize("where", ["alone", "beside a daemon with more GPUs"])
+def test_a_run_that_is_cut_short_says_so_first_and_the_line_it_prints_goes_on(
+    daemon: Daemon, where: str
+) -> None:
+    """Also in a phase that is not mandatory; a FAIL or a PASS is of a run to its end."""
+    run = BurninRun(daemon.host, OPTIONAL, gpus=2, name="a run", settings=("--memory", "10%"))
+    with run.started("--gpus", "0") as process:
+        eventually(lambda: len(run.events("stressor.ready")) == 2)
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=2 * TIMEOUT_S)
+    assert process.returncode == ExitCode.INCOMPLETE, output
+    report = run.report()
+    assert not schema_problems(closed(SCHEMA), report)
+    cut = f"cut short: {report['run']['cut_short']}"
+    assert "INT" in cut or "cancelled" in cut
+    page, text = ((run.folder / name).read_text() for name in ("report.html", "report.txt"))
+    assert cut in text.splitlines()[0]
+    assert cut in output
+    assert cut.capitalize() in page
+    assert report["meaning"].startswith(cut)
+    first = junit_suites(report)[0].findall("testcase")[0]
+    assert first.get("name") == "run"
+    assert first.find("error") is not None
+    (line,) = [one for one in output.splitlines() if one.startswith("go on with: ")]
+    if where != "alone":
+        daemon.start(4, "--memory", "10%")
+    again = daemon.run_unchecked(*shlex.split(line)[4:])
+    assert again.code == ExitCode.OK, again
+    report = run.report()
+    check_passed(report)
+    assert report["run"]["cut_short"] is report["run"]["resume"] is None
+    assert report["run"]["mode"] == "accumulated"
+    (gpu,) = report["gpus"]
+    assert [one["cause"] for one in gpu["interruptions"]] == [f"the run was {cut}"]
+    (resumed,) = report["run"]["resumed"]
+    assert "memory.target" not in {one["key"] for one in resumed["settings"]}
+    held = [one["held"] for one in run.events("stressor.ready")]
+    assert len(set(held[-2:])) == 1, "it holds as much as before"
+
+
 def test_a_killed_run_is_resumed_on_its_own_gpus(simulated: SimulatedHost) -> None:
-    run = run_of(
+    run = BurninRun(
         simulated,
         PLAN.replace(
             'seconds = 2\n[[phase]]\nname = "steady', 'seconds = 5\n[[phase]]\nname = "steady'
@@ -237,8 +277,7 @@ def test_a_killed_run_is_resumed_on_its_own_gpus(simulated: SimulatedHost) -> No
     for name in ("events.jsonl", "samples.jsonl"):
         with (run.folder / name).open("a") as file:
             file.write('{"event": "torn')
-    code, output = run.run(resume=True)
-    assert code == ExitCode.OK, output
+    run.run(resume=True)
     report = run.report()
     (gpu,) = report["gpus"]
     assert gpu["index"] == 0

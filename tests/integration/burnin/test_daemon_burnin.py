@@ -24,6 +24,7 @@ from sentinel.protocol.views import VerifiedCounts
 from tests.harness.burnin_run import CHECKED, BurninRun, check_passed, plan_of
 from tests.harness.daemon_harness import Daemon
 from tests.harness.example_run import ExampleRun
+from tests.harness.programs import output_of
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
@@ -86,9 +87,16 @@ def test_a_burnin_in_a_terminal_is_named_until_it_ends(daemon: Daemon) -> None:
             _, said = rival.communicate(timeout=TIMEOUT_S)
             assert rival.returncode == ExitCode.HELD, said
             assert f"a burn-in in a terminal that is recorded in {run}" in said
-        burnin.send_signal(signal.SIGINT)
+        assert "To end it: sentinel burnin cancel" in status
+        named = daemon.run_unchecked("burnin", "cancel", "--socket", f"{run}/none")
+        assert named.code == ExitCode.NOT_RUNNING, "another daemon is meant"
+        assert burnin.poll() is None
+        daemon.run("burnin", "cancel")
         burnin.communicate(timeout=TIMEOUT_S)
-    assert daemon.run_unchecked("burnin", "status").code == ExitCode.NOT_RUNNING
+        assert burnin.returncode == ExitCode.NOT_RUNNING, "its report is incomplete"
+    assert json.loads((run / "report.json").read_text())["verdict"] == "INCOMPLETE"
+    for command in ("status", "cancel"):
+        assert daemon.run_unchecked("burnin", command).code == ExitCode.NOT_RUNNING
 
 
 def test_the_plan_of_a_daemon_is_shown_as_a_burnin(daemon: Daemon) -> None:
@@ -106,7 +114,12 @@ def test_the_daemon_runs_a_plan_and_occupies_its_gpus_again(daemon: Daemon) -> N
     daemon.start(2)
     daemon.wait_until_occupied(0, 1)
     burnin = Burnin(daemon)
-    output = daemon.run(*burnin.words, "--gpus", "1")
+    with daemon.start_command(*burnin.words, "--gpus", "1") as process:
+        eventually(lambda: burnin.count("burnin.run_started") == 1)
+        # It is attached until the report is there.
+        followed = daemon.run_unchecked("burnin", "attach", str(burnin.folder))
+        assert followed.code == ExitCode.OK, followed
+        output = output_of(process, ExitCode.OK)
     assert "the daemon runs it" in output
     assert "2 of 2: second" in output
     report = burnin.report()
@@ -119,7 +132,9 @@ def test_the_daemon_runs_a_plan_and_occupies_its_gpus_again(daemon: Daemon) -> N
     assert daemon.gpu(1).workload == "hold"
     assert daemon.client.status().daemon.burnin is None
     (proved,) = [one for one in health(daemon) if one["index"] == 1]
-    assert proved["burnin"] is None, "its report is in a folder of its own"
+    assert proved["burnin"]["verdict"] == gpu["verdict"], "wherever its report is"
+    printed = json.loads(daemon.run("report", "--simulated", "--json"))
+    assert printed["run"]["id"] == burnin.folder.name, "the newest run"
     assert proved["verified"]["checks"] >= sum(one["checks"] for one in gpu["coverage"])
     assert proved["verified"]["seconds"] >= 5
     daemon.run("stop")
@@ -144,7 +159,9 @@ def test_the_gpus_that_a_daemon_does_not_see_are_none_of_its_runs(
 
 def health(daemon: Daemon) -> list[dict[str, Any]]:
     """Read what each GPU has proved."""
-    found: list[dict[str, Any]] = json.loads(daemon.run("health", "--simulated", "--json"))["gpus"]
+    shown = daemon.run_unchecked("health", "--simulated", "--json")
+    assert shown.code == ExitCode.INCOMPLETE, "GPU 0 is untested: its workload checks nothing"
+    found: list[dict[str, Any]] = json.loads(shown.out)["gpus"]
     return found
 
 
@@ -194,8 +211,7 @@ def test_a_run_survives_its_terminal_and_is_attached_and_cancelled(daemon: Daemo
     assert "is recorded in another folder" in last.err
     with daemon.start_command("burnin", "attach", str(burnin.folder)) as attached:
         assert "ends the burn-in short" in daemon.run("burnin", "cancel")
-        output, _ = attached.communicate(timeout=TIMEOUT_S)
-        assert attached.returncode == ExitCode.INCOMPLETE
+        output = output_of(attached, ExitCode.INCOMPLETE)
     assert f"cancelled by {USER_NAMES.get(os.getuid())}" in output
     assert burnin.report()["verdict"] == "INCOMPLETE"
     assert "no burn-in runs" in daemon.run("burnin", "status")
@@ -215,13 +231,31 @@ def test_an_end_before_time_has_a_report_of_what_was_done(daemon: Daemon, how: s
                 daemon.run("stop")
             case "kill":
                 os.kill(pid, signal.SIGKILL)
-        output, errors = process.communicate(timeout=2 * TIMEOUT_S)
-        assert process.returncode == ExitCode.INCOMPLETE, output + errors
+        output_of(process, ExitCode.INCOMPLETE)
     report = burnin.report()
     assert report["verdict"] == "INCOMPLETE"
     for gpu in report["gpus"]:
         assert gpu["coverage"][0]["complete"]
         assert not gpu["coverage"][1]["complete"]
+
+
+@pytest.mark.parametrize("how", ["to its end", "ctrl-c", "shutdown"])
+def test_a_wrong_result_while_the_last_stressor_stops_counts_for_the_run(
+    daemon: Daemon, how: str
+) -> None:
+    daemon.start(2)
+    plan = PLAN.replace(f"{CHECKED}:rest=0.01", "bad_workloads:wrong_at_its_end")
+    burnin = Burnin(daemon, plan if how == "to its end" else long(plan))
+    with daemon.start_command(*burnin.words, "--gpus", "0") as process:
+        eventually(lambda: burnin.count("stressor.ready") == 2)
+        if how == "ctrl-c":
+            process.send_signal(signal.SIGINT)
+        elif how == "shutdown":
+            daemon.run("stop")
+        output, errors = process.communicate(timeout=2 * TIMEOUT_S)
+    assert process.returncode == ExitCode.FAIL, output + errors
+    assert burnin.count("stressor.mismatch") == burnin.count("stressor.finding") == 1
+    assert burnin.report()["verdict"] == "FAIL"
 
 
 def done_s(daemon: Daemon, index: int) -> float:
@@ -328,17 +362,6 @@ def test_a_run_ends_with_the_process_that_records_it(daemon: Daemon) -> None:
     eventually(lambda: daemon.client.status().daemon.burnin is None)
 
 
-def test_a_run_is_recorded_until_its_report_is_there(daemon: Daemon) -> None:
-    daemon.start(2)
-    burnin = Burnin(daemon)
-    with daemon.start_command(*burnin.words) as process:
-        eventually(lambda: burnin.count("burnin.run_started") == 1)
-        with daemon.start_command("burnin", "attach", str(burnin.folder)) as attached:
-            output, errors = attached.communicate(timeout=3 * TIMEOUT_S)
-            assert attached.returncode == ExitCode.OK, output + errors
-        process.communicate(timeout=TIMEOUT_S)
-
-
 def test_a_wrong_card_is_shown_while_a_daemon_has_others(daemon: Daemon) -> None:
     counts = VerifiedCounts(seconds=10.0, checks=5, errors=2)
     work = StoredWork(index=7, name="removed", since=1e9, last=1.7e9, total=counts)
@@ -364,6 +387,7 @@ def test_a_command_that_ends_while_the_run_starts_leaves_no_run(daemon: Daemon) 
     daemon.start(2)
     burnin = Burnin(daemon, long(PLAN))
     order = {"folder": str(burnin.folder), "text": burnin.plan.read_text(), "gpus": []}
+    order |= {"state": str(daemon.places.state)}
     order |= {"socket": daemon.client.address.socket, "simulated": str(daemon.host.folder)}
     reader, writer = os.pipe()
     os.close(reader)  # as after Ctrl+C

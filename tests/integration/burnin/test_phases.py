@@ -15,6 +15,7 @@ import pytest
 from sentinel.errors import ExitCode
 from tests.harness.burnin_run import BurninRun, check_passed, plan_of
 from tests.harness.gpu_environment import SimulatedHost
+from tests.harness.programs import output_of
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
 
@@ -37,10 +38,6 @@ PLAN = plan_of(
 )
 #: The failures of stressors that a check counts or that end a phase.
 FAILURES = ("stressor.failed", "stressor.fatal", "stressor.finding", "stressor.mismatch")
-
-
-def run_of(host: SimulatedHost, gpus: int) -> BurninRun:
-    return BurninRun(host, PLAN, gpus)
 
 
 def checks_of(gpu: dict[str, Any]) -> dict[str, tuple[str, str]]:
@@ -69,8 +66,7 @@ def test_a_held_stripe_and_synchronised_pulses_are_done_to_the_end(
     simulated: SimulatedHost,
 ) -> None:
     run = BurninRun(simulated, HELD_AND_PULSES, gpus=2)
-    code, output = run.run()
-    assert code == ExitCode.OK, output
+    run.run()
     report = run.report()
     assert len(report["gpus"]) == 2
     for gpu in report["gpus"]:
@@ -84,8 +80,7 @@ def test_a_held_stripe_and_synchronised_pulses_are_done_to_the_end(
 
 def test_a_bit_that_fades_in_a_held_stripe_fails_the_gpu(simulated: SimulatedHost) -> None:
     run = BurninRun(simulated, FADING)
-    code, output = run.run()
-    assert code == ExitCode.FAIL, output
+    run.run(code=ExitCode.FAIL)
     (gpu,) = run.report()["gpus"]
     assert {"results.wrong", "results.finding"} <= {
         one["id"] for one in gpu["checks"] if one["status"] == "fail"
@@ -96,9 +91,8 @@ def test_a_bit_that_fades_in_a_held_stripe_fails_the_gpu(simulated: SimulatedHos
 
 
 def test_two_gpus_test_their_links_together(simulated: SimulatedHost) -> None:
-    run = run_of(simulated, gpus=2)
-    code, output = run.run()
-    assert code == ExitCode.OK, output
+    run = BurninRun(simulated, PLAN, gpus=2)
+    output = run.run()
     report = run.report()
     check_passed(report)
     assert not run.events("stressor.failed"), output
@@ -115,15 +109,14 @@ def test_two_gpus_test_their_links_together(simulated: SimulatedHost) -> None:
 
 
 def test_a_newcomer_interrupts_both_and_both_begin_again(simulated: SimulatedHost) -> None:
-    run = run_of(simulated, gpus=2)
+    run = BurninRun(simulated, PLAN, gpus=2)
     with run.started() as process:
         eventually(lambda: len(run.events("burnin.grouped")) == 2)
         eventually(lambda: len(run.events("stressor.ready")) == 4)
         with simulated.job(1, stay=0.5) as job:
             assert job.got_memory()
             job.wait_for_exit()
-        output, _ = process.communicate(timeout=3 * TIMEOUT_S)
-        assert process.returncode == ExitCode.OK, output
+        output = output_of(process, ExitCode.OK)
     check_passed(run.report())
     assert not [event for name in FAILURES for event in run.events(name)], output
     (broken,) = run.events("burnin.ungrouped")
@@ -138,7 +131,7 @@ def test_a_newcomer_interrupts_both_and_both_begin_again(simulated: SimulatedHos
 
 
 def test_a_rank_that_is_killed_is_no_fault_of_the_other(simulated: SimulatedHost) -> None:
-    run = run_of(simulated, gpus=2)
+    run = BurninRun(simulated, PLAN, gpus=2)
     with run.started() as process:
         eventually(lambda: len(run.events("stressor.ready")) == 4)
         (stressor,) = simulated.registry.processes(simulated.uuid(1))
@@ -152,9 +145,8 @@ def test_a_rank_that_is_killed_is_no_fault_of_the_other(simulated: SimulatedHost
 
 
 def test_a_gpu_alone_tests_the_links_to_the_host(simulated: SimulatedHost) -> None:
-    run = run_of(simulated, gpus=1)
-    code, output = run.run()
-    assert code == ExitCode.OK, output
+    run = BurninRun(simulated, PLAN, gpus=1)
+    output = run.run()
     check_passed(run.report())
     assert "skipped, the run has one GPU: links.peer, links.all_reduce" in output
     assert samples(run, 1) == [HOST]

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,18 +17,21 @@ from typing import Any
 import psutil
 import pytest
 
-from sentinel.burnin.trial import HostMeter
+from sentinel.burnin.trial import HostMeter, TrialRequest, run_trial
 from sentinel.cli.main import run_command_line
 from sentinel.cli.tools import trial
 from sentinel.cli.tools.trial import CLEAN, selftest_code
+from sentinel.client.hold import temporary_folder
 from sentinel.errors import ExitCode, IncompleteError, SelftestError, SentinelError
 from sentinel.host.gpu_locks import GpuLocks
 from sentinel.host.simulation import Registry
+from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.stressor import SelftestResult
 from sentinel.stressor.matmul import DTYPES
 from sentinel.supervisor.stressor_pool import MAX_MESSAGES_PER_TICK
 from tests.harness.daemon_harness import Daemon
 from tests.harness.gpu_environment import TESTS, GpuHost, SimulatedHost
+from tests.harness.programs import started_program
 from tests.harness.sentinel_process import eventually, gone
 from tests.harness.timing import TIMEOUT_S
 
@@ -48,14 +52,8 @@ def begun(host: GpuHost, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """Run a command for the first GPU in its own process; check that all its processes end."""
     simulated = isinstance(host, SimulatedHost)
     where = ("--simulate", "1") if simulated else ("--gpus", str(host.index(0)))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "sentinel", "workloads", *arguments, *where],
-        env=host.environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    with process:
+    words = (sys.executable, "-m", "sentinel", "workloads", *arguments, *where)
+    with started_program(*words, env=host.environment(), stderr=subprocess.PIPE) as process:
         family = []
         try:
             yield process
@@ -65,6 +63,21 @@ def begun(host: GpuHost, *arguments: str) -> Iterator[subprocess.Popen[str]]:
                 process.kill()
             process.wait(TIMEOUT_S)
             eventually(lambda: all(map(gone, family)))
+
+
+def test_the_folder_of_a_trial_that_was_killed_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr("sentinel.burnin.trial.record_run", lambda *_, **__: os._exit(1))
+    gpu = Gpu(uuid="GPU-0", index=0, name="", pci_bus_id="", memory_total=0)
+    child = os.fork()
+    if not child:
+        run_trial(TrialRequest(workload="hold", seconds=1.0, gpu=gpu, simulate=1))
+    os.waitpid(child, 0)
+    assert list(tmp_path.iterdir())
+    with temporary_folder() as (folder, _):
+        assert list(tmp_path.iterdir()) == [folder]
 
 
 # --- try -------------------------------------------------------------------------------------
@@ -147,20 +160,13 @@ def test_a_trial_on_a_gpu_in_use_is_incomplete(simulated: SimulatedHost) -> None
     assert figures["gpu"] is None
 
 
-@contextlib.contextmanager
-def running(code: str) -> Iterator[int]:
-    """Run a program until the end of the block; it has printed a line by the beginning."""
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        yield process.pid
-        process.kill()
-
-
 def test_the_use_of_the_host_is_measured_until_the_process_ends() -> None:
     meter = HostMeter()
     hold = f"b = b'1' * {50 * 2**20}; print(1, flush=True)\nwhile True: pass"
-    with running(hold) as pid:
+    with started_program(sys.executable, "-c", hold) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        pid = process.pid
         assert meter.result() is None
         meter.sample(pid, 100.0)
         assert meter.result() is None, "one sample has no duration"
@@ -405,6 +411,14 @@ def test_a_trial_borrows_a_gpu_from_the_daemon_and_returns_it(daemon: Daemon) ->
     assert lent["bound"]
     assert daemon.client.reservations() == ()
     daemon.wait_until_occupied(0, 1)
+    # Any idle GPU serves a trial, and a selftest of the first one is refused.
+    daemon.client.reserve([0], reason="maintenance")
+    refused = daemon.run_unchecked("workloads", "selftest", "--simulate", "2", "--wait", "0")
+    assert refused.code == 3
+    assert "GPU 0 is reserved: maintenance" in refused.err
+    assert "--wait" in refused.err
+    out = daemon.run("workloads", "try", "hold", "--simulate", "2", "--for", "1s", "--json")
+    assert json.loads(out)["index"] == 1
 
 
 @pytest.mark.long
@@ -432,16 +446,3 @@ def test_a_selftest_holds_its_gpu_until_it_is_killed(daemon: Daemon) -> None:
             eventually(lambda: all(map(gone, family)))
     eventually(lambda: daemon.client.reservations() == ())
     daemon.wait_until_occupied(0)
-
-
-@pytest.mark.long
-def test_a_gpu_that_the_daemon_cannot_lend_is_reported_with_its_user(daemon: Daemon) -> None:
-    daemon.start(2)
-    daemon.client.reserve([0], reason="maintenance")
-    refused = daemon.run_unchecked("workloads", "selftest", "--simulate", "2", "--wait", "0")
-    assert refused.code == 3
-    assert "GPU 0 is reserved: maintenance" in refused.err
-    assert "--wait" in refused.err
-    # Any idle GPU serves a trial.
-    out = daemon.run("workloads", "try", "hold", "--simulate", "2", "--for", "1s", "--json")
-    assert json.loads(out)["index"] == 1

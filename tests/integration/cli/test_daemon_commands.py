@@ -360,6 +360,11 @@ def test_logs_shows_the_end_of_the_log_that_the_daemon_names(
     assert busy.endswith("GPU 0     busy        used by foreign processes: py?[2Jthon (pid 7)")
     assert other == "no JSON ?[31m"
     assert cli("logs", "--json", "-n", "1").out == f"{json.dumps(BUSY)}\n"
+    hidden = json.dumps({**BUSY, "event": "gpu.identity", "complete": True})
+    with log.open("a") as file:
+        file.write(f"{hidden}\n" * 5)
+    assert cli("logs", "-n", "1").out == f"{busy}\n"
+    assert cli("logs", "--json", "-n", "2").out == f"{hidden}\n" * 2
 
 
 def test_logs_needs_no_daemon(
@@ -380,9 +385,9 @@ def test_logs_of_a_daemon_in_the_foreground_names_their_location(
 
 def test_logs_follows_until_it_is_ended(stub: StubDaemon, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    log.write_text("first\n")
+    log.write_text('first\n{"event": "burnin.measured"}\n')
     stub.replies["GET /v1/status"] = Reply({**STATUS, "daemon": {**DAEMON, "log": str(log)}})
-    command = [sys.executable, "-m", "sentinel", "logs", "-f"]
+    command = [sys.executable, "-m", "sentinel", "logs", "-f", "-n", "1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:

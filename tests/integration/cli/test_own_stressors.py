@@ -30,6 +30,12 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Regist
         yield registry
 
 
+@pytest.fixture
+def cli(capfd: pytest.CaptureFixture[str]) -> CommandLine:
+    """Provide the command line, with what its child processes print."""
+    return CommandLine(capfd)
+
+
 @pytest.fixture(autouse=True)
 def _daemon(registry: Registry, tmp_path: Path) -> Iterator[None]:
     """Register this process as the daemon of these GPUs."""

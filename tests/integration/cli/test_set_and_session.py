@@ -86,7 +86,8 @@ def test_a_relative_path_is_that_of_this_folder(
 
 def test_what_is_in_effect_is_printed_with_its_source(daemon: StubDaemon, cli: CommandLine) -> None:
     file = {"saved": "/var/lib/sentinel/settings.toml", "notes": ["--util was given before."]}
-    daemon.replies["PATCH /v1/settings"] = Reply({**CHANGED, **file})
+    more = {"effects": ["GPU 1 is released."]}
+    daemon.replies["PATCH /v1/settings"] = Reply({**CHANGED, **file, **more})
     captured = cli("set", "util=50%", "power=", "--save")
     assert [line.split("  ")[0] for line in captured.out.splitlines()] == [
         'util.target = "50%"',
@@ -100,6 +101,7 @@ def test_what_is_in_effect_is_printed_with_its_source(daemon: StubDaemon, cli: C
     ]
     assert captured.err.splitlines() == [
         "saved in /var/lib/sentinel/settings.toml",
+        "GPU 1 is released.",
         "sentinel: warning: --util was given before.",
     ]
 
@@ -134,6 +136,8 @@ def test_set_as_json_has_the_form_of_config_show(daemon: StubDaemon, cli: Comman
         ("session start", ["train"], "give the GPUs of the session"),
         ("session start", ["train", "--gpus", "0", "--poll", "1s"], "has no option --poll"),
         ("session start", ["train", "--gpus", "0", "--for", "soon"], "--for"),
+        ("session start", ["train", "--gpus", "0", "memory="], "memory.target: a session needs a"),
+        ("session start", ["train", "--gpus", "0", "util=1%", "--util", "2%"], "given twice"),
     ],
 )
 def test_a_wrong_change_or_session_sends_no_request(
@@ -149,11 +153,13 @@ def test_a_session_is_started_with_the_settings_of_single_gpus(
     words = ["train", "--gpus", "0", "--workload", "hold", "--memory", "1GiB"]
     captured = cli("session", "start", *words, "--for", "1h")
     settings = {"workload": "hold", "memory.target": "1GiB"}
-    body = {"name": "train", "gpus": ["0"], "settings": settings, "seconds": 3600}
-    assert daemon.commands == [("POST /v1/sessions", body)]
+    body = {"name": "train", "gpus": ["0"], "settings": settings}
+    assert daemon.commands == [("POST /v1/sessions", {**body, "seconds": 3600})]
     what = "session train has GPU 0, until it is ended: workload=hold memory.target=1GiB\n"
     assert captured.out == what
     assert captured.err == "To end it: sentinel session stop train\n"
+    cli("session", "start", "train", "--gpus", "0", "workload=hold", "--memory", "1GiB")
+    assert daemon.commands[-1] == ("POST /v1/sessions", body)
     assert cli.json("session", "start", *words, "--json")["session"]["name"] == "train"
 
 

@@ -20,6 +20,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "gpus"
 
 
+@pytest.fixture
+def cli(capfd: pytest.CaptureFixture[str]) -> CommandLine:
+    """Provide the command line, with what its child processes print."""
+    return CommandLine(capfd)
+
+
 @pytest.mark.long
 def test_commands_use_the_gpus_of_the_variable(folder: Path, cli: CommandLine) -> None:
     uuids = [gpu.uuid for gpu in Registry.create(folder, 3).gpus()]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -192,3 +194,61 @@ def test_beside_a_daemon_in_the_foreground_it_names_no_log(daemon: Daemon) -> No
         assert json.loads(daemon.run("start", "--json", "--wait", "0"))["log"] is None
         assert "log    none: it runs in the foreground" in daemon.run("start", "--wait", "0")
         daemon.close()
+
+
+MINE = """
+def invert(ctx):
+    raise RuntimeError("inverted")
+
+
+def rest(ctx):
+    while True:
+        ctx.pace()
+"""
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("fake_torch")
+def test_a_change_of_the_workload_waits_for_its_first_stressor(
+    daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its module is found in the folder of the command, and by a restart in another folder."""
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "mine.py").write_text(MINE)
+    daemon.run("start", "--simulate", "2", *QUICK)
+    failed = daemon.run_unchecked("set", "workload=mine:invert")
+    assert failed.code == 1
+    assert "no stressor has started: GPU 0-1: its stressor failed" in failed.err
+    assert "A module is found if it is installed" in failed.err
+    monkeypatch.chdir(code)
+    failed = daemon.run_unchecked("set", "workload=mine:invert", "--gpus", "0")
+    assert failed.code == 1
+    assert f"{code}/mine:invert raised RuntimeError: inverted" in failed.err
+    right = daemon.run_unchecked("set", "workload=mine:rest", "--save")
+    assert f'workload = "{code}/mine:rest"' in right.out
+    assert "the daemon occupies GPU 1" in right.err
+    failed = daemon.run_unchecked("session", "start", "a", "--gpus", "1", "--workload", "no:x")
+    assert (failed.code, "No module named 'no'" in failed.err) == (1, True)
+    daemon.run("session", "stop", "a")
+    monkeypatch.chdir(tmp_path)
+    assert "it occupies GPU" in daemon.run("restart")
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("fake_torch")
+@pytest.mark.parametrize("safe", [[], ["-P"]], ids=["python -m sentinel", "sentinel"])
+@pytest.mark.parametrize("named", ["flag", "variable"])
+def test_a_workload_is_found_in_the_folder_of_the_command(
+    daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, safe: list[str], named: str
+) -> None:
+    """The program `sentinel` does not search its folder, as `python -P` does not."""
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "mine.py").write_text(MINE)
+    monkeypatch.setenv("SENTINEL_WORKLOAD", "mine:rest" if named == "variable" else "")
+    flags = ["--workload", "mine:rest"] if named == "flag" else []
+    command = [sys.executable, *safe, "-m", "sentinel", "start", *SIMULATE, *QUICK[:4], *flags]
+    done = subprocess.run(command, cwd=code, capture_output=True, text=True, check=False)
+    assert "it occupies GPU 0" in done.stdout, done.stderr
+    assert daemon.gpu().workload == f"{code}/mine:rest"

@@ -93,11 +93,14 @@ def faulty(report: dict[str, Any]) -> str:
 
 
 def test_a_faulty_gpu_gets_a_rule_and_only_that_one(
-    cluster: FakeKubernetes, report: dict[str, Any]
+    cluster: FakeKubernetes, report: dict[str, Any], tmp_path: Path
 ) -> None:
     known = uuids(report)
+    incomplete = verdict_summary(report_of(RUNS["INCOMPLETE"], tmp_path / "cut"))
     cluster.objects[SLICES] = [resource_slice(known[::-1]), resource_slice(known, 2, first=4)]
     cluster.objects[PODS] = [pod("no verdict"), pod(verdict_summary(report)), pod("{}")]
+    # An incomplete burn-in does not hide an earlier failure.
+    cluster.objects[PODS].append(pod(incomplete, "2026-11-23T13:00:00Z"))
     code, shown, errors = run(cluster)
     assert (code, errors, cluster.writes) == (0, "", []), "nothing is written without --apply"
     (rule,) = shown["apply"]
@@ -155,19 +158,6 @@ def test_a_cluster_that_refuses_is_an_error_with_its_words(cluster: FakeKubernet
     code, shown, errors = run(cluster)
     assert (code, shown) == (2, None)
     assert "resourceslices" in errors
-
-
-def test_an_incomplete_burn_in_does_not_hide_an_earlier_failure(
-    cluster: FakeKubernetes, report: dict[str, Any], tmp_path: Path
-) -> None:
-    incomplete = report_of(RUNS["INCOMPLETE"], tmp_path / "cut")
-    cluster.objects[SLICES] = [resource_slice(uuids(report))]
-    cluster.objects[PODS] = [
-        pod(verdict_summary(report), "2026-11-23T12:00:00Z"),
-        pod(verdict_summary(incomplete), "2026-11-23T13:00:00Z"),
-    ]
-    (rule,) = run(cluster)[1]["apply"]
-    assert rule["metadata"]["annotations"]["sentinel/gpu-uuid"] == faulty(report)
 
 
 def with_rule(cluster: FakeKubernetes, report: dict[str, Any]) -> int:

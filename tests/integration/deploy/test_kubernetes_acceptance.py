@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
@@ -15,9 +16,8 @@ from tests.harness.burnin_run import plan_of
 from tests.harness.daemon_harness import Daemon
 from tests.harness.gpu_environment import ROOT, SimulatedHost
 from tests.harness.kubernetes_cluster import DEPLOY
-from tests.harness.programs import EXEC_SENTINEL, write_script
+from tests.harness.programs import EXEC_SENTINEL, output_of, started_program, write_script
 from tests.harness.sentinel_process import eventually
-from tests.harness.timing import TIMEOUT_S
 
 #: A run that is resumed finds its GPUs by itself, unless they are simulated.
 RESUMED = '[ "$1 $2" = "burnin --resume" ] && set -- "$@" --simulate 2'
@@ -51,23 +51,16 @@ class Acceptance:
             PATH=f"{command.parent}:{os.environ['PATH']}",
         )
 
-    def start(self) -> subprocess.Popen[str]:
+    def started(self) -> AbstractContextManager[subprocess.Popen[str]]:
         """Start the script as the Job's container does."""
-        words = ("--simulate", "2", "--plan", str(self.plan), "--fail-fast")
-        return subprocess.Popen(
-            ["sh", str(DEPLOY / "acceptance" / "acceptance.sh"), *words],
-            env=self.environment,
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        script = DEPLOY / "acceptance" / "acceptance.sh"
+        words = ("--simulate", "2", "--plan", self.plan, "--fail-fast")
+        return started_program("sh", script, *words, env=self.environment, cwd=ROOT)
 
-    def run(self) -> tuple[int, str]:
-        """Run the script; return its exit code and its log."""
-        with self.start() as process:
-            output, _ = process.communicate(timeout=3 * TIMEOUT_S)
-        return process.returncode, output
+    def run(self, code: int) -> str:
+        """Run the script, which must end with this exit code; return its log."""
+        with self.started() as process:
+            return output_of(process, code)
 
     def summary(self) -> dict[str, Any]:
         """Read the termination message."""
@@ -86,16 +79,14 @@ def test_an_acceptance_leaves_the_verdict_of_each_gpu(
     simulated: SimulatedHost, workload: str, code: int, verdicts: set[str]
 ) -> None:
     acceptance = Acceptance(simulated, workload)
-    found, output = acceptance.run()
-    assert found == code, output
+    output = acceptance.run(code)
     summary = acceptance.summary()
     assert summary["node"] == "worker-7"
     assert summary["verdict"] in verdicts
     assert len(summary["gpus"]) == 2
     assert "short" in output
-    again, output = acceptance.run()
-    assert again == code, f"the verdict of a run that is over stands: {output}"
-    assert acceptance.summary() == summary
+    acceptance.run(code)
+    assert acceptance.summary() == summary, "the verdict of a run that is over stands"
 
 
 @pytest.mark.long
@@ -104,16 +95,14 @@ def test_an_evicted_acceptance_is_incomplete_and_the_next_pod_goes_on(
     simulated: SimulatedHost,
 ) -> None:
     acceptance = Acceptance(simulated, "checks_results", seconds=6)
-    with acceptance.start() as process:
+    with acceptance.started() as process:
         events = acceptance.report / "events.jsonl"
         # The first of two: on a busy host, the other one has most of its seconds still to do.
         eventually(lambda: events.exists() and '"stressor.ready"' in events.read_text())
         process.terminate()
-        output, _ = process.communicate(timeout=TIMEOUT_S)
-    assert process.returncode == ExitCode.INCOMPLETE, output
+        output_of(process, ExitCode.INCOMPLETE)
     assert acceptance.summary()["verdict"] == "INCOMPLETE"
-    code, output = acceptance.run()
-    assert code == 0, output
+    acceptance.run(0)
     report = json.loads((acceptance.report / "report.json").read_text())
     assert len(report["run"]["resumed"]) == 1
 
@@ -123,10 +112,9 @@ def test_an_evicted_acceptance_is_incomplete_and_the_next_pod_goes_on(
 def test_an_evicted_acceptance_beside_a_daemon_has_the_daemon_end_it(daemon: Daemon) -> None:
     daemon.start(2)
     acceptance = Acceptance(daemon.host, "checks_results", seconds=3000)
-    with acceptance.start() as process:
+    with acceptance.started() as process:
         eventually(lambda: daemon.client.status().daemon.burnin is not None)
         process.terminate()
-        output, _ = process.communicate(timeout=TIMEOUT_S)
-    assert process.returncode == ExitCode.INCOMPLETE, output
+        output_of(process, ExitCode.INCOMPLETE)
     assert acceptance.summary()["verdict"] == "INCOMPLETE"
     eventually(lambda: daemon.client.status().daemon.burnin is None)

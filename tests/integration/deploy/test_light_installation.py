@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import subprocess
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.harness.gpu_environment import ROOT
-from tests.harness.programs import run_program
+from tests.harness.programs import documented_commands, run_program, started_program
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TEST_TIMEOUT_S, TIMEOUT_S
 from tests.harness.wheels import (
@@ -31,7 +28,6 @@ pytestmark = [
     pytest.mark.timeout(2 * INSTALL_TIMEOUT_S + TEST_TIMEOUT_S),
 ]
 
-DOCUMENT = ROOT / "docs" / "installation.md"
 CONSTRAINTS = ROOT / "constraints.txt"
 
 
@@ -68,40 +64,21 @@ class Light:
 
     def run(self, *words: str, code: int = 0) -> str:
         """Run a command that must end with this exit code; return both outputs."""
-        command = [str(self.sentinel), *words]
-        done = self._run(command)
-        assert done.returncode == code, (command, done.stdout)
+        done = self.done(self.sentinel, *words)
+        assert done.returncode == code, (words, done.stdout)
         assert "Traceback" not in done.stdout
         return done.stdout
 
-    def answers(self, *words: str) -> bool:
-        """Check whether a command succeeds."""
-        return self._run([str(self.sentinel), *words]).returncode == 0
-
     def run_python(self, script: str) -> str:
         """Run a script in this installation; return its output."""
-        done = self._run([str(self.python), "-c", script])
+        done = self.done(self.python, "-c", script)
         assert done.returncode == 0, done.stdout
         return done.stdout
 
-    def _run(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    def done(self, *command: str | Path) -> subprocess.CompletedProcess[str]:
+        """Run a program with the variables of this installation."""
         both = subprocess.STDOUT
         return run_program(*command, cwd=self.folder, env=self.environment, stderr=both)
-
-    @contextmanager
-    def running(self, *flags: str) -> Iterator[subprocess.Popen[bytes]]:
-        """Run a sentinel in the foreground until the block ends."""
-        with subprocess.Popen(
-            [str(self.sentinel), "run", *flags],
-            cwd=self.folder,
-            env=self.environment,
-            stdout=subprocess.DEVNULL,
-        ) as process:
-            try:
-                yield process
-            finally:
-                process.send_signal(signal.SIGTERM)
-                process.wait(TIMEOUT_S)
 
 
 @pytest.fixture(scope="module")
@@ -176,8 +153,13 @@ asyncio.run(look())
 
 
 def test_a_monitor_serves_its_clients_without_torch(light: Light) -> None:
-    with light.running("--monitor", "--simulate", "2", "--tcp", "127.0.0.1:0") as process:
-        eventually(lambda: process.poll() is not None or light.answers("health"))
+    def answers() -> bool:
+        return light.done(light.sentinel, "status").returncode == 0
+
+    words = (light.sentinel, "run", "--monitor", "--simulate", "2", "--tcp", "127.0.0.1:0")
+    options = {"cwd": light.folder, "env": light.environment, "stdout": subprocess.DEVNULL}
+    with started_program(*words, **options) as process:
+        eventually(lambda: process.poll() is not None or answers())
         assert process.poll() is None
         assert json.loads(light.run("status", "--json"))["daemon"]["simulated"] is True
         assert light.run_python(USES_THE_LIBRARY).splitlines() == [
@@ -196,15 +178,6 @@ def test_a_monitor_serves_its_clients_without_torch(light: Light) -> None:
 # --- the recipes of docs/installation.md -----------------------------------------------------
 
 
-def recipe(name: str) -> str:
-    """Read the commands of a recipe."""
-    found = re.search(
-        rf"^<!-- test: {name} -->\n```\n(.*?)^```$", DOCUMENT.read_text(), re.DOTALL | re.MULTILINE
-    )
-    assert found is not None, f"{DOCUMENT} has no recipe {name}"
-    return found[1]
-
-
 @pytest.fixture(scope="module")
 def tools(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     """Install uv and pipx."""
@@ -215,7 +188,7 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> Environment:
 
 def follow(environment: Environment, recipes: list[str], wheel: Path, **variables: str) -> None:
     """Run the commands of recipes as an administrator types them, with this wheel as gpu-sentry."""
-    text = "".join(recipe(name) for name in recipes)
+    text = "".join(documented_commands("installation.md", name) for name in recipes)
     text = re.sub(r"gpu-sentry(\[\w+\])?", lambda found: f"{wheel}{found[1] or ''}", text)
     environment.install(
         ["bash", "-ec", text],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,20 +15,24 @@ from sentinel.diagnostics.kernel_log import KMSG, KernelLog
 from tests.harness.sentinel_process import eventually
 
 
-class FakeDevice:
-    """Returns one record, or raises one error, at each read."""
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., KernelLog]:
+    """Open a log that returns one record, or raises one error, at each read."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *answers: bytes | OSError) -> None:
-        self._answers = list(answers)
-        monkeypatch.setattr(kernel_log, "_read_record", self._read)
+    def opened(*answers: bytes | OSError) -> KernelLog:
+        left = list(answers)
 
-    def _read(self, fd: int) -> bytes:
-        if not self._answers:
-            raise BlockingIOError
-        answer = self._answers.pop(0)
-        if isinstance(answer, OSError):
-            raise answer
-        return answer
+        def read(fd: int) -> bytes:
+            answer = left.pop(0) if left else BlockingIOError()
+            if isinstance(answer, OSError):
+                raise answer
+            return answer
+
+        monkeypatch.setattr(kernel_log, "_read_record", read)
+        (tmp_path / "kmsg").touch()
+        return KernelLog(str(tmp_path / "kmsg"))
+
+    return opened
 
 
 def records(*texts: str) -> list[bytes]:
@@ -39,13 +44,11 @@ def records(*texts: str) -> list[bytes]:
 
 
 def test_records_have_their_text_and_the_time_by_the_monotonic_clock(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    fake: Callable[..., KernelLog],
 ) -> None:
-    (tmp_path / "kmsg").touch()
     lines = records("a word", "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.")
-    FakeDevice(monkeypatch, *lines)
     drift = time.clock_gettime(time.CLOCK_MONOTONIC_RAW) - time.monotonic()
-    with KernelLog(str(tmp_path / "kmsg")) as log:
+    with fake(*lines) as log:
         first, second = log.read()
         assert log.read() == ()
         assert log.error is None
@@ -56,35 +59,27 @@ def test_records_have_their_text_and_the_time_by_the_monotonic_clock(
     assert event.number == 79
 
 
-def test_a_reader_that_was_overtaken_says_so_and_goes_on(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "kmsg").touch()
+def test_a_reader_that_was_overtaken_says_so_and_goes_on(fake: Callable[..., KernelLog]) -> None:
     first, second = records("one", "two")
-    FakeDevice(monkeypatch, first, OSError(32, "Broken pipe"), OSError(22, "too long"), second)
-    with KernelLog(str(tmp_path / "kmsg")) as log:
+    with fake(first, OSError(32, "Broken pipe"), OSError(22, "too long"), second) as log:
         assert [record.text for record in log.read()] == ["one", "two"]
         assert "overwritten" in (log.error or "")
 
 
 def test_a_log_that_grows_faster_than_it_is_read_has_an_end(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, fake: Callable[..., KernelLog]
 ) -> None:
     monkeypatch.setattr(kernel_log, "MAX_RECORDS", 3)
-    (tmp_path / "kmsg").touch()
-    FakeDevice(monkeypatch, *records("a", "b", "c", "d"))
-    with KernelLog(str(tmp_path / "kmsg")) as log:
+    with fake(*records("a", "b", "c", "d")) as log:
         assert [record.text for record in log.read()] == ["a", "b", "c"]
         assert [record.text for record in log.read()] == ["d"]
 
 
 @pytest.mark.parametrize("error", [OSError(1, "Operation not permitted"), OSError(5, "I/O error")])
 def test_a_log_that_cannot_be_read_has_a_reason(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: OSError
+    fake: Callable[..., KernelLog], error: OSError
 ) -> None:
-    (tmp_path / "kmsg").touch()
-    FakeDevice(monkeypatch, error)
-    with KernelLog(str(tmp_path / "kmsg")) as log:
+    with fake(error) as log:
         assert log.read() == ()
         assert str(error.strerror) in (log.error or "")
         assert log.read() == ()
@@ -96,12 +91,8 @@ def test_a_missing_log_has_a_reason(tmp_path: Path) -> None:
         assert log.read() == ()
 
 
-def test_garbage_in_the_log_is_a_record_without_a_time(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    (tmp_path / "kmsg").touch()
-    FakeDevice(monkeypatch, b"\xff\xfe", b"4,x,y,-;text", b";;;")
-    with KernelLog(str(tmp_path / "kmsg")) as log:
+def test_garbage_in_the_log_is_a_record_without_a_time(fake: Callable[..., KernelLog]) -> None:
+    with fake(b"\xff\xfe", b"4,x,y,-;text", b";;;") as log:
         assert [record.at for record in log.read()] == [0.0, 0.0, 0.0]
 
 

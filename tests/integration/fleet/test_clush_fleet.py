@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -22,13 +21,6 @@ needs_clush = pytest.mark.skipif(
 pytestmark = [pytest.mark.long, needs_clush]
 
 PASSED = {"PASS", "WARN"}
-#: One limit of a node, and one of the fleet.
-LIMITS = """spec = "dcgm-error-thresholds-v1"
-[common_thresholds."memory.retired_pages.fail".GTE]
-value = 30
-[common_thresholds."fleet.temperature.warn".GT]
-value = 30
-"""
 NODES = ("node1", "node2", "node3")
 #: Takes the options of ssh, and gives the command a host name of its own; node9 is not there.
 SSH = """#!/bin/sh
@@ -57,24 +49,16 @@ def fleet(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Fleet]:
 
 
 def test_every_node_reports_and_one_that_cannot_be_reached_is_missing(fleet: Fleet) -> None:
-    limits = fleet.path.with_name("limits.toml")
-    limits.write_text(LIMITS)
-    words = ("--nodelist", "node[1-3],node9", "--batch", "2", "--thresholds", str(limits))
-    run = fleet.burnin("--engine", "clush", *words)
-    eventually((fleet.path / "fleet.json").exists)
-    limits.unlink()  # the nodes have the copy
-    assert run.exit_code() == ExitCode.INCOMPLETE, run.output
+    words = ("--nodelist", "node[1-3],node9", "--batch", "2")
+    output = fleet.burnin("--engine", "clush", *words).ends_with(ExitCode.INCOMPLETE)
     for node in NODES:
         report = fleet.report(node)
         assert report["verdict"] in PASSED, report["gpus"][0]["reasons"]
         assert report["node"]["hostname"] == node
-        assert report["thresholds_overridden"] == {"memory.retired_pages.fail": ">= 30"}
     assert fleet.report("node9") is None
-    assert "node9  missing  no report" in run.output
+    assert "node9  missing  no report" in output
     assert "No route to host" in (fleet.path / "logs" / "clush.txt").read_text()
     assert (fleet.path / "report.html").exists()
-    whole = json.loads((fleet.path / "report.json").read_text())
-    assert whole["thresholds_overridden"] == {"fleet.temperature.warn": "> 30"}
 
 
 @pytest.mark.parametrize("fleet", [plan(1, 30)], indirect=True, ids=["long"])
@@ -83,15 +67,12 @@ def test_a_run_goes_on_without_its_terminal_and_is_cancelled(fleet: Fleet) -> No
     run = fleet.burnin(*flags)
     fleet.wait_for_phase("node1", 2)
     run.process.send_signal(signal.SIGHUP)
-    assert run.exit_code() == -signal.SIGHUP
-    cancel = fleet.command("cancel", str(fleet.path))
-    assert cancel.exit_code() == ExitCode.OK, cancel.output
-    watch = fleet.watch()
-    assert watch.exit_code() == ExitCode.INCOMPLETE, watch.output
+    run.ends_with(-signal.SIGHUP)
+    fleet.command("cancel", str(fleet.path)).ends_with(ExitCode.OK)
+    fleet.watch().ends_with(ExitCode.INCOMPLETE)
     eventually(lambda: fleet.report("node1") is not None)
     assert fleet.report("node1")["verdict"] == "INCOMPLETE"
-    resume = fleet.command("resume", str(fleet.path))
-    assert resume.exit_code() == ExitCode.OK, resume.output
+    fleet.command("resume", str(fleet.path)).ends_with(ExitCode.OK)
     assert set(fleet.verdicts(NODES)) <= PASSED
     assert len(fleet.report("node1")["run"]["resumed"]) == 1
 
@@ -110,7 +91,6 @@ def test_a_run_goes_on_without_its_terminal_and_is_cancelled(fleet: Fleet) -> No
     ],
 )
 def test_wrong_usage_starts_nothing(fleet: Fleet, flags: tuple[str, ...], message: str) -> None:
-    run = fleet.burnin(*flags)
-    assert run.exit_code() == ExitCode.VERDICT_USAGE, run.output
-    assert message in run.output
+    output = fleet.burnin(*flags).ends_with(ExitCode.VERDICT_USAGE)
+    assert message in output
     assert not fleet.path.exists()

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -20,7 +19,14 @@ from sentinel.fleet.node_files import read_thresholds
 from sentinel.fleet.run_folder import FleetFolder
 from tests.harness.burnin_run import CHECKED
 from tests.harness.example_fleet import fleet_run
-from tests.harness.fleet_harness import Fleet, FleetProcess, on_this_host, plan
+from tests.harness.fleet_harness import (
+    LIMITS,
+    NODE_LIMIT,
+    Fleet,
+    FleetProcess,
+    on_this_host,
+    plan,
+)
 
 pytestmark = pytest.mark.long
 
@@ -48,62 +54,20 @@ def task(fleet: Fleet) -> FleetProcess:
     return fleet.command("run-node", str(fleet.path), "--node", NODE)
 
 
-def change(path: Path, **values: Any) -> None:
-    """Replace values of a JSON file."""
-    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
-
-
 def test_a_task_that_is_requeued_after_its_end_reports_and_does_nothing(fleet: Fleet) -> None:
     folder = submitted(fleet)
     folder.write(replace(folder.read(), fail_fast=True))
-    assert task(fleet).exit_code() == ExitCode.OK
+    task(fleet).ends_with(ExitCode.OK)
     report = folder.report(NODE).read_text()
     assert report == (folder.node(NODE) / "report.json").read_text()
     assert "fail-fast" in {one["key"] for one in fleet.report(NODE)["run"]["settings"]}
     folder.report(NODE).unlink()  # its last moment was cut off
-    again = task(fleet)
-    assert again.exit_code() == ExitCode.OK
-    assert again.output == ""
+    output = task(fleet).ends_with(ExitCode.OK)
+    assert output == ""
     assert folder.report(NODE).read_text() == report
 
 
 def test_a_host_that_was_started_again_reports_what_was_recorded(fleet: Fleet) -> None:
-    folder = submitted(fleet)
-    first = task(fleet)
-    fleet.wait_for_phase(NODE, 2)
-    first.process.terminate()
-    assert first.exit_code() == ExitCode.INCOMPLETE, first.output
-    assert fleet.report(NODE)["verdict"] == "INCOMPLETE"
-    folder.report(NODE).unlink()
-    for name in ("report.json", "report.txt"):  # as if it had lost its power
-        (folder.node(NODE) / name).unlink()
-    change(folder.node(NODE) / "run.json", boot="another")
-    again = task(fleet)
-    assert again.exit_code() == ExitCode.INCOMPLETE, again.output
-    assert fleet.report(NODE)["verdict"] == "INCOMPLETE"
-    assert "the host was started again since" in fleet.progress(NODE)["note"]
-    assert fleet.progress(NODE)["state"] == "ended"
-
-
-def test_a_node_that_cannot_begin_says_why_and_is_missing(fleet: Fleet) -> None:
-    folder = submitted(fleet)
-    folder.plan.write_text('spec = "sentinel-plan-v1"')
-    done = task(fleet)
-    assert done.exit_code() == ExitCode.USAGE
-    assert fleet.report(NODE) is None
-    assert "the burn-in did not begin: " in fleet.progress(NODE)["note"]
-    assert "no phases" in fleet.progress(NODE)["note"]
-
-
-LIMITS = """spec = "dcgm-error-thresholds-v1"
-[common_thresholds."memory.retired_pages.fail".GTE]
-value = 30
-[common_thresholds."fleet.temperature.warn".GT]
-value = 30
-"""
-
-
-def test_a_node_is_judged_by_the_thresholds_of_the_run(fleet: Fleet) -> None:
     folder = submitted(fleet)
     folder.thresholds.write_text(LIMITS)
     limits = read_thresholds(folder.thresholds)
@@ -111,20 +75,36 @@ def test_a_node_is_judged_by_the_thresholds_of_the_run(fleet: Fleet) -> None:
     first = task(fleet)
     fleet.wait_for_phase(NODE, 2)
     first.process.terminate()
-    assert first.exit_code() == ExitCode.INCOMPLETE, first.output
-    assert fleet.report(NODE)["thresholds_overridden"] == {"memory.retired_pages.fail": ">= 30"}
+    first.ends_with(ExitCode.INCOMPLETE)
+    assert fleet.report(NODE)["verdict"] == "INCOMPLETE"
+    assert fleet.report(NODE)["thresholds_overridden"] == NODE_LIMIT
+    folder.report(NODE).unlink()
     for name in ("report.json", "report.txt"):  # as if it had lost its power
         (folder.node(NODE) / name).unlink()
-    change(folder.node(NODE) / "run.json", boot="another")
-    assert task(fleet).exit_code() == ExitCode.INCOMPLETE  # what was recorded is judged
-    assert fleet.report(NODE)["thresholds_overridden"] == {"memory.retired_pages.fail": ">= 30"}
+    header = folder.node(NODE) / "run.json"
+    header.write_text(json.dumps({**json.loads(header.read_text()), "boot": "another"}))
+    again = task(fleet)
+    again.ends_with(ExitCode.INCOMPLETE)
+    assert fleet.report(NODE)["verdict"] == "INCOMPLETE"
+    assert fleet.report(NODE)["thresholds_overridden"] == NODE_LIMIT
+    assert "the host was started again since" in fleet.progress(NODE)["note"]
+    assert fleet.progress(NODE)["state"] == "ended"
+
+
+def test_a_node_that_cannot_begin_says_why_and_is_missing(fleet: Fleet) -> None:
+    folder = submitted(fleet)
+    folder.plan.write_text('spec = "sentinel-plan-v1"')
+    task(fleet).ends_with(ExitCode.USAGE)
+    assert fleet.report(NODE) is None
+    assert "the burn-in did not begin: " in fleet.progress(NODE)["note"]
+    assert "no phases" in fleet.progress(NODE)["note"]
 
 
 def test_a_node_does_not_begin_with_other_thresholds_than_its_run(fleet: Fleet) -> None:
     folder = submitted(fleet)
     folder.write(replace(folder.read(), thresholds_hash="0" * 16))
     folder.thresholds.write_text(LIMITS)
-    assert task(fleet).exit_code() == ExitCode.USAGE
+    task(fleet).ends_with(ExitCode.USAGE)
     assert fleet.report(NODE) is None
     assert "thresholds.toml: it was changed since run" in fleet.progress(NODE)["note"]
 
@@ -132,16 +112,15 @@ def test_a_node_does_not_begin_with_other_thresholds_than_its_run(fleet: Fleet) 
 def test_a_cancelled_run_begins_nowhere(fleet: Fleet) -> None:
     folder = submitted(fleet)
     folder.cancelled.touch()
-    assert task(fleet).exit_code() == ExitCode.INCOMPLETE
+    task(fleet).ends_with(ExitCode.INCOMPLETE)
     assert not folder.node(NODE).exists()
 
 
 def test_a_host_that_is_not_part_of_the_run_is_refused(fleet: Fleet) -> None:
     folder = submitted(fleet)
     folder.write(replace(folder.read(), nodes=("other",)))
-    done = task(fleet)
-    assert done.exit_code() == ExitCode.USAGE
-    assert f"node {NODE} is not one of this run" in done.output
+    output = task(fleet).ends_with(ExitCode.USAGE)
+    assert f"node {NODE} is not one of this run" in output
 
 
 @pytest.fixture
@@ -158,11 +137,10 @@ def daemon(fleet: Fleet) -> Iterator[None]:
 
 def test_a_daemon_of_the_node_does_the_work(fleet: Fleet, daemon: None) -> None:
     submitted(fleet)
-    done = task(fleet)
-    assert done.exit_code() == ExitCode.OK, done.output
+    output = task(fleet).ends_with(ExitCode.OK)
     report = fleet.report(NODE)
     assert report["verdict"] in {"PASS", "WARN"}, report["gpus"][0]["reasons"]
-    assert "the daemon runs it" in done.output
+    assert "the daemon runs it" in output
 
 
 @pytest.mark.parametrize("all_processes", [False, True])
@@ -176,8 +154,7 @@ def test_a_task_that_is_ended_ends_the_burn_in_of_the_daemon(
     # Slurm sends SIGTERM to every process of a task, also to the one that records.
     for process in (*whole.children(recursive=True), whole) if all_processes else (whole,):
         process.terminate()
-    assert first.exit_code() == ExitCode.INCOMPLETE, first.output
+    first.ends_with(ExitCode.INCOMPLETE)
     assert fleet.report(NODE)["verdict"] == "INCOMPLETE"
-    second = task(fleet)
-    assert second.exit_code() == ExitCode.OK, second.output
+    task(fleet).ends_with(ExitCode.OK)
     assert len(fleet.report(NODE)["run"]["resumed"]) == 1

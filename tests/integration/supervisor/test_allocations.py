@@ -24,54 +24,28 @@ GIB = 2**30
 
 pytestmark = pytest.mark.usefixtures("fake_torch")
 
-#: A program that allocates memory, uses it in a child, and allocates more than is free.
-PROGRAM = """
-import subprocess, sys, sentinel
-client = sentinel.connect()
-with client.allocation("llm", "2GiB", gpu=0) as got:
-    print(got.id, client.available(0), flush=True)
-    job = [sys.executable, "-m", "sentinel", "demo", "job", "--memory", "2GiB", "--for", "500ms"]
-    done = subprocess.run([*job, "--json"], capture_output=True, text=True)
-    print(done.returncode, flush=True)
-    input()
-    client.allocate("more", "10GiB")
-    print("more", flush=True)
-    input()
-"""
-
 
 @pytest.mark.long
 def test_memory_is_allocated_beside_the_stressor_and_allocated_processes_are_no_newcomers(
-    daemon: Daemon,
+    daemon: Daemon, job: subprocess.Popen[str]
 ) -> None:
     host = daemon.host
     daemon.start(1, "--memory", "50%")
     daemon.wait_until_occupied(0)
     before = daemon.gpu()
-    with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-    ) as program:
-        try:
-            name, left = read_line(program).split()
-            assert (name, int(left)) == ("llm", before.budget - 3 * GIB)  # and a context
-            with pytest.raises(ConflictError, match="llm"):
-                daemon.client.allocate("llm", "1B")
-            assert "2.0 GiB allocated as llm for python" in daemon.run("status")
-            assert read_line(program) == "0"  # the child got the whole allocation
-            after = daemon.gpu()
-            assert (after.pid, after.yields) == (before.pid, before.yields)
-            # More than is free beside the stressor is allocated as well.
-            write_line(program, "")
-            assert read_line(program) == "more"
-            assert host.total() - host.held() >= 10 * GIB
-            assert daemon.gpu().pid != before.pid
-        finally:
-            program.kill()
+    assert send_command(job, "promise llm 2") == "llm"
+    assert daemon.client.available(0) == before.budget - 3 * GIB  # and a context
+    with pytest.raises(ConflictError, match="llm"):
+        daemon.client.allocate("llm", "1B")
+    assert "2.0 GiB allocated as llm for python" in daemon.run("status")
+    assert send_command(job, "child 2") == "0", "the child got the whole allocation"
+    after = daemon.gpu()
+    assert (after.pid, after.yields) == (before.pid, before.yields)
+    # More than is free beside the stressor is allocated as well.
+    assert send_command(job, "promise more 10") == "more"
+    assert host.total() - host.held() >= 10 * GIB
+    assert daemon.gpu().pid != before.pid
+    job.kill()
     # The allocation ends with its process, however that exits.
     eventually(lambda: daemon.client.allocations() == ())
 
@@ -106,11 +80,11 @@ registry = Registry(default_folder())
 gpu = registry.gpus()[0].uuid
 here = None
 for line in sys.stdin:
-    word, _, size = line.strip().partition(" ")
+    word, *names, size = line.split()
     if word == "promise":
-        print(sentinel.connect().allocate("llm", size + "GiB").id, flush=True)
+        print(sentinel.connect().allocate(names[0], size + "GiB").id, flush=True)
     elif word == "return":
-        print(sentinel.connect().cancel_allocation("llm").gpus, flush=True)
+        print(sentinel.connect().cancel_allocation(size).gpus, flush=True)
     elif word == "take":
         here = here or registry.attach(gpu)
         print(here.allocate(int(float(size) * GIB)), flush=True)
@@ -206,7 +180,7 @@ def test_allocated_memory_is_available_beside_a_running_stressor(
     first = daemon.gpu()
     assert first.held is not None
     assert first.held > DEFAULT_TOTAL // 2
-    assert send_command(job, "promise 4") == "llm"
+    assert send_command(job, "promise llm 4") == "llm"
     assert daemon.host.held(0) <= DEFAULT_TOTAL - 4 * GIB
     (allocation,) = daemon.client.status().allocations
     assert (allocation.id, allocation.size, allocation.holder.pid) == ("llm", 4 * GIB, job.pid)
@@ -234,11 +208,11 @@ def test_a_process_that_returns_its_allocation_gets_the_whole_gpu(
 ) -> None:
     daemon.start(1)
     daemon.wait_until_occupied(0)
-    assert send_command(job, "promise 4") == "llm"
+    assert send_command(job, "promise llm 4") == "llm"
     assert send_command(job, "take 2") == "True"
     eventually(lambda: daemon.gpu().stressor == "RUNNING")
     assert send_command(job, "take 12") == "False"
-    send_command(job, "return")
+    send_command(job, "return llm")
     eventually(lambda: daemon.gpu().yields == 1)
     eventually(lambda: daemon.gpu().handover is not None and daemon.gpu().stressor == "STOPPED")
     assert send_command(job, "take 12") == "True"

@@ -110,6 +110,17 @@ def test_gpus_are_handed_over_on_request_and_reservations_outlive_the_daemon(
 
 
 @pytest.mark.long
+def test_a_lower_limit_of_held_gpus_releases_down_to_it(daemon: Daemon) -> None:
+    daemon.start(2, "--max-gpus", "2")
+    eventually(lambda: all(gpu.occupied for gpu in daemon.client.status().gpus))
+    changed = daemon.run_unchecked("set", "max-gpus=1", "rearm=1s")
+    eventually(lambda: any(gpu.rule == "limits.gpus" for gpu in daemon.client.status().gpus))
+    (free,) = [gpu for gpu in daemon.client.status().gpus if not gpu.occupied]
+    kept = "A wait that has begun keeps its length."
+    assert changed.err.splitlines() == [kept, f"GPU {free.index} is released."]
+
+
+@pytest.mark.long
 def test_a_job_keeps_its_gpus_across_the_death_of_the_daemon(daemon: Daemon) -> None:
     host = daemon.host
     daemon.start(1)
@@ -220,7 +231,8 @@ def test_sessions_and_saved_settings_outlive_the_daemon_and_others_do_not(
     session = ("--gpus", "0,1", "--workload", workload, "--for", "1h")
     daemon.run("session", "start", "train", *session)
     daemon.run("set", "memory=1GiB", "--gpus", "2", "--save")
-    daemon.run("set", "grace=7s", "--save")
+    daemon.run("set", "grace=7s", "api.tcp=127.0.0.1:0", "--save")
+    assert daemon.client.status().daemon.tcp is None
     daemon.run("set", "hang-after=20s", "--gpus", "2")
 
     def work(index: int) -> str | None:
@@ -249,6 +261,10 @@ def test_sessions_and_saved_settings_outlive_the_daemon_and_others_do_not(
     shown = daemon.client.settings().get("grace")
     assert shown is not None
     assert (shown.text, shown.source) == ("7s", f"{daemon.places.state}/settings.toml: grace")
+    assert daemon.run("status", "--page").startswith("http://127.0.0.1:")
+    daemon.run("reload")
+    daemon.run("set", "api.tcp=", "--save")
+    assert daemon.client.status().daemon.tcp is not None, "until the next start"
     refused = daemon.run_unchecked("session", "start", "other", "--gpus", "1,2")
     assert refused.code == 1
     assert "GPU 1 is in the session 'train'" in refused.err
@@ -259,6 +275,30 @@ def test_sessions_and_saved_settings_outlive_the_daemon_and_others_do_not(
     daemon.wait_until_gone()
     daemon.start(3)
     assert daemon.client.sessions() == ()
+
+
+def test_unset_all_removes_what_options_set_for_all_and_for_single_gpus(daemon: Daemon) -> None:
+    daemon.start(2)
+    daemon.run("set", "memory=1GiB")
+    daemon.run("set", "memory=2GiB", "power=300W", "--gpus", "0,1")
+    shown = daemon.run("set", "--unset", "all", "--gpus", "1")
+    assert [line.split("  ")[0] for line in shown.splitlines()] == [
+        'GPU 1: memory.target = "1GiB"',
+        "GPU 1: power is not set",
+    ]
+    assert _own(daemon, 0) == {"memory.target": "2GiB", "power": "300W"}
+    shown = daemon.run("set", "--unset", "all", "grace=7s", "--wait", "0")
+    assert _own(daemon, 0) == {}
+    assert "GPU 0: power is not set" in shown
+    assert "2GiB" not in shown
+    given = {value.key for value in daemon.client.settings().settings if "--" in value.source}
+    assert {"grace", "poll"} <= given, "what is fixed at the start stays"
+    assert not {"memory.target", "workload", "rearm"} & given
+    assert "grace" in daemon.run("set", "--unset", "all")
+    for gpus in ([], ["--gpus", "1"]):
+        nothing = daemon.run_unchecked("set", "--unset", "all", *gpus)
+        assert (nothing.code, nothing.out) == (0, "")
+        assert "no option has set anything" in nothing.err
 
 
 def _own(daemon: Daemon, index: int) -> dict[str, str]:

@@ -101,10 +101,12 @@ def test_a_unit_logs_to_the_journal_and_logs_reads_it(
     words_ = Path(f"{script}.words").read_text()
     assert f"_SYSTEMD_INVOCATION_ID={INVOCATION}" in words_
     assert "--lines=7" in words_
+    assert "--priority=6" in words_, "hidden events have 7, and are not counted"
     listed = daemon.run("logs", "--json").splitlines()
     assert [json.loads(line)["event"] for line in listed] == [
         entry["SENTINEL_EVENT"] for entry in entries
     ]
+    assert "--priority" not in Path(f"{script}.words").read_text()
     monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
     missing = daemon.run_unchecked("logs")
     assert missing.code == 2

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sentinel.burnin import run_folder
 from sentinel.burnin.checks.check import Thresholds
 from sentinel.burnin.checks.recorded_run import read_run
-from sentinel.burnin.run import earlier_work
-from sentinel.burnin.run_folder import RunFolder, former_runs, lines, read_object
+from sentinel.burnin.resume import earlier_work
+from sentinel.burnin.run_folder import RunFolder, former_runs, lines, new_run, read_object
 from sentinel.errors import ConfigError
 from sentinel.host import verified_store
+from sentinel.host.regular_file import locked
 from tests.harness.isolation import STRANGER
 
 #: Deeper than any parser goes.
@@ -162,3 +165,45 @@ def test_the_report_of_another_user_is_not_read(
 ) -> None:
     monkeypatch.setattr(verified_store, "getuid", lambda: os.geteuid() + 1)
     assert found(tmp_path, report()) == {}
+
+
+def test_a_run_that_is_refused_leaves_the_folder_to_the_one_that_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one may have locked it, and written nothing: its daemon still starts."""
+    monkeypatch.setattr("sentinel.burnin.run_folder._LOCK_TIMEOUT_S", 0.0)
+    folder = RunFolder(path=tmp_path / "run")
+    refused = pytest.raises(ConfigError, match="another process records this run")
+    with new_run(folder):
+        with refused, new_run(folder):
+            pytest.fail("both record in one folder")
+        folder.write(folder.header, {"id": "run"})
+        folder.events.write_text("{}\n")
+    assert read_object(folder.header) == {"id": "run"}
+
+
+@pytest.mark.parametrize(
+    ("begins", "why"), [(True, "it has a run already"), (False, "another process has removed it")]
+)
+def test_a_run_that_waited_for_the_lock_looks_again(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    begins: bool,  # noqa: FBT001 - a parameter of the test
+    why: str,
+) -> None:
+    folder = RunFolder(path=tmp_path / "run")
+
+    @contextmanager
+    def late(file: int, timeout: float) -> Iterator[int]:
+        """Lock the folder after another process has begun its run there, or removed it."""
+        if begins:
+            folder.write(folder.header, {"id": "other"})
+        else:
+            folder.path.rmdir()
+        with locked(file, timeout):
+            yield file
+
+    monkeypatch.setattr(run_folder, "locked", late)
+    with pytest.raises(ConfigError, match=why), new_run(folder):
+        pytest.fail("a run was begun")
+    assert folder.header.exists() == begins

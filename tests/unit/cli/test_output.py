@@ -134,28 +134,27 @@ def test_the_option_decides_before_the_variables_and_the_terminal(
     assert result.exit_code == 0
 
 
+ANY = "a… 2 \N{MULTIPLICATION SIGN} b ü 日█▁"
+
+
 @pytest.mark.parametrize(
-    ("encoding", "expected"),
-    [("ascii", b"a~ 2 x b ? ?#_"), ("latin-1", b"a~ 2 \xd7 b \xfc ?#_")],
+    ("encoding", "text", "expected"),
+    [
+        ("ascii", ANY, b"a~ 2 x b ? ?#_"),
+        ("latin-1", ANY, b"a~ 2 \xd7 b \xfc ?#_"),
+        # The name of a file that is no text.
+        ("utf-8", b"log\xff".decode(errors="surrogateescape"), b"log?"),
+    ],
 )
 def test_what_an_encoding_does_not_have_is_replaced(
-    monkeypatch: pytest.MonkeyPatch, encoding: str, expected: bytes
+    monkeypatch: pytest.MonkeyPatch, encoding: str, text: str, expected: bytes
 ) -> None:
     buffer = io.BytesIO()
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(buffer, encoding=encoding))
     output.degrade_streams()
-    sys.stdout.write("a… 2 \N{MULTIPLICATION SIGN} b ü 日█▁")
+    sys.stdout.write(text)
     sys.stdout.flush()
     assert buffer.getvalue() == expected
-
-
-def test_a_name_of_a_file_that_is_no_text_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
-    buffer = io.BytesIO()
-    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(buffer, encoding="utf-8"))
-    output.degrade_streams()
-    sys.stdout.write(b"log\xff".decode(errors="surrogateescape"))
-    sys.stdout.flush()
-    assert buffer.getvalue() == b"log?"
 
 
 FROM_API = {

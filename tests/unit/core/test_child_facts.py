@@ -38,7 +38,7 @@ def test_a_finding_survives_encoding() -> None:
     assert codec.decode(codec.encode(FLIP), (Finding,)) == FLIP
 
 
-def test_a_finding_is_reported_completely_and_acknowledged(world: World) -> None:
+def test_a_finding_is_reported_completely_described_and_acknowledged(world: World) -> None:
     send(world, FLIP)
     world.run(lambda: world.events("stressor.finding"), within=1)
     (event,) = world.events("stressor.finding")
@@ -46,6 +46,10 @@ def test_a_finding_is_reported_completely_and_acknowledged(world: World) -> None
     assert event.fields["kind"] == "transient"
     assert event.fields["first"] == [5, 9]
     assert {"temperature_c", "power_w", "sm_clock_mhz"} <= event.fields.keys()
+    word, text = describe(event.name, event.fields)
+    assert word == "finding"
+    assert "WRONG result in bf16 (transient)" in text
+    assert "bit 1" in text
     assert world.spawner.acknowledged == [("GPU-0", 1, 1)]
     assert not world.spawner.killed, "it continues, to gather more findings"
 
@@ -86,16 +90,6 @@ def test_the_next_child_numbers_its_findings_from_one(world: World) -> None:
 )
 def test_a_fault_that_recurs_is_repeatable(repeated: int | None, kind: str | None) -> None:
     assert kind_of(replace(FLIP, repeated=repeated)) == kind
-
-
-def test_the_terminal_line_describes_the_finding(world: World) -> None:
-    send(world, FLIP)
-    world.run(lambda: world.events("stressor.finding"), within=1)
-    (event,) = world.events("stressor.finding")
-    word, text = describe(event.name, event.fields)
-    assert word == "finding"
-    assert "WRONG result in bf16 (transient)" in text
-    assert "bit 1" in text
 
 
 def test_an_acknowledgement_ends_the_critical_health_until_the_next_finding() -> None:

@@ -197,11 +197,6 @@ def test_ready_does_not_wait_for_a_gpu_that_a_rule_leaves_idle() -> None:
     assert notification_of(world.state, what, SentNotifications()).sent.ready
 
 
-def test_lines_that_could_not_be_sent_are_sent_again() -> None:
-    assert "READY=1" in notification_of(state(), seen(0, 0), SentNotifications()).lines
-    assert "READY=1" in notification_of(state(), seen(0, 0), SentNotifications()).lines
-
-
 # --- the watchdog ----------------------------------------------------------------------------
 
 

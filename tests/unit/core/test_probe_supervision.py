@@ -151,21 +151,18 @@ def test_every_gpu_with_a_call_in_flight_is_excluded_after_a_crash() -> None:
     assert event.gpu == "GPU-1", "the latest call"
 
 
-@pytest.mark.parametrize("code", [-9, -15, 0, 1])
-def test_no_gpu_is_excluded_where_the_probe_was_killed_or_gave_up(code: int) -> None:
+@pytest.mark.parametrize(
+    ("gpu", "code"), [*(("GPU-0", code) for code in (-9, -15, 0, 1)), (None, -6)]
+)
+def test_no_gpu_is_excluded_where_the_probe_was_killed_gave_up_or_was_initialised(
+    gpu: str | None, code: int
+) -> None:
     world = occupied(gpus=2)
-    crash(world, Call(uuid="GPU-0", name="memory", since=world.now), code=code)
+    crash(world, Call(uuid=gpu, name="memory" if gpu else "open", since=world.now), code=code)
     world.run(lambda: world.probe.generation == 2, within=0.2)
     assert world.probe.skip == ()
-    assert world.events("probe.exited")[0].gpu is None
-
-
-def test_a_crash_during_the_initialisation_excludes_no_gpu() -> None:
-    world = occupied()
-    crash(world, Call(uuid=None, name="open", since=world.now), code=-6)
-    world.run(lambda: world.probe.generation == 2, within=0.2)
-    assert world.probe.skip == ()
-    assert "call" not in world.events("probe.exited")[0].fields
+    (event,) = world.events("probe.exited")
+    assert (event.gpu, "call" in event.fields) == (None, False)
 
 
 SLOW = Config(poll=600.0)

@@ -10,9 +10,10 @@ from sentinel.core.node.serving_processes import (
     INITIALISATION_TIMEOUT_S,
     SPARE_PAUSE_S,
     STANDBY_TIMEOUT_S,
+    STANDBY_WAIT_S,
 )
 from sentinel.protocol.commands import PauseGpus
-from tests.harness.core_scenarios import occupied, times
+from tests.harness.core_scenarios import held, occupied, times
 from tests.harness.world import World
 
 # --- the spare probe -------------------------------------------------------------------------
@@ -68,7 +69,15 @@ def test_a_spare_probe_that_hangs_in_the_driver_is_replaced() -> None:
 def prepared(gpus: int = 1) -> World:
     """Build a world with a stressor on every GPU and a standby one."""
     world = occupied(gpus)
-    world.run(lambda: world.standby.running, within=SPARE_PAUSE_S + 1)
+    world.run(lambda: world.standby.running, within=1.0)
+    return world
+
+
+def loading(gpus: int = 1, config: Config | None = None) -> World:
+    """Build a world whose standby stressor loads, until a test says that it is ready."""
+    world = World(gpus=gpus, config=config or Config())
+    world.standby.ready = False
+    world.run(lambda: world.standby.running, within=1.0)
     return world
 
 
@@ -81,51 +90,68 @@ def hand_over(world: World, index: int = 0) -> None:
     world.run(times(world, "stressor.starting", count))
 
 
-def test_the_standby_stressor_becomes_the_next_one_and_is_replaced() -> None:
+def test_the_standby_stressor_becomes_the_next_one_and_is_replaced_at_once() -> None:
     world = prepared()
-    assert not world.events("stressor.starting")[0].fields["standby"]
+    assert world.events("stressor.starting")[0].fields["standby"], "the first one, too"
     hand_over(world)
     assert world.events("stressor.starting")[-1].fields["standby"]
-    assert world.standby.activated == 1
-    world.run(times(world, "stressor.ready", 2))
-    world.run(lambda: world.standby.running, within=SPARE_PAUSE_S + 2)
-    assert world.standby.started == 2
+    assert world.standby.activated == 2
+    world.run(lambda: world.standby.running, within=0.1)
+    assert isinstance(world.gpu_state().stressor, Starting)
 
 
-def test_only_one_of_two_stressors_comes_from_the_standby_one() -> None:
+def test_one_of_two_stressors_comes_from_the_standby_one() -> None:
     world = prepared(gpus=2)
     for uuid in world.gpus:
         child = world.child(int(uuid[-1]))
         child.dies_at, child.code = world.now, 1
     world.run(times(world, "stressor.starting", 4), within=30)
     used = [bool(event.fields["standby"]) for event in world.events("stressor.starting")]
-    assert sorted(used) == [False, False, False, True]
+    assert [sorted(used[:2]), sorted(used[2:])] == [[False, True], [False, True]]
 
 
-def test_none_is_prepared_while_a_stressor_starts() -> None:
+def test_none_is_loaded_beside_a_stressor_that_loads_itself() -> None:
     world = World()
+    world.standby.host_has_memory = False
     world.run(lambda: isinstance(world.gpu_state().stressor, Starting))
-    while isinstance(world.gpu_state().stressor, Starting):
+    world.standby.host_has_memory = True
+    while getattr(world.gpu_state().stressor, "attaching", 0.0) is None:
         assert not world.standby.running
         world.supervisor.turn()
+    world.run(lambda: world.standby.running, within=0.1)
 
 
-def test_one_that_is_not_ready_is_not_waited_for() -> None:
-    world = occupied()
-    world.standby.ready = False
-    world.run(lambda: world.standby.running, within=SPARE_PAUSE_S + 1)
-    hand_over(world)
-    assert not world.events("stressor.starting")[-1].fields["standby"]
+def test_a_start_waits_for_the_one_that_loads() -> None:
+    world = loading()
+    world.run_for(STANDBY_WAIT_S - 1)
+    assert not world.spawner.started
+    world.standby.ready = True
+    world.run(times(world, "stressor.starting", 1), within=0.5)
+    assert world.events("stressor.starting")[0].fields["standby"]
+
+
+def test_a_start_does_not_wait_for_long() -> None:
+    world = loading()
+    world.run(times(world, "stressor.starting", 1), within=STANDBY_WAIT_S + 0.5)
+    assert not world.events("stressor.starting")[0].fields["standby"]
     assert world.standby.running
 
 
+@pytest.mark.parametrize(("config", "first"), [(Config(), [0, 1]), (Config(max_gpus=1), [])])
+def test_only_the_last_gpu_waits(config: Config, first: list[int]) -> None:
+    world = loading(3, config)
+    world.run_for(STANDBY_WAIT_S - 1)
+    assert held(world) == first
+    world.standby.ready = True
+    world.run(lambda: held(world) == ([0, 1, 2] if first else [0]), within=30)
+    assert world.events("stressor.starting")[-1].fields["standby"]
+
+
 def test_one_that_is_never_ready_is_replaced() -> None:
-    world = occupied()
-    world.standby.ready = False
-    world.run(lambda: world.standby.running, within=SPARE_PAUSE_S + 1)
+    world = loading()
     world.run(times(world, "standby.failed", 1), within=STANDBY_TIMEOUT_S + 1)
-    assert not world.standby.running
     assert world.events("standby.failed")[0].fields["exit_code"] is None
+    world.run(lambda: world.standby.started == 2, within=SPARE_PAUSE_S + 1)
 
 
 @pytest.mark.parametrize("config", [Config(standby="off"), Config(dry_run=True)])

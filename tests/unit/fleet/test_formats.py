@@ -17,7 +17,6 @@ from sentinel.fleet.report import (
     LINE_SCHEMA,
     MAX_ALIKE,
     SCHEMA_VERSION,
-    fleet_object,
     fold_names,
     outliers,
 )
@@ -177,6 +176,9 @@ def test_the_report_follows_the_schema_which_describes_every_field(
     report = json.loads(FORMATS["json"](fleet))
     assert schema_problems(closed(SCHEMA), report) == []
     assert (report["run"] is None) is not run_file
+    pages = [node["page"] for node in report["nodes"]]
+    assert pages[0] == "nodes/node-0000/report.html"
+    assert pages[4] is None  # it is missing
     del report["nodes"][0]["gpus"][0]["coverage"][0]["done_s"]
     assert len(schema_problems(SCHEMA, report)) == 1
 
@@ -196,12 +198,6 @@ def test_there_is_a_line_for_each_gpu_and_each_missing_node(fleet: FleetVerdict)
         ("node-0004", None, ["it has no report"]),
         ("node-0005", None, ["its report is not complete JSON"]),
     ]
-
-
-def test_a_node_names_its_page_by_its_path_in_the_folder(fleet: FleetVerdict) -> None:
-    pages = [node["page"] for node in fleet_object(fleet)["nodes"]]
-    assert pages[0] == "nodes/node-0000/report.html"
-    assert pages[4] is None  # it is missing
 
 
 # --- JUnit -----------------------------------------------------------------------------------

@@ -42,10 +42,21 @@ def started(gpu: str, number: int) -> dict[str, Any]:
     return event("burnin.phase_started", gpu, phase=f"p{number}", number=number, phases=3)
 
 
-def test_the_phase_is_that_of_the_gpu_that_is_furthest_behind() -> None:
-    progress = built(started("GPU-a", 1), started("GPU-b", 1), started("GPU-a", 2))
-    assert (progress.phase, progress.number, progress.phases) == ("p1", 1, 3)
-    assert (progress.gpus, progress.gpus_done) == (2, 0)
+@pytest.mark.parametrize(
+    ("events", "number", "gpus", "done"),
+    [
+        ([started("GPU-a", 1), started("GPU-b", 1), started("GPU-a", 2)], 1, 2, 0),
+        # A GPU that has done all is waited for no more, and a resumed one works again.
+        ([started("GPU-a", 2), started("GPU-b", 1), event("burnin.ended", "GPU-b")], 2, 2, 1),
+        ([started("GPU-a", 2), event("burnin.ended"), started("GPU-a", 2)], 2, 1, 0),
+    ],
+)
+def test_the_phase_is_that_of_the_gpu_that_is_furthest_behind(
+    events: list[dict[str, Any]], number: int, gpus: int, done: int
+) -> None:
+    progress = built(*events)
+    assert (progress.phase, progress.number, progress.phases) == (f"p{number}", number, 3)
+    assert (progress.gpus, progress.gpus_done) == (gpus, done)
 
 
 def test_the_worst_readings_are_those_of_the_node() -> None:
@@ -64,16 +75,6 @@ def test_the_worst_readings_are_those_of_the_node() -> None:
     assert progress.temperature_c == 75
     assert progress.findings == 2
     assert progress.note == "not idle"
-
-
-def test_a_gpu_that_has_done_all_is_waited_for_no_more() -> None:
-    progress = built(started("GPU-a", 2), started("GPU-b", 1), event("burnin.ended", "GPU-b"))
-    assert (progress.phase, progress.gpus_done) == ("p2", 1)
-
-
-def test_a_resumed_gpu_works_again() -> None:
-    progress = built(started("GPU-a", 2), event("burnin.ended"), started("GPU-a", 2))
-    assert progress.gpus_done == 0
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def test_the_default_socket_may_be_named() -> None:
     assert places(USER | {"SENTINEL_SOCKET": str(usual.socket)}, 1000).state == usual.state
 
 
-def test_an_explicit_state_folder_wins_over_the_socket() -> None:
+def test_the_first_explicit_state_folder_wins_over_the_socket() -> None:
     found = places(UNIT | {"SENTINEL_SOCKET": "/a/b"}, 0)
     assert found.state == found.shared == Path("/var/lib/sentinel")
 
@@ -79,10 +79,6 @@ def test_relative_folders_are_of_the_current_folder(
     monkeypatch.chdir("/")
     assert found.state == tmp_path / "sd"
     assert found.log == tmp_path / "rel" / "sentinel.log"
-
-
-def test_the_first_of_several_systemd_state_folders_is_used() -> None:
-    assert places(UNIT, 0).state == Path("/var/lib/sentinel")
 
 
 def test_a_relative_socket_path_is_refused() -> None:
