@@ -132,7 +132,9 @@ def test_the_daemon_runs_a_plan_and_occupies_its_gpus_again(daemon: Daemon) -> N
     assert daemon.gpu(1).workload == "hold"
     assert daemon.client.status().daemon.burnin is None
     (proved,) = [one for one in health(daemon) if one["index"] == 1]
-    assert proved["burnin"] is None, "its report is in a folder of its own"
+    assert proved["burnin"]["verdict"] == gpu["verdict"], "wherever its report is"
+    printed = json.loads(daemon.run("report", "--simulated", "--json"))
+    assert printed["run"]["id"] == burnin.folder.name, "the newest run"
     assert proved["verified"]["checks"] >= sum(one["checks"] for one in gpu["coverage"])
     assert proved["verified"]["seconds"] >= 5
     daemon.run("stop")
@@ -157,7 +159,9 @@ def test_the_gpus_that_a_daemon_does_not_see_are_none_of_its_runs(
 
 def health(daemon: Daemon) -> list[dict[str, Any]]:
     """Read what each GPU has proved."""
-    found: list[dict[str, Any]] = json.loads(daemon.run("health", "--simulated", "--json"))["gpus"]
+    shown = daemon.run_unchecked("health", "--simulated", "--json")
+    assert shown.code == ExitCode.INCOMPLETE, "GPU 0 is untested: its workload checks nothing"
+    found: list[dict[str, Any]] = json.loads(shown.out)["gpus"]
     return found
 
 
@@ -383,6 +387,7 @@ def test_a_command_that_ends_while_the_run_starts_leaves_no_run(daemon: Daemon) 
     daemon.start(2)
     burnin = Burnin(daemon, long(PLAN))
     order = {"folder": str(burnin.folder), "text": burnin.plan.read_text(), "gpus": []}
+    order |= {"state": str(daemon.places.state)}
     order |= {"socket": daemon.client.address.socket, "simulated": str(daemon.host.folder)}
     reader, writer = os.pipe()
     os.close(reader)  # as after Ctrl+C
