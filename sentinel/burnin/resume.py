@@ -72,6 +72,9 @@ def earlier_work(
             _refuse(where, f"GPU {record.index} has another {', '.join(changed)}")
         found[uuid] = _burnin(record.phases)
     if all(burnin.phase >= len(plan.phases) for burnin in found.values()):
+        phases = [phase for record in run.records.values() for phase in record.phases]
+        if all(phase.complete for phase in phases):
+            _refuse(where, "the run is complete")
         _refuse(where, "each GPU has done its phases, but for those that it could not do")
     return plan, found
 

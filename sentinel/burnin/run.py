@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from sentinel.burnin.run_folder import RunFolder, complete, new_run, prepare, re
 from sentinel.burnin.samples import CountersAtEnd, Sampler, Samples, measured, sample
 from sentinel.client.client import Client
 from sentinel.client.event_stream import EventInfo, EventStream
+from sentinel.config.gpu_selection import present, select_gpus
 from sentinel.config.model import SETTINGS, Config
 from sentinel.config.plan import Plan, parse_plan, plan_toml
 from sentinel.config.toml_text import parse_toml
@@ -29,6 +30,7 @@ from sentinel.errors import DriverUnavailableError, SentinelError
 from sentinel.host.golden_store import locate
 from sentinel.protocol.api_types import Settings
 from sentinel.protocol.commands import EarlierWork, Given
+from sentinel.protocol.gpu import Gpu
 from sentinel.supervisor.event_log import json_lines
 
 # --- recording a run -------------------------------------------------------------------------
@@ -90,7 +92,7 @@ def record_run(
         with connected(work.gpus) as client, ExitStack() as stack:
             if request.text is not None:
                 selected = _is_selection(client, request, before)
-                settings = recorded_settings(client.settings(), request)
+                settings = _present_settings(client, request, work.gpus)
                 prepare(
                     *(folder, work.plan, before, settings),
                     simulated=simulated is not None,
@@ -98,7 +100,7 @@ def record_run(
                 )
             else:
                 version = client.status().daemon.version
-                now = recorded_settings(client.settings(), request)
+                now = _present_settings(client, request, work.gpus)
                 check_settings(folder, version, now)
             events = stack.enter_context(folder.events.open("a"))
             samples = stack.enter_context(folder.samples.open("a"))
@@ -110,7 +112,7 @@ def record_run(
             )
             stack.push(partial(_cancel_on_failure, client, run.id))
             if request.text is None:  # only now, since a refused run leaves its folder as it was
-                reopen(folder, recorded_settings(client.settings(), request))
+                reopen(folder, _present_settings(client, request, work.gpus))
             on_start(client, run.id)
             write = Samples(json_lines(samples, {}), kernel).write
             sampler = Sampler(client, run.gpus, work.plan.seconds, write)
@@ -188,12 +190,29 @@ def _is_selection(client: Client, request: RunRequest, before: CountersResult) -
     return named or fewer or status.daemon.visible_devices is not None
 
 
-def recorded_settings(settings: Settings, request: RunRequest) -> list[dict[str, Any]]:
+def _present_settings(
+    client: Client, request: RunRequest, selectors: Sequence[str]
+) -> list[dict[str, Any]]:
+    """List the daemon's settings for the GPUs of a run; see :func:`recorded_settings`.
+
+    Raises:
+        NoSuchGpuError: A selector matches no GPU, or several.
+    """
+    names = [field.name for field in fields(Gpu)]
+    known = (Gpu(**{name: getattr(gpu, name) for name in names}) for gpu in client.status().gpus)
+    gpus = select_gpus(selectors, tuple(known))
+    return recorded_settings(client.settings(), request, gpus)
+
+
+def recorded_settings(
+    settings: Settings, request: RunRequest, gpus: Sequence[Gpu]
+) -> list[dict[str, Any]]:
     """List the settings of a run whose values differ from the defaults.
 
     Args:
         settings: Those of the daemon.
         request: What was asked for.
+        gpus: The GPUs of the run; settings of others are left out.
 
     Returns:
         For each the ``key``, the ``value`` as it was written, its ``source``, such as ``--rearm``,
@@ -204,7 +223,7 @@ def recorded_settings(settings: Settings, request: RunRequest) -> list[dict[str,
         for value in settings.settings
         if value.source not in {"default", "--gpus"}
         and not value.key.startswith((*NOT_OF_A_RUN, *_REPLACED))
-        and (value.gpu is not None or _differs(value))
+        and (_differs(value) if value.gpu is None else present(value.gpu, gpus))
     ]
     asked = {"gpus": ",".join(request.gpus), "fail-fast": "on" if request.fail_fast else ""}
     for key, value in asked.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import platform
@@ -313,6 +314,32 @@ def new_folder(state: Path, plan: Plan) -> RunFolder:
     """Name the folder of a new run: its time and its plan."""
     now = datetime.now().astimezone()
     return RunFolder(path=state / RUNS / f"{now:%Y%m%d-%H%M%S}-{plan.name}")
+
+
+def register(folder: RunFolder, state: Path, plan: Plan) -> str | None:
+    """Link a run elsewhere among those of the state directory, where other commands look.
+
+    Args:
+        folder: The folder of the run.
+        state: The state directory.
+        plan: What is run.
+
+    Returns:
+        Why that failed, or None.
+    """
+    if folder.path.resolve().parent == (state / RUNS).resolve():
+        return None
+    link = new_folder(state, plan).path
+    try:
+        link.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        for number in itertools.count(1):  # another run may have begun within this second
+            name = link.name if number == 1 else f"{link.name}-{number}"
+            with contextlib.suppress(FileExistsError):
+                link.with_name(name).symlink_to(folder.path.absolute())
+                return None
+    except OSError as error:
+        return f"{link.parent}: {error.strerror}"
+    return None
 
 
 def _write_header(

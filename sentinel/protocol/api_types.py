@@ -114,7 +114,7 @@ class GpuProof(VerifiedCounts, ResponseType):
 
 @dataclass(frozen=True, kw_only=True)
 class GpuVerdict(ResponseType):
-    """The verdict of the last burn-in whose report is in the state directory."""
+    """The verdict of the last burn-in that the state directory knows."""
 
     #: PASS, WARN, INCOMPLETE, FAIL or N/A.
     verdict: str

@@ -29,7 +29,7 @@ from sentinel.burnin.levels import LEVELS, load_plan, plan_text
 from sentinel.burnin.report import Judged, judge_run
 from sentinel.burnin.resume import flags_to_resume, simulated_gpus
 from sentinel.burnin.run import NOT_OF_A_RUN, RunRequest, cancel_run, record_run
-from sentinel.burnin.run_folder import RunFolder, find_run, new_folder
+from sentinel.burnin.run_folder import RunFolder, find_run, new_folder, register
 from sentinel.burnin.verdict import EXIT_CODES
 from sentinel.cli.daemon.burnin_follow import Following, attach, cancel, status
 from sentinel.cli.daemon.run import account_of
@@ -46,8 +46,9 @@ from sentinel.cli.options.setting_options import (
 from sentinel.client import Client, connect
 from sentinel.client.hold import private_sentinel
 from sentinel.config.model import Config
-from sentinel.config.plan import Plan
+from sentinel.config.plan import Plan, parse_plan
 from sentinel.config.sources import Sources, checked
+from sentinel.config.toml_text import parse_toml
 from sentinel.diagnostics.workload_catalog import check_workloads, is_registered, workloads_of_plan
 from sentinel.errors import AccessDeniedError, ConfigError, ExitCode, NotRunningError, SentinelError
 from sentinel.host import registry, simulation
@@ -157,6 +158,7 @@ def command(
         flags=flags_of_run,
         simulated=None if simulated is None else str(simulated.absolute()),
         simulate=simulate,
+        state=str(state.absolute()),
     )
     return follow_new_run(order, as_json=flags["as_json"])
 
@@ -275,6 +277,8 @@ class Order:
     #: The folder of the simulated GPUs and their number; None with real ones.
     simulated: str | None = None
     simulate: int | None = None
+    #: The state directory, in which a new run is known.
+    state: str
     #: The PID of the command, with which a private daemon ends.
     command: int = field(default_factory=os.getpid)
 
@@ -376,7 +380,15 @@ def record() -> int:
             judged.append(judge_run(folder, thresholds))
             write_reports(folder, judged[0])
 
-        clean = record_run(request, partial(_connected, order), _report_start, judge)
+        def begin(client: Client, run: str) -> None:
+            if order.text is not None:
+                plan = parse_plan(parse_toml(order.text, "the plan"), "the plan")
+                if why := register(folder, Path(order.state), plan):
+                    what = f"`sentinel health` will not know this run: {why}"
+                    click.echo(f"sentinel: warning: {what}", err=True)
+            _report_start(client, run)
+
+        clean = record_run(request, partial(_connected, order), begin, judge)
     except SentinelError as error:
         print(json.dumps({"what": error.what, "remedy": error.remedy, "code": error.exit_code}))
         return int(error.exit_code)
@@ -410,6 +422,7 @@ def _connected(order: Order, gpus: Sequence[str]) -> Iterator[Client]:
                 simulated=order.simulated,
                 simulate=order.simulate,
                 run=order.folder,
+                burnin_socket=held.client.address.socket,
             ),
             pid=held.pid,
             started=0 if process is None else process.started,

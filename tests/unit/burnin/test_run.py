@@ -28,6 +28,7 @@ from sentinel.protocol.api_types import Settings
 from sentinel.protocol.codec import from_json
 from sentinel.protocol.commands import Given
 from sentinel.protocol.counters import Counters
+from sentinel.protocol.gpu import Gpu
 from tests.harness.example_run import STARTED, ExampleRun, judged
 from tests.harness.report_formats import SCHEMA, closed, schema_problems
 
@@ -42,8 +43,14 @@ def test_only_what_differs_from_the_default_is_recorded_with_its_source(tmp_path
         Given(key="grace", text="5s", source="default"),
         Given(key="api.tcp", text="0.0.0.0:1", source="SENTINEL_TCP"),
         Given(key="memory.target", text="88%", source="file: gpu.1.memory.target", gpu="1"),
+        Given(key="memory.target", text="50%", source="file: gpu.2.memory.target", gpu="2"),
+        Given(key="memory.target", text="50%", source="--memory for GPU-2", gpu="GPU-2"),
     )
-    found = recorded_settings(Settings(settings=given), request)
+    gpus = [
+        Gpu(uuid=f"GPU-{n}", index=n, name="Fake", pci_bus_id=f"0{n}:00.0", memory_total=1)
+        for n in (0, 1)
+    ]
+    found = recorded_settings(Settings(settings=given), request, gpus)
     assert {(one["key"], one["value"], one["source"], one["gpu"]) for one in found} == {
         ("rearm", "7s", "--rearm", None),
         ("memory.target", "88%", "file: gpu.1.memory.target", "1"),
@@ -144,6 +151,17 @@ def test_a_run_is_not_resumed_after_a_change(
     rewrite(folder.header, **{key: value})
     assert why in refusal(folder, Thresholds())
     assert judge_run(folder, Thresholds()).resume_command is None, "a line that is printed works"
+
+
+@pytest.mark.parametrize(
+    ("run", "why"),
+    [
+        (ExampleRun(), "the run is complete"),
+        (ExampleRun(given_up={0: "no power"}), "has done its phases, but for those that it could"),
+    ],
+)
+def test_a_run_with_nothing_left_is_not_resumed(tmp_path: Path, run: ExampleRun, why: str) -> None:
+    assert why in refusal(resumable(run, tmp_path), Thresholds())
 
 
 def settings_of(**values: str) -> tuple[Given, ...]:
