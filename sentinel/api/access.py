@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 
+from fastapi import FastAPI
 from starlette.datastructures import Headers
 from starlette.responses import Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
-from sentinel.api.bodies import CLOSE, problem, too_many_connections
+from sentinel.api.bodies import CLOSE, in_format, problem, too_many_connections
 from sentinel.host.lookups import USER_NAMES
 from sentinel.host.procfs import read_stat
 from sentinel.host.regular_file import open_regular, read_regular
@@ -221,7 +222,7 @@ class AccessMiddleware:
     """Passes complete requests with access to an application, and rejects all others.
 
     Args:
-        app: The application.
+        app: The application, whose state has the formats of its errors.
         policy: Who may do what.
         tcp: The configured address, ``host:port``; its name is valid in the Host header.
         tokens: The tokens of TCP clients, each with what its holders may do.
@@ -230,7 +231,7 @@ class AccessMiddleware:
 
     def __init__(
         self,
-        app: ASGIApp,
+        app: FastAPI,
         policy: AccessPolicy,
         tcp: str | None,
         tokens: Sequence[tuple[TokenFile, Level]],
@@ -252,7 +253,8 @@ class AccessMiddleware:
         body, rejection = received
         rejection = _ambiguous(scope, headers) or self._rejection(scope, headers) or rejection
         if rejection is not None:
-            await rejection(scope, receive, send)
+            formats = self._app.state.error_formats
+            await in_format(rejection, scope["path"], formats)(scope, receive, send)
             return
         body_sent = False
 
