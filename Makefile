@@ -44,9 +44,9 @@ test-all: $(INSTALLED_DEV) ## Run all tests, with many examples of each property
 	@$(BIN)/python -m compileall -q sentinel
 	@$(PYTEST) --hypothesis-profile long $(ARGS)
 
-fuzz: $(INSTALLED_DEV) ## Try 1,000 inputs on every parser, and every crash point, for a quarter of an hour
+fuzz: $(INSTALLED_DEV) ## Try 1,000 inputs on every parser and as requests, and every crash point, for 20 minutes
 	@$(PYTEST) --hypothesis-profile fuzz $(addprefix tests/,unit/test_fuzzing.py \
-		integration/supervisor/test_crash_points.py) $(ARGS)
+		integration/api/test_hostile_requests.py integration/supervisor/test_crash_points.py) $(ARGS)
 
 soak: $(INSTALLED_DEV) ## Do 10,000 hand-overs, then ten minutes of random jobs, for some hours
 	@$(BIN)/python -m benchmarks.soak --cycles $(CYCLES)

@@ -30,7 +30,7 @@ DOCS = Path(__file__).resolve().parent
 def options() -> str:
     """Return the table of the options of ``sentinel run``, with the key of each setting."""
     from sentinel.cli.daemon.run import command
-    from sentinel.config.model import SETTINGS
+    from sentinel.config.model import EFFECTS, SETTINGS
     from sentinel.config.setting import Scope
 
     settings = {one.field: one for one in SETTINGS}
@@ -46,7 +46,8 @@ def options() -> str:
         else:
             per_gpu = "yes" if setting.scope is Scope.GPU else ""
             key = f"`{setting.key}`"
-            rows.append((f"`{flag}`", setting.default, setting.limits, key, per_gpu, setting.help))
+            text = " ".join(filter(None, [setting.help, EFFECTS.get(setting.key)]))
+            rows.append((f"`{flag}`", setting.default, setting.limits, key, per_gpu, text))
     return _table(("Option", "Default", "Allowed", "Key", "Per GPU", "Meaning"), rows)
 
 

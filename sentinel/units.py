@@ -19,8 +19,12 @@ _SIZES = {
 _DURATIONS = {"ms": "0.001", "s": "1", "m": "60", "h": "3600", "d": "86400"}
 _QUANTITY = re.compile(r"\s*([0-9]{1,18}(?:\.[0-9]{1,18})?)\s*([A-Za-z%°]*)\s*")
 _DURATION_PART = re.compile(r"[0-9.]+[a-z]+")
+#: A longer text is no number with a unit. The patterns take quadratic time.
+_MAX_LENGTH = 100
 #: Three digits at most: the beginning of a UUID has eight before its first hyphen.
 _RANGE = re.compile(r"([0-9]{1,3})-([0-9]{1,3})", re.ASCII)
+#: No host has so many GPUs. Each may be a range of a thousand.
+_MAX_SELECTORS = 256
 
 
 def parse_quantity(text: str, units: Mapping[str, str | int]) -> float | None:
@@ -32,7 +36,7 @@ def parse_quantity(text: str, units: Mapping[str, str | int]) -> float | None:
     """
     from decimal import Decimal  # slow to import, and not needed to format
 
-    match = _QUANTITY.fullmatch(text)
+    match = _QUANTITY.fullmatch(text) if len(text) <= _MAX_LENGTH else None
     factors = {unit.upper(): factor for unit, factor in units.items()}
     if match is None or match[2].upper() not in factors:
         return None
@@ -74,7 +78,7 @@ def parse_duration(text: str) -> float:
     Raises:
         ValueError: The text is not a positive number of seconds or numbers with ms, s, m, h, d.
     """
-    compact = text.replace(" ", "")
+    compact = text.replace(" ", "") if len(text) <= _MAX_LENGTH else ""
     seconds = parse_quantity(compact, {"": 1})
     if seconds is None:
         parts = _DURATION_PART.findall(compact)
@@ -91,10 +95,14 @@ def split_selectors(texts: Iterable[str]) -> tuple[str, ...]:
     """Split comma lists of GPUs into unique selectors; a range of indices, 0-3, into its indices.
 
     Raises:
-        ValueError: A selector is empty, or a range ends before it begins.
+        ValueError: A selector is empty, a range ends before it begins, or there are too many.
     """
     texts, found = tuple(texts), dict[str, None]()
-    for part in (part.strip() for text in texts for part in text.split(",")):
+    parts = [part.strip() for text in texts for part in text.split(",")]
+    if len(parts) > _MAX_SELECTORS:
+        message = f"{len(parts):,} selectors of GPUs are too many; allowed are {_MAX_SELECTORS}"
+        raise ValueError(message)
+    for part in parts:
         ends = _RANGE.fullmatch(part)
         indices = range(int(ends[1]), int(ends[2]) + 1) if ends else None
         if not part or (indices is not None and not indices):

@@ -15,7 +15,7 @@ from sentinel.api.snapshots import Views
 from sentinel.api.supervisor_link import SupervisorLink, check_accepted
 from sentinel.config.build import with_changes
 from sentinel.config.gpu_selection import present
-from sentinel.config.model import SETTINGS
+from sentinel.config.model import EFFECTS, SETTINGS
 from sentinel.config.setting import Scope
 from sentinel.config.sources import (
     NAME,
@@ -34,6 +34,7 @@ from sentinel.host.regular_file import replace_file
 from sentinel.protocol.api_types import Settings
 from sentinel.protocol.commands import ApiSpec, Caller, CommandReply, Configure, Given, Level
 from sentinel.protocol.problem import Code
+from sentinel.units import format_indices
 
 #: The length of the beginning of a UUID in a source: `GPU-` and eight digits.
 _UUID_LENGTH = 12
@@ -109,7 +110,12 @@ class DaemonSettings:
             reply = await self._configure(
                 by, with_changes(self._of_run_time(), changes, gpus, _flag_source)
             )
-            return Settings(text=reply.text, gpus=gpus, settings=self._changed(changes, gpus))
+            return Settings(
+                text=reply.text,
+                gpus=gpus,
+                settings=self._changed(changes, gpus),
+                effects=self._effects(changes, reply),
+            )
 
     async def _change_and_save(
         self, by: Caller, changes: Changes, gpus: tuple[str, ...]
@@ -161,7 +167,14 @@ class DaemonSettings:
             settings=self._changed(changes, gpus),
             saved=str(self._file),
             notes=tuple(notes),
+            effects=self._effects(changes, reply),
         )
+
+    def _effects(self, keys: Iterable[str], reply: CommandReply) -> tuple[str, ...]:
+        """Describe what keeps the former value of a setting, and which GPUs are released."""
+        kept = {EFFECTS[key]: None for key in keys if key in EFFECTS}
+        indices = format_indices(gpu.index for gpu in self._views.gpus if gpu.uuid in reply.gpus)
+        return (*kept, *([f"GPU {indices} is released."] if indices else []))
 
     async def _configure(
         self, by: Caller, run_time: Iterable[Given], saved: Iterable[Given] | None = None

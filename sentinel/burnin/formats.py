@@ -69,7 +69,10 @@ def _head(report: Mapping[str, Any]) -> Iterator[str]:
     """Yield what was run with which settings, and what is wrong with the node."""
     run, node = report["run"], report["node"]
     yield f"{report['verdict']}  {node['hostname']}  {run['plan']['name']}: {report['meaning']}"
-    yield f"run {run['id']}, {run['mode']}, {run['tool']} {run['version']}, driver {node['driver']}"
+    if run.get("resume") is not None:  # a report of an earlier version has none
+        yield f"go on with: {run['resume']}"
+    tools = f"{run['tool']} {run['version']}, torch {node.get('torch')}, driver {node['driver']}"
+    yield f"run {run['id']}, {run['mode']}, {tools}"
     for setting in run["settings"] or ():
         yield f"setting {format_setting(setting)}"
     for resumed in run["resumed"]:

@@ -86,6 +86,10 @@ def _gpu_suite(report: Mapping[str, Any], gpu: Mapping[str, Any], number: int) -
         if value is not None:
             SubElement(properties, "property", name=name, value=clean(value))
     group = f"burnin.gpu{gpu['index']}"
+    if gpu["cut_short"] is not None:
+        text = f"the run was cut short: {gpu['cut_short']}"
+        text += f"; go on with: {run['resume']}" if run["resume"] else ""
+        add_result(add_case(suite, group, "run", 0.0), "error", text, "CutShort")
     for phase in gpu["coverage"]:
         _add_phase(suite, f"{group}.phase", phase)
     for check in gpu["checks"]:

@@ -206,6 +206,8 @@ class GpuRecord:
     closed: bool = False
     #: A part of the run was killed, and its last samples are missing.
     cut: bool = False
+    #: The seconds of work that samples have, also in a part that was killed within a phase.
+    sampled_s: float = 0.0
     #: Events and samples of the run that could not be recorded.
     dropped: int = 0
     #: Why it does no more phases; None if it has done all, empty if it was never said.
@@ -216,10 +218,17 @@ class GpuRecord:
         return [event for event in self.events if event["event"] in names]
 
     @property
-    def is_contiguous(self) -> bool:
-        """Whether nothing came between the phases: no newcomer, cut or time without a reading."""
-        cut = any(len(phase.spans) > 1 for phase in self.phases)
-        return not (cut or self.interruptions or self.named(*_DISTURBANCES))
+    def cut_short(self) -> str | None:
+        """Why it did not come to the end of its plan; None if each phase is done or given up."""
+        if self.unfinished is None:
+            return None
+        return self.ended or "its record ends before its plan"
+
+    @property
+    def unfinished(self) -> PhaseRecord | None:
+        """The first phase that is neither done nor given up, or None."""
+        left = (p for p in self.phases if not p.complete and p.work.get("given_up") is None)
+        return next(left, None)
 
     @property
     def is_unkillable(self) -> bool:
@@ -275,7 +284,10 @@ def load(
     dropped = parts = 0
     for event in events:
         dropped += event["events"] if event["event"] == LOST else 0
-        parts += event["event"] == STARTED
+        if event["event"] == STARTED:
+            parts += 1
+            for record in records.values():
+                _take_resumption(record)
         _add_gpus(records, event, plan)
         if event.get("gpu") is not None:
             _take_event(records[event["gpu"]], event)
@@ -315,7 +327,6 @@ def _take_event(record: GpuRecord, event: Mapping[str, Any]) -> None:
     phase = by_name.get(event.get("phase", "")) or _current(record)
     match name:
         case "burnin.phase_started" if phase is not None:
-            _close_spans(record)  # of a run that was killed
             before = record.phases[max(0, record.phases.index(phase) - 1)]
             goes_on = before.ended == at and before.phase.workload == phase.phase.workload
             phase.ready = at if goes_on else phase.ready
@@ -356,9 +367,20 @@ def _xids_of(event: Mapping[str, Any]) -> list[XidEvent]:
     return [xid]
 
 
-def _close_spans(record: GpuRecord) -> None:
-    """End the phases that are still open, with the last event before this one."""
-    last = float(record.events[-2]["at"]) if len(record.events) > 1 else 0.0
+def _take_resumption(record: GpuRecord) -> None:
+    """Add the cut before a resumption as an interruption, and end what a kill has left open."""
+    unfinished = record.unfinished
+    if unfinished is None or not record.events:
+        return
+    last = float(record.events[-1]["at"])
+    interruption = Interruption(
+        at=last,
+        phase=unfinished.phase.name,
+        cause=f"the run was cut short: {record.cut_short}",
+        stretch_s=float(unfinished.work.get("stretch", 0.0)),
+    )
+    record.interruptions.append(interruption)
+    record.ended = ""
     for phase in record.phases:
         _end_stretch(phase, last)
         if phase.spans and phase.spans[-1][1] is None:
@@ -420,6 +442,7 @@ def _names(event: Mapping[str, Any]) -> str:
 def _take_sample(record: GpuRecord, sample: Mapping[str, Any]) -> None:
     """Add a sample to the phase of its time, or what is of the whole GPU to its record."""
     at = float(sample["at"])
+    record.sampled_s += float(sample["seconds"]) if sample["event"] == WORK else 0.0
     if sample["event"] == WATCHED:
         record.xids_watched.append((sample["first"], sample["last"]))
         return

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import statistics
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from sentinel.burnin.checks.check import CheckResult, Status, Thresholds
@@ -15,7 +18,7 @@ from sentinel.burnin.checks.load_checks import wrong_results
 from sentinel.burnin.checks.own_checks import judge_by_own_checks, registered_checks
 from sentinel.burnin.checks.recorded_run import CHECKS, evidence_of_load, read_run
 from sentinel.burnin.record import GpuRecord, PhaseRecord
-from sentinel.burnin.run_folder import RunFolder, former_runs
+from sentinel.burnin.run_folder import RunFolder, former_runs, torch_version
 from sentinel.burnin.timeline import Span, absences, span
 from sentinel.burnin.verdict import (
     MEANING,
@@ -25,16 +28,20 @@ from sentinel.burnin.verdict import (
     judge_node,
 )
 from sentinel.config.plan import Plan
+from sentinel.host.procfs import boot_id
 from sentinel.host.regular_file import open_regular
+from sentinel.protocol import __version__
 
 #: The version of the report: additions raise the second number, other changes the first.
-SCHEMA_VERSION = "1.2"
+SCHEMA_VERSION = "1.3"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
     """A run with its verdicts."""
 
+    #: The folder of the run.
+    path: Path
     header: Mapping[str, Any]
     plan: Plan
     gpus: tuple[GpuVerdict, ...]
@@ -51,6 +58,40 @@ class Judged:
     def span(self) -> Span:
         """When it was."""
         return span(gpu.record for gpu in self.gpus)
+
+    @property
+    def cut_short(self) -> str | None:
+        """Why it did not come to the end of its plan; None if each GPU did."""
+        causes = {gpu.record.cut_short for gpu in self.gpus} - {None}
+        return "; ".join(sorted(map(str, causes))) or None
+
+    @property
+    def resume_command(self) -> str | None:
+        """The command that goes on with it; None if none can, or a fault is final."""
+        now = datetime.now().astimezone()
+        if self.verdict is not Verdict.INCOMPLETE or self.cut_short is None:
+            return None
+        if why_not_resumed(self.header, self.plan, now) is not None:
+            return None
+        return f"sentinel burnin --resume {shlex.quote(str(self.path.absolute()))}"
+
+
+def why_not_resumed(header: Mapping[str, Any], plan: Plan, now: datetime) -> str | None:
+    """Explain why a run cannot be resumed on this host, whatever its GPUs are; None if it can."""
+    if header.get("version") != __version__:
+        return f"it was begun by version {header.get('version')}, this is {__version__}"
+    if header.get("boot") != boot_id():
+        return "the host was started again since"
+    then, torch = header["node"].get("torch"), torch_version()
+    if then not in {None, torch}:
+        return f"it was begun with torch {then}, this is {torch}"
+    if header["plan"]["hash"] != plan.hash:
+        return "its plan was changed"
+    age = (now - datetime.fromisoformat(header["started"])).total_seconds()
+    if age > plan.resumable:
+        hours, allowed = age / 3600, plan.resumable / 3600
+        return f"it was begun {hours:.1f} h ago; {plan.name} allows {allowed:.1f} h"
+    return None
 
 
 def judge_run(folder: RunFolder, thresholds: Thresholds) -> Judged:
@@ -83,6 +124,7 @@ def judge_run(folder: RunFolder, thresholds: Thresholds) -> Judged:
         *own.node,
     )
     return Judged(
+        path=folder.path,
         header=run.header,
         plan=run.plan,
         gpus=tuple(gpus),
@@ -98,19 +140,22 @@ def report_object(run: Judged) -> dict[str, Any]:
     """Return the report as JSON values; docs/report.schema.json describes it."""
     header, time = run.header, run.span
     verdicts = [gpu.verdict.value for gpu in run.gpus]
-    contiguous = all(gpu.record.is_contiguous for gpu in run.gpus)
+    cut, interrupted = run.cut_short, any(gpu.record.interruptions for gpu in run.gpus)
+    meaning = MEANING[run.verdict]
     return {
         "schema_version": SCHEMA_VERSION,
         "run": {
             **{key: value for key, value in header.items() if key not in {"node", "gpus"}},
             "ended": time.iso(time.last),
             "duration_s": time.seconds,
-            "mode": "contiguous" if contiguous else "accumulated",
+            "mode": "accumulated" if interrupted else "contiguous",
+            "cut_short": cut,
+            "resume": run.resume_command,
             "sha256": dict(run.files),
         },
         "node": header["node"],
         "verdict": run.verdict.value,
-        "meaning": MEANING[run.verdict],
+        "meaning": meaning if cut is None else f"cut short: {cut}; {meaning}",
         "summary": {verdict.value: verdicts.count(verdict.value) for verdict in Verdict},
         "checks": [asdict(result) for result in run.node],
         "gpus": [_gpu(gpu, time) for gpu in run.gpus],
@@ -142,6 +187,7 @@ def _gpu(gpu: GpuVerdict, time: Span) -> dict[str, Any]:
         "pci_bus_id": before.pci_bus_id if before else None,
         "vbios": before.vbios if before else None,
         "verdict": gpu.verdict.value,
+        "cut_short": record.cut_short,
         "reasons": list(gpu.reasons),
         "incomplete": list(gpu.incomplete),
         "coverage": [_phase(phase) for phase in record.phases],

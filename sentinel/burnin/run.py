@@ -1,158 +1,37 @@
-"""Have a daemon run the plan of a burn-in, record it in a folder, and resume a run.
-
-A run is resumed only where nothing has changed that its work depends on, and within the age that
-the plan allows. A reboot ends it, too: it may have been the GPU's doing.
-"""
+"""Have a daemon run the plan of a burn-in, and record it in a folder."""
 
 from __future__ import annotations
 
 import json
 import os
 import time
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, Any
 
 from sentinel.burnin.checks.check import Thresholds
-from sentinel.burnin.checks.recorded_run import read_run
-from sentinel.burnin.record import LAST, LOST, PhaseRecord
-from sentinel.burnin.report import judge_run
-from sentinel.burnin.run_folder import RunFolder, complete, new_run, prepare, read_object, reopen
+from sentinel.burnin.record import LAST, LOST
+from sentinel.burnin.resume import begun_with, check_settings, earlier_work
+from sentinel.burnin.run_folder import RunFolder, complete, new_run, prepare, reopen
 from sentinel.burnin.samples import CountersAtEnd, Sampler, Samples, measured, sample
-from sentinel.burnin.verdict import Verdict
 from sentinel.client.client import Client
 from sentinel.client.event_stream import EventInfo, EventStream
+from sentinel.config.gpu_selection import present, select_gpus
 from sentinel.config.model import SETTINGS, Config
 from sentinel.config.plan import Plan, parse_plan, plan_toml
-from sentinel.core.burnin_progress import Burnin
+from sentinel.config.toml_text import parse_toml
 from sentinel.diagnostics.counters import CountersResult, read_counters
 from sentinel.diagnostics.kernel_log import KernelLog
-from sentinel.errors import ConfigError, DriverUnavailableError, SentinelError
+from sentinel.errors import DriverUnavailableError, SentinelError
 from sentinel.host.golden_store import locate
-from sentinel.host.procfs import boot_id
-from sentinel.host.regular_file import why_foreign
-from sentinel.protocol import __version__
 from sentinel.protocol.api_types import Settings
-from sentinel.protocol.commands import EarlierWork, Given, PhaseWork
-from sentinel.protocol.counters import Counters
+from sentinel.protocol.commands import EarlierWork, Given
+from sentinel.protocol.gpu import Gpu
 from sentinel.supervisor.event_log import json_lines
-
-# --- going on with a run that was cut short --------------------------------------------------
-
-#: What must be the same: the card, its firmware and its driver.
-_SAME = ("uuid", "serial", "vbios", "driver")
-
-
-def earlier_work(
-    folder: RunFolder, now: datetime, counters: tuple[Counters, ...], thresholds: Thresholds
-) -> tuple[Plan, dict[str, Burnin]]:
-    """Load the plan of a run, and what each GPU has done of it.
-
-    Args:
-        folder: The run.
-        now: The time, with its zone.
-        counters: The GPUs as they are now.
-        thresholds: The limits in force; a FAIL by them or in the last report is final.
-
-    Raises:
-        ConfigError: It cannot be resumed; the message says why.
-    """
-    _check_own(folder)
-    run = read_run(folder)
-    header, plan = run.header, run.plan
-    failed = [
-        *(
-            gpu.record.index
-            for gpu in judge_run(folder, thresholds).gpus
-            if gpu.verdict is Verdict.FAIL
-        ),
-        *_reported_failures(folder),
-    ]
-    where = f"--resume {folder.path}"
-    if header.get("version") != __version__:
-        _refuse(where, f"it was begun by version {header.get('version')}, this is {__version__}")
-    if failed:
-        _refuse(where, f"GPU {failed[0]} has failed, which is final")
-    if header.get("boot") != boot_id():
-        _refuse(where, "the host was started again since")
-    if header["plan"]["hash"] != plan.hash:
-        _refuse(where, "its plan was changed")
-    age = (now - datetime.fromisoformat(header["started"])).total_seconds()
-    if age > plan.resumable:
-        _refuse(
-            where,
-            f"it was begun {age / 3600:.1f} h ago; {plan.name} allows"
-            f" {plan.resumable / 3600:.1f} h",
-        )
-    present = {counter.uuid: counter for counter in counters}
-    found = {}
-    for uuid, record in run.records.items():
-        before, is_ = record.before, present.get(uuid)
-        if before is None or is_ is None:
-            _refuse(where, f"GPU {record.index} ({uuid}) is not there any more")
-        changed = [name for name in _SAME if getattr(before, name) != getattr(is_, name)]
-        if changed:
-            _refuse(where, f"GPU {record.index} has another {', '.join(changed)}")
-        found[uuid] = _burnin(record.phases)
-    if all(burnin.phase >= len(plan.phases) for burnin in found.values()):
-        _refuse(where, "each GPU has done its phases, but for those that it could not do")
-    return plan, found
-
-
-def _check_own(folder: RunFolder) -> None:
-    """Refuse a run that another user could have written: its plan names workloads, which are code.
-
-    Raises:
-        ConfigError: It is such a run.
-    """
-    foreign = why_foreign(folder.header)
-    if foreign is not None:
-        remedy = "The user who began the run can resume it."
-        raise ConfigError(f"--resume {folder.path}: {foreign}", remedy)
-
-
-def can_go_on(report: Mapping[str, Any]) -> bool:
-    """Check whether a run has a phase left that is neither complete nor given up.
-
-    Args:
-        report: The report of the run.
-    """
-    return report["verdict"] == Verdict.INCOMPLETE and any(
-        not phase["complete"] and phase["not_tested"] is None
-        for gpu in report["gpus"]
-        for phase in gpu["coverage"]
-    )
-
-
-def _reported_failures(folder: RunFolder) -> list[int]:
-    """List the GPUs that have failed by the last report, whose limits may have been others."""
-    with suppress(ConfigError, ValueError, KeyError, TypeError):
-        report = read_object(folder.report)
-        return [int(gpu["index"]) for gpu in report["gpus"] if gpu["verdict"] == Verdict.FAIL]
-    return []  # a run that was killed has none
-
-
-def _burnin(phases: Sequence[PhaseRecord]) -> Burnin:
-    """Build the progress of a GPU: up to the first phase that is neither complete nor given up."""
-    work = []
-    for phase in phases:
-        fields = {
-            key: value for key, value in phase.work.items() if key in PhaseWork.__dataclass_fields__
-        }
-        work.append(PhaseWork(**{**fields, "stretch": 0.0}))
-        if not phase.complete and phase.work.get("given_up") is None:
-            return Burnin(phase=len(work) - 1, work=tuple(work))
-    return Burnin(phase=len(work), work=tuple(work))
-
-
-def _refuse(where: str, why: str) -> NoReturn:
-    raise ConfigError(f"{where}: {why}", "Start a new run.")
-
 
 # --- recording a run -------------------------------------------------------------------------
 
@@ -213,23 +92,27 @@ def record_run(
         with connected(work.gpus) as client, ExitStack() as stack:
             if request.text is not None:
                 selected = _is_selection(client, request, before)
-                settings = recorded_settings(client.settings(), request)
+                settings = _present_settings(client, request, work.gpus)
                 prepare(
                     *(folder, work.plan, before, settings),
                     simulated=simulated is not None,
                     selected=selected,
                 )
+            else:
+                version = client.status().daemon.version
+                now = _present_settings(client, request, work.gpus)
+                check_settings(folder, version, now)
             events = stack.enter_context(folder.events.open("a"))
             samples = stack.enter_context(folder.samples.open("a"))
             kernel = stack.enter_context(KernelLog())
             stream = stack.enter_context(client.events())
             stream.open()  # before the start, so that no event is missed
             run = client.start_burnin(
-                work.text, work.gpus, fail_fast=request.fail_fast, bound=True, done=work.done
+                work.text, work.gpus, fail_fast=work.fail_fast, bound=True, done=work.done
             )
             stack.push(partial(_cancel_on_failure, client, run.id))
             if request.text is None:  # only now, since a refused run leaves its folder as it was
-                reopen(folder, recorded_settings(client.settings(), request))
+                reopen(folder, _present_settings(client, request, work.gpus))
             on_start(client, run.id)
             write = Samples(json_lines(samples, {}), kernel).write
             sampler = Sampler(client, run.gpus, work.plan.seconds, write)
@@ -262,6 +145,7 @@ class _Work:
     text: str
     gpus: tuple[str, ...]
     done: Mapping[str, EarlierWork]
+    fail_fast: bool
 
     @classmethod
     def of(cls, request: RunRequest, before: CountersResult, stack: ExitStack) -> _Work:
@@ -277,9 +161,12 @@ class _Work:
         """
         folder = request.folder
         if request.text is not None:
-            plan = parse_plan(tomllib.loads(request.text), "the plan")
+            plan = parse_plan(parse_toml(request.text, "the plan"), "the plan")
             stack.enter_context(new_run(folder))
-            return cls(plan=plan, text=request.text, gpus=request.gpus, done={})
+            fail_fast = request.fail_fast
+            return cls(
+                plan=plan, text=request.text, gpus=request.gpus, done={}, fail_fast=fail_fast
+            )
         stack.enter_context(folder.locked())  # first: another process may still add to it
         now = datetime.now().astimezone()
         plan, burnins = earlier_work(folder, now, before.counters, request.thresholds)
@@ -287,7 +174,11 @@ class _Work:
             uuid: EarlierWork(phase=burnin.phase, work=burnin.current)
             for uuid, burnin in burnins.items()
         }
-        return cls(plan=plan, text=plan_toml(plan), gpus=tuple(done), done=done)
+        fail_fast = request.fail_fast or any(
+            value["key"] == "fail-fast" for value in begun_with(folder)
+        )
+        text = plan_toml(plan)
+        return cls(plan=plan, text=text, gpus=tuple(done), done=done, fail_fast=fail_fast)
 
 
 def _is_selection(client: Client, request: RunRequest, before: CountersResult) -> bool:
@@ -299,12 +190,29 @@ def _is_selection(client: Client, request: RunRequest, before: CountersResult) -
     return named or fewer or status.daemon.visible_devices is not None
 
 
-def recorded_settings(settings: Settings, request: RunRequest) -> list[dict[str, Any]]:
+def _present_settings(
+    client: Client, request: RunRequest, selectors: Sequence[str]
+) -> list[dict[str, Any]]:
+    """List the daemon's settings for the GPUs of a run; see :func:`recorded_settings`.
+
+    Raises:
+        NoSuchGpuError: A selector matches no GPU, or several.
+    """
+    names = [field.name for field in fields(Gpu)]
+    known = (Gpu(**{name: getattr(gpu, name) for name in names}) for gpu in client.status().gpus)
+    gpus = select_gpus(selectors, tuple(known))
+    return recorded_settings(client.settings(), request, gpus)
+
+
+def recorded_settings(
+    settings: Settings, request: RunRequest, gpus: Sequence[Gpu]
+) -> list[dict[str, Any]]:
     """List the settings of a run whose values differ from the defaults.
 
     Args:
         settings: Those of the daemon.
         request: What was asked for.
+        gpus: The GPUs of the run; settings of others are left out.
 
     Returns:
         For each the ``key``, the ``value`` as it was written, its ``source``, such as ``--rearm``,
@@ -315,7 +223,7 @@ def recorded_settings(settings: Settings, request: RunRequest) -> list[dict[str,
         for value in settings.settings
         if value.source not in {"default", "--gpus"}
         and not value.key.startswith((*NOT_OF_A_RUN, *_REPLACED))
-        and (value.gpu is not None or _differs(value))
+        and (_differs(value) if value.gpu is None else present(value.gpu, gpus))
     ]
     asked = {"gpus": ",".join(request.gpus), "fail-fast": "on" if request.fail_fast else ""}
     for key, value in asked.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import platform
@@ -10,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from importlib import metadata
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -279,12 +281,14 @@ def reopen(folder: RunFolder, settings: Sequence[Mapping[str, Any]]) -> None:
 
     Args:
         folder: The folder of the run.
-        settings: What to record of the settings.
+        settings: What to record of the settings: those that it was not begun with.
     """
     _mend(folder)
     header = read_object(folder.header)
     started = datetime.now().astimezone().isoformat(timespec="seconds")
-    resumed = [*header.get("resumed", ()), {"started": started, "settings": list(settings)}]
+    begun = [value | {"source": None} for value in header["settings"]]
+    changed = [value for value in settings if {**value, "source": None} not in begun]
+    resumed = [*header.get("resumed", ()), {"started": started, "settings": changed}]
     folder.write(folder.header, {**header, "resumed": resumed})
 
 
@@ -310,6 +314,32 @@ def new_folder(state: Path, plan: Plan) -> RunFolder:
     """Name the folder of a new run: its time and its plan."""
     now = datetime.now().astimezone()
     return RunFolder(path=state / RUNS / f"{now:%Y%m%d-%H%M%S}-{plan.name}")
+
+
+def register(folder: RunFolder, state: Path, plan: Plan) -> str | None:
+    """Link a run elsewhere among those of the state directory, where other commands look.
+
+    Args:
+        folder: The folder of the run.
+        state: The state directory.
+        plan: What is run.
+
+    Returns:
+        Why that failed, or None.
+    """
+    if folder.path.resolve().parent == (state / RUNS).resolve():
+        return None
+    link = new_folder(state, plan).path
+    try:
+        link.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        for number in itertools.count(1):  # another run may have begun within this second
+            name = link.name if number == 1 else f"{link.name}-{number}"
+            with contextlib.suppress(FileExistsError):
+                link.with_name(name).symlink_to(folder.path.absolute())
+                return None
+    except OSError as error:
+        return f"{link.parent}: {error.strerror}"
+    return None
 
 
 def _write_header(
@@ -339,11 +369,20 @@ def _write_header(
                 "machine_id": _machine_id(),
                 "kernel": platform.release(),
                 "python": platform.python_version(),
+                "torch": torch_version(),
                 "driver": drivers[0] if drivers else None,
                 "uid": os.getuid(),
             },
         },
     )
+
+
+def torch_version() -> str | None:
+    """Read the version of the installed torch, without an import; None without one."""
+    try:
+        return metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def _machine_id() -> str | None:

@@ -57,8 +57,11 @@ class GpuVerdict:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why it is not PASS, in the order of importance."""
-        return (*map(describe_result, worst_first(self.results)), *self.incomplete)
+        """Why it is not PASS, in the order of importance: faults, what is missing, the rest."""
+        worst = worst_first(self.results)
+        faults = [result for result in worst if result.status is Status.FAIL]
+        others = worst[len(faults) :]
+        return (*map(describe_result, faults), *self.incomplete, *map(describe_result, others))
 
 
 def judge_gpu(record: GpuRecord, results: Sequence[CheckResult], plan: Plan) -> GpuVerdict:
@@ -116,12 +119,17 @@ def _unknown(record: GpuRecord) -> list[str]:
 
 
 def _missing(phase: PhaseRecord, record: GpuRecord) -> str | None:
-    """Describe what is missing of a mandatory phase, or return None."""
-    if phase.complete or not phase.phase.mandatory:
+    """Describe what is missing of a phase, or return None.
+
+    Without a phase that is not mandatory there is a verdict if the GPU could not do it, and none if
+    the run was cut short before.
+    """
+    given_up = phase.work.get("given_up")
+    if phase.complete or (given_up is not None and not phase.phase.mandatory):
         return None
     name, asked = phase.phase.name, phase.phase
     cut = phase.began is not None and phase.ended is None
-    why = phase.work.get("given_up") or record.ended
+    why = given_up or record.ended
     why = why or ("the record ends in it" if cut else "it was not reached")
     parts = []
     if asked.seconds:

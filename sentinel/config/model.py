@@ -385,5 +385,16 @@ class Config(ServiceSettings):
         return self.each.get(uuid, self)
 
 
+_KEPT_WAIT = "A wait that has begun keeps its length."
+_KEPT_STOP = "A stop that has begun keeps its time."
+#: What keeps the former value for a while after a change, by key; all others take effect at once.
+EFFECTS = {
+    "rearm": _KEPT_WAIT,
+    "rearm_longest": _KEPT_WAIT,
+    "yield_grace": _KEPT_STOP,
+    "grace": _KEPT_STOP,
+    "status_every": "The next status is logged at its former time.",
+}
+
 #: All settings, in the order of the help.
 SETTINGS: tuple[Setting, ...] = declared_settings(Config)

@@ -11,9 +11,10 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from functools import cache
 from typing import Any
 
-from sentinel.config.specs import parse_workload
+from sentinel.config.specs import check_workload, find_workload, parse_workload
 from sentinel.errors import ConfigError
 from sentinel.units import format_duration, parse_duration
 
@@ -115,6 +116,21 @@ def parse_plan(table: Mapping[str, Any], source: str) -> Plan:
     plan = Plan(phases=tuple(_repeated(parsed, cycles)), **values)
     _check(plan, source)
     return plan
+
+
+def check_workloads(plan: Plan, source: str) -> None:
+    """Check that the workload of each phase is registered.
+
+    Raises:
+        ConfigError: As of :func:`check_workload`, with the phase.
+    """
+    find = cache(find_workload)  # each search reads all packages, and cycles repeat workloads
+    for phase in plan.phases:
+        try:
+            check_workload(phase.workload, find)
+        except ConfigError as error:
+            where = f"{source}: phase {phase.name!r}"
+            raise ConfigError(f"{where}: {error.what}", error.remedy) from None
 
 
 def plan_toml(plan: Plan) -> str:

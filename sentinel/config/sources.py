@@ -8,7 +8,6 @@ from __future__ import annotations
 import difflib
 import os
 import re
-import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from sentinel.config.model import SETTINGS, Config
 from sentinel.config.plan import toml_value
 from sentinel.config.setting import Scope, Setting
 from sentinel.config.specs import check_workload
+from sentinel.config.toml_text import parse_toml
 from sentinel.errors import ConfigError, raise_error
 from sentinel.host.paths import SIMULATED, SOCKET_VARIABLE
 from sentinel.host.regular_file import read_regular, why_untrusted
@@ -191,12 +191,7 @@ def read_file(path: Path, report: Callable[[ConfigError], None] = raise_error) -
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: is not UTF-8 text: {error}") from error
-    try:
-        return tuple(_parse(path, tomllib.loads(text), report))
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path}: is not TOML: {error}") from error
-    except RecursionError:
-        raise ConfigError(f"{path}: its tables or lists are nested too deeply") from None
+    return tuple(_parse(path, parse_toml(text, str(path)), report))
 
 
 def read_saved(path: Path) -> tuple[Given, ...]:
@@ -206,7 +201,8 @@ def read_saved(path: Path) -> tuple[Given, ...]:
     the default folder of simulated GPUs is in /tmp, where any user may have created it.
 
     Raises:
-        ConfigError: As of :func:`read_file`; also if another user could have written the file.
+        ConfigError: As of :func:`read_file`; also if another user could have written the file. A
+            damaged file is not set aside: its settings bound what may be held.
     """
     try:
         path.lstat()
@@ -220,7 +216,11 @@ def read_saved(path: Path) -> tuple[Given, ...]:
             f"the saved settings {path} cannot be trusted: {why}",
             f"Remove the file, or use a folder of your own ({SIMULATED}, XDG_STATE_HOME).",
         )
-    return read_file(path)
+    try:
+        return read_file(path)
+    except ConfigError as error:
+        way = f"Correct it, or move it away to start without what was saved: mv {path} {path}.bad"
+        raise ConfigError(error.what, f"{error.remedy} {way}".strip()) from error
 
 
 def text_of(saved: Iterable[Given]) -> str:
@@ -355,7 +355,9 @@ def _first_word(name: str) -> tuple[str, bool]:
 
 
 def _similarity(one: str, other: str) -> float:
-    return difflib.SequenceMatcher(None, one.lstrip("-"), other.lstrip("-")).ratio()
+    matcher = difflib.SequenceMatcher(None, one.lstrip("-"), other.lstrip("-"))
+    # Their lengths alone exclude a long text, for which the ratio would take seconds.
+    return matcher.ratio() if matcher.real_quick_ratio() >= _SIMILAR else 0.0
 
 
 def checked(sources: Sources) -> Config:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 
 from sentinel.config.options import BUILT_IN, PACKAGE, convert_options
@@ -87,11 +88,15 @@ def known_workloads() -> dict[str, str]:
     return {name: " and ".join(origins) for name, origins in sorted(found.items())}
 
 
-def check_workload(text: str) -> None:
+def check_workload(text: str, find: Callable[[str], EntryPoint] | None = None) -> None:
     """Check that a workload is registered; ``module:attribute`` is only parsed.
 
     The options of built-in workloads are checked, too. Those of other packages are known only to
     processes that import them.
+
+    Args:
+        text: The workload, as ``--workload`` takes it.
+        find: A cached :func:`find_workload`, for many workloads.
 
     Raises:
         ConfigError: The text is malformed, no package registers the workload, or an option of a
@@ -100,7 +105,7 @@ def check_workload(text: str) -> None:
     name, given = parse_workload(text)
     if ":" in name:
         return
-    entry = find_workload(name)
+    entry = (find or find_workload)(name)
     options = BUILT_IN.get(entry.attr) if is_built_in(entry) else None
     if options is not None:
         convert_options(f"workload {entry.attr}", options, given)

@@ -167,6 +167,7 @@ STEADY_CHANGE_BYTES = 2**20
 
 #: The kernel keeps 15 characters of ``nvidia-cuda-mps-server``.
 MPS_SERVER = "nvidia-cuda-mps"
+_MPS_REASON = "an MPS server; its clients are listed themselves"
 
 
 def ignored_processes(
@@ -200,7 +201,7 @@ def ignored_processes(
         ignored[pid] = f"allocated memory ({name})"
     for process in others:
         if process.name == MPS_SERVER and process.kind is ProcessKind.COMPUTE:
-            ignored[process.pid] = "an MPS server; its clients are listed themselves"
+            ignored[process.pid] = _MPS_REASON
         for rule in config.ignore:
             if rule.matches(process) and (
                 rule.max_bytes is None or _is_steady(gpu_state, process, at)
@@ -327,13 +328,16 @@ def attribute(gpu_state: GpuState, reading: Reading | None, config: Config) -> A
     allocated = allocated_processes(gpu_state, others)
     ignored = ignored_processes(gpu_state, others, allocated, reading.processes_at, config)
     listed = sum(process.memory or 0 for process in reading.processes or ())
+    # An MPS server grows for a client only, which has its context 160 ms after its start.
+    grows = {pid for pid, reason in ignored.items() if reason != _MPS_REASON}
     return Attribution(
         own=tuple(own),
         foreign=tuple(process for process in others if process.pid not in ignored),
         ignored=ignored,
         allocated=allocated,
         own_memory=sum(process.memory or 0 for process in own),
-        ignored_memory=sum(p.memory or 0 for p in others if p.pid in ignored),
+        ignored_memory=sum(p.memory or 0 for p in others if p.pid in grows),
+        may_grow=bool(grows - allocated.keys()),
         allocated_memory=sum(charged_memory(p) for p in others if p.pid in allocated),
         unattributed=reading.memory.used - listed if reading.memory is not None else 0,
     )

@@ -232,8 +232,10 @@ class Attribution:
     allocated: Mapping[int, str] = field(default_factory=dict)
     #: Memory of own processes, in bytes; 0 if the driver does not report it.
     own_memory: int = 0
-    #: Memory of ignored processes, in bytes.
+    #: Memory of ignored processes, in bytes; an MPS server's is left out: a client makes it grow.
     ignored_memory: int = 0
+    #: There are ignored processes that may grow by more than is allocated to them.
+    may_grow: bool = False
     #: Memory of allocated processes without their contexts, in bytes.
     allocated_memory: int = 0
     #: Used memory that no listed process holds, in bytes.

@@ -131,8 +131,7 @@ def memory_limit(gpu_state: GpuState) -> int | None:
     running = gpu_state.stressor
     if not isinstance(running, Running):
         return None
-    attribution = gpu_state.attribution
-    if any(pid not in attribution.allocated for pid in attribution.ignored):
+    if gpu_state.attribution.may_grow:
         return None
     explained = _explained_memory(gpu_state, running)
     return None if explained is None else explained + outstanding(gpu_state) + SLACK_BYTES

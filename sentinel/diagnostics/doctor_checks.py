@@ -283,8 +283,10 @@ def _torch(facts: HostFacts) -> Finding:
     if torch is None:
         return problem("torch", "not installed", "stressors cannot start", install)
     found = f"torch {torch.version or 'of unknown version'}"
-    if driver.simulated:
-        return well("torch", found, "any build works for simulated GPUs")
+    if driver.simulated or driver.own is not None:
+        of_package = "only the package of the driver knows which build it needs"
+        means = "any build works for simulated GPUs" if driver.simulated else of_package
+        return well("torch", found, means)
     if torch.without:
         means = "built without CUDA: stressors cannot use a GPU"
         return problem("torch", f"{found}, without CUDA", means, install)

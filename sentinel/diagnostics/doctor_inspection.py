@@ -28,16 +28,16 @@ from sentinel.diagnostics.doctor_facts import (
     Unread,
 )
 from sentinel.diagnostics.one_shot import Timeouts
+from sentinel.diagnostics.survey import read_once
 from sentinel.errors import SentinelError
 from sentinel.host import gpu_locks, simulation
 from sentinel.host.packages import bindings, installer, torch_build
 from sentinel.host.process_setup import why_processes_are_hidden
 from sentinel.host.regular_file import why_untrusted
 from sentinel.protocol.counters import Counters, CountersSpec, GpuAccess
-from sentinel.protocol.gpu import Gpu
+from sentinel.protocol.gpu import Gpu, Reading
 from sentinel.protocol.probe import NVML
-from sentinel.supervisor.discovery import Options, find_gpus
-from sentinel.supervisor.signals import Signals
+from sentinel.supervisor.discovery import Options
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -272,19 +272,31 @@ def _simulated(folder: Path, count: int) -> DriverInspection:
 
 
 def _inspect_own(driver: str) -> DriverInspection:
-    """Have a probe load the driver of a package, and list its GPUs."""
+    """Have a probe load the driver of a package, and read its GPUs once."""
     own = driver
     try:
         own = f"driver {driver} of {find_driver(driver).origin}"
         options = Options(config=Config(driver=driver))
-        with Signals() as signals, find_gpus(options, signals) as found:
-            stuck = not found.probe.close()
+        found, readings, stuck = read_once(options)
     except SentinelError as error:
         facts = DriverFacts(missing=error.what, own=own)
         return DriverInspection(driver=facts, gpus=(), stuck=False)
-    gpus = tuple(GpuFacts(index=gpu.index, uuid=gpu.uuid, name=gpu.name) for gpu in found.gpus)
+    gpus = tuple(_own_gpu(gpu, readings.get(gpu.uuid)) for gpu in found.gpus)
     facts = DriverFacts(version=found.driver, own=own)
     return DriverInspection(driver=facts, gpus=gpus, stuck=stuck)
+
+
+def _own_gpu(gpu: Gpu, reading: Reading | None) -> GpuFacts:
+    """Build the facts about a GPU of a package's driver; without a reading, its calls hang."""
+    why = "the driver did not answer in time" if reading is None else reading.fault
+    pids = None if reading is None or why is not None else reading.processes
+    return GpuFacts(
+        index=gpu.index,
+        uuid=gpu.uuid,
+        name=gpu.name,
+        lost=why if reading is None or reading.lost else None,
+        compute=Unread(why=why) if pids is None else tuple(process.pid for process in pids),
+    )
 
 
 def _count_usable(gpus: Sequence[GpuFacts], visible: str | None) -> int:

@@ -64,6 +64,16 @@ def survey(options: Options) -> tuple[Survey, ...]:
     Raises:
         SentinelError: As for :func:`supervise`, except for the locks.
     """
+    found, readings, _ = read_once(options)
+    return tuple(_verdicts(found, readings))
+
+
+def read_once(options: Options) -> tuple[Found, Mapping[str, Reading], bool]:
+    """Read every GPU once; return what was found, and whether the probe survived SIGKILL.
+
+    Raises:
+        SentinelError: As for :func:`supervise`, except for the locks.
+    """
     readings: dict[str, Reading] = {}
     with Signals() as signals:
         with find_gpus(options, signals) as found:
@@ -77,11 +87,11 @@ def survey(options: Options) -> tuple[Survey, ...]:
             found.probe.send(Watch(gpus=tuple(missing), held=()))
             limit = options.config.quick_poll + options.config.stale_after
             follow_probe(found.probe, signals, enough, limit)
-            found.probe.close()
+            stuck = not found.probe.close()
         name, _ = signals.collect()
         if name is not None:  # it came while the probe was ended
             raise EndedEarlyError(name)
-    return tuple(_verdicts(found, readings))
+    return found, readings, stuck
 
 
 def with_daemons(row: Survey, stressors: Mapping[int, str]) -> Survey:

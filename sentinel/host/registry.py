@@ -60,6 +60,8 @@ class DaemonRecord:
     simulate: int | None = None
     #: The folder of the burn-in that this process runs, or None.
     run: str | None = None
+    #: The socket at which such a burn-in can be cancelled; it is no daemon's.
+    burnin_socket: str | None = None
     #: Whether its process held the lock when the file was read.
     alive: bool = False
 

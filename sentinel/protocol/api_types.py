@@ -114,7 +114,7 @@ class GpuProof(VerifiedCounts, ResponseType):
 
 @dataclass(frozen=True, kw_only=True)
 class GpuVerdict(ResponseType):
-    """The verdict of the last burn-in whose report is in the state directory."""
+    """The verdict of the last burn-in that the state directory knows."""
 
     #: PASS, WARN, INCOMPLETE, FAIL or N/A.
     verdict: str
@@ -429,6 +429,10 @@ class Settings(Outcome):
     )
     notes: tuple[str, ...] = field(
         default=(), metadata=described("What overrides or delays saved values, a sentence each.")
+    )
+    effects: tuple[str, ...] = field(
+        default=(),
+        metadata=described("What keeps a former value, and which GPUs are released; sentences."),
     )
 
     def get(self, key: str) -> Given | None:

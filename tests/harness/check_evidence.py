@@ -265,7 +265,9 @@ class Run:
             spans=[(-9.0, -1.0)],
             work={"passes": 1, "share": self.share, "checks": self.checks},
         )
-        links = PhaseRecord(phase=self.phase_of_links, work={"given_up": self.given_up})
+        done = 0.0 if self.given_up else self.phase_of_links.seconds
+        work_of_links = {"given_up": self.given_up, "longest": done}
+        links = PhaseRecord(phase=self.phase_of_links, work=work_of_links)
         links.links = self.links.samples() if self.links is not None else []
         first: Any = {"uuid": f"GPU-{index}", "index": index, **self.counters}
         last: Any = {"at": HEALTHY.at + SECONDS, "energy_j": 2e6, **first, **self.after}

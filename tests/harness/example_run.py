@@ -110,6 +110,7 @@ class ExampleRun:
                 "machine_id": "0123456789abcdef0123456789abcdef",
                 "kernel": "6.8.0",
                 "python": "3.12.1",
+                "torch": None,
                 "driver": "580.65.06",
                 "uid": 0,
             },

@@ -1,4 +1,4 @@
-"""Every parser of what others write returns, or raises its documented error; nothing else.
+"""Every parser of what others write returns, or raises its documented error; and soon.
 
 The inputs are valid texts with random changes, and random texts. ``make fuzz`` tries many more.
 """
@@ -6,6 +6,7 @@ The inputs are valid texts with random changes, and random texts. ``make fuzz`` 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -15,18 +16,26 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sentinel.burnin.checks import thresholds_file
+from sentinel.burnin.checks.recorded_run import CHECKS
+from sentinel.burnin.levels import level_text
 from sentinel.config.gpu_selection import select_gpus, visible_gpus
 from sentinel.config.model import SETTINGS
+from sentinel.config.plan import parse_plan
 from sentinel.config.setting import parse_ignore_rules
 from sentinel.config.sources import from_environment, read_file
 from sentinel.config.specs import parse_workload
+from sentinel.config.toml_text import parse_toml
 from sentinel.errors import ConfigError, SentinelError, WireError
+from sentinel.fleet.node_result import node_result
 from sentinel.host.golden_store import Goldens
 from sentinel.host.timed_file import RESERVATIONS, Clocks
 from sentinel.protocol.codec import decode, encode
 from sentinel.protocol.gpu import Gpu, GpuProcess, Memory, Reading
 from sentinel.protocol.stressor import STRESSOR_MESSAGES, Failed, FailureKind
 from sentinel.units import parse_duration, parse_size
+from tests.harness.large_texts import PIECES, large
+from tests.harness.timing import MACHINE_SLOWNESS
 
 GPUS = tuple(
     Gpu(
@@ -75,6 +84,9 @@ GOLDEN = {
     "checksum": "0x1f",
 }
 
+#: The most processor time of a parser for 64 KiB.
+LIMIT_S = 0.1 * MACHINE_SLOWNESS
+
 #: Each parser with valid texts and the errors that it documents.
 PARSERS: dict[str, tuple[Callable[[str], Any], tuple[str, ...], tuple[type[Exception], ...]]] = {
     "CUDA_VISIBLE_DEVICES": (
@@ -104,6 +116,21 @@ PARSERS: dict[str, tuple[Callable[[str], Any], tuple[str, ...], tuple[type[Excep
         (json.dumps(STORED),),
         (ValueError,),
     ),
+    "plan": (
+        lambda text: parse_plan(parse_toml(text, "plan.toml"), "plan.toml"),
+        (level_text("screen"), 'spec = "sentinel-plan-v1"\ncycles = 9\n[[phase]]\nseconds = "1m"'),
+        (ConfigError,),
+    ),
+    "thresholds": (
+        lambda text: thresholds_file.parse(text, "limits.toml", CHECKS.limits),
+        ('spec = "dcgm-error-thresholds-v1"\n[xids]\n63 = "fail"\n[common_thresholds]\n',),
+        (ConfigError,),
+    ),
+    "report of a node": (
+        lambda text: node_result(json.loads(text)),
+        ('{"schema_version": "1.0", "gpus": []}',),
+        (ValueError, RecursionError),
+    ),
     "variables": (
         lambda text: from_environment({"SENTINEL_" + text: "1"}),
         ("MEMORY", "SOCKET_GROUP"),
@@ -119,26 +146,6 @@ PARSERS: dict[str, tuple[Callable[[str], Any], tuple[str, ...], tuple[type[Excep
     },
 }
 
-_PIECES = (
-    "",
-    " ",
-    ",",
-    ":",
-    "=",
-    ".",
-    "-",
-    "+",
-    "%",
-    "e9",
-    "\0",
-    "\n",
-    "é",
-    "٣",
-    "NaN",
-    "-1",
-    "[{",
-)
-
 _CALM = settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 
 
@@ -151,7 +158,7 @@ def changed(draw: st.DrawFn, valid: tuple[str, ...]) -> str:
     for _ in range(draw(st.integers(1, 5))):
         start = draw(st.integers(0, len(text)))
         end = draw(st.integers(start, min(len(text), start + 8)))
-        piece = draw(st.sampled_from(_PIECES) | st.text(max_size=4))
+        piece = draw(st.sampled_from(PIECES) | st.text(max_size=4))
         text = text[:start] + piece * draw(st.sampled_from((1, 1, 1, 2, 400))) + text[end:]
     return text
 
@@ -164,6 +171,19 @@ def test_a_parser_raises_nothing_but_its_error(name: str, data: st.DataObject) -
     text = data.draw(changed(valid))
     with suppress(*errors):
         parser(text)
+
+
+@pytest.mark.parametrize("name", PARSERS)
+@_CALM
+@given(data=st.data())
+def test_a_parser_takes_no_more_time_for_any_text(name: str, data: st.DataObject) -> None:
+    """A client's text has at most 64 KiB; the processor time does not depend on other programs."""
+    parser, valid, errors = PARSERS[name]
+    text = data.draw(large(valid, 2**16))
+    began = time.thread_time()
+    with suppress(*errors):
+        parser(text)
+    assert time.thread_time() - began < LIMIT_S
 
 
 @_CALM

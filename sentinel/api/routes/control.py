@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import secrets
 import time
-import tomllib
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,9 +22,8 @@ from sentinel.api.bodies import (
 )
 from sentinel.api.context import ApiContext, By, ContextDep, cancel_on_disconnect, problems
 from sentinel.api.snapshots import driver_released, stressors_gone
-from sentinel.config.plan import Plan, parse_plan
-from sentinel.config.specs import check_workload
-from sentinel.errors import ConfigError
+from sentinel.config.plan import Plan, check_workloads, parse_plan
+from sentinel.config.toml_text import parse_toml
 from sentinel.host.verified_store import KnownGpu, select_known
 from sentinel.protocol.api_types import BurninStarted, Outcome
 from sentinel.protocol.codec import DecodeError, from_json
@@ -168,13 +167,8 @@ async def start_burnin(context: ContextDep, by: By, body: BurninRequest) -> Burn
         raise ProblemError(Code.INVALID, detail)
     gpus = context.views.select(body.gpus)
     done = _earlier(body.done)
-    table, plan = _parse(body.plan)
-    for phase in plan.phases:
-        context.settings.check_workload(by, phase.workload, f"phase {phase.name!r}")
-        try:
-            check_workload(phase.workload)
-        except ConfigError as error:
-            raise ConfigError(f"phase {phase.name!r}: {error.what}", error.remedy) from error
+    # In a thread: a large plan takes a while, and the packages may be on a slow disk.
+    table, plan = await asyncio.to_thread(_parse, context, by, body.plan)
     id_ = secrets.token_hex(4)
     reply = await context.supervisor.execute(
         StartBurnin,
@@ -209,16 +203,16 @@ def _earlier(given: Mapping[str, Any]) -> dict[str, EarlierWork]:
         raise ProblemError(Code.INVALID, f"{error}.") from None
 
 
-def _parse(text: str) -> tuple[dict[str, Any], Plan]:
+def _parse(context: ApiContext, by: Caller, text: str) -> tuple[dict[str, Any], Plan]:
     """Parse a plan here, and not in the supervisor, which a large one would delay.
 
     Raises:
-        ConfigError: The plan is invalid.
-        ProblemError: It is no TOML.
+        ConfigError: It is not TOML, not a plan, or names an unknown workload.
+        ProblemError: The caller may not start one of its workloads.
     """
-    try:
-        table = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ProblemError(Code.INVALID, f"The plan is no TOML: {error}.") from None
+    table = parse_toml(text, "the plan")
     plan = parse_plan(table, "the plan")
+    for phase in plan.phases:
+        context.settings.check_workload(by, phase.workload, f"phase {phase.name!r}")
+    check_workloads(plan, "the plan")
     return table, plan

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Annotated
 
@@ -71,7 +72,7 @@ async def start_session(context: ContextDep, by: By, body: SessionRequest) -> Se
     check_keys(body.settings, single=True)
     context.settings.check_trust(by, body.settings, {})
     if "workload" in body.settings:
-        check_workload(body.settings["workload"])
+        await asyncio.to_thread(check_workload, body.settings["workload"])
     writer, otherwise = context.session_writer, "No session was started"
     # Before a stressor is stopped for a session that could not be kept.
     await writer.test_disk(otherwise)

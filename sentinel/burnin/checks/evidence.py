@@ -106,6 +106,11 @@ class GrowthEvidence(GpuEvidence):
     def seconds(self) -> float | None:
         """The time of load between the readings, or None if it is unknown."""
 
+    @property
+    def time(self) -> str:
+        """The time of load, for messages."""
+        return f"{self.seconds:g} s"
+
     def pair(self) -> tuple[Counters, Counters]:
         """Return the counters before and after.
 

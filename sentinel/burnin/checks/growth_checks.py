@@ -27,7 +27,7 @@ def _share(evidence: GrowthEvidence, limits: Limits, field: str) -> Judgement:
     """Judge the share of the time by which a counter of seconds grew."""
     grown = evidence.growth(field)
     share = evidence.per_second(grown)
-    return by_limits(share, limits, f"{grown:g} s in {evidence.seconds:g} s")
+    return by_limits(share, limits, f"{grown:g} s in {evidence.time}")
 
 
 @_new_error("ecc.uncorrected_new")

@@ -97,7 +97,7 @@ def _pcie_replay_rate(evidence: GrowthEvidence, limits: Limits) -> Judgement:
     fail = limits.get(f"generation_{generation}")
     if fail is None:
         return untested(f"there is no limit for generation {generation}")
-    text = f"{new} replays in {evidence.seconds:g} s on {lanes} lanes of generation {generation}"
+    text = f"{new} replays in {evidence.time} on {lanes} lanes of generation {generation}"
     warn = replace(fail, value=fail.value * limits["warn_share"].value)
     rate = evidence.per_second(new) * 60 / lanes
     return by_limits(rate, {"fail": fail, "warn": warn}, text)
@@ -256,7 +256,7 @@ def _nvlink_crc_rate(evidence: GrowthEvidence, limits: Limits) -> Judgement:
     Reads field 163, NVLINK_ERROR_DL_CRC.
     """
     new, text = _link_growth(evidence, "crc_errors_total")
-    return by_limits(evidence.per_second(new), limits, text)
+    return by_limits(evidence.per_second(new), limits, f"{text} in {evidence.time}")
 
 
 # --- the fabric ------------------------------------------------------------------------------

@@ -77,12 +77,22 @@ class LoadEvidence(GrowthEvidence):
 
     @property
     def seconds(self) -> float | None:
-        """The seconds of load between the readings; waiting dilutes no share of the time."""
+        """The seconds of load between the readings; waiting dilutes no share of the time.
+
+        A phase within which the run was killed has no end that counts its work: its samples do.
+        """
         before, after = self.pair()
         passed = after.at - before.at
         works = [phase.work for phase in self.record.phases]
         worked = sum(float(work.get(k, 0.0)) for work in works for k in ("seconds", "uncounted"))
+        worked = max(worked, self.record.sampled_s)
         return min(passed, worked) if worked else passed
+
+    @property
+    def time(self) -> str:
+        """The time of load, for messages, with what was not recorded of it."""
+        gap = " that were recorded: a part of the run was killed" if self.record.cut else ""
+        return f"{super().time}{gap}"
 
     def samples(self, name: str) -> list[float]:
         """Collect a reading of all phases, and of the newest counters."""

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import difflib
 import math
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from sentinel.burnin.checks.check import Comparison, Limit, Limits, Thresholds
 from sentinel.burnin.checks.xid_checks import XIDS
+from sentinel.config.toml_text import parse_toml
 from sentinel.errors import ConfigError
 
 SPEC = "dcgm-error-thresholds-v1"
@@ -41,12 +41,7 @@ def parse(text: str, origin: str, known: Mapping[str, Limits]) -> Thresholds:
     Raises:
         ConfigError: It is no TOML, or has a key or value that is not allowed.
     """
-    try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{origin}: it is not TOML: {error}") from error
-    except RecursionError:
-        raise ConfigError(f"{origin}: its tables or lists are nested too deeply") from None
+    document = parse_toml(text, origin)
     _only(document, ("version", "spec", "common_thresholds", "xids"), origin, "")
     if document.get("spec") != SPEC:
         raise ConfigError(f"{origin}: spec is {document.get('spec')!r}", f'It must be "{SPEC}".')

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import tomllib
 from importlib import resources
 from pathlib import Path
 
-from sentinel.config.plan import Plan, parse_plan
-from sentinel.config.specs import check_workload
+from sentinel.config.plan import Plan, check_workloads, parse_plan
+from sentinel.config.toml_text import parse_toml
 from sentinel.errors import ConfigError
 from sentinel.host.regular_file import read_regular
 
@@ -55,23 +54,10 @@ def load_plan(level: str, file: Path | None) -> Plan:
     """
     text = plan_text(level, file)
     source = f"level {level}" if file is None else f"--plan {file}"
-    try:
-        table = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ConfigError(f"{source} cannot be read: {error}") from None
-    plan = parse_plan(table, source)
+    plan = parse_plan(parse_toml(text, source), source)
     if file is not None and plan.name in LEVELS and plan.hash != find_plan(plan.name).hash:
         # A verdict names its plan: a changed copy of a level must not pass as the level.
         what = f"{source}: its name is that of the level {plan.name}, and its content is not"
         raise ConfigError(what, "Give it another name.")
-    checked: set[str] = set()  # cycles repeat workloads, and each check reads all packages
-    for phase in plan.phases:
-        if phase.workload in checked:
-            continue
-        checked.add(phase.workload)
-        try:
-            check_workload(phase.workload)
-        except ConfigError as error:
-            where = f"{source}: phase {phase.name!r}"
-            raise ConfigError(f"{where}: {error.what}", error.remedy) from None
+    check_workloads(plan, source)
     return plan

@@ -27,8 +27,9 @@ from sentinel.burnin.checks.recorded_run import CHECKS
 from sentinel.burnin.formats import write_reports
 from sentinel.burnin.levels import LEVELS, load_plan, plan_text
 from sentinel.burnin.report import Judged, judge_run
+from sentinel.burnin.resume import flags_to_resume, simulated_gpus
 from sentinel.burnin.run import NOT_OF_A_RUN, RunRequest, cancel_run, record_run
-from sentinel.burnin.run_folder import RunFolder, find_run, new_folder
+from sentinel.burnin.run_folder import RunFolder, find_run, new_folder, register
 from sentinel.burnin.verdict import EXIT_CODES
 from sentinel.cli.daemon.burnin_follow import Following, attach, cancel, status
 from sentinel.cli.daemon.run import account_of
@@ -45,8 +46,9 @@ from sentinel.cli.options.setting_options import (
 from sentinel.client import Client, connect
 from sentinel.client.hold import private_sentinel
 from sentinel.config.model import Config
-from sentinel.config.plan import Plan
+from sentinel.config.plan import Plan, parse_plan
 from sentinel.config.sources import Sources, checked
+from sentinel.config.toml_text import parse_toml
 from sentinel.diagnostics.workload_catalog import check_workloads, is_registered, workloads_of_plan
 from sentinel.errors import AccessDeniedError, ConfigError, ExitCode, NotRunningError, SentinelError
 from sentinel.host import registry, simulation
@@ -122,14 +124,14 @@ def command(
     plan, text = load_plan(level, file), plan_text(level, file)
     registered_checks(CHECKS.ids)  # a conflict is to be known before the run
     load_thresholds(limits)
-    simulated = simulation.default_folder() if simulate is not None else None
-    daemon = _daemon(simulated)
-    if daemon is not None and daemon.status().daemon.simulated:
-        where = locate_daemon(daemon.address.socket).simulated  # its state, and its GPUs
-        simulated = where or simulation.default_folder()
+    daemon, simulated = _host_of(simulate)
     state = places(os.environ, os.getuid(), simulated).shared
     if resume is not None:
         folder = RunFolder(path=find_run(state, str(resume)))
+        number = simulated_gpus(folder)
+        if number is not None and simulate is None:
+            daemon, simulated = _host_of(number)
+        simulate = simulate if number is None else number
     else:
         folder = RunFolder(path=target) if target is not None else new_folder(state, plan)
     config = checked(sources)
@@ -138,10 +140,14 @@ def command(
         raise click.UsageError(f"{slowed[0]} is set: a burn-in runs at full speed")
     _check_workloads(plan, file, config, sources, by_daemon=daemon is not None)
     if daemon is not None:
-        _check_for_daemon(daemon, sources, simulate)
+        _check_for_daemon(daemon, sources, simulate, resumes=resume is not None)
     else:
         why = "since the API process of a daemon sends them, and no daemon runs"
         warn_of_no_notifications(config, sources, why)
+    flags_of_run: list[str] = []
+    if daemon is None:
+        begun = [] if resume is None else flags_to_resume(folder, sources)
+        flags_of_run = [*_private_flags(sources, simulate), *begun]
     order = Order(
         folder=str(folder.path.absolute()),
         text=None if resume is not None else text,
@@ -149,9 +155,10 @@ def command(
         fail_fast=flags["fail_fast"],
         thresholds=None if limits is None else str(Path(limits).absolute()),
         socket=None if daemon is None else daemon.address.socket,
-        flags=[] if daemon is not None else _private_flags(sources, simulate),
+        flags=flags_of_run,
         simulated=None if simulated is None else str(simulated.absolute()),
         simulate=simulate,
+        state=str(state.absolute()),
     )
     return follow_new_run(order, as_json=flags["as_json"])
 
@@ -199,6 +206,16 @@ def _private_flags(sources: Sources, simulate: int | None) -> list[str]:
     return flags
 
 
+def _host_of(simulate: int | None) -> tuple[Client | None, Path | None]:
+    """Find the daemon of the host, or None, and the folder of its simulated GPUs, or None."""
+    simulated = simulation.default_folder() if simulate is not None else None
+    daemon = _daemon(simulated)
+    if daemon is not None and daemon.status().daemon.simulated:
+        where = locate_daemon(daemon.address.socket).simulated  # its state, and its GPUs
+        simulated = where or simulation.default_folder()
+    return daemon, simulated
+
+
 def _daemon(simulated: Path | None) -> Client | None:
     """Return the client of the daemon with these GPUs, or None if none runs for this user.
 
@@ -213,16 +230,19 @@ def _daemon(simulated: Path | None) -> Client | None:
     return client
 
 
-def _check_for_daemon(daemon: Client, sources: Sources, simulate: int | None) -> None:
+def _check_for_daemon(
+    daemon: Client, sources: Sources, simulate: int | None, *, resumes: bool
+) -> None:
     """Refuse what a daemon cannot be asked for.
 
     Raises:
-        ConfigError: A setting is given, or the daemon has another number of simulated GPUs.
+        ConfigError: A setting is given, or the daemon has another number of simulated GPUs; a run
+            that is resumed names its own.
     """
-    gpus = simulate if simulate is None else count_simulated(daemon)
+    gpus = simulate if simulate is None or resumes else count_simulated(daemon)
     if simulate != gpus:
         what = f"--simulate: a daemon runs, and has {gpus} simulated GPUs, not {simulate}"
-        raise ConfigError(what, f"Give --simulate {gpus} --gpus, or end it: sentinel stop")
+        raise ConfigError(what, f"Give --simulate {gpus}, or end it first: sentinel stop")
     for given in sources.given:
         if given.source.startswith("--") and given.source != "--gpus":
             what = f"{given.source}: a daemon runs, and its own settings apply"
@@ -257,6 +277,8 @@ class Order:
     #: The folder of the simulated GPUs and their number; None with real ones.
     simulated: str | None = None
     simulate: int | None = None
+    #: The state directory, in which a new run is known.
+    state: str
     #: The PID of the command, with which a private daemon ends.
     command: int = field(default_factory=os.getpid)
 
@@ -358,7 +380,15 @@ def record() -> int:
             judged.append(judge_run(folder, thresholds))
             write_reports(folder, judged[0])
 
-        clean = record_run(request, partial(_connected, order), _report_start, judge)
+        def begin(client: Client, run: str) -> None:
+            if order.text is not None:
+                plan = parse_plan(parse_toml(order.text, "the plan"), "the plan")
+                if why := register(folder, Path(order.state), plan):
+                    what = f"`sentinel health` will not know this run: {why}"
+                    click.echo(f"sentinel: warning: {what}", err=True)
+            _report_start(client, run)
+
+        clean = record_run(request, partial(_connected, order), begin, judge)
     except SentinelError as error:
         print(json.dumps({"what": error.what, "remedy": error.remedy, "code": error.exit_code}))
         return int(error.exit_code)
@@ -392,6 +422,7 @@ def _connected(order: Order, gpus: Sequence[str]) -> Iterator[Client]:
                 simulated=order.simulated,
                 simulate=order.simulate,
                 run=order.folder,
+                burnin_socket=held.client.address.socket,
             ),
             pid=held.pid,
             started=0 if process is None else process.started,

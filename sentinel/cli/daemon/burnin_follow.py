@@ -18,7 +18,7 @@ from typing import Any
 import click
 
 from sentinel.burnin.formats import text_lines as report_lines
-from sentinel.burnin.run import can_go_on, cancel_run
+from sentinel.burnin.run import cancel_run
 from sentinel.burnin.run_folder import RunFolder, find_run
 from sentinel.burnin.verdict import EXIT_CODES, Verdict
 from sentinel.cli.display import output
@@ -28,6 +28,7 @@ from sentinel.cli.options import value_completion
 from sentinel.client import Client, Status, connect
 from sentinel.errors import ConfigError, ExitCode, NotRunningError, SentinelError
 from sentinel.host.daemon_lookup import find_shared, simulated_folder
+from sentinel.host.paths import SOCKET_VARIABLE
 from sentinel.host.registry import DaemonRecord, records_folder, running_burnins
 from sentinel.protocol.api_types import GpuStatus
 from sentinel.units import format_duration
@@ -43,17 +44,12 @@ _SHOW_EVERY_S = 1.0
 
 
 def print_report(report: Mapping[str, Any], folder: RunFolder, *, as_json: bool) -> None:
-    """Print a report, and how to go on with a run that is not complete."""
+    """Print a report, and where it is."""
     if as_json:
         output.print_json(report)
         return
     text = output.paint_verdicts("\n".join(report_lines(report)))
     print(f"\n{text}\n\nreports: {folder.path}")
-    if can_go_on(report):
-        simulate = ""
-        if report["run"]["simulated"]:
-            simulate = f" --simulate {1 + max(gpu['index'] for gpu in report['gpus'])}"
-        click.echo(f"go on with: sentinel burnin --resume {folder.path}{simulate}")
     sys.stdout.flush()
 
 
@@ -83,6 +79,7 @@ def _progress_lines(shown: Status | None, others: Sequence[DaemonRecord]) -> Ite
     """Yield the burn-ins without the daemon, and the progress of its own or of its plan."""
     for other in others:
         yield f"{other}\nTo follow it: sentinel burnin attach {other.run}"
+        yield "To end it: sentinel burnin cancel, or Ctrl+C in its terminal"
     if shown is None:
         return
     run = shown.daemon.burnin
@@ -145,8 +142,39 @@ def _is_of(folder: RunFolder, run: str) -> bool:
 @click.command("cancel")
 @options.asks_daemon
 def cancel(client: Client) -> options.Printed:
-    """End the daemon's burn-in; its report shows what was done."""
-    return options.outcome(client.cancel_burnin())
+    """End the daemon's burn-in, or the only one without it; its report shows what was done."""
+    try:
+        return options.outcome(client.cancel_burnin())
+    except SentinelError as error:
+        if error.code not in {"not_running", "not_found"}:
+            raise
+        other = _only_other(error)
+    return options.outcome(connect(other).cancel_burnin())
+
+
+def _only_other(error: SentinelError) -> str:
+    """Find the socket of the only burn-in without the daemon, of those that a command may mean.
+
+    Args:
+        error: Why the daemon has none; it is raised if there is no other, or a daemon was named.
+
+    Raises:
+        ConfigError: There are several, or it has no socket.
+    """
+    given = click.get_current_context().params
+    simulation = simulated_folder(chosen=given["simulated"])
+    others = running_burnins(records_folder(os.environ, os.getuid()))
+    if simulation is not None:
+        others = [other for other in others if other.simulated == str(simulation.absolute())]
+    is_named = given["socket"] or given["over_tcp"] or os.environ.get(SOCKET_VARIABLE)
+    if not others or is_named:
+        raise error
+    if len(others) == 1 and others[0].burnin_socket is not None:
+        return others[0].burnin_socket
+    raise ConfigError(
+        "these burn-ins run without a daemon:" + "".join(f"\n  {other}" for other in others),
+        "End one by Ctrl+C in its terminal, or by SIGTERM to its command.",
+    )
 
 
 PROGRESS = output.Table(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import pwd
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -14,45 +13,48 @@ import click
 
 from sentinel.burnin.checks.node_checks import NPD_UNKNOWN, npd_line, proven_fault
 from sentinel.burnin.verdict import Verdict
-from sentinel.cli.display.output import Table, color_option, printable
+from sentinel.cli.daemon.acknowledgement import OwnedGpu, acknowledge
+from sentinel.cli.display.output import Table, Word, color_option, printable
 from sentinel.cli.options import command_options as options
 from sentinel.client import connect
 from sentinel.errors import (
-    AccessDeniedError,
     ConfigError,
-    ConflictError,
+    DriverUnavailableError,
     ExitCode,
-    NotRunningError,
     SentinelError,
 )
 from sentinel.host import verified_store
 from sentinel.host.daemon_lookup import daemons_sharing, find_shared, locate, simulated_folder
 from sentinel.host.verified_store import (
-    KnownGpu,
     LastVerdict,
     last_verdicts,
     report_paths,
     select_known,
 )
-from sentinel.protocol.api_types import GpuProof, GpuStatus, Outcome
+from sentinel.protocol.api_types import GpuProof, GpuStatus
 from sentinel.units import format_count, format_duration
 
-#: As long as a daemon allows.
-_MAX_REASON_LENGTH = 200
+#: The verdicts that accept a GPU, and those that meet a requirement.
+_ACCEPTED = frozenset({Verdict.PASS, Verdict.WARN})
+_REQUIRED = {"pass": frozenset({Verdict.PASS}), "warn": _ACCEPTED}
+
 _HOUR_S = 3600.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Card(KnownGpu):
+class _Card(OwnedGpu):
     """What is known of one GPU."""
 
     name: str | None = None
     verified: GpuProof | None = None
     burnin: LastVerdict | None = None
-    #: The socket of the running daemon that has it; None if none has.
-    socket: str | None = None
     #: When a daemon or a burn-in last had it, in seconds since the epoch; 0 if that is not known.
     seen: float = 0.0
+
+    @property
+    def untested(self) -> bool:
+        """Whether no burn-in has judged it, and no result of it was checked."""
+        return self.burnin is None and (self.verified is None or self.verified.last is None)
 
 
 @click.command("health")
@@ -67,6 +69,19 @@ class _Card(KnownGpu):
     help="Take the wrong results of a repaired GPU as known: by index, UUID or serial number.",
 )
 @click.option("--reason", metavar="TEXT", help="Why they no longer count, for --acknowledge.")
+@click.option(
+    "--require",
+    "required",
+    type=Word(tuple(_REQUIRED)),
+    help="Exit with 0 only if the last burn-in of every GPU of the host has this verdict; warn"
+    " accepts PASS, too.",
+)
+@click.option(
+    "--gpus",
+    "selected",
+    metavar="LIST",
+    help="Only these GPUs: by index, UUID or serial number.  [default: all]",
+)
 @options.json_option
 def command(
     socket: str | None,
@@ -74,13 +89,18 @@ def command(
     npd: bool,
     acknowledged: tuple[str, ...],
     reason: str | None,
+    required: str | None,
+    selected: str | None,
     as_json: bool,
 ) -> int:
     """Show for each GPU when it was last proved good, by what, and what was found.
 
     VERIFIED is work of which results were checked, under every daemon of this user; BURN-IN the
-    last verdict in their state directory. Works without a daemon, too. Exit code 1 if a GPU has
-    wrong results or findings, or has failed its last burn-in.
+    last verdict that they know. Works without a daemon, too. Exit code 1 if a GPU has wrong results
+    or findings, or has failed its last burn-in, 3 if a GPU is untested or none is known, else 0.
+
+    With `--require pass`, exit code 0 only if every GPU of the host, or of `--gpus`, has passed its
+    last burn-in: 1 as above, 3 if one has another verdict or none.
 
     With `--npd`, one line for the condition GpuBurnInFailed: exit code 0 if every GPU has passed
     its last burn-in, 1 if one is faulty, and 2 if that is not known.
@@ -89,6 +109,8 @@ def command(
     count, until there are new ones. They stay counted and are shown with the user, the time and
     the reason. A FAIL stays until a burn-in passes. Exit code 1 if there is nothing to acknowledge.
     """
+    if (npd or acknowledged) and (required or selected):
+        raise click.UsageError("--require and --gpus exclude --npd and --acknowledge")
     if acknowledged or reason is not None:
         if npd or not acknowledged or reason is None:
             raise click.UsageError("--acknowledge and --reason need each other, and exclude --npd")
@@ -101,9 +123,20 @@ def command(
             raise click.UsageError("--json and --npd exclude each other")
         return _print_npd(socket, simulated=simulated)
     cards = _cards(*_places(socket, simulated=simulated))
-    code = ExitCode.FAIL if any(map(_is_suspect, cards)) else ExitCode.OK
-    plain = {"gpus": [_plain(card) for card in cards]}
-    return options.Printed(json=plain, lines=_lines(cards), code=code).show(as_json=as_json)
+    if required is not None:
+        cards = _of_the_host(cards, simulated_folder(chosen=simulated))
+    if selected is not None:
+        uuids = select_known(selected.split(","), cards)
+        cards = [card for card in cards if card.uuid in uuids]
+    unmet = [card for card in cards if not _meets(card, required)]
+    code = ExitCode.INCOMPLETE if unmet or not cards else ExitCode.OK
+    code = ExitCode.FAIL if any(map(_is_suspect, cards)) else code
+    plain = {"gpus": [_plain(card) for card in cards], "unmet": [card.uuid for card in unmet]}
+    lines = itertools.chain(
+        _lines(cards),
+        (f"--require {required}: {_standing(card)}" for card in unmet if required is not None),
+    )
+    return options.Printed(json=plain, lines=lines, code=code).show(as_json=as_json)
 
 
 # --- what is known ---------------------------------------------------------------------------
@@ -198,6 +231,35 @@ def _stored(path: Path) -> dict[str, _Card]:
     }
 
 
+def _of_the_host(cards: Sequence[_Card], simulated: Path | None) -> list[_Card]:
+    """Select the GPUs that the host has now, also those of which nothing is known.
+
+    Raises:
+        DriverUnavailableError: They cannot be listed.
+    """
+    from sentinel.diagnostics.counters import read_counters  # slow, and only for this
+
+    found = read_counters(simulated)
+    if found.driver_error is not None:
+        raise DriverUnavailableError(f"no GPU can be read: {found.driver_error}")
+    known = {card.uuid: card for card in cards}
+    here = []
+    for gpu in found.counters:
+        uuid = gpu.uuid or f"lost: {gpu.lost}"
+        card = _Card(uuid=uuid, index=gpu.index, serial=gpu.serial, present=True, name=gpu.name)
+        stored = known.get(uuid, card)
+        here.append(replace(stored, index=gpu.index, serial=gpu.serial, present=True))
+    return here
+
+
+def _meets(card: _Card, required: str | None) -> bool:
+    """Check whether a GPU was tested, or has a required verdict and no fault."""
+    if required is None:
+        return not card.untested
+    accepted = card.burnin is not None and card.burnin.verdict in _REQUIRED[required]
+    return accepted and not _is_suspect(card)
+
+
 def _is_suspect(card: _Card) -> bool:
     """Check whether a card has shown a fault."""
     burnin = card.burnin
@@ -205,96 +267,7 @@ def _is_suspect(card: _Card) -> bool:
     return proven_fault(verdict, plan, card.verified) is not None
 
 
-# --- acknowledged results --------------------------------------------------------------------
-
-
-def acknowledge(
-    selectors: Sequence[str],
-    reason: str,
-    cards: Sequence[_Card],
-    sockets: Sequence[str],
-    path: Path,
-) -> Outcome:
-    """Acknowledge the wrong results of GPUs, and return once that is on disk.
-
-    Args:
-        selectors: The GPUs, as for ``select_known``.
-        reason: Why the results no longer count.
-        cards: The known GPUs.
-        sockets: The sockets of all daemons that share the file.
-        path: The file of verified work.
-
-    Raises:
-        ConfigError: The reason is empty, too long or not one line, or the file cannot be used.
-        ConflictError: No wrong results count against these GPUs.
-        NoSuchGpuError: A selector matches no GPU, or several.
-        SentinelError: A daemon refuses it.
-    """
-    if not 0 < len(reason) <= _MAX_REASON_LENGTH or not reason.isprintable():
-        raise ConfigError(f"--reason: give 1 to {_MAX_REASON_LENGTH} characters of one line")
-    owners = {card.uuid: card.socket for card in cards}
-    by_owner: dict[str | None, list[str]] = {}
-    for uuid in select_known(selectors, cards):
-        by_owner.setdefault(owners[uuid], []).append(uuid)
-    outcomes = [
-        _by_daemon(uuids, reason, sockets if owner is None else [owner])
-        or _in_file(uuids, reason, path)
-        for owner, uuids in by_owner.items()
-    ]
-    return Outcome(
-        text="\n".join(done.text for done in outcomes),
-        gpus=tuple(gpu for done in outcomes for gpu in done.gpus),
-    )
-
-
-def _by_daemon(uuids: Sequence[str], reason: str, sockets: Sequence[str]) -> Outcome | None:
-    """Have a daemon do it, which knows also what is not in the file yet; None if none runs."""
-    for socket in sockets:
-        try:
-            return connect(socket).acknowledge(uuids, reason)
-        except NotRunningError:
-            continue
-    return None
-
-
-def _in_file(uuids: Sequence[str], reason: str, path: Path) -> Outcome:
-    """Do it in the file.
-
-    Raises:
-        AccessDeniedError: The file is another user's.
-        ConfigError: The file cannot be read or written.
-        ConflictError: No wrong results count against these GPUs.
-    """
-    try:
-        if path.exists() and path.stat().st_uid != os.geteuid():
-            remedy = "Run this as that user: the file would no longer be readable to it."
-            raise AccessDeniedError(f"{path} belongs to another user", remedy)
-        done = verified_store.acknowledge(path, uuids, _user(), reason) if path.exists() else {}
-    except OSError as error:
-        raise ConfigError(f"nothing was acknowledged: {path}: {error.strerror}") from None
-    except ValueError as error:
-        raise ConfigError(f"{path} is no file of verified work: {error}") from None
-    if not done:
-        raise ConflictError(f"no wrong results count against {', '.join(uuids)}")
-    counts = "; ".join(
-        f"{format_count(one.errors + one.findings, 'wrong result')} of {uuid}"
-        for uuid, one in done.items()
-    )
-    return Outcome(text=f"acknowledged {counts}; no daemon runs", gpus=tuple(done))
-
-
-def _user() -> str:
-    """Name the user of this process."""
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return f"user {os.getuid()}"
-
-
 # --- output ----------------------------------------------------------------------------------
-
-#: The verdicts that accept a GPU.
-_ACCEPTED = frozenset({Verdict.PASS, Verdict.WARN})
 
 
 def _print_npd(socket: str | None, *, simulated: bool) -> int:
@@ -346,13 +319,14 @@ def _plain(card: _Card) -> dict[str, Any]:
         "serial": card.serial,
         "verified": None if card.verified is None else asdict(card.verified),
         "burnin": None if card.burnin is None else asdict(card.burnin),
+        "untested": card.untested,
     }
 
 
 def _lines(cards: Sequence[_Card]) -> Iterator[str]:
     """Yield the table of the cards, and what was acknowledged."""
     if not cards:
-        yield "nothing is known yet: run `sentinel burnin`, or a daemon"
+        yield "untested: nothing is known of any GPU; to test all of them: sentinel burnin"
         return
     rows = [_row(card) for card in cards]
     failed = {row[-1]: "bold red" for row in rows if row[-1].startswith(Verdict.FAIL)}
@@ -378,7 +352,7 @@ def _hours(seconds: float) -> str:
 
 def _row(card: _Card) -> tuple[str, ...]:
     proof, burnin = card.verified, card.burnin
-    verdict = "none"
+    verdict = "untested" if card.untested else "none"
     if burnin is not None:
         verdict = f"{burnin.verdict} {burnin.plan}"
         if burnin.ended is not None:

@@ -16,7 +16,7 @@ from sentinel.core.attribution import available, budget
 from sentinel.core.gpu_state import GpuState, Pause, Unknown
 from sentinel.core.gpu_step import reattribute
 from sentinel.core.lifecycle import reset_failures
-from sentinel.core.node import burnin_commands, daemon, reservations, sessions
+from sentinel.core.node import burnin_commands, daemon, reservations, sessions, starts
 from sentinel.core.node.command_result import (
     Accepted,
     RefusedError,
@@ -385,7 +385,10 @@ def _configure(state: State, command: Configure, seen: Observation) -> Accepted:
     due = min(state.next_status, now + new.status_every)
     state = replace(state, reconfigured=True, counted_from=begun, next_status=due)
     state = state.change_gpus(reset_failures).with_config(new)
-    return Accepted(Step(state, events=tuple(events)), "the settings were applied")
+    released = tuple(uuid for uuid in state.gpu_states if uuid in starts.node_releases(state, seen))
+    text = "the settings were applied"
+    text += f"; releases {names_of(state, released)}" if released else ""
+    return Accepted(Step(state, events=tuple(events)), text, released)
 
 
 def _extend(state: State, command: Extend, seen: Observation) -> Accepted:

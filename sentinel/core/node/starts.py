@@ -337,7 +337,7 @@ def release(state: State, seen: Observation) -> Step[State]:
     """
     if state.shutdown is not None:
         return Step(state)
-    of_node, kill_at = _node_releases(state, seen), seen.now + state.config.grace
+    of_node, kill_at = node_releases(state, seen), seen.now + state.config.grace
 
     def step(gpu_state: GpuState, seen: Observation, _: Config) -> Step[GpuState]:
         if not gpu_state.is_live:
@@ -356,14 +356,20 @@ def release(state: State, seen: Observation) -> Step[State]:
     return released._replace(due=min(released.due, upcoming(seen.now, minute)))
 
 
-def _node_releases(state: State, seen: Observation) -> dict[str, str]:
-    """Return the releases by quiet hours and ``limits.leave_idle``, the last started first."""
+def node_releases(state: State, seen: Observation) -> dict[str, str]:
+    """Return the releases by quiet hours and by limits, the last started first."""
     missing = state.config.leave_idle - sum(map(_is_free, state.gpu_states.values()))
     all_ = _quiet_hours(state, seen) or serving_processes.why_uncontrolled(state, seen.now)
     live = [gpu_state for gpu_state in state.gpu_states.values() if gpu_state.is_live]
     live.sort(key=lambda gpu_state: (gpu_state.launch.at, gpu_state.gpu.index), reverse=True)
-    released = live if all_ else live[: max(0, missing)]
-    return {gpu_state.gpu.uuid: all_ or _left_idle(state.config) for gpu_state in released}
+    idle = live if all_ else live[: max(0, missing)]
+    released = {gpu_state.gpu.uuid: all_ or _left_idle(state.config) for gpu_state in idle}
+    most = state.config.max_gpus
+    if most is not None:
+        reason = f"at most {format_count(most, 'GPU')} may be held (limits.gpus)"
+        too_many = live[len(idle) : max(len(idle), len(live) - most)]
+        released |= {gpu_state.gpu.uuid: reason for gpu_state in too_many}
+    return released
 
 
 # --- starts ------------------------------------------------------------------------------------

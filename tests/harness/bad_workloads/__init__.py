@@ -80,9 +80,22 @@ def fails_in_a_selftest(ctx: WorkloadContext, *, flips: int, rounds: int, dtypes
 
 def finds_and_dies(ctx: WorkloadContext) -> None:
     """Report a finding, then exit by SIGKILL."""
+    become_ready(ctx)
+    _find(ctx)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def wrong_at_its_end(ctx: WorkloadContext) -> None:
+    """Report right results until it is to end; then a wrong one, and a finding."""
+    checks_results(ctx)
+    ctx.report(checks=1, errors=1)
+    _find(ctx)
+
+
+def _find(ctx: WorkloadContext) -> None:
+    """Report a finding."""
     from sentinel.protocol.stressor import Finding, FindingPlace
 
-    become_ready(ctx)
     finding = Finding(
         number=0,
         place=FindingPlace.RESULT,
@@ -98,7 +111,6 @@ def finds_and_dies(ctx: WorkloadContext) -> None:
         repeats=3,
     )
     ctx.find(finding)
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def become_ready(ctx: WorkloadContext) -> None:

@@ -146,16 +146,18 @@ seconds = "1m"
 
 
 @pytest.mark.parametrize(
-    ("workload", "why"),
+    ("plan", "why"),
     [
-        ("gemm:size=banana", "phase 'warm': workload gemm: option size='banana' is not a whole"),
-        ("gem", "phase 'warm': there is no workload 'gem'"),
+        (
+            PLAN.format("gemm:size=banana"),
+            "phase 'warm': workload gemm: option size='banana' is not a whole",
+        ),
+        (PLAN.format("gem"), "phase 'warm': there is no workload 'gem'"),
+        (f"cycles = {'1' * 5_000}", "the plan: it has an integer of more than 64 bits"),
+        (f"spec = 0x{'f' * 5_000}", "the plan: it has an integer of more than 64 bits"),
+        (f"{'.'.join('a' * 20_000)} = 1", "the plan: a key has more than 16 parts"),
     ],
 )
-def test_a_plan_with_a_wrong_workload_is_refused(tmp_path: Path, workload: str, why: str) -> None:
-    with ApiServer(tmp_path) as api:
-        body = {"plan": PLAN.format(workload), "gpus": ["0"]}
-        refused = ask(api, "POST", "/v1/burnin", body)
-        assert refused.status == 422
-        assert why in refused.body["detail"]
-        assert api.commands == []
+def test_a_plan_that_is_wrong_is_refused(api: ApiServer, plan: str, why: str) -> None:
+    check_problem(ask(api, "POST", "/v1/burnin", {"plan": plan}), 422, "invalid", why)
+    assert api.commands == []

@@ -75,6 +75,28 @@ def test_a_setting_of_single_gpus_is_over_that_of_the_file(api: ApiServer) -> No
     assert shown(gone.body, UUIDS[1])["power"] == ("300W", path)
 
 
+@pytest.mark.parametrize("save", [False, True])
+@pytest.mark.parametrize(
+    ("settings", "effects"),
+    [
+        ({"power": "200W"}, []),
+        ({"rearm": "1m", "rearm_longest": "1h"}, ["A wait that has begun keeps its length."]),
+        ({"rearm": None}, ["A wait that has begun keeps its length."]),
+        (
+            {"grace": "1s", "status_every": "5s"},
+            [
+                "A stop that has begun keeps its time.",
+                "The next status is logged at its former time.",
+            ],
+        ),
+    ],
+)
+def test_a_change_names_what_keeps_the_former_value(
+    api: ApiServer, settings: dict[str, Any], effects: list[str], *, save: bool
+) -> None:
+    assert change(api, settings, save=save).body["effects"] == effects
+
+
 def test_a_change_for_all_names_the_gpus_that_have_their_own_value(api: ApiServer) -> None:
     done = change(api, {"power": "250W"})
     assert shown(done.body) == {"power": ("250W", "--power")}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 
 from sentinel.errors import ExitCode
 from tests.harness.burnin_run import CHECKED, BurninRun, check_passed, plan_of
+from tests.harness.daemon_harness import Daemon
 from tests.harness.gpu_environment import ROOT, SimulatedHost
 from tests.harness.programs import output_of, run_program
 from tests.harness.report_formats import (
@@ -93,7 +95,7 @@ def test_wrong_results_fail_in_each_format_and_are_final(simulated: SimulatedHos
     assert gpu["findings"] or gpu["detection_power"]["errors"]
     assert not gpu["coverage"][3]["done_s"], "--fail-fast ends the plan"
     gpu_suite, _ = junit_suites(report)
-    assert gpu_suite.get("errors") == "1", "the phase whose workload cannot run"
+    assert gpu_suite.get("errors") == "2", "the phase that cannot run, and the run, by --fail-fast"
     assert int(gpu_suite.get("failures", "")) >= 1
     end = ocp_messages(report)[-1]["testRunArtifact"]["testRunEnd"]
     assert end == {"status": "COMPLETE", "result": "FAIL"}
@@ -208,6 +210,53 @@ def test_a_signal_ends_a_run_with_a_report(
     report = run.report()
     assert report["verdict"] == "INCOMPLETE"
     assert report["gpus"][0]["coverage"][1]["ended"] is not None, "what was done is recorded"
+
+
+OPTIONAL = plan_of(
+    "optional",
+    ("first", CHECKED, "seconds = 1"),
+    ("extra", f"{CHECKED}:rest=0.01", "seconds = 6", "mandatory = false"),
+)
+
+
+@pytest.mark.parametrize("where", ["alone", "beside a daemon with more GPUs"])
+def test_a_run_that_is_cut_short_says_so_first_and_the_line_it_prints_goes_on(
+    daemon: Daemon, where: str
+) -> None:
+    """Also in a phase that is not mandatory; a FAIL or a PASS is of a run to its end."""
+    run = BurninRun(daemon.host, OPTIONAL, gpus=2, name="a run", settings=("--memory", "10%"))
+    with run.started("--gpus", "0") as process:
+        eventually(lambda: len(run.events("stressor.ready")) == 2)
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=2 * TIMEOUT_S)
+    assert process.returncode == ExitCode.INCOMPLETE, output
+    report = run.report()
+    assert not schema_problems(closed(SCHEMA), report)
+    cut = f"cut short: {report['run']['cut_short']}"
+    assert "INT" in cut or "cancelled" in cut
+    page, text = ((run.folder / name).read_text() for name in ("report.html", "report.txt"))
+    assert cut in text.splitlines()[0]
+    assert cut in output
+    assert cut.capitalize() in page
+    assert report["meaning"].startswith(cut)
+    first = junit_suites(report)[0].findall("testcase")[0]
+    assert first.get("name") == "run"
+    assert first.find("error") is not None
+    (line,) = [one for one in output.splitlines() if one.startswith("go on with: ")]
+    if where != "alone":
+        daemon.start(4, "--memory", "10%")
+    again = daemon.run_unchecked(*shlex.split(line)[4:])
+    assert again.code == ExitCode.OK, again
+    report = run.report()
+    check_passed(report)
+    assert report["run"]["cut_short"] is report["run"]["resume"] is None
+    assert report["run"]["mode"] == "accumulated"
+    (gpu,) = report["gpus"]
+    assert [one["cause"] for one in gpu["interruptions"]] == [f"the run was {cut}"]
+    (resumed,) = report["run"]["resumed"]
+    assert "memory.target" not in {one["key"] for one in resumed["settings"]}
+    held = [one["held"] for one in run.events("stressor.ready")]
+    assert len(set(held[-2:])) == 1, "it holds as much as before"
 
 
 def test_a_killed_run_is_resumed_on_its_own_gpus(simulated: SimulatedHost) -> None:

@@ -87,9 +87,16 @@ def test_a_burnin_in_a_terminal_is_named_until_it_ends(daemon: Daemon) -> None:
             _, said = rival.communicate(timeout=TIMEOUT_S)
             assert rival.returncode == ExitCode.HELD, said
             assert f"a burn-in in a terminal that is recorded in {run}" in said
-        burnin.send_signal(signal.SIGINT)
+        assert "To end it: sentinel burnin cancel" in status
+        named = daemon.run_unchecked("burnin", "cancel", "--socket", f"{run}/none")
+        assert named.code == ExitCode.NOT_RUNNING, "another daemon is meant"
+        assert burnin.poll() is None
+        daemon.run("burnin", "cancel")
         burnin.communicate(timeout=TIMEOUT_S)
-    assert daemon.run_unchecked("burnin", "status").code == ExitCode.NOT_RUNNING
+        assert burnin.returncode == ExitCode.NOT_RUNNING, "its report is incomplete"
+    assert json.loads((run / "report.json").read_text())["verdict"] == "INCOMPLETE"
+    for command in ("status", "cancel"):
+        assert daemon.run_unchecked("burnin", command).code == ExitCode.NOT_RUNNING
 
 
 def test_the_plan_of_a_daemon_is_shown_as_a_burnin(daemon: Daemon) -> None:
@@ -125,7 +132,9 @@ def test_the_daemon_runs_a_plan_and_occupies_its_gpus_again(daemon: Daemon) -> N
     assert daemon.gpu(1).workload == "hold"
     assert daemon.client.status().daemon.burnin is None
     (proved,) = [one for one in health(daemon) if one["index"] == 1]
-    assert proved["burnin"] is None, "its report is in a folder of its own"
+    assert proved["burnin"]["verdict"] == gpu["verdict"], "wherever its report is"
+    printed = json.loads(daemon.run("report", "--simulated", "--json"))
+    assert printed["run"]["id"] == burnin.folder.name, "the newest run"
     assert proved["verified"]["checks"] >= sum(one["checks"] for one in gpu["coverage"])
     assert proved["verified"]["seconds"] >= 5
     daemon.run("stop")
@@ -150,7 +159,9 @@ def test_the_gpus_that_a_daemon_does_not_see_are_none_of_its_runs(
 
 def health(daemon: Daemon) -> list[dict[str, Any]]:
     """Read what each GPU has proved."""
-    found: list[dict[str, Any]] = json.loads(daemon.run("health", "--simulated", "--json"))["gpus"]
+    shown = daemon.run_unchecked("health", "--simulated", "--json")
+    assert shown.code == ExitCode.INCOMPLETE, "GPU 0 is untested: its workload checks nothing"
+    found: list[dict[str, Any]] = json.loads(shown.out)["gpus"]
     return found
 
 
@@ -226,6 +237,25 @@ def test_an_end_before_time_has_a_report_of_what_was_done(daemon: Daemon, how: s
     for gpu in report["gpus"]:
         assert gpu["coverage"][0]["complete"]
         assert not gpu["coverage"][1]["complete"]
+
+
+@pytest.mark.parametrize("how", ["to its end", "ctrl-c", "shutdown"])
+def test_a_wrong_result_while_the_last_stressor_stops_counts_for_the_run(
+    daemon: Daemon, how: str
+) -> None:
+    daemon.start(2)
+    plan = PLAN.replace(f"{CHECKED}:rest=0.01", "bad_workloads:wrong_at_its_end")
+    burnin = Burnin(daemon, plan if how == "to its end" else long(plan))
+    with daemon.start_command(*burnin.words, "--gpus", "0") as process:
+        eventually(lambda: burnin.count("stressor.ready") == 2)
+        if how == "ctrl-c":
+            process.send_signal(signal.SIGINT)
+        elif how == "shutdown":
+            daemon.run("stop")
+        output, errors = process.communicate(timeout=2 * TIMEOUT_S)
+    assert process.returncode == ExitCode.FAIL, output + errors
+    assert burnin.count("stressor.mismatch") == burnin.count("stressor.finding") == 1
+    assert burnin.report()["verdict"] == "FAIL"
 
 
 def done_s(daemon: Daemon, index: int) -> float:
@@ -357,6 +387,7 @@ def test_a_command_that_ends_while_the_run_starts_leaves_no_run(daemon: Daemon) 
     daemon.start(2)
     burnin = Burnin(daemon, long(PLAN))
     order = {"folder": str(burnin.folder), "text": burnin.plan.read_text(), "gpus": []}
+    order |= {"state": str(daemon.places.state)}
     order |= {"socket": daemon.client.address.socket, "simulated": str(daemon.host.folder)}
     reader, writer = os.pipe()
     os.close(reader)  # as after Ctrl+C

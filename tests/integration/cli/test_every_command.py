@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,6 +16,7 @@ import pytest
 
 from sentinel.cli.main import sentinel_command
 from tests.harness.command_line import CommandLine, CommandOutput
+from tests.harness.gpu_environment import ROOT
 from tests.harness.stub_daemon import GPU, RESERVATION, STATUS, Reply, StubDaemon, stub_daemon
 from tests.harness.timing import TIMEOUT_S
 
@@ -92,6 +94,10 @@ def leaves(command: click.Command, name: str = "") -> Iterator[tuple[str, click.
 
 
 COMMANDS = dict(leaves(sentinel_command))
+FLAGS = {
+    name: {option for param in command.params for option in param.opts}
+    for name, command in COMMANDS.items()
+}
 WITH_JSON = sorted(set(COMMANDS) - NO_DATA)
 
 
@@ -106,8 +112,26 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_every_command_that_prints_data_has_json(name: str) -> None:
-    options = {option for param in COMMANDS[name].params for option in param.opts}
-    assert ("--json" in options) is (name not in NO_DATA)
+    assert ("--json" in FLAGS[name]) is (name not in NO_DATA)
+
+
+@pytest.mark.parametrize("section", ["Exit codes", "Other commands"])
+def test_the_document_names_commands_that_exist(section: str) -> None:
+    _, _, text = (ROOT / "docs/commands.md").read_text().partition(f"\n## {section}\n")
+    text, _, _ = text.partition("\n## ")
+    named = {name.removeprefix("sentinel ") for name in re.findall(r"`([a-z][a-z ]+)`", text)}
+    groups = {name.rpartition(" ")[0] for name in COMMANDS}
+    assert named <= {*COMMANDS, *groups}
+
+
+def test_the_document_lists_the_commands_that_take_a_number_of_simulated_gpus() -> None:
+    text = (ROOT / "docs/commands.md").read_text()
+    _, _, listed = text.partition("take `--simulate N`:")
+    listed, _, _ = listed.partition(". ")
+    assert set(re.findall(r"`([^`]+)`", listed)) == {
+        name for name, flags in FLAGS.items() if "--simulate" in flags
+    }
+    assert not any({"--simulate", "--simulated"} <= flags for flags in FLAGS.values())
 
 
 @pytest.mark.parametrize("name", WITH_JSON)

@@ -19,6 +19,7 @@ from sentinel.cli.main import run_command_line
 from sentinel.host.daemon_lookup import find_shared, locate
 from sentinel.host.verified_store import StoredWork, read, save
 from sentinel.protocol.views import VerifiedCounts
+from tests.harness.burnin_report import write_report
 from tests.harness.command_line import CommandOutput
 from tests.harness.daemon_harness import isolated_daemon
 from tests.harness.example_run import RUNS, report_of
@@ -116,6 +117,46 @@ def test_the_formats_exclude_each_other(runs: Path) -> None:
     done = CliRunner().invoke(command, ["--simulated", "--npd", "--json"])
     assert done.exit_code == 2
     assert "exclude each other" in done.output
+
+
+# --- untested GPUs, and what a script requires -----------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "words", "code"),
+    [
+        ((), "", 3),
+        (("PASS", "PASS"), "", 0),
+        (("INCOMPLETE",), "", 0),
+        (("FAIL",), "", 1),
+        (("PASS", "PASS"), "--require pass", 0),
+        (("PASS", "WARN"), "--require warn", 0),
+        (("PASS", "WARN"), "--require pass", 3),
+        (("PASS", "N/A"), "--require warn", 3),
+        (("PASS", "INCOMPLETE"), "--require pass", 3),
+        (("PASS", "FAIL"), "--require warn", 1),
+        (("PASS",), "--require pass", 3),
+        ((), "--require pass", 3),
+        (("PASS",), "--require pass --gpus 0", 0),
+        (("PASS",), "--require pass --gpus 1", 3),
+        (("PASS", "FAIL"), "--require pass --gpus 0", 0),
+        (("PASS",), "--gpus 9", 4),
+        (("PASS",), "--require pass --npd", 2),
+    ],
+)
+def test_a_script_can_require_that_every_gpu_of_the_host_has_passed(
+    runs: Path, simulated: SimulatedHost, verdicts: tuple[str, ...], words: str, code: int
+) -> None:
+    """No daemon runs; the host has two GPUs, also where nothing is known of one."""
+    simulated.registry.create(simulated.folder, 2)
+    for index, verdict in enumerate(verdicts):
+        write_report(runs.parent, {simulated.uuid(index): verdict}, name=f"run-{index}")
+    done = invoke(*words.split())
+    assert done.code == code, done.out
+    if not verdicts:
+        assert "untested" in done.out
+    if code == 3 and "--require" in words:
+        assert "not burned in" in done.out or verdicts[-1] in done.out
 
 
 # --- acknowledged results --------------------------------------------------------------------

@@ -154,7 +154,7 @@ asyncio.run(look())
 
 def test_a_monitor_serves_its_clients_without_torch(light: Light) -> None:
     def answers() -> bool:
-        return light.done(light.sentinel, "health").returncode == 0
+        return light.done(light.sentinel, "status").returncode == 0
 
     words = (light.sentinel, "run", "--monitor", "--simulate", "2", "--tcp", "127.0.0.1:0")
     options = {"cwd": light.folder, "env": light.environment, "stdout": subprocess.DEVNULL}

@@ -110,6 +110,17 @@ def test_gpus_are_handed_over_on_request_and_reservations_outlive_the_daemon(
 
 
 @pytest.mark.long
+def test_a_lower_limit_of_held_gpus_releases_down_to_it(daemon: Daemon) -> None:
+    daemon.start(2, "--max-gpus", "2")
+    eventually(lambda: all(gpu.occupied for gpu in daemon.client.status().gpus))
+    changed = daemon.run_unchecked("set", "max-gpus=1", "rearm=1s")
+    eventually(lambda: any(gpu.rule == "limits.gpus" for gpu in daemon.client.status().gpus))
+    (free,) = [gpu for gpu in daemon.client.status().gpus if not gpu.occupied]
+    kept = "A wait that has begun keeps its length."
+    assert changed.err.splitlines() == [kept, f"GPU {free.index} is released."]
+
+
+@pytest.mark.long
 def test_a_job_keeps_its_gpus_across_the_death_of_the_daemon(daemon: Daemon) -> None:
     host = daemon.host
     daemon.start(1)
@@ -266,7 +277,6 @@ def test_sessions_and_saved_settings_outlive_the_daemon_and_others_do_not(
     assert daemon.client.sessions() == ()
 
 
-@pytest.mark.long
 def test_unset_all_removes_what_options_set_for_all_and_for_single_gpus(daemon: Daemon) -> None:
     daemon.start(2)
     daemon.run("set", "memory=1GiB")

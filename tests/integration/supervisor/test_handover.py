@@ -5,8 +5,11 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
+import subprocess
+import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from itertools import cycle, islice
@@ -16,8 +19,11 @@ import pytest
 
 from benchmarks.faults import DELAYS_S, FAULTS
 from sentinel.host.procfs import read_stat
+from tests.harness.daemon_harness import Daemon, settings_file
 from tests.harness.gpu_environment import GpuHost, SimulatedHost
+from tests.harness.programs import started_program
 from tests.harness.sentinel_process import SentinelProcess, eventually, gone
+from tests.harness.timing import MACHINE_SLOWNESS
 
 QUICK = ("--rearm", "300ms", "--rearm-longest", "300ms", "--poll", "200ms")
 MIB = 2**20
@@ -153,6 +159,45 @@ def test_a_newcomer_gets_its_memory_during_a_requested_stop(
         with host.job() as newcomer:
             assert newcomer.got_memory()
             assert sentinel.wait_for_exit() == 0
+
+
+def restart(daemon: Daemon) -> None:
+    """Restart the daemon, which waits for its stressor."""
+    daemon.run("restart", "--wait", "0")
+
+
+def reload(daemon: Daemon) -> None:
+    """Have the daemon read its file again."""
+    settings_file(daemon.host.folder).write_text('workload = "hold"\n')
+    os.kill(daemon.pid, signal.SIGHUP)
+
+
+def set_workload(daemon: Daemon) -> None:
+    """Change a setting of a running daemon."""
+    daemon.client.set({"workload": "hold"})
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("fake_torch")
+@pytest.mark.parametrize("change", [restart, reload, set_workload])
+def test_a_newcomer_gets_its_memory_while_a_restart_or_new_settings_stop_a_stressor(
+    daemon: Daemon, change: Callable[[Daemon], None]
+) -> None:
+    settings_file(daemon.host.folder).write_text('workload = "bad_workloads:stubborn"\n')
+    daemon.run("start", *("--simulate", "1"), *QUICK, *("--grace", "5m", "--unwatched-after", "5s"))
+    daemon.wait_until_occupied(0)
+    before = daemon.gpu().pid
+    # The command may end only after the newcomer: the stressor stops for no other reason.
+    with ThreadPoolExecutor(1) as pool:
+        changed = pool.submit(change, daemon)
+        eventually(lambda: daemon.gpu().stressor == "STOPPING")
+        with daemon.host.job() as newcomer:
+            assert newcomer.got_memory()
+            newcomer.wait_for_exit()
+        changed.result()
+    daemon.wait_until_occupied(0)
+    assert daemon.gpu().pid != before
+    daemon.kill()
 
 
 @pytest.mark.long
@@ -361,6 +406,40 @@ def test_a_newcomer_gets_its_memory_while_the_probe_hangs(simulated: SimulatedHo
         with simulated.job() as newcomer:
             assert newcomer.got_memory()
         simulated.registry.inject(simulated.uuid(), None)
+
+
+#: An MPS server whose client is never listed: it grows, and then takes nearly the whole GPU.
+MPS_SERVER = """
+import pathlib, sys, time
+from sentinel.host.simulation import Registry
+pathlib.Path("/proc/self/comm").write_text("nvidia-cuda-mps")
+folder, gpu, seconds = sys.argv[1:]
+registry = Registry(pathlib.Path(folder))
+server = registry.attach(gpu)
+server.allocate(30 * 2**20)
+print("serves", flush=True)
+sys.stdin.readline()
+server.allocate(13 * 2**20)
+time.sleep(float(seconds))
+print(server.allocate(int(0.97 * registry.memory(gpu).total) - server.held), flush=True)
+"""
+
+
+@pytest.mark.usefixtures("fake_torch")
+def test_a_client_of_an_mps_server_gets_its_memory(simulated: SimulatedHost) -> None:
+    # 160 ms from its start to its large allocation, on an H200.
+    words = (simulated.folder, simulated.uuid(), f"{0.16 * MACHINE_SLOWNESS}")
+    pipe = {"stdin": subprocess.PIPE}
+    with started_program(sys.executable, "-c", MPS_SERVER, *words, **pipe) as server:
+        assert server.stdout is not None
+        assert server.stdin is not None
+        assert server.stdout.readline() == "serves\n"
+        with simulated.sentinel(1, *QUICK, "--workload", "hold") as sentinel:
+            sentinel.wait_for("stressor.ready")
+            server.stdin.write("\n")
+            server.stdin.flush()
+            assert server.stdout.readline() == "True\n"
+            assert sentinel.wait_for("gpu.yielding")["evidence"] == "memory"
 
 
 @pytest.mark.long

@@ -24,6 +24,8 @@ DRIVERS = {
     "own": "own_drivers:Counting",
     "good": "own_drivers:Good",
     "bad": "own_drivers:refuses",
+    "hangs": "own_drivers:Hangs",
+    "raises": "own_drivers:Raises",
 }
 
 
@@ -133,7 +135,7 @@ def test_an_unusable_driver_ends_the_start_and_names_itself(run: Run) -> None:
 def test_an_unknown_driver_is_refused(run: Run) -> None:
     done = run("run", "--list", "--driver", "godo")
     assert done.returncode == 2
-    assert "there is no driver 'godo'; known are nvml, bad, good, own" in done.stderr
+    assert "there is no driver 'godo'; known are nvml, bad, good, hangs, own, raises" in done.stderr
 
 
 @pytest.mark.long
@@ -160,3 +162,23 @@ def test_the_doctor_inspects_the_driver_of_the_setting(driver: str, found: str, 
     (line,) = [one for one in lines if one["check"] == "driver"]
     assert found in line["found"]
     assert line["level"] == ("ok" if driver == "good" else "problem")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("driver", "check", "found"),
+    [
+        ("good", "process list", [("ok", "0 computing"), ("ok", "1 computing")]),
+        ("raises:call=processes", "process list", [("problem", "KeyError")] * 2),
+        ("hangs", "answers", [("problem", "did not answer in time")] * 2),
+    ],
+)
+def test_the_doctor_reads_the_gpus_of_the_driver(
+    driver: str, check: str, found: list[tuple[str, str]], run: Run
+) -> None:
+    """A driver that lists processes is not said to list none."""
+    done = run("doctor", "--json", SENTINEL_DRIVER=driver, SENTINEL_CONFIG=os.devnull)
+    lines = [one for one in json.loads(done.stdout)["lines"] if one["check"] == check]
+    assert len(lines) == len(found), done.stdout
+    for line, (level, part) in zip(lines, found, strict=True):
+        assert (line["level"], part in line["found"]) == (level, True), line

@@ -426,6 +426,17 @@ def test_waiting_dilutes_no_share_of_the_time() -> None:
     assert judge("throttle.power_brake", run.evidence()).status is FAIL
 
 
+def test_a_share_of_a_killed_phase_is_of_the_seconds_that_were_recorded() -> None:
+    """No event counts the work of such a phase: they are in its samples alone."""
+    evidence = Run(after={"power_brake_throttled_s": 35.0, "at": HEALTHY.at + SECONDS}).evidence()
+    evidence.record.phases[-1].work = {"seconds": 60.0, "checks": 1}
+    assert judge("throttle.power_brake", evidence).status is FAIL
+    evidence.record.cut, evidence.record.sampled_s = True, 3500.0
+    result = judge("throttle.power_brake", evidence)
+    assert (result.status, result.value) == (WARN, 0.01)
+    assert "35 s in 3500 s that were recorded: a part of the run was killed" in result.evidence
+
+
 def test_nothing_but_the_loss_is_judged_on_a_lost_gpu() -> None:
     gone = Counters(uuid="GPU-1", index=0, name="", at=0.0, lost="gone")
     found = MOMENT.run(MomentEvidence(counters=gone), Thresholds())

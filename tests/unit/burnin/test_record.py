@@ -73,6 +73,7 @@ def test_an_open_phase_of_a_killed_run_ends_with_its_last_event() -> None:
     sample = {"event": "work", "gpu": "G", "at": 25.0, "seconds": 1.0, "flops": 1.0}
     found = record(
         *BEGUN[:2],
+        STARTED,
         event("burnin.phase_started", 20.0, phase="one"),
         event("burnin.phase_ended", 22.0, phase="one", seconds=2.0),
         event("burnin.phase_started", 22.0, phase="two"),
@@ -82,7 +83,26 @@ def test_an_open_phase_of_a_killed_run_ends_with_its_last_event() -> None:
     assert one.spans == [(1.0, 2.0), (20.0, 22.0)]
     assert len(two.reports) == 1
     assert not one.reports
-    assert not found.is_contiguous
+    assert found.sampled_s == 1.0, "of the whole run"
+
+
+@pytest.mark.parametrize(
+    ("before", "phase", "why"),
+    [
+        (BEGUN[:2], "one", "its record ends before its plan"),
+        (BEGUN[:3], "two", "its record ends before its plan"),
+        ((*BEGUN[:3], event("burnin.ended", 4.0, reason="SIGINT")), "two", "SIGINT"),
+        ((), None, None),
+    ],
+)
+def test_a_cut_is_an_interruption_wherever_it_was(
+    before: tuple[dict[str, Any], ...], phase: str | None, why: str | None
+) -> None:
+    """The mode of a run and its interruptions never contradict each other."""
+    found = record(*before, STARTED, event("burnin.phase_started", 20.0, phase=phase or "one"))
+    wanted = [] if phase is None else [(phase, f"the run was cut short: {why}")]
+    assert [(one.phase, one.cause) for one in found.interruptions] == wanted
+    assert found.ended == "", "the reason is that of the former part"
 
 
 INTERRUPTED = event("burnin.interrupted", 3.0, phase="one", stretch_s=1.0)
@@ -108,10 +128,8 @@ def test_an_interruption_names_its_cause(events: list[dict[str, Any]], cause: st
 
 def test_a_newcomer_before_any_work_disturbs_the_run_and_is_listed() -> None:
     found = record(BEGUN[0], event("gpu.yielding", 1.5, processes=[{"pid": 7, "name": "train"}]))
-    assert not found.is_contiguous
     (one,) = found.interruptions
     assert (one.phase, one.cause, one.stretch_s) == ("one", "a foreign process (train)", 0.0)
-    assert record(*BEGUN).is_contiguous
     assert not record(*BEGUN).interruptions
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Self, cast
@@ -12,11 +13,13 @@ import pytest
 from sentinel.burnin.checks.check import Status, Thresholds, above
 from sentinel.burnin.formats import FORMATS, text_lines, write_reports
 from sentinel.burnin.report import judge_run, report_object
-from sentinel.burnin.run import RunRequest, earlier_work, recorded_settings, until_end
-from sentinel.burnin.run_folder import RunFolder, complete, reopen
+from sentinel.burnin.resume import check_settings, earlier_work, flags_to_resume
+from sentinel.burnin.run import RunRequest, recorded_settings, until_end
+from sentinel.burnin.run_folder import RunFolder, complete, read_object, reopen
 from sentinel.burnin.verdict import Verdict
 from sentinel.client.client import Client
 from sentinel.client.event_stream import EventInfo, EventStream
+from sentinel.config.sources import Sources, from_flags
 from sentinel.diagnostics.counters import CountersResult
 from sentinel.errors import ConfigError
 from sentinel.host.procfs import boot_id
@@ -25,6 +28,7 @@ from sentinel.protocol.api_types import Settings
 from sentinel.protocol.codec import from_json
 from sentinel.protocol.commands import Given
 from sentinel.protocol.counters import Counters
+from sentinel.protocol.gpu import Gpu
 from tests.harness.example_run import STARTED, ExampleRun, judged
 from tests.harness.report_formats import SCHEMA, closed, schema_problems
 
@@ -39,8 +43,14 @@ def test_only_what_differs_from_the_default_is_recorded_with_its_source(tmp_path
         Given(key="grace", text="5s", source="default"),
         Given(key="api.tcp", text="0.0.0.0:1", source="SENTINEL_TCP"),
         Given(key="memory.target", text="88%", source="file: gpu.1.memory.target", gpu="1"),
+        Given(key="memory.target", text="50%", source="file: gpu.2.memory.target", gpu="2"),
+        Given(key="memory.target", text="50%", source="--memory for GPU-2", gpu="GPU-2"),
     )
-    found = recorded_settings(Settings(settings=given), request)
+    gpus = [
+        Gpu(uuid=f"GPU-{n}", index=n, name="Fake", pci_bus_id=f"0{n}:00.0", memory_total=1)
+        for n in (0, 1)
+    ]
+    found = recorded_settings(Settings(settings=given), request, gpus)
     assert {(one["key"], one["value"], one["source"], one["gpu"]) for one in found} == {
         ("rearm", "7s", "--rearm", None),
         ("memory.target", "88%", "file: gpu.1.memory.target", "1"),
@@ -131,14 +141,94 @@ def refusal(folder: RunFolder, thresholds: Thresholds) -> str:
         ("version", "0.0.1", "it was begun by version 0.0.1"),
         ("boot", "another", "the host was started again"),
         ("started", "2020-01-01T00:00:00+00:00", "h ago"),
+        ("node", {"hostname": "n", "driver": None, "torch": "1.0"}, "begun with torch 1.0, this"),
     ],
 )
 def test_a_run_is_not_resumed_after_a_change(
-    tmp_path: Path, key: str, value: str, why: str
+    tmp_path: Path, key: str, value: Any, why: str
 ) -> None:
     folder = resumable(CUT, tmp_path)
     rewrite(folder.header, **{key: value})
     assert why in refusal(folder, Thresholds())
+    assert judge_run(folder, Thresholds()).resume_command is None, "a line that is printed works"
+
+
+@pytest.mark.parametrize(
+    ("run", "why"),
+    [
+        (ExampleRun(), "the run is complete"),
+        (ExampleRun(given_up={0: "no power"}), "has done its phases, but for those that it could"),
+    ],
+)
+def test_a_run_with_nothing_left_is_not_resumed(tmp_path: Path, run: ExampleRun, why: str) -> None:
+    assert why in refusal(resumable(run, tmp_path), Thresholds())
+
+
+def settings_of(**values: str) -> tuple[Given, ...]:
+    """Build settings that flags have given, by key."""
+    return from_flags({key.replace("__", "."): text for key, text in values.items()})
+
+
+@pytest.mark.parametrize(
+    ("begun", "given", "wanted"),
+    [
+        ({}, {}, ["--memory=88%", "--chunk=512MiB", "--throttle=critical"]),
+        ({"memory__target": "10%"}, {}, ["--memory=10%"]),
+        ({"memory__target": "10%"}, {"memory__target": "9%"}, "--memory=9%: the run was begun"),
+        ({"memory__target": "10%"}, {"memory__target": "10 %"}, ["--memory=10%"]),
+        ({}, {"memory__target": "10%"}, "begun with 88%"),
+        ({}, {"memory__keep_free": "1GiB"}, "begun with the default"),
+        ({"rearm": "7s", "for": "1h"}, {}, ["--rearm=7s"]),
+        ({"rearm": "7s"}, {"rearm": "9s"}, []),
+    ],
+)
+def test_a_private_daemon_goes_on_with_what_the_run_was_begun_with(
+    tmp_path: Path, begun: dict[str, str], given: dict[str, str], wanted: list[str] | str
+) -> None:
+    """A new limit of the host, which no flag gave, stays in force."""
+    recorded = {key.replace("__", "."): text for key, text in begun.items()}
+    folder = ExampleRun(settings=recorded).write(tmp_path / "run")
+    rewrite(
+        folder.header, settings=[_as_flag(one) for one in read_object(folder.header)["settings"]]
+    )
+    sources = Sources(given=settings_of(**given))
+    if isinstance(wanted, str):
+        with pytest.raises(ConfigError, match=re.escape(wanted)):
+            flags_to_resume(folder, sources)
+        return
+    flags = flags_to_resume(folder, sources)
+    assert set(wanted) <= set(flags)
+    names = [flag.partition("=")[0] for flag in flags]
+    assert "--for" not in names
+    assert ("--rearm" in names) == ("--rearm=7s" in wanted)
+
+
+def _as_flag(value: dict[str, Any]) -> dict[str, Any]:
+    """Give a recorded setting the source of its flag."""
+    return {**value, "source": from_flags({value["key"]: ""})[0].source}
+
+
+@pytest.mark.parametrize(
+    ("begun", "now", "why"),
+    [
+        ({"memory.target": "10%"}, {"memory.target": "10%", "rearm": "7s"}, None),
+        ({"memory.target": "10%"}, {}, "begun with memory.target = 10%, and that is the default"),
+        ({}, {"throttle.pace": "full"}, "= the default, and that is full now"),
+        ({"memory.target/1": "10%"}, {"memory.target": "10%"}, "memory.target = the default"),
+    ],
+)
+def test_a_daemon_with_which_the_work_would_be_another_is_refused(
+    tmp_path: Path, begun: dict[str, str], now: dict[str, str], why: str | None
+) -> None:
+    folder = ExampleRun(settings=begun).write(tmp_path / "run")
+    settings = read_object(ExampleRun(settings=now).write(tmp_path / "now").header)["settings"]
+    if why is None:
+        check_settings(folder, __version__, settings)
+        with pytest.raises(ConfigError, match="the daemon has version"):
+            check_settings(folder, "0.0.1", settings)
+        return
+    with pytest.raises(ConfigError, match=re.escape(why)):
+        check_settings(folder, __version__, settings)
 
 
 def test_a_resumed_run_that_is_killed_has_neither_report_nor_counters(tmp_path: Path) -> None:

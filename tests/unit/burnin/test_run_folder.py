@@ -15,7 +15,7 @@ import pytest
 from sentinel.burnin import run_folder
 from sentinel.burnin.checks.check import Thresholds
 from sentinel.burnin.checks.recorded_run import read_run
-from sentinel.burnin.run import earlier_work
+from sentinel.burnin.resume import earlier_work
 from sentinel.burnin.run_folder import RunFolder, former_runs, lines, new_run, read_object
 from sentinel.errors import ConfigError
 from sentinel.host import verified_store

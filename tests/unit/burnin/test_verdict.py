@@ -61,11 +61,27 @@ def test_a_pass_needs_the_counters_and_every_event(changes: dict[str, Any]) -> N
     assert judge_gpu(record, [], PLAN).verdict is Verdict.INCOMPLETE
 
 
-def test_an_optional_phase_is_not_missed() -> None:
+@pytest.mark.parametrize(
+    ("work", "ended", "wanted"),
+    [
+        ({"given_up": "this GPU cannot run it"}, None, Verdict.PASS),
+        ({"longest": 3.0, "seconds": 3.0}, "cancelled by anna", Verdict.INCOMPLETE),
+        ({}, "SIGTERM", Verdict.INCOMPLETE),
+        ({}, "", Verdict.INCOMPLETE),
+    ],
+)
+def test_an_optional_phase_is_missed_only_if_the_run_was_cut_short(
+    work: dict[str, Any], ended: str | None, wanted: Verdict
+) -> None:
     optional = replace(STEADY, mandatory=False)
-    record = Run().record()
-    record.phases[-1] = PhaseRecord(phase=optional)
-    assert judge_gpu(record, [], Plan(name="test", phases=(optional,))).verdict is Verdict.PASS
+    record = Run(ended=ended).record()
+    record.phases[-1] = PhaseRecord(phase=optional, work={"checks": 1, **work})
+    warned = CHECKS.run(Run(read=LOW_POWER).evidence(), Thresholds())
+    judged = judge_gpu(record, warned if ended is not None else [], PLAN)
+    assert judged.verdict is wanted
+    assert (record.cut_short is None) == (wanted is Verdict.PASS)
+    if record.cut_short is not None:
+        assert "not complete" in judged.reasons[0], "why it is INCOMPLETE is first"
 
 
 def test_a_node_has_the_worst_verdict_and_an_empty_one_is_no_pass() -> None:

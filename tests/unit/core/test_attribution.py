@@ -499,6 +499,9 @@ def test_pending_ignores_name_the_rule_they_wait_for() -> None:
 # --- MPS -------------------------------------------------------------------------------------
 
 
+SERVER = GpuProcess(pid=5, memory=30 * MIB, started=5, name="nvidia-cuda-mps")
+
+
 @pytest.mark.parametrize(
     ("client", "occupied"), [(None, True), (ProcessKind.MPS, False), (ProcessKind.COMPUTE, False)]
 )
@@ -506,12 +509,35 @@ def test_an_mps_server_is_ignored_and_its_clients_are_not(
     client: ProcessKind | None, *, occupied: bool
 ) -> None:
     world = World()
-    server = GpuProcess(pid=5, memory=30 * MIB, started=5, name="nvidia-cuda-mps")
-    world.at(0).foreign.append(server)
+    world.at(0).foreign.append(SERVER)
     if client is not None:
         world.at(0).foreign.append(replace(small(GIB), kind=client))
     world.run_for(10)
     assert (held(world) == [0]) is occupied
+
+
+def beside_an_mps_server(config: Config) -> World:
+    """Build a world with an MPS server and a stressor on its GPU."""
+    world = World(config=config)
+    world.at(0).foreign.append(SERVER)
+    world.run(lambda: first_held(world))
+    world.run_for(1)
+    return world
+
+
+def test_growth_of_an_mps_server_is_a_client_that_is_not_listed_yet() -> None:
+    world = beside_an_mps_server(Config())
+    assert world.child().memory_limit.used is not None, "the stressor watches by itself"
+    world.at(0).foreign[0] = replace(SERVER, memory=32 * MIB)
+    world.run(lambda: world.spawner.killed, within=0.1)
+    assert world.events("gpu.yielding")[0].fields["evidence"] == "memory"
+
+
+def test_an_mps_server_that_an_operator_ignores_may_grow() -> None:
+    world = beside_an_mps_server(Config(ignore=parse_ignore_rules("name=nvidia-cuda-mps")))
+    world.at(0).foreign[0] = replace(SERVER, memory=32 * MIB)
+    world.run_for(5)
+    assert first_held(world)
 
 
 # --- rules -----------------------------------------------------------------------------------

@@ -364,6 +364,35 @@ def given(**values: str) -> tuple[Given, ...]:
     )
 
 
+def test_a_lower_limit_releases_the_gpus_that_were_started_last_and_names_them() -> None:
+    world = served(4)
+    assert held(world) == [0, 1, 2, 3]
+    assert send(world, Configure, given=given(limits__gpus="3")) is None
+    assert reply_text(world) == "the settings were applied; releases GPU 3"
+    assert send(world, Configure, given=given(limits__gpus="1")) is None
+    assert world.api.replies[-1].gpus == ("GPU-1", "GPU-2")
+    world.run(lambda: held(world) == [0])
+    world.run_for(60)
+    assert held(world) == [0]
+    released = [(event.gpu, event.fields["reason"]) for event in world.events("gpu.released")]
+    assert released == [
+        ("GPU-3", "at most 3 GPUs may be held (limits.gpus)"),
+        ("GPU-1", "at most 1 GPU may be held (limits.gpus)"),
+        ("GPU-2", "at most 1 GPU may be held (limits.gpus)"),
+    ]
+    assert not world.events("stressor.failed")
+    assert send(world, Configure, given=given(limits__gpus="3")) is None
+    assert reply_text(world) == "the settings were applied"
+    world.run(lambda: len(held(world)) == 3)
+
+
+def test_a_limit_counts_the_gpus_that_are_left_idle() -> None:
+    """No more are released than one of the two limits demands."""
+    world = served(4)
+    assert send(world, Configure, given=given(limits__gpus="2", limits__leave_idle="1")) is None
+    assert reply_text(world) == "the settings were applied; releases GPUs 2, 3"
+
+
 def test_new_settings_apply_to_running_stressors_and_restart_only_affected_ones() -> None:
     world = served(1)
     (first,) = world.spawner.started

@@ -62,6 +62,7 @@ def room(available: int) -> dict[str, Any]:
 
 
 HUNG = DriverFacts(missing="nvmlInit hung")
+OWN = DriverFacts(version="1.2", own="driver good of a package")
 QUOTA = Quota(cpus=0.5, where="/sys/fs/cgroup/a")
 MPS = ((7, "nvidia-cuda-mps-control"),)
 
@@ -80,6 +81,7 @@ MPS = ((7, "nvidia-cuda-mps-control"),)
         (driver("510.39"), "driver", "ok", "510.39"),
         ({"torch": None}, "torch", "problem", "not installed"),
         (torch("2.13", without=True), "torch", "problem", "without CUDA"),
+        ({"driver": OWN, **torch("2.13", without=True)}, "torch", "ok", "package of the driver"),
         (torch(None, without=False), "torch", "warning", "unknown CUDA"),
         ({"hidden": "a container?"}, "PID namespace", "warning", "detected by memory"),
         ({}, "PID namespace", "ok", "by the process list and by memory"),

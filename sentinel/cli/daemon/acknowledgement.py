@@ -1,0 +1,110 @@
+"""``sentinel health --acknowledge``: the wrong results of a repaired GPU no longer count."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sentinel.client import connect
+from sentinel.errors import AccessDeniedError, ConfigError, ConflictError, NotRunningError
+from sentinel.host import verified_store
+from sentinel.host.verified_store import KnownGpu, select_known
+from sentinel.protocol.api_types import Outcome
+from sentinel.units import format_count
+
+#: As long as a daemon allows.
+_MAX_REASON_LENGTH = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnedGpu(KnownGpu):
+    """A GPU, with the daemon that has it."""
+
+    #: The socket of the running daemon that has it; None if none has.
+    socket: str | None = None
+
+
+def acknowledge(
+    selectors: Sequence[str],
+    reason: str,
+    cards: Sequence[OwnedGpu],
+    sockets: Sequence[str],
+    path: Path,
+) -> Outcome:
+    """Acknowledge the wrong results of GPUs, and return once that is on disk.
+
+    Args:
+        selectors: The GPUs, as for ``select_known``.
+        reason: Why the results no longer count.
+        cards: The known GPUs.
+        sockets: The sockets of all daemons that share the file.
+        path: The file of verified work.
+
+    Raises:
+        ConfigError: The reason is empty, too long or not one line, or the file cannot be used.
+        ConflictError: No wrong results count against these GPUs.
+        NoSuchGpuError: A selector matches no GPU, or several.
+        SentinelError: A daemon refuses it.
+    """
+    if not 0 < len(reason) <= _MAX_REASON_LENGTH or not reason.isprintable():
+        raise ConfigError(f"--reason: give 1 to {_MAX_REASON_LENGTH} characters of one line")
+    owners = {card.uuid: card.socket for card in cards}
+    by_owner: dict[str | None, list[str]] = {}
+    for uuid in select_known(selectors, cards):
+        by_owner.setdefault(owners[uuid], []).append(uuid)
+    outcomes = [
+        _by_daemon(uuids, reason, sockets if owner is None else [owner])
+        or _in_file(uuids, reason, path)
+        for owner, uuids in by_owner.items()
+    ]
+    return Outcome(
+        text="\n".join(done.text for done in outcomes),
+        gpus=tuple(gpu for done in outcomes for gpu in done.gpus),
+    )
+
+
+def _by_daemon(uuids: Sequence[str], reason: str, sockets: Sequence[str]) -> Outcome | None:
+    """Have a daemon do it, which knows also what is not in the file yet; None if none runs."""
+    for socket in sockets:
+        try:
+            return connect(socket).acknowledge(uuids, reason)
+        except NotRunningError:
+            continue
+    return None
+
+
+def _in_file(uuids: Sequence[str], reason: str, path: Path) -> Outcome:
+    """Do it in the file.
+
+    Raises:
+        AccessDeniedError: The file is another user's.
+        ConfigError: The file cannot be read or written.
+        ConflictError: No wrong results count against these GPUs.
+    """
+    try:
+        if path.exists() and path.stat().st_uid != os.geteuid():
+            remedy = "Run this as that user: the file would no longer be readable to it."
+            raise AccessDeniedError(f"{path} belongs to another user", remedy)
+        done = verified_store.acknowledge(path, uuids, _user(), reason) if path.exists() else {}
+    except OSError as error:
+        raise ConfigError(f"nothing was acknowledged: {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise ConfigError(f"{path} is no file of verified work: {error}") from None
+    if not done:
+        raise ConflictError(f"no wrong results count against {', '.join(uuids)}")
+    counts = "; ".join(
+        f"{format_count(one.errors + one.findings, 'wrong result')} of {uuid}"
+        for uuid, one in done.items()
+    )
+    return Outcome(text=f"acknowledged {counts}; no daemon runs", gpus=tuple(done))
+
+
+def _user() -> str:
+    """Name the user of this process."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"user {os.getuid()}"
