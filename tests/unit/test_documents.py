@@ -221,6 +221,28 @@ def test_everything_that_the_page_for_new_owners_names_exists() -> None:
     assert not missing
 
 
+def test_the_page_for_new_owners_marks_the_long_tests() -> None:
+    marked = re.findall(
+        r"`((?:unit|integration)/[\w/]+\.py)(?:::(\w+))?`(†?)", TAKING_OVER.read_text()
+    )
+    assert len(marked) > 15
+    wrong = [
+        f"{path}::{name}"
+        for path, name, mark in marked
+        if _is_long(ROOT / "tests" / path, name) != bool(mark)
+    ]
+    assert not wrong
+
+
+def _is_long(file: Path, name: str) -> bool:
+    """Check whether a test, or any test of a file, is left out of ``make test``."""
+    for node in ast.parse(file.read_text()).body:
+        is_other = isinstance(node, ast.FunctionDef) and name not in {"", node.name}
+        if not is_other and re.search(r"mark\.long\b", ast.unparse(node)):
+            return True
+    return False
+
+
 def _defines(file: Path, name: str) -> bool:
     """Check whether a file of Python has a function, class or constant of that name."""
     return bool(re.search(rf"^ *(?:(?:def|class) )?{name}\b", file.read_text(), re.MULTILINE))
