@@ -124,9 +124,8 @@ def _cancel_reservations(client: Client, given: Sequence[str]) -> options.Printe
     names = [part.strip() for text in given for part in text.split(",")]
     if "all" in names:
         names = [found.id for found in client.reservations() if found.holder.uid == os.getuid()]
-    ended = {name: client.cancel_reservation(name) for name in names}
-    printed = options.outcome(*ended.values(), ids=list(ended))
-    return printed if ended else replace(printed, notes=["this user has no reservations"])
+    printed = options.each(client.cancel_reservation, names, "ids")
+    return printed if names else replace(printed, notes=["this user has no reservations"])
 
 
 def _list_reservations(client: Client) -> options.Printed:
