@@ -150,6 +150,7 @@ class TokenFile:
     """
 
     def __init__(self, path: Path) -> None:
+        self.name = path.name
         self._path = path
         if not os.path.lexists(path):
             self._create()
@@ -255,7 +256,7 @@ class AccessMiddleware:
         if scope["state"]["crowded"]:
             return too_many_connections()
         if peer.via == "unix":
-            return self._below(scope, peer, local_level(peer, self._policy))
+            return self._below(scope, peer, local_level(peer, self._policy), f"uid {peer.uid}")
         host = headers.get("host", "")
         if not self._is_own_name(host, peer):
             why = f"The host name {host!r} is not accepted: use the listening address or localhost."
@@ -267,18 +268,19 @@ class AccessMiddleware:
         if scope["path"] in self._public:
             return None
         given = headers.get("authorization")
-        levels = [level for token, level in self._tokens if token.matches(given)]
-        if not levels:
+        found = [(level, token.name) for token, level in self._tokens if token.matches(given)]
+        if not found:
             why = "Send the token of this daemon's token file: `Authorization: Bearer TOKEN`."
             challenge = {"www-authenticate": "Bearer"}
             return problem(Code.UNAUTHORIZED, why, headers=challenge | CLOSE)
         if not scope["state"]["prove"]():
             return too_many_connections()
-        return self._below(scope, peer, max(levels))
+        level, name = max(found)
+        return self._below(scope, peer, level, name)
 
-    def _below(self, scope: Scope, peer: Peer, level: Level) -> Response | None:
-        """Store the level of a request's peer; reject a request that needs a higher one."""
-        scope["state"]["level"] = level
+    def _below(self, scope: Scope, peer: Peer, level: Level, user: str) -> Response | None:
+        """Store the user and level of a request; reject it if it needs a higher level."""
+        scope["state"] |= {"level": level, "user": user}
         needed = needed_level(scope["method"], scope["path"])
         if level >= needed:
             return None

@@ -124,7 +124,7 @@ def _utilization(gpu_state: GpuState, reading: Reading, config: Config) -> Busy 
     """Compare the utilisation with ``idle.utilization``, after the stressor's own load is over."""
     if config.idle_utilization is None or reading.at < gpu_state.ended + OWN_LOAD_S:
         return None
-    if reading.utilization is None:
+    if reading.utilization is None or not 0 <= reading.utilization <= 1:  # NaN is not either
         reason = "its utilisation cannot be read (idle.utilization)"
         return Busy(rule="idle.utilization", reason=reason)
     if reading.utilization >= config.idle_utilization:
@@ -143,6 +143,12 @@ def _why_unknown(
         return reading.fault
     if reading.memory is None or reading.processes is None:
         return "its memory or its processes could not be read"
+    memory = reading.memory
+    if not memory.plausible:
+        parts = f"{memory.used} used and {memory.free} free of {memory.total} bytes"
+        return f"the figures for its memory make no sense: {parts}"
+    if max(reading.at, reading.processes_at) > now:  # it would never become stale
+        return "the time of its reading is in the future"
     if now >= stale_at(gpu_state, reading, config):
         return f"not read for {age_s(reading, now):.1f} s"
     return None

@@ -267,15 +267,7 @@ _RULES: Mapping[str, tuple[_Rule, ...]] = {
         _Rule("each uuid once", lambda gpus: _differ(gpu.uuid for gpu in gpus)),
         _Rule("each index once", lambda gpus: _differ(gpu.index for gpu in gpus)),
     ),
-    "memory": (
-        _Rule(
-            "used and free from 0 to total, in bytes",
-            lambda memory: (
-                memory.total > 0
-                and all(0 <= part <= memory.total for part in (memory.used, memory.free))
-            ),
-        ),
-    ),
+    "memory": (_Rule("used and free from 0 to total, in bytes", operator.attrgetter("plausible")),),
     "processes": (
         _Rule(
             f"a PID from 1 to {_MAX_PID}", lambda found: all(0 < p.pid <= _MAX_PID for p in found)

@@ -128,11 +128,12 @@ class NvmlDriver:
             if isinstance(error, DriverError):
                 raise
             raise translated(error, self._nvml) from error
-        if max(now.used, now.free) > now.total or not now.total:
+        memory = Memory(total=now.total, used=now.used, free=now.free)
+        if not memory.plausible:
             self._forget(uuid)
             amounts = f"{now.used} used and {now.free} free of {now.total} bytes"
             raise ReadError("nonsense", f"NVML's figures for its memory make no sense: {amounts}")
-        return Memory(total=now.total, used=now.used, free=now.free)
+        return memory
 
     def processes(self, uuid: str) -> tuple[GpuProcess, ...]:
         """List every process on one GPU, from NVML's three lists."""

@@ -148,6 +148,11 @@ class Memory:
     used: int
     free: int
 
+    @property
+    def plausible(self) -> bool:
+        """Whether a GPU can have such memory: used and free are from 0 to total, which is not 0."""
+        return self.total > 0 and all(0 <= part <= self.total for part in (self.used, self.free))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:

@@ -17,12 +17,29 @@ from sentinel.core.node.status import explanations
 from sentinel.core.observation import Call, Observation
 from sentinel.core.state import State
 from sentinel.core.step import Kill, Start, Step
+from sentinel.protocol.gpu import GpuProcess, Memory
 from sentinel.protocol.rules import IDLE, RULES, RUNNING
 from sentinel.protocol.stressor import Failed, FailureKind, Progress, Ready
 from tests.harness.world import GIB, TEARDOWN_TIME, FakeGpu, World
 
 MIB = 2**20
 GPUS = st.integers(0, 1)
+TOTAL = 140 * GIB
+#: Fields of readings that make no sense: times are relative to that of the reading.
+SENSELESS: tuple[dict[str, Any], ...] = (
+    {"memory": Memory(total=TOTAL, used=2 * TOTAL, free=0)},
+    {"memory": Memory(total=TOTAL, used=2**64 - 1, free=2**64 - 1)},
+    {"memory": Memory(total=TOTAL, used=-TOTAL, free=TOTAL)},
+    {"memory": Memory(total=TOTAL, used=0, free=-1)},
+    {"memory": Memory(total=0, used=0, free=0)},
+    {"processes": tuple(GpuProcess(pid=pid) for pid in range(10_000, 11_000))},
+    {"processes": (GpuProcess(pid=-1, memory=-TOTAL, started=-1),)},
+    {"processes": (), "omitted_processes": 2**31},
+    {"at": 3600.0},
+    {"processes_at": 3600.0},
+    {"at": -3600.0},
+    {"processes_at": -3600.0},
+)
 PLAIN = Config(rearm=2.0, start_timeout=10.0, hang_after=5.0, grace=1.0)
 
 #: The common profile checks half of its number of histories: each ends with a whole shutdown.
@@ -112,6 +129,12 @@ class Histories(RuleBasedStateMachine):
     @rule(index=GPUS, fault=st.sampled_from([None, "Unknown Error", "GPU is lost"]))
     def a_gpu_fails_or_recovers(self, index: int, fault: str | None) -> None:
         self.world.at(index).fault = fault
+
+    @rule(index=GPUS, senseless=st.sampled_from([{}, *SENSELESS]))
+    def a_gpu_reports_senseless_figures_or_recovers(
+        self, index: int, senseless: dict[str, Any]
+    ) -> None:
+        self.world.at(index).senseless = senseless
 
     @rule(index=GPUS, silent=st.booleans())
     def a_gpu_becomes_silent_or_recovers(self, *, index: int, silent: bool) -> None:
@@ -209,6 +232,9 @@ class Histories(RuleBasedStateMachine):
     def check_gpu(self, uuid: str, before: Any, gpu_state: Any, decision: Step[State]) -> None:
         kills = [a for a in decision.actions if isinstance(a, Kill) and a.uuid == uuid]
         is_active = isinstance(gpu_state.stressor, Starting | Running)
+        fake, reading = self.world.gpus[uuid], self.world.supervisor._readings.get(uuid)
+        if reading is not None and reading is fake.senseless_reading:
+            assert not is_active, "holds a GPU whose reading makes no sense"
         leaks = gpu_state.leaks
         if isinstance(gpu_state.occupancy, Busy | Unknown) and not leaks:
             assert not is_active, "holds a busy or unknown GPU"
@@ -302,6 +328,7 @@ class Histories(RuleBasedStateMachine):
 
 def repair(fake: FakeGpu) -> None:
     fake.fault, fake.silent, fake.unlisted, fake.computing = None, False, 0, None
+    fake.senseless = {}
     fake.foreign.clear()
     if fake.child is not None and fake.child.dies_at is not None:
         fake.child.dies_at = 0.0

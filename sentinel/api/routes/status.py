@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Annotated
 
@@ -13,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 from sentinel.api import serializers
 from sentinel.api.bodies import ProblemError
 from sentinel.api.context import ContextDep, problems
-from sentinel.api.event_streams import MAX_SUBSCRIBERS, EventBuffer
+from sentinel.api.event_streams import EventBuffer
 from sentinel.api.metrics_page import PATH
 from sentinel.api.snapshots import MAX_AGE_S
 from sentinel.protocol.api_types import DaemonHealth, SingleGpu, Status
@@ -71,21 +72,25 @@ class EventStream(StreamingResponse):
 
     # The parameters are those of StreamingResponse: FastAPI derives the status from them.
     _event_buffer: EventBuffer
+    _user: str
 
     @classmethod
-    def of(cls, event_buffer: EventBuffer, chunks: AsyncIterator[bytes]) -> EventStream:
+    def of(
+        cls, request: Request, event_buffer: EventBuffer, chunks: AsyncIterator[bytes]
+    ) -> EventStream:
         """Create the stream of one more subscriber.
 
         Raises:
-            ProblemError: There are MAX_SUBSCRIBERS already.
+            ProblemError: There are too many already.
         """
-        if event_buffer.subscribers >= MAX_SUBSCRIBERS:
-            detail = f"There are {MAX_SUBSCRIBERS} subscribers already."
-            raise ProblemError(Code.UNAVAILABLE, detail)
+        user = request.state.user
+        full = event_buffer.why_full(user, request.state.level)
+        if full is not None:
+            raise ProblemError(Code.UNAVAILABLE, full)
         stream = cls(chunks, headers={"cache-control": "no-store"})
-        stream._event_buffer = event_buffer
+        stream._event_buffer, stream._user = event_buffer, user
         # Counted here: the generator starts later, after other requests were admitted.
-        event_buffer.subscribers += 1
+        event_buffer.subscribers[user] += 1
         return stream
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -93,11 +98,12 @@ class EventStream(StreamingResponse):
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self._event_buffer.subscribers -= 1
+            self._event_buffer.subscribers -= Counter([self._user])
 
 
 @events.get("/v1/events", response_class=EventStream, responses=problems(Code.INVALID))
 async def follow(
+    request: Request,
     context: ContextDep,
     since: Since = None,
     daemon: DaemonId = None,
@@ -110,12 +116,16 @@ async def follow(
     an id of another daemon means all kept events.
     """
     number = since if last_event_id is None else last_event_id
-    return EventStream.of(context.event_buffer, context.event_buffer.follow(number, daemon))
+    buffer = context.event_buffer
+    return EventStream.of(request, buffer, buffer.follow(number, daemon))
 
 
 @events.get("/v1/watch", response_class=EventStream, responses=problems(Code.INVALID))
 async def watch(
-    context: ContextDep, since: Since = None, last_event_id: LastEventId = None
+    request: Request,
+    context: ContextDep,
+    since: Since = None,
+    last_event_id: LastEventId = None,
 ) -> EventStream:
     """Watch the daemon and its GPUs: the state at once, changes every second, and all events.
 
@@ -125,4 +135,4 @@ async def watch(
     """
     _ = context.views.host  # without a state yet, the response is a problem
     number = since if last_event_id is None else last_event_id
-    return EventStream.of(context.event_buffer, context.change_feed.follow(number))
+    return EventStream.of(request, context.event_buffer, context.change_feed.follow(number))

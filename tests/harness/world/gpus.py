@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
-from sentinel.protocol.gpu import Gpu, GpuProcess, Telemetry
+from sentinel.protocol.gpu import Gpu, GpuProcess, Reading, Telemetry
 from sentinel.protocol.stressor import (
     ChildMessage,
     CreatingContext,
@@ -94,15 +95,20 @@ class FakeGpu:
     patterns: tuple[str, ...] = ()
     #: The error of each reading, or None.
     fault: str | None = None
+    #: The fields of each reading that make no sense; a time is relative to that of the reading.
+    senseless: dict[str, Any] = field(default_factory=dict)
+    #: The last reading with such fields.
+    senseless_reading: Reading | None = None
     #: The probe sends no readings.
     silent: bool = False
     child: FakeChild | None = None
 
     @property
     def used(self) -> int:
-        """Used memory, listed or not, in bytes."""
+        """Used memory, listed or not, in bytes; a newcomer's may have to wait for the child's."""
         named = sum(process.memory or 0 for process in self.foreign)
-        return named + self.unlisted + (self.child.memory if self.child else 0)
+        wanted = named + self.unlisted + (self.child.memory if self.child else 0)
+        return min(wanted, self.gpu.memory_total)
 
 
 def fake_gpu(index: int) -> Gpu:

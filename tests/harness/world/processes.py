@@ -316,7 +316,7 @@ class FakeProbe:
             )
             processes.append(GpuProcess(pid=pid, memory=child.memory, started=started))
         total = fake.gpu.memory_total
-        return Reading(
+        reading = Reading(
             uuid=fake.gpu.uuid,
             at=at,
             memory=Memory(total=total, used=fake.used, free=total - fake.used),
@@ -333,6 +333,14 @@ class FakeProbe:
             telemetry=fake.telemetry,
             load_at=at,
         )
+        if not fake.senseless:
+            return reading
+        fields = {
+            name: at + value if name in {"at", "processes_at"} else value
+            for name, value in fake.senseless.items()
+        }
+        fake.senseless_reading = replace(reading, **fields)
+        return fake.senseless_reading
 
     def _load_wanted(self, fake: FakeGpu) -> bool:
         """Check whether the utilisation is read, as the real probe decides."""

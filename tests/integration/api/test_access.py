@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
 import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sentinel.api.app import document, make_app
+from sentinel.api.event_streams import MAX_SUBSCRIBERS_OF_USER
 from sentinel.api.server import MAX_OPERATORS_OF_USER, MAX_READERS_OF_USER
 from sentinel.config.sources import NAME as SAVED
 from sentinel.host.lookups import look_up
 from sentinel.protocol.commands import AccessPolicy, Configure, Level
-from tests.harness.api_harness import UUIDS, ApiServer, ask, over_tcp
+from tests.harness.api_harness import UUIDS, ApiServer, ask, check_problem, over_tcp
 from tests.harness.timing import TIMEOUT_S
 
 #: A user and a group that own nothing here.
@@ -196,6 +200,69 @@ def test_the_connections_of_one_user_keep_no_other_out(
             assert status == 200
             assert ask(api, "GET", "/v1/health").status == 200
             process.communicate()
+
+
+#: Becomes another user, follows events or watches many times, and prints the statuses.
+FOLLOWS = """
+import json, os, socket, sys
+path, uid, groups, number = json.loads(sys.argv[1])
+os.setgroups(groups)
+os.setuid(uid)
+found, many = [], [socket.socket(socket.AF_UNIX) for _ in range(number)]
+for index, one in enumerate(many):
+    one.connect(path)
+    target = ("events", "watch")[index % 2]
+    one.sendall(f"GET /v1/{target} HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n".encode())
+    found.append(int(one.recv(12).split()[1]))
+print(json.dumps(found), flush=True)
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def followers(api: ApiServer, uid: int, groups: Sequence[int], number: int) -> Iterator[list[int]]:
+    """Follow as another user during the block, which gets the statuses."""
+    given = json.dumps([api.path, uid, [*groups], number])
+    with subprocess.Popen(
+        [sys.executable, "-c", FOLLOWS, given], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        yield json.loads(process.stdout.readline())
+        process.communicate()
+
+
+@needs_root
+def test_users_and_tokens_have_a_share_of_the_followers_and_higher_levels_have_places(
+    folder: Path,
+) -> None:
+    share = [200] * MAX_SUBSCRIBERS_OF_USER
+    with (
+        ApiServer(folder, access=replace(ADMINISTER_ALL, tcp=Level.READ), tcp=True) as api,
+        contextlib.ExitStack() as stack,
+    ):
+        Path(api.path).chmod(0o666)
+        for uid, number in ((STRANGER, 30), (1234, 30), (1235, MAX_SUBSCRIBERS_OF_USER)):
+            found = stack.enter_context(followers(api, uid, [], number))
+            assert found == share + [503] * (number - len(share))
+        assert stack.enter_context(followers(api, 1236, [], 1)) == [503]
+        for name in ("token", "token-read"):
+            refused = over_tcp(api, "GET", "/v1/watch", name=name)
+            check_problem(refused, 503, "unavailable", "There are 48 subscribers already; 16 more")
+        found = stack.enter_context(followers(api, 1237, [GROUP], 10))
+        assert found == [200] * 8 + [503] * 2
+        assert stack.enter_context(followers(api, 0, [], 10)) == [200] * 8 + [503] * 2
+
+
+def test_all_clients_with_a_token_share_its_followers(folder: Path) -> None:
+    with ApiServer(folder, tcp=True) as api, contextlib.ExitStack() as stack:
+        token = {"Authorization": f"Bearer {(folder / 'token').read_text().strip()}"}
+        for _ in range(MAX_SUBSCRIBERS_OF_USER):
+            connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=TIMEOUT_S)
+            stack.callback(connection.close)
+            connection.request("GET", "/v1/watch", headers=token)
+            assert connection.getresponse().status == 200
+        check_problem(over_tcp(api, "GET", "/v1/watch"), 503, "unavailable", "user or token has 16")
+        check_problem(over_tcp(api, "GET", "/v1/events"), 503, "unavailable")
 
 
 def test_the_levels_of_the_tokens(folder: Path) -> None:

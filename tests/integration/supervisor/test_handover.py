@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from itertools import cycle, islice
@@ -18,6 +19,7 @@ import pytest
 
 from benchmarks.faults import DELAYS_S, FAULTS
 from sentinel.host.procfs import read_stat
+from tests.harness.daemon_harness import Daemon, settings_file
 from tests.harness.gpu_environment import GpuHost, SimulatedHost
 from tests.harness.programs import started_program
 from tests.harness.sentinel_process import SentinelProcess, eventually, gone
@@ -157,6 +159,45 @@ def test_a_newcomer_gets_its_memory_during_a_requested_stop(
         with host.job() as newcomer:
             assert newcomer.got_memory()
             assert sentinel.wait_for_exit() == 0
+
+
+def restart(daemon: Daemon) -> None:
+    """Restart the daemon, which waits for its stressor."""
+    daemon.run("restart", "--wait", "0")
+
+
+def reload(daemon: Daemon) -> None:
+    """Have the daemon read its file again."""
+    settings_file(daemon.host.folder).write_text('workload = "hold"\n')
+    os.kill(daemon.pid, signal.SIGHUP)
+
+
+def set_workload(daemon: Daemon) -> None:
+    """Change a setting of a running daemon."""
+    daemon.client.set({"workload": "hold"})
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("fake_torch")
+@pytest.mark.parametrize("change", [restart, reload, set_workload])
+def test_a_newcomer_gets_its_memory_while_a_restart_or_new_settings_stop_a_stressor(
+    daemon: Daemon, change: Callable[[Daemon], None]
+) -> None:
+    settings_file(daemon.host.folder).write_text('workload = "bad_workloads:stubborn"\n')
+    daemon.run("start", *("--simulate", "1"), *QUICK, *("--grace", "5m", "--unwatched-after", "5s"))
+    daemon.wait_until_occupied(0)
+    before = daemon.gpu().pid
+    # The command may end only after the newcomer: the stressor stops for no other reason.
+    with ThreadPoolExecutor(1) as pool:
+        changed = pool.submit(change, daemon)
+        eventually(lambda: daemon.gpu().stressor == "STOPPING")
+        with daemon.host.job() as newcomer:
+            assert newcomer.got_memory()
+            newcomer.wait_for_exit()
+        changed.result()
+    daemon.wait_until_occupied(0)
+    assert daemon.gpu().pid != before
+    daemon.kill()
 
 
 @pytest.mark.long

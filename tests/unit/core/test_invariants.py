@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 
@@ -22,8 +23,15 @@ from sentinel.protocol.commands import (
 )
 from sentinel.protocol.stressor import MemoryContention
 from tests.harness.given_settings import given
-from tests.harness.state_machine import GPUS, HISTORY_SETTINGS, MIB, PLAIN, Histories
-from tests.harness.world import GIB
+from tests.harness.state_machine import (
+    GPUS,
+    HISTORY_SETTINGS,
+    MIB,
+    PLAIN,
+    SENSELESS,
+    Histories,
+)
+from tests.harness.world import GIB, World
 
 LIMITED = replace(
     PLAIN,
@@ -174,3 +182,24 @@ TestLimitedHistories = LimitedHistories.TestCase
 TestLimitedHistories.settings = HISTORY_SETTINGS
 TestServedHistories = ServedHistories.TestCase
 TestServedHistories.settings = HISTORY_SETTINGS
+
+
+@pytest.mark.parametrize("senseless", SENSELESS, ids=str)
+def test_a_senseless_reading_starts_no_stressor_and_stops_one(senseless: dict[str, Any]) -> None:
+    world = World(config=PLAIN)
+    world.at(0).senseless = senseless
+    world.run_for(20)
+    assert not world.spawner.started
+    world.at(0).senseless = {}
+    world.run(lambda: isinstance(world.gpu_state().stressor, Running))
+    world.at(0).senseless = senseless
+    world.run_for(0.1)
+    assert world.spawner.killed
+
+
+@pytest.mark.parametrize("utilization", [float("nan"), -1.0, 2.0])
+def test_a_senseless_utilisation_starts_no_stressor(utilization: float) -> None:
+    world = World(config=replace(PLAIN, idle_utilization=0.05))
+    world.at(0).utilization = utilization
+    world.run_for(20)
+    assert not world.spawner.started
