@@ -123,10 +123,13 @@ def reserve(
 def _cancel_reservations(client: Client, given: Sequence[str]) -> options.Printed:
     names = [part.strip() for text in given for part in text.split(",")]
     if "all" in names:
-        names = [found.id for found in client.reservations() if found.holder.uid == os.getuid()]
+        known = (*client.queue(), *client.reservations())
+        names = [found.id for found in known if found.holder.uid == os.getuid()]
     ended = {name: client.cancel_reservation(name) for name in names}
     printed = options.outcome(*ended.values(), ids=list(ended))
-    return printed if ended else replace(printed, notes=["this user has no reservations"])
+    return (
+        printed if ended else replace(printed, notes=["this user has no reservations or requests"])
+    )
 
 
 def _list_reservations(client: Client) -> options.Printed:
