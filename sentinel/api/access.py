@@ -13,14 +13,15 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 
+from fastapi import FastAPI
 from starlette.datastructures import Headers
 from starlette.responses import Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
-from sentinel.api.bodies import CLOSE, problem, too_many_connections
+from sentinel.api.bodies import CLOSE, in_format, problem, too_many_connections
 from sentinel.host.lookups import USER_NAMES
 from sentinel.host.procfs import read_stat
-from sentinel.host.regular_file import open_regular
+from sentinel.host.regular_file import open_regular, read_regular
 from sentinel.protocol.commands import AccessPolicy, Caller, Level
 from sentinel.protocol.problem import Code
 
@@ -139,24 +140,39 @@ def peer_of(connection: socket.socket) -> Peer:
     )
 
 
+#: A token has 43 characters; an administrator may write a longer one.
+_MAX_TOKEN_BYTES = 4096
+
+
 class TokenFile:
     """A file with a bearer token that only its owner can read.
 
     Args:
-        path: The file; it is created with a new token if it does not exist.
+        path: The file; it is created with a new token if it does not exist or is empty.
+
+    Attributes:
+        was_empty: An empty file was replaced, such as one that lost its content with the power.
 
     Raises:
-        OSError: The file does not exist and cannot be written.
+        OSError: The file does not exist or is empty, and cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
         self.name = path.name
         self._path = path
-        if not os.path.lexists(path):
+        self.was_empty = self._is_empty()
+        if self.was_empty or not os.path.lexists(path):
             self._create()
 
+    def _is_empty(self) -> bool:
+        """Check for a file without a character; one that cannot be read is not taken for empty."""
+        try:
+            return not read_regular(self._path, _MAX_TOKEN_BYTES).strip(b"\0 \t\r\n")
+        except OSError:
+            return False
+
     def _create(self) -> None:
-        """Write the file completely or not at all: an existing one is never written again."""
+        """Write the file completely or not at all: one with a token is never written again."""
         draft = self._path.with_name(f"{self._path.name}.new")
         draft.unlink(missing_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -187,7 +203,7 @@ class TokenFile:
                 found = os.fstat(file)
                 if found.st_mode & 0o077 or found.st_uid not in {0, os.getuid()}:
                     return ""
-                return os.read(file, 4096).decode("ascii").strip()
+                return os.read(file, _MAX_TOKEN_BYTES).decode("ascii").strip()
             finally:
                 os.close(file)
         except (OSError, ValueError):
@@ -206,7 +222,7 @@ class AccessMiddleware:
     """Passes complete requests with access to an application, and rejects all others.
 
     Args:
-        app: The application.
+        app: The application, whose state has the formats of its errors.
         policy: Who may do what.
         tcp: The configured address, ``host:port``; its name is valid in the Host header.
         tokens: The tokens of TCP clients, each with what its holders may do.
@@ -215,7 +231,7 @@ class AccessMiddleware:
 
     def __init__(
         self,
-        app: ASGIApp,
+        app: FastAPI,
         policy: AccessPolicy,
         tcp: str | None,
         tokens: Sequence[tuple[TokenFile, Level]],
@@ -237,7 +253,8 @@ class AccessMiddleware:
         body, rejection = received
         rejection = _ambiguous(scope, headers) or self._rejection(scope, headers) or rejection
         if rejection is not None:
-            await rejection(scope, receive, send)
+            formats = self._app.state.error_formats
+            await in_format(rejection, scope["path"], formats)(scope, receive, send)
             return
         body_sent = False
 

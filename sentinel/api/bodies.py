@@ -250,13 +250,16 @@ def too_many_connections() -> Response:
     return problem(Code.UNAVAILABLE, why, headers=CLOSE)
 
 
-def install(app: FastAPI, other_formats: Mapping[str, Callable[[str], bytes]]) -> None:
+#: For paths with errors of another format: their beginning, and what encodes a detail as JSON.
+Formats = Mapping[str, Callable[[str], bytes]]
+
+
+def install(app: FastAPI, other_formats: Formats) -> None:
     """Convert every exception of a route into a problem.
 
     Args:
         app: The application.
-        other_formats: For paths with errors of another format: the beginning of the paths, and the
-            function that encodes a detail as JSON.
+        other_formats: The formats of errors that are no problems.
     """
     app.state.error_formats = other_formats
     for kind in (ProblemError, SentinelError, RequestValidationError, HTTPException, Exception):
@@ -272,16 +275,21 @@ async def _respond(request: Request, error: Exception) -> Response:
             headers = {"Allow": _allowed(request)}
         if status == HTTPStatus.BAD_REQUEST:  # FastAPI's status for malformed JSON
             status = HTTPStatus.UNPROCESSABLE_ENTITY
-    formats: Mapping[str, Callable[[str], bytes]] = request.app.state.error_formats
-    for beginning, encode in formats.items():
-        if request.url.path.startswith(beginning):
-            return Response(
-                encode(detail),
-                status_code=status.value,
-                headers=dict(headers or {}),
-                media_type="application/json",
-            )
-    return problem(code, detail, status=status, headers=headers)
+    formats: Formats = request.app.state.error_formats
+    return in_format(
+        problem(code, detail, status=status, headers=headers), request.url.path, formats
+    )
+
+
+def in_format(response: Response, path: str, formats: Formats) -> Response:
+    """Write a problem in the format of the routes that its path belongs to."""
+    encode = next((formats[start] for start in formats if path.startswith(start)), None)
+    if encode is None:
+        return response
+    headers = dict(response.headers)
+    del headers["content-length"], headers["content-type"]
+    body = encode(json.loads(bytes(response.body))["detail"])
+    return Response(body, response.status_code, headers, media_type="application/json")
 
 
 def _allowed(request: Request) -> str:

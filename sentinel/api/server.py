@@ -382,10 +382,15 @@ def _tokens(context: ApiContext) -> list[tuple[TokenFile, Level]]:
         (operate.with_name(f"{operate.name}-read"), Level.READ),
     ):
         try:
-            tokens.append((TokenFile(path), level))
+            token = TokenFile(path)
         except OSError as error:
             what = f"{path}: cannot be written: {error.strerror}"
             context.report_warning("token", f"{what}; TCP clients have no access by it")
+            continue
+        tokens.append((token, level))
+        if token.was_empty:
+            what = f"{path}: was empty; it has a new token"
+            context.report_warning("token", f"{what}, which TCP clients need from now on")
     return tokens
 
 

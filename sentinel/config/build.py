@@ -18,6 +18,10 @@ T = TypeVar("T")
 
 _BY_KEY = {setting.key: setting for setting in SETTINGS}
 
+#: The keys of the targets of a load, and the workload that computes nothing.
+LOAD = ("util.target", "power", "duty")
+_WITHOUT_LOAD = "hold"
+
 #: The keys of settings that must increase in this order.
 _ASCENDING = (
     (
@@ -53,6 +57,28 @@ def build_config(
     parsed = _values(common.values(), report)
     config = replace(Config(), **parsed)
     return _checked(config, common.values(), report) if len(parsed) == len(common) else config
+
+
+def without_effect(given: Iterable[Given]) -> tuple[str, ...]:
+    """Describe each target of a load that the workload of all GPUs, or of a single one, has not.
+
+    Args:
+        given: Values as for :func:`build_config`; those of one selector are taken together.
+    """
+    found, values = [], tuple(given)
+    common = {value.key: value for value in values if value.gpu is None}
+    for gpu in dict.fromkeys(value.gpu for value in values):
+        own = {value.key: value for value in values if value.gpu == gpu}
+        all_ = {**common, **own}
+        if "workload" not in all_ or all_["workload"].text.strip() != _WITHOUT_LOAD:
+            continue
+        targets = [all_[key] for key in LOAD if key in all_ and {key, "workload"} & own.keys()]
+        found += [
+            f"{target.source}: no effect with the workload {_WITHOUT_LOAD}, which has no load"
+            for target in targets
+            if target.text
+        ]
+    return tuple(dict.fromkeys(found))
 
 
 def resolve(

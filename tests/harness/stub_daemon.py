@@ -102,7 +102,11 @@ class StubDaemon:
     @property
     def commands(self) -> list[tuple[str, Any]]:
         """The requests without the looks at the status, one of which precedes a long wait."""
-        return [request for request in self.requests if request[0] != "GET /v1/status"]
+        return [
+            request
+            for request in self.requests
+            if request[0] not in {"GET /v1/status", "GET /v1/settings"}
+        ]
 
     headers: list[Mapping[str, str]] = field(default_factory=list)
 

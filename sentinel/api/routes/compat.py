@@ -130,13 +130,12 @@ router = APIRouter(prefix=PREFIX, tags=["gpu manager"])
 
 
 def _errors(*codes: Code) -> dict[int | str, dict[str, Any]]:
-    """Describe the errors of these routes; those of the middleware keep their own format."""
+    """Describe the errors of these routes, those of the middleware included."""
     known = problems(*codes)
-    for code in (Code.UNAVAILABLE, *codes):
-        known[code.status.value] = {
-            "model": compat_schemas.Failed,
-            "description": known[code.status.value]["description"],
-        }
+    schema = {"$ref": f"#/components/schemas/{compat_schemas.Failed.__name__}"}
+    for error in known.values():
+        error["content"] = {"application/json": {"schema": schema}}
+    known[Code.UNAVAILABLE.status.value]["model"] = compat_schemas.Failed  # declares the schema
     return known
 
 

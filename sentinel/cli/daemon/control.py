@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -16,9 +17,10 @@ from sentinel.cli.options.command_classes import GroupedOptions
 from sentinel.cli.options.setting_options import for_daemon, key_of, single_gpu_flags
 from sentinel.cli.tools.config import setting_line, settings_as_json
 from sentinel.client import Client, SessionInfo
+from sentinel.config.build import LOAD, without_effect
 from sentinel.config.model import SETTINGS
 from sentinel.config.setting import Scope
-from sentinel.errors import ConfigError
+from sentinel.errors import ConfigError, SentinelError
 from sentinel.protocol.commands import Given
 
 if TYPE_CHECKING:
@@ -146,6 +148,7 @@ def set_(
     values = (*earlier, *result.settings)
     notes = [] if result.saved is None else [f"saved in {result.saved}"]
     effects = list(dict.fromkeys(effect for one in results for effect in one.effects))
+    effects += _without_effect(client, {key for changes, _ in parts for key in changes})
     notes += effects
     notes += [f"the daemon {proof.text}"] if proof.text else []
     return options.Printed(
@@ -168,6 +171,14 @@ def _change_settings(
     from sentinel.cli.daemon.start import change_workload  # slow to import
 
     return change_workload(client, change, wait if "workload" in keys else 0)
+
+
+def _without_effect(client: Client, keys: Iterable[str]) -> tuple[str, ...]:
+    """Describe the targets of a load that have no effect after a change of these settings."""
+    with contextlib.suppress(SentinelError):  # the change is done, whatever comes now
+        if {"workload", *LOAD} & {*keys}:
+            return without_effect(client.settings().settings)
+    return ()
 
 
 def _in_effect(client: Client, values: Sequence[Given]) -> Iterator[str]:
@@ -283,10 +294,14 @@ def session_start(
     )
     end = "until it is ended" if got.until is None else f"until {format_clock(got.until)}"
     indices = ", ".join(map(str, got.indices))
+    unused = _without_effect(client, settings)
     return options.Printed(
-        json={"session": got},
+        json={"session": got, "warnings": unused},
         lines=[f"session {got.name} has GPU {indices}, {end}: {_settings_of(got)}"],
-        notes=[f"To end it: sentinel session stop {got.name}"],
+        notes=[
+            f"To end it: sentinel session stop {got.name}",
+            *(f"sentinel: warning: {text}" for text in unused),
+        ],
     )
 
 
@@ -309,8 +324,7 @@ def session_list(client: Client) -> options.Printed:
 @options.asks_daemon
 def session_stop(client: Client, names: tuple[str, ...]) -> options.Printed:
     """End sessions: their GPUs have the daemon's settings again."""
-    ended = {name: client.stop_session(name) for name in dict.fromkeys(names)}
-    return options.outcome(*ended.values(), names=list(ended))
+    return options.each(client.stop_session, names, "names")
 
 
 def _session_row(found: SessionInfo) -> tuple[str, ...]:

@@ -125,11 +125,9 @@ def _cancel_reservations(client: Client, given: Sequence[str]) -> options.Printe
     if "all" in names:
         known = (*client.queue(), *client.reservations())
         names = [found.id for found in known if found.holder.uid == os.getuid()]
-    ended = {name: client.cancel_reservation(name) for name in names}
-    printed = options.outcome(*ended.values(), ids=list(ended))
-    return (
-        printed if ended else replace(printed, notes=["this user has no reservations or requests"])
-    )
+    printed = options.each(client.cancel_reservation, names, "ids")
+    notes = ["this user has no reservations or requests"]
+    return printed if names else replace(printed, notes=notes)
 
 
 def _list_reservations(client: Client) -> options.Printed:

@@ -26,6 +26,7 @@ from sentinel.cli.options.setting_options import (
     simulate_option,
     warn_of_no_notifications,
 )
+from sentinel.config.build import without_effect
 from sentinel.config.model import Config
 from sentinel.config.setting import variable_of
 from sentinel.config.sources import Sources, checked
@@ -238,6 +239,8 @@ def check_before_start(config: Config, sources: Sources, plan: str | None) -> No
         ConfigError: At least one cannot be used.
     """
     named = [*workloads_of(sources.given)]
+    for text in without_effect(sources.given) if plan is None else ():
+        click.echo(f"sentinel: warning: {text}", err=True)
     if plan is not None:
         from sentinel.burnin.levels import LEVELS, find_plan
 

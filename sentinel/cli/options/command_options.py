@@ -6,7 +6,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ import click
 
 from sentinel.cli.display.output import paint_verdicts, print_json
 from sentinel.cli.options import value_completion
-from sentinel.errors import ConfigError, ExitCode
+from sentinel.errors import ConfigError, ExitCode, SentinelError
 from sentinel.units import parse_duration, split_selectors
 
 if TYPE_CHECKING:
@@ -197,6 +197,36 @@ def outcome(*outcomes: Outcome, **names: Sequence[str]) -> Printed:
     gpus = list(dict.fromkeys(gpu for outcome in outcomes for gpu in outcome.gpus))
     texts = [outcome.text for outcome in outcomes if outcome.text]
     return Printed(json={**(names or {"text": "\n".join(texts)}), "gpus": gpus}, lines=texts)
+
+
+def each(order: Callable[[str], Outcome], names: Iterable[str], field: str) -> Printed:
+    """Give an order for each of several names; print what was done, and what not and why.
+
+    Args:
+        order: Gives the order for one name.
+        names: The names; the order of a refused one does not stop the rest.
+        field: The field of the JSON object with the names for which it was done.
+
+    Raises:
+        SentinelError: There is one name, and its order was refused.
+    """
+    names = list(dict.fromkeys(names))
+    done: dict[str, Outcome] = {}
+    refused: dict[str, SentinelError] = {}
+    for name in names:
+        try:
+            done[name] = order(name)
+        except SentinelError as error:
+            if len(names) == 1:
+                raise
+            refused[name] = error
+    printed = outcome(*done.values(), **{field: list(done)})
+    return replace(
+        printed,
+        json={**printed.json, "refused": {name: error.what for name, error in refused.items()}},
+        notes=[f"sentinel: {name}: {error}" for name, error in refused.items()],
+        code=next((error.exit_code for error in refused.values()), ExitCode.OK),
+    )
 
 
 # --- GPUs ------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from sentinel.cli.options.setting_options import (
     simulate_option,
 )
 from sentinel.client import Client
-from sentinel.config.build import build_config
+from sentinel.config.build import build_config, without_effect
 from sentinel.config.model import SETTINGS, Config
 from sentinel.config.plan import toml_value
 from sentinel.config.setting import Scope, Setting
@@ -220,14 +220,15 @@ def check(file: str | None, config: str | None, simulate: int | None, as_json: b
     if errors:
         raise joined_errors(errors)
     count = len(sources.given)
+    warnings = [*without_effect(sources.given)]
+    if unread is not None:
+        warnings.append(f"the GPUs that it names are not looked up: {unread}")
     if as_json:
-        print_json({"file": path, "settings": count, "gpus_not_compared": unread})
+        print_json({"file": path, "settings": count, "warnings": warnings})
         return int(ExitCode.OK)
     click.echo(f"{path}: {format_count(count, 'setting')}, all valid")
-    if unread is not None:
-        click.echo(
-            f"sentinel: warning: the GPUs that it names are not looked up: {unread}", err=True
-        )
+    for text in warnings:
+        click.echo(f"sentinel: warning: {text}", err=True)
     return int(ExitCode.OK)
 
 

@@ -18,11 +18,12 @@ from sentinel.config.sources import from_flags
 from sentinel.protocol.commands import Allocate, Configure, Given
 from sentinel.protocol.gpu import Telemetry
 from sentinel.protocol.views import GpuHealth, HealthCause
-from tests.harness.api_harness import UUIDS, ApiServer, UnixConnection
+from tests.harness.api_harness import UUIDS, ApiServer, UnixConnection, over_tcp
 from tests.harness.api_harness import ask as plain
 from tests.harness.given_settings import shown
 from tests.harness.openapi_document import openapi_document
 from tests.harness.sentinel_process import eventually
+from tests.harness.timing import TIMEOUT_S
 
 MIB = 2**20
 
@@ -390,6 +391,20 @@ def test_the_settings_in_use_are_shown_and_not_those_of_the_file(tmp_path: Path)
 
 
 @pytest.mark.long
+def test_a_request_without_access_has_the_form_of_these_routes(tmp_path: Path) -> None:
+    """A token that is missing, and a name of the host that is not its own."""
+    with ApiServer(tmp_path, tcp=True) as api:
+        for headers, status in (({}, 401), ({"Host": "elsewhere"}, 403)):
+            connection = http.client.HTTPConnection("127.0.0.1", api.port, timeout=TIMEOUT_S)
+            connection.request("GET", "/api/gpu/status", headers=headers)
+            response = connection.getresponse()
+            answer = json.loads(response.read())
+            connection.close()
+            assert (response.status, answer["success"]) == (status, False)
+            assert answer.keys() == {"success", "error"}
+            assert over_tcp(api, headers=headers, name=None).status == status
+
+
 def test_the_openapi_document_is_that_of_the_daemon() -> None:
     paths = openapi_document()["paths"]
     ours = {path.removeprefix("/api/gpu"): set(paths[path]) for path in paths if "/api/gpu" in path}

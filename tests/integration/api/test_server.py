@@ -385,18 +385,16 @@ def test_the_oldest_connections_without_a_token_are_closed_first(api: ApiServer)
 
 
 def test_connections_with_the_token_have_a_limit_of_their_own(api: ApiServer) -> None:
-    proven = []
-    for _ in range(MAX_TCP_CONNECTIONS):
-        one = http.client.HTTPConnection("127.0.0.1", api.port, timeout=TIMEOUT_S)
-        one.request("GET", "/v1/events", headers=token(api))  # it stays open
-        assert one.getresponse().status == 200
-        proven.append(one)
-    try:
-        assert over_tcp(api).status == 503
+    api.set(keeps_memory=True)  # a pause waits, and its connection stays open
+    pausing = {**token(api), "Content-Type": "application/json"}
+    with contextlib.ExitStack() as stack:
+        stack.callback(api.reset)
+        for _ in range(MAX_TCP_CONNECTIONS):
+            one = http.client.HTTPConnection("127.0.0.1", api.port, timeout=TIMEOUT_S)
+            stack.callback(one.close)
+            one.request("POST", "/v1/pause", json.dumps({"wait_s": TIMEOUT_S}), pausing)
+        eventually(lambda: over_tcp(api).status == 503)
         assert ask(api, "GET", "/v1/health").status == 200
-    finally:
-        for one in proven:
-            one.close()
 
 
 def test_the_api_process_stays_small_and_leaks_no_connection(api: ApiServer) -> None:
@@ -419,6 +417,26 @@ def test_the_token_is_private_to_its_owner(api: ApiServer) -> None:
     path = Path(api.spec.token or "")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert len(path.read_text().strip()) >= 32
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", bytes(44)], ids=["empty", "line", "zeros"])
+def test_an_empty_token_file_gets_a_new_token_and_a_warning(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "token"
+    path.write_bytes(content)
+    path.chmod(0o600)
+    with ApiServer(tmp_path, tcp=True) as api:
+        assert over_tcp(api).status == 200
+        api.wait_for(lambda: bool(api.warnings))
+        assert [(one.about, one.text) for one in api.warnings] == [
+            ("token", f"{path}: was empty; it has a new token, which TCP clients need from now on")
+        ]
+        written = path.read_bytes()
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        api.kill()
+        api.start()
+        api.wait_for(lambda: api.heartbeats > 0)
+        assert over_tcp(api).status == 200
+        assert path.read_bytes() == written
 
 
 def test_access_over_tcp_needs_the_token(api: ApiServer) -> None:

@@ -204,6 +204,23 @@ def test_check_finds_what_a_start_refuses(
     assert output.err.startswith(f"sentinel: {file}: ")
 
 
+@pytest.mark.long
+def test_a_target_of_a_load_that_has_no_effect_is_a_warning_of_run_and_of_check(
+    simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
+) -> None:
+    monkeypatch.setenv("SENTINEL_SIM_DIR", str(simulated.folder))
+    file = simulated.folder / "hold.toml"
+    file.write_text("workload = 'hold'\n[gpu.0]\nutil.target = '50%'\n")
+    words = ["--config", str(file), "--simulate", "1"]
+    text = f"sentinel: warning: {file}: gpu.0.util.target: no effect with the workload hold"
+    assert text in cli("config", "check", *words).err
+    assert text in cli("run", *words, "--dry-run", "--for", "200ms").err
+    file.write_text("util.target = '50%'\n[gpu.0]\nworkload = 'hold'\n[gpu.1]\npower='50W'\n")
+    assert f"{file}: util.target: no effect" in cli("config", "check", *words).err
+    file.write_text("util.target = '50%'\n")
+    assert "no effect" not in cli("config", "check", *words).err
+
+
 @pytest.mark.parametrize(("host_has", "warns"), [(("--simulate", "2"), ""), ((), "warning: ")])
 def test_gpus_are_looked_up_where_the_host_has_any(
     *, host_has: tuple[str, ...], warns: str, simulated: SimulatedHost, cli: CommandLine

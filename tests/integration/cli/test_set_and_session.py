@@ -115,7 +115,7 @@ def test_set_as_json_has_the_form_of_config_show(daemon: StubDaemon, cli: Comman
     (single,) = printed["gpu"][UUID]
     assert single["origin"] == "session train: util.target"
     assert (printed["saved"], printed["notes"]) == (None, [])
-    assert len(daemon.requests) == 1
+    assert len(daemon.commands) == 1
 
 
 @pytest.mark.parametrize(
@@ -173,6 +173,15 @@ def test_sessions_are_listed_and_stopped(daemon: StubDaemon, cli: CommandLine) -
     daemon.replies["GET /v1/sessions"] = Reply({"sessions": [SESSION]})
     assert cli.json("session", "list", "--json")["sessions"] == [SESSION]
     assert cli("session", "stop", "train", "train").out == "is over\n"
+    refused = cli("session", "stop", "nosuch", "train", "other", code=None)
+    assert refused.code != 0
+    assert refused.out == "is over\n"
+    assert [line.split(":")[:2] for line in refused.err.splitlines() if "sentinel" in line] == [
+        ["sentinel", " nosuch"],
+        ["sentinel", " other"],
+    ]
+    found = cli.json("session", "stop", "nosuch", "train", "--json", code=refused.code)
+    assert (found["names"], list(found["refused"])) == (["train"], ["nosuch"])
     assert cli.json("session", "stop", "train", "--json")["gpus"] == [UUID]
     daemon.replies["GET /v1/sessions"] = Reply({"sessions": []})
     assert cli("session", "list").err == "there are no sessions\n"
@@ -213,3 +222,25 @@ def test_options_of_other_packages_are_left_to_the_daemon(
     assert daemon.commands == [
         ("PATCH /v1/settings", {"settings": {"workload": "its.module:run:speed=2"}})
     ]
+
+
+UTIL = Given(key="util.target", text="50%", source="session train: util.target", gpu=UUID)
+
+
+@pytest.mark.parametrize(
+    ("typed", "workload", "warns"),
+    [
+        (["session", "start", "a", "--gpus", "0", "--util", "50%"], "hold", True),
+        (["session", "start", "a", "--gpus", "0", "--util", "50%"], "gemm", False),
+        (["session", "start", "a", "--gpus", "0", "--rearm", "5s"], "hold", False),
+        (["set", "util=50%"], "hold", True),
+        (["set", "workload=hold", "--wait", "0"], "hold", True),
+    ],
+)
+def test_a_target_of_a_load_that_has_no_effect_is_named(
+    daemon: StubDaemon, cli: CommandLine, typed: list[str], workload: str, *, warns: bool
+) -> None:
+    values = (*from_flags({"workload": workload}), UTIL)
+    daemon.replies["GET /v1/settings"] = Reply({"settings": [vars(value) for value in values]})
+    text = "session train: util.target: no effect with the workload hold, which has no load"
+    assert (text in cli(*typed).err) is warns
