@@ -7,9 +7,11 @@ python hold.py --simulate 1            # without one
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 
 import sentinel
+from sentinel.errors import SentinelError
 
 
 def main() -> None:
@@ -31,4 +33,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except SentinelError as error:  # no driver, no such GPU, or another sentinel has it
+        sys.exit(f"hold.py: {error}")

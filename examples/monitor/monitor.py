@@ -7,6 +7,8 @@ python monitor.py --simulate 1         # on a host without a GPU
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 import time
 
 import sentinel
@@ -48,4 +50,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader has ended, such as `head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

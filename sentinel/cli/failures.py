@@ -25,11 +25,13 @@ class UnknownCommandError(click.UsageError):
     Args:
         message: The error.
         known: The commands that there are.
+        remedy: The command line that was meant, if that is known.
     """
 
-    def __init__(self, message: str, known: Sequence[str]) -> None:
+    def __init__(self, message: str, known: Sequence[str], remedy: str = "") -> None:
         super().__init__(message)
         self.known = tuple(known)
+        self.remedy = remedy
 
 
 #: The options that name a daemon.
@@ -91,8 +93,11 @@ def report_usage(error: click.ClickException, arguments: Sequence[str]) -> int:
 
             print(nagios_unknown(what))
         code = context.command.usage_exit_code(arguments)
-    fields = _fields(what, "usage", f"{path} --help", allowed, code)
-    return _report(fields, f"{what}\nTry: {path} --help", arguments)
+    meant = error.remedy if isinstance(error, UnknownCommandError) else ""
+    remedy = meant or f"{path} --help"
+    fields = _fields(what, "usage", remedy, allowed, code)
+    text = f"{what}; use: {remedy}" if meant else f"{what}\nTry: {remedy}"
+    return _report(fields, text, arguments)
 
 
 def report_bug(error: Exception, arguments: Sequence[str]) -> int:

@@ -105,6 +105,12 @@ _ELSEWHERE = {
     "allocations": "allocate --list",
     "goldens": "workloads goldens",
     "selftest": "workloads selftest",
+    "try": "workloads try",
+    "attach": "burnin attach",
+    "cancel": "burnin cancel",
+    "once": "run --once",
+    "list": "status --list",
+    "events": "logs",
     "simulate-job": "demo job",
 }
 #: The options of the program itself; all others are those of `run`.
@@ -112,14 +118,26 @@ _OWN_OPTIONS = ("--help", "-h", "--version")
 COMMANDS = {name: row for section in SECTIONS.values() for name, row in section.items()}
 
 
-def _hint(word: str) -> str:
-    """Name the command that was meant."""
+def _unknown_command(word: str, rest: Sequence[str]) -> failures.UnknownCommandError:
+    """Return the error that names the command that was meant.
+
+    Args:
+        word: What is no command.
+        rest: What follows it.
+    """
+    what = f"there is no command {word!r}"
     if word in _ELSEWHERE:
-        return f"use: sentinel {_ELSEWHERE[word]}"
+        import shlex  # slow to import
+
+        given = shlex.join(rest)
+        command = _ELSEWHERE[word].removesuffix(" ID" if given else "")
+        remedy = f"sentinel {command} {given}".rstrip()
+        return failures.UnknownCommandError(what, tuple(COMMANDS), remedy)
     import difflib  # slow to import
 
     near = difflib.get_close_matches(word, COMMANDS, n=1)
-    return f"did you mean {near[0]}?" if near else "`sentinel --help` lists all"
+    hint = f"did you mean {near[0]}?" if near else "`sentinel --help` lists all"
+    return failures.UnknownCommandError(f"{what}; {hint}", tuple(COMMANDS))
 
 
 class _ReaderGoneError(Exception):
@@ -153,9 +171,7 @@ class _Commands(click.Group):
             options_of_run = args[:1] and args[0].startswith("-") and args[0] not in _OWN_OPTIONS
             return super().parse_args(ctx, ["run", *args] if options_of_run else args)
         if args and not args[0].startswith("-") and args[0] not in COMMANDS:
-            raise failures.UnknownCommandError(
-                f"there is no command {args[0]!r}; {_hint(args[0])}", tuple(COMMANDS)
-            )
+            raise _unknown_command(args[0], args[1:])
         if not args or (args[0] not in COMMANDS and args[0] not in _OWN_OPTIONS):
             args = ["run", *args]
         return super().parse_args(ctx, args)

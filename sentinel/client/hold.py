@@ -72,6 +72,12 @@ _ERRORS: dict[int, type[SentinelError]] = {
     for kind in (ConfigError, NoSuchGpuError, DriverUnavailableError, GpuHeldError)
 }
 
+#: What a script does, in place of what the command line advises, by how that begins.
+_IN_A_SCRIPT = {
+    "Without a GPU, simulate some": "Without a GPU, simulate some: simulate=2",
+    "Try: sentinel ": "",  # --help
+}
+
 
 class Hold:
     """Occupied GPUs during a ``with`` block; see :func:`hold`.
@@ -82,10 +88,18 @@ class Hold:
     Args:
         flags: The flags of ``sentinel run`` for the private sentinel.
         environment: Its variables; the default are those of this process.
+        in_a_command: Whether a command uses it, whose errors advise its options.
     """
 
-    def __init__(self, flags: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        flags: Sequence[str],
+        environment: Mapping[str, str] | None = None,
+        *,
+        in_a_command: bool = False,
+    ) -> None:
         self._flags = flags
+        self._in_a_command = in_a_command
         self._environment = os.environ if environment is None else environment
         self._resources = contextlib.ExitStack()
         self._running: _Running | None = None
@@ -186,9 +200,15 @@ class Hold:
         if code is None:
             return
         output = running.errors.read_text(errors="replace").strip()
-        output = "\n".join(output.splitlines()[-10:]).removeprefix("sentinel: ")
+        output = "\n".join(["", *output.splitlines()[-10:]])
+        _, is_error, said = output.rpartition("\nsentinel: ")
+        # Anything else, such as a traceback, has its reason at its end.
+        what, _, remedy = said.partition("\n") if is_error else (said.strip(), "", "")
+        if not self._in_a_command:
+            for advice, instead in _IN_A_SCRIPT.items():
+                remedy = instead if remedy.startswith(advice) else remedy
         kind = _ERRORS.get(code, ServiceError)
-        raise kind(output or f"the private sentinel ended with exit code {code}")
+        raise kind(what or f"the private sentinel ended with exit code {code}", remedy)
 
     def _require_running(self) -> _Running:
         if self._running is not None:
@@ -216,7 +236,8 @@ def hold(
 
     Args:
         gpus: By index, UUID or its unique beginning, or PCI address; the default is all.
-        memory: Per GPU, a share of the free memory, ``"88%"``, or a size, ``"20GiB"``.
+        memory: Per GPU, a share of the free memory, ``"88%"``, or a size, ``"20GiB"``. Of a larger
+            size than is free, what is free: ``held`` of a GPU's status is what was taken.
         workload: The workload; ``"hold"`` only holds the memory.
         simulate: The number of simulated GPUs, for a host without GPUs.
         flags: Further flags of ``sentinel run``, such as ``("--util", "50%")``.
@@ -234,15 +255,15 @@ def hold(
         command += ["--gpus", ",".join(map(str, selected))]
     if simulate is not None:
         command += ["--simulate", str(simulate)]
-    return private_sentinel([*command, *flags])
+    return Hold([*command, *flags])
 
 
 def private_sentinel(flags: Sequence[str], environment: Mapping[str, str] | None = None) -> Hold:
-    """Build a sentinel for this process only, with these flags of ``sentinel run``.
+    """Build a sentinel for this command only, with these flags of ``sentinel run``.
 
     It ends with its ``with`` block, and with this process, however that ends.
     """
-    return Hold(flags, environment)
+    return Hold(flags, environment, in_a_command=True)
 
 
 @dataclass(frozen=True)

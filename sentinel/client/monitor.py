@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar, overload
 
 from sentinel.client.client import Client, connect
 from sentinel.client.event_stream import Callback, Callbacks, EventInfo, EventStream, Follower
-from sentinel.client.hold import private_sentinel
+from sentinel.client.hold import Hold
 from sentinel.client.verbs import AllocationVerbs
 from sentinel.errors import ConfigError, NotRunningError, SentinelError, ServiceError
 from sentinel.protocol.api_types import GpuStatus, Outcome
@@ -302,6 +302,6 @@ class Monitor(AllocationVerbs):
 
     def _embed(self) -> Client:
         """Start a private sentinel that only monitors, and wait until it has read every GPU."""
-        held = self._resources.enter_context(private_sentinel(["--monitor", *self._flags]))
+        held = self._resources.enter_context(Hold(["--monitor", *self._flags]))
         held.wait_read(_START_TIMEOUT_S)
         return held.client

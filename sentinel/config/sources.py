@@ -201,7 +201,8 @@ def read_saved(path: Path) -> tuple[Given, ...]:
     the default folder of simulated GPUs is in /tmp, where any user may have created it.
 
     Raises:
-        ConfigError: As of :func:`read_file`; also if another user could have written the file.
+        ConfigError: As of :func:`read_file`; also if another user could have written the file. A
+            damaged file is not set aside: its settings bound what may be held.
     """
     try:
         path.lstat()
@@ -215,7 +216,11 @@ def read_saved(path: Path) -> tuple[Given, ...]:
             f"the saved settings {path} cannot be trusted: {why}",
             f"Remove the file, or use a folder of your own ({SIMULATED}, XDG_STATE_HOME).",
         )
-    return read_file(path)
+    try:
+        return read_file(path)
+    except ConfigError as error:
+        way = f"Correct it, or move it away to start without what was saved: mv {path} {path}.bad"
+        raise ConfigError(error.what, f"{error.remedy} {way}".strip()) from error
 
 
 def text_of(saved: Iterable[Given]) -> str:

@@ -24,6 +24,7 @@ from sentinel.protocol.rules import IDLE, RULES, RUNNING
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "sentinel"
 EVENTS = ROOT / "docs" / "events.md"
+TAKING_OVER = ROOT / "docs" / "taking-over.md"
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
 RELIABILITY = ROOT / "docs" / "reliability.md"
 SECURITY = ROOT / "docs" / "security.md"
@@ -203,6 +204,48 @@ def test_every_file_that_the_architecture_names_exists() -> None:
     named = set(re.findall(r"`((?:\w+/)+\w+\.py)`", ARCHITECTURE.read_text()))
     assert "core/decide.py" in named
     assert not {name for name in named if not (PACKAGE / name).is_file()}
+
+
+def test_everything_that_the_page_for_new_owners_names_exists() -> None:
+    """Files and folders of the code and the tests, also by a pattern, and names in them."""
+    names = re.findall(
+        r"`((?:[\w*]+/)+(?:[\w*]+(?:\.\w+)?)?|\w+\.py)(?:::(\w+))?`", TAKING_OVER.read_text()
+    )
+    assert {("core/gpu_step.py", ""), ("unit/core/test_invariants.py", "")} <= set(names)
+    places = (ROOT, PACKAGE, ROOT / "tests")
+    missing = []
+    for path, name in names:
+        files = [file for place in places for file in place.glob(path.removesuffix("/"))]
+        if not files or (name and not _defines(files[0], name)):
+            missing.append(f"{path}::{name}")
+    assert not missing
+
+
+def test_the_page_for_new_owners_marks_the_long_tests() -> None:
+    marked = re.findall(
+        r"`((?:unit|integration)/[\w/]+\.py)(?:::(\w+))?`(†?)", TAKING_OVER.read_text()
+    )
+    assert len(marked) > 15
+    wrong = [
+        f"{path}::{name}"
+        for path, name, mark in marked
+        if _is_long(ROOT / "tests" / path, name) != bool(mark)
+    ]
+    assert not wrong
+
+
+def _is_long(file: Path, name: str) -> bool:
+    """Check whether a test, or any test of a file, is left out of ``make test``."""
+    for node in ast.parse(file.read_text()).body:
+        is_other = isinstance(node, ast.FunctionDef) and name not in {"", node.name}
+        if not is_other and re.search(r"mark\.long\b", ast.unparse(node)):
+            return True
+    return False
+
+
+def _defines(file: Path, name: str) -> bool:
+    """Check whether a file of Python has a function, class or constant of that name."""
+    return bool(re.search(rf"^ *(?:(?:def|class) )?{name}\b", file.read_text(), re.MULTILINE))
 
 
 def test_every_document_that_a_message_names_exists() -> None:

@@ -147,7 +147,7 @@ def change_workload(
     try:
         return done, wait_for_stressor(client, wait, client.health, former=former)
     except NotProvedError as error:
-        remedy = "The change stays. The events have more: sentinel events"
+        remedy = "The change stays. The log has more: sentinel logs"
         raise NotProvedError(f"the settings were applied, and {error.what}", remedy) from error
 
 

@@ -115,6 +115,15 @@ def test_every_command_that_prints_data_has_json(name: str) -> None:
     assert ("--json" in FLAGS[name]) is (name not in NO_DATA)
 
 
+@pytest.mark.parametrize("section", ["Exit codes", "Other commands"])
+def test_the_document_names_commands_that_exist(section: str) -> None:
+    _, _, text = (ROOT / "docs/commands.md").read_text().partition(f"\n## {section}\n")
+    text, _, _ = text.partition("\n## ")
+    named = {name.removeprefix("sentinel ") for name in re.findall(r"`([a-z][a-z ]+)`", text)}
+    groups = {name.rpartition(" ")[0] for name in COMMANDS}
+    assert named <= {*COMMANDS, *groups}
+
+
 def test_the_document_lists_the_commands_that_take_a_number_of_simulated_gpus() -> None:
     text = (ROOT / "docs/commands.md").read_text()
     _, _, listed = text.partition("take `--simulate N`:")

@@ -30,7 +30,7 @@ from sentinel.errors import (
 )
 from sentinel.host.procfs import read_stat
 from sentinel.host.registry import read_all, records_folder
-from tests.harness.gpu_environment import TESTS
+from tests.harness.gpu_environment import TESTS, SimulatedHost
 from tests.harness.programs import run_program
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
@@ -79,22 +79,44 @@ def test_an_error_in_the_block_releases_the_gpus(
     assert (tmp_path / "ended").exists()
 
 
+NO_DRIVER = "exit 5 no driver\nWithout a GPU, simulate some: python -m sentinel --simulate 2"
+
+
 @pytest.mark.parametrize(
-    ("mode", "kind", "message"),
+    ("mode", "kind", "what", "remedy"),
     [
-        ("exit 75 GPU 0 is held by pid 7", GpuHeldError, "GPU 0 is held by pid 7"),
-        ("exit 4 no GPU matches '9'", NoSuchGpuError, "no GPU matches '9'"),
-        ("exit 5 no driver", DriverUnavailableError, "no driver"),
-        ("exit 2 --memory: no", ConfigError, "--memory: no"),
-        ("exit 7", ServiceError, "ended with exit code 7"),
+        ("exit 75 GPU 0 is held by pid 7", GpuHeldError, "GPU 0 is held by pid 7", ""),
+        (
+            "exit 4 no GPU matches '9'\nChoose by\n 0",
+            NoSuchGpuError,
+            "no GPU matches '9'",
+            "Choose by\n 0",
+        ),
+        (
+            NO_DRIVER,
+            DriverUnavailableError,
+            "no driver",
+            "Without a GPU, simulate some: simulate=2",
+        ),
+        ("exit 2 warning: old\nsentinel: --memory: no", ConfigError, "--memory: no", ""),
+        ("exit 2 no option\nTry: sentinel run --help", ConfigError, "no option", ""),
+        ("exit 7", ServiceError, "the private sentinel ended with exit code 7", ""),
     ],
 )
 def test_a_failed_start_is_the_error_of_its_exit_code(
-    set_mode: Callable[[str], None], mode: str, kind: type[SentinelError], message: str
+    set_mode: Callable[[str], None],
+    mode: str,
+    kind: type[SentinelError],
+    what: str,
+    remedy: str,
 ) -> None:
     set_mode(mode)
-    with sentinel.hold() as held, pytest.raises(kind, match=message):
+    with sentinel.hold() as held, pytest.raises(kind) as error:
         held.wait_held(TIMEOUT_S)
+    assert (error.value.what, error.value.remedy) == (what, remedy)
+    if kind is DriverUnavailableError:
+        with hold.private_sentinel([]) as own, pytest.raises(kind, match="python -m sentinel"):
+            own.wait_held(TIMEOUT_S)
 
 
 def test_a_timeout_names_the_reason_of_each_gpu(set_mode: Callable[[str], None]) -> None:
@@ -204,6 +226,9 @@ def test_the_example_holds_and_releases_a_gpu(
     runpy.run_path(str(example), run_name="__main__")
     lines = capsys.readouterr().out.splitlines()
     assert lines == ["GPU 0 (Simulated GPU) is held: 14.0 GiB", "still held", "released"]
+    set_mode(NO_DRIVER)
+    with pytest.raises(SystemExit, match=r"hold.py: no driver\nWithout a GPU, simulate"):
+        runpy.run_path(str(example), run_name="__main__")
 
 
 # --- the folder of a hold --------------------------------------------------------------------
@@ -309,6 +334,20 @@ def test_no_command_takes_the_sentinel_of_a_script_for_the_daemon(
         command = held.client.settings().get("notify.command")
         assert command is not None
         assert command.text == "off", "events of a script notify no operator"
+
+
+@pytest.mark.usefixtures("fake_torch")
+def test_of_a_larger_size_than_is_free_what_is_free_is_held(
+    simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SENTINEL_SIM_DIR", str(simulated.folder))
+    with sentinel.hold(memory="20GiB", simulate=1) as held:
+        (gpu,) = held.wait_held(TIMEOUT_S).gpus
+        assert gpu.held is not None
+        assert 15 * 2**30 < gpu.held <= gpu.memory_total
+        with held.client.events(since=0) as events:
+            ready = next(event for event in events if event.name == "stressor.ready")
+    assert (ready.fields["held"], ready.fields["asked"]) == (gpu.held, 20 * 2**30)
 
 
 def _answers(held: sentinel.Hold) -> bool:

@@ -441,7 +441,7 @@ def test_without_a_driver_the_monitor_is_not_available(
         starts.append(flags)
         return private_sentinel(flags)
 
-    monkeypatch.setattr("sentinel.client.monitor.private_sentinel", start)
+    monkeypatch.setattr("sentinel.client.monitor.Hold", start)
     monkeypatch.setattr("sentinel.client.monitor._RETRY_S", 10 * TEST_TIMEOUT_S)
     with sentinel.Monitor(embedded=True) as monitor:
         assert monitor.is_available() is False

@@ -67,6 +67,9 @@ def test_the_example_works_through_its_jobs_without_a_daemon(daemon: Daemon) -> 
         "job 1: a batch of 32",
         "done, 0 errors in callbacks",
     ]
+    first = f"set -o pipefail; {sys.executable} -u {example} --simulate 1 | head -1"
+    piped = run_program("bash", "-c", first, check=True)
+    assert (piped.stdout, piped.stderr) == ("1 GiB of GPU 0 are allocated\n", "")
 
 
 #: A program that allocates memory, takes it on request, alone or in a child, and prints a result.

@@ -133,9 +133,10 @@ def test_a_daemon_killed_at_any_point_is_replaced_by_exactly_one_of_two(
 
 
 @pytest.mark.parametrize(
-    "what", ["state", pytest.param("log", marks=pytest.mark.long), "prints", "full disk"]
+    "what",
+    ["state", pytest.param("log", marks=pytest.mark.long), "prints", "full disk", "settings"],
 )
-def test_an_unwritable_folder_or_file_prevents_the_start(
+def test_an_unwritable_folder_or_damaged_settings_prevent_the_start(
     daemon: Daemon, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, what: str
 ) -> None:
     socket = daemon.places.socket
@@ -148,6 +149,10 @@ def test_an_unwritable_folder_or_file_prevents_the_start(
             socket.with_name("fill").write_bytes(bytes(4096))
             monkeypatch.setenv("SENTINEL_SOCKET", str(socket))
             expected = f"{socket}.json cannot be written: No space left on device"
+        case "settings":
+            saved = daemon.places.state / "settings.toml"
+            saved.write_text('[limits]\nleave_idle = 4\nrearm = "3s\n')
+            expected = f"move it away to start without what was saved: mv {saved} {saved}.bad"
         case _:
             file = daemon.places.log if what == "log" else daemon.places.stderr
             file.mkdir()
@@ -157,6 +162,7 @@ def test_an_unwritable_folder_or_file_prevents_the_start(
     assert expected in done.err
     assert running(daemon.places) is None
     assert not socket.exists()
+    assert not [*socket.parent.rglob("*.bad")]
     assert daemon.pids_on_gpus() == []
 
 

@@ -32,9 +32,11 @@ def test_a_hidden_command_is_not_listed(cli: CommandLine) -> None:
             ["--connect", "node7:8765", "status"],
             "`sentinel run` has no option --connect; it follows a command, as in `sentinel status",
         ),
-        (["shutdown"], "there is no command 'shutdown'; use: sentinel stop"),
-        (["deallocate", "x"], "there is no command 'deallocate'; use: sentinel allocate --cancel"),
-        (["drain"], "there is no command 'drain'; use: sentinel pause"),
+        (["shutdown"], "there is no command 'shutdown'; use: sentinel stop\n"),
+        (["deallocate"], "there is no command 'deallocate'; use: sentinel allocate --cancel ID\n"),
+        (["drain", "0-1"], "there is no command 'drain'; use: sentinel pause 0-1\n"),
+        (["try", "x y"], "there is no command 'try'; use: sentinel workloads try 'x y'\n"),
+        (["cancel"], "there is no command 'cancel'; use: sentinel burnin cancel\n"),
         (["frobnicate"], "there is no command 'frobnicate'; `sentinel --help` lists all"),
         (["--stndby", "on"], "`sentinel run` has no option --stndby; did you mean --standby?"),
         (["--wrkload", "x"], "`sentinel run` has no option --wrkload; did you mean --workload?"),
@@ -62,6 +64,12 @@ def test_a_usage_error_has_a_message_and_exit_code_2(
     assert output.out == ""
     assert output.err.startswith(f"sentinel: {message}")
     assert "Traceback" not in output.err
+
+
+def test_a_former_command_is_a_remedy_for_programs(cli: CommandLine) -> None:
+    found = cli.json("unreserve", "1a2b", "--json", code=2)
+    assert found["error"] == "there is no command 'unreserve'"
+    assert found["remedy"] == "sentinel reserve --cancel 1a2b --json"
 
 
 def test_mcp_without_its_package_reports_what_to_install(
