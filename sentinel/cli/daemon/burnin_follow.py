@@ -264,7 +264,7 @@ class Following:
             except KeyboardInterrupt:
                 if self._run is None:
                     return self._leave()
-                _tell("\ncancelling; Ctrl+C again leaves this")
+                _tell("\ncancelling; Ctrl+C again ends this command without its report")
                 cancel_run(self._client, self._run)
                 self._run = None
         report, code = self._report()

@@ -231,7 +231,10 @@ def test_an_end_before_time_has_a_report_of_what_was_done(daemon: Daemon, how: s
                 daemon.run("stop")
             case "kill":
                 os.kill(pid, signal.SIGKILL)
-        output_of(process, ExitCode.INCOMPLETE)
+        _, said = process.communicate(timeout=TIMEOUT_S)
+        assert process.returncode == ExitCode.INCOMPLETE, said
+    cancelled = "cancelling; Ctrl+C again ends this command without its report" in said
+    assert cancelled is (how == "ctrl-c")
     report = burnin.report()
     assert report["verdict"] == "INCOMPLETE"
     for gpu in report["gpus"]:
