@@ -252,8 +252,7 @@ def _cancel_on_failure(
 def cancel_run(client: Client, run: str) -> None:
     """Cancel a run, unless it is over: the daemon may do another one by now."""
     with suppress(SentinelError):
-        if _goes_on(client, run):
-            client.cancel_burnin()
+        client.cancel_burnin(run)
 
 
 def until_end(client: Client, stream: EventStream, run: str) -> Iterator[EventInfo]:

@@ -9,7 +9,7 @@ import gc
 import hashlib
 import json
 import re
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -21,6 +21,7 @@ from sentinel.burnin.checks.check import Thresholds
 from sentinel.burnin.checks.own_checks import own_limits, registered_checks
 from sentinel.burnin.checks.recorded_run import CHECKS
 from sentinel.burnin.checks.thresholds_file import parse
+from sentinel.burnin.verdict import Verdict
 from sentinel.errors import ConfigError
 from sentinel.fleet import fleet_checks
 from sentinel.fleet.node_result import NodeFile, NodeResult, node_result
@@ -172,30 +173,51 @@ def _short(hostname: str) -> str:
 
 
 def _without_copies(nodes: tuple[NodeFile, ...]) -> Iterator[NodeFile]:
-    """Drop reports of one run or one host for several nodes: it is that of the node it names."""
-    runs = Counter(_identity(node.result) for node in nodes if node.result is not None)
-    cards = Counter(
-        card for node in nodes if node.result is not None for card in _cards(node.result)
-    )
+    """Drop reports of one run or one host for several nodes: it is that of the node it names.
+
+    If it names several of them, as by two names of the host, only a fault is kept.
+    """
+    alike: dict[tuple[object, ...], list[NodeFile]] = defaultdict(list)
     for node in nodes:
-        host = "" if node.result is None else node.result.node.hostname
-        if node.result is None or _short(node.name) == _short(host):
+        for key in _origins(node.result):
+            alike[key].append(node)
+    for node in nodes:
+        others = {
+            other.name: other
+            for key in _origins(node.result)
+            for other in alike[key]
+            if other is not node
+        }
+        if node.result is None or not others:
             yield node
-        elif runs[_identity(node.result)] > 1:
-            why = f"its report is a copy of that of {host}"
-            yield replace(node, result=None, missing=why)
-        elif any(cards[card] > 1 for card in _cards(node.result)):
-            why = f"its report is of {host}, which another node has reported, too"
-            yield replace(node, result=None, missing=why)
+            continue
+        host, other = node.result.node.hostname, next(iter(others.values()))
+        failed = node.result.verdict is Verdict.FAIL
+        if _names_itself(node) and (failed or not any(map(_names_itself, others.values()))):
+            yield node
+        elif other.result is not None and _identity(other.result) == _identity(node.result):
+            yield replace(node, result=None, missing=f"its report is a copy of that of {host}")
         else:
-            yield node
+            why = f"its report is of {host}, which {other.name} has reported, too"
+            yield replace(node, result=None, missing=why)
 
 
-def _cards(result: NodeResult) -> frozenset[tuple[str, str]]:
-    """Collect the GPUs of a host; simulated ones are the same on every host."""
+def _names_itself(node: NodeFile) -> bool:
+    """Check whether the host in a report has the name of its node."""
+    return node.result is not None and _short(node.name) == _short(node.result.node.hostname)
+
+
+def _origins(result: NodeResult | None) -> set[tuple[object, ...]]:
+    """Identify the run and the host of a report: equal ones are of one run or one host.
+
+    A GPU is in one host, whatever names the host has. Simulated GPUs are the same on every host,
+    and one machine may be several hosts with simulated GPUs, by name spaces.
+    """
+    if result is None:
+        return set()
     if result.run.simulated:
-        return frozenset()
-    return frozenset((_short(result.node.hostname), gpu.uuid) for gpu in result.gpus)
+        return {_identity(result), (_short(result.node.hostname), result.node.machine_id)}
+    return {_identity(result), *((gpu.uuid,) for gpu in result.gpus)}
 
 
 def _identity(result: NodeResult) -> tuple[object, ...]:

@@ -259,12 +259,6 @@ def _notices(files: FleetFiles) -> Iterable[str]:
     versions = sorted({result.run.version for result in results})
     if len(versions) > 1:
         yield f"The nodes were judged by different versions: {', '.join(versions)}"
-    cards = Counter(
-        gpu.uuid for result in results if not result.run.simulated for gpu in result.gpus
-    )
-    if twice := sorted(uuid for uuid, count in cards.items() if count > 1):
-        which, verb = format_count(len(twice), "GPU"), "is" if len(twice) == 1 else "are"
-        yield f"{which} {verb} in the reports of two nodes, such as {twice[0]}"
 
 
 def _were(number: int) -> str:

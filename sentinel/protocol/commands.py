@@ -324,6 +324,9 @@ class StartBurnin(_Command):
 class CancelBurnin(_Command):
     """End the burn-in; what was done of it stays recorded."""
 
+    #: Its id; None for the one that runs.
+    id: str | None = None
+
 
 @dataclass(frozen=True, kw_only=True)
 class AcknowledgeResults(_Command):

@@ -109,6 +109,16 @@ def commands() -> list[Command]:
     return [command for block in blocks() if block.has_commands for command in block.commands]
 
 
+def inline_commands() -> list[Command]:
+    """Collect the commands of sentinel within tables and sentences; no test runs them."""
+    found = []
+    for document in DOCUMENTS:
+        text = re.sub(r"^ *```.*?^ *```$", "", document.read_text(), flags=re.MULTILINE | re.DOTALL)
+        spans = re.findall(r"`((?:sudo |python -m )?sentinel [^`]+)`", text)
+        found += [Command(document, " ".join(span.split())) for span in spans]
+    return list(dict.fromkeys(found))
+
+
 # --- what runs them --------------------------------------------------------------------------
 
 #: The test that runs a command as it is in the document, on simulated GPUs.

@@ -24,6 +24,7 @@ from sentinel.protocol.rules import IDLE, RULES, RUNNING
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "sentinel"
 EVENTS = ROOT / "docs" / "events.md"
+TAKING_OVER = ROOT / "docs" / "taking-over.md"
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
 RELIABILITY = ROOT / "docs" / "reliability.md"
 SECURITY = ROOT / "docs" / "security.md"
@@ -83,9 +84,9 @@ def _names(call: ast.Call, path: Path) -> Iterator[str]:
 
 
 @cache
-def generator() -> ModuleType:
-    """Load docs/generate.py, which is not part of a package."""
-    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs/generate.py")
+def document_program(name: str) -> ModuleType:
+    """Load a program in docs/, which is not part of a package."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / f"docs/{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -97,13 +98,13 @@ def generator() -> ModuleType:
 def test_generated_parts_are_up_to_date(path: Path) -> None:
     """Otherwise run ``make docs``."""
     text = path.read_text()
-    assert generator().generated(text) == text
+    assert document_program("generate").generated(text) == text
 
 
 def test_every_generated_part_is_in_one_document() -> None:
     text = "".join(path.read_text() for path in (ROOT / "docs").glob("*.md"))
     assert sorted(re.findall(r"^<!-- generated: (.+) -->$", text, re.MULTILINE)) == sorted(
-        generator().PARTS
+        document_program("generate").PARTS
     )
 
 
@@ -203,6 +204,58 @@ def test_every_file_that_the_architecture_names_exists() -> None:
     named = set(re.findall(r"`((?:\w+/)+\w+\.py)`", ARCHITECTURE.read_text()))
     assert "core/decide.py" in named
     assert not {name for name in named if not (PACKAGE / name).is_file()}
+
+
+def test_everything_that_the_page_for_new_owners_names_exists() -> None:
+    """Files and folders of the code and the tests, also by a pattern, and names in them."""
+    names = re.findall(
+        r"`((?:[\w*]+/)+(?:[\w*]+(?:\.\w+)?)?|\w+\.py)(?:::(\w+))?`", TAKING_OVER.read_text()
+    )
+    assert {("core/gpu_step.py", ""), ("unit/core/test_invariants.py", "")} <= set(names)
+    places = (ROOT, PACKAGE, ROOT / "tests")
+    missing = []
+    for path, name in names:
+        files = [file for place in places for file in place.glob(path.removesuffix("/"))]
+        if not files or (name and not _defines(files[0], name)):
+            missing.append(f"{path}::{name}")
+    assert not missing
+
+
+def test_the_price_list_is_roughly_true() -> None:
+    """Otherwise run ``python docs/price_list.py``; to the line, each change would break it."""
+    rows = re.findall(r"^\| ([^|]+) \| [^|]+ \| ([\d,]+) \|", TAKING_OVER.read_text(), re.MULTILINE)
+    listed = {feature: int(lines.replace(",", "")) for feature, lines in rows}
+    counted = document_program("price_list").prices()
+    assert listed == {
+        feature: pytest.approx(lines, rel=0.1, abs=50) for feature, lines in counted.items()
+    }
+
+
+def test_the_page_for_new_owners_marks_the_long_tests() -> None:
+    marked = re.findall(
+        r"`((?:unit|integration)/[\w/]+\.py)(?:::(\w+))?`(†?)", TAKING_OVER.read_text()
+    )
+    assert len(marked) > 15
+    wrong = [
+        f"{path}::{name}"
+        for path, name, mark in marked
+        if _is_long(ROOT / "tests" / path, name) != bool(mark)
+    ]
+    assert not wrong
+
+
+def _is_long(file: Path, name: str) -> bool:
+    """Check whether a test, or any test of a file, is left out of ``make test``."""
+    for node in ast.parse(file.read_text()).body:
+        is_other = isinstance(node, ast.FunctionDef) and name not in {"", node.name}
+        if not is_other and re.search(r"mark\.long\b", ast.unparse(node)):
+            return True
+    return False
+
+
+def _defines(file: Path, name: str) -> bool:
+    """Check whether a file of Python has a function, class or constant of that name."""
+    return bool(re.search(rf"^ *(?:(?:def|class) )?{name}\b", file.read_text(), re.MULTILINE))
 
 
 def test_every_document_that_a_message_names_exists() -> None:

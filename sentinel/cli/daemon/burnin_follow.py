@@ -294,7 +294,7 @@ class Following:
         with contextlib.suppress(SentinelError):  # without a record, its work would prove nothing
             run = self._client.status().daemon.burnin
             if run is not None and _is_of(self._folder, run.id):
-                self._client.cancel_burnin()
+                self._client.cancel_burnin(run.id)
         raise ConfigError(
             f"{file} was not written: the process that recorded the run has failed",
             f"To judge what it recorded: sentinel report {self._folder.path}",

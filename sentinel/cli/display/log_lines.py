@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TextIO
 
 from sentinel.cli.display.output import printable, styled, wants_colour
 from sentinel.errors import ConfigError
+from sentinel.host.log_file import MAX_OLD_FILES
 from sentinel.host.regular_file import open_regular
 from sentinel.protocol.events import DEBUG_EVENTS, EVENTS, Kind
 from sentinel.protocol.rules import with_time
@@ -340,14 +341,36 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def _successor(path: Path, file: BinaryIO) -> BinaryIO | None:
-    """Open the successor of a rotated file, or return None if there is none."""
+    """Open the file that comes after a rotated one, or return None if there is none yet.
+
+    It may be an older one than ``path``, since a reader may be several rotations behind.
+    """
+    names = [path, *(path.with_name(f"{path.name}.{n + 1}") for n in range(MAX_OLD_FILES))]
     current = os.fstat(file.fileno())
+    there = {name: found for name in names if (found := _status_of(name)) is not None}
+    place = next((name for name in there if os.path.samestat(there[name], current)), None)
+    if place is None:  # it was moved or deleted
+        then = current.st_mtime_ns
+        later = [name for name in there if name == path or there[name].st_mtime_ns > then]
+    else:
+        later = list(there)[: list(there).index(place)]
+    if not later:
+        return None
     try:
-        there = path.stat()
-        if (there.st_dev, there.st_ino) == (current.st_dev, current.st_ino):
-            return None
-        return os.fdopen(open_regular(path, os.O_RDONLY), "rb")
+        opened = os.fdopen(open_regular(later[-1], os.O_RDONLY), "rb")
     except OSError:  # during the rotation; the next poll finds it
+        return None
+    checked = place or later[-1]
+    if (now := _status_of(checked)) is not None and os.path.samestat(now, there[checked]):
+        return opened
+    opened.close()  # the names have moved meanwhile, so that it may be one too new
+    return None
+
+
+def _status_of(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except OSError:
         return None
 
 

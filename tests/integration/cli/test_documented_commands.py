@@ -29,7 +29,7 @@ pytestmark = pytest.mark.long
 
 #: Commands that need no daemon, and some of which would not run beside one.
 ALONE = re.compile(
-    r"sentinel (?:--help|demo|workloads|check|doctor|goldens|config|selftest|report|run|start)\b.*"
+    r"sentinel (?:--help|demo|workloads|check|doctor|config|report|run|start)\b.*"
     r"|sentinel --(?:once|config).*|python -m sentinel .*"
 )
 #: Of these, the ones that find simulated GPUs by an option alone, which the document leaves out.

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import signal
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sentinel.host.log_file import MAX_OLD_FILES, RotatingLog
 from sentinel.host.registry import running
-from tests.harness.daemon_harness import QUICK, Daemon
+from tests.harness.daemon_harness import QUICK, Daemon, read_line
 from tests.harness.sentinel_process import eventually
 
 pytestmark = pytest.mark.usefixtures("fake_torch")
@@ -69,6 +72,27 @@ def test_at_debug_level_the_log_has_the_memory_at_every_check(daemon: Daemon) ->
     times = [check["at"] for check in checks()]
     assert len(set(times)) == len(times), "each check once"
     assert "gpu.checked" not in daemon.run("history", "--events", "--json")
+
+
+@pytest.mark.long
+def test_a_rotation_loses_and_repeats_no_line_of_a_follower(daemon: Daemon) -> None:
+    """A follower that is stopped, as by a pager, may be five files behind."""
+    daemon.start(1)
+    daemon.close()
+    line = '{{"event": "test", "number": {}}}\n'.format
+    numbers = iter(range(10**6))
+    with (
+        daemon.start_command("logs", "-f", "--json", "-n", "1") as follower,
+        closing(RotatingLog(daemon.places.log, max_bytes=50 * len(line(1)))) as log,
+    ):
+        assert "sentinel.stopped" in read_line(follower)
+        for stopped in (True, False) * 3:
+            follower.send_signal(signal.SIGSTOP if stopped else signal.SIGCONT)
+            written = [next(numbers) for _ in range(50 * MAX_OLD_FILES)]
+            for number in written:
+                log.write(line(number))
+            follower.send_signal(signal.SIGCONT)
+            assert [json.loads(read_line(follower))["number"] for _ in written] == written
 
 
 @pytest.mark.parametrize("text", ["logs/a.log", "a.log"])

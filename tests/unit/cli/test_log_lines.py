@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from sentinel.cli.display.journal import entry, priority
 from sentinel.cli.display.log_lines import describe, follow, last_lines, last_wanted, text_lines
 from sentinel.core.step import Event
 from sentinel.errors import ConfigError
+from sentinel.host.log_file import MAX_OLD_FILES, RotatingLog
 from sentinel.host.systemd import field_name
 from sentinel.protocol.gpu import Gpu
 from tests.harness.gpu_environment import ROOT
@@ -250,6 +253,34 @@ def test_a_rotated_log_is_read_to_its_end_and_then_its_successor(tmp_path: Path)
             path.write_text("d\n")
 
         assert followed(path, rotate, go_on) == ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize("older", [0, 3])
+def test_a_reader_that_is_several_rotations_behind_misses_no_line(
+    tmp_path: Path, older: int
+) -> None:
+    """Also if its file was moved or deleted meanwhile; no line comes twice."""
+    path = tmp_path / "log"
+    numbers = iter(range(1000))
+
+    def write(count: int) -> None:
+        for file in tmp_path.iterdir():  # the times of files are no finer than some milliseconds
+            there = file.stat().st_mtime_ns
+            os.utime(file, ns=(there, there - 10**9))
+        for _ in range(count):
+            log.write(f"{next(numbers):03}\n")
+
+    with closing(RotatingLog(path, max_bytes=4)) as log:
+        write(older + 1)
+        steps = [
+            lambda: write(1),
+            lambda: write(MAX_OLD_FILES),
+            lambda: path.rename(tmp_path / "elsewhere"),
+            lambda: write(2),
+        ]
+        assert followed(path, *steps) == [f"{older + number:03}" for number in range(9)]
+        deleted = followed(path, lambda: write(MAX_OLD_FILES + 3))
+        assert deleted == [f"{older + number:03}" for number in (8, *range(11, 17))]
 
 
 def test_a_truncated_log_is_read_from_its_start(tmp_path: Path) -> None:

@@ -125,21 +125,50 @@ def test_a_copy_of_a_report_is_that_of_the_node_that_it_names(fleets: Fleets) ->
     }
 
 
-@pytest.mark.parametrize(
-    ("hostname", "missing"), [("ip-10-0-0-7", {"node-0001", "node-0002"}), (NODE, {"node-0002"})]
-)
+#: The names of one host in two reports, whether its GPUs are simulated, and who is missing.
+ONE_HOST = [
+    (("ip-10-0-0-7", "ip-10-0-0-7"), False, {1, 2}),
+    ((NODE, NODE), False, {2}),
+    ((NODE, "node-0002"), False, {1, 2}),
+    (("ip-10-0-0-7", "ip-10-0-0-7"), True, {1, 2}),
+    ((NODE, NODE), True, {2}),
+    ((NODE, "node-0002"), True, set()),  # name spaces of one machine
+]
+
+
+@pytest.mark.parametrize(("names", "simulated", "missing"), ONE_HOST)
 def test_a_host_that_reports_for_two_nodes_is_one_of_them_at_most(
-    fleets: Fleets, hostname: str, missing: set[str]
+    fleets: Fleets, names: tuple[str, str], missing: set[int], *, simulated: bool
 ) -> None:
     """Two names may lead to one host: its second run is not that of the node that it left out."""
     reports = {number: fleets.report(1) for number in (1, 2)}
-    for number, report in reports.items():
-        report["node"]["hostname"] = hostname
+    for (number, report), name in zip(reports.items(), names, strict=True):
+        report["node"]["hostname"] = name
         report["run"] |= {"id": f"run{number}", "started": f"2026-11-23T08:0{number}:00+00:00"}
+        report["run"]["simulated"] = simulated
     files = fleets.read(run_file=False, reports=reports)
-    assert {node.name for node in files.nodes if node.missing} == missing
-    why = f"its report is of {hostname}, which another node has reported, too"
-    assert {node.missing for node in files.nodes if node.missing} == {why}
+    assert {node.name: node.missing for node in files.nodes if node.missing} == {
+        f"node-000{number}": f"its report is of {name}, which node-000{other} has reported, too"
+        for number, other, name in zip((1, 2), (2, 1), names, strict=True)
+        if number in missing
+    }
+
+
+def test_simulated_gpus_of_two_machines_are_of_two_hosts(fleets: Fleets) -> None:
+    reports = {number: fleets.report(1) for number in (1, 2)}
+    for number, report in reports.items():
+        report["node"] |= {"hostname": "localhost", "machine_id": f"{number:032x}"}
+        report["run"]["simulated"] = True
+    files = fleets.read(run_file=False, reports=reports)
+    assert not any(node.missing for node in files.nodes)
+
+
+def test_a_fault_of_a_host_with_two_names_stays(fleets: Fleets) -> None:
+    reports = {1: fleets.report(1), 2: fleets.report(1, verdicts={1: "FAIL"})}
+    reports[2]["node"]["hostname"] = "node-0002"
+    fleet = fleets.judged(run_file=False, reports=reports)
+    assert [node.word for node in fleet.nodes[1:3]] == ["MISSING", "FAIL"]
+    assert fleet.verdict is Verdict.FAIL
 
 
 def test_a_node_may_call_itself_otherwise_than_its_engine_does(fleets: Fleets) -> None:
