@@ -16,7 +16,8 @@ from sentinel.core import burnin_progress as progress
 from sentinel.core import child_facts, health
 from sentinel.core.burnin_progress import Burnin
 from sentinel.core.gpu_state import Backoff, Fatal, GpuState, Running, Stopped, Unknown
-from sentinel.core.node import groups, sessions
+from sentinel.core.node import groups
+from sentinel.core.node.gpu_settings import lay_settings
 from sentinel.core.observation import Observation
 from sentinel.core.state import State, admin_hold, each_gpu
 from sentinel.core.step import Event, Step, gpu_event, sensor_fields, upcoming
@@ -42,7 +43,7 @@ def advance(state: State, seen: Observation) -> Step[State]:
     for uuid, gpu_state in step.state.gpu_states.items():
         own = state.config.of(uuid)
         if gpu_state.progress.workload(own.plan) not in {None, own.workload}:
-            return step._replace(state=sessions.lay(step.state))
+            return step._replace(state=lay_settings(step.state))
     return step
 
 

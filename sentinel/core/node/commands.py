@@ -27,6 +27,7 @@ from sentinel.core.node.command_result import (
     names_of,
     not_found,
 )
+from sentinel.core.node.gpu_settings import lay_settings
 from sentinel.core.observation import Observation
 from sentinel.core.state import State, each_gpu, reservation_of
 from sentinel.core.step import Event, Role, SendTo, Step, chain, gpu_event, upcoming
@@ -365,7 +366,7 @@ def _configure(state: State, command: Configure, seen: Observation) -> Accepted:
     new = replace(build_config(command.given), plan=before.plan, repeat=before.repeat)
     gpus = tuple(gpu_state.gpu for gpu_state in state.gpu_states.values())
     new, unused = resolve(new, command.given, gpus)
-    new = sessions.lay(replace(state, config=new)).config
+    new = lay_settings(replace(state, config=new)).config
     fixed = [key for name, key in _FIXED.items() if getattr(new, name) != getattr(before, name)]
     if fixed:
         text = f"{fixed[0]} is fixed while sentinel runs: stop it and start it with another"
