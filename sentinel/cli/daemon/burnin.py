@@ -245,7 +245,7 @@ def _check_for_daemon(
         what = f"--simulate: a daemon runs, and has {gpus} simulated GPUs, not {simulate}"
         raise ConfigError(what, f"Give --simulate {gpus}, or end it first: sentinel stop")
     for given in sources.given:
-        if given.source.startswith("--") and given.source != "--gpus":
+        if given.by_flag and given.source != "--gpus":
             what = f"{given.source}: a daemon runs, and its own settings apply"
             raise ConfigError(what, "Omit it, or end the daemon first: sentinel stop")
 
