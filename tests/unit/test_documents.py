@@ -137,7 +137,7 @@ def test_each_event_has_an_example_with_documented_fields(name: str) -> None:
 
 def test_the_rules_of_the_document_are_exactly_those_that_can_decide() -> None:
     code = "".join(path.read_text() for path in sorted((PACKAGE / "core").rglob("*.py")))
-    rules = set(re.findall(r'(?:Permission\(\s*|rule=)"([\w.]+)"', code))
+    rules = set(re.findall(r'(?:Ruling\(\s*|rule=)"([\w.]+)"', code))
     assert rules | {RUNNING, IDLE} == RULES.keys()
 
 

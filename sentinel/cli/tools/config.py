@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -259,7 +260,8 @@ def init(file: str | None, config: str | None) -> int:
         raise ConfigError(f"{path} exists and is not overwritten", "Name another.") from None
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
-    click.echo(f"{path}: every setting has its default; to check it: sentinel config check {path}")
+    how = f"to check it: sentinel config check {shlex.quote(str(path))}"
+    click.echo(f"{path}: every setting has its default; {how}")
     return int(ExitCode.OK)
 
 

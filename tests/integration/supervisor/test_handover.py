@@ -434,8 +434,10 @@ def test_a_client_of_an_mps_server_gets_its_memory(simulated: SimulatedHost) -> 
         assert server.stdout is not None
         assert server.stdin is not None
         assert server.stdout.readline() == "serves\n"
-        with simulated.sentinel(1, *QUICK, "--workload", "hold") as sentinel:
+        flags = (*QUICK, "--workload", "hold", "--status-every", "1s")
+        with simulated.sentinel(1, *flags) as sentinel:
             sentinel.wait_for("stressor.ready")
+            wait_until_it_watches(sentinel)
             server.stdin.write("\n")
             server.stdin.flush()
             assert server.stdout.readline() == "True\n"
