@@ -204,7 +204,7 @@ def test_a_run_survives_its_terminal_and_is_attached_and_cancelled(daemon: Daemo
     assert again.code == ExitCode.HELD
     assert "the burn-in short runs" in again.err
     assert not Path(daemon.host.folder, "other").exists()
-    former = ExampleRun().write(daemon.places.state / RUNS / "20260101-080000-former")
+    former = ExampleRun().write(daemon.places.state / RUNS / "20991231-080000-former")
     write_reports(former, judge_run(former, Thresholds()))
     last = daemon.run_unchecked("burnin", "attach", "--simulated")
     assert last.code == ExitCode.USAGE, "the verdict of a former run is not that of this one"
