@@ -171,7 +171,7 @@ class ApiContext:
 
     def _cancel(self, bound: Bound) -> None:
         command, id_ = bound
-        self.supervisor.post(command, by=THIS_PROCESS, **({} if id_ is None else {"id": id_}))
+        self.supervisor.post(command, by=THIS_PROCESS, id=id_)
 
     async def _reload(self) -> None:
         """Reread the settings by the supervisor's request; log what is wrong with them."""
@@ -194,7 +194,7 @@ def _bound(host: HostView) -> dict[Bound, Caller]:
         if allocation.by.started is not None
     }
     if host.burnin is not None and host.burnin.bound:
-        bound[CancelBurnin, None] = host.burnin.by
+        bound[CancelBurnin, host.burnin.id] = host.burnin.by
     return bound
 
 

@@ -36,6 +36,9 @@ from sentinel.protocol.codec import MessageStream
 from sentinel.protocol.commands import AccessPolicy, ApiHeartbeat, ApiSpec, Level
 from sentinel.protocol.problem import Code
 
+#: What one turn of the loop reads of a connection. asyncio's default is 256 KiB, for which h11
+#: takes 0.2 s if they are chunks of one byte.
+_READ_BYTES = 8 * 1024
 #: The time for a complete request, from the connection or the previous response on.
 REQUEST_TIMEOUT_S = 5.0
 #: The time after which a client that does not read is disconnected.
@@ -90,6 +93,7 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Read the peer's identity, and wait for a request."""
         super().connection_made(transport)
+        transport.max_size = _READ_BYTES  # type: ignore[attr-defined] # of asyncio's own loop
         self.peer = peer_of(transport.get_extra_info("socket"))
         self.since = self.loop.time()
         if self.peer.via == "unix":

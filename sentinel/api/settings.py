@@ -223,7 +223,7 @@ class DaemonSettings:
 
     def _of_run_time(self) -> tuple[Given, ...]:
         """Return what flags and clients have given, and neither a file nor a variable."""
-        return tuple(value for value in self.given if value.source.startswith("--"))
+        return tuple(value for value in self.given if value.by_flag)
 
     def _changed(self, keys: Iterable[str], gpus: tuple[str, ...]) -> tuple[Given, ...]:
         """Return some settings as they are in effect, those of single GPUs by UUID.

@@ -221,7 +221,7 @@ class Broadcast:
 
 
 #: The command that ends what is bound to a process, and its id.
-Bound = tuple[Callable[..., Command], str | None]
+Bound = tuple[Callable[..., Command], str]
 
 
 def is_alive(holder: Caller) -> bool:

@@ -134,6 +134,16 @@ def begun_with(folder: RunFolder) -> list[dict[str, Any]]:
     return found
 
 
+def thresholds_of(folder: RunFolder) -> str | None:
+    """Find the file of thresholds that a run was begun with, or None.
+
+    Raises:
+        ConfigError: The folder has no run.
+    """
+    files = (value["value"] for value in begun_with(folder) if value["key"] == "thresholds")
+    return next(files, None)
+
+
 def simulated_gpus(folder: RunFolder) -> int | None:
     """Count the simulated GPUs of the host of a run; None of a run on real ones.
 

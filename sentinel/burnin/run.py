@@ -58,6 +58,8 @@ class RunRequest:
     simulated: Path | None = None
     #: By which a run to go on with has failed or not.
     thresholds: Thresholds = Thresholds()  # noqa: RUF009 - frozen
+    #: The file that they are of, or None.
+    thresholds_file: str | None = None
 
 
 def record_run(
@@ -225,7 +227,11 @@ def recorded_settings(
         and not value.key.startswith((*NOT_OF_A_RUN, *_REPLACED))
         and (_differs(value) if value.gpu is None else present(value.gpu, gpus))
     ]
-    asked = {"gpus": ",".join(request.gpus), "fail-fast": "on" if request.fail_fast else ""}
+    asked = {
+        "gpus": ",".join(request.gpus),
+        "fail-fast": "on" if request.fail_fast else "",
+        "thresholds": request.thresholds_file or "",
+    }
     for key, value in asked.items():
         if value:
             found = [setting for setting in found if setting["key"] != key]
@@ -252,8 +258,7 @@ def _cancel_on_failure(
 def cancel_run(client: Client, run: str) -> None:
     """Cancel a run, unless it is over: the daemon may do another one by now."""
     with suppress(SentinelError):
-        if _goes_on(client, run):
-            client.cancel_burnin()
+        client.cancel_burnin(run)
 
 
 def until_end(client: Client, stream: EventStream, run: str) -> Iterator[EventInfo]:

@@ -242,13 +242,17 @@ class Client(Requester, AllocationVerbs, HistoryVerbs, ReservationVerbs, Session
         }
         return self.fetch(BurninStarted, "POST", "/v1/burnin", body).burnin
 
-    def cancel_burnin(self) -> Outcome:
+    def cancel_burnin(self, id_: str | None = None) -> Outcome:
         """End the burn-in.
 
+        Args:
+            id_: Its id; by default, that of the one that runs.
+
         Raises:
-            ServiceError: None runs.
+            ServiceError: None runs, or another one.
         """
-        return self.fetch(Outcome, "DELETE", "/v1/burnin")
+        query = "" if id_ is None else f"?id={quote(id_)}"
+        return self.fetch(Outcome, "DELETE", f"/v1/burnin{query}")
 
     # --- GPUs --------------------------------------------------------------------------------
 

@@ -236,7 +236,8 @@ def hold(
 
     Args:
         gpus: By index, UUID or its unique beginning, or PCI address; the default is all.
-        memory: Per GPU, a share of the free memory, ``"88%"``, or a size, ``"20GiB"``.
+        memory: Per GPU, a share of the free memory, ``"88%"``, or a size, ``"20GiB"``. Of a larger
+            size than is free, what is free: ``held`` of a GPU's status is what was taken.
         workload: The workload; ``"hold"`` only holds the memory.
         simulate: The number of simulated GPUs, for a host without GPUs.
         flags: Further flags of ``sentinel run``, such as ``("--util", "50%")``.

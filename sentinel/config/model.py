@@ -74,7 +74,8 @@ class Config(ServiceSettings):
         "all",
     )
     memory: MemoryTarget = gpu_setting(
-        "Memory to hold on each GPU: a share of its free memory, or a size such as 20GiB.",
+        "Memory to hold on each GPU: a share of its free memory, or a size such as 20GiB, at most"
+        " what is free.",
         _MEMORY,
         "88%",
         key="memory.target",

@@ -178,7 +178,7 @@ _WHY_ENDING = {
 
 
 @dataclass(frozen=True)
-class Permission:
+class Ruling:
     """The rule that allows or forbids a stressor, and its reason for people."""
 
     #: One of :data:`sentinel.protocol.rules.RULES`.
@@ -193,33 +193,33 @@ class Permission:
         return self.rule == IDLE
 
 
-#: The permission to start a stressor.
-ALLOWED = Permission(IDLE, "idle")
+#: The ruling that a stressor may be started.
+ALLOWED = Ruling(IDLE, "idle")
 
 
 def idle_enough(
     gpu_state: GpuState, reading: Reading | None, now: float, config: Config
-) -> Permission | None:
+) -> Ruling | None:
     """Explain why a GPU is not idle, or not for long enough; None if it is."""
     match gpu_state.occupancy:
         case Unknown(reason=reason):
-            return Permission("unknown", f"unknown: {reason}")
+            return Ruling("unknown", f"unknown: {reason}")
         case Busy(rule=rule, reason=reason):
-            return Permission(rule, reason)
+            return Ruling(rule, reason)
         case Idle(since=since):
             if reading is None or reading.at <= since:
-                return Permission("confirm", "idle, seen once")
+                return Ruling("confirm", "idle, seen once")
             if not is_fresh(reading, now, config):
-                return Permission("confirm", "idle when it was last read, some seconds ago")
+                return Ruling("confirm", "idle when it was last read, some seconds ago")
             if now < since + gpu_state.rearm:
                 reason = f"idle again, left alone for {format_duration(gpu_state.rearm)} (rearm)"
-                return Permission("rearm", reason, since + gpu_state.rearm)
+                return Ruling("rearm", reason, since + gpu_state.rearm)
             if config.idle_utilization is not None and reading.at < gpu_state.ended + OWN_LOAD_S:
                 reason = "its utilisation may still include the last stressor (idle.utilization)"
-                return Permission("idle.utilization", reason, gpu_state.ended + OWN_LOAD_S)
+                return Ruling("idle.utilization", reason, gpu_state.ended + OWN_LOAD_S)
             if now < since + config.idle_wait:
                 reason = f"idle for less than {format_duration(config.idle_wait)} (idle.wait)"
-                return Permission("idle.wait", reason, since + config.idle_wait)
+                return Ruling("idle.wait", reason, since + config.idle_wait)
     return None
 
 
@@ -228,9 +228,7 @@ def is_fresh(reading: Reading, now: float, config: Config) -> bool:
     return age_s(reading, now) <= FRESH_POLLS * config.quick_poll
 
 
-def may_start(
-    gpu_state: GpuState, reading: Reading | None, now: float, config: Config
-) -> Permission:
+def may_start(gpu_state: GpuState, reading: Reading | None, now: float, config: Config) -> Ruling:
     """Decide whether the rules of one GPU allow a start now."""
     not_idle = idle_enough(gpu_state, reading, now, config)
     if not_idle is not None and not isinstance(gpu_state.occupancy, Idle):
@@ -239,32 +237,32 @@ def may_start(
     return by_stressor(gpu_state) or not_idle or ALLOWED
 
 
-def by_stressor(gpu_state: GpuState) -> Permission | None:
+def by_stressor(gpu_state: GpuState) -> Ruling | None:
     """Explain by the state of its stressor why a GPU gets no other one; None without a stressor."""
     match gpu_state.stressor:
         case Stopped():
             return None
         case Starting() | Stopping() if gpu_state.launch.clearing:
-            return Permission("leak", "a context is opened and closed, to clear what is leaked")
+            return Ruling("leak", "a context is opened and closed, to clear what is leaked")
         case Starting() as starting:
-            return Permission("starting", f"its stressor is starting: {waits_for(starting)}")
+            return Ruling("starting", f"its stressor is starting: {waits_for(starting)}")
         case Running():
-            return Permission(RUNNING, "running")
+            return Ruling(RUNNING, "running")
         case Stopping() as stopping:
             return _ending(stopping)
         case Backoff(reason=why, until=until):
             reason = f"its stressor ended, and is started again later: {why}"
-            return Permission("backoff", reason, until)
+            return Ruling("backoff", reason, until)
         case Fatal(reason=why):
-            return Permission("failed", f"its stressor failed, and is not started again: {why}")
+            return Ruling("failed", f"its stressor failed, and is not started again: {why}")
 
 
-def _ending(stopping: Stopping) -> Permission:
+def _ending(stopping: Stopping) -> Ruling:
     """Explain what a stressor that ends waits for."""
     if stopping.exit is not None:
         reason = "its stressor has ended, and its memory is not free yet"
-        return Permission("stopping", reason, stopping.exit.at + SETTLE_TIMEOUT_S)
+        return Ruling("stopping", reason, stopping.exit.at + SETTLE_TIMEOUT_S)
     if stopping.reported:
-        return Permission("stopping", "its stressor has not ended although it was killed")
+        return Ruling("stopping", "its stressor has not ended although it was killed")
     reason = f"its stressor is ending: {_WHY_ENDING[stopping.cause]}"
-    return Permission("stopping", reason, None if stopping.kill_sent else stopping.kill_at)
+    return Ruling("stopping", reason, None if stopping.kill_sent else stopping.kill_at)

@@ -112,7 +112,7 @@ class State:
     #: The API process must still reload the settings.
     reload_requested: bool = False
     #: Set while no process of Sentinel may use the driver.
-    released: Pause | None = None
+    driver_released: Pause | None = None
     #: By id, in the order in which they came; those without GPUs wait in the queue.
     reservations: Mapping[str, Reservation] = field(default_factory=dict)
     #: The sessions by name; no two have a GPU in common.
@@ -133,7 +133,7 @@ class State:
 
     def why_unusable(self, uuid: str, now: float) -> str | None:
         """Explain why the readings of a GPU must not be used, or return None."""
-        if self.released is not None and not self.probe.running:
+        if self.driver_released is not None and not self.probe.running:
             return "the driver is released (pause --release)"
         suspect = self.suspects.get(uuid)
         if suspect is None or now >= suspect.until:
@@ -195,12 +195,12 @@ def on_each_gpu(*rules: GpuRule) -> Rule:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdminHold:
-    """Why an operator or a user keeps a GPU free; a *held* GPU, with a stressor, is not meant."""
+class KeptFree:
+    """Why an operator or a user keeps a GPU free of stressors."""
 
     #: The administrative state, as in :class:`sentinel.protocol.views.GpuView`.
     admin: str
-    #: The rule of the :class:`sentinel.core.occupancy.Permission` that forbids a stressor.
+    #: The rule of the :class:`sentinel.core.occupancy.Ruling` that forbids a stressor.
     rule: str
     reason: str
     since: float | None = None
@@ -208,21 +208,21 @@ class AdminHold:
     reservation: str | None = None
 
 
-def admin_hold(state: State, gpu_state: GpuState) -> AdminHold | None:
+def kept_free(state: State, gpu_state: GpuState) -> KeptFree | None:
     """Return why an operator or a user keeps a GPU free, or None."""
-    if state.released is not None:
+    if state.driver_released is not None:
         reason = "the driver is released (pause --release)"
-        return AdminHold(
+        return KeptFree(
             admin="RELEASED",
             rule="released",
             reason=reason,
-            since=state.released.since,
-            until=state.released.until,
+            since=state.driver_released.since,
+            until=state.driver_released.until,
         )
     reserved = reservation_of(state, gpu_state.gpu.uuid)
     if reserved is not None:
         why = f"{reserved.reason} ({reserved.id})" if reserved.reason else reserved.id
-        return AdminHold(
+        return KeptFree(
             admin="RESERVED",
             rule="reserved",
             reason=f"reserved: {why}",
@@ -231,7 +231,7 @@ def admin_hold(state: State, gpu_state: GpuState) -> AdminHold | None:
             reservation=reserved.id,
         )
     if gpu_state.pause is not None:
-        return AdminHold(
+        return KeptFree(
             admin="PAUSED",
             rule="paused",
             reason="paused until sentinel resume" if gpu_state.pause.until is None else "paused",

@@ -10,7 +10,7 @@ from sentinel.core import decide
 from sentinel.core.attribution import pending_ignores
 from sentinel.core.node import starts
 from sentinel.core.observation import Observation, ProbeFacts
-from sentinel.core.occupancy import Permission
+from sentinel.core.occupancy import Ruling
 from sentinel.core.state import Probe
 from sentinel.errors import EndedEarlyError
 from sentinel.protocol.gpu import Gpu, Reading
@@ -122,7 +122,7 @@ def _verdicts(found: Found, readings: Mapping[str, Reading]) -> Iterator[Survey]
         for uuid, seen in readings.items()
     }
     local = HostClock().local()
-    verdicts = starts.permissions(state, Observation(now=now, local=local, readings=later))
+    verdicts = starts.rulings(state, Observation(now=now, local=local, readings=later))
     for gpu in gpus:
         gpu_state = state.gpu_states[gpu.uuid]
         reading = readings.get(gpu.uuid)
@@ -138,11 +138,11 @@ def _verdicts(found: Found, readings: Mapping[str, Reading]) -> Iterator[Survey]
         )
 
 
-def _shown(verdict: Permission, now: float) -> SurveyVerdict:
-    """Replace the time of a verdict by what is left until then."""
+def _shown(ruling: Ruling, now: float) -> SurveyVerdict:
+    """Replace the time of a ruling by what is left until then."""
     return SurveyVerdict(
-        allowed=verdict.allowed,
-        rule=verdict.rule,
-        reason=verdict.reason,
-        left_s=None if verdict.until is None else max(0.0, verdict.until - now),
+        allowed=ruling.allowed,
+        rule=ruling.rule,
+        reason=ruling.reason,
+        left_s=None if ruling.until is None else max(0.0, ruling.until - now),
     )

@@ -372,8 +372,8 @@ class KnownGpu:
     index: int | None
     #: The serial number of the board; None if it has none, or is not known.
     serial: str | None
-    #: Whether a running daemon has it.
-    present: bool
+    #: Whether a running daemon has it; None if none runs, so that nothing is read.
+    present: bool | None
 
 
 def select_known(selectors: Iterable[str], gpus: Sequence[KnownGpu]) -> tuple[str, ...]:
@@ -416,13 +416,17 @@ def _matches(selector: str, gpu: KnownGpu) -> bool:
     return bool(start) and gpu.uuid.lower().removeprefix(_PREFIX).startswith(start)
 
 
+#: What is added to a GPU in a list of them, by whether it is present.
+_STANDING = {True: "", False: "  missing", None: "  not read: no daemon runs"}
+
+
 def _choices(gpus: Sequence[KnownGpu]) -> str:
     """List the possible selectors, for an error message."""
     if not gpus:
         return "No verified work of any GPU is known."
     lines = [
         f"  {'?' if gpu.index is None else gpu.index}  {gpu.uuid}"
-        f"{f'  serial {gpu.serial}' if gpu.serial else ''}{'' if gpu.present else '  missing'}"
+        f"{f'  serial {gpu.serial}' if gpu.serial else ''}{_STANDING[gpu.present]}"
         for gpu in gpus
     ]
     return "\n".join(["Choose by index, UUID or serial number:", *lines])

@@ -118,6 +118,12 @@ class Given:
     #: The selector of the GPU that it is for; None for all GPUs.
     gpu: str | None = None
 
+    @property
+    def by_flag(self) -> bool:
+        """Whether a flag or a client gave it, at run time, and not a file or a variable."""
+        # The source of a value in a file has a colon after its path, which may begin with dashes.
+        return self.source.startswith("--") and ": " not in self.source
+
 
 @dataclass(frozen=True, kw_only=True)
 class AccessPolicy:
@@ -323,6 +329,9 @@ class StartBurnin(_Command):
 @dataclass(frozen=True, kw_only=True)
 class CancelBurnin(_Command):
     """End the burn-in; what was done of it stays recorded."""
+
+    #: Its id; None for the one that runs.
+    id: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

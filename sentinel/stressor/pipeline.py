@@ -335,14 +335,15 @@ class ResultPipeline:
         return True
 
     def compute_unpaced(self, count: int) -> int:
-        """Compute at least ``count`` results without ``ctx.pace()``, and return how many.
+        """Compute ``count`` results without ``ctx.pace()``; return how many, fewer after a stop.
 
         As in :meth:`step`, each quantum is waited for, and its checks are collected one later.
         """
         done = 0
         while done < count and not self.inspector.stopped:
-            self._queue_snapshot(self._queue_results(self.per_quantum))
-            done += self.per_quantum
+            step = min(self.per_quantum, count - done)
+            self._queue_snapshot(self._queue_results(step))
+            done += step
             self.inspector.wait()
             self._collect_checks(keep=1)
         return done

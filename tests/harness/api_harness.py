@@ -476,7 +476,8 @@ class ApiServer:
                     self.send_views()
                 shown = time.monotonic()
             select.select([self.child.channel], [], [], 0.05)
-            self.child.flush()
+            with self.lock:  # two threads would send the same rest of a message
+                self.child.flush()
             for data in self.child.receive(64):
                 with self.changed:
                     self._handle(decode(data, API_MESSAGES))

@@ -84,9 +84,9 @@ def _names(call: ast.Call, path: Path) -> Iterator[str]:
 
 
 @cache
-def generator() -> ModuleType:
-    """Load docs/generate.py, which is not part of a package."""
-    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs/generate.py")
+def document_program(name: str) -> ModuleType:
+    """Load a program in docs/, which is not part of a package."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / f"docs/{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -98,13 +98,13 @@ def generator() -> ModuleType:
 def test_generated_parts_are_up_to_date(path: Path) -> None:
     """Otherwise run ``make docs``."""
     text = path.read_text()
-    assert generator().generated(text) == text
+    assert document_program("generate").generated(text) == text
 
 
 def test_every_generated_part_is_in_one_document() -> None:
     text = "".join(path.read_text() for path in (ROOT / "docs").glob("*.md"))
     assert sorted(re.findall(r"^<!-- generated: (.+) -->$", text, re.MULTILINE)) == sorted(
-        generator().PARTS
+        document_program("generate").PARTS
     )
 
 
@@ -137,7 +137,7 @@ def test_each_event_has_an_example_with_documented_fields(name: str) -> None:
 
 def test_the_rules_of_the_document_are_exactly_those_that_can_decide() -> None:
     code = "".join(path.read_text() for path in sorted((PACKAGE / "core").rglob("*.py")))
-    rules = set(re.findall(r'(?:Permission\(\s*|rule=)"([\w.]+)"', code))
+    rules = set(re.findall(r'(?:Ruling\(\s*|rule=)"([\w.]+)"', code))
     assert rules | {RUNNING, IDLE} == RULES.keys()
 
 
@@ -219,6 +219,16 @@ def test_everything_that_the_page_for_new_owners_names_exists() -> None:
         if not files or (name and not _defines(files[0], name)):
             missing.append(f"{path}::{name}")
     assert not missing
+
+
+def test_the_price_list_is_roughly_true() -> None:
+    """Otherwise run ``python docs/price_list.py``; to the line, each change would break it."""
+    rows = re.findall(r"^\| ([^|]+) \| [^|]+ \| ([\d,]+) \|", TAKING_OVER.read_text(), re.MULTILINE)
+    listed = {feature: int(lines.replace(",", "")) for feature, lines in rows}
+    counted = document_program("price_list").prices()
+    assert listed == {
+        feature: pytest.approx(lines, rel=0.1, abs=50) for feature, lines in counted.items()
+    }
 
 
 def test_the_page_for_new_owners_marks_the_long_tests() -> None:

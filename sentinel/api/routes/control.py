@@ -185,10 +185,10 @@ async def start_burnin(context: ContextDep, by: By, body: BurninRequest) -> Burn
     return BurninStarted(burnin=serializers.burnin(run, now))
 
 
-@burnin.delete("", responses=problems(Code.NOT_FOUND))
-async def cancel_burnin(context: ContextDep, by: By) -> Outcome:
-    """End the burn-in. What was done of it stays in the events."""
-    return await context.run_command(CancelBurnin, by=by)
+@burnin.delete("", responses=problems(Code.NOT_FOUND, Code.INVALID))
+async def cancel_burnin(context: ContextDep, by: By, id: str | None = None) -> Outcome:  # noqa: A002 - the API's
+    """End the burn-in, or only that with this id. What was done of it stays in the events."""
+    return await context.run_command(CancelBurnin, by=by, id=id)
 
 
 def _earlier(given: Mapping[str, Any]) -> dict[str, EarlierWork]:

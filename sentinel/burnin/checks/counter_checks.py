@@ -276,7 +276,8 @@ def _temperature_limit(evidence: GpuEvidence, limits: Limits) -> Judgement:
     name = "temperature_margin_c"
     least = min(evidence.samples(name) or [read(evidence.now, name)])
     begins = evidence.now.slowdown_margin_c or 0
-    return by_limits(least - begins, limits, f"{least:g} C at least; it slows down at {begins} C")
+    shown = f"a margin of {least:g} C at least; it slows down at a margin of {begins} C"
+    return by_limits(least - begins, limits, shown)
 
 
 @_cool(

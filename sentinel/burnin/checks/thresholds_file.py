@@ -26,6 +26,9 @@ from sentinel.errors import ConfigError
 
 SPEC = "dcgm-error-thresholds-v1"
 
+#: Of the number of an XID; Python refuses to convert thousands.
+_MAX_DIGITS = 9
+
 #: The verdicts that a file may give an XID.
 XID_VERDICTS = ("fail", "warn", "pass")
 
@@ -78,7 +81,7 @@ def _value(entry: Any, comparison: Comparison, origin: str, where: str) -> float
 
 def _xids(table: Mapping[str, Any], origin: str) -> Iterable[tuple[int, str]]:
     for key, verdict in table.items():
-        if not key.isascii() or not key.isdecimal():
+        if not key.isascii() or not key.isdecimal() or len(key) > _MAX_DIGITS:
             raise ConfigError(f"{origin}: xids.{key} is not the number of an XID")
         if int(key) not in XIDS:
             known = ", ".join(str(number) for number in XIDS)

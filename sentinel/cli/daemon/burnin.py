@@ -27,7 +27,7 @@ from sentinel.burnin.checks.recorded_run import CHECKS
 from sentinel.burnin.formats import write_reports
 from sentinel.burnin.levels import LEVELS, load_plan, plan_text
 from sentinel.burnin.report import Judged, judge_run
-from sentinel.burnin.resume import flags_to_resume, simulated_gpus
+from sentinel.burnin.resume import flags_to_resume, simulated_gpus, thresholds_of
 from sentinel.burnin.run import NOT_OF_A_RUN, RunRequest, cancel_run, record_run
 from sentinel.burnin.run_folder import RunFolder, find_run, new_folder, register
 from sentinel.burnin.verdict import EXIT_CODES
@@ -123,17 +123,18 @@ def command(
         return int(ExitCode.OK)
     plan, text = load_plan(level, file), plan_text(level, file)
     registered_checks(CHECKS.ids)  # a conflict is to be known before the run
-    load_thresholds(limits)
     daemon, simulated = _host_of(simulate)
     state = places(os.environ, os.getuid(), simulated).shared
     if resume is not None:
         folder = RunFolder(path=find_run(state, str(resume)))
+        limits = limits or thresholds_of(folder)
         number = simulated_gpus(folder)
         if number is not None and simulate is None:
             daemon, simulated = _host_of(number)
         simulate = simulate if number is None else number
     else:
         folder = RunFolder(path=target) if target is not None else new_folder(state, plan)
+    load_thresholds(limits)
     config = checked(sources)
     slowed = [name for name in ("util", "power", "duty") if getattr(config, name) is not None]
     if slowed:
@@ -244,7 +245,7 @@ def _check_for_daemon(
         what = f"--simulate: a daemon runs, and has {gpus} simulated GPUs, not {simulate}"
         raise ConfigError(what, f"Give --simulate {gpus}, or end it first: sentinel stop")
     for given in sources.given:
-        if given.source.startswith("--") and given.source != "--gpus":
+        if given.by_flag and given.source != "--gpus":
             what = f"{given.source}: a daemon runs, and its own settings apply"
             raise ConfigError(what, "Omit it, or end the daemon first: sentinel stop")
 
@@ -374,6 +375,7 @@ def record() -> int:
             fail_fast=order.fail_fast,
             simulated=None if order.simulated is None else Path(order.simulated),
             thresholds=thresholds,
+            thresholds_file=order.thresholds,
         )
 
         def judge() -> None:

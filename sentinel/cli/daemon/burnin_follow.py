@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -78,7 +79,7 @@ def status(client: Client) -> options.Printed:
 def _progress_lines(shown: Status | None, others: Sequence[DaemonRecord]) -> Iterator[str]:
     """Yield the burn-ins without the daemon, and the progress of its own or of its plan."""
     for other in others:
-        yield f"{other}\nTo follow it: sentinel burnin attach {other.run}"
+        yield f"{other}\nTo follow it: sentinel burnin attach {shlex.quote(str(other.run))}"
         yield "To end it: sentinel burnin cancel, or Ctrl+C in its terminal"
     if shown is None:
         return
@@ -264,7 +265,7 @@ class Following:
             except KeyboardInterrupt:
                 if self._run is None:
                     return self._leave()
-                _tell("\ncancelling; Ctrl+C again leaves this")
+                _tell("\ncancelling; Ctrl+C again ends this command without its report")
                 cancel_run(self._client, self._run)
                 self._run = None
         report, code = self._report()
@@ -294,10 +295,10 @@ class Following:
         with contextlib.suppress(SentinelError):  # without a record, its work would prove nothing
             run = self._client.status().daemon.burnin
             if run is not None and _is_of(self._folder, run.id):
-                self._client.cancel_burnin()
+                self._client.cancel_burnin(run.id)
         raise ConfigError(
             f"{file} was not written: the process that recorded the run has failed",
-            f"To judge what it recorded: sentinel report {self._folder.path}",
+            f"To judge what it recorded: sentinel report {shlex.quote(str(self._folder.path))}",
         )
 
     def _is_over(self) -> bool:

@@ -228,9 +228,7 @@ def _without_given(client: Client, wanted: _Changes, gpus: Sequence[str]) -> _Pa
     """
     changeable = {setting.key for setting in SETTINGS if setting.scope is not Scope.START}
     given = [
-        value
-        for value in client.settings().settings
-        if value.source.startswith("--") and value.key in changeable
+        value for value in client.settings().settings if value.by_flag and value.key in changeable
     ]
     chosen = {gpu.uuid for gpu in options.only(client.status(), gpus).gpus}
     single = [value for value in given if value.gpu in chosen]

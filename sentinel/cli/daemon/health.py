@@ -170,8 +170,9 @@ def _cards(state: Path, sockets: Sequence[str]) -> list[_Card]:
     except OSError as error:
         raise ConfigError(f"{state} cannot be read: {error.strerror}") from None
     present = [(socket, gpu) for socket in sockets for gpu in _gpus_of(socket)]
+    otherwise = False if present else None
     try:
-        cards = _stored(state / verified_store.NAME)
+        cards = _stored(state / verified_store.NAME, present=otherwise)
     except ConfigError:
         if not present:
             raise
@@ -190,7 +191,7 @@ def _cards(state: Path, sockets: Sequence[str]) -> list[_Card]:
         )
     for uuid, last in verdicts.items():
         card = cards.get(uuid) or _Card(
-            uuid=uuid, index=last.index, serial=last.serial, present=False, name=last.model
+            uuid=uuid, index=last.index, serial=last.serial, present=otherwise, name=last.model
         )
         ended = 0.0 if last.ended is None else last.ended.timestamp()
         cards[uuid] = replace(card, burnin=last, seen=max(card.seen, ended))
@@ -205,7 +206,7 @@ def _gpus_of(socket: str) -> tuple[GpuStatus, ...]:
         return ()
 
 
-def _stored(path: Path) -> dict[str, _Card]:
+def _stored(path: Path, *, present: bool | None) -> dict[str, _Card]:
     """Read what the last daemon has stored, by UUID.
 
     Raises:
@@ -222,7 +223,7 @@ def _stored(path: Path) -> dict[str, _Card]:
             uuid=uuid,
             index=one.index,
             serial=one.serial,
-            present=False,
+            present=present,
             name=one.name,
             verified=verified_store.proof_of(one),
             seen=max(one.daemon, one.last or 0.0),

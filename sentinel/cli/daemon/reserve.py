@@ -123,9 +123,11 @@ def reserve(
 def _cancel_reservations(client: Client, given: Sequence[str]) -> options.Printed:
     names = [part.strip() for text in given for part in text.split(",")]
     if "all" in names:
-        names = [found.id for found in client.reservations() if found.holder.uid == os.getuid()]
+        known = (*client.queue(), *client.reservations())
+        names = [found.id for found in known if found.holder.uid == os.getuid()]
     printed = options.each(client.cancel_reservation, names, "ids")
-    return printed if names else replace(printed, notes=["this user has no reservations"])
+    notes = ["this user has no reservations or requests"]
+    return printed if names else replace(printed, notes=notes)
 
 
 def _list_reservations(client: Client) -> options.Printed:

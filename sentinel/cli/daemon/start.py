@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -289,8 +290,8 @@ def _check_number(where: Places, pid: int, simulate: int) -> None:
         raise AlreadyRunningError(
             f"--simulate {simulate}: a daemon with {number} simulated GPUs runs already:"
             f" pid {pid or 'unknown'}, socket {where.socket}",
-            f"End it with `sentinel stop --socket {where.socket}`, or use another folder:"
-            f" {SIMULATED}.",
+            f"End it with `sentinel stop --socket {shlex.quote(str(where.socket))}`, or use another"
+            f" folder: {SIMULATED}.",
         )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -124,7 +125,9 @@ def _with_burnins(error: NotRunningError) -> NotRunningError:
     from sentinel.host.registry import records_folder, running_burnins
 
     runs = running_burnins(records_folder(os.environ, os.getuid()))
-    text = "".join(f"\n{run}\nTo follow it: sentinel burnin attach {run.run}" for run in runs)
+    text = "".join(
+        f"\n{run}\nTo follow it: sentinel burnin attach {shlex.quote(str(run.run))}" for run in runs
+    )
     return NotRunningError(error.what, f"{error.remedy}{text}") if runs else error
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from sentinel.cli.display.output import Table, printable
@@ -125,19 +127,20 @@ def facts(status: Status, now: datetime) -> Iterator[str]:
 
 
 def notes(status: Status) -> Iterator[str]:
-    """Yield the reasons, problems, reservations and allocations that do not fit into a row."""
+    """Yield what does not fit into a row, by index: reasons, problems, reservations and more."""
     stale = is_stale(status)
+    lines: list[tuple[float, str]] = []
     if not stale:  # the row of a GPU has its processes, and a line of its own a reservation
-        yield from reasons(
+        lines += _reasons(
             gpu
             for gpu in status.gpus
             if not gpu.processes and gpu_state(gpu) not in {"occupied", "reserved"}
         )
     for gpu in status.gpus:
-        yield from (f"GPU {gpu.index}: {text}" for text in findings(gpu))
-        if not stale:
-            yield from (f"GPU {gpu.index}: {note}" for note in _current_notes(gpu))
-    yield from _grants(status)
+        own = [*findings(gpu), *(() if stale else _current_notes(gpu))]
+        lines += [(gpu.index, f"GPU {gpu.index}: {text}") for text in own]
+    lines += _grants(status)
+    yield from (text for _, text in sorted(lines, key=itemgetter(0)))
 
 
 def findings(gpu: GpuStatus) -> Iterator[str]:
@@ -147,24 +150,27 @@ def findings(gpu: GpuStatus) -> Iterator[str]:
         yield f"{gpu.standing_findings} findings, it cannot be trusted{last}"
 
 
-def _grants(status: Status) -> Iterator[str]:
-    """Yield the reservations, the queue, the allocations and the sessions."""
+def _grants(status: Status) -> Iterator[tuple[float, str]]:
+    """Yield reservations, queue, allocations and sessions, each with its first index."""
     for reservation in status.reservations or ():
         why = f" for {reservation.reason}" if reservation.reason else ""
         end = f" until {reservation.until.astimezone():%H:%M:%S}" if reservation.until else ""
         gpus = ", ".join(map(str, reservation.indices))
-        yield f"GPU {gpus}: reserved as {reservation.id}{why}{end}"
+        text = f"GPU {gpus}: reserved as {reservation.id}{why}{end}"
+        yield min(reservation.indices, default=math.inf), text
     for waiting in status.queue or ():
-        yield f"queue {waiting.place}: {describe_queued(waiting)}"
+        yield math.inf, f"queue {waiting.place}: {describe_queued(waiting)}"
     for allocation in status.allocations or ():
         process = process_of(allocation.holder)
         user = f" for {process}" if process else ""
         where = allocation.gpu if allocation.index is None else allocation.index
-        yield f"GPU {where}: {format_size(allocation.size)} allocated as {allocation.id}{user}"
+        text = f"GPU {where}: {format_size(allocation.size)} allocated as {allocation.id}{user}"
+        yield math.inf if allocation.index is None else allocation.index, text
     for session in status.sessions or ():
         end = f" until {session.until.astimezone():%H:%M:%S}" if session.until else ""
         why = f", suspended: {session.suspended}" if session.suspended else ""
-        yield f"GPU {', '.join(map(str, session.indices))}: session {session.name}{end}{why}"
+        text = f"GPU {', '.join(map(str, session.indices))}: session {session.name}{end}{why}"
+        yield min(session.indices, default=math.inf), text
 
 
 def describe_queued(one: ReservationInfo) -> str:
@@ -194,11 +200,16 @@ def why(gpu: GpuStatus) -> str:
 
 def reasons(gpus: Iterable[GpuStatus]) -> Iterator[str]:
     """Yield why GPUs are not occupied; those with the same reason share a line."""
+    yield from (text for _, text in _reasons(gpus))
+
+
+def _reasons(gpus: Iterable[GpuStatus]) -> Iterator[tuple[int, str]]:
+    """Yield the lines of :func:`reasons`, each with its first index."""
     indices: dict[str, list[int]] = {}
     for gpu in gpus:
         indices.setdefault(why(gpu), []).append(gpu.index)
     for reason, those in indices.items():
-        yield f"GPU {ranges(sorted(those))}: {reason}"
+        yield min(those), f"GPU {ranges(sorted(those))}: {reason}"
 
 
 def _current_notes(gpu: GpuStatus) -> Iterator[str]:

@@ -238,9 +238,18 @@ def _pace(f: _Fields) -> str:
     return ", ".join(targets) or "full speed"
 
 
+#: What the causes of the end of a stressor mean, of those that do not say it themselves.
+_CAUSES = {"policy": "after its release", "unknown": "the GPU cannot be read"}
+
+
+def _cause(cause: str) -> str:
+    return _CAUSES.get(cause, cause)
+
+
 _FORMATS: Mapping[str, Callable[[Any], str]] = {
     "bits": _bits,
     "caller": _caller,
+    "cause": _cause,
     "duration": format_duration,
     "gpus": _gpus,
     "percent": "{:.0%}".format,

@@ -234,7 +234,7 @@ def each(order: Callable[[str], Outcome], names: Iterable[str], field: str) -> P
 _HELP = "index or range of them such as 0-3, UUID or unique prefix, PCI address; may be repeated."
 
 
-def selectors(_: click.Context, __: click.Parameter, given: Sequence[str]) -> tuple[str, ...]:
+def selectors(_: click.Context, named: click.Parameter, given: Sequence[str]) -> tuple[str, ...]:
     """Split comma lists, ranges and repeated values into unique selectors.
 
     Raises:
@@ -243,7 +243,8 @@ def selectors(_: click.Context, __: click.Parameter, given: Sequence[str]) -> tu
     try:
         return split_selectors(given)
     except ValueError as error:
-        raise ConfigError(str(error)) from None
+        where = f"{named.opts[0]}: " if isinstance(named, click.Option) else ""
+        raise ConfigError(f"{where}{error}") from None
 
 
 def gpus_flag(name: str = "gpus") -> Callable[[_Function], _Function]:

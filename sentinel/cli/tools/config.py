@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -205,15 +206,14 @@ def check(file: str | None, config: str | None, simulate: int | None, as_json: b
     """Check a file, by default the one that `run` would read; report everything that is wrong.
 
     Workloads with options are imported by another process, as before a start, and GPUs that the
-    file names are looked up. Exit code 2 if `run` would reject the file.
+    file names are looked up. Exit code 2 if `run` would reject the file; having none is valid.
     """
     if file is not None and config is not None:
         raise ConfigError(f"two files are given: {file}, and --config {config}", "Name one.")
     path = find_file(file or config, os.environ, _home())
-    if path is None:
-        raise ConfigError("there is no configuration file", "Name one, or: sentinel config init")
     errors: list[ConfigError] = []
-    sources = Sources(given=read_file(path, errors.append), file=path)
+    given = () if path is None else read_file(path, errors.append)
+    sources = Sources(given=given, file=path)
     built = build_config(sources.given, errors.append)
     errors += _not_found(built, sources)
     unread = _wrong_gpus(built, sources, simulate, errors.append)
@@ -226,7 +226,11 @@ def check(file: str | None, config: str | None, simulate: int | None, as_json: b
     if as_json:
         print_json({"file": path, "settings": count, "warnings": warnings})
         return int(ExitCode.OK)
-    click.echo(f"{path}: {format_count(count, 'setting')}, all valid")
+    text = f"{path}: {format_count(count, 'setting')}, all valid"
+    if path is None:
+        text = "there is no configuration file, and every setting has its default"
+        text += "; to write one: sentinel config init"
+    click.echo(text)
     for text in warnings:
         click.echo(f"sentinel: warning: {text}", err=True)
     return int(ExitCode.OK)
@@ -256,7 +260,8 @@ def init(file: str | None, config: str | None) -> int:
         raise ConfigError(f"{path} exists and is not overwritten", "Name another.") from None
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
-    click.echo(f"{path}: every setting has its default; to check it: sentinel config check {path}")
+    how = f"to check it: sentinel config check {shlex.quote(str(path))}"
+    click.echo(f"{path}: every setting has its default; {how}")
     return int(ExitCode.OK)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -67,7 +68,7 @@ def end_detached(folder: FleetFolder, run: FleetRun, *, as_json: bool) -> int:
     if as_json:
         print_json({"run": run.id, "folder": folder.path, "nodes": run.nodes})
     else:
-        print(f"to watch it: sentinel fleet report --watch {folder.path}")
+        print(f"to watch it: sentinel fleet report --watch {shlex.quote(str(folder.path))}")
     return int(ExitCode.OK)
 
 
@@ -168,9 +169,10 @@ def watch_run(
         with screen.table.shown():
             statuses = _watch(follower, screen, seconds)
     except KeyboardInterrupt:
+        quoted = shlex.quote(str(folder.path))
         click.echo(
-            f"\nthe run goes on; to watch it: sentinel fleet report --watch {folder.path}"
-            f"\nto end it: sentinel fleet cancel {folder.path}",
+            f"\nthe run goes on; to watch it: sentinel fleet report --watch {quoted}"
+            f"\nto end it: sentinel fleet cancel {quoted}",
             err=True,
         )
         return None

@@ -348,7 +348,7 @@ def _check_own_folder(fleet: FleetFolder, run: FleetRun) -> None:
         raise ConfigError(what, "Move it back, or make that path a symbolic link to it.")
     if not named.samefile(fleet.path):
         what = f"{fleet.path} is a copy of the folder of run {run.id}, whose nodes write to {named}"
-        raise ConfigError(what, f"Name that one: sentinel fleet resume {named}")
+        raise ConfigError(what, f"Name that one: sentinel fleet resume {shlex.quote(str(named))}")
 
 
 @click.command("cancel", cls=VerdictCommand)
@@ -367,7 +367,8 @@ def cancel(fleet: FleetFolder, as_json: bool) -> int:
     if as_json:
         print_json({"run": run.id, "folder": fleet.path})
     else:
-        print(f"cancelled {run.id}; the verdict: sentinel fleet report --watch {fleet.path}")
+        quoted = shlex.quote(str(fleet.path))
+        print(f"cancelled {run.id}; the verdict: sentinel fleet report --watch {quoted}")
     return int(ExitCode.OK)
 
 

@@ -16,9 +16,10 @@ from sentinel.core import burnin_progress as progress
 from sentinel.core import child_facts, health
 from sentinel.core.burnin_progress import Burnin
 from sentinel.core.gpu_state import Backoff, Fatal, GpuState, Running, Stopped, Unknown
-from sentinel.core.node import groups, sessions
+from sentinel.core.node import groups
+from sentinel.core.node.gpu_settings import lay_settings
 from sentinel.core.observation import Observation
-from sentinel.core.state import State, admin_hold, each_gpu
+from sentinel.core.state import State, each_gpu, kept_free
 from sentinel.core.step import Event, Step, gpu_event, sensor_fields, upcoming
 from sentinel.core.teardown import pause_of
 from sentinel.protocol.commands import PhaseWork
@@ -42,7 +43,7 @@ def advance(state: State, seen: Observation) -> Step[State]:
     for uuid, gpu_state in step.state.gpu_states.items():
         own = state.config.of(uuid)
         if gpu_state.progress.workload(own.plan) not in {None, own.workload}:
-            return step._replace(state=sessions.lay(step.state))
+            return step._replace(state=lay_settings(step.state))
     return step
 
 
@@ -93,8 +94,8 @@ def progress_events(state: State, seen: Observation) -> Iterator[Event]:
         plan = state.config.of(uuid).plan
         if plan is None or gpu_state.burnin is None or gpu_state.burnin.finished(plan):
             continue
-        hold = admin_hold(state, gpu_state)
-        view = view_of(gpu_state, plan, hold.reason if hold is not None else None)
+        kept = kept_free(state, gpu_state)
+        view = view_of(gpu_state, plan, kept.reason if kept is not None else None)
         fields = {name: getattr(view, name) for name in _PROGRESS}
         sensors = sensor_fields(seen.readings.get(uuid))
         yield gpu_event("burnin.progress", gpu_state, seen.now, **fields, **sensors)
@@ -107,8 +108,8 @@ _PROGRESS = (
 )
 
 
-def view_of(gpu_state: GpuState, plan: Plan, hold: str | None) -> BurninFields:
-    """Build the view of a GPU's progress through a plan; ``hold`` is why it is kept free."""
+def view_of(gpu_state: GpuState, plan: Plan, why_kept_free: str | None) -> BurninFields:
+    """Build the view of a GPU's progress through a plan."""
     burnin = gpu_state.progress
     number = min(burnin.phase, len(plan.phases) - 1)
     phase, work = plan.phases[number], burnin.current
@@ -122,20 +123,22 @@ def view_of(gpu_state: GpuState, plan: Plan, hold: str | None) -> BurninFields:
         passes=work.passes(),
         quota_passes=phase.passes,
         left_s=progress.seconds_left(burnin, plan),
-        waiting=_why_waiting(gpu_state, burnin, plan, hold),
+        waiting=_why_waiting(gpu_state, burnin, plan, why_kept_free),
         seconds=sum(work.seconds + work.uncounted for work in burnin.work),
         **{name: sum(getattr(work, name) for work in burnin.work) for name in progress.COUNTS},
     )
 
 
-def _why_waiting(gpu_state: GpuState, burnin: Burnin, plan: Plan, hold: str | None) -> str | None:
+def _why_waiting(
+    gpu_state: GpuState, burnin: Burnin, plan: Plan, why_kept_free: str | None
+) -> str | None:
     """Explain why nothing counts at the moment, or return None."""
     if burnin.finished(plan):
         return None
     if not gpu_state.is_live:
         if burnin.waiting_since is not None:
             return "waiting for the other GPUs"
-        return hold or f"the GPU is {type(gpu_state.occupancy).__name__.lower()}"
+        return why_kept_free or f"the GPU is {type(gpu_state.occupancy).__name__.lower()}"
     return "warming up" if plan.phases[burnin.phase].steady and not burnin.warm else None
 
 
@@ -305,7 +308,7 @@ def _follow_reads(
     It waits for a driver that an operator has released, like for the end of any other pause.
     """
     now = seen.now
-    if not isinstance(gpu_state.occupancy, Unknown) or state.released is not None:
+    if not isinstance(gpu_state.occupancy, Unknown) or state.driver_released is not None:
         return burnin if burnin.unreadable is None else replace(burnin, unreadable=None)
     since = now if burnin.unreadable is None else burnin.unreadable
     burnin = replace(burnin, unreadable=since)

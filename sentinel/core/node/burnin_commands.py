@@ -9,7 +9,7 @@ from sentinel.config.plan import Plan, parse_plan
 from sentinel.core.burnin_progress import Burnin, BurninRun
 from sentinel.core.gpu_state import GpuState, Running, Starting, Stopping, Stressor
 from sentinel.core.lifecycle import reset_failures
-from sentinel.core.node import burnin, sessions
+from sentinel.core.node import burnin
 from sentinel.core.node.command_result import (
     Accepted,
     RefusedError,
@@ -18,6 +18,7 @@ from sentinel.core.node.command_result import (
     check_owner,
     names_of,
 )
+from sentinel.core.node.gpu_settings import lay_settings
 from sentinel.core.observation import Observation
 from sentinel.core.state import State
 from sentinel.core.step import Event, Step, gpu_event, gpu_fields
@@ -73,7 +74,7 @@ def start(state: State, command: StartBurnin, seen: Observation) -> Accepted:
     state = state.change_gpus(
         lambda gpu_state: _begun(gpu_state, plan, command.done.get(gpu_state.gpu.uuid)), gpus
     )
-    return Accepted(Step(sessions.lay(state), events=(event,)), text, gpus)
+    return Accepted(Step(lay_settings(state), events=(event,)), text, gpus)
 
 
 def cancel(state: State, command: CancelBurnin, seen: Observation) -> Accepted:
@@ -81,6 +82,8 @@ def cancel(state: State, command: CancelBurnin, seen: Observation) -> Accepted:
     run = state.burnin_run
     if run is None:
         raise RefusedError(Refusal.NOT_FOUND, "no burn-in runs")
+    if command.id not in {None, run.id}:
+        raise RefusedError(Refusal.NOT_FOUND, f"burn-in {command.id} is over; {run.id} runs")
     check_owner(command.by, run.by, "the burn-in")
     left = [uuid for uuid in run.gpus if uuid not in run.done]
     step = burnin.end_plans(state, seen, f"cancelled by {command.by}", left)
@@ -187,7 +190,7 @@ def settle(state: State, seen: Observation) -> Step[State]:
         # A plan of its own settings begins with its first phase.
         state = state.change_gpus(lambda gpu_state: replace(gpu_state, burnin=None), newly)
         run = replace(run, done={**run.done, **newly})
-        state = sessions.lay(replace(state, burnin_run=run))
+        state = lay_settings(replace(state, burnin_run=run))
     if len(run.done) < len(run.gpus):
         return Step(state)
     fields = {"id": run.id, "plan": run.plan.name}

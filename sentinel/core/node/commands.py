@@ -27,6 +27,7 @@ from sentinel.core.node.command_result import (
     names_of,
     not_found,
 )
+from sentinel.core.node.gpu_settings import lay_settings
 from sentinel.core.observation import Observation
 from sentinel.core.state import State, each_gpu, reservation_of
 from sentinel.core.step import Event, Role, SendTo, Step, chain, gpu_event, upcoming
@@ -247,13 +248,15 @@ def expire_pauses(state: State, seen: Observation) -> Step[State]:
     """End expired pauses and releases."""
     now = seen.now
     step = each_gpu(state, seen, _expire_pause)
-    released = state.released
+    released = state.driver_released
     if released is None or released.until is None:
         return step
     if now < released.until:
         return step._replace(due=min(step.due, released.until))
     event = Event(name="driver.acquire_requested", at=now, fields={"by": None})
-    return step._replace(state=replace(step.state, released=None), events=(*step.events, event))
+    return step._replace(
+        state=replace(step.state, driver_released=None), events=(*step.events, event)
+    )
 
 
 def _expire_pause(gpu_state: GpuState, seen: Observation, _: Config) -> Step[GpuState]:
@@ -292,7 +295,7 @@ def _pause(state: State, command: PauseGpus, seen: Observation) -> Accepted:
     fields = {"for_s": command.seconds, "by": caller_fields(command.by)}
     if command.release:
         event = Event(name="driver.release_requested", at=now, fields=fields)
-        state, text = replace(state, released=pause), "releases every GPU and the driver"
+        state, text = replace(state, driver_released=pause), "releases every GPU and the driver"
         return Accepted(Step(state, events=(event,)), text, gpus)
     state = state.change_gpus(lambda gpu_state: replace(gpu_state, pause=pause), gpus)
     events = [gpu_event("gpu.paused", state.gpu_states[uuid], now, **fields) for uuid in gpus]
@@ -305,14 +308,14 @@ def _resume(state: State, command: ResumeGpus, seen: Observation) -> Accepted:
         text = "this sentinel only watches (--monitor) and occupies nothing"
         raise RefusedError(Refusal.CONFLICT, text)
     check_gpus(state, command.gpus)
-    if state.released is not None and command.gpus:
+    if state.driver_released is not None and command.gpus:
         text = "the driver is released for all GPUs; resume all of them"
         raise RefusedError(Refusal.INVALID, text)
     gpus = command.gpus or tuple(state.gpu_states)
-    _check_pauser(state, command.by, gpus, release=state.released is not None)
+    _check_pauser(state, command.by, gpus, release=state.driver_released is not None)
     by = caller_fields(command.by)
     events = []
-    if state.released is not None:
+    if state.driver_released is not None:
         events.append(Event(name="driver.acquire_requested", at=now, fields={"by": by}))
     events += [
         gpu_event("gpu.resumed", gpu_state, now, by=by)
@@ -320,7 +323,7 @@ def _resume(state: State, command: ResumeGpus, seen: Observation) -> Accepted:
         if uuid in gpus and gpu_state.pause is not None
     ]
     state = state.change_gpus(lambda found: replace(reset_failures(found), pause=None), gpus)
-    step = Step(replace(state, released=None), events=tuple(events))
+    step = Step(replace(state, driver_released=None), events=tuple(events))
     return Accepted(step, f"resumes {names_of(state, gpus)}", gpus)
 
 
@@ -365,7 +368,7 @@ def _configure(state: State, command: Configure, seen: Observation) -> Accepted:
     new = replace(build_config(command.given), plan=before.plan, repeat=before.repeat)
     gpus = tuple(gpu_state.gpu for gpu_state in state.gpu_states.values())
     new, unused = resolve(new, command.given, gpus)
-    new = sessions.lay(replace(state, config=new)).config
+    new = lay_settings(replace(state, config=new)).config
     fixed = [key for name, key in _FIXED.items() if getattr(new, name) != getattr(before, name)]
     if fixed:
         text = f"{fixed[0]} is fixed while sentinel runs: stop it and start it with another"

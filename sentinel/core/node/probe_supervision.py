@@ -29,7 +29,7 @@ from sentinel.core.node.serving_processes import (
     stopped,
 )
 from sentinel.core.observation import Call, Observation, ProbeFacts, WatchTimes
-from sentinel.core.state import Probe, State, Suspect, admin_hold
+from sentinel.core.state import Probe, State, Suspect, kept_free
 from sentinel.core.step import Event, KillProcess, Role, SendTo, StartProcess, Step, upcoming
 from sentinel.protocol.gpu import Reading
 from sentinel.protocol.probe import Watch
@@ -75,13 +75,13 @@ def step(state: State, seen: Observation) -> Step[State]:
 def _advance(state: State, calls: tuple[Call, ...], seen: Observation) -> Step[State]:
     """Start, stop, release or watch the probe."""
     probe, now = state.probe, seen.now
-    if probe.running and (state.released is None or not _holds_nothing(state)):
+    if probe.running and (state.driver_released is None or not _holds_nothing(state)):
         return _watch(state, probe, calls, seen)
     if probe.running:
         down = replace(stopped(probe, math.inf, "released"), gone=False)
         kill = KillProcess(role=Role.PROBE, generation=probe.generation)
         return Step(replace(state, probe=down), actions=(kill,), due=now + GONE_POLL_S)
-    if state.released is not None:
+    if state.driver_released is not None:
         gone = seen.probe_gone
         events = (Event(name="driver.released", at=now),) if gone > probe.gone else ()
         state = replace(state, probe=replace(probe, due=math.inf, gone=gone))
@@ -295,9 +295,9 @@ def _nothing_is_due(state: State, gpu_state: GpuState, now: float) -> bool:
     """
     if not isinstance(gpu_state.stressor, Stopped | Fatal) or gpu_state.allocations:
         return False
-    hold = admin_hold(state, gpu_state)
-    if hold is not None:
-        return hold.admin != "RESERVED"
+    kept = kept_free(state, gpu_state)
+    if kept is not None:
+        return kept.admin != "RESERVED"
     if teardown.needs_utilization(gpu_state, now):
         return False
     return isinstance(gpu_state.occupancy, Busy) or state.config.dry_run

@@ -200,7 +200,7 @@ def _lost_at(state: State) -> float:
 
 def step_spare_probe(state: State, seen: Observation) -> Step[State]:
     """Keep a spare probe beside a probe that works; none while the driver is released."""
-    may_exist = state.released is None and state.shutdown is None
+    may_exist = state.driver_released is None and state.shutdown is None
     terms = _Terms(
         role=Role.SPARE_PROBE,
         may_exist=may_exist,
@@ -224,7 +224,7 @@ def step_standby(state: State, seen: Observation) -> Step[State]:
         state.config.standby == "on"
         and not state.config.dry_run
         and seen.memory_left
-        and state.released is None
+        and state.driver_released is None
         and state.shutdown is None
     )
     loading = any(

@@ -1,8 +1,4 @@
-"""Start and end sessions: settings of some GPUs under a name, laid over the daemon's. Pure.
-
-The settings of a GPU follow from the state: the daemon's, those for this GPU alone, those of its
-session, and those of the phase of a burn-in, each over the one before.
-"""
+"""Start and end sessions: settings of some GPUs under a name, laid over the daemon's. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +6,6 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 
-from sentinel.config.build import lay_over
 from sentinel.config.model import SETTINGS
 from sentinel.config.setting import Scope
 from sentinel.core.lifecycle import reset_failures
@@ -23,6 +18,7 @@ from sentinel.core.node.command_result import (
     names_of,
     not_found,
 )
+from sentinel.core.node.gpu_settings import lay_settings
 from sentinel.core.observation import Observation
 from sentinel.core.state import State
 from sentinel.core.step import Event, Step, gpu_fields, upcoming
@@ -70,7 +66,7 @@ def start(state: State, command: StartSession, seen: Observation) -> Accepted:
     event = Event(name="session.started", at=now, fields=fields)
     text = f"session {session.name} has {names_of(state, session.gpus)}"
     # Earlier failures were those of other settings.
-    state = lay(_with(state, session)).change_gpus(reset_failures, session.gpus)
+    state = lay_settings(_with(state, session)).change_gpus(reset_failures, session.gpus)
     return Accepted(Step(state, events=(event,)), text, session.gpus)
 
 
@@ -94,34 +90,6 @@ def expire(state: State, seen: Observation) -> Step[State]:
     return step._replace(due=upcoming(now, *untils))
 
 
-def lay(state: State) -> State:
-    """Derive the settings of each GPU: the lasting ones, its session's, and those of its burn-in.
-
-    Raises:
-        ConfigError: A value of a session is not allowed, or contradicts the daemon's settings.
-    """
-    config, run = state.config, state.burnin_run
-    each = dict(config.lasting)
-    for session in state.sessions.values():
-        for uuid in session.gpus if session.suspended is None else ():
-            own = each.get(uuid, config)
-            if "workload" in session.settings:  # instead of a plan, which names its own workloads
-                own = replace(own, plan=None)
-            each[uuid] = lay_over(own, session.given(uuid))
-    for uuid in run.gpus if run is not None else ():
-        if run is not None and uuid not in run.done:
-            # At full speed: what slows a stressor down would be judged as a slow GPU.
-            own = replace(each.get(uuid, config), util=None, power=None, duty=None)
-            each[uuid] = replace(own, plan=run.plan, repeat=False, fail_fast=run.fail_fast)
-    for uuid, gpu_state in state.gpu_states.items():
-        own = each.get(uuid, config)
-        workload = gpu_state.progress.workload(own.plan) or own.workload
-        if own.workload != workload:
-            each[uuid] = replace(own, workload=workload)
-    each = {uuid: replace(own, each={}, lasting={}) for uuid, own in each.items()}
-    return state.with_config(replace(config, each=each))
-
-
 def restore(state: State, sessions: Iterable[Session]) -> tuple[State, list[str]]:
     """Start the stored sessions of an earlier daemon again.
 
@@ -140,7 +108,7 @@ def restore(state: State, sessions: Iterable[Session]) -> tuple[State, list[str]
         unfit = _why_unfit(state, session)
         try:
             if unfit is None:
-                state = lay(_with(state, session))
+                state = lay_settings(_with(state, session))
         except ConfigError as error:
             unfit = error.what.removeprefix(f"session {session.name}: ")
         if unfit is not None:
@@ -171,7 +139,7 @@ def _end(state: State, session: Session, by: Caller | None, now: float) -> Step[
     }
     event = Event(name="session.ended", at=now, fields=fields)
     left = {name: one for name, one in state.sessions.items() if name != session.name}
-    state = lay(replace(state, sessions=left)).change_gpus(reset_failures, session.gpus)
+    state = lay_settings(replace(state, sessions=left)).change_gpus(reset_failures, session.gpus)
     return Step(state, events=(event,))
 
 

@@ -1,6 +1,6 @@
-"""Start and release stressors: by holds, by the rules of a GPU, and by those over all GPUs. Pure.
+"""Start and release stressors by the rules of a GPU, and by those over all GPUs. Pure.
 
-Each rule of one GPU is a function, which returns the permission by which it forbids a stressor, or
+Each rule of one GPU is a function, which returns the ruling by which it forbids a stressor, or
 None. Some keep a stressor from being started, some release one that runs, and some do both.
 """
 
@@ -17,8 +17,8 @@ from sentinel.core import attribution, health, lifecycle, newcomer, occupancy, t
 from sentinel.core.gpu_state import GpuState, Idle, LaunchSpec, StopCause
 from sentinel.core.node import burnin, groups, serving_processes
 from sentinel.core.observation import Observation
-from sentinel.core.occupancy import Permission
-from sentinel.core.state import Shutdown, State, admin_hold, each_gpu
+from sentinel.core.occupancy import Ruling
+from sentinel.core.state import Shutdown, State, each_gpu, kept_free
 from sentinel.core.step import Start, Step, gpu_event, upcoming
 from sentinel.protocol.gpu import Reading
 from sentinel.units import format_count, format_size
@@ -34,7 +34,7 @@ class _Case(NamedTuple):
     now: float
 
 
-_GpuRule = Callable[[_Case], Permission | None]
+_GpuRule = Callable[[_Case], Ruling | None]
 
 
 def _case(state: State, gpu_state: GpuState, seen: Observation) -> _Case:
@@ -43,7 +43,7 @@ def _case(state: State, gpu_state: GpuState, seen: Observation) -> _Case:
     return _Case(state, gpu_state, reading, state.config.of(uuid), seen.now)
 
 
-def _first(rules: Iterable[_GpuRule], case: _Case) -> Permission | None:
+def _first(rules: Iterable[_GpuRule], case: _Case) -> Ruling | None:
     """Return what the first rule says that forbids a stressor, or None."""
     return next((found for rule in rules if (found := rule(case)) is not None), None)
 
@@ -51,63 +51,63 @@ def _first(rules: Iterable[_GpuRule], case: _Case) -> Permission | None:
 # --- rules of one GPU that forbid a start, and release a stressor -----------------------------
 
 
-def _hold(case: _Case) -> Permission | None:
+def _kept_free(case: _Case) -> Ruling | None:
     """Keep a GPU free that is reserved or paused, or whose driver is released."""
-    hold = admin_hold(case.state, case.gpu_state)
-    return None if hold is None else Permission(hold.rule, hold.reason, hold.until)
+    kept = kept_free(case.state, case.gpu_state)
+    return None if kept is None else Ruling(kept.rule, kept.reason, kept.until)
 
 
-def _behind_burnin(case: _Case) -> Permission | None:
+def _behind_burnin(case: _Case) -> Ruling | None:
     """Leave the place under ``limits.gpus`` to the GPUs of the burn-in."""
     run, uuid = case.state.burnin_run, case.gpu_state.gpu.uuid
     if run is None or case.state.config.max_gpus is None:
         return None
     if uuid in run.gpus and uuid not in run.done:
         return None
-    return Permission("limits.gpus", "the GPUs of the burn-in come first (limits.gpus)")
+    return Ruling("limits.gpus", "the GPUs of the burn-in come first (limits.gpus)")
 
 
-def _finished(case: _Case) -> Permission | None:
+def _finished(case: _Case) -> Ruling | None:
     """Keep a GPU free that has done its plan."""
     why = burnin.why_finished(case.gpu_state, case.own)
-    return None if why is None else Permission("burnin", why)
+    return None if why is None else Ruling("burnin", why)
 
 
-def _waits_for_group(case: _Case) -> Permission | None:
+def _waits_for_group(case: _Case) -> Ruling | None:
     """Wait for the GPUs that do the phase together."""
     why = groups.why_waiting(case.gpu_state, case.own)
-    return None if why is None else Permission("burnin.together", why)
+    return None if why is None else Ruling("burnin.together", why)
 
 
-def _critical(case: _Case) -> Permission | None:
+def _critical(case: _Case) -> Ruling | None:
     """Keep a GPU free whose health is critical."""
     cause = health.forbidding_cause(case.gpu_state, case.own)
     if cause is None:
         return None
     reason = f"its health is critical because of its {cause.value}"
     until = health.recovery_at(case.gpu_state, case.now, case.own)
-    return Permission("throttle.pace", reason, until)
+    return Ruling("throttle.pace", reason, until)
 
 
-def _indistinguishable(case: _Case) -> Permission | None:
+def _indistinguishable(case: _Case) -> Ruling | None:
     """Keep a GPU free whose allocated processes cannot be distinguished from newcomers."""
     here = case.gpu_state
     if not here.allocations or attribution.are_distinguishable(here):
         return None
     reason = "allocated processes cannot be distinguished from newcomers here"
-    return Permission("allocations", f"{reason} ({_ids(here)})")
+    return Ruling("allocations", f"{reason} ({_ids(here)})")
 
 
 # --- rules of one GPU that only forbid a start ------------------------------------------------
 
 
-def _occupancy(case: _Case) -> Permission | None:
+def _occupancy(case: _Case) -> Ruling | None:
     """Start only on a GPU that is idle for long enough and has no other stressor."""
     found = occupancy.may_start(case.gpu_state, case.reading, case.now, case.own)
     return None if found.allowed else _with_recovery(found, case)
 
 
-def _with_recovery(found: Permission, case: _Case) -> Permission:
+def _with_recovery(found: Ruling, case: _Case) -> Ruling:
     """Add when the probe reads the GPU again, or when its leak is to be cleared."""
     state, here = case.state, case.gpu_state
     if found.rule == "leak":
@@ -121,17 +121,17 @@ def _with_recovery(found: Permission, case: _Case) -> Permission:
     return found if suspect is None else replace(found, until=suspect.until)
 
 
-def _all_kept_free(case: _Case) -> Permission | None:
+def _all_kept_free(case: _Case) -> Ruling | None:
     """Start only where ``memory.keep_free`` leaves something to a stressor."""
     keep, memory = case.own.keep_free, case.reading.memory if case.reading else None
     if not keep or memory is None or memory.free > keep:
         return None
     free, kept = format_size(memory.free), format_size(keep)
     reason = f"{free} are free, and {kept} are to be kept free (memory.keep_free)"
-    return Permission("memory.keep_free", reason)
+    return Ruling("memory.keep_free", reason)
 
 
-def _just_allocated(case: _Case) -> Permission | None:
+def _just_allocated(case: _Case) -> Ruling | None:
     """Start some time after the newest allocation."""
     newest = max(
         (allocation.since for allocation in case.gpu_state.allocations.values()), default=-math.inf
@@ -139,10 +139,10 @@ def _just_allocated(case: _Case) -> Permission | None:
     settled = newest + attribution.SETTLE_S
     if case.now >= settled:
         return None
-    return Permission("allocations", "memory was allocated just now", settled)
+    return Ruling("allocations", "memory was allocated just now", settled)
 
 
-def _too_little_memory(case: _Case) -> Permission | None:
+def _too_little_memory(case: _Case) -> Ruling | None:
     """Start only where allocations leave enough memory.
 
     A stressor without a chunk would only open a context in the allocated memory.
@@ -153,30 +153,30 @@ def _too_little_memory(case: _Case) -> Permission | None:
     left = memory.free - attribution.outstanding(here) - case.own.keep_free
     if left >= case.own.chunk + attribution.CONTEXT_BYTES:
         return None
-    return Permission("allocations", f"its allocations leave too little memory ({_ids(here)})")
+    return Ruling("allocations", f"its allocations leave too little memory ({_ids(here)})")
 
 
 # --- rules of one GPU that only release a stressor --------------------------------------------
 
 
-def _restarted(case: _Case) -> Permission | None:
+def _restarted(case: _Case) -> Ruling | None:
     """Start a stressor again with other settings."""
     spec, own = case.gpu_state.launch.spec, case.own
     if spec is None or spec == _launch_spec(own, case.gpu_state):
         return None
     changed = "its settings have changed" if own.plan is None else "its next phase is due"
-    return Permission("starting", changed)
+    return Ruling("starting", changed)
 
 
-def _regrows(case: _Case) -> Permission | None:
+def _regrows(case: _Case) -> Ruling | None:
     """Start a stressor again that may take more memory now."""
     at = _regrows_at(case.gpu_state)
     if at is None or case.now < at:
         return None
-    return Permission("allocations", "memory left to ended allocations can be occupied again")
+    return Ruling("allocations", "memory left to ended allocations can be occupied again")
 
 
-def _in_the_way(case: _Case) -> Permission | None:
+def _in_the_way(case: _Case) -> Ruling | None:
     """Free memory that is allocated; unlisted growth may be a process that takes it."""
     here, reading = case.gpu_state, case.reading
     if reading is None or not here.allocations:
@@ -184,7 +184,7 @@ def _in_the_way(case: _Case) -> Permission | None:
     free = newcomer.free_beside_stressor(here, reading)
     if free is None or attribution.outstanding(here) <= free:
         return None
-    return Permission("allocations", f"its memory is allocated ({_ids(here)})")
+    return Ruling("allocations", f"its memory is allocated ({_ids(here)})")
 
 
 def _regrows_at(gpu_state: GpuState) -> float | None:
@@ -200,7 +200,7 @@ def _ids(gpu_state: GpuState) -> str:
 
 #: The rules of one GPU, in their order: those that forbid a start, and those that release.
 _FORBID_START: tuple[_GpuRule, ...] = (
-    _hold,
+    _kept_free,
     _behind_burnin,
     _occupancy,
     _all_kept_free,
@@ -212,7 +212,7 @@ _FORBID_START: tuple[_GpuRule, ...] = (
     _waits_for_group,
 )
 _RELEASE: tuple[_GpuRule, ...] = (
-    _hold,
+    _kept_free,
     _behind_burnin,
     _finished,
     _waits_for_group,
@@ -227,10 +227,10 @@ _RELEASE: tuple[_GpuRule, ...] = (
 # --- rules over all GPUs -----------------------------------------------------------------------
 
 
-def permissions(state: State, seen: Observation) -> dict[str, Permission]:
+def rulings(state: State, seen: Observation) -> dict[str, Ruling]:
     """Decide for each GPU whether a stressor may be started now, and by which rule.
 
-    An operator's hold comes first, then the GPU's own rules, then the rules over all GPUs.
+    A GPU that is kept free comes first, then the GPU's own rules, then the rules over all GPUs.
     """
     of_node = node_denial(state, seen) or occupancy.ALLOWED
     return {
@@ -239,54 +239,54 @@ def permissions(state: State, seen: Observation) -> dict[str, Permission]:
     }
 
 
-def ending(shutdown: Shutdown) -> Permission:
+def ending(shutdown: Shutdown) -> Ruling:
     """Return the rule of a daemon that ends."""
-    return Permission("shutdown", f"the daemon is ending: {shutdown.reason}")
+    return Ruling("shutdown", f"the daemon is ending: {shutdown.reason}")
 
 
-def node_denial(state: State, seen: Observation) -> Permission | None:
+def node_denial(state: State, seen: Observation) -> Ruling | None:
     """Return the rule that forbids a start on every GPU, or None."""
     return _no_context(state, seen) or _limit(state, seen)
 
 
-def _no_context(state: State, seen: Observation) -> Permission | None:
+def _no_context(state: State, seen: Observation) -> Ruling | None:
     """Return the rule that forbids even a short context on every GPU, or None."""
     if state.shutdown is not None:
         return ending(state.shutdown)
     if not state.probe.running:
         reason = f"the probe, which reads the GPUs, is started again: {state.probe.reason}"
-        return Permission("probe", reason, _next_probe_at(state))
+        return Ruling("probe", reason, _next_probe_at(state))
     if not state.probe.works:
-        return Permission("probe", "the probe, which reads the GPUs, is starting")
+        return Ruling("probe", "the probe, which reads the GPUs, is starting")
     uncontrolled = serving_processes.why_uncontrolled(state, seen.now)
     if uncontrolled is not None:
-        return Permission("api", uncontrolled)
+        return Ruling("api", uncontrolled)
     hours = _quiet_hours(state, seen)
     if hours is None:
         return None
     end = None if seen.local is None else end_of_hours(state.config.quiet, seen.local)
     left = None if end is None or seen.local is None else seconds_until(end, seen.local)
-    return Permission("quiet", hours, None if left is None else seen.now + left)
+    return Ruling("quiet", hours, None if left is None else seen.now + left)
 
 
-def _limit(state: State, seen: Observation) -> Permission | None:
+def _limit(state: State, seen: Observation) -> Ruling | None:
     """Return the limit that forbids a start on every GPU, or None."""
     gpu_states, config = state.gpu_states.values(), state.config
     held = sum(gpu_state.is_held for gpu_state in gpu_states)
     if config.max_gpus is not None and held >= config.max_gpus:
-        return Permission("limits.gpus", f"{format_count(held, 'GPU')} held already (limits.gpus)")
+        return Ruling("limits.gpus", f"{format_count(held, 'GPU')} held already (limits.gpus)")
     if config.leave_idle and sum(map(_is_free, gpu_states)) <= config.leave_idle:
-        return Permission("limits.leave_idle", _left_idle(config))
+        return Ruling("limits.leave_idle", _left_idle(config))
     for gpu_state in gpu_states if config.idle_gate == "all" else ():
         own = config.of(gpu_state.gpu.uuid)
         needed = burnin.why_finished(gpu_state, own) is None
         if needed and not _is_ready(gpu_state, seen, own):
             reason = f"not before GPU {gpu_state.gpu.index} is idle, too (idle.gate)"
-            return Permission("idle.gate", reason)
+            return Ruling("idle.gate", reason)
     rate = config.starts_per_second
     if rate is not None and state.last_start is not None and seen.now < state.last_start + 1 / rate:
         reason = "another stressor was started just now (limits.starts_per_second)"
-        return Permission("limits.starts_per_second", reason, state.last_start + 1.0 / rate)
+        return Ruling("limits.starts_per_second", reason, state.last_start + 1.0 / rate)
     return None
 
 
@@ -385,8 +385,8 @@ def form_groups(state: State, seen: Observation) -> Step[State]:
         return Step(state)
     if node_denial(state, seen) is not None:
         return Step(state)  # a group that cannot start would only be broken up
-    found = permissions(state, seen)
-    ready = [uuid for uuid, permission in found.items() if permission.rule == "burnin.together"]
+    found = rulings(state, seen)
+    ready = [uuid for uuid, ruling in found.items() if ruling.rule == "burnin.together"]
     return groups.form(state, seen.now, ready)
 
 
@@ -394,11 +394,11 @@ def start_one(state: State, seen: Observation) -> Step[State]:
     """Start a stressor on the first GPU that allows it, or clear a leak."""
     if state.unjudged:
         return Step(state, due=seen.now)
-    found = permissions(state, seen)
-    due = upcoming(seen.now, *(permission.until for permission in found.values()))
+    found = rulings(state, seen)
+    due = upcoming(seen.now, *(ruling.until for ruling in found.values()))
     if state.config.dry_run:
         return Step(state, due=due)
-    allowed = [uuid for uuid, permission in found.items() if permission.allowed]
+    allowed = [uuid for uuid, ruling in found.items() if ruling.allowed]
     if not allowed:
         return Step(state, due=due).then(_clear_one, seen)
     standby = serving_processes.is_ready(state.standby, seen.standby)
@@ -435,10 +435,10 @@ def _clear_one(state: State, seen: Observation) -> Step[State]:
         reading, own = seen.readings.get(uuid), state.config.of(uuid)
         due = teardown.clearing_due(gpu_state, reading, own)
         if reading is None or due is None or seen.now < due:
-            continue  # the permission has the time
-        # An operator's hold excludes even a short context.
-        held = admin_hold(state, gpu_state) is not None
-        if held or not occupancy.is_fresh(reading, seen.now, own):
+            continue  # the ruling has this time
+        # Even a short context is none on a GPU that is kept free.
+        kept = kept_free(state, gpu_state) is not None
+        if kept or not occupancy.is_fresh(reading, seen.now, own):
             continue
         leak = replace(gpu_state.leak, clearings=gpu_state.leak.clearings + 1)
         leaking = replace(gpu_state, leak=leak)

@@ -14,8 +14,8 @@ from sentinel.core.burnin_progress import BurninRun
 from sentinel.core.gpu_state import Busy, GpuState, Handover, Running, Starting, Stopping, Unknown
 from sentinel.core.node import burnin, sessions, starts
 from sentinel.core.observation import Observation
-from sentinel.core.occupancy import Permission, by_stressor
-from sentinel.core.state import State, admin_hold
+from sentinel.core.occupancy import Ruling, by_stressor
+from sentinel.core.state import State, kept_free
 from sentinel.core.step import Event, Step, gpu_event, process_fields, progress_fields, usage_fields
 from sentinel.protocol.gpu import GpuProcess, Reading
 from sentinel.protocol.views import (
@@ -28,38 +28,35 @@ from sentinel.protocol.views import (
 )
 
 
-def explanations(state: State, seen: Observation) -> dict[str, Permission]:
+def explanations(state: State, seen: Observation) -> dict[str, Ruling]:
     """Return for each GPU the rule by which it is occupied or not.
 
-    These are the permissions to start, and for a GPU with a stressor what that does. The rules
+    These are the rulings about a start, and for a GPU with a stressor what that does. The rules
     and their times are in :mod:`sentinel.protocol.rules`.
     """
     found = {
-        uuid: _explain(state, uuid, permission)
-        for uuid, permission in starts.permissions(state, seen).items()
+        uuid: _explain(state, uuid, ruling) for uuid, ruling in starts.rulings(state, seen).items()
     }
     # The time of a rule that is over although it still decides is not known any more.
     return {
-        uuid: permission
-        if (permission.until or math.inf) > seen.now
-        else replace(permission, until=None)
-        for uuid, permission in found.items()
+        uuid: ruling if (ruling.until or math.inf) > seen.now else replace(ruling, until=None)
+        for uuid, ruling in found.items()
     }
 
 
-def _explain(state: State, uuid: str, permission: Permission) -> Permission:
+def _explain(state: State, uuid: str, ruling: Ruling) -> Ruling:
     """Return what a stressor does that has not been stopped, or why there is none."""
     stressor = state.gpu_states[uuid].stressor
     if isinstance(stressor, Starting | Running):
-        return by_stressor(state.gpu_states[uuid]) or permission
+        return by_stressor(state.gpu_states[uuid]) or ruling
     if state.shutdown is not None:
         return starts.ending(state.shutdown)
-    if not permission.allowed:
-        return permission
+    if not ruling.allowed:
+        return ruling
     next_ = (
         "--dry-run starts no stressor" if state.config.dry_run else "its stressor is started next"
     )
-    return replace(permission, reason=f"{permission.reason}; {next_}")
+    return replace(ruling, reason=f"{ruling.reason}; {next_}")
 
 
 def explain(state: State, seen: Observation) -> Step[State]:
@@ -68,10 +65,10 @@ def explain(state: State, seen: Observation) -> Step[State]:
         return Step(state)
     events = []
     explained = dict(state.explained)
-    for uuid, permission in explanations(state, seen).items():
-        if explained.get(uuid) != permission.rule:
-            explained[uuid] = permission.rule
-            fields = {"allowed": permission.allowed, **_rule_fields(permission, seen.now)}
+    for uuid, ruling in explanations(state, seen).items():
+        if explained.get(uuid) != ruling.rule:
+            explained[uuid] = ruling.rule
+            fields = {"allowed": ruling.allowed, **_rule_fields(ruling, seen.now)}
             events.append(gpu_event("gpu.verdict", state.gpu_states[uuid], seen.now, **fields))
     return Step(replace(state, explained=explained), events=tuple(events))
 
@@ -101,9 +98,9 @@ def report(state: State, seen: Observation) -> Step[State]:
     """Report the status of each GPU if it is due."""
     if seen.now < state.next_status:
         return Step(state, due=state.next_status)
-    permissions = explanations(state, seen)
+    rulings = explanations(state, seen)
     events = tuple(
-        _status_of(gpu_state, seen.readings.get(uuid), permissions[uuid], seen.now)
+        _status_of(gpu_state, seen.readings.get(uuid), rulings[uuid], seen.now)
         for uuid, gpu_state in state.gpu_states.items()
     )
     planned = tuple(burnin.progress_events(state, seen))
@@ -131,19 +128,17 @@ def _pace_of(running: Running) -> dict[str, object]:
     }
 
 
-def _rule_fields(permission: Permission, now: float) -> dict[str, object]:
+def _rule_fields(ruling: Ruling, now: float) -> dict[str, object]:
     """Return the rule that decides about a GPU, and when it may decide otherwise."""
-    left = None if permission.until is None else max(0.0, permission.until - now)
-    return {"rule": permission.rule, "reason": permission.reason, "left_s": left}
+    left = None if ruling.until is None else max(0.0, ruling.until - now)
+    return {"rule": ruling.rule, "reason": ruling.reason, "left_s": left}
 
 
-def _status_of(
-    gpu_state: GpuState, reading: Reading | None, permission: Permission, now: float
-) -> Event:
+def _status_of(gpu_state: GpuState, reading: Reading | None, ruling: Ruling, now: float) -> Event:
     fields: dict[str, object] = {
         "occupancy": type(gpu_state.occupancy).__name__.upper(),
         "stressor": type(gpu_state.stressor).__name__.upper(),
-        **_rule_fields(permission, now),
+        **_rule_fields(ruling, now),
         "processes": process_fields(gpu_state),
         "identity": gpu_state.identity.mode.value,
         "identity_reason": _why_identity(gpu_state),
@@ -199,9 +194,9 @@ def host_view(state: State, now: float, host: Host) -> HostView:
 
 def gpu_views(state: State, seen: Observation) -> tuple[GpuView, ...]:
     """Build the view of each GPU."""
-    permissions = explanations(state, seen)
+    rulings = explanations(state, seen)
     return tuple(
-        _view(state, gpu_state, seen.readings.get(uuid), permissions[uuid], seen.now)
+        _view(state, gpu_state, seen.readings.get(uuid), rulings[uuid], seen.now)
         for uuid, gpu_state in state.gpu_states.items()
     )
 
@@ -210,7 +205,7 @@ def _phase(state: State) -> Phase:
     held = any(gpu_state.is_held for gpu_state in state.gpu_states.values())
     if state.shutdown is not None:
         return Phase.STOPPING
-    if state.released is not None and not state.probe.running and state.probe.gone:
+    if state.driver_released is not None and not state.probe.running and state.probe.gone:
         return Phase.RELEASED
     if all(gpu_state.pause is not None for gpu_state in state.gpu_states.values()):
         return Phase.PAUSED
@@ -223,10 +218,10 @@ def _view(
     state: State,
     gpu_state: GpuState,
     reading: Reading | None,
-    permission: Permission,
+    ruling: Ruling,
     now: float,
 ) -> GpuView:
-    hold, own = admin_hold(state, gpu_state), state.config.of(gpu_state.gpu.uuid)
+    kept, own = kept_free(state, gpu_state), state.config.of(gpu_state.gpu.uuid)
     last = gpu_state.findings.last
     view = {
         "at": now,
@@ -238,20 +233,20 @@ def _view(
         "serial": gpu_state.gpu.serial,
         "occupancy": type(gpu_state.occupancy).__name__.upper(),
         "stressor": type(gpu_state.stressor).__name__.upper(),
-        "admin": hold.admin if hold else "ENABLED",
-        "until": hold.until if hold else None,
-        "reservation": hold.reservation if hold else None,
+        "admin": kept.admin if kept else "ENABLED",
+        "until": kept.until if kept else None,
+        "reservation": kept.reservation if kept else None,
         "session": sessions.name_for(state, gpu_state.gpu.uuid),
-        "rule": permission.rule,
-        "reason": permission.reason,
-        "rule_until": permission.until,
+        "rule": ruling.rule,
+        "reason": ruling.reason,
+        "rule_until": ruling.until,
         "read": reading.at if reading is not None else None,
         "ended": gpu_state.ended if math.isfinite(gpu_state.ended) else None,
         "leaked": gpu_state.leak.load or gpu_state.leak.unattributed is not None,
         "findings": gpu_state.findings.total,
         "findings_acknowledged": gpu_state.findings.acknowledged,
         "last_finding": None if last is None else f"{last.place.value} of {last.workload}",
-        "since": hold.since if hold and hold.since else gpu_state.changed,
+        "since": kept.since if kept and kept.since else gpu_state.changed,
         "processes": _plain(gpu_state.occupancy.processes)
         if isinstance(gpu_state.occupancy, Busy)
         else (),
@@ -262,7 +257,7 @@ def _view(
         "starts": gpu_state.generation,
         "telemetry": gpu_state.telemetry,
         "multiplier": health.multiplier(gpu_state),
-        "burnin": _burnin_view(state, gpu_state, own.plan, hold.reason if hold else None),
+        "burnin": _burnin_view(state, gpu_state, own.plan, kept.reason if kept else None),
         "verified": child_facts.verified_work_of(gpu_state),
     }
     if gpu_state.health is not None and not isinstance(gpu_state.occupancy, Unknown):
@@ -305,14 +300,14 @@ def _run_view(run: BurninRun | None) -> BurninRunView | None:
 
 
 def _burnin_view(
-    state: State, gpu_state: GpuState, plan: Plan | None, hold: str | None
+    state: State, gpu_state: GpuState, plan: Plan | None, why_kept_free: str | None
 ) -> BurninFields | None:
     """Build the view of a GPU's plan; it is kept until the plans of all GPUs are over."""
     run = state.burnin_run
     if run is not None and gpu_state.gpu.uuid in run.gpus:
         plan, done = run.plan, run.done.get(gpu_state.gpu.uuid)
         gpu_state = gpu_state if done is None else replace(gpu_state, burnin=done)
-    return None if plan is None else burnin.view_of(gpu_state, plan, hold)
+    return None if plan is None else burnin.view_of(gpu_state, plan, why_kept_free)
 
 
 def _plain(processes: Iterable[GpuProcess]) -> tuple[GpuProcess, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,7 @@ TEXTS = ("", "0", "GPU-aaaa1111", "gemm:size=64", "Mon-Fri 08:00-18:00", "2h", *
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    with ApiServer(tmp_path_factory.mktemp("service")) as api:
+    with ApiServer(tmp_path_factory.mktemp("service"), tcp=True) as api:
         spent(api, request("GET", "/v1/status"))  # what the first request imports
         yield api
 
@@ -70,28 +71,32 @@ def processor_time(api: ApiServer) -> tuple[float, float]:
     return times[str(api.child.pid)], sum(times.values())
 
 
-def spent(api: ApiServer, data: bytes) -> tuple[float, float, bytes]:
+def connect(api: ApiServer, *, tcp: bool = False) -> socket.socket:
+    client = socket.socket() if tcp else socket.socket(socket.AF_UNIX)
+    client.settimeout(TIMEOUT_S)
+    client.connect(("127.0.0.1", api.port) if tcp else api.path)
+    return client
+
+
+def spent(api: ApiServer, data: bytes, *, tcp: bool = False) -> tuple[float, float, bytes]:
     """Send a request; return the processor times until its response begins, and the response."""
     before = processor_time(api)
-    with socket.socket(socket.AF_UNIX) as client:
-        client.settimeout(TIMEOUT_S)
-        client.connect(api.path)
+    with connect(api, tcp=tcp) as client:
         client.sendall(data)
         response = client.recv(2**16)
     after = processor_time(api)
     return after[0] - before[0], after[1] - before[1], response
 
 
-def check(api: ApiServer, data: bytes) -> bytes:
-    """Check the processor time of a request; return its response."""
+def check(api: ApiServer, data: bytes, *, tcp: bool = False) -> None:
+    """Check the processor time of a request, and that it is no error of the API."""
     for _ in range(3):  # the process may have had other work as well
-        loop, everything, response = spent(api, data)
+        loop, everything, response = spent(api, data, tcp=tcp)
         if loop < LOOP_S and everything < ALL_S:
             break
     assert loop < LOOP_S, (loop, data[:200], response[:400])
     assert everything < ALL_S, (everything, data[:200], response[:400])
     assert b" 500 " not in response.partition(b"\r\n")[0], (data[:200], response)
-    return response
 
 
 def burnin(plan: str) -> bytes:
@@ -122,7 +127,7 @@ def fields_of(operation: dict[str, Any]) -> list[str]:
     return ["unknown", *openapi_document()["components"]["schemas"][name].get("properties", ())]
 
 
-#: The headers that the API or its server reads, of any request.
+#: The headers that the API or its server reads, of any request and of those over TCP.
 HEADERS = (
     "Accept",
     "Accept-Encoding",
@@ -131,6 +136,7 @@ HEADERS = (
     "If-None-Match",
     "Transfer-Encoding",
 )
+TCP_HEADERS = ("Authorization", "Origin", "X-Forwarded-For")
 #: What a request can have: its method and path, the kind of a part, and its name.
 PARTS = [
     (method.upper(), path, kind, name)
@@ -140,7 +146,11 @@ PARTS = [
         *(("body", field) for field in fields_of(operation)),
         *((one["in"], one["name"]) for one in operation.get("parameters", ())),
     )
-] + [(method, "/metrics", "header", name) for name in HEADERS for method in ("GET", "POST")]
+] + [
+    (method, "/metrics", "header", name)
+    for name in (*HEADERS, *TCP_HEADERS)
+    for method in ("GET", "POST")
+]
 
 
 @st.composite
@@ -149,36 +159,57 @@ def values(draw: st.DrawFn) -> str:
     text, piece = draw(large(TEXTS, BODY)), json.dumps(draw(pieces), ensure_ascii=False)
     if len(json.dumps(text, ensure_ascii=False).encode(errors="replace")) > BODY + 2_000:
         text = text[: BODY // 6]  # each character is escaped
-    text, count = (
-        json.dumps(text, ensure_ascii=False),
-        BODY // (len(piece.encode(errors="replace")) + 12),
-    )
+    text = json.dumps(text, ensure_ascii=False)
+    count = BODY // (len(piece.encode(errors="replace")) + 12)
     many = ", ".join(f'"{number}": {piece}' for number in range(count))
     other = (f"[{', '.join([piece] * count)}]", f"{{{many}}}", f"1.{'1' * BODY}", "[" * BODY)
     return draw(st.sampled_from((text, f"{{{text}: {piece}}}", "1" * BODY, *other)))
 
 
 @st.composite
-def requests(draw: st.DrawFn) -> bytes:
-    """Draw a request with one large part."""
+def requests(draw: st.DrawFn) -> tuple[bytes, bool]:
+    """Draw a request with one large part, and whether it is for TCP."""
     method, path, kind, name = draw(st.sampled_from(PARTS))
     if kind == "body":
         fields = fields_of(openapi_document()["paths"][path][method.lower()])
         given = {field: FIELDS[field] for field in fields if field in FIELDS}
         given[name] = draw(values())
         body = ", ".join(f'"{field}": {value}' for field, value in given.items())
-        return request(method, PLACES.sub("0a1b2c3d", path), f"{{{body}}}")
+        return request(method, PLACES.sub("0a1b2c3d", path), f"{{{body}}}"), False
     text = draw(large(("", "0", "2h", "application/json;q=0.5"), HEAD))
     if kind == "header":
-        return request(method, path, "{}", f"{name}: {text}\r\n")
+        return request(method, path, "{}", f"{name}: {text}\r\n"), name in TCP_HEADERS
     text = quote(text)[:HEAD]
     if kind == "path":
-        return request(method, path.replace(f"{{{name}}}", text))
-    return request(method, f"{PLACES.sub('0', path)}?{name}={text}")
+        return request(method, path.replace(f"{{{name}}}", text)), False
+    return request(method, f"{PLACES.sub('0', path)}?{name}={text}"), False
 
 
 @settings(suppress_health_check=list(HealthCheck))
-@given(data=requests())
-def test_a_request_of_any_content_is_answered_in_time(api: ApiServer, data: bytes) -> None:
+@given(drawn=requests())
+def test_a_request_of_any_content_is_answered_in_time(
+    api: ApiServer, drawn: tuple[bytes, bool]
+) -> None:
     api.reset()
-    check(api, data)
+    data, tcp = drawn
+    check(api, data, tcp=tcp)
+
+
+def test_a_large_body_in_small_chunks_is_read_in_turns_with_other_clients(api: ApiServer) -> None:
+    """A body is read up to 1 MiB, so that its client reads the refusal."""
+    head = b"POST /v1/pause HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    ended = threading.Event()
+
+    def send() -> None:
+        with connect(api) as client:
+            client.sendall(head + b"1\r\n \r\n" * 170_000 + b"0\r\n\r\n")
+            client.recv(2**16)
+        ended.set()
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    waits = []
+    while not ended.is_set():
+        waits.append(spent(api, request("GET", "/v1/health"))[0])
+    sender.join()
+    assert max(waits) < LOOP_S

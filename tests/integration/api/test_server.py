@@ -384,6 +384,15 @@ def test_the_oldest_connections_without_a_token_are_closed_first(api: ApiServer)
             stranger.close()
 
 
+def test_the_api_process_stays_small_and_leaks_no_connection(api: ApiServer) -> None:
+    ask(api, "GET", "/openapi.json")
+    process = Path(f"/proc/{api.child.pid}")
+    memory = re.search(r"VmRSS:\s+(\d+) kB", (process / "status").read_text())
+    assert memory is not None
+    assert int(memory[1]) < 80_000
+    eventually(lambda: len(list((process / "fd").iterdir())) <= 30)
+
+
 def test_connections_with_the_token_have_a_limit_of_their_own(api: ApiServer) -> None:
     api.set(keeps_memory=True)  # a pause waits, and its connection stays open
     pausing = {**token(api), "Content-Type": "application/json"}
@@ -395,15 +404,6 @@ def test_connections_with_the_token_have_a_limit_of_their_own(api: ApiServer) ->
             one.request("POST", "/v1/pause", json.dumps({"wait_s": TIMEOUT_S}), pausing)
         eventually(lambda: over_tcp(api).status == 503)
         assert ask(api, "GET", "/v1/health").status == 200
-
-
-def test_the_api_process_stays_small_and_leaks_no_connection(api: ApiServer) -> None:
-    ask(api, "GET", "/openapi.json")
-    process = Path(f"/proc/{api.child.pid}")
-    memory = re.search(r"VmRSS:\s+(\d+) kB", (process / "status").read_text())
-    assert memory is not None
-    assert int(memory[1]) < 80_000
-    eventually(lambda: len(list((process / "fd").iterdir())) <= 30)
 
 
 # --- who may ask -----------------------------------------------------------------------------

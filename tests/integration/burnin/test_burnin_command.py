@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
+from sentinel.burnin.checks.thresholds_file import SPEC
 from sentinel.errors import ExitCode
 from tests.harness.burnin_run import CHECKED, BurninRun, check_passed, plan_of
 from tests.harness.daemon_harness import Daemon
@@ -225,7 +226,9 @@ def test_a_run_that_is_cut_short_says_so_first_and_the_line_it_prints_goes_on(
 ) -> None:
     """Also in a phase that is not mandatory; a FAIL or a PASS is of a run to its end."""
     run = BurninRun(daemon.host, OPTIONAL, gpus=2, name="a run", settings=("--memory", "10%"))
-    with run.started("--gpus", "0") as process:
+    limits = daemon.host.folder / "limits.toml"
+    limits.write_text(f"spec = '{SPEC}'\nversion = '4.6.0'\n[xids]\n48 = 'warn'\n")
+    with run.started("--gpus", "0", "--thresholds", str(limits)) as process:
         eventually(lambda: len(run.events("stressor.ready")) == 2)
         process.send_signal(signal.SIGINT)
         output, _ = process.communicate(timeout=2 * TIMEOUT_S)
@@ -250,6 +253,7 @@ def test_a_run_that_is_cut_short_says_so_first_and_the_line_it_prints_goes_on(
     report = run.report()
     check_passed(report)
     assert report["run"]["cut_short"] is report["run"]["resume"] is None
+    assert report["thresholds_overridden"], "by the limits that it was begun with"
     assert report["run"]["mode"] == "accumulated"
     (gpu,) = report["gpus"]
     assert [one["cause"] for one in gpu["interruptions"]] == [f"the run was {cut}"]

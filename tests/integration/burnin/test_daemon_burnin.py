@@ -204,7 +204,7 @@ def test_a_run_survives_its_terminal_and_is_attached_and_cancelled(daemon: Daemo
     assert again.code == ExitCode.HELD
     assert "the burn-in short runs" in again.err
     assert not Path(daemon.host.folder, "other").exists()
-    former = ExampleRun().write(daemon.places.state / RUNS / "20260101-080000-former")
+    former = ExampleRun().write(daemon.places.state / RUNS / "20991231-080000-former")
     write_reports(former, judge_run(former, Thresholds()))
     last = daemon.run_unchecked("burnin", "attach", "--simulated")
     assert last.code == ExitCode.USAGE, "the verdict of a former run is not that of this one"
@@ -231,7 +231,10 @@ def test_an_end_before_time_has_a_report_of_what_was_done(daemon: Daemon, how: s
                 daemon.run("stop")
             case "kill":
                 os.kill(pid, signal.SIGKILL)
-        output_of(process, ExitCode.INCOMPLETE)
+        _, said = process.communicate(timeout=TIMEOUT_S)
+        assert process.returncode == ExitCode.INCOMPLETE, said
+    cancelled = "cancelling; Ctrl+C again ends this command without its report" in said
+    assert cancelled is (how == "ctrl-c")
     report = burnin.report()
     assert report["verdict"] == "INCOMPLETE"
     for gpu in report["gpus"]:

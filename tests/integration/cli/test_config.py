@@ -251,7 +251,10 @@ def test_init_writes_a_file_that_check_accepts_and_never_overwrites(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: CommandLine
 ) -> None:
     monkeypatch.setattr("os.getuid", lambda: 1000)
-    assert "sentinel config init" in cli("config", "check", code=2).err
+    assert "every setting has its default; to write one: sentinel config init" in (
+        cli("config", "check").out
+    )
+    assert cli.json("config", "check", "--json")["file"] is None
     file = tmp_path / "home" / "sentinel" / "config.toml"
     assert str(file) in cli("config", "init").out
     text = file.read_text()

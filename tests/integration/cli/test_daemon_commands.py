@@ -246,17 +246,19 @@ def test_reserve_prints_uuids_on_standard_output_and_nothing_else(
     assert printed["schema_version"] == 1
 
 
-def test_unreserve_all_mine_keeps_reservations_of_other_users(
+def test_cancel_all_ends_what_this_user_has_and_waits_for(
     stub: StubDaemon, cli: CommandLine
 ) -> None:
     mine = {**RESERVATION, "id": "00000001", "holder": {"uid": os.getuid()}}
+    waiting = {**mine, "id": "00000002", "place": 1}
     theirs = {**RESERVATION, "holder": {"uid": os.getuid() + 1}}
-    stub.replies["GET /v1/reservations"] = Reply({"reservations": [mine, theirs]})
-    stub.replies["DELETE /v1/reservations/00000001"] = Reply({"text": "given back"})
-    assert cli("reserve", "--cancel", "all").out == "given back\n"
-    assert [request for request, _ in stub.requests if request.startswith("DELETE")] == [
-        "DELETE /v1/reservations/00000001"
-    ]
+    listed = {"reservations": [mine, theirs], "queue": [{**theirs, "place": 2}, waiting]}
+    stub.replies["GET /v1/reservations"] = Reply(listed)
+    # The request first, or it would get the GPUs that a reservation leaves.
+    ended = [f"DELETE /v1/reservations/{id_}" for id_ in ("00000002", "00000001")]
+    stub.replies |= {request: Reply({"text": "given back"}) for request in ended}
+    assert cli("reserve", "--cancel", "all").out == "given back\ngiven back\n"
+    assert [request for request, _ in stub.requests if request.startswith("DELETE")] == ended
 
 
 def test_reservations_are_listed(stub: StubDaemon, cli: CommandLine) -> None:

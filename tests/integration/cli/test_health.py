@@ -196,6 +196,9 @@ def test_without_a_daemon_the_file_has_who_acknowledged_what_when_and_why(runs: 
     (first, _) = json.loads(invoke("--json").out)["gpus"]
     assert first["verified"]["errors"] == 3, "nothing is erased"
     assert first["verified"]["acknowledged"][0]["reason"] == "replaced the riser"
+    unknown = invoke("--acknowledge", "9", "--reason", "typed wrong")
+    assert "1  GPU-b  not read: no daemon runs" in unknown.out
+    assert "missing" not in unknown.out
     again = invoke("--acknowledge", "0", "--reason", "again")
     assert again.code == 1
     assert "no wrong results count against GPU-a" in again.out

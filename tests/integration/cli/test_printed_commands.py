@@ -94,7 +94,9 @@ SITUATIONS = [
         filled=(("memory=VALUE", "memory=50%"),),
     ),
     Situation(
-        what=lambda one: one.run_unchecked("config", "init", str(one.host.folder / "new.toml")),
+        what=lambda one: one.run_unchecked(
+            "config", "init", str(one.host.folder / "new file.toml")
+        ),
         named=("config check {}",),
         daemon=None,
     ),

@@ -30,7 +30,7 @@ from sentinel.errors import (
 )
 from sentinel.host.procfs import read_stat
 from sentinel.host.registry import read_all, records_folder
-from tests.harness.gpu_environment import TESTS
+from tests.harness.gpu_environment import TESTS, SimulatedHost
 from tests.harness.programs import run_program
 from tests.harness.sentinel_process import eventually
 from tests.harness.timing import TIMEOUT_S
@@ -334,6 +334,20 @@ def test_no_command_takes_the_sentinel_of_a_script_for_the_daemon(
         command = held.client.settings().get("notify.command")
         assert command is not None
         assert command.text == "off", "events of a script notify no operator"
+
+
+@pytest.mark.usefixtures("fake_torch")
+def test_of_a_larger_size_than_is_free_what_is_free_is_held(
+    simulated: SimulatedHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SENTINEL_SIM_DIR", str(simulated.folder))
+    with sentinel.hold(memory="20GiB", simulate=1) as held:
+        (gpu,) = held.wait_held(TIMEOUT_S).gpus
+        assert gpu.held is not None
+        assert 15 * 2**30 < gpu.held <= gpu.memory_total
+        with held.client.events(since=0) as events:
+            ready = next(event for event in events if event.name == "stressor.ready")
+    assert (ready.fields["held"], ready.fields["asked"]) == (gpu.held, 20 * 2**30)
 
 
 def _answers(held: sentinel.Hold) -> bool:

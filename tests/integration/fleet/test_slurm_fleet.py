@@ -207,17 +207,21 @@ def test_a_cancelled_run_has_the_reports_of_what_was_done_and_goes_on(make: Make
 
 def test_a_task_that_an_operator_holds_is_shown_and_given_up(make: Make) -> None:
     cluster, fleet = make(2, plan(1))
-    # Only one has its turn, and the other one waits for it.
+    # Only one has its turn, whichever Slurm starts first, and the other one waits for it.
     fleet.burnin("--batch", "1", "--detach").ends_with(ExitCode.OK)
-    fleet.wait_for_phase("node1", 1)
-    job = fleet.run_file()["tasks"]["node2"]
+    tasks = fleet.run_file()["tasks"]
+    eventually(lambda: "RUNNING" in cluster.jobs().values())
+    states = cluster.jobs()
+    first, last = sorted(tasks, key=lambda node: states.get(tasks[node]) != "RUNNING")
+    job = tasks[last]
     cluster.run("scontrol", "hold", job)
+    fleet.wait_for_phase(first, 1)
     run = fleet.watch("--give-up", "1s")
     held = f"held: JobHeldAdmin; release it: scontrol release {job}"
-    run.wait_for(f"node2  waiting  {held}")
+    run.wait_for(f"{last}  waiting  {held}")
     run.ends_with(ExitCode.INCOMPLETE)
-    assert "given up, since their tasks cannot begin: node2" in run.output
-    assert fleet.report("node1")["verdict"] in PASSED
+    assert f"given up, since their tasks cannot begin: {last}" in run.output
+    assert fleet.report(first)["verdict"] in PASSED
     why = f"given up after 1 s: {held}; its task stays in the queue"
     assert f"it has no report: {why}" in run.output
     assert cluster.jobs()[job] == "PENDING"

@@ -434,12 +434,36 @@ def test_a_client_of_an_mps_server_gets_its_memory(simulated: SimulatedHost) -> 
         assert server.stdout is not None
         assert server.stdin is not None
         assert server.stdout.readline() == "serves\n"
-        with simulated.sentinel(1, *QUICK, "--workload", "hold") as sentinel:
+        flags = (*QUICK, "--workload", "hold", "--status-every", "1s")
+        with simulated.sentinel(1, *flags) as sentinel:
             sentinel.wait_for("stressor.ready")
+            wait_until_it_watches(sentinel)
             server.stdin.write("\n")
             server.stdin.flush()
             assert server.stdout.readline() == "True\n"
             assert sentinel.wait_for("gpu.yielding")["evidence"] == "memory"
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("fake_torch")
+def test_an_ignored_process_costs_a_yield_when_it_arrives_and_then_stays_beside_a_stressor(
+    simulated: SimulatedHost,
+) -> None:
+    """Its memory grows before its PID is listed, as that of a real newcomer does."""
+    own = read_stat(os.getpid())
+    assert own is not None
+    # The job is the same interpreter.
+    ignore = ("--ignore", f"name={own.name}", "--workload", "hold", "--status-every", "1s")
+    with simulated.sentinel(1, *QUICK, *ignore) as sentinel:
+        sentinel.wait_for("stressor.ready")
+        with simulated.job(share=0.02, stay=60) as job:
+            assert job.got_memory()
+            yielding = sentinel.wait_for("gpu.yielding")
+            assert (yielding["evidence"], yielding["processes"]) == ("memory", [])
+            sentinel.wait_for("stressor.ready", count=2)
+            yields = sentinel.names().count("gpu.yielding")
+            sentinel.wait_for("gpu.status", count=sentinel.names().count("gpu.status") + 2)
+            assert sentinel.names().count("gpu.yielding") == yields
 
 
 @pytest.mark.long

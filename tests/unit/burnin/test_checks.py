@@ -334,6 +334,11 @@ def test_each_check_has_the_result_of_its_row(
     assert status not in {UNTESTED, ABSENT} or found.evidence
 
 
+def test_a_margin_of_temperature_is_called_a_margin() -> None:
+    found = judge("temperature.limit", moment(temperature_margin_c=57, slowdown_margin_c=-2))
+    assert found.evidence == "a margin of 57 C at least; it slows down at a margin of -2 C"
+
+
 def test_every_check_has_a_row_that_is_bad_and_one_that_passes() -> None:
     """Those of XIDs are in test_xids.py."""
     healthy = {

@@ -84,6 +84,7 @@ IN_THE_FILE: list[tuple[str, ...]] = [
     ),
     ("[xids]\n63 = 'maybe'", "xids.63", "'maybe'", "fail, warn, pass"),
     ("[xids]\nten = 'fail'", "xids.ten"),
+    (f"[xids]\n{'6' * 5_000} = 'fail'", "666 is not the number of an XID"),
     ("[xids]\n999 = 'fail'", "XID 999 is not", "Allowed are 8, "),
 ]
 #: What a limit has.

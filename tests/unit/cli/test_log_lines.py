@@ -81,6 +81,18 @@ def test_a_status_shows_share_utilization_and_power_of_a_paced_stressor() -> Non
     assert "works 48% of the time, utilization 51%, 412 W" in line("gpu.status", **paced, **read)
 
 
+@pytest.mark.parametrize(
+    ("cause", "text"),
+    [
+        ("policy", "after its release"),
+        ("unknown", "the GPU cannot be read"),
+        ("lease ran out", "lease ran out"),
+    ],
+)
+def test_the_end_of_a_stressor_has_its_cause(cause: str, text: str) -> None:
+    assert line("stressor.stopped", cause=cause, killed=False).endswith(text)
+
+
 @pytest.mark.parametrize("name", ["gpu.strange", "gpu.idle"])
 def test_an_event_without_a_matching_sentence_is_shown_with_its_fields(name: str) -> None:
     fields: dict[str, object] = {"one": 1, "left_alone_s": "b"}

@@ -18,6 +18,7 @@ from sentinel.config.sources import (
     from_environment,
     from_flags,
     gather,
+    in_effect,
     nearest,
     read_file,
     read_saved,
@@ -55,6 +56,19 @@ def test_flags_override_variables_and_variables_override_the_file(tmp_path: Path
     assert (config.poll, config.rearm, config.grace) == (1.5, 9.0, 11.0)
     origins = {value.key: value.source for value in sources.given}
     assert origins == {"poll": f"{path}: poll", "rearm": "SENTINEL_REARM", "grace": "--grace"}
+
+
+def test_what_flags_and_clients_give_is_distinguished_from_files_and_variables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("--odd.toml").write_text('poll = "1.5s"\n[gpu.0]\nmemory.chunk = "1GiB"')
+    sources = gather(from_flags({"rearm": "3s"}), {"SENTINEL_POWER": "300W"}, Path("--odd.toml"))
+    changed = with_changes(
+        sources.given, {"util.target": "50%"}, ("GPU-1",), lambda _, gpu: f"--util for {gpu}"
+    )
+    of_flags = {value.key for value in in_effect(changed) if value.by_flag}
+    assert of_flags == {"rearm", "util.target"}
 
 
 def test_every_setting_can_be_set_by_its_variable_and_in_a_file(tmp_path: Path) -> None:

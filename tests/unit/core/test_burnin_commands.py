@@ -133,6 +133,15 @@ def test_one_burn_in_runs_at_a_time_and_the_settings_stay() -> None:
     assert len(world.events("burnin.run_started")) == 1
 
 
+def test_a_cancel_of_a_run_that_is_over_ends_no_other() -> None:
+    world = checking()
+    assert start(world) is None
+    assert send(world, CancelBurnin, by=ALICE, id="former") is Refusal.NOT_FOUND
+    world.run_for(3)
+    assert not world.events("burnin.run_ended")
+    assert send(world, CancelBurnin, by=ALICE, id="one") is None
+
+
 @pytest.mark.parametrize(
     ("by", "refused"),
     [

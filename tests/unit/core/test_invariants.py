@@ -11,7 +11,7 @@ from hypothesis.stateful import invariant, precondition, rule
 
 from sentinel.config.schedule import parse_duty, parse_hours
 from sentinel.core.gpu_state import Fatal, Running, Starting
-from sentinel.core.state import State, admin_hold
+from sentinel.core.state import State, kept_free
 from sentinel.core.step import SendTo, Step
 from sentinel.protocol.commands import (
     CancelReservation,
@@ -144,10 +144,10 @@ class ServedHistories(Histories):
         self.world.api.serving = serves
 
     @invariant()
-    def no_stressor_lives_on_a_gpu_with_a_hold(self) -> None:
+    def no_stressor_lives_on_a_gpu_that_is_kept_free(self) -> None:
         state = self.world.state
         for gpu_state in state.gpu_states.values():
-            if admin_hold(state, gpu_state) is not None:
+            if kept_free(state, gpu_state) is not None:
                 assert not isinstance(gpu_state.stressor, Starting | Running)
 
     @invariant()
@@ -162,7 +162,7 @@ class ServedHistories(Histories):
     @invariant()
     def nothing_uses_a_released_driver(self) -> None:
         state = self.world.state
-        if state.released is not None and not self.world.probe.alive:
+        if state.driver_released is not None and not self.world.probe.alive:
             stressors = [gpu_state.stressor for gpu_state in state.gpu_states.values()]
             assert not any(isinstance(s, Starting | Running) for s in stressors)
 
