@@ -290,7 +290,7 @@ def test_the_daemon_goes_on_with_a_run_that_was_cut(daemon: Daemon) -> None:
         assert second[0]["done_s"] > 2
         assert second[1]["done_s"] < 17, "the earlier seconds count"
     for words, why in (
-        (resume, "each GPU has done its phases"),
+        (resume, "the run is complete"),
         ((*resume, "--gpus", "0"), "omit --gpus"),
     ):
         refused = daemon.run_unchecked(*words)
