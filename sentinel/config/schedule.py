@@ -61,6 +61,14 @@ def end_of_hours(hours: Iterable[Hours], local: datetime) -> datetime | None:
     return end if local < end <= local + _WEEK else None
 
 
+def seconds_until(end: datetime, local: datetime) -> float:
+    """Compute the time from one local time of this host to another; its clocks may change between.
+
+    An end in an hour that is repeated is that of the repetition if ``local`` is in it.
+    """
+    return end.replace(fold=local.fold).timestamp() - local.timestamp()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Duty:
     """An endless cycle of work and rest."""

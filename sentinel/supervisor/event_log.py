@@ -7,13 +7,14 @@ So the loop only queues events, and counts those that find the queue full.
 from __future__ import annotations
 
 import contextlib
-import json
 import queue
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from io import TextIOBase
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
+
+import structlog
 
 from sentinel.core.step import Event
 from sentinel.protocol.gpu import Gpu
@@ -96,10 +97,15 @@ def json_lines(stream: TextIO | TextIOBase, gpus: Mapping[str, Gpu]) -> Sink:
 
     ``at`` is monotonic seconds, ``time`` the local time with its UTC offset.
     """
+    log = structlog.wrap_logger(
+        structlog.WriteLogger(cast("TextIO", stream)),
+        processors=[structlog.processors.JSONRenderer(default=str)],
+        wrapper_class=structlog.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
 
     def write(event: Event) -> None:
-        stream.write(f"{json.dumps(event_object(event, gpus), default=str)}\n")
-        stream.flush()
+        log.info(**event_object(event, gpus))
 
     return write
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from sentinel.config.model import Config
-from sentinel.config.schedule import end_of_hours
+from sentinel.config.schedule import end_of_hours, seconds_until
 from sentinel.core import attribution, health, lifecycle, newcomer, occupancy, teardown
 from sentinel.core.gpu_state import GpuState, Idle, LaunchSpec, StopCause
 from sentinel.core.node import burnin, groups, serving_processes
@@ -265,7 +265,7 @@ def _no_context(state: State, seen: Observation) -> Ruling | None:
     if hours is None:
         return None
     end = None if seen.local is None else end_of_hours(state.config.quiet, seen.local)
-    left = None if end is None or seen.local is None else (end - seen.local).total_seconds()
+    left = None if end is None or seen.local is None else seconds_until(end, seen.local)
     return Ruling("quiet", hours, None if left is None else seen.now + left)
 
 

@@ -204,7 +204,7 @@ def test_a_run_survives_its_terminal_and_is_attached_and_cancelled(daemon: Daemo
     assert again.code == ExitCode.HELD
     assert "the burn-in short runs" in again.err
     assert not Path(daemon.host.folder, "other").exists()
-    former = ExampleRun().write(daemon.places.state / RUNS / "20260101-080000-former")
+    former = ExampleRun().write(daemon.places.state / RUNS / "20991231-080000-former")
     write_reports(former, judge_run(former, Thresholds()))
     last = daemon.run_unchecked("burnin", "attach", "--simulated")
     assert last.code == ExitCode.USAGE, "the verdict of a former run is not that of this one"
@@ -290,7 +290,7 @@ def test_the_daemon_goes_on_with_a_run_that_was_cut(daemon: Daemon) -> None:
         assert second[0]["done_s"] > 2
         assert second[1]["done_s"] < 17, "the earlier seconds count"
     for words, why in (
-        (resume, "each GPU has done its phases"),
+        (resume, "the run is complete"),
         ((*resume, "--gpus", "0"), "omit --gpus"),
     ):
         refused = daemon.run_unchecked(*words)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import select
 import socket
@@ -14,11 +15,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from sentinel.api import supervisor_link as channels
 from sentinel.api.bodies import ProblemError
 from sentinel.api.supervisor_link import SupervisorLink
+from sentinel.core.node.serving_processes import LOST_AFTER_S
 from sentinel.errors import ExitCode
 from sentinel.protocol import codec
 from sentinel.protocol.codec import MAX_MESSAGE_BYTES, MessageStream
@@ -39,7 +42,8 @@ from sentinel.supervisor.api_process import ApiChild
 from tests.harness.daemon_harness import isolated_daemon
 from tests.harness.given_settings import given
 from tests.harness.gpu_environment import SimulatedHost
-from tests.harness.timing import TIMEOUT_S
+from tests.harness.sentinel_process import eventually
+from tests.harness.timing import MACHINE_SLOWNESS, TIMEOUT_S
 
 SPEC = ApiSpec(socket="/nowhere", state="/nowhere", log=None, began=0.0, version="1")
 HOST = HostView(
@@ -337,3 +341,54 @@ def test_a_daemon_whose_api_cannot_start_ends_with_the_reason(
         done = daemon.run_unchecked("start", "--simulate", "1")
         assert done.code == ExitCode.USAGE
         assert "the API cannot start: ModuleNotFoundError: No module named 'uvicorn'" in done.err
+
+
+#: What each next API process does at its start.
+BROKEN_STARTS = {
+    "crashes": "raise ModuleNotFoundError('uvicorn')",
+    "stops": "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)",
+}
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("fake_torch")
+@pytest.mark.parametrize("start", BROKEN_STARTS.values(), ids=BROKEN_STARTS)
+def test_without_an_api_a_newcomer_gets_its_memory_and_gpus_are_released_after_30_s(
+    simulated: SimulatedHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: str
+) -> None:
+    package = tmp_path / "package"
+    package.mkdir()
+    monkeypatch.setenv("PYTHONPATH", f"{package}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    with isolated_daemon(simulated, monkeypatch) as daemon:
+        log = daemon.places.log
+
+        def events(name: str) -> list[dict[str, Any]]:
+            lines = [line for line in log.read_text().splitlines(keepends=True) if line[-1] == "\n"]
+            return [event for line in lines if (event := json.loads(line))["event"] == name]
+
+        daemon.start(2)
+        daemon.wait_until_occupied(0, 1)
+        (package / "uvicorn.py").write_text(start)
+        daemon.kill_api()
+        eventually(lambda: events("service.failed"))
+        with simulated.job(0, stay=0.1) as newcomer:
+            assert newcomer.got_memory()
+        assert not events("gpu.released")
+        assert daemon.pids_on_gpus(), "GPU 1 is held"
+        eventually(lambda: len(events("gpu.released")) == 2)
+        assert simulated.empty(0)
+        assert simulated.empty(1)
+        reasons = {event["reason"] for event in events("gpu.released")}
+        assert all("the API has not answered for 30 s" in reason for reason in reasons)
+        after = events("gpu.released")[0]["at"] - events("service.failed")[0]["at"]
+        assert LOST_AFTER_S - 2 <= after <= LOST_AFTER_S + 2 * MACHINE_SLOWNESS
+        with simulated.job(1, stay=0.1) as newcomer:
+            assert newcomer.got_memory()
+
+        (package / "uvicorn.py").unlink()
+        ready = len(events("service.ready"))
+        for process in daemon.processes():
+            if process.status() == psutil.STATUS_STOPPED:
+                process.kill()
+        eventually(lambda: len(events("service.ready")) > ready)
+        daemon.wait_until_occupied(0, 1)

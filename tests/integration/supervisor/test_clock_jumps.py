@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -88,6 +88,64 @@ def test_quiet_hours_follow_the_wall_clock(daemon: Daemon, clock: JumpingClock) 
         eventually(lambda: daemon.host.empty(0) and "quiet hours" in str(daemon.gpu().reason))
         clock.jump(day.replace(hour=12))
         daemon.wait_until_occupied(0)
+    assert quiet(daemon)
+
+
+#: The rule of Berlin's clocks, when they go forward and back, and half an hour that begins in this
+#: moment; that of the second was over before it, and comes again.
+BERLIN = "CET-1CEST,M3.5.0,M10.5.0/3"
+CHANGES = {
+    "forward": (datetime(2026, 3, 29, 1, tzinfo=UTC), "03:00-03:30"),
+    "back": (datetime(2026, 10, 25, 1, tzinfo=UTC), "02:00-02:30"),
+}
+HOUR = timedelta(hours=1)
+
+
+@pytest.mark.parametrize(("moment", "hours"), CHANGES.values(), ids=CHANGES)
+def test_quiet_hours_follow_a_change_to_or_from_summer_time_and_durations_do_not(
+    daemon: Daemon,
+    clock: JumpingClock,
+    monkeypatch: pytest.MonkeyPatch,
+    moment: datetime,
+    hours: str,
+) -> None:
+    monkeypatch.setenv("TZ", BERLIN)
+    clock.jump(moment - timedelta(minutes=10))
+    daemon.start(2, "--quiet", hours)
+    daemon.wait_until_occupied(0, 1)
+    daemon.run("reserve", "--gpus", "1", "--for", "2h")
+    clock.jump(moment - timedelta(seconds=3))
+    daemon.wait_until_occupied(0)
+    # The clock changes by itself.
+    eventually(lambda: daemon.host.empty(0) and "quiet hours" in str(daemon.gpu().reason))
+    left_s = daemon.gpu().rule_until_s
+    assert left_s is not None
+    assert 1500 < left_s <= 1800
+    for away in (-HOUR, HOUR):  # set by hand, and back again
+        clock.jump(moment + timedelta(minutes=5) + away)
+        if (hours, away) != ("02:00-02:30", -HOUR):  # the first time of this half hour
+            daemon.wait_until_occupied(0)
+        clock.jump(moment + timedelta(minutes=5))
+        eventually(lambda: daemon.host.empty(0))
+        (held,) = daemon.client.reservations()
+        assert held.until is not None
+        left = held.until - (moment + timedelta(minutes=5))
+        assert timedelta(hours=2, minutes=-2) < left <= timedelta(hours=2)
+    clock.jump(moment + timedelta(minutes=30))
+    daemon.wait_until_occupied(0)
+    assert quiet(daemon)
+
+
+def test_the_end_of_a_daemon_follows_the_wall_clock(daemon: Daemon, clock: JumpingClock) -> None:
+    end = NOON + timedelta(minutes=30)
+    daemon.start(1, "--until", f"{end:%H:%M}")
+    daemon.wait_until_occupied(0)
+    clock.jump(NOON - HOUR)
+    with daemon.host.job(0, stay=0.1) as newcomer:
+        assert newcomer.got_memory()
+    daemon.wait_until_occupied(0)
+    clock.jump(NOON + HOUR)
+    daemon.wait_until_gone()
     assert quiet(daemon)
 
 

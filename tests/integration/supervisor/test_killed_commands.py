@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -60,6 +60,9 @@ EVENTS = {
 DELAYS_S = (0.002, 0.01, 0.06)
 #: The file that sets the next PID.
 LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
+CHOOSES_PIDS = pytest.mark.skipif(
+    not os.access(LAST_PID, os.W_OK), reason="needs root, and a kernel where PIDs can be chosen"
+)
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("fake_torch")]
 
@@ -200,8 +203,7 @@ def test_a_daemon_that_is_killed_during_a_command_leaves_nothing_half_done(daemo
         undo(daemon, command)
 
 
-@pytest.mark.skipif(not LAST_PID.exists(), reason="needs a kernel where PIDs can be chosen")
-@pytest.mark.skipif(not os.access(LAST_PID, os.W_OK), reason="only root can choose PIDs")
+@CHOOSES_PIDS
 def test_a_process_with_the_pid_of_a_dead_holder_inherits_nothing(daemon: Daemon) -> None:
     host = daemon.host
     daemon.start(2, "--memory", "50%")
@@ -243,11 +245,60 @@ def test_a_process_with_the_pid_of_a_dead_holder_inherits_nothing(daemon: Daemon
         with with_pid(bound.pid, lambda: subprocess.Popen(["sleep", "600"], text=True)) as other:
             try:
                 daemon.start(2)
-                ended = re.compile(rf'"id": "{kept}".*"event": "gpu.unreserved"')
+                ended = re.compile(rf'"event": "gpu.unreserved".*"id": "{kept}"')
                 eventually(lambda: ended.search(log.read_text()))
                 daemon.wait_until_occupied(0, 1)
             finally:
                 other.kill()
+
+
+@CHOOSES_PIDS
+@pytest.mark.parametrize("was", ["own", "ignored"])
+def test_a_process_with_the_pid_of_one_that_ended_between_two_readings_is_a_newcomer(
+    daemon: Daemon, was: str
+) -> None:
+    host = daemon.host
+    daemon.start(1, "--memory", "50%", "--ignore", "name=sparing")
+    with ExitStack() as stack:
+        if was == "ignored":
+            old = stack.enter_context(host.job(share=0.01, stay=TIMEOUT_S, within=named("sparing")))
+            assert old.got_memory()
+            eventually(lambda: {old.pid, daemon.gpu().pid} == set(daemon.pids_on_gpus()))
+            eventually(lambda: daemon.gpu().occupied)
+        else:
+            daemon.wait_until_occupied(0)
+        pid = old.pid if was == "ignored" else daemon.gpu().pid
+        assert pid is not None
+        probe = daemon.child("probe, reads")
+        probe.suspend()
+        try:
+            os.kill(pid, signal.SIGKILL)
+            if was == "ignored":
+                old.wait_for_exit()
+            eventually(lambda: not psutil.pid_exists(pid))
+            newcomer = with_pid(pid, lambda: started(host.command(0, 0.01, TIMEOUT_S), host))
+            stack.callback(newcomer.communicate)
+            stack.callback(newcomer.kill)
+            assert newcomer.stdout is not None
+            assert json.loads(newcomer.stdout.readline())["event"] == "job.got"
+        finally:
+            with contextlib.suppress(psutil.NoSuchProcess):  # replaced
+                probe.resume()
+        eventually(lambda: [process.pid for process in daemon.gpu().processes] == [pid])
+        eventually(lambda: daemon.gpu().occupancy == "BUSY" and daemon.pids_on_gpus() == [pid])
+        assert newcomer.poll() is None
+    daemon.wait_until_occupied(0)
+
+
+def named(name: str) -> tuple[str, ...]:
+    """Build the prefix of a foreign job that gives its process a name."""
+    code = f"""
+import ctypes, runpy, sys
+ctypes.CDLL(None).prctl(15, {name.encode()!r}, 0, 0, 0)  # PR_SET_NAME
+sys.argv = sys.argv[3:]
+runpy.run_module("sentinel", None, "__main__")
+"""
+    return (sys.executable, "-c", code)
 
 
 def started(command: list[str], host: SimulatedHost) -> subprocess.Popen[str]:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import socket
 import sqlite3
-from contextlib import closing
+import sys
+from contextlib import ExitStack, closing
+from pathlib import Path
 
 import pytest
 
@@ -56,3 +60,46 @@ def test_a_recipient_without_an_answer_costs_no_record_at_the_end(daemon: Daemon
             names = [name for (name,) in history.execute("SELECT name FROM events")]
         assert "sentinel.stopped" in names
         assert (daemon.places.state / verified_store.NAME).exists()
+
+
+#: What a shell would execute, split, expand or take for an option; a name has at most 15 bytes.
+MADE = Path(f"/tmp/{os.getpid():x}")  # noqa: S108 - short, and never made
+NAMES = (f"$(>{MADE})", f"`>{MADE}`", f"a\n>{MADE}", f";>{MADE}", "-rf 'x'\" * ~")
+#: A reason of a reservation is one line.
+REASON = f"--help -rf $(>{MADE}) `>{MADE}` '; >{MADE} \" | tee {MADE} & ${{IFS}} %s \\n ~ *"
+
+
+def test_no_name_no_reason_and_no_argument_is_interpreted(daemon: Daemon, tmp_path: Path) -> None:
+    out, hook = tmp_path / "out", tmp_path / "hook"
+    hook.write_text(f'#!/bin/sh\nexec >> {out}\nenv -0; printf "ARGUMENT=%s\\0" "$@"; cat\n')
+    hook.chmod(0o755)
+    command = shlex.join([str(hook), REASON])
+    flags = ("--notify-command", command, "--notify-events", "gpu.busy,gpu.reserved")
+    count = len(NAMES)
+    daemon.start(count + 1, *flags, "--notify-every", "1s")
+    daemon.wait_until_occupied(*range(count + 1))
+    daemon.run("reserve", "--gpus", str(count), "--for", "1h", f"--reason={REASON}")
+    with ExitStack() as stack:
+        for gpu, name in enumerate(NAMES):
+            program = f"""
+import ctypes, runpy, sys
+ctypes.CDLL(None).prctl(15, {name.encode()!r}, 0, 0, 0)  # PR_SET_NAME
+sys.argv = sys.argv[3:]
+runpy.run_module("sentinel", None, "__main__")
+"""
+            within = (sys.executable, "-c", program)
+            job = stack.enter_context(daemon.host.job(gpu, stay=60, within=within))
+            assert job.got_memory()
+        eventually(lambda: len(variables(out, "SENTINEL_EVENT_NAME")) == count + 1)
+    seen = [json.loads(text) for text in variables(out, "SENTINEL_EVENT_PROCESSES")]
+    assert {process["name"] for processes in seen for process in processes} == set(NAMES)
+    assert REASON in variables(out, "SENTINEL_EVENT_REASON")
+    assert variables(out, "ARGUMENT") == [REASON] * (count + 1)
+    assert not MADE.exists()
+    assert not (tmp_path / MADE.name).exists()
+
+
+def variables(out: Path, name: str) -> list[str]:
+    """List the values of one variable in each run of the hook."""
+    parts = out.read_text().split("\0") if out.exists() else []
+    return [part.partition("=")[2] for part in parts if part.startswith(f"{name}=")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time as time_module
 from datetime import UTC, datetime, time, timedelta
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -9,7 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sentinel.config.schedule import Duty, first_after, parse_duty, parse_hours, parse_until
+from sentinel.config.schedule import (
+    Duty,
+    first_after,
+    parse_duty,
+    parse_hours,
+    parse_until,
+    seconds_until,
+)
 
 #: A Monday.
 MONDAY = datetime(2026, 3, 23)  # noqa: DTZ001 - local time is what this is about
@@ -88,6 +96,31 @@ def test_a_daylight_saving_change_moves_no_hour() -> None:
             night.contains(moment.astimezone(berlin).replace(tzinfo=None)) for moment in minutes
         )
         assert held == real_hours * 60
+
+
+@pytest.mark.parametrize(
+    ("local", "end", "hours"),
+    [
+        ("2026-03-28T23:00", "2026-03-29T06:00", 6),
+        ("2026-10-24T23:00", "2026-10-25T06:00", 8),
+        ("2026-10-25T02:10", "2026-10-25T02:40", 0.5),
+        ("2026-10-25T02:10/again", "2026-10-25T02:40", 0.5),
+        ("2026-10-25T02:10", "2026-10-25T03:10", 2),
+        ("2026-10-25T02:10/again", "2026-10-25T03:10", 1),
+        ("2026-06-03T23:00", "2026-06-04T06:00", 7),
+    ],
+)
+def test_the_time_to_an_end_includes_a_daylight_saving_change(
+    monkeypatch: pytest.MonkeyPatch, local: str, end: str, hours: float
+) -> None:
+    text, _, again = local.partition("/")
+    moment = datetime.fromisoformat(text).replace(fold=int(bool(again)))
+    with monkeypatch.context() as changed:
+        changed.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")  # Berlin's rule
+        time_module.tzset()
+        found = seconds_until(datetime.fromisoformat(end), moment)
+    time_module.tzset()
+    assert found == hours * 3600
 
 
 def test_an_end_time_without_a_date_is_the_next_one() -> None:
