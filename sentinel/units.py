@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from signal import SIGKILL
 
 _SIZES = {
     "B": 1,
@@ -168,3 +169,14 @@ def format_brief(seconds: float) -> str:
         if round(seconds / size) < most:
             return f"{seconds / size:.0f}{unit}"
     return f"{seconds / 86400:.0f}d"
+
+
+def format_exit(code: int) -> str:
+    """Format how a process ended that was not asked to, such as ``exited with code 3``.
+
+    A limit of memory, as of a control group, shows in no other way.
+    """
+    if code >= 0:
+        return f"exited with code {code}"
+    hint = " (the kernel sends it where memory runs out: see `dmesg`)" if code == -SIGKILL else ""
+    return f"was ended by signal {-code}, which sentinel did not send{hint}"

@@ -32,6 +32,7 @@ from sentinel.core.step import Event, Step, gpu_event, process_fields
 from sentinel.errors import ChildExitCode
 from sentinel.protocol.gpu import Reading
 from sentinel.protocol.stressor import Failed, FailureKind
+from sentinel.units import format_exit
 
 #: A GPU without processes that is used by this share of the time or more has a leaked load.
 LEAKED_LOAD = 0.95
@@ -335,11 +336,8 @@ def _failure_of(
     if exit_.code == -SIGALRM:
         reason = "its interpreter was stuck in native code for longer than a lease"
         return Failed(kind=FailureKind.STUCK, reason=reason)
-    if exit_.code < 0:
-        reason = f"ended by signal {-exit_.code}, which sentinel did not send"
-    else:
-        reason = f"exited with code {exit_.code} without a message"
-    return Failed(kind=FailureKind.CRASH, reason=reason)
+    silent = " without a message" if exit_.code >= 0 else ""
+    return Failed(kind=FailureKind.CRASH, reason=f"{format_exit(exit_.code)}{silent}")
 
 
 def _stop_cause(gpu_state: GpuState, stopping: Stopping) -> str:

@@ -18,11 +18,12 @@ from sentinel.errors import NoSuchGpuError
 from sentinel.host.regular_file import (
     load_or_set_aside,
     locked,
+    make_private,
     open_regular,
     read_regular,
     replace_file,
 )
-from sentinel.protocol.api_types import AcknowledgedResults, GpuProof
+from sentinel.protocol.api_types import AcknowledgedResults, GpuProof, GpuStatus
 from sentinel.protocol.codec import from_json
 from sentinel.protocol.views import VerifiedCounts
 from sentinel.units import split_selectors
@@ -140,6 +141,7 @@ NAME = "verified.json"
 _MAX_BYTES = 2**20
 #: How long another process may lock the file.
 _LOCK_TIMEOUT_S = 5.0
+_COUNTS = fields(VerifiedCounts)
 #: The version of the file format. A later version is refused.
 SCHEMA_VERSION = 1
 
@@ -276,6 +278,40 @@ def save(
     return merged
 
 
+def add_work(path: Path, gpus: Iterable[GpuStatus]) -> None:
+    """Add to the file what GPUs have proved under a private daemon, at its end.
+
+    What the daemons of the host have counted meanwhile is kept.
+
+    Args:
+        path: The file.
+        gpus: The GPUs, as that daemon has them.
+
+    Raises:
+        OSError: It cannot be read or written, or would be too large.
+        ValueError: It is not a file of verified work, and stays as it is.
+    """
+    make_private(path.parent)
+    with _locked(path):
+        merged = read(path)
+        for gpu in gpus:
+            proof = gpu.verified
+            if proof is None or proof.last is None:
+                continue
+            since, last = proof.since.timestamp(), proof.last.timestamp()
+            there = merged.get(gpu.uuid) or StoredWork(index=gpu.index, name=gpu.name, since=since)
+            now = VerifiedCounts(**{one.name: getattr(proof, one.name) for one in _COUNTS})
+            merged[gpu.uuid] = replace(
+                there,
+                index=gpu.index,
+                serial=gpu.serial,
+                last=last,
+                workload=proof.workload,
+                total=add(there.total, now, VerifiedCounts()),
+            )
+        _write(path, merged)
+
+
 def acknowledge(
     path: Path, uuids: Iterable[str], by: str, reason: str
 ) -> dict[str, StoredAcknowledgement]:
@@ -337,10 +373,8 @@ def add(total: VerifiedCounts, now: VerifiedCounts, counted: VerifiedCounts) -> 
     """Add to a total what counts have more than those that it has already."""
     return VerifiedCounts(
         **{
-            field.name: getattr(total, field.name)
-            + getattr(now, field.name)
-            - getattr(counted, field.name)
-            for field in fields(VerifiedCounts)
+            one.name: getattr(total, one.name) + getattr(now, one.name) - getattr(counted, one.name)
+            for one in _COUNTS
         }
     )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -19,10 +18,11 @@ from sentinel.errors import ConfigError, ExitCode, SentinelError
 from sentinel.host import registry, systemd
 from sentinel.host.log_file import RotatingLog
 from sentinel.host.paths import SERVICE_FOLDERS, SIMULATED, Places, prepare
-from sentinel.host.process_setup import check_file_size
+from sentinel.host.process_setup import check_file_size, explain_exhaustion
 from sentinel.host.registry import running
 from sentinel.host.regular_file import open_regular
 from sentinel.supervisor.event_log import event_object
+from sentinel.units import format_exit
 
 #: The command of a daemon, before its flags.
 #: Its modules come from what is installed and from PYTHONPATH, never from its working folder.
@@ -95,7 +95,8 @@ def start_detached(
                 start_new_session=True,
             )
         except OSError as error:
-            raise ConfigError(f"the daemon cannot be started: {error.strerror}") from error
+            why = explain_exhaustion(error) or error.strerror
+            raise ConfigError(f"the daemon cannot be started: {why}") from error
         try:
             _await(process, places, began + wait)
         except BaseException as error:
@@ -114,7 +115,7 @@ def start_detached(
             or _last_of(places.log, logged)
         )
     text = text or f"It printed nothing; its log is {places.log}"
-    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+    how = format_exit(code)
     failure = NotStartedError(f"the daemon {how} before it answered:", text, code)
     _keep_reason(places, process.pid, f"{how}: {text}", failure.exit_code)
     raise failure

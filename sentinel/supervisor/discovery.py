@@ -35,6 +35,7 @@ from sentinel.protocol.gpu import Gpu
 from sentinel.protocol.probe import NVML, DriverSpec, Inventory, ProbeSpec, simulated
 from sentinel.supervisor.probe_process import ProbeProcess
 from sentinel.supervisor.signals import Signals
+from sentinel.units import format_exit
 
 T = TypeVar("T")
 
@@ -201,7 +202,7 @@ def _find(probe: ProbeProcess, signals: Signals, options: Options, driver: Drive
         if facts is not None and facts.failed is not None:
             raise ConfigError(f"the probe failed: {facts.failed}", "Nothing was started.")
         if facts is not None and facts.exit is not None:
-            raise DriverUnavailableError(f"the probe exited with code {facts.exit.code}")
+            raise DriverUnavailableError(f"the probe {format_exit(facts.exit.code)}")
         return facts.inventory if facts is not None else None
 
     inventory = follow_probe(probe, signals, found, DISCOVERY_TIMEOUT_S)

@@ -51,7 +51,7 @@ from sentinel.config.sources import Sources, checked
 from sentinel.config.toml_text import parse_toml
 from sentinel.diagnostics.workload_catalog import check_workloads, is_registered, workloads_of_plan
 from sentinel.errors import AccessDeniedError, ConfigError, ExitCode, NotRunningError, SentinelError
-from sentinel.host import registry, simulation
+from sentinel.host import registry, simulation, verified_store
 from sentinel.host.daemon_lookup import locate as locate_daemon
 from sentinel.host.golden_store import locate
 from sentinel.host.paths import places
@@ -431,7 +431,19 @@ def _connected(order: Order, gpus: Sequence[str]) -> Iterator[Client]:
         )
         path = where.socket.with_name(f"burnin-{held.pid}.json").absolute()
         with registry.recorded(path, record, records_folder(os.environ, os.getuid())):
-            yield held.client
+            try:
+                yield held.client
+            finally:
+                _count_work(held.client, where.shared)
+
+
+def _count_work(client: Client, shared: Path) -> None:
+    """Add what a private daemon has verified to what the host's daemons count, if possible.
+
+    Its own count ends with it.
+    """
+    with contextlib.suppress(SentinelError, OSError, ValueError):  # the report has all results
+        verified_store.add_work(shared / verified_store.NAME, client.status().gpus)
 
 
 def _report_start(client: Client, run: str) -> None:

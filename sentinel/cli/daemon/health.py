@@ -95,9 +95,10 @@ def command(
 ) -> int:
     """Show for each GPU when it was last proved good, by what, and what was found.
 
-    VERIFIED is work of which results were checked, under every daemon of this user; BURN-IN the
-    last verdict that they know. Works without a daemon, too. Exit code 1 if a GPU has wrong results
-    or findings, or has failed its last burn-in, 3 if a GPU is untested or none is known, else 0.
+    VERIFIED is work of which results were checked, under every daemon of this user and in burn-ins
+    without one; BURN-IN the last verdict that is known. Works without a daemon, too. Exit code 1 if
+    a GPU has wrong results or findings, or has failed its last burn-in, 3 if a GPU is untested or
+    none is known, else 0.
 
     With `--require pass`, exit code 0 only if every GPU of the host, or of `--gpus`, has passed its
     last burn-in: 1 as above, 3 if one has another verdict or none.

@@ -33,6 +33,7 @@ from sentinel.core.state import Probe, State, Suspect, kept_free
 from sentinel.core.step import Event, KillProcess, Role, SendTo, StartProcess, Step, upcoming
 from sentinel.protocol.gpu import Reading
 from sentinel.protocol.probe import Watch
+from sentinel.units import format_exit
 
 #: A driver call that has not returned after so long hangs, in seconds. The slowest seen was 0.3 s,
 #: while a context was torn down.
@@ -122,7 +123,7 @@ def _fold(state: State, probe: Probe, facts: ProbeFacts, seen: Observation) -> S
         events.append(Event(name="driver.unavailable", at=now, fields=fields))
     state = state if probe is state.probe else replace(state, probe=probe)
     if facts.exit is not None:
-        state = _ended(state, f"exited with code {facts.exit.code}", seen)
+        state = _ended(state, probe.failed or format_exit(facts.exit.code), seen)
         due = now  # the next tick judges the GPUs that are left out
         fields = {"exit_code": facts.exit.code, "pause_s": state.probe.due - now}
         fields |= {"reason": probe.failed} if probe.failed is not None else {}

@@ -16,6 +16,7 @@ from sentinel.core.observation import Observation, ProcessFacts
 from sentinel.core.state import Process, State
 from sentinel.core.step import Event, KillProcess, Role, SendTo, StartProcess, Step, upcoming
 from sentinel.protocol.commands import ReloadConfig
+from sentinel.units import format_exit
 
 P = TypeVar("P", bound=Process)
 
@@ -116,7 +117,7 @@ def _why_replaced(
 ) -> str | None:
     """Explain why a process must be replaced, or return None."""
     if facts is not None and facts.exit is not None:
-        return process.failed or f"it exited with code {facts.exit.code}"
+        return process.failed or f"it {format_exit(facts.exit.code)}"
     if facts is not None and facts.garbage is not None:
         return facts.garbage
     if now < timeout_at:

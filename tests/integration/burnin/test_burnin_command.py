@@ -15,6 +15,7 @@ import pytest
 
 from sentinel.burnin.checks.thresholds_file import SPEC
 from sentinel.errors import ExitCode
+from sentinel.host import verified_store
 from tests.harness.burnin_run import CHECKED, BurninRun, check_passed, plan_of
 from tests.harness.daemon_harness import Daemon
 from tests.harness.gpu_environment import ROOT, SimulatedHost
@@ -45,6 +46,16 @@ def xid_check(gpu: dict[str, Any]) -> dict[str, Any]:
     return dict(found)
 
 
+def _check_counted(run: BurninRun) -> None:
+    """Check that the host counts what a private daemon has verified, in all parts of the run."""
+    counted = verified_store.read(run.host.folder / verified_store.NAME)
+    for gpu in run.report()["gpus"]:
+        total = counted[gpu["uuid"]].total
+        checks = sum(phase["checks"] for phase in gpu["coverage"])
+        assert checks <= total.checks < 2 * checks, "warm-ups count, and nothing twice"
+        assert bool(total.errors) is (gpu["verdict"] == "FAIL")
+
+
 def test_a_whole_plan_ends_with_a_pass_and_a_report(simulated: SimulatedHost) -> None:
     run = BurninRun(simulated, PLAN, gpus=2)
     output = run.run()
@@ -66,6 +77,7 @@ def test_a_whole_plan_ends_with_a_pass_and_a_report(simulated: SimulatedHost) ->
         assert (xid["status"], xid["value"]) == ("pass", "none")
         assert xid["evidence"].startswith("NVML's events were the source")
     assert f"{report['verdict']}  " in output
+    _check_counted(run)
     assert simulated.empty(0)
     assert simulated.empty(1)
 
@@ -105,6 +117,7 @@ def test_wrong_results_fail_in_each_format_and_are_final(simulated: SimulatedHos
     assert "results.wrong" in page
     output = run.run(code=ExitCode.USAGE, resume=True)
     assert "GPU 0 has failed, which is final" in output
+    _check_counted(run)
 
 
 @pytest.mark.parametrize(
@@ -261,6 +274,8 @@ def test_a_run_that_is_cut_short_says_so_first_and_the_line_it_prints_goes_on(
     assert "memory.target" not in {one["key"] for one in resumed["settings"]}
     held = [one["held"] for one in run.events("stressor.ready")]
     assert len(set(held[-2:])) == 1, "it holds as much as before"
+    if where == "alone":
+        _check_counted(run)
 
 
 def test_a_killed_run_is_resumed_on_its_own_gpus(simulated: SimulatedHost) -> None:

@@ -147,7 +147,11 @@ def test_paths_in_variables_become_absolute_and_those_of_systemd_are_removed(
             ExitCode.NO_DRIVER,
             "exited with code 5 .*\nprinted before\n.*\nsentinel: there is no driver$",
         ),
-        ("crash", ExitCode.USAGE, "was killed by SIGKILL before it answered:\nIt printed nothing"),
+        (
+            "crash",
+            ExitCode.USAGE,
+            "was ended by signal 9, .*: see `dmesg`. before it answered:\nIt printed nothing",
+        ),
     ],
 )
 def test_a_daemon_that_exits_before_it_answers_is_an_error_with_its_last_output(

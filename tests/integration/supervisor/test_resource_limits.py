@@ -10,20 +10,25 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psutil
 import pytest
 
+from sentinel.host.registry import running
+from tests.harness.daemon_harness import Daemon
 from tests.harness.gpu_environment import ROOT, SimulatedHost, replace_torch
-from tests.harness.isolation import is_private
+from tests.harness.programs import run_program
 from tests.harness.sentinel_process import SentinelProcess, eventually, gone
+from tests.harness.timing import TIMEOUT_S
 
 QUICK = ("--rearm", "300ms", "--poll", "100ms", "--workload", "hold")
 #: A user without any other process, also in another test: the limit is one of a user's processes.
 USER = 100_000 + os.getpid()
-AS_USER = ("setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups")
+#: The right to read this Python, which is in root's home on some hosts; it lifts no limit.
+READS = ("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search")
+AS_USER = ("setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", *READS)
 #: The controller of memory, of version 1 or 2, and its files.
 CGROUPS = {
     Path("/sys/fs/cgroup/memory"): ("memory.limit_in_bytes", "memory.oom_control"),
@@ -44,8 +49,6 @@ def of_user(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedHost]:
     """Provide simulated GPUs of a user without privileges, in a folder that it can enter."""
     if shutil.which("setpriv") is None:
         pytest.skip("needs setpriv")
-    if is_private(sys.executable):
-        pytest.skip("other users cannot run this Python")
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
         replace_torch(folder, monkeypatch)
@@ -105,6 +108,36 @@ def test_a_limit_of_processes_at_the_start_is_named(of_user: SimulatedHost, numb
         assert sentinel.wait_for_exit() == 2
         assert "ulimit -u" in sentinel.errors
         assert not any(word in sentinel.errors for word in ("Traceback", "bug"))
+
+
+@pytest.mark.parametrize("number", [1, 2, 4])
+def test_a_start_under_a_limit_of_processes_names_it_and_leaves_nothing(
+    of_user: SimulatedHost, number: int
+) -> None:
+    """No daemon can be spawned; the daemon has no thread; the probe cannot be spawned."""
+    folder = str(of_user.folder)
+    more = {"HOME": folder, "STATE_DIRECTORY": folder, "SENTINEL_SOCKET": f"{folder}/run/sock"}
+    environment = of_user.environment(**more)
+
+    def sentinel(*words: str, within: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+        command = [*within, *AS_USER, sys.executable, "-m", "sentinel", *words]
+        return run_program(*command, env=environment, cwd=of_user.folder)
+
+    eventually(lambda: not any(map(is_of_user, psutil.process_iter())))
+    within = ("prlimit", f"--nproc={number}")
+    done = sentinel("start", "--simulate", "1", *QUICK, within=within)
+    assert "`ulimit -u`" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 2
+    eventually(lambda: not any(map(is_of_user, psutil.process_iter())))
+    assert sentinel("status").returncode == 3
+
+
+def is_of_user(process: psutil.Process) -> bool:
+    """Check for a process of the user, also one that has ended and still counts."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.uids().real == USER
+    return False
 
 
 def limit_processes(pid: int, number: int | None) -> None:
@@ -223,12 +256,31 @@ def test_a_process_at_its_limit_of_memory_is_killed_and_the_others_go_on(
             assert sentinel.wait_for_exit() == -signal.SIGKILL
             eventually(lambda: all(gone(process) for process in everything))
             return
-        assert str(signal.SIGKILL.value) in str(dict(sentinel.wait_for(event)))
+        said = str(dict(sentinel.wait_for(event)))
+        assert ("'exit_code': -9" if event == "probe.exited" else "where memory runs out") in said
         sentinel.wait_for("stressor.ready", count=2)
         if event == "service.failed":
             sentinel.wait_for("service.ready", count=2)
         assert sentinel.stop() == 0
         assert sentinel.errors == ""
+
+
+@pytest.mark.usefixtures("fake_torch")
+def test_a_start_whose_daemon_reaches_a_limit_of_memory_says_so_and_leaves_nothing(
+    daemon: Daemon, one_page: MemoryCgroup
+) -> None:
+    with daemon.start_command("start", "--simulate", "1", *QUICK) as command:
+        started = psutil.Process(command.pid)
+        eventually(started.children)
+        (child,) = started.children()
+        one_page.add(child.pid)
+        _, said = command.communicate(timeout=TIMEOUT_S)
+    assert command.returncode == 2
+    assert "the daemon was ended by signal 9" in said
+    assert "where memory runs out" in said
+    assert one_page.kills() == 1
+    assert running(daemon.places) is None
+    assert "where memory runs out" in daemon.run_unchecked("logs").out
 
 
 @contextlib.contextmanager
@@ -260,7 +312,7 @@ def test_the_kernel_chooses_the_stressor_of_a_full_cgroup(simulated: SimulatedHo
         with simulated.sentinel(
             1, *flags, api=True, within=("bash", "-c", join, "bash")
         ) as sentinel:
-            eventually(lambda: any("signal 9" in reason for reason in failures(sentinel)))
+            eventually(lambda: any("memory runs out" in reason for reason in failures(sentinel)))
             assert cgroup.kills() >= 1
             simulated.take_memory()
             assert not {"probe.exited", "service.failed"} & set(sentinel.names())

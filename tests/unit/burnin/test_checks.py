@@ -33,7 +33,7 @@ from sentinel.burnin.checks.evidence import (
 from sentinel.burnin.checks.load_checks import LoadEvidence
 from sentinel.burnin.checks.node_checks import MOMENT, judge_node
 from sentinel.burnin.checks.recorded_run import CHECKS, load_references
-from sentinel.burnin.record import PhaseRecord
+from sentinel.burnin.record import PhaseRecord, Sample
 from sentinel.config.plan import Phase
 from sentinel.protocol.counters import READ_FIELDS, Counters, NvLink
 from sentinel.protocol.stressor import LinkPart
@@ -187,6 +187,19 @@ LOADS: list[tuple[str, Run, Status]] = [
     ("gpu.hang", Run(ended=LOST), FAIL),
     ("gpu.hang", Run(ended=UNREAD), PASS),
     ("stressor.failures", Run(events=(STUCK,)), WARN),
+    # NVIDIA/NVSentinel#1748: none when idle, 4,647 and 17,657 a second under load.
+    ("ecc.corrected_load", Run(corrected=17_657), FAIL),
+    ("ecc.corrected_load", Run(corrected=4_647), FAIL),
+    ("ecc.corrected_load", Run(corrected=101), FAIL),
+    ("ecc.corrected_load", Run(corrected=100), WARN),
+    # No minute of such a rate, but the sum of the run.
+    ("ecc.corrected_load", Run(corrected=2e5, corrected_from=59), FAIL),
+    ("ecc.corrected_load", Run(corrected=0.2), WARN),
+    ("ecc.corrected_load", Run(corrected=0.1), PASS),
+    # Billions from before the run say nothing about it.
+    ("ecc.corrected_load", Run(read={"ecc_corrected_total": 9_600_000_000}), PASS),
+    ("ecc.corrected_load", Run(read={"ecc_corrected_total": None}), UNTESTED),
+    ("ecc.corrected_load", Run(after={"ecc_corrected_total": None}), ABSENT),
     ("memory.covered", Run(share=0.5), WARN),
     ("memory.covered", Run(share=None), UNTESTED),
     ("temperature.gpu", Run(read={"temperature_c": 88}), FAIL),
@@ -440,6 +453,33 @@ def test_a_share_of_a_killed_phase_is_of_the_seconds_that_were_recorded() -> Non
     result = judge("throttle.power_brake", evidence)
     assert (result.status, result.value) == (WARN, 0.01)
     assert "35 s in 3500 s that were recorded: a part of the run was killed" in result.evidence
+
+
+def test_corrected_errors_are_counted_by_phase_and_only_under_own_load() -> None:
+    evidence = Run(corrected=50).evidence()
+    record = evidence.record
+    memory, steady = record.phases[0], record.phases[-1]
+
+    def count(at: float, errors: int) -> Sample:
+        return Sample(at=at, values={"ecc_corrected_total": errors})
+
+    memory.telemetry = [count(-9.0, 0), count(-5.0, 7)]
+    # Another process had the GPU: its million errors are none of this load, nor are a reset's.
+    steady.telemetry = [count(at, 10**6 + int(at) * 50) for at in map(float, range(61))]
+    # The last reading of that time is stamped with it, and written beside the next stressor.
+    memory.telemetry.append(count(-1.0, 10**6))
+    record.events = [
+        {"event": "gpu.yielding", "at": -4.0},
+        {"event": "stressor.starting", "at": -0.5},
+    ]
+    assert judge("ecc.corrected_load", evidence).evidence == (
+        "in 64 s of own load: memory 7, steady 3,000; 50.0 a second in the worst minute"
+    )
+    steady.telemetry.append(count(61.0, 0))
+    assert judge("ecc.corrected_load", evidence).value == 3007
+    # The same errors within one stressor are of its load.
+    record.events = []
+    assert judge("ecc.corrected_load", evidence).status is FAIL
 
 
 def test_nothing_but_the_loss_is_judged_on_a_lost_gpu() -> None:

@@ -152,6 +152,23 @@ def test_every_gpu_with_a_call_in_flight_is_excluded_after_a_crash() -> None:
 
 
 @pytest.mark.parametrize(
+    ("failed", "code", "why"),
+    [
+        ("see `ulimit -u`", 71, "see `ulimit -u`"),
+        (None, 71, "exited with code 71"),
+        (None, -9, "where memory runs out"),
+    ],
+)
+def test_the_reason_of_the_end_of_a_probe_is_that_of_the_status(
+    failed: str | None, code: int, why: str
+) -> None:
+    world = occupied()
+    facts = ProbeFacts(generation=1, failed=failed, exit=ChildExit(code=code, at=world.now))
+    reason = decide(world.state, Observation(now=world.now, probe=facts)).state.probe.reason
+    assert why in str(reason)
+
+
+@pytest.mark.parametrize(
     ("gpu", "code"), [*(("GPU-0", code) for code in (-9, -15, 0, 1)), (None, -6)]
 )
 def test_no_gpu_is_excluded_where_the_probe_was_killed_gave_up_or_was_initialised(

@@ -11,7 +11,10 @@ import pytest
 from sentinel.errors import NoSuchGpuError
 from sentinel.host import verified_store
 from sentinel.host.verified_store import NAME, KnownGpu, StoredWork, select_known
+from sentinel.protocol.api_types import GpuStatus
+from sentinel.protocol.codec import from_json
 from sentinel.protocol.views import VerifiedCounts
+from tests.harness.stub_daemon import GPU
 
 
 def work(checks: int, **facts: float) -> StoredWork:
@@ -41,6 +44,25 @@ def test_the_work_of_two_daemons_on_one_gpu_is_added(tmp_path: Path) -> None:
     # A daemon that only watches the GPU changes nothing.
     idle = work(10, daemon=7.0)
     assert verified_store.save(path, {"A": idle}, {"A": work(10)})["A"] == merged["A"]
+
+
+def test_the_work_of_a_private_daemon_is_added_to_what_a_daemon_counts_on(tmp_path: Path) -> None:
+    path = tmp_path / "new" / NAME
+    proof = verified_store.proof_of(work(7, last=200.0))
+    gpu = from_json(GpuStatus, {**GPU, "uuid": "A"}, "GPU")
+    gpus = [replace(gpu, verified=proof), replace(gpu, uuid="B", verified=None)]
+    verified_store.add_work(path, gpus)
+    assert verified_store.read(path)["A"].total.checks == 7
+    running = work(3, last=300.0, daemon=5.0)
+    verified_store.save(path, {"A": running}, {})
+    before = verified_store.read(path)["A"]
+    verified_store.add_work(path, gpus)
+    (after,) = verified_store.read(path).values()
+    assert (after.total.checks, after.daemon) == (before.total.checks + 7, 5.0)
+    path.write_text("{")
+    with pytest.raises(ValueError, match="Expecting"):
+        verified_store.add_work(path, gpus)
+    assert path.read_text() == "{", "it is not replaced"
 
 
 def test_a_lock_that_is_kept_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
