@@ -244,7 +244,9 @@ def _with_folder(text: str) -> str:
         top = Path(place.partition(".")[0])
         found = top.with_suffix(".py").is_file() or any(top.glob("*.py"))
         if colon and not top.is_absolute() and found and str(top) not in sys.modules:
-            return f"{Path.cwd()}/{text.strip()}"
+            with_folder = f"{Path.cwd()}/{text.strip()}"
+            parse_workload(with_folder)  # no setting can name a folder with a colon or a comma
+            return with_folder
     return text
 
 
