@@ -70,6 +70,8 @@ def nvlinks(**first: Any) -> tuple[NvLink, ...]:
 #: Of one moment: the counters that differ.
 MOMENTS: list[tuple[str, dict[str, Any], Status, Any]] = [
     ("gpu.lost", {"lost": "the GPU fell off the bus"}, FAIL, "lost"),
+    ("gpu.whole", {"mig": True}, UNTESTED, None),
+    ("gpu.whole", {"mig": None}, ABSENT, None),
     ("recovery.action", {"recovery_action": "gpu_reset"}, FAIL, "gpu_reset"),
     ("recovery.action", {"recovery_action": "action 9"}, FAIL, "action 9"),
     ("ecc.mode", {"ecc": False}, WARN, "off"),
@@ -343,7 +345,7 @@ ROWS: list[tuple[str, object, Status, Any]] = [
 ]  # fmt: skip
 #: Each check passes one of these, but those that have a row of their own for that.
 HEALTHY_ONES = (moment(), Run().evidence())
-INFORMATION = {"persistence.mode", "power.limit", "throttle.power_cap"}
+INFORMATION = {"gpu.whole", "persistence.mode", "power.limit", "throttle.power_cap"}
 
 
 @pytest.mark.parametrize(("check", "evidence", "status", "value"), ROWS)
