@@ -91,7 +91,7 @@ def test_wrong_results_fail_in_each_format_and_are_final(simulated: SimulatedHos
         ("last", CHECKED, "seconds = 2"),
     )
     run = BurninRun(simulated, plan)
-    output = run.run("--fail-fast", code=ExitCode.FAIL)
+    output = run.run("--fail-fast", "--expect-gpus", "2", code=ExitCode.FAIL)
 
     def printed(form: str) -> str:
         words = (sys.executable, "-m", "sentinel", "report", form, run.folder)
