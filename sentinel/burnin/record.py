@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import statistics
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 from sentinel.burnin.xids import NO_DETAILS, XidEvent, is_of, joined, missed
@@ -263,6 +264,29 @@ class GpuRecord:
     def telemetry(self) -> list[Sample]:
         """All readings of the GPU, in all phases."""
         return [sample for phase in self.phases for sample in phase.telemetry]
+
+    def under_load(self, name: str = "at") -> Iterator[tuple[PhaseRecord, Sample, Sample]]:
+        """Pair the readings of each stressor that have a value, with the phase of the later one.
+
+        A GPU is sampled only while it has a stressor: what happens between the last reading of one
+        and the first of the next may be the work of another process, and is left out.
+        """
+        ends = ("stressor.stopped", "stressor.failed", "stressor.fatal", "gpu.yielding")
+        # The first sample beside a stressor may be a reading from before its start: both count.
+        changes = sorted(
+            [float(event["at"]) for event in self.named("stressor.starting", *ends)]
+            + [end.at for end in self.ends]
+        )
+        known = [
+            (phase, sample)
+            for phase in self.phases
+            for sample in phase.telemetry
+            if name == "at" or sample.values.get(name) is not None
+        ]
+        known.sort(key=lambda item: item[1].at)
+        for (_, first), (phase, last) in pairwise(known):
+            if bisect_right(changes, first.at) == bisect_right(changes, last.at):
+                yield phase, first, last
 
     @property
     def links(self) -> list[Sample]:

@@ -203,7 +203,8 @@ def check_settings(folder: RunFolder, version: str, settings: Sequence[Mapping[s
     begun, now = _of_the_work(begun_with(folder)), _of_the_work(settings)
     for key, gpu in sorted(begun.keys() | now.keys()):
         then, is_ = begun.get((key, gpu)), now.get((key, gpu))
-        if then is not None and is_ is not None and then["value"] == is_["value"]:
+        parse = next(setting.form.parse for setting in SETTINGS if setting.key == key)
+        if then and is_ and parse(then["value"]) == parse(is_["value"]):
             continue
         values = ["the default" if value is None else value["value"] for value in (then, is_)]
         name = key if not gpu else f"{key} of GPU {gpu}"

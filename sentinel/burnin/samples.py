@@ -41,6 +41,7 @@ TELEMETRY_FIELDS = (
     "pcie_generation",
     "pcie_width",
     "utilization",
+    "ecc_corrected_total",
 )
 WORK_FIELDS = ("seconds", "iterations", "flops", "bytes", "checks", "errors")
 

@@ -182,6 +182,7 @@ READINGS: Mapping[str, float | None] = {
     "memory_clock_mhz": 3201.0,
     "pcie_generation": 5,
     "pcie_width": 16,
+    "ecc_corrected_total": 7,
 }
 #: What two H200 measured of their links to the host, in GB/s.
 TO_HOST: Mapping[LinkPart, float | None] = {
@@ -241,6 +242,9 @@ class Run:
     #: Whether a stretch of the steady phase counts.
     steady: bool = True
     ended: str | None = None
+    #: How many corrected errors are counted in each second of the steady phase from the given one.
+    corrected: float = 0.0
+    corrected_from: int = 0
     #: The keys, the checksums and those on record.
     checksums: tuple[tuple[str, str, str | None], ...] = (("bf16", "0xa", "0xa"),)
     links: Links | None = field(default_factory=Links)
@@ -251,13 +255,13 @@ class Run:
         """Build the record of the GPU."""
         sample = Sample(at=0.0, values={**READINGS, **self.read})
         work = {"seconds": 1.0, "flops": self.tflops * 1e12, "bytes": 0.0}
-        seconds = [float(at) for at in range(60)]
+        seconds = [float(at) for at in range(61)]
         steady = PhaseRecord(
             phase=STEADY,
             spans=[(0.0, 60.0)],
             work={"seconds": SECONDS, "longest": 60.0, "checks": self.checks, "errors": 0},
             stretches=[(0.0, 60.0)] if self.steady else [],
-            telemetry=[replace(sample, at=at) for at in seconds],
+            telemetry=[self._reading(sample, at) for at in seconds],
             reports=[Sample(at=at, values=work) for at in seconds],
         )
         memory = PhaseRecord(
@@ -283,6 +287,13 @@ class Run:
             closed=True,
             checksums=[Checksum(key=k, checksum=c, stored=s) for k, c, s in self.checksums],
         )
+
+    def _reading(self, sample: Sample, at: float) -> Sample:
+        """Count corrected errors on top of those from before the run."""
+        before = sample.values["ecc_corrected_total"]
+        since = max(0.0, at - self.corrected_from)
+        count = None if before is None else before + int(since * self.corrected)
+        return Sample(at=at, values={**sample.values, "ecc_corrected_total": count})
 
     def evidence(
         self, peers: Sequence[Run] | None = None, gpus: int = 8, **more: Any

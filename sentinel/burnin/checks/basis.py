@@ -27,7 +27,7 @@ RESET_48 = Action(Severity.RESET, f"WORKFLOW_XID_48, then {RESET.text}")
 ISOLATE_48 = Action(Severity.ISOLATE, RESET_48.text)
 _DIAGNOSE = "CONTACT_SUPPORT: run NVIDIA's field diagnostic; if it confirms the fault,"
 RETURN = Action(Severity.ISOLATE, f"{_DIAGNOSE} replace the card.")
-WATCH = Action(Severity.MONITOR, "IGNORE: watch whether they grow; a rate alone is no fault.")
+WATCH = Action(Severity.MONITOR, "IGNORE: watch whether they grow.")
 
 _COOLING = "CHECK_MECHANICALS: check the air flow, the fans and the seating of the cooler."
 COOLING = Action(Severity.MONITOR, _COOLING)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sentinel.burnin.checks import basis
@@ -12,6 +12,7 @@ from sentinel.burnin.checks.check import (
     Judgement,
     Limits,
     Severity,
+    Status,
     Table,
     Unjudged,
     above,
@@ -250,6 +251,68 @@ def _stressor_failures(evidence: LoadEvidence, limits: Limits) -> Judgement:
     failed = [event for event in _failures(evidence.record) if event.get("kind") in kinds]
     text = f"{failed[0]['kind']}: {failed[0]['reason']}" if failed else ""
     return by_limits(len(failed), limits, text)
+
+
+# --- corrected errors ------------------------------------------------------------------------
+
+#: The rate of corrected errors is that of so many seconds of load.
+_MINUTE_S = 60.0
+
+
+@check(
+    "ecc.corrected_load",
+    rule="errors in all own load: {limits}; fail_rate is a second, over a minute of own load",
+    source="NVIDIA/NVSentinel#1748, NVIDIA/DCGM#313: 4,647 and 17,657 a second, none when idle;"
+    f" limits: {basis.OWN}",
+    do=basis.RETURN,
+    unit="errors",
+    fail=above(1e5),
+    fail_rate=above(100),
+    warn=above(10),
+)
+def _ecc_corrected_load(evidence: LoadEvidence, limits: Limits) -> Judgement:
+    """Few correctable errors under Sentinel's own load.
+
+    Reads field 3, ECC_SBE_VOL_TOTAL, in each sample beside a stressor; what was counted before the
+    run, without load, or while another process used the GPU is left out.
+    """
+    name = "ecc_corrected_total"
+    read(evidence.now, name)
+    by_phase: dict[str, int] = {}
+    # The seconds of load and the errors in them, after each reading.
+    curve = [(0.0, 0)]
+    for phase, first, last in evidence.record.under_load(name):
+        # A counter that went backwards was reset: the errors in between are not known.
+        grown = max(0, last.values[name] - first.values[name])
+        by_phase[phase.phase.name] = by_phase.get(phase.phase.name, 0) + grown
+        curve.append((curve[-1][0] + last.at - first.at, curve[-1][1] + grown))
+    if not by_phase:
+        return untested(f"{name} was not read under load")
+    seconds, total = curve[-1]
+    worst = _fastest(curve, _MINUTE_S)
+    shown = ", ".join(f"{phase} {grown:,}" for phase, grown in by_phase.items() if grown)
+    text = f"in {seconds:,.0f} s of own load: {shown or 'none'}"
+    if worst is not None and total:
+        text += f"; {worst:,.1f} a second in the worst minute"
+    found = by_limits(total, limits, text)
+    if worst is not None and limits["fail_rate"].broken_by(worst):
+        return replace(found, status=Status.FAIL)
+    if found.status is Status.WARN:
+        return replace(found, action=basis.WATCH.text, severity=basis.WATCH.severity)
+    return found
+
+
+def _fastest(curve: Sequence[tuple[float, int]], least: float) -> float | None:
+    """Find the highest rate of a counter over at least this time, or None if it is shorter."""
+    rates = []
+    begin = 0
+    for seconds, count in curve:
+        if seconds - curve[0][0] < least:
+            continue
+        while seconds - curve[begin + 1][0] >= least:
+            begin += 1
+        rates.append((count - curve[begin][1]) / (seconds - curve[begin][0]))
+    return max(rates, default=None)
 
 
 # --- the load --------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from sentinel.burnin.checks.check import (
     untested,
 )
 from sentinel.burnin.checks.load_checks import LoadEvidence
+from sentinel.burnin.record import Stretches
 from sentinel.burnin.xids import XidEvent
 from sentinel.core.child_facts import is_of_own_end
 from sentinel.core.gpu_state import OwnEnd
@@ -33,6 +34,8 @@ class XidMeaning(StrEnum):
 
     FAIL = "fail"
     WARN = "warn"
+    #: A fault under Sentinel's own load, else a warning: the counter behind it may be of before.
+    LOAD = "load"
     #: Of the application: no evidence, unless it repeats in a process of Sentinel's own.
     APPLICATION = "application"
     #: No evidence at all.
@@ -106,7 +109,13 @@ def _xid(evidence: LoadEvidence, _: Limits) -> Judgement:
         missed = "the samples of the run are not complete"
         unread = unread or missed
     own = [end.pid for end in record.ends]
-    found = judge_xids(record.own_xids(), record.ends, own_pids=own, overrides=evidence.xids)
+    found = judge_xids(
+        record.own_xids(),
+        record.ends,
+        own_pids=own,
+        overrides=evidence.xids,
+        under_load=Stretches((first.at, last.at) for _, first, last in record.under_load()),
+    )
     # If some XIDs may be missing, the known ones still count.
     if unread is None or found.status in {Status.FAIL, Status.WARN}:
         return found
@@ -131,6 +140,7 @@ def judge_xids(
     *,
     own_pids: Sequence[int] = (),
     overrides: Mapping[int, str] | None = None,
+    under_load: Stretches | None = None,
 ) -> Judgement:
     """Judge the XIDs of one GPU: the worst of them decides.
 
@@ -140,8 +150,9 @@ def judge_xids(
         own_pids: The processes of Sentinel on that GPU, whose application errors count if they
             repeat.
         overrides: Verdicts that replace those of the table, by number.
+        under_load: The times of Sentinel's own load; None if there were none.
     """
-    found = list(_judged(events, kills, own_pids, overrides or {}))
+    found = list(_judged(events, kills, own_pids, overrides or {}, under_load or Stretches(())))
     actions = [event for event in events if event.number == _RECOVERY_ACTION]
     found[:0] = [_judge_action(event) for event in actions[-1:]]
     order = (Status.FAIL, Status.WARN, Status.PASS)
@@ -172,6 +183,7 @@ def _judged(
     kills: Sequence[OwnEnd],
     own_pids: Sequence[int],
     overrides: Mapping[int, str],
+    under_load: Stretches,
 ) -> Iterator[_Judged]:
     """Judge every event but those of the recovery action."""
     own = set(own_pids) | {kill.pid for kill in kills}
@@ -186,6 +198,9 @@ def _judged(
             meaning=XidMeaning.WARN,
         )
         status, why = _status(event, xid, repeated if event.pid in own else Counter(), kills)
+        loaded = event.at in under_load or event.last in under_load
+        if xid.meaning is XidMeaning.LOAD and loaded:
+            status, why = Status.FAIL, f"{xid.name}, under Sentinel's own load"
         if event.number in overrides:
             status, why = Status(overrides[event.number]), "by the file of thresholds"
         yield _Judged(event=event, status=status, bucket=xid.bucket, why=why, source=xid.source)
@@ -203,7 +218,7 @@ def _status(
     match xid.meaning:
         case XidMeaning.FAIL:
             return Status.FAIL, xid.name
-        case XidMeaning.WARN:
+        case XidMeaning.WARN | XidMeaning.LOAD:
             return Status.WARN, xid.name
         case XidMeaning.APPLICATION if repeated[event.number] >= _REPEATED:
             return Status.FAIL, f"{xid.name}, repeatedly in a process of Sentinel"

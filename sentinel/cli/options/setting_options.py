@@ -244,7 +244,9 @@ def _with_folder(text: str) -> str:
         top = Path(place.partition(".")[0])
         found = top.with_suffix(".py").is_file() or any(top.glob("*.py"))
         if colon and not top.is_absolute() and found and str(top) not in sys.modules:
-            return f"{Path.cwd()}/{text.strip()}"
+            with_folder = f"{Path.cwd()}/{text.strip()}"
+            parse_workload(with_folder)  # no setting can name a folder with a colon or a comma
+            return with_folder
     return text
 
 
@@ -304,6 +306,15 @@ def warn_of_no_notifications(config: Config, sources: Sources, why: str) -> None
         if recipient is not None:
             source = sources.source_of(key)
             click.echo(f"sentinel: warning: {source}: no notification is sent, {why}", err=True)
+
+
+#: How many GPUs a node should have; what is missing fails the node.
+expect_gpus_option = click.option(
+    "--expect-gpus",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Fail the node if it has fewer than N GPUs, and name those that are missing.",
+)
 
 
 def load_thresholds(file: str | None) -> SharedThresholds:

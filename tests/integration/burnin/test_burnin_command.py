@@ -19,6 +19,7 @@ import pytest
 from sentinel.burnin.checks.thresholds_file import SPEC
 from sentinel.errors import ExitCode
 from sentinel.host import verified_store
+from sentinel.host.simulation import Registry
 from tests.harness.burnin_run import CHECKED, BurninRun, check_passed, plan_of
 from tests.harness.daemon_harness import Daemon
 from tests.harness.gpu_environment import ROOT, SimulatedHost
@@ -94,7 +95,7 @@ def test_wrong_results_fail_in_each_format_and_are_final(simulated: SimulatedHos
         ("last", CHECKED, "seconds = 2"),
     )
     run = BurninRun(simulated, plan)
-    output = run.run("--fail-fast", code=ExitCode.FAIL)
+    output = run.run("--fail-fast", "--expect-gpus", "2", code=ExitCode.FAIL)
 
     def printed(form: str) -> str:
         words = (sys.executable, "-m", "sentinel", "report", form, run.folder)
@@ -360,3 +361,18 @@ def test_a_killed_run_is_resumed_on_its_own_gpus(simulated: SimulatedHost) -> No
     assert gpu["index"] == 0
     assert {one["phase"] for one in gpu["measurements"]} >= {"first", "steady"}
     assert xid_check(gpu)["status"] == "not tested"
+
+
+def test_a_gpu_in_mig_mode_is_said_to_be_not_tested(simulated: SimulatedHost) -> None:
+    registry = Registry.create(simulated.registry.folder, 2)
+    registry.inject_figures(registry.gpus()[1].uuid, {"mig": True})
+    run = BurninRun(simulated, plan_of("short", ("first", CHECKED, "seconds = 2")), gpus=2)
+    output = run.run(code=ExitCode.INCOMPLETE)
+    whole, divided = run.report()["gpus"]
+    assert whole["verdict"] in {"PASS", "WARN"}
+    assert divided["verdict"] == "INCOMPLETE"
+    assert divided["reasons"][0].endswith(": it is not tested: MIG is enabled")
+    (one,) = (one for one in divided["checks"] if one["id"] == "gpu.whole")
+    assert one["status"] == "not tested"
+    assert "MIG is enabled" in one["evidence"]
+    assert "MIG is enabled" in output

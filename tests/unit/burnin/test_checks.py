@@ -24,6 +24,7 @@ from sentinel.burnin.checks.check import (
     worst,
 )
 from sentinel.burnin.checks.evidence import (
+    ExpectedEvidence,
     GpuEvidence,
     GrowthEvidence,
     MomentEvidence,
@@ -33,7 +34,7 @@ from sentinel.burnin.checks.evidence import (
 from sentinel.burnin.checks.load_checks import LoadEvidence
 from sentinel.burnin.checks.node_checks import MOMENT, judge_node
 from sentinel.burnin.checks.recorded_run import CHECKS, load_references
-from sentinel.burnin.record import PhaseRecord
+from sentinel.burnin.record import PhaseRecord, Sample
 from sentinel.config.plan import Phase
 from sentinel.protocol.counters import READ_FIELDS, Counters, NvLink
 from sentinel.protocol.stressor import LinkPart
@@ -69,6 +70,8 @@ def nvlinks(**first: Any) -> tuple[NvLink, ...]:
 #: Of one moment: the counters that differ.
 MOMENTS: list[tuple[str, dict[str, Any], Status, Any]] = [
     ("gpu.lost", {"lost": "the GPU fell off the bus"}, FAIL, "lost"),
+    ("gpu.whole", {"mig": True}, UNTESTED, None),
+    ("gpu.whole", {"mig": None}, ABSENT, None),
     ("recovery.action", {"recovery_action": "gpu_reset"}, FAIL, "gpu_reset"),
     ("recovery.action", {"recovery_action": "action 9"}, FAIL, "action 9"),
     ("ecc.mode", {"ecc": False}, WARN, "off"),
@@ -187,6 +190,19 @@ LOADS: list[tuple[str, Run, Status]] = [
     ("gpu.hang", Run(ended=LOST), FAIL),
     ("gpu.hang", Run(ended=UNREAD), PASS),
     ("stressor.failures", Run(events=(STUCK,)), WARN),
+    # NVIDIA/NVSentinel#1748: none when idle, 4,647 and 17,657 a second under load.
+    ("ecc.corrected_load", Run(corrected=17_657), FAIL),
+    ("ecc.corrected_load", Run(corrected=4_647), FAIL),
+    ("ecc.corrected_load", Run(corrected=101), FAIL),
+    ("ecc.corrected_load", Run(corrected=100), WARN),
+    # No minute of such a rate, but the sum of the run.
+    ("ecc.corrected_load", Run(corrected=2e5, corrected_from=59), FAIL),
+    ("ecc.corrected_load", Run(corrected=0.2), WARN),
+    ("ecc.corrected_load", Run(corrected=0.1), PASS),
+    # Billions from before the run say nothing about it.
+    ("ecc.corrected_load", Run(read={"ecc_corrected_total": 9_600_000_000}), PASS),
+    ("ecc.corrected_load", Run(read={"ecc_corrected_total": None}), UNTESTED),
+    ("ecc.corrected_load", Run(after={"ecc_corrected_total": None}), ABSENT),
     ("memory.covered", Run(share=0.5), WARN),
     ("memory.covered", Run(share=None), UNTESTED),
     ("temperature.gpu", Run(read={"temperature_c": 88}), FAIL),
@@ -288,6 +304,13 @@ def took_part(*listed: Counters, selected: bool | None = False) -> Participation
     return ParticipationEvidence(listed=(HEALTHY, *listed), tested=tested, selected=selected)
 
 
+EIGHT = tuple(replace(HEALTHY, index=index, uuid=f"GPU-{index}") for index in range(8))
+
+
+def expected(number: int, *listed: Counters, **more: Any) -> ExpectedEvidence:
+    return ExpectedEvidence(expected=number, listed=listed, **more)
+
+
 NODES: list[tuple[str, object, Status, Any]] = [
     ("node.inventory", inventory(HEALTHY), FAIL, 1),
     ("node.inventory", inventory(HEALTHY, replace(PEER, pci_bus_id=BUSES[1].lower())), PASS, 0),
@@ -295,6 +318,12 @@ NODES: list[tuple[str, object, Status, Any]] = [
     ("node.inventory", inventory(HEALTHY, GONE), PASS, 0),
     ("node.inventory", inventory(HEALTHY, buses=None), UNTESTED, None),
     ("node.inventory", inventory(replace(HEALTHY, driver="simulated")), ABSENT, None),
+    ("node.gpus", expected(8, *EIGHT), PASS, 0),
+    ("node.gpus", expected(7, *EIGHT), PASS, 0),
+    ("node.gpus", expected(8, *EIGHT[:7]), FAIL, 1),
+    ("node.gpus", expected(8, *EIGHT[:7], GONE), FAIL, 1),
+    ("node.gpus", expected(8), FAIL, 8),
+    ("node.gpus", expected(8, driver_error="no driver"), UNTESTED, None),
     ("node.tested", took_part(), PASS, 0),
     ("node.tested", took_part(GONE), FAIL, 1),
     ("node.tested", took_part(GONE, GONE, UNUSED), FAIL, 2),
@@ -316,7 +345,7 @@ ROWS: list[tuple[str, object, Status, Any]] = [
 ]  # fmt: skip
 #: Each check passes one of these, but those that have a row of their own for that.
 HEALTHY_ONES = (moment(), Run().evidence())
-INFORMATION = {"persistence.mode", "power.limit", "throttle.power_cap"}
+INFORMATION = {"gpu.whole", "persistence.mode", "power.limit", "throttle.power_cap"}
 
 
 @pytest.mark.parametrize(("check", "evidence", "status", "value"), ROWS)
@@ -440,6 +469,43 @@ def test_a_share_of_a_killed_phase_is_of_the_seconds_that_were_recorded() -> Non
     result = judge("throttle.power_brake", evidence)
     assert (result.status, result.value) == (WARN, 0.01)
     assert "35 s in 3500 s that were recorded: a part of the run was killed" in result.evidence
+
+
+def test_corrected_errors_are_counted_by_phase_and_only_under_own_load() -> None:
+    evidence = Run(corrected=50).evidence()
+    record = evidence.record
+    memory, steady = record.phases[0], record.phases[-1]
+
+    def count(at: float, errors: int) -> Sample:
+        return Sample(at=at, values={"ecc_corrected_total": errors})
+
+    memory.telemetry = [count(-9.0, 0), count(-5.0, 7)]
+    # Another process had the GPU: its million errors are none of this load, nor are a reset's.
+    steady.telemetry = [count(at, 10**6 + int(at) * 50) for at in map(float, range(61))]
+    # The last reading of that time is stamped with it, and written beside the next stressor.
+    memory.telemetry.append(count(-1.0, 10**6))
+    record.events = [
+        {"event": "gpu.yielding", "at": -4.0},
+        {"event": "stressor.starting", "at": -0.5},
+    ]
+    assert judge("ecc.corrected_load", evidence).evidence == (
+        "in 64 s of own load: memory 7, steady 3,000; 50.0 a second in the worst minute"
+    )
+    steady.telemetry.append(count(61.0, 0))
+    assert judge("ecc.corrected_load", evidence).value == 3007
+    # The same errors within one stressor are of its load.
+    record.events = []
+    assert judge("ecc.corrected_load", evidence).status is FAIL
+
+
+def test_the_missing_gpus_are_named_as_far_as_they_are_known() -> None:
+    known = {gpu.uuid: f"GPU {gpu.index} {gpu.uuid}" for gpu in EIGHT}
+    one = expected(8, *EIGHT[:6], GONE, known=known, pci_devices=BUSES)
+    assert judge("node.gpus", one).evidence == (
+        "6 of 8 are there; GPU 1 is lost: GPU is lost; known from before: GPU 6 GPU-6;"
+        " known from before: GPU 7 GPU-7; on the PCI bus, but not listed by NVML: 00000000:0B:00.0"
+    )
+    assert judge("node.gpus", expected(8, *EIGHT, known=known)).evidence == "8 of 8 are there"
 
 
 def test_nothing_but_the_loss_is_judged_on_a_lost_gpu() -> None:

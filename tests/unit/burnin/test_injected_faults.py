@@ -135,6 +135,27 @@ def test_every_narrower_or_slower_link_is_found() -> None:
         assert alarms(results) == {name.replace("_", ".") for name in changed}, changed
 
 
+@pytest.mark.long
+def test_every_high_rate_of_corrected_errors_is_found() -> None:
+    """Let the errors begin at any time of the load, on top of those of a card's former life."""
+    draw = random.Random(4)
+    for _ in range(TRIALS):
+        rate, begin, former = draw.uniform(101, 20_000), draw.randrange(60), draw.randrange(10**10)
+        record = gpu(draw, 0)
+        record.phases[-1].telemetry = [
+            Sample(
+                at=float(at),
+                values={
+                    **READINGS,
+                    "ecc_corrected_total": former + int(rate * max(0, at - begin)),
+                },
+            )
+            for at in range(begin + 70)
+        ]
+        results = {one.id: one.status for one in judged(draw, record, [])}
+        assert results["ecc.corrected_load"] is Status.FAIL, (rate, begin)
+
+
 def after_a_run(draw: random.Random) -> tuple[Counters, Counters]:
     """Draw the counters of a healthy GPU before and after ten minutes."""
     before = replace(random_healthy(draw), reasons=("sw_power_cap",))

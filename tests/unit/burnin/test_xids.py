@@ -10,7 +10,7 @@ from sentinel.burnin.checks.check import CheckResult, Severity, Status, Threshol
 from sentinel.burnin.checks.load_checks import LoadEvidence
 from sentinel.burnin.checks.recorded_run import CHECKS
 from sentinel.burnin.checks.xid_checks import XIDS, XidMeaning, judge_xids
-from sentinel.burnin.record import GpuRecord, load
+from sentinel.burnin.record import GpuRecord, Stretches, load
 from sentinel.burnin.xids import XidEvent, is_of, joined, missed, parse
 from sentinel.config.plan import Phase, Plan
 from sentinel.core.gpu_state import OwnEnd
@@ -65,6 +65,7 @@ def test_every_row_of_the_table_has_its_verdict(number: int) -> None:
     expected = {
         XidMeaning.FAIL: Status.FAIL,
         XidMeaning.WARN: Status.WARN,
+        XidMeaning.LOAD: Status.WARN,
         XidMeaning.APPLICATION: Status.PASS,
         XidMeaning.PASS: Status.PASS,
     }[row.meaning]
@@ -80,7 +81,8 @@ def test_the_lists_of_nvidia_are_those_of_the_table() -> None:
     assert resets == {46, 62, 64, 95, 109, 110, 119, 120, 136, 140, 143, 155, 156, 158}
     assert fails == resets | {48, 54, 74, 79, 94, 157, 167, 168, 169, 171, 172}
     warns = {number for number, row in XIDS.items() if row.meaning is XidMeaning.WARN}
-    assert warns == {63, 78, 92, 142, 151, 159, 163, 164, 165, *range(144, 151)}
+    assert warns == {63, 78, 142, 151, 159, 163, 164, 165, *range(144, 151)}
+    assert {number for number, row in XIDS.items() if row.meaning is XidMeaning.LOAD} == {92}
     assert XIDS[79].bucket == "RESTART_BM"
     assert 58 not in XIDS  # unused on current chips
 
@@ -120,6 +122,15 @@ JUDGED: list[tuple[list[XidEvent], dict[str, Any], Status]] = [
     ([event(149, "NETIR_LINK_EVT Fatal XC0 i0 Link 12")], {}, Status.FAIL),
     ([event(149, "NETIR_LINK_EVT Nonfatal XC0 i0 Link 12")], {}, Status.WARN),
     ([event(149, "NETIR_LINK_EVT Non-fatal XC0 i0 Link 12")], {}, Status.WARN),
+    # Many corrected errors are a fault under own load, unless a file says otherwise.
+    ([event(92)], {"under_load": Stretches([(90.0, 110.0)])}, Status.FAIL),
+    ([event(92)], {"under_load": Stretches([(110.0, 120.0)])}, Status.WARN),
+    ([event(63)], {"under_load": Stretches([(90.0, 110.0)])}, Status.WARN),
+    (
+        [event(92)],
+        {"under_load": Stretches([(90.0, 110.0)]), "overrides": {92: "warn"}},
+        Status.WARN,
+    ),
     # The newest recovery action counts.
     ([event(154, text) for text in RECOVERY], {}, Status.PASS),
     # A file may replace a verdict.
@@ -212,6 +223,15 @@ def record(*samples: dict[str, Any], closed: bool = True, parts: int = 1) -> Gpu
 def judged(found: GpuRecord, unread: str | None = NO_KERNEL) -> CheckResult:
     evidence = LoadEvidence(record=found, kernel_log_error=unread)
     return CHECKS["xid"].run(evidence, Thresholds())
+
+
+@pytest.mark.parametrize(("read", "status"), [((104.0, 106.0), "fail"), ((101.0, 104.0), "warn")])
+def test_corrected_errors_under_own_load_are_those_between_readings_beside_a_stressor(
+    read: tuple[float, float], status: str
+) -> None:
+    readings = [row("telemetry", at) for at in read]
+    found = judged(record(WATCHED, kernel(92, 105.0), *readings), unread=None)
+    assert (found.status, found.value) == (status, "92")
 
 
 def test_one_xid_of_both_sources_is_counted_once_as_the_kernels() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from sentinel.cli.options.setting_options import for_daemon
 from sentinel.config.build import build_config
 from sentinel.config.model import SETTINGS
 from sentinel.config.options import BUILT_IN, DTYPES, PATTERNS, PHASES
@@ -50,6 +51,19 @@ def test_a_specification_is_split_into_name_and_options(
     text: str, name: str, options: dict[str, str]
 ) -> None:
     assert parse_workload(text) == (name, options)
+
+
+@pytest.mark.parametrize(
+    ("folder", "named"), [("a b", "{}/mine:work"), ("12:30", "mine:work"), ("a,b", "mine:work")]
+)
+def test_a_command_adds_its_folder_unless_no_setting_can_name_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, named: str
+) -> None:
+    here = tmp_path / folder
+    here.mkdir()
+    (here / "mine.py").touch()
+    monkeypatch.chdir(here)
+    assert for_daemon("workload", "mine:work") == named.format(here)
 
 
 @pytest.mark.parametrize(
