@@ -24,6 +24,8 @@ MAX_CPU_S, MAX_BYTES = 60.0, 10**9
 MAX_PAGE_S = 2.0
 #: GPUs of each node.
 GPUS = 8
+#: A GPU of a lower rate, by the median, fails; between this and 0.95, by its deviation.
+MUST_FAIL = 0.88
 #: The page is drawn and its script has run.
 _READY = "document.readyState === 'complete' && !!document.querySelector('#map li[tabindex]')"
 #: Resolves when what was changed is on the screen.
@@ -83,7 +85,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         template = _template(arguments.template or _burn_in(folder / "node"))
-        fleet = _fleet(arguments.nodes, template).write(folder / "fleet").path
+        example = _fleet(arguments.nodes, template)
+        fleet = example.write(folder / "fleet").path
         size = sum(path.stat().st_size for path in fleet.glob("*.json"))
         print(f"{arguments.nodes:,} nodes of {GPUS} GPUs, {size / 1e6:.0f} MB of reports")
         missed = False
@@ -96,6 +99,9 @@ def main() -> int:
                 f" {merge.resident_bytes / 1e6:.0f} MB resident, exit code {merge.exit_code},"
                 f" {out.stat().st_size / 1e6:.2f} MB"
             )
+        wrong = _judged_wrongly(example, json.loads((folder / "out.json").read_bytes()))
+        print(f"judged wrongly: {len(wrong)} {' '.join(wrong[:5])}".rstrip())
+        missed |= bool(wrong)
         if chromium() is None:
             print("there is no Chromium on this host")
         else:
@@ -171,6 +177,25 @@ def _merge(fleet: Path, form: str) -> Merge:
         cpu_s=used.ru_utime + used.ru_stime,
         resident_bytes=used.ru_maxrss * 1024,
     )
+
+
+def _judged_wrongly(fleet: ExampleFleet, report: Mapping[str, Any]) -> list[str]:
+    """List the nodes and GPUs whose verdict is not that of the fault that they were given."""
+    nodes = {int(node["node"].rpartition("-")[2]): node for node in report["nodes"]}
+    missing = {number for number, node in nodes.items() if node["verdict"] == "MISSING"}
+    verdicts = {
+        (number, gpu["index"]): gpu["verdict"]
+        for number, node in nodes.items()
+        for gpu in node["gpus"]
+    }
+    slow = {place for place, rate in fleet.rates.items() if rate < MUST_FAIL}
+    must = (fleet.wrong | slow) & verdicts.keys()
+    may = must | fleet.rates.keys() | {(n, i) for n in fleet.node_rates for i in range(GPUS)}
+    failed = {place for place, verdict in verdicts.items() if verdict == "FAIL"}
+    return [
+        *(fleet.name(number) for number in missing ^ (fleet.absent | fleet.half)),
+        *(f"{fleet.name(n)} GPU {i}" for n, i in (must - failed) | (failed - may)),
+    ]
 
 
 def _browse(page_file: Path, profile: Path) -> bool:

@@ -13,6 +13,7 @@ from tests.harness.programs import run_program
 from tests.harness.report_formats import ROOT
 from tests.harness.timing import TIMEOUT_S
 
+FORMATS = ("text", "json", "jsonl", "junit", "html")
 pytestmark = NEEDS_BROWSER
 
 
@@ -22,7 +23,8 @@ def test_each_format_is_measured_and_the_page_is_operated(tmp_path: Path) -> Non
     command = [sys.executable, "-m", "benchmarks.fleet_report", "--nodes", "60"]
     done = run_program(*command, "--template", str(template), cwd=ROOT, timeout=4 * TIMEOUT_S)
     names = [line.partition(":")[0] for line in done.stdout.splitlines()[1:]]
-    assert names == ["text", "json", "jsonl", "junit", "html", "open the page", *OPERATIONS]
+    assert names == [*FORMATS, "judged wrongly", "open the page", *OPERATIONS]
     assert done.stdout.startswith("60 nodes of 8 GPUs")
     assert done.stdout.count("exit code 1") == 5  # the fleet has faults
+    assert "judged wrongly: 0\n" in done.stdout
     assert (done.returncode, done.stderr) == (0, "")
