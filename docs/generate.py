@@ -132,10 +132,11 @@ def levels() -> str:
 
 def checks_of_a_moment() -> str:
     """Return the table of the checks of one moment."""
-    from sentinel.burnin.checks.evidence import MomentEvidence, NodeEvidence
+    from sentinel.burnin.checks.evidence import ExpectedEvidence, MomentEvidence, NodeEvidence
     from sentinel.burnin.checks.recorded_run import CHECKS
 
-    return _checks((*CHECKS.of(NodeEvidence), *CHECKS.of(MomentEvidence)))
+    kinds = (NodeEvidence, ExpectedEvidence, MomentEvidence)
+    return _checks(check for kind in kinds for check in CHECKS.of(kind))
 
 
 def checks_of_a_difference() -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sentinel.burnin.checks.check import CheckResult, Status, Thresholds
-from sentinel.burnin.checks.evidence import NodeEvidence, ParticipationEvidence
+from sentinel.burnin.checks.evidence import ExpectedEvidence, NodeEvidence, ParticipationEvidence
 from sentinel.burnin.checks.load_checks import wrong_results
 from sentinel.burnin.checks.own_checks import judge_by_own_checks, registered_checks
 from sentinel.burnin.checks.recorded_run import CHECKS, evidence_of_load, read_run
@@ -114,12 +114,22 @@ def judge_run(folder: RunFolder, thresholds: Thresholds) -> Judged:
     whole = {counters.uuid for counters in run.node} == set(run.records) or run.selected is False
     tested = run.records.keys()
     parts = ParticipationEvidence(listed=run.node, tested=tested, selected=run.selected)
+    count = (
+        ()
+        if run.expected is None
+        else (
+            ExpectedEvidence(
+                expected=run.expected, listed=run.node, known=run.known, pci_devices=devices
+            ),
+        )
+    )
     node = (
         *(
             CHECKS.run(NodeEvidence(gpus=run.node, pci_devices=devices), thresholds)
             if whole
             else ()
         ),
+        *(result for evidence in count for result in CHECKS.run(evidence, thresholds)),
         *(CHECKS.run(parts, thresholds) if run.records else ()),
         *own.node,
     )

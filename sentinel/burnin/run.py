@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -60,6 +60,10 @@ class RunRequest:
     thresholds: Thresholds = Thresholds()  # noqa: RUF009 - frozen
     #: The file that they are of, or None.
     thresholds_file: str | None = None
+    #: How many GPUs the node should have, or None.
+    expect_gpus: int | None = None
+    #: The GPUs that are known from before: descriptions by UUID.
+    known: Mapping[str, str] = field(default_factory=dict)
 
 
 def record_run(
@@ -99,6 +103,7 @@ def record_run(
                     *(folder, work.plan, before, settings),
                     simulated=simulated is not None,
                     selected=selected,
+                    known=request.known,
                 )
             else:
                 version = client.status().daemon.version
@@ -231,6 +236,7 @@ def recorded_settings(
         "gpus": ",".join(request.gpus),
         "fail-fast": "on" if request.fail_fast else "",
         "thresholds": request.thresholds_file or "",
+        "expect-gpus": "" if request.expect_gpus is None else str(request.expect_gpus),
     }
     for key, value in asked.items():
         if value:

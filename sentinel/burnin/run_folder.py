@@ -242,6 +242,7 @@ def prepare(
     *,
     simulated: bool,
     selected: bool,
+    known: Mapping[str, str],
 ) -> None:
     """Write the header of a new run, and the counters before it.
 
@@ -252,6 +253,7 @@ def prepare(
         settings: What to record of the settings.
         simulated: Whether the GPUs are simulated.
         selected: Whether GPUs were selected, so that others of the node are none of the run's.
+        known: The GPUs of earlier runs and of verified work: descriptions by UUID.
 
     Raises:
         ConfigError: They cannot be written.
@@ -259,7 +261,7 @@ def prepare(
     _write_header(folder, plan, before, settings, simulated=simulated)
     counters = [asdict(gpu) for gpu in before.counters]
     found = {"before": counters, "pci_devices": before.pci_devices, "selected": selected}
-    folder.write(folder.counters, found)
+    folder.write(folder.counters, found | ({"known": dict(known)} if known else {}))
 
 
 def complete(folder: RunFolder, after: CountersResult, unread: str | None) -> None:
@@ -305,7 +307,7 @@ def _mend(folder: RunFolder) -> None:
     unread = counters.get("kernel_log_error")
     if "after" not in counters:
         unread = unread or "a part of the run was cut off"
-    before = ("before", "pci_devices", "selected")
+    before = ("before", "pci_devices", "selected", "known")
     kept = {name: counters[name] for name in before if name in counters}
     folder.write(folder.counters, kept | ({"kernel_log_error": unread} if unread else {}))
 

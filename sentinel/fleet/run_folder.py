@@ -74,6 +74,8 @@ class FleetRun:
     drain: bool = False
     #: Whether a GPU does no more after its first error.
     fail_fast: bool = False
+    #: How many GPUs each node should have, or None.
+    expect_gpus: int | None = None
     schema_version: str = SCHEMA_VERSION
 
 

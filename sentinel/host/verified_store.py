@@ -54,6 +54,7 @@ class LastVerdict:
     model: str
     #: The board's serial number, if it is known.
     serial: str | None = None
+    pci_bus_id: str | None = None
 
 
 def sorted_reports(paths: Iterable[Path]) -> dict[Path, float]:
@@ -122,6 +123,7 @@ def _verdicts(report: Mapping[str, Any]) -> dict[str, LastVerdict]:
             index=int(gpu["index"]),
             model=str(gpu["model"]),
             serial=gpu.get("serial"),
+            pci_bus_id=gpu.get("pci_bus_id"),
         )
         for gpu in report["gpus"]
     }
@@ -176,6 +178,26 @@ class StoredWork:
     daemon: float = 0.0
     #: What was acknowledged, oldest first. Only :func:`acknowledge` adds to it, in the file.
     acknowledged: tuple[StoredAcknowledgement, ...] = ()
+
+
+def known_gpus(state: Path) -> dict[str, str]:
+    """Describe the GPUs of a state folder's verified work and reports, by UUID.
+
+    A file that cannot be read names none: they help to find a GPU, and decide nothing.
+    """
+    found: dict[str, StoredWork | LastVerdict] = {}
+    with contextlib.suppress(OSError, ValueError):
+        found.update(read(state / NAME))
+    found.update(last_verdicts(report_paths(state)))
+    return {uuid: _describe(uuid, gpu) for uuid, gpu in found.items()}
+
+
+def _describe(uuid: str, gpu: StoredWork | LastVerdict) -> str:
+    address = gpu.pci_bus_id if isinstance(gpu, LastVerdict) else None
+    more = {"serial": gpu.serial, "PCI": address}
+    return ", ".join(
+        [f"GPU {gpu.index} {uuid}", *(f"{name} {value}" for name, value in more.items() if value)]
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,8 +7,8 @@ compared leaves it not tested. Neither is ever a fault. Both end the judgement b
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from sentinel.burnin.checks.check import (
@@ -164,6 +164,22 @@ class NodeEvidence:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ExpectedEvidence:
+    """How many GPUs a node should have, and which are there."""
+
+    #: What ``--expect-gpus`` names.
+    expected: int
+    #: All GPUs that NVML listed, also those that are lost.
+    listed: tuple[Counters, ...]
+    #: The GPUs that were burned in or held on this host before: descriptions by UUID.
+    known: Mapping[str, str] = field(default_factory=dict)
+    #: The GPUs on the PCI bus, or None if unknown.
+    pci_devices: tuple[str, ...] | None = None
+    #: Why NVML lists nothing, or None.
+    driver_error: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class ParticipationEvidence:
     """Which GPUs of a node took part in a burn-in."""
 
@@ -198,12 +214,12 @@ def judge_sum(limits: Limits, read_one: Callable[[str], Any], *fields: str) -> J
     """Judge the sum of numbers and flags by the limits; those that are missing are left out."""
     values: dict[str, Any] = {}
     missing = []
-    for field in fields:
+    for name in fields:
         try:
-            values[field] = read_one(field)
+            values[name] = read_one(name)
         except Unjudged as unjudged:
             missing.append(unjudged.judgement)
-    text = ", ".join(f"{field} = {int(value)}" for field, value in values.items() if value)
+    text = ", ".join(f"{name} = {int(value)}" for name, value in values.items() if value)
     found = by_limits(sum(values.values()), limits, text)
     unread = [judgement for judgement in missing if judgement.status is Status.NOT_TESTED]
     if found.status is Status.PASS and (unread or not values):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
@@ -24,7 +24,12 @@ from sentinel.burnin.checks.check import (
     untested,
     worst,
 )
-from sentinel.burnin.checks.evidence import MomentEvidence, NodeEvidence, ParticipationEvidence
+from sentinel.burnin.checks.evidence import (
+    ExpectedEvidence,
+    MomentEvidence,
+    NodeEvidence,
+    ParticipationEvidence,
+)
 from sentinel.protocol.api_types import GpuProof
 from sentinel.protocol.counters import Counters
 from sentinel.units import format_count
@@ -33,14 +38,18 @@ TABLE = Table()
 check = TABLE.check
 
 
+#: What to do about a GPU that is not listed.
+_MISSING = Action(
+    Severity.ISOLATE,
+    "RESTART_BM: look for XIDs in `dmesg` and reboot. CONTACT_SUPPORT: keep the output of"
+    " `nvidia-bug-report.sh` and contact the vendor.",
+)
+
+
 @check(
     "node.inventory",
     source=basis.OWN,
-    do=Action(
-        Severity.ISOLATE,
-        "RESTART_BM: look for XIDs in `dmesg` and reboot. CONTACT_SUPPORT: keep the output of"
-        " `nvidia-bug-report.sh` and contact the vendor.",
-    ),
+    do=_MISSING,
     unit="missing",
     fail=above(0),
 )
@@ -53,11 +62,46 @@ def _node_inventory(evidence: NodeEvidence, limits: Limits) -> Judgement:
         return not_applicable("simulated GPUs are not on the bus")
     if evidence.pci_devices is None:
         return untested("the PCI bus could not be compared with NVML")
-    listed = {gpu.pci_bus_id.upper() for gpu in evidence.gpus if gpu.pci_bus_id is not None}
     unnamed = sum(gpu.pci_bus_id is None for gpu in evidence.gpus)
-    missing = [address for address in evidence.pci_devices if address.upper() not in listed]
+    missing = _unlisted(evidence.pci_devices, evidence.gpus)
     text = f"not listed by NVML: {', '.join(missing)}" if missing else ""
     return by_limits(max(0, len(missing) - unnamed), limits, text)
+
+
+def _unlisted(devices: Iterable[str], gpus: Iterable[Counters]) -> list[str]:
+    """Select the GPUs on the PCI bus that NVML does not list."""
+    listed = {gpu.pci_bus_id.upper() for gpu in gpus if gpu.pci_bus_id is not None}
+    return [address for address in devices if address.upper() not in listed]
+
+
+@check(
+    "node.gpus",
+    rule="GPUs fewer than --expect-gpus names: {limits}; not judged without it",
+    source=basis.OWN,
+    do=_MISSING,
+    unit="missing",
+    fail=above(0),
+)
+def _node_gpus(evidence: ExpectedEvidence, limits: Limits) -> Judgement:
+    """The node has as many GPUs as expected.
+
+    Reads nvmlDeviceGetCount; verified work and earlier runs name those that are missing.
+    """
+    if evidence.driver_error is not None:
+        return untested(evidence.driver_error)
+    there = {gpu.uuid for gpu in evidence.listed if gpu.lost is None}
+    missing = max(0, evidence.expected - len(there))
+    texts = [f"{len(there)} of {evidence.expected} are there"]
+    if missing:
+        unlisted = _unlisted(evidence.pci_devices or (), evidence.listed)
+        texts += [f"GPU {gpu.index} is lost: {gpu.lost}" for gpu in evidence.listed if gpu.lost]
+        texts += [
+            f"known from before: {evidence.known[uuid]}"
+            for uuid in evidence.known
+            if uuid not in there
+        ]
+        texts += [f"on the PCI bus, but not listed by NVML: {address}" for address in unlisted]
+    return by_limits(missing, limits, "; ".join(texts))
 
 
 @check(
@@ -145,6 +189,7 @@ def judge_node(
     selected: Collection[int] | None = None,
     driver_error: str | None = None,
     findings: Mapping[str, int] = MappingProxyType({}),
+    expected: ExpectedEvidence | None = None,
 ) -> NodeReport:
     """Judge the GPUs of a node.
 
@@ -157,6 +202,7 @@ def judge_node(
         driver_error: Why the driver is unusable, or None.
         findings: The number of wrong results and findings that a running daemon knows of, by UUID;
             empty without one.
+        expected: How many GPUs the node should have, or None if that is not said.
     """
     everything = tuple(counters)
     gpus = []
@@ -165,10 +211,14 @@ def judge_node(
             found = findings.get(gpu.uuid or "")
             evidence = MomentEvidence(counters=gpu, node=everything, findings=found)
             gpus.append(GpuReport(counters=gpu, checks=tuple(MOMENT.run(evidence, thresholds))))
-    node = NodeEvidence(gpus=everything, pci_devices=pci_devices)
+    node: list[CheckResult] = []
+    if selected is None:
+        node += MOMENT.run(NodeEvidence(gpus=everything, pci_devices=pci_devices), thresholds)
+    if expected is not None:
+        node += MOMENT.run(expected, thresholds)
     return NodeReport(
         gpus=tuple(gpus),
-        node=tuple(MOMENT.run(node, thresholds)) if selected is None else (),
+        node=tuple(node),
         driver_error=driver_error,
         overridden=thresholds.overridden(),
     )

@@ -41,6 +41,9 @@ class Recorded:
     selected: bool | None
     #: The GPUs on the PCI bus, or None if unknown.
     pci_devices: Sequence[str] | None
+    #: How many GPUs the node should have, or None; and those that were known before the run.
+    expected: int | None
+    known: Mapping[str, str]
     #: Why XIDs are unknown, or None.
     kernel_log_error: str | None
 
@@ -78,8 +81,17 @@ def read_run(folder: RunFolder) -> Recorded:
         node=node,
         selected=counters.get("selected"),
         pci_devices=counters.get("pci_devices"),
+        expected=_expected(header),
+        known=counters.get("known", {}),
         kernel_log_error=counters.get("kernel_log_error", "the run was cut off"),
     )
+
+
+def _expected(header: Mapping[str, Any]) -> int | None:
+    """Look up what ``--expect-gpus`` named at the beginning of a run."""
+    found = (one["value"] for one in header.get("settings") or () if one["key"] == "expect-gpus")
+    value = next(found, None)
+    return None if value is None else int(value)
 
 
 def evidence_of_load(

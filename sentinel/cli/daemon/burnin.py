@@ -38,6 +38,7 @@ from sentinel.cli.display.output import Word, color_option
 from sentinel.cli.options import value_completion
 from sentinel.cli.options.command_classes import VerdictGroup
 from sentinel.cli.options.setting_options import (
+    expect_gpus_option,
     load_thresholds,
     settings_without,
     simulate_option,
@@ -58,6 +59,7 @@ from sentinel.host.paths import places
 from sentinel.host.process_setup import end_with_parent
 from sentinel.host.procfs import read_stat
 from sentinel.host.registry import records_folder
+from sentinel.host.verified_store import known_gpus
 from sentinel.supervisor.bootstrap import leave
 
 #: Signals that end the record of a run.
@@ -92,6 +94,7 @@ _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 @click.option(
     "--thresholds", "limits", metavar="FILE", help="Replace limits by those of this TOML file."
 )
+@expect_gpus_option
 @simulate_option("Use N simulated GPUs, for a host without GPUs.")
 @settings_without(
     *("workload", "util", "util_tolerance", "util_every", "util_samples", "power", "duty"),
@@ -105,6 +108,7 @@ def command(
     target: Path | None,
     resume: Path | None,
     limits: str | None,
+    expect_gpus: int | None,
     **flags: bool,
 ) -> int:
     """Burn GPUs in, and give a verdict for each: PASS, WARN, FAIL or INCOMPLETE.
@@ -116,6 +120,8 @@ def command(
     if click.get_current_context().invoked_subcommand is not None:
         return int(ExitCode.OK)
     _check_usage(sources, level, file, target, resume)
+    if resume is not None and expect_gpus is not None:
+        raise click.UsageError("--resume expects the GPUs of the run: omit --expect-gpus")
     level = level or "standard"
     if flags["show_plan"]:
         load_plan(level, file)
@@ -155,6 +161,7 @@ def command(
         gpus=_selected(sources),
         fail_fast=flags["fail_fast"],
         thresholds=None if limits is None else str(Path(limits).absolute()),
+        expect_gpus=expect_gpus,
         socket=None if daemon is None else daemon.address.socket,
         flags=flags_of_run,
         simulated=None if simulated is None else str(simulated.absolute()),
@@ -271,6 +278,8 @@ class Order:
     fail_fast: bool = False
     #: The file of thresholds, or None.
     thresholds: str | None = None
+    #: How many GPUs the node should have, or None.
+    expect_gpus: int | None = None
     #: The socket of the daemon, or None to start a private one.
     socket: str | None = None
     #: The flags of ``sentinel run`` for a private daemon.
@@ -376,6 +385,8 @@ def record() -> int:
             simulated=None if order.simulated is None else Path(order.simulated),
             thresholds=thresholds,
             thresholds_file=order.thresholds,
+            expect_gpus=order.expect_gpus,
+            known={} if order.expect_gpus is None else known_gpus(Path(order.state)),
         )
 
         def judge() -> None:

@@ -308,6 +308,15 @@ def warn_of_no_notifications(config: Config, sources: Sources, why: str) -> None
             click.echo(f"sentinel: warning: {source}: no notification is sent, {why}", err=True)
 
 
+#: How many GPUs a node should have; what is missing fails the node.
+expect_gpus_option = click.option(
+    "--expect-gpus",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Fail the node if it has fewer than N GPUs, and name those that are missing.",
+)
+
+
 def load_thresholds(file: str | None) -> SharedThresholds:
     """Read a file of thresholds: one file serves nodes and fleets.
 

@@ -14,17 +14,24 @@ import click
 
 from sentinel.burnin.checks import node_checks
 from sentinel.burnin.checks.check import CheckResult, Status, Thresholds
+from sentinel.burnin.checks.evidence import ExpectedEvidence
 from sentinel.burnin.checks.node_checks import NodeReport, judge_node
 from sentinel.cli.display.output import color_option, print_json, printable, wants_colour
 from sentinel.cli.options.command_classes import VerdictCommand
 from sentinel.cli.options.command_options import gpus_flag
-from sentinel.cli.options.setting_options import load_thresholds, simulate_option
+from sentinel.cli.options.setting_options import (
+    expect_gpus_option,
+    load_thresholds,
+    simulate_option,
+)
 from sentinel.client import connect
 from sentinel.config.gpu_selection import select_gpus
 from sentinel.diagnostics.counters import CountersResult, read_counters
 from sentinel.errors import ExitCode, NoSuchGpuError, SentinelError
 from sentinel.host import simulation
 from sentinel.host.daemon_lookup import list_daemons, locate
+from sentinel.host.paths import places
+from sentinel.host.verified_store import known_gpus
 from sentinel.protocol.api_types import GpuProof
 from sentinel.protocol.counters import Counters
 from sentinel.protocol.gpu import Gpu
@@ -55,6 +62,7 @@ _WIDTH = 120
 @click.option(
     "--thresholds", "file", metavar="FILE", help="Replace limits by those of this TOML file."
 )
+@expect_gpus_option
 @simulate_option("Check N simulated GPUs.")
 def command(
     gpus: tuple[str, ...],
@@ -62,6 +70,7 @@ def command(
     nagios: bool,
     npd: bool,
     file: str | None,
+    expect_gpus: int | None,
     simulate: int | None,
 ) -> int:
     """Check the health of the GPUs by their counters, without a load and beside running jobs.
@@ -75,7 +84,9 @@ def command(
         raise click.UsageError("--json, --nagios and --npd exclude each other")
     thresholds = load_thresholds(file).node
     try:
-        return _check(gpus, thresholds, simulate, as_json=as_json, nagios=nagios, npd=npd)
+        return _check(
+            gpus, thresholds, expect_gpus, simulate, as_json=as_json, nagios=nagios, npd=npd
+        )
     except click.ClickException:
         raise
     except Exception as error:
@@ -91,6 +102,7 @@ def command(
 def _check(
     gpus: Sequence[str],
     thresholds: Thresholds,
+    expected: int | None,
     simulate: int | None,
     *,
     as_json: bool,
@@ -99,13 +111,24 @@ def _check(
 ) -> int:
     """Read and judge the GPUs and print the report; return the exit code."""
     result, error = _read(simulate)
+    why = error or result.driver_error
+    count = None
+    if expected is not None:
+        count = ExpectedEvidence(
+            expected=expected,
+            listed=result.counters,
+            known=_known(simulate),
+            pci_devices=result.pci_devices,
+            driver_error=why,
+        )
     report = judge_node(
         result.counters,
         thresholds,
         pci_devices=result.pci_devices,
         selected=_selected(gpus, result),
-        driver_error=error or result.driver_error,
+        driver_error=why,
         findings=_findings(simulate),
+        expected=count,
     )
     code = _print(report, as_json=as_json, nagios=nagios, npd=npd)
     if result.stuck:  # the interpreter's exit would wait for the process
@@ -137,6 +160,12 @@ def _findings(simulate: int | None) -> dict[str, int]:
             gpus = connect(socket, timeout=_DAEMON_TIMEOUT_S).status().gpus
             proofs.update({gpu.uuid: gpu.verified for gpu in gpus})
     return {uuid: 0 if proof is None else proof.wrong for uuid, proof in proofs.items()}
+
+
+def _known(simulate: int | None) -> dict[str, str]:
+    """Describe the GPUs of earlier runs and of verified work, by UUID."""
+    folder = simulation.default_folder() if simulate is not None else None
+    return known_gpus(places(os.environ, os.getuid(), folder).shared)
 
 
 def _sockets(folder: Path | None) -> list[str]:

@@ -18,7 +18,12 @@ from sentinel.burnin.verdict import Verdict
 from sentinel.cli.display.output import color_option, print_json, printable
 from sentinel.cli.options.command_classes import VerdictCommand
 from sentinel.cli.options.command_options import duration, json_option
-from sentinel.cli.options.setting_options import check_range, load_thresholds, simulate_option
+from sentinel.cli.options.setting_options import (
+    check_range,
+    expect_gpus_option,
+    load_thresholds,
+    simulate_option,
+)
 from sentinel.cli.tools.fleet_report import end_detached, follow_to_verdict, run_argument, say
 from sentinel.errors import ConfigError, ExitCode, SentinelError
 from sentinel.fleet.drain import undrain_nodes
@@ -64,6 +69,7 @@ class _Order:
     simulate: int | None
     drain: bool
     fail_fast: bool
+    expect_gpus: int | None
     options: tuple[str, ...]
     #: The file of thresholds, or None.
     limits: str | None
@@ -107,6 +113,7 @@ class _Order:
     show_default=True,
     help="At most so many nodes at a time.",
 )
+@expect_gpus_option
 @simulate_option("Use N simulated GPUs on each node.")
 @click.option("--fail-fast", is_flag=True, help="End a GPU's plan at its first error.")
 @click.option(
@@ -172,6 +179,7 @@ def burnin(**given: Any) -> int:
         simulate=order.simulate,
         drain=order.drain,
         fail_fast=order.fail_fast,
+        expect_gpus=order.expect_gpus,
     )
     folder.create()
     with folder.submitting():

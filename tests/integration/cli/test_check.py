@@ -207,3 +207,29 @@ def test_a_bug_is_no_fault_of_a_gpu(check: Check, monkeypatch: pytest.MonkeyPatc
     code, out, err = check()
     assert (code, out) == (2, "")
     assert "a bug in sentinel" in err
+
+
+def test_fewer_gpus_than_expected_fail_the_node_in_every_format(check: Check) -> None:
+    code, out, _ = check("--expect-gpus", "2", "--json")
+    assert (code, json.loads(out)["node"][-1]["evidence"]) == (0, "2 of 2 are there")
+    code, out, _ = check("--expect-gpus", "3", "--json")
+    assert (code, json.loads(out)["verdict"]) == (1, "fail")
+    assert json.loads(out)["node"][-1]["evidence"].startswith("2 of 3 are there")
+    assert check("--expect-gpus", "3", "--gpus", "0")[0] == 1
+    code, out, _ = check("--expect-gpus", "3", "--npd")
+    assert (code, out) == (1, "node: node.gpus = 1\n")
+    code, _, err = check("--expect-gpus", "0")
+    assert code == 64
+    assert "--expect-gpus" in err
+
+
+def test_a_gpu_in_mig_mode_has_a_row_that_is_not_tested(check: Check, registry: Registry) -> None:
+    inject(registry, 1, mig=True)
+    code, out, _ = check("--json")
+    assert code == 0
+    rows = [
+        next(one for one in gpu["checks"] if one["id"] == "gpu.whole")
+        for gpu in json.loads(out)["gpus"]
+    ]
+    assert [one["status"] for one in rows] == ["pass", "not tested"]
+    assert "its instances are not burned in" in check()[1]

@@ -56,11 +56,13 @@ def task(fleet: Fleet) -> FleetProcess:
 
 def test_a_task_that_is_requeued_after_its_end_reports_and_does_nothing(fleet: Fleet) -> None:
     folder = submitted(fleet)
-    folder.write(replace(folder.read(), fail_fast=True))
+    folder.write(replace(folder.read(), fail_fast=True, expect_gpus=1))
     task(fleet).ends_with(ExitCode.OK)
     report = folder.report(NODE).read_text()
     assert report == (folder.node(NODE) / "report.json").read_text()
-    assert "fail-fast" in {one["key"] for one in fleet.report(NODE)["run"]["settings"]}
+    settings = {one["key"] for one in fleet.report(NODE)["run"]["settings"]}
+    assert {"fail-fast", "expect-gpus"} <= settings
+    assert "node.gpus" in {one["id"] for one in fleet.report(NODE)["checks"]}
     folder.report(NODE).unlink()  # its last moment was cut off
     output = task(fleet).ends_with(ExitCode.OK)
     assert output == ""

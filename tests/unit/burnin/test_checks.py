@@ -24,6 +24,7 @@ from sentinel.burnin.checks.check import (
     worst,
 )
 from sentinel.burnin.checks.evidence import (
+    ExpectedEvidence,
     GpuEvidence,
     GrowthEvidence,
     MomentEvidence,
@@ -69,6 +70,8 @@ def nvlinks(**first: Any) -> tuple[NvLink, ...]:
 #: Of one moment: the counters that differ.
 MOMENTS: list[tuple[str, dict[str, Any], Status, Any]] = [
     ("gpu.lost", {"lost": "the GPU fell off the bus"}, FAIL, "lost"),
+    ("gpu.whole", {"mig": True}, UNTESTED, None),
+    ("gpu.whole", {"mig": None}, ABSENT, None),
     ("recovery.action", {"recovery_action": "gpu_reset"}, FAIL, "gpu_reset"),
     ("recovery.action", {"recovery_action": "action 9"}, FAIL, "action 9"),
     ("ecc.mode", {"ecc": False}, WARN, "off"),
@@ -301,6 +304,13 @@ def took_part(*listed: Counters, selected: bool | None = False) -> Participation
     return ParticipationEvidence(listed=(HEALTHY, *listed), tested=tested, selected=selected)
 
 
+EIGHT = tuple(replace(HEALTHY, index=index, uuid=f"GPU-{index}") for index in range(8))
+
+
+def expected(number: int, *listed: Counters, **more: Any) -> ExpectedEvidence:
+    return ExpectedEvidence(expected=number, listed=listed, **more)
+
+
 NODES: list[tuple[str, object, Status, Any]] = [
     ("node.inventory", inventory(HEALTHY), FAIL, 1),
     ("node.inventory", inventory(HEALTHY, replace(PEER, pci_bus_id=BUSES[1].lower())), PASS, 0),
@@ -308,6 +318,12 @@ NODES: list[tuple[str, object, Status, Any]] = [
     ("node.inventory", inventory(HEALTHY, GONE), PASS, 0),
     ("node.inventory", inventory(HEALTHY, buses=None), UNTESTED, None),
     ("node.inventory", inventory(replace(HEALTHY, driver="simulated")), ABSENT, None),
+    ("node.gpus", expected(8, *EIGHT), PASS, 0),
+    ("node.gpus", expected(7, *EIGHT), PASS, 0),
+    ("node.gpus", expected(8, *EIGHT[:7]), FAIL, 1),
+    ("node.gpus", expected(8, *EIGHT[:7], GONE), FAIL, 1),
+    ("node.gpus", expected(8), FAIL, 8),
+    ("node.gpus", expected(8, driver_error="no driver"), UNTESTED, None),
     ("node.tested", took_part(), PASS, 0),
     ("node.tested", took_part(GONE), FAIL, 1),
     ("node.tested", took_part(GONE, GONE, UNUSED), FAIL, 2),
@@ -329,7 +345,7 @@ ROWS: list[tuple[str, object, Status, Any]] = [
 ]  # fmt: skip
 #: Each check passes one of these, but those that have a row of their own for that.
 HEALTHY_ONES = (moment(), Run().evidence())
-INFORMATION = {"persistence.mode", "power.limit", "throttle.power_cap"}
+INFORMATION = {"gpu.whole", "persistence.mode", "power.limit", "throttle.power_cap"}
 
 
 @pytest.mark.parametrize(("check", "evidence", "status", "value"), ROWS)
@@ -480,6 +496,16 @@ def test_corrected_errors_are_counted_by_phase_and_only_under_own_load() -> None
     # The same errors within one stressor are of its load.
     record.events = []
     assert judge("ecc.corrected_load", evidence).status is FAIL
+
+
+def test_the_missing_gpus_are_named_as_far_as_they_are_known() -> None:
+    known = {gpu.uuid: f"GPU {gpu.index} {gpu.uuid}" for gpu in EIGHT}
+    one = expected(8, *EIGHT[:6], GONE, known=known, pci_devices=BUSES)
+    assert judge("node.gpus", one).evidence == (
+        "6 of 8 are there; GPU 1 is lost: GPU is lost; known from before: GPU 6 GPU-6;"
+        " known from before: GPU 7 GPU-7; on the PCI bus, but not listed by NVML: 00000000:0B:00.0"
+    )
+    assert judge("node.gpus", expected(8, *EIGHT, known=known)).evidence == "8 of 8 are there"
 
 
 def test_nothing_but_the_loss_is_judged_on_a_lost_gpu() -> None:

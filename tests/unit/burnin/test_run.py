@@ -212,6 +212,7 @@ def _as_flag(value: dict[str, Any]) -> dict[str, Any]:
     ("begun", "now", "why"),
     [
         ({"memory.target": "10%"}, {"memory.target": "10%", "rearm": "7s"}, None),
+        ({"memory.target": "0.5GiB"}, {"memory.target": "512MiB"}, None),
         ({"memory.target": "10%"}, {}, "begun with memory.target = 10%, and that is the default"),
         ({}, {"throttle.pace": "full"}, "= the default, and that is full now"),
         ({"memory.target/1": "10%"}, {"memory.target": "10%"}, "memory.target = the default"),

@@ -114,6 +114,20 @@ def test_gpus_that_were_lost_before_the_run_fail_its_node(
     assert ("node.inventory" in {one.id for one in judged.node}) == (selected is False)
 
 
+@pytest.mark.parametrize(("expected", "wanted"), [("2", Verdict.PASS), ("3", Verdict.FAIL)])
+def test_fewer_gpus_than_expected_fail_the_node_and_the_missing_one_is_named(
+    tmp_path: Path, expected: str, wanted: Verdict
+) -> None:
+    folder = ExampleRun(settings={"expect-gpus": expected}).write(tmp_path)
+    found = json.loads(folder.counters.read_text())
+    known = {gpu["uuid"]: "here" for gpu in found["before"]} | {"GPU-3": "GPU 2 GPU-3, serial 7"}
+    folder.write(folder.counters, found | {"known": known})
+    judged = judge_run(folder, Thresholds())
+    assert judged.verdict is wanted
+    (one,) = (one for one in judged.node if one.id == "node.gpus")
+    assert (wanted is Verdict.FAIL) == one.evidence.endswith("known from before: " + known["GPU-3"])
+
+
 @pytest.mark.parametrize("verdict", RUNS)
 def test_it_has_the_verdict_of_the_node_and_of_each_gpu(verdict: str, tmp_path: Path) -> None:
     report = report_of(RUNS[verdict], tmp_path / "run")

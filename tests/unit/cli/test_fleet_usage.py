@@ -29,6 +29,7 @@ WRONG = {
     ("burnin", "--nodelist"): ("", " "),
     ("burnin", "--level"): ("", "short"),
     ("burnin", "--batch"): ("0", "-1", "10001", "x", ""),
+    ("burnin", "--expect-gpus"): ("0", "-1", "x", ""),
     ("burnin", "--simulate"): ("0", "-1", "x", ""),
     ("burnin", "--engine-option"): ("", "--job-name=x", "-wx", "--array"),
     ("burnin", "--sentinel"): ("", " ", "'"),

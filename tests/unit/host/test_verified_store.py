@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,10 +11,11 @@ import pytest
 
 from sentinel.errors import NoSuchGpuError
 from sentinel.host import verified_store
-from sentinel.host.verified_store import NAME, KnownGpu, StoredWork, select_known
+from sentinel.host.verified_store import NAME, KnownGpu, StoredWork, known_gpus, save, select_known
 from sentinel.protocol.api_types import GpuStatus
 from sentinel.protocol.codec import from_json
 from sentinel.protocol.views import VerifiedCounts
+from tests.harness.example_run import RUNS, report_of
 from tests.harness.stub_daemon import GPU
 
 
@@ -179,3 +181,18 @@ def test_an_index_that_two_missing_gpus_had_is_ambiguous() -> None:
 def test_without_any_gpu_that_is_said() -> None:
     with pytest.raises(NoSuchGpuError, match="No verified work"):
         select_known(["0"], ())
+
+
+def test_the_gpus_of_earlier_runs_and_of_verified_work_are_known(tmp_path: Path) -> None:
+    report = report_of(RUNS["PASS"], tmp_path / "runs" / "1")
+    (tmp_path / "runs" / "1" / "report.json").write_text(json.dumps(report))
+    save(tmp_path / NAME, {"GPU-old": work(1)}, {})
+    first = report["gpus"][0]
+    found = known_gpus(tmp_path)
+    assert found[first["uuid"]] == (
+        f"GPU 0 {first['uuid']}, serial {first['serial']}, PCI {first['pci_bus_id']}"
+    )
+    assert found["GPU-old"].startswith("GPU 0 GPU-old")
+    (tmp_path / NAME).write_text("{")
+    assert first["uuid"] in known_gpus(tmp_path)
+    assert known_gpus(tmp_path / "nowhere") == {}
