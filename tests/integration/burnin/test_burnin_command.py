@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shlex
 import signal
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -277,6 +280,61 @@ def test_a_run_that_is_cut_short_says_so_first_and_the_line_it_prints_goes_on(
     assert len(set(held[-2:])) == 1, "it holds as much as before"
     if where == "alone":
         _check_counted(run)
+
+
+#: The user of a run, and who resumes it: how, and the reason of the refusal.
+STRANGER = 65534
+#: A user may read all files here, as root's Python in root's home, and write none of another user.
+AS_STRANGER = (
+    *("setpriv", f"--reuid={STRANGER}", f"--regid={STRANGER}", "--clear-groups"),
+    *("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"),
+)
+RESUMED = {
+    "by root, alone": (STRANGER, (), f"belongs to uid {STRANGER}"),
+    "by root, with a daemon": (STRANGER, (), f"belongs to uid {STRANGER}"),
+    "by a user": (0, AS_STRANGER, "report cannot be written"),
+    "by another user": (STRANGER + 1, AS_STRANGER, f"belongs to uid {STRANGER + 1}"),
+}
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root becomes another user")
+@pytest.mark.parametrize("how", RESUMED)
+def test_the_run_of_another_user_is_not_resumed_and_not_changed(daemon: Daemon, how: str) -> None:
+    owner, within, why = RESUMED[how]
+    with tempfile.TemporaryDirectory(dir="/tmp") as text:  # which all users can enter
+        Path(text).chmod(0o755)
+        run = BurninRun(daemon.host, OPTIONAL, name=f"{text}/report", settings=())
+        with run.started() as process:
+            eventually(lambda: len(run.events("stressor.ready")) == 2)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(2 * TIMEOUT_S) == ExitCode.INCOMPLETE
+        for path in (run.folder, *run.folder.rglob("*")):
+            os.chown(path, owner, owner)
+            path.chmod(0o755)
+        if "daemon" in how:
+            daemon.start(1)
+
+        def state() -> list[tuple[Path, int, int, bytes]]:
+            paths = [run.folder, *sorted(run.folder.rglob("*"))]
+            found = [(path, path.stat(), path.is_file()) for path in paths]
+            return [
+                (path, there.st_uid, there.st_mtime_ns, path.read_bytes() if is_file else b"")
+                for path, there, is_file in found
+            ]
+
+        before = state()
+        command = [*within, *run.command(resume=True)]
+        environment = daemon.host.environment(HOME=text)
+        if within:  # GPUs that the user can use
+            os.chown(text, STRANGER, STRANGER)
+            environment["SENTINEL_SIM_DIR"] = f"{text}/gpus"
+        done = run_program(*command, env=environment, cwd=ROOT)
+        assert done.returncode in {ExitCode.USAGE, ExitCode.VERDICT_USAGE}, done
+        assert why in done.stderr
+        assert "Traceback" not in done.stderr
+        assert state() == before
+    if "daemon" in how:
+        daemon.wait_until_occupied(0)
 
 
 def test_a_killed_run_is_resumed_on_its_own_gpus(simulated: SimulatedHost) -> None:
